@@ -1,0 +1,64 @@
+//! Owns the accounting: requests and bytes read, written and synced, by cause.
+use crate::Cause;
+
+/// Counters of one cause.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CauseStats {
+    /// Read requests.
+    pub reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Write requests.
+    pub writes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Syncs, of files and of the directory; a durable write counts as one too.
+    pub syncs: u64,
+}
+
+/// Counters of a device.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct IoStats {
+    by_cause: [CauseStats; Cause::ALL.len()],
+    /// System calls made to submit and reap.
+    pub system_calls: u64,
+}
+
+impl IoStats {
+    /// The counters of `cause`.
+    #[must_use]
+    pub fn of(&self, cause: Cause) -> &CauseStats {
+        &self.by_cause[cause as usize]
+    }
+
+    /// Counts a read.
+    pub fn count_read(&mut self, cause: Cause, bytes: usize) {
+        let stats = &mut self.by_cause[cause as usize];
+        stats.reads += 1;
+        stats.read_bytes += bytes as u64;
+    }
+
+    /// Counts a write.
+    pub fn count_write(&mut self, cause: Cause, bytes: usize) {
+        let stats = &mut self.by_cause[cause as usize];
+        stats.writes += 1;
+        stats.written_bytes += bytes as u64;
+    }
+
+    /// Counts a sync.
+    pub fn count_sync(&mut self, cause: Cause) {
+        self.by_cause[cause as usize].syncs += 1;
+    }
+
+    /// Sum over all causes.
+    #[must_use]
+    pub fn total(&self) -> CauseStats {
+        self.by_cause.iter().fold(CauseStats::default(), |sum, cause| CauseStats {
+            reads: sum.reads + cause.reads,
+            read_bytes: sum.read_bytes + cause.read_bytes,
+            writes: sum.writes + cause.writes,
+            written_bytes: sum.written_bytes + cause.written_bytes,
+            syncs: sum.syncs + cause.syncs,
+        })
+    }
+}

@@ -1,0 +1,30 @@
+//! Owns the vocabulary of FAWN: keys, values, versions, key ranges, requests, replies, limits and the model store.
+//!
+//! Pure: no I/O, no clock, no thread, no ambient randomness, so `no_std` with `alloc`. Time comes in as an argument.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod checksum;
+pub mod entry;
+pub mod ids;
+pub mod limits;
+pub mod model;
+pub mod operation;
+pub mod reply;
+pub mod request;
+pub mod ring_key;
+pub mod store;
+pub mod time;
+pub mod version;
+
+pub use entry::{Entry, EntryRef};
+pub use ids::{BootId, ClientTag, NodeId, RangeId, ShardId, VirtualId};
+pub use operation::{Effect, Operation, Outcome};
+pub use reply::{OperationError, Reply};
+pub use request::{Condition, Expiry, Request, Update};
+pub use ring_key::{HashSecret, KeyHash, KeyRange, RingKey};
+pub use store::{Durability, Store, StoreError};
+pub use time::TimeMs;
+pub use version::{Epoch, Version};

@@ -1,0 +1,2 @@
+//! The `fawn` binary.
+fn main() {}
