@@ -1,2 +1,52 @@
-//! Automation.
-fn main() {}
+//! Owns FAWN's automation: one read-only gate (`ci`, `test`), one fixer (`fix`), the house rules as tests (`tidy`).
+#![forbid(unsafe_code)]
+
+mod fix;
+mod peers;
+mod steps;
+mod test;
+mod tidy;
+mod tree;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// FAWN's automation.
+#[derive(Parser)]
+#[command(name = "cargo xtask", version, about)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// The gate, read-only: format, lints, tidy, every test, real clients; prints its time.
+    Ci,
+    /// Everything `ci` does; the README's own test command. Installs the peers that tests need, or says what to install.
+    Test {
+        /// Only the steps whose name contains this.
+        #[arg(long)]
+        only: Option<String>,
+    },
+    /// Formats, and regenerates pages that derive from code.
+    Fix,
+    /// The house rules alone.
+    Tidy,
+}
+
+fn main() -> ExitCode {
+    let outcome = match Args::parse().command {
+        Command::Ci => test::run(None),
+        Command::Test { only } => test::run(only.as_deref()),
+        Command::Fix => fix::run(),
+        Command::Tidy => tidy::run(),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("\nFAILED: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}

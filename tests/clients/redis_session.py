@@ -1,0 +1,98 @@
+"""A real session of redis-py against a FAWN server: redis_session.py HOST:PORT [PROTOCOL]."""
+
+import sys
+import time
+
+import redis
+
+
+def strings(client):
+    assert client.set("k", b"\x00\xff\r\nvalue") is True
+    assert client.get("k") == b"\x00\xff\r\nvalue"
+    assert client.set("k", "other", nx=True) is None, "NX on a present key must not write"
+    assert client.set("absent", "v", xx=True) is None, "XX on an absent key must not write"
+    assert client.get("absent") is None
+    assert client.set("k", "new", get=True) == b"\x00\xff\r\nvalue"
+    assert client.append("k", "er") == 5 and client.strlen("k") == 5
+    assert client.getset("k", "last") == b"newer"
+    assert client.getdel("k") == b"last" and client.getdel("k") is None
+    assert client.setnx("k", "1") is True and client.setnx("k", "2") is False
+    assert client.set("empty", "") and client.get("empty") == b"", "an empty value is not an absent one"
+    big = bytes(range(256)) * 4096
+    assert client.set("big", big) and client.get("big") == big
+
+
+def counters(client):
+    client.delete("n")
+    assert client.incr("n") == 1 and client.incrby("n", 41) == 42
+    assert client.decr("n") == 41 and client.decrby("n", 40) == 1
+    client.set("n", "9223372036854775807")
+    for call in (lambda: client.incr("n"), lambda: client.incr("empty-string")):
+        client.set("empty-string", "x")
+        try:
+            call()
+            raise AssertionError("expected an error")
+        except redis.ResponseError as error:
+            assert "overflow" in str(error) or "not an integer" in str(error), error
+
+
+def many(client):
+    keys = [f"many:{i}" for i in range(500)]
+    assert client.mset({key: key.upper() for key in keys})
+    assert client.mget(keys) == [key.upper().encode() for key in keys]
+    assert client.exists(*keys, "never") == 500
+    assert set(client.scan_iter(match="many:*", count=50)) == {key.encode() for key in keys}
+    with client.pipeline(transaction=False) as pipe:
+        for key in keys:
+            pipe.set(key, "p").get(key)
+        assert pipe.execute() == [True, b"p"] * 500, "a connection sees its own writes"
+    assert client.delete(*keys[:400]) == 400 and client.unlink(*keys) == 100
+
+
+def expiry(client):
+    client.set("t", "v", ex=100)
+    assert 98 <= client.ttl("t") <= 100 and 98_000 <= client.pttl("t") <= 100_000
+    assert client.persist("t") and client.ttl("t") == -1 and client.ttl("never") == -2
+    assert client.expire("t", 50) and client.expire("t", 40, gt=True) is False
+    assert client.getex("t", px=30_000) == b"v" and client.ttl("t") <= 30
+    client.set("t", "w", keepttl=True)
+    assert 0 < client.ttl("t") <= 30
+    client.set("soon", "v", px=40)
+    deadline = time.monotonic() + 5
+    while client.get("soon") is not None:
+        assert time.monotonic() < deadline, "an expired key must vanish"
+    assert client.exists("soon") == 0
+    assert client.expire("t", -1) and client.get("t") is None
+
+
+def server(client):
+    assert client.ping() and client.echo("hello") == b"hello"
+    assert client.type("k") in (b"string", "string") and client.type("never") in (b"none", "none")
+    assert client.dbsize() > 0
+    info = client.info()
+    assert "fawn_version" in info and info["used_memory"] > 0, sorted(info)
+    assert client.client_id() > 0 and client.client_setname("session") and client.client_getname() in (b"session", "session")
+    assert client.command_count() > 40
+    assert client.config_get("maxmemory")
+    for words in (["NOSUCH", "x"], ["GET"], ["SET", "k", "v", "EX", "0"], ["SET", "k", "v", "NX", "XX"]):
+        try:
+            client.execute_command(*words)
+            raise AssertionError(f"{words} must be refused")
+        except redis.ResponseError:
+            pass
+    assert client.ping(), "an error must not end the connection"
+
+
+def main():
+    host, port = sys.argv[1].rsplit(":", 1)
+    protocol = int(sys.argv[2]) if len(sys.argv) > 2 else 2
+    client = redis.Redis(host=host, port=int(port), protocol=protocol, socket_timeout=20)
+    parts = [strings, counters, many, expiry, server]
+    for part in parts:
+        part(client)
+    for key in ["k", "n", "big", "empty", "empty-string", "t"]:
+        client.delete(key)
+    print(f"redis-py {redis.__version__}, RESP{protocol}: {len(parts)} parts passed")
+
+
+main()

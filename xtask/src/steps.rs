@@ -1,0 +1,67 @@
+//! Owns how a gate's steps run: in order, each timed, the first failure ends it, a table of times at the end.
+use crate::tree;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// The gate's own limit; past it the gate fails even though every step passed.
+const LIMIT: Duration = Duration::from_secs(25 * 60);
+
+/// Runs named steps and remembers their times.
+pub(crate) struct Steps<'a> {
+    only: Option<&'a str>,
+    started: Instant,
+    times: Vec<(String, Duration)>,
+}
+
+impl<'a> Steps<'a> {
+    /// With `only`, the steps whose names do not contain it are left out, and that is said.
+    pub(crate) fn new(only: Option<&'a str>) -> Self {
+        Self { only, started: Instant::now(), times: Vec::new() }
+    }
+
+    /// Runs one step.
+    pub(crate) fn step(&mut self, name: &str, run: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+        if self.only.is_some_and(|only| !name.contains(only)) {
+            println!("── {name}: left out (--only)");
+            return Ok(());
+        }
+        println!("── {name}");
+        let started = Instant::now();
+        run().map_err(|error| format!("{name}: {error}"))?;
+        self.times.push((name.to_owned(), started.elapsed()));
+        Ok(())
+    }
+
+    /// Prints the times; fails past the limit.
+    pub(crate) fn finish(self) -> Result<(), String> {
+        let total = self.started.elapsed();
+        println!("\n   time  step");
+        for (name, time) in &self.times {
+            println!("{:>6.1} s  {name}", time.as_secs_f64());
+        }
+        println!("{:>6.1} s  in all (limit {} s)", total.as_secs_f64(), LIMIT.as_secs());
+        let passed = self.times.len();
+        if passed == 0 {
+            return Err("no step ran; `--only` matched nothing".to_owned());
+        }
+        println!("\nsteps: {passed} passed, 0 failed");
+        if total > LIMIT { Err("over the time limit".to_owned()) } else { Ok(()) }
+    }
+}
+
+/// Runs a program from the root; its output goes through.
+pub(crate) fn run(program: &str, args: &[&str]) -> Result<(), String> {
+    run_with(program, args, &[])
+}
+
+/// As [`run`], with environment variables.
+pub(crate) fn run_with(program: &str, args: &[&str], env: &[(&str, &str)]) -> Result<(), String> {
+    println!("$ {program} {}", args.join(" "));
+    let status = Command::new(program)
+        .args(args)
+        .envs(env.iter().copied())
+        .current_dir(tree::root())
+        .status()
+        .map_err(|error| format!("{program}: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("`{program} {}` ended with {status}", args.join(" "))) }
+}

@@ -1,0 +1,85 @@
+//! Owns the direction of dependencies: down only, siblings do not name each other, Tokio in two crates.
+use super::Finding;
+use crate::tree;
+use serde_json::Value;
+use std::process::Command;
+
+/// A crate and its layer; docs/decisions/ says why `fawn-bench` stands beside `fawn-node`.
+const LAYERS: [(&str, u8); 12] = [
+    ("fawn-types", 0),
+    ("fawn-flash", 1),
+    ("fawn-chain", 1),
+    ("fawn-wire", 1),
+    ("fawn-dli", 1),
+    ("fawn-ds", 2),
+    ("gtssl", 2),
+    ("fawn-node", 3),
+    ("fawn-bench", 3),
+    ("fawn", 4),
+    ("fawn-sim", 4),
+    ("xtask", 5),
+];
+const MAY_TOKIO: [&str; 2] = ["fawn", "fawn-bench"];
+/// Packages that cannot be built without a C compiler's helpers or that bring C along.
+const NEVER: [&str; 5] = ["bindgen", "cmake", "prost-build", "openssl-sys", "librocksdb-sys"];
+
+/// Checks the workspace as cargo resolves it.
+pub(crate) fn check() -> Result<Vec<Finding>, String> {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version=1", "--no-deps"])
+        .current_dir(tree::root())
+        .output()
+        .map_err(|error| format!("cargo metadata: {error}"))?;
+    let metadata: Value = serde_json::from_slice(&output.stdout).map_err(|error| format!("cargo metadata: {error}"))?;
+    Ok(check_metadata(&metadata))
+}
+
+fn check_metadata(metadata: &Value) -> Vec<Finding> {
+    let packages = metadata["packages"].as_array().map(Vec::as_slice).unwrap_or_default();
+    packages.iter().flat_map(check_package).collect()
+}
+
+fn check_package(package: &Value) -> Vec<Finding> {
+    let name = package["name"].as_str().unwrap_or_default();
+    let Some(layer) = layer_of(name) else {
+        return vec![Finding::new(name, "has no layer: add it to LAYERS in xtask/src/tidy/dependencies.rs")];
+    };
+    let mut findings = Vec::new();
+    for dependency in package["dependencies"].as_array().map(Vec::as_slice).unwrap_or_default() {
+        let on = dependency["name"].as_str().unwrap_or_default();
+        let for_tests = dependency["kind"].as_str() == Some("dev");
+        if layer_of(on).is_some_and(|below| below >= layer) && !for_tests {
+            findings.push(Finding::new(name, format!("must not depend on {on}: dependencies only point down")));
+        }
+        if on == "tokio" && !MAY_TOKIO.contains(&name) {
+            findings.push(Finding::new(name, "must not depend on tokio: it lives in fawn and fawn-bench"));
+        }
+        if NEVER.contains(&on) {
+            findings.push(Finding::new(name, format!("must not depend on {on}: the default build needs no C tools")));
+        }
+    }
+    findings
+}
+
+fn layer_of(name: &str) -> Option<u8> {
+    LAYERS.iter().find(|(known, _)| *known == name).map(|(_, layer)| *layer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn package(name: &str, on: &str) -> Value {
+        serde_json::json!({"packages": [{"name": name, "dependencies": [{"name": on, "kind": null}]}]})
+    }
+
+    #[test]
+    fn planted_faults_are_found() {
+        assert!(check_metadata(&package("fawn-ds", "fawn-flash")).is_empty());
+        assert_eq!(check_metadata(&package("fawn-flash", "fawn-ds")).len(), 1, "points up");
+        assert_eq!(check_metadata(&package("fawn-flash", "fawn-wire")).len(), 1, "names a sibling");
+        assert_eq!(check_metadata(&package("fawn-ds", "tokio")).len(), 1);
+        assert_eq!(check_metadata(&package("fawn-utils", "libc")).len(), 1, "unknown crate");
+        assert_eq!(check_metadata(&package("fawn-ds", "cmake")).len(), 1);
+    }
+}

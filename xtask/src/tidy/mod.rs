@@ -1,0 +1,60 @@
+//! Owns the house rules as tests: each rule a file, each with a planted fault that shows it can fail.
+mod architecture;
+mod dependencies;
+mod length;
+mod purity;
+mod words;
+
+use crate::tree::{self, Source};
+
+/// A broken rule: where, and what to do.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Finding {
+    /// Path, with `:line` where one is known.
+    pub(crate) place: String,
+    /// What is wrong and how to mend it.
+    pub(crate) what: String,
+}
+
+impl Finding {
+    fn new(place: impl Into<String>, what: impl Into<String>) -> Self {
+        Self { place: place.into(), what: what.into() }
+    }
+}
+
+/// Checks every rule on the checkout and reports every finding.
+pub(crate) fn run() -> Result<(), String> {
+    let rust = tree::sources(|path| path.ends_with(".rs"))?;
+    let texts = tree::sources(is_text)?;
+    if rust.is_empty() {
+        return Err("no Rust file found: wrong directory?".to_owned());
+    }
+    let mut findings = Vec::new();
+    for source in &rust {
+        findings.extend(length::check(source));
+        findings.extend(purity::check(source));
+        findings.extend(words::check_rust(source));
+    }
+    findings.extend(texts.iter().flat_map(words::check_text));
+    findings.extend(dependencies::check()?);
+    findings.extend(architecture::check()?);
+    for finding in &findings {
+        println!("{}: {}", finding.place, finding.what);
+    }
+    println!("tidy: {} Rust files, {} text files, {} findings", rust.len(), texts.len(), findings.len());
+    if findings.is_empty() { Ok(()) } else { Err(format!("{} house rules broken", findings.len())) }
+}
+
+fn is_text(path: &str) -> bool {
+    !path.starts_with("eval/results/") && !path.ends_with("Cargo.lock")
+}
+
+/// The crate that a path belongs to: `crates/NAME/…`.
+fn crate_of(path: &str) -> Option<&str> {
+    path.strip_prefix("crates/")?.split('/').next()
+}
+
+/// Whether the file is product code: in a crate's `src`, not a test, bench or example.
+fn is_product(source: &Source) -> bool {
+    crate_of(&source.path).is_some() && source.path.contains("/src/")
+}

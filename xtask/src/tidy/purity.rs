@@ -1,0 +1,73 @@
+//! Owns the invariants of absence: no `std` in pure crates, no clock, file or socket in deterministic ones, `unsafe`
+//! only at the storage boundary. The compiler holds most of it; this holds that nobody loosens what makes it do so.
+use super::{Finding, crate_of, is_product};
+use crate::tree::Source;
+
+const PURE: [&str; 4] = ["fawn-types", "fawn-chain", "fawn-wire", "fawn-dli"];
+const DETERMINISTIC: [&str; 2] = ["fawn-ds", "fawn-node"];
+const MAY_UNSAFE: &str = "fawn-flash";
+
+/// What deterministic code must not name. `std::collections::HashMap` has a random seed, so its order differs by run.
+const IMPURE: [&str; 9] = [
+    "std::fs",
+    "std::net",
+    "std::time",
+    "std::thread",
+    "std::process",
+    "std::env",
+    "std::collections::HashMap",
+    "std::collections::HashSet",
+    "RandomState",
+];
+
+/// Checks one file.
+pub(crate) fn check(source: &Source) -> Vec<Finding> {
+    let Some(name) = crate_of(&source.path).filter(|_| is_product(source)) else { return Vec::new() };
+    let mut findings = Vec::new();
+    let root = source.path.ends_with("/src/lib.rs") || source.path.ends_with("/src/main.rs");
+    if root && name != MAY_UNSAFE && !source.text.contains("#![forbid(unsafe_code)]") {
+        findings.push(Finding::new(&*source.path, "wants `#![forbid(unsafe_code)]`"));
+    }
+    if PURE.contains(&name) {
+        if root && !source.text.contains("#![no_std]") {
+            findings.push(Finding::new(&*source.path, "a pure crate wants `#![no_std]`"));
+        }
+        findings.extend(lines_with(source, &["extern crate std", "cfg_attr(not(test), no_std)"]));
+    }
+    if DETERMINISTIC.contains(&name) && !source.path.contains("/embed") {
+        findings.extend(lines_with(source, &IMPURE));
+    }
+    findings
+}
+
+fn lines_with(source: &Source, forbidden: &[&str]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (number, line) in source.text.lines().enumerate() {
+        let code = line.split("//").next().unwrap_or_default();
+        for word in forbidden.iter().filter(|word| code.contains(**word)) {
+            let place = format!("{}:{}", source.path, number + 1);
+            findings.push(Finding::new(place, format!("`{word}` breaks the crate's purity")));
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count(path: &str, text: &str) -> usize {
+        check(&Source { path: path.to_owned(), text: text.to_owned() }).len()
+    }
+
+    #[test]
+    fn planted_faults_are_found() {
+        assert_eq!(count("crates/fawn-wire/src/lib.rs", "#![no_std]\n#![forbid(unsafe_code)]\n"), 0);
+        assert_eq!(count("crates/fawn-wire/src/lib.rs", "#![forbid(unsafe_code)]\nextern crate std;\n"), 2);
+        assert_eq!(count("crates/fawn-ds/src/engine.rs", "use std::time::Instant;\n"), 1);
+        assert_eq!(count("crates/fawn-ds/src/engine.rs", "// no std::time::Instant here\n"), 0);
+        assert_eq!(count("crates/fawn-ds/src/embed/mod.rs", "use std::time::Instant;\n"), 0);
+        assert_eq!(count("crates/fawn/src/main.rs", "fn main() {}\n"), 1);
+        assert_eq!(count("crates/fawn-flash/src/lib.rs", "mod a;\n"), 0);
+    }
+}
