@@ -1,0 +1,57 @@
+//! Owns `APPEND` and `prepend`: the value grows at one end, its flags and expiry stay.
+use crate::condition::refusal;
+use crate::string::{too_long, unchanged};
+use alloc::vec::Vec;
+use fawn_types::operation::{Effect, Outcome, ValueCow};
+use fawn_types::{Condition, EntryRef, Reply, Version};
+
+/// At which end.
+#[derive(Clone, Copy)]
+pub(crate) enum Place {
+    Start,
+    End,
+}
+
+/// Evaluates it on `current`.
+pub(crate) fn apply<'a>(
+    place: Place,
+    bytes: &'a [u8],
+    create: bool,
+    condition: Condition,
+    current: Option<EntryRef<'a>>,
+    value_bytes_max: u32,
+) -> Outcome<'a> {
+    if current.is_none() && !create {
+        // Whatever the condition: memcached answers NOT_STORED, not NOT_FOUND, to an append with a cas.
+        return unchanged(Reply::NotStored);
+    }
+    if let Some(reply) = refusal(condition, current.as_ref()) {
+        return unchanged(reply);
+    }
+    let old: &[u8] = current.as_ref().map_or(&[], |entry| entry.value);
+    let value_bytes = old.len() + bytes.len();
+    if let Some(refused) = too_long(value_bytes, value_bytes_max) {
+        return refused;
+    }
+    let value = match current {
+        None => ValueCow::Borrowed(bytes),
+        Some(_) => ValueCow::Owned(joined(place, old, bytes)),
+    };
+    let flags = current.map_or(0, |entry| entry.flags);
+    let expires_at_ms = current.map_or(0, |entry| entry.expires_at_ms);
+    Outcome {
+        effect: Effect::Put { value, flags, expires_at_ms },
+        reply: Reply::Stored { version: Version::ZERO, value_bytes: value_bytes as u32 },
+    }
+}
+
+fn joined(place: Place, old: &[u8], added: &[u8]) -> Vec<u8> {
+    let (first, second) = match place {
+        Place::Start => (added, old),
+        Place::End => (old, added),
+    };
+    let mut value = Vec::with_capacity(first.len() + second.len());
+    value.extend_from_slice(first);
+    value.extend_from_slice(second);
+    value
+}

@@ -1,0 +1,65 @@
+//! Owns `StringOperation`: dispatch from an `Update` to the file of its operation.
+use crate::append::Place;
+use crate::{append, counter, delete, set, touch};
+use fawn_types::operation::{Effect, Operation, Outcome};
+use fawn_types::{EntryRef, OperationError, Reply, TimeMs, Update};
+
+/// One string command on one key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StringOperation<'a> {
+    update: Update<'a>,
+    value_bytes_max: u32,
+}
+
+impl<'a> StringOperation<'a> {
+    /// `update`, refused where it would make a value longer than `value_bytes_max`.
+    #[must_use]
+    pub const fn new(update: Update<'a>, value_bytes_max: u32) -> Self {
+        Self { update, value_bytes_max }
+    }
+}
+
+impl<'a> Operation<'a> for StringOperation<'a> {
+    fn needs_current(&self) -> bool {
+        self.update.needs_current()
+    }
+
+    fn apply(&self, current: Option<EntryRef<'a>>, now: TimeMs) -> Outcome<'a> {
+        // A caller may hand in what it found: an expired entry is no entry, on whichever replica this runs.
+        let current = current.filter(|entry| !entry.is_expired(now));
+        let max = self.value_bytes_max;
+        match self.update {
+            Update::Set { value, flags, expiry, condition, return_previous } => {
+                set::apply(&set::Set { value, flags, expiry, condition, return_previous }, current, now, max)
+            }
+            Update::Append { bytes, create, condition } => {
+                append::apply(Place::End, bytes, create, condition, current, max)
+            }
+            Update::Prepend { bytes, create, condition } => {
+                append::apply(Place::Start, bytes, create, condition, current, max)
+            }
+            Update::AddSigned { delta } => counter::add_signed(delta, current),
+            Update::AddUnsigned { delta } => counter::change_unsigned(current, |value| value.wrapping_add(delta)),
+            Update::SubtractUnsigned { delta } => {
+                counter::change_unsigned(current, |value| value.saturating_sub(delta))
+            }
+            Update::Delete { condition, return_previous } => delete::apply(condition, return_previous, current),
+            Update::Touch { expiry, condition, return_value } => {
+                touch::apply(expiry, condition, return_value, current, now)
+            }
+        }
+    }
+}
+
+/// An outcome that writes nothing.
+pub(crate) const fn unchanged(reply: Reply<'_>) -> Outcome<'_> {
+    Outcome { effect: Effect::None, reply }
+}
+
+/// The refusal of a value of `value_bytes`, if it is too long.
+pub(crate) const fn too_long<'a>(value_bytes: usize, limit_bytes: u32) -> Option<Outcome<'a>> {
+    if value_bytes > limit_bytes as usize {
+        return Some(unchanged(Reply::Error(OperationError::ValueTooLong { limit_bytes })));
+    }
+    None
+}

@@ -1,0 +1,98 @@
+//! Owns the random walk: every operation on one key, checked for what must hold of any outcome.
+use crate::{NOW, VALUE_BYTES_MAX, version};
+use fawn_dli::StringOperation;
+use fawn_types::operation::{Effect, Operation};
+use fawn_types::request::ExpiryCondition;
+use fawn_types::{Condition, Entry, Expiry, Reply, TimeMs, Update, Version};
+
+/// splitmix64: a walk is its seed.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        (z ^ (z >> 27)) % bound
+    }
+
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len() as u64) as usize]
+    }
+}
+
+fn condition(random: &mut Random) -> Condition {
+    let last = version(1 + random.below(3));
+    random.pick(&[Condition::Always, Condition::Exists, Condition::Absent, Condition::VersionIs(last)])
+}
+
+fn update(random: &mut Random, now: TimeMs) -> Update<'static> {
+    let bytes: &'static [u8] = random.pick(&[b"" as &[u8], b"1", b"99", b"text", &[0; 60]]);
+    let at = Expiry::AtMs((now.0 + random.below(4)).saturating_sub(1));
+    let expiry = random.pick(&[Expiry::Never, Expiry::Keep, at]);
+    let create = random.below(2) == 0;
+    match random.below(8) {
+        0 => Update::Set { value: bytes, flags: 1, expiry, condition: condition(random), return_previous: create },
+        1 => Update::Append { bytes, create, condition: condition(random) },
+        2 => Update::Prepend { bytes, create, condition: condition(random) },
+        3 => Update::AddSigned { delta: random.pick(&[1, -1, i64::MAX, i64::MIN]) },
+        4 => Update::AddUnsigned { delta: random.pick(&[1, u64::MAX]) },
+        5 => Update::SubtractUnsigned { delta: random.below(100) },
+        6 => Update::Delete { condition: condition(random), return_previous: create },
+        _ => {
+            let conditions = [ExpiryCondition::Always, ExpiryCondition::HasNone, ExpiryCondition::Later];
+            Update::Touch { expiry, condition: random.pick(&conditions), return_value: create }
+        }
+    }
+}
+
+fn check(update: &Update<'_>, before: Option<&Entry>, outcome: &fawn_types::Outcome<'_>, now: TimeMs) {
+    let refused = matches!(
+        outcome.reply,
+        Reply::NotStored
+            | Reply::VersionMismatch
+            | Reply::NotFound
+            | Reply::NotTouched
+            | Reply::Absent
+            | Reply::Error(_)
+            | Reply::Previous { applied: false, .. }
+    );
+    assert!(!refused || outcome.effect == Effect::None, "a refusal writes nothing: {update:?}");
+    if let Effect::Put { value, expires_at_ms, .. } = &outcome.effect {
+        assert!(value.as_slice().len() <= VALUE_BYTES_MAX as usize, "{update:?}");
+        assert!(*expires_at_ms == 0 || *expires_at_ms > now.0, "nothing is born expired: {update:?}");
+    }
+    if !update.needs_current() {
+        let blind = StringOperation::new(*update, VALUE_BYTES_MAX).apply(None, now);
+        assert_eq!(&blind, outcome, "says that it ignores {before:?}, yet differs: {update:?}");
+    }
+    if outcome.effect == Effect::Delete && !matches!(update, Update::Set { .. }) {
+        assert!(before.is_some(), "no tombstone for nothing: {update:?}");
+    }
+}
+
+#[test]
+fn every_outcome_keeps_the_rules() {
+    for seed in 0..200 {
+        let mut random = Random(seed);
+        let mut held: Option<Entry> = None;
+        let mut now = NOW;
+        for seq in 1..100 {
+            now = now.plus_ms(random.below(2));
+            held = held.filter(|entry| !entry.as_ref().is_expired(now));
+            let update = update(&mut random, now);
+            let current = held.clone();
+            let outcome = StringOperation::new(update, VALUE_BYTES_MAX).apply(current.as_ref().map(Entry::as_ref), now);
+            check(&update, held.as_ref(), &outcome, now);
+            match &outcome.effect {
+                Effect::None => {}
+                Effect::Delete => held = None,
+                Effect::Put { value, flags, expires_at_ms } => {
+                    // Few versions, so that the random conditions meet them.
+                    let version = version(seq % 4);
+                    let value = value.as_slice().to_vec();
+                    held = Some(Entry { value, flags: *flags, expires_at_ms: *expires_at_ms, version });
+                }
+            }
+        }
+    }
+}
