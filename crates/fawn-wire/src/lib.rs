@@ -1,3 +1,49 @@
-//! Placeholder, replaced by the first commit of this crate.
+//! Owns the codecs of memcached text and RESP2/3, both directions, and the one table that describes every command.
+//!
+//! Pure: bytes in, requests out; replies in, bytes out. No I/O, no clock (`now` is an argument), so `no_std` with
+//! `alloc`. Decoding borrows from the input and does not allocate, except for inline RESP commands with quotes.
+//!
+//! A server's loop over one connection's bytes:
+//! ```
+//! use fawn_types::{Reply, TimeMs};
+//! use fawn_wire::{Codec, Command, Decoded, Limits, Protocol, encode_reply};
+//!
+//! let (mut codec, mut out) = (Codec::new(Protocol::Resp, Limits::default()), Vec::new());
+//! let input = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n";
+//! match codec.decode(input, TimeMs(0)) {
+//!     Decoded::Command { command: Command::Single { request, shape }, consumed } => {
+//!         assert_eq!((request.key(), consumed), (&b"k"[..], input.len()));
+//!         encode_reply(shape, request.key(), &Reply::Absent, &mut out);
+//!     }
+//!     other => panic!("{other:?}"),
+//! }
+//! assert_eq!(out, b"$-1\r\n");
+//! ```
 #![no_std]
 #![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod args;
+pub mod client;
+pub mod codec;
+pub mod command;
+pub mod commands;
+pub mod fuzz;
+pub mod gather;
+pub mod glob;
+pub mod identity;
+pub mod memcached;
+pub mod number;
+pub mod resp;
+pub mod shape;
+
+pub use args::Args;
+pub use codec::{Codec, Decoded, Limits, Protocol};
+pub use command::{Command, CommandQuery, Connection, Each, Keyspace, Multi, Server};
+pub use commands::{COMMANDS, CommandSpec};
+pub use gather::{Fold, Gather};
+pub use identity::{After, ClientIdentity};
+pub use memcached::MemcachedState;
+pub use resp::{RespState, RespVersion};
+pub use shape::{MemcachedShape, RespShape, Shape, encode_done, encode_error, encode_reply};

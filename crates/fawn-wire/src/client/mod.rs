@@ -1,0 +1,1 @@
+//! Owns the other end of both protocols: requests out, replies in.

@@ -1,0 +1,70 @@
+//! Owns glob patterns as Redis's `SCAN` and `CONFIG GET` take them: `*`, `?`, `[a-z]`, `[^…]`, `\x`.
+
+/// Whether `text` matches `pattern`. Time is at most their lengths' product, whatever the pattern.
+#[must_use]
+pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
+    let (mut p, mut t) = (0, 0);
+    // Where to go on after a mismatch: past the last star, one byte later. Earlier stars need no second try.
+    let mut retry: Option<(usize, usize)> = None;
+    loop {
+        if pattern.get(p) == Some(&b'*') {
+            p += 1;
+            retry = Some((p, t));
+            continue;
+        }
+        match (text.get(t), one(&pattern[p..], text.get(t).copied())) {
+            (None, _) if p == pattern.len() => return true,
+            (Some(_), Some(used)) => {
+                p += used;
+                t += 1;
+            }
+            _ => match retry {
+                Some((after_star, from)) if from < text.len() => {
+                    retry = Some((after_star, from + 1));
+                    (p, t) = (after_star, from + 1);
+                }
+                _ => return false,
+            },
+        }
+    }
+}
+
+/// Matches one element of the pattern against `byte`; the pattern bytes it took.
+fn one(pattern: &[u8], byte: Option<u8>) -> Option<usize> {
+    let byte = byte?;
+    match pattern {
+        [] => None,
+        [b'?', ..] => Some(1),
+        [b'\\', escaped, ..] => (*escaped == byte).then_some(2),
+        [b'[', class @ ..] => in_class(class, byte).map(|used| used + 1),
+        [literal, ..] => (*literal == byte).then_some(1),
+    }
+}
+
+/// Matches `byte` against the class after its `[`; the bytes taken, `]` included if it is there.
+fn in_class(class: &[u8], byte: u8) -> Option<usize> {
+    let negated = class.first() == Some(&b'^');
+    let (mut at, mut found) = (usize::from(negated), false);
+    loop {
+        match &class[at.min(class.len())..] {
+            [] => break,
+            [b']', ..] => {
+                at += 1;
+                break;
+            }
+            [b'\\', escaped, ..] => {
+                found |= *escaped == byte;
+                at += 2;
+            }
+            [low, b'-', high, ..] => {
+                found |= (*low.min(high)..=*low.max(high)).contains(&byte);
+                at += 3;
+            }
+            [literal, ..] => {
+                found |= *literal == byte;
+                at += 1;
+            }
+        }
+    }
+    (found != negated).then_some(at)
+}

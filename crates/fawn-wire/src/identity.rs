@@ -1,0 +1,125 @@
+//! Owns what a connection is called and how requests on the connection itself are answered.
+use crate::resp::encode::{bulk, integer, map_header, null, simple};
+use crate::{Codec, Connection, RespVersion, encode_done};
+use alloc::vec::Vec;
+
+/// The version of Redis whose commands' behaviour this follows; clients that choose by version see it.
+pub const REDIS_VERSION: &str = "7.0.0";
+/// Longest name a client may give itself or its library, bytes: the name stays for the connection's life.
+pub const NAME_BYTES_MAX: usize = 256;
+
+/// What a client has said of itself.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ClientIdentity {
+    /// The connection's number, never used twice by one process.
+    pub id: u64,
+    /// `CLIENT SETNAME`.
+    pub name: Vec<u8>,
+    /// `CLIENT SETINFO LIB-NAME`.
+    pub lib_name: Vec<u8>,
+    /// `CLIENT SETINFO LIB-VER`.
+    pub lib_version: Vec<u8>,
+}
+
+/// What becomes of the connection after an answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum After {
+    /// It goes on.
+    GoOn,
+    /// It is closed once the output is sent.
+    Close,
+}
+
+impl Connection<'_> {
+    /// Answers it, changing the connection's codec and identity as asked.
+    pub fn answer(&self, codec: &mut Codec, identity: &mut ClientIdentity, out: &mut Vec<u8>) -> After {
+        match *self {
+            Connection::Ping(None) => simple("PONG", out),
+            Connection::Ping(Some(message)) | Connection::Echo(message) => bulk(message, out),
+            Connection::Hello { version, name } => {
+                if let Some(version) = version {
+                    codec.set_resp_version(version);
+                }
+                if let Some(name) = name {
+                    identity.name = name.to_vec();
+                }
+                hello(codec.resp_version(), identity.id, out);
+            }
+            Connection::Select | Connection::ClientNoOp => simple("OK", out),
+            Connection::Quit(shape) => {
+                // memcached says nothing, Redis says OK.
+                if matches!(shape, crate::Shape::Resp(..)) {
+                    encode_done(shape, out);
+                }
+                return After::Close;
+            }
+            Connection::Reset => {
+                codec.set_resp_version(RespVersion::V2);
+                identity.name.clear();
+                simple("RESET", out);
+            }
+            Connection::Verbosity(shape) => encode_done(shape, out),
+            Connection::Version => {
+                out.extend_from_slice(concat!("VERSION ", env!("CARGO_PKG_VERSION"), "\r\n").as_bytes());
+            }
+            _ => self.answer_client(codec.resp_version(), identity, out),
+        }
+        After::GoOn
+    }
+
+    /// `CLIENT …`.
+    fn answer_client(&self, version: RespVersion, identity: &mut ClientIdentity, out: &mut Vec<u8>) {
+        match *self {
+            Connection::ClientId => integer(identity.id as i64, out),
+            Connection::ClientGetName if identity.name.is_empty() => null(version, out),
+            Connection::ClientGetName => bulk(&identity.name, out),
+            Connection::ClientSetName(name) => set(&mut identity.name, name, out),
+            Connection::ClientSetLibName(name) => set(&mut identity.lib_name, name, out),
+            Connection::ClientSetLibVersion(name) => set(&mut identity.lib_version, name, out),
+            Connection::ClientInfo => client_info(version, identity, out),
+            _ => unreachable!("answered by the caller"),
+        }
+    }
+}
+
+fn set(field: &mut Vec<u8>, value: &[u8], out: &mut Vec<u8>) {
+    assert!(value.len() <= NAME_BYTES_MAX, "the decoder refuses longer names");
+    field.clear();
+    field.extend_from_slice(value);
+    simple("OK", out);
+}
+
+fn hello(version: RespVersion, id: u64, out: &mut Vec<u8>) {
+    map_header(version, 7, out);
+    for (name, value) in [("server", "fawn"), ("version", REDIS_VERSION)] {
+        bulk(name.as_bytes(), out);
+        bulk(value.as_bytes(), out);
+    }
+    bulk(b"proto", out);
+    integer(version.number(), out);
+    bulk(b"id", out);
+    integer(id as i64, out);
+    for (name, value) in [("mode", "standalone"), ("role", "master")] {
+        bulk(name.as_bytes(), out);
+        bulk(value.as_bytes(), out);
+    }
+    bulk(b"modules", out);
+    out.extend_from_slice(b"*0\r\n");
+}
+
+fn client_info(version: RespVersion, identity: &ClientIdentity, out: &mut Vec<u8>) {
+    let mut text = Vec::with_capacity(64 + identity.name.len());
+    text.extend_from_slice(b"id=");
+    crate::number::push(identity.id, &mut text);
+    for (field, value) in
+        [(" name=", &identity.name), (" lib-name=", &identity.lib_name), (" lib-ver=", &identity.lib_version)]
+    {
+        text.extend_from_slice(field.as_bytes());
+        text.extend_from_slice(value);
+    }
+    text.extend_from_slice(b" db=0 resp=");
+    crate::number::push(version.number(), &mut text);
+    text.push(b'\n');
+    crate::resp::encode::text(version, &text, out);
+}

@@ -1,0 +1,1 @@
+//! Owns a memcached command line: its words.

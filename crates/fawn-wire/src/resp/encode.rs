@@ -1,0 +1,187 @@
+//! Owns how replies are worded in RESP2 and RESP3.
+use crate::number::push;
+use crate::resp::RespVersion;
+use crate::shape::RespShape;
+use alloc::vec::Vec;
+use fawn_types::{EntryRef, OperationError, Reply, TimeMs};
+
+/// Words a reply.
+#[inline]
+pub(crate) fn reply(shape: RespShape, version: RespVersion, reply: &Reply<'_>, out: &mut Vec<u8>) {
+    match (shape, reply) {
+        (RespShape::Bulk, Reply::Value(entry) | Reply::Previous { entry: Some(entry), .. }) => bulk(entry.value, out),
+        (RespShape::OkOrNull, Reply::Stored { .. }) => out.extend_from_slice(b"+OK\r\n"),
+        (RespShape::Counter, Reply::Signed(value)) => integer(*value, out),
+        (_, Reply::Error(problem)) => error(*problem, out),
+        (RespShape::Bulk | RespShape::OkOrNull, _) => null(version, out),
+        _ => rarer(shape, reply, out),
+    }
+}
+
+fn rarer(shape: RespShape, reply: &Reply<'_>, out: &mut Vec<u8>) {
+    let entry = match reply {
+        Reply::Value(entry) => Some(entry),
+        _ => None,
+    };
+    match shape {
+        RespShape::Flag => integer(i64::from(is_hit(reply)), out),
+        RespShape::Length => integer(entry.map_or(0, |entry| entry.value.len() as i64), out),
+        RespShape::TypeName => simple(if entry.is_some() { "string" } else { "none" }, out),
+        RespShape::Remaining { now, seconds } => integer(remaining(entry, now, seconds), out),
+        RespShape::ExpiresAt { seconds } => integer(expires_at(entry, seconds), out),
+        RespShape::LengthWritten => match reply {
+            Reply::Stored { value_bytes, .. } => integer(i64::from(*value_bytes), out),
+            _ => integer(0, out),
+        },
+        RespShape::Bulk | RespShape::OkOrNull | RespShape::Counter => mismatch(reply, out),
+    }
+}
+
+/// A reply that cannot answer the request: a defect of the server, told instead of hidden.
+#[cold]
+fn mismatch(reply: &Reply<'_>, out: &mut Vec<u8>) {
+    debug_assert!(false, "no wording for {reply:?}");
+    let _ = reply;
+    out.extend_from_slice(b"-ERR internal error: the reply does not answer the request; please report it\r\n");
+}
+
+/// Whether the key was met, or the change made.
+pub(crate) const fn is_hit(reply: &Reply<'_>) -> bool {
+    match reply {
+        Reply::Value(_)
+        | Reply::Stored { .. }
+        | Reply::Deleted
+        | Reply::Touched
+        | Reply::Signed(_)
+        | Reply::Unsigned(_) => true,
+        Reply::Previous { applied, .. } => *applied,
+        Reply::Absent
+        | Reply::NotStored
+        | Reply::VersionMismatch
+        | Reply::NotFound
+        | Reply::NotTouched
+        | Reply::Error(_) => false,
+    }
+}
+
+fn remaining(entry: Option<&EntryRef<'_>>, now: TimeMs, seconds: bool) -> i64 {
+    match entry {
+        None => -2,
+        Some(entry) if entry.expires_at_ms == 0 => -1,
+        // An entry met is not expired, so at least one millisecond is left unless the clocks differ.
+        Some(entry) => in_unit(TimeMs(entry.expires_at_ms).ms_since(now), seconds),
+    }
+}
+
+fn expires_at(entry: Option<&EntryRef<'_>>, seconds: bool) -> i64 {
+    match entry {
+        None => -2,
+        Some(entry) if entry.expires_at_ms == 0 => -1,
+        Some(entry) => in_unit(entry.expires_at_ms, seconds),
+    }
+}
+
+/// Seconds are rounded to the nearest, as Redis does.
+fn in_unit(ms: u64, seconds: bool) -> i64 {
+    let value = if seconds { ms.saturating_add(500) / 1000 } else { ms };
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+/// `$…`: a string of any bytes.
+#[inline]
+pub fn bulk(value: &[u8], out: &mut Vec<u8>) {
+    out.reserve(value.len() + 25);
+    out.push(b'$');
+    push(value.len(), out);
+    out.extend_from_slice(b"\r\n");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Nothing: `$-1`, in RESP3 `_`.
+pub fn null(version: RespVersion, out: &mut Vec<u8>) {
+    out.extend_from_slice(match version {
+        RespVersion::V2 => b"$-1\r\n",
+        RespVersion::V3 => b"_\r\n",
+    });
+}
+
+/// `:…`.
+pub fn integer(value: i64, out: &mut Vec<u8>) {
+    out.push(b':');
+    push(value, out);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// `+…`: a word of the protocol, without line ends.
+pub fn simple(word: &str, out: &mut Vec<u8>) {
+    out.push(b'+');
+    out.extend_from_slice(word.as_bytes());
+    out.extend_from_slice(b"\r\n");
+}
+
+/// `*…`: that many elements follow.
+pub fn array_header(len: usize, out: &mut Vec<u8>) {
+    header(b'*', len, out);
+}
+
+/// That many pairs follow: a map in RESP3, an array of twice as many elements in RESP2.
+pub fn map_header(version: RespVersion, pairs: usize, out: &mut Vec<u8>) {
+    match version {
+        RespVersion::V2 => header(b'*', pairs * 2, out),
+        RespVersion::V3 => header(b'%', pairs, out),
+    }
+}
+
+/// That many distinct elements follow: a set in RESP3, an array in RESP2.
+pub fn set_header(version: RespVersion, len: usize, out: &mut Vec<u8>) {
+    header(if version == RespVersion::V3 { b'~' } else { b'*' }, len, out);
+}
+
+fn header(kind: u8, len: usize, out: &mut Vec<u8>) {
+    out.push(kind);
+    push(len, out);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Text for people (`INFO`): verbatim in RESP3, a plain bulk string in RESP2.
+pub fn text(version: RespVersion, text: &[u8], out: &mut Vec<u8>) {
+    if version == RespVersion::V2 {
+        return bulk(text, out);
+    }
+    header(b'=', text.len() + 4, out);
+    out.extend_from_slice(b"txt:");
+    out.extend_from_slice(text);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Names with values (`CONFIG GET`).
+pub fn pairs(version: RespVersion, pairs: &[(&str, &str)], out: &mut Vec<u8>) {
+    map_header(version, pairs.len(), out);
+    for (name, value) in pairs {
+        bulk(name.as_bytes(), out);
+        bulk(value.as_bytes(), out);
+    }
+}
+
+/// One step of `SCAN`: the cursor to go on with, 0 at the end, and the keys met.
+pub fn scan<K: AsRef<[u8]>>(cursor: u64, keys: &[K], out: &mut Vec<u8>) {
+    out.extend_from_slice(b"*2\r\n");
+    bulk(itoa::Buffer::new().format(cursor).as_bytes(), out);
+    array_header(keys.len(), out);
+    for key in keys {
+        bulk(key.as_ref(), out);
+    }
+}
+
+/// Words a failure: the code says what a client may do, the text what a person should.
+#[cold]
+pub fn error(error: OperationError, out: &mut Vec<u8>) {
+    let code = match error {
+        OperationError::StoreFull => "OOM",
+        OperationError::Overloaded | OperationError::Unavailable => "TRYAGAIN",
+        OperationError::Poisoned => "MISCONF",
+        _ => "ERR",
+    };
+    out.extend_from_slice(alloc::format!("-{code} {error}\r\n").as_bytes());
+}

@@ -1,0 +1,5 @@
+//! Owns RESP's framing.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Resume {}
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Discard {}

@@ -1,0 +1,1 @@
+//! Owns a framed request and access to its arguments.

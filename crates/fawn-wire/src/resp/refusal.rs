@@ -1,0 +1,1 @@
+//! Owns the refusals and their wording.
