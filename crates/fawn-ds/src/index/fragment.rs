@@ -1,0 +1,60 @@
+//! Owns the 16-bit fragment of an index entry: hash bits that carry their own length.
+//!
+//! A fragment is `bits ‖ 1 ‖ 0…`: up to fifteen bits of the key's hash below the page's prefix, closed by a one. A
+//! page split consumes the top bit and shifts the rest up, so old entries keep fewer bits than new ones and nothing
+//! else has to remember how many. Zero (no delimiter) is never an entry and marks a page's vacant last place.
+
+/// A fragment with no entry behind it.
+pub(super) const VACANT: u16 = 0;
+
+/// Hash bits of a fresh fragment; one of the sixteen is the delimiter.
+pub(super) const BITS_MAX: u32 = 15;
+
+/// Fragments compared at once: two 128-bit registers, which every x86-64 and AArch64 has.
+const LANES: usize = 16;
+
+/// The full-length fragment of `hash` in a page whose prefix is `depth` bits long.
+#[inline]
+pub(super) fn fresh(hash: u64, depth: u32) -> u16 {
+    assert!(depth < 48, "page depth {depth} leaves no room for a 16-bit fragment in a 64-bit hash");
+    ((hash << depth) >> 48) as u16 | 1
+}
+
+/// Whether an entry agrees with a fresh `query` of the same page in every bit it still has.
+#[inline]
+pub(super) fn matches(entry: u16, query: u16) -> bool {
+    // entry ^ (entry - 1) covers the delimiter and everything under it; only the bits above say something.
+    (query ^ entry) & !(entry ^ entry.wrapping_sub(1)) == 0
+}
+
+/// Hash bits that the entry still carries: fifteen at birth, one fewer after each split of its page.
+#[inline]
+pub(super) fn bits(entry: u16) -> u32 {
+    debug_assert_ne!(entry, VACANT);
+    BITS_MAX - entry.trailing_zeros()
+}
+
+/// Which child the entry goes to when its page splits, and what is left of its fragment there.
+///
+/// `None`: no bit is left, so only the full hash of the key could tell (see `Index::refill`).
+#[inline]
+pub(super) fn descend(entry: u16) -> Option<(bool, u16)> {
+    debug_assert_ne!(entry, VACANT);
+    (bits(entry) > 0).then_some((entry >> 15 == 1, entry << 1))
+}
+
+/// The first entry at or after `from` that matches `query`.
+#[inline]
+pub(super) fn first_match(entries: &[u16], query: u16, from: usize) -> Option<usize> {
+    let mut at = from;
+    while let Some(lanes) = entries.get(at..).and_then(|rest| rest.first_chunk::<LANES>()) {
+        // Branch-free over the lanes so that the compiler compares them together; misses are the common case.
+        let any = lanes.iter().fold(false, |any, &entry| any | matches(entry, query));
+        if any {
+            return lanes.iter().position(|&entry| matches(entry, query)).map(|lane| at + lane);
+        }
+        at += LANES;
+    }
+    let rest = entries.get(at..)?;
+    rest.iter().position(|&entry| matches(entry, query)).map(|lane| at + lane)
+}

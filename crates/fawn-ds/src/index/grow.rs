@@ -1,0 +1,79 @@
+//! Owns the growth of the index: one page split, paid by the insert that makes it due.
+use super::fragment::{self, VACANT};
+use super::slab::{Handle, PAGE_ENTRIES_MAX};
+use super::table::{Address, Table};
+use super::{Index, Pointer};
+
+/// A page's entries on the stack while they change slots.
+struct Taken {
+    fragments: [u16; PAGE_ENTRIES_MAX],
+    pointers: [Pointer; PAGE_ENTRIES_MAX],
+    len: usize,
+}
+
+impl Index {
+    /// Where growth waits: a cursor whose cell holds entries without a hash bit left. The page cannot split without
+    /// guessing, so it does not; pages fill further (slower and less selective, never wrong) until [`Self::refill`]
+    /// has renewed those entries. Fragments last for a 32,768-fold growth, so from the default size of a million keys
+    /// this cannot happen before 2^32 pointers are used up.
+    #[must_use]
+    pub fn growth_blocked(&self) -> Option<u64> {
+        let address = self.table.split_next().filter(|_| self.growth_blocked)?;
+        Some(Table::first_hash(address))
+    }
+
+    /// Splits the next page if the mean page is over its size.
+    pub(super) fn split_if_due(&mut self) {
+        let due = u64::from(self.table.pages()) * u64::from(self.options.page_entries) < u64::from(self.entries);
+        if due && let Some(address) = self.table.split_next() {
+            self.growth_blocked = !self.split(address);
+        }
+    }
+
+    /// Divides a page's entries by their top bit; `false`, and nothing changed, if one has no bit left.
+    fn split(&mut self, address: Address) -> bool {
+        let page = self.page(address);
+        if page.fragments.iter().any(|&entry| fragment::bits(entry) == 0) {
+            return false;
+        }
+        let mut taken =
+            Taken { fragments: [VACANT; PAGE_ENTRIES_MAX], pointers: [Pointer(0); PAGE_ENTRIES_MAX], len: 0 };
+        taken.len = page.fragments.len();
+        taken.fragments[..taken.len].copy_from_slice(page.fragments);
+        for (at, pointer) in taken.pointers[..taken.len].iter_mut().enumerate() {
+            *pointer = page.pointer(at);
+        }
+        let old = self.table.handle(address.page);
+        self.table.set(address.page, Handle::NONE);
+        if old != Handle::NONE {
+            self.free(old);
+        }
+        let sibling = self.table.pages();
+        let left = self.fill_child(&taken, false, address.page);
+        let right = self.fill_child(&taken, true, sibling);
+        self.table.split(left, right);
+        true
+    }
+
+    /// A slot with the entries of `taken` whose top bit is `side`, one bit shorter.
+    fn fill_child(&mut self, taken: &Taken, side: bool, owner: u32) -> Handle {
+        let fragments = &taken.fragments[..taken.len];
+        let entries = fragments.iter().filter(|&&entry| entry >> 15 == u16::from(side)).count();
+        if entries == 0 {
+            return Handle::NONE;
+        }
+        let handle = self.slab.allocate(entries, owner);
+        let mut page = self.slab.page_mut(handle);
+        let mut at = 0;
+        for (&entry, &pointer) in fragments.iter().zip(&taken.pointers) {
+            let descended = fragment::descend(entry);
+            assert!(descended.is_some(), "a page with exhausted fragments must not be split");
+            if let Some((_, rest)) = descended.filter(|&(bit, _)| bit == side) {
+                page.set(at, rest, pointer);
+                at += 1;
+            }
+        }
+        assert_eq!(at, entries, "a split must keep every entry");
+        handle
+    }
+}

@@ -1,0 +1,242 @@
+//! Owns the log's index: key hash → candidate record pointers, in six-byte entries [FAWN09 §3.3.1] and pages that split.
+//!
+//! The paper's table needs its size at birth: it refuses inserts when a probe chain is full, and doubling it would
+//! pause and cost twice the memory. Here pages of ~16 entries split one at a time, in the insert that makes one due
+//! (linear hashing), so work per insert is bounded and memory follows the keys. `docs/decisions/2026-11-21-index-pages.md`
+//! has the arithmetic and the measurements; the invariants, which the tests name too:
+//! - **candidates-complete**: an inserted pointer is among its hash's candidates until it is removed or replaced;
+//! - **slots-dense**: of each size class at most one block is partly filled;
+//! - **cells-cover**: cells partition hash order, and a page's cell only ever splits.
+//!
+//! When keys go, pages shrink at once and their blocks return to the allocator; the page table (4 B per page) stays at
+//! its largest size, a quarter of a byte per key that once was, until [`Index::clear`].
+mod cell;
+mod fragment;
+mod grow;
+mod slab;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub use cell::{Candidates, Cell};
+use fawn_types::KeyHash;
+use slab::{Handle, Page, Slab};
+use table::{Address, LEVEL_MIN, Table};
+
+/// Where a record starts in a store's log, in units of 16 bytes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Pointer(pub u32);
+
+/// Most entries one page holds, so most keys that may share one 64-bit hash.
+pub const PAGE_ENTRIES_MAX: usize = slab::PAGE_ENTRIES_MAX;
+
+/// The sizes an index is born with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IndexOptions {
+    /// Keys up to which no page splits, so no fragment loses bits. Costs a quarter of a byte each from the start;
+    /// a range that is known to be small, or of known size, should say so.
+    pub entries_min: u32,
+    /// Mean entries per page once it grows: fewer cost memory (11 B per page), more cost false reads.
+    pub page_entries: u32,
+}
+
+impl Default for IndexOptions {
+    fn default() -> Self {
+        Self { entries_min: 1 << 20, page_entries: 16 }
+    }
+}
+
+/// Why an entry was not taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum IndexError {
+    /// Only equal hashes fill a page; the hash is keyed, so no client can bring this about on purpose.
+    #[error(
+        "index page full: {PAGE_ENTRIES_MAX} keys share hash {hash:#018x} or its page; \
+         delete some of them, or recreate the store under a new hash secret"
+    )]
+    PageFull {
+        /// The hash that found no place.
+        hash: u64,
+    },
+    /// More entries than a 32-bit pointer can tell apart.
+    #[error("index full: it holds 2^32 - 1 entries, all that 32-bit pointers can name; split the key range")]
+    Full,
+}
+
+/// Key hash → candidate pointers of one key range.
+pub struct Index {
+    options: IndexOptions,
+    table: Table,
+    slab: Slab,
+    entries: u32,
+    growth_blocked: bool,
+}
+
+impl Index {
+    /// An empty index.
+    #[must_use]
+    pub fn new(options: IndexOptions) -> Self {
+        let page_entries = options.page_entries.clamp(2, PAGE_ENTRIES_MAX as u32 / 8);
+        let options = IndexOptions { page_entries, ..options };
+        let pages_min = (options.entries_min / page_entries).max(1 << LEVEL_MIN);
+        let level = pages_min.next_power_of_two().ilog2();
+        Self { options, table: Table::new(level), slab: Slab::new(), entries: 0, growth_blocked: false }
+    }
+
+    /// Entries held, each one pointer.
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        self.entries
+    }
+
+    /// Whether no entry is held.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries == 0
+    }
+
+    /// Every byte of memory the index keeps, spare capacity and the allocator's headers included.
+    #[must_use]
+    pub fn resident_bytes(&self) -> usize {
+        size_of::<Self>() + self.table.resident_bytes() + self.slab.resident_bytes()
+    }
+
+    /// Forgets every entry and gives the memory back.
+    pub fn clear(&mut self) {
+        *self = Self::new(self.options);
+        assert!(self.is_empty());
+    }
+
+    /// The pointers that may belong to a key with this hash; each must be verified against its record.
+    #[inline]
+    #[must_use]
+    pub fn candidates(&self, hash: KeyHash) -> Candidates<'_> {
+        let (address, page) = self.page_of(hash);
+        Candidates::new(page, fragment::fresh(hash.0, address.depth))
+    }
+
+    /// Fetches into the processor's cache what lookups of these keys are about to touch.
+    ///
+    /// A lookup waits for two memory accesses in a row; those of different keys overlap, so a turn that has read many
+    /// requests should call this first, for ~16 at a time.
+    pub fn warm(&self, hashes: &[KeyHash]) {
+        let touched = hashes.iter().fold(0, |touched, &hash| touched ^ self.page_of(hash).1.fragments.len());
+        std::hint::black_box(touched);
+    }
+
+    /// Adds an entry, and splits at most one page.
+    ///
+    /// # Errors
+    /// When the page or the index is full; nothing has changed then.
+    pub fn insert(&mut self, hash: KeyHash, pointer: Pointer) -> Result<(), IndexError> {
+        if self.entries == u32::MAX {
+            return Err(IndexError::Full);
+        }
+        let address = self.table.address(hash.0);
+        let len = self.page(address).fragments.len();
+        if len == PAGE_ENTRIES_MAX {
+            return Err(IndexError::PageFull { hash: hash.0 });
+        }
+        self.resize(address.page, len, len + 1);
+        let entry = fragment::fresh(hash.0, address.depth);
+        self.slab.page_mut(self.table.handle(address.page)).set(len, entry, pointer);
+        self.entries += 1;
+        self.split_if_due();
+        Ok(())
+    }
+
+    /// Points the entry of this hash from `old` to `new` and refreshes its fragment; `false` if there is none.
+    pub fn replace(&mut self, hash: KeyHash, old: Pointer, new: Pointer) -> bool {
+        let Some((address, at)) = self.find(hash, old) else { return false };
+        let entry = fragment::fresh(hash.0, address.depth);
+        self.slab.page_mut(self.table.handle(address.page)).set(at, entry, new);
+        true
+    }
+
+    /// Gives an entry all its fragment bits back, once the key's full hash is known (from a trailer, or because a
+    /// lookup verified the record anyway); `false` if there is none.
+    pub fn refill(&mut self, hash: KeyHash, pointer: Pointer) -> bool {
+        self.replace(hash, pointer, pointer)
+    }
+
+    /// Removes the entry of this hash that points to `pointer`; `false` if there is none.
+    pub fn remove(&mut self, hash: KeyHash, pointer: Pointer) -> bool {
+        let Some((address, at)) = self.find(hash, pointer) else { return false };
+        let len = self.page(address).fragments.len();
+        self.slab.page_mut(self.table.handle(address.page)).swap_remove(at, len - 1);
+        self.resize(address.page, len - 1, len - 1);
+        self.entries -= 1;
+        true
+    }
+
+    /// The cell that covers hash position `cursor`; 0 is the first.
+    ///
+    /// Pages split between two calls, never merge, and a cell's end stays an end: following `next` visits every entry
+    /// present throughout exactly once, whatever is inserted, replaced or removed meanwhile.
+    #[must_use]
+    pub fn cell(&self, cursor: u64) -> Cell<'_> {
+        let (address, page) = self.page_of(KeyHash(cursor));
+        Cell::new(page, Table::first_hash(address), address.depth)
+    }
+
+    fn page_of(&self, hash: KeyHash) -> (Address, Page<'_>) {
+        let address = self.table.address(hash.0);
+        (address, self.page(address))
+    }
+
+    fn page(&self, address: Address) -> Page<'_> {
+        self.slab.page(self.table.handle(address.page))
+    }
+
+    /// Where the entry of `hash` with exactly this pointer is.
+    fn find(&self, hash: KeyHash, pointer: Pointer) -> Option<(Address, usize)> {
+        let (address, page) = self.page_of(hash);
+        let query = fragment::fresh(hash.0, address.depth);
+        let mut from = 0;
+        loop {
+            let at = fragment::first_match(page.fragments, query, from)?;
+            if page.pointer(at) == pointer {
+                return Some((address, at));
+            }
+            from = at + 1;
+        }
+    }
+
+    /// Moves a page's first `keep` entries to a slot for `entries` of them, unless it has the right size already.
+    fn resize(&mut self, page: u32, keep: usize, entries: usize) {
+        let old = self.table.handle(page);
+        if usize::from(slab::class_of(entries)) * slab::CLASS_STEP == self.slab.places(old) {
+            return;
+        }
+        let mut new = Handle::NONE;
+        if entries > 0 {
+            new = self.slab.allocate(entries, page);
+            self.slab.copy_entries(old, new, keep);
+        }
+        self.table.set(page, new);
+        if old != Handle::NONE {
+            self.free(old);
+        }
+    }
+
+    /// Frees a slot that no page owns any more, and tells the owner of the slot that takes its place.
+    fn free(&mut self, handle: Handle) {
+        if let Some(moved) = self.slab.free(handle) {
+            assert_ne!(self.table.handle(moved.owner), Handle::NONE, "page {} owns a slot unknowingly", moved.owner);
+            self.table.set(moved.owner, moved.to);
+        }
+    }
+}
+
+impl Default for Index {
+    fn default() -> Self {
+        Self::new(IndexOptions::default())
+    }
+}
+
+impl std::fmt::Debug for Index {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let pages = self.table.pages();
+        f.debug_struct("Index").field("entries", &self.entries).field("pages", &pages).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,334 @@
+//! Owns the memory of index pages: slots in steps of two entries, packed in 8 KiB blocks that hold one size each.
+//!
+//! Linear hashing makes page sizes sweep from the mean to twice the mean and back, so free lists by size would keep
+//! every size's peak: measured, 1.3 to 2.8 bytes per key. Here each size is *dense*: a freed slot is filled at once by
+//! the last slot of its size, and an emptied block serves any size. A slot therefore names its owner, so that the
+//! owner's handle can follow.
+use super::fragment::VACANT;
+use crate::index::Pointer;
+
+/// Sixteen-bit units of a block: 8 KiB keeps the tails and the ~25 partly filled blocks under 2 % at a million keys.
+const BLOCK_UNITS: usize = 4096;
+/// Bits of a handle that number the slot within its block.
+const SLOT_BITS: u32 = 9;
+/// Entries by which the size classes differ.
+pub(super) const CLASS_STEP: usize = 2;
+const CLASSES: usize = 256;
+/// Entries that fit the largest page. Hash-distributed keys stay far below; only equal hashes come here.
+pub(super) const PAGE_ENTRIES_MAX: usize = (CLASSES - 1) * CLASS_STEP;
+/// Units after the entries that name the owner of the slot.
+const OWNER_UNITS: usize = 2;
+/// Units of an entry: one of fragment, two of pointer.
+const ENTRY_UNITS: usize = 3;
+/// Emptied blocks kept for the next allocation; more go back to the allocator.
+const SPARE_BLOCKS_MAX: u32 = 4;
+/// What the allocator adds to a block (glibc: 16 bytes), so that `resident_bytes` is not flattering.
+pub(super) const ALLOCATOR_BYTES: usize = 16;
+const NO_BLOCK: u32 = u32::MAX >> SLOT_BITS;
+
+const _: () = assert!(BLOCK_UNITS / (OWNER_UNITS + ENTRY_UNITS * CLASS_STEP) <= 1 << SLOT_BITS);
+const _: () = assert!(OWNER_UNITS + ENTRY_UNITS * PAGE_ENTRIES_MAX <= BLOCK_UNITS);
+// An entry never costs more than 16 bytes of slot, so 2^32 pointers fit below the highest block number.
+const _: () = assert!((NO_BLOCK as u64 - 1) * BLOCK_UNITS as u64 * 2 > (1 << 32) * 15);
+
+/// Where a page's slot is: block ‖ slot within it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Handle(pub(super) u32);
+
+impl Handle {
+    /// The handle of a page without entries, which owns no slot.
+    pub(super) const NONE: Self = Self(u32::MAX);
+
+    fn new(block: u32, slot: u32) -> Self {
+        debug_assert!(block < NO_BLOCK && slot < 1 << SLOT_BITS);
+        Self(block << SLOT_BITS | slot)
+    }
+
+    fn block(self) -> usize {
+        (self.0 >> SLOT_BITS) as usize
+    }
+
+    fn slot(self) -> usize {
+        (self.0 & ((1 << SLOT_BITS) - 1)) as usize
+    }
+}
+
+/// A page moved because its neighbour's slot was freed: the owner must now use `to`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moved {
+    pub(super) owner: u32,
+    pub(super) to: Handle,
+}
+
+struct Block {
+    /// `None`: given back to the allocator, the number waits to be used again.
+    units: Option<Box<[u16; BLOCK_UNITS]>>,
+    /// The block of this class filled before it, or the next spare or vacant block.
+    before: u32,
+    class: u8,
+}
+
+#[derive(Clone, Copy)]
+struct Class {
+    /// The only block of the class that may be partly filled.
+    last: u32,
+    used: u32,
+}
+
+/// A page's entries, read only.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Page<'a> {
+    /// One per entry, none vacant.
+    pub(super) fragments: &'a [u16],
+    pointers: &'a [u16],
+}
+
+impl Page<'_> {
+    /// The pointer of entry `at`.
+    #[inline]
+    pub(super) fn pointer(&self, at: usize) -> Pointer {
+        debug_assert!(at < self.fragments.len());
+        Pointer(u32::from(self.pointers[2 * at]) | u32::from(self.pointers[2 * at + 1]) << 16)
+    }
+}
+
+/// A page's places, entries first.
+pub(super) struct PageMut<'a> {
+    fragments: &'a mut [u16],
+    pointers: &'a mut [u16],
+}
+
+impl PageMut<'_> {
+    pub(super) fn set(&mut self, at: usize, fragment: u16, pointer: Pointer) {
+        debug_assert_ne!(fragment, VACANT, "a fragment without delimiter would match every query");
+        self.fragments[at] = fragment;
+        self.pointers[2 * at] = pointer.0 as u16;
+        self.pointers[2 * at + 1] = (pointer.0 >> 16) as u16;
+    }
+
+    /// Moves the entry at `last` over the one at `at` and vacates `last`.
+    pub(super) fn swap_remove(&mut self, at: usize, last: usize) {
+        assert!(at <= last, "entry {at} lies behind the page's last entry {last}");
+        self.fragments[at] = self.fragments[last];
+        self.pointers[2 * at] = self.pointers[2 * last];
+        self.pointers[2 * at + 1] = self.pointers[2 * last + 1];
+        self.fragments[last] = VACANT;
+    }
+}
+
+/// The class of a page with `entries` entries: capacity is `entries`, or one more.
+pub(super) fn class_of(entries: usize) -> u8 {
+    assert!(entries <= PAGE_ENTRIES_MAX, "{entries} entries exceed the largest page, {PAGE_ENTRIES_MAX}");
+    entries.div_ceil(CLASS_STEP) as u8
+}
+
+fn entries_max(class: u8) -> usize {
+    usize::from(class) * CLASS_STEP
+}
+
+fn slot_units(class: u8) -> usize {
+    OWNER_UNITS + ENTRY_UNITS * entries_max(class)
+}
+
+fn slots_per_block(class: u8) -> u32 {
+    (BLOCK_UNITS / slot_units(class)) as u32
+}
+
+/// All pages' slots of one index.
+pub(super) struct Slab {
+    blocks: Vec<Block>,
+    classes: Box<[Class; CLASSES]>,
+    /// Emptied blocks that still hold memory, and how many.
+    spare: u32,
+    spare_len: u32,
+    /// Numbers of blocks whose memory was given back.
+    vacant: u32,
+    blocks_held: usize,
+}
+
+impl Slab {
+    pub(super) fn new() -> Self {
+        let none = Class { last: NO_BLOCK, used: 0 };
+        Self {
+            blocks: Vec::new(),
+            classes: Box::new([none; CLASSES]),
+            spare: NO_BLOCK,
+            spare_len: 0,
+            vacant: NO_BLOCK,
+            blocks_held: 0,
+        }
+    }
+
+    /// Everything the slab keeps in memory, spare blocks and the allocator's headers included.
+    pub(super) fn resident_bytes(&self) -> usize {
+        self.blocks_held * (BLOCK_UNITS * 2 + ALLOCATOR_BYTES)
+            + self.blocks.capacity() * size_of::<Block>()
+            + size_of::<[Class; CLASSES]>()
+            + 2 * ALLOCATOR_BYTES
+    }
+
+    /// The page at `handle`; [`Handle::NONE`] is the empty page.
+    #[inline]
+    pub(super) fn page(&self, handle: Handle) -> Page<'_> {
+        if handle == Handle::NONE {
+            return Page::default();
+        }
+        let block = &self.blocks[handle.block()];
+        let places = entries_max(block.class);
+        let start = handle.slot() * slot_units(block.class);
+        let slot = &units_of(block)[start..start + slot_units(block.class)];
+        let (fragments, rest) = slot.split_at(places);
+        // Sizes go in steps of two, so at most the last place is vacant.
+        let entries = places - usize::from(fragments[places - 1] == VACANT);
+        Page { fragments: &fragments[..entries], pointers: &rest[..2 * places] }
+    }
+
+    /// The places of the page at `handle`, which must own a slot.
+    pub(super) fn page_mut(&mut self, handle: Handle) -> PageMut<'_> {
+        assert_ne!(handle, Handle::NONE, "an empty page owns no slot to write to");
+        let block = &mut self.blocks[handle.block()];
+        let places = entries_max(block.class);
+        let start = handle.slot() * slot_units(block.class);
+        let slot_end = start + slot_units(block.class);
+        let (fragments, rest) = units_of_mut(block)[start..slot_end].split_at_mut(places);
+        PageMut { fragments, pointers: &mut rest[..2 * places] }
+    }
+
+    /// Places of the page at `handle`, the vacant one included.
+    #[inline]
+    pub(super) fn places(&self, handle: Handle) -> usize {
+        if handle == Handle::NONE { 0 } else { entries_max(self.blocks[handle.block()].class) }
+    }
+
+    /// A slot for page `owner`; the caller writes all its `entries`, a place beyond them is vacant.
+    pub(super) fn allocate(&mut self, entries: usize, owner: u32) -> Handle {
+        assert!(entries > 0, "a page without entries owns no slot");
+        let class = class_of(entries);
+        let Class { last, used } = self.classes[usize::from(class)];
+        let (block, slot) = if last == NO_BLOCK || used == slots_per_block(class) {
+            (self.take_block(class, last), 0)
+        } else {
+            (last, used)
+        };
+        self.classes[usize::from(class)] = Class { last: block, used: slot + 1 };
+        let start = slot as usize * slot_units(class);
+        let units = &mut units_of_mut(&mut self.blocks[block as usize])[start..start + slot_units(class)];
+        units[entries..entries_max(class)].fill(VACANT);
+        write_owner(units, owner);
+        Handle::new(block, slot)
+    }
+
+    /// Copies the first `entries` of one page to another's places; from the empty page, none.
+    pub(super) fn copy_entries(&mut self, source: Handle, target: Handle, entries: usize) {
+        assert!(entries <= self.places(source) && entries <= self.places(target));
+        if entries == 0 {
+            return;
+        }
+        // Sizes differ, so the slots lie in different blocks.
+        let Ok([from, to]) = self.blocks.get_disjoint_mut([source.block(), target.block()]) else {
+            unreachable!("slots of different sizes share block {}: it belongs to two classes", source.block())
+        };
+        let (from_start, from_places) = (source.slot() * slot_units(from.class), entries_max(from.class));
+        let (to_start, to_places) = (target.slot() * slot_units(to.class), entries_max(to.class));
+        let (from, to) = (units_of(from), units_of_mut(to));
+        to[to_start..to_start + entries].copy_from_slice(&from[from_start..from_start + entries]);
+        let (from_start, to_start) = (from_start + from_places, to_start + to_places);
+        to[to_start..to_start + 2 * entries].copy_from_slice(&from[from_start..from_start + 2 * entries]);
+    }
+
+    /// Frees the slot of `handle` by moving the last slot of its class there.
+    #[must_use = "the moved page's owner must learn its new handle"]
+    pub(super) fn free(&mut self, handle: Handle) -> Option<Moved> {
+        assert_ne!(handle, Handle::NONE, "an empty page owns no slot to free");
+        let class = self.blocks[handle.block()].class;
+        let Class { last, used } = self.classes[usize::from(class)];
+        assert!(last != NO_BLOCK && used > 0, "class {class} has no slot to free");
+        let source = Handle::new(last, used - 1);
+        let moved = (source != handle).then(|| Moved { owner: self.copy_slot(source, handle, class), to: handle });
+        self.classes[usize::from(class)].used = used - 1;
+        if used == 1 {
+            self.release_block(last, class);
+        }
+        moved
+    }
+
+    /// Copies a slot over another of the same class and tells whose it is.
+    fn copy_slot(&mut self, source: Handle, target: Handle, class: u8) -> u32 {
+        let units = slot_units(class);
+        let (from, to) = (source.slot() * units, target.slot() * units);
+        if source.block() == target.block() {
+            units_of_mut(&mut self.blocks[target.block()]).copy_within(from..from + units, to);
+        } else if let Ok([source, target]) = self.blocks.get_disjoint_mut([source.block(), target.block()]) {
+            assert_eq!(source.class, target.class, "slots of different sizes cannot replace each other");
+            units_of_mut(target)[to..to + units].copy_from_slice(&units_of(source)[from..from + units]);
+        }
+        let slot = &units_of(&self.blocks[target.block()])[to..to + units];
+        u32::from(slot[units - 2]) | u32::from(slot[units - 1]) << 16
+    }
+
+    /// A block for `class`, following `before`: a spare one, else a vacant number, else a new number.
+    fn take_block(&mut self, class: u8, before: u32) -> u32 {
+        let number = if self.spare != NO_BLOCK {
+            let number = self.spare;
+            self.spare = self.blocks[number as usize].before;
+            self.spare_len -= 1;
+            number
+        } else {
+            self.blocks_held += 1;
+            let units = Some(Box::new([VACANT; BLOCK_UNITS]));
+            if self.vacant == NO_BLOCK {
+                self.blocks.push(Block { units, before, class });
+                self.blocks.len() as u32 - 1
+            } else {
+                let number = self.vacant;
+                self.vacant = self.blocks[number as usize].before;
+                self.blocks[number as usize].units = units;
+                number
+            }
+        };
+        assert!(number < NO_BLOCK, "the index holds more blocks than 2^32 pointers can fill");
+        let block = &mut self.blocks[number as usize];
+        (block.class, block.before) = (class, before);
+        number
+    }
+
+    /// Takes the emptied block `number` from `class`, whose last block is now the one before it.
+    fn release_block(&mut self, number: u32, class: u8) {
+        let block = &mut self.blocks[number as usize];
+        let before = block.before;
+        if self.spare_len < SPARE_BLOCKS_MAX {
+            block.before = self.spare;
+            self.spare = number;
+            self.spare_len += 1;
+        } else {
+            block.units = None;
+            block.before = self.vacant;
+            self.vacant = number;
+            self.blocks_held -= 1;
+        }
+        let used = if before == NO_BLOCK { 0 } else { slots_per_block(class) };
+        self.classes[usize::from(class)] = Class { last: before, used };
+    }
+}
+
+fn write_owner(slot: &mut [u16], owner: u32) {
+    let at = slot.len() - OWNER_UNITS;
+    slot[at] = owner as u16;
+    slot[at + 1] = (owner >> 16) as u16;
+}
+
+#[inline]
+fn units_of(block: &Block) -> &[u16; BLOCK_UNITS] {
+    match &block.units {
+        Some(units) => units,
+        None => unreachable!("a handle points into a block that was given back: some page missed a move"),
+    }
+}
+
+#[inline]
+fn units_of_mut(block: &mut Block) -> &mut [u16; BLOCK_UNITS] {
+    match &mut block.units {
+        Some(units) => units,
+        None => unreachable!("a handle points into a block that was given back: some page missed a move"),
+    }
+}

@@ -1,0 +1,104 @@
+//! Owns the addresses of index pages: linear hashing over the bits of the key hash, high bits first.
+//!
+//! Page `a` of depth `d` holds the hashes whose top `d` bits, read backwards, are `a`. Read backwards, the page that a
+//! split adds goes behind all others, so the table only ever grows at its end, by chunks: no copy, no second table.
+use super::slab::{ALLOCATOR_BYTES, Handle};
+
+/// Handles per chunk: 4 KiB.
+const CHUNK_LEN: usize = 1024;
+/// Fewest pages, as a power of two; keeps every depth above zero.
+pub(super) const LEVEL_MIN: u32 = 6;
+/// Most pages, as a power of two: owners are 32-bit.
+const LEVEL_MAX: u32 = 31;
+
+/// A page's place in the table and the hash bits that its place implies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Address {
+    pub(super) page: u32,
+    pub(super) depth: u32,
+}
+
+/// The handles of all pages.
+pub(super) struct Table {
+    chunks: Vec<Box<[Handle; CHUNK_LEN]>>,
+    pages: u32,
+    /// Every page has been split at least to this depth; those below `pages - 2^level` once more.
+    level: u32,
+}
+
+impl Table {
+    /// A table of `2^level` empty pages.
+    pub(super) fn new(level: u32) -> Self {
+        assert!((LEVEL_MIN..=LEVEL_MAX).contains(&level), "level {level} is outside {LEVEL_MIN}..={LEVEL_MAX}");
+        let chunks = (1usize << level).div_ceil(CHUNK_LEN);
+        Self { chunks: (0..chunks).map(|_| empty_chunk()).collect(), pages: 1 << level, level }
+    }
+
+    pub(super) fn pages(&self) -> u32 {
+        self.pages
+    }
+
+    pub(super) fn resident_bytes(&self) -> usize {
+        self.chunks.len() * (CHUNK_LEN * size_of::<Handle>() + ALLOCATOR_BYTES)
+            + self.chunks.capacity() * size_of::<usize>()
+            + ALLOCATOR_BYTES
+    }
+
+    /// The page where `hash` lives now.
+    #[inline]
+    pub(super) fn address(&self, hash: u64) -> Address {
+        let backwards = hash.reverse_bits() as u32;
+        let page = backwards & low_mask(self.level);
+        if page < self.pages - (1 << self.level) {
+            Address { page: backwards & low_mask(self.level + 1), depth: self.level + 1 }
+        } else {
+            Address { page, depth: self.level }
+        }
+    }
+
+    /// The page to split next, before it splits; `None` when pages can no longer be numbered.
+    pub(super) fn split_next(&self) -> Option<Address> {
+        (self.level < LEVEL_MAX).then_some(Address { page: self.pages - (1 << self.level), depth: self.level })
+    }
+
+    /// The first hash of the page at `address`.
+    pub(super) fn first_hash(address: Address) -> u64 {
+        u64::from(address.page).reverse_bits()
+    }
+
+    /// Adds the sibling of the page that [`Self::split_next`] named; both are one bit deeper from now on.
+    pub(super) fn split(&mut self, left: Handle, right: Handle) {
+        assert!(self.level < LEVEL_MAX, "pages beyond 2^{LEVEL_MAX} cannot be numbered");
+        let page = self.pages - (1 << self.level);
+        self.set(page, left);
+        let at = self.pages as usize;
+        if at / CHUNK_LEN == self.chunks.len() {
+            self.chunks.push(empty_chunk());
+        }
+        self.pages += 1;
+        self.set(at as u32, right);
+        if self.pages == 1 << (self.level + 1) {
+            self.level += 1;
+        }
+    }
+
+    #[inline]
+    pub(super) fn handle(&self, page: u32) -> Handle {
+        debug_assert!(page < self.pages);
+        self.chunks[page as usize / CHUNK_LEN][page as usize % CHUNK_LEN]
+    }
+
+    pub(super) fn set(&mut self, page: u32, handle: Handle) {
+        assert!(page < self.pages, "page {page} does not exist, there are {}", self.pages);
+        self.chunks[page as usize / CHUNK_LEN][page as usize % CHUNK_LEN] = handle;
+    }
+}
+
+fn empty_chunk() -> Box<[Handle; CHUNK_LEN]> {
+    Box::new([Handle::NONE; CHUNK_LEN])
+}
+
+fn low_mask(bits: u32) -> u32 {
+    // Correct for 32 too, the depth of the last pages.
+    u32::MAX >> (32 - bits)
+}

@@ -1,0 +1,114 @@
+//! The index against a multimap, with scans that live through growth.
+use super::Hashes;
+use crate::index::{Index, IndexOptions, Pointer};
+use fawn_types::KeyHash;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Few bits of hash at the top and the bottom: fragments collide often, pages stay uneven.
+const NARROW: u64 = 0xfff0_0000_0000_0003;
+
+struct Model {
+    index: Index,
+    pointers: BTreeMap<(u64, Pointer), ()>,
+    random: Hashes,
+    pointer_next: u32,
+    hash_mask: u64,
+}
+
+impl Model {
+    fn new(seed: u64, hash_mask: u64) -> Self {
+        let options = IndexOptions { entries_min: 0, page_entries: 4 };
+        Self { index: Index::new(options), pointers: BTreeMap::new(), random: Hashes(seed), pointer_next: 0, hash_mask }
+    }
+
+    fn hash(&mut self) -> KeyHash {
+        KeyHash(self.random.next() & self.hash_mask)
+    }
+
+    fn pointer(&mut self) -> Pointer {
+        self.pointer_next += 1;
+        Pointer(self.pointer_next.wrapping_mul(0x9e37_79b1))
+    }
+
+    /// An entry at or after a random place, so that operations mostly meet something.
+    fn some_entry(&mut self) -> Option<(KeyHash, Pointer)> {
+        let from = (self.hash().0, Pointer(0));
+        let entry = self.pointers.range(from..).next().or_else(|| self.pointers.iter().next());
+        entry.map(|(&(hash, pointer), ())| (KeyHash(hash), pointer))
+    }
+
+    fn step(&mut self, inserts_of_ten: u64) {
+        if self.random.next() % 10 < inserts_of_ten {
+            let (hash, pointer) = (self.hash(), self.pointer());
+            self.index.insert(hash, pointer).unwrap();
+            self.pointers.insert((hash.0, pointer), ());
+            return;
+        }
+        let Some((hash, pointer)) = self.some_entry() else { return };
+        if self.random.next().is_multiple_of(3) {
+            assert!(self.index.remove(hash, pointer));
+            assert!(!self.index.remove(hash, pointer), "removed twice");
+            self.pointers.remove(&(hash.0, pointer));
+        } else {
+            let new = self.pointer();
+            assert!(self.index.replace(hash, pointer, new));
+            assert!(!self.index.replace(hash, pointer, new), "replaced twice");
+            self.pointers.remove(&(hash.0, pointer));
+            self.pointers.insert((hash.0, new), ());
+        }
+    }
+
+    /// candidates-complete, for every entry; and nothing but entries comes out.
+    fn check(&self) {
+        assert_eq!(self.index.len() as usize, self.pointers.len());
+        for &(hash, pointer) in self.pointers.keys() {
+            let found = self.index.candidates(KeyHash(hash)).filter(|&found| found == pointer).count();
+            assert_eq!(found, 1, "{pointer:?} of hash {hash:#018x}");
+        }
+        let mut scanned: Vec<Pointer> = Vec::new();
+        let mut cursor = Some(0);
+        while let Some(at) = cursor {
+            let cell = self.index.cell(at);
+            assert_eq!(cell.pointers().len(), cell.len());
+            scanned.extend(cell.pointers());
+            cursor = cell.next;
+        }
+        let mut expected: Vec<Pointer> = self.pointers.keys().map(|&(_, pointer)| pointer).collect();
+        scanned.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(scanned, expected, "cells-cover: each entry once");
+    }
+}
+
+#[test]
+fn behaves_as_a_multimap() {
+    for seed in 0..4 {
+        let mut model = Model::new(seed, NARROW);
+        for phase in 0..8 {
+            // Grow, churn, shrink to almost nothing, grow again.
+            let inserts_of_ten = [9, 8, 5, 2, 1, 9, 3, 7][phase];
+            (0..6_000).for_each(|_| model.step(inserts_of_ten));
+            model.check();
+        }
+    }
+}
+
+#[test]
+fn a_scan_sees_every_entry_present_throughout_growth() {
+    let mut model = Model::new(77, u64::MAX);
+    (0..2_000).for_each(|_| model.step(10));
+    let mut untouched: BTreeSet<(u64, Pointer)> = model.pointers.keys().copied().collect();
+    let (mut seen, mut cursor) = (BTreeSet::new(), Some(0));
+    while let Some(at) = cursor {
+        let cell = model.index.cell(at);
+        seen.extend(cell.pointers());
+        assert!(cell.next.is_none_or(|next| next > at), "the cursor must advance");
+        cursor = cell.next;
+        (0..15).for_each(|_| model.step(9));
+        untouched.retain(|entry| model.pointers.contains_key(entry));
+    }
+    assert!(model.index.len() > 6_000, "the scan must have lived through growth");
+    assert!(untouched.len() > 200, "some entries must have stayed");
+    let missed: Vec<_> = untouched.iter().filter(|(_, pointer)| !seen.contains(pointer)).collect();
+    assert!(missed.is_empty(), "missed {missed:?}");
+}
