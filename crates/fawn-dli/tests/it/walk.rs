@@ -3,7 +3,7 @@ use crate::{NOW, VALUE_BYTES_MAX, version};
 use fawn_dli::StringOperation;
 use fawn_types::operation::{Effect, Operation};
 use fawn_types::request::ExpiryCondition;
-use fawn_types::{Condition, Entry, Expiry, Reply, TimeMs, Update, Version};
+use fawn_types::{Condition, Entry, Expiry, Reply, TimeMs, Update};
 
 /// splitmix64: a walk is its seed.
 struct Random(u64);
