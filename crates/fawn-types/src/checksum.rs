@@ -1,4 +1,5 @@
 //! Owns the integrity checks, frozen by `docs/formats/`: XXH3-64, and its 32-bit form salted by where the bytes lie.
+use crate::random::SplitMix64;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// XXH3-64 of `bytes`: frame headers, manifest entries, peer frames.
@@ -12,11 +13,7 @@ pub fn checksum64(bytes: &[u8]) -> u64 {
 /// A recycled block or a misdirected read has another salt, so its intact records do not pass.
 #[must_use]
 pub const fn salt(id: u64, offset_bytes: u64) -> u64 {
-    // splitmix64's finaliser over both words: each input bit reaches each output bit.
-    let mut z = id ^ offset_bytes.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
+    SplitMix64::mix(id ^ offset_bytes.wrapping_mul(0x9E37_79B9_7F4A_7C15))
 }
 
 /// The 32-bit salted checksum of a record.

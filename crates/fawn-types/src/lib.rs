@@ -12,6 +12,7 @@ pub mod ids;
 pub mod limits;
 pub mod model;
 pub mod operation;
+pub mod random;
 pub mod reply;
 pub mod request;
 pub mod ring_key;

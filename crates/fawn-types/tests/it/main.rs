@@ -1,6 +1,7 @@
 //! Owns the tests of the vocabulary: orders, bounds, hashes that formats freeze, and the model store itself.
 
 mod model;
+mod random;
 mod ring;
 
 use fawn_types::checksum::{checksum32, checksum64, salt};

@@ -1,0 +1,37 @@
+//! Owns the seeded generator of tests, simulator and benchmarks: splitmix64. Not for secrets.
+
+/// A small, fast generator: everything it yields depends on its seed alone.
+#[derive(Clone, Debug)]
+pub struct SplitMix64(u64);
+
+impl SplitMix64 {
+    /// From a seed.
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// 64 random bits.
+    pub const fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        Self::mix(self.0)
+    }
+
+    /// Uniform below `bound`, which is not zero; by multiplication, whose bias stays below `bound` / 2⁶⁴.
+    pub const fn below(&mut self, bound: u64) -> u64 {
+        ((self.next() as u128 * bound as u128) >> 64) as u64
+    }
+
+    /// True `part` times in `of`.
+    pub const fn chance(&mut self, part: u64, of: u64) -> bool {
+        self.below(of) < part
+    }
+
+    /// The finaliser alone: a bijection in which each input bit reaches each output bit.
+    #[must_use]
+    pub const fn mix(mut z: u64) -> u64 {
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+}
