@@ -3,8 +3,10 @@
 
 pub mod buffer;
 pub mod device;
+pub mod sim;
 pub mod stats;
 
 pub use buffer::AlignedBuf;
 pub use device::{Cause, Completion, Device, DeviceError, FileId, Operation, Token};
+pub use sim::{SimDevice, SimDisk, SimOptions};
 pub use stats::{CauseStats, IoStats};

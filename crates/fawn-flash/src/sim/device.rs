@@ -1,0 +1,384 @@
+//! Owns `SimDevice`: the `Device` trait over a [`SimDisk`], with the misuse checks that real devices cannot afford.
+use super::directory::InodeId;
+use super::faults::OpKind;
+use super::queue::{Request, Ticket};
+use super::state::{DiskState, full, io};
+use super::{DIR, Loss, SimDisk, SimOptions};
+use crate::buffer::{PAGE_BYTES, SECTOR_BYTES};
+use crate::{AlignedBuf, Cause, Completion, Device, DeviceError, FileId, IoStats, Operation, Token};
+use std::collections::VecDeque;
+use std::sync::{Arc, MutexGuard};
+
+#[derive(Debug)]
+struct Handle {
+    inode: InodeId,
+    name: Arc<str>,
+}
+
+/// A process's use of a simulated medium. Dropping it is being killed: what is in flight arrives in part.
+#[derive(Debug)]
+pub struct SimDevice {
+    disk: SimDisk,
+    id: u64,
+    power_cycles: u64,
+    files: Vec<Option<Handle>>,
+    in_flight: usize,
+    stats: IoStats,
+    poison: Option<DeviceError>,
+}
+
+impl SimDevice {
+    /// A device over an empty medium of its own; see [`SimDevice::disk`].
+    #[must_use]
+    pub fn new(seed: u64, options: SimOptions) -> Self {
+        Self::attach(&SimDisk::new(SimOptions { seed, ..options }))
+    }
+
+    /// A device over `disk`.
+    #[must_use]
+    pub fn attach(disk: &SimDisk) -> Self {
+        let mut state = disk.state();
+        state.devices += 1;
+        let (id, power_cycles) = (state.devices, state.power_cycles);
+        drop(state);
+        let (files, stats) = (Vec::new(), IoStats::default());
+        Self { disk: disk.clone(), id, power_cycles, files, in_flight: 0, stats, poison: None }
+    }
+
+    /// The medium.
+    #[must_use]
+    pub const fn disk(&self) -> &SimDisk {
+        &self.disk
+    }
+
+    fn handle(&self, file: FileId) -> &Handle {
+        let handle = self.files.get(file.0 as usize).and_then(Option::as_ref);
+        handle.unwrap_or_else(|| panic!("{file:?} is not open"))
+    }
+
+    /// The medium, unless power was lost since this device was attached.
+    fn alive(&self) -> Result<MutexGuard<'_, DiskState>, DeviceError> {
+        let state = self.disk.state();
+        if state.power_cycles == self.power_cycles {
+            return Ok(state);
+        }
+        Err(io(Operation::Metadata("use"), DIR, 0, "power was lost; attach a new device"))
+    }
+
+    /// As [`SimDevice::alive`], for what changes the medium.
+    fn healthy(&self) -> Result<MutexGuard<'_, DiskState>, DeviceError> {
+        match &self.poison {
+            Some(first) => Err(DeviceError::Poisoned { first: first.to_string() }),
+            None => self.alive(),
+        }
+    }
+
+    /// Counts a change of metadata, lets an ordered fault refuse it, else makes it; a crash image may follow.
+    fn change<T>(
+        &self,
+        kind: OpKind,
+        name: &str,
+        change: impl FnOnce(&mut DiskState) -> Result<T, DeviceError>,
+    ) -> Result<T, DeviceError> {
+        let mut state = self.healthy()?;
+        let result = state.metadata(kind, name).and_then(|()| change(&mut state));
+        state.count_op();
+        result
+    }
+
+    fn inspect<T>(&self, name: &str, look: impl FnOnce(&mut DiskState) -> T) -> Result<T, DeviceError> {
+        let mut state = self.alive()?;
+        state.metadata(OpKind::Inspect, name)?;
+        Ok(look(&mut state))
+    }
+
+    fn add_file(&mut self, inode: InodeId, name: &str) -> FileId {
+        self.files.push(Some(Handle { inode, name: name.into() }));
+        FileId(self.files.len() as u32 - 1)
+    }
+
+    fn poison<T>(&mut self, result: Result<T, DeviceError>) -> Result<T, DeviceError> {
+        if let Err(error) = &result
+            && !matches!(error, DeviceError::Poisoned { .. })
+        {
+            self.poison.get_or_insert_with(|| error.clone());
+        }
+        result
+    }
+
+    fn submit(&mut self, file: FileId, kind: OpKind, token: Token, request: Request, buf: Option<AlignedBuf>) {
+        self.in_flight += 1;
+        let handle = self.handle(file);
+        let (inode, name) = (handle.inode, Arc::clone(&handle.name));
+        let refused = match kind {
+            OpKind::Read => self.alive().err(),
+            _ => self.healthy().err(),
+        };
+        let mut state = self.disk.state();
+        let fault = if refused.is_none() { state.faults.count(kind) } else { None };
+        if let Request::Write { offset, len_bytes, .. } = request {
+            assert_apart(&state, inode, offset, len_bytes);
+        }
+        state.queue.push(Ticket { device: self.id, token, inode, name, request, buf, fault, refused, due: None });
+        state.count_op();
+    }
+
+    fn deliver(&mut self, out: &mut VecDeque<Completion>) {
+        if self.alive().is_err() {
+            // The medium forgot what was in flight; what is submitted from now on comes back refused.
+            self.in_flight = self.disk.state().queue.iter().filter(|ticket| ticket.device == self.id).count();
+        }
+        let before = out.len();
+        let failure = self.disk.state().deliver(self.id, out);
+        self.in_flight -= out.len() - before;
+        if let Some(error) = failure {
+            self.poison.get_or_insert(error);
+        }
+    }
+}
+
+/// The caller's duty that no real device checks: at most one write in flight per block.
+fn assert_apart(state: &DiskState, inode: InodeId, offset: u64, len_bytes: usize) {
+    let blocks =
+        |offset: u64, len: usize| offset / PAGE_BYTES as u64..(offset + len as u64).div_ceil(PAGE_BYTES as u64);
+    let mine = blocks(offset, len_bytes);
+    for ticket in state.queue.iter().filter(|ticket| ticket.inode == inode) {
+        if let Request::Write { offset, len_bytes, .. } = ticket.request {
+            let other = blocks(offset, len_bytes);
+            assert!(mine.end <= other.start || other.end <= mine.start, "two writes in flight at block {}", mine.start);
+        }
+    }
+}
+
+fn assert_aligned(offset: u64, len_bytes: usize) {
+    let sector_bytes = SECTOR_BYTES as u64;
+    assert!(offset.is_multiple_of(sector_bytes), "offset {offset} is no multiple of a sector");
+    assert!(len_bytes > 0 && len_bytes.is_multiple_of(SECTOR_BYTES), "length {len_bytes} is no multiple of a sector");
+}
+
+impl Device for SimDevice {
+    fn list(&mut self) -> Result<Vec<String>, DeviceError> {
+        self.inspect(DIR, |state| state.directory.names())
+    }
+
+    fn lock(&mut self) -> Result<(), DeviceError> {
+        let id = self.id;
+        let holder = self.inspect(DIR, |state| *state.lock_holder.get_or_insert(id))?;
+        if holder == id {
+            return Ok(());
+        }
+        Err(DeviceError::Locked { dir: DIR.to_owned(), holder: format!(" (device {holder})") })
+    }
+
+    fn create(&mut self, name: &str) -> Result<FileId, DeviceError> {
+        let inode = self.change(OpKind::Create, name, |state| {
+            if state.directory.get(name).is_some() {
+                return Err(DeviceError::Exists { name: name.to_owned(), dir: DIR.to_owned() });
+            }
+            let inode = state.create(name);
+            *state.handles.entry(inode).or_default() += 1;
+            Ok(inode)
+        })?;
+        Ok(self.add_file(inode, name))
+    }
+
+    fn open(&mut self, name: &str) -> Result<FileId, DeviceError> {
+        let mut state = self.alive()?;
+        state.metadata(OpKind::Open, name)?;
+        let inode = state.directory.get(name).ok_or_else(|| not_found(name))?;
+        *state.handles.entry(inode).or_default() += 1;
+        drop(state);
+        Ok(self.add_file(inode, name))
+    }
+
+    fn close(&mut self, file: FileId) {
+        let inode = self.handle(file).inode;
+        self.files[file.0 as usize] = None;
+        if let Ok(mut state) = self.alive() {
+            let busy = state.queue.iter().any(|ticket| ticket.device == self.id && ticket.inode == inode);
+            let open_twice = state.handles.get(&inode).is_some_and(|&count| count > 1);
+            assert!(!busy || open_twice, "{file:?} closed with operations in flight");
+            state.release(inode);
+        }
+    }
+
+    fn rename(&mut self, from: &str, to: &str) -> Result<(), DeviceError> {
+        self.change(OpKind::Rename, from, |state| {
+            let inode = state.directory.get(from).ok_or_else(|| not_found(from))?;
+            state.directory.rename(from, to, inode);
+            Ok(())
+        })
+    }
+
+    fn link(&mut self, from: &str, to: &str) -> Result<(), DeviceError> {
+        self.change(OpKind::Link, from, |state| {
+            let inode = state.directory.get(from).ok_or_else(|| not_found(from))?;
+            if state.directory.get(to).is_some() {
+                return Err(DeviceError::Exists { name: to.to_owned(), dir: DIR.to_owned() });
+            }
+            state.directory.set(to, inode);
+            Ok(())
+        })
+    }
+
+    fn unlink(&mut self, name: &str) -> Result<(), DeviceError> {
+        self.change(OpKind::Unlink, name, |state| {
+            state.directory.get(name).ok_or_else(|| not_found(name))?;
+            state.directory.remove(name);
+            Ok(())
+        })
+    }
+
+    fn sync_dir(&mut self) -> Result<(), DeviceError> {
+        self.stats.count_sync(Cause::Manifest);
+        let result = self.change(OpKind::SyncDir, DIR, |state| {
+            state.directory.sync();
+            state.collect();
+            Ok(())
+        });
+        self.poison(result)
+    }
+
+    fn len(&mut self, file: FileId) -> Result<u64, DeviceError> {
+        let handle = self.handle(file);
+        self.inspect(&handle.name, |state| state.inode(handle.inode).len())
+    }
+
+    fn truncate(&mut self, file: FileId, len_bytes: u64) -> Result<(), DeviceError> {
+        let handle = self.handle(file);
+        let result = self.change(OpKind::Truncate, &handle.name, |state| {
+            let (inode, seq) = state.change(handle.inode);
+            inode.truncate(seq, len_bytes);
+            Ok(())
+        });
+        self.poison(result)
+    }
+
+    fn allocate(&mut self, file: FileId, offset: u64, len_bytes: u64) -> Result<(), DeviceError> {
+        let handle = self.handle(file);
+        self.change(OpKind::Allocate, &handle.name, |state| {
+            if state.overflows(handle.inode, offset, len_bytes) {
+                return Err(full());
+            }
+            let (inode, seq) = state.change(handle.inode);
+            inode.allocate(seq, offset, len_bytes);
+            Ok(())
+        })
+    }
+
+    fn punch(&mut self, file: FileId, offset: u64, len_bytes: u64) -> Result<(), DeviceError> {
+        let handle = self.handle(file);
+        self.change(OpKind::Punch, &handle.name, |state| {
+            let (inode, seq) = state.change(handle.inode);
+            inode.punch(seq, offset, len_bytes);
+            Ok(())
+        })
+    }
+
+    fn free_bytes(&mut self) -> Result<u64, DeviceError> {
+        self.inspect(DIR, |state| state.free_bytes())
+    }
+
+    fn submit_read(&mut self, file: FileId, offset: u64, buf: AlignedBuf, cause: Cause, token: Token) {
+        assert_aligned(offset, buf.len());
+        self.stats.count_read(cause, buf.len());
+        self.submit(file, OpKind::Read, token, Request::Read { offset }, Some(buf));
+    }
+
+    fn submit_write(
+        &mut self,
+        file: FileId,
+        offset: u64,
+        buf: AlignedBuf,
+        len_bytes: usize,
+        cause: Cause,
+        token: Token,
+    ) {
+        assert_aligned(offset, len_bytes);
+        self.stats.count_write(cause, len_bytes);
+        let request = Request::Write { offset, len_bytes, durable: false };
+        self.submit(file, OpKind::Write, token, request, Some(buf));
+    }
+
+    fn submit_write_durable(
+        &mut self,
+        file: FileId,
+        offset: u64,
+        buf: AlignedBuf,
+        len_bytes: usize,
+        cause: Cause,
+        token: Token,
+    ) {
+        assert_aligned(offset, len_bytes);
+        self.stats.count_write(cause, len_bytes);
+        self.stats.count_sync(cause);
+        let request = Request::Write { offset, len_bytes, durable: true };
+        self.submit(file, OpKind::Write, token, request, Some(buf));
+    }
+
+    fn submit_sync(&mut self, file: FileId, cause: Cause, token: Token) {
+        self.stats.count_sync(cause);
+        let covered = self.disk.state().seq;
+        self.submit(file, OpKind::Sync, token, Request::Sync { covered }, None);
+    }
+
+    fn kick(&mut self) {
+        self.stats.system_calls += 1;
+        self.disk.state().kick(self.id);
+    }
+
+    fn reap(&mut self, out: &mut VecDeque<Completion>) {
+        let mut state = self.disk.state();
+        state.tick += state.options.ticks_per_reap;
+        drop(state);
+        self.deliver(out);
+    }
+
+    fn wait(&mut self, out: &mut VecDeque<Completion>) {
+        self.kick();
+        let mut state = self.disk.state();
+        if let Some(due) = state.next_due(Some(self.id)) {
+            state.tick = state.tick.max(due);
+        }
+        drop(state);
+        self.deliver(out);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    fn stats(&self) -> &IoStats {
+        &self.stats
+    }
+
+    fn poisoned(&self) -> Option<&DeviceError> {
+        self.poison.as_ref()
+    }
+
+    fn name(&self) -> &'static str {
+        "sim"
+    }
+}
+
+impl Drop for SimDevice {
+    fn drop(&mut self) {
+        let Ok(mut state) = self.alive() else { return };
+        let mut rng = state.rng.fork(self.id);
+        let id = self.id;
+        let mine: Vec<Ticket> = state.queue.extract_if(.., |ticket| ticket.device == id).collect();
+        for ticket in &mine {
+            state.overtake(ticket, Loss::Process, &mut rng);
+        }
+        for handle in self.files.iter().flatten() {
+            state.release(handle.inode);
+        }
+        if state.lock_holder == Some(id) {
+            state.lock_holder = None;
+        }
+    }
+}
+
+fn not_found(name: &str) -> DeviceError {
+    DeviceError::NotFound { name: name.to_owned(), dir: DIR.to_owned() }
+}

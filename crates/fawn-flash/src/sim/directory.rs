@@ -1,0 +1,95 @@
+//! Owns the simulated directory: the names of now, the durable ones, and the edits between them.
+use super::rng::Rng;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Number of a file on the simulated disk; names and handles point at it.
+pub(super) type InodeId = u64;
+
+#[derive(Clone, Debug)]
+enum Edit {
+    Set(String, InodeId),
+    Remove(String),
+    Rename(String, String, InodeId),
+}
+
+/// Names. Each edit since the last directory sync survives a crash or not, on its own (Pebble's `CrashClone`).
+#[derive(Clone, Default, Debug)]
+pub(super) struct Directory {
+    live: BTreeMap<String, InodeId>,
+    durable: BTreeMap<String, InodeId>,
+    edits: Vec<Edit>,
+}
+
+impl Directory {
+    pub(super) fn get(&self, name: &str) -> Option<InodeId> {
+        self.live.get(name).copied()
+    }
+
+    pub(super) fn names(&self) -> Vec<String> {
+        self.live.keys().cloned().collect()
+    }
+
+    pub(super) fn set(&mut self, name: &str, inode: InodeId) {
+        self.live.insert(name.to_owned(), inode);
+        self.edits.push(Edit::Set(name.to_owned(), inode));
+    }
+
+    pub(super) fn remove(&mut self, name: &str) {
+        self.live.remove(name);
+        self.edits.push(Edit::Remove(name.to_owned()));
+    }
+
+    pub(super) fn rename(&mut self, from: &str, to: &str, inode: InodeId) {
+        apply(&mut self.live, &Edit::Rename(from.to_owned(), to.to_owned(), inode));
+        self.edits.push(Edit::Rename(from.to_owned(), to.to_owned(), inode));
+    }
+
+    pub(super) fn sync(&mut self) {
+        self.edits.clear();
+        self.durable.clone_from(&self.live);
+    }
+
+    /// Files that a live name, a durable name or an edit reaches.
+    pub(super) fn reachable(&self) -> BTreeSet<InodeId> {
+        let edited = self.edits.iter().filter_map(|edit| match edit {
+            Edit::Set(_, inode) | Edit::Rename(_, _, inode) => Some(*inode),
+            Edit::Remove(_) => None,
+        });
+        self.live.values().chain(self.durable.values()).copied().chain(edited).collect()
+    }
+
+    /// Files that a live name reaches.
+    pub(super) fn named(&self) -> BTreeSet<InodeId> {
+        self.live.values().copied().collect()
+    }
+
+    /// Takes one of the states a power loss may leave.
+    pub(super) fn crash(&mut self, rng: &mut Rng, survive: u64) {
+        let mut names = self.durable.clone();
+        for edit in std::mem::take(&mut self.edits) {
+            if rng.sixteenths(survive) {
+                apply(&mut names, &edit);
+            }
+        }
+        self.live.clone_from(&names);
+        self.durable = names;
+    }
+}
+
+fn apply(names: &mut BTreeMap<String, InodeId>, edit: &Edit) {
+    match edit {
+        Edit::Set(name, inode) => {
+            names.insert(name.clone(), *inode);
+        }
+        Edit::Remove(name) => {
+            names.remove(name);
+        }
+        Edit::Rename(from, to, inode) => {
+            // Two names of one file: POSIX leaves both.
+            if names.get(from) != names.get(to) || names.get(to).is_none() {
+                names.remove(from);
+                names.insert(to.clone(), *inode);
+            }
+        }
+    }
+}

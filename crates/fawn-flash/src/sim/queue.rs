@@ -1,0 +1,154 @@
+//! Owns operations in flight on the simulated medium: when each falls due, in which order they take effect, and how.
+//!
+//! An operation takes effect when its completion is delivered, never earlier: whoever relies on data before reaping it
+//! finds it missing. A crash may still find any part of it (see `state`).
+use super::directory::InodeId;
+use super::faults::Fault;
+use super::state::{DiskState, full, io};
+use crate::buffer::SECTOR_BYTES;
+use crate::{AlignedBuf, Completion, DeviceError, Operation, Token};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+#[derive(Debug)]
+pub(super) enum Request {
+    Read {
+        offset: u64,
+    },
+    Write {
+        offset: u64,
+        len_bytes: usize,
+        durable: bool,
+    },
+    /// Covers changes up to the sequence number at its submission.
+    Sync {
+        covered: u64,
+    },
+}
+
+/// One operation in flight.
+#[derive(Debug)]
+pub(super) struct Ticket {
+    pub(super) device: u64,
+    pub(super) token: Token,
+    pub(super) inode: InodeId,
+    pub(super) name: Arc<str>,
+    pub(super) request: Request,
+    pub(super) buf: Option<AlignedBuf>,
+    pub(super) fault: Option<Fault>,
+    /// A refusal decided at submission (poisoned, dead device).
+    pub(super) refused: Option<DeviceError>,
+    /// When it completes; `None` until it is kicked.
+    pub(super) due: Option<u64>,
+}
+
+impl DiskState {
+    pub(super) fn kick(&mut self, device: u64) {
+        let span = self.options.latency_ticks.end().saturating_sub(*self.options.latency_ticks.start());
+        for ticket in self.queue.iter_mut().filter(|ticket| ticket.device == device && ticket.due.is_none()) {
+            let latency = self.options.latency_ticks.start() + self.rng.below(span.saturating_add(1));
+            ticket.due = Some(self.tick + latency);
+        }
+    }
+
+    /// When the next operation of `device` completes.
+    pub(super) fn next_due(&self, device: Option<u64>) -> Option<u64> {
+        let mine = self.queue.iter().filter(|ticket| device.is_none_or(|device| ticket.device == device));
+        mine.filter_map(|ticket| ticket.due).min()
+    }
+
+    /// Lets everything of `device` that is due take effect.
+    pub(super) fn deliver(&mut self, device: u64, out: &mut VecDeque<Completion>) -> Option<DeviceError> {
+        let tick = self.tick;
+        let is_due = |ticket: &mut Ticket| ticket.device == device && ticket.due.is_some_and(|due| due <= tick);
+        let mut due: Vec<Ticket> = self.queue.extract_if(.., is_due).collect();
+        if self.options.shuffle {
+            for last in (1..due.len()).rev() {
+                due.swap(last, self.rng.below(last as u64 + 1) as usize);
+            }
+        } else {
+            due.sort_by_key(|ticket| ticket.due);
+        }
+        let mut failure = None;
+        for ticket in due {
+            let poisons = !matches!(ticket.request, Request::Read { .. }) && ticket.refused.is_none();
+            let completion = self.take_effect(ticket);
+            if let (true, Err(error)) = (poisons, &completion.result) {
+                failure.get_or_insert_with(|| error.clone());
+            }
+            out.push_back(completion);
+            self.count_op();
+        }
+        failure
+    }
+
+    fn take_effect(&mut self, mut ticket: Ticket) -> Completion {
+        let mut buf = ticket.buf.take();
+        let result = match (ticket.refused.take(), &ticket.request, &mut buf) {
+            (Some(refused), ..) => Err(refused),
+            (None, Request::Read { offset }, Some(buf)) => self.read(&ticket, *offset, buf),
+            (None, Request::Write { offset, len_bytes, durable }, Some(buf)) => {
+                self.write(&ticket, *offset, &buf[..*len_bytes], *durable)
+            }
+            (None, Request::Sync { covered }, _) => self.sync(&ticket, *covered),
+            (None, ..) => unreachable!("reads and writes carry a buffer"),
+        };
+        Completion { token: ticket.token, result, buf }
+    }
+
+    fn read(&self, ticket: &Ticket, offset: u64, buf: &mut AlignedBuf) -> Result<usize, DeviceError> {
+        match &ticket.fault {
+            Some(Fault::Misdirect { name, offset }) => {
+                let inode = name.as_ref().map_or(Some(ticket.inode), |name| self.directory.get(name));
+                match inode.and_then(|id| self.inodes.get(&id)) {
+                    Some(inode) => inode.read(*offset, buf),
+                    None => buf.fill(0),
+                }
+            }
+            Some(_) => return Err(io(Operation::Read, &ticket.name, offset, "injected failure")),
+            None => self.inode(ticket.inode).read(offset, buf),
+        }
+        Ok(buf.len())
+    }
+
+    fn write(&mut self, ticket: &Ticket, offset: u64, bytes: &[u8], durable: bool) -> Result<usize, DeviceError> {
+        if ticket.fault == Some(Fault::Full) || self.overflows(ticket.inode, offset, bytes.len() as u64) {
+            return Err(full());
+        }
+        match &ticket.fault {
+            Some(Fault::Lose) => return Ok(bytes.len()),
+            Some(_) => {
+                self.write_some(ticket.inode, offset, bytes);
+                return Err(io(Operation::Write, &ticket.name, offset, "injected failure"));
+            }
+            None => (),
+        }
+        let (inode, seq) = self.change(ticket.inode);
+        if durable {
+            inode.write_durable(seq, offset, bytes)
+        } else {
+            inode.write(seq, offset, bytes)
+        }
+        Ok(bytes.len())
+    }
+
+    /// A failed write: each sector has arrived or not.
+    fn write_some(&mut self, id: InodeId, offset: u64, bytes: &[u8]) {
+        for (index, sector) in bytes.chunks(SECTOR_BYTES).enumerate() {
+            if self.rng.coin() {
+                let (inode, seq) = self.change(id);
+                inode.write(seq, offset + (index * SECTOR_BYTES) as u64, sector);
+            }
+        }
+    }
+
+    fn sync(&mut self, ticket: &Ticket, covered: u64) -> Result<usize, DeviceError> {
+        let inode = self.change(ticket.inode).0;
+        if ticket.fault.is_some() {
+            inode.sync_failed(covered);
+            return Err(io(Operation::Sync, &ticket.name, 0, "injected failure; its pages are marked clean"));
+        }
+        inode.sync(covered);
+        Ok(0)
+    }
+}

@@ -1,0 +1,242 @@
+//! Owns the simulated medium: files, names, space, the queue of operations in flight, and the making of crash images.
+use super::directory::{Directory, InodeId};
+use super::faults::{Fault, FaultPlan, OpKind};
+use super::inode::Inode;
+use super::queue::{Request, Ticket};
+use super::rng::Rng;
+use super::{Capture, Image, Loss, SimDisk, SimOptions};
+use crate::buffer::{PAGE_BYTES, SECTOR_BYTES};
+use crate::{DeviceError, Operation};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Images kept until a test takes them; more means that it forgot to.
+const IMAGES_MAX: usize = 4096;
+/// Chances out of 16 that an unsynced sector or name survives; one is drawn per image, so the extremes are common.
+const SURVIVAL: [u64; 5] = [0, 2, 8, 14, 16];
+
+/// Everything behind a [`SimDisk`].
+#[derive(Debug)]
+pub(super) struct DiskState {
+    pub(super) options: SimOptions,
+    pub(super) rng: Rng,
+    pub(super) directory: Directory,
+    pub(super) inodes: BTreeMap<InodeId, Arc<Inode>>,
+    /// Handles per open file: an unlinked one keeps its space until the last is closed.
+    pub(super) handles: BTreeMap<InodeId, usize>,
+    pub(super) queue: Vec<Ticket>,
+    pub(super) faults: FaultPlan,
+    pub(super) capacity_bytes: Option<u64>,
+    /// Sequence of changes to files; a sync covers those at or below one.
+    pub(super) seq: u64,
+    pub(super) tick: u64,
+    /// Bumped by a crash, so that devices attached before it know that they are dead.
+    pub(super) power_cycles: u64,
+    pub(super) lock_holder: Option<u64>,
+    pub(super) devices: u64,
+    pub(super) ops: u64,
+    pub(super) capture: Capture,
+    pub(super) images: Vec<Image>,
+    next_inode: InodeId,
+}
+
+impl DiskState {
+    pub(super) fn new(options: SimOptions) -> Self {
+        Self {
+            rng: Rng::new(options.seed),
+            options,
+            directory: Directory::default(),
+            inodes: BTreeMap::new(),
+            handles: BTreeMap::new(),
+            queue: Vec::new(),
+            faults: FaultPlan::default(),
+            capacity_bytes: None,
+            seq: 0,
+            tick: 0,
+            power_cycles: 0,
+            lock_holder: None,
+            devices: 0,
+            ops: 0,
+            capture: Capture::Never,
+            images: Vec::new(),
+            next_inode: 0,
+        }
+    }
+
+    /// Counts an operation that was issued or has taken effect, and takes the image ordered for it.
+    pub(super) fn count_op(&mut self) {
+        self.ops += 1;
+        let (loss, seed) = match self.capture {
+            Capture::Never => return,
+            Capture::Every { stride, loss, seed } if self.ops.is_multiple_of(stride.max(1)) => (loss, seed),
+            Capture::At { op, loss, seed } if self.ops == op => (loss, seed),
+            Capture::Every { .. } | Capture::At { .. } => return,
+        };
+        assert!(self.images.len() < IMAGES_MAX, "take the crash images more often: {IMAGES_MAX} are waiting");
+        let disk = SimDisk::from_state(self.after(loss, Rng::new(seed).fork(self.ops)));
+        self.images.push(Image { op: self.ops, disk });
+    }
+
+    pub(super) fn inode(&self, id: InodeId) -> &Inode {
+        &self.inodes[&id]
+    }
+
+    /// The file, to be changed, and the change's sequence number.
+    pub(super) fn change(&mut self, id: InodeId) -> (&mut Inode, u64) {
+        self.seq += 1;
+        let inode = self.inodes.get_mut(&id);
+        (Arc::make_mut(inode.unwrap_or_else(|| unreachable!("file {id} is reachable, so it exists"))), self.seq)
+    }
+
+    pub(super) fn create(&mut self, name: &str) -> InodeId {
+        let id = self.next_inode;
+        self.next_inode += 1;
+        self.inodes.insert(id, Arc::new(Inode::default()));
+        self.directory.set(name, id);
+        id
+    }
+
+    /// Forgets files that nothing reaches any more.
+    pub(super) fn collect(&mut self) {
+        let reachable = self.directory.reachable();
+        let handles = &self.handles;
+        self.inodes.retain(|id, _| reachable.contains(id) || handles.contains_key(id));
+    }
+
+    pub(super) fn release(&mut self, id: InodeId) {
+        if let Some(count) = self.handles.get_mut(&id) {
+            *count -= 1;
+            if *count == 0 {
+                self.handles.remove(&id);
+                self.collect();
+            }
+        }
+    }
+
+    /// Free bytes; a medium without a capacity has plenty.
+    pub(super) fn free_bytes(&self) -> u64 {
+        let Some(capacity) = self.capacity_bytes else { return u64::MAX / 2 };
+        let named = self.directory.named();
+        let used = self.inodes.iter().filter(|(id, _)| named.contains(id) || self.handles.contains_key(id));
+        let used_blocks: u64 = used.map(|(_, inode)| inode.extents.blocks()).sum();
+        capacity.saturating_sub(used_blocks * PAGE_BYTES as u64)
+    }
+
+    /// True when the range's unallocated blocks do not fit any more.
+    pub(super) fn overflows(&self, id: InodeId, offset: u64, len_bytes: u64) -> bool {
+        if self.capacity_bytes.is_none() {
+            return false;
+        }
+        let page_bytes = PAGE_BYTES as u64;
+        let end = (offset + len_bytes).div_ceil(page_bytes);
+        self.inode(id).extents.missing(offset / page_bytes, end) * page_bytes > self.free_bytes()
+    }
+
+    /// The medium as it may be found after a loss now; this one goes on.
+    pub(super) fn after(&self, loss: Loss, mut rng: Rng) -> Self {
+        let mut found = Self::new(self.options.clone());
+        found.rng = rng.fork(1);
+        found.directory = self.directory.clone();
+        found.inodes = self.inodes.clone();
+        found.next_inode = self.next_inode;
+        found.capacity_bytes = self.capacity_bytes;
+        found.seq = self.seq;
+        found.tick = self.tick;
+        for ticket in &self.queue {
+            found.overtake(ticket, loss, &mut rng);
+        }
+        if loss == Loss::Power {
+            found.lose_power(&mut rng);
+        }
+        found.collect();
+        found
+    }
+
+    /// An operation that was on its way: any part of a write may have arrived, a sync may have happened.
+    pub(super) fn overtake(&mut self, ticket: &Ticket, loss: Loss, rng: &mut Rng) {
+        if ticket.due.is_none() || ticket.refused.is_some() || ticket.fault == Some(Fault::Lose) {
+            return;
+        }
+        match (&ticket.request, &ticket.buf) {
+            (Request::Write { offset, len_bytes, .. }, Some(buf)) => {
+                if self.overflows(ticket.inode, *offset, *len_bytes as u64) {
+                    return;
+                }
+                let (inode, seq) = self.change(ticket.inode);
+                match loss {
+                    Loss::Power => inode.write(seq, *offset, &buf[..*len_bytes]),
+                    Loss::Process => inode.write(seq, *offset, &buf[..arrived_bytes(*len_bytes, rng)]),
+                }
+            }
+            (Request::Sync { covered }, _) if loss == Loss::Power && rng.coin() => {
+                self.change(ticket.inode).0.sync(*covered)
+            }
+            _ => (),
+        }
+    }
+
+    fn lose_power(&mut self, rng: &mut Rng) {
+        let survive = SURVIVAL[rng.below(SURVIVAL.len() as u64) as usize];
+        let names_survive = SURVIVAL[rng.below(SURVIVAL.len() as u64) as usize];
+        self.directory.crash(rng, names_survive);
+        for inode in self.inodes.values_mut().filter(|inode| !inode.is_settled()) {
+            Arc::make_mut(inode).crash(rng, survive);
+        }
+    }
+
+    /// Loses power in place: attached devices die, what they had in flight is torn.
+    pub(super) fn crash(&mut self, loss: Loss, seed: u64) {
+        let mut found = self.after(loss, Rng::new(seed));
+        std::mem::swap(&mut found.faults, &mut self.faults);
+        found.power_cycles = self.power_cycles + 1;
+        found.devices = self.devices;
+        found.ops = self.ops;
+        found.capture = self.capture;
+        found.images = std::mem::take(&mut self.images);
+        *self = found;
+    }
+
+    /// Counts a metadata operation and refuses it when a fault was ordered.
+    pub(super) fn metadata(&mut self, kind: OpKind, name: &str) -> Result<(), DeviceError> {
+        match self.faults.count(kind) {
+            Some(Fault::Full) => Err(full()),
+            Some(_) => {
+                let operation = if kind == OpKind::SyncDir { Operation::Sync } else { operation_of(kind) };
+                Err(io(operation, name, 0, "injected failure"))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// How much of a write a killed process got through: nothing, all, or whole sectors of its beginning.
+fn arrived_bytes(len_bytes: usize, rng: &mut Rng) -> usize {
+    let sectors = (len_bytes / SECTOR_BYTES) as u64;
+    match rng.below(3) {
+        0 => 0,
+        1 => len_bytes,
+        _ => rng.below(sectors + 1) as usize * SECTOR_BYTES,
+    }
+}
+
+fn operation_of(kind: OpKind) -> Operation {
+    Operation::Metadata(match kind {
+        OpKind::Create => "create",
+        OpKind::Open => "open",
+        OpKind::Rename => "rename",
+        OpKind::Link => "link",
+        OpKind::Unlink => "unlink",
+        OpKind::Truncate => "truncate",
+        OpKind::Allocate => "allocate",
+        OpKind::Punch => "punch",
+        OpKind::Read | OpKind::Write | OpKind::Sync | OpKind::SyncDir | OpKind::Inspect => "inspect",
+    })
+}
+
+pub(super) fn full() -> DeviceError {
+    DeviceError::Full { dir: super::DIR.to_owned() }
+}
+
+pub(super) fn io(operation: Operation, name: &str, offset: u64, detail: &str) -> DeviceError {
+    DeviceError::Io { operation, name: name.to_owned(), offset, detail: detail.to_owned() }
+}

@@ -1,0 +1,230 @@
+//! Owns the one suite that every device passes: the contract of the `Device` trait, test by test.
+use crate::support::{BLOCK, drain, pattern, read, sync, write, write_durable};
+use fawn_flash::{AlignedBuf, Cause, Device, DeviceError, SimDevice, SimDisk, SimOptions, Token};
+use std::collections::{BTreeSet, VecDeque};
+
+/// Runs each check as a test of its own, over a device that `$attach` opens on a fresh place.
+macro_rules! conformance {
+    ($module:ident, $place:expr, $attach:expr) => {
+        mod $module {
+            use super::*;
+            conformance!(@each $place, $attach, names, names_are_refused, data, past_the_end, many_in_flight,
+                big_operations, truncation, allocation, holes, unlinked_but_open, reopened, locked_once, counted,
+                nothing_to_wait_for, partial_buffer);
+        }
+    };
+    (@each $place:expr, $attach:expr, $($check:ident),*) => {
+        $(#[test]
+        fn $check() {
+            let place = $place;
+            super::$check(&mut || $attach(&place));
+        })*
+    };
+}
+
+conformance!(sim, SimDisk::new(SimOptions::default()), SimDevice::attach);
+conformance!(sim_instant, SimDisk::new(SimOptions::instant(1)), SimDevice::attach);
+
+fn names<D: Device>(attach: &mut dyn FnMut() -> D) {
+    let mut device = attach();
+    assert_eq!(device.list(), Ok(Vec::new()));
+    for name in ["b", "a"] {
+        let file = device.create(name).unwrap();
+        write(&mut device, file, 0, pattern(name.len() as u64, BLOCK)).unwrap();
+        device.close(file);
+    }
+    device.rename("a", "b").unwrap();
+    device.link("b", "c").unwrap();
+    device.sync_dir().unwrap();
+    assert_eq!(device.list(), Ok(vec!["b".to_owned(), "c".to_owned()]));
+    device.unlink("b").unwrap();
+    let file = device.open("c").unwrap();
+    assert_eq!(read(&mut device, file, 0, BLOCK).unwrap(), pattern(1, BLOCK).to_vec());
+}
+
+fn names_are_refused<D: Device>(attach: &mut dyn FnMut() -> D) {
+    let mut device = attach();
+    assert!(matches!(device.open("x"), Err(DeviceError::NotFound { name, .. }) if name == "x"));
+    assert!(matches!(device.rename("x", "y"), Err(DeviceError::NotFound { .. })));
+    assert!(matches!(device.link("x", "y"), Err(DeviceError::NotFound { .. })));
+    assert!(matches!(device.unlink("x"), Err(DeviceError::NotFound { .. })));
+    device.create("x").unwrap();
+    device.create("y").unwrap();
+    assert!(matches!(device.create("x"), Err(DeviceError::Exists { name, .. }) if name == "x"));
+    assert!(matches!(device.link("x", "y"), Err(DeviceError::Exists { .. })));
+    assert_eq!(device.poisoned(), None, "a refused name harms nothing");
+}
+
+fn data<D: Device>(attach: &mut dyn FnMut() -> D) {
+    let mut device = attach();
+    let file = device.create("data").unwrap();
+    assert_eq!(write(&mut device, file, 0, pattern(1, 4 * BLOCK)), Ok(4 * BLOCK));
+    assert_eq!(write_durable(&mut device, file, BLOCK as u64, pattern(2, BLOCK)), Ok(BLOCK));
+    assert_eq!(write(&mut device, file, 3 * BLOCK as u64 + 512, pattern(3, 512)), Ok(512));
+    assert_eq!(sync(&mut device, file), Ok(0));
+    let mut expected = pattern(1, 4 * BLOCK).to_vec();
+    expected[BLOCK..2 * BLOCK].copy_from_slice(&pattern(2, BLOCK));
+    expected[3 * BLOCK + 512..3 * BLOCK + 1024].copy_from_slice(&pattern(3, 512));
+    assert_eq!(read(&mut device, file, 0, 4 * BLOCK).unwrap(), expected);
+    assert_eq!(read(&mut device, file, 512, 512).unwrap(), expected[512..1024], "a read may start at any sector");
+    assert_eq!(device.len(file), Ok(4 * BLOCK as u64));
+}
+
+fn past_the_end<D: Device>(attach: &mut dyn FnMut() -> D) {
+    let mut device = attach();
+    let file = device.create("short").unwrap();
+    write(&mut device, file, 0, pattern(1, 512)).unwrap();
+    let bytes = read(&mut device, file, 0, BLOCK).unwrap();
+    assert_eq!(bytes[..512], pattern(1, 512)[..]);
+    assert!(bytes[512..].iter().all(|&byte| byte == 0), "past the end is zero, not what the buffer held");
+    assert!(read(&mut device, file, 1 << 20, BLOCK).unwrap().iter().all(|&byte| byte == 0));
+}
+
+fn many_in_flight<D: Device>(attach: &mut dyn FnMut() -> D) {
+    const MANY: u64 = 700;
+    let mut device = attach();
+    let file = device.create("many").unwrap();
+    for block in 0..MANY {
+        device.submit_write(file, block * BLOCK as u64, pattern(block, BLOCK), BLOCK, Cause::Flush, Token(block));
+    }
+    assert_eq!(device.in_flight() as u64, MANY);
+    let tokens: BTreeSet<u64> = drain(&mut device)
+        .into_iter()
+        .map(|done| {
+            assert_eq!(done.result, Ok(BLOCK));
+            assert!(done.buf.is_some());
+            done.token.0
+        })
+        .collect();
+    assert_eq!(tokens, (0..MANY).collect());
+    for block in 0..MANY {
+        device.submit_read(file, block * BLOCK as u64, AlignedBuf::zeroed(BLOCK), Cause::Foreground, Token(block));
+        if block % 100 == 0 {
+            device.kick();
+        }
+    }
+    let (mut out, mut read_back) = (VecDeque::new(), 0);
+    while device.in_flight() > 0 {
+        device.wait(&mut out);
+        for done in out.drain(..) {
+            assert_eq!(done.buf.unwrap()[..], pattern(done.token.0, BLOCK)[..]);
+            read_back += 1;
+        }
+    }
+    assert_eq!(read_back, MANY);
+}
+
+fn big_operations<D: Device>(attach: &mut dyn FnMut() -> D) {
+    let mut device = attach();
+    let file = device.create("big").unwrap();
+    let len = 4 << 20;
+    assert_eq!(write(&mut device, file, 0, pattern(9, len)), Ok(len));
+    assert_eq!(read(&mut device, file, 0, len).unwrap(), pattern(9, len).to_vec());
+}
+
+fn truncation<D: Device>(attach: &mut dyn FnMut() -> D) {
+    let mut device = attach();
+    let file = device.create("cut").unwrap();
+    write(&mut device, file, 0, pattern(1, 2 * BLOCK)).unwrap();
+    device.truncate(file, BLOCK as u64 + 512).unwrap();
+    assert_eq!(device.len(file), Ok(BLOCK as u64 + 512));
+    device.truncate(file, 3 * BLOCK as u64).unwrap();
+    sync(&mut device, file).unwrap();
+    let mut expected = pattern(1, 2 * BLOCK).to_vec();
+    expected[BLOCK + 512..].fill(0);
+    expected.resize(3 * BLOCK, 0);
+    assert_eq!(read(&mut device, file, 0, 3 * BLOCK).unwrap(), expected, "what was cut off does not come back");
+}
+
+fn allocation<D: Device>(attach: &mut dyn FnMut() -> D) {
+    let mut device = attach();
+    let file = device.create("room").unwrap();
+    write(&mut device, file, 0, pattern(1, BLOCK)).unwrap();
+    device.allocate(file, 0, 1 << 20).unwrap();
+    assert_eq!(device.len(file), Ok(1 << 20));
+    assert_eq!(read(&mut device, file, 0, BLOCK).unwrap(), pattern(1, BLOCK).to_vec());
+    assert!(read(&mut device, file, BLOCK as u64, BLOCK).unwrap().iter().all(|&byte| byte == 0));
+    device.allocate(file, 0, BLOCK as u64).unwrap();
+    assert_eq!(device.len(file), Ok(1 << 20), "allocation never shrinks");
+    assert!(device.free_bytes().unwrap() > 0);
+}
+
+fn holes<D: Device>(attach: &mut dyn FnMut() -> D) {
+    let mut device = attach();
+    let file = device.create("holes").unwrap();
+    write(&mut device, file, 0, pattern(1, 4 * BLOCK)).unwrap();
+    device.punch(file, BLOCK as u64, 2 * BLOCK as u64).unwrap();
+    let mut expected = pattern(1, 4 * BLOCK).to_vec();
+    expected[BLOCK..3 * BLOCK].fill(0);
+    assert_eq!(read(&mut device, file, 0, 4 * BLOCK).unwrap(), expected);
+    assert_eq!(device.len(file), Ok(4 * BLOCK as u64));
+}
+
+fn unlinked_but_open<D: Device>(attach: &mut dyn FnMut() -> D) {
+    let mut device = attach();
+    let file = device.create("gone").unwrap();
+    write(&mut device, file, 0, pattern(1, BLOCK)).unwrap();
+    device.unlink("gone").unwrap();
+    device.sync_dir().unwrap();
+    assert_eq!(read(&mut device, file, 0, BLOCK).unwrap(), pattern(1, BLOCK).to_vec(), "pins rely on this");
+    let again = device.create("gone").unwrap();
+    assert_ne!(file, again, "a FileId is never reused");
+    device.close(file);
+    assert_eq!(device.len(again), Ok(0));
+}
+
+fn reopened<D: Device>(attach: &mut dyn FnMut() -> D) {
+    let mut device = attach();
+    device.lock().unwrap();
+    let file = device.create("kept").unwrap();
+    write(&mut device, file, 0, pattern(5, BLOCK)).unwrap();
+    sync(&mut device, file).unwrap();
+    device.sync_dir().unwrap();
+    drop(device);
+    let mut device = attach();
+    device.lock().unwrap();
+    assert_eq!(device.list(), Ok(vec!["kept".to_owned()]), "the lock file is not listed");
+    let file = device.open("kept").unwrap();
+    assert_eq!(read(&mut device, file, 0, BLOCK).unwrap(), pattern(5, BLOCK).to_vec());
+}
+
+fn locked_once<D: Device>(attach: &mut dyn FnMut() -> D) {
+    let mut first = attach();
+    let mut second = attach();
+    first.lock().unwrap();
+    assert!(matches!(second.lock(), Err(DeviceError::Locked { .. })));
+    drop(first);
+    second.lock().unwrap();
+}
+
+fn counted<D: Device>(attach: &mut dyn FnMut() -> D) {
+    let mut device = attach();
+    let file = device.create("counted").unwrap();
+    write(&mut device, file, 0, pattern(1, 2 * BLOCK)).unwrap();
+    write_durable(&mut device, file, 0, pattern(1, BLOCK)).unwrap();
+    sync(&mut device, file).unwrap();
+    read(&mut device, file, 0, BLOCK).unwrap();
+    let (flush, foreground) = (*device.stats().of(Cause::Flush), *device.stats().of(Cause::Foreground));
+    assert_eq!((flush.writes, flush.written_bytes, flush.syncs), (2, 3 * BLOCK as u64, 2));
+    assert_eq!((foreground.reads, foreground.read_bytes), (1, BLOCK as u64));
+}
+
+fn nothing_to_wait_for<D: Device>(attach: &mut dyn FnMut() -> D) {
+    let mut device = attach();
+    let mut out = VecDeque::new();
+    device.wait(&mut out);
+    device.reap(&mut out);
+    device.kick();
+    assert!(out.is_empty());
+    assert_eq!(device.in_flight(), 0);
+}
+
+fn partial_buffer<D: Device>(attach: &mut dyn FnMut() -> D) {
+    let mut device = attach();
+    let file = device.create("part").unwrap();
+    device.submit_write(file, 0, pattern(1, 2 * BLOCK), BLOCK, Cause::Flush, Token(4));
+    let done = drain(&mut device).remove(0);
+    assert_eq!(done.result, Ok(BLOCK));
+    assert_eq!(done.buf.unwrap().len(), 2 * BLOCK, "the whole buffer comes back");
+    assert_eq!(device.len(file), Ok(BLOCK as u64));
+}

@@ -1,0 +1,266 @@
+//! Owns the tests of the simulated device's faults: each is shown to happen, and to happen only where it may.
+use crate::support::{BLOCK, drain, pattern, read, sync, write, write_durable};
+use fawn_flash::sim::{Capture, Fault, Loss, OpKind};
+use fawn_flash::{Cause, Device, DeviceError, SimDevice, SimDisk, SimOptions, Token};
+use std::collections::BTreeSet;
+
+fn disk() -> SimDisk {
+    SimDisk::new(SimOptions::instant(11))
+}
+
+/// A durable file of `blocks` blocks tagged 1.
+fn durable_file(device: &mut SimDevice, name: &str, blocks: usize) -> fawn_flash::FileId {
+    let file = device.create(name).unwrap();
+    write(device, file, 0, pattern(1, blocks * BLOCK)).unwrap();
+    sync(device, file).unwrap();
+    device.sync_dir().unwrap();
+    file
+}
+
+#[test]
+fn synced_data_survives_every_crash_and_unsynced_sectors_survive_each_on_its_own() {
+    let disk = disk();
+    let mut device = SimDevice::attach(&disk);
+    let file = durable_file(&mut device, "f", 2);
+    write(&mut device, file, BLOCK as u64, pattern(2, BLOCK)).unwrap();
+    let (old, new) = (pattern(1, 2 * BLOCK), pattern(2, BLOCK));
+    let mut outcomes = BTreeSet::new();
+    for seed in 0..200 {
+        let found = disk.image(Loss::Power, seed).contents("f").unwrap();
+        assert_eq!(found[..BLOCK], old[..BLOCK], "seed {seed}");
+        let survived: Vec<bool> = (0..8)
+            .map(|sector| {
+                let range = sector * 512..(sector + 1) * 512;
+                let bytes = &found[BLOCK..][range.clone()];
+                let is_new = bytes == &new[range.clone()];
+                assert!(is_new || bytes == &old[BLOCK..][range], "seed {seed}: a sector is whole, old or new");
+                is_new
+            })
+            .collect();
+        outcomes.insert(survived);
+    }
+    assert!(outcomes.len() > 50, "torn in many ways: {}", outcomes.len());
+    assert!(outcomes.contains(&vec![true; 8]) && outcomes.contains(&vec![false; 8]));
+}
+
+#[test]
+fn names_survive_only_by_a_directory_sync() {
+    let disk = disk();
+    let mut device = SimDevice::attach(&disk);
+    durable_file(&mut device, "old", 1);
+    let file = device.create("tmp").unwrap();
+    write(&mut device, file, 0, pattern(7, BLOCK)).unwrap();
+    sync(&mut device, file).unwrap();
+    device.rename("tmp", "old").unwrap();
+    let found: BTreeSet<Vec<String>> = (0..100).map(|seed| disk.image(Loss::Power, seed).names()).collect();
+    let names = |list: &[&str]| list.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+    assert_eq!(found, BTreeSet::from([names(&["old"]), names(&["old", "tmp"])]));
+    device.sync_dir().unwrap();
+    for seed in 0..50 {
+        let image = disk.image(Loss::Power, seed);
+        assert_eq!(image.names(), names(&["old"]));
+        assert_eq!(image.contents("old").unwrap(), pattern(7, BLOCK).to_vec());
+    }
+    device.unlink("old").unwrap();
+    let left: BTreeSet<usize> = (0..50).map(|seed| disk.image(Loss::Power, seed).names().len()).collect();
+    assert_eq!(left, BTreeSet::from([0, 1]), "an unlink may be undone");
+}
+
+#[test]
+fn a_durable_write_survives_alone() {
+    let disk = disk();
+    let mut device = SimDevice::attach(&disk);
+    let file = durable_file(&mut device, "f", 2);
+    write(&mut device, file, 0, pattern(2, BLOCK)).unwrap();
+    write_durable(&mut device, file, BLOCK as u64, pattern(3, BLOCK)).unwrap();
+    write_durable(&mut device, file, 8 * BLOCK as u64, pattern(4, BLOCK)).unwrap();
+    let mut first_block_lost = false;
+    for seed in 0..50 {
+        let found = disk.image(Loss::Power, seed).contents("f").unwrap();
+        assert_eq!(found[BLOCK..2 * BLOCK], pattern(3, BLOCK)[..]);
+        assert_eq!(found[8 * BLOCK..], pattern(4, BLOCK)[..], "and the length to reach it");
+        first_block_lost |= found[..BLOCK] == pattern(1, BLOCK)[..];
+    }
+    assert!(first_block_lost, "it covers only its own bytes");
+}
+
+#[test]
+fn a_failed_sync_poisons_and_its_pages_are_clean() {
+    let disk = disk();
+    let mut device = SimDevice::attach(&disk);
+    let file = durable_file(&mut device, "f", 1);
+    write(&mut device, file, 0, pattern(2, BLOCK)).unwrap();
+    disk.fail_nth(OpKind::Sync, 1, Fault::Fail);
+    assert!(matches!(sync(&mut device, file), Err(DeviceError::Io { .. })));
+    assert!(device.poisoned().is_some());
+    assert!(matches!(sync(&mut device, file), Err(DeviceError::Poisoned { .. })));
+    assert!(matches!(write(&mut device, file, 0, pattern(3, BLOCK)), Err(DeviceError::Poisoned { .. })));
+    assert!(matches!(device.create("g"), Err(DeviceError::Poisoned { .. })));
+    assert_eq!(read(&mut device, file, 0, BLOCK).unwrap(), pattern(2, BLOCK).to_vec(), "reads go on and show it");
+    drop(device);
+    let mut device = SimDevice::attach(&disk);
+    let file = device.open("f").unwrap();
+    sync(&mut device, file).unwrap();
+    let lost = (0..50).any(|seed| disk.image(Loss::Power, seed).contents("f").unwrap() == pattern(1, BLOCK).to_vec());
+    assert!(lost, "a later sync does not cover what a failed one marked clean");
+}
+
+#[test]
+fn every_kind_fails_on_order() {
+    for kind in OpKind::ALL {
+        let disk = disk();
+        let mut device = SimDevice::attach(&disk);
+        let file = durable_file(&mut device, "f", 1);
+        disk.fail_nth(kind, 1, Fault::Fail);
+        let failed = match kind {
+            OpKind::Read => read(&mut device, file, 0, BLOCK).map(drop),
+            OpKind::Write => write(&mut device, file, 0, pattern(2, BLOCK)).map(drop),
+            OpKind::Sync => sync(&mut device, file).map(drop),
+            OpKind::SyncDir => device.sync_dir(),
+            OpKind::Create => device.create("g").map(drop),
+            OpKind::Open => device.open("f").map(drop),
+            OpKind::Rename => device.rename("f", "g"),
+            OpKind::Link => device.link("f", "g"),
+            OpKind::Unlink => device.unlink("f"),
+            OpKind::Truncate => device.truncate(file, 0),
+            OpKind::Allocate => device.allocate(file, 0, 1 << 20),
+            OpKind::Punch => device.punch(file, 0, BLOCK as u64),
+            OpKind::Inspect => device.list().map(drop),
+        };
+        assert!(matches!(failed, Err(DeviceError::Io { .. })), "{kind:?}: {failed:?}");
+        let poisons = matches!(kind, OpKind::Write | OpKind::Sync | OpKind::SyncDir | OpKind::Truncate);
+        assert_eq!(device.poisoned().is_some(), poisons, "{kind:?}");
+        assert_eq!(disk.names(), ["f"], "{kind:?} changed nothing");
+    }
+}
+
+#[test]
+fn space_runs_out_and_comes_back() {
+    let disk = disk();
+    let mut device = SimDevice::attach(&disk);
+    disk.set_capacity_bytes(Some(8 * BLOCK as u64));
+    let file = device.create("f").unwrap();
+    device.allocate(file, 0, 6 * BLOCK as u64).unwrap();
+    assert_eq!(device.free_bytes(), Ok(2 * BLOCK as u64));
+    let other = device.create("g").unwrap();
+    assert!(matches!(device.allocate(other, 0, 3 * BLOCK as u64), Err(DeviceError::Full { .. })));
+    assert_eq!(device.len(other), Ok(0), "a refused allocation changes nothing");
+    assert_eq!(device.poisoned(), None);
+    write(&mut device, file, 0, pattern(1, 6 * BLOCK)).unwrap();
+    device.unlink("f").unwrap();
+    assert!(device.allocate(other, 0, 3 * BLOCK as u64).is_err(), "an open file keeps its space");
+    device.close(file);
+    device.allocate(other, 0, 3 * BLOCK as u64).unwrap();
+    let result = write(&mut device, other, 3 * BLOCK as u64, pattern(1, 6 * BLOCK));
+    assert!(matches!(result, Err(DeviceError::Full { .. })));
+    assert!(device.poisoned().is_some(), "a write that found no space may have happened in part");
+}
+
+#[test]
+fn medium_lies() {
+    let disk = disk();
+    let mut device = SimDevice::attach(&disk);
+    let file = durable_file(&mut device, "f", 4);
+    durable_file(&mut device, "g", 1);
+    disk.flip_bits("f", 5, 0x10);
+    let bytes = read(&mut device, file, 0, BLOCK).unwrap();
+    assert_eq!(bytes[5] ^ pattern(1, BLOCK)[5], 0x10);
+    assert_eq!(disk.image(Loss::Power, 3).contents("f").unwrap()[5], bytes[5]);
+    disk.fail_nth(OpKind::Read, 2, Fault::Misdirect { name: Some("g".to_owned()), offset: 0 });
+    let whole = pattern(1, 4 * BLOCK);
+    assert_eq!(read(&mut device, file, BLOCK as u64, BLOCK).unwrap(), whole[BLOCK..2 * BLOCK]);
+    assert_eq!(read(&mut device, file, BLOCK as u64, BLOCK).unwrap(), whole[..BLOCK], "misdirected");
+    disk.fail_nth(OpKind::Write, 1, Fault::Lose);
+    write(&mut device, file, BLOCK as u64, pattern(9, BLOCK)).unwrap();
+    assert_eq!(read(&mut device, file, BLOCK as u64, BLOCK).unwrap(), whole[BLOCK..2 * BLOCK], "lost");
+}
+
+#[test]
+fn a_sync_covers_what_was_reaped_before_it_was_submitted() {
+    let disk = SimDisk::new(SimOptions::instant(3));
+    let mut device = SimDevice::attach(&disk);
+    let file = durable_file(&mut device, "f", 2);
+    device.submit_write(file, 0, pattern(2, BLOCK), BLOCK, Cause::Flush, Token(1));
+    device.submit_sync(file, Cause::Flush, Token(2));
+    assert_eq!(drain(&mut device).len(), 2);
+    assert_eq!(disk.durable_contents("f").unwrap()[..BLOCK], pattern(1, BLOCK)[..], "the write was not reaped before");
+    sync(&mut device, file).unwrap();
+    assert_eq!(disk.durable_contents("f").unwrap()[..BLOCK], pattern(2, BLOCK)[..]);
+}
+
+#[test]
+fn an_image_after_every_operation() {
+    let disk = disk();
+    let mut device = SimDevice::attach(&disk);
+    disk.capture(Capture::Every { stride: 1, loss: Loss::Power, seed: 5 });
+    let file = durable_file(&mut device, "f", 1);
+    write(&mut device, file, 0, pattern(2, BLOCK)).unwrap();
+    device.close(file);
+    let images = disk.take_images();
+    // create, write twice, sync twice, sync_dir, write twice.
+    assert_eq!(images.iter().map(|image| image.op).collect::<Vec<_>>(), (1..=8).collect::<Vec<_>>());
+    assert_eq!(images[5].disk.contents("f").unwrap(), pattern(1, BLOCK).to_vec());
+    let mut found = SimDevice::attach(&images[7].disk);
+    assert_eq!(found.list().unwrap(), ["f"]);
+}
+
+#[test]
+fn a_crash_kills_the_device_and_a_kill_keeps_what_completed() {
+    let disk = disk();
+    let mut device = SimDevice::attach(&disk);
+    let file = device.create("f").unwrap();
+    write(&mut device, file, 0, pattern(1, BLOCK)).unwrap();
+    disk.kill(1);
+    assert!(device.list().is_err() && device.sync_dir().is_err());
+    assert!(write(&mut device, file, 0, pattern(2, BLOCK)).is_err());
+    drop(device);
+    let mut device = SimDevice::attach(&disk);
+    let file = device.open("f").unwrap();
+    assert_eq!(read(&mut device, file, 0, BLOCK).unwrap(), pattern(1, BLOCK).to_vec());
+    assert!((0..40).any(|seed| disk.image(Loss::Power, seed).names().is_empty()), "it never was durable");
+}
+
+#[test]
+fn one_seed_tells_one_story() {
+    let story = |seed: u64| {
+        let mut device = SimDevice::new(seed, SimOptions { latency_ticks: 0..=9, ..SimOptions::default() });
+        let file = device.create("f").unwrap();
+        for block in 0..50 {
+            device.submit_write(file, block * BLOCK as u64, pattern(block, BLOCK), BLOCK, Cause::Flush, Token(block));
+        }
+        let order: Vec<u64> = drain(&mut device).iter().map(|done| done.token.0).collect();
+        (order, device.disk().image(Loss::Power, seed).contents("f"))
+    };
+    assert_eq!(story(1), story(1));
+    assert_ne!(story(1).0, story(2).0);
+    assert_ne!(story(1).0, (0..50).collect::<Vec<_>>(), "completions come in any order");
+}
+
+#[test]
+fn latency_follows_the_tests_clock() {
+    let options = SimOptions { latency_ticks: 10..=10, ticks_per_reap: 0, ..SimOptions::default() };
+    let mut device = SimDevice::new(1, options);
+    let file = device.create("f").unwrap();
+    device.submit_sync(file, Cause::Flush, Token(1));
+    let mut out = std::collections::VecDeque::new();
+    device.reap(&mut out);
+    assert_eq!(device.disk().next_due(), None, "not kicked yet");
+    device.kick();
+    device.disk().advance_to(9);
+    device.reap(&mut out);
+    assert!(out.is_empty());
+    assert_eq!(device.disk().next_due(), Some(10));
+    device.disk().advance_to(10);
+    device.reap(&mut out);
+    assert_eq!(out.len(), 1);
+}
+
+#[test]
+#[should_panic(expected = "two writes in flight")]
+fn two_writes_to_a_block_are_a_bug() {
+    let mut device = SimDevice::attach(&disk());
+    let file = device.create("f").unwrap();
+    for token in 0..2 {
+        device.submit_write(file, token * 512, pattern(1, 512), 512, Cause::Flush, Token(token));
+    }
+}

@@ -1,0 +1,68 @@
+//! Owns what the tests share: blocking calls over a device, patterned buffers, a device of each kind.
+use fawn_flash::{AlignedBuf, Cause, Completion, Device, DeviceError, FileId, Token};
+use std::collections::VecDeque;
+
+pub(crate) const BLOCK: usize = 4096;
+
+/// A buffer of `len` bytes that tell `tag` and their place.
+pub(crate) fn pattern(tag: u64, len: usize) -> AlignedBuf {
+    let mut buf = AlignedBuf::zeroed(len);
+    for (index, word) in buf.chunks_exact_mut(8).enumerate() {
+        word.copy_from_slice(&(tag.wrapping_mul(0x9E37_79B9).wrapping_add(index as u64)).to_le_bytes());
+    }
+    buf
+}
+
+/// Waits until nothing is in flight; completions in the order they came.
+pub(crate) fn drain<D: Device>(device: &mut D) -> Vec<Completion> {
+    let mut out = VecDeque::new();
+    while device.in_flight() > 0 {
+        device.wait(&mut out);
+    }
+    out.into()
+}
+
+fn only<D: Device>(device: &mut D) -> Completion {
+    let mut all = drain(device);
+    assert_eq!(all.len(), 1, "one operation was in flight");
+    all.remove(0)
+}
+
+pub(crate) fn write<D: Device>(
+    device: &mut D,
+    file: FileId,
+    offset: u64,
+    buf: AlignedBuf,
+) -> Result<usize, DeviceError> {
+    let len = buf.len();
+    device.submit_write(file, offset, buf, len, Cause::Flush, Token(1));
+    only(device).result
+}
+
+pub(crate) fn write_durable<D: Device>(
+    device: &mut D,
+    file: FileId,
+    offset: u64,
+    buf: AlignedBuf,
+) -> Result<usize, DeviceError> {
+    let len = buf.len();
+    device.submit_write_durable(file, offset, buf, len, Cause::Flush, Token(1));
+    only(device).result
+}
+
+pub(crate) fn sync<D: Device>(device: &mut D, file: FileId) -> Result<usize, DeviceError> {
+    device.submit_sync(file, Cause::Flush, Token(2));
+    only(device).result
+}
+
+pub(crate) fn read<D: Device>(device: &mut D, file: FileId, offset: u64, len: usize) -> Result<Vec<u8>, DeviceError> {
+    let mut buf = AlignedBuf::zeroed(len);
+    buf.fill(0xEE);
+    device.submit_read(file, offset, buf, Cause::Foreground, Token(3));
+    let completion = only(device);
+    assert_eq!(completion.token, Token(3));
+    completion.result.map(|moved| {
+        assert_eq!(moved, len);
+        completion.buf.expect("a read returns its buffer").to_vec()
+    })
+}
