@@ -1,2 +1,5 @@
-//! Placeholder, replaced by the first commit of this crate.
+//! Owns the simulator: a whole cluster in one deterministic thread, its network, its faults and its oracles.
 #![forbid(unsafe_code)]
+
+pub mod history;
+pub mod network;

@@ -1,0 +1,163 @@
+//! Owns the checker of one key's history: a search over linearization orders that remembers where it has been
+//! (Wing and Gong's algorithm with Lowe's memory of visited states).
+use super::{Heard, Operation};
+use std::collections::HashSet;
+
+/// States looked at before giving up; an honest "unknown" instead of a test that never ends.
+const STATES_MAX: usize = 2_000_000;
+
+/// What the checker found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// An order exists.
+    Linearizable,
+    /// None exists. The operations, in the order of their calls.
+    Violation(Vec<Operation>),
+    /// Too large to decide.
+    Undecided,
+}
+
+/// Checks the history of one key, which began absent.
+#[must_use]
+pub fn check(operations: &[Operation]) -> Verdict {
+    let mut operations: Vec<Operation> =
+        operations.iter().filter(|operation| operation.heard != Heard::Refused).cloned().collect();
+    operations.sort_by_key(|operation| operation.called);
+    let mut search = Search { operations: &operations, visited: HashSet::new() };
+    match search.run() {
+        Some(true) => Verdict::Linearizable,
+        Some(false) => Verdict::Violation(operations),
+        None => Verdict::Undecided,
+    }
+}
+
+struct Search<'a> {
+    operations: &'a [Operation],
+    visited: HashSet<(Vec<u64>, Option<Vec<u8>>)>,
+}
+
+/// A choice made: operation `chosen` was put next; `before` is what the register held until then.
+struct Step {
+    chosen: usize,
+    before: Option<Vec<u8>>,
+}
+
+impl Search<'_> {
+    /// Depth-first; `None` when there are too many states.
+    fn run(&mut self) -> Option<bool> {
+        let count = self.operations.len();
+        let mut done = vec![0_u64; count.div_ceil(64)];
+        let mut value = None;
+        let mut steps: Vec<Step> = Vec::new();
+        let mut from = 0;
+        loop {
+            if self.all_answered_are_done(&done) {
+                return Some(true);
+            }
+            match self.next_choice(&done, from, value.as_deref()) {
+                Some((chosen, after)) => {
+                    done[chosen / 64] |= 1 << (chosen % 64);
+                    if self.visited.len() > STATES_MAX {
+                        return None;
+                    }
+                    if self.visited.insert((done.clone(), after.clone())) {
+                        steps.push(Step { chosen, before: std::mem::replace(&mut value, after) });
+                        from = 0;
+                    } else {
+                        done[chosen / 64] &= !(1 << (chosen % 64));
+                        from = chosen + 1;
+                    }
+                }
+                None => {
+                    let Some(step) = steps.pop() else { return Some(false) };
+                    done[step.chosen / 64] &= !(1 << (step.chosen % 64));
+                    value = step.before;
+                    from = step.chosen + 1;
+                }
+            }
+        }
+    }
+
+    fn is_done(done: &[u64], at: usize) -> bool {
+        done[at / 64] >> (at % 64) & 1 == 1
+    }
+
+    fn all_answered_are_done(&self, done: &[u64]) -> bool {
+        let open = |(at, operation): (usize, &Operation)| operation.heard != Heard::Unknown && !Self::is_done(done, at);
+        !self.operations.iter().enumerate().any(open)
+    }
+
+    /// The first operation from `from` on that may come next and whose answer fits.
+    fn next_choice(&self, done: &[u64], from: usize, value: Option<&[u8]>) -> Option<(usize, Option<Vec<u8>>)> {
+        let open = || self.operations.iter().enumerate().filter(|(at, _)| !Self::is_done(done, *at));
+        // Whatever was answered first must come before all that was called after that answer.
+        let first_answer = open().map(|(_, operation)| operation.answered).min()?;
+        open().filter(|(at, operation)| *at >= from && operation.called < first_answer).find_map(|(at, operation)| {
+            let (after, says) = operation.ask.apply(value);
+            (operation.heard == Heard::Unknown || operation.heard == says).then_some((at, after))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Ask;
+    use super::*;
+
+    fn op(called: u64, answered: u64, ask: Ask, heard: Heard) -> Operation {
+        Operation { called, answered, ask, heard }
+    }
+
+    fn write(called: u64, answered: u64, value: &str) -> Operation {
+        op(called, answered, Ask::Write(value.into()), Heard::Done)
+    }
+
+    fn read(called: u64, answered: u64, value: Option<&str>) -> Operation {
+        op(called, answered, Ask::Read, Heard::Value(value.map(|value| value.as_bytes().to_vec())))
+    }
+
+    fn lost(called: u64, ask: Ask) -> Operation {
+        op(called, u64::MAX, ask, Heard::Unknown)
+    }
+
+    #[test]
+    fn sound_histories_pass() {
+        assert_eq!(check(&[]), Verdict::Linearizable);
+        assert_eq!(check(&[write(1, 2, "a"), read(3, 4, Some("a"))]), Verdict::Linearizable);
+        // Concurrent: the read may see either.
+        for seen in [None, Some("a")] {
+            assert_eq!(check(&[write(1, 10, "a"), read(2, 9, seen)]), Verdict::Linearizable);
+        }
+        // Never answered: it may have happened late, or never.
+        let late = [lost(1, Ask::Write(b"a".to_vec())), read(2, 3, None), read(4, 5, Some("a"))];
+        assert_eq!(check(&late), Verdict::Linearizable);
+        assert_eq!(check(&[lost(1, Ask::Delete), read(2, 3, None)]), Verdict::Linearizable);
+    }
+
+    #[test]
+    fn violations_are_found() {
+        let stale = [write(1, 2, "a"), write(3, 4, "b"), read(5, 6, Some("a"))];
+        assert!(matches!(check(&stale), Verdict::Violation(_)), "stale read");
+        let undone = [write(1, 2, "a"), read(3, 4, None)];
+        assert!(matches!(check(&undone), Verdict::Violation(_)), "acked write lost");
+        let flicker = [lost(1, Ask::Write(b"a".to_vec())), read(2, 3, Some("a")), read(4, 5, None)];
+        assert!(matches!(check(&flicker), Verdict::Violation(_)), "read value undone");
+        let refused = [op(1, 2, Ask::Write(b"a".to_vec()), Heard::Refused), read(3, 4, Some("a"))];
+        assert!(matches!(check(&refused), Verdict::Violation(_)), "refused write visible");
+        let twice = [lost(1, Ask::Append(b"x".to_vec())), read(2, 3, Some("xx"))];
+        assert!(matches!(check(&twice), Verdict::Violation(_)), "retry applied twice");
+        let counter = [op(1, 2, Ask::Add(1), Heard::Number(1)), op(3, 4, Ask::Add(1), Heard::Number(1))];
+        assert!(matches!(check(&counter), Verdict::Violation(_)), "lost increment");
+    }
+
+    #[test]
+    fn a_long_concurrent_history_is_decided() {
+        let mut history = Vec::new();
+        for i in 0..120_u64 {
+            history.push(op(i * 10, i * 10 + 25, Ask::Add(1), Heard::Number(i as i64 + 1)));
+        }
+        assert_eq!(check(&history), Verdict::Linearizable);
+        history[60].heard = Heard::Number(60);
+        assert!(matches!(check(&history), Verdict::Violation(_)));
+    }
+}

@@ -1,0 +1,228 @@
+//! Owns the simulated network: byte streams between nodes with delay, loss, duplication, cuts, joins and partitions.
+//!
+//! Frames go in, bytes come out: what was sent as one frame may arrive in pieces, and two frames in one piece, so the
+//! receiver's stream decoder is part of what is tested. A loss takes a whole frame, as a reconnecting link does; a
+//! reset takes everything in flight and what the receiver had read of a frame, as a broken connection does.
+use fawn_types::NodeId;
+use fawn_types::random::SplitMix64;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Bytes in flight on one link at most; what is sent beyond is lost, as on a full socket of a dead peer.
+const LINK_BYTES_MAX: usize = 16 << 20;
+
+/// How unkind it is. Probabilities are in 1,024ths.
+#[derive(Clone, Copy, Debug)]
+pub struct NetworkOptions {
+    /// Shortest delay, µs.
+    pub delay_us_min: u64,
+    /// Longest delay, µs.
+    pub delay_us_max: u64,
+    /// A frame is lost.
+    pub loss: u64,
+    /// A frame arrives twice.
+    pub duplication: u64,
+    /// Bytes are cut at a random place or joined with the following.
+    pub cutting: u64,
+    /// The link breaks when a frame is sent.
+    pub reset: u64,
+}
+
+impl NetworkOptions {
+    /// Orderly: some delay, nothing else.
+    pub const KIND: Self =
+        Self { delay_us_min: 20, delay_us_max: 200, loss: 0, duplication: 0, cutting: 512, reset: 0 };
+}
+
+/// What a node meets on a link.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Arrival {
+    /// Bytes, in the order sent.
+    Bytes(Vec<u8>),
+    /// The link broke: what was read of an unfinished frame is void.
+    Reset,
+}
+
+#[derive(Default)]
+struct Link {
+    in_flight: VecDeque<(u64, Arrival)>,
+    bytes: usize,
+    last_us: u64,
+}
+
+/// All links.
+pub struct Network {
+    options: NetworkOptions,
+    random: SplitMix64,
+    links: BTreeMap<(NodeId, NodeId), Link>,
+    cut: BTreeSet<(NodeId, NodeId)>,
+    /// Frames handed in.
+    pub frames_sent: u64,
+    /// Frames that were lost, by chance or by a cut.
+    pub frames_lost: u64,
+}
+
+impl Network {
+    /// An idle one.
+    #[must_use]
+    pub fn new(seed: u64, options: NetworkOptions) -> Self {
+        let random = SplitMix64::new(seed);
+        Self { options, random, links: BTreeMap::new(), cut: BTreeSet::new(), frames_sent: 0, frames_lost: 0 }
+    }
+
+    /// From now on as `options` say.
+    pub fn set_options(&mut self, options: NetworkOptions) {
+        self.options = options;
+    }
+
+    /// Frames from `from` to `to` are lost until [`Network::heal`]; the other direction is not touched.
+    pub fn cut(&mut self, from: NodeId, to: NodeId) {
+        self.cut.insert((from, to));
+    }
+
+    /// Ends every cut.
+    pub fn heal(&mut self) {
+        self.cut.clear();
+    }
+
+    /// Breaks every link of a node: it crashed.
+    pub fn drop_node(&mut self, node: NodeId, now_us: u64) {
+        for ((from, to), link) in &mut self.links {
+            if *from == node || *to == node {
+                link.break_off(now_us);
+            }
+        }
+    }
+
+    /// Sends one frame.
+    pub fn send(&mut self, now_us: u64, from: NodeId, to: NodeId, frame: Vec<u8>) {
+        self.frames_sent += 1;
+        let options = self.options;
+        let mut chance = |in_1024: u64| self.random.chance(in_1024, 1024);
+        let (lost, twice, reset, cutting) =
+            (chance(options.loss), chance(options.duplication), chance(options.reset), chance(options.cutting));
+        let delay = options.delay_us_min + self.random.below(options.delay_us_max - options.delay_us_min + 1);
+        let link = self.links.entry((from, to)).or_default();
+        if reset {
+            link.break_off(now_us + delay);
+        }
+        if lost || self.cut.contains(&(from, to)) || link.bytes + frame.len() > LINK_BYTES_MAX {
+            self.frames_lost += 1;
+            return;
+        }
+        // One stream keeps its order: nothing overtakes.
+        link.last_us = link.last_us.max(now_us + delay);
+        for _ in 0..=u8::from(twice) {
+            link.push(&frame, cutting.then_some(&mut self.random));
+        }
+    }
+
+    /// When the next bytes arrive, if any are in flight.
+    #[must_use]
+    pub fn next_us(&self) -> Option<u64> {
+        self.links.values().filter_map(|link| link.in_flight.front().map(|(at, _)| *at)).min()
+    }
+
+    /// What arrives up to `now_us`: one piece of one link a call, links in the order of their nodes.
+    pub fn deliver(&mut self, now_us: u64) -> Option<(NodeId, NodeId, Arrival)> {
+        let ready = |link: &Link| link.in_flight.front().is_some_and(|(at, _)| *at <= now_us);
+        let (&(from, to), link) = self.links.iter_mut().find(|(_, link)| ready(link))?;
+        let (_, arrival) = link.in_flight.pop_front()?;
+        if let Arrival::Bytes(bytes) = &arrival {
+            link.bytes -= bytes.len();
+        }
+        Some((from, to, arrival))
+    }
+}
+
+impl Link {
+    fn break_off(&mut self, at_us: u64) {
+        self.in_flight.clear();
+        self.bytes = 0;
+        self.last_us = self.last_us.max(at_us);
+        self.in_flight.push_back((self.last_us, Arrival::Reset));
+    }
+
+    /// Appends a frame, perhaps joined to the piece before it, perhaps in two pieces.
+    fn push(&mut self, frame: &[u8], cutting: Option<&mut SplitMix64>) {
+        self.bytes += frame.len();
+        let at = self.last_us;
+        let Some(random) = cutting else {
+            self.in_flight.push_back((at, Arrival::Bytes(frame.to_vec())));
+            return;
+        };
+        let place = random.below(frame.len() as u64 + 1) as usize;
+        let (head, tail) = frame.split_at(place);
+        match self.in_flight.back_mut() {
+            Some((_, Arrival::Bytes(bytes))) if random.chance(1, 2) => bytes.extend_from_slice(head),
+            _ if !head.is_empty() => self.in_flight.push_back((at, Arrival::Bytes(head.to_vec()))),
+            _ => {}
+        }
+        if !tail.is_empty() {
+            self.last_us += random.below(50);
+            self.in_flight.push_back((self.last_us, Arrival::Bytes(tail.to_vec())));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: NodeId = NodeId(1);
+    const B: NodeId = NodeId(2);
+
+    fn run(options: NetworkOptions, frames: u32) -> (Vec<u8>, usize, usize) {
+        let mut network = Network::new(3, options);
+        let (mut bytes, mut pieces, mut resets) = (Vec::new(), 0, 0);
+        for i in 0..frames {
+            network.send(u64::from(i), A, B, i.to_be_bytes().to_vec());
+        }
+        let mut last = 0;
+        while let Some(at) = network.next_us() {
+            assert!(at >= last, "time does not run backwards");
+            last = at;
+            match network.deliver(at) {
+                Some((from, to, Arrival::Bytes(piece))) => {
+                    assert_eq!((from, to), (A, B));
+                    pieces += 1;
+                    bytes.extend(piece);
+                }
+                Some((_, _, Arrival::Reset)) => resets += 1,
+                None => unreachable!("next_us said something arrives"),
+            }
+        }
+        (bytes, pieces, resets)
+    }
+
+    #[test]
+    fn frames_are_cut_and_joined_but_the_bytes_are_the_same() {
+        let (bytes, pieces, resets) = run(NetworkOptions { cutting: 1024, ..NetworkOptions::KIND }, 500);
+        let sent: Vec<u8> = (0..500_u32).flat_map(u32::to_be_bytes).collect();
+        assert_eq!((bytes, resets), (sent, 0));
+        assert_ne!(pieces, 500, "pieces are not frames");
+    }
+
+    #[test]
+    fn loss_duplication_and_resets_happen() {
+        let (bytes, ..) = run(NetworkOptions { loss: 512, cutting: 0, ..NetworkOptions::KIND }, 500);
+        assert!((500..1500).contains(&bytes.len()), "about half is lost: {}", bytes.len());
+        let (bytes, ..) = run(NetworkOptions { duplication: 1024, ..NetworkOptions::KIND }, 500);
+        assert_eq!(bytes.len(), 4000);
+        let (bytes, _, resets) = run(NetworkOptions { reset: 100, ..NetworkOptions::KIND }, 500);
+        assert!(resets > 0 && bytes.len() < 2000);
+    }
+
+    #[test]
+    fn a_cut_is_one_way() {
+        let mut network = Network::new(1, NetworkOptions::KIND);
+        network.cut(A, B);
+        network.send(0, A, B, vec![1]);
+        network.send(0, B, A, vec![2]);
+        let at = network.next_us().unwrap();
+        assert_eq!(network.deliver(at), Some((B, A, Arrival::Bytes(vec![2]))));
+        assert_eq!((network.next_us(), network.frames_lost), (None, 1));
+        network.heal();
+        network.send(0, A, B, vec![1]);
+        assert!(network.next_us().is_some());
+    }
+}
