@@ -27,11 +27,12 @@ fn absent(number: u32) -> KeyHash {
     hash_of(1 << 40 | u64::from(number))
 }
 
-/// Resident bytes of this process, from the kernel.
-fn rss_bytes() -> u64 {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages = statm.split(' ').nth(1).and_then(|field| field.parse::<u64>().ok());
-    pages.unwrap_or(0) * 4096
+/// A line of `/proc/self/status` in bytes: `VmRSS` is resident now, `VmHWM` the most there ever was.
+fn status_bytes(field: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find(|line| line.starts_with(field));
+    let kibibytes = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
+    kibibytes.unwrap_or(0) * 1024
 }
 
 fn nanos_each(elapsed: Duration, operations: u32) -> f64 {
@@ -92,19 +93,20 @@ fn hit_warmed(index: &Index) -> f64 {
 
 fn measure(keys_max: u32, page_entries: u32) {
     println!("pages of {page_entries} entries on average, entries_min = 2^20");
-    println!("     keys  B/key  B/key by RSS  false/miss  insert ns  slowest 64 us  hit ns  warmed  miss ns");
-    let before = rss_bytes();
+    println!("     keys  B/key  by VmRSS  by VmHWM  false/miss  insert ns  slowest 64 us  hit ns  warmed  miss ns");
+    let before = status_bytes("VmRSS");
     let mut index = Index::new(IndexOptions { page_entries, ..IndexOptions::default() });
     let (mut bytes_worst, mut false_worst, mut keys) = (0f64, 0f64, 1e6);
     loop {
         let at = (keys as u32).min(keys_max);
         let (insert_ns, slowest_us) = grow(&mut index, at);
         let bytes = index.resident_bytes() as f64 / f64::from(at);
-        let resident = (rss_bytes() - before) as f64 / f64::from(at);
+        let resident = (status_bytes("VmRSS") - before) as f64 / f64::from(at);
+        let peak = (status_bytes("VmHWM") - before) as f64 / f64::from(at);
         let (false_rate, miss_ns) = miss(&index);
         let (hit_ns, warmed_ns) = (hit(&index), hit_warmed(&index));
         println!(
-            "{at:>9}  {bytes:.3}  {resident:>12.3}  {false_rate:.6}  {insert_ns:>11.0}  {slowest_us:>13.0}  \
+            "{at:>9}  {bytes:.3}  {resident:>8.3}  {peak:>8.3}  {false_rate:.6}  {insert_ns:>11.0}  {slowest_us:>13.0}  \
              {hit_ns:>6.0}  {warmed_ns:>6.0}  {miss_ns:>7.0}"
         );
         (bytes_worst, false_worst) = (bytes_worst.max(bytes), false_worst.max(false_rate));

@@ -10,8 +10,8 @@ pub(super) const VACANT: u16 = 0;
 /// Hash bits of a fresh fragment; one of the sixteen is the delimiter.
 pub(super) const BITS_MAX: u32 = 15;
 
-/// Fragments compared at once: two 128-bit registers, which every x86-64 and AArch64 has.
-const LANES: usize = 16;
+/// Fragments compared at once: a 128-bit register, which every x86-64 and AArch64 has.
+const LANES: usize = 8;
 
 /// The full-length fragment of `hash` in a page whose prefix is `depth` bits long.
 #[inline]

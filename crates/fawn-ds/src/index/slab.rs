@@ -266,6 +266,28 @@ impl Slab {
         u32::from(slot[units - 2]) | u32::from(slot[units - 1]) << 16
     }
 
+    /// slots-dense, and that no block is lost or counted twice; the slots in use.
+    #[cfg(test)]
+    pub(super) fn assert_dense(&self) -> usize {
+        let chain = |first: u32| {
+            std::iter::successors((first != NO_BLOCK).then_some(first), |&number| {
+                Some(self.blocks[number as usize].before).filter(|&before| before != NO_BLOCK)
+            })
+        };
+        let (mut blocks, mut slots) = (0, 0);
+        for (class, state) in (0..=u8::MAX).zip(self.classes.iter()) {
+            assert!(chain(state.last).all(|number| self.blocks[number as usize].class == class), "class {class}");
+            assert_eq!(state.used == 0, state.last == NO_BLOCK, "class {class} keeps an empty block");
+            let filled = chain(state.last).count();
+            blocks += filled;
+            slots += state.used as usize + filled.saturating_sub(1) * slots_per_block(class.max(1)) as usize;
+        }
+        assert_eq!(chain(self.spare).count(), self.spare_len as usize);
+        assert_eq!(blocks + self.spare_len as usize, self.blocks_held);
+        assert_eq!(self.blocks_held + chain(self.vacant).count(), self.blocks.len());
+        slots
+    }
+
     /// A block for `class`, following `before`: a spare one, else a vacant number, else a new number.
     fn take_block(&mut self, class: u8, before: u32) -> u32 {
         let number = if self.spare != NO_BLOCK {

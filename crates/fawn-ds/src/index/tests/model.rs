@@ -65,14 +65,15 @@ impl Model {
             let found = self.index.candidates(KeyHash(hash)).filter(|&found| found == pointer).count();
             assert_eq!(found, 1, "{pointer:?} of hash {hash:#018x}");
         }
-        let mut scanned: Vec<Pointer> = Vec::new();
-        let mut cursor = Some(0);
+        let (mut scanned, mut cursor, mut pages) = (Vec::<Pointer>::new(), Some(0), 0);
         while let Some(at) = cursor {
             let cell = self.index.cell(at);
+            pages += usize::from(!cell.is_empty());
             assert_eq!(cell.pointers().len(), cell.len());
             scanned.extend(cell.pointers());
             cursor = cell.next;
         }
+        assert_eq!(self.index.slab.assert_dense(), pages, "slots-dense: a slot per page that has entries");
         let mut expected: Vec<Pointer> = self.pointers.keys().map(|&(_, pointer)| pointer).collect();
         scanned.sort_unstable();
         expected.sort_unstable();
