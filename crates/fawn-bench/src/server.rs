@@ -1,0 +1,89 @@
+//! Owns the server rung: the same public client (redis-benchmark) against FAWN and its peers, server on one core,
+//! client on the other; rate from the client, CPU per operation from the server's own accounting.
+use crate::sut::Server;
+use crate::{BenchError, Row};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// One workload of the rung.
+#[derive(Clone, Copy, Debug)]
+pub struct ServerWorkload {
+    /// The name that redis-benchmark has for it: `get`, `set`, …
+    pub test: &'static str,
+    /// Requests in flight per connection.
+    pub pipeline: usize,
+    /// Connections.
+    pub clients: usize,
+    /// Requests in all.
+    pub requests: u64,
+    /// Distinct keys.
+    pub keys: u64,
+    /// Value size, bytes.
+    pub value_bytes: usize,
+}
+
+/// Runs `workload` once against `server`.
+///
+/// # Errors
+/// When the client is missing, fails, or reports an error.
+pub fn redis_benchmark(server: &Server, workload: &ServerWorkload) -> Result<Row, BenchError> {
+    let (started, cpu) = (Instant::now(), server.cpu());
+    let output = Command::new("taskset")
+        .args(["-c", "1", "redis-benchmark", "--csv", "-h", "127.0.0.1", "-p", &server.port.to_string()])
+        .args(["-t", workload.test, "-P", &workload.pipeline.to_string(), "-c", &workload.clients.to_string()])
+        .args(["-n", &workload.requests.to_string(), "-r", &workload.keys.to_string()])
+        .args(["-d", &workload.value_bytes.to_string()])
+        .output()
+        .map_err(|_| BenchError::MissingPeer { program: "redis-benchmark", package: "redis-tools" })?;
+    let (elapsed, cpu) = (started.elapsed(), server.cpu().saturating_sub(cpu));
+    let text = String::from_utf8_lossy(&output.stdout);
+    let measured = csv_row(&text).ok_or_else(|| {
+        BenchError::failed("redis-benchmark", format!("{text}{}", String::from_utf8_lossy(&output.stderr)))
+    })?;
+    let name = format!("{} P={}", workload.test, workload.pipeline);
+    let row = Row::new("server", server.engine, &name).timed(workload.requests, elapsed, Some(cpu));
+    let mut row = row.with("clients", workload.clients).with("value_bytes", workload.value_bytes);
+    row.config.insert("keys".to_owned(), workload.keys.to_string());
+    row.ops_per_s = measured.ops_per_s;
+    (row.p50_us, row.p99_us) = (Some(measured.p50_ms * 1e3), Some(measured.p99_ms * 1e3));
+    Ok(row)
+}
+
+struct Measured {
+    ops_per_s: f64,
+    p50_ms: f64,
+    p99_ms: f64,
+}
+
+/// The last line of `--csv`: `"GET","94339.62","0.268","0.080","0.263","0.327","0.391","0.927"`, that is test, rate,
+/// then average, minimum, p50, p95, p99 and maximum in ms.
+fn csv_row(text: &str) -> Option<Measured> {
+    let line = text.lines().rev().find(|line| line.starts_with('"') && !line.contains("test"))?;
+    let fields: Vec<f64> = line.split(',').skip(1).filter_map(|field| field.trim_matches('"').parse().ok()).collect();
+    Some(Measured { ops_per_s: *fields.first()?, p50_ms: *fields.get(3)?, p99_ms: *fields.get(5)? })
+}
+
+/// Loads every key once through the client, so that later reads find them.
+///
+/// # Errors
+/// As [`redis_benchmark`].
+pub fn load(server: &Server, workload: &ServerWorkload) -> Result<Duration, BenchError> {
+    let started = Instant::now();
+    // Random keys, four draws per key: 98 % of them are there afterwards, on both sides alike.
+    let load = ServerWorkload { test: "set", pipeline: 32, clients: 50, requests: workload.keys * 4, ..*workload };
+    redis_benchmark(server, &load)?;
+    Ok(started.elapsed())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clients_report_is_read_and_noise_is_refused() {
+        let text = "\"test\",\"rps\",\"avg_latency_ms\"\n\"GET\",\"94339.62\",\"0.268\",\"0.080\",\"0.263\",\"0.327\",\"0.391\",\"0.927\"\n";
+        let row = csv_row(text).unwrap();
+        assert_eq!((row.ops_per_s, row.p50_ms, row.p99_ms), (94339.62, 0.263, 0.391));
+        assert!(csv_row("Could not connect\n").is_none());
+    }
+}

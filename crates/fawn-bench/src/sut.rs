@@ -1,0 +1,135 @@
+//! Owns the servers under test: starts one on a free loopback port, pinned to one core, and ends it by its own id.
+use crate::{BenchError, machine};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const START_LIMIT: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(10);
+
+/// How a server keeps what it acknowledges; the same on both sides, or the table's head says the difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keeps {
+    /// Memory only (redis without files; memcached; FAWN's `memory` mode still writes its log).
+    Memory,
+    /// Written at once, synced within a second.
+    EverySec,
+    /// Acknowledged after a sync.
+    Sync,
+}
+
+impl Keeps {
+    /// FAWN's word for it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::EverySec => "everysec",
+            Self::Sync => "sync",
+        }
+    }
+}
+
+/// A running server.
+pub struct Server {
+    child: Child,
+    /// Its client port on 127.0.0.1.
+    pub port: u16,
+    /// Its name in rows.
+    pub engine: &'static str,
+}
+
+impl Server {
+    /// Redis, pinned to core `core`, with its append-only file as `keeps` says.
+    ///
+    /// # Errors
+    /// When it is missing or does not come up.
+    pub fn redis(dir: &Path, keeps: Keeps, core: usize) -> Result<Self, BenchError> {
+        let port = free_port()?;
+        let append = if keeps == Keeps::Memory { "no" } else { "yes" };
+        let sync = if keeps == Keeps::Sync { "always" } else { "everysec" };
+        let mut command = pinned("redis-server", core);
+        command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", append]);
+        command.args(["--appendfsync", sync, "--dir"]).arg(dir);
+        Self::start(command, port, "redis", "redis-server", "redis-server")
+    }
+
+    /// memcached with one worker thread and `memory_mib` of memory.
+    ///
+    /// # Errors
+    /// As [`Server::redis`].
+    pub fn memcached(memory_mib: u32, core: usize) -> Result<Self, BenchError> {
+        let port = free_port()?;
+        let mut command = pinned("memcached", core);
+        command.args(["-l", "127.0.0.1", "-t", "1", "-u", "nobody", "-p", &port.to_string()]);
+        command.args(["-m", &memory_mib.to_string()]);
+        Self::start(command, port, "memcached", "memcached", "memcached")
+    }
+
+    /// FAWN: `binary serve`, one shard, R = 1.
+    ///
+    /// # Errors
+    /// As [`Server::redis`].
+    pub fn fawn(binary: &Path, dir: &Path, keeps: Keeps, memory: &str, core: usize) -> Result<Self, BenchError> {
+        let port = free_port()?;
+        let mut command = pinned(&binary.to_string_lossy(), core);
+        command.args(["serve", "--resp", &format!("127.0.0.1:{port}"), "--memory", memory]);
+        command.args(["--durability", keeps.name(), "--dir"]).arg(dir);
+        Self::start(command, port, "fawn", "fawn", "fawn")
+    }
+
+    fn start(
+        mut command: Command,
+        port: u16,
+        engine: &'static str,
+        program: &'static str,
+        package: &'static str,
+    ) -> Result<Self, BenchError> {
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).stdin(Stdio::null()).spawn();
+        let child = child.map_err(|_| BenchError::MissingPeer { program, package })?;
+        let mut server = Self { child, port, engine };
+        let deadline = Instant::now() + START_LIMIT;
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            if let Ok(Some(status)) = server.child.try_wait() {
+                return Err(BenchError::failed(engine, format!("ended at its start with {status}")));
+            }
+            if Instant::now() > deadline {
+                return Err(BenchError::failed(engine, "does not answer on its port"));
+            }
+            std::thread::park_timeout(POLL);
+        }
+        Ok(server)
+    }
+
+    /// CPU time so far.
+    #[must_use]
+    pub fn cpu(&self) -> Duration {
+        machine::cpu_of(self.child.id()).unwrap_or_default()
+    }
+
+    /// Resident memory, bytes.
+    #[must_use]
+    pub fn resident_bytes(&self) -> u64 {
+        machine::resident_bytes_of(self.child.id()).unwrap_or_default()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Ours by id; it may have ended by itself, which is fine.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn pinned(program: &str, core: usize) -> Command {
+    let mut command = Command::new("taskset");
+    command.args(["-c", &core.to_string(), program]);
+    command
+}
+
+fn free_port() -> Result<u16, BenchError> {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(|error| BenchError::failed("free port", error))?;
+    Ok(listener.local_addr().map_err(|error| BenchError::failed("free port", error))?.port())
+}
