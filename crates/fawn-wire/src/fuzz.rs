@@ -1,1 +1,150 @@
-//! Owns the fuzz targets.
+//! Owns the fuzz targets: functions of arbitrary bytes that panic when a decoder breaks a promise.
+//!
+//! Usable by libFuzzer (`fuzz_target!(|data| fawn_wire::fuzz::resp(data))`) and by a seeded driver on stable Rust.
+use crate::client::{self, Parsed};
+use crate::{ClientIdentity, Codec, Command, Decoded, Limits, Protocol, Server, commands, encode_reply};
+use crate::{MemcachedShape, RespShape, Shape};
+use alloc::vec::Vec;
+use fawn_types::{EntryRef, Reply, TimeMs, Version};
+
+/// Small enough that short inputs meet them.
+const LIMITS: Limits = Limits { value_bytes_max: 1 << 10, request_bytes_max: 1 << 18 };
+const NOW: TimeMs = TimeMs(1_700_000_000_000);
+
+/// A RESP server's decoder.
+pub fn resp(data: &[u8]) {
+    server(Protocol::Resp, data);
+}
+
+/// A memcached server's decoder.
+pub fn memcached(data: &[u8]) {
+    server(Protocol::Memcached, data);
+}
+
+/// A RESP client's parser: it never reads past the input, and goes through it or stops.
+pub fn client_resp(data: &[u8]) {
+    let (mut input, mut parser) = (data, client::resp::ReplyParser::new());
+    loop {
+        match parser.parse(input) {
+            Parsed::Reply { reply, consumed } => {
+                assert!(consumed > 0 && consumed <= input.len());
+                if let client::resp::Reply::Array(items) | client::resp::Reply::Map(items) = reply {
+                    // The elements were verified: each can be walked.
+                    assert_eq!(items.len(), items.count());
+                }
+                input = &input[consumed..];
+            }
+            Parsed::Incomplete { need_bytes } => return assert!(need_bytes > input.len()),
+            Parsed::Malformed { at, .. } => return assert!(at <= input.len()),
+        }
+    }
+}
+
+/// A memcached client's parser.
+pub fn client_memcached(data: &[u8]) {
+    let mut input = data;
+    while let Parsed::Reply { consumed, .. } = client::memcached::parse_reply(input) {
+        assert!(consumed > 0 && consumed <= input.len());
+        input = &input[consumed..];
+    }
+}
+
+/// A glob pattern, up to the first NUL, and a text.
+pub fn glob(data: &[u8]) {
+    let at = data.iter().position(|byte| *byte == 0).unwrap_or(data.len());
+    let _ = crate::glob::matches(&data[..at], &data[at..]);
+}
+
+/// Decodes and answers everything in `data`: progress is always made, replies are well formed.
+fn server(protocol: Protocol, data: &[u8]) {
+    let (mut codec, mut identity) = (Codec::new(protocol, LIMITS), ClientIdentity::default());
+    let (mut input, mut out) = (data, Vec::new());
+    loop {
+        let consumed = match codec.decode(input, NOW) {
+            Decoded::Incomplete { need_bytes } => {
+                assert!(need_bytes > input.len(), "need {need_bytes} of {}", input.len());
+                assert!(need_bytes <= LIMITS.request_bytes_max + (1 << 16), "{need_bytes}");
+                return check(protocol, &out);
+            }
+            Decoded::Command { command, consumed } => {
+                answer(&command, &mut codec, &mut identity, &mut out);
+                consumed
+            }
+            Decoded::Rewritten { bytes, consumed } => {
+                match codec.decode(&bytes, NOW) {
+                    Decoded::Incomplete { .. } | Decoded::Rewritten { .. } => panic!("a rewritten request is whole"),
+                    Decoded::Command { command, consumed } => {
+                        assert_eq!(consumed, bytes.len());
+                        answer(&command, &mut codec, &mut identity, &mut out);
+                    }
+                    Decoded::Error { message, .. } => out.extend_from_slice(&message),
+                    Decoded::Skip { .. } => {}
+                }
+                consumed
+            }
+            Decoded::Skip { consumed } => consumed,
+            Decoded::Error { message, consumed, fatal } => {
+                out.extend_from_slice(&message);
+                if fatal {
+                    return check(protocol, &out);
+                }
+                consumed
+            }
+        };
+        assert!(consumed > 0 && consumed <= input.len(), "consumed {consumed} of {}", input.len());
+        input = &input[consumed..];
+    }
+}
+
+/// Answers with whatever fits, to drive the encoders.
+fn answer(command: &Command<'_>, codec: &mut Codec, identity: &mut ClientIdentity, out: &mut Vec<u8>) {
+    let entry = EntryRef { value: b"value", flags: 7, expires_at_ms: 0, version: Version::from_u64(9) };
+    match command {
+        Command::Single { request, shape } => encode_reply(*shape, request.key(), &fitting(*shape, entry), out),
+        Command::Multi(multi) => {
+            let mut gather = multi.gather;
+            assert_eq!(multi.requests().count(), multi.len());
+            assert_eq!(multi.keys().count(), multi.len());
+            gather.begin(out);
+            multi.requests().for_each(|request| gather.add(request.key(), &Reply::Value(entry), out));
+            gather.finish(out);
+        }
+        Command::Connection(connection) => {
+            let _ = connection.answer(codec, identity, out);
+        }
+        Command::Server(Server::Command(query)) => commands::answer(query, codec.resp_version(), out),
+        Command::Keyspace(_) | Command::Server(_) => {}
+    }
+}
+
+/// A reply that a request so worded can have.
+fn fitting(shape: Shape, entry: EntryRef<'_>) -> Reply<'_> {
+    match shape {
+        Shape::Resp(RespShape::Counter, _) => Reply::Signed(-5),
+        Shape::Memcached(MemcachedShape::Number) => Reply::Unsigned(5),
+        Shape::Resp(RespShape::OkOrNull | RespShape::LengthWritten, _) | Shape::Memcached(MemcachedShape::Stored) => {
+            Reply::Stored { version: entry.version, value_bytes: 5 }
+        }
+        Shape::Memcached(MemcachedShape::Deleted) => Reply::Deleted,
+        Shape::Memcached(MemcachedShape::Touched) => Reply::Touched,
+        _ => Reply::Value(entry),
+    }
+}
+
+/// The replies, read as a client would.
+fn check(protocol: Protocol, out: &[u8]) {
+    let mut rest = out;
+    while !rest.is_empty() {
+        let consumed = match protocol {
+            Protocol::Resp => match client::resp::parse_reply(rest) {
+                Parsed::Reply { consumed, .. } => consumed,
+                other => panic!("{other:?} in {:?}", rest.escape_ascii()),
+            },
+            Protocol::Memcached => match client::memcached::parse_reply(rest) {
+                Parsed::Reply { consumed, .. } => consumed,
+                other => panic!("{other:?} in {:?}", rest.escape_ascii()),
+            },
+        };
+        rest = &rest[consumed..];
+    }
+}

@@ -33,6 +33,7 @@ pub mod fuzz;
 pub mod gather;
 pub mod glob;
 pub mod identity;
+mod inline;
 pub mod memcached;
 pub mod number;
 pub mod resp;

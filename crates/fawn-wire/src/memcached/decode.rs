@@ -1,11 +1,49 @@
-//! Owns memcached's framing.
-use crate::{Decoded, MemcachedState};
+//! Owns decoding of memcached text: framing, finding the command, and handing it to its parser.
+use super::line::{Line, Words};
+use crate::commands::{self, Parse};
+use crate::{Decoded, MemcachedState, Protocol, inline};
+use alloc::borrow::Cow;
 use fawn_types::TimeMs;
+use fawn_types::limits::LINE_BYTES_MAX;
 
 impl MemcachedState {
-    /// Decodes the first request of `input`.
-    pub fn decode<'a>(&mut self, input: &'a [u8], _now: TimeMs) -> Decoded<'a> {
-        let _ = (&self.limits, self.swallow_bytes, self.searched_bytes);
-        Decoded::Incomplete { need_bytes: input.len() + 1 }
+    /// Decodes the first request of `input`. Relative times become absolute by `now`.
+    #[inline]
+    pub fn decode<'a>(&mut self, input: &'a [u8], now: TimeMs) -> Decoded<'a> {
+        if self.swallow_bytes > 0 {
+            return self.swallow(input);
+        }
+        let Some((line, consumed)) = inline::find_line(input, &mut self.searched_bytes) else {
+            if input.len() >= LINE_BYTES_MAX {
+                return Decoded::fatal(&b"CLIENT_ERROR line too long\r\n"[..], input.len());
+            }
+            return Decoded::Incomplete { need_bytes: input.len() + 1 };
+        };
+        let mut words = Words(line);
+        let Some(name) = words.next() else { return Decoded::refuse(super::ERROR, consumed) };
+        match commands::find(Protocol::Memcached, name).map(|spec| spec.parse) {
+            Some(Parse::Memcached(parse)) => parse(self, &Line { words, input, consumed, now }),
+            _ => Decoded::refuse(super::ERROR, consumed),
+        }
+    }
+
+    /// Refuses a request whose block of `block_bytes` is still to come or not looked at: it is dropped, so that it
+    /// is never taken for commands.
+    #[cold]
+    pub(crate) fn refuse_block(
+        &mut self,
+        message: &'static [u8],
+        line: &Line<'_>,
+        block_bytes: u64,
+    ) -> Decoded<'static> {
+        self.swallow_bytes = block_bytes;
+        Decoded::Error { message: Cow::Borrowed(message), consumed: line.consumed, fatal: false }
+    }
+
+    #[cold]
+    fn swallow(&mut self, input: &[u8]) -> Decoded<'static> {
+        let taken = self.swallow_bytes.min(input.len() as u64);
+        self.swallow_bytes -= taken;
+        if taken == 0 { Decoded::Incomplete { need_bytes: 1 } } else { Decoded::Skip { consumed: taken as usize } }
     }
 }

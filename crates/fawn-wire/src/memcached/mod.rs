@@ -1,10 +1,13 @@
 //! Owns memcached text: what a connection's decoder remembers between reads.
+pub(crate) mod commands;
 pub mod decode;
 pub mod encode;
 pub(crate) mod line;
 
 use crate::Limits;
 
+pub(crate) const ERROR: &[u8] = b"ERROR\r\n";
+pub(crate) const BAD_CHUNK: &[u8] = b"CLIENT_ERROR bad data chunk\r\n";
 pub(crate) const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
 pub(crate) const BAD_FORMAT: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
 

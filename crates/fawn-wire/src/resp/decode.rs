@@ -1,11 +1,125 @@
-//! Owns decoding of RESP requests.
-use crate::{Decoded, RespState};
+//! Owns decoding of RESP requests: framing, finding the command, and handing it to its parser.
+use super::frame::{self, Frame, Spans, Stop};
+use super::invocation::Invocation;
+use super::refusal::{self, Refusal};
+use crate::args::Framing;
+use crate::commands::{self, Parse};
+use crate::{Command, Decoded, Protocol, RespState, inline};
 use fawn_types::TimeMs;
 
+/// What a command's parser makes of a request.
+pub(crate) type Parsed<'a> = Result<Command<'a>, Refusal>;
+
 impl RespState {
-    /// Decodes the first request of `input`.
-    pub fn decode<'a>(&mut self, input: &'a [u8], _now: TimeMs) -> Decoded<'a> {
-        let _ = (&self.limits, &self.resume, &self.discard);
-        Decoded::Incomplete { need_bytes: input.len() + 1 }
+    /// Decodes the first request of `input`. Relative times become absolute by `now`.
+    #[inline]
+    pub fn decode<'a>(&mut self, input: &'a [u8], now: TimeMs) -> Decoded<'a> {
+        if self.discard.is_active() {
+            return self.drop_refused(input);
+        }
+        match input.first() {
+            Some(b'*') => self.decode_array(input, now),
+            Some(_) => self.decode_inline(input, now),
+            None => Decoded::Incomplete { need_bytes: 1 },
+        }
+    }
+
+    #[inline]
+    fn decode_array<'a>(&mut self, input: &'a [u8], now: TimeMs) -> Decoded<'a> {
+        match frame::scan(input, &self.limits, &mut self.resume) {
+            Ok(Frame { spans, count, body, consumed }) => {
+                let parts = Parts { spans, count, body, framing: Framing::Bulk };
+                self.dispatch(&input[..consumed], parts, consumed, now)
+            }
+            Err(stop) => self.stopped(stop, input.len()),
+        }
+    }
+
+    #[inline]
+    fn dispatch<'a>(&self, request: &'a [u8], parts: Parts, consumed: usize, now: TimeMs) -> Decoded<'a> {
+        let Parts { spans, count, body, framing } = parts;
+        let version = self.version;
+        let invocation = Invocation { input: request, spans, count, body, framing, version, now };
+        match parse(&invocation) {
+            Ok(command) => Decoded::Command { command, consumed },
+            Err(refusal) => Decoded::refuse(refusal.message(), consumed),
+        }
+    }
+
+    fn decode_inline<'a>(&mut self, input: &'a [u8], now: TimeMs) -> Decoded<'a> {
+        match inline::split(input, &mut self.searched_bytes) {
+            Ok(inline::Line { count: 0, consumed, .. }) => Decoded::Skip { consumed },
+            Ok(inline::Line { spans, count, line_bytes, consumed }) => {
+                let parts = Parts { spans, count, body: 0, framing: Framing::Words };
+                self.dispatch(&input[..line_bytes], parts, consumed, now)
+            }
+            Err(inline::Stop::Need(need_bytes)) => Decoded::Incomplete { need_bytes },
+            Err(inline::Stop::Quoted { bytes, consumed }) => Decoded::Rewritten { bytes, consumed },
+            Err(inline::Stop::TooLong) => {
+                Decoded::fatal(&b"-ERR Protocol error: too big inline request\r\n"[..], input.len())
+            }
+            Err(inline::Stop::Unbalanced { consumed }) => {
+                Decoded::fatal(&b"-ERR Protocol error: unbalanced quotes in request\r\n"[..], consumed)
+            }
+        }
+    }
+
+    #[cold]
+    fn stopped(&mut self, stop: Stop, input_bytes: usize) -> Decoded<'static> {
+        match stop {
+            Stop::Need(need_bytes) => Decoded::Incomplete { need_bytes },
+            Stop::Empty(consumed) => Decoded::Skip { consumed },
+            Stop::Protocol(error) => Decoded::fatal(refusal::protocol(error), input_bytes),
+            Stop::TooLong { len, at, discard } => {
+                self.discard.start(discard);
+                Decoded::refuse(refusal::too_long(len, self.limits.value_bytes_max), at)
+            }
+        }
+    }
+
+    #[cold]
+    fn drop_refused(&mut self, input: &[u8]) -> Decoded<'static> {
+        match self.discard.step(input) {
+            Ok(consumed) => Decoded::Skip { consumed },
+            Err(stop) => self.stopped(stop, input.len()),
+        }
+    }
+}
+
+/// Where the arguments of a request lie.
+struct Parts {
+    spans: Spans,
+    count: usize,
+    body: usize,
+    framing: Framing,
+}
+
+#[inline]
+fn parse<'a>(invocation: &Invocation<'a>) -> Parsed<'a> {
+    let name = invocation.arg(0);
+    let Some(spec) = commands::find(Protocol::Resp, name) else {
+        return Err(refusal::unknown(name, invocation.rest(1)));
+    };
+    if !spec.takes(invocation.count) {
+        return Err(Refusal::Arity(spec.name));
+    }
+    match spec.parse {
+        Parse::Resp(parse) => parse(invocation),
+        Parse::Container => parse_subcommand(spec.name, invocation),
+        Parse::Memcached(_) => unreachable!("the lookup is by protocol"),
+    }
+}
+
+pub(crate) fn parse_subcommand<'a>(container: &'static str, invocation: &Invocation<'a>) -> Parsed<'a> {
+    let Some(name) = invocation.get(1) else { return Err(Refusal::Arity(container)) };
+    let Some(spec) = commands::find_subcommand(container, name) else {
+        return Err(refusal::unknown_subcommand(container, name));
+    };
+    if !spec.takes(invocation.count) {
+        return Err(Refusal::Arity(spec.name));
+    }
+    match spec.parse {
+        Parse::Resp(parse) => parse(invocation),
+        Parse::Container | Parse::Memcached(_) => unreachable!("a subcommand is neither"),
     }
 }

@@ -1,5 +1,202 @@
-//! Owns RESP's framing.
+//! Owns RESP's framing of requests: where an array's arguments begin and end, and how far an unfinished one was read.
+use crate::Limits;
+use fawn_types::limits::REQUEST_ARGS_MAX;
+
+/// Arguments whose places are noted while framing: as many as `SET key value NX GET EX 10` has, but one.
+pub(crate) const SPANS: usize = 6;
+/// Longest length line, bytes: a sign, the digits of 64 bits, the line end; generous, and no attack on memory.
+const LENGTH_LINE_BYTES_MAX: usize = 32;
+
+/// Where the first arguments lie: (offset, length) from the start of the request.
+pub(crate) type Spans = [(u32, u32); SPANS];
+
+/// How far an unfinished request was read, so that more bytes go on from there.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Resume {}
+pub(crate) struct Resume {
+    /// Where the next argument begins; 0: at the start of the request.
+    at: usize,
+    /// Arguments before it.
+    args: usize,
+}
+
+/// The rest of a refused request, dropped as it arrives and never buffered.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Discard {}
+pub(crate) struct Discard {
+    /// Of the argument under way, its line end included.
+    bytes: u64,
+    /// Whole arguments after it.
+    args: usize,
+}
+
+/// A whole request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Frame {
+    pub(crate) spans: Spans,
+    /// Arguments, the command's name included.
+    pub(crate) count: usize,
+    /// Where the first argument's length line begins.
+    pub(crate) body: usize,
+    pub(crate) consumed: usize,
+}
+
+/// Why there is no whole request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stop {
+    /// More bytes are needed, at least so many from the start.
+    Need(usize),
+    /// An empty array of so many bytes, ignored as Redis does.
+    Empty(usize),
+    /// An argument of `len` bytes is longer than any value may be; `at` so many bytes the rest is to be dropped.
+    TooLong { len: u64, at: usize, discard: DiscardPlan },
+    /// Out of step: the connection cannot go on.
+    Protocol(ProtocolError),
+}
+
+/// What is left of a request refused in the middle.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct DiscardPlan {
+    bytes: u64,
+    args: usize,
+}
+
+/// Violations of the framing, in Redis's words.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ProtocolError {
+    MultibulkLength,
+    BulkLength,
+    ExpectedDollar(u8),
+    BulkEnd,
+    TooLarge(usize),
+}
+
+/// Frames the array at the start of `input`, which begins with `*`.
+#[inline]
+pub(crate) fn scan(input: &[u8], limits: &Limits, resume: &mut Resume) -> Result<Frame, Stop> {
+    let (count, body) = array_length(input)?;
+    let mut spans = [(0, 0); SPANS];
+    let from = core::mem::take(resume);
+    let resumed = from.at != 0 && from.at <= input.len();
+    let (mut at, mut index) = if resumed { (from.at, from.args) } else { (body, 0) };
+    while index < count {
+        let stopped = |stop: Stop, resume: &mut Resume| {
+            *resume = Resume { at, args: index };
+            stop
+        };
+        let (len, start) = bulk_length(input, at).map_err(|stop| stopped(stop, resume))?;
+        let end = start + len + 2;
+        if len > limits.value_bytes_max.max(fawn_types::limits::KEY_BYTES_MAX) {
+            let discard = DiscardPlan { bytes: len as u64 + 2, args: count - index - 1 };
+            return Err(Stop::TooLong { len: len as u64, at: start, discard });
+        }
+        if end > limits.request_bytes_max {
+            return Err(Stop::Protocol(ProtocolError::TooLarge(limits.request_bytes_max)));
+        }
+        match input.get(end - 2..end) {
+            Some(b"\r\n") => {}
+            Some(_) => return Err(Stop::Protocol(ProtocolError::BulkEnd)),
+            None => return Err(stopped(Stop::Need(end), resume)),
+        }
+        if let Some(span) = spans.get_mut(index) {
+            *span = (start as u32, len as u32);
+        }
+        at = end;
+        index += 1;
+    }
+    if resumed {
+        // Everything is there and verified; the arguments before the resumption still lack their spans.
+        note_spans(input, body, count, &mut spans);
+    }
+    Ok(Frame { spans, count, body, consumed: at })
+}
+
+#[cold]
+fn note_spans(input: &[u8], body: usize, count: usize, spans: &mut Spans) {
+    let mut at = body;
+    for span in spans.iter_mut().take(count) {
+        let Some((len, start)) = crate::number::length_line(input, at + 1) else { return };
+        *span = (start as u32, len as u32);
+        at = start + len + 2;
+    }
+}
+
+/// The array's length and where its first argument begins.
+#[inline]
+fn array_length(input: &[u8]) -> Result<(usize, usize), Stop> {
+    // The usual case: one digit.
+    if let [b'*', digit @ b'1'..=b'9', b'\r', b'\n', ..] = input {
+        return Ok((usize::from(digit - b'0'), 4));
+    }
+    let error = Stop::Protocol(ProtocolError::MultibulkLength);
+    match signed_line(input, 1, error)? {
+        (count, end) if count <= 0 => Err(Stop::Empty(end)),
+        (count, end) if count as u64 <= REQUEST_ARGS_MAX as u64 => Ok((count as usize, end)),
+        _ => Err(error),
+    }
+}
+
+/// An argument's length and where its bytes begin.
+#[inline]
+fn bulk_length(input: &[u8], at: usize) -> Result<(usize, usize), Stop> {
+    match input.get(at..) {
+        Some([b'$', digit @ b'0'..=b'9', b'\r', b'\n', ..]) => Ok((usize::from(digit - b'0'), at + 4)),
+        Some([b'$', tens @ b'1'..=b'9', ones @ b'0'..=b'9', b'\r', b'\n', ..]) => {
+            Ok((usize::from(tens - b'0') * 10 + usize::from(ones - b'0'), at + 5))
+        }
+        Some([b'$', ..]) => {
+            let error = Stop::Protocol(ProtocolError::BulkLength);
+            match signed_line(input, at + 1, error)? {
+                // What fits no client's memory is a broken stream; Redis draws the line at 512 MiB too.
+                (len, start) if (0..=512 << 20).contains(&len) => Ok((len as usize, start)),
+                _ => Err(error),
+            }
+        }
+        Some([other, ..]) => Err(Stop::Protocol(ProtocolError::ExpectedDollar(*other))),
+        _ => Err(Stop::Need(at + 1)),
+    }
+}
+
+/// A signed number and its line end at `at`.
+fn signed_line(input: &[u8], at: usize, error: Stop) -> Result<(i64, usize), Stop> {
+    let line = input.get(at..).unwrap_or_default();
+    let Some(end) = line.iter().take(LENGTH_LINE_BYTES_MAX).position(|byte| *byte == b'\r') else {
+        let hopeless = line.len() >= LENGTH_LINE_BYTES_MAX || line.iter().any(|b| !matches!(b, b'-' | b'0'..=b'9'));
+        return Err(if hopeless { error } else { Stop::Need(input.len() + 1) });
+    };
+    match line.get(end + 1) {
+        Some(b'\n') => crate::number::parse_i64(&line[..end]).map(|number| (number, at + end + 2)).ok_or(error),
+        Some(_) => Err(error),
+        None => Err(Stop::Need(input.len() + 1)),
+    }
+}
+
+impl Discard {
+    /// Starts dropping.
+    pub(crate) fn start(&mut self, plan: DiscardPlan) {
+        *self = Discard { bytes: plan.bytes, args: plan.args };
+    }
+
+    pub(crate) const fn is_active(&self) -> bool {
+        self.bytes > 0 || self.args > 0
+    }
+
+    /// Drops what it can of `input`: how many bytes, or why it cannot.
+    pub(crate) fn step(&mut self, input: &[u8]) -> Result<usize, Stop> {
+        let mut at = 0;
+        while self.is_active() {
+            if self.bytes == 0 {
+                match bulk_length(input, at) {
+                    Ok((len, start)) => (self.bytes, self.args, at) = (len as u64 + 2, self.args - 1, start),
+                    Err(Stop::Need(_)) if at > 0 => break,
+                    Err(stop) => return Err(stop),
+                }
+            }
+            let taken = self.bytes.min((input.len() - at) as u64);
+            self.bytes -= taken;
+            at += taken as usize;
+            if self.bytes > 0 {
+                break;
+            }
+        }
+        if at == 0 { Err(Stop::Need(1)) } else { Ok(at) }
+    }
+}

@@ -1,1 +1,73 @@
-//! Owns a framed request and access to its arguments.
+//! Owns a framed request as the commands' parsers see it: arguments by place, checked keys and numbers.
+use super::frame::{SPANS, Spans};
+use super::refusal::{KEY_TOO_LONG, NOT_AN_INTEGER, Refusal};
+use crate::args::{Args, Framing};
+use crate::{RespShape, RespVersion, Shape, number};
+use fawn_types::{TimeMs, limits::KEY_BYTES_MAX};
+
+/// A framed request. Argument 0 is the command's name.
+pub(crate) struct Invocation<'a> {
+    /// The whole request; spans are offsets into it.
+    pub(crate) input: &'a [u8],
+    pub(crate) spans: Spans,
+    pub(crate) count: usize,
+    /// Where the first argument's framing begins.
+    pub(crate) body: usize,
+    pub(crate) framing: Framing,
+    pub(crate) version: RespVersion,
+    pub(crate) now: TimeMs,
+}
+
+impl<'a> Invocation<'a> {
+    /// The argument at `index`, which must be below `count`.
+    #[inline]
+    pub(crate) fn arg(&self, index: usize) -> &'a [u8] {
+        assert!(index < self.count, "argument {index} of {}", self.count);
+        if index < SPANS {
+            let (start, len) = self.spans[index];
+            return &self.input[start as usize..][..len as usize];
+        }
+        self.rest(index).next().unwrap_or_default()
+    }
+
+    /// The argument at `index`, if there is one.
+    pub(crate) fn get(&self, index: usize) -> Option<&'a [u8]> {
+        (index < self.count).then(|| self.arg(index))
+    }
+
+    /// The arguments from `index` on.
+    pub(crate) fn rest(&self, index: usize) -> Args<'a> {
+        let mut args = Args::new(&self.input[self.body..], self.count, self.framing);
+        for _ in 0..index {
+            args.next();
+        }
+        args
+    }
+
+    /// The key at `index`.
+    #[inline]
+    pub(crate) fn key(&self, index: usize) -> Result<&'a [u8], Refusal> {
+        let key = self.arg(index);
+        if key.len() <= KEY_BYTES_MAX { Ok(key) } else { Err(KEY_TOO_LONG) }
+    }
+
+    /// The keys from 1 on, every `step`th argument; all verified.
+    pub(crate) fn keys(&self, step: usize) -> Result<Args<'a>, Refusal> {
+        let args = self.rest(1);
+        if args.step_by(step).any(|key| key.len() > KEY_BYTES_MAX) {
+            return Err(KEY_TOO_LONG);
+        }
+        Ok(args)
+    }
+
+    /// The signed number at `index`.
+    pub(crate) fn integer(&self, index: usize) -> Result<i64, Refusal> {
+        number::parse_i64_strict(self.arg(index)).ok_or(NOT_AN_INTEGER)
+    }
+
+    /// How the reply is worded.
+    #[inline]
+    pub(crate) const fn shape(&self, shape: RespShape) -> Shape {
+        Shape::Resp(shape, self.version)
+    }
+}

@@ -36,6 +36,8 @@ pub struct RespState {
     limits: Limits,
     resume: frame::Resume,
     discard: frame::Discard,
+    /// Bytes of an unfinished inline line known to hold no line end.
+    searched_bytes: usize,
 }
 
 impl RespState {
@@ -44,6 +46,12 @@ impl RespState {
     pub fn new(limits: Limits) -> Self {
         // Places within a request are kept in 32 bits.
         assert!(limits.request_bytes_max <= u32::MAX as usize, "request limit {}", limits.request_bytes_max);
-        Self { version: RespVersion::V2, limits, resume: frame::Resume::default(), discard: frame::Discard::default() }
+        Self {
+            version: RespVersion::V2,
+            limits,
+            resume: frame::Resume::default(),
+            discard: frame::Discard::default(),
+            searched_bytes: 0,
+        }
     }
 }

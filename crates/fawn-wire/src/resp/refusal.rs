@@ -1,1 +1,97 @@
-//! Owns the refusals and their wording.
+//! Owns why a RESP request is refused, in Redis's words.
+use super::frame::ProtocolError;
+use alloc::borrow::Cow;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+/// Why a framed request is refused; the connection goes on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Refusal {
+    /// Worded in full, `-` and line end included.
+    Fixed(&'static str),
+    /// Wrong number of arguments.
+    Arity(&'static str),
+    /// An expiry that is not after the epoch, or overflows.
+    ExpireTime(&'static str),
+    /// Anything else, without `-` and line end.
+    Told(String),
+}
+
+pub(crate) const SYNTAX: Refusal = Refusal::Fixed("-ERR syntax error\r\n");
+pub(crate) const NOT_AN_INTEGER: Refusal = Refusal::Fixed("-ERR value is not an integer or out of range\r\n");
+pub(crate) const KEY_TOO_LONG: Refusal = Refusal::Fixed("-ERR key longer than 65535 bytes\r\n");
+
+impl Refusal {
+    /// The whole error line.
+    #[cold]
+    pub(crate) fn message(self) -> Cow<'static, [u8]> {
+        match self {
+            Refusal::Fixed(text) => Cow::Borrowed(text.as_bytes()),
+            Refusal::Arity(name) => line(&format!("ERR wrong number of arguments for '{name}' command")),
+            Refusal::ExpireTime(name) => line(&format!("ERR invalid expire time in '{name}' command")),
+            Refusal::Told(text) => line(&text),
+        }
+    }
+}
+
+/// A command that is not in the table, with the beginning of its arguments, at most 128 bytes of each part.
+#[cold]
+pub(crate) fn unknown<'a>(name: &[u8], args: impl Iterator<Item = &'a [u8]>) -> Refusal {
+    let mut list = Vec::new();
+    for arg in args {
+        if list.len() >= 128 {
+            break;
+        }
+        list.push(b'\'');
+        list.extend_from_slice(&arg[..arg.len().min(128 - list.len().min(127))]);
+        list.extend_from_slice(b"' ");
+    }
+    let name = &name[..name.len().min(128)];
+    Refusal::Told(format!("ERR unknown command '{}', with args beginning with: {}", lossy(name), lossy(&list)))
+}
+
+/// A subcommand that its container does not have.
+#[cold]
+pub(crate) fn unknown_subcommand(container: &str, name: &[u8]) -> Refusal {
+    let name = lossy(&name[..name.len().min(128)]);
+    Refusal::Told(format!("ERR unknown subcommand '{name}'. Try {} HELP.", container.to_ascii_uppercase()))
+}
+
+/// Why the connection cannot go on.
+#[cold]
+pub(crate) fn protocol(error: ProtocolError) -> Cow<'static, [u8]> {
+    match error {
+        ProtocolError::MultibulkLength => Cow::Borrowed(b"-ERR Protocol error: invalid multibulk length\r\n"),
+        ProtocolError::BulkLength => Cow::Borrowed(b"-ERR Protocol error: invalid bulk length\r\n"),
+        ProtocolError::BulkEnd => Cow::Borrowed(b"-ERR Protocol error: expected a line end after the bulk string\r\n"),
+        ProtocolError::ExpectedDollar(found) => {
+            line(&format!("ERR Protocol error: expected '$', got '{}'", lossy(&[found])))
+        }
+        ProtocolError::TooLarge(limit) => {
+            line(&format!("ERR Protocol error: request longer than {limit} bytes, send it in smaller pieces"))
+        }
+    }
+}
+
+/// An argument longer than any value may be.
+#[cold]
+pub(crate) fn too_long(len: u64, limit: usize) -> Cow<'static, [u8]> {
+    line(&format!(
+        "ERR string exceeds maximum allowed size: {len} bytes where {limit} are allowed; raise value-bytes-max or \
+         store it in pieces"
+    ))
+}
+
+/// An error line: whatever could end it early is replaced, as Redis does.
+fn line(text: &str) -> Cow<'static, [u8]> {
+    let mut out = Vec::with_capacity(text.len() + 3);
+    out.push(b'-');
+    out.extend(text.bytes().map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { byte }));
+    out.extend_from_slice(b"\r\n");
+    Cow::Owned(out)
+}
+
+fn lossy(bytes: &[u8]) -> Cow<'_, str> {
+    String::from_utf8_lossy(bytes)
+}

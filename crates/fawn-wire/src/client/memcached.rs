@@ -1,0 +1,182 @@
+//! Owns memcached text as a client speaks it.
+use super::Parsed;
+use crate::number::{parse_u64, push};
+use alloc::vec::Vec;
+
+/// Longest line of a reply, bytes.
+const LINE_BYTES_MAX: usize = 64 << 10;
+/// Longest value a client takes, bytes.
+const VALUE_BYTES_MAX: u64 = 512 << 20;
+
+/// Appends `get` or `gets` of some keys, or any command that is words alone.
+pub fn encode_words<W: AsRef<[u8]>>(words: &[W], out: &mut Vec<u8>) {
+    for (i, word) in words.iter().enumerate() {
+        if i > 0 {
+            out.push(b' ');
+        }
+        out.extend_from_slice(word.as_ref());
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends `get <key>`.
+pub fn encode_get(key: &[u8], out: &mut Vec<u8>) {
+    encode_words(&[b"get", key], out);
+}
+
+/// A storage command's line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Store<'a> {
+    /// `set`, `add`, `replace`, `append`, `prepend` or `cas`.
+    pub verb: &'a str,
+    /// The key.
+    pub key: &'a [u8],
+    /// Client flags.
+    pub flags: u32,
+    /// As memcached means it: 0 never, up to 30 days from now, above since the epoch.
+    pub exptime: i64,
+    /// `cas` only: the version expected.
+    pub version: Option<u64>,
+    /// No reply is wanted.
+    pub noreply: bool,
+}
+
+/// Appends a storage command with its block.
+pub fn encode_store(store: &Store<'_>, value: &[u8], out: &mut Vec<u8>) {
+    out.reserve(store.key.len() + value.len() + 64);
+    out.extend_from_slice(store.verb.as_bytes());
+    out.push(b' ');
+    out.extend_from_slice(store.key);
+    out.push(b' ');
+    push(store.flags, out);
+    out.push(b' ');
+    push(store.exptime, out);
+    out.push(b' ');
+    push(value.len(), out);
+    if let Some(version) = store.version {
+        out.push(b' ');
+        push(version, out);
+    }
+    out.extend_from_slice(if store.noreply { b" noreply\r\n" } else { b"\r\n" });
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends `set <key>` without flags or expiry.
+pub fn encode_set(key: &[u8], value: &[u8], out: &mut Vec<u8>) {
+    let store = Store { verb: "set", key, flags: 0, exptime: 0, version: None, noreply: false };
+    encode_store(&store, value, out);
+}
+
+/// A line of a server's reply, with its block. A retrieval's values come one by one, then [`Reply::End`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reply<'a> {
+    /// `VALUE`.
+    Value {
+        /// The key.
+        key: &'a [u8],
+        /// Client flags.
+        flags: u32,
+        /// The version, after `gets`.
+        version: Option<u64>,
+        /// The value.
+        value: &'a [u8],
+    },
+    /// `END`: no more values or statistics.
+    End,
+    /// `STORED`.
+    Stored,
+    /// `NOT_STORED`.
+    NotStored,
+    /// `EXISTS`: another version.
+    Exists,
+    /// `NOT_FOUND`.
+    NotFound,
+    /// `DELETED`.
+    Deleted,
+    /// `TOUCHED`.
+    Touched,
+    /// `OK`.
+    Ok,
+    /// A counter's value.
+    Number(u64),
+    /// `VERSION`.
+    Version(&'a [u8]),
+    /// `STAT`.
+    Stat {
+        /// Its name.
+        name: &'a [u8],
+        /// Its value.
+        value: &'a [u8],
+    },
+    /// `ERROR`, `CLIENT_ERROR …`, `SERVER_ERROR …`: the whole line.
+    Error(&'a [u8]),
+}
+
+/// Parses the first line of `input`, with its block.
+#[must_use]
+pub fn parse_reply(input: &[u8]) -> Parsed<Reply<'_>> {
+    let Some(end) = memchr::memchr(b'\n', &input[..input.len().min(LINE_BYTES_MAX)]) else {
+        if input.len() >= LINE_BYTES_MAX {
+            return Parsed::Malformed { expected: "a line end", at: input.len() };
+        }
+        return Parsed::Incomplete { need_bytes: input.len() + 1 };
+    };
+    let (line, start) = (input[..end].strip_suffix(b"\r").unwrap_or(&input[..end]), end + 1);
+    if let Some(words) = line.strip_prefix(b"VALUE ") {
+        return value(input, words, start);
+    }
+    match word(line) {
+        Some(reply) => Parsed::Reply { reply, consumed: start },
+        None => Parsed::Malformed { expected: "a reply of memcached", at: 0 },
+    }
+}
+
+fn word(line: &[u8]) -> Option<Reply<'_>> {
+    Some(match line {
+        b"END" => Reply::End,
+        b"STORED" => Reply::Stored,
+        b"NOT_STORED" => Reply::NotStored,
+        b"EXISTS" => Reply::Exists,
+        b"NOT_FOUND" => Reply::NotFound,
+        b"DELETED" => Reply::Deleted,
+        b"TOUCHED" => Reply::Touched,
+        b"OK" => Reply::Ok,
+        b"ERROR" => Reply::Error(line),
+        _ if line.starts_with(b"CLIENT_ERROR") || line.starts_with(b"SERVER_ERROR") => Reply::Error(line),
+        _ => return text(line),
+    })
+}
+
+fn text(line: &[u8]) -> Option<Reply<'_>> {
+    if let Some(version) = line.strip_prefix(b"VERSION ") {
+        return Some(Reply::Version(version));
+    }
+    if let Some(stat) = line.strip_prefix(b"STAT ") {
+        let space = memchr::memchr(b' ', stat)?;
+        return Some(Reply::Stat { name: &stat[..space], value: &stat[space + 1..] });
+    }
+    // After `decr`, some servers pad the number with spaces.
+    parse_u64(line.trim_ascii_end()).map(Reply::Number)
+}
+
+fn value<'a>(input: &'a [u8], words: &'a [u8], start: usize) -> Parsed<Reply<'a>> {
+    let mut words = words.split(|byte| *byte == b' ');
+    let key = words.next().unwrap_or_default();
+    let mut number = || words.next().map(parse_u64);
+    let (Some(Some(flags)), Some(Some(len)), version) = (number(), number(), number()) else {
+        return Parsed::Malformed { expected: "flags and length of a value", at: 0 };
+    };
+    let (Ok(flags), true, true) = (u32::try_from(flags), len <= VALUE_BYTES_MAX, version != Some(None)) else {
+        return Parsed::Malformed { expected: "flags, length and version of a value", at: 0 };
+    };
+    let consumed = start + len as usize + 2;
+    match input.get(start..consumed) {
+        None => Parsed::Incomplete { need_bytes: consumed },
+        Some([value @ .., b'\r', b'\n']) => {
+            let reply = Reply::Value { key, flags, version: version.flatten(), value };
+            Parsed::Reply { reply, consumed }
+        }
+        Some(_) => Parsed::Malformed { expected: "a line end after the value", at: consumed - 2 },
+    }
+}

@@ -1,0 +1,201 @@
+//! Owns RESP as a client speaks it: commands out, replies of both versions in.
+use super::Parsed;
+use crate::number::{parse_i64, push};
+use alloc::vec::Vec;
+
+/// Longest line of a reply, bytes: an error's text.
+const LINE_BYTES_MAX: usize = 64 << 10;
+/// Largest string or aggregate a client takes, bytes and elements.
+const LEN_MAX: u64 = 512 << 20;
+
+/// Appends a command, an array of bulk strings.
+pub fn encode_command<A: AsRef<[u8]>>(args: &[A], out: &mut Vec<u8>) {
+    out.push(b'*');
+    push(args.len(), out);
+    out.extend_from_slice(b"\r\n");
+    for arg in args {
+        crate::resp::encode::bulk(arg.as_ref(), out);
+    }
+}
+
+/// A reply, borrowing from the input.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Reply<'a> {
+    /// `+`: a word.
+    Simple(&'a [u8]),
+    /// `-` or `!`: an error's code and text.
+    Error(&'a [u8]),
+    /// `:`.
+    Integer(i64),
+    /// `$` or `=`, the latter with its format in front.
+    Bulk(&'a [u8]),
+    /// `$-1`, `*-1`, `_`.
+    Null,
+    /// `#`.
+    Boolean(bool),
+    /// `,` or `(`: a number as text.
+    Number(&'a [u8]),
+    /// `*`, `~` or `>`.
+    Array(Items<'a>),
+    /// `%`: names and values in turn.
+    Map(Items<'a>),
+}
+
+/// Elements of an aggregate, verified and parsed as they are walked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Items<'a> {
+    raw: &'a [u8],
+    left: usize,
+}
+
+impl Items<'_> {
+    /// How many are left; a map's names and values count apart.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.left
+    }
+
+    /// Whether none is left.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.left == 0
+    }
+}
+
+impl<'a> Iterator for Items<'a> {
+    type Item = Reply<'a>;
+
+    fn next(&mut self) -> Option<Reply<'a>> {
+        self.left = self.left.checked_sub(1)?;
+        match parse_reply(self.raw) {
+            Parsed::Reply { reply, consumed } => {
+                self.raw = &self.raw[consumed..];
+                Some(reply)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Parses the first reply of `input`.
+#[must_use]
+pub fn parse_reply(input: &[u8]) -> Parsed<Reply<'_>> {
+    ReplyParser::new().parse(input)
+}
+
+/// Parses replies, remembering how far an unfinished one was read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReplyParser {
+    /// Whole elements before this are verified.
+    at: usize,
+    /// Elements still to come; 0: none under way.
+    left: u64,
+}
+
+/// Why an element is not whole.
+enum Stop {
+    Need(usize),
+    Malformed(&'static str, usize),
+}
+
+/// An element's first line and what follows it.
+struct Head {
+    end: usize,
+    /// Elements inside.
+    children: u64,
+}
+
+impl ReplyParser {
+    /// At the start of a reply.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { at: 0, left: 0 }
+    }
+
+    /// Parses the first reply of `input`; after [`Parsed::Incomplete`] call again with the same bytes in front.
+    pub fn parse<'a>(&mut self, input: &'a [u8]) -> Parsed<Reply<'a>> {
+        let (mut at, mut left) = if self.left == 0 || self.at > input.len() { (0, 1) } else { (self.at, self.left) };
+        *self = Self::new();
+        // No stack: depth does not matter to where a reply ends, only the number of elements still to come.
+        while left > 0 {
+            match head(input, at) {
+                Ok(Head { end, children }) => (at, left) = (end, left - 1 + children),
+                Err(Stop::Need(need_bytes)) => {
+                    (self.at, self.left) = (at, left);
+                    return Parsed::Incomplete { need_bytes };
+                }
+                Err(Stop::Malformed(expected, at)) => return Parsed::Malformed { expected, at },
+            }
+            if left > LEN_MAX {
+                return Parsed::Malformed { expected: "fewer elements", at };
+            }
+        }
+        match content(&input[..at]) {
+            Some(reply) => Parsed::Reply { reply, consumed: at },
+            None => Parsed::Malformed { expected: "a reply", at: 0 },
+        }
+    }
+}
+
+/// The line at `at` without its end, and where the next begins.
+fn line(input: &[u8], at: usize) -> Result<(&[u8], usize), Stop> {
+    let rest = &input[at..];
+    match memchr::memchr(b'\r', &rest[..rest.len().min(LINE_BYTES_MAX)]) {
+        Some(end) if rest.get(end + 1) == Some(&b'\n') => Ok((&rest[..end], at + end + 2)),
+        Some(end) if rest.len() > end + 1 => Err(Stop::Malformed("a line feed", at + end + 1)),
+        None if rest.len() >= LINE_BYTES_MAX => Err(Stop::Malformed("a line end", at)),
+        _ => Err(Stop::Need(input.len() + 1)),
+    }
+}
+
+/// Verifies the element at `at`, without those inside it.
+fn head(input: &[u8], at: usize) -> Result<Head, Stop> {
+    let Some(&kind) = input.get(at) else { return Err(Stop::Need(at + 1)) };
+    let (text, start) = line(input, at + 1)?;
+    let len = || -> Result<Option<u64>, Stop> {
+        match parse_i64(text) {
+            Some(-1) => Ok(None),
+            Some(len) if len >= 0 && len.unsigned_abs() <= LEN_MAX => Ok(Some(len.unsigned_abs())),
+            _ => Err(Stop::Malformed("a length", at + 1)),
+        }
+    };
+    match kind {
+        b'$' | b'=' | b'!' => match len()? {
+            None => Ok(Head { end: start, children: 0 }),
+            Some(len) => {
+                let end = start + len as usize + 2;
+                match input.get(end - 2..end) {
+                    None => Err(Stop::Need(end)),
+                    Some(b"\r\n") => Ok(Head { end, children: 0 }),
+                    Some(_) => Err(Stop::Malformed("a line end", end - 2)),
+                }
+            }
+        },
+        b'*' | b'~' | b'>' => Ok(Head { end: start, children: len()?.unwrap_or(0) }),
+        b'%' => Ok(Head { end: start, children: len()?.unwrap_or(0) * 2 }),
+        b':' if parse_i64(text.strip_prefix(b"+").unwrap_or(text)).is_none() => {
+            Err(Stop::Malformed("an integer", at + 1))
+        }
+        b'+' | b'-' | b':' | b'_' | b'#' | b',' | b'(' => Ok(Head { end: start, children: 0 }),
+        _ => Err(Stop::Malformed("a type of RESP", at)),
+    }
+}
+
+/// What the verified element says.
+fn content(input: &[u8]) -> Option<Reply<'_>> {
+    let (text, start) = line(input, 1).ok()?;
+    let len = || parse_i64(text).and_then(|len| usize::try_from(len).ok());
+    let rest = &input[start..];
+    Some(match input.first()? {
+        b'+' => Reply::Simple(text),
+        b'-' => Reply::Error(text),
+        b':' => Reply::Integer(parse_i64(text.strip_prefix(b"+").unwrap_or(text))?),
+        b'$' | b'=' => len().map_or(Reply::Null, |len| Reply::Bulk(&rest[..len])),
+        b'!' => len().map_or(Reply::Null, |len| Reply::Error(&rest[..len])),
+        b'*' | b'~' | b'>' => len().map_or(Reply::Null, |left| Reply::Array(Items { raw: rest, left })),
+        b'%' => len().map_or(Reply::Null, |pairs| Reply::Map(Items { raw: rest, left: pairs * 2 })),
+        b'#' => Reply::Boolean(text == b"t"),
+        b',' | b'(' => Reply::Number(text),
+        _ => Reply::Null,
+    })
+}

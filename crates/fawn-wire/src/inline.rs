@@ -1,0 +1,132 @@
+//! Owns Redis's inline commands: words on a line, typed by hand or by a simple client.
+use crate::args::{Args, Framing, is_space};
+use crate::client::resp::encode_command;
+use crate::resp::frame::{SPANS, Spans};
+use alloc::vec::Vec;
+use fawn_types::limits::LINE_BYTES_MAX;
+
+/// A line of plain words.
+pub(crate) struct Line {
+    pub(crate) spans: Spans,
+    pub(crate) count: usize,
+    /// Without the line end.
+    pub(crate) line_bytes: usize,
+    pub(crate) consumed: usize,
+}
+
+/// Why there is no line of plain words.
+pub(crate) enum Stop {
+    /// More bytes are needed.
+    Need(usize),
+    /// No line end within [`LINE_BYTES_MAX`].
+    TooLong,
+    /// A quote without its partner, or text right behind a closing one.
+    Unbalanced { consumed: usize },
+    /// It has quotes: the same request as an array.
+    Quoted { bytes: Vec<u8>, consumed: usize },
+}
+
+/// Finds the line and its words; `searched_bytes` remembers where no line end is.
+pub(crate) fn split(input: &[u8], searched_bytes: &mut usize) -> Result<Line, Stop> {
+    let (line, consumed) = find_line(input, searched_bytes).ok_or(if input.len() >= LINE_BYTES_MAX {
+        Stop::TooLong
+    } else {
+        Stop::Need(input.len() + 1)
+    })?;
+    if line.iter().any(|byte| matches!(byte, b'"' | b'\'')) {
+        let words = unquote(line).ok_or(Stop::Unbalanced { consumed })?;
+        let mut bytes = Vec::with_capacity(line.len() + 16 * words.len());
+        encode_command(&words, &mut bytes);
+        return Err(Stop::Quoted { bytes, consumed });
+    }
+    let mut spans = [(0, 0); SPANS];
+    let mut count = 0;
+    let words = line.split(|byte| is_space(*byte)).filter(|word| !word.is_empty());
+    for word in words {
+        if let Some(span) = spans.get_mut(count) {
+            // The word is a slice of the line, so the difference of their addresses is its offset.
+            *span = ((word.as_ptr() as usize - line.as_ptr() as usize) as u32, word.len() as u32);
+        }
+        count += 1;
+    }
+    debug_assert_eq!(Args::new(line, count, Framing::Words).count(), count);
+    Ok(Line { spans, count, line_bytes: line.len(), consumed })
+}
+
+/// The first line without its end, and its length with it.
+pub(crate) fn find_line<'a>(input: &'a [u8], searched_bytes: &mut usize) -> Option<(&'a [u8], usize)> {
+    let from = core::mem::take(searched_bytes).min(input.len());
+    let Some(found) = memchr::memchr(b'\n', &input[from..]) else {
+        *searched_bytes = input.len();
+        return None;
+    };
+    let line = &input[..from + found];
+    Some((line.strip_suffix(b"\r").unwrap_or(line), from + found + 1))
+}
+
+/// The words of a line with quotes; `None` when they do not balance.
+fn unquote(line: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let (mut words, mut at) = (Vec::new(), 0);
+    loop {
+        while line.get(at).is_some_and(|byte| is_space(*byte)) {
+            at += 1;
+        }
+        if at >= line.len() {
+            return Some(words);
+        }
+        let mut word = Vec::new();
+        while let Some(&byte) = line.get(at).filter(|byte| !is_space(**byte)) {
+            at += 1;
+            if matches!(byte, b'"' | b'\'') {
+                at = quoted(line, at, byte, &mut word)?;
+                // A closing quote ends the word.
+                if line.get(at).is_some_and(|byte| !is_space(*byte)) {
+                    return None;
+                }
+            } else {
+                word.push(byte);
+            }
+        }
+        words.push(word);
+    }
+}
+
+/// Reads up to the closing `quote`; where to go on.
+fn quoted(line: &[u8], mut at: usize, quote: u8, word: &mut Vec<u8>) -> Option<usize> {
+    loop {
+        match line.get(at..)? {
+            [byte, ..] if *byte == quote => return Some(at + 1),
+            [b'\\', b'\'', ..] if quote == b'\'' => {
+                word.push(b'\'');
+                at += 2;
+            }
+            [b'\\', b'x', high, low, ..] if quote == b'"' && high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
+                word.push(hex(*high) << 4 | hex(*low));
+                at += 4;
+            }
+            [b'\\', escaped, ..] if quote == b'"' => {
+                word.push(match escaped {
+                    b'n' => b'\n',
+                    b'r' => b'\r',
+                    b't' => b'\t',
+                    b'b' => 0x08,
+                    b'a' => 0x07,
+                    other => *other,
+                });
+                at += 2;
+            }
+            [byte, ..] => {
+                word.push(*byte);
+                at += 1;
+            }
+            [] => return None,
+        }
+    }
+}
+
+fn hex(digit: u8) -> u8 {
+    match digit {
+        b'0'..=b'9' => digit - b'0',
+        _ => (digit | 0x20) - b'a' + 10,
+    }
+}

@@ -1,0 +1,312 @@
+//! Owns the parsers of memcached's commands.
+use super::line::{Line, Words, expiry, is_key};
+use super::{BAD_CHUNK, BAD_FORMAT, ERROR, TOO_LARGE};
+use crate::args::{Args, Framing};
+use crate::command::Each;
+use crate::number::parse_u64;
+use crate::{
+    Command, Connection, Decoded, Fold, Gather, Keyspace, MemcachedShape, MemcachedState, Multi, Server, Shape,
+};
+use fawn_types::request::ExpiryCondition;
+use fawn_types::{Condition, Expiry, Request, Update, Version};
+
+const BAD_DELTA: &[u8] = b"CLIENT_ERROR invalid numeric delta argument\r\n";
+const BAD_EXPTIME: &[u8] = b"CLIENT_ERROR invalid exptime argument\r\n";
+const BAD_DELETE: &[u8] = b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n";
+
+/// Whether the line ends as it may: in nothing, or in `noreply`. `None`: there is more.
+#[inline]
+fn noreply(mut words: Words<'_>) -> Option<bool> {
+    match (words.next(), words.next()) {
+        (None, _) => Some(false),
+        (Some(b"noreply"), None) => Some(true),
+        _ => None,
+    }
+}
+
+#[inline]
+const fn shape(shape: MemcachedShape, silent: bool) -> Shape {
+    if silent { Shape::Silent } else { Shape::Memcached(shape) }
+}
+
+#[inline]
+const fn found<'a>(command: Command<'a>, line: &Line<'a>) -> Decoded<'a> {
+    Decoded::Command { command, consumed: line.consumed }
+}
+
+#[cold]
+fn refuse<'a>(message: &'static [u8], line: &Line<'a>) -> Decoded<'a> {
+    Decoded::refuse(message, line.consumed)
+}
+
+fn update<'a>(line: &Line<'a>, key: &'a [u8], update: Update<'a>, shape: Shape) -> Decoded<'a> {
+    found(Command::Single { request: Request::Update { key, update }, shape }, line)
+}
+
+pub(crate) fn get<'a>(_: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a> {
+    retrieve(line, line.words, Each::Get, false)
+}
+
+pub(crate) fn gets<'a>(_: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a> {
+    retrieve(line, line.words, Each::Get, true)
+}
+
+pub(crate) fn gat<'a>(_: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a> {
+    retrieve_and_touch(line, false)
+}
+
+pub(crate) fn gats<'a>(_: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a> {
+    retrieve_and_touch(line, true)
+}
+
+fn retrieve_and_touch<'a>(line: &Line<'a>, cas: bool) -> Decoded<'a> {
+    let mut words = line.words;
+    let Some(exptime) = words.next() else { return refuse(ERROR, line) };
+    if words.rest().is_empty() {
+        return refuse(ERROR, line);
+    }
+    match expiry(exptime, line.now) {
+        Some(expiry) => retrieve(line, words, Each::Touch(expiry), cas),
+        None => refuse(BAD_EXPTIME, line),
+    }
+}
+
+#[inline]
+fn retrieve<'a>(line: &Line<'a>, keys: Words<'a>, each: Each, cas: bool) -> Decoded<'a> {
+    let raw = keys.rest();
+    if is_key(raw) {
+        let request = match each {
+            Each::Touch(expiry) => {
+                let condition = ExpiryCondition::Always;
+                Request::Update { key: raw, update: Update::Touch { expiry, condition, return_value: true } }
+            }
+            _ => Request::Get { key: raw },
+        };
+        return found(Command::Single { request, shape: Shape::Memcached(MemcachedShape::Get { cas }) }, line);
+    }
+    let mut count = 0;
+    for key in Words(raw) {
+        if !is_key(key) {
+            return refuse(BAD_FORMAT, line);
+        }
+        count += 1;
+    }
+    if count == 0 {
+        return refuse(ERROR, line);
+    }
+    let gather = Gather::new(Fold::Each(Shape::Memcached(MemcachedShape::Value { cas })), count);
+    found(Command::Multi(Multi { keys: Args::new(raw, count, Framing::Words), each, gather }), line)
+}
+
+/// What a storage command does with its block.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Storage {
+    Set(Condition),
+    Cas,
+    Append,
+    Prepend,
+}
+
+pub(crate) fn set<'a>(state: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a> {
+    store(state, line, Storage::Set(Condition::Always))
+}
+
+pub(crate) fn add<'a>(state: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a> {
+    store(state, line, Storage::Set(Condition::Absent))
+}
+
+pub(crate) fn replace<'a>(state: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a> {
+    store(state, line, Storage::Set(Condition::Exists))
+}
+
+pub(crate) fn cas<'a>(state: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a> {
+    store(state, line, Storage::Cas)
+}
+
+pub(crate) fn append<'a>(state: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a> {
+    store(state, line, Storage::Append)
+}
+
+pub(crate) fn prepend<'a>(state: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a> {
+    store(state, line, Storage::Prepend)
+}
+
+/// A storage command's line, understood.
+struct Header<'a> {
+    key: &'a [u8],
+    flags: u32,
+    expiry: Expiry,
+    condition: Condition,
+    silent: bool,
+}
+
+fn store<'a>(state: &mut MemcachedState, line: &Line<'a>, storage: Storage) -> Decoded<'a> {
+    let mut words = line.words;
+    let (Some(key), Some(flags), Some(exptime), Some(bytes)) = (words.next(), words.next(), words.next(), words.next())
+    else {
+        return refuse(ERROR, line);
+    };
+    let version = if storage == Storage::Cas { words.next() } else { None };
+    if storage == Storage::Cas && version.is_none() {
+        return refuse(ERROR, line);
+    }
+    // Without a length there is no telling where the next command begins; memcached too goes on after the line.
+    let Some(value_bytes) = parse_u64(bytes).filter(|bytes| *bytes <= u64::from(u32::MAX)) else {
+        return refuse(BAD_CHUNK, line);
+    };
+    let header = header(key, flags, exptime, words, storage, version, line);
+    let Some(Header { key, flags, expiry, condition, silent }) = header else {
+        return state.refuse_block(BAD_FORMAT, line, value_bytes + 2);
+    };
+    if value_bytes > state.limits.value_bytes_max as u64 {
+        let message = if silent { &b""[..] } else { TOO_LARGE };
+        return state.refuse_block(message, line, value_bytes + 2);
+    }
+    let (start, end) = (line.consumed, line.consumed + value_bytes as usize);
+    let consumed = end + 2;
+    let value = match line.input.get(start..consumed) {
+        None => return Decoded::Incomplete { need_bytes: consumed },
+        Some([value @ .., b'\r', b'\n']) => value,
+        Some(_) => return bad_chunk(line, end, silent),
+    };
+    let update = match storage {
+        Storage::Set(_) | Storage::Cas => Update::Set { value, flags, expiry, condition, return_previous: false },
+        Storage::Append => Update::Append { bytes: value, create: false, condition },
+        Storage::Prepend => Update::Prepend { bytes: value, create: false, condition },
+    };
+    let shape = shape(MemcachedShape::Stored, silent);
+    Decoded::Command { command: Command::Single { request: Request::Update { key, update }, shape }, consumed }
+}
+
+fn header<'a>(
+    key: &'a [u8],
+    flags: &[u8],
+    exptime: &[u8],
+    rest: Words<'_>,
+    storage: Storage,
+    version: Option<&[u8]>,
+    line: &Line<'_>,
+) -> Option<Header<'a>> {
+    let flags = u32::try_from(parse_u64(flags)?).ok()?;
+    let expiry = expiry(exptime, line.now)?;
+    let condition = match (storage, version) {
+        (Storage::Set(condition), _) => condition,
+        (_, Some(version)) => Condition::VersionIs(Version::from_u64(parse_u64(version)?)),
+        (_, None) => Condition::Always,
+    };
+    let silent = noreply(rest)?;
+    is_key(key).then_some(Header { key, flags, expiry, condition, silent })
+}
+
+/// The block does not end where the line said. What was sent of it up to there is dropped, and the rest of its line.
+#[cold]
+fn bad_chunk<'a>(line: &Line<'a>, end: usize, silent: bool) -> Decoded<'a> {
+    let message = if silent { &b""[..] } else { BAD_CHUNK };
+    let rest = &line.input[end..];
+    // The block's own line end may lie before, at or after the length given: go on behind the next one.
+    let consumed = memchr::memchr(b'\n', rest).map_or(line.input.len(), |at| end + at + 1);
+    Decoded::refuse(message, consumed)
+}
+
+pub(crate) fn delete<'a>(_: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a> {
+    let mut words = line.words;
+    let Some(key) = words.next() else { return refuse(ERROR, line) };
+    if !is_key(key) {
+        return refuse(BAD_FORMAT, line);
+    }
+    // Old clients give a time of 0, which means nothing.
+    let rest = match words.clone().next() {
+        Some(b"0") => {
+            words.next();
+            words
+        }
+        _ => words,
+    };
+    let Some(silent) = noreply(rest) else { return refuse(BAD_DELETE, line) };
+    let condition = Condition::Always;
+    update(line, key, Update::Delete { condition, return_previous: false }, shape(MemcachedShape::Deleted, silent))
+}
+
+pub(crate) fn incr<'a>(_: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a> {
+    count(line, |delta| Update::AddUnsigned { delta })
+}
+
+pub(crate) fn decr<'a>(_: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a> {
+    count(line, |delta| Update::SubtractUnsigned { delta })
+}
+
+fn count<'a>(line: &Line<'a>, make: fn(u64) -> Update<'a>) -> Decoded<'a> {
+    let mut words = line.words;
+    let (Some(key), Some(delta)) = (words.next(), words.next()) else { return refuse(ERROR, line) };
+    let Some(silent) = noreply(words) else { return refuse(ERROR, line) };
+    match (is_key(key), parse_u64(delta)) {
+        (false, _) => refuse(BAD_FORMAT, line),
+        (true, None) => refuse(BAD_DELTA, line),
+        (true, Some(delta)) => update(line, key, make(delta), shape(MemcachedShape::Number, silent)),
+    }
+}
+
+pub(crate) fn touch<'a>(_: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a> {
+    let mut words = line.words;
+    let (Some(key), Some(exptime)) = (words.next(), words.next()) else { return refuse(ERROR, line) };
+    let Some(silent) = noreply(words) else { return refuse(ERROR, line) };
+    match (is_key(key), expiry(exptime, line.now)) {
+        (false, _) => refuse(BAD_FORMAT, line),
+        (true, None) => refuse(BAD_EXPTIME, line),
+        (true, Some(expiry)) => {
+            let condition = ExpiryCondition::Always;
+            let touch = Update::Touch { expiry, condition, return_value: false };
+            update(line, key, touch, shape(MemcachedShape::Touched, silent))
+        }
+    }
+}
+
+pub(crate) fn flush_all<'a>(_: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a> {
+    let mut words = line.words;
+    let delay = match words.clone().next() {
+        None | Some(b"noreply") => Expiry::Never,
+        Some(word) => {
+            words.next();
+            match expiry(word, line.now) {
+                Some(delay) => delay,
+                None => return refuse(BAD_FORMAT, line),
+            }
+        }
+    };
+    let Some(silent) = noreply(words) else { return refuse(ERROR, line) };
+    let at_ms = match delay {
+        Expiry::AtMs(at_ms) if at_ms > line.now.0 => at_ms,
+        _ => 0,
+    };
+    let shape = shape(MemcachedShape::Ok, silent);
+    found(Command::Keyspace(Keyspace::FlushAll { at_ms, shape }), line)
+}
+
+pub(crate) fn verbosity<'a>(_: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a> {
+    let mut words = line.words;
+    let (Some(level), more) = (words.next(), words) else { return refuse(ERROR, line) };
+    let silent = match (level, noreply(more)) {
+        (b"noreply", Some(_)) => true,
+        (_, Some(silent)) => silent,
+        (_, None) => return refuse(ERROR, line),
+    };
+    found(Command::Connection(Connection::Verbosity(shape(MemcachedShape::Ok, silent))), line)
+}
+
+pub(crate) fn version<'a>(_: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a> {
+    bare(line, Connection::Version)
+}
+
+pub(crate) fn quit<'a>(_: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a> {
+    bare(line, Connection::Quit(Shape::Silent))
+}
+
+/// A command that takes no word.
+fn bare<'a>(line: &Line<'a>, connection: Connection<'a>) -> Decoded<'a> {
+    if line.words.rest().is_empty() { found(Command::Connection(connection), line) } else { refuse(ERROR, line) }
+}
+
+pub(crate) fn stats<'a>(_: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a> {
+    let mut words = line.words;
+    found(Command::Server(Server::Stats { argument: words.next() }), line)
+}
