@@ -1,0 +1,81 @@
+//! Owns the functions that fuzzers feed with arbitrary bytes: libFuzzer's targets and a seeded driver call the same.
+//!
+//! Each panics when a decoder breaks a promise: that it accepts only what an encoder writes, byte for byte.
+use super::manifest::{ManifestVerdict, decode_all};
+use super::record::{Place, encode_into, encoded_len};
+use super::scan::{ScanInput, Scanner, Verdict};
+use super::{FRAMES_OFFSET, SEGMENT_BYTES_MIN, SegmentUuid, Watermark, frame, manifest, record, segment};
+
+const UUID: SegmentUuid = SegmentUuid([7; 16]);
+const PLACE: Place = Place { segment_id: 0, offset: FRAMES_OFFSET };
+
+/// A record that decodes is the one encoding of its content.
+pub fn record(data: &[u8]) {
+    let peeked = record::peek_len(data);
+    let Ok(stored) = record::decode_verified(data, PLACE.offset) else {
+        // Nearly no arbitrary bytes have a good checksum, but the checked path must stand them too.
+        assert!(record::decode(data, PLACE).is_err(), "the checksum makes no record of other bytes");
+        return;
+    };
+    assert_eq!(peeked, Ok(stored.encoded_len), "the peeked length is the record's");
+    assert_eq!(encoded_len(&stored.record), stored.encoded_len, "the encoder agrees on the length");
+    let mut again = vec![0xA5; stored.encoded_len];
+    encode_into(&stored.record, stored.envelope, PLACE, &mut again);
+    assert_eq!(again[4..], data[4..stored.encoded_len], "one content, one encoding");
+    assert_eq!(record::decode(&again, PLACE), Ok(stored), "what was encoded decodes");
+}
+
+/// A frame's bytes, its header made good where the bytes are long enough, so that the records behind it are reached.
+pub fn frame(data: &[u8]) {
+    let _ = frame::decode_header(data, UUID, FRAMES_OFFSET, SEGMENT_BYTES_MIN);
+    let Some(records) = data.get(frame::HEADER_BYTES..) else { return };
+    let record_bytes = (records.len() / 16 * 16).min(SEGMENT_BYTES_MIN as usize / 2) as u32;
+    let header = frame::FrameHeader {
+        uuid: UUID,
+        generation: 1,
+        offset: FRAMES_OFFSET,
+        frame_bytes: frame::HEADER_BYTES as u32 + record_bytes,
+        record_bytes,
+        count: u32::from(data[0]),
+        synced: Watermark::NONE,
+        chain: frame::Chain(u64::from(data[1])),
+    };
+    let mut bytes = data.to_vec();
+    frame::encode_header(&header, &mut bytes);
+    assert_eq!(frame::decode_header(&bytes, UUID, FRAMES_OFFSET, SEGMENT_BYTES_MIN), Ok(header));
+    if frame::verify(&header, &bytes).is_ok() {
+        assert_eq!(frame::records(&header, &bytes).count(), header.count as usize, "every record is yielded");
+    }
+    assert!(frame::records(&header, &bytes).count() <= bytes.len() / 32, "the iterator ends");
+}
+
+/// A manifest: what decodes can be written again and says the same.
+pub fn manifest(data: &[u8]) {
+    let _ = segment::decode(data);
+    let Ok(decoded) = decode_all(data) else { return };
+    assert!(decoded.valid_len <= data.len() as u64, "nothing is read past the end");
+    let again = manifest::encode_snapshot(&decoded.state, decoded.header.rewrite);
+    let again = decode_all(&again).map(|again| (again.state, again.verdict));
+    assert_eq!(again, Ok((decoded.state, ManifestVerdict::Clean)), "a rewritten manifest says the same");
+}
+
+/// A segment's frames in chunks whose sizes the first byte chooses: chunks never change what is found.
+pub fn scan(data: &[u8]) {
+    let Some((&first, data)) = data.split_first() else { return };
+    let input = ScanInput { uuid: UUID, sequence: 1, segment_bytes: SEGMENT_BYTES_MIN, sealed_len: None };
+    let scan = |chunk_bytes: usize| {
+        let mut scanner = Scanner::new(input);
+        let mut yielded = 0;
+        let mut visitor = |_: u32, _: &record::Stored<'_>| yielded += 1;
+        data.chunks(chunk_bytes.max(1)).for_each(|chunk| scanner.push(chunk, &mut visitor));
+        let report = scanner.finish();
+        assert_eq!(report.records, yielded, "records are counted as they are yielded");
+        report
+    };
+    let (whole, parts) = (scan(data.len()), scan(usize::from(first)));
+    assert_eq!((whole.valid_len, whole.watermark), (parts.valid_len, parts.watermark), "chunks do not matter");
+    assert_eq!(whole.damage.is_some(), parts.damage.is_some(), "chunks do not matter");
+    if whole.judge(Watermark::NONE) == Verdict::Clean {
+        assert!(whole.damage.is_none(), "clean is without damage");
+    }
+}

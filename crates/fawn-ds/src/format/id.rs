@@ -1,0 +1,70 @@
+//! Owns the identities on flash: stores, segments, and how far the log was known to be synced.
+use fawn_types::{HashSecret, KeyHash};
+
+/// Names a store for life; every file of it carries it, so that files of two stores cannot be mixed up.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct StoreUuid(pub [u8; 16]);
+
+/// Names a segment for life, whatever slot and file name it has.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct SegmentUuid(pub [u8; 16]);
+
+impl StoreUuid {
+    /// Its 64-bit form, the salt of manifest checksums.
+    #[must_use]
+    pub fn fold(self) -> u64 {
+        fold(self.0)
+    }
+}
+
+impl SegmentUuid {
+    /// A segment's UUID: a keyed hash of what no other segment of the store shares.
+    ///
+    /// A generation never hands out one sequence number twice and no two openings share a generation, so it is unique;
+    /// keyed by the store's secret, so no client can put bytes into a value that pass for a frame of the segment.
+    #[must_use]
+    pub fn derive(secret: &HashSecret, store: StoreUuid, generation: u32, sequence: u64) -> Self {
+        let mut input = [0; 29];
+        input[..16].copy_from_slice(&store.0);
+        input[16..20].copy_from_slice(&generation.to_le_bytes());
+        input[20..28].copy_from_slice(&sequence.to_le_bytes());
+        let mut uuid = [0; 16];
+        for (half, out) in uuid.chunks_exact_mut(8).enumerate() {
+            input[28] = half as u8;
+            out.copy_from_slice(&KeyHash::of(secret, &input).0.to_le_bytes());
+        }
+        Self(uuid)
+    }
+
+    /// Its 64-bit form, the salt of record and frame checksums: `segment_id` throughout this crate.
+    #[must_use]
+    pub fn fold(self) -> u64 {
+        fold(self.0)
+    }
+}
+
+fn fold(uuid: [u8; 16]) -> u64 {
+    let value = u128::from_le_bytes(uuid);
+    // The rotation keeps a UUID of two equal halves from folding to zero.
+    (value as u64) ^ ((value >> 64) as u64).rotate_left(32)
+}
+
+/// A place in the store's append stream: everything before it was synced. Ordered as the stream is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Watermark {
+    /// Sequence number of the segment; every segment of a lower one was synced whole.
+    pub sequence: u64,
+    /// Bytes of that segment that were synced, its header included.
+    pub offset: u32,
+}
+
+impl Watermark {
+    /// Nothing is known to be synced. Segment sequence numbers begin at 1.
+    pub const NONE: Self = Self { sequence: 0, offset: 0 };
+}
+
+impl core::fmt::Display for Watermark {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "segment {} byte {}", self.sequence, self.offset)
+    }
+}

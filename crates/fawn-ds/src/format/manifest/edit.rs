@@ -1,0 +1,182 @@
+//! Owns the edits of a manifest and their bytes: `tag u8, zero u8 ×3, body_bytes u32, body`.
+use crate::format::bytes::{array, u32_at, u64_at};
+use crate::format::{SegmentUuid, StoreUuid};
+use fawn_types::{HashSecret, KeyRange, RangeId, RingKey, Version};
+
+/// Length of an edit's header, bytes.
+pub(super) const EDIT_HEADER_BYTES: usize = 8;
+
+/// One change of what a store is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Edit {
+    /// What the store is for life; the first edit of every manifest. Tag 1.
+    Identity {
+        /// Its name for life.
+        store: StoreUuid,
+        /// Format of its segments.
+        format: u32,
+        /// Length of each of its segments, bytes.
+        segment_bytes: u32,
+        /// Secret of its key hashes.
+        secret: HashSecret,
+    },
+    /// The store was opened for writing, the n-th time. Tag 2.
+    Generation(u32),
+    /// A key range is kept here from now on. Tag 3.
+    AddRange {
+        /// Its number.
+        range: RangeId,
+        /// Its keys.
+        keys: KeyRange,
+    },
+    /// A key range is not kept here any more. Tag 4.
+    DropRange {
+        /// Its number.
+        range: RangeId,
+    },
+    /// A segment may hold data from now on. Tag 5.
+    AddSegment {
+        /// Its slot.
+        slot: u32,
+        /// Its name for life.
+        uuid: SegmentUuid,
+        /// Its place in the append stream.
+        sequence: u64,
+    },
+    /// A segment is complete and synced. Tag 6.
+    SealSegment {
+        /// Its slot.
+        slot: u32,
+        /// Where its last frame ends, bytes.
+        len: u32,
+    },
+    /// A segment is gone; its file may be unlinked once this is synced. Tag 7.
+    DropSegment {
+        /// Its slot.
+        slot: u32,
+        /// Its name for life.
+        uuid: SegmentUuid,
+    },
+    /// A range was emptied: its records up to this version are void. Tag 8.
+    ClearRange {
+        /// Its number.
+        range: RangeId,
+        /// The last version that is void.
+        version: Version,
+    },
+    /// Bytes that a higher layer keeps here, such as a replica's promises; none: forgotten. Tag 9.
+    Blob {
+        /// Their name.
+        key: u32,
+        /// The bytes.
+        bytes: Vec<u8>,
+    },
+}
+
+impl Edit {
+    const fn tag(&self) -> u8 {
+        match self {
+            Self::Identity { .. } => 1,
+            Self::Generation(_) => 2,
+            Self::AddRange { .. } => 3,
+            Self::DropRange { .. } => 4,
+            Self::AddSegment { .. } => 5,
+            Self::SealSegment { .. } => 6,
+            Self::DropSegment { .. } => 7,
+            Self::ClearRange { .. } => 8,
+            Self::Blob { .. } => 9,
+        }
+    }
+
+    /// Appends its bytes.
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.extend_from_slice(&[self.tag(), 0, 0, 0, 0, 0, 0, 0]);
+        match self {
+            Self::Identity { store, format, segment_bytes, secret } => {
+                out.extend_from_slice(&store.0);
+                out.extend_from_slice(&format.to_le_bytes());
+                out.extend_from_slice(&segment_bytes.to_le_bytes());
+                out.extend_from_slice(&secret.0);
+            }
+            Self::Generation(generation) => out.extend_from_slice(&generation.to_le_bytes()),
+            Self::AddRange { range, keys } => {
+                out.extend_from_slice(&range.0.to_le_bytes());
+                out.extend_from_slice(&keys.start.0);
+                // The ring's end has no ring key: it is the absence of one.
+                out.extend_from_slice(keys.end.as_ref().map_or(&[][..], |end| &end.0));
+            }
+            Self::DropRange { range } => out.extend_from_slice(&range.0.to_le_bytes()),
+            Self::AddSegment { slot, uuid, sequence } => {
+                out.extend_from_slice(&slot.to_le_bytes());
+                out.extend_from_slice(&uuid.0);
+                out.extend_from_slice(&sequence.to_le_bytes());
+            }
+            Self::SealSegment { slot, len } => {
+                out.extend_from_slice(&slot.to_le_bytes());
+                out.extend_from_slice(&len.to_le_bytes());
+            }
+            Self::DropSegment { slot, uuid } => {
+                out.extend_from_slice(&slot.to_le_bytes());
+                out.extend_from_slice(&uuid.0);
+            }
+            Self::ClearRange { range, version } => {
+                out.extend_from_slice(&range.0.to_le_bytes());
+                out.extend_from_slice(&version.as_u64().to_le_bytes());
+            }
+            Self::Blob { key, bytes } => {
+                assert!(bytes.len() <= BLOB_MAX, "a blob of {} B is past the limit of {BLOB_MAX}", bytes.len());
+                out.extend_from_slice(&key.to_le_bytes());
+                out.extend_from_slice(bytes);
+            }
+        }
+        let body_bytes = (out.len() - start - EDIT_HEADER_BYTES) as u32;
+        out[start + 4..start + 8].copy_from_slice(&body_bytes.to_le_bytes());
+    }
+
+    /// The edit at the start of `bytes` and how many bytes it takes; `None` where this format knows no such edit.
+    pub(super) fn decode(bytes: &[u8]) -> Option<(Self, usize)> {
+        let (header, rest) = bytes.split_at_checked(EDIT_HEADER_BYTES)?;
+        let body = rest.get(..u32_at(header, 4) as usize)?;
+        if header[1..4] != [0; 3] {
+            return None;
+        }
+        Some((Self::decode_body(header[0], body)?, EDIT_HEADER_BYTES + body.len()))
+    }
+
+    /// Each tag has its lengths, so that every access within an arm is in bounds.
+    fn decode_body(tag: u8, body: &[u8]) -> Option<Self> {
+        Some(match (tag, body.len()) {
+            (1, 40) => Self::Identity {
+                store: StoreUuid(array(body, 0)),
+                format: u32_at(body, 16),
+                segment_bytes: u32_at(body, 20),
+                secret: HashSecret(array(body, 24)),
+            },
+            (2, 4) => Self::Generation(u32_at(body, 0)),
+            (3, 24 | 44) => Self::AddRange {
+                range: RangeId(u32_at(body, 0)),
+                keys: KeyRange {
+                    start: RingKey(array(body, 4)),
+                    end: (body.len() == 44).then(|| RingKey(array(body, 24))),
+                },
+            },
+            (4, 4) => Self::DropRange { range: RangeId(u32_at(body, 0)) },
+            (5, 28) => Self::AddSegment {
+                slot: u32_at(body, 0),
+                uuid: SegmentUuid(array(body, 4)),
+                sequence: u64_at(body, 20),
+            },
+            (6, 8) => Self::SealSegment { slot: u32_at(body, 0), len: u32_at(body, 4) },
+            (7, 20) => Self::DropSegment { slot: u32_at(body, 0), uuid: SegmentUuid(array(body, 4)) },
+            (8, 12) => {
+                Self::ClearRange { range: RangeId(u32_at(body, 0)), version: Version::from_u64(u64_at(body, 4)) }
+            }
+            (9, 4..=BLOB_BODY_MAX) => Self::Blob { key: u32_at(body, 0), bytes: body[4..].to_vec() },
+            _ => return None,
+        })
+    }
+}
+
+const BLOB_MAX: usize = super::BLOB_BYTES_MAX;
+const BLOB_BODY_MAX: usize = 4 + BLOB_MAX;

@@ -1,0 +1,75 @@
+//! Owns the writing of manifests: the file's header, one commit, and a whole rewritten file.
+use super::{
+    CHECKSUM_AT, COMMIT_EDIT_BYTES_MAX, COMMIT_HEADER_BYTES, COMMIT_MAGIC, Edit, HEADER_BYTES, MAGIC, ManifestHeader,
+    ManifestState,
+};
+use crate::format::bytes::put;
+use crate::format::{FORMAT_VERSION, UNIT_BYTES, round_up_unit};
+use fawn_types::checksum::checksum64;
+
+/// The header of a manifest file.
+#[must_use]
+pub fn encode_header(header: &ManifestHeader) -> [u8; HEADER_BYTES] {
+    let mut out = [0; HEADER_BYTES];
+    put(&mut out, 0, &MAGIC);
+    put(&mut out, 8, &FORMAT_VERSION.to_le_bytes());
+    put(&mut out, 16, &header.store.0);
+    put(&mut out, 32, &header.rewrite.to_le_bytes());
+    let checksum = checksum64(&out[..CHECKSUM_AT]);
+    put(&mut out, CHECKSUM_AT, &checksum.to_le_bytes());
+    out
+}
+
+/// Appends one commit of `edits` to `out`. It goes to byte `offset` of the file, where the commit before it ends;
+/// `synced` bytes of the file are synced by now.
+///
+/// # Panics
+/// When there is no edit, too many of them, or the places contradict each other: a caller's error.
+pub fn encode_commit(header: &ManifestHeader, edits: &[Edit], offset: u64, synced: u64, out: &mut Vec<u8>) {
+    assert!(!edits.is_empty(), "a commit changes something");
+    assert!(offset >= HEADER_BYTES as u64 && offset.is_multiple_of(UNIT_BYTES as u64), "commits lie on units");
+    assert!(synced <= offset, "a commit is not synced before it is written");
+    let start = out.len();
+    out.resize(start + COMMIT_HEADER_BYTES, 0);
+    edits.iter().for_each(|edit| edit.encode(out));
+    let edit_bytes = out.len() - start - COMMIT_HEADER_BYTES;
+    // One edit may pass the bound by its own header; what matters is that a reader's buffers stay bounded.
+    assert!(edit_bytes <= 2 * COMMIT_EDIT_BYTES_MAX, "{edit_bytes} B of edits are too many for one commit");
+    let commit = &mut out[start..];
+    put(commit, 0, &COMMIT_MAGIC);
+    put(commit, 4, &(edit_bytes as u32).to_le_bytes());
+    put(commit, 16, &offset.to_le_bytes());
+    put(commit, 24, &synced.to_le_bytes());
+    let checksum = checksum64(&commit[16..]) ^ header.salt(header.store.fold());
+    put(commit, 8, &checksum.to_le_bytes());
+    out.resize(start + round_up_unit(COMMIT_HEADER_BYTES + edit_bytes), 0);
+}
+
+/// A whole manifest file that says what `state` says: the `rewrite`-th. To be written to a new file, synced, renamed
+/// over the old one, and the directory synced.
+///
+/// # Panics
+/// When the state has no identity: a caller's error.
+#[must_use]
+pub fn encode_snapshot(state: &ManifestState, rewrite: u64) -> Vec<u8> {
+    let Some(identity) = state.identity else { unreachable!("a store has an identity before it has a manifest") };
+    let header = ManifestHeader { store: identity.store, rewrite };
+    let mut out = encode_header(&header).to_vec();
+    let (mut batch, mut batch_bytes) = (Vec::new(), 0);
+    let mut scratch = Vec::new();
+    for edit in state.snapshot() {
+        scratch.clear();
+        edit.encode(&mut scratch);
+        if batch_bytes + scratch.len() > COMMIT_EDIT_BYTES_MAX {
+            let offset = out.len() as u64;
+            encode_commit(&header, &batch, offset, 0, &mut out);
+            batch.clear();
+            batch_bytes = 0;
+        }
+        batch_bytes += scratch.len();
+        batch.push(edit);
+    }
+    let offset = out.len() as u64;
+    encode_commit(&header, &batch, offset, 0, &mut out);
+    out
+}

@@ -1,0 +1,227 @@
+//! Owns what a manifest's edits add up to, and refuses edits that contradict it: a contradiction is corruption.
+use super::Edit;
+use crate::format::{FORMAT_VERSION, FRAMES_OFFSET, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SegmentUuid, StoreUuid};
+use fawn_types::{HashSecret, KeyRange, RangeId, Version};
+use std::collections::BTreeMap;
+
+/// A key range that the store keeps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RangeEntry {
+    /// Its keys.
+    pub keys: KeyRange,
+    /// Its records up to this version are void.
+    pub cleared: Version,
+}
+
+/// A segment that the store lists.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SegmentEntry {
+    /// Its name for life.
+    pub uuid: SegmentUuid,
+    /// Its place in the append stream.
+    pub sequence: u64,
+    /// Where its last frame ends, bytes, once that is known and synced.
+    pub sealed_len: Option<u32>,
+}
+
+/// An edit that does not fit what came before it.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("manifest edit {edit:?}: {why}; the manifest is damaged: restore it from a copy")]
+pub struct ApplyError {
+    /// The edit.
+    pub edit: Edit,
+    /// What was expected instead.
+    pub why: &'static str,
+}
+
+/// What a store is, by its manifest.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ManifestState {
+    /// Name, format, length of segments, secret; `None` before the first edit.
+    pub identity: Option<Identity>,
+    /// How often it was opened for writing.
+    pub generation: u32,
+    /// Key ranges.
+    pub ranges: BTreeMap<RangeId, RangeEntry>,
+    /// Segments by slot.
+    pub segments: BTreeMap<u32, SegmentEntry>,
+    /// The highest sequence number that a segment ever had.
+    pub last_sequence: u64,
+    /// Bytes kept for higher layers.
+    pub blobs: BTreeMap<u32, Vec<u8>>,
+}
+
+/// What a store is for life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Identity {
+    /// Its name.
+    pub store: StoreUuid,
+    /// Format of its segments.
+    pub format: u32,
+    /// Length of each of its segments, bytes.
+    pub segment_bytes: u32,
+    /// Secret of its key hashes.
+    pub secret: HashSecret,
+}
+
+impl ManifestState {
+    /// Applies `edit`, or says why it cannot follow what is there; then nothing has changed.
+    ///
+    /// # Errors
+    /// When the edit contradicts the state.
+    pub fn apply(&mut self, edit: &Edit) -> Result<(), ApplyError> {
+        let verdict = match edit {
+            Edit::Identity { .. } => self.identify(edit),
+            _ if self.identity.is_none() => Err("the first edit must be the identity"),
+            Edit::Generation(generation) => self.begin_generation(*generation),
+            Edit::AddRange { .. } | Edit::DropRange { .. } | Edit::ClearRange { .. } => self.change_range(edit),
+            Edit::AddSegment { slot, uuid, sequence } => self.add_segment(*slot, *uuid, *sequence),
+            Edit::SealSegment { slot, len } => self.seal_segment(*slot, *len),
+            Edit::DropSegment { slot, uuid } => self.drop_segment(*slot, *uuid),
+            Edit::Blob { key, bytes } => {
+                if bytes.is_empty() {
+                    self.blobs.remove(key);
+                } else {
+                    self.blobs.insert(*key, bytes.clone());
+                }
+                Ok(())
+            }
+        };
+        verdict.map_err(|why| ApplyError { edit: edit.clone(), why })
+    }
+
+    fn identify(&mut self, edit: &Edit) -> Result<(), &'static str> {
+        let Edit::Identity { store, format, segment_bytes, secret } = *edit else { return Err("an identity") };
+        if self.identity.is_some() {
+            return Err("a store has one identity");
+        }
+        if !(1..=FORMAT_VERSION).contains(&format) {
+            return Err("the segments' format is not one that this fawn reads");
+        }
+        if !segment_bytes.is_power_of_two() || !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&segment_bytes) {
+            return Err("the segments' length must be a power of two within the limits");
+        }
+        self.identity = Some(Identity { store, format, segment_bytes, secret });
+        Ok(())
+    }
+
+    fn begin_generation(&mut self, generation: u32) -> Result<(), &'static str> {
+        if generation <= self.generation {
+            return Err("generations only grow");
+        }
+        self.generation = generation;
+        Ok(())
+    }
+
+    fn change_range(&mut self, edit: &Edit) -> Result<(), &'static str> {
+        match *edit {
+            Edit::AddRange { range, keys } => {
+                let is_piece =
+                    keys.start.is_boundary() && keys.end.is_none_or(|end| end.is_boundary() && end > keys.start);
+                if !is_piece {
+                    return Err("a range goes from one boundary to a higher one");
+                }
+                if self.ranges.contains_key(&range) {
+                    return Err("this range is listed already");
+                }
+                self.ranges.insert(range, RangeEntry { keys, cleared: Version::ZERO });
+            }
+            Edit::DropRange { range } => {
+                self.ranges.remove(&range).ok_or("this range is not listed")?;
+            }
+            Edit::ClearRange { range, version } => {
+                let entry = self.ranges.get_mut(&range).ok_or("this range is not listed")?;
+                // Clearing again through an older version is harmless and says nothing new.
+                entry.cleared = entry.cleared.max(version);
+            }
+            _ => return Err("an edit of a range"),
+        }
+        Ok(())
+    }
+
+    fn add_segment(&mut self, slot: u32, uuid: SegmentUuid, sequence: u64) -> Result<(), &'static str> {
+        if self.segments.contains_key(&slot) {
+            return Err("this slot is taken");
+        }
+        if sequence <= self.last_sequence {
+            return Err("segment sequence numbers only grow");
+        }
+        let slots = self.identity.map_or(0, |identity| slots_max(identity.segment_bytes));
+        if u64::from(slot) >= slots {
+            return Err("this slot is past what a pointer can name");
+        }
+        self.last_sequence = sequence;
+        self.segments.insert(slot, SegmentEntry { uuid, sequence, sealed_len: None });
+        Ok(())
+    }
+
+    fn seal_segment(&mut self, slot: u32, len: u32) -> Result<(), &'static str> {
+        let segment_bytes = self.identity.map_or(0, |identity| identity.segment_bytes);
+        let entry = self.segments.get_mut(&slot).ok_or("this slot is not taken")?;
+        if entry.sealed_len.is_some() {
+            return Err("this segment is sealed already");
+        }
+        if len < FRAMES_OFFSET || len > segment_bytes {
+            return Err("a sealed length lies between the header's end and the segment's");
+        }
+        entry.sealed_len = Some(len);
+        Ok(())
+    }
+
+    fn drop_segment(&mut self, slot: u32, uuid: SegmentUuid) -> Result<(), &'static str> {
+        match self.segments.get(&slot) {
+            Some(entry) if entry.uuid == uuid => {
+                self.segments.remove(&slot);
+                Ok(())
+            }
+            Some(_) => Err("another segment is in this slot"),
+            None => Err("this slot is not taken"),
+        }
+    }
+
+    /// The edits that rebuild this state, identity first; empty before there is one.
+    #[must_use]
+    pub fn snapshot(&self) -> Vec<Edit> {
+        let Some(identity) = self.identity else { return Vec::new() };
+        let Identity { store, format, segment_bytes, secret } = identity;
+        let mut edits = vec![Edit::Identity { store, format, segment_bytes, secret }];
+        if self.generation > 0 {
+            edits.push(Edit::Generation(self.generation));
+        }
+        for (&range, entry) in &self.ranges {
+            edits.push(Edit::AddRange { range, keys: entry.keys });
+            if entry.cleared > Version::ZERO {
+                edits.push(Edit::ClearRange { range, version: entry.cleared });
+            }
+        }
+        edits.extend(self.snapshot_segments());
+        edits.extend(self.blobs.iter().map(|(&key, bytes)| Edit::Blob { key, bytes: bytes.clone() }));
+        edits
+    }
+
+    /// In order of their sequence numbers, which only grow from edit to edit.
+    fn snapshot_segments(&self) -> Vec<Edit> {
+        let mut segments: Vec<_> = self.segments.iter().collect();
+        segments.sort_by_key(|(_, entry)| entry.sequence);
+        let mut edits = Vec::new();
+        let mut last = 0;
+        for (&slot, &SegmentEntry { uuid, sequence, sealed_len }) in segments {
+            edits.push(Edit::AddSegment { slot, uuid, sequence });
+            edits.extend(sealed_len.map(|len| Edit::SealSegment { slot, len }));
+            last = sequence;
+        }
+        if let Some(slot) = (0..).find(|slot| !self.segments.contains_key(slot)).filter(|_| last < self.last_sequence) {
+            // The highest number belonged to a segment that is gone: listed and dropped again, so that it stays used.
+            let uuid = SegmentUuid::default();
+            edits.push(Edit::AddSegment { slot, uuid, sequence: self.last_sequence });
+            edits.push(Edit::DropSegment { slot, uuid });
+        }
+        edits
+    }
+}
+
+/// How many segments of `segment_bytes` a 32-bit pointer in units of 16 B can name.
+#[must_use]
+pub const fn slots_max(segment_bytes: u32) -> u64 {
+    (1 << 32) * crate::format::UNIT_BYTES as u64 / segment_bytes as u64
+}

@@ -1,0 +1,195 @@
+//! Owns the reading of records: bounds first, then the checksum, then the meaning of the fields.
+use super::encode::extensions_len;
+use super::{Envelope, HEADER_BYTES, Place, RecordKind, RecordRef, extension};
+use crate::format::bytes::{is_zero, u16_at, u32_at, u64_at};
+use crate::format::round_up_unit;
+use fawn_types::checksum::{checksum32, salt};
+use fawn_types::{ClientTag, RangeId, Version};
+
+/// A record as it lies in a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stored<'a> {
+    /// Its content.
+    pub record: RecordRef<'a>,
+    /// Its range, and whether its batch goes on.
+    pub envelope: Envelope,
+    /// Bytes up to the next record.
+    pub encoded_len: usize,
+}
+
+/// Why bytes are not the record that was written at this place. Never a reason to answer "absent".
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RecordError {
+    /// The record goes on past the bytes given.
+    #[error("record at byte {offset}: {found} bytes where {expected} were expected")]
+    Truncated {
+        /// Of the record in its segment.
+        offset: u32,
+        /// Bytes the record takes, or a part of it that tells.
+        expected: usize,
+        /// Bytes given.
+        found: usize,
+    },
+    /// The bytes are not those that were written here.
+    #[error("record at byte {offset}: checksum {found:08x}, expected {expected:08x}; damaged or misplaced bytes")]
+    Checksum {
+        /// Of the record in its segment.
+        offset: u32,
+        /// Computed from the bytes and their place.
+        expected: u32,
+        /// Stored with them.
+        found: u32,
+    },
+    /// The checksum holds, a field does not.
+    #[error("record at byte {offset}: {field} is {found:#x}, which this format does not know")]
+    Field {
+        /// Of the record in its segment.
+        offset: u32,
+        /// Which field.
+        field: &'static str,
+        /// What it is.
+        found: u64,
+    },
+}
+
+impl RecordError {
+    /// Whether more bytes could make it a record: a plan's second read, not damage.
+    #[must_use]
+    pub const fn is_truncated(&self) -> bool {
+        matches!(self, Self::Truncated { .. })
+    }
+}
+
+/// Where the parts of a record lie; trusts nothing but that all of it is within the bytes.
+struct Parts {
+    bits: u8,
+    result_len: usize,
+    key_len: usize,
+    value_len: usize,
+}
+
+impl Parts {
+    /// Reads the lengths; the only field beyond the header that it needs is the result's length.
+    fn read(bytes: &[u8], offset: u32) -> Result<Self, RecordError> {
+        let found = bytes.len();
+        if found < HEADER_BYTES {
+            return Err(RecordError::Truncated { offset, expected: HEADER_BYTES, found });
+        }
+        let bits = bytes[10];
+        let mut parts = Self {
+            bits,
+            result_len: 0,
+            key_len: usize::from(u16_at(bytes, 8)),
+            value_len: (u32_at(bytes, 4) & 0x00FF_FFFF) as usize,
+        };
+        if bits & extension::RESULT != 0 {
+            let end = HEADER_BYTES + extensions_len(bits);
+            if found < end {
+                return Err(RecordError::Truncated { offset, expected: parts.encoded_len(), found });
+            }
+            parts.result_len = usize::from(u16_at(bytes, end - 2));
+        }
+        Ok(parts)
+    }
+
+    /// Cannot overflow: 24 + 30 + 2 × 2¹⁶ + 2²⁴.
+    fn len(&self) -> usize {
+        HEADER_BYTES + extensions_len(self.bits) + self.result_len + self.key_len + self.value_len
+    }
+
+    fn encoded_len(&self) -> usize {
+        round_up_unit(self.len())
+    }
+}
+
+/// Bytes that the record beginning with `bytes` takes: how far a plan must read. [`super::PEEK_BYTES`] always suffice.
+///
+/// Nothing is verified: a damaged header gives some length up to [`super::RECORD_BYTES_LIMIT`], and [`decode`] refuses
+/// what is read by it.
+///
+/// # Errors
+/// [`RecordError::Truncated`] when `bytes` do not tell.
+pub fn peek_len(bytes: &[u8]) -> Result<usize, RecordError> {
+    Parts::read(bytes, 0).map(|parts| parts.encoded_len())
+}
+
+/// The record at the start of `bytes`, verified.
+///
+/// # Errors
+/// [`RecordError::Truncated`] when it goes on past `bytes`; otherwise the bytes are not what was written there.
+pub fn decode(bytes: &[u8], place: Place) -> Result<Stored<'_>, RecordError> {
+    let offset = place.offset;
+    let parts = Parts::read(bytes, offset)?;
+    let (expected, found) = (parts.encoded_len(), bytes.len());
+    if found < expected {
+        return Err(RecordError::Truncated { offset, expected, found });
+    }
+    let expected = checksum32(&bytes[4..parts.len()], salt(place.segment_id, u64::from(offset)));
+    let found = u32_at(bytes, 0);
+    if expected != found {
+        return Err(RecordError::Checksum { offset, expected, found });
+    }
+    fields(bytes, &parts, offset)
+}
+
+/// As [`decode`] for bytes that it accepted before: skips the checksum, still never panics.
+///
+/// # Errors
+/// As [`decode`], but for the checksum.
+pub fn decode_verified(bytes: &[u8], offset: u32) -> Result<Stored<'_>, RecordError> {
+    let parts = Parts::read(bytes, offset)?;
+    let (expected, found) = (parts.encoded_len(), bytes.len());
+    if found < expected {
+        return Err(RecordError::Truncated { offset, expected, found });
+    }
+    fields(bytes, &parts, offset)
+}
+
+/// The fields of a record that lies wholly within `bytes`. Refuses what the encoder cannot have written.
+fn fields<'a>(bytes: &'a [u8], parts: &Parts, offset: u32) -> Result<Stored<'a>, RecordError> {
+    let refuse = |field, found| Err(RecordError::Field { offset, field, found });
+    let Some(kind) = RecordKind::from_u8(bytes[7]) else { return refuse("kind", u64::from(bytes[7])) };
+    if parts.bits & !extension::ALL != 0 {
+        return refuse("extensions", u64::from(parts.bits));
+    }
+    if bytes[11] != 0 {
+        return refuse("reserved byte", u64::from(bytes[11]));
+    }
+    let len = parts.len();
+    if !is_zero(&bytes[len..parts.encoded_len()]) {
+        return refuse("padding", u64::from(bytes[len]));
+    }
+    let value_at = len - parts.value_len;
+    let key_at = value_at - parts.key_len;
+    let mut record = RecordRef::bare(kind, Version::from_u64(u64_at(bytes, 16)), &bytes[key_at..value_at]);
+    record.value = &bytes[value_at..len];
+    record.result = &bytes[key_at - parts.result_len..key_at];
+    if !read_extensions(bytes, parts.bits, &mut record) {
+        return refuse("an extension's content", 0);
+    }
+    if !record.is_well_formed() {
+        return refuse("key or value length for this kind", kind as u64);
+    }
+    let envelope = Envelope { range: RangeId(u32_at(bytes, 12)), continues: parts.bits & extension::CONTINUES != 0 };
+    Ok(Stored { record, envelope, encoded_len: parts.encoded_len() })
+}
+
+/// Whether each extension that is there says something: an empty one would give a record two encodings.
+fn read_extensions(bytes: &[u8], bits: u8, record: &mut RecordRef<'_>) -> bool {
+    let mut at = HEADER_BYTES;
+    if bits & extension::EXPIRY != 0 {
+        record.expires_at_ms = u64_at(bytes, at);
+        at += 8;
+    }
+    if bits & extension::FLAGS != 0 {
+        record.flags = u32_at(bytes, at);
+        at += 4;
+    }
+    if bits & extension::TAG != 0 {
+        record.tag = ClientTag { session: u64_at(bytes, at), seq: u64_at(bytes, at + 8) };
+    }
+    (bits & extension::EXPIRY == 0 || record.expires_at_ms != 0)
+        && (bits & extension::FLAGS == 0 || record.flags != 0)
+        && (bits & extension::TAG == 0 || record.tag != ClientTag::NONE)
+        && (bits & extension::RESULT == 0 || !record.result.is_empty())
+}

@@ -1,0 +1,149 @@
+//! Owns the record: a key's write, a result, or a mark on a range, self-checking and bound to its place in a segment.
+//!
+//! ```text
+//! 0 checksum u32 | 4 value_len u24, kind u8 | 8 key_len u16 | 10 extensions u8 | 11 zero u8 | 12 range u32
+//! 16 version u64 | 24 [expiry u64] [flags u32] [tag u64 u64] [result_len u16, result] | key | value | zeros to 16 B
+//! ```
+mod decode;
+mod encode;
+
+pub use decode::{RecordError, Stored, decode, decode_verified, peek_len};
+pub use encode::{encode_into, encoded_len};
+
+use crate::format::round_up_unit;
+use fawn_types::{ClientTag, RangeId, Version};
+
+/// Length of the fixed part, bytes.
+pub const HEADER_BYTES: usize = 24;
+/// Bytes that always suffice for [`peek_len`].
+pub const PEEK_BYTES: usize = HEADER_BYTES + 8 + 4 + 16 + 2;
+/// Longest value the format can hold, bytes: 24 bits. What a store accepts is its own, lower limit.
+pub const VALUE_BYTES_LIMIT: usize = (1 << 24) - 1;
+/// Longest key and longest result the format can hold, bytes.
+pub const KEY_BYTES_LIMIT: usize = u16::MAX as usize;
+/// Longest record, bytes.
+pub const RECORD_BYTES_LIMIT: usize = round_up_unit(PEEK_BYTES + 2 * KEY_BYTES_LIMIT + VALUE_BYTES_LIMIT);
+
+const _: () = assert!(fawn_types::limits::KEY_BYTES_MAX <= KEY_BYTES_LIMIT);
+const _: () = assert!(fawn_types::limits::VALUE_BYTES_MAX <= VALUE_BYTES_LIMIT);
+
+/// Bits of the byte at 10; extensions follow the header in bit order.
+pub(crate) mod extension {
+    /// Expiry, u64 ms.
+    pub(crate) const EXPIRY: u8 = 1;
+    /// Client flags, u32.
+    pub(crate) const FLAGS: u8 = 1 << 1;
+    /// Client tag, two u64.
+    pub(crate) const TAG: u8 = 1 << 2;
+    /// Result, u16 length and bytes.
+    pub(crate) const RESULT: u8 = 1 << 3;
+    /// No bytes: the next record belongs to the same batch.
+    pub(crate) const CONTINUES: u8 = 1 << 4;
+    /// All that this format knows.
+    pub(crate) const ALL: u8 = EXPIRY | FLAGS | TAG | RESULT | CONTINUES;
+}
+
+/// What a record says.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+pub enum RecordKind {
+    /// The key holds the value.
+    Put = 1,
+    /// The key is gone.
+    Tombstone = 2,
+    /// Nothing changes: the result of an operation, kept so that its retry hears the same.
+    Result = 3,
+    /// The range was emptied: its records up to this version are void.
+    Clear = 4,
+    /// The range was committed through this version.
+    CommitMark = 5,
+    /// Records of the range above this version that were written before this one are void.
+    Rollback = 6,
+}
+
+impl RecordKind {
+    /// From its number on flash.
+    #[must_use]
+    pub const fn from_u8(kind: u8) -> Option<Self> {
+        match kind {
+            1 => Some(Self::Put),
+            2 => Some(Self::Tombstone),
+            3 => Some(Self::Result),
+            4 => Some(Self::Clear),
+            5 => Some(Self::CommitMark),
+            6 => Some(Self::Rollback),
+            _ => None,
+        }
+    }
+
+    /// Whether it says something about its key.
+    #[must_use]
+    pub const fn is_of_key(self) -> bool {
+        matches!(self, Self::Put | Self::Tombstone)
+    }
+}
+
+/// A record's content, borrowed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RecordRef<'a> {
+    /// What it says.
+    pub kind: RecordKind,
+    /// Where it stands in its range's history.
+    pub version: Version,
+    /// The key; empty for marks.
+    pub key: &'a [u8],
+    /// The value; only a put has one.
+    pub value: &'a [u8],
+    /// Client flags; 0: none stored.
+    pub flags: u32,
+    /// When the value ceases to exist, ms since the Unix epoch; 0: never, none stored.
+    pub expires_at_ms: u64,
+    /// The operation that wrote it; all zero: none stored.
+    pub tag: ClientTag,
+    /// What the client heard; empty: none stored.
+    pub result: &'a [u8],
+}
+
+impl<'a> RecordRef<'a> {
+    /// A record of `kind` about `key` with nothing else: a tombstone, or a mark with an empty key.
+    #[must_use]
+    pub const fn bare(kind: RecordKind, version: Version, key: &'a [u8]) -> Self {
+        Self { kind, version, key, value: &[], flags: 0, expires_at_ms: 0, tag: ClientTag::NONE, result: &[] }
+    }
+
+    /// A plain put.
+    #[must_use]
+    pub const fn put(version: Version, key: &'a [u8], value: &'a [u8]) -> Self {
+        let mut record = Self::bare(RecordKind::Put, version, key);
+        record.value = value;
+        record
+    }
+
+    /// Whether lengths and kind agree with the format; what an encoder asserts and a decoder checks.
+    #[must_use]
+    pub(crate) fn is_well_formed(&self) -> bool {
+        let fits = self.key.len() <= KEY_BYTES_LIMIT
+            && self.value.len() <= VALUE_BYTES_LIMIT
+            && self.result.len() <= KEY_BYTES_LIMIT;
+        let is_mark = matches!(self.kind, RecordKind::Clear | RecordKind::CommitMark | RecordKind::Rollback);
+        fits && (self.kind == RecordKind::Put || self.value.is_empty()) && (!is_mark || self.key.is_empty())
+    }
+}
+
+/// What a record carries beside its content.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Envelope {
+    /// The range whose history it belongs to.
+    pub range: RangeId,
+    /// Whether the next record of the same frame belongs to the same atomic batch.
+    pub continues: bool,
+}
+
+/// Where a record lies: the salt of its checksum.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// The segment's UUID, folded.
+    pub segment_id: u64,
+    /// Of the record's first byte, from the start of the segment.
+    pub offset: u32,
+}

@@ -1,0 +1,57 @@
+//! Owns the segment header: the first block of every segment file, written and synced before the segment is listed.
+//!
+//! ```text
+//! 0 magic "FAWN-SEG" | 8 format u32 | 12 slot u32 | 16 segment uuid | 32 store uuid | 48 sequence u64
+//! 56 segment_bytes u32 | 60 zeros | 504 checksum u64 | 512 zeros to 4096
+//! ```
+//! All of it that is not zero lies in one sector, so it is there whole or not at all. Magic, format and checksum keep
+//! their places in every later format, so that an old fawn can tell "newer" from "damaged".
+mod decode;
+mod encode;
+
+pub(in crate::format) use decode::check_frozen;
+pub use decode::decode;
+pub use encode::encode;
+
+use super::{FRAMES_OFFSET, SegmentUuid, StoreUuid};
+
+/// Length of the header, bytes; frames start after it.
+pub const HEADER_BYTES: usize = FRAMES_OFFSET as usize;
+/// First bytes of every segment file.
+pub const MAGIC: [u8; 8] = *b"FAWN-SEG";
+
+const CHECKSUM_AT: usize = 504;
+
+const _: () = assert!(CHECKSUM_AT + 8 == fawn_flash::buffer::SECTOR_BYTES);
+
+/// Which segment a file is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SegmentHeader {
+    /// Its name for life.
+    pub uuid: SegmentUuid,
+    /// The store it belongs to.
+    pub store: StoreUuid,
+    /// High bits of the pointers into it; reused once the segment is dropped.
+    pub slot: u32,
+    /// Its place in the append stream, from 1; grows, never reused.
+    pub sequence: u64,
+    /// Its full length, bytes: a power of two.
+    pub segment_bytes: u32,
+}
+
+/// The file of the segment `uuid` in `slot`.
+///
+/// The UUID's part keeps the file of a slot's new segment apart from the old one's, whose unlinking may not be durable.
+#[must_use]
+pub fn file_name(slot: u32, uuid: SegmentUuid) -> String {
+    format!("segment-{slot:06}-{:016x}.fawn", uuid.fold())
+}
+
+/// Whether a name is one that [`file_name`] gives: an unlisted one is an orphan of a crash and may be removed.
+#[must_use]
+pub fn is_file_name(name: &str) -> bool {
+    let Some(rest) = name.strip_prefix("segment-").and_then(|rest| rest.strip_suffix(".fawn")) else { return false };
+    let Some((slot, id)) = rest.split_once('-') else { return false };
+    let is_slot = slot.len() >= 6 && slot.bytes().all(|byte| byte.is_ascii_digit());
+    is_slot && id.len() == 16 && id.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
