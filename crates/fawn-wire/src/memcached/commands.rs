@@ -14,6 +14,9 @@ const BAD_DELTA: &[u8] = b"CLIENT_ERROR invalid numeric delta argument\r\n";
 const BAD_EXPTIME: &[u8] = b"CLIENT_ERROR invalid exptime argument\r\n";
 const BAD_DELETE: &[u8] = b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n";
 
+/// What `stats` can be asked for by name.
+const STATS: [&[u8]; 6] = [b"conns", b"items", b"reset", b"settings", b"sizes", b"slabs"];
+
 /// Whether the line ends as it may: in nothing, or in `noreply`. `None`: there is more.
 #[inline]
 fn noreply(mut words: Words<'_>) -> Option<bool> {
@@ -152,7 +155,7 @@ fn store<'a>(state: &mut MemcachedState, line: &Line<'a>, storage: Storage) -> D
     }
     // Without a length there is no telling where the next command begins; memcached too goes on after the line.
     let Some(value_bytes) = parse_u64(bytes).filter(|bytes| *bytes <= u64::from(u32::MAX)) else {
-        return refuse(BAD_CHUNK, line);
+        return refuse(BAD_FORMAT, line);
     };
     let header = header(key, flags, exptime, words, storage, version, line);
     let Some(Header { key, flags, expiry, condition, silent }) = header else {
@@ -162,12 +165,11 @@ fn store<'a>(state: &mut MemcachedState, line: &Line<'a>, storage: Storage) -> D
         let message = if silent { &b""[..] } else { TOO_LARGE };
         return state.refuse_block(message, line, value_bytes + 2);
     }
-    let (start, end) = (line.consumed, line.consumed + value_bytes as usize);
-    let consumed = end + 2;
+    let (start, consumed) = (line.consumed, line.consumed + value_bytes as usize + 2);
     let value = match line.input.get(start..consumed) {
         None => return Decoded::Incomplete { need_bytes: consumed },
         Some([value @ .., b'\r', b'\n']) => value,
-        Some(_) => return bad_chunk(line, end, silent),
+        Some(_) => return bad_chunk(consumed, silent),
     };
     let update = match storage {
         Storage::Set(_) | Storage::Cas => Update::Set { value, flags, expiry, condition, return_previous: false },
@@ -198,14 +200,11 @@ fn header<'a>(
     is_key(key).then_some(Header { key, flags, expiry, condition, silent })
 }
 
-/// The block does not end where the line said. What was sent of it up to there is dropped, and the rest of its line.
+/// The block does not end where the line said. Whatever lies in its place is dropped, no more and no less, as
+/// memcached does: where the next command begins must not depend on how the bytes arrived.
 #[cold]
-fn bad_chunk<'a>(line: &Line<'a>, end: usize, silent: bool) -> Decoded<'a> {
-    let message = if silent { &b""[..] } else { BAD_CHUNK };
-    let rest = &line.input[end..];
-    // The block's own line end may lie before, at or after the length given: go on behind the next one.
-    let consumed = memchr::memchr(b'\n', rest).map_or(line.input.len(), |at| end + at + 1);
-    Decoded::refuse(message, consumed)
+fn bad_chunk<'a>(consumed: usize, silent: bool) -> Decoded<'a> {
+    Decoded::refuse(if silent { &b""[..] } else { BAD_CHUNK }, consumed)
 }
 
 pub(crate) fn delete<'a>(_: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a> {
@@ -269,7 +268,7 @@ pub(crate) fn flush_all<'a>(_: &mut MemcachedState, line: &Line<'a>) -> Decoded<
             words.next();
             match expiry(word, line.now) {
                 Some(delay) => delay,
-                None => return refuse(BAD_FORMAT, line),
+                None => return refuse(BAD_EXPTIME, line),
             }
         }
     };
@@ -307,6 +306,11 @@ fn bare<'a>(line: &Line<'a>, connection: Connection<'a>) -> Decoded<'a> {
 }
 
 pub(crate) fn stats<'a>(_: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a> {
-    let mut words = line.words;
-    found(Command::Server(Server::Stats { argument: words.next() }), line)
+    match (line.words.rest(), line.words.clone().next()) {
+        (b"", _) => found(Command::Server(Server::Stats { argument: None }), line),
+        (rest, Some(word)) if rest == word && STATS.contains(&word) => {
+            found(Command::Server(Server::Stats { argument: Some(word) }), line)
+        }
+        _ => refuse(ERROR, line),
+    }
 }

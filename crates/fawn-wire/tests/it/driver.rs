@@ -1,0 +1,114 @@
+//! Owns the least server there can be: decodes all it is given and answers from a fixed script of replies.
+use fawn_types::{EntryRef, Reply, Request, TimeMs, Update, Version};
+use fawn_wire::{
+    After, ClientIdentity, Codec, Command, Decoded, Keyspace, Limits, Protocol, encode_done, encode_reply,
+};
+use std::fmt::Write;
+
+pub(crate) const NOW: TimeMs = TimeMs(1_700_000_000_000);
+
+/// What a connection did with its bytes.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Trace {
+    /// Requests and refusals, a line each.
+    pub(crate) log: String,
+    pub(crate) out: Vec<u8>,
+    pub(crate) closed: bool,
+}
+
+/// Feeds `pieces` one after the other, as reads would bring them. The key `k` holds `value`; other keys are absent.
+pub(crate) fn feed<'p>(protocol: Protocol, limits: Limits, pieces: impl IntoIterator<Item = &'p [u8]>) -> Trace {
+    let (mut codec, mut identity) = (Codec::new(protocol, limits), ClientIdentity { id: 5, ..Default::default() });
+    let (mut buffer, mut trace, mut need) = (Vec::new(), Trace::default(), 0);
+    for piece in pieces {
+        buffer.extend_from_slice(piece);
+        // The hint is a promise: below it there is nothing to find.
+        while !trace.closed && buffer.len() >= need {
+            need = 0;
+            let consumed = match codec.decode(&buffer, NOW) {
+                Decoded::Incomplete { need_bytes } => {
+                    assert!(need_bytes > buffer.len());
+                    need = need_bytes;
+                    break;
+                }
+                decoded => step(decoded, &mut codec, &mut identity, &mut trace),
+            };
+            assert!(consumed > 0);
+            buffer.drain(..consumed);
+        }
+    }
+    trace
+}
+
+/// All at once.
+pub(crate) fn run(protocol: Protocol, input: &[u8]) -> Trace {
+    feed(protocol, Limits::default(), [input])
+}
+
+fn step(decoded: Decoded<'_>, codec: &mut Codec, identity: &mut ClientIdentity, trace: &mut Trace) -> usize {
+    match decoded {
+        Decoded::Incomplete { .. } => panic!("the caller's"),
+        Decoded::Skip { consumed } => consumed,
+        Decoded::Error { message, consumed, fatal } => {
+            writeln!(trace.log, "refused {}", message.escape_ascii()).unwrap();
+            trace.out.extend_from_slice(&message);
+            trace.closed = fatal;
+            consumed
+        }
+        Decoded::Rewritten { bytes, consumed } => {
+            let inner = codec.decode(&bytes, NOW);
+            assert_eq!(step(inner, codec, identity, trace), bytes.len());
+            consumed
+        }
+        Decoded::Command { command, consumed } => {
+            writeln!(trace.log, "{command:?}").unwrap();
+            trace.closed = answer(&command, codec, identity, &mut trace.out) == After::Close;
+            consumed
+        }
+    }
+}
+
+fn answer(command: &Command<'_>, codec: &mut Codec, identity: &mut ClientIdentity, out: &mut Vec<u8>) -> After {
+    match command {
+        Command::Single { request, shape } => encode_reply(*shape, request.key(), &reply(request), out),
+        Command::Multi(multi) => {
+            let mut gather = multi.gather;
+            gather.begin(out);
+            multi.requests().for_each(|request| gather.add(request.key(), &reply(&request), out));
+            gather.finish(out);
+        }
+        Command::Connection(connection) => return connection.answer(codec, identity, out),
+        Command::Keyspace(Keyspace::FlushAll { shape, .. }) => encode_done(*shape, out),
+        Command::Keyspace(Keyspace::DbSize) => fawn_wire::resp::encode::integer(1, out),
+        Command::Keyspace(Keyspace::Scan { .. }) => fawn_wire::resp::encode::scan(0, &[b"k"], out),
+        Command::Server(fawn_wire::Server::Command(query)) => {
+            fawn_wire::commands::answer(query, codec.resp_version(), out);
+        }
+        Command::Server(_) => out.extend_from_slice(b"+server\r\n"),
+    }
+    After::GoOn
+}
+
+fn reply(request: &Request<'_>) -> Reply<'static> {
+    let entry = EntryRef { value: b"value", flags: 7, expires_at_ms: NOW.0 + 1600, version: Version::from_u64(9) };
+    let there = request.key() == b"k";
+    match request {
+        Request::Get { .. } if there => Reply::Value(entry),
+        Request::Get { .. } => Reply::Absent,
+        Request::Update { update, .. } => match update {
+            Update::Set { return_previous: true, .. } | Update::Delete { return_previous: true, .. } => {
+                Reply::Previous { entry: there.then_some(entry), applied: true }
+            }
+            Update::Set { condition: fawn_types::Condition::Absent, .. } if there => Reply::NotStored,
+            Update::Set { .. } | Update::Append { .. } | Update::Prepend { .. } => {
+                Reply::Stored { version: entry.version, value_bytes: 8 }
+            }
+            Update::AddSigned { delta } => Reply::Signed(*delta),
+            _ if !there => Reply::NotFound,
+            Update::AddUnsigned { delta } | Update::SubtractUnsigned { delta } => Reply::Unsigned(*delta),
+            Update::Delete { .. } => Reply::Deleted,
+            Update::Touch { return_value: true, .. } => Reply::Value(entry),
+            Update::Touch { .. } => Reply::Touched,
+        },
+    }
+}

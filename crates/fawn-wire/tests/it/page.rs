@@ -1,0 +1,14 @@
+//! Owns keeping `docs/commands.md` equal to the table.
+use std::path::Path;
+
+/// With `FAWN_REGENERATE` set (`cargo xtask fix` sets it) the page is written instead of compared.
+#[test]
+fn commands_page() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/commands.md");
+    let expected = fawn_wire::commands::markdown();
+    if std::env::var_os("FAWN_REGENERATE").is_some() {
+        std::fs::write(&path, &expected).unwrap();
+    }
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(found == expected, "docs/commands.md differs from the command table: run `cargo xtask fix` and commit it");
+}

@@ -1,0 +1,202 @@
+//! Owns RESP transcripts: what a client sends, what it reads back, in Redis's words.
+use crate::driver::{NOW, run};
+use fawn_types::request::{ExpiryCondition, Update};
+use fawn_types::{Condition, Expiry, Request, TimeMs};
+use fawn_wire::{Codec, Command, Decoded, Limits, Protocol};
+
+/// A line in, as an inline command, which shares everything but the framing; what comes out.
+#[test]
+fn transcripts() {
+    for (line, expected) in TRANSCRIPTS {
+        let trace = run(Protocol::Resp, format!("{line}\r\n").as_bytes());
+        let out = trace.out.escape_ascii().to_string().replace("\\r\\n", "~");
+        assert_eq!(out, *expected, "{line}\n{}", trace.log);
+    }
+}
+
+const TRANSCRIPTS: &[(&str, &str)] = &[
+    ("PING", "+PONG~"),
+    ("ping hi", "$2~hi~"),
+    ("PING a b", "-ERR wrong number of arguments for \\'ping\\' command~"),
+    ("ECHO \"a b\\n\"", "$4~a b\\n~"),
+    ("ECHO 'it\\'s'", "$4~it\\'s~"),
+    ("ECHO \"\\x41\"", "$1~A~"),
+    ("ECHO \"open", "-ERR Protocol error: unbalanced quotes in request~"),
+    ("GET k", "$5~value~"),
+    ("GET none", "$-1~"),
+    ("get", "-ERR wrong number of arguments for \\'get\\' command~"),
+    ("foo a b", "-ERR unknown command \\'foo\\', with args beginning with: \\'a\\' \\'b\\' ~"),
+    ("SET a 1", "+OK~"),
+    ("SET k 1 NX", "$-1~"),
+    ("SET k 1 NX XX", "-ERR syntax error~"),
+    ("SET k 1 GET", "$5~value~"),
+    ("SET a 1 EX 0", "-ERR invalid expire time in \\'set\\' command~"),
+    ("SET a 1 EX x", "-ERR value is not an integer or out of range~"),
+    ("SET a 1 EX 9223372036854775807", "-ERR invalid expire time in \\'set\\' command~"),
+    ("SET a 1 EX 1 PX 1", "-ERR syntax error~"),
+    ("SET a 1 KEEPTTL EX 1", "-ERR syntax error~"),
+    ("SET a 1 EX", "-ERR syntax error~"),
+    ("SET a 1 BLA", "-ERR syntax error~"),
+    ("SETNX k 1", ":0~"),
+    ("SETNX a 1", ":1~"),
+    ("SETEX a 0 v", "-ERR invalid expire time in \\'setex\\' command~"),
+    ("PSETEX a 10 v", "+OK~"),
+    ("GETSET k v", "$5~value~"),
+    ("GETDEL none", "$-1~"),
+    ("GETEX k PERSIST", "$5~value~"),
+    ("GETEX k EX", "-ERR syntax error~"),
+    ("APPEND k abc", ":8~"),
+    ("STRLEN k", ":5~"),
+    ("STRLEN none", ":0~"),
+    ("INCR n", ":1~"),
+    ("DECRBY n 5", ":-5~"),
+    ("DECRBY n -9223372036854775808", "-ERR decrement would overflow~"),
+    ("INCRBY n 1x", "-ERR value is not an integer or out of range~"),
+    ("MGET k none", "*2~$5~value~$-1~"),
+    ("MGET k", "*1~$5~value~"),
+    ("MSET a 1 b 2", "+OK~"),
+    ("MSET a 1 b", "-ERR wrong number of arguments for \\'mset\\' command~"),
+    ("DEL k", ":1~"),
+    ("DEL k none k", ":2~"),
+    ("UNLINK none", ":0~"),
+    ("EXISTS k k none", ":2~"),
+    ("TYPE k", "+string~"),
+    ("TYPE none", "+none~"),
+    ("EXPIRE k 10", ":1~"),
+    ("EXPIRE none 10", ":0~"),
+    ("EXPIRE k 10 NX XX", "-ERR NX and XX, GT or LT options at the same time are not compatible~"),
+    ("EXPIRE k 10 GT LT", "-ERR GT and LT options at the same time are not compatible~"),
+    ("EXPIRE k 10 FOO", "-ERR Unsupported option FOO~"),
+    ("EXPIRE k 9223372036854775807", "-ERR invalid expire time in \\'expire\\' command~"),
+    ("TTL k", ":2~"),
+    ("PTTL k", ":1600~"),
+    ("TTL none", ":-2~"),
+    ("EXPIRETIME k", ":1700000002~"),
+    ("PEXPIRETIME k", ":1700000001600~"),
+    ("PERSIST k", ":1~"),
+    ("DBSIZE", ":1~"),
+    ("SCAN 0 MATCH * COUNT 5 TYPE string", "*2~$1~0~*1~$1~k~"),
+    ("SCAN x", "-ERR invalid cursor~"),
+    ("SCAN 0 COUNT 0", "-ERR syntax error~"),
+    ("SCAN 0 MATCH", "-ERR syntax error~"),
+    ("FLUSHALL", "+OK~"),
+    ("FLUSHDB ASYNC", "+OK~"),
+    ("FLUSHALL NOW", "-ERR syntax error~"),
+    ("SELECT 0", "+OK~"),
+    ("SELECT 1", "-ERR DB index is out of range~"),
+    ("HELLO 4", "-NOPROTO unsupported protocol version~"),
+    ("HELLO x", "-ERR Protocol version is not an integer or out of range~"),
+    ("HELLO 3 FOO", "-ERR Syntax error in HELLO option \\'FOO\\'~"),
+    ("HELLO 2 AUTH root x", "-WRONGPASS invalid username-password pair or user is disabled.~"),
+    ("RESET", "+RESET~"),
+    ("CLIENT ID", ":5~"),
+    ("CLIENT GETNAME", "$-1~"),
+    ("CLIENT SETNAME app\r\nCLIENT GETNAME", "+OK~$3~app~"),
+    ("CLIENT SETINFO LIB-NAME x", "+OK~"),
+    ("CLIENT SETINFO FOO x", "-ERR Unrecognized option \\'FOO\\'~"),
+    ("CLIENT FOO", "-ERR unknown subcommand \\'FOO\\'. Try CLIENT HELP.~"),
+    ("CLIENT", "-ERR wrong number of arguments for \\'client\\' command~"),
+    ("CONFIG GET", "-ERR wrong number of arguments for \\'config|get\\' command~"),
+    ("QUIT\r\nPING", "+OK~"),
+    ("", ""),
+    ("HELLO 3\r\nGET none\r\nCLIENT GETNAME\r\nRESET\r\nGET none", HELLO),
+];
+
+const HELLO: &str = "%7~$6~server~$4~fawn~$7~version~$5~7.0.0~$5~proto~:3~$2~id~:5~$4~mode~$10~standalone~$4~role~\
+                     $6~master~$7~modules~*0~_~_~+RESET~$-1~";
+
+/// Broken framing: told once, then closed.
+#[test]
+fn protocol_errors_are_fatal() {
+    for (input, expected) in [
+        (&b"*x\r\n"[..], "invalid multibulk length"),
+        (b"*1048577\r\n", "invalid multibulk length"),
+        (b"*99999999999999999999999999999999999999", "invalid multibulk length"),
+        (b"*1\r\nPING\r\n", "expected '$', got 'P'"),
+        (b"*1\r\n$-1\r\n", "invalid bulk length"),
+        (b"*1\r\n$999999999999\r\n", "invalid bulk length"),
+        (b"*1\r\n$4\r\nPINGxx", "expected a line end after the bulk string"),
+    ] {
+        let trace = run(Protocol::Resp, input);
+        assert!(trace.closed, "{}", input.escape_ascii());
+        assert_eq!(String::from_utf8_lossy(&trace.out), format!("-ERR Protocol error: {expected}\r\n"));
+    }
+    assert!(run(Protocol::Resp, &[b'a'; 70_000]).closed);
+}
+
+/// Empty arrays mean nothing, and say nothing.
+#[test]
+fn empty_arrays_are_ignored() {
+    assert_eq!(run(Protocol::Resp, b"*0\r\n*-1\r\n\r\n*1\r\n$4\r\nPING\r\n").out, b"+PONG\r\n");
+}
+
+/// A value past the limit is refused at once and dropped as it comes; the connection goes on.
+#[test]
+fn a_value_too_long_is_dropped() {
+    let limits = Limits { value_bytes_max: 70_000, ..Limits::default() };
+    let mut input = b"*5\r\n$3\r\nSET\r\n$1\r\na\r\n$70001\r\n".to_vec();
+    input.extend_from_slice(&[b'x'; 70_001]);
+    input.extend_from_slice(b"\r\n$2\r\nEX\r\n$2\r\n10\r\n*2\r\n$3\r\nGET\r\n$1\r\nk\r\n");
+    let trace = crate::driver::feed(Protocol::Resp, limits, input.chunks(1000));
+    let text = String::from_utf8_lossy(&trace.out).into_owned();
+    assert!(text.starts_with("-ERR string exceeds maximum allowed size: 70001 bytes where 70000"), "{text}");
+    assert!(text.ends_with("\r\n$5\r\nvalue\r\n") && text.lines().count() == 3, "{text}");
+}
+
+/// A key past the limit is refused whatever the command.
+#[test]
+fn a_key_too_long_is_refused() {
+    let key = vec![b'k'; 65_536];
+    let none = b"v".to_vec();
+    for args in [vec![b"GET".to_vec(), key.clone()], vec![b"MSET".to_vec(), b"a".to_vec(), none.clone(), key, none]] {
+        let mut input = Vec::new();
+        fawn_wire::client::resp::encode_command(&args, &mut input);
+        assert_eq!(run(Protocol::Resp, &input).out, b"-ERR key longer than 65535 bytes\r\n");
+    }
+}
+
+/// An array that arrives bit by bit is not read again from its start: the work is linear.
+#[test]
+fn a_long_array_is_resumed() {
+    let args: Vec<String> = std::iter::once("DEL".into()).chain((0..200_000).map(|i| i.to_string())).collect();
+    let mut input = Vec::new();
+    fawn_wire::client::resp::encode_command(&args, &mut input);
+    let trace = crate::driver::feed(Protocol::Resp, Limits::default(), input.chunks(input.len() / 20_000));
+    assert_eq!(trace.out, b":0\r\n");
+    assert!(trace.log.starts_with("Multi"));
+}
+
+fn single(line: &str) -> Request<'static> {
+    let input: &'static [u8] = format!("{line}\r\n").into_bytes().leak();
+    match Codec::new(Protocol::Resp, Limits::default()).decode(input, NOW) {
+        Decoded::Command { command: Command::Single { request, .. }, .. } => request,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Relative times become absolute, in milliseconds; conditions are what they are called.
+#[test]
+fn options_mean_what_they_say() {
+    let TimeMs(now) = NOW;
+    let set = |expiry, condition, return_previous| Request::Update {
+        key: b"a",
+        update: Update::Set { value: b"v", flags: 0, expiry, condition, return_previous },
+    };
+    let at = |ms| Expiry::AtMs(ms);
+    assert_eq!(single("SET a v EX 10 XX"), set(at(now + 10_000), Condition::Exists, false));
+    assert_eq!(single("SET a v px 10 nx get"), set(at(now + 10), Condition::Absent, true));
+    assert_eq!(single("SET a v EXAT 10"), set(at(10_000), Condition::Always, false));
+    assert_eq!(single("SET a v GET PXAT 10"), set(at(10), Condition::Always, true));
+    assert_eq!(single("SET a v KEEPTTL"), set(Expiry::Keep, Condition::Always, false));
+    let touch = |expiry, condition| Request::Update {
+        key: b"a",
+        update: Update::Touch { expiry, condition, return_value: false },
+    };
+    assert_eq!(single("EXPIRE a 10 GT"), touch(at(now + 10_000), ExpiryCondition::Later));
+    assert_eq!(single("EXPIRE a 10 XX GT"), touch(at(now + 10_000), ExpiryCondition::Later));
+    assert_eq!(single("PEXPIRE a 10 LT"), touch(at(now + 10), ExpiryCondition::Earlier));
+    assert_eq!(single("EXPIREAT a 10 NX"), touch(at(10_000), ExpiryCondition::HasNone));
+    assert_eq!(single("PEXPIREAT a -5 XX"), touch(at(1), ExpiryCondition::HasOne));
+    assert_eq!(single("EXPIRE a -1"), touch(at(now - 1000), ExpiryCondition::Always));
+    assert_eq!(single("PERSIST a"), touch(Expiry::Never, ExpiryCondition::HasOne));
+}

@@ -1,0 +1,25 @@
+//! Owns the proof that how bytes arrive does not matter: cut anywhere, the requests and replies are the same.
+use crate::driver::{feed, run};
+use fawn_wire::{Limits, Protocol};
+
+const RESP: &[u8] = b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$12\r\nhello\r\nworld\r\nPING\r\n*0\r\n\r\nset b \"x y\" EX 10\r\n\
+*7\r\n$4\r\nMSET\r\n$1\r\na\r\n$1\r\n1\r\n$1\r\nb\r\n$0\r\n\r\n$10\r\n0123456789\r\n$1\r\nz\r\n*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n\
+*2\r\n$3\r\nGET\r\n$1\r\nk\r\n*1\r\n$3\r\nGET\r\n*1\r\n$3\r\nFOO\r\n*1\r\n$-2\r\nPING\r\n";
+
+const MEMCACHED: &[u8] = b"set a 0 0 7\r\nab\r\ncde\r\nget k none\r\nset a 0 0 3\r\nabcdef\r\nbogus\r\n\
+set a 0 0 100000000\r\nappend a 0 0 1 noreply\r\nx\r\n";
+
+#[test]
+fn every_cut_gives_the_same() {
+    for (protocol, input) in [(Protocol::Resp, RESP), (Protocol::Memcached, MEMCACHED)] {
+        let whole = run(protocol, input);
+        assert!(whole.log.lines().count() >= 4, "{}", whole.log);
+        for cut in 0..=input.len() {
+            let (front, back) = input.split_at(cut);
+            assert_eq!(feed(protocol, Limits::default(), [front, back]), whole, "cut at {cut}");
+        }
+        for size in 1..20 {
+            assert_eq!(feed(protocol, Limits::default(), input.chunks(size)), whole, "pieces of {size}");
+        }
+    }
+}
