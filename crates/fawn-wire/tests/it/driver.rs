@@ -3,7 +3,6 @@ use fawn_types::{EntryRef, Reply, Request, TimeMs, Update, Version};
 use fawn_wire::{
     After, ClientIdentity, Codec, Command, Decoded, Keyspace, Limits, Protocol, encode_done, encode_reply,
 };
-use std::fmt::Write;
 
 pub(crate) const NOW: TimeMs = TimeMs(1_700_000_000_000);
 
@@ -50,7 +49,7 @@ fn step(decoded: Decoded<'_>, codec: &mut Codec, identity: &mut ClientIdentity, 
         Decoded::Incomplete { .. } => panic!("the caller's"),
         Decoded::Skip { consumed } => consumed,
         Decoded::Error { message, consumed, fatal } => {
-            writeln!(trace.log, "refused {}", message.escape_ascii()).unwrap();
+            trace.log += &format!("refused {}\n", message.escape_ascii());
             trace.out.extend_from_slice(&message);
             trace.closed = fatal;
             consumed
@@ -61,7 +60,7 @@ fn step(decoded: Decoded<'_>, codec: &mut Codec, identity: &mut ClientIdentity, 
             consumed
         }
         Decoded::Command { command, consumed } => {
-            writeln!(trace.log, "{command:?}").unwrap();
+            trace.log += &format!("{command:?}\n");
             trace.closed = answer(&command, codec, identity, &mut trace.out) == After::Close;
             consumed
         }
