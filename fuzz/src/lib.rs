@@ -1,0 +1,36 @@
+//! Owns the table of fuzz targets: a name, the function that must survive any input, and valid samples to start from.
+#![forbid(unsafe_code)]
+
+mod samples;
+
+/// Something that must survive any input.
+pub struct Target {
+    /// Its name: also libFuzzer's.
+    pub name: &'static str,
+    /// Panics, or does not return, when the code under test is wrong.
+    pub run: fn(&[u8]),
+    /// Valid inputs.
+    pub samples: fn() -> Vec<Vec<u8>>,
+}
+
+/// Every decoder, and what stands behind it.
+pub static TARGETS: &[Target] = &[
+    Target { name: "record", run: fawn_ds::format::fuzz::record, samples: samples::records },
+    Target { name: "frame", run: fawn_ds::format::fuzz::frame, samples: samples::frames },
+    Target { name: "scan", run: fawn_ds::format::fuzz::scan, samples: samples::segments },
+    Target { name: "manifest", run: fawn_ds::format::fuzz::manifest, samples: samples::manifests },
+    Target { name: "resp", run: fawn_wire::fuzz::resp, samples: samples::resp },
+    Target { name: "memcached", run: fawn_wire::fuzz::memcached, samples: samples::memcached },
+    Target { name: "client_resp", run: fawn_wire::fuzz::client_resp, samples: samples::resp_replies },
+    Target { name: "client_memcached", run: fawn_wire::fuzz::client_memcached, samples: samples::memcached_replies },
+    Target { name: "glob", run: fawn_wire::fuzz::glob, samples: samples::globs },
+];
+
+/// Feeds the target called `name` once: libFuzzer's way in.
+///
+/// # Panics
+/// When the target fails, or there is none of that name.
+pub fn run(name: &str, data: &[u8]) {
+    let target = TARGETS.iter().find(|target| target.name == name);
+    (target.unwrap_or_else(|| unreachable!("no target {name}")).run)(data);
+}

@@ -1,0 +1,134 @@
+//! Owns the valid inputs that mutation starts from: without them it would rarely get past a magic or a checksum.
+use fawn_ds::format::frame::{self, Chain, FrameHeader};
+use fawn_ds::format::manifest::{self, Edit, ManifestHeader, ManifestState};
+use fawn_ds::format::record::{self, Envelope, Place, RecordKind, RecordRef};
+use fawn_ds::format::{FRAMES_OFFSET, SegmentUuid, StoreUuid, Watermark};
+use fawn_types::{ClientTag, HashSecret, KeyRange, RangeId, Version};
+
+/// The segment that the targets of `fawn-ds` pretend to read.
+const UUID: SegmentUuid = SegmentUuid([7; 16]);
+const SEGMENT_ID: u64 = 0;
+
+fn texts(samples: &[&str]) -> Vec<Vec<u8>> {
+    samples.iter().map(|sample| sample.as_bytes().to_vec()).collect()
+}
+
+fn put<'a>(version: u64, key: &'a [u8], value: &'a [u8]) -> RecordRef<'a> {
+    RecordRef { key, value, ..RecordRef::bare(RecordKind::Put, Version::from_u64(version), &[]) }
+}
+
+fn encode(record: &RecordRef<'_>, place: Place) -> (Vec<u8>, u32) {
+    let mut bytes = vec![0; record::encoded_len(record)];
+    let envelope = Envelope { range: RangeId(1), continues: false };
+    let checksum = record::encode_into(record, envelope, place, &mut bytes);
+    (bytes, checksum)
+}
+
+pub(crate) fn records() -> Vec<Vec<u8>> {
+    let plain = put(1, b"key", b"value");
+    let tagged = RecordRef {
+        flags: 9,
+        expires_at_ms: 1_800_000_000_000,
+        tag: ClientTag { session: 3, seq: 4 },
+        result: b"result",
+        ..put(2, b"k", b"")
+    };
+    let bare = RecordRef::bare(RecordKind::Tombstone, Version::from_u64(3), b"gone");
+    let place = Place { segment_id: SEGMENT_ID, offset: FRAMES_OFFSET };
+    [plain, tagged, bare].iter().map(|record| encode(record, place).0).collect()
+}
+
+/// One frame with `values.len()` records, at `offset`.
+fn frame_of(segment_id: u64, offset: u32, values: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = vec![0; frame::HEADER_BYTES];
+    let mut chain = Chain::EMPTY;
+    for (number, value) in (1..).zip(values) {
+        let place = Place { segment_id, offset: offset + bytes.len() as u32 };
+        let (record, checksum) = encode(&put(u64::from(offset) + number, b"key", value), place);
+        chain = chain.then(checksum);
+        bytes.extend(record);
+    }
+    let record_bytes = (bytes.len() - frame::HEADER_BYTES) as u32;
+    let header = FrameHeader {
+        uuid: UUID,
+        generation: 1,
+        offset,
+        frame_bytes: bytes.len() as u32,
+        record_bytes,
+        count: values.len() as u32,
+        synced: Watermark { sequence: 1, offset: FRAMES_OFFSET },
+        chain,
+    };
+    frame::encode_header(&header, &mut bytes);
+    bytes
+}
+
+pub(crate) fn frames() -> Vec<Vec<u8>> {
+    vec![frame_of(UUID.fold(), FRAMES_OFFSET, &[b"a", b"bb", &[0; 100]]), frame_of(UUID.fold(), FRAMES_OFFSET, &[])]
+}
+
+/// The chunk size's byte, then frames one after another.
+pub(crate) fn segments() -> Vec<Vec<u8>> {
+    let mut bytes = vec![100];
+    for values in [&[&b"a"[..], b"b"][..], &[&[1; 300]], &[b""]] {
+        let offset = FRAMES_OFFSET + bytes.len() as u32 - 1;
+        bytes.extend(frame_of(UUID.fold(), offset, values));
+    }
+    vec![bytes]
+}
+
+pub(crate) fn manifests() -> Vec<Vec<u8>> {
+    let store = StoreUuid([5; 16]);
+    let mut state = ManifestState::default();
+    let edits = [
+        Edit::Identity { store, format: 1, segment_bytes: 1 << 20, secret: HashSecret([9; 16]) },
+        Edit::Generation(1),
+        Edit::AddRange { range: RangeId(1), keys: KeyRange::ALL },
+        Edit::AddSegment { slot: 0, uuid: UUID, sequence: 1 },
+        Edit::Blob { key: 7, bytes: vec![1, 2, 3] },
+    ];
+    for edit in &edits {
+        assert!(state.apply(edit).is_ok(), "a sample is valid");
+    }
+    let mut bytes = manifest::encode_snapshot(&state, 1);
+    let header = ManifestHeader { store, rewrite: 1 };
+    let at = bytes.len() as u64;
+    manifest::encode_commit(&header, &[Edit::SealSegment { slot: 0, len: 8192 }], at, at, &mut bytes);
+    vec![bytes]
+}
+
+pub(crate) fn resp() -> Vec<Vec<u8>> {
+    texts(&[
+        "*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$5\r\nvalue\r\n*2\r\n$3\r\nGET\r\n$1\r\nk\r\n",
+        "*6\r\n$3\r\nset\r\n$1\r\nk\r\n$1\r\nv\r\n$2\r\nEX\r\n$2\r\n10\r\n$2\r\nNX\r\n",
+        "*5\r\n$4\r\nMSET\r\n$1\r\na\r\n$1\r\n1\r\n$1\r\nb\r\n$1\r\n2\r\n",
+        "*6\r\n$4\r\nSCAN\r\n$1\r\n0\r\n$5\r\nMATCH\r\n$2\r\na*\r\n$5\r\nCOUNT\r\n$2\r\n10\r\n",
+        "*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n*1\r\n$7\r\nCOMMAND\r\n",
+        "PING\r\nset \"quoted key\" 'v'\r\nGET k\r\n",
+        "*3\r\n$6\r\nINCRBY\r\n$1\r\nn\r\n$20\r\n-9223372036854775808\r\n",
+    ])
+}
+
+pub(crate) fn memcached() -> Vec<Vec<u8>> {
+    texts(&[
+        "set k 1 0 5\r\nvalue\r\nget k\r\ngets a b c\r\n",
+        "cas k 0 100 1 42 noreply\r\nx\r\nappend k 0 0 1\r\ny\r\n",
+        "incr n 5\r\ndecr n 18446744073709551615 noreply\r\ntouch k 30\r\n",
+        "gat 10 a b\r\nflush_all 5 noreply\r\nstats\r\nversion\r\nverbosity 1\r\nquit\r\n",
+    ])
+}
+
+pub(crate) fn resp_replies() -> Vec<Vec<u8>> {
+    texts(&[
+        "+OK\r\n-ERR no\r\n:42\r\n$5\r\nvalue\r\n$-1\r\n_\r\n",
+        "*2\r\n$1\r\na\r\n*1\r\n:1\r\n%1\r\n+k\r\n+v\r\n#t\r\n",
+    ])
+}
+
+pub(crate) fn memcached_replies() -> Vec<Vec<u8>> {
+    texts(&["VALUE k 1 5 7\r\nvalue\r\nEND\r\nSTORED\r\n42\r\n", "SERVER_ERROR no\r\nSTAT a b\r\nEND\r\nVERSION 1\r\n"])
+}
+
+pub(crate) fn globs() -> Vec<Vec<u8>> {
+    texts(&["a*b?c[a-z]\\*[^x]", "****a****b", "user:[0-9]*:name"])
+}
