@@ -1,5 +1,5 @@
 //! Owns decoding of RESP requests: framing, finding the command, and handing it to its parser.
-use super::frame::{self, Frame, Spans, Stop};
+use super::frame::{self, Frame, Stop};
 use super::invocation::Invocation;
 use super::refusal::{self, Refusal};
 use crate::args::Framing;
@@ -28,21 +28,11 @@ impl RespState {
     fn decode_array<'a>(&mut self, input: &'a [u8], now: TimeMs) -> Decoded<'a> {
         match frame::scan(input, &self.limits, &mut self.resume) {
             Ok(Frame { spans, count, body, consumed }) => {
-                let parts = Parts { spans, count, body, framing: Framing::Bulk };
-                self.dispatch(&input[..consumed], parts, consumed, now)
+                let (input, version) = (&input[..consumed], self.version);
+                let request = Invocation { input, spans, count, body, framing: Framing::Bulk, version, now };
+                dispatch(&request, consumed)
             }
             Err(stop) => self.stopped(stop, input.len()),
-        }
-    }
-
-    #[inline]
-    fn dispatch<'a>(&self, request: &'a [u8], parts: Parts, consumed: usize, now: TimeMs) -> Decoded<'a> {
-        let Parts { spans, count, body, framing } = parts;
-        let version = self.version;
-        let invocation = Invocation { input: request, spans, count, body, framing, version, now };
-        match parse(&invocation) {
-            Ok(command) => Decoded::Command { command, consumed },
-            Err(refusal) => Decoded::refuse(refusal.message(), consumed),
         }
     }
 
@@ -50,8 +40,9 @@ impl RespState {
         match inline::split(input, &mut self.searched_bytes) {
             Ok(inline::Line { count: 0, consumed, .. }) => Decoded::Skip { consumed },
             Ok(inline::Line { spans, count, line_bytes, consumed }) => {
-                let parts = Parts { spans, count, body: 0, framing: Framing::Words };
-                self.dispatch(&input[..line_bytes], parts, consumed, now)
+                let (input, version) = (&input[..line_bytes], self.version);
+                let request = Invocation { input, spans, count, body: 0, framing: Framing::Words, version, now };
+                dispatch(&request, consumed)
             }
             Err(inline::Stop::Need(need_bytes)) => Decoded::Incomplete { need_bytes },
             Err(inline::Stop::Quoted { bytes, consumed }) => Decoded::Rewritten { bytes, consumed },
@@ -86,12 +77,12 @@ impl RespState {
     }
 }
 
-/// Where the arguments of a request lie.
-struct Parts {
-    spans: Spans,
-    count: usize,
-    body: usize,
-    framing: Framing,
+#[inline]
+fn dispatch<'a>(request: &Invocation<'a>, consumed: usize) -> Decoded<'a> {
+    match parse(request) {
+        Ok(command) => Decoded::Command { command, consumed },
+        Err(refusal) => Decoded::refuse(refusal.message(), consumed),
+    }
 }
 
 #[inline]

@@ -82,7 +82,10 @@ pub(crate) fn scan(input: &[u8], limits: &Limits, resume: &mut Resume) -> Result
             *resume = Resume { at, args: index };
             stop
         };
-        let (len, start) = bulk_length(input, at).map_err(|stop| stopped(stop, resume))?;
+        let (len, start) = match short_length(input, at) {
+            Some(found) => found,
+            None => bulk_length(input, at).map_err(|stop| stopped(stop, resume))?,
+        };
         let end = start + len + 2;
         if len > limits.value_bytes_max.max(fawn_types::limits::KEY_BYTES_MAX) {
             let discard = DiscardPlan { bytes: len as u64 + 2, args: count - index - 1 };
@@ -134,15 +137,22 @@ fn array_length(input: &[u8]) -> Result<(usize, usize), Stop> {
     }
 }
 
-/// An argument's length and where its bytes begin.
+/// A length of one or two digits, the usual case: keys, options, small values.
 #[inline]
-fn bulk_length(input: &[u8], at: usize) -> Result<(usize, usize), Stop> {
-    match input.get(at..) {
-        Some([b'$', digit @ b'0'..=b'9', b'\r', b'\n', ..]) => Ok((usize::from(digit - b'0'), at + 4)),
-        Some([b'$', tens @ b'1'..=b'9', ones @ b'0'..=b'9', b'\r', b'\n', ..]) => {
-            Ok((usize::from(tens - b'0') * 10 + usize::from(ones - b'0'), at + 5))
+fn short_length(input: &[u8], at: usize) -> Option<(usize, usize)> {
+    match *input.get(at..at + 5)? {
+        [b'$', ones @ b'0'..=b'9', b'\r', b'\n', _] => Some((usize::from(ones - b'0'), at + 4)),
+        [b'$', tens @ b'0'..=b'9', ones @ b'0'..=b'9', b'\r', b'\n'] => {
+            Some((usize::from(tens - b'0') * 10 + usize::from(ones - b'0'), at + 5))
         }
-        Some([b'$', ..]) => {
+        _ => None,
+    }
+}
+
+/// An argument's length and where its bytes begin.
+fn bulk_length(input: &[u8], at: usize) -> Result<(usize, usize), Stop> {
+    match input.get(at) {
+        Some(b'$') => {
             let error = Stop::Protocol(ProtocolError::BulkLength);
             match signed_line(input, at + 1, error)? {
                 // What fits no client's memory is a broken stream; Redis draws the line at 512 MiB too.
@@ -150,8 +160,8 @@ fn bulk_length(input: &[u8], at: usize) -> Result<(usize, usize), Stop> {
                 _ => Err(error),
             }
         }
-        Some([other, ..]) => Err(Stop::Protocol(ProtocolError::ExpectedDollar(*other))),
-        _ => Err(Stop::Need(at + 1)),
+        Some(other) => Err(Stop::Protocol(ProtocolError::ExpectedDollar(*other))),
+        None => Err(Stop::Need(at + 1)),
     }
 }
 
