@@ -1,5 +1,6 @@
 //! Owns the integration tests of the devices and of the page cache: one binary.
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that meets an error has failed")]
+mod cache;
 mod conformance;
 mod sim_faults;
 mod support;
