@@ -1,9 +1,29 @@
 //! Owns FAWN-DS: a log-structured hash store that answers a lookup with at most one flash read [FAWN09 §3.3].
 //!
-//! `format` is what lies on flash, byte for byte, and pure; `docs/formats/fawn-ds.md` describes it.
+//! `format` is what lies on flash, byte for byte, and pure; `docs/formats/fawn-ds.md` describes it. `index` maps key
+//! hashes to records in six bytes. [`Engine`] is the store as a state machine over a `fawn_flash::Device`: it never
+//! blocks (but to open), is told the time, and gives the same answers for the same inputs.
 #![forbid(unsafe_code)]
 
+mod cache;
+pub mod engine;
+pub mod error;
 pub mod format;
 pub mod index;
+mod log;
+mod manifest_file;
+pub mod options;
+mod overlay;
+mod range;
+pub mod recovery;
+pub mod stats;
 
+pub use engine::{Engine, Event, Lookup, LookupPlan, Replay, Scan, ScanItem, ScanStep, View, Watermarks};
+pub use error::{EngineError, OpenError};
+pub use format::record::{RecordKind, RecordRef};
 pub use index::Pointer;
+pub use log::LogPosition;
+pub use options::Options;
+pub use range::Progress;
+pub use recovery::{Damage, OpenReport, RangeReport};
+pub use stats::{EngineStats, LogReport, MemoryReport};

@@ -1,4 +1,5 @@
 //! Owns the identities on flash: stores, segments, and how far the log was known to be synced.
+use fawn_types::checksum::salt;
 use fawn_types::{HashSecret, KeyHash};
 
 /// Names a store for life; every file of it carries it, so that files of two stores cannot be mixed up.
@@ -45,8 +46,8 @@ impl SegmentUuid {
 
 fn fold(uuid: [u8; 16]) -> u64 {
     let value = u128::from_le_bytes(uuid);
-    // The rotation keeps a UUID of two equal halves from folding to zero.
-    (value as u64) ^ ((value >> 64) as u64).rotate_left(32)
+    // Not a plain exclusive or: a UUID of two equal halves must not fold to the same as every other such one.
+    salt(value as u64, (value >> 64) as u64)
 }
 
 /// A place in the store's append stream: everything before it was synced. Ordered as the stream is.

@@ -1,0 +1,245 @@
+//! Owns appending: records into the open frame of the window, and what the overlay must know of them.
+use super::Engine;
+use crate::error::EngineError;
+use crate::format::frame;
+use crate::format::record::{self, Envelope, Place, RecordKind, RecordRef};
+use crate::index::Pointer;
+use crate::log::flush::OpenFrame;
+use crate::log::window::Chunk;
+use crate::overlay::{Base, Written};
+use crate::range::{Pending, PendingKind};
+use fawn_flash::Device;
+use fawn_flash::buffer::PAGE_BYTES;
+use fawn_types::{KeyHash, RangeId, Version, limits};
+
+/// Keys in flight at most: beyond, callers wait for commits and verifications.
+const OVERLAY_KEYS_MAX: usize = 1 << 18;
+
+impl<D: Device> Engine<D> {
+    /// Appends a record to the log: pending until [`Engine::commit`]. Versions of a range must grow.
+    ///
+    /// # Errors
+    /// [`EngineError::Overloaded`] (poll, then retry), [`EngineError::StoreFull`], a limit, or the store is poisoned.
+    /// Nothing has changed then.
+    pub fn append(&mut self, range: RangeId, hash: KeyHash, record: &RecordRef<'_>) -> Result<(), EngineError> {
+        let at = self.range_at(range)?;
+        let len = self.check_record(record)?;
+        self.make_room(len, record.kind != RecordKind::Put)?;
+        self.append_one(at, hash, record, len, false);
+        Ok(())
+    }
+
+    /// Appends records that are there all or none after a crash. They share one frame.
+    ///
+    /// # Errors
+    /// As [`Engine::append`]; [`EngineError::TooLarge`] when together they are longer than half a segment.
+    pub fn append_batch(&mut self, range: RangeId, records: &[(KeyHash, RecordRef<'_>)]) -> Result<(), EngineError> {
+        let at = self.range_at(range)?;
+        let mut len = 0;
+        for (_, record) in records {
+            len += self.check_record(record)?;
+        }
+        let limit_bytes = self.options.segment_bytes as usize / 2;
+        if len > limit_bytes {
+            return Err(EngineError::TooLarge { found_bytes: len, limit_bytes });
+        }
+        self.make_room(len, records.iter().all(|(_, record)| record.kind != RecordKind::Put))?;
+        for (i, (hash, record)) in records.iter().enumerate() {
+            let len = record::encoded_len(record);
+            self.append_one(at, *hash, record, len, i + 1 < records.len());
+        }
+        Ok(())
+    }
+
+    /// Empties a range as of `version`; pending until committed, like any record.
+    ///
+    /// # Errors
+    /// As [`Engine::append`].
+    pub fn clear(&mut self, range: RangeId, version: Version) -> Result<(), EngineError> {
+        self.append(range, KeyHash(0), &RecordRef::bare(RecordKind::Clear, version, &[]))
+    }
+
+    /// The record's length, if it is within all limits and the engine may take it now.
+    fn check_record(&self, record: &RecordRef<'_>) -> Result<usize, EngineError> {
+        self.check_writable()?;
+        let (key_len, value_len) = (record.key.len(), record.value.len());
+        if key_len > limits::KEY_BYTES_MAX {
+            return Err(EngineError::KeyTooLong { found_bytes: key_len, limit_bytes: limits::KEY_BYTES_MAX });
+        }
+        if value_len > self.options.value_bytes_max as usize {
+            let limit_bytes = self.options.value_bytes_max as usize;
+            return Err(EngineError::TooLarge { found_bytes: value_len, limit_bytes });
+        }
+        let (len, limit_bytes) = (record::encoded_len(record), self.options.record_bytes_max());
+        if len > limit_bytes {
+            return Err(EngineError::TooLarge { found_bytes: len, limit_bytes });
+        }
+        let waiting = self.verify_queue.len() + self.verify_in_flight;
+        if waiting >= super::verify::WAITING_MAX || self.overlay.len() >= OVERLAY_KEYS_MAX {
+            return Err(EngineError::Overloaded);
+        }
+        Ok(len)
+    }
+
+    /// Encodes one record where [`Engine::make_room`] has made room, and enters it everywhere.
+    fn append_one(&mut self, at: usize, hash: KeyHash, record: &RecordRef<'_>, len: usize, continues: bool) {
+        let version = record.version;
+        let last = self.ranges[at].progress.appended;
+        assert!(version > last, "versions of a range grow: {version:?} after {last:?}");
+        let is_of_key = record.kind.is_of_key();
+        // The base is looked up before the record itself can be found in the window.
+        let known = is_of_key.then(|| self.base_of(at, hash, record.key));
+        let (slot, pointer) = self.encode(at, record, len, continues);
+        let segment = self.segments.expect_mut(slot);
+        segment.lengths.add(len);
+        let is_put = record.kind == RecordKind::Put;
+        if is_put {
+            segment.add_live(at, len as u32);
+        } else if record.kind != RecordKind::Result {
+            segment.hiding += 1;
+        }
+        let written = Written { version, pointer, len_bytes: len as u32, is_put };
+        let kind = match known {
+            Some((name, base)) => {
+                self.enter_overlay(at, name, base, written);
+                PendingKind::OfKey { name, is_put }
+            }
+            None if record.kind == RecordKind::Clear => {
+                self.ranges[at].pending_clear = Some(version);
+                PendingKind::Clear
+            }
+            None => PendingKind::Result,
+        };
+        let range = &mut self.ranges[at];
+        range.progress.appended = version;
+        range.pending.push_back(Pending { version, pointer, len_bytes: len as u32, kind });
+        self.stats.appended_records += 1;
+        self.stats.user_bytes += (record.key.len() + record.value.len()) as u64;
+    }
+
+    /// `base` is `None` where the overlay has the key already.
+    fn enter_overlay(&mut self, at: usize, name: crate::overlay::KeyName, base: Option<Base>, written: Written) {
+        match base {
+            None => {
+                if let Some(entry) = self.overlay.find_mut(at, name) {
+                    entry.pending.push(written);
+                }
+            }
+            Some(base) => {
+                self.overlay.insert(at, name, base, written);
+                if base == Base::Unknown {
+                    self.verify_queue.push_back((at, name));
+                }
+            }
+        }
+    }
+
+    /// Logs how far a chained range is committed; not a write of the range's history.
+    pub(crate) fn append_mark(&mut self, at: usize) -> Result<(), EngineError> {
+        let committed = self.ranges[at].progress.committed;
+        self.append_control(at, RecordKind::CommitMark, committed)?;
+        let sequence = self.window.active().map_or(0, |chunk| chunk.sequence);
+        let range = &mut self.ranges[at];
+        range.marked = committed;
+        range.marked_sequence = sequence;
+        Ok(())
+    }
+
+    /// Logs a mark or a rollback.
+    pub(crate) fn append_control(&mut self, at: usize, kind: RecordKind, version: Version) -> Result<(), EngineError> {
+        let record = RecordRef::bare(kind, version, &[]);
+        let len = record::encoded_len(&record);
+        self.make_room(len, true)?;
+        let (slot, _) = self.encode(at, &record, len, false);
+        if kind == RecordKind::Rollback {
+            self.segments.expect_mut(slot).hiding += 1;
+        }
+        Ok(())
+    }
+
+    /// Writes the record into the open frame; returns its slot and pointer.
+    fn encode(&mut self, at: usize, record: &RecordRef<'_>, len: usize, continues: bool) -> (u32, Pointer) {
+        let (Some(chunk), Some(open)) = (self.window.active_mut(), self.flush.open.as_mut()) else {
+            unreachable!("make_room opens a frame in a piece")
+        };
+        let (slot, offset) = (chunk.slot, chunk.end());
+        let place = Place { segment_id: self.segments.expect(slot).id, offset };
+        let envelope = Envelope { range: self.ranges[at].id, continues };
+        let out = &mut chunk.buf[chunk.len..chunk.len + len];
+        open.chain = open.chain.then(record::encode_into(record, envelope, place, out));
+        open.count += 1;
+        chunk.len += len;
+        self.ranges[at].in_open_frame = true;
+        self.stats.record_bytes += len as u64;
+        (slot, self.segments.pointer(slot, offset))
+    }
+
+    /// Makes the open frame take `len` more bytes, whatever that needs: a frame, a piece, a segment.
+    ///
+    /// `may_use_reserve`: deletes and marks may use what is kept back on a full device.
+    pub(crate) fn make_room(&mut self, len: usize, may_use_reserve: bool) -> Result<(), EngineError> {
+        self.check_writable()?;
+        let segment_bytes = self.options.segment_bytes;
+        loop {
+            let Some(chunk) = self.window.active() else { return Err(self.no_segment()) };
+            let need = len + if self.flush.open.is_some() { 0 } else { frame::HEADER_BYTES };
+            let segment_room = (segment_bytes - chunk.end()) as usize;
+            if !self.next.is_ready() {
+                self.prepare_next(may_use_reserve, segment_room)?;
+            }
+            if segment_room < need {
+                self.switch_segment()?;
+            } else if chunk_room(self.window.active()) < need {
+                self.next_chunk(len + frame::HEADER_BYTES)?;
+            } else {
+                break;
+            }
+        }
+        self.open_frame();
+        Ok(())
+    }
+
+    fn open_frame(&mut self) {
+        if self.flush.open.is_some() {
+            return;
+        }
+        let Some(chunk) = self.window.active_mut() else { return };
+        let offset = chunk.end();
+        let end = chunk.len + frame::HEADER_BYTES;
+        chunk.buf[chunk.len..end].fill(0);
+        chunk.len = end;
+        self.flush.open = Some(OpenFrame { slot: chunk.slot, offset, count: 0, chain: frame::Chain::EMPTY });
+    }
+
+    /// Goes on in a fresh piece of the same segment.
+    fn next_chunk(&mut self, need: usize) -> Result<(), EngineError> {
+        let page = PAGE_BYTES as u32;
+        let bytes = (need + PAGE_BYTES).next_multiple_of(PAGE_BYTES).max(self.options.chunk_bytes());
+        self.reserve_window(bytes)?;
+        self.close_frame(true);
+        self.start_writes();
+        let Some(last) = self.window.active() else { return Err(EngineError::Overloaded) };
+        let (slot, sequence, end) = (last.slot, last.sequence, last.end());
+        let base = end - end % page;
+        let mut buf = self.pool.take(bytes);
+        // The page that the last frame ends in is rewritten with the next: it must be whole here too.
+        let carried = (end - base) as usize;
+        buf[..carried].copy_from_slice(&last.buf[(base - last.base) as usize..last.len]);
+        self.window.push(Chunk { slot, sequence, base, len: carried, buf });
+        Ok(())
+    }
+
+    /// Room in the window's budget for `bytes` more, after leaving behind what is flushed.
+    pub(crate) fn reserve_window(&mut self, bytes: usize) -> Result<(), EngineError> {
+        self.drop_flushed_chunks();
+        if self.window.capacity_bytes() + bytes <= self.options.write_buffer_bytes_max().max(2 * bytes) {
+            return Ok(());
+        }
+        self.flush.wanted = true;
+        Err(EngineError::Overloaded)
+    }
+}
+
+fn chunk_room(chunk: Option<&Chunk>) -> usize {
+    chunk.map_or(0, Chunk::room)
+}

@@ -1,0 +1,160 @@
+//! Owns commit and rollback: the only places where the index moves, or where pending records vanish.
+use super::Engine;
+use crate::error::EngineError;
+use crate::format::record::RecordKind;
+use crate::overlay::{Base, KeyName, Old, Written};
+use crate::range::{Pending, PendingKind, Retained};
+use fawn_flash::{Device, DeviceError, Operation};
+use fawn_types::{KeyHash, RangeId, Version};
+
+impl<D: Device> Engine<D> {
+    /// Makes a range's records up to `through` readable. An unknown range is ignored.
+    pub fn commit(&mut self, range: RangeId, through: Version) {
+        let Ok(at) = self.range_at(range) else { return };
+        while let Some(pending) = self.ranges[at].pending.front().copied() {
+            if pending.version > through {
+                break;
+            }
+            self.ranges[at].pending.pop_front();
+            match pending.kind {
+                PendingKind::OfKey { name, is_put } => self.commit_key(at, name, is_put, &pending),
+                PendingKind::Result => {}
+                PendingKind::Clear => self.commit_clear(at, pending.version),
+            }
+            self.retain(at, &pending);
+            self.ranges[at].progress.committed = pending.version;
+        }
+        let progress = self.ranges[at].progress;
+        assert!(progress.committed <= progress.appended, "only what was appended is committed");
+    }
+
+    fn retain(&mut self, at: usize, pending: &Pending) {
+        let Pending { version, pointer, len_bytes, .. } = *pending;
+        let sequence = self.segments.expect(self.segments.place(pointer).0).sequence;
+        let record = Retained { version, pointer, len_bytes, sequence };
+        self.ranges[at].retain(record, self.options.retained_records_max);
+    }
+
+    fn commit_key(&mut self, at: usize, name: KeyName, is_put: bool, pending: &Pending) {
+        let Some(entry) = self.overlay.find_mut(at, name) else {
+            unreachable!("pending record {:?} is not in the overlay", pending.version)
+        };
+        assert!(!entry.pending.is_empty(), "a key's pending records are committed in order");
+        let written = entry.pending.remove(0);
+        assert_eq!(written.version, pending.version, "a key's pending records are committed in order");
+        assert_eq!(written.is_put, is_put, "both queues describe one record");
+        let base = entry.base;
+        if base == Base::Unknown {
+            let replaced = entry.committed.replace(written);
+            if let Some(old) = replaced.filter(|old| old.is_put) {
+                self.bury(at, Old { pointer: old.pointer, len_bytes: old.len_bytes });
+            }
+            return;
+        }
+        self.move_index(at, name, base, written);
+        self.overlay.remove_if_settled(at, name);
+    }
+
+    /// Moves the index from a confirmed base to a committed record, which is the key's base from then on.
+    pub(crate) fn move_index(&mut self, at: usize, name: KeyName, base: Base, written: Written) {
+        let hash = KeyHash(name.hash);
+        let index = &mut self.ranges[at].index;
+        let moved = match (base, written.is_put) {
+            (Base::At(old), true) => index.replace(hash, old.pointer, written.pointer),
+            (Base::At(old), false) => index.remove(hash, old.pointer),
+            (Base::Absent, true) => match index.insert(hash, written.pointer) {
+                Ok(()) => true,
+                Err(error) => {
+                    self.index_refused(&error.to_string());
+                    true
+                }
+            },
+            (Base::Absent, false) => true,
+            (Base::Unknown, _) => unreachable!("the index moves only from a confirmed base"),
+        };
+        assert!(moved, "the index still holds what was confirmed");
+        if let Base::At(old) = base {
+            self.bury(at, old);
+        }
+        let now_at = Old { pointer: written.pointer, len_bytes: written.len_bytes };
+        if let Some(entry) = self.overlay.find_mut(at, name) {
+            entry.base = if written.is_put { Base::At(now_at) } else { Base::Absent };
+        }
+    }
+
+    /// 2³² keys, or hundreds with one hash: nothing sensible can follow but to stop writing.
+    fn index_refused(&mut self, detail: &str) {
+        let (operation, name) = (Operation::Metadata("index insert"), "index".to_owned());
+        self.poison(&DeviceError::Io { operation, name, offset: 0, detail: detail.to_owned() });
+    }
+
+    /// A put is no longer current: its segment has that much less to live for.
+    pub(crate) fn bury(&mut self, at: usize, old: Old) {
+        let end = self.appended_end();
+        let (slot, _) = self.segments.place(old.pointer);
+        let segment = self.segments.expect_mut(slot);
+        segment.remove_live(at, old.len_bytes, end);
+        self.may_have_dead |= segment.sealed && segment.live_records() == 0;
+    }
+
+    /// Empties the range: its index and all its records up to here; what is still pending came after.
+    fn commit_clear(&mut self, at: usize, version: Version) {
+        let end = self.appended_end();
+        for segment in self.segments.iter_mut() {
+            segment.forget_range(at, end);
+        }
+        self.ranges[at].index.clear();
+        self.overlay.clear_range(at);
+        if self.ranges[at].pending_clear == Some(version) {
+            self.ranges[at].pending_clear = None;
+        }
+        for i in 0..self.ranges[at].pending.len() {
+            let pending = self.ranges[at].pending[i];
+            if matches!(pending.kind, PendingKind::OfKey { is_put: true, .. }) {
+                let (slot, _) = self.segments.place(pending.pointer);
+                self.segments.expect_mut(slot).add_live(at, pending.len_bytes);
+            }
+        }
+        self.may_have_dead = true;
+    }
+
+    /// Drops a range's uncommitted records above `after`, and logs that they are void.
+    ///
+    /// # Errors
+    /// As [`Engine::append`]: nothing was dropped then.
+    pub fn rollback(&mut self, range: RangeId, after: Version) -> Result<(), EngineError> {
+        let at = self.range_at(range)?;
+        let committed = self.ranges[at].progress.committed;
+        assert!(after >= committed, "what is committed ({committed:?}) is never rolled back to {after:?}");
+        self.append_control(at, RecordKind::Rollback, after)?;
+        while let Some(pending) = self.ranges[at].pending.back().copied() {
+            if pending.version <= after {
+                break;
+            }
+            self.ranges[at].pending.pop_back();
+            if let PendingKind::OfKey { name, is_put } = pending.kind {
+                self.rollback_key(at, name, is_put, &pending);
+            }
+        }
+        let is_clear = |pending: &&Pending| pending.kind == PendingKind::Clear;
+        let range = &mut self.ranges[at];
+        range.pending_clear = range.pending.iter().rev().find(is_clear).map(|pending| pending.version);
+        let last = range.pending.back().map_or(committed, |pending| pending.version);
+        let progress = &mut range.progress;
+        progress.appended = last;
+        progress.flushed = progress.flushed.min(last);
+        progress.synced = progress.synced.min(last);
+        Ok(())
+    }
+
+    fn rollback_key(&mut self, at: usize, name: KeyName, is_put: bool, pending: &Pending) {
+        if let Some(entry) = self.overlay.find_mut(at, name) {
+            let last = entry.pending.pop();
+            assert_eq!(last.map(|written| written.version), Some(pending.version), "newest first");
+        }
+        self.overlay.remove_if_settled(at, name);
+        if is_put {
+            self.bury(at, Old { pointer: pending.pointer, len_bytes: pending.len_bytes });
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! Owns finding a record's bytes without the device: append window, the read just resumed, page cache.
+use super::Engine;
+use crate::error::EngineError;
+use crate::format::record::{self, PEEK_BYTES, Place, RecordError, RecordKind, Stored};
+use crate::index::Pointer;
+use crate::overlay::KeyName;
+use core::ops::Range;
+use fawn_flash::buffer::PAGE_BYTES;
+use fawn_flash::{AlignedBuf, Device};
+use fawn_types::{KeyHash, Version};
+
+/// Records up to this length are put together from cached pages; longer ones are read past the cache, bytes.
+pub(crate) const GATHER_BYTES_MAX: usize = 64 << 10;
+
+/// Whole pages of one segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Span {
+    pub(crate) slot: u32,
+    /// Of its segment: the slot may have another by the time it is read.
+    pub(crate) sequence: u64,
+    pub(crate) from: u32,
+    pub(crate) to: u32,
+    /// Pages from here on were not wholly flushed when it was submitted: they are not cached.
+    pub(crate) cacheable_to: u32,
+    /// The record turned out longer than 99.9 % of its segment's.
+    pub(crate) is_second: bool,
+}
+
+/// Bytes that a device read brought, kept while the lookup that asked for them goes on.
+#[derive(Debug)]
+pub(crate) struct Resume {
+    pub(crate) span: Span,
+    pub(crate) buf: AlignedBuf,
+}
+
+/// Where a record's bytes are now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Spot {
+    Window { slot: u32, offset: u32 },
+    Resume { at: usize },
+    Scratch,
+}
+
+/// A record that is the one looked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Hit {
+    pub(crate) spot: Spot,
+    pub(crate) pointer: Pointer,
+    pub(crate) len_bytes: u32,
+    /// Of the value, from the record's start.
+    pub(crate) value: Range<usize>,
+    /// Of the key, which ends where the value begins.
+    pub(crate) key_bytes: usize,
+    pub(crate) flags: u32,
+    pub(crate) expires_at_ms: u64,
+    pub(crate) version: Version,
+    pub(crate) kind: RecordKind,
+}
+
+/// Whose record is looked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Wanted<'k> {
+    Key(&'k [u8]),
+    Name(KeyName),
+    Any,
+}
+
+/// What looking at a candidate gave.
+#[derive(Debug)]
+pub(crate) enum Look {
+    Match(Hit),
+    /// Another key's record.
+    Other,
+    /// The device has to be asked.
+    Missing(Span),
+}
+
+/// What was learnt of a record without keeping hold of its bytes.
+enum Read {
+    Judged(Result<Option<Hit>, RecordError>, u64),
+    Missing(Span),
+}
+
+impl<D: Device> Engine<D> {
+    /// Looks at the record at `pointer`: is it `wanted`'s?
+    ///
+    /// A candidate whose own key does not lead to it through the index is damage, not a collision.
+    pub(crate) fn look(&mut self, at: usize, pointer: Pointer, wanted: Wanted<'_>) -> Result<Look, EngineError> {
+        let (slot, offset) = self.segments.place(pointer);
+        let (judged, found_hash) = match self.read_in_memory(pointer, slot, offset, wanted) {
+            Read::Missing(span) => return Ok(Look::Missing(span)),
+            Read::Judged(judged, found_hash) => (judged, found_hash),
+        };
+        match judged {
+            Ok(Some(hit)) => Ok(Look::Match(hit)),
+            Ok(None) => {
+                self.stats.false_matches += 1;
+                let leads_here = self.ranges[at].index.candidates(KeyHash(found_hash)).any(|found| found == pointer);
+                if leads_here { Ok(Look::Other) } else { Err(self.corrupt(slot, offset, "its key leads elsewhere")) }
+            }
+            Err(error) => Err(self.corrupt(slot, offset, &error.to_string())),
+        }
+    }
+
+    pub(crate) fn corrupt(&self, slot: u32, offset_bytes: u32, detail: &str) -> EngineError {
+        let file = self.segments.expect(slot).name.clone();
+        EngineError::Corrupt { file, offset_bytes, detail: detail.to_owned() }
+    }
+
+    fn read_in_memory(&mut self, pointer: Pointer, slot: u32, offset: u32, wanted: Wanted<'_>) -> Read {
+        let segment = self.segments.expect(slot);
+        let place = Place { segment_id: segment.id, offset };
+        let (secret, ident_secret) = (&self.secret, &self.ident_secret);
+        let judge = |stored: Stored<'_>, bytes: &[u8], spot: Spot| {
+            let found = stored.record.key;
+            let is_wanted = match wanted {
+                Wanted::Key(key) => found == key,
+                Wanted::Name(name) => {
+                    KeyHash::of(secret, found).0 == name.hash && KeyHash::of(ident_secret, found).0 == name.ident
+                }
+                Wanted::Any => true,
+            };
+            if !is_wanted {
+                return (None, KeyHash::of(secret, found).0);
+            }
+            (Some(hit_of(&stored, bytes, pointer, spot)), 0)
+        };
+        if let Some(bytes) = self.window.record(slot, offset) {
+            // Encoded by this process and never out of its memory since: the checksum has nothing to tell.
+            let read = record::decode_verified(bytes, offset);
+            return judged(read.map(|stored| judge(stored, bytes, Spot::Window { slot, offset })));
+        }
+        if let Some((bytes, start)) = resumed(self.resume.as_ref(), segment.sequence, slot, offset) {
+            match record::decode(bytes, place) {
+                Err(RecordError::Truncated { .. }) => return longer(segment, slot, bytes, place, &self.options),
+                read => return judged(read.map(|stored| judge(stored, bytes, Spot::Resume { at: start }))),
+            }
+        }
+        let page = offset / PAGE_BYTES as u32;
+        let within = offset as usize % PAGE_BYTES;
+        let Some(bytes) = self.cache.get(segment.file, page).map(|page| &page[within..]) else {
+            let (from, to) = segment.first_read(offset, self.options.segment_bytes);
+            return Read::Missing(Span::new(segment, from, to, false));
+        };
+        match record::decode(bytes, place) {
+            Err(RecordError::Truncated { .. }) => {}
+            read => {
+                self.scratch.clear();
+                if let Ok(stored) = &read {
+                    self.scratch.extend_from_slice(&bytes[..stored.encoded_len]);
+                }
+                return judged(read.map(|stored| judge(stored, bytes, Spot::Scratch)));
+            }
+        }
+        // It straddles pages: gather them.
+        let len = record::peek_len(bytes).ok();
+        self.scratch.clear();
+        self.scratch.extend_from_slice(bytes);
+        let len = len.unwrap_or(PEEK_BYTES);
+        let end = offset as usize + len;
+        let whole = Span::covering(segment, offset, end as u32, self.options.segment_bytes);
+        if len > GATHER_BYTES_MAX || end > segment.end as usize {
+            return if end > segment.end as usize {
+                judged::<(Option<Hit>, u64)>(Err(past_end(offset, len)))
+            } else {
+                Read::Missing(whole)
+            };
+        }
+        let mut next = page + 1;
+        loop {
+            let Some(more) = self.cache.get(segment.file, next) else {
+                let (_, to) = segment.first_read(offset, self.options.segment_bytes);
+                return Read::Missing(Span { to: whole.to.max(to), ..whole });
+            };
+            self.scratch.extend_from_slice(&more[..]);
+            match record::decode(&self.scratch, place) {
+                Err(RecordError::Truncated { expected, .. }) if expected <= GATHER_BYTES_MAX => next += 1,
+                Err(RecordError::Truncated { expected, .. }) => {
+                    let end = offset + expected as u32;
+                    return Read::Missing(Span::covering(segment, offset, end, self.options.segment_bytes));
+                }
+                read => return judged(read.map(|stored| judge(stored, &self.scratch, Spot::Scratch))),
+            }
+        }
+    }
+
+    /// The bytes of a record that was found, from its start.
+    pub(crate) fn bytes_at(&self, spot: Spot) -> &[u8] {
+        match spot {
+            Spot::Window { slot, offset } => self.window.record(slot, offset).unwrap_or(&[]),
+            Spot::Resume { at } => self.resume.as_ref().map_or(&[], |resume| &resume.buf[at..]),
+            Spot::Scratch => &self.scratch,
+        }
+    }
+}
+
+impl Span {
+    fn new(segment: &crate::log::segments::Segment, from: u32, to: u32, is_second: bool) -> Self {
+        let (slot, sequence) = (segment.slot, segment.sequence);
+        Self { slot, sequence, from, to, cacheable_to: 0, is_second }
+    }
+
+    /// The pages of `offset..end`, known to be one record's.
+    fn covering(segment: &crate::log::segments::Segment, offset: u32, end: u32, segment_bytes: u32) -> Self {
+        let page = PAGE_BYTES as u32;
+        let to = end.next_multiple_of(page).min(segment_bytes);
+        Self::new(segment, offset - offset % page, to, true)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        (self.to - self.from) as usize
+    }
+}
+
+fn hit_of(stored: &Stored<'_>, bytes: &[u8], pointer: Pointer, spot: Spot) -> Hit {
+    let record = &stored.record;
+    let value_at = record.value.as_ptr() as usize - bytes.as_ptr() as usize;
+    Hit {
+        spot,
+        pointer,
+        len_bytes: stored.encoded_len as u32,
+        value: value_at..value_at + record.value.len(),
+        key_bytes: record.key.len(),
+        flags: record.flags,
+        expires_at_ms: record.expires_at_ms,
+        version: record.version,
+        kind: record.kind,
+    }
+}
+
+fn judged<T: Into<(Option<Hit>, u64)>>(read: Result<T, RecordError>) -> Read {
+    match read.map(Into::into) {
+        Ok((hit, found_hash)) => Read::Judged(Ok(hit), found_hash),
+        Err(error) => Read::Judged(Err(error), 0),
+    }
+}
+
+fn past_end(offset: u32, len: usize) -> RecordError {
+    RecordError::Field { offset, field: "length past the segment's end", found: len as u64 }
+}
+
+/// The bytes from `offset` on, and where they start, if the read just resumed brought them.
+fn resumed(resume: Option<&Resume>, sequence: u64, slot: u32, offset: u32) -> Option<(&[u8], usize)> {
+    let resume = resume?;
+    let Span { from, .. } = resume.span;
+    // What was not flushed when the read was submitted may have come back as anything.
+    let to = resume.span.to.min(resume.span.cacheable_to);
+    let covers = resume.span.slot == slot && resume.span.sequence == sequence && from <= offset && offset < to;
+    let start = offset.checked_sub(from)? as usize;
+    covers.then(|| (&resume.buf[start..(to - from) as usize], start))
+}
+
+/// What the second read of a record must cover whose first one was too short.
+fn longer(
+    segment: &crate::log::segments::Segment,
+    slot: u32,
+    bytes: &[u8],
+    place: Place,
+    options: &crate::Options,
+) -> Read {
+    debug_assert_eq!(segment.slot, slot);
+    let len = record::peek_len(bytes).unwrap_or(PEEK_BYTES);
+    let end = place.offset as usize + len;
+    if end > segment.end as usize {
+        // No second read helps: the length itself is damaged.
+        return Read::Judged(Err(past_end(place.offset, len)), 0);
+    }
+    Read::Missing(Span::covering(segment, place.offset, end as u32, options.segment_bytes))
+}

@@ -1,0 +1,282 @@
+//! Owns flushing: closing frames, at most one write in flight per block, syncs by mode, the watermarks' advance.
+use super::{Engine, InFlight};
+use crate::error::EngineError;
+use crate::format::Watermark;
+use crate::format::frame::{self, FrameHeader};
+use crate::log::LogPosition;
+use crate::log::flush::{
+    ClosedFrame, EVERYSEC_SYNC_MS, FrameRanges, MEMORY_FLUSH_BYTES, MEMORY_FLUSH_MS, PAD_FRAME_BYTES_MIN, SyncInFlight,
+    Unsynced, WRITES_IN_FLIGHT_MAX,
+};
+use fawn_flash::buffer::PAGE_BYTES;
+use fawn_flash::{Cause, Device, Token};
+use fawn_types::{Durability, TimeMs};
+
+impl<D: Device> Engine<D> {
+    /// Starts one write for everything appended, a sync where the mode asks for one, and verifications. While a write
+    /// is under way the next waits for it, so that writers who come meanwhile share it (group commit).
+    pub fn submit(&mut self, now: TimeMs) {
+        self.now = now;
+        self.log_marks();
+        if self.flush_is_due() {
+            self.flush.wanted = true;
+        }
+        self.advance_flush();
+        self.pump_verifications();
+        self.device.kick();
+    }
+
+    /// Whether the mode wants the open frame written now.
+    fn flush_is_due(&self) -> bool {
+        let Some(open) = self.flush.open else { return false };
+        let end = self.window.active().map_or(open.offset, |chunk| chunk.end());
+        match self.options.durability {
+            Durability::Sync | Durability::EverySec => true,
+            Durability::Memory => {
+                end - open.offset >= MEMORY_FLUSH_BYTES || self.now.ms_since(self.flush.last_flush) >= MEMORY_FLUSH_MS
+            }
+        }
+    }
+
+    /// Closes the open frame if its write could start, starts what can start, and the sync that is due.
+    pub(crate) fn advance_flush(&mut self) {
+        if self.poisoned.is_some() || self.options.read_only {
+            return;
+        }
+        self.start_writes();
+        if self.flush.wanted && self.can_write_open_frame() {
+            self.flush.wanted = false;
+            self.close_frame(false);
+            self.start_writes();
+        }
+        self.start_sync();
+    }
+
+    /// A frame is closed as late as possible: as long as its write would have to wait it goes on growing.
+    fn can_write_open_frame(&self) -> bool {
+        let Some(open) = self.flush.open else { return false };
+        let flush = &self.flush;
+        if flush.started < flush.frames.len() || flush.started >= WRITES_IN_FLIGHT_MAX {
+            return false;
+        }
+        flush.frames.back().is_none_or(|last| !shares_block(last, open.slot, open.offset))
+    }
+
+    /// Closes the open frame; padded to a page when `pad` or when it is large.
+    pub(crate) fn close_frame(&mut self, pad: bool) {
+        let Some(open) = self.flush.open.take() else { return };
+        let synced = self.synced_watermark();
+        let segment_bytes = self.options.segment_bytes;
+        let segment = self.segments.expect_mut(open.slot);
+        let Some(chunk) = self.window.active_mut() else { unreachable!("an open frame lies in a piece") };
+        assert_eq!(chunk.slot, open.slot, "the open frame lies in the newest piece");
+        let start = (open.offset - chunk.base) as usize;
+        let record_bytes = (chunk.len - start - frame::HEADER_BYTES) as u32;
+        let unpadded = chunk.end();
+        let large = unpadded - open.offset >= PAD_FRAME_BYTES_MIN;
+        let mut end = unpadded;
+        if pad || large || self.options.pad_frames {
+            end = unpadded.next_multiple_of(PAGE_BYTES as u32).min(segment_bytes);
+            let padded = (end - chunk.base) as usize;
+            chunk.buf[chunk.len..padded].fill(0);
+            chunk.len = padded;
+        }
+        let header = FrameHeader {
+            uuid: segment.uuid,
+            generation: self.generation,
+            offset: open.offset,
+            frame_bytes: end - open.offset,
+            record_bytes,
+            count: open.count,
+            synced,
+            chain: open.chain,
+        };
+        frame::encode_header(&header, &mut chunk.buf[start..]);
+        segment.end = end;
+        let (slot, sequence) = (open.slot, segment.sequence);
+        let ranges = self.take_frame_ranges();
+        let frame = ClosedFrame { slot, sequence, offset: open.offset, end, ranges, done: false };
+        self.flush.frames.push_back(frame);
+        self.stats.frames += 1;
+    }
+
+    fn take_frame_ranges(&mut self) -> FrameRanges {
+        let touched = self.ranges.iter_mut().enumerate().filter(|(_, range)| range.in_open_frame);
+        touched
+            .map(|(at, range)| {
+                range.in_open_frame = false;
+                (at, range.progress.appended)
+            })
+            .collect()
+    }
+
+    fn synced_watermark(&self) -> Watermark {
+        let (synced, segment_bytes) = (self.flush.synced, self.options.segment_bytes);
+        Watermark { sequence: synced.sequence(segment_bytes), offset: synced.offset(segment_bytes) }
+    }
+
+    /// Hands closed frames to the device, in order, as long as none shares a block with one in flight.
+    pub(crate) fn start_writes(&mut self) {
+        while self.poisoned.is_none()
+            && self.flush.started < self.flush.frames.len()
+            && self.flush.started < WRITES_IN_FLIGHT_MAX
+        {
+            let at = self.flush.started;
+            let frame = &self.flush.frames[at];
+            let blocked = at > 0 && shares_block(&self.flush.frames[at - 1], frame.slot, frame.offset);
+            if blocked || !self.predecessor_is_synced(frame.sequence) {
+                return;
+            }
+            self.start_write(at);
+        }
+    }
+
+    /// A new segment takes data only after the one before it is synced whole.
+    fn predecessor_is_synced(&self, sequence: u64) -> bool {
+        let previous = self.segments.iter().filter(|segment| segment.sequence < sequence);
+        previous.max_by_key(|segment| segment.sequence).is_none_or(|segment| {
+            let end = LogPosition::new(segment.sequence, segment.end, self.options.segment_bytes);
+            self.flush.synced >= end
+        })
+    }
+
+    fn start_write(&mut self, at: usize) {
+        let frame = &self.flush.frames[at];
+        let page = PAGE_BYTES as u32;
+        let from = frame.offset - frame.offset % page;
+        let to = frame.end.next_multiple_of(page);
+        let Some(bytes) = self.window.frame_bytes(frame.slot, from, frame.end) else {
+            unreachable!("a frame stays in its piece until it is flushed")
+        };
+        let len = (to - from) as usize;
+        let mut buf = self.pool.take(len);
+        buf[..bytes.len()].copy_from_slice(bytes);
+        buf[bytes.len()..len].fill(0);
+        let number = self.flush.first_number + at as u64;
+        let file = self.segments.expect(frame.slot).file;
+        let token = Token(self.in_flight.insert(InFlight::Write { number }) as u64);
+        if self.options.durability == Durability::Sync {
+            self.device.submit_write_durable(file, u64::from(from), buf, len, Cause::Flush, token);
+        } else {
+            self.device.submit_write(file, u64::from(from), buf, len, Cause::Flush, token);
+        }
+        self.flush.started += 1;
+        self.flush.last_flush = self.now;
+        self.stats.writes += 1;
+        self.stats.written_bytes += len as u64;
+    }
+
+    /// A write is done: the flushed watermark passes every frame whose predecessors are done too.
+    pub(crate) fn write_done(&mut self, number: u64) {
+        self.flush.complete(number);
+        while let Some(frame) = self.flush.pop_done() {
+            let end = LogPosition::new(frame.sequence, frame.end, self.options.segment_bytes);
+            assert!(end > self.flush.flushed, "the flushed watermark only grows");
+            self.flush.flushed = end;
+            for &(at, version) in &frame.ranges {
+                let progress = &mut self.ranges[at].progress;
+                progress.flushed = progress.flushed.max(version.min(progress.appended));
+            }
+            self.flush.unsynced.push_back(Unsynced { end, ranges: frame.ranges });
+            self.progressed = true;
+        }
+        if self.options.durability == Durability::Sync {
+            // Every write was durable by itself, and all before it are done.
+            self.advance_synced(self.flush.flushed);
+        }
+        self.drop_flushed_chunks();
+    }
+
+    pub(crate) fn advance_synced(&mut self, to: LogPosition) {
+        assert!(to <= self.flush.flushed, "only what was flushed is synced");
+        self.flush.synced = self.flush.synced.max(to);
+        while self.flush.unsynced.front().is_some_and(|unsynced| unsynced.end <= to) {
+            let Some(unsynced) = self.flush.unsynced.pop_front() else { break };
+            for &(at, version) in &unsynced.ranges {
+                let progress = &mut self.ranges[at].progress;
+                progress.synced = progress.synced.max(version.min(progress.appended));
+            }
+            self.progressed = true;
+        }
+    }
+
+    /// Syncs the oldest segment with flushed bytes that are not synced: at once if it is sealed and written whole (its
+    /// successor waits), else when the mode says so.
+    fn start_sync(&mut self) {
+        if self.flush.sync.is_some() || self.options.durability == Durability::Sync {
+            return;
+        }
+        let Some(first) = self.flush.unsynced.front() else { return };
+        let segment_bytes = self.options.segment_bytes;
+        let sequence = first.end.sequence(segment_bytes);
+        let Some(segment) = self.segments.iter().find(|segment| segment.sequence == sequence) else { return };
+        let end = LogPosition::new(sequence, segment.end, segment_bytes);
+        let is_whole = segment.sealed && self.flush.flushed >= end;
+        let is_due = self.options.durability == Durability::EverySec
+            && self.now.ms_since(self.flush.last_sync) >= EVERYSEC_SYNC_MS;
+        if !is_whole && !is_due && !self.flush_everything {
+            return;
+        }
+        let file = segment.file;
+        let covers = self.flush.flushed.min(end);
+        self.flush.sync = Some(SyncInFlight { covers });
+        self.flush.last_sync = self.now;
+        self.stats.syncs += 1;
+        let token = Token(self.in_flight.insert(InFlight::Sync) as u64);
+        self.device.submit_sync(file, Cause::Flush, token);
+    }
+
+    pub(crate) fn sync_done(&mut self) {
+        if let Some(sync) = self.flush.sync.take() {
+            self.advance_synced(sync.covers);
+        }
+    }
+
+    pub(crate) fn drop_flushed_chunks(&mut self) {
+        let (flushed, segment_bytes) = (self.flush.flushed, self.options.segment_bytes);
+        let is_flushed = |sequence, end| flushed >= LogPosition::new(sequence, end, segment_bytes);
+        self.window.drop_flushed(is_flushed, &mut self.pool);
+    }
+
+    /// Marks of chained ranges that were committed further, when the frame is written anyway.
+    fn log_marks(&mut self) {
+        if !self.options.chained || self.flush.open.is_none() {
+            return;
+        }
+        for at in 0..self.ranges.len() {
+            let range = &self.ranges[at];
+            if range.progress.committed > range.marked && self.append_mark(at).is_err() {
+                // A mark is a hint that saves work; without room for it the next frame carries it.
+                return;
+            }
+        }
+    }
+
+    /// Writes and syncs everything, waits for it, and gives the device back.
+    ///
+    /// # Errors
+    /// [`EngineError::Poisoned`] when that failed.
+    pub fn close(mut self) -> Result<D, EngineError> {
+        self.flush_everything = true;
+        let mut events = Vec::new();
+        while self.poisoned.is_none() && !self.options.read_only && !self.is_quiet() {
+            self.flush.wanted |= self.flush.open.is_some();
+            self.advance_flush();
+            self.wait(self.now, &mut events);
+            events.clear();
+        }
+        match &self.poisoned {
+            Some(first) => Err(EngineError::Poisoned { first: first.clone() }),
+            None => Ok(self.device),
+        }
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.flush.is_idle() && self.flush.unsynced.is_empty() && self.device.in_flight() == 0
+    }
+}
+
+/// Whether a frame from `offset` on would be written to the last block of `last`.
+fn shares_block(last: &ClosedFrame, slot: u32, offset: u32) -> bool {
+    last.slot == slot && !last.done && offset < last.end.next_multiple_of(PAGE_BYTES as u32)
+}

@@ -1,0 +1,146 @@
+//! Owns reaping: what each completion means, and the events that callers hear.
+use super::fetch::Span;
+use super::{Engine, Event, InFlight};
+use fawn_flash::buffer::PAGE_BYTES;
+use fawn_flash::{AlignedBuf, Completion, Device, DeviceError};
+use fawn_types::TimeMs;
+
+/// How often the cache's share of the budget is worked out anew, polls.
+const BALANCE_POLLS: u32 = 64;
+
+impl<D: Device> Engine<D> {
+    /// Reaps what has completed, goes on with what waited for it, and reports. Never blocks.
+    pub fn poll(&mut self, now: TimeMs, events: &mut Vec<Event>) {
+        self.now = now;
+        let mut reaped = core::mem::take(&mut self.completions);
+        self.device.reap(&mut reaped);
+        self.digest(&mut reaped, events);
+        self.completions = reaped;
+    }
+
+    /// As [`Engine::poll`], after waiting for a completion if anything is in flight.
+    pub fn wait(&mut self, now: TimeMs, events: &mut Vec<Event>) {
+        self.now = now;
+        let mut reaped = core::mem::take(&mut self.completions);
+        if self.stale.is_empty() && self.held_events.is_empty() {
+            self.device.wait(&mut reaped);
+        } else {
+            self.device.reap(&mut reaped);
+        }
+        self.digest(&mut reaped, events);
+        self.completions = reaped;
+    }
+
+    fn digest(&mut self, reaped: &mut std::collections::VecDeque<Completion>, events: &mut Vec<Event>) {
+        events.append(&mut self.held_events);
+        for completion in reaped.drain(..) {
+            self.complete(completion, events);
+        }
+        self.complete_stale(events);
+        self.advance_flush();
+        self.tend_segments();
+        self.pump_verifications();
+        self.report_space(events);
+        self.device.kick();
+        if core::mem::take(&mut self.progressed) {
+            events.push(Event::Progress);
+        }
+        if self.poisoned.is_some() && !core::mem::replace(&mut self.poison_reported, true) {
+            events.push(Event::Poisoned);
+        }
+        self.polls = self.polls.wrapping_add(1);
+        if self.polls.is_multiple_of(BALANCE_POLLS) {
+            self.balance_memory();
+        }
+    }
+
+    fn complete(&mut self, completion: Completion, events: &mut Vec<Event>) {
+        let Completion { token, result, buf } = completion;
+        let in_flight = self.in_flight.remove(token.0 as usize);
+        match in_flight {
+            InFlight::Lookup { mut plan, user } => {
+                plan.result = Some(self.take_read(&plan.span, result, buf));
+                events.push(Event::Lookup { plan: *plan, user });
+            }
+            InFlight::Verify { range, name, span } => {
+                let read = self.take_read(&span, result, buf);
+                self.verified(range, name, span, read);
+            }
+            write => {
+                if let Some(buf) = buf {
+                    self.pool.give(buf);
+                }
+                match result {
+                    Ok(_) => self.written(&write),
+                    Err(error) => {
+                        self.poison(&error);
+                    }
+                }
+            }
+        }
+    }
+
+    fn written(&mut self, write: &InFlight) {
+        if self.poisoned.is_some() {
+            // After a failure no watermark moves: what the medium has is not known any more.
+            return;
+        }
+        match write {
+            InFlight::Write { number } => self.write_done(*number),
+            InFlight::Sync => self.sync_done(),
+            InFlight::SegmentHeader => self.header_written(),
+            InFlight::Manifest => self.manifest_written(),
+            InFlight::Lookup { .. } | InFlight::Verify { .. } => unreachable!("reads are not writes"),
+        }
+    }
+
+    /// Unpins, caches the whole pages that stay as they are, hands the bytes on.
+    fn take_read(
+        &mut self,
+        span: &Span,
+        result: Result<usize, DeviceError>,
+        buf: Option<AlignedBuf>,
+    ) -> Result<AlignedBuf, DeviceError> {
+        let segment = self.segments.expect_mut(span.slot);
+        assert_eq!(segment.sequence, span.sequence, "a pinned segment stays");
+        segment.pins -= 1;
+        let file = segment.file;
+        result?;
+        let Some(buf) = buf else { unreachable!("a read brings its buffer back") };
+        if buf.len() <= super::fetch::GATHER_BYTES_MAX {
+            for (i, page) in buf.chunks_exact(PAGE_BYTES).enumerate() {
+                let at = span.from + (i * PAGE_BYTES) as u32;
+                if at + PAGE_BYTES as u32 <= span.cacheable_to {
+                    self.cache.insert(file, at / PAGE_BYTES as u32, page);
+                }
+            }
+        }
+        Ok(buf)
+    }
+
+    /// Reads that were not even submitted, because their segment is gone: the lookup starts over.
+    fn complete_stale(&mut self, events: &mut Vec<Event>) {
+        while let Some(stale) = self.stale.pop_front() {
+            match stale {
+                InFlight::Lookup { plan, user } => events.push(Event::Lookup { plan: *plan, user }),
+                InFlight::Verify { range, name, .. } => {
+                    self.verify_in_flight -= 1;
+                    self.verify_queue.push_back((range, name));
+                }
+                _ => unreachable!("only reads go stale"),
+            }
+        }
+    }
+
+    /// Does up to `budget` units of maintenance now; what is left goes on at later polls.
+    pub fn step(&mut self, budget: usize) {
+        for _ in 0..budget {
+            if self.verify_queue.is_empty() && !self.may_have_dead {
+                return;
+            }
+            self.pump_verifications();
+            self.tend_segments();
+        }
+        self.device.kick();
+    }
+}

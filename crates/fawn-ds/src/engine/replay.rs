@@ -1,0 +1,114 @@
+//! Owns retransmission: a range's records after a version, from memory or flash; the log is the buffer.
+use super::fetch::{Hit, Look, Resume, Wanted};
+use super::{Engine, LookupPlan, View};
+use crate::error::EngineError;
+use crate::format::record::{self, RecordRef};
+use crate::range::Retained;
+use fawn_flash::Device;
+use fawn_types::{KeyHash, RangeId, Version};
+use smallvec::SmallVec;
+
+/// What a replay came to.
+#[derive(Debug)]
+pub enum Replay {
+    /// These were visited, in order and without a gap; go on after `through`.
+    Records {
+        /// The last one.
+        through: Version,
+        /// How many.
+        count: usize,
+    },
+    /// Pass it to [`Engine::read`], its event's plan to [`Engine::absorb`], then replay again.
+    Read(LookupPlan),
+    /// Not all records after that version are kept: the range has to be copied.
+    Gone,
+    /// There is none after that version.
+    UpToDate,
+}
+
+impl<D: Device> Engine<D> {
+    /// Keeps a range's records above `floor` for [`Engine::replay`]; those up to it may go. The bound
+    /// [`crate::Options::retained_records_max`] wins.
+    pub fn set_retain_floor(&mut self, range: RangeId, floor: Version) {
+        let Ok(at) = self.range_at(range) else { return };
+        let range = &mut self.ranges[at];
+        range.retain_floor = Some(floor);
+        range.drop_retained_through(floor);
+        self.may_have_dead = true;
+    }
+
+    /// Visits a range's records after `after`, oldest first, committed or not, up to about `bytes_max` of them.
+    ///
+    /// # Errors
+    /// [`EngineError::Corrupt`], [`EngineError::UnknownRange`].
+    pub fn replay(
+        &mut self,
+        range: RangeId,
+        after: Version,
+        bytes_max: usize,
+        mut visit: impl FnMut(&RecordRef<'_>),
+    ) -> Result<Replay, EngineError> {
+        let at = self.range_at(range)?;
+        if after >= self.ranges[at].progress.appended {
+            return Ok(Replay::UpToDate);
+        }
+        if after < self.ranges[at].complete_above {
+            return Ok(Replay::Gone);
+        }
+        let (mut bytes, mut count, mut through) = (0, 0, after);
+        let first = self.ranges[at].retained.partition_point(|kept| kept.version <= after);
+        let mut i = first;
+        while bytes < bytes_max {
+            let Some(kept) = self.kept(at, i, after) else { break };
+            let hit = match self.look(at, kept.pointer, Wanted::Any)? {
+                Look::Match(hit) => hit,
+                Look::Missing(span) if count == 0 => {
+                    let (hash, key, view) = (KeyHash(0), SmallVec::new(), View::Latest);
+                    return Ok(Replay::Read(LookupPlan { range, hash, key, view, span, result: None }));
+                }
+                Look::Missing(_) => break,
+                Look::Other => unreachable!("any record was wanted"),
+            };
+            self.visit(&hit, &mut visit)?;
+            bytes += kept.len_bytes as usize;
+            count += 1;
+            through = kept.version;
+            i += 1;
+        }
+        Ok(if count == 0 { Replay::UpToDate } else { Replay::Records { through, count } })
+    }
+
+    /// The `i`-th record kept: committed ones first, then the pending after `after`.
+    fn kept(&self, at: usize, i: usize, after: Version) -> Option<Retained> {
+        let range = &self.ranges[at];
+        if let Some(kept) = range.retained.get(i) {
+            return Some(*kept);
+        }
+        let skipped = range.pending.partition_point(|pending| pending.version <= after);
+        let pending = range.pending.get(i - range.retained.len() + skipped)?;
+        let (version, pointer, len_bytes) = (pending.version, pending.pointer, pending.len_bytes);
+        let sequence = self.segments.expect(self.segments.place(pointer).0).sequence;
+        Some(Retained { version, pointer, len_bytes, sequence })
+    }
+
+    fn visit(&self, hit: &Hit, visit: &mut impl FnMut(&RecordRef<'_>)) -> Result<(), EngineError> {
+        let (slot, offset) = self.segments.place(hit.pointer);
+        let stored = record::decode_verified(self.bytes_at(hit.spot), offset)
+            .map_err(|error| self.corrupt(slot, offset, &error.to_string()))?;
+        visit(&stored.record);
+        Ok(())
+    }
+
+    /// Takes in what a replay's or scan's read brought, for the next call of it.
+    ///
+    /// # Errors
+    /// The read's own failure.
+    pub fn absorb(&mut self, mut plan: LookupPlan) -> Result<(), EngineError> {
+        match plan.result.take() {
+            Some(Ok(buf)) => self.set_resume(Some(Resume { span: plan.span, buf })),
+            Some(Err(error)) => return Err(error.into()),
+            None => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,292 @@
+//! Owns the life of segments: prepared ahead, switched to, sealed in the manifest, dropped when wholly dead.
+use super::{Engine, Event, InFlight};
+use crate::error::EngineError;
+use crate::format::manifest::Edit;
+use crate::format::segment::{self, HEADER_BYTES, SegmentHeader};
+use crate::format::{FRAMES_OFFSET, SegmentUuid};
+use crate::log::LogPosition;
+use crate::log::segments::Segment;
+use crate::log::window::Chunk;
+use fawn_flash::buffer::PAGE_BYTES;
+use fawn_flash::{AlignedBuf, Cause, Device, DeviceError, Token};
+use fawn_types::{KeyRange, RangeId, TimeMs};
+
+/// How long a full device is left alone before space is asked for again.
+const RETRY_MS: u64 = 100;
+
+/// The segment after the active one. Each step is durable before the next.
+#[derive(Debug)]
+pub(crate) enum Next {
+    None,
+    /// Its header is being written.
+    Header(Segment),
+    /// Its listing in the manifest, which ends there, is being written.
+    Listing(Segment, u64),
+    /// It may take data.
+    Ready(Segment),
+}
+
+impl Next {
+    pub(crate) const fn is_ready(&self) -> bool {
+        matches!(self, Self::Ready(_))
+    }
+}
+
+/// A segment whose removal from the manifest is being written.
+#[derive(Debug)]
+pub(crate) struct Dropping {
+    segment: Segment,
+    edit_end: u64,
+}
+
+impl<D: Device> Engine<D> {
+    pub(crate) fn no_segment(&self) -> EngineError {
+        if self.full { EngineError::StoreFull } else { EngineError::Overloaded }
+    }
+
+    /// Sees to a successor in time. On a full device the active segment's last part is kept for deletes, which are
+    /// what brings space back.
+    pub(crate) fn prepare_next(&mut self, may_use_reserve: bool, segment_room: usize) -> Result<(), EngineError> {
+        let segment_bytes = self.options.segment_bytes as usize;
+        if matches!(self.next, Next::None) && segment_room <= segment_bytes / 2 {
+            self.try_prepare()?;
+        }
+        let is_reserve = segment_room <= segment_bytes / 8;
+        if self.full && is_reserve && !may_use_reserve { Err(EngineError::StoreFull) } else { Ok(()) }
+    }
+
+    /// Asks for space, unless it was refused a moment ago.
+    fn try_prepare(&mut self) -> Result<(), EngineError> {
+        if self.full && self.now < self.retry_at {
+            return Ok(());
+        }
+        match self.create_segment() {
+            Ok(segment) => {
+                self.space_back |= core::mem::take(&mut self.full);
+                let mut buf = AlignedBuf::zeroed(HEADER_BYTES);
+                segment::encode(&self.header_of(&segment), &mut buf);
+                let token = Token(self.in_flight.insert(InFlight::SegmentHeader) as u64);
+                self.device.submit_write_durable(segment.file, 0, buf, HEADER_BYTES, Cause::Manifest, token);
+                self.next = Next::Header(segment);
+                Ok(())
+            }
+            Err(DeviceError::Full { .. }) => {
+                self.full = true;
+                self.retry_at = self.now.plus_ms(RETRY_MS);
+                Ok(())
+            }
+            Err(error) => Err(self.poison(&error)),
+        }
+    }
+
+    pub(crate) fn header_of(&self, segment: &Segment) -> SegmentHeader {
+        SegmentHeader {
+            uuid: segment.uuid,
+            store: self.store,
+            slot: segment.slot,
+            sequence: segment.sequence,
+            segment_bytes: self.options.segment_bytes,
+        }
+    }
+
+    /// Creates a segment's file with all its space; nothing is durable yet.
+    pub(crate) fn create_segment(&mut self) -> Result<Segment, DeviceError> {
+        let segment_bytes = u64::from(self.options.segment_bytes);
+        let full = || DeviceError::Full { dir: "this store".to_owned() };
+        let taken = (self.segments.len() as u64 + 1) * segment_bytes;
+        if self.options.capacity_bytes.is_some_and(|capacity| taken > capacity) {
+            return Err(full());
+        }
+        let slot = self.free_slot().ok_or_else(full)?;
+        let sequence = self.last_sequence + 1;
+        let uuid = SegmentUuid::derive(&self.secret, self.store, self.generation, sequence);
+        let name = segment::file_name(slot, uuid);
+        // A refused attempt leaves its number unused: names are never given twice.
+        self.last_sequence = sequence;
+        let file = self.device.create(&name)?;
+        if let Err(error) = self.device.allocate(file, 0, segment_bytes) {
+            self.device.close(file);
+            self.device.unlink(&name)?;
+            return Err(error);
+        }
+        Ok(Segment::new(slot, sequence, uuid, file, name))
+    }
+
+    /// Slots of segments that are being dropped are free only once the manifest says so.
+    fn free_slot(&self) -> Option<u32> {
+        self.segments.free_slot_but(|slot| self.dropping.iter().any(|dropping| dropping.segment.slot == slot))
+    }
+
+    /// The successor's header is durable: its name, then its listing.
+    pub(crate) fn header_written(&mut self) {
+        let Next::Header(segment) = core::mem::replace(&mut self.next, Next::None) else {
+            unreachable!("a segment header was written that nobody waits for")
+        };
+        if let Err(error) = self.device.sync_dir() {
+            self.poison(&error);
+            return;
+        }
+        let Segment { slot, uuid, sequence, .. } = segment;
+        let end = self.manifest.commit(&[Edit::AddSegment { slot, uuid, sequence }]);
+        self.next = Next::Listing(segment, end);
+        self.start_manifest();
+    }
+
+    pub(crate) fn start_manifest(&mut self) {
+        if self.poisoned.is_none() && self.manifest.is_due() {
+            let token = Token(self.in_flight.insert(InFlight::Manifest) as u64);
+            self.manifest.start(&mut self.device, token);
+        }
+    }
+
+    /// Commits of the manifest became durable: what waited for them goes on.
+    pub(crate) fn manifest_written(&mut self) {
+        self.manifest.done();
+        self.next = match core::mem::replace(&mut self.next, Next::None) {
+            Next::Listing(segment, end) if self.manifest.is_durable(end) => Next::Ready(segment),
+            next => next,
+        };
+        let mut dropped = false;
+        let mut i = 0;
+        while i < self.dropping.len() {
+            if !self.manifest.is_durable(self.dropping[i].edit_end) {
+                i += 1;
+                continue;
+            }
+            let Dropping { segment, .. } = self.dropping.swap_remove(i);
+            self.cache.invalidate_file(segment.file);
+            self.device.close(segment.file);
+            // Should the unlinking not survive a crash, the file is an orphan at the next opening.
+            if let Err(error) = self.device.unlink(&segment.name) {
+                self.poison(&error);
+            }
+            self.stats.segments_dropped += 1;
+            dropped = true;
+        }
+        if dropped {
+            self.retry_at = TimeMs(0);
+        }
+        self.start_manifest();
+    }
+
+    /// Seals the active segment and goes on in the next one.
+    pub(crate) fn switch_segment(&mut self) -> Result<(), EngineError> {
+        let bytes = self.options.chunk_bytes();
+        if !self.next.is_ready() {
+            return Err(self.no_segment());
+        }
+        self.reserve_window(bytes)?;
+        self.close_frame(true);
+        let Next::Ready(segment) = core::mem::replace(&mut self.next, Next::None) else {
+            unreachable!("checked above")
+        };
+        if let Some(slot) = self.window.active().map(|chunk| chunk.slot) {
+            let last = self.segments.expect_mut(slot);
+            last.sealed = true;
+            self.may_have_dead |= last.live_records() == 0;
+        }
+        self.begin_segment(segment, bytes);
+        self.start_writes();
+        if self.options.chained {
+            for at in 0..self.ranges.len() {
+                self.append_mark(at)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn begin_segment(&mut self, segment: Segment, chunk_bytes: usize) {
+        let (slot, sequence) = (segment.slot, segment.sequence);
+        self.segments.insert(segment);
+        let buf = self.pool.take(chunk_bytes.max(PAGE_BYTES));
+        self.window.push(Chunk { slot, sequence, base: FRAMES_OFFSET, len: 0, buf });
+    }
+
+    /// Lists sealed segments as such once they are synced whole, and drops those that nothing needs.
+    pub(crate) fn tend_segments(&mut self) {
+        if self.poisoned.is_some() || self.options.read_only {
+            return;
+        }
+        let segment_bytes = self.options.segment_bytes;
+        let synced = self.flush.synced;
+        let mut edits = Vec::new();
+        for segment in self.segments.iter_mut() {
+            let end = LogPosition::new(segment.sequence, segment.end, segment_bytes);
+            if segment.sealed && !segment.listed_sealed && synced >= end {
+                segment.listed_sealed = true;
+                edits.push(Edit::SealSegment { slot: segment.slot, len: segment.end });
+            }
+        }
+        if !edits.is_empty() {
+            self.manifest.commit(&edits);
+            self.may_have_dead = true;
+        }
+        if core::mem::take(&mut self.may_have_dead) {
+            self.drop_dead();
+        }
+        self.start_manifest();
+    }
+
+    fn drop_dead(&mut self) {
+        let floor = self.sequence_floor();
+        let synced = self.flush.synced;
+        loop {
+            let oldest = self.segments.oldest_sequence();
+            let is_dead = |segment: &&Segment| {
+                segment.listed_sealed
+                    && segment.sequence < floor
+                    && segment.pins == 0
+                    && segment.live_records() == 0
+                    && segment.died_at <= synced
+                    // What hides older copies stays until nothing older is left.
+                    && (segment.hiding == 0 || Some(segment.sequence) == oldest)
+            };
+            let Some(slot) = self.segments.iter().find(is_dead).map(|segment| segment.slot) else { break };
+            let Some(segment) = self.segments.remove(slot) else { break };
+            let edit_end = self.manifest.commit(&[Edit::DropSegment { slot, uuid: segment.uuid }]);
+            self.dropping.push(Dropping { segment, edit_end });
+        }
+        // A dead one that must still wait for a sync or a pin is looked at again.
+        self.may_have_dead = self.segments.iter().any(|segment| segment.listed_sealed && segment.live_records() == 0);
+    }
+
+    /// Segments from here on hold records that are pending, kept for retransmission, or the newest marks.
+    fn sequence_floor(&self) -> u64 {
+        let mut floor = u64::MAX;
+        for range in &self.ranges {
+            if let Some(pending) = range.pending.front() {
+                floor = floor.min(self.segments.expect(self.segments.place(pending.pointer).0).sequence);
+            }
+            if let Some(retained) = range.retained.front() {
+                floor = floor.min(retained.sequence);
+            }
+            if self.options.chained {
+                floor = floor.min(range.marked_sequence);
+            }
+        }
+        floor
+    }
+
+    /// Lists a range in the manifest and waits for it; other completions are kept for the next poll.
+    pub(crate) fn list_range(&mut self, range: RangeId, keys: KeyRange) -> Result<(), EngineError> {
+        let end = self.manifest.commit(&[Edit::AddRange { range, keys }]);
+        self.start_manifest();
+        while !self.manifest.is_durable(end) {
+            let mut events = Vec::new();
+            self.wait(self.now, &mut events);
+            self.held_events.append(&mut events);
+            self.check_writable()?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn report_space(&mut self, events: &mut Vec<Event>) {
+        if self.full && self.now >= self.retry_at && matches!(self.next, Next::None) {
+            // A failure here has poisoned the engine, and is reported as that.
+            let _ = self.try_prepare();
+        }
+        if core::mem::take(&mut self.space_back) {
+            events.push(Event::SpaceBack);
+        }
+    }
+}

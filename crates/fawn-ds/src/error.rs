@@ -1,0 +1,135 @@
+//! Owns why a store refuses: what was expected, what was found, where, and what to do.
+use fawn_flash::DeviceError;
+use fawn_types::{OperationError, RangeId, StoreError};
+
+/// Why the engine refused an operation.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum EngineError {
+    /// A bounded buffer is full; retry after a poll.
+    #[error("too much under way; poll, then retry")]
+    Overloaded,
+    /// No space for another segment; reads and deletes go on, retried at later appends.
+    #[error("store full: delete keys or add space, then retry")]
+    StoreFull,
+    /// A write or sync failed earlier, or the store is read-only: nothing more is written.
+    #[error("store takes no more writes: {first}; restart and run `fawn check`")]
+    Poisoned {
+        /// The first failure.
+        first: String,
+    },
+    /// A key past the record's 16-bit length.
+    #[error("key of {found_bytes} bytes, at most {limit_bytes} are taken")]
+    KeyTooLong {
+        /// Its length.
+        found_bytes: usize,
+        /// The limit.
+        limit_bytes: usize,
+    },
+    /// A value or batch that no segment takes.
+    #[error("record or batch of {found_bytes} bytes, at most {limit_bytes} are taken; store it in pieces")]
+    TooLarge {
+        /// Its length.
+        found_bytes: usize,
+        /// The limit.
+        limit_bytes: usize,
+    },
+    /// The range was never added.
+    #[error("range {range:?} is not in this store; add it first")]
+    UnknownRange {
+        /// Which.
+        range: RangeId,
+    },
+    /// The range exists with other boundaries.
+    #[error("range {range:?} exists with other boundaries; split or merge it instead")]
+    RangeExists {
+        /// Which.
+        range: RangeId,
+    },
+    /// Stored bytes are not what was written there.
+    #[error("damaged record in {file} at byte {offset_bytes}: {detail}; run `fawn check` on the data directory")]
+    Corrupt {
+        /// The segment's file.
+        file: String,
+        /// Where in it.
+        offset_bytes: u32,
+        /// What is wrong.
+        detail: String,
+    },
+    /// A read failed.
+    #[error("{0}")]
+    Device(#[from] DeviceError),
+}
+
+impl From<EngineError> for StoreError {
+    fn from(error: EngineError) -> Self {
+        match error {
+            EngineError::Overloaded => OperationError::Overloaded.into(),
+            EngineError::StoreFull => OperationError::StoreFull.into(),
+            EngineError::Poisoned { .. } => OperationError::Poisoned.into(),
+            EngineError::KeyTooLong { .. } => OperationError::KeyTooLong.into(),
+            EngineError::TooLarge { limit_bytes, .. } => {
+                OperationError::ValueTooLong { limit_bytes: u32::try_from(limit_bytes).unwrap_or(u32::MAX) }.into()
+            }
+            EngineError::Corrupt { .. } => OperationError::Corrupt.into(),
+            EngineError::UnknownRange { .. } | EngineError::RangeExists { .. } | EngineError::Device(_) => {
+                Self::Device(error.to_string())
+            }
+        }
+    }
+}
+
+/// Why a store did not open.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The device refused.
+    #[error("{0}")]
+    Device(#[from] DeviceError),
+    /// An option is out of bounds.
+    #[error("option {name} is {found}, expected {expected}")]
+    Option {
+        /// Which.
+        name: &'static str,
+        /// What was asked.
+        found: u64,
+        /// What is taken.
+        expected: &'static str,
+    },
+    /// A store cannot be created without a secret of its own.
+    #[error("no store here and no hash secret given to create one; pass Options::secret")]
+    SecretMissing,
+    /// The store was created with another secret.
+    #[error("the store was created with another hash secret; it belongs to another cluster or store")]
+    SecretDiffers,
+    /// The manifest is damaged or of another kind.
+    #[error("{file}: {detail}; restore it from a backup, or salvage the segments with `fawn check --repair`")]
+    Manifest {
+        /// The manifest's name.
+        file: String,
+        /// What is wrong.
+        detail: String,
+    },
+    /// A listed segment is missing.
+    #[error("{file} is listed in the manifest but missing; restore it, or salvage with `fawn check --repair`")]
+    SegmentMissing {
+        /// The segment's name.
+        file: String,
+    },
+    /// Damage below the synced watermark: acknowledged writes may be gone.
+    #[error(
+        "{file} is damaged from byte {from_bytes} to {to_bytes}, below what was synced: {detail}; \
+         open it read-only to export, or salvage with `fawn check --repair`"
+    )]
+    Damaged {
+        /// The segment's name.
+        file: String,
+        /// Where the damage starts.
+        from_bytes: u32,
+        /// Where intact frames go on.
+        to_bytes: u32,
+        /// What is wrong.
+        detail: String,
+    },
+    /// Reading back a record while rebuilding the index failed.
+    #[error("while rebuilding the index: {0}")]
+    Engine(#[from] EngineError),
+}

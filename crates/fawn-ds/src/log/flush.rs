@@ -1,0 +1,96 @@
+//! Owns the state of flushing: the open frame, frames on their way to the device, and what is known to be there.
+use super::LogPosition;
+use crate::format::frame::Chain;
+use fawn_types::{TimeMs, Version};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+
+/// Writes of the log in flight at most; more than one only between frames that share no block.
+pub(crate) const WRITES_IN_FLIGHT_MAX: usize = 8;
+/// Frames from this size on are padded to a page, so that the next one need not wait for their last block, bytes.
+pub(crate) const PAD_FRAME_BYTES_MIN: u32 = 64 << 10;
+/// What `memory` durability gathers before it writes, bytes and milliseconds.
+pub(crate) const MEMORY_FLUSH_BYTES: u32 = 256 << 10;
+pub(crate) const MEMORY_FLUSH_MS: u64 = 50;
+/// How long `everysec` leaves flushed bytes unsynced.
+pub(crate) const EVERYSEC_SYNC_MS: u64 = 1000;
+
+/// The frame that records are being added to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OpenFrame {
+    pub(crate) slot: u32,
+    /// Of its header in the segment.
+    pub(crate) offset: u32,
+    pub(crate) count: u32,
+    pub(crate) chain: Chain,
+}
+
+/// Last version of each range in a frame.
+pub(crate) type FrameRanges = SmallVec<[(usize, Version); 1]>;
+
+/// A closed frame that is not flushed yet.
+#[derive(Debug)]
+pub(crate) struct ClosedFrame {
+    pub(crate) slot: u32,
+    pub(crate) sequence: u64,
+    pub(crate) offset: u32,
+    pub(crate) end: u32,
+    pub(crate) ranges: FrameRanges,
+    pub(crate) done: bool,
+}
+
+/// Flushed bytes of one segment that wait for a sync.
+#[derive(Debug)]
+pub(crate) struct Unsynced {
+    pub(crate) end: LogPosition,
+    pub(crate) ranges: FrameRanges,
+}
+
+/// A sync under way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SyncInFlight {
+    pub(crate) covers: LogPosition,
+}
+
+/// All of it.
+#[derive(Debug, Default)]
+pub(crate) struct FlushState {
+    pub(crate) open: Option<OpenFrame>,
+    /// Oldest first; the first `started` of them are with the device.
+    pub(crate) frames: VecDeque<ClosedFrame>,
+    pub(crate) started: usize,
+    /// Number of `frames[0]` since opening: what completions are matched by.
+    pub(crate) first_number: u64,
+    pub(crate) unsynced: VecDeque<Unsynced>,
+    pub(crate) sync: Option<SyncInFlight>,
+    pub(crate) flushed: LogPosition,
+    pub(crate) synced: LogPosition,
+    /// A flush was asked for while one was under way.
+    pub(crate) wanted: bool,
+    pub(crate) last_flush: TimeMs,
+    pub(crate) last_sync: TimeMs,
+}
+
+impl FlushState {
+    /// Marks the frame with this number written.
+    pub(crate) fn complete(&mut self, number: u64) {
+        let at = (number - self.first_number) as usize;
+        assert!(at < self.started, "frame {number} completes without having been started");
+        self.frames[at].done = true;
+    }
+
+    /// Takes the oldest frame if it is written.
+    pub(crate) fn pop_done(&mut self) -> Option<ClosedFrame> {
+        if !self.frames.front()?.done {
+            return None;
+        }
+        self.started -= 1;
+        self.first_number += 1;
+        self.frames.pop_front()
+    }
+
+    /// Whether every write has completed and none waits.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.open.is_none() && self.frames.is_empty() && self.sync.is_none()
+    }
+}

@@ -1,0 +1,140 @@
+//! Owns the append window: the newest bytes of the log, in pieces, until a device has them.
+//!
+//! Records are encoded here once, contiguous, and read from here until their piece is flushed and left behind.
+use fawn_flash::AlignedBuf;
+use fawn_flash::buffer::PAGE_BYTES;
+use std::collections::VecDeque;
+
+/// Buffers kept for reuse, bytes in all: the allocator would unmap and refault large ones every time.
+const SPARE_BYTES_MAX: usize = 16 << 20;
+
+/// Buffers by size, for reuse.
+#[derive(Debug, Default)]
+pub(crate) struct BufferPool {
+    spare: Vec<AlignedBuf>,
+    spare_bytes: usize,
+}
+
+impl BufferPool {
+    /// A buffer of at least `len_bytes`, content unspecified.
+    pub(crate) fn take(&mut self, len_bytes: usize) -> AlignedBuf {
+        let fits = |buf: &AlignedBuf| buf.len() >= len_bytes && buf.len() <= len_bytes.saturating_mul(4);
+        match self.spare.iter().rposition(fits) {
+            Some(at) => {
+                let buf = self.spare.swap_remove(at);
+                self.spare_bytes -= buf.len();
+                buf
+            }
+            None => AlignedBuf::zeroed(len_bytes.next_multiple_of(PAGE_BYTES)),
+        }
+    }
+
+    /// A buffer of exactly `len_bytes`: reads fill all of it.
+    pub(crate) fn take_exact(&mut self, len_bytes: usize) -> AlignedBuf {
+        match self.spare.iter().rposition(|buf| buf.len() == len_bytes) {
+            Some(at) => {
+                let buf = self.spare.swap_remove(at);
+                self.spare_bytes -= buf.len();
+                buf
+            }
+            None => AlignedBuf::zeroed(len_bytes),
+        }
+    }
+
+    pub(crate) fn give(&mut self, buf: AlignedBuf) {
+        if self.spare_bytes + buf.len() <= SPARE_BYTES_MAX {
+            self.spare_bytes += buf.len();
+            self.spare.push(buf);
+        }
+    }
+
+    pub(crate) fn resident_bytes(&self) -> usize {
+        self.spare_bytes
+    }
+}
+
+/// A piece of one segment, from a page boundary on.
+#[derive(Debug)]
+pub(crate) struct Chunk {
+    pub(crate) slot: u32,
+    pub(crate) sequence: u64,
+    /// Offset of its first byte in the segment, a multiple of the page size.
+    pub(crate) base: u32,
+    /// Bytes in use.
+    pub(crate) len: usize,
+    pub(crate) buf: AlignedBuf,
+}
+
+impl Chunk {
+    /// Offset in the segment of the first byte not in use.
+    pub(crate) fn end(&self) -> u32 {
+        self.base + self.len as u32
+    }
+
+    pub(crate) fn room(&self) -> usize {
+        self.buf.len() - self.len
+    }
+
+    fn holds(&self, slot: u32, offset: u32) -> bool {
+        self.slot == slot && offset >= self.base && offset < self.end()
+    }
+
+    /// The bytes in use from `offset` of the segment on.
+    pub(crate) fn from(&self, offset: u32) -> &[u8] {
+        &self.buf[(offset - self.base) as usize..self.len]
+    }
+}
+
+/// The pieces, oldest first; the last one is appended to.
+#[derive(Debug, Default)]
+pub(crate) struct Window {
+    chunks: VecDeque<Chunk>,
+    capacity_bytes: usize,
+}
+
+impl Window {
+    pub(crate) fn capacity_bytes(&self) -> usize {
+        self.capacity_bytes
+    }
+
+    pub(crate) fn active(&self) -> Option<&Chunk> {
+        self.chunks.back()
+    }
+
+    pub(crate) fn active_mut(&mut self) -> Option<&mut Chunk> {
+        self.chunks.back_mut()
+    }
+
+    pub(crate) fn push(&mut self, chunk: Chunk) {
+        assert!((chunk.base as usize).is_multiple_of(PAGE_BYTES), "pieces begin on a page");
+        self.capacity_bytes += chunk.buf.len();
+        self.chunks.push_back(chunk);
+    }
+
+    /// The bytes from a record's start to the end of its piece.
+    pub(crate) fn record(&self, slot: u32, offset: u32) -> Option<&[u8]> {
+        // A record lies whole in the piece it was encoded in; a later piece may begin amid the page it ends in.
+        self.chunks.iter().find(|chunk| chunk.holds(slot, offset)).map(|chunk| chunk.from(offset))
+    }
+
+    /// Drops leading pieces that are flushed whole; the one appended to stays.
+    pub(crate) fn drop_flushed(&mut self, flushed: impl Fn(u64, u32) -> bool, pool: &mut BufferPool) {
+        while self.chunks.len() > 1 {
+            let front = &self.chunks[0];
+            if !flushed(front.sequence, front.end()) {
+                return;
+            }
+            if let Some(chunk) = self.chunks.pop_front() {
+                self.capacity_bytes -= chunk.buf.len();
+                pool.give(chunk.buf);
+            }
+        }
+    }
+
+    /// The bytes of a closed frame, from the page it starts in.
+    pub(crate) fn frame_bytes(&self, slot: u32, from: u32, end: u32) -> Option<&[u8]> {
+        let holds = |chunk: &&Chunk| chunk.slot == slot && chunk.base <= from && chunk.end() >= end;
+        let chunk = self.chunks.iter().find(holds)?;
+        Some(&chunk.buf[(from - chunk.base) as usize..(end - chunk.base) as usize])
+    }
+}

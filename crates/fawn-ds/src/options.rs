@@ -1,0 +1,76 @@
+//! Owns what a caller may choose when opening a store, and the sizes derived from it.
+use crate::index::IndexOptions;
+use fawn_flash::buffer::PAGE_BYTES;
+use fawn_types::{Durability, HashSecret, limits};
+
+/// Smallest segment, bytes: a manifest page's worth of records still fits many times.
+pub const SEGMENT_BYTES_MIN: u32 = 64 << 10;
+/// Largest segment, bytes: offsets within it and frame lengths fit 32 bits with room to spare.
+pub const SEGMENT_BYTES_MAX: u32 = 1 << 30;
+/// Segment size unless chosen otherwise, bytes.
+pub const SEGMENT_BYTES_DEFAULT: u32 = 64 << 20;
+
+/// How a store is opened.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Size of a segment file, a power of two; fixed when the store is created.
+    pub segment_bytes: u32,
+    /// Budget for index, overlay, write buffers and page cache together; the cache is the balancing term.
+    pub memory_bytes: u64,
+    /// Which watermark acknowledges, and so what a flush does.
+    pub durability: Durability,
+    /// Longest value taken; a record is at most a quarter of a segment whatever this says.
+    pub value_bytes_max: u32,
+    /// Most bytes of segments, if the store may not have the whole device.
+    pub capacity_bytes: Option<u64>,
+    /// Starts every frame on a fresh page, where rewriting a sector with unchanged content is not trusted.
+    pub pad_frames: bool,
+    /// The key hash's secret; needed to create a store, must match (or be absent) when it exists.
+    pub secret: Option<HashSecret>,
+    /// The ranges belong to chains: commit marks are logged, and what was not committed stays pending at open.
+    pub chained: bool,
+    /// Most (version, pointer) pairs kept per range for retransmission.
+    pub retained_records_max: usize,
+    /// The sizes that each range's index is born with.
+    pub index: IndexOptions,
+    /// Never writes: for checks and exports of a damaged store.
+    pub read_only: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            segment_bytes: SEGMENT_BYTES_DEFAULT,
+            memory_bytes: 256 << 20,
+            durability: Durability::Sync,
+            value_bytes_max: limits::VALUE_BYTES_MAX as u32,
+            capacity_bytes: None,
+            pad_frames: false,
+            secret: None,
+            chained: false,
+            retained_records_max: 1 << 16,
+            index: IndexOptions::default(),
+            read_only: false,
+        }
+    }
+}
+
+impl Options {
+    /// Most bytes held by the append window before callers are told to wait.
+    pub(crate) fn write_buffer_bytes_max(&self) -> usize {
+        let share = (self.memory_bytes / 8).min(32 << 20) as usize;
+        share.max(4 * self.chunk_bytes())
+    }
+
+    /// Size of one piece of the append window; larger records get a piece of their own size.
+    pub(crate) fn chunk_bytes(&self) -> usize {
+        let by_segment = self.segment_bytes as usize / 4;
+        let by_budget = (self.memory_bytes / 64) as usize;
+        by_budget.clamp(16 * PAGE_BYTES, 1 << 20).min(by_segment).next_multiple_of(PAGE_BYTES)
+    }
+
+    /// Longest record, padding included, bytes.
+    pub(crate) fn record_bytes_max(&self) -> usize {
+        self.segment_bytes as usize / limits::RECORD_SEGMENT_SHARE
+    }
+}

@@ -1,0 +1,117 @@
+//! Owns the keys in flight: per key, what is committed but not yet in the index, and what is pending.
+//!
+//! The index moves on commit, and only once the key's old version is confirmed to be its own; until then the overlay
+//! answers. A key is named here by 128 bits of keyed hash, so that entries need not hold the key.
+use crate::index::Pointer;
+use fawn_types::Version;
+use hashbrown::HashTable;
+use smallvec::SmallVec;
+
+/// 128 bits of a key's keyed hashes: the index's 64 and an independent 64.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct KeyName {
+    /// [`fawn_types::KeyHash`] of the key.
+    pub(crate) hash: u64,
+    /// The same hash under a second secret.
+    pub(crate) ident: u64,
+}
+
+/// A record of a key, as far as the overlay needs it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Written {
+    pub(crate) version: Version,
+    pub(crate) pointer: Pointer,
+    pub(crate) len_bytes: u32,
+    pub(crate) is_put: bool,
+}
+
+/// A confirmed old version: where it lies and how long it is, for the segment's accounts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Old {
+    pub(crate) pointer: Pointer,
+    pub(crate) len_bytes: u32,
+}
+
+/// What the index holds for a key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Base {
+    /// Fragments match; a verification read is queued or under way.
+    Unknown,
+    /// Nothing.
+    Absent,
+    /// This record.
+    At(Old),
+}
+
+/// One key in flight.
+#[derive(Debug)]
+pub(crate) struct OverlayEntry {
+    pub(crate) name: KeyName,
+    pub(crate) range: usize,
+    pub(crate) base: Base,
+    /// Newest committed record while `base` is unknown.
+    pub(crate) committed: Option<Written>,
+    /// Not yet committed, oldest first.
+    pub(crate) pending: SmallVec<[Written; 1]>,
+}
+
+/// All keys in flight of one engine.
+#[derive(Debug, Default)]
+pub(crate) struct Overlay {
+    table: HashTable<OverlayEntry>,
+}
+
+impl Overlay {
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    pub(crate) fn resident_bytes(&self) -> usize {
+        self.table.capacity() * (size_of::<OverlayEntry>() + 1)
+    }
+
+    /// The entry of a key; `ident` is computed only when 64 bits already match.
+    pub(crate) fn find(&self, range: usize, hash: u64, ident: impl Fn() -> u64) -> Option<&OverlayEntry> {
+        self.table.find(hash, |entry| entry.name.hash == hash && entry.range == range && entry.name.ident == ident())
+    }
+
+    pub(crate) fn find_mut(&mut self, range: usize, name: KeyName) -> Option<&mut OverlayEntry> {
+        self.table.find_mut(name.hash, |entry| entry.name == name && entry.range == range)
+    }
+
+    /// Adds a key that has none yet.
+    pub(crate) fn insert(&mut self, range: usize, name: KeyName, base: Base, written: Written) {
+        debug_assert!(self.find(range, name.hash, || name.ident).is_none(), "one overlay entry per key");
+        let mut pending = SmallVec::new();
+        pending.push(written);
+        let entry = OverlayEntry { name, range, base, committed: None, pending };
+        self.table.insert_unique(name.hash, entry, |entry| entry.name.hash);
+    }
+
+    /// Removes the key's entry if nothing of it is in flight any more.
+    pub(crate) fn remove_if_settled(&mut self, range: usize, name: KeyName) {
+        let found = self.table.find_entry(name.hash, |entry| entry.name == name && entry.range == range);
+        if let Ok(found) = found {
+            let entry = found.get();
+            if entry.pending.is_empty() && entry.committed.is_none() {
+                let _ = found.remove();
+            }
+        }
+    }
+
+    /// The range was emptied: nothing of the index or of earlier commits is left beneath its pending records.
+    pub(crate) fn clear_range(&mut self, range: usize) {
+        self.table.retain(|entry| {
+            if entry.range != range {
+                return true;
+            }
+            entry.base = Base::Absent;
+            entry.committed = None;
+            !entry.pending.is_empty()
+        });
+    }
+}

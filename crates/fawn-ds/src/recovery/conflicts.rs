@@ -1,0 +1,203 @@
+//! Owns the records whose hash met a fragment match: whose the candidates are is read in batches, by old pointer.
+use super::io::Io;
+use crate::engine::Engine;
+use crate::error::EngineError;
+use crate::format::record::{self, PEEK_BYTES, Place};
+use crate::index::Pointer;
+use crate::overlay::{Base, KeyName, Old, Written};
+use fawn_flash::buffer::PAGE_BYTES;
+use fawn_flash::{Cause, Device};
+use fawn_types::{KeyHash, Version};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+use smallvec::SmallVec;
+
+/// Conflicts worth a batch of reads.
+const BATCH: usize = 1 << 16;
+/// Candidates nearer to one another than this are read together, bytes.
+const GAP_BYTES_MAX: u32 = 64 << 10;
+/// Longest read of a batch, bytes.
+const READ_BYTES_MAX: u32 = 1 << 20;
+const READS_IN_FLIGHT: usize = 16;
+
+/// A record that may replace one of its candidates.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Conflict {
+    pub(super) range: usize,
+    pub(super) name: KeyName,
+    pub(super) version: Version,
+    pub(super) pointer: Pointer,
+    pub(super) len_bytes: u32,
+    pub(super) is_put: bool,
+}
+
+/// What is known of a record of the index.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    name: KeyName,
+    version: Version,
+    len_bytes: u32,
+}
+
+/// The conflicts of a batch, in log order.
+#[derive(Debug, Default)]
+pub(super) struct Conflicts {
+    list: Vec<Conflict>,
+    known: HashMap<u32, Known, FxBuildHasher>,
+}
+
+impl Conflicts {
+    pub(super) fn push(&mut self, conflict: Conflict) {
+        self.list.push(conflict);
+    }
+
+    pub(super) fn is_large(&self) -> bool {
+        self.list.len() >= BATCH
+    }
+
+    pub(super) fn forget_range(&mut self, range: usize) {
+        self.list.retain(|conflict| conflict.range != range);
+    }
+
+    /// Settles all of them: a candidate of the same key gives way to the higher version.
+    pub(super) fn resolve<D: Device>(&mut self, engine: &mut Engine<D>) -> Result<(), EngineError> {
+        self.read_candidates(engine)?;
+        for conflict in core::mem::take(&mut self.list) {
+            self.settle(engine, &conflict)?;
+        }
+        self.known.clear();
+        Ok(())
+    }
+
+    fn read_candidates<D: Device>(&mut self, engine: &mut Engine<D>) -> Result<(), EngineError> {
+        let candidates = |conflict: &Conflict| -> SmallVec<[u32; 4]> {
+            let index = &engine.ranges[conflict.range].index;
+            index.candidates(KeyHash(conflict.name.hash)).map(|pointer| pointer.0).collect()
+        };
+        let mut wanted: Vec<u32> = self.list.iter().flat_map(candidates).collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        let runs = runs_of(engine, &wanted);
+        for batch in runs.chunks(READS_IN_FLIGHT) {
+            let mut bufs = Vec::new();
+            {
+                let mut io = Io::new(&mut engine.device);
+                let mut tokens = Vec::new();
+                for run in batch {
+                    let file = engine.segments.expect(run.slot).file;
+                    let len = (run.to - run.from) as usize;
+                    tokens.push(io.start_read(file, u64::from(run.from), len, Cause::Recovery));
+                }
+                for token in tokens {
+                    bufs.extend(io.finish(token)?);
+                }
+            }
+            for (run, buf) in batch.iter().zip(&bufs) {
+                for &pointer in &wanted[run.first..run.last] {
+                    self.learn(engine, Pointer(pointer), run, buf)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a candidate out of a run's bytes; one that is longer than the run foresaw is read by itself.
+    fn learn<D: Device>(
+        &mut self,
+        engine: &mut Engine<D>,
+        pointer: Pointer,
+        run: &Run,
+        buf: &[u8],
+    ) -> Result<(), EngineError> {
+        let (slot, offset) = engine.segments.place(pointer);
+        let bytes = &buf[(offset - run.from) as usize..];
+        let segment_id = engine.segments.expect(slot).id;
+        match record::decode(bytes, Place { segment_id, offset }) {
+            Ok(stored) => {
+                let hash = KeyHash::of(&engine.secret, stored.record.key).0;
+                let name = engine.name_of(hash, stored.record.key);
+                let known = Known { name, version: stored.record.version, len_bytes: stored.encoded_len as u32 };
+                self.known.insert(pointer.0, known);
+                Ok(())
+            }
+            Err(error) if error.is_truncated() => {
+                let len = record::peek_len(bytes).unwrap_or(PEEK_BYTES) as u32;
+                let longer = Run::of(slot, offset, len, engine.options.segment_bytes);
+                if longer.to <= run.to && longer.from >= run.from {
+                    return Err(engine.corrupt(slot, offset, &error.to_string()));
+                }
+                let file = engine.segments.expect(slot).file;
+                let len = (longer.to - longer.from) as usize;
+                let buf = Io::new(&mut engine.device).read(file, u64::from(longer.from), len, Cause::Recovery)?;
+                self.learn(engine, pointer, &longer, &buf)
+            }
+            Err(error) => Err(engine.corrupt(slot, offset, &error.to_string())),
+        }
+    }
+
+    fn settle<D: Device>(&mut self, engine: &mut Engine<D>, conflict: &Conflict) -> Result<(), EngineError> {
+        let &Conflict { range, name, version, pointer, len_bytes, is_put } = conflict;
+        let mut base = Base::Absent;
+        let candidates: SmallVec<[Pointer; 4]> = engine.ranges[range].index.candidates(KeyHash(name.hash)).collect();
+        for candidate in candidates {
+            if !self.known.contains_key(&candidate.0) {
+                // It came in after the batch was gathered.
+                let (slot, offset) = engine.segments.place(candidate);
+                let run = Run::of(slot, offset, PAGE_BYTES as u32, engine.options.segment_bytes);
+                let file = engine.segments.expect(slot).file;
+                let len = (run.to - run.from) as usize;
+                let buf = Io::new(&mut engine.device).read(file, u64::from(run.from), len, Cause::Recovery)?;
+                self.learn(engine, candidate, &run, &buf)?;
+            }
+            let Some(known) = self.known.get(&candidate.0) else { continue };
+            if known.name == name {
+                if known.version > version {
+                    return Ok(());
+                }
+                base = Base::At(Old { pointer: candidate, len_bytes: known.len_bytes });
+            }
+        }
+        if is_put {
+            let (slot, _) = engine.segments.place(pointer);
+            engine.segments.expect_mut(slot).add_live(range, len_bytes);
+            self.known.insert(pointer.0, Known { name, version, len_bytes });
+        }
+        engine.move_index(range, name, base, Written { version, pointer, len_bytes, is_put });
+        Ok(())
+    }
+}
+
+/// Pages of one segment that hold the candidates `first..last` of the sorted list.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    slot: u32,
+    from: u32,
+    to: u32,
+    first: usize,
+    last: usize,
+}
+
+impl Run {
+    fn of(slot: u32, offset: u32, len: u32, segment_bytes: u32) -> Self {
+        let page = PAGE_BYTES as u32;
+        let to = (offset + len).next_multiple_of(page).min(segment_bytes);
+        Self { slot, from: offset - offset % page, to, first: 0, last: 0 }
+    }
+}
+
+fn runs_of<D: Device>(engine: &Engine<D>, wanted: &[u32]) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    for (i, &pointer) in wanted.iter().enumerate() {
+        let (slot, offset) = engine.segments.place(Pointer(pointer));
+        let segment = engine.segments.expect(slot);
+        let (from, to) = segment.first_read(offset, engine.options.segment_bytes);
+        match runs.last_mut() {
+            Some(run) if run.slot == slot && from <= run.to + GAP_BYTES_MAX && to - run.from <= READ_BYTES_MAX => {
+                run.to = run.to.max(to);
+                run.last = i + 1;
+            }
+            _ => runs.push(Run { slot, from, to, first: i, last: i + 1 }),
+        }
+    }
+    runs
+}

@@ -1,0 +1,192 @@
+//! Owns rebuilding the ranges from records in log order: marks, rollbacks and clears honoured, conflicts set aside.
+use super::conflicts::{Conflict, Conflicts};
+use crate::engine::Engine;
+use crate::error::OpenError;
+use crate::format::record::{RecordKind, Stored};
+use crate::index::Pointer;
+use crate::log::LogPosition;
+use crate::overlay::{Base, KeyName, Written};
+use crate::range::{Pending, PendingKind, Retained};
+use fawn_flash::Device;
+use fawn_types::{KeyHash, Version};
+use std::collections::VecDeque;
+
+/// A record not yet known to be committed.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    version: Version,
+    pointer: Pointer,
+    len_bytes: u32,
+    kind: RecordKind,
+    name: KeyName,
+}
+
+/// Per range: what waits for a mark.
+#[derive(Debug, Default)]
+struct Tentative {
+    /// The range was chained: records count from their commit mark on.
+    has_marks: bool,
+    records: VecDeque<Entry>,
+    cleared: Version,
+}
+
+/// The rebuilding.
+pub(super) struct Builder<'e, D: Device> {
+    pub(super) engine: &'e mut Engine<D>,
+    tentative: Vec<Tentative>,
+    conflicts: Conflicts,
+}
+
+impl<'e, D: Device> Builder<'e, D> {
+    pub(super) fn new(engine: &'e mut Engine<D>) -> Self {
+        let cleared = |at: usize| engine.manifest.state().ranges.get(&engine.range_ids[at]).map(|entry| entry.cleared);
+        let tentative = (0..engine.ranges.len())
+            .map(|at| Tentative { cleared: cleared(at).unwrap_or_default(), ..Tentative::default() })
+            .collect();
+        Self { engine, tentative, conflicts: Conflicts::default() }
+    }
+
+    /// Takes the next record of the log.
+    pub(super) fn record(&mut self, slot: u32, offset: u32, stored: &Stored<'_>) {
+        let record = &stored.record;
+        let Ok(at) = self.engine.range_at(stored.envelope.range) else { return };
+        let pointer = self.engine.segments.pointer(slot, offset);
+        let segment = self.engine.segments.expect_mut(slot);
+        segment.lengths.add(stored.encoded_len);
+        if matches!(record.kind, RecordKind::Tombstone | RecordKind::Clear | RecordKind::Rollback) {
+            segment.hiding += 1;
+        }
+        let sequence = segment.sequence;
+        let (version, kind, len_bytes) = (record.version, record.kind, stored.encoded_len as u32);
+        match kind {
+            RecordKind::CommitMark => return self.mark(at, version, sequence),
+            RecordKind::Rollback => return self.roll_back(at, version),
+            _ => {}
+        }
+        let hash = KeyHash::of(&self.engine.secret, record.key).0;
+        let name = self.engine.name_of(hash, record.key);
+        let entry = Entry { version, pointer, len_bytes, kind, name };
+        let progress = &mut self.engine.ranges[at].progress;
+        progress.appended = progress.appended.max(version);
+        if self.tentative[at].has_marks {
+            self.tentative[at].records.push_back(entry);
+        } else {
+            self.apply(at, &entry);
+        }
+    }
+
+    fn mark(&mut self, at: usize, version: Version, sequence: u64) {
+        self.tentative[at].has_marks = true;
+        let range = &mut self.engine.ranges[at];
+        range.marked = version;
+        range.marked_sequence = sequence;
+        while let Some(entry) = self.tentative[at].records.front().copied() {
+            if entry.version > version {
+                return;
+            }
+            self.tentative[at].records.pop_front();
+            self.apply(at, &entry);
+        }
+    }
+
+    fn roll_back(&mut self, at: usize, after: Version) {
+        let records = &mut self.tentative[at].records;
+        while records.back().is_some_and(|entry| entry.version > after) {
+            records.pop_back();
+        }
+        let last = records.back().map(|entry| entry.version);
+        let progress = &mut self.engine.ranges[at].progress;
+        progress.appended = last.unwrap_or(progress.committed).max(progress.committed);
+    }
+
+    /// The record was committed: it counts now.
+    fn apply(&mut self, at: usize, entry: &Entry) {
+        let &Entry { version, pointer, len_bytes, kind, name } = entry;
+        let (slot, _) = self.engine.segments.place(pointer);
+        let sequence = self.engine.segments.expect(slot).sequence;
+        let retained_max = self.engine.options.retained_records_max;
+        let range = &mut self.engine.ranges[at];
+        range.progress.committed = range.progress.committed.max(version);
+        if self.engine.options.chained {
+            range.retain_floor.get_or_insert(Version::ZERO);
+        }
+        range.retain(Retained { version, pointer, len_bytes, sequence }, retained_max);
+        if version <= self.tentative[at].cleared {
+            return;
+        }
+        match kind {
+            RecordKind::Clear => self.clear(at),
+            RecordKind::Put | RecordKind::Tombstone => {
+                let is_put = kind == RecordKind::Put;
+                let hash = KeyHash(name.hash);
+                let has_candidates = self.engine.ranges[at].index.candidates(hash).next().is_some();
+                if has_candidates {
+                    self.conflicts.push(Conflict { range: at, name, version, pointer, len_bytes, is_put });
+                } else if is_put {
+                    self.insert(at, name, pointer, len_bytes);
+                }
+            }
+            RecordKind::Result | RecordKind::CommitMark | RecordKind::Rollback => {}
+        }
+    }
+
+    fn insert(&mut self, at: usize, name: KeyName, pointer: Pointer, len_bytes: u32) {
+        let written = Written { version: Version::ZERO, pointer, len_bytes, is_put: true };
+        let (slot, _) = self.engine.segments.place(pointer);
+        self.engine.segments.expect_mut(slot).add_live(at, len_bytes);
+        self.engine.move_index(at, name, Base::Absent, written);
+    }
+
+    /// Everything of the range so far is void, whatever is still in conflict.
+    fn clear(&mut self, at: usize) {
+        self.conflicts.forget_range(at);
+        self.engine.ranges[at].index.clear();
+        for segment in self.engine.segments.iter_mut() {
+            segment.forget_range(at, LogPosition(0));
+        }
+    }
+
+    /// Settles the conflicts when there are enough to be worth a batch of reads.
+    pub(super) fn resolve_if_many(&mut self) -> Result<(), OpenError> {
+        if self.conflicts.is_large() { self.resolve() } else { Ok(()) }
+    }
+
+    fn resolve(&mut self) -> Result<(), OpenError> {
+        Ok(self.conflicts.resolve(self.engine)?)
+    }
+
+    /// The log is read: what waits for a mark stays pending, or is committed where there are no chains.
+    pub(super) fn finish(mut self) -> Result<(), OpenError> {
+        self.resolve()?;
+        for at in 0..self.engine.ranges.len() {
+            let records = core::mem::take(&mut self.tentative[at].records);
+            for entry in records {
+                self.pend(at, &entry);
+            }
+        }
+        Ok(())
+    }
+
+    /// As an append would have left it.
+    fn pend(&mut self, at: usize, entry: &Entry) {
+        let &Entry { version, pointer, len_bytes, kind, name } = entry;
+        let is_put = kind == RecordKind::Put;
+        let kind = match kind {
+            RecordKind::Put | RecordKind::Tombstone => {
+                let written = Written { version, pointer, len_bytes, is_put };
+                if is_put {
+                    let (slot, _) = self.engine.segments.place(pointer);
+                    self.engine.segments.expect_mut(slot).add_live(at, len_bytes);
+                }
+                self.engine.pend_recovered(at, name, written);
+                PendingKind::OfKey { name, is_put }
+            }
+            RecordKind::Clear => {
+                self.engine.ranges[at].pending_clear = Some(version);
+                PendingKind::Clear
+            }
+            _ => PendingKind::Result,
+        };
+        self.engine.ranges[at].pending.push_back(Pending { version, pointer, len_bytes, kind });
+    }
+}

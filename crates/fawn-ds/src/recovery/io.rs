@@ -1,0 +1,94 @@
+//! Owns blocking device access for opening: several operations in flight, waited for by token in any order.
+use fawn_flash::buffer::PAGE_BYTES;
+use fawn_flash::{AlignedBuf, Cause, Completion, Device, DeviceError, FileId, Token};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+use std::collections::VecDeque;
+
+/// Largest single read or write, bytes.
+const PIECE_BYTES_MAX: usize = 1 << 20;
+
+/// A device used by one blocking caller alone.
+pub(crate) struct Io<'d, D: Device> {
+    pub(crate) device: &'d mut D,
+    done: HashMap<u64, Completion, FxBuildHasher>,
+    reaped: VecDeque<Completion>,
+    next: u64,
+}
+
+impl<'d, D: Device> Io<'d, D> {
+    pub(crate) fn new(device: &'d mut D) -> Self {
+        Self { device, done: HashMap::default(), reaped: VecDeque::new(), next: 0 }
+    }
+
+    pub(crate) fn token(&mut self) -> Token {
+        self.next += 1;
+        Token(self.next)
+    }
+
+    /// Starts a read; lengths are whole pages.
+    pub(crate) fn start_read(&mut self, file: FileId, offset: u64, len_bytes: usize, cause: Cause) -> Token {
+        let token = self.token();
+        self.device.submit_read(file, offset, AlignedBuf::zeroed(len_bytes), cause, token);
+        token
+    }
+
+    /// Waits for one operation.
+    pub(crate) fn finish(&mut self, token: Token) -> Result<Option<AlignedBuf>, DeviceError> {
+        loop {
+            if let Some(completion) = self.done.remove(&token.0) {
+                return completion.result.map(|_| completion.buf);
+            }
+            assert!(self.device.in_flight() > 0, "waiting for an operation that was never started");
+            self.device.wait(&mut self.reaped);
+            for completion in self.reaped.drain(..) {
+                self.done.insert(completion.token.0, completion);
+            }
+        }
+    }
+
+    pub(crate) fn read(
+        &mut self,
+        file: FileId,
+        offset: u64,
+        len: usize,
+        cause: Cause,
+    ) -> Result<AlignedBuf, DeviceError> {
+        let token = self.start_read(file, offset, len, cause);
+        match self.finish(token)? {
+            Some(buf) => Ok(buf),
+            None => unreachable!("a read brings its buffer back"),
+        }
+    }
+
+    /// The first `len_bytes` of a file.
+    pub(crate) fn read_all(&mut self, file: FileId, len_bytes: u64, cause: Cause) -> Result<Vec<u8>, DeviceError> {
+        let mut bytes = Vec::new();
+        while (bytes.len() as u64) < len_bytes {
+            let left = (len_bytes - bytes.len() as u64).min(PIECE_BYTES_MAX as u64) as usize;
+            let buf = self.read(file, bytes.len() as u64, left.next_multiple_of(PAGE_BYTES), cause)?;
+            bytes.extend_from_slice(&buf[..left]);
+        }
+        Ok(bytes)
+    }
+
+    pub(crate) fn write_durable(&mut self, file: FileId, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        assert!(offset.is_multiple_of(PAGE_BYTES as u64), "writes begin on a page");
+        for (i, piece) in bytes.chunks(PIECE_BYTES_MAX).enumerate() {
+            let len = piece.len().next_multiple_of(PAGE_BYTES);
+            let mut buf = AlignedBuf::zeroed(len);
+            buf[..piece.len()].copy_from_slice(piece);
+            let token = self.token();
+            let at = offset + (i * PIECE_BYTES_MAX) as u64;
+            self.device.submit_write_durable(file, at, buf, len, Cause::Manifest, token);
+            self.finish(token)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn sync(&mut self, file: FileId, cause: Cause) -> Result<(), DeviceError> {
+        let token = self.token();
+        self.device.submit_sync(file, cause, token);
+        self.finish(token).map(drop)
+    }
+}

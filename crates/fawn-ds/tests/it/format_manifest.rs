@@ -1,0 +1,205 @@
+//! Owns the manifest's tests: round trips, contradictions, torn appends told from damage, every flipped bit found.
+use crate::rng::Rng;
+use fawn_ds::format::manifest::{
+    Edit, HEADER_BYTES, ManifestError, ManifestHeader, ManifestState, ManifestVerdict, decode_all, encode_commit,
+    encode_header, encode_snapshot,
+};
+use fawn_ds::format::{FORMAT_VERSION, HeaderError, SegmentUuid, StoreUuid};
+use fawn_types::checksum::checksum64;
+use fawn_types::{HashSecret, KeyRange, RangeId, RingKey, Version};
+
+const HEADER: ManifestHeader = ManifestHeader { store: StoreUuid([5; 16]), rewrite: 2 };
+
+fn identity() -> Edit {
+    let secret = HashSecret([6; 16]);
+    Edit::Identity { store: HEADER.store, format: FORMAT_VERSION, segment_bytes: 1 << 20, secret }
+}
+
+fn commits() -> Vec<Vec<Edit>> {
+    let mut middle = [0; 20];
+    middle[0] = 0x80;
+    let half = KeyRange { start: RingKey(middle), end: None };
+    let lower = KeyRange { start: RingKey::MIN, end: Some(RingKey(middle)) };
+    let segment = |slot: u32| SegmentUuid([slot as u8; 16]);
+    vec![
+        vec![identity(), Edit::Generation(1), Edit::AddRange { range: RangeId(1), keys: half }],
+        vec![Edit::AddRange { range: RangeId(2), keys: lower }],
+        vec![Edit::AddSegment { slot: 4, uuid: segment(4), sequence: 1 }],
+        vec![
+            Edit::SealSegment { slot: 4, len: 8192 },
+            Edit::AddSegment { slot: 0, uuid: segment(0), sequence: 2 },
+            Edit::AddSegment { slot: 1, uuid: segment(1), sequence: 3 },
+        ],
+        vec![Edit::ClearRange { range: RangeId(2), version: Version::from_u64(77) }],
+        vec![Edit::Blob { key: 3, bytes: b"a promise".to_vec() }, Edit::Blob { key: 1, bytes: vec![1; 100] }],
+        vec![Edit::Blob { key: 1, bytes: Vec::new() }, Edit::DropRange { range: RangeId(1) }],
+        vec![Edit::DropSegment { slot: 1, uuid: segment(1) }],
+    ]
+}
+
+/// The file, and where each commit begins; `lag` commits are not yet synced when the next is written.
+fn file(lag: usize) -> (Vec<u8>, Vec<usize>) {
+    let mut bytes = encode_header(&HEADER).to_vec();
+    let mut starts = Vec::new();
+    for edits in commits() {
+        let offset = bytes.len();
+        starts.push(offset);
+        let synced = starts.len().checked_sub(1 + lag).map_or(0, |i| starts[i]);
+        encode_commit(&HEADER, &edits, offset as u64, synced as u64, &mut bytes);
+    }
+    (bytes, starts)
+}
+
+fn state_after(commit_count: usize) -> ManifestState {
+    let mut state = ManifestState::default();
+    commits().iter().take(commit_count).flatten().for_each(|edit| state.apply(edit).unwrap());
+    state
+}
+
+#[test]
+fn round_trips_with_and_without_zeros_behind() {
+    let (mut bytes, starts) = file(0);
+    for _ in 0..2 {
+        let decoded = decode_all(&bytes).unwrap();
+        assert_eq!((decoded.header, decoded.commits), (HEADER, starts.len() as u64));
+        assert_eq!((decoded.state, decoded.verdict), (state_after(8), ManifestVerdict::Clean));
+        bytes.resize(bytes.len().next_multiple_of(4096), 0);
+    }
+}
+
+#[test]
+fn a_rewritten_manifest_says_the_same() {
+    for count in 1..=8 {
+        let state = state_after(count);
+        let decoded = decode_all(&encode_snapshot(&state, 9)).unwrap();
+        assert_eq!((decoded.state, decoded.header.rewrite), (state, 9));
+    }
+}
+
+#[test]
+fn a_large_snapshot_takes_several_commits() {
+    let mut state = state_after(8);
+    for key in 100..140 {
+        state.apply(&Edit::Blob { key, bytes: vec![key as u8; 60_000] }).unwrap();
+    }
+    let decoded = decode_all(&encode_snapshot(&state, 0)).unwrap();
+    assert!(decoded.commits > 1);
+    assert_eq!(decoded.state, state);
+}
+
+#[test]
+fn every_flipped_bit_is_found_and_judged() {
+    let (bytes, starts) = file(0);
+    for bit in 0..bytes.len() * 8 {
+        let mut damaged = bytes.clone();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        let Some(commit) = starts.iter().rposition(|&start| start <= bit / 8) else {
+            assert!(matches!(decode_all(&damaged), Err(ManifestError::Header(_))), "bit {bit}");
+            continue;
+        };
+        if commit == 0 {
+            assert!(matches!(decode_all(&damaged), Err(ManifestError::NoIdentity { .. })), "bit {bit}");
+            continue;
+        }
+        let decoded = decode_all(&damaged).unwrap();
+        assert_eq!(decoded.valid_len, starts[commit] as u64, "bit {bit}");
+        assert_eq!(decoded.state, state_after(commit), "bit {bit}");
+        // Each commit but the last was synced before the next was written.
+        let is_torn = matches!(decoded.verdict, ManifestVerdict::TornAt { .. });
+        let is_corrupt = matches!(decoded.verdict, ManifestVerdict::CorruptAt { .. });
+        assert!(if commit == starts.len() - 1 { is_torn } else { is_corrupt }, "bit {bit}: {:?}", decoded.verdict);
+    }
+}
+
+#[test]
+fn a_lost_commit_below_an_unsynced_one_is_torn() {
+    // The last two commits went out together: one of them whole does not make the other's loss corruption.
+    let (mut bytes, starts) = file(1);
+    bytes[starts[6]..starts[7]].fill(0);
+    let verdict = decode_all(&bytes).unwrap().verdict;
+    assert_eq!(verdict, ManifestVerdict::TornAt { offset: starts[6] as u64 });
+}
+
+#[test]
+fn every_cut_is_torn_or_clean() {
+    let (bytes, starts) = file(0);
+    for len in starts[1]..bytes.len() {
+        let decoded = decode_all(&bytes[..len]).unwrap();
+        let offset = starts.iter().copied().rfind(|&start| start <= len).unwrap() as u64;
+        assert_eq!(decoded.valid_len, offset);
+        assert_eq!(decoded.verdict == ManifestVerdict::Clean, offset == len as u64, "cut at {len}");
+    }
+}
+
+#[test]
+fn contradictions_are_corruption_and_change_nothing() {
+    let uuid = SegmentUuid([1; 16]);
+    let bad = [
+        identity(),
+        Edit::Generation(1),
+        Edit::AddRange { range: RangeId(2), keys: KeyRange::ALL },
+        Edit::DropRange { range: RangeId(9) },
+        Edit::AddSegment { slot: 4, uuid, sequence: 9 },
+        Edit::AddSegment { slot: 9, uuid, sequence: 3 },
+        Edit::AddSegment { slot: 1 << 16, uuid, sequence: 9 },
+        Edit::SealSegment { slot: 4, len: 8192 },
+        Edit::SealSegment { slot: 0, len: 1 },
+        Edit::DropSegment { slot: 0, uuid },
+        Edit::ClearRange { range: RangeId(9), version: Version::ZERO },
+    ];
+    for edit in bad {
+        let mut state = state_after(8);
+        assert!(state.apply(&edit).is_err(), "{edit:?}");
+        assert_eq!(state, state_after(8));
+        let (mut bytes, _) = file(0);
+        let offset = bytes.len() as u64;
+        encode_commit(&HEADER, &[Edit::Generation(50), edit.clone()], offset, offset, &mut bytes);
+        let decoded = decode_all(&bytes).unwrap();
+        assert!(matches!(decoded.verdict, ManifestVerdict::CorruptAt { contradiction: Some(_), .. }), "{edit:?}");
+        assert_eq!(decoded.state, state_after(8), "half a commit leaves no trace");
+    }
+}
+
+#[test]
+fn a_predecessors_commits_do_not_pass() {
+    let (bytes, starts) = file(0);
+    let mut rewritten = encode_snapshot(&state_after(8), HEADER.rewrite + 1);
+    let valid_len = rewritten.len();
+    rewritten.resize(4096, 0);
+    let stale = &bytes[starts[7]..];
+    rewritten[starts[7].max(valid_len)..][..stale.len()].copy_from_slice(stale);
+    let decoded = decode_all(&rewritten).unwrap();
+    assert_eq!((decoded.valid_len, decoded.state), (valid_len as u64, state_after(8)));
+}
+
+#[test]
+fn a_newer_manifest_says_so() {
+    let (mut bytes, _) = file(0);
+    bytes[8] = 9;
+    let checksum = checksum64(&bytes[..HEADER_BYTES - 8]);
+    bytes[HEADER_BYTES - 8..HEADER_BYTES].copy_from_slice(&checksum.to_le_bytes());
+    let error = decode_all(&bytes).unwrap_err();
+    assert!(matches!(error, ManifestError::Header(HeaderError::Newer { found: 9, .. })), "{error}");
+}
+
+#[test]
+fn arbitrary_bytes_never_panic() {
+    let mut rng = Rng::new("format_manifest::arbitrary_bytes_never_panic");
+    let (bytes, starts) = file(0);
+    for _ in 0..3_000 {
+        let mut data = bytes.clone();
+        let place = rng.below(data.len());
+        data.iter_mut().skip(place).take(1 + place % 9).for_each(|byte| *byte = rng.next() as u8);
+        fawn_ds::format::fuzz::manifest(&data);
+        // Good checksums over arbitrary edits: what a bug, not a bit, would leave.
+        let mut data = bytes[..starts[1]].to_vec();
+        let mut commit = Vec::new();
+        encode_commit(&HEADER, &[Edit::Blob { key: 1, bytes: vec![0; 60] }], starts[1] as u64, 0, &mut commit);
+        for _ in 0..1 + rng.below(3) {
+            let place = 32 + rng.below(commit.len() - 32);
+            commit[place] = (rng.next() % 16) as u8;
+        }
+        data.extend_from_slice(&commit);
+        fawn_ds::format::fuzz::manifest(&data);
+    }
+}

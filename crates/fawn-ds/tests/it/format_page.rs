@@ -1,0 +1,80 @@
+//! Owns the check that the format page's worked example is what the code writes: regenerate by `FAWN_BLESS=1`.
+use fawn_ds::format::frame::{Chain, FrameHeader, HEADER_BYTES, encode_header};
+use fawn_ds::format::manifest::{Edit, ManifestHeader, encode_commit};
+use fawn_ds::format::record::{Envelope, Place, RecordKind, RecordRef, encode_into, encoded_len};
+use fawn_ds::format::{FORMAT_VERSION, FRAMES_OFFSET, SegmentUuid, StoreUuid, Watermark};
+use fawn_types::{ClientTag, Epoch, HashSecret, RangeId, Version};
+use std::fmt::Write;
+
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/formats/fawn-ds.md");
+const START: &str = "<!-- example: checked by crates/fawn-ds/tests/it/format_page.rs -->\n```text\n";
+
+fn uuid(first: u8) -> [u8; 16] {
+    std::array::from_fn(|i| first + i as u8)
+}
+
+fn hex(title: &str, bytes: &[u8], out: &mut String) {
+    writeln!(out, "{title}").unwrap();
+    for (line, bytes) in bytes.chunks(16).enumerate() {
+        let hex: Vec<_> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let shown = |&byte: &u8| if byte.is_ascii_graphic() { char::from(byte) } else { '.' };
+        let text: String = bytes.iter().map(shown).collect();
+        writeln!(out, "{:04x}  {:<47}  {text}", line * 16, hex.join(" ")).unwrap();
+    }
+}
+
+/// The first frame of a segment: a put with every extension, a tombstone.
+fn frame_example() -> Vec<u8> {
+    let segment = SegmentUuid(uuid(0x10));
+    let version = |seq| Version::new(Epoch::new(1).unwrap(), seq).unwrap();
+    let mut put = RecordRef::put(version(1), b"fawn", b"wimpy");
+    put.expires_at_ms = 1_700_000_000_000;
+    put.flags = 7;
+    put.tag = ClientTag { session: 2, seq: 3 };
+    put.result = b"+OK\r\n";
+    let records = [put, RecordRef::bare(RecordKind::Tombstone, version(2), b"deer")];
+    let (mut bytes, mut chain) = (vec![0; HEADER_BYTES], Chain::EMPTY);
+    for (i, record) in records.iter().enumerate() {
+        let at = bytes.len();
+        bytes.resize(at + encoded_len(record), 0);
+        let place = Place { segment_id: segment.fold(), offset: FRAMES_OFFSET + at as u32 };
+        let envelope = Envelope { range: RangeId(9), continues: i == 0 };
+        chain = chain.then(encode_into(record, envelope, place, &mut bytes[at..]));
+    }
+    let header = FrameHeader {
+        uuid: segment,
+        generation: 1,
+        offset: FRAMES_OFFSET,
+        frame_bytes: bytes.len() as u32,
+        record_bytes: (bytes.len() - HEADER_BYTES) as u32,
+        count: 2,
+        synced: Watermark { sequence: 6, offset: 0x0300_0000 },
+        chain,
+    };
+    encode_header(&header, &mut bytes);
+    bytes
+}
+
+fn commit_example() -> Vec<u8> {
+    let header = ManifestHeader { store: StoreUuid(uuid(0x40)), rewrite: 0 };
+    let secret = HashSecret(uuid(0x60));
+    let identity = Edit::Identity { store: header.store, format: FORMAT_VERSION, segment_bytes: 1 << 26, secret };
+    let mut bytes = Vec::new();
+    encode_commit(&header, &[identity, Edit::Generation(1)], 512, 0, &mut bytes);
+    bytes
+}
+
+#[test]
+fn the_worked_example_is_what_the_code_writes() {
+    let mut example = String::new();
+    hex("a frame at byte 4096 of a segment whose uuid is 10 11 12 … 1f", &frame_example(), &mut example);
+    hex("\nthe first commit of a manifest, at its byte 512, store uuid 40 41 42 … 4f", &commit_example(), &mut example);
+    let page = std::fs::read_to_string(PAGE).unwrap();
+    let start = page.find(START).expect("the page has an example") + START.len();
+    let end = start + page[start..].find("```").expect("the example ends");
+    if std::env::var_os("FAWN_BLESS").is_some() {
+        std::fs::write(PAGE, format!("{}{example}{}", &page[..start], &page[end..])).unwrap();
+        return;
+    }
+    assert_eq!(page[start..end], example, "the format changed, or the page: bump the format, or FAWN_BLESS=1");
+}

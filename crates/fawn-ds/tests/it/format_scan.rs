@@ -1,0 +1,161 @@
+//! Owns the scan's tests: chunks, torn ends, damage below a watermark, generations, seals.
+use crate::rng::Rng;
+use crate::segment_image::{Image, SEGMENT_BYTES, UUID};
+use fawn_ds::format::frame::HEADER_BYTES;
+use fawn_ds::format::record::Stored;
+use fawn_ds::format::scan::{ScanInput, ScanReport, Scanner, Verdict};
+use fawn_ds::format::{FRAMES_OFFSET, Watermark};
+
+const INPUT: ScanInput = ScanInput { uuid: UUID, sequence: 5, segment_bytes: SEGMENT_BYTES, sealed_len: None };
+
+fn at(offset: u32) -> Watermark {
+    Watermark { sequence: INPUT.sequence, offset }
+}
+
+fn scan_in_chunks(input: ScanInput, bytes: &[u8], chunk_bytes: usize) -> (ScanReport, Vec<(u32, Vec<u8>)>) {
+    let mut scanner = Scanner::new(input);
+    let mut found = Vec::new();
+    let mut visitor = |offset: u32, stored: &Stored<'_>| found.push((offset, stored.record.value.to_vec()));
+    bytes[FRAMES_OFFSET as usize..].chunks(chunk_bytes).for_each(|chunk| scanner.push(chunk, &mut visitor));
+    (scanner.finish(), found)
+}
+
+fn scan(bytes: &[u8]) -> ScanReport {
+    scan_in_chunks(INPUT, bytes, 4096).0
+}
+
+/// Five frames of two records; each knows that the frames up to two before it were synced.
+fn image() -> Image {
+    let mut image = Image::new();
+    for i in 0..5u8 {
+        let synced = image.frames.len().checked_sub(2).map_or(Watermark::NONE, |i| at(image.frames[i + 1]));
+        let value = vec![i; 40 + 70 * usize::from(i)];
+        image.frame(3, synced, &[(b"key", &value), (b"other", b"x")]);
+    }
+    image
+}
+
+#[test]
+fn chunks_of_any_size_yield_the_same() {
+    let image = image();
+    let (whole, records) = scan_in_chunks(INPUT, &image.bytes, usize::MAX);
+    assert_eq!((whole.valid_len, whole.frames, whole.records, whole.damage), (image.end, 5, 10, None));
+    assert_eq!((whole.generation, whole.watermark), (3, at(image.frames[3])));
+    assert_eq!(whole.judge(Watermark::NONE), Verdict::Clean);
+    assert_eq!(records.len(), 10);
+    for chunk_bytes in (1..200).chain([511, 512, 513, 4096, 65_536]) {
+        assert_eq!(scan_in_chunks(INPUT, &image.bytes, chunk_bytes), (whole, records.clone()), "{chunk_bytes}");
+    }
+}
+
+#[test]
+fn every_flipped_bit_is_judged_by_the_watermark() {
+    let image = image();
+    // The last watermark covers three frames: below it damage is corruption, above it the torn end of the log.
+    let synced = image.frames[3];
+    for byte in FRAMES_OFFSET..image.end {
+        let mut damaged = image.bytes.clone();
+        damaged[byte as usize] ^= 1 << (byte % 8);
+        let offset = image.frames.iter().copied().rfind(|&start| start <= byte).unwrap();
+        let report = scan(&damaged);
+        assert_eq!(report.valid_len, offset, "byte {byte}");
+        // The last frame's own header is what vouches for the watermark: without it the one before does.
+        let vouched = if (image.frames[4]..image.frames[4] + HEADER_BYTES as u32).contains(&byte) {
+            image.frames[2]
+        } else {
+            synced
+        };
+        let expected = if offset < vouched {
+            Verdict::CorruptAt { offset, watermark: at(vouched) }
+        } else {
+            Verdict::TornAt { offset }
+        };
+        assert_eq!(report.judge(Watermark::NONE), expected, "byte {byte}");
+    }
+}
+
+#[test]
+fn lost_sectors_are_found_in_any_chunks() {
+    let image = image();
+    let mut rng = Rng::new("format_scan::lost_sectors_are_found_in_any_chunks");
+    for _ in 0..300 {
+        let mut damaged = image.bytes.clone();
+        let first = FRAMES_OFFSET as usize / 512 + rng.below((image.end - FRAMES_OFFSET) as usize / 512);
+        damaged[first * 512..(first + 1) * 512].fill(0);
+        let whole = scan_in_chunks(INPUT, &damaged, usize::MAX);
+        assert_ne!(whole.0.judge(Watermark::NONE), Verdict::Clean);
+        assert_eq!(scan_in_chunks(INPUT, &damaged, 1 + rng.below(700)), whole);
+    }
+}
+
+#[test]
+fn zeros_below_the_watermark_are_corruption() {
+    let mut image = image();
+    image.bytes[image.frames[2] as usize..].fill(0);
+    let report = scan(&image.bytes);
+    let offset = image.frames[2];
+    assert_eq!(report.judge(Watermark::NONE), Verdict::Clean, "nothing here tells");
+    let known = at(offset + 16);
+    assert_eq!(report.judge(known), Verdict::CorruptAt { offset, watermark: known }, "a frame elsewhere does");
+}
+
+#[test]
+fn a_later_segments_watermark_makes_damage_corruption() {
+    let mut image = image();
+    image.bytes[image.frames[4] as usize + HEADER_BYTES] ^= 1;
+    let report = scan(&image.bytes);
+    let offset = image.frames[4];
+    assert_eq!(report.judge(Watermark::NONE), Verdict::TornAt { offset });
+    let known = Watermark { sequence: INPUT.sequence + 1, offset: FRAMES_OFFSET };
+    assert_eq!(report.judge(known), Verdict::CorruptAt { offset, watermark: known });
+}
+
+#[test]
+fn a_sealed_segment_is_whole_or_corrupt() {
+    let mut image = image();
+    let input = ScanInput { sealed_len: Some(image.end), ..INPUT };
+    image.bytes[image.end as usize..].fill(0xAB);
+    let report = scan_in_chunks(input, &image.bytes, 1000).0;
+    assert_eq!((report.judge(Watermark::NONE), report.damage), (Verdict::Clean, None), "nothing beyond is read");
+    image.bytes[image.frames[4] as usize..].fill(0);
+    let report = scan_in_chunks(input, &image.bytes, 1000).0;
+    let expected = Verdict::CorruptAt { offset: image.frames[4], watermark: at(image.end) };
+    assert_eq!(report.judge(Watermark::NONE), expected);
+}
+
+#[test]
+fn generations_never_fall_within_a_segment() {
+    let mut image = Image::new();
+    for generation in [1, 2, 2, 1] {
+        image.frame(generation, Watermark::NONE, &[(b"key", b"value")]);
+    }
+    let report = scan(&image.bytes);
+    assert_eq!((report.valid_len, report.generation), (image.frames[3], 2));
+    assert_eq!(report.judge(Watermark::NONE), Verdict::TornAt { offset: image.frames[3] });
+}
+
+#[test]
+fn a_cut_file_is_torn() {
+    let image = image();
+    for end in (image.frames[3]..image.end).step_by(16) {
+        let report = scan(&image.bytes[..end as usize]);
+        let offset = image.frames.iter().copied().rfind(|&start| start <= end && start >= image.frames[3]).unwrap();
+        let verdict = if end == offset { Verdict::Clean } else { Verdict::TornAt { offset } };
+        assert_eq!(report.judge(Watermark::NONE), verdict, "cut at {end}");
+    }
+}
+
+#[test]
+fn arbitrary_bytes_never_panic() {
+    let mut rng = Rng::new("format_scan::arbitrary_bytes_never_panic");
+    for _ in 0..3_000 {
+        let mut data = vec![rng.next() as u8];
+        data.extend_from_slice(&image().bytes[FRAMES_OFFSET as usize..FRAMES_OFFSET as usize + 3000]);
+        for _ in 0..rng.below(4) {
+            let (place, len) = (rng.below(data.len()), rng.below(64));
+            data.iter_mut().skip(place).take(len).for_each(|byte| *byte = rng.next() as u8);
+        }
+        fawn_ds::format::fuzz::scan(&data);
+        fawn_ds::format::fuzz::scan(&rng.bytes(300));
+    }
+}

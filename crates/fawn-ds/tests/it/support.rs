@@ -1,0 +1,187 @@
+//! Owns the harness of the engine's tests: one engine over a simulated medium, one range, committed as a lone member
+//! would commit it.
+use fawn_ds::index::IndexOptions;
+use fawn_ds::{
+    Engine, EngineError, Event, Lookup, OpenError, OpenReport, Options, RecordKind, RecordRef, Scan, ScanStep, View,
+};
+use fawn_flash::{SimDevice, SimDisk};
+use fawn_types::{ClientTag, Durability, Entry, Epoch, HashSecret, KeyHash, KeyRange, RangeId, TimeMs, Version};
+
+pub(crate) const RANGE: RangeId = RangeId(7);
+pub(crate) const SECRET: HashSecret = HashSecret(*b"a secret of test");
+
+/// Small enough that every boundary is met: segments of 64 KiB, a cache of a few pages.
+pub(crate) fn small(durability: Durability) -> Options {
+    Options {
+        segment_bytes: 64 << 10,
+        memory_bytes: 1 << 20,
+        durability,
+        secret: Some(SECRET),
+        index: IndexOptions { entries_min: 64, page_entries: 8 },
+        ..Options::default()
+    }
+}
+
+/// A write as the tests name it.
+#[derive(Clone, Debug)]
+pub(crate) struct Write {
+    pub(crate) key: Vec<u8>,
+    /// `None` deletes.
+    pub(crate) value: Option<Vec<u8>>,
+    pub(crate) expires_at_ms: u64,
+}
+
+pub(crate) struct Node {
+    pub(crate) engine: Engine<SimDevice>,
+    pub(crate) report: OpenReport,
+    pub(crate) now: TimeMs,
+    seq: u64,
+}
+
+impl Node {
+    pub(crate) fn open(disk: &SimDisk, options: Options, now: TimeMs) -> Result<Self, OpenError> {
+        let (mut engine, report) = Engine::open(SimDevice::attach(disk), options, now)?;
+        engine.add_range(RANGE, KeyRange::ALL)?;
+        Ok(Self { engine, report, now, seq: 0 })
+    }
+
+    pub(crate) fn next_version(&mut self) -> Version {
+        self.seq += 1;
+        let epoch = Epoch::new(self.engine.generation()).unwrap();
+        Version::new(epoch, self.seq).unwrap()
+    }
+
+    pub(crate) fn hash(key: &[u8]) -> KeyHash {
+        KeyHash::of(&SECRET, key)
+    }
+
+    fn record<'a>(write: &'a Write, version: Version) -> RecordRef<'a> {
+        RecordRef {
+            kind: if write.value.is_some() { RecordKind::Put } else { RecordKind::Tombstone },
+            version,
+            key: &write.key,
+            value: write.value.as_deref().unwrap_or_default(),
+            flags: 0,
+            expires_at_ms: write.expires_at_ms,
+            tag: ClientTag::NONE,
+            result: &[],
+        }
+    }
+
+    /// Appends one write or an atomic batch; waits out back-pressure. Returns the last version.
+    pub(crate) fn append(&mut self, writes: &[Write]) -> Result<Version, EngineError> {
+        let before = self.seq;
+        let versions: Vec<_> = writes.iter().map(|_| self.next_version()).collect();
+        let batch: Vec<_> = writes
+            .iter()
+            .zip(&versions)
+            .map(|(write, &version)| (Self::hash(&write.key), Self::record(write, version)))
+            .collect();
+        for _ in 0..10_000 {
+            let result = match &batch[..] {
+                [(hash, record)] => self.engine.append(RANGE, *hash, record),
+                _ => self.engine.append_batch(RANGE, &batch),
+            };
+            match result {
+                Err(EngineError::Overloaded) => {
+                    self.turn();
+                }
+                Ok(()) => return Ok(*versions.last().unwrap()),
+                Err(error) => {
+                    self.seq = before;
+                    return Err(error);
+                }
+            }
+        }
+        panic!("the engine stays overloaded: {:?}", self.engine);
+    }
+
+    /// One turn: submit, wait, commit by mode. Returns what is acknowledged.
+    pub(crate) fn turn(&mut self) -> Version {
+        self.engine.submit(self.now);
+        let mut events = Vec::new();
+        self.engine.wait(self.now, &mut events);
+        self.commit()
+    }
+
+    pub(crate) fn commit(&mut self) -> Version {
+        let progress = self.engine.progress(RANGE);
+        let through = match self.engine.options().durability {
+            Durability::Sync => progress.synced,
+            Durability::EverySec => progress.flushed,
+            Durability::Memory => progress.appended,
+        };
+        self.engine.commit(RANGE, through);
+        through
+    }
+
+    /// Turns until all appended is acknowledged and no verification waits.
+    pub(crate) fn settle(&mut self) {
+        for _ in 0..10_000 {
+            let through = self.turn();
+            let progress = self.engine.progress(RANGE);
+            if through == progress.appended && self.engine.log_report().overlay_keys == 0 {
+                return;
+            }
+            self.now = self.now.plus_ms(10);
+        }
+        panic!(
+            "does not settle: {:?} {:?} {:?}",
+            self.engine.progress(RANGE),
+            self.engine.log_report(),
+            self.engine.poisoned()
+        );
+    }
+
+    pub(crate) fn get(&mut self, key: &[u8], view: View) -> Result<Option<Entry>, EngineError> {
+        let now = self.now;
+        let mut plan = match self.engine.lookup(RANGE, Self::hash(key), key, view, now)? {
+            Lookup::Found(entry) => return Ok(Some(entry.to_owned())),
+            Lookup::Absent => return Ok(None),
+            Lookup::Read(plan) => plan,
+        };
+        for _ in 0..100 {
+            self.engine.read(plan, 42);
+            plan = self.wait_for_plan();
+            plan = match self.engine.resume(plan, now)? {
+                Lookup::Found(entry) => return Ok(Some(entry.to_owned())),
+                Lookup::Absent => return Ok(None),
+                Lookup::Read(plan) => plan,
+            };
+        }
+        panic!("the lookup of {key:?} never ends");
+    }
+
+    fn wait_for_plan(&mut self) -> fawn_ds::LookupPlan {
+        for _ in 0..10_000 {
+            let mut events = Vec::new();
+            self.engine.wait(self.now, &mut events);
+            for event in events {
+                if let Event::Lookup { plan, user } = event {
+                    assert_eq!(user, 42);
+                    return plan;
+                }
+            }
+        }
+        panic!("the read never completes");
+    }
+
+    /// All keys by a scan, sorted.
+    pub(crate) fn keys(&mut self) -> Vec<Vec<u8>> {
+        let (mut cursor, mut keys) = (0, Vec::new());
+        loop {
+            let mut scan = Scan::new(RANGE, cursor, 10);
+            while let ScanStep::Read(plan) = self.engine.scan_step(&mut scan, self.now).unwrap() {
+                self.engine.read(plan, 42);
+                let plan = self.wait_for_plan();
+                self.engine.absorb(plan).unwrap();
+            }
+            keys.extend(scan.items.into_iter().map(|item| item.key));
+            cursor = scan.cursor;
+            if cursor == 0 {
+                keys.sort();
+                return keys;
+            }
+        }
+    }
+}
