@@ -1,3 +1,47 @@
-//! Placeholder, replaced by the first commit of this crate.
+//! Owns replication's decisions [FAWN09 §3.4]: ring, cluster map and epochs, the manager, chain replicas, routing.
+//!
+//! Pure: no I/O, no clock, no thread, no ambient randomness, so `no_std` with `alloc`. Each state machine takes events
+//! through `handle_*(now, …)` and gives effects through `poll_output()`; payload bytes never enter: a replica decides on
+//! versions, watermarks, roles and epochs, the node appends records to its log and replays them from there, so that
+//! forwarding and retransmission are one path ("the log is the retransmission buffer").
+//!
+//! | module | owns |
+//! |---|---|
+//! | [`ring`] | virtual IDs, which nodes form which range's chain |
+//! | [`map`] | the cluster map: nodes, ranges, chains, epochs, what was last active |
+//! | [`manager`] | commits `Prepare` and `Active` through a [`manager::Consensus`]; the planner of chain changes |
+//! | [`replica`] | one member of one chain: head, middle, tail, acks, repair, handshake |
+//! | [`frontend`] | routing, retries and timeouts of operations |
+//! | [`completions`] | exactly-once: what became of each tagged operation |
+//! | [`message`] | peer frames, byte-exact (`docs/formats/peer-frames.md`) |
+//! | [`invariants`] | one predicate per invariant, for asserts, simulator and tests alike |
+//!
+//! Not here yet, and where it will go: leases between machines (`replica/read.rs` and `replica/head.rs` admit, the
+//! manager waits before it activates), `Suspect` (manager), Raft (another `Consensus`), joins with pre-copy (planner).
+//! Until leases exist a member that is *paused* and dropped may answer reads from its old epoch when it wakes up.
 #![no_std]
 #![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod bytes;
+pub mod completions;
+pub mod frontend;
+pub mod fuzz;
+pub mod invariants;
+pub mod manager;
+pub mod map;
+pub mod message;
+pub mod replica;
+pub mod ring;
+
+pub use bytes::DecodeError;
+pub use completions::{Admission, Completion, Completions};
+pub use frontend::{Frontend, FrontendOptions, FrontendOutput, Intent, OpId};
+pub use manager::{FileConsensus, Manager, ManagerOptions, ManagerOutput};
+pub use map::{ChainState, ClusterMap, Member, MemberRole, NodeEntry, RangeEntry};
+pub use message::{Body, Frame, Header};
+pub use replica::{
+    FrameVerdict, Output, PersistedState, Progress, Refusal, Replayed, Replica, ReplicaConfig, ReplicaOptions, Role,
+};
+pub use ring::{Ring, RingOptions};

@@ -1,0 +1,145 @@
+//! Owns the little-endian reader and writer under every codec of this crate; no input makes the reader panic.
+use alloc::vec::Vec;
+
+/// Why bytes are not what they should be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum DecodeError {
+    /// It ends too early.
+    #[error("{what}: {need_bytes} bytes expected, {have_bytes} left; the sender is broken or of another version")]
+    Truncated {
+        /// Which field.
+        what: &'static str,
+        /// What it needs.
+        need_bytes: usize,
+        /// What is there.
+        have_bytes: usize,
+    },
+    /// Bytes follow its end.
+    #[error("{what}: {extra_bytes} bytes after its end; the sender is broken or of another version")]
+    Trailing {
+        /// Which message.
+        what: &'static str,
+        /// How many.
+        extra_bytes: usize,
+    },
+    /// The checksum is wrong: bytes were damaged on the way or on flash.
+    #[error("{what}: checksum {expected:#018x} expected, {found:#018x} found; drop the link, or restore the file")]
+    Checksum {
+        /// Which message.
+        what: &'static str,
+        /// As computed.
+        expected: u64,
+        /// As read.
+        found: u64,
+    },
+    /// A field holds a value that it cannot have.
+    #[error("{what}: {found} is not possible; the sender is broken or of another version")]
+    Value {
+        /// Which field.
+        what: &'static str,
+        /// What it holds.
+        found: u64,
+    },
+}
+
+/// Reads fields one after another.
+#[derive(Clone, Debug)]
+pub(crate) struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) const fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    pub(crate) fn take(&mut self, what: &'static str, len: usize) -> Result<&'a [u8], DecodeError> {
+        match self.rest.split_at_checked(len) {
+            Some((head, rest)) => {
+                self.rest = rest;
+                Ok(head)
+            }
+            None => Err(DecodeError::Truncated { what, need_bytes: len, have_bytes: self.rest.len() }),
+        }
+    }
+
+    fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], DecodeError> {
+        let mut array = [0; N];
+        array.copy_from_slice(self.take(what, N)?);
+        Ok(array)
+    }
+
+    pub(crate) fn u8(&mut self, what: &'static str) -> Result<u8, DecodeError> {
+        Ok(self.array::<1>(what)?[0])
+    }
+
+    /// A byte that is 0 or 1, so that every value has one encoding.
+    pub(crate) fn flag(&mut self, what: &'static str) -> Result<bool, DecodeError> {
+        match self.u8(what)? {
+            0 => Ok(false),
+            1 => Ok(true),
+            other => Err(DecodeError::Value { what, found: u64::from(other) }),
+        }
+    }
+
+    pub(crate) fn u16(&mut self, what: &'static str) -> Result<u16, DecodeError> {
+        Ok(u16::from_le_bytes(self.array(what)?))
+    }
+
+    pub(crate) fn u32(&mut self, what: &'static str) -> Result<u32, DecodeError> {
+        Ok(u32::from_le_bytes(self.array(what)?))
+    }
+
+    pub(crate) fn u64(&mut self, what: &'static str) -> Result<u64, DecodeError> {
+        Ok(u64::from_le_bytes(self.array(what)?))
+    }
+
+    /// A `u32` length, then that many bytes; the length is checked against what is there before anything is taken.
+    pub(crate) fn blob(&mut self, what: &'static str) -> Result<&'a [u8], DecodeError> {
+        let len = self.u32(what)? as usize;
+        self.take(what, len)
+    }
+
+    /// Everything that is left.
+    pub(crate) fn rest(&mut self) -> &'a [u8] {
+        core::mem::take(&mut self.rest)
+    }
+
+    pub(crate) fn finish(self, what: &'static str) -> Result<(), DecodeError> {
+        if self.rest.is_empty() { Ok(()) } else { Err(DecodeError::Trailing { what, extra_bytes: self.rest.len() }) }
+    }
+}
+
+/// Appends fields to a byte vector.
+pub(crate) trait Put {
+    fn put_u8(&mut self, value: u8);
+    fn put_u16(&mut self, value: u16);
+    fn put_u32(&mut self, value: u32);
+    fn put_u64(&mut self, value: u64);
+    /// A `u32` length, then the bytes. Callers keep them below 4 GiB: frames and images are bounded far lower.
+    fn put_blob(&mut self, bytes: &[u8]);
+}
+
+impl Put for Vec<u8> {
+    fn put_u8(&mut self, value: u8) {
+        self.push(value);
+    }
+
+    fn put_u16(&mut self, value: u16) {
+        self.extend_from_slice(&value.to_le_bytes());
+    }
+
+    fn put_u32(&mut self, value: u32) {
+        self.extend_from_slice(&value.to_le_bytes());
+    }
+
+    fn put_u64(&mut self, value: u64) {
+        self.extend_from_slice(&value.to_le_bytes());
+    }
+
+    fn put_blob(&mut self, bytes: &[u8]) {
+        assert!(bytes.len() < u32::MAX as usize, "blob of {} bytes", bytes.len());
+        self.put_u32(bytes.len() as u32);
+        self.extend_from_slice(bytes);
+    }
+}

@@ -1,0 +1,170 @@
+//! Owns exactly-once: what became of each tagged operation, kept until the session says it has the answer.
+//!
+//! Every member keeps the same completions, because they are in the records: whoever is head after a failure knows
+//! which retries it has seen [replication.md §3]. Bounded per session and in sessions.
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use fawn_types::{ClientTag, Version};
+
+/// Limits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CompletionLimits {
+    /// Operations of one session that are not known to be answered, at most: the front-end's own window.
+    pub per_session_max: usize,
+    /// Sessions at most; the one idle for longest is forgotten beyond it.
+    pub sessions_max: usize,
+}
+
+impl Default for CompletionLimits {
+    fn default() -> Self {
+        Self { per_session_max: 4096, sessions_max: 16_384 }
+    }
+}
+
+/// What became of one operation.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Completion {
+    /// The record that carries it.
+    pub version: Version,
+    /// Its encoded result.
+    pub result: Vec<u8>,
+}
+
+/// What a head does with a tagged operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Admission<'a> {
+    /// Evaluate it.
+    New,
+    /// It is assigned and not committed: the tail will answer.
+    Pending(Version),
+    /// It is done: answer with this.
+    Done(&'a Completion),
+    /// The session said it has the answer: a late duplicate from the network; drop it.
+    Answered,
+    /// The session has too many unanswered operations; try again.
+    Overloaded,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Session {
+    first_incomplete: u64,
+    /// By the session's sequence number.
+    done: BTreeMap<u64, Completion>,
+    /// Newest version that belongs to it: how long it is idle.
+    newest: Version,
+}
+
+/// The completions of one range.
+#[derive(Clone, Debug, Default)]
+pub struct Completions {
+    limits: CompletionLimits,
+    sessions: BTreeMap<u64, Session>,
+    /// Not committed yet, in version order. Bounded by the head's `pending_max`.
+    pending: VecDeque<(Version, ClientTag)>,
+    committed: Version,
+}
+
+impl Completions {
+    /// None yet.
+    #[must_use]
+    pub fn new(limits: CompletionLimits) -> Self {
+        assert!(limits.per_session_max > 0 && limits.sessions_max > 0);
+        Self { limits, ..Self::default() }
+    }
+
+    /// What to do with an operation at the head; `first_incomplete` is piggybacked on it.
+    pub fn admit(&mut self, tag: ClientTag, first_incomplete: u64) -> Admission<'_> {
+        if !tag.is_some() {
+            return Admission::New;
+        }
+        self.acknowledge(tag.session, first_incomplete);
+        let Some(session) = self.sessions.get(&tag.session) else { return Admission::New };
+        if tag.seq < session.first_incomplete {
+            return Admission::Answered;
+        }
+        match session.done.get(&tag.seq) {
+            Some(done) if done.version <= self.committed => Admission::Done(done),
+            Some(done) => Admission::Pending(done.version),
+            None if session.done.len() >= self.limits.per_session_max => Admission::Overloaded,
+            None => Admission::New,
+        }
+    }
+
+    /// The session has the answers to everything below `first_incomplete`.
+    pub fn acknowledge(&mut self, session: u64, first_incomplete: u64) {
+        if let Some(session) = self.sessions.get_mut(&session)
+            && first_incomplete > session.first_incomplete
+        {
+            session.first_incomplete = first_incomplete;
+            session.done = session.done.split_off(&first_incomplete);
+        }
+    }
+
+    /// A record with this tag was appended: at the head, on replicas and in recovery alike, in version order.
+    pub fn record(&mut self, tag: ClientTag, version: Version, result: &[u8]) {
+        if !tag.is_some() {
+            return;
+        }
+        assert!(self.pending.back().is_none_or(|(last, _)| *last < version), "{version:?} out of order");
+        if self.sessions.len() >= self.limits.sessions_max && !self.sessions.contains_key(&tag.session) {
+            self.forget_idle();
+        }
+        let session = self.sessions.entry(tag.session).or_default();
+        session.newest = version;
+        session.done.insert(tag.seq, Completion { version, result: result.to_vec() });
+        while session.done.len() > self.limits.per_session_max {
+            // A replica does not refuse; it forgets the oldest, which the head would not have admitted beside the rest.
+            session.done.pop_first();
+        }
+        self.pending.push_back((version, tag));
+    }
+
+    fn forget_idle(&mut self) {
+        let committed = self.committed;
+        let idle = self.sessions.iter().filter(|(_, session)| session.newest <= committed);
+        if let Some(id) = idle.min_by_key(|(_, session)| session.newest).map(|(id, _)| *id) {
+            self.sessions.remove(&id);
+        }
+    }
+
+    /// Everything through `through` is committed; `answer` is called for each operation, in version order. The tail
+    /// sends these as replies.
+    pub fn commit(&mut self, through: Version, mut answer: impl FnMut(ClientTag, &Completion)) {
+        self.committed = self.committed.max(through);
+        while let Some(&(version, tag)) = self.pending.front()
+            && version <= through
+        {
+            self.pending.pop_front();
+            let done = self.sessions.get(&tag.session).and_then(|session| session.done.get(&tag.seq));
+            if let Some(done) = done.filter(|done| done.version == version) {
+                answer(tag, done);
+            }
+        }
+    }
+
+    /// Records above `after` were cut off: their operations never happened.
+    pub fn rollback(&mut self, after: Version) {
+        while let Some(&(version, tag)) = self.pending.back()
+            && version > after
+        {
+            self.pending.pop_back();
+            if let Some(session) = self.sessions.get_mut(&tag.session)
+                && session.done.get(&tag.seq).is_some_and(|done| done.version == version)
+            {
+                session.done.remove(&tag.seq);
+            }
+        }
+    }
+
+    /// Operations kept, over all sessions.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.sessions.values().map(|session| session.done.len()).sum()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}

@@ -1,0 +1,197 @@
+//! Owns a front-end's routing: key → range → head or tail, retries with a newer entry, timeouts, operation names.
+//!
+//! Safe with any stale map: a member of another epoch refuses and sends the newer entry. Payloads stay with the node,
+//! which keeps them by [`OpId`] until the operation is over.
+use crate::map::{ClusterMap, RangeEntry};
+use alloc::collections::{BTreeMap, VecDeque};
+use fawn_types::{ClientTag, Epoch, NodeId, RangeId, RingKey, TimeMs};
+
+/// Names an operation of this front-end; dense from 1, also its sequence number for exactly-once.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct OpId(pub u64);
+
+/// Where an operation goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Intent {
+    /// To the tail.
+    Read,
+    /// To the head; the tail answers.
+    Write,
+}
+
+/// Limits and intervals of a front-end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FrontendOptions {
+    /// From the oldest unanswered operation to the newest at most; bounds memory here and completions at back-ends.
+    pub window_ops_max: u64,
+    /// Silence after which an operation is sent again.
+    pub retry_ms: u64,
+    /// After this long an operation fails: it may or may not have happened.
+    pub timeout_ms: u64,
+}
+
+impl Default for FrontendOptions {
+    fn default() -> Self {
+        Self { window_ops_max: 4096, retry_ms: 200, timeout_ms: 5_000 }
+    }
+}
+
+/// An effect of a front-end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FrontendOutput {
+    /// Send the operation's payload to `to` in a `Request` of this range and epoch.
+    Send {
+        /// The operation.
+        op: OpId,
+        /// Head or tail.
+        to: NodeId,
+        /// The range its key lies in.
+        range: RangeId,
+        /// The epoch this front-end believes in.
+        epoch: Epoch,
+        /// The same in every retry; none for reads.
+        tag: ClientTag,
+        /// All operations below are answered.
+        first_incomplete: u64,
+    },
+    /// It took too long: answer the client with "unavailable", a write may or may not have happened.
+    Failed {
+        /// The operation.
+        op: OpId,
+    },
+    /// The map has no active chain for it: ask the manager for the range's entry.
+    RefreshMap {
+        /// Which.
+        range: RangeId,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    key: RingKey,
+    intent: Intent,
+    retry_at: TimeMs,
+    fails_at: TimeMs,
+}
+
+/// A front-end.
+#[derive(Clone, Debug)]
+pub struct Frontend {
+    session: u64,
+    options: FrontendOptions,
+    map: ClusterMap,
+    next: u64,
+    pending: BTreeMap<u64, Pending>,
+    outputs: VecDeque<FrontendOutput>,
+}
+
+impl Frontend {
+    /// With any map of the cluster; `session` is unique in it and never used again after a restart.
+    #[must_use]
+    pub fn new(session: u64, options: FrontendOptions, map: ClusterMap) -> Self {
+        assert!(session != 0, "session 0 is no session");
+        Self { session, options, map, next: 1, pending: BTreeMap::new(), outputs: VecDeque::new() }
+    }
+
+    /// Its map.
+    #[must_use]
+    pub const fn map(&self) -> &ClusterMap {
+        &self.map
+    }
+
+    /// Begins an operation; `None`: too many are unanswered, answer "overloaded".
+    pub fn start(&mut self, now: TimeMs, key: RingKey, intent: Intent) -> Option<OpId> {
+        if self.next - self.first_incomplete() >= self.options.window_ops_max {
+            return None;
+        }
+        let op = OpId(self.next);
+        self.next += 1;
+        let fails_at = now.plus_ms(self.options.timeout_ms);
+        self.pending.insert(op.0, Pending { key, intent, retry_at: now, fails_at });
+        self.send(now, op);
+        assert!(self.pending.len() as u64 <= self.options.window_ops_max);
+        Some(op)
+    }
+
+    /// The answer came: whether the operation still waited for it (else it is a duplicate, to be dropped).
+    pub fn handle_reply(&mut self, op: OpId) -> bool {
+        self.pending.remove(&op.0).is_some()
+    }
+
+    /// A member refused it: it had no effect. Sent again by the timer, at once if a newer entry is known by now.
+    pub fn handle_refused(&mut self, now: TimeMs, op: OpId) {
+        if let Some(pending) = self.pending.get_mut(&op.0) {
+            pending.retry_at = pending.retry_at.min(now.plus_ms(self.options.retry_ms / 8));
+        }
+    }
+
+    /// An entry from anybody; operations of its range go out again at once if it is news.
+    pub fn handle_entry(&mut self, now: TimeMs, entry: &RangeEntry) {
+        if !self.map.update(entry) || !entry.is_active() {
+            return;
+        }
+        let again: alloc::vec::Vec<OpId> = self
+            .pending
+            .iter()
+            .filter(|(_, pending)| entry.keys.contains(&pending.key))
+            .map(|(op, _)| OpId(*op))
+            .collect();
+        again.into_iter().for_each(|op| self.send(now, op));
+    }
+
+    /// Sends silent operations again, gives up the old ones. O(operations under way), which is bounded.
+    pub fn handle_timeout(&mut self, now: TimeMs) {
+        let due: alloc::vec::Vec<(u64, bool)> = self
+            .pending
+            .iter()
+            .filter(|(_, pending)| pending.retry_at.min(pending.fails_at) <= now)
+            .map(|(op, pending)| (*op, pending.fails_at <= now))
+            .collect();
+        for (op, failed) in due {
+            if failed {
+                self.pending.remove(&op);
+                self.outputs.push_back(FrontendOutput::Failed { op: OpId(op) });
+            } else {
+                self.send(now, OpId(op));
+            }
+        }
+    }
+
+    /// When `handle_timeout` is wanted next.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<TimeMs> {
+        self.pending.values().map(|pending| pending.retry_at.min(pending.fails_at)).min()
+    }
+
+    /// The next effect; poll until `None`.
+    pub fn poll_output(&mut self) -> Option<FrontendOutput> {
+        self.outputs.pop_front()
+    }
+
+    /// The oldest operation without an answer.
+    #[must_use]
+    pub fn first_incomplete(&self) -> u64 {
+        self.pending.keys().next().copied().unwrap_or(self.next)
+    }
+
+    fn send(&mut self, now: TimeMs, op: OpId) {
+        let first_incomplete = self.first_incomplete();
+        let Some(pending) = self.pending.get_mut(&op.0) else { return };
+        pending.retry_at = now.plus_ms(self.options.retry_ms);
+        let Some(entry) = self.map.range_of(&pending.key) else { return };
+        let to = match pending.intent {
+            Intent::Read => entry.tail(),
+            Intent::Write => entry.head(),
+        };
+        let Some(to) = to else {
+            self.outputs.push_back(FrontendOutput::RefreshMap { range: entry.range });
+            return;
+        };
+        let tag = match pending.intent {
+            Intent::Read => ClientTag::NONE,
+            Intent::Write => ClientTag { session: self.session, seq: op.0 },
+        };
+        let (range, epoch) = (entry.range, entry.epoch);
+        self.outputs.push_back(FrontendOutput::Send { op, to, range, epoch, tag, first_incomplete });
+    }
+}

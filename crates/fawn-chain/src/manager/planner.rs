@@ -1,0 +1,72 @@
+//! Owns the planner: the ring says what the map should be, the planner names the next safe change of each chain.
+//!
+//! Pure and idempotent: asked again after any crash it says the same. Splits and merges will be two more changes.
+use crate::map::{ClusterMap, MemberRole, RangeEntry};
+use alloc::vec::Vec;
+use fawn_types::{BootId, NodeId, RangeId};
+
+/// What the manager knows of a machine besides the map.
+pub trait Health {
+    /// Its present boot, while its beats come.
+    fn boot(&self, node: NodeId) -> Option<BootId>;
+    /// Whether this syncing copy said, in its present boot, that it caught up.
+    fn caught_up(&self, range: RangeId, node: NodeId) -> bool;
+}
+
+/// One change of one chain.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// Begin a new epoch: the chain never was active, or a serving member is gone or rebooted, or one is promoted.
+    Reform {
+        /// Which.
+        range: RangeId,
+        /// Syncing members that become serving.
+        promote: Vec<NodeId>,
+    },
+    /// Let this machine stream behind the tail; the epoch goes on.
+    AddSyncing {
+        /// Which.
+        range: RangeId,
+        /// Who.
+        node: NodeId,
+        /// In which boot.
+        boot: BootId,
+    },
+}
+
+/// The next change of `entry`'s chain, if any. `desired` is the ring's chain.
+#[must_use]
+pub fn next_change(entry: &RangeEntry, desired: &[NodeId], health: &impl Health) -> Option<Change> {
+    let range = entry.range;
+    if !entry.is_active() {
+        return Some(Change::Reform { range, promote: Vec::new() });
+    }
+    if entry.serving().any(|member| health.boot(member.node) != Some(member.boot)) {
+        return Some(Change::Reform { range, promote: Vec::new() });
+    }
+    let ready = entry
+        .syncing()
+        .filter(|member| health.boot(member.node) == Some(member.boot) && health.caught_up(range, member.node));
+    let promote: Vec<NodeId> = ready.map(|member| member.node).collect();
+    if !promote.is_empty() {
+        return Some(Change::Reform { range, promote });
+    }
+    desired.iter().find_map(|&node| {
+        let boot = health.boot(node)?;
+        let there = entry.member(node);
+        // A syncing member that rebooted is added again under its new boot.
+        let stale = there.is_some_and(|member| member.role == MemberRole::Syncing && member.boot != boot);
+        (there.is_none() || stale).then_some(Change::AddSyncing { range, node, boot })
+    })
+}
+
+/// The next change of every chain.
+#[must_use]
+pub fn plan(map: &ClusterMap, health: &impl Health) -> Vec<Change> {
+    let layout = map.ring().layout();
+    let desired = |entry: &RangeEntry| layout.iter().find(|range| range.keys == entry.keys);
+    map.ranges
+        .iter()
+        .filter_map(|entry| next_change(entry, desired(entry).map_or(&[][..], |range| &range.chain), health))
+        .collect()
+}

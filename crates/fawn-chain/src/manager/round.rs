@@ -1,0 +1,160 @@
+//! Owns one run of the handshake for one range, the manager's half: who was asked, what they said, whose log counts.
+use crate::map::{Activation, ChainState, LastActive, Member, MemberRole, RangeEntry};
+use crate::message::Report;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+use fawn_types::{BootId, Durability, NodeId, TimeMs, Version};
+
+/// How far a round is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Stage {
+    /// `Prepare` is offered, not committed.
+    Committing,
+    /// Members promise and report.
+    Reporting,
+    /// Members make their logs equal to the donor's.
+    Aligning,
+    /// `Active` is offered, not committed.
+    Activating,
+}
+
+/// One handshake.
+#[derive(Clone, Debug)]
+pub(super) struct Round {
+    pub(super) stage: Stage,
+    pub(super) stage_since: TimeMs,
+    pub(super) resend_at: TimeMs,
+    /// Serving members of the last active epoch, and those to be promoted.
+    pub(super) asked: Vec<NodeId>,
+    pub(super) reports: BTreeMap<NodeId, (BootId, Report)>,
+    pub(super) equal: BTreeSet<NodeId>,
+    pub(super) decision: Option<Decision>,
+}
+
+/// What the reports led to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Decision {
+    pub(super) donor: NodeId,
+    pub(super) base: Version,
+    pub(super) time: TimeMs,
+    /// The entry with the members decided on.
+    pub(super) entry: RangeEntry,
+    /// How much of each member's log stays.
+    pub(super) cuts: BTreeMap<NodeId, Version>,
+    /// Acked writes may be missing: only rebooted members were left, in a mode that does not sync before it acks.
+    pub(super) possible_loss: bool,
+}
+
+/// What a decision is made under.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules<'a> {
+    pub(super) durability: Durability,
+    /// The ring's chain: the order members stand in.
+    pub(super) desired: &'a [NodeId],
+    /// Members that did not become equal in an earlier round of this range: left out, unless nobody else can donate.
+    pub(super) excluded: &'a BTreeSet<NodeId>,
+    /// Everybody had time to report.
+    pub(super) waited: bool,
+    /// Everybody had the longer time that a rebooted donor needs where acks are not synced.
+    pub(super) waited_long: bool,
+}
+
+impl Round {
+    pub(super) fn new(entry: &RangeEntry, now: TimeMs) -> Self {
+        Self {
+            stage: Stage::Committing,
+            stage_since: now,
+            resend_at: now,
+            asked: entry.serving().map(|member| member.node).collect(),
+            reports: BTreeMap::new(),
+            equal: BTreeSet::new(),
+            decision: None,
+        }
+    }
+
+    pub(super) fn enter(&mut self, stage: Stage, now: TimeMs) {
+        self.stage = stage;
+        self.stage_since = now;
+        self.resend_at = now;
+    }
+
+    /// Whose log counts, if that can be said yet.
+    pub(super) fn decide(&self, entry: &RangeEntry, rules: Rules<'_>) -> Option<Decision> {
+        let complete = self.asked.iter().all(|node| self.reports.contains_key(node));
+        if !complete && !rules.waited {
+            return None;
+        }
+        let (donors, possible_loss) = self.donors(entry, rules, complete)?;
+        // Greatest log on the spine; what a log holds beside it was discarded by an earlier activation.
+        let effective = |node: &NodeId| self.reports.get(node).map(|(_, report)| entry.common_point(report.last));
+        let donor = donors
+            .iter()
+            .copied()
+            .max_by_key(|node| (effective(node), !rules.excluded.contains(node), core::cmp::Reverse(*node)))?;
+        let base = effective(&donor)?;
+        let mut members: Vec<Member> = self
+            .reports
+            .iter()
+            .filter(|(node, _)| **node == donor || !rules.excluded.contains(node))
+            .map(|(node, (boot, _))| Member { node: *node, boot: *boot, role: MemberRole::Serving })
+            .collect();
+        let place = |node: NodeId| rules.desired.iter().position(|wanted| *wanted == node).unwrap_or(usize::MAX);
+        members.sort_by_key(|member| (place(member.node), member.node));
+        let cuts =
+            members.iter().filter_map(|member| Some((member.node, effective(&member.node)?.min(base)))).collect();
+        let time = self.reports.values().map(|(_, report)| report.time).max().unwrap_or_default().max(entry.time);
+        let serving = |node| members.iter().any(|member| member.node == node);
+        let syncing: Vec<Member> = entry.syncing().filter(|member| !serving(member.node)).copied().collect();
+        let mut entry = entry.clone();
+        entry.members = members.iter().copied().chain(syncing).collect();
+        Some(Decision { donor, base, time, entry, cuts, possible_loss })
+    }
+
+    /// Who may donate, and whether acked writes may be missing then [replication.md §2.2].
+    fn donors(&self, entry: &RangeEntry, rules: Rules<'_>, complete: bool) -> Option<(Vec<NodeId>, bool)> {
+        let Some(last) = &entry.last_active else {
+            // Never active: nothing was ever acked. Wait for all who can come, then go on with those who did.
+            let ready = complete || rules.waited_long;
+            return (ready && !self.reports.is_empty()).then(|| (self.reports.keys().copied().collect(), false));
+        };
+        let base = entry.history.last().map_or(Version::ZERO, |activation| activation.base);
+        let mut unrebooted = Vec::new();
+        let mut rebooted = Vec::new();
+        for member in &last.members {
+            let Some((boot, report)) = self.reports.get(&member.node) else { continue };
+            if entry.common_point(report.last) < base {
+                continue; // its disk was changed: it had synced base before it served
+            }
+            if *boot == member.boot { unrebooted.push(member.node) } else { rebooted.push(member.node) }
+        }
+        if rules.durability == Durability::Sync {
+            unrebooted.extend(rebooted);
+            return (!unrebooted.is_empty()).then_some((unrebooted, false));
+        }
+        if !unrebooted.is_empty() {
+            return Some((unrebooted, false));
+        }
+        let all_back = last.members.iter().all(|member| self.reports.contains_key(&member.node));
+        (!rebooted.is_empty() && (all_back || rules.waited_long)).then_some((rebooted, true))
+    }
+
+    /// Whether all decided members are equal.
+    pub(super) fn all_equal(&self) -> bool {
+        let Some(decision) = &self.decision else { return false };
+        decision.entry.serving().all(|member| self.equal.contains(&member.node))
+    }
+
+    /// The entry to activate.
+    pub(super) fn active_entry(&self) -> Option<RangeEntry> {
+        let decision = self.decision.as_ref()?;
+        assert!(self.all_equal(), "all acknowledge equality before Active is offered");
+        let mut entry = decision.entry.clone();
+        entry.state = ChainState::Active;
+        entry.base = decision.base;
+        entry.time = decision.time;
+        entry.last_active =
+            Some(LastActive { epoch: entry.epoch, members: entry.serving().copied().collect::<Vec<_>>() });
+        entry.remember(Activation { epoch: entry.epoch, base: decision.base });
+        Some(entry)
+    }
+}

@@ -1,0 +1,158 @@
+//! Owns the byte forms of range entries, maps and a replica's promises (`docs/formats/peer-frames.md`): decoding.
+use super::encode::{IMAGE_VERSION, MAP_MAGIC, STATE_MAGIC};
+use super::{Activation, ChainState, ClusterMap, HISTORY_MAX, LastActive, Member, MemberRole, NodeEntry, RangeEntry};
+use crate::bytes::{DecodeError, Reader};
+use crate::replica::PersistedState;
+use crate::ring::{CHAIN_MEMBERS_MAX, RingOptions};
+use alloc::string::String;
+use alloc::vec::Vec;
+use fawn_types::checksum::checksum64;
+use fawn_types::{BootId, Durability, Epoch, HashSecret, KeyRange, NodeId, RangeId, RingKey, TimeMs, Version};
+
+/// Serving members of one chain and as many syncing ones.
+pub(super) const MEMBERS_MAX: usize = 2 * CHAIN_MEMBERS_MAX;
+
+/// The map of an image that `encode_map` wrote.
+///
+/// # Errors
+/// When it is cut, damaged, or of another layout version.
+pub fn decode_map(image: &[u8]) -> Result<ClusterMap, DecodeError> {
+    let mut reader = open("cluster map", image, MAP_MAGIC)?;
+    let revision = reader.u64("map revision")?;
+    let mut secret = [0; 16];
+    secret.copy_from_slice(reader.take("hash secret", 16)?);
+    let durability = read_durability(&mut reader)?;
+    let replication = reader.u8("replication")?;
+    check("replication", u64::from(replication), (1..=CHAIN_MEMBERS_MAX).contains(&usize::from(replication)))?;
+    let virtual_ids = reader.u16("virtual IDs")?;
+    check("virtual IDs", u64::from(virtual_ids), virtual_ids >= 1)?;
+    let mut nodes = Vec::new();
+    for _ in 0..reader.u32("node count")? {
+        nodes.push(read_node(&mut reader)?);
+    }
+    let mut ranges = Vec::new();
+    for _ in 0..reader.u32("range count")? {
+        ranges.push(read_entry(&mut reader)?);
+    }
+    reader.finish("cluster map")?;
+    let ring = RingOptions { replication, virtual_ids };
+    Ok(ClusterMap { revision, secret: HashSecret(secret), durability, ring, nodes, ranges })
+}
+
+/// The promise of an image that `encode_state` wrote.
+///
+/// # Errors
+/// When it is cut, damaged, or of another layout version.
+pub fn decode_state(image: &[u8]) -> Result<PersistedState, DecodeError> {
+    let mut reader = open("promise", image, STATE_MAGIC)?;
+    let promised = read_epoch(&mut reader, "promised epoch")?;
+    let entry = if reader.flag("entry present")? { Some(read_entry(&mut reader)?) } else { None };
+    reader.finish("promise")?;
+    Ok(PersistedState { promised, entry })
+}
+
+/// Checks checksum, magic and layout version; the reader stands at the content and ends before the checksum.
+fn open<'a>(what: &'static str, image: &'a [u8], magic: u32) -> Result<Reader<'a>, DecodeError> {
+    let truncated = DecodeError::Truncated { what, need_bytes: 8, have_bytes: image.len() };
+    let (content, sum) = image.split_last_chunk::<8>().ok_or(truncated)?;
+    let (expected, found) = (checksum64(content), u64::from_le_bytes(*sum));
+    if expected != found {
+        return Err(DecodeError::Checksum { what, expected, found });
+    }
+    let mut reader = Reader::new(content);
+    let found = reader.u32(what)?;
+    check("image magic", u64::from(found), found == magic)?;
+    let version = reader.u16("image version")?;
+    check("image version", u64::from(version), version == IMAGE_VERSION)?;
+    Ok(reader)
+}
+
+fn check(what: &'static str, found: u64, holds: bool) -> Result<(), DecodeError> {
+    if holds { Ok(()) } else { Err(DecodeError::Value { what, found }) }
+}
+
+fn read_node(reader: &mut Reader<'_>) -> Result<NodeEntry, DecodeError> {
+    let node = NodeId(reader.u32("node")?);
+    let weight = reader.u16("node weight")?;
+    let domain = reader.u32("node domain")?;
+    let address = reader.blob("node address")?;
+    let address = core::str::from_utf8(address)
+        .map_err(|error| DecodeError::Value { what: "node address", found: error.valid_up_to() as u64 })?;
+    Ok(NodeEntry { node, weight, domain, address: String::from(address) })
+}
+
+pub(crate) fn read_entry(reader: &mut Reader<'_>) -> Result<RangeEntry, DecodeError> {
+    let range = RangeId(reader.u32("range")?);
+    let keys = read_keys(reader)?;
+    let epoch = read_epoch(reader, "epoch")?;
+    let revision = reader.u32("revision")?;
+    let state = reader.u8("chain state")?;
+    check("chain state", u64::from(state), state <= 1)?;
+    let state = if state == 0 { ChainState::Preparing } else { ChainState::Active };
+    let base = Version::from_u64(reader.u64("base")?);
+    let time = TimeMs(reader.u64("chain time")?);
+    let members = read_members(reader)?;
+    let last_active = match reader.flag("last active present")? {
+        false => None,
+        true => Some(LastActive { epoch: read_epoch(reader, "last active epoch")?, members: read_members(reader)? }),
+    };
+    let history = read_history(reader)?;
+    Ok(RangeEntry { range, keys, epoch, revision, state, base, time, members, last_active, history })
+}
+
+fn read_keys(reader: &mut Reader<'_>) -> Result<KeyRange, DecodeError> {
+    let start = read_boundary(reader)?;
+    let end = if reader.flag("range end present")? { Some(read_boundary(reader)?) } else { None };
+    check("range end", 0, end.is_none_or(|end| end > start))?;
+    Ok(KeyRange { start, end })
+}
+
+fn read_boundary(reader: &mut Reader<'_>) -> Result<RingKey, DecodeError> {
+    let mut bytes = [0; 20];
+    bytes.copy_from_slice(reader.take("range boundary", 20)?);
+    let key = RingKey(bytes);
+    check("range boundary", u64::from(bytes[19]), key.is_boundary())?;
+    Ok(key)
+}
+
+fn read_members(reader: &mut Reader<'_>) -> Result<Vec<Member>, DecodeError> {
+    let count = usize::from(reader.u8("member count")?);
+    check("member count", count as u64, count <= MEMBERS_MAX)?;
+    let mut members = Vec::with_capacity(count);
+    for _ in 0..count {
+        let node = NodeId(reader.u32("member node")?);
+        let boot = BootId(reader.u64("member boot")?);
+        let role = reader.u8("member role")?;
+        check("member role", u64::from(role), role <= 1)?;
+        let role = if role == 0 { MemberRole::Serving } else { MemberRole::Syncing };
+        members.push(Member { node, boot, role });
+    }
+    Ok(members)
+}
+
+fn read_history(reader: &mut Reader<'_>) -> Result<Vec<Activation>, DecodeError> {
+    let count = usize::from(reader.u8("history length")?);
+    check("history length", count as u64, count <= HISTORY_MAX)?;
+    let mut history = Vec::with_capacity(count);
+    for _ in 0..count {
+        let epoch = read_epoch(reader, "activation epoch")?;
+        history.push(Activation { epoch, base: Version::from_u64(reader.u64("activation base")?) });
+    }
+    let ordered = history.windows(2).all(|pair| pair[0].epoch < pair[1].epoch && pair[0].base <= pair[1].base);
+    check("history order", count as u64, ordered)?;
+    Ok(history)
+}
+
+pub(crate) fn read_epoch(reader: &mut Reader<'_>, what: &'static str) -> Result<Epoch, DecodeError> {
+    let raw = reader.u32(what)?;
+    Epoch::new(raw).ok_or(DecodeError::Value { what, found: u64::from(raw) })
+}
+
+fn read_durability(reader: &mut Reader<'_>) -> Result<Durability, DecodeError> {
+    match reader.u8("durability")? {
+        0 => Ok(Durability::Sync),
+        1 => Ok(Durability::EverySec),
+        2 => Ok(Durability::Memory),
+        other => Err(DecodeError::Value { what: "durability", found: u64::from(other) }),
+    }
+}

@@ -1,0 +1,131 @@
+//! Owns the byte form of peer frames (`docs/formats/peer-frames.md`): decoding. Arbitrary bytes give an error, no panic.
+use super::{Body, FRAME_BYTES_MAX, FRAME_VERSION, Frame, Header, PREFIX_BYTES, RefusedReason, Report};
+use crate::bytes::{DecodeError, Reader};
+use crate::map::{read_entry, read_epoch};
+use fawn_types::checksum::checksum64;
+use fawn_types::{BootId, ClientTag, NodeId, RangeId, TimeMs, Version};
+
+/// The length of the whole frame that begins with this prefix.
+///
+/// # Errors
+/// When the prefix is damaged, of another version, or announces more than [`FRAME_BYTES_MAX`].
+pub(super) fn frame_bytes(prefix: &[u8; PREFIX_BYTES]) -> Result<usize, DecodeError> {
+    let mut reader = Reader::new(&prefix[8..]);
+    let body_bytes = reader.u32("frame length")? as usize;
+    let _kind = reader.u8("frame kind")?;
+    let version = reader.u8("frame version")?;
+    let found = u64::from(reader.u16("frame prefix")?);
+    let expected = u64::from(checksum64(&prefix[8..14]) as u16);
+    if expected != found {
+        return Err(DecodeError::Checksum { what: "frame prefix", expected, found });
+    }
+    if version != FRAME_VERSION {
+        return Err(DecodeError::Value { what: "frame version", found: u64::from(version) });
+    }
+    match body_bytes.checked_add(PREFIX_BYTES) {
+        Some(total) if total <= FRAME_BYTES_MAX => Ok(total),
+        _ => Err(DecodeError::Value { what: "frame length", found: body_bytes as u64 }),
+    }
+}
+
+/// The frame that `bytes` hold, exactly.
+///
+/// # Errors
+/// When anything about it is not as `encode_frame` writes it.
+pub fn decode_frame(bytes: &[u8]) -> Result<Frame<'_>, DecodeError> {
+    let what = "frame";
+    let short = DecodeError::Truncated { what, need_bytes: PREFIX_BYTES, have_bytes: bytes.len() };
+    let prefix = bytes.first_chunk::<PREFIX_BYTES>().ok_or(short)?;
+    let total = frame_bytes(prefix)?;
+    if bytes.len() < total {
+        return Err(DecodeError::Truncated { what, need_bytes: total, have_bytes: bytes.len() });
+    }
+    if bytes.len() > total {
+        return Err(DecodeError::Trailing { what, extra_bytes: bytes.len() - total });
+    }
+    let (expected, found) = (checksum64(&bytes[8..]), Reader::new(bytes).u64(what)?);
+    if expected != found {
+        return Err(DecodeError::Checksum { what, expected, found });
+    }
+    let mut reader = Reader::new(&bytes[PREFIX_BYTES..]);
+    let header = read_header(&mut reader)?;
+    let body = read_body(bytes[12], &mut reader)?;
+    reader.finish(what)?;
+    Ok(Frame { header, body })
+}
+
+fn read_header(reader: &mut Reader<'_>) -> Result<Header, DecodeError> {
+    let from = NodeId(reader.u32("sender")?);
+    let range = RangeId(reader.u32("range")?);
+    let epoch = read_epoch(reader, "epoch")?;
+    Ok(Header { from, boot: BootId(reader.u64("boot")?), range, epoch })
+}
+
+fn read_body<'a>(kind: u8, reader: &mut Reader<'a>) -> Result<Body<'a>, DecodeError> {
+    Ok(match kind {
+        1 => read_append(reader)?,
+        2 => Body::Watermark {
+            sent: version(reader)?,
+            upstream: version(reader)?,
+            time: TimeMs(reader.u64("chain time")?),
+        },
+        3 => Body::Ack { received: version(reader)?, committed: version(reader)? },
+        4 => Body::ReplayWanted { after: version(reader)? },
+        5 => Body::Gone { after: version(reader)? },
+        6 => Body::Entry(read_entry(reader)?),
+        7 => Body::EntryWanted,
+        8 => Body::Report(Report {
+            last: version(reader)?,
+            committed: version(reader)?,
+            time: TimeMs(reader.u64("chain time")?),
+        }),
+        9 => read_align(reader)?,
+        10 => Body::Equal { base: version(reader)? },
+        11 => Body::CaughtUp { last: version(reader)? },
+        12 => Body::Hello,
+        13 => read_request(reader)?,
+        14 => Body::Reply { op: reader.u64("operation")?, payload: reader.rest() },
+        15 => Body::Refused { op: reader.u64("operation")?, reason: read_reason(reader)? },
+        other => return Err(DecodeError::Value { what: "frame kind", found: u64::from(other) }),
+    })
+}
+
+fn version(reader: &mut Reader<'_>) -> Result<Version, DecodeError> {
+    reader.u64("version").map(Version::from_u64)
+}
+
+fn read_append<'a>(reader: &mut Reader<'a>) -> Result<Body<'a>, DecodeError> {
+    let (after, last) = (version(reader)?, version(reader)?);
+    if after >= last {
+        // An empty or backward batch would let a receiver believe in records that are not there.
+        return Err(DecodeError::Value { what: "append's last version", found: last.as_u64() });
+    }
+    let upstream = version(reader)?;
+    let time = TimeMs(reader.u64("chain time")?);
+    Ok(Body::Append { after, last, upstream, time, records: reader.rest() })
+}
+
+fn read_align<'a>(reader: &mut Reader<'a>) -> Result<Body<'a>, DecodeError> {
+    let donor = NodeId(reader.u32("donor")?);
+    let (base, cut) = (version(reader)?, version(reader)?);
+    if cut > base {
+        return Err(DecodeError::Value { what: "align's cut", found: cut.as_u64() });
+    }
+    Ok(Body::Align { entry: read_entry(reader)?, donor, base, cut })
+}
+
+fn read_request<'a>(reader: &mut Reader<'a>) -> Result<Body<'a>, DecodeError> {
+    let op = reader.u64("operation")?;
+    let tag = ClientTag { session: reader.u64("session")?, seq: reader.u64("session's sequence number")? };
+    let first_incomplete = reader.u64("first incomplete")?;
+    Ok(Body::Request { op, tag, first_incomplete, payload: reader.rest() })
+}
+
+fn read_reason(reader: &mut Reader<'_>) -> Result<RefusedReason, DecodeError> {
+    match reader.u8("refusal")? {
+        0 => Ok(RefusedReason::StaleEpoch),
+        1 => Ok(RefusedReason::Overloaded),
+        2 => Ok(RefusedReason::WrongRange),
+        other => Err(DecodeError::Value { what: "refusal", found: u64::from(other) }),
+    }
+}

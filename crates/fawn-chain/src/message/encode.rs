@@ -1,0 +1,119 @@
+//! Owns the byte form of peer frames (`docs/formats/peer-frames.md`): encoding.
+use super::{Body, FRAME_BYTES_MAX, FRAME_VERSION, Frame, PREFIX_BYTES, RefusedReason, Report};
+use crate::bytes::Put;
+use crate::map::put_entry;
+use alloc::vec::Vec;
+use fawn_types::checksum::checksum64;
+
+/// Appends `frame` to `out`. Callers bound records by the link's frame size, so that [`FRAME_BYTES_MAX`] is never met.
+pub fn encode_frame(frame: &Frame<'_>, out: &mut Vec<u8>) {
+    let start = out.len();
+    out.extend_from_slice(&[0; PREFIX_BYTES]);
+    out.put_u32(frame.header.from.0);
+    out.put_u32(frame.header.range.0);
+    out.put_u32(frame.header.epoch.get());
+    out.put_u64(frame.header.boot.0);
+    let kind = put_body(out, &frame.body);
+    let total_bytes = out.len() - start;
+    assert!(total_bytes <= FRAME_BYTES_MAX, "frame of {total_bytes} bytes");
+    seal(&mut out[start..], kind);
+}
+
+/// Fills in the prefix. The short check over length and kind lets a stream refuse a damaged length at once, instead of
+/// waiting for bytes that never come.
+fn seal(frame: &mut [u8], kind: u8) {
+    let body_bytes = (frame.len() - PREFIX_BYTES) as u32;
+    frame[8..12].copy_from_slice(&body_bytes.to_le_bytes());
+    frame[12] = kind;
+    frame[13] = FRAME_VERSION;
+    let short = checksum64(&frame[8..14]) as u16;
+    frame[14..16].copy_from_slice(&short.to_le_bytes());
+    let sum = checksum64(&frame[8..]);
+    frame[..8].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// Appends the body, returns its kind.
+fn put_body(out: &mut Vec<u8>, body: &Body<'_>) -> u8 {
+    match body {
+        Body::Append { after, last, upstream, time, records } => {
+            put_words(out, &[after.as_u64(), last.as_u64(), upstream.as_u64(), time.0]);
+            out.extend_from_slice(records);
+            1
+        }
+        Body::Watermark { sent, upstream, time } => {
+            put_words(out, &[sent.as_u64(), upstream.as_u64(), time.0]);
+            2
+        }
+        Body::Ack { received, committed } => {
+            put_words(out, &[received.as_u64(), committed.as_u64()]);
+            3
+        }
+        Body::ReplayWanted { after } => {
+            out.put_u64(after.as_u64());
+            4
+        }
+        Body::Gone { after } => {
+            out.put_u64(after.as_u64());
+            5
+        }
+        Body::Request { op, tag, first_incomplete, payload } => {
+            put_words(out, &[*op, tag.session, tag.seq, *first_incomplete]);
+            out.extend_from_slice(payload);
+            13
+        }
+        Body::Reply { op, payload } => {
+            out.put_u64(*op);
+            out.extend_from_slice(payload);
+            14
+        }
+        Body::Refused { op, reason } => {
+            out.put_u64(*op);
+            out.put_u8(reason_code(*reason));
+            15
+        }
+        control => put_control(out, control),
+    }
+}
+
+/// Frames between members and manager.
+fn put_control(out: &mut Vec<u8>, body: &Body<'_>) -> u8 {
+    match body {
+        Body::Entry(entry) => {
+            put_entry(out, entry);
+            6
+        }
+        Body::EntryWanted => 7,
+        Body::Report(Report { last, committed, time }) => {
+            put_words(out, &[last.as_u64(), committed.as_u64(), time.0]);
+            8
+        }
+        Body::Align { entry, donor, base, cut } => {
+            out.put_u32(donor.0);
+            put_words(out, &[base.as_u64(), cut.as_u64()]);
+            put_entry(out, entry);
+            9
+        }
+        Body::Equal { base } => {
+            out.put_u64(base.as_u64());
+            10
+        }
+        Body::CaughtUp { last } => {
+            out.put_u64(last.as_u64());
+            11
+        }
+        Body::Hello => 12,
+        data => unreachable!("{data:?} is encoded by put_body"),
+    }
+}
+
+fn put_words(out: &mut Vec<u8>, words: &[u64]) {
+    words.iter().for_each(|word| out.put_u64(*word));
+}
+
+pub(super) const fn reason_code(reason: RefusedReason) -> u8 {
+    match reason {
+        RefusedReason::StaleEpoch => 0,
+        RefusedReason::Overloaded => 1,
+        RefusedReason::WrongRange => 2,
+    }
+}

@@ -1,0 +1,35 @@
+//! Owns acknowledgements up the chain: cumulative; received frees windows, committed moves every member's index.
+use super::{Alarm, Output, Phase, Replica, Role};
+use crate::invariants;
+use crate::message::Body;
+use fawn_types::{NodeId, Version};
+
+impl Replica {
+    /// The ack that is due, with the numbers of this moment: one for all frames of a turn.
+    pub(super) fn ack(&mut self) -> Option<Output> {
+        let to = self.predecessor?;
+        let frame = self.frame(Body::Ack { received: self.last, committed: self.committed });
+        Some(Output::Send { to, frame })
+    }
+
+    pub(super) fn handle_ack(&mut self, from: NodeId, received: Version, committed: Version) {
+        let (last, now) = (self.last, self.now);
+        let Some(link) = self.links.iter_mut().find(|link| link.to == from) else { return };
+        if !invariants::prefix_of_predecessor(last, received) {
+            self.outputs.push_back(Output::Alarm(Alarm::AckBeyondLog { from, claimed: received, last }));
+            return;
+        }
+        link.note_received(received, now);
+        let awaited = matches!(self.phase, Phase::Serving { role: Role::Head | Role::Middle });
+        if !awaited || committed <= self.committed {
+            return;
+        }
+        // The tail counted this member's own watermark, so a commit beyond it cannot be of this epoch's tail.
+        if !invariants::committed_is_kept(committed, self.running_minimum()) {
+            self.outputs.push_back(Output::Alarm(Alarm::AckBeyondLog { from, claimed: committed, last }));
+            return;
+        }
+        self.commit(committed);
+        self.ack_due = self.predecessor.is_some();
+    }
+}

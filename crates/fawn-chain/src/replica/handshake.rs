@@ -1,0 +1,237 @@
+//! Owns the member's half of the handshake [replication.md §2.2]: promise, stop, report, align, prove equality, serve.
+use super::link::{Link, LinkKind};
+use super::{Alarm, Output, PersistedState, Phase, Replica, Role};
+use crate::invariants;
+use crate::map::{ChainState, MemberRole, RangeEntry};
+use crate::message::{Body, Report};
+use fawn_types::{Durability, NodeId, TimeMs, Version};
+
+impl Replica {
+    /// A range entry from the manager, or from a peer that found this member behind: both only pass on what the manager
+    /// committed, so both are believed.
+    pub fn handle_entry(&mut self, now: TimeMs, entry: &RangeEntry) {
+        assert!(entry.range == self.config.range, "entries are routed by range");
+        self.now = now;
+        if entry.epoch < self.promised {
+            return; // burnt
+        }
+        match entry.state {
+            ChainState::Preparing if entry.epoch > self.promised => self.promise(entry),
+            ChainState::Preparing if self.phase == Phase::Prepared { durable: true } => self.report(),
+            ChainState::Preparing if self.phase == Phase::Idle => self.promise(entry),
+            ChainState::Preparing => {}
+            ChainState::Active => self.handle_active(entry),
+        }
+    }
+
+    /// Stops the old epoch at once and has the promise kept; the report waits for that.
+    fn promise(&mut self, entry: &RangeEntry) {
+        assert!(invariants::epochs_only_grow(self.promised, entry.epoch));
+        self.stop();
+        self.promised = entry.epoch;
+        self.entry = Some(entry.clone());
+        self.phase = Phase::Prepared { durable: false };
+        self.persist();
+    }
+
+    fn stop(&mut self) {
+        if matches!(self.phase, Phase::Serving { .. }) {
+            self.outputs.push_back(Output::Stopped);
+        }
+        self.phase = Phase::Idle;
+        self.next = None;
+        self.predecessor = None;
+        self.links.clear();
+        self.ack_due = false;
+        self.gap_asked = None;
+        self.upstream = Version::ZERO;
+        self.wake_in(self.config.options.retransmit_ms);
+    }
+
+    fn persist(&mut self) {
+        self.persist_number += 1;
+        let state = PersistedState { promised: self.promised, entry: self.entry.clone() };
+        self.outputs.push_back(Output::Persist { number: self.persist_number, state });
+    }
+
+    /// The state of `Persist { number }` is durable.
+    pub fn handle_persisted(&mut self, now: TimeMs, number: u64) {
+        assert!(number <= self.persist_number, "persisted {number} of {}", self.persist_number);
+        self.now = now;
+        if number == self.persist_number && self.phase == (Phase::Prepared { durable: false }) {
+            self.phase = Phase::Prepared { durable: true };
+            self.report();
+        }
+    }
+
+    fn report(&mut self) {
+        let report = Report { last: self.last, committed: self.committed, time: self.time };
+        self.send_manager(Body::Report(report));
+    }
+
+    /// The manager decided whose log counts: cuts off what differs, fetches what is missing.
+    pub(super) fn handle_align(&mut self, entry: &RangeEntry, donor: NodeId, base: Version, cut: Version) {
+        if entry.epoch != self.promised || entry.range != self.config.range {
+            return; // superseded
+        }
+        match self.phase {
+            Phase::Prepared { durable: true } => {}
+            Phase::Equal { base: held } if held == base => return self.send_manager(Body::Equal { base }),
+            _ => return,
+        }
+        let mine = entry.member(self.config.node).is_some_and(|member| member.boot == self.config.boot);
+        let cut = cut.min(self.last);
+        if !mine {
+            return;
+        }
+        if self.config.durability == Durability::Sync && !invariants::committed_survives(self.committed, cut) {
+            // Nothing acked is ever undone under `sync`: better one copy less than a lie.
+            let alarm = Alarm::CutBelowCommitted { cut, committed: self.committed };
+            self.outputs.push_back(Output::Alarm(alarm));
+            return;
+        }
+        self.entry = Some(entry.clone());
+        if cut < self.last {
+            self.rollback(cut);
+        }
+        self.phase = Phase::Aligning { donor, base };
+        if donor != self.config.node {
+            self.predecessor = Some(donor);
+            if self.last < base {
+                self.ask_replay();
+            }
+        }
+        self.wake_in(self.config.options.retransmit_ms);
+        self.try_equal();
+    }
+
+    /// Equality counts once it is synced, in every durability mode: whoever served epoch e holds base(e) for good, which
+    /// is what [`RangeEntry::common_point`] builds on.
+    pub(super) fn try_equal(&mut self) {
+        let Phase::Aligning { base, .. } = self.phase else { return };
+        if self.last != base {
+            return;
+        }
+        if self.own.synced < base {
+            self.outputs.push_back(Output::Sync);
+            return;
+        }
+        self.phase = Phase::Equal { base };
+        self.send_manager(Body::Equal { base });
+    }
+
+    /// A chain is active.
+    fn handle_active(&mut self, entry: &RangeEntry) {
+        let news = self.entry.as_ref().is_none_or(|held| held.age() < entry.age());
+        let member = entry.member(self.config.node).filter(|member| member.boot == self.config.boot);
+        let role = member.map(|member| member.role);
+        let begun = self.promised == entry.epoch;
+        match (role, self.phase) {
+            (Some(MemberRole::Serving), Phase::Equal { base }) if begun && base == entry.base => self.serve(entry),
+            (Some(MemberRole::Serving), Phase::Serving { .. }) if begun => self.revise(entry, news),
+            (Some(MemberRole::Syncing), Phase::Syncing) if begun => self.revise(entry, news),
+            (Some(MemberRole::Syncing), _) => self.sync_behind(entry),
+            // Dropped, or of another boot: no part until the manager gives one.
+            _ if !begun || news => self.step_aside(entry),
+            _ => {}
+        }
+    }
+
+    fn step_aside(&mut self, entry: &RangeEntry) {
+        self.stop();
+        self.promised = entry.epoch;
+        self.entry = Some(entry.clone());
+        self.persist();
+    }
+
+    /// Another revision of the epoch: only syncing members changed.
+    fn revise(&mut self, entry: &RangeEntry, news: bool) {
+        if news {
+            self.entry = Some(entry.clone());
+            let syncs = |to| entry.syncing().any(|member| member.node == to);
+            self.links.retain(|link| link.kind == LinkKind::Successor || syncs(link.to));
+            self.persist();
+        }
+    }
+
+    /// Serves from here on. The entry is kept durably too, but not awaited: a member that forgets it reboots, and is
+    /// then not believed to be equal anyway.
+    fn serve(&mut self, entry: &RangeEntry) {
+        assert!(invariants::equal_at_activation(self.last, entry.base));
+        let chain: alloc::vec::Vec<NodeId> = entry.serving().map(|member| member.node).collect();
+        let place = chain.iter().position(|node| *node == self.config.node);
+        let Some(place) = place else { return };
+        let role = match (place, place + 1 == chain.len()) {
+            (0, true) => Role::Single,
+            (0, false) => Role::Head,
+            (_, true) => Role::Tail,
+            (_, false) => Role::Middle,
+        };
+        self.stop();
+        self.phase = Phase::Serving { role };
+        self.entry = Some(entry.clone());
+        self.time = self.time.max(entry.time);
+        self.upstream = entry.base;
+        self.predecessor = place.checked_sub(1).map(|above| chain[above]);
+        self.next = if place == 0 { self.first_after(self.last) } else { None };
+        let successor = chain.get(place + 1);
+        self.links.extend(successor.map(|to| Link::new(*to, LinkKind::Successor, entry.base, self.now)));
+        self.wake_at = (role == Role::Head).then_some(self.now);
+        // Every serving member holds everything through base, synced: that is a commit.
+        if self.committed < entry.base {
+            self.commit(entry.base);
+        }
+        self.persist();
+        self.outputs.push_back(Output::NowServing { epoch: entry.epoch });
+    }
+
+    /// Streams behind the tail from the last point that this copy shares with the chain's history.
+    fn sync_behind(&mut self, entry: &RangeEntry) {
+        self.stop();
+        self.promised = entry.epoch;
+        self.entry = Some(entry.clone());
+        let cut = entry.common_point(self.last);
+        if cut < self.last {
+            self.rollback(cut);
+        }
+        self.phase = Phase::Syncing;
+        self.predecessor = entry.tail();
+        self.wake_at = None;
+        self.persist();
+        self.ask_replay();
+        self.wake_in(self.config.options.retransmit_ms);
+    }
+
+    pub(super) fn wake_in(&mut self, ms: u64) {
+        self.wake_at = Some(self.now.plus_ms(ms));
+    }
+
+    /// What a replica does by itself when nobody speaks to it.
+    pub(super) fn wake(&mut self) {
+        let pause_ms = self.config.options.retransmit_ms;
+        match self.phase {
+            Phase::Serving { role: Role::Head } => return self.beat(),
+            Phase::Serving { .. } => return self.wake_at = None,
+            Phase::Aligning { base, donor } if donor != self.config.node && self.last < base => self.ask_replay(),
+            Phase::Aligning { .. } => self.try_equal(),
+            Phase::Syncing => {
+                // Also the only way to reach a tail that restarted its link, and to tell the manager again.
+                self.wake_at = None;
+                if self.upstream == Version::ZERO || self.last < self.upstream {
+                    self.ask_replay();
+                } else {
+                    self.try_caught_up();
+                }
+                if self.wake_at.is_none() {
+                    self.wake_in(pause_ms);
+                }
+                return;
+            }
+            Phase::Idle | Phase::Prepared { .. } | Phase::Equal { .. } => {}
+        }
+        if !matches!(self.phase, Phase::Aligning { .. }) {
+            self.send_manager(Body::EntryWanted);
+        }
+        self.wake_at = Some(self.now.plus_ms(pause_ms.saturating_mul(2)).max(TimeMs(1)));
+    }
+}

@@ -1,0 +1,61 @@
+//! Owns the head's part: dense sequence numbers and chain time [replication.md §3].
+use super::{Phase, Refusal, Replica, Role};
+use fawn_types::{TimeMs, Version};
+
+impl Replica {
+    /// The version of the next write. The node appends it to its log in the same breath, or retracts it.
+    ///
+    /// # Errors
+    /// When this is no serving head, or too much is under way.
+    pub fn assign(&mut self, now: TimeMs) -> Result<Version, Refusal> {
+        let Some(version) = self.next else { return Err(self.refusal(true)) };
+        if version.seq() > Version::SEQ_SOFT_MAX {
+            return Err(Refusal::EpochFull);
+        }
+        if version.seq() - self.committed_seq() > self.config.options.pending_max {
+            return Err(Refusal::Overloaded);
+        }
+        // Every replica judges expiry by this time, so it must not fall when the head's clock does.
+        self.time = self.time.max(now);
+        self.last = version;
+        self.next = version.next();
+        Ok(version)
+    }
+
+    /// The log did not take what is above `after` (it is full, say): as if it was never assigned or received. Only
+    /// before outputs are polled again, so that nobody has heard of it.
+    pub fn retract(&mut self, after: Version) {
+        assert!(after <= self.last && after >= self.own.appended, "{after:?} of {:?}", self.last);
+        self.last = after;
+        if self.next.is_some() {
+            self.next = self.first_after(after);
+        }
+    }
+
+    /// The first version this epoch's head assigns after `last`.
+    pub(super) fn first_after(&self, last: Version) -> Option<Version> {
+        if last.epoch() == self.promised { last.next() } else { Version::new(self.promised, 1) }
+    }
+
+    /// Committed writes of this epoch.
+    fn committed_seq(&self) -> u64 {
+        if self.committed.epoch() == self.promised { self.committed.seq() } else { 0 }
+    }
+
+    /// Why this member does not do it.
+    pub(super) fn refusal(&self, write: bool) -> Refusal {
+        let entry = self.entry.as_ref();
+        let right = entry.and_then(|entry| if write { entry.head() } else { entry.tail() });
+        match self.phase {
+            Phase::Serving { .. } => Refusal::WrongMember { right },
+            _ => Refusal::NotServing,
+        }
+    }
+
+    /// An idle head tells chain time from time to time, so that keys expire at the tail.
+    pub(super) fn beat(&mut self) {
+        assert!(matches!(self.phase, Phase::Serving { role: Role::Head }));
+        self.time = self.time.max(self.now);
+        self.wake_at = Some(self.now.plus_ms(self.config.options.beat_ms));
+    }
+}

@@ -1,0 +1,83 @@
+//! Owns receiving: records and watermarks from the predecessor, whoever receives them (middle, tail, syncing, aligning).
+use super::{FrameVerdict, Phase, Replica, Role};
+use crate::message::Body;
+use fawn_types::{NodeId, TimeMs, Version};
+
+impl Replica {
+    /// Records of the predecessor's log: `after` is what precedes the first.
+    pub(super) fn handle_append(
+        &mut self,
+        from: NodeId,
+        after: Version,
+        last: Version,
+        told: (Version, TimeMs),
+    ) -> FrameVerdict {
+        if !self.receives_from(from) {
+            return FrameVerdict::Nothing;
+        }
+        if let Phase::Aligning { base, .. } = self.phase
+            && last > base
+        {
+            return FrameVerdict::Nothing;
+        }
+        self.ack_due = true;
+        let verdict = if after > self.last {
+            // A gap: something before this frame was lost. Nothing is kept aside; the log resends it.
+            self.ask_replay();
+            FrameVerdict::Nothing
+        } else if last <= self.last {
+            FrameVerdict::Nothing // a duplicate is a success, acknowledged again (3FS #345)
+        } else {
+            let held = core::mem::replace(&mut self.last, last);
+            self.gap_asked = None;
+            FrameVerdict::Append { after: held, through: last }
+        };
+        self.take_told(told);
+        verdict
+    }
+
+    /// How far the members above are; no records.
+    pub(super) fn handle_watermark(&mut self, from: NodeId, sent: Version, told: (Version, TimeMs)) {
+        if !self.receives_from(from) {
+            return;
+        }
+        self.ack_due = true;
+        if sent > self.last {
+            self.ask_replay();
+        }
+        self.take_told(told);
+    }
+
+    /// Only the predecessor of this epoch is believed.
+    fn receives_from(&self, from: NodeId) -> bool {
+        let receives = match self.phase {
+            Phase::Serving { role } => matches!(role, Role::Middle | Role::Tail),
+            Phase::Syncing => true,
+            Phase::Aligning { donor, .. } => donor != self.config.node,
+            _ => false,
+        };
+        receives && self.predecessor == Some(from)
+    }
+
+    fn take_told(&mut self, (upstream, time): (Version, TimeMs)) {
+        self.upstream = self.upstream.max(upstream);
+        self.time = self.time.max(time);
+        match self.phase {
+            Phase::Serving { role: Role::Tail } => self.try_commit(),
+            Phase::Syncing => {
+                self.try_commit();
+                self.try_caught_up();
+            }
+            _ => {}
+        }
+    }
+
+    /// Asks for what is missing, once per gap; the timer asks again.
+    pub(super) fn ask_replay(&mut self) {
+        let pause_ms = self.config.options.retransmit_ms;
+        let asked = self.gap_asked.is_some_and(|(end, at)| end == self.last && self.now.ms_since(at) < pause_ms);
+        let Some(to) = self.predecessor.filter(|_| !asked) else { return };
+        self.gap_asked = Some((self.last, self.now));
+        self.send(to, Body::ReplayWanted { after: self.last });
+    }
+}

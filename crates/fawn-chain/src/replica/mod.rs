@@ -1,0 +1,357 @@
+//! Owns one member of one chain: a state machine over versions, watermarks, epochs and peers; no payload enters.
+//!
+//! Feed it events with `handle_*`, then poll outputs until `None`, each turn. `handle_progress` once per turn, after the
+//! turn's records were appended: acks, watermarks and forwarding are then worked out once for all of them.
+mod ack;
+mod handshake;
+mod head;
+mod link;
+mod middle;
+mod output;
+mod read;
+mod repair;
+mod tail;
+
+pub use output::{Alarm, FrameVerdict, Output, PersistedState, Progress, Refusal, Replayed};
+
+use crate::invariants;
+use crate::map::RangeEntry;
+use crate::message::{Body, Frame, Header};
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use fawn_types::{BootId, Durability, Epoch, NodeId, RangeId, TimeMs, Version};
+use link::Link;
+
+/// Limits and intervals of a replica.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReplicaOptions {
+    /// Unacknowledged bytes per link at most.
+    pub window_bytes_max: u32,
+    /// Records in one frame at most (one record may be longer).
+    pub frame_bytes_max: u32,
+    /// Writes assigned and not committed at most; beyond it the head answers "overloaded".
+    pub pending_max: u64,
+    /// Silence after which a link sends again.
+    pub retransmit_ms: u64,
+    /// How often an idle head tells chain time.
+    pub beat_ms: u64,
+}
+
+impl Default for ReplicaOptions {
+    fn default() -> Self {
+        Self {
+            window_bytes_max: 4 << 20,
+            frame_bytes_max: 256 << 10,
+            pending_max: 64 << 10,
+            retransmit_ms: 100,
+            beat_ms: 50,
+        }
+    }
+}
+
+/// Who a replica is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReplicaConfig {
+    /// This machine.
+    pub node: NodeId,
+    /// This start of its process.
+    pub boot: BootId,
+    /// The range.
+    pub range: RangeId,
+    /// When a write counts as kept.
+    pub durability: Durability,
+    /// Limits and intervals.
+    pub options: ReplicaOptions,
+}
+
+/// A serving member's part.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// Assigns versions.
+    Head,
+    /// Passes on.
+    Middle,
+    /// Commits, replies, is read.
+    Tail,
+    /// Head and tail of a chain of one.
+    Single,
+}
+
+/// Where a replica stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Phase {
+    /// Knows of no part for this boot; waits for the manager.
+    Idle,
+    /// Promised; reports once the promise is durable.
+    Prepared { durable: bool },
+    /// Being made equal to `donor`'s log, which ends at `base`.
+    Aligning { donor: NodeId, base: Version },
+    /// Told the manager so; waits for `Active`.
+    Equal { base: Version },
+    /// Part of the active chain.
+    Serving { role: Role },
+    /// Streams behind the tail.
+    Syncing,
+}
+
+/// One member of one chain.
+#[derive(Clone, Debug)]
+pub struct Replica {
+    config: ReplicaConfig,
+    phase: Phase,
+    promised: Epoch,
+    entry: Option<RangeEntry>,
+    /// The end of the log: assigned at the head, accepted elsewhere.
+    last: Version,
+    /// What the head assigns next; `None` unless this member may assign.
+    next: Option<Version>,
+    own: Progress,
+    committed: Version,
+    /// Least watermark of all members above; unused at a head.
+    upstream: Version,
+    time: TimeMs,
+    predecessor: Option<NodeId>,
+    links: Vec<Link>,
+    /// A `Commit` is due through `committed`.
+    commit_due: bool,
+    /// An `Ack` to the predecessor is due.
+    ack_due: bool,
+    /// A gap was reported from here, then.
+    gap_asked: Option<(Version, TimeMs)>,
+    /// When an idle or waiting replica acts by itself.
+    wake_at: Option<TimeMs>,
+    persist_number: u64,
+    outputs: VecDeque<Output>,
+    now: TimeMs,
+}
+
+impl Replica {
+    /// A replica as it comes up: its promise, the end of its recovered log, all of it synced by recovery, and what is
+    /// known to be committed of it. It serves nothing before the handshake gave it a new epoch, so a restarted head
+    /// cannot assign a version twice.
+    #[must_use]
+    pub fn new(config: ReplicaConfig, persisted: PersistedState, last: Version, committed: Version) -> Self {
+        assert!(committed <= last, "committed {committed:?} beyond the log's end {last:?}");
+        Self {
+            config,
+            phase: Phase::Idle,
+            promised: persisted.promised,
+            time: persisted.entry.as_ref().map_or(TimeMs(0), |entry| entry.time),
+            entry: persisted.entry,
+            last,
+            next: None,
+            own: Progress { appended: last, flushed: last, synced: last },
+            committed,
+            upstream: Version::ZERO,
+            predecessor: None,
+            links: Vec::new(),
+            commit_due: false,
+            ack_due: false,
+            gap_asked: None,
+            wake_at: Some(TimeMs(0)),
+            persist_number: 0,
+            outputs: VecDeque::new(),
+            now: TimeMs(0),
+        }
+    }
+
+    /// The epoch it acts in, or has promised to.
+    #[must_use]
+    pub const fn epoch(&self) -> Epoch {
+        self.promised
+    }
+
+    /// Its part, while it serves.
+    #[must_use]
+    pub const fn role(&self) -> Option<Role> {
+        match self.phase {
+            Phase::Serving { role } => Some(role),
+            _ => None,
+        }
+    }
+
+    /// The end of its log.
+    #[must_use]
+    pub const fn last(&self) -> Version {
+        self.last
+    }
+
+    /// What it knows to be committed.
+    #[must_use]
+    pub const fn committed(&self) -> Version {
+        self.committed
+    }
+
+    /// The newest entry it knows.
+    #[must_use]
+    pub const fn entry(&self) -> Option<&RangeEntry> {
+        self.entry.as_ref()
+    }
+
+    /// Chain time: what expiry is judged by.
+    #[must_use]
+    pub const fn time(&self) -> TimeMs {
+        self.time
+    }
+
+    /// The phase in one word, for status pages and scripts.
+    #[must_use]
+    pub const fn phase_name(&self) -> &'static str {
+        match self.phase {
+            Phase::Idle => "idle",
+            Phase::Prepared { .. } => "prepared",
+            Phase::Aligning { .. } => "aligning",
+            Phase::Equal { .. } => "equal",
+            Phase::Serving { role: Role::Head } => "head",
+            Phase::Serving { role: Role::Middle } => "middle",
+            Phase::Serving { role: Role::Tail } => "tail",
+            Phase::Serving { role: Role::Single } => "single",
+            Phase::Syncing => "syncing",
+        }
+    }
+
+    /// Records above this may still be asked for by a peer: the log keeps them.
+    #[must_use]
+    pub fn retain_floor(&self) -> Version {
+        self.links.iter().map(|link| link.received).fold(self.committed, Version::min)
+    }
+
+    /// This member's own log moved. O(1); for a chain of one this is the whole commit path.
+    pub fn handle_progress(&mut self, now: TimeMs, progress: Progress) {
+        let Progress { appended, flushed, synced } = progress;
+        assert!(invariants::watermarks_ordered(synced, flushed, appended), "{progress:?}");
+        self.now = now;
+        // A log that was just cut may still tell of what it lost.
+        self.own = Progress {
+            appended: appended.min(self.last),
+            flushed: flushed.min(self.last),
+            synced: synced.min(self.last),
+        };
+        match self.phase {
+            Phase::Serving { role: Role::Single | Role::Tail } | Phase::Syncing => self.try_commit(),
+            Phase::Aligning { .. } => self.try_equal(),
+            _ => {}
+        }
+    }
+
+    /// A peer's or the manager's frame about this range.
+    pub fn handle_frame(&mut self, now: TimeMs, frame: &Frame<'_>) -> FrameVerdict {
+        assert!(frame.header.range == self.config.range, "frames are routed by range");
+        self.now = now;
+        match &frame.body {
+            Body::Entry(entry) => self.handle_entry(now, entry),
+            Body::EntryWanted => self.send_entry(frame.header.from),
+            Body::Align { entry, donor, base, cut } => self.handle_align(entry, *donor, *base, *cut),
+            _ if !self.admits(&frame.header) => {}
+            Body::Append { after, last, upstream, time, records: _ } => {
+                return self.handle_append(frame.header.from, *after, *last, (*upstream, *time));
+            }
+            Body::Watermark { sent, upstream, time } => {
+                self.handle_watermark(frame.header.from, *sent, (*upstream, *time));
+            }
+            Body::Ack { received, committed } => self.handle_ack(frame.header.from, *received, *committed),
+            Body::ReplayWanted { after } => self.handle_replay_wanted(frame.header.from, *after),
+            Body::Gone { after } => {
+                self.outputs.push_back(Output::Alarm(Alarm::Gone { from: frame.header.from, after: *after }));
+            }
+            _ => {} // for a manager or a front-end
+        }
+        FrameVerdict::Nothing
+    }
+
+    /// Whether a chain frame is of this epoch and of its sender's present boot; if of another epoch, says so.
+    fn admits(&mut self, header: &Header) -> bool {
+        if header.epoch < self.promised {
+            self.send_entry(header.from);
+            return false;
+        }
+        if header.epoch > self.promised {
+            // The lower side refreshes, on every rejection, and from the manager too: the peer may know no more.
+            self.send(header.from, Body::EntryWanted);
+            return false;
+        }
+        let member = self.entry.as_ref().and_then(|entry| entry.member(header.from));
+        member.is_some_and(|member| member.boot == header.boot)
+    }
+
+    /// The next effect. Poll until `None` after each batch of events.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        if let Some(output) = self.outputs.pop_front() {
+            return Some(output);
+        }
+        if self.commit_due {
+            self.commit_due = false;
+            return Some(Output::Commit { through: self.committed });
+        }
+        if self.ack_due {
+            self.ack_due = false;
+            return self.ack();
+        }
+        self.poll_links()
+    }
+
+    /// When `handle_timeout` is wanted next.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<TimeMs> {
+        let links = self.links.iter().filter_map(|link| self.link_deadline(link));
+        links.chain(self.wake_at).min()
+    }
+
+    /// Time passed: sends again what was not answered, tells chain time, asks for a missing entry.
+    pub fn handle_timeout(&mut self, now: TimeMs) {
+        self.now = now;
+        self.retransmit();
+        if self.wake_at.is_some_and(|at| at <= now) {
+            self.wake();
+        }
+    }
+
+    fn member_node(&self, from: NodeId) -> bool {
+        self.entry.as_ref().is_some_and(|entry| entry.member(from).is_some())
+    }
+
+    /// This member's watermark of the durability mode.
+    fn own_mark(&self) -> Version {
+        match self.config.durability {
+            Durability::Sync => self.own.synced,
+            Durability::EverySec => self.own.flushed,
+            Durability::Memory => self.own.appended,
+        }
+    }
+
+    fn header(&self) -> Header {
+        let ReplicaConfig { node, boot, range, .. } = self.config;
+        Header { from: node, boot, range, epoch: self.promised }
+    }
+
+    fn frame(&self, body: Body<'static>) -> Frame<'static> {
+        Frame { header: self.header(), body }
+    }
+
+    fn send(&mut self, to: NodeId, body: Body<'static>) {
+        let frame = self.frame(body);
+        self.outputs.push_back(Output::Send { to, frame });
+    }
+
+    fn send_manager(&mut self, body: Body<'static>) {
+        let frame = self.frame(body);
+        self.outputs.push_back(Output::SendManager { frame });
+    }
+
+    fn send_entry(&mut self, to: NodeId) {
+        if let Some(entry) = self.entry.clone() {
+            self.send(to, Body::Entry(entry));
+        }
+    }
+
+    /// Cuts the log: what is above `after` was never committed.
+    fn rollback(&mut self, after: Version) {
+        assert!(after < self.last, "a cut removes something");
+        self.last = after;
+        self.own.appended = self.own.appended.min(after);
+        self.own.flushed = self.own.flushed.min(after);
+        self.own.synced = self.own.synced.min(after);
+        self.committed = self.committed.min(after);
+        self.outputs.push_back(Output::Rollback { after });
+    }
+}

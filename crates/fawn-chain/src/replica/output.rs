@@ -1,0 +1,170 @@
+//! Owns what a replica asks of its node: effects with their order, and the answers to its events.
+use crate::map::RangeEntry;
+use crate::message::Frame;
+use fawn_types::{Epoch, NodeId, Version};
+
+/// What a node keeps for each of its replicas, durably.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct PersistedState {
+    /// The greatest epoch this node promised to, and so will never act below.
+    pub promised: Epoch,
+    /// The newest entry it knows: what `cluster recover-manager` rebuilds a lost map from.
+    pub entry: Option<RangeEntry>,
+}
+
+/// An effect. Carried out in the order polled.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Output {
+    /// The index moves through here, waiting replies go out (at the tail), everything through here is readable.
+    Commit {
+        /// Cumulative.
+        through: Version,
+    },
+    /// Drop every record above `after` from the log, before anything else is appended: it was never committed.
+    Rollback {
+        /// What stays.
+        after: Version,
+    },
+    /// Keep this durably, then call `handle_persisted(number)`. The promise in it must be on the medium **before** the
+    /// manager hears of it: the `Report` is therefore only given out after `handle_persisted`.
+    Persist {
+        /// To give back.
+        number: u64,
+        /// What to keep; replaces what was kept before.
+        state: PersistedState,
+    },
+    /// Sync the log now whatever the durability mode: the handshake waits for it.
+    Sync,
+    /// A frame to a peer. Unordered with respect to earlier ones and may be lost: everything is repeated until answered.
+    Send {
+        /// To whom.
+        to: NodeId,
+        /// What.
+        frame: Frame<'static>,
+    },
+    /// A frame to wherever the manager is.
+    SendManager {
+        /// What.
+        frame: Frame<'static>,
+    },
+    /// Replay the log from above `after`, at most `bytes_max` bytes (one record at least) and nothing above `through`;
+    /// give the outcome to `handle_replayed`, which answers with the header to send these records under.
+    SendRecords {
+        /// To whom.
+        to: NodeId,
+        /// The receiver holds everything through here.
+        after: Version,
+        /// Not beyond.
+        through: Version,
+        /// The window's free part.
+        bytes_max: u32,
+    },
+    /// This member serves in `epoch` from now on; requests may be tried again.
+    NowServing {
+        /// Since.
+        epoch: Epoch,
+    },
+    /// This member serves no more; operations that wait here are answered with "try again".
+    Stopped,
+    /// Something that must not happen did, without harm so far: count it, log it.
+    Alarm(Alarm),
+}
+
+/// What must not happen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Alarm {
+    /// **committed-survives** would break: this member refuses to join the new epoch.
+    #[error("asked to cut the log to {cut:?} below the committed {committed:?}: refused; compare the copies")]
+    CutBelowCommitted {
+        /// As asked.
+        cut: Version,
+        /// As known here.
+        committed: Version,
+    },
+    /// An ack beyond what was sent, or kept here.
+    #[error("peer {from:?} acknowledges {claimed:?}, this log ends at {last:?}: ignored")]
+    AckBeyondLog {
+        /// The peer.
+        from: NodeId,
+        /// Its claim.
+        claimed: Version,
+        /// What there is.
+        last: Version,
+    },
+    /// The peer's log no longer holds what this copy needs: it must be copied anew.
+    #[error("peer {from:?} no longer has records above {after:?}: this copy must be made anew")]
+    Gone {
+        /// The peer.
+        from: NodeId,
+        /// The end of this log.
+        after: Version,
+    },
+}
+
+/// What the node does with the records of a frame it handed in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum FrameVerdict {
+    /// Nothing: no records, duplicates, or not for this epoch.
+    Nothing,
+    /// Append those with `after < version`, all the way to `through`. If the log cannot take them, `retract`.
+    Append {
+        /// These are here already.
+        after: Version,
+        /// The last one.
+        through: Version,
+    },
+}
+
+/// What came of `SendRecords`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Replayed {
+    /// Records above `after` through `last`, so many encoded bytes.
+    Records {
+        /// The last one's version.
+        last: Version,
+        /// All of them.
+        bytes: u32,
+    },
+    /// The log no longer holds them.
+    Gone,
+}
+
+/// How far this member's own log of the range is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Progress {
+    /// In memory.
+    pub appended: Version,
+    /// Survives `kill -9`.
+    pub flushed: Version,
+    /// Survives power loss.
+    pub synced: Version,
+}
+
+/// Why a read or write is not done here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Refusal {
+    /// No active epoch: the chain is changing.
+    #[error("range unavailable, try again")]
+    NotServing,
+    /// The request names another epoch; answer with the newest entry.
+    #[error("epoch {asked:?} asked, {current:?} is current: refresh the map, then retry")]
+    StaleEpoch {
+        /// As named.
+        asked: Epoch,
+        /// As known here.
+        current: Epoch,
+    },
+    /// Another member's part.
+    #[error("not this member's part of the chain: ask {right:?}")]
+    WrongMember {
+        /// Whose.
+        right: Option<NodeId>,
+    },
+    /// Too many writes wait for their commit.
+    #[error("overloaded, try again")]
+    Overloaded,
+    /// Sequence numbers of this epoch are nearly used up; the manager must begin a new one.
+    #[error("sequence numbers of the epoch are used up: a new epoch is needed, try again")]
+    EpochFull,
+}

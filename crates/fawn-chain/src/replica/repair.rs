@@ -1,0 +1,132 @@
+//! Owns sending down the chain: forwarding and repair are one path, a replay of the log from where the peer stands.
+use super::link::{Link, LinkKind};
+use super::{Alarm, Output, Phase, Replayed, Replica, Role};
+use crate::message::{Body, Frame};
+use fawn_types::{NodeId, TimeMs, Version};
+
+impl Replica {
+    /// The next batch or watermark that a link is due.
+    pub(super) fn poll_links(&mut self) -> Option<Output> {
+        (0..self.links.len()).find_map(|index| self.poll_link(index))
+    }
+
+    fn poll_link(&mut self, index: usize) -> Option<Output> {
+        let options = self.config.options;
+        let (limit, told) = (self.link_limit(&self.links[index]), self.link_told(&self.links[index]));
+        let link = &mut self.links[index];
+        if link.replaying {
+            return None;
+        }
+        let window = link.window_left(options.window_bytes_max);
+        if link.sent < limit {
+            if window == 0 {
+                return None;
+            }
+            if !link.has_in_flight() {
+                link.moved_at = self.now;
+            }
+            link.replaying = true;
+            let bytes_max = window.min(options.frame_bytes_max);
+            return Some(Output::SendRecords { to: link.to, after: link.sent, through: limit, bytes_max });
+        }
+        let news = told.0 > link.told.0 || told.1 > link.told.1;
+        (news && link.kind != LinkKind::Aligning).then(|| self.watermark(index))
+    }
+
+    fn watermark(&mut self, index: usize) -> Output {
+        let told = self.link_told(&self.links[index]);
+        let link = &mut self.links[index];
+        link.told = told;
+        let (to, sent) = (link.to, link.sent);
+        Output::Send { to, frame: self.frame(Body::Watermark { sent, upstream: told.0, time: told.1 }) }
+    }
+
+    /// How far a link is sent: a syncing member gets committed records only, so its copy never has to be cut.
+    fn link_limit(&self, link: &Link) -> Version {
+        match (link.kind, self.phase) {
+            (LinkKind::Successor, _) => self.own.appended,
+            (LinkKind::Syncing, _) => self.committed,
+            (LinkKind::Aligning, Phase::Aligning { base, .. } | Phase::Equal { base }) => base,
+            (LinkKind::Aligning, _) => link.sent,
+        }
+    }
+
+    fn link_told(&self, link: &Link) -> (Version, TimeMs) {
+        match link.kind {
+            LinkKind::Syncing => (self.committed, self.time),
+            LinkKind::Successor | LinkKind::Aligning => (self.running_minimum(), self.time),
+        }
+    }
+
+    /// What came of a `SendRecords`; the frame to encode these records under, or `None` if they are no longer wanted.
+    #[must_use]
+    pub fn handle_replayed(
+        &mut self,
+        now: TimeMs,
+        to: NodeId,
+        after: Version,
+        replayed: Replayed,
+    ) -> Option<Frame<'static>> {
+        self.now = now;
+        let index = self.links.iter().position(|link| link.to == to && link.replaying && link.sent == after)?;
+        self.links[index].replaying = false;
+        let Replayed::Records { last, bytes } = replayed else {
+            self.outputs.push_back(Output::Alarm(Alarm::Gone { from: self.config.node, after }));
+            self.send(to, Body::Gone { after });
+            self.links.remove(index);
+            return None;
+        };
+        let limit = self.link_limit(&self.links[index]);
+        assert!(last > after && last <= limit, "replayed ({after:?}, {last:?}], asked through {limit:?}");
+        let told = self.link_told(&self.links[index]);
+        self.links[index].note_sent(last, bytes);
+        self.links[index].told = told;
+        Some(self.frame(Body::Append { after, last, upstream: told.0, time: told.1, records: &[] }))
+    }
+
+    /// A peer misses what is above `after`.
+    pub(super) fn handle_replay_wanted(&mut self, from: NodeId, after: Version) {
+        if after > self.last || !self.member_node(from) {
+            self.outputs.push_back(Output::Alarm(Alarm::AckBeyondLog { from, claimed: after, last: self.last }));
+            return;
+        }
+        if let Some(link) = self.links.iter_mut().find(|link| link.to == from) {
+            link.rewind(after, self.now);
+            return;
+        }
+        let kind = match self.phase {
+            Phase::Aligning { donor, .. } if donor == self.config.node => LinkKind::Aligning,
+            Phase::Equal { .. } => LinkKind::Aligning,
+            Phase::Serving { role: Role::Tail | Role::Single } => LinkKind::Syncing,
+            _ => return,
+        };
+        self.links.push(Link::new(from, kind, after, self.now));
+    }
+
+    /// When a link acts by itself: only while something waits for an answer.
+    pub(super) fn link_deadline(&self, link: &Link) -> Option<TimeMs> {
+        let uncommitted = link.kind == LinkKind::Successor && self.committed < self.last;
+        let waits = link.has_in_flight() || uncommitted;
+        let interval_ms = self.config.options.retransmit_ms << link.silent.min(4);
+        waits.then(|| link.moved_at.plus_ms(interval_ms))
+    }
+
+    /// Sends again what was not acknowledged in time; where all is received but not committed, asks how far it is.
+    pub(super) fn retransmit(&mut self) {
+        for index in 0..self.links.len() {
+            if self.link_deadline(&self.links[index]).is_none_or(|at| at > self.now) {
+                continue;
+            }
+            let now = self.now;
+            let link = &mut self.links[index];
+            link.silent += 1;
+            link.moved_at = now;
+            if link.has_in_flight() {
+                link.rewind(link.received, now);
+            } else if !link.replaying {
+                let watermark = self.watermark(index);
+                self.outputs.push_back(watermark);
+            }
+        }
+    }
+}

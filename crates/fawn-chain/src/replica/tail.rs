@@ -1,0 +1,40 @@
+//! Owns the commit rule: the tail alone commits, when the least watermark of all members reaches it [replication.md §3].
+use super::{Phase, Replica, Role};
+use crate::invariants;
+use crate::message::Body;
+use fawn_types::Version;
+
+impl Replica {
+    /// The running minimum: what this member and all above it have kept, by the durability mode.
+    pub(super) fn running_minimum(&self) -> Version {
+        match self.phase {
+            Phase::Serving { role: Role::Head | Role::Single } => self.own_mark(),
+            _ => self.own_mark().min(self.upstream),
+        }
+    }
+
+    /// Commits what every member has kept. A syncing member does the same with what the tail told it is committed.
+    pub(super) fn try_commit(&mut self) {
+        let through = self.running_minimum();
+        if through <= self.committed {
+            return;
+        }
+        assert!(invariants::committed_is_kept(through, self.own_mark()) && through <= self.last);
+        self.commit(through);
+        self.ack_due = self.predecessor.is_some();
+    }
+
+    pub(super) fn commit(&mut self, through: Version) {
+        assert!(through > self.committed, "commits only grow: {through:?} after {:?}", self.committed);
+        self.committed = through;
+        self.commit_due = true;
+    }
+
+    /// A syncing member that has all the tail had committed says so, and again until the manager acts.
+    pub(super) fn try_caught_up(&mut self) {
+        if self.last >= self.upstream && self.own.synced >= self.upstream && self.wake_at.is_none() {
+            self.send_manager(Body::CaughtUp { last: self.last });
+            self.wake_at = Some(self.now.plus_ms(self.config.options.retransmit_ms));
+        }
+    }
+}
