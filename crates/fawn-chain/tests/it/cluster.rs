@@ -1,0 +1,423 @@
+//! Owns the test cluster: replicas with fake logs and disks, a manager, a network of encoded frames, and the oracle.
+use fawn_chain::manager::{FileConsensus, Manager, ManagerOptions, ManagerOutput};
+use fawn_chain::map::{ClusterMap, NodeEntry, decode_map, decode_state, encode_map, encode_state};
+use fawn_chain::message::{Body, Frame, Header, decode_frame, encode_frame};
+use fawn_chain::replica::{Alarm, FrameVerdict, Output, Progress, Replayed};
+use fawn_chain::{PersistedState, Replica, ReplicaConfig, ReplicaOptions, RingOptions, invariants};
+use fawn_types::{BootId, Durability, Epoch, HashSecret, NodeId, RangeId, TimeMs, Version};
+use std::collections::{BTreeMap, BTreeSet};
+
+pub(crate) const MANAGER: u32 = 0;
+pub(crate) const RANGE: RangeId = RangeId(1);
+
+/// Bugs that a node could have; the oracle must see each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Bug {
+    None,
+    /// Claims to have synced what it only appended.
+    AckBeforeSync,
+    /// Reports before the promise is on the medium, and loses it in a crash.
+    PromiseNotPersisted,
+    /// Appends a frame's records without asking the replica whether they fit.
+    GapIgnored,
+}
+
+#[derive(Default)]
+pub(crate) struct Log {
+    pub(crate) records: Vec<(Version, u64)>,
+    pub(crate) flushed: usize,
+    pub(crate) synced: usize,
+}
+
+impl Log {
+    fn at(&self, count: usize) -> Version {
+        count.checked_sub(1).map_or(Version::ZERO, |index| self.records[index].0)
+    }
+
+    pub(crate) fn last(&self) -> Version {
+        self.at(self.records.len())
+    }
+
+    fn truncate(&mut self, after: Version) {
+        self.records.retain(|(version, _)| *version <= after);
+        self.flushed = self.flushed.min(self.records.len());
+        self.synced = self.synced.min(self.records.len());
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Machine {
+    pub(crate) replica: Option<Replica>,
+    pub(crate) log: Log,
+    pub(crate) disk: Vec<u8>,
+    pub(crate) boot: u64,
+    pub(crate) committed: Version,
+    promised_aloud: Epoch,
+    hello_at: u64,
+}
+
+pub(crate) struct Message {
+    pub(crate) from: u32,
+    pub(crate) to: u32,
+    pub(crate) bytes: Vec<u8>,
+}
+
+pub(crate) struct Cluster {
+    pub(crate) machines: BTreeMap<u32, Machine>,
+    pub(crate) manager: Option<Manager<FileConsensus>>,
+    manager_disk: Vec<u8>,
+    pub(crate) net: Vec<Message>,
+    pub(crate) now: u64,
+    durability: Durability,
+    boots: u64,
+    bug: Bug,
+    /// What each version ever held.
+    written: BTreeMap<Version, u64>,
+    pub(crate) acked: BTreeSet<Version>,
+    pub(crate) events: Vec<String>,
+    next_payload: u64,
+}
+
+impl Cluster {
+    pub(crate) fn new(nodes: u32, durability: Durability, bug: Bug) -> Self {
+        let entry = |id| NodeEntry { node: NodeId(id), weight: 1, domain: 0, address: format!("node-{id}") };
+        let ring = RingOptions { replication: nodes as u8, virtual_ids: 1 };
+        let mut map = ClusterMap::new(HashSecret([7; 16]), durability, ring, (1..=nodes).map(entry).collect());
+        // One range, so that scripts name nodes in chain order.
+        map.ranges.truncate(1);
+        let chain: Vec<NodeId> = (1..=nodes).map(NodeId).collect();
+        for (member, node) in map.ranges[0].members.iter_mut().zip(&chain) {
+            member.node = *node;
+        }
+        let mut cluster = Self {
+            machines: (1..=nodes).map(|id| (id, Machine::default())).collect(),
+            manager: None,
+            manager_disk: encode_map(&map),
+            net: Vec::new(),
+            now: 1_000,
+            durability,
+            boots: 0,
+            bug,
+            written: BTreeMap::new(),
+            acked: BTreeSet::new(),
+            events: Vec::new(),
+            next_payload: 0,
+        };
+        cluster.start_manager();
+        (1..=nodes).for_each(|id| cluster.restart(id));
+        cluster
+    }
+
+    fn time(&self) -> TimeMs {
+        TimeMs(self.now)
+    }
+
+    pub(crate) fn start_manager(&mut self) {
+        self.boots += 1;
+        let map = decode_map(&self.manager_disk).expect("the manager's file is whole");
+        let options = ManagerOptions { dead_after_ms: 1_000, rebooted_wait_ms: 1_500, ..ManagerOptions::default() };
+        let boot = BootId(self.boots);
+        self.manager = Some(Manager::new(NodeId(MANAGER), boot, options, FileConsensus::default(), map));
+        self.poll_manager();
+    }
+
+    pub(crate) fn restart(&mut self, id: u32) {
+        self.boots += 1;
+        let boot = self.boots;
+        let durability = self.durability;
+        let options = ReplicaOptions { frame_bytes_max: 64, window_bytes_max: 160, ..ReplicaOptions::default() };
+        let machine = self.machines.get_mut(&id).expect("a known machine");
+        let state = if machine.disk.is_empty() {
+            PersistedState::default()
+        } else {
+            decode_state(&machine.disk).expect("the promise is whole")
+        };
+        assert!(
+            invariants::epochs_only_grow(machine.promised_aloud, state.promised),
+            "epochs-only-grow: n{id} told {:?}, remembers {:?}",
+            machine.promised_aloud,
+            state.promised
+        );
+        machine.log.flushed = machine.log.records.len();
+        machine.log.synced = machine.log.records.len();
+        machine.committed = machine.committed.min(machine.log.last());
+        machine.boot = boot;
+        machine.hello_at = 0;
+        let config = ReplicaConfig { node: NodeId(id), boot: BootId(boot), range: RANGE, durability, options };
+        machine.replica = Some(Replica::new(config, state, machine.log.last(), machine.committed));
+    }
+
+    /// Power is lost: what was synced stays, and `extra` unsynced records with it.
+    pub(crate) fn crash(&mut self, id: u32, extra: usize) {
+        let machine = self.machines.get_mut(&id).expect("a known machine");
+        machine.replica = None;
+        let kept = (machine.log.synced + extra).min(machine.log.records.len());
+        machine.log.records.truncate(kept);
+        let last = machine.log.last();
+        machine.log.truncate(last);
+        machine.committed = machine.committed.min(last);
+    }
+
+    pub(crate) fn serving(&self, id: u32) -> bool {
+        self.machines[&id].replica.as_ref().is_some_and(|replica| replica.role().is_some())
+    }
+
+    pub(crate) fn phase(&self, id: u32) -> &'static str {
+        self.machines[&id].replica.as_ref().map_or("down", Replica::phase_name)
+    }
+
+    pub(crate) fn head(&self) -> Option<u32> {
+        let heads = self.machines.keys().copied().filter(|id| matches!(self.phase(*id), "head" | "single"));
+        heads.max_by_key(|id| self.machines[id].replica.as_ref().map(Replica::epoch))
+    }
+
+    /// One write at `id`, if it is a head that takes one.
+    pub(crate) fn put(&mut self, id: u32) -> Option<Version> {
+        let now = self.time();
+        let replica = self.machines.get_mut(&id)?.replica.as_mut()?;
+        let version = replica.assign(now).ok()?;
+        self.next_payload += 1;
+        let payload = self.next_payload;
+        self.append(id, version, payload);
+        Some(version)
+    }
+
+    fn append(&mut self, id: u32, version: Version, payload: u64) {
+        let held = *self.written.entry(version).or_insert(payload);
+        assert!(held == payload, "a version was assigned twice: {version:?} at n{id}");
+        let log = &mut self.machines.get_mut(&id).expect("a known machine").log;
+        let follows = log.records.is_empty() || invariants::follows(log.last(), version);
+        assert!(follows, "dense: n{id} appends {version:?} after {:?}", log.last());
+        log.records.push((version, payload));
+    }
+
+    /// A turn of `id`: flushes, perhaps syncs, tells its replica, carries out what that wants.
+    pub(crate) fn turn(&mut self, id: u32, sync: bool) {
+        let now = self.time();
+        let bug = self.bug;
+        let machine = self.machines.get_mut(&id).expect("a known machine");
+        let Some(replica) = machine.replica.as_mut() else { return };
+        let log = &mut machine.log;
+        log.flushed = log.records.len();
+        if sync {
+            log.synced = log.records.len();
+        }
+        let synced = if bug == Bug::AckBeforeSync { log.records.len() } else { log.synced };
+        let progress = Progress { appended: log.last(), flushed: log.at(log.flushed), synced: log.at(synced) };
+        replica.handle_progress(now, progress);
+        self.poll(id);
+    }
+
+    pub(crate) fn poll(&mut self, id: u32) {
+        while let Some(output) = self.machines.get_mut(&id).and_then(|m| m.replica.as_mut()?.poll_output()) {
+            self.carry_out(id, output);
+        }
+        self.check(id);
+    }
+
+    fn carry_out(&mut self, id: u32, output: Output) {
+        let now = self.time();
+        match output {
+            Output::Commit { through } => self.commit(id, through),
+            Output::Rollback { after } => {
+                self.machines.get_mut(&id).expect("known").log.truncate(after);
+                self.events.push(format!("n{id} cuts its log after {after:?}"));
+            }
+            Output::Persist { number, state } => {
+                let machine = self.machines.get_mut(&id).expect("known");
+                if self.bug != Bug::PromiseNotPersisted {
+                    machine.disk = encode_state(&state);
+                }
+                machine.replica.as_mut().expect("polled").handle_persisted(now, number);
+            }
+            Output::Sync => {
+                let machine = self.machines.get_mut(&id).expect("known");
+                machine.log.flushed = machine.log.records.len();
+                machine.log.synced = machine.log.records.len();
+                let last = machine.log.last();
+                let progress = Progress { appended: last, flushed: last, synced: last };
+                machine.replica.as_mut().expect("polled").handle_progress(now, progress);
+            }
+            Output::Send { to, frame } => self.transmit(id, to.0, &frame),
+            Output::SendManager { frame } => {
+                if let Body::Report(_) = frame.body {
+                    self.machines.get_mut(&id).expect("known").promised_aloud = frame.header.epoch;
+                }
+                self.transmit(id, MANAGER, &frame);
+            }
+            Output::SendRecords { to, after, through, bytes_max } => {
+                self.send_records(id, to, (after, through), bytes_max);
+            }
+            Output::NowServing { epoch } => {
+                self.check_serves(id);
+                self.events.push(format!("n{id} serves in {epoch:?} as {}", self.phase(id)));
+            }
+            Output::Stopped => self.events.push(format!("n{id} stops")),
+            Output::Alarm(alarm) => {
+                assert!(!matches!(alarm, Alarm::CutBelowCommitted { .. }), "committed-survives: n{id}: {alarm}");
+                self.events.push(format!("n{id} alarm: {alarm}"));
+            }
+        }
+    }
+
+    fn send_records(&mut self, id: u32, to: NodeId, (after, through): (Version, Version), bytes_max: u32) {
+        let now = self.time();
+        let machine = self.machines.get_mut(&id).expect("known");
+        let mut bytes: Vec<u8> = Vec::new();
+        let mut last = after;
+        for (version, payload) in &machine.log.records {
+            let room = bytes.is_empty() || bytes.len() + 16 <= bytes_max as usize;
+            if *version > after && *version <= through && room {
+                bytes.extend_from_slice(&version.as_u64().to_le_bytes());
+                bytes.extend_from_slice(&payload.to_le_bytes());
+                last = *version;
+            }
+        }
+        let replayed = Replayed::Records { last, bytes: bytes.len() as u32 };
+        let frame = machine.replica.as_mut().expect("polled").handle_replayed(now, to, after, replayed);
+        if let Some(Frame { header, body: Body::Append { after, last, upstream, time, .. } }) = frame {
+            let body = Body::Append { after, last, upstream, time, records: &bytes };
+            self.transmit(id, to.0, &Frame { header, body });
+        }
+    }
+
+    fn transmit(&mut self, from: u32, to: u32, frame: &Frame<'_>) {
+        let mut bytes = Vec::new();
+        encode_frame(frame, &mut bytes);
+        self.net.push(Message { from, to, bytes });
+    }
+
+    /// Committed: at the tail that is the moment the client hears of it.
+    fn commit(&mut self, id: u32, through: Version) {
+        let tail = matches!(self.phase(id), "tail" | "single");
+        let machine = self.machines.get_mut(&id).expect("known");
+        assert!(through <= machine.log.last(), "n{id} commits {through:?} beyond its log");
+        machine.committed = through;
+        if tail {
+            self.acked.extend(machine.log.records.iter().map(|(version, _)| *version).filter(|v| *v <= through));
+        }
+    }
+
+    /// **an acked value survives**: who begins to serve holds everything that was ever acked.
+    fn check_serves(&self, id: u32) {
+        let log: BTreeSet<Version> = self.machines[&id].log.records.iter().map(|(version, _)| *version).collect();
+        let lost: Vec<_> = self.acked.difference(&log).collect();
+        assert!(lost.is_empty(), "acked and lost at n{id}: {lost:?}");
+    }
+
+    fn check(&self, id: u32) {
+        let machine = &self.machines[&id];
+        if let Some(replica) = &machine.replica {
+            assert!(replica.last() == machine.log.last(), "n{id}: the replica's account and the log differ");
+            assert!(replica.committed() <= replica.last());
+        }
+    }
+
+    /// Takes one message out of the network and hands it over.
+    pub(crate) fn deliver(&mut self, index: usize) {
+        let message = self.net.remove(index);
+        self.hand_over(&message);
+    }
+
+    pub(crate) fn hand_over(&mut self, message: &Message) {
+        let now = self.time();
+        let frame = decode_frame(&message.bytes).expect("frames arrive whole");
+        if message.to == MANAGER {
+            if let Some(manager) = &mut self.manager {
+                manager.handle_frame(now, &frame);
+                self.poll_manager();
+            }
+            return;
+        }
+        let bug = self.bug;
+        let Some(replica) = self.machines.get_mut(&message.to).and_then(|m| m.replica.as_mut()) else { return };
+        let mut verdict = replica.handle_frame(now, &frame);
+        let Body::Append { last, records, .. } = frame.body else { return self.poll(message.to) };
+        if bug == Bug::GapIgnored && verdict == FrameVerdict::Nothing && last > replica.last() {
+            verdict = FrameVerdict::Append { after: replica.last(), through: last };
+        }
+        let FrameVerdict::Append { after, through } = verdict else { return self.poll(message.to) };
+        for record in records.chunks_exact(16) {
+            let word = |at: usize| u64::from_le_bytes(record[at..at + 8].try_into().expect("8 bytes"));
+            let version = Version::from_u64(word(0));
+            if version > after && version <= through {
+                self.append(message.to, version, word(8));
+            }
+        }
+        // Appended, not yet flushed: the turn tells the replica.
+        self.poll(message.to);
+    }
+
+    pub(crate) fn poll_manager(&mut self) {
+        let now = self.time();
+        while let Some(output) = self.manager.as_mut().and_then(Manager::poll_output) {
+            match output {
+                ManagerOutput::Persist { revision, image } => {
+                    self.manager_disk = image;
+                    if let Some(manager) = &mut self.manager {
+                        manager.handle_persisted(now, revision);
+                    }
+                }
+                ManagerOutput::Send { to, frame } => self.transmit(MANAGER, to.0, &frame),
+                ManagerOutput::Activated { epoch, base, possible_loss, .. } => {
+                    let loss = if possible_loss { ", acked writes may be missing" } else { "" };
+                    self.events.push(format!("active {epoch:?} from {base:?}{loss}"));
+                }
+            }
+        }
+    }
+
+    /// Time passes; timers that are due fire, beats go out.
+    pub(crate) fn advance(&mut self, ms: u64) {
+        self.now += ms;
+        let now = self.time();
+        for id in self.machines.keys().copied().collect::<Vec<_>>() {
+            let machine = self.machines.get_mut(&id).expect("known");
+            let Some(replica) = machine.replica.as_mut() else { continue };
+            if replica.next_timeout().is_some_and(|at| at <= now) {
+                replica.handle_timeout(now);
+            }
+            if machine.hello_at <= self.now {
+                machine.hello_at = self.now + 200;
+                let header = Header {
+                    from: NodeId(id),
+                    boot: BootId(machine.boot),
+                    range: RangeId(0),
+                    epoch: Epoch::default(),
+                };
+                self.transmit(id, MANAGER, &Frame { header, body: Body::Hello });
+            }
+            self.poll(id);
+        }
+        if let Some(manager) = &mut self.manager {
+            manager.handle_timeout(now);
+            self.poll_manager();
+        }
+    }
+
+    /// Delivers everything in order, with turns and time between, for `ms`.
+    pub(crate) fn run(&mut self, ms: u64) {
+        let until = self.now + ms;
+        while self.now < until {
+            for _ in 0..20 {
+                while !self.net.is_empty() {
+                    self.deliver(0);
+                }
+                self.machines.keys().copied().collect::<Vec<_>>().into_iter().for_each(|id| self.turn(id, true));
+                if self.net.is_empty() {
+                    break;
+                }
+            }
+            self.advance(10);
+        }
+    }
+
+    /// All machines hold the same log, all of it committed, and serve.
+    pub(crate) fn healed(&self) -> bool {
+        let mut logs = self.machines.values().map(|machine| (&machine.log.records, machine.committed));
+        let first = logs.next();
+        self.machines.keys().all(|id| self.serving(*id))
+            && first.is_some_and(|first| first.1 == first.0.last().map_or(Version::ZERO, |r| r.0))
+            && logs.all(|log| Some(log) == first)
+    }
+}

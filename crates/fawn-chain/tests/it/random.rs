@@ -1,0 +1,143 @@
+//! Owns the seeded random test: lossy, duplicating, reordering network, crashes, power loss; then healing. And the proof
+//! that its oracle sees bugs.
+use crate::cluster::{Bug, Cluster};
+use fawn_types::Durability;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed ^ 0x5DEE_CE66_D1CE_4E5B)
+    }
+
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        fawn_types::checksum::salt(self.0, 1) % bound
+    }
+
+    fn one_in(&mut self, chances: u64) -> bool {
+        self.below(chances) == 0
+    }
+}
+
+/// One random event.
+fn step(cluster: &mut Cluster, random: &mut Random) {
+    let node = 1 + random.below(3) as u32;
+    match random.below(100) {
+        0..20 => {
+            if let Some(head) = cluster.head() {
+                let _ = cluster.put(head);
+            }
+        }
+        20..45 => cluster.turn(node, random.one_in(3)),
+        45..90 if !cluster.net.is_empty() => network(cluster, random),
+        90..98 => cluster.advance(1 + random.below(30)),
+        98 => crash(cluster, random, node),
+        _ if cluster.machines[&node].replica.is_none() => cluster.restart(node),
+        _ => {}
+    }
+}
+
+fn network(cluster: &mut Cluster, random: &mut Random) {
+    // Mostly in order, sometimes from anywhere: links are streams, but they break and reconnect.
+    let index = if random.one_in(4) { random.below(cluster.net.len() as u64) as usize } else { 0 };
+    match random.below(20) {
+        0 => drop(cluster.net.remove(index)),
+        1 => {
+            let message = cluster.net.remove(index);
+            cluster.hand_over(&message);
+            cluster.net.push(message); // and once more, later
+        }
+        _ => cluster.deliver(index),
+    }
+}
+
+fn crash(cluster: &mut Cluster, random: &mut Random, node: u32) {
+    match random.below(8) {
+        0 => (1..=3).for_each(|id| cluster.crash(id, random.below(4) as usize)), // the whole room
+        1 => {
+            cluster.manager = None;
+            cluster.start_manager();
+        }
+        _ => cluster.crash(node, random.below(4) as usize),
+    }
+}
+
+/// Faults, then none: must heal, serve and be equal. Returns how many writes were acked.
+fn simulate(seed: u64, durability: Durability, bug: Bug) -> usize {
+    let mut random = Random::new(seed);
+    let mut cluster = Cluster::new(3, durability, bug);
+    if random.one_in(2) {
+        cluster.run(600);
+    }
+    for _ in 0..3_000 {
+        step(&mut cluster, &mut random);
+    }
+    for id in 1..=3 {
+        if cluster.machines[&id].replica.is_none() {
+            cluster.restart(id);
+        }
+    }
+    for _ in 0..40 {
+        cluster.run(500);
+        if cluster.healed() {
+            break;
+        }
+    }
+    assert!(cluster.healed(), "did not heal: {:?} {:#?}", (1..=3).map(|id| cluster.phase(id)).collect::<Vec<_>>(), cluster.events.iter().rev().take(12).collect::<Vec<_>>());
+    let head = cluster.head().expect("a healed chain has a head");
+    let version = cluster.put(head).expect("a healed chain takes writes");
+    cluster.run(100);
+    assert!(cluster.acked.contains(&version), "a healed chain acks");
+    assert!(cluster.healed());
+    cluster.acked.len()
+}
+
+fn seeds() -> std::ops::Range<u64> {
+    match std::env::var("FAWN_SEED") {
+        Ok(seed) => {
+            let seed = seed.parse().expect("FAWN_SEED is a number");
+            seed..seed + 1
+        }
+        Err(_) => 0..150,
+    }
+}
+
+fn simulate_seeds(durability: Durability) {
+    let mut acked = 0;
+    for seed in seeds() {
+        let run = catch_unwind(AssertUnwindSafe(|| simulate(seed, durability, Bug::None)));
+        acked += run.unwrap_or_else(|panic| {
+            println!("reproduce: FAWN_SEED={seed} cargo test -p fawn-chain --test it random::{durability:?}");
+            std::panic::resume_unwind(panic)
+        });
+    }
+    assert!(acked > 0, "a test that never acks shows nothing");
+    println!("{acked} writes acked");
+}
+
+#[test]
+fn sync_survives_everything() {
+    simulate_seeds(Durability::Sync);
+}
+
+/// How many of the first seeds see `bug`.
+fn caught(bug: Bug, says: &str) -> usize {
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let seen = (0..30).filter(|seed| {
+        let run = catch_unwind(AssertUnwindSafe(|| simulate(*seed, Durability::Sync, bug)));
+        run.err().is_some_and(|panic| panic.downcast_ref::<String>().is_some_and(|text| text.contains(says)))
+    });
+    let seen = seen.count();
+    std::panic::set_hook(hook);
+    seen
+}
+
+#[test]
+fn the_oracle_sees_known_bugs() {
+    assert!(caught(Bug::AckBeforeSync, "lost") > 0, "ack before sync");
+    assert!(caught(Bug::PromiseNotPersisted, "epochs-only-grow") > 0, "promise not persisted");
+    assert!(caught(Bug::GapIgnored, "dense") > 0, "gap ignored");
+}
