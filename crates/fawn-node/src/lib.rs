@@ -1,2 +1,22 @@
-//! Placeholder, replaced by the first commit of this crate.
+//! Owns a node without sockets, clocks or threads: sessions, execution, and the store of one shard.
+//!
+//! ```text
+//! bytes → session (codec, order of replies) → execute (read, update, multi, keyspace, …) → replica → fawn-ds
+//! ```
+//! `fawn` gives a [`Shard`] bytes from sockets, `fawn-sim` bytes from a simulated network: both drive this code.
 #![forbid(unsafe_code)]
+
+mod execute;
+pub mod options;
+pub mod output;
+mod pending;
+mod replica;
+mod session;
+pub mod shard;
+pub mod status;
+
+pub use options::{ProcessFacts, ShardOptions};
+pub use output::Output;
+pub use session::SessionId;
+pub use shard::Shard;
+pub use status::{Counters, ShardStatus};

@@ -1,0 +1,40 @@
+//! Owns where replies of waiting requests go: a session's slot, or an item of a request on several keys.
+use crate::pending::{Batch, Op, Target};
+use crate::session::Sessions;
+use fawn_types::{Reply, Version};
+use fawn_wire::encode_reply;
+use slab::Slab;
+
+/// Hands `reply` to whoever asked; a session that ended meanwhile hears nothing.
+pub(crate) fn deliver(
+    sessions: &mut Sessions,
+    batches: &mut Slab<Batch>,
+    op: &Op,
+    reply: &Reply<'_>,
+    wait: Option<Version>,
+) {
+    match op.target {
+        Target::Slot(slot) => {
+            let Some(session) = sessions.get_mut(op.session) else { return };
+            session.replies.complete(slot, wait, |out| encode_reply(op.shape, op.key(), reply, out));
+            sessions.list(op.session);
+        }
+        Target::Item { batch, item } => {
+            let Some(gathered) = &mut batches[batch].gathered else {
+                unreachable!("nothing completes while its request is being executed")
+            };
+            gathered.complete(item, reply, wait);
+            if gathered.is_complete() {
+                deliver_batch(sessions, batches.remove(batch));
+            }
+        }
+    }
+}
+
+fn deliver_batch(sessions: &mut Sessions, batch: Batch) {
+    let Batch { session: id, slot, gathered: Some(mut gathered) } = batch else { return };
+    let Some(session) = sessions.get_mut(id) else { return };
+    gathered.finish();
+    session.replies.complete(slot, gathered.wait, |out| out.extend_from_slice(&gathered.bytes));
+    sessions.list(id);
+}

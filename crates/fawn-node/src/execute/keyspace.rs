@@ -1,0 +1,59 @@
+//! Owns requests on the whole keyspace: barriers, executed once nothing of their session is under way.
+use super::core::operation_error;
+use super::{Core, Flow, Stall, scan};
+use crate::session::Session;
+use fawn_ds::EngineError;
+use fawn_flash::Device;
+use fawn_types::{TimeMs, Version};
+use fawn_wire::{Keyspace, Shape, encode_done, encode_error, resp};
+
+/// Executes it, or stalls the session until it is quiet.
+pub(crate) fn execute<D: Device>(
+    core: &mut Core<D>,
+    session: &mut Session,
+    keyspace: &Keyspace<'_>,
+    now: TimeMs,
+) -> Flow {
+    if !session.is_quiet() {
+        return Flow::Stall(Stall::Quiet);
+    }
+    match *keyspace {
+        Keyspace::FlushAll { at_ms, shape } if at_ms > now.0 => {
+            core.flush_at = Some(TimeMs(at_ms));
+            session.replies.respond(|out| encode_done(shape, out));
+        }
+        Keyspace::FlushAll { shape, .. } => return flush(core, session, shape),
+        Keyspace::DbSize => {
+            let keys = core.engine.len(core.replica.range());
+            session.replies.respond(|out| resp::encode::integer(keys as i64, out));
+        }
+        Keyspace::Scan { .. } => scan::begin(core, session, keyspace, now),
+    }
+    Flow::Next
+}
+
+fn flush<D: Device>(core: &mut Core<D>, session: &mut Session, shape: Shape) -> Flow {
+    match clear(core) {
+        Ok(version) => {
+            // A later flush that was announced is overtaken by this one.
+            core.flush_at = None;
+            session.own.push_clear(version);
+            session.replies.respond_after(Some(version), |out| encode_done(shape, out));
+        }
+        Err(EngineError::Overloaded) => return Flow::Stall(Stall::Shard),
+        Err(error) => {
+            let error = operation_error(&error);
+            session.replies.respond(|out| encode_error(shape, error, out));
+        }
+    }
+    Flow::Next
+}
+
+/// Empties the range: one record, whatever it held. Updates that are being loaded find the key absent.
+pub(crate) fn clear<D: Device>(core: &mut Core<D>) -> Result<Version, EngineError> {
+    let version = core.replica.assign(1).ok_or_else(super::update::epoch_used_up)?;
+    core.engine.clear(core.replica.range(), version)?;
+    core.replica.assigned(version);
+    core.counters.flushes += 1;
+    Ok(version)
+}

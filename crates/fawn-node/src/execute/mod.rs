@@ -1,0 +1,85 @@
+//! Owns execution: from a decoded command to replies, appended records, and requests that wait.
+mod connection;
+mod core;
+mod deliver;
+mod evaluate;
+mod keyspace;
+mod multi;
+mod read;
+mod resume;
+mod scan;
+mod server;
+mod update;
+
+pub(crate) use keyspace::clear;
+
+pub(crate) use self::core::{Core, Scratch};
+pub(crate) use resume::Host;
+
+use crate::session::Session;
+use fawn_ds::LookupPlan;
+use fawn_flash::Device;
+use fawn_types::{Request, TimeMs};
+use fawn_wire::{Command, Shape};
+
+/// What becomes of a session's input after a command.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Flow {
+    /// The command is taken; the next one may follow.
+    Next,
+    /// The command is not taken: offer it again once what it waits for has come.
+    Stall(Stall),
+    /// The command is taken and was the session's last.
+    End,
+}
+
+/// What a session's input waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stall {
+    /// Its own bounds: fewer waiting requests or bytes.
+    Room,
+    /// All its requests so far: a whole-keyspace command is a barrier.
+    Quiet,
+    /// Its reads under way: a write must not overtake them.
+    Reads,
+    /// The shard's bounds: the log's buffers, writes without commit, keys being loaded.
+    Shard,
+}
+
+/// Why a request is not answered at once.
+#[derive(Debug)]
+pub(crate) enum Later {
+    /// Its record is on flash.
+    Read(LookupPlan),
+    /// Earlier operations on the key are being loaded.
+    Queue,
+}
+
+/// Executes `command` for `session`.
+#[inline]
+pub(crate) fn execute<D: Device>(core: &mut Core<D>, session: &mut Session, command: Command<'_>, now: TimeMs) -> Flow {
+    match command {
+        Command::Single { request, shape } => single(core, session, request, shape, now),
+        Command::Multi(multi) => multi::execute(core, session, &multi, now),
+        Command::Keyspace(keyspace) => keyspace::execute(core, session, &keyspace, now),
+        Command::Connection(connection) => connection::execute(session, &connection),
+        Command::Server(server) => server::execute(core, session, &server, now),
+    }
+}
+
+#[inline]
+fn single<D: Device>(
+    core: &mut Core<D>,
+    session: &mut Session,
+    request: Request<'_>,
+    shape: Shape,
+    now: TimeMs,
+) -> Flow {
+    match request {
+        Request::Get { key } => {
+            read::single(core, session, key, shape, now);
+            Flow::Next
+        }
+        Request::Update { key, update } => update::single(core, session, key, &update, shape, now),
+    }
+}

@@ -1,0 +1,162 @@
+//! Owns requests on several keys: `MGET`, `DEL`, `EXISTS`, memcached's multi-key `get`, and the atomic `MSET`.
+use super::core::operation_error;
+use super::update::{self, Updated};
+use super::{Core, Flow, Later, Stall, read};
+use crate::pending::{Batch, Gathered, Op, Target};
+use crate::session::Session;
+use fawn_ds::EngineError;
+use fawn_ds::format::record::{RecordKind, RecordRef};
+use fawn_flash::Device;
+use fawn_types::{KeyHash, OperationError, Reply, Request, TimeMs, Update, Version, limits};
+use fawn_wire::{Fold, Multi, Shape, encode_done, encode_error};
+
+/// Executes a request on several keys.
+pub(crate) fn execute<D: Device>(core: &mut Core<D>, session: &mut Session, multi: &Multi<'_>, now: TimeMs) -> Flow {
+    assert!(!multi.is_empty(), "the decoder refuses requests on no key");
+    let is_write = multi.requests().next().is_some_and(|request| matches!(request, Request::Update { .. }));
+    if is_write && !session.reading.is_empty() && multi.keys().any(|key| session.reading.contains(core.hash(key))) {
+        return Flow::Stall(Stall::Reads);
+    }
+    match multi.gather.fold {
+        Fold::Atomic(shape) => set_all(core, session, multi, shape),
+        Fold::Each(_) | Fold::Count => {
+            gather(core, session, multi, now);
+            Flow::Next
+        }
+    }
+}
+
+/// `MSET`: one batch in the log, there as a whole or not at all after a crash.
+fn set_all<D: Device>(core: &mut Core<D>, session: &mut Session, multi: &Multi<'_>, shape: Shape) -> Flow {
+    // Updates that are being loaded are evaluated first: they came first.
+    if core.pending.keys.len() > 0 && multi.keys().any(|key| core.pending.keys.contains(core.hash(key))) {
+        return Flow::Stall(Stall::Shard);
+    }
+    if core.replica.uncommitted() >= core.options.uncommitted_max {
+        return Flow::Stall(Stall::Shard);
+    }
+    match append_all(core, multi) {
+        Ok((hashes, last)) => {
+            for (hash, version) in hashes {
+                session.own.push(hash, version);
+            }
+            session.replies.respond_after(Some(last), |out| encode_done(shape, out));
+        }
+        Err(EngineError::Overloaded) => return Flow::Stall(Stall::Shard),
+        Err(error) => {
+            let error = operation_error(&error);
+            session.replies.respond(|out| encode_error(shape, error, out));
+        }
+    }
+    Flow::Next
+}
+
+/// Appends the batch; the hashes with their versions, and the last version.
+fn append_all<D: Device>(
+    core: &mut Core<D>,
+    multi: &Multi<'_>,
+) -> Result<(Vec<(KeyHash, Version)>, Version), EngineError> {
+    let first = core.replica.assign(multi.len() as u64).ok_or_else(update::epoch_used_up)?;
+    let mut records = Vec::with_capacity(multi.len());
+    for (request, seq) in multi.requests().zip(first.seq()..) {
+        let Request::Update { key, update: Update::Set { value, .. } } = request else {
+            unreachable!("an atomic batch consists of plain sets")
+        };
+        if key.len() > limits::KEY_BYTES_MAX {
+            return Err(EngineError::KeyTooLong { found_bytes: key.len(), limit_bytes: limits::KEY_BYTES_MAX });
+        }
+        let version = Version::new(first.epoch(), seq).ok_or_else(update::epoch_used_up)?;
+        records.push((core.hash(key), RecordRef { kind: RecordKind::Put, ..RecordRef::put(version, key, value) }));
+    }
+    core.engine.append_batch(core.replica.range(), &records)?;
+    let hashes: Vec<_> = records.iter().map(|(hash, record)| (*hash, record.version)).collect();
+    let last = hashes.last().map_or(first, |(_, version)| *version);
+    core.replica.assigned(last);
+    core.counters.writes += hashes.len() as u64;
+    Ok((hashes, last))
+}
+
+/// Independent requests whose replies become one.
+fn gather<D: Device>(core: &mut Core<D>, session: &mut Session, multi: &Multi<'_>, now: TimeMs) {
+    let bytes = std::mem::take(&mut core.scratch.gathered);
+    let mut gathered = Gathered::new(multi.gather, bytes, core.options.reply_bytes_max);
+    let mut batch = None;
+    for request in multi.requests() {
+        step(core, session, &request, now, &mut gathered, &mut batch);
+    }
+    match batch {
+        None => {
+            gathered.finish();
+            session.replies.respond_after(gathered.wait, |out| out.extend_from_slice(&gathered.bytes));
+            core.scratch.gathered = gathered.bytes;
+        }
+        Some(batch) => {
+            let slot = session.replies.reserve();
+            core.pending.batches[batch] = Batch { session: session.id, slot, gathered: Some(gathered) };
+        }
+    }
+}
+
+/// One key of it: answered, or an item of `batch` that waits.
+fn step<D: Device>(
+    core: &mut Core<D>,
+    session: &mut Session,
+    request: &Request<'_>,
+    now: TimeMs,
+    gathered: &mut Gathered,
+    batch: &mut Option<usize>,
+) {
+    let key = request.key();
+    let hash = core.hash(key);
+    let later = match request {
+        Request::Get { .. } => {
+            read::begin(core, session, hash, key, now, |_, reply, wait| gathered.push(key, reply, wait))
+        }
+        Request::Update { update, .. } => update_step(core, session, hash, key, update, now, gathered),
+    };
+    let Some(later) = later else { return };
+    if !core.has_room() {
+        core.counters.overloaded += 1;
+        return gathered.push(key, &Reply::Error(OperationError::Overloaded), None);
+    }
+    // Its place in the table is taken before its replies are there: operations name it.
+    let batch = *batch.get_or_insert_with(|| core.pending.batches.insert(Batch::unfilled()));
+    let target = Target::Item { batch, item: gathered.push_unknown(key) };
+    match request {
+        Request::Get { .. } => {
+            read::park(core, session, Op::get(session.id, target, hash, key, Shape::Silent), later);
+        }
+        Request::Update { update, .. } => {
+            session.updates_queued += 1;
+            update::park(core, Op::update(session.id, target, hash, (key, update), Shape::Silent), later);
+        }
+    }
+}
+
+fn update_step<D: Device>(
+    core: &mut Core<D>,
+    session: &mut Session,
+    hash: KeyHash,
+    key: &[u8],
+    update: &Update<'_>,
+    now: TimeMs,
+    gathered: &mut Gathered,
+) -> Option<Later> {
+    match update::begin(core, hash, key, update, now) {
+        Updated::Done { answer, wrote, wait } => {
+            if let Some(version) = wrote {
+                session.own.push(hash, version);
+            }
+            gathered.push(key, &answer.reply(&core.scratch, wrote.unwrap_or_default()), wait);
+            None
+        }
+        Updated::Later(later) => Some(later),
+        // Keys before this one are done, so the request cannot be offered again as a whole: this one queues alone.
+        Updated::Stall => {
+            if !core.pending.keys.contains(hash) {
+                core.pending.keys.retry_later(hash);
+            }
+            Some(Later::Queue)
+        }
+    }
+}

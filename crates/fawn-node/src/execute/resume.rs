@@ -1,0 +1,124 @@
+//! Owns what happens when something that a request waited for has come: its bytes, its place in the key's queue.
+use super::deliver::deliver;
+use super::update::{self, Updated};
+use super::{Core, Later, read};
+use crate::pending::{Op, Waiter};
+use crate::session::Sessions;
+use fawn_ds::LookupPlan;
+use fawn_flash::Device;
+use fawn_types::{KeyHash, TimeMs};
+
+/// A shard's two halves, for work that may answer any session.
+pub(crate) struct Host<'a, D: Device> {
+    pub(crate) core: &'a mut Core<D>,
+    pub(crate) sessions: &'a mut Sessions,
+    pub(crate) now: TimeMs,
+}
+
+impl<D: Device> Host<'_, D> {
+    /// A device read has ended: `user` says whose.
+    pub(crate) fn read_ended(&mut self, plan: LookupPlan, user: u64) {
+        self.core.pending.reads.ended();
+        match Waiter::from_user(user) {
+            Waiter::Op(id) => self.op_read_ended(plan, id),
+            Waiter::Scan(id) => self.scan_read_ended(plan, id),
+        }
+    }
+
+    fn op_read_ended(&mut self, plan: LookupPlan, id: usize) {
+        let op = self.core.pending.take(id);
+        let (hash, is_queued) = (op.hash, op.is_queued);
+        let is_done = if op.is_update() {
+            let updated = self.evaluate_loaded(&op, plan);
+            self.after_update(id, op, updated)
+        } else {
+            self.go_on_reading(id, op, Some(plan))
+        };
+        if is_done && is_queued {
+            self.core.pending.keys.pop(hash);
+            self.run_queue(hash);
+        }
+    }
+
+    /// Tries again what found the log's buffers full.
+    pub(crate) fn retry_queues(&mut self) {
+        for hash in self.core.pending.keys.take_retries() {
+            self.run_queue(hash);
+        }
+    }
+
+    /// Runs a key's queue up to the first operation that must wait.
+    fn run_queue(&mut self, hash: KeyHash) {
+        while let Some(id) = self.core.pending.keys.front(hash) {
+            let op = self.core.pending.take(id);
+            let is_done = match op.as_update() {
+                Some(update) => {
+                    let updated = update::run(self.core, hash, op.key(), &update, self.now);
+                    self.after_update(id, op, updated)
+                }
+                None => self.go_on_reading(id, op, None),
+            };
+            if !is_done {
+                return;
+            }
+            self.core.pending.keys.pop(hash);
+        }
+    }
+
+    fn evaluate_loaded(&mut self, op: &Op, plan: LookupPlan) -> Updated {
+        let Some(update) = op.as_update() else { unreachable!("only updates are evaluated") };
+        let Core { engine, scratch, options, .. } = &mut *self.core;
+        let lookup = engine.resume(plan, self.now);
+        let decided = update::decide(lookup, scratch, options.value_bytes_max, &update, self.now);
+        update::apply_decided(self.core, op.hash, op.key(), decided)
+    }
+
+    /// Whether the update is done; else it is back in its place and waits on.
+    fn after_update(&mut self, id: usize, op: Op, updated: Updated) -> bool {
+        let hash = op.hash;
+        match updated {
+            Updated::Done { answer, wrote, wait } => {
+                if let Some(session) = self.sessions.get_mut(op.session) {
+                    session.updates_queued -= 1;
+                    if let Some(version) = wrote {
+                        session.own.push(hash, version);
+                    }
+                }
+                self.core.pending.ops.remove(id);
+                let reply = answer.reply(&self.core.scratch, wrote.unwrap_or_default());
+                deliver(self.sessions, &mut self.core.pending.batches, &op, &reply, wait);
+                return true;
+            }
+            Updated::Later(Later::Read(plan)) => {
+                self.core.pending.put_back(id, op);
+                read::start(self.core, plan, id);
+            }
+            Updated::Later(Later::Queue) | Updated::Stall => {
+                self.core.pending.put_back(id, op);
+                self.core.pending.keys.retry_later(hash);
+            }
+        }
+        false
+    }
+
+    /// Whether the read is done; else it is back in its place and reads on.
+    fn go_on_reading(&mut self, id: usize, op: Op, plan: Option<LookupPlan>) -> bool {
+        let sessions = &mut *self.sessions;
+        let own = read::own_write(self.core, sessions.get(op.session), op.hash);
+        let again = read::go_on(self.core, own, &op, plan, self.now, |pending, reply, wait| {
+            deliver(sessions, &mut pending.batches, &op, reply, wait);
+        });
+        if let Some(plan) = again {
+            self.core.pending.put_back(id, op);
+            read::start(self.core, plan, id);
+            return false;
+        }
+        if !op.is_queued
+            && let Some(session) = self.sessions.get_mut(op.session)
+        {
+            session.reading.ended(op.hash);
+        }
+        self.core.pending.ops.remove(id);
+        true
+    }
+}

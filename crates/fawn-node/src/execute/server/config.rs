@@ -1,0 +1,54 @@
+//! Owns what `CONFIG GET` and `stats settings` tell: Redis's parameter names with this store's truth.
+use crate::options::{ProcessFacts, ShardOptions};
+use fawn_ds::Options;
+use fawn_types::Durability;
+use fawn_wire::{Args, glob};
+
+/// Parameters with their values.
+pub(super) fn settings(options: &ShardOptions, facts: &ProcessFacts, engine: &Options) -> Vec<(&'static str, String)> {
+    let (fsync, mode) = match options.durability {
+        Durability::Sync => ("always", "sync"),
+        Durability::EverySec => ("everysec", "everysec"),
+        Durability::Memory => ("no", "memory"),
+    };
+    let mut settings = vec![
+        // redis-benchmark asks for these two before it starts.
+        ("save", String::new()),
+        ("appendonly", "yes".to_owned()),
+        ("appendfsync", fsync.to_owned()),
+        ("databases", "1".to_owned()),
+        ("dir", facts.directory.clone()),
+        ("maxmemory", engine.memory_bytes.to_string()),
+        ("maxmemory-policy", "noeviction".to_owned()),
+        ("maxclients", facts.sessions_max.to_string()),
+        ("port", facts.resp_port.to_string()),
+        ("timeout", "0".to_owned()),
+        ("io-threads", facts.threads.to_string()),
+        ("cluster-enabled", "no".to_owned()),
+        ("proto-max-bulk-len", options.value_bytes_max.to_string()),
+        ("memcached-port", facts.memcached_port.to_string()),
+        ("durability", mode.to_owned()),
+        ("segment-bytes", engine.segment_bytes.to_string()),
+        ("value-bytes-max", options.value_bytes_max.to_string()),
+        ("session-output-bytes-max", options.session_output_bytes_max.to_string()),
+        ("session-pending-max", options.session_pending_max.to_string()),
+        ("pending-max", options.pending_max.to_string()),
+        ("reads-in-flight-max", options.reads_in_flight_max.to_string()),
+    ];
+    settings.sort_unstable_by_key(|(name, _)| *name);
+    settings
+}
+
+/// Those that any of the patterns matches, each once; names are compared in lower case.
+pub(super) fn matching<'a>(
+    settings: &'a [(&'static str, String)],
+    patterns: Args<'a>,
+) -> impl Iterator<Item = (&'a str, &'a str)> {
+    settings
+        .iter()
+        .filter(move |(name, _)| {
+            let mut patterns = patterns;
+            patterns.any(|pattern| glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes()))
+        })
+        .map(|(name, value)| (*name, value.as_str()))
+}

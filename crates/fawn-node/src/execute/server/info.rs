@@ -1,0 +1,157 @@
+//! Owns the text of `INFO`: Redis's field names where clients and dashboards parse them, FAWN's own in a section.
+use crate::options::ProcessFacts;
+use crate::status::ShardStatus;
+use fawn_flash::Cause;
+use fawn_types::TimeMs;
+use fawn_wire::{Args, identity};
+use std::fmt::{Display, Write};
+
+type Section = fn(&mut Text, &ProcessFacts, &ShardStatus, TimeMs);
+
+/// Sections in the order of their output.
+const SECTIONS: [(&str, Section); 9] = [
+    ("Server", server),
+    ("Clients", clients),
+    ("Memory", memory),
+    ("Persistence", persistence),
+    ("Stats", stats),
+    ("Replication", replication),
+    ("Cluster", cluster),
+    ("Keyspace", keyspace),
+    ("Fawn", fawn),
+];
+
+/// Lines of `name:value`.
+struct Text(String);
+
+impl Text {
+    fn line(&mut self, name: &str, value: impl Display) {
+        // Writing to a string does not fail.
+        let _ = write!(self.0, "{name}:{value}\r\n");
+    }
+}
+
+/// The sections asked for; none asked for: all.
+pub(super) fn text(facts: &ProcessFacts, status: &ShardStatus, asked: Args<'_>, now: TimeMs) -> String {
+    let mut text = Text(String::with_capacity(2048));
+    for (name, section) in SECTIONS {
+        if is_asked(name, asked) {
+            if !text.0.is_empty() {
+                text.0.push_str("\r\n");
+            }
+            let _ = write!(text.0, "# {name}\r\n");
+            section(&mut text, facts, status, now);
+        }
+    }
+    text.0
+}
+
+fn is_asked(name: &str, mut asked: Args<'_>) -> bool {
+    let all: [&[u8]; 3] = [b"default", b"all", b"everything"];
+    asked.is_empty()
+        || asked.any(|word| {
+            word.eq_ignore_ascii_case(name.as_bytes()) || all.iter().any(|all| word.eq_ignore_ascii_case(all))
+        })
+}
+
+fn server(text: &mut Text, facts: &ProcessFacts, _: &ShardStatus, now: TimeMs) {
+    let uptime_s = now.ms_since(TimeMs(facts.started_at_ms)) / 1000;
+    text.line("redis_version", identity::REDIS_VERSION);
+    text.line("fawn_version", env!("CARGO_PKG_VERSION"));
+    text.line("redis_mode", "standalone");
+    text.line("os", &facts.system);
+    text.line("arch_bits", usize::BITS);
+    text.line("process_id", facts.process_id);
+    text.line("run_id", &facts.run_id);
+    text.line("tcp_port", facts.resp_port);
+    text.line("memcached_port", facts.memcached_port);
+    text.line("server_time_usec", now.0.saturating_mul(1000));
+    text.line("uptime_in_seconds", uptime_s);
+    text.line("uptime_in_days", uptime_s / 86_400);
+    text.line("io_threads_active", u8::from(facts.threads > 1));
+    text.line("data_directory", &facts.directory);
+}
+
+fn clients(text: &mut Text, facts: &ProcessFacts, status: &ShardStatus, _: TimeMs) {
+    text.line("connected_clients", status.sessions);
+    text.line("maxclients", facts.sessions_max);
+    text.line("blocked_clients", 0);
+    text.line("pending_requests", status.pending);
+}
+
+fn memory(text: &mut Text, _: &ProcessFacts, status: &ShardStatus, _: TimeMs) {
+    let memory = status.memory;
+    text.line("used_memory", memory.total_bytes());
+    text.line("maxmemory", memory.budget_bytes);
+    // Nothing is evicted: values live on flash, only cached pages give way.
+    text.line("maxmemory_policy", "noeviction");
+    text.line("used_memory_index", memory.index_bytes);
+    text.line("used_memory_overlay", memory.overlay_bytes);
+    text.line("used_memory_buffers", memory.buffer_bytes);
+    text.line("used_memory_page_cache", memory.cache_bytes);
+}
+
+fn persistence(text: &mut Text, _: &ProcessFacts, status: &ShardStatus, _: TimeMs) {
+    text.line("loading", 0);
+    text.line("async_loading", 0);
+    text.line("rdb_changes_since_last_save", status.uncommitted);
+    text.line("rdb_bgsave_in_progress", 0);
+    text.line("rdb_last_bgsave_status", "ok");
+    text.line("aof_enabled", 1);
+    text.line("aof_rewrite_in_progress", 0);
+    text.line("aof_last_write_status", if status.poisoned.is_some() { "err" } else { "ok" });
+    text.line("aof_current_size", status.log.segment_bytes);
+}
+
+fn stats(text: &mut Text, _: &ProcessFacts, status: &ShardStatus, _: TimeMs) {
+    let counters = status.counters;
+    text.line("total_connections_received", counters.sessions_opened);
+    text.line("total_commands_processed", counters.commands);
+    text.line("total_net_input_bytes", counters.input_bytes);
+    text.line("total_net_output_bytes", counters.output_bytes);
+    text.line("rejected_connections", 0);
+    text.line("expired_keys", status.engine.expired);
+    text.line("evicted_keys", 0);
+    text.line("keyspace_hits", counters.hits);
+    text.line("keyspace_misses", counters.misses);
+    text.line("total_error_replies", counters.malformed + counters.overloaded);
+}
+
+fn replication(text: &mut Text, _: &ProcessFacts, _: &ShardStatus, _: TimeMs) {
+    text.line("role", "master");
+    text.line("connected_slaves", 0);
+}
+
+fn cluster(text: &mut Text, _: &ProcessFacts, _: &ShardStatus, _: TimeMs) {
+    text.line("cluster_enabled", 0);
+}
+
+fn keyspace(text: &mut Text, _: &ProcessFacts, status: &ShardStatus, _: TimeMs) {
+    if status.keys > 0 {
+        text.line("db0", format_args!("keys={},expires=0,avg_ttl=0", status.keys));
+    }
+}
+
+fn fawn(text: &mut Text, _: &ProcessFacts, status: &ShardStatus, _: TimeMs) {
+    text.line("device", status.device_name);
+    text.line("generation", status.generation);
+    text.line("segments", status.log.segments);
+    text.line("live_bytes", status.log.live_bytes);
+    text.line("store_full", u8::from(status.is_full));
+    text.line("poisoned", status.poisoned.as_deref().unwrap_or(""));
+    text.line("uncommitted_writes", status.uncommitted);
+    text.line("cold_reads", status.counters.cold);
+    text.line("false_matches", status.engine.false_matches);
+    text.line("overloaded", status.counters.overloaded);
+    text.line("stalls", status.counters.stalls);
+    text.line("turns", status.counters.turns);
+    for cause in Cause::ALL {
+        let io = status.device.of(cause);
+        let value = format_args!(
+            "reads={},read_bytes={},writes={},written_bytes={},syncs={}",
+            io.reads, io.read_bytes, io.writes, io.written_bytes, io.syncs
+        )
+        .to_string();
+        text.line(&format!("device_{}", cause.name()), value);
+    }
+}

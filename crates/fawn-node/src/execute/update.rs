@@ -1,0 +1,219 @@
+//! Owns updates of one key: evaluated at once where the value is at hand or not needed, else queued behind its load.
+use super::core::operation_error;
+use super::evaluate::{Answer, Decision, Write, evaluate};
+use super::{Core, Flow, Later, Stall, read};
+use crate::pending::{Op, Target};
+use crate::session::Session;
+use fawn_dli::StringOperation;
+use fawn_ds::format::record::{RecordKind, RecordRef};
+use fawn_ds::{EngineError, Lookup, View};
+use fawn_flash::Device;
+use fawn_types::operation::{Effect, Operation};
+use fawn_types::{ClientTag, KeyHash, OperationError, Reply, TimeMs, Update, Version, limits};
+use fawn_wire::{Shape, encode_reply};
+
+/// What became of an update.
+#[derive(Debug)]
+pub(crate) enum Updated {
+    /// Evaluated. The client may hear of it once `wait` is committed.
+    Done { answer: Answer, wrote: Option<Version>, wait: Option<Version> },
+    /// The value must be loaded first.
+    Later(Later),
+    /// The log's buffers are full: try again after a turn.
+    Stall,
+}
+
+impl Updated {
+    fn refused(error: OperationError) -> Self {
+        Self::Done { answer: Answer::error(error), wrote: None, wait: None }
+    }
+}
+
+/// An update by itself.
+#[inline]
+pub(crate) fn single<D: Device>(
+    core: &mut Core<D>,
+    session: &mut Session,
+    key: &[u8],
+    update: &Update<'_>,
+    shape: Shape,
+    now: TimeMs,
+) -> Flow {
+    let hash = core.hash(key);
+    if session.reading.contains(hash) {
+        return Flow::Stall(Stall::Reads);
+    }
+    match begin(core, hash, key, update, now) {
+        Updated::Done { answer, wrote, wait } => {
+            if let Some(version) = wrote {
+                session.own.push(hash, version);
+            }
+            let reply = answer.reply(&core.scratch, wrote.unwrap_or_default());
+            session.replies.respond_after(wait, |out| encode_reply(shape, key, &reply, out));
+        }
+        Updated::Later(_) if !core.has_room() => {
+            core.counters.overloaded += 1;
+            let reply = Reply::Error(OperationError::Overloaded);
+            session.replies.respond(|out| encode_reply(shape, key, &reply, out));
+        }
+        Updated::Later(later) => {
+            let target = Target::Slot(session.replies.reserve());
+            session.updates_queued += 1;
+            park(core, Op::update(session.id, target, hash, (key, update), shape), later);
+        }
+        Updated::Stall => return Flow::Stall(Stall::Shard),
+    }
+    Flow::Next
+}
+
+/// Evaluates an update unless earlier ones on its key are being loaded, or its value has to be.
+#[inline]
+pub(crate) fn begin<D: Device>(
+    core: &mut Core<D>,
+    hash: KeyHash,
+    key: &[u8],
+    update: &Update<'_>,
+    now: TimeMs,
+) -> Updated {
+    if key.len() > limits::KEY_BYTES_MAX {
+        return Updated::refused(OperationError::KeyTooLong);
+    }
+    if core.replica.uncommitted() >= core.options.uncommitted_max {
+        return Updated::Stall;
+    }
+    if core.pending.keys.contains(hash) {
+        return Updated::Later(Later::Queue);
+    }
+    run(core, hash, key, update, now)
+}
+
+/// Evaluates an update that is first in its key's line.
+pub(crate) fn run<D: Device>(
+    core: &mut Core<D>,
+    hash: KeyHash,
+    key: &[u8],
+    update: &Update<'_>,
+    now: TimeMs,
+) -> Updated {
+    if !update.needs_current() {
+        return run_blind(core, hash, key, update, now);
+    }
+    let lookup = core.engine.lookup(core.replica.range(), hash, key, View::Latest, now);
+    let decided = decide(lookup, &mut core.scratch, core.options.value_bytes_max, update, now);
+    apply_decided(core, hash, key, decided)
+}
+
+/// What a lookup lets an update come to.
+pub(crate) enum Decided {
+    Decision {
+        decision: Decision,
+        /// The version of the entry found.
+        seen: Option<Version>,
+    },
+    Read(fawn_ds::LookupPlan),
+    Error(OperationError),
+}
+
+/// Evaluates `update` on what `lookup` found.
+pub(crate) fn decide(
+    lookup: Result<Lookup<'_>, EngineError>,
+    scratch: &mut super::Scratch,
+    value_bytes_max: u32,
+    update: &Update<'_>,
+    now: TimeMs,
+) -> Decided {
+    let entry = match lookup {
+        Ok(Lookup::Found(entry)) => Some(entry),
+        Ok(Lookup::Absent) => None,
+        Ok(Lookup::Read(plan)) => return Decided::Read(plan),
+        Err(error) => return Decided::Error(operation_error(&error)),
+    };
+    let decision = evaluate(scratch, *update, value_bytes_max, entry, now);
+    Decided::Decision { decision, seen: entry.map(|entry| entry.version) }
+}
+
+/// A write that does not depend on what is there: its value goes from the input to the log without a copy between.
+fn run_blind<D: Device>(core: &mut Core<D>, hash: KeyHash, key: &[u8], update: &Update<'_>, now: TimeMs) -> Updated {
+    let outcome = StringOperation::new(*update, core.options.value_bytes_max).apply(None, now);
+    let (kind, value, flags, expires_at_ms) = match &outcome.effect {
+        Effect::Put { value, flags, expires_at_ms } => (RecordKind::Put, value.as_slice(), *flags, *expires_at_ms),
+        Effect::Delete => (RecordKind::Tombstone, &[][..], 0, 0),
+        Effect::None => {
+            let Reply::Error(error) = outcome.reply else { unreachable!("a blind write applies or fails") };
+            return Updated::refused(error);
+        }
+    };
+    let Reply::Stored { version, value_bytes } = outcome.reply else {
+        unreachable!("a blind write answers that it stored")
+    };
+    let answer = Answer::plain(Reply::Stored { version, value_bytes });
+    ended(append(core, hash, key, (kind, value, flags, expires_at_ms)), answer)
+}
+
+/// Appends what an evaluation decided.
+pub(crate) fn apply_decided<D: Device>(core: &mut Core<D>, hash: KeyHash, key: &[u8], decided: Decided) -> Updated {
+    let (Decision { write, answer }, seen) = match decided {
+        Decided::Decision { decision, seen } => (decision, seen),
+        Decided::Read(plan) => return Updated::Later(Later::Read(plan)),
+        Decided::Error(error) => return Updated::refused(error),
+    };
+    let value = std::mem::take(&mut core.scratch.value);
+    let updated = match write {
+        Write::None => {
+            // What it tells must not be undone: it waits for what it saw. An absence has no version to wait for but
+            // the newest (a pending tombstone may be the reason).
+            let wait = core.replica.wait_for(seen.unwrap_or(core.replica.last_assigned()));
+            Updated::Done { answer, wrote: None, wait }
+        }
+        Write::Put { flags, expires_at_ms } => {
+            ended(append(core, hash, key, (RecordKind::Put, &value, flags, expires_at_ms)), answer)
+        }
+        Write::Delete => ended(append(core, hash, key, (RecordKind::Tombstone, &[], 0, 0)), answer),
+    };
+    core.scratch.value = value;
+    updated
+}
+
+fn ended(appended: Result<Version, EngineError>, answer: Answer) -> Updated {
+    match appended {
+        Ok(version) => Updated::Done { answer, wrote: Some(version), wait: Some(version) },
+        Err(EngineError::Overloaded) => Updated::Stall,
+        Err(error) => Updated::refused(operation_error(&error)),
+    }
+}
+
+/// Appends one record as the range's next version.
+#[inline]
+fn append<D: Device>(
+    core: &mut Core<D>,
+    hash: KeyHash,
+    key: &[u8],
+    (kind, value, flags, expires_at_ms): (RecordKind, &[u8], u32, u64),
+) -> Result<Version, EngineError> {
+    let Some(version) = core.replica.assign(1) else { return Err(epoch_used_up()) };
+    let record = RecordRef { kind, version, key, value, flags, expires_at_ms, tag: ClientTag::NONE, result: &[] };
+    core.engine.append(core.replica.range(), hash, &record)?;
+    core.replica.assigned(version);
+    core.counters.writes += 1;
+    Ok(version)
+}
+
+/// 68 billion writes in one opening.
+#[cold]
+pub(crate) fn epoch_used_up() -> EngineError {
+    EngineError::Poisoned { first: "the epoch's sequence numbers are used up".to_owned() }
+}
+
+/// Lets an update wait: it opens its key's queue, or joins it.
+pub(crate) fn park<D: Device>(core: &mut Core<D>, op: Op, later: Later) {
+    let hash = op.hash;
+    let op = core.pending.ops.insert(op);
+    core.pending.keys.push(hash, op);
+    match later {
+        Later::Read(plan) => {
+            assert_eq!(core.pending.keys.front(hash), Some(op), "only the first of a key loads");
+            read::start(core, plan, op);
+        }
+        Later::Queue => {}
+    }
+}

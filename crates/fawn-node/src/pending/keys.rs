@@ -1,0 +1,61 @@
+//! Owns the queues of keys whose value is being loaded for an update: whoever comes later waits behind.
+//!
+//! Sequence numbers follow evaluation, so N pipelined updates of one cold key cost one read [replication.md § 3].
+use fawn_types::KeyHash;
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+use std::collections::VecDeque;
+
+/// Operations on one key in order of arrival; the first one's value is being loaded.
+type KeyQueue = VecDeque<usize>;
+
+/// All of them, by the keyed hash of the key: clients cannot aim at one bucket, and two keys of one hash merely share
+/// a queue.
+#[derive(Debug, Default)]
+pub(crate) struct KeyQueues {
+    queues: HashMap<u64, KeyQueue, FxBuildHasher>,
+    /// Keys whose first operation found the log's buffers full; tried again next turn.
+    retry: Vec<KeyHash>,
+}
+
+impl KeyQueues {
+    #[inline]
+    pub(crate) fn contains(&self, hash: KeyHash) -> bool {
+        !self.queues.is_empty() && self.queues.contains_key(&hash.0)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// Puts `op` at the end of the key's queue; the first one is loading.
+    pub(crate) fn push(&mut self, hash: KeyHash, op: usize) {
+        self.queues.entry(hash.0).or_default().push_back(op);
+    }
+
+    pub(crate) fn front(&self, hash: KeyHash) -> Option<usize> {
+        self.queues.get(&hash.0)?.front().copied()
+    }
+
+    /// The first one is done; the queue goes with its last operation.
+    pub(crate) fn pop(&mut self, hash: KeyHash) {
+        let Some(queue) = self.queues.get_mut(&hash.0) else { unreachable!("the queue of a running operation exists") };
+        queue.pop_front();
+        if queue.is_empty() {
+            self.queues.remove(&hash.0);
+        }
+    }
+
+    /// The first one cannot run before the next turn.
+    pub(crate) fn retry_later(&mut self, hash: KeyHash) {
+        self.retry.push(hash);
+    }
+
+    pub(crate) fn take_retries(&mut self) -> Vec<KeyHash> {
+        std::mem::take(&mut self.retry)
+    }
+
+    pub(crate) fn has_retries(&self) -> bool {
+        !self.retry.is_empty()
+    }
+}

@@ -1,0 +1,55 @@
+//! Owns requests that cannot be answered at once: what they wait for, and where their replies go.
+mod batch;
+mod keys;
+mod op;
+mod reads;
+mod scan;
+
+pub(crate) use batch::{Batch, Gathered};
+pub(crate) use keys::KeyQueues;
+pub(crate) use op::{Op, Target};
+pub(crate) use reads::{Reads, Waiter};
+pub(crate) use scan::ScanOp;
+
+use slab::Slab;
+
+/// Everything that waits.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    /// Requests on one key.
+    pub(crate) ops: Slab<Op>,
+    /// Updates that wait for their key's value to be loaded.
+    pub(crate) keys: KeyQueues,
+    /// Plans whose device read waits for room.
+    pub(crate) reads: Reads,
+    /// Requests on several keys.
+    pub(crate) batches: Slab<Batch>,
+    pub(crate) scans: Slab<ScanOp>,
+}
+
+impl Pending {
+    pub(crate) fn new(reads_in_flight_max: usize) -> Self {
+        Self {
+            ops: Slab::new(),
+            keys: KeyQueues::default(),
+            reads: Reads::new(reads_in_flight_max),
+            batches: Slab::new(),
+            scans: Slab::new(),
+        }
+    }
+
+    /// Takes an operation out to work with it while the rest is borrowed; [`Pending::put_back`] it, or remove it.
+    pub(crate) fn take(&mut self, op: usize) -> Op {
+        std::mem::replace(&mut self.ops[op], Op::taken())
+    }
+
+    pub(crate) fn put_back(&mut self, at: usize, op: Op) {
+        debug_assert!(self.ops[at].is_taken(), "an operation is put back where it was taken");
+        self.ops[at] = op;
+    }
+
+    /// Number of requests that wait, batches counted by their keys.
+    pub(crate) fn len(&self) -> usize {
+        self.ops.len() + self.scans.len()
+    }
+}

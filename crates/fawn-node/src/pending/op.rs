@@ -1,0 +1,108 @@
+//! Owns a request on one key that waits: an owned copy of it, and where its reply goes.
+use crate::SessionId;
+use fawn_types::{KeyHash, Update};
+use fawn_wire::Shape;
+
+/// Where a reply goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Target {
+    /// The session's reserved slot of this number.
+    Slot(u64),
+    /// An item of a request on several keys.
+    Item { batch: usize, item: u32 },
+}
+
+/// What is asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Action {
+    Get,
+    /// Its bytes are in [`Op::payload`].
+    Update(Update<'static>),
+}
+
+/// A request that waits: for its read, or in its key's queue.
+#[derive(Debug)]
+pub(crate) struct Op {
+    pub(crate) session: SessionId,
+    pub(crate) target: Target,
+    pub(crate) hash: KeyHash,
+    pub(crate) shape: Shape,
+    pub(crate) action: Action,
+    /// It is in its key's queue; else it is a read by itself.
+    pub(crate) is_queued: bool,
+    /// The key, then the update's bytes.
+    bytes: Box<[u8]>,
+    key_bytes: usize,
+}
+
+impl Op {
+    pub(crate) fn get(session: SessionId, target: Target, hash: KeyHash, key: &[u8], shape: Shape) -> Self {
+        let (bytes, key_bytes) = (key.into(), key.len());
+        Self { session, target, hash, shape, action: Action::Get, is_queued: false, bytes, key_bytes }
+    }
+
+    pub(crate) fn update(
+        session: SessionId,
+        target: Target,
+        hash: KeyHash,
+        (key, update): (&[u8], &Update<'_>),
+        shape: Shape,
+    ) -> Self {
+        let (action, payload) = detach(update);
+        let bytes = [key, payload].concat().into_boxed_slice();
+        let (action, key_bytes) = (Action::Update(action), key.len());
+        Self { session, target, hash, shape, action, is_queued: true, bytes, key_bytes }
+    }
+
+    /// What stands in the table while the operation is worked with.
+    pub(crate) fn taken() -> Self {
+        let (session, target) = (SessionId::NOBODY, Target::Slot(u64::MAX));
+        let (shape, action, bytes) = (Shape::Silent, Action::Get, Box::default());
+        Self { session, target, hash: KeyHash(0), shape, action, is_queued: false, bytes, key_bytes: 0 }
+    }
+
+    pub(crate) fn is_taken(&self) -> bool {
+        self.session == SessionId::NOBODY
+    }
+
+    pub(crate) fn key(&self) -> &[u8] {
+        &self.bytes[..self.key_bytes]
+    }
+
+    /// The update with its bytes, if it is one.
+    pub(crate) fn as_update(&self) -> Option<Update<'_>> {
+        let Action::Update(update) = self.action else { return None };
+        Some(attach(update, &self.bytes[self.key_bytes..]))
+    }
+
+    pub(crate) const fn is_update(&self) -> bool {
+        matches!(self.action, Action::Update(_))
+    }
+}
+
+/// The update without its bytes, and its bytes.
+fn detach<'a>(update: &Update<'a>) -> (Update<'static>, &'a [u8]) {
+    match *update {
+        Update::Set { value, flags, expiry, condition, return_previous } => {
+            (Update::Set { value: &[], flags, expiry, condition, return_previous }, value)
+        }
+        Update::Append { bytes, create, condition } => (Update::Append { bytes: &[], create, condition }, bytes),
+        Update::Prepend { bytes, create, condition } => (Update::Prepend { bytes: &[], create, condition }, bytes),
+        Update::AddSigned { delta } => (Update::AddSigned { delta }, &[]),
+        Update::AddUnsigned { delta } => (Update::AddUnsigned { delta }, &[]),
+        Update::SubtractUnsigned { delta } => (Update::SubtractUnsigned { delta }, &[]),
+        Update::Delete { condition, return_previous } => (Update::Delete { condition, return_previous }, &[]),
+        Update::Touch { expiry, condition, return_value } => (Update::Touch { expiry, condition, return_value }, &[]),
+    }
+}
+
+fn attach<'a>(update: Update<'static>, payload: &'a [u8]) -> Update<'a> {
+    match update {
+        Update::Set { flags, expiry, condition, return_previous, .. } => {
+            Update::Set { value: payload, flags, expiry, condition, return_previous }
+        }
+        Update::Append { create, condition, .. } => Update::Append { bytes: payload, create, condition },
+        Update::Prepend { create, condition, .. } => Update::Prepend { bytes: payload, create, condition },
+        other => other,
+    }
+}

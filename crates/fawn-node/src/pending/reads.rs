@@ -1,0 +1,73 @@
+//! Owns the bound on device reads for lookups: so many at a time, the rest in order of arrival.
+use fawn_ds::{Engine, LookupPlan};
+use fawn_flash::Device;
+use std::collections::VecDeque;
+
+/// Who waits for a read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Waiter {
+    /// A request on one key.
+    Op(usize),
+    /// A scan.
+    Scan(usize),
+}
+
+impl Waiter {
+    /// What the engine is told: the number, and one bit for the kind.
+    const fn to_user(self) -> u64 {
+        match self {
+            Self::Op(at) => (at as u64) << 1,
+            Self::Scan(at) => (at as u64) << 1 | 1,
+        }
+    }
+
+    pub(crate) const fn from_user(user: u64) -> Self {
+        let at = (user >> 1) as usize;
+        if user & 1 == 0 { Self::Op(at) } else { Self::Scan(at) }
+    }
+}
+
+/// Lookups that need the device.
+#[derive(Debug)]
+pub(crate) struct Reads {
+    in_flight: usize,
+    in_flight_max: usize,
+    waiting: VecDeque<(LookupPlan, Waiter)>,
+}
+
+impl Reads {
+    pub(crate) fn new(in_flight_max: usize) -> Self {
+        assert!(in_flight_max > 0, "a bound of 0 reads would answer no cold key");
+        Self { in_flight: 0, in_flight_max, waiting: VecDeque::new() }
+    }
+
+    /// Reads for `waiter`, now or when earlier ones are done.
+    pub(crate) fn start<D: Device>(&mut self, engine: &mut Engine<D>, plan: LookupPlan, waiter: Waiter) {
+        self.waiting.push_back((plan, waiter));
+        self.refill(engine);
+    }
+
+    /// One has ended.
+    pub(crate) fn ended(&mut self) {
+        assert!(self.in_flight > 0, "a read ends once");
+        self.in_flight -= 1;
+    }
+
+    /// Submits what there is room for.
+    pub(crate) fn refill<D: Device>(&mut self, engine: &mut Engine<D>) {
+        while self.in_flight < self.in_flight_max
+            && let Some((plan, waiter)) = self.waiting.pop_front()
+        {
+            self.in_flight += 1;
+            engine.read(plan, waiter.to_user());
+        }
+    }
+
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+}

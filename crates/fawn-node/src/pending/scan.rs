@@ -1,0 +1,15 @@
+//! Owns a `SCAN` that waits for a device read.
+use crate::SessionId;
+use fawn_ds::Scan;
+
+/// A step under way.
+#[derive(Debug)]
+pub(crate) struct ScanOp {
+    pub(crate) session: SessionId,
+    /// Its place among the session's replies.
+    pub(crate) slot: u64,
+    pub(crate) scan: Scan,
+    pub(crate) pattern: Option<Vec<u8>>,
+    /// Whether its `TYPE` lets strings through, which is all that there is.
+    pub(crate) wants_strings: bool,
+}

@@ -1,0 +1,76 @@
+//! Owns the host of one range's replica: assigns versions at the head, and says what is committed.
+//!
+//! With one member the head is the tail, and the rule is short: versions are dense in the epoch of this opening, and
+//! a version is committed once the mode's watermark of the member's own log reaches it. With several members
+//! `fawn_chain::Replica` gives both answers instead: `assign` asks its head, `advance` hears its commits, and the
+//! appended records are forwarded by replaying the log.
+use fawn_ds::Progress;
+use fawn_types::{Durability, Epoch, RangeId, Version};
+
+/// One range's replica.
+#[derive(Debug)]
+pub(crate) struct Replica {
+    range: RangeId,
+    durability: Durability,
+    /// Newest version assigned.
+    assigned: Version,
+    committed: Version,
+}
+
+impl Replica {
+    /// Opens the reign `epoch`, which must be above every earlier one of this store.
+    pub(crate) fn new(range: RangeId, epoch: Epoch, durability: Durability, progress: Progress) -> Self {
+        let base = Version::new(epoch, 0).unwrap_or(progress.appended);
+        assert!(progress.appended < base || progress.appended.seq() == 0, "an epoch is used once: {epoch:?}");
+        Self { range, durability, assigned: base, committed: base }
+    }
+
+    pub(crate) const fn range(&self) -> RangeId {
+        self.range
+    }
+
+    /// The next `count` versions; `None` when the epoch is used up. Not assigned until [`Replica::assigned`].
+    pub(crate) fn assign(&self, count: u64) -> Option<Version> {
+        let last = Version::new(self.assigned.epoch(), self.assigned.seq() + count)?;
+        (last.seq() <= Version::SEQ_SOFT_MAX).then(|| self.assigned.next())?
+    }
+
+    /// The log took the versions up to `through`.
+    pub(crate) fn assigned(&mut self, through: Version) {
+        assert!(through > self.assigned, "sequence numbers are used once: {through:?} after {:?}", self.assigned);
+        self.assigned = through;
+    }
+
+    pub(crate) const fn last_assigned(&self) -> Version {
+        self.assigned
+    }
+
+    pub(crate) const fn committed(&self) -> Version {
+        self.committed
+    }
+
+    /// Versions assigned and not committed.
+    pub(crate) const fn uncommitted(&self) -> u64 {
+        self.assigned.seq() - self.committed.seq()
+    }
+
+    /// What a read that saw `seen` must wait for before anybody hears of it: nothing, if that is committed.
+    pub(crate) fn wait_for(&self, seen: Version) -> Option<Version> {
+        (seen > self.committed).then_some(seen)
+    }
+
+    /// The version to commit through, if the watermarks allow any further.
+    pub(crate) fn advance(&mut self, progress: Progress) -> Option<Version> {
+        let reached = match self.durability {
+            Durability::Sync => progress.synced,
+            Durability::EverySec => progress.flushed,
+            Durability::Memory => progress.appended,
+        };
+        assert!(reached <= self.assigned || self.uncommitted() == 0, "{reached:?} was never assigned");
+        if reached <= self.committed {
+            return None;
+        }
+        self.committed = reached;
+        Some(reached)
+    }
+}

@@ -1,0 +1,91 @@
+//! Owns one connection's state: its codec, its replies in order, its own writes under way, and its end.
+mod out;
+mod own_reads;
+mod own_writes;
+mod replies;
+mod table;
+
+pub use table::SessionId;
+
+pub(crate) use out::{BufferPool, OutBuf};
+pub(crate) use own_reads::OwnReads;
+pub(crate) use own_writes::OwnWrites;
+pub(crate) use replies::Replies;
+pub(crate) use table::Sessions;
+
+use crate::execute::Stall;
+use crate::options::ShardOptions;
+use fawn_wire::{ClientIdentity, Codec, Protocol};
+
+/// How far a session is from its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Phase {
+    /// It takes input.
+    Open,
+    /// No more input; it ends once its replies are out.
+    Draining,
+    /// The host has been told to close it.
+    Ended,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) id: SessionId,
+    pub(crate) codec: Codec,
+    pub(crate) identity: ClientIdentity,
+    pub(crate) replies: Replies,
+    pub(crate) own: OwnWrites,
+    pub(crate) reading: OwnReads,
+    /// Its updates that wait in a key's queue, and so have no version yet.
+    pub(crate) updates_queued: u32,
+    pub(crate) phase: Phase,
+    /// Why it left input unconsumed; it is to be told when it takes more.
+    pub(crate) stalled: Option<Stall>,
+    /// How long its input must be before decoding can go on.
+    pub(crate) need_bytes: usize,
+    /// It is in the table's list of sessions to look at in the next turn.
+    pub(crate) listed: bool,
+    /// The host knows that there is output.
+    pub(crate) announced: bool,
+}
+
+impl Session {
+    pub(crate) fn new(id: SessionId, protocol: Protocol, options: &ShardOptions) -> Self {
+        Self {
+            id,
+            codec: Codec::new(protocol, options.limits()),
+            identity: ClientIdentity { id: id.serial(), ..ClientIdentity::default() },
+            replies: Replies::new(protocol),
+            own: OwnWrites::default(),
+            reading: OwnReads::default(),
+            updates_queued: 0,
+            phase: Phase::Open,
+            stalled: None,
+            need_bytes: 1,
+            listed: false,
+            announced: false,
+        }
+    }
+
+    /// Whether nothing of it is under way: what a whole-keyspace command waits for.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.replies.is_settled() && self.own.is_empty() && self.updates_queued == 0
+    }
+
+    /// Whether what its input waits for has come; `relieved`: the shard as a whole moved on.
+    pub(crate) fn may_go_on(&self, stall: Stall, options: &ShardOptions, relieved: bool) -> bool {
+        match stall {
+            Stall::Room => self.has_room(options),
+            Stall::Quiet => self.is_quiet(),
+            Stall::Reads => self.reading.is_empty(),
+            Stall::Shard => relieved && self.has_room(options),
+        }
+    }
+
+    /// Whether it is within its bounds.
+    pub(crate) fn has_room(&self, options: &ShardOptions) -> bool {
+        let pending = self.replies.pending().max(self.own.len()).max(self.updates_queued as usize);
+        self.replies.bytes() <= options.session_output_bytes_max && pending < options.session_pending_max
+    }
+}

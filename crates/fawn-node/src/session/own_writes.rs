@@ -1,0 +1,75 @@
+//! Owns a session's own writes between append and commit: its reads of these keys wait for them.
+//!
+//! Other sessions read what is committed; only the writer must not read behind its own write [replication.md § 3].
+use fawn_types::{KeyHash, Version};
+use std::collections::VecDeque;
+
+/// Key hashes with their versions, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct OwnWrites {
+    writes: VecDeque<(u64, Version)>,
+    /// A 64-bit filter of the hashes: most reads are of other keys.
+    mask: u64,
+    /// Its `FLUSHALL` under way: a write of every key.
+    cleared: Option<Version>,
+}
+
+impl OwnWrites {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.writes.is_empty() && self.cleared.is_none()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.writes.len()
+    }
+
+    pub(crate) fn push(&mut self, hash: KeyHash, version: Version) {
+        debug_assert!(self.writes.back().is_none_or(|(_, last)| *last < version), "versions grow");
+        self.writes.push_back((hash.0, version));
+        self.mask |= bit(hash);
+    }
+
+    /// It emptied the range.
+    pub(crate) fn push_clear(&mut self, version: Version) {
+        self.writes.clear();
+        self.mask = 0;
+        self.cleared = Some(version);
+    }
+
+    /// The newest write to the key (or to one with the same hash: it waits in vain, which is harmless).
+    #[inline]
+    pub(crate) fn latest(&self, hash: KeyHash) -> Option<Version> {
+        if self.mask & bit(hash) == 0 {
+            return self.cleared;
+        }
+        let newest = self.writes.iter().rev().find(|(written, _)| *written == hash.0);
+        newest.map(|(_, version)| *version).or(self.cleared)
+    }
+
+    /// Forgets what is committed.
+    pub(crate) fn settle(&mut self, committed: Version) {
+        while self.writes.front().is_some_and(|(_, version)| *version <= committed) {
+            self.writes.pop_front();
+        }
+        if self.writes.is_empty() && self.mask != 0 {
+            self.mask = 0;
+            self.writes.shrink_to(KEPT);
+        }
+        self.cleared = self.cleared.filter(|version| *version > committed);
+    }
+
+    /// Forgets all: they are committed, or never will be.
+    pub(crate) fn forget(&mut self) {
+        self.writes.clear();
+        self.writes.shrink_to(KEPT);
+        self.mask = 0;
+        self.cleared = None;
+    }
+}
+
+/// Entries that an idle session keeps room for.
+const KEPT: usize = 32;
+
+const fn bit(hash: KeyHash) -> u64 {
+    1 << (hash.0 & 63)
+}

@@ -1,0 +1,234 @@
+//! Owns the order of a session's replies: one slot per request that waits, bytes ready behind it held back.
+//!
+//! A request whose reply is known and before which nothing waits takes no slot: its reply is encoded straight into the
+//! output. A write's reply is encoded when the write is appended and held until its version is committed.
+use super::{BufferPool, OutBuf};
+use fawn_types::{OperationError, Version};
+use fawn_wire::{MemcachedShape, Protocol, RespShape, RespVersion, Shape, encode_error};
+use std::collections::VecDeque;
+
+/// What a slot waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Wait {
+    /// Only for the slots before it.
+    Turn,
+    /// For the commit of a version.
+    Commit(Version),
+    /// For a read or a queued operation: [`Replies::complete`].
+    Operation,
+}
+
+/// Where a slot's reply is.
+#[derive(Debug)]
+enum Reply {
+    /// The next bytes of `held`.
+    Held(u32),
+    /// On its own: it became known out of order.
+    Own(Vec<u8>),
+}
+
+#[derive(Debug)]
+struct Slot {
+    wait: Wait,
+    reply: Reply,
+}
+
+/// A session's replies, in the order of its requests.
+#[derive(Debug)]
+pub(crate) struct Replies {
+    out: OutBuf,
+    slots: VecDeque<Slot>,
+    /// Number of the first slot; slots are numbered for life.
+    first: u64,
+    held: OutBuf,
+    own_bytes: usize,
+    protocol: Protocol,
+}
+
+/// Slots that an idle session keeps room for.
+const KEPT: usize = 32;
+
+impl Replies {
+    pub(crate) fn new(protocol: Protocol) -> Self {
+        Self {
+            out: OutBuf::default(),
+            slots: VecDeque::new(),
+            first: 0,
+            held: OutBuf::default(),
+            own_bytes: 0,
+            protocol,
+        }
+    }
+
+    /// Whether no reply waits for anything but the host.
+    #[inline]
+    pub(crate) fn is_settled(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Number of replies that wait.
+    pub(crate) fn pending(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Bytes of replies, ready or waiting.
+    pub(crate) fn bytes(&self) -> usize {
+        self.out.len() + self.held.len() + self.own_bytes
+    }
+
+    pub(crate) fn output(&self) -> &[u8] {
+        self.out.as_slice()
+    }
+
+    pub(crate) fn has_output(&self) -> bool {
+        !self.out.is_empty()
+    }
+
+    /// The host wrote that many bytes.
+    pub(crate) fn wrote(&mut self, bytes: usize) {
+        self.out.consume(bytes);
+    }
+
+    /// Makes sure that replies have memory to go to without asking the system each time.
+    #[inline]
+    pub(crate) fn borrow_from(&mut self, pool: &mut BufferPool) {
+        if self.out.bytes.capacity() == 0 {
+            self.out.bytes = pool.take();
+        }
+        if self.held.bytes.capacity() == 0 {
+            self.held.bytes = pool.take();
+        }
+    }
+
+    /// Gives empty buffers back.
+    pub(crate) fn give_back(&mut self, pool: &mut BufferPool) {
+        if self.out.is_empty() {
+            pool.give(std::mem::take(&mut self.out.bytes));
+        }
+        if self.held.is_empty() {
+            pool.give(std::mem::take(&mut self.held.bytes));
+        }
+        if self.slots.is_empty() {
+            self.slots.shrink_to(KEPT);
+        }
+    }
+
+    /// A reply that is known.
+    #[inline]
+    pub(crate) fn respond(&mut self, encode: impl FnOnce(&mut Vec<u8>)) {
+        if self.slots.is_empty() {
+            return encode(&mut self.out.bytes);
+        }
+        let bytes = self.hold(encode);
+        match self.slots.back_mut() {
+            Some(Slot { wait: Wait::Turn, reply: Reply::Held(before) }) if bytes < u32::MAX - *before => {
+                *before += bytes;
+            }
+            _ => self.slots.push_back(Slot { wait: Wait::Turn, reply: Reply::Held(bytes) }),
+        }
+    }
+
+    /// A reply that may be heard once `wait` is committed.
+    #[inline]
+    pub(crate) fn respond_after(&mut self, wait: Option<Version>, encode: impl FnOnce(&mut Vec<u8>)) {
+        let Some(version) = wait else { return self.respond(encode) };
+        let bytes = self.hold(encode);
+        if bytes > 0 {
+            self.slots.push_back(Slot { wait: Wait::Commit(version), reply: Reply::Held(bytes) });
+        }
+    }
+
+    fn hold(&mut self, encode: impl FnOnce(&mut Vec<u8>)) -> u32 {
+        let before = self.held.bytes.len();
+        encode(&mut self.held.bytes);
+        (self.held.bytes.len() - before) as u32
+    }
+
+    /// A place in the order for a reply that is not known yet; its number.
+    pub(crate) fn reserve(&mut self) -> u64 {
+        self.slots.push_back(Slot { wait: Wait::Operation, reply: Reply::Own(Vec::new()) });
+        self.first + self.slots.len() as u64 - 1
+    }
+
+    /// The reply to a reserved place, to be heard once `wait` is committed.
+    pub(crate) fn complete(&mut self, number: u64, wait: Option<Version>, encode: impl FnOnce(&mut Vec<u8>)) {
+        let at = number.checked_sub(self.first).map(|at| at as usize);
+        let Some(slot) = at.and_then(|at| self.slots.get_mut(at)) else {
+            unreachable!("slot {number} completes once, while it is in the queue from {}", self.first)
+        };
+        assert_eq!(slot.wait, Wait::Operation, "a slot completes once");
+        if at == Some(0) && wait.is_none() {
+            self.slots.pop_front();
+            self.first += 1;
+            return encode(&mut self.out.bytes);
+        }
+        slot.wait = wait.map_or(Wait::Turn, Wait::Commit);
+        if let Reply::Own(bytes) = &mut slot.reply {
+            encode(bytes);
+            self.own_bytes += bytes.len();
+        }
+    }
+
+    /// Moves to the output what waits no longer. With `failed`, what is not committed never will be: its replies
+    /// become that error.
+    pub(crate) fn settle(&mut self, committed: Version, failed: Option<OperationError>) {
+        // Runs of held bytes leave in one copy.
+        let mut run = 0;
+        while let Some(slot) = self.slots.front() {
+            let (is_due, is_lost) = match slot.wait {
+                Wait::Turn => (true, false),
+                Wait::Commit(version) => (version <= committed, failed.is_some()),
+                Wait::Operation => (false, false),
+            };
+            match &slot.reply {
+                _ if !is_due && !is_lost => break,
+                Reply::Held(bytes) if is_due => run += *bytes as usize,
+                _ => {
+                    self.release(std::mem::take(&mut run));
+                    self.settle_apart(is_due, failed);
+                }
+            }
+            self.slots.pop_front();
+            self.first += 1;
+        }
+        self.release(run);
+    }
+
+    /// The front slot's own reply, or the failure in its place.
+    fn settle_apart(&mut self, is_due: bool, failed: Option<OperationError>) {
+        let Some(slot) = self.slots.front_mut() else { return };
+        let bytes = match &mut slot.reply {
+            Reply::Held(bytes) => *bytes as usize,
+            Reply::Own(own) => {
+                self.own_bytes -= own.len();
+                if is_due {
+                    self.out.bytes.append(own);
+                    return;
+                }
+                own.len()
+            }
+        };
+        if matches!(slot.reply, Reply::Held(_)) {
+            self.held.consume(bytes);
+        }
+        if let (Some(error), 1..) = (failed, bytes) {
+            encode_error(any_shape(self.protocol), error, &mut self.out.bytes);
+        }
+    }
+
+    /// Moves bytes from `held` to the output.
+    fn release(&mut self, bytes: usize) {
+        if bytes > 0 {
+            self.out.bytes.extend_from_slice(&self.held.as_slice()[..bytes]);
+            self.held.consume(bytes);
+        }
+    }
+}
+
+/// A shape of the protocol, for errors: they do not depend on the command.
+pub(crate) const fn any_shape(protocol: Protocol) -> Shape {
+    match protocol {
+        Protocol::Resp => Shape::Resp(RespShape::Flag, RespVersion::V2),
+        Protocol::Memcached => Shape::Memcached(MemcachedShape::Ok),
+    }
+}

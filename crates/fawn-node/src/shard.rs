@@ -1,0 +1,354 @@
+//! Owns the shard: sessions and one range's store behind three calls, `handle_input`, `turn`, `poll_output`.
+//!
+//! Order of a server's turn: `handle_input` for every connection that has bytes, then [`Shard::turn`] once (which
+//! submits once for all of them), then [`Shard::poll_output`] until it is empty: one write per connection.
+use crate::execute::{Core, Flow, Host, Scratch, Stall, clear, execute};
+use crate::options::{ProcessFacts, ShardOptions};
+use crate::output::Output;
+use crate::pending::Pending;
+use crate::replica::Replica;
+use crate::session::{Phase, Session, SessionId, Sessions};
+use crate::status::{Counters, ShardStatus};
+use fawn_ds::{Engine, EngineError, Event};
+use fawn_flash::Device;
+use fawn_types::{Epoch, KeyRange, RangeId, TimeMs};
+use fawn_wire::{Decoded, Protocol};
+use std::collections::VecDeque;
+
+/// The one range of a store that no cluster has given others.
+const WHOLE_RANGE: RangeId = RangeId(0);
+/// When to try again what found the log's buffers full, if the device does not wake the host before.
+const RETRY_MS: u64 = 1;
+/// How often the engine looks at the clock while something is not synced.
+const SYNC_CHECK_MS: u64 = 100;
+
+/// A single-threaded owner of sessions and of a store.
+#[derive(Debug)]
+pub struct Shard<D: Device> {
+    core: Core<D>,
+    sessions: Sessions,
+    outputs: VecDeque<Output>,
+    events: Vec<Event>,
+    now: TimeMs,
+}
+
+impl<D: Device> Shard<D> {
+    /// A shard over an open engine, whose options must agree with `options`.
+    ///
+    /// # Errors
+    /// When the engine cannot take the whole ring as its range.
+    pub fn new(mut engine: Engine<D>, options: ShardOptions, facts: ProcessFacts) -> Result<Self, EngineError> {
+        assert_eq!(engine.options().durability, options.durability, "one mode for the log and its acknowledgements");
+        engine.add_range(WHOLE_RANGE, KeyRange::ALL)?;
+        let epoch = Epoch::new(engine.generation()).unwrap_or(Epoch::MAX);
+        let replica = Replica::new(WHOLE_RANGE, epoch, options.durability, engine.progress(WHOLE_RANGE));
+        let core = Core {
+            engine,
+            replica,
+            pending: Pending::new(options.reads_in_flight_max),
+            scratch: Scratch::default(),
+            counters: Counters::default(),
+            options,
+            facts,
+            flush_at: None,
+            sessions_open: 0,
+        };
+        let (sessions, outputs) = (Sessions::default(), VecDeque::new());
+        Ok(Self { core, sessions, outputs, events: Vec::new(), now: TimeMs(0) })
+    }
+
+    /// A new connection.
+    pub fn open_session(&mut self, protocol: Protocol) -> SessionId {
+        self.core.counters.sessions_opened += 1;
+        let id = self.sessions.open(protocol, &self.core.options);
+        self.core.sessions_open = self.sessions.len();
+        id
+    }
+
+    /// The connection is gone: what it asked may still be done, nobody hears of it.
+    pub fn close_session(&mut self, session: SessionId) {
+        self.sessions.close(session);
+        self.core.sessions_open = self.sessions.len();
+    }
+
+    /// The client sends no more (a half-closed socket): its replies are finished, then comes [`Output::Close`].
+    pub fn end_input(&mut self, session: SessionId) {
+        if let Some(session) = self.sessions.get_mut(session)
+            && session.phase == Phase::Open
+        {
+            session.phase = Phase::Draining;
+        }
+        self.sessions.list(session);
+    }
+
+    /// Whether the session takes input now; if not, [`Output::Resume`] or [`Output::Close`] will follow.
+    pub fn wants_input(&self, session: SessionId) -> bool {
+        self.sessions.get(session).is_some_and(|session| {
+            session.phase == Phase::Open && session.stalled.is_none() && session.has_room(&self.core.options)
+        })
+    }
+
+    /// Bytes for the client, in order.
+    pub fn output(&self, session: SessionId) -> &[u8] {
+        self.sessions.get(session).map_or(&[], |session| session.replies.output())
+    }
+
+    /// The host wrote that many bytes of [`Shard::output`].
+    pub fn wrote(&mut self, id: SessionId, bytes: usize) {
+        let Some((session, pool)) = self.sessions.get_with_pool(id) else { return };
+        session.replies.wrote(bytes);
+        self.core.counters.output_bytes += bytes as u64;
+        if !session.replies.has_output() {
+            session.announced = false;
+            session.replies.give_back(pool);
+        }
+        if session.stalled.is_some() {
+            self.sessions.list(id);
+        }
+    }
+
+    /// Executes the whole commands at the start of `input`; returns how many bytes it consumed. The host keeps the
+    /// rest and offers it again with more behind it, or after [`Output::Resume`].
+    pub fn handle_input(&mut self, now: TimeMs, id: SessionId, input: &[u8]) -> usize {
+        self.note_time(now);
+        let core = &mut self.core;
+        let Some((session, pool)) = self.sessions.get_with_pool(id) else { return input.len() };
+        session.replies.borrow_from(pool);
+        let consumed = consume(core, session, input, now);
+        core.counters.input_bytes += consumed as u64;
+        let needs_turn = !session.is_quiet() || session.stalled.is_some() || session.phase != Phase::Open;
+        if session.replies.has_output() && !session.announced {
+            session.announced = true;
+            self.outputs.push_back(Output::Writable(id));
+        }
+        if needs_turn {
+            self.sessions.list(id);
+        }
+        consumed
+    }
+
+    /// How long the input must be, from its first unconsumed byte, before it is worth offering again.
+    pub fn need_bytes(&self, session: SessionId) -> usize {
+        self.sessions.get(session).map_or(1, |session| session.need_bytes)
+    }
+
+    /// Reaps, submits what this turn appended in one go, commits what the mode's watermark allows, fills replies.
+    ///
+    /// Returns when the next turn is due though nothing happens until then; a time not after `now`: at once.
+    pub fn turn(&mut self, now: TimeMs) -> Option<TimeMs> {
+        self.note_time(now);
+        self.core.counters.turns += 1;
+        self.flush_if_due(now);
+        let had_events = self.reap(now);
+        Host { core: &mut self.core, sessions: &mut self.sessions, now }.retry_queues();
+        // Everything that this turn reads or appends is queued by now: one submission for all.
+        self.core.engine.submit(now);
+        let has_committed = self.commit();
+        self.settle_sessions(had_events || has_committed);
+        self.core.scratch.trim();
+        self.deadline(now)
+    }
+
+    /// As [`Shard::turn`], but blocks until the device has something: for tests and for hosts without an event loop.
+    pub fn turn_blocking(&mut self, now: TimeMs) -> Option<TimeMs> {
+        if self.core.engine.in_flight() > 0 {
+            let mut events = std::mem::take(&mut self.events);
+            self.core.engine.wait(now, &mut events);
+            self.events = events;
+        }
+        self.turn(now)
+    }
+
+    /// The next effect for the host.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// Whether nothing is under way: no reply waits, nothing is uncommitted.
+    pub fn is_idle(&self) -> bool {
+        self.core.pending.len() == 0 && self.core.replica.uncommitted() == 0 && self.core.engine.in_flight() == 0
+    }
+
+    /// The engine, for hosts that watch its device.
+    pub fn engine(&self) -> &Engine<D> {
+        &self.core.engine
+    }
+
+    /// Ends the shard and gives the engine back, to be closed. Waiting sessions hear nothing more.
+    pub fn into_engine(self) -> Engine<D> {
+        self.core.engine
+    }
+
+    /// Counters and gauges.
+    pub fn status(&self) -> ShardStatus {
+        self.core.status()
+    }
+
+    fn note_time(&mut self, now: TimeMs) {
+        // A wall clock may be set back; expiry then waits, nothing breaks.
+        self.now = self.now.max(now);
+    }
+
+    fn flush_if_due(&mut self, now: TimeMs) {
+        if self.core.flush_at.is_some_and(|at| at <= now) {
+            match clear(&mut self.core) {
+                Err(EngineError::Overloaded) => {}
+                Ok(_) => self.core.flush_at = None,
+                Err(error) => {
+                    tracing::error!(%error, "the delayed flush_all failed");
+                    self.core.flush_at = None;
+                }
+            }
+        }
+    }
+
+    /// Whether there was anything.
+    fn reap(&mut self, now: TimeMs) -> bool {
+        let mut events = std::mem::take(&mut self.events);
+        self.core.engine.poll(now, &mut events);
+        let had_events = !events.is_empty();
+        let mut host = Host { core: &mut self.core, sessions: &mut self.sessions, now };
+        for event in events.drain(..) {
+            match event {
+                Event::Lookup { plan, user } => host.read_ended(plan, user),
+                Event::Poisoned => {
+                    tracing::error!(failure = host.core.engine.poisoned(), "the store takes no more writes");
+                }
+                Event::SpaceBack => tracing::info!("space is back, writes go on"),
+                Event::Progress => {}
+            }
+        }
+        self.core.pending.reads.refill(&mut self.core.engine);
+        self.events = events;
+        had_events
+    }
+
+    /// Whether the committed version moved.
+    fn commit(&mut self) -> bool {
+        let Core { engine, replica, .. } = &mut self.core;
+        let through = replica.advance(engine.progress(replica.range()));
+        if let Some(through) = through {
+            engine.commit(replica.range(), through);
+        }
+        through.is_some()
+    }
+
+    /// Moves replies that are due to the outputs, and tells the host what has changed.
+    fn settle_sessions(&mut self, has_moved: bool) {
+        // With nothing under way nothing will move either: then waiting would be for ever.
+        let is_idle = self.core.replica.uncommitted() == 0 && self.core.pending.keys.len() == 0;
+        let relieved = has_moved || is_idle;
+        let committed = self.core.replica.committed();
+        let failed = self.core.failure();
+        let listed = self.sessions.take_listed();
+        for &id in &listed {
+            let Some(session) = self.sessions.get_mut(id) else { continue };
+            session.replies.settle(committed, failed);
+            session.own.settle(committed);
+            if failed.is_some() {
+                session.own.forget();
+            }
+            tell(session, &self.core.options, relieved, &mut self.outputs);
+            if !session.is_quiet() || session.stalled.is_some() {
+                self.sessions.list(id);
+            }
+        }
+        self.sessions.return_listed(listed);
+    }
+
+    fn deadline(&self, now: TimeMs) -> Option<TimeMs> {
+        let Core { engine, replica, pending, flush_at, .. } = &self.core;
+        let retry = pending.keys.has_retries().then(|| now.plus_ms(RETRY_MS));
+        let progress = engine.progress(replica.range());
+        // The modes that do not sync at once sync by time: the engine looks at the clock in `submit`.
+        let is_unsynced = progress.synced < progress.appended && engine.poisoned().is_none();
+        let sync = is_unsynced.then(|| now.plus_ms(SYNC_CHECK_MS));
+        [*flush_at, retry, sync].into_iter().flatten().min()
+    }
+}
+
+/// Decodes and executes until the input ends, or the session stalls or ends.
+#[inline]
+fn consume<D: Device>(core: &mut Core<D>, session: &mut Session, input: &[u8], now: TimeMs) -> usize {
+    let mut at = 0;
+    session.need_bytes = 1;
+    while session.phase == Phase::Open && at < input.len() {
+        if session.stalled.is_some() {
+            return at;
+        }
+        if !session.has_room(&core.options) {
+            stall(core, session, Stall::Room);
+            return at;
+        }
+        let (flow, consumed) = match session.codec.decode(&input[at..], now) {
+            Decoded::Command { command, consumed } => (execute(core, session, command, now), consumed),
+            Decoded::Incomplete { need_bytes } => {
+                session.need_bytes = need_bytes;
+                return at;
+            }
+            other => consume_rarer(core, session, other, now),
+        };
+        match flow {
+            Flow::Next => {}
+            Flow::Stall(why) => {
+                stall(core, session, why);
+                return at;
+            }
+            Flow::End => session.phase = Phase::Draining,
+        }
+        core.counters.commands += 1;
+        at += consumed;
+    }
+    // What comes after the session's last command is nobody's.
+    if session.phase == Phase::Open { at } else { input.len() }
+}
+
+fn stall<D: Device>(core: &mut Core<D>, session: &mut Session, why: Stall) {
+    session.stalled = Some(why);
+    core.counters.stalls += 1;
+}
+
+#[cold]
+fn consume_rarer<D: Device>(
+    core: &mut Core<D>,
+    session: &mut Session,
+    decoded: Decoded<'_>,
+    now: TimeMs,
+) -> (Flow, usize) {
+    match decoded {
+        Decoded::Skip { consumed } => (Flow::Next, consumed),
+        Decoded::Error { message, consumed, fatal } => {
+            core.counters.malformed += 1;
+            session.replies.respond(|out| out.extend_from_slice(&message));
+            (if fatal { Flow::End } else { Flow::Next }, consumed)
+        }
+        Decoded::Rewritten { bytes, consumed } => match session.codec.decode(&bytes, now) {
+            Decoded::Command { command, .. } => (execute(core, session, command, now), consumed),
+            Decoded::Error { message, fatal, .. } => {
+                core.counters.malformed += 1;
+                session.replies.respond(|out| out.extend_from_slice(&message));
+                (if fatal { Flow::End } else { Flow::Next }, consumed)
+            }
+            other => unreachable!("a rewritten command is whole and canonical, found {other:?}"),
+        },
+        Decoded::Command { .. } | Decoded::Incomplete { .. } => unreachable!("handled by the caller"),
+    }
+}
+
+/// Tells the host what a session can do now.
+fn tell(session: &mut Session, options: &ShardOptions, relieved: bool, outputs: &mut VecDeque<Output>) {
+    if session.replies.has_output() && !session.announced {
+        session.announced = true;
+        outputs.push_back(Output::Writable(session.id));
+    }
+    if session.stalled.is_some_and(|stall| session.may_go_on(stall, options, relieved)) {
+        session.stalled = None;
+        if session.phase == Phase::Open {
+            outputs.push_back(Output::Resume(session.id));
+        }
+    }
+    if session.phase == Phase::Draining && session.replies.is_settled() {
+        session.phase = Phase::Ended;
+        outputs.push_back(Output::Close(session.id));
+    }
+}

@@ -1,0 +1,278 @@
+//! Owns the transcripts: what clients send and hear, line ends shown as `|`.
+use crate::bed::Bed;
+use fawn_wire::Protocol;
+
+/// `> request` and the expected reply, line by line.
+fn play_redis(script: &str) {
+    let mut bed = Bed::new();
+    let id = bed.connect(Protocol::Resp);
+    play(script, |line| bed.redis(id, line));
+}
+
+fn play_memcached(script: &str) {
+    let mut bed = Bed::new();
+    let id = bed.connect(Protocol::Memcached);
+    play(script, |line| bed.memcached(id, line));
+}
+
+fn play(script: &str, mut ask: impl FnMut(&str) -> String) {
+    let mut lines = script.lines().map(str::trim).filter(|line| !line.is_empty());
+    while let Some(line) = lines.next() {
+        let request = line.strip_prefix("> ").unwrap_or_else(|| panic!("expected a request, found {line}"));
+        let expected = lines.next().unwrap_or_default();
+        assert_eq!(ask(request), expected.trim_matches('\''), "reply to {request}");
+    }
+}
+
+#[test]
+fn redis_strings() {
+    play_redis(
+        "> SET k v
+         +OK
+         > GET k
+         $1|v
+         > GET nothing
+         $-1
+         > SET k w NX
+         $-1
+         > SET k w XX GET
+         $1|v
+         > APPEND k xyz
+         :4
+         > STRLEN k
+         :4
+         > GETDEL k
+         $4|wxyz
+         > GET k
+         $-1
+         > SETNX n 10
+         :1
+         > INCRBY n -15
+         :-5
+         > DECR n
+         :-6
+         > GETSET n text
+         $2|-6
+         > INCR n
+         -ERR value is not an integer or out of range
+         > TYPE n
+         +string
+         > MSET a 1 b 2 a 3
+         +OK
+         > MGET a b c
+         *3|$1|3|$1|2|$-1
+         > EXISTS a b c a
+         :3
+         > DEL a b c
+         :2
+         > DBSIZE
+         :1
+         > FLUSHALL
+         +OK
+         > DBSIZE
+         :0
+         > GET n
+         $-1",
+    );
+}
+
+#[test]
+fn redis_connection() {
+    play_redis(
+        "> PING
+         +PONG
+         > ECHO hello
+         $5|hello
+         > CLIENT SETNAME me
+         +OK
+         > CLIENT GETNAME
+         $2|me
+         > SELECT 0
+         +OK
+         > CONFIG GET appendonly
+         *2|$10|appendonly|$3|yes
+         > NOSUCH
+         -ERR unknown command 'NOSUCH', with args beginning with:",
+    );
+    let mut bed = Bed::new();
+    let id = bed.connect(Protocol::Resp);
+    assert!(bed.redis(id, "HELLO 3").starts_with("%7|"));
+    assert_eq!(bed.redis(id, "GET nothing"), "_");
+    assert!(bed.redis(id, "INFO").contains("redis_version:7"));
+    assert!(!bed.redis(id, "INFO memory").contains("redis_version:7"));
+    assert!(bed.redis(id, "COMMAND COUNT").starts_with(':'));
+    assert_eq!(bed.redis(id, "QUIT"), "+OK");
+    assert!(bed.clients[&id].closed);
+}
+
+#[test]
+fn redis_expiry() {
+    let mut bed = Bed::new();
+    let id = bed.connect(Protocol::Resp);
+    play(
+        "> SET k v EX 10
+         +OK
+         > TTL k
+         :10
+         > EXPIRE k 20 LT
+         :0
+         > EXPIRE k 20 GT
+         :1
+         > PERSIST k
+         :1
+         > TTL k
+         :-1
+         > PEXPIRE k 1500
+         :1
+         > SET other x KEEPTTL
+         +OK
+         > GETEX other PX 1500
+         $1|x",
+        |line| bed.redis(id, line),
+    );
+    bed.now = bed.now.plus_ms(1499);
+    assert_eq!(bed.redis(id, "GET k"), "$1|v");
+    bed.now = bed.now.plus_ms(1);
+    assert_eq!(bed.redis(id, "GET k"), "$-1");
+    assert_eq!(bed.redis(id, "SET other y NX"), "+OK");
+    assert_eq!(bed.redis(id, "EXPIRE other -1"), ":1");
+    assert_eq!(bed.redis(id, "GET other"), "$-1");
+}
+
+#[test]
+fn memcached_storage() {
+    play_memcached(
+        "> set k 5 0 3|abc
+         STORED
+         > get k
+         VALUE k 5 3|abc|END
+         > get k nothing k
+         VALUE k 5 3|abc|VALUE k 5 3|abc|END
+         > add k 0 0 1|x
+         NOT_STORED
+         > replace nothing 0 0 1|x
+         NOT_STORED
+         > append k 0 0 2|de
+         STORED
+         > prepend k 0 0 1|_
+         STORED
+         > get k
+         VALUE k 5 6|_abcde|END
+         > cas k 0 0 1 1|x
+         EXISTS
+         > cas nothing 0 0 1 1|x
+         NOT_FOUND
+         > set n 0 0 2|10
+         STORED
+         > decr n 1
+         9
+         > get n
+         VALUE n 0 2|9 |END
+         > incr n 91
+         100
+         > incr k 1
+         CLIENT_ERROR cannot increment or decrement non-numeric value
+         > incr nothing 1
+         NOT_FOUND
+         > touch n 100
+         TOUCHED
+         > gat 0 n k
+         VALUE n 0 3|100|VALUE k 5 6|_abcde|END
+         > delete n
+         DELETED
+         > delete n
+         NOT_FOUND
+         > flush_all
+         OK
+         > get k
+         END
+         > verbosity 1
+         OK
+         > bogus
+         ERROR",
+    );
+}
+
+#[test]
+fn memcached_cas_round_trip() {
+    let mut bed = Bed::new();
+    let id = bed.connect(Protocol::Memcached);
+    bed.memcached(id, "set k 0 0 1|a");
+    let cas_of = |reply: String| reply.split('|').next().unwrap().rsplit(' ').next().unwrap().to_owned();
+    let cas = cas_of(bed.memcached(id, "gets k"));
+    assert_eq!(bed.memcached(id, &format!("cas k 0 0 1 {cas}|b")), "STORED");
+    assert_eq!(bed.memcached(id, &format!("cas k 0 0 1 {cas}|c")), "EXISTS");
+    // What `gats` hands out is good although it wrote a new expiry.
+    let cas = cas_of(bed.memcached(id, "gats 100 k"));
+    assert_eq!(bed.memcached(id, &format!("cas k 0 0 1 {cas}|d")), "STORED");
+    assert_eq!(bed.memcached(id, "get k"), "VALUE k 0 1|d|END");
+}
+
+#[test]
+fn memcached_noreply_and_stats() {
+    let mut bed = Bed::new();
+    let id = bed.connect(Protocol::Memcached);
+    let pipeline = "set a 0 0 1 noreply|1|incr a 1 noreply|add a 0 0 1 noreply|9|get a|delete a noreply|get a";
+    assert_eq!(bed.memcached(id, pipeline), "VALUE a 0 1|2|END|END");
+    let stats = bed.memcached(id, "stats");
+    assert!(stats.starts_with("STAT pid ") && stats.ends_with("|END"), "{stats}");
+    assert!(stats.contains("STAT get_hits 1|"), "{stats}");
+    assert_eq!(bed.memcached(id, "stats reset"), "RESET");
+    assert_eq!(bed.memcached(id, "quit"), "");
+    assert!(bed.clients[&id].closed);
+}
+
+#[test]
+fn delayed_flush_voids_what_is_there_then() {
+    let mut bed = Bed::new();
+    let id = bed.connect(Protocol::Memcached);
+    assert_eq!(bed.memcached(id, "flush_all 10"), "OK");
+    assert_eq!(bed.memcached(id, "set k 0 0 1|a"), "STORED");
+    assert_eq!(bed.memcached(id, "get k"), "VALUE k 0 1|a|END");
+    bed.now = bed.now.plus_ms(10_000);
+    bed.settle();
+    assert_eq!(bed.memcached(id, "get k"), "END");
+    assert_eq!(bed.memcached(id, "set k 0 0 1|b"), "STORED");
+    bed.now = bed.now.plus_ms(10_000);
+    assert_eq!(bed.memcached(id, "get k"), "VALUE k 0 1|b|END");
+}
+
+#[test]
+fn both_protocols_see_the_same_keys() {
+    let mut bed = Bed::new();
+    let (redis, memcached) = (bed.connect(Protocol::Resp), bed.connect(Protocol::Memcached));
+    assert_eq!(bed.redis(redis, "SET k 41"), "+OK");
+    assert_eq!(bed.memcached(memcached, "incr k 1"), "42");
+    assert_eq!(bed.redis(redis, "INCR k"), ":43");
+    assert_eq!(bed.memcached(memcached, "get k"), "VALUE k 0 2|43|END");
+    assert_eq!(bed.memcached(memcached, "delete k"), "DELETED");
+    assert_eq!(bed.redis(redis, "EXISTS k"), ":0");
+}
+
+#[test]
+fn scan_meets_every_key_once_without_changes() {
+    let mut bed = Bed::new();
+    let id = bed.connect(Protocol::Resp);
+    for i in 0..500 {
+        bed.send(id, &crate::bed::resp(&format!("SET key:{i} v")));
+    }
+    bed.settle();
+    let mut bed = bed.reopen();
+    let id = bed.connect(Protocol::Resp);
+    let (mut cursor, mut met) = ("0".to_owned(), Vec::new());
+    loop {
+        let reply = bed.redis(id, &format!("SCAN {cursor} MATCH key:* COUNT 50"));
+        let mut words = reply.split('|').skip(2);
+        cursor = words.next().unwrap().to_owned();
+        met.extend(words.filter(|word| word.starts_with("key:")).map(str::to_owned));
+        if cursor == "0" {
+            break;
+        }
+    }
+    met.sort_unstable();
+    met.dedup();
+    assert_eq!(met.len(), 500);
+    assert_eq!(bed.redis(id, "SCAN 0 MATCH other:* COUNT 10000"), "*2|$1|0|*0");
+    assert_eq!(bed.redis(id, "SCAN 0 TYPE list COUNT 10000"), "*2|$1|0|*0");
+    assert_eq!(bed.redis(id, "DBSIZE"), ":500");
+}
