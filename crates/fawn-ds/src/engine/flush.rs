@@ -177,7 +177,7 @@ impl<D: Device> Engine<D> {
                 let progress = &mut self.ranges[at].progress;
                 progress.flushed = progress.flushed.max(version.min(progress.appended));
             }
-            self.flush.unsynced.push_back(Unsynced { end, ranges: frame.ranges });
+            self.flush.unsynced.push_back(Unsynced { sequence: frame.sequence, end, ranges: frame.ranges });
             self.progressed = true;
         }
         if self.options.durability == Durability::Sync {
@@ -208,7 +208,7 @@ impl<D: Device> Engine<D> {
         }
         let Some(first) = self.flush.unsynced.front() else { return };
         let segment_bytes = self.options.segment_bytes;
-        let sequence = first.end.sequence(segment_bytes);
+        let sequence = first.sequence;
         let Some(segment) = self.segments.iter().find(|segment| segment.sequence == sequence) else { return };
         let end = LogPosition::new(sequence, segment.end, segment_bytes);
         let is_whole = segment.sealed && self.flush.flushed >= end;

@@ -42,6 +42,8 @@ pub(crate) struct ClosedFrame {
 /// Flushed bytes of one segment that wait for a sync.
 #[derive(Debug)]
 pub(crate) struct Unsynced {
+    /// Of its segment; the position of a full segment's end is the next one's start already.
+    pub(crate) sequence: u64,
     pub(crate) end: LogPosition,
     pub(crate) ranges: FrameRanges,
 }

@@ -1,1 +1,281 @@
 //! Owns the crash test: the medium as a loss after every single device operation may leave it, opened and compared.
+//!
+//! What must hold of each image: the store opens; every acknowledged (and so every observed) write is there; what is
+//! there is a prefix of what was appended, without a hole; a batch is there whole or not at all.
+use crate::support::{Node, RANGE, Write, small};
+use fawn_ds::{EngineError, Options, View};
+use fawn_flash::sim::{Capture, Fault, Image, Loss, OpKind};
+use fawn_flash::{SimDisk, SimOptions};
+use fawn_types::random::SplitMix64 as Rng;
+use fawn_types::{Durability, TimeMs, Version};
+use std::collections::BTreeMap;
+
+const KEYS: u64 = 40;
+type Content = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// What a workload did, by the number of device operations.
+#[derive(Default)]
+struct History {
+    /// Content after each version a crash may leave as the newest one: not within a batch.
+    prefixes: BTreeMap<Version, Content>,
+    /// (operations so far, newest version acknowledged then).
+    acked: Vec<(u64, Version)>,
+    /// (operations so far, newest version appended before them).
+    appended: Vec<(u64, Version)>,
+}
+
+impl History {
+    fn acked_at(&self, op: u64) -> Version {
+        self.acked.iter().rev().find(|(at, _)| *at <= op).map_or(Version::ZERO, |(_, version)| *version)
+    }
+
+    fn appended_at(&self, op: u64) -> Version {
+        // An append is in memory before the next operation is issued.
+        self.appended.iter().rev().find(|(at, _)| *at < op).map_or(Version::ZERO, |(_, version)| *version)
+    }
+}
+
+fn write(rng: &mut Rng) -> Write {
+    let len = if rng.below(10) == 0 { rng.below(9000) } else { rng.below(600) };
+    let stamp = rng.next();
+    let value = (rng.below(5) > 0).then(|| (0..len).map(|i| (stamp >> (i % 57)) as u8).collect());
+    Write { key: format!("k{:03}", rng.below(KEYS)).into_bytes(), value, expires_at_ms: 0 }
+}
+
+struct Run {
+    disk: SimDisk,
+    options: Options,
+    node: Node,
+    content: Content,
+    history: History,
+}
+
+impl Run {
+    fn new(seed: u64, options: Options) -> Self {
+        let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
+        let node = Node::open(&disk, options.clone(), TimeMs(5000)).unwrap();
+        let mut history = History::default();
+        history.prefixes.insert(Version::ZERO, Content::new());
+        Self { disk, options, node, content: Content::new(), history }
+    }
+
+    fn note_acks(&mut self, acked: Version) {
+        self.history.acked.push((self.disk.ops(), acked));
+    }
+
+    fn append(&mut self, rng: &mut Rng) -> Result<(), EngineError> {
+        let count = if rng.below(6) == 0 { 2 + rng.below(5) } else { 1 };
+        let writes: Vec<_> = (0..count).map(|_| write(rng)).collect();
+        // Back-pressure may turn the engine: what is appended counts from before that.
+        let before = self.disk.ops();
+        let last = self.node.append(&writes)?;
+        for write in writes {
+            match write.value {
+                Some(value) => self.content.insert(write.key, value),
+                None => self.content.remove(&write.key),
+            };
+        }
+        self.history.prefixes.insert(last, self.content.clone());
+        self.history.appended.push((before, last));
+        let acked = self.node.engine.progress(RANGE).committed;
+        self.note_acks(acked);
+        Ok(())
+    }
+
+    fn step(&mut self, rng: &mut Rng) -> Result<(), EngineError> {
+        if rng.below(3) > 0 {
+            return self.append(rng);
+        }
+        let acked = self.node.turn();
+        self.node.now = self.node.now.plus_ms(rng.below(400));
+        self.note_acks(acked);
+        Ok(())
+    }
+
+    fn reopen(&mut self, seed: u64) {
+        self.node.settle();
+        let acked = self.node.engine.progress(RANGE).committed;
+        self.note_acks(acked);
+        let now = self.node.now;
+        let elsewhere = Node::open(&SimDisk::new(SimOptions::default()), small(Durability::Sync), now).unwrap();
+        end(std::mem::replace(&mut self.node, elsewhere), &self.disk, seed);
+        self.node = Node::open(&self.disk, self.options.clone(), now).unwrap();
+        self.node.settle();
+    }
+}
+
+/// Power loss where everything settled is synced, a regular end where it need not be.
+fn end(node: Node, disk: &SimDisk, seed: u64) {
+    if node.engine.options().durability == Durability::Sync {
+        disk.crash(seed);
+    } else {
+        node.engine.close().unwrap();
+    }
+}
+
+fn content_of(node: &mut Node) -> Content {
+    let mut content = Content::new();
+    for i in 0..KEYS {
+        let key = format!("k{i:03}").into_bytes();
+        if let Some(entry) = node.get(&key, View::Committed).unwrap() {
+            content.insert(key, entry.value);
+        }
+    }
+    content
+}
+
+fn check_image(history: &History, image: &Image, options: &Options, promised: bool, context: &str) {
+    let op = image.op;
+    let mut node = match Node::open(&image.disk, options.clone(), TimeMs(9000)) {
+        Ok(node) => node,
+        Err(error) => panic!("{context}: after operation {op} the store does not open: {error}"),
+    };
+    let recovered = node.engine.progress(RANGE).committed;
+    let (acked, appended) = (history.acked_at(op), history.appended_at(op));
+    assert!(!promised || recovered >= acked, "{context}: operation {op}: acked {acked:?}, recovered {recovered:?}");
+    assert!(recovered <= appended, "{context}: operation {op}: recovered {recovered:?} of {appended:?}");
+    let Some(expected) = history.prefixes.get(&recovered) else {
+        panic!("{context}: operation {op}: {recovered:?} lies within a batch")
+    };
+    let found = content_of(&mut node);
+    assert_eq!(&found, expected, "{context}: operation {op}: content as of {recovered:?}");
+    if op % 8 == 0 {
+        // It takes writes and keeps them.
+        let write = Write { key: b"k000".to_vec(), value: Some(b"after".to_vec()), expires_at_ms: 0 };
+        node.append(&[write]).unwrap();
+        node.settle();
+        end(node, &image.disk, op);
+        let mut node = Node::open(&image.disk, options.clone(), TimeMs(9000)).unwrap();
+        let entry = node.get(b"k000", View::Committed).unwrap();
+        assert_eq!(entry.map(|entry| entry.value), Some(b"after".to_vec()), "{context}: operation {op}: reopened");
+    }
+}
+
+/// Runs a workload, an image after every operation; returns how many images were checked.
+fn workload(seed: u64, options: Options, loss: Loss, steps: usize, promised: bool) -> usize {
+    let context = format!("seed {seed} (cargo test -p fawn-ds --test it crash::)");
+    let mut rng = Rng::new(seed);
+    let mut run = Run::new(seed, options.clone());
+    run.disk.capture(Capture::Every { stride: 1, loss, seed });
+    let mut checked = 0;
+    for step in 0..steps {
+        run.step(&mut rng).unwrap();
+        if step % 40 == 39 {
+            run.reopen(seed + step as u64);
+        }
+        for image in run.disk.take_images() {
+            check_image(&run.history, &image, &options, promised, &context);
+            checked += 1;
+        }
+    }
+    checked
+}
+
+#[test]
+fn every_image_of_power_loss_opens_with_all_that_was_acked() {
+    let mut images = 0;
+    for seed in 0..8 {
+        images += workload(seed, small(Durability::Sync), Loss::Power, 160, true);
+    }
+    let padded = Options { pad_frames: true, ..small(Durability::Sync) };
+    images += workload(50, padded, Loss::Power, 160, true);
+    println!("{images} images");
+    assert!(images >= 1500, "only {images} images");
+}
+
+#[test]
+fn every_image_of_a_kill_keeps_what_was_flushed() {
+    let mut images = 0;
+    for seed in 100..104 {
+        images += workload(seed, small(Durability::EverySec), Loss::Process, 160, true);
+    }
+    println!("{images} images");
+    assert!(images >= 500, "only {images} images");
+}
+
+#[test]
+fn power_loss_without_syncs_leaves_a_prefix() {
+    for seed in 200..203 {
+        workload(seed, small(Durability::EverySec), Loss::Power, 160, false);
+        workload(seed, small(Durability::Memory), Loss::Power, 160, false);
+    }
+}
+
+#[test]
+fn a_failed_write_or_sync_poisons_and_loses_nothing_acked() {
+    for seed in 300..340 {
+        let mut rng = Rng::new(seed);
+        let durability = if seed % 2 == 0 { Durability::Sync } else { Durability::EverySec };
+        let mut run = Run::new(seed, small(durability));
+        let kind = if rng.below(2) == 0 || durability == Durability::Sync { OpKind::Write } else { OpKind::Sync };
+        run.disk.fail_nth(kind, 1 + rng.below(12), Fault::Fail);
+        let mut refused = false;
+        for _ in 0..400 {
+            if let Err(error) = run.step(&mut rng) {
+                assert!(matches!(error, EngineError::Poisoned { .. }), "seed {seed}: {error}");
+                refused = true;
+                break;
+            }
+        }
+        assert!(refused, "seed {seed}: the fault was never met");
+        let again = run.append(&mut rng);
+        assert!(matches!(again, Err(EngineError::Poisoned { .. })), "seed {seed}: poisoned for good");
+        let image = Image { op: run.disk.ops(), disk: run.disk.image(Loss::Process, seed) };
+        check_image(&run.history, &image, &run.options, true, &format!("seed {seed}, failed {kind:?}"));
+        if durability == Durability::Sync {
+            let image = Image { op: run.disk.ops(), disk: run.disk.image(Loss::Power, seed) };
+            check_image(&run.history, &image, &run.options, true, &format!("seed {seed}, failed {kind:?}"));
+        }
+    }
+}
+
+#[test]
+fn a_full_device_refuses_puts_takes_deletes_and_recovers_by_itself() {
+    for seed in 400..410 {
+        let mut rng = Rng::new(seed);
+        let mut run = Run::new(seed, small(Durability::Sync));
+        run.disk.set_capacity_bytes(Some(6 * (64 << 10)));
+        let mut version = 0;
+        let put = |run: &mut Run, i: u64| {
+            let write = Write { key: format!("f{i:05}").into_bytes(), value: Some(vec![7; 900]), expires_at_ms: 0 };
+            let result = run.node.append(&[write]);
+            run.node.turn();
+            run.node.now = run.node.now.plus_ms(20);
+            result
+        };
+        let error = loop {
+            match put(&mut run, version) {
+                Ok(_) => version += 1,
+                Err(error) => break error,
+            }
+            assert!(version < 10_000, "seed {seed}: the device never fills");
+        };
+        assert_eq!(error, EngineError::StoreFull, "seed {seed}");
+        run.node.settle();
+        // Reads go on.
+        assert!(run.node.get(b"f00000", View::Committed).unwrap().is_some());
+        // Deletes go on, and bring space back.
+        for i in 0..version {
+            let delete = Write { key: format!("f{i:05}").into_bytes(), value: None, expires_at_ms: 0 };
+            match run.node.append(&[delete]) {
+                Ok(_) => {}
+                Err(EngineError::StoreFull) if i > 64 => break,
+                Err(error) => panic!("seed {seed}: delete {i}: {error}"),
+            }
+            if rng.below(8) == 0 {
+                run.node.settle();
+                run.node.now = run.node.now.plus_ms(120);
+            }
+        }
+        run.node.settle();
+        run.node.now = run.node.now.plus_ms(1000);
+        run.node.settle();
+        run.node.now = run.node.now.plus_ms(1000);
+        put(&mut run, 99_999).unwrap();
+        run.node.settle();
+        run.disk.crash(seed);
+        let mut node = Node::open(&run.disk, run.options.clone(), run.node.now).unwrap();
+        assert!(node.get(b"f99999", View::Committed).unwrap().is_some(), "seed {seed}");
+        assert!(node.get(b"f00000", View::Committed).unwrap().is_none(), "seed {seed}: a delete came back");
+    }
+}

@@ -165,28 +165,28 @@ fn run(seed: u64, options: Options, steps: usize) {
 
 #[test]
 fn behaves_like_the_model_when_synced() {
-    for seed in 0..12 {
+    for seed in 0..60 {
         run(seed, small(Durability::Sync), 1500);
     }
 }
 
 #[test]
 fn behaves_like_the_model_every_second() {
-    for seed in 100..106 {
+    for seed in 100..140 {
         run(seed, small(Durability::EverySec), 1500);
     }
 }
 
 #[test]
 fn behaves_like_the_model_in_memory() {
-    for seed in 200..206 {
+    for seed in 200..240 {
         run(seed, small(Durability::Memory), 1500);
     }
 }
 
 #[test]
 fn behaves_like_the_model_with_padded_frames() {
-    for seed in 300..303 {
+    for seed in 300..330 {
         run(seed, Options { pad_frames: true, ..small(Durability::Sync) }, 1000);
     }
 }
