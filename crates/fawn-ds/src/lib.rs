@@ -5,7 +5,8 @@
 //! blocks (but to open), is told the time, and gives the same answers for the same inputs.
 #![forbid(unsafe_code)]
 
-mod cache;
+pub mod check;
+pub mod embed;
 pub mod engine;
 pub mod error;
 pub mod format;

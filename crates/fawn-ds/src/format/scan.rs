@@ -247,6 +247,7 @@ impl Scanner {
         let done = (bytes.len() - HEADER_BYTES) / UNIT_BYTES * UNIT_BYTES + UNIT_BYTES;
         // Preallocated space is zeros, mostly: passed at the speed of memory.
         if !is_zero(&bytes[..done]) {
+            self.report.damage = self.report.damage.or(self.suspect);
             for at in (0..done).step_by(UNIT_BYTES) {
                 self.header_at(&bytes[at..], at as u32);
             }

@@ -1,5 +1,7 @@
 //! Owns the integration tests of FAWN-DS: one binary, a module per concern.
+#![expect(clippy::unwrap_used, reason = "what a helper of a test unwraps, the test asserts")]
 
+mod check;
 mod crash;
 mod format_frame;
 mod format_manifest;

@@ -1,0 +1,252 @@
+//! Owns the offline verification of a store, what `fawn check` prints: manifest, segments, frames, every record.
+//!
+//! Reads only. What opening would silently tidy up (torn ends, orphans) is a note; what it would refuse is damage.
+use crate::format::manifest::{self, Decoded, ManifestState, ManifestVerdict, SegmentEntry};
+use crate::format::record::Stored;
+use crate::format::scan::{ScanInput, ScanReport, Scanner, Verdict};
+use crate::format::segment::{self, HEADER_BYTES, SegmentHeader};
+use crate::format::{FRAMES_OFFSET, StoreUuid, Watermark, frame};
+use crate::recovery::io::Io;
+use fawn_flash::buffer::PAGE_BYTES;
+use fawn_flash::{Cause, Device, DeviceError, FileId};
+
+/// Length of one read, bytes: what the check needs of memory, but for frames that straddle reads.
+const READ_BYTES: u32 = 1 << 20;
+
+/// How bad a finding is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Severity {
+    /// The trace of a crash; the next opening deals with it, nothing promised is missing.
+    Note,
+    /// Promised data is damaged or missing.
+    Damage,
+}
+
+/// Something that is not as a clean shutdown leaves it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Finding {
+    /// How bad.
+    pub severity: Severity,
+    /// Which file.
+    pub file: String,
+    /// Where in it.
+    pub offset_bytes: u64,
+    /// What was found, what was expected, what to do.
+    pub detail: String,
+}
+
+/// What a store's files hold.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct CheckReport {
+    /// Segments read.
+    pub segments: u64,
+    /// Frames accepted.
+    pub frames: u64,
+    /// Records verified.
+    pub records: u64,
+    /// Bytes of frames accepted.
+    pub bytes: u64,
+    /// What is not as it should be, in the order of the log.
+    pub findings: Vec<Finding>,
+}
+
+impl CheckReport {
+    /// Whether nothing that was promised is damaged or missing.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.findings.iter().all(|finding| finding.severity == Severity::Note)
+    }
+
+    fn add(&mut self, severity: Severity, file: &str, offset_bytes: u64, detail: impl Into<String>) {
+        self.findings.push(Finding { severity, file: file.to_owned(), offset_bytes, detail: detail.into() });
+    }
+}
+
+/// Verifies the store in the device's directory, which it locks: no server may be using it.
+///
+/// # Errors
+/// When the directory is in use or cannot be listed. A file that cannot be read is a finding, not an error.
+pub fn check<D: Device>(device: &mut D) -> Result<CheckReport, DeviceError> {
+    device.lock()?;
+    let names = device.list()?;
+    let mut report = CheckReport::default();
+    let Some(decoded) = check_manifest(device, &mut report) else { return Ok(report) };
+    let state = &decoded.state;
+    let mut listed: Vec<_> = state.segments.iter().map(|(&slot, entry)| (slot, entry)).collect();
+    listed.sort_by_key(|(_, entry)| entry.sequence);
+    let scans: Vec<_> = listed
+        .into_iter()
+        .filter_map(|(slot, entry)| check_segment(device, &decoded, slot, entry, &mut report))
+        .collect();
+    let known = scans.iter().map(|(_, scan)| scan.watermark).max().unwrap_or(Watermark::NONE);
+    for (name, scan) in &scans {
+        judge(name, scan, known, state.generation, &mut report);
+    }
+    check_unlisted(device, &names, &decoded, &mut report);
+    Ok(report)
+}
+
+/// `None`: there is nothing to go on with, and the report says why.
+fn check_manifest<D: Device>(device: &mut D, report: &mut CheckReport) -> Option<Decoded> {
+    let name = manifest::FILE_NAME;
+    let bytes = match read_whole(device, name) {
+        Ok(bytes) => bytes,
+        Err(error) => {
+            report.add(Severity::Damage, name, 0, format!("{error}; without a manifest there is no store"));
+            return None;
+        }
+    };
+    let decoded = match manifest::decode_all(&bytes) {
+        Ok(decoded) => decoded,
+        Err(error) => {
+            report.add(Severity::Damage, name, 0, error.to_string());
+            return None;
+        }
+    };
+    match &decoded.verdict {
+        ManifestVerdict::Clean => {}
+        ManifestVerdict::TornAt { offset } => {
+            report.add(Severity::Note, name, *offset, "an unfinished commit; the next opening cuts it off");
+        }
+        ManifestVerdict::CorruptAt { offset, synced, contradiction } => {
+            let why = contradiction.as_ref().map(ToString::to_string).unwrap_or_default();
+            let detail = format!("damaged commit below byte {synced}, which was synced; restore the file. {why}");
+            report.add(Severity::Damage, name, *offset, detail);
+        }
+    }
+    Some(decoded)
+}
+
+fn read_whole<D: Device>(device: &mut D, name: &str) -> Result<Vec<u8>, DeviceError> {
+    let file = device.open(name)?;
+    let bytes = device.len(file).and_then(|len| Io::new(device).read_all(file, len, Cause::Verification));
+    device.close(file);
+    bytes
+}
+
+/// Header and frames of a listed segment; `None`: not even its header can be believed.
+fn check_segment<D: Device>(
+    device: &mut D,
+    decoded: &Decoded,
+    slot: u32,
+    entry: &SegmentEntry,
+    report: &mut CheckReport,
+) -> Option<(String, ScanReport)> {
+    let name = segment::file_name(slot, entry.uuid);
+    let store = decoded.header.store;
+    let scan = with_segment(device, &name, |device, file, header| {
+        let expected = SegmentHeader { slot, uuid: entry.uuid, store, sequence: entry.sequence, ..header };
+        if header != expected {
+            return Err(format!("the file is {header:?}, the manifest lists {expected:?}"));
+        }
+        let sealed_len = entry.sealed_len;
+        scan(device, file, &header, sealed_len).map_err(|error| error.to_string())
+    });
+    match scan {
+        Ok(scan) => {
+            report.segments += 1;
+            report.frames += scan.frames;
+            report.records += scan.records;
+            report.bytes += u64::from(scan.valid_len - FRAMES_OFFSET);
+            Some((name, scan))
+        }
+        Err(detail) => {
+            report.add(Severity::Damage, &name, 0, detail);
+            None
+        }
+    }
+}
+
+/// Opens a segment's file, reads its header, and closes it again after `then`.
+fn with_segment<D: Device, T>(
+    device: &mut D,
+    name: &str,
+    then: impl FnOnce(&mut D, FileId, SegmentHeader) -> Result<T, String>,
+) -> Result<T, String> {
+    let file = device.open(name).map_err(|error| error.to_string())?;
+    let header = Io::new(device).read(file, 0, HEADER_BYTES, Cause::Verification).map_err(|error| error.to_string());
+    let result = header
+        .and_then(|bytes| segment::decode(&bytes).map_err(|error| error.to_string()))
+        .and_then(|header| then(device, file, header));
+    device.close(file);
+    result
+}
+
+/// Streams a segment through the scanner.
+fn scan<D: Device>(
+    device: &mut D,
+    file: FileId,
+    header: &SegmentHeader,
+    sealed_len: Option<u32>,
+) -> Result<ScanReport, DeviceError> {
+    let SegmentHeader { uuid, sequence, segment_bytes, .. } = *header;
+    let mut scanner = Scanner::new(ScanInput { uuid, sequence, segment_bytes, sealed_len });
+    let file_bytes = device.len(file)?.min(u64::from(segment_bytes)) as u32;
+    let end = sealed_len.unwrap_or(segment_bytes).min(file_bytes);
+    let mut at = FRAMES_OFFSET;
+    while at < end {
+        let len = (end - at).min(READ_BYTES).next_multiple_of(PAGE_BYTES as u32);
+        let buf = Io::new(device).read(file, u64::from(at), len as usize, Cause::Verification)?;
+        scanner.push(&buf, &mut |_: u32, _: &Stored<'_>| {});
+        at += len;
+    }
+    Ok(scanner.finish())
+}
+
+fn judge(name: &str, scan: &ScanReport, known: Watermark, generation: u32, report: &mut CheckReport) {
+    let why = scan.damage.map_or_else(|| "frames are missing".to_owned(), |error| error.to_string());
+    match scan.judge(known) {
+        Verdict::Clean => {}
+        Verdict::TornAt { offset } => {
+            let detail = format!("{why}; never synced, the next opening cuts it off");
+            report.add(Severity::Note, name, u64::from(offset), detail);
+        }
+        Verdict::CorruptAt { offset, watermark } => {
+            let detail = format!("{why}; the log was synced through {watermark}: keep a copy of the directory");
+            report.add(Severity::Damage, name, u64::from(offset), detail);
+        }
+    }
+    if scan.generation > generation {
+        let detail = format!(
+            "a frame of generation {}, the manifest knows {generation}: the manifest lost its end; restore it",
+            scan.generation
+        );
+        report.add(Severity::Damage, name, u64::from(scan.valid_len), detail);
+    }
+}
+
+/// Files that the manifest does not list are orphans of a crash, unless one took data that was promised.
+fn check_unlisted<D: Device>(device: &mut D, names: &[String], decoded: &Decoded, report: &mut CheckReport) {
+    let state = &decoded.state;
+    let is_listed =
+        |name: &str| state.segments.iter().any(|(&slot, entry)| segment::file_name(slot, entry.uuid) == name);
+    for name in names {
+        if name == manifest::NEW_FILE_NAME {
+            report.add(Severity::Note, name, 0, "an unfinished rewrite of the manifest; the next opening removes it");
+        } else if segment::is_file_name(name) && !is_listed(name) {
+            let is_lost = holds_newer_data(device, name, decoded.header.store, state);
+            let (severity, detail) = if is_lost {
+                (Severity::Damage, "holds data but is not listed: the manifest lost its end; do not open, restore it")
+            } else {
+                (Severity::Note, "an unlisted segment; the next opening removes it")
+            };
+            report.add(severity, name, 0, detail);
+        }
+    }
+}
+
+/// Whether an unlisted segment is newer than all that the manifest ever listed, and took a frame. A segment takes data
+/// only once its listing is synced, so the manifest has lost that listing.
+fn holds_newer_data<D: Device>(device: &mut D, name: &str, store: StoreUuid, state: &ManifestState) -> bool {
+    with_segment(device, name, |device, file, header| {
+        if header.store != store || header.sequence <= state.last_sequence {
+            return Ok(false);
+        }
+        let at = u64::from(FRAMES_OFFSET);
+        let first = Io::new(device).read(file, at, PAGE_BYTES, Cause::Verification);
+        let first = first.map_err(|error| error.to_string())?;
+        Ok(frame::decode_header(&first, header.uuid, FRAMES_OFFSET, header.segment_bytes).is_ok())
+    })
+    // Without a readable header it never took data: the header is synced before anything else happens to it.
+    .unwrap_or(false)
+}

@@ -1,0 +1,99 @@
+//! Owns the tests of the offline check: sound stores are sound, damage is named with its place, nothing is changed.
+use crate::support::{Node, Write, small};
+use fawn_ds::check::{CheckReport, Severity, check};
+use fawn_flash::{SimDevice, SimDisk, SimOptions};
+use fawn_types::{Durability, TimeMs};
+
+/// A store of several segments, closed cleanly.
+fn store() -> SimDisk {
+    let disk = SimDisk::new(SimOptions::default());
+    let mut node = Node::open(&disk, small(Durability::Sync), TimeMs(1)).unwrap();
+    for i in 0..400u32 {
+        let (key, value) = (i.to_be_bytes().to_vec(), Some(vec![i as u8; 300]));
+        node.append(&[Write { key, value, expires_at_ms: 0 }]).unwrap();
+        node.settle();
+    }
+    drop(node.engine.close().unwrap());
+    disk
+}
+
+fn checked(disk: &SimDisk) -> CheckReport {
+    let before: Vec<_> = disk.names().into_iter().map(|name| (disk.contents(&name), name)).collect();
+    let report = check(&mut SimDevice::attach(disk)).unwrap();
+    for (contents, name) in before {
+        assert_eq!(disk.contents(&name), contents, "{name} was changed");
+    }
+    report
+}
+
+fn segments(disk: &SimDisk) -> Vec<String> {
+    disk.names().into_iter().filter(|name| name.starts_with("segment-")).collect()
+}
+
+#[test]
+fn a_store_closed_cleanly_is_sound() {
+    let report = checked(&store());
+    assert_eq!(report.findings, []);
+    assert!(report.is_sound() && report.segments >= 2 && report.records >= 400, "{report:?}");
+}
+
+#[test]
+fn a_flipped_bit_in_any_segment_is_named() {
+    let disk = store();
+    for name in segments(&disk) {
+        for offset in [20, 4096 + 70] {
+            let contents = disk.contents(&name).unwrap();
+            if contents.iter().skip(4096).all(|&byte| byte == 0) && offset > 4096 {
+                continue;
+            }
+            disk.flip_bits(&name, offset, 1);
+            let report = checked(&disk);
+            let damage: Vec<_> = report.findings.iter().filter(|f| f.severity == Severity::Damage).collect();
+            assert_eq!(damage.len(), 1, "{name} at {offset}: {report:?}");
+            assert_eq!(damage[0].file, name);
+            disk.flip_bits(&name, offset, 1);
+            assert!(checked(&disk).is_sound());
+        }
+    }
+}
+
+#[test]
+fn a_damaged_manifest_is_named() {
+    let disk = store();
+    disk.flip_bits("manifest", 530, 4);
+    let report = checked(&disk);
+    assert!(!report.is_sound());
+    assert_eq!(report.findings[0].file, "manifest");
+}
+
+#[test]
+fn an_empty_directory_is_no_store() {
+    let report = checked(&SimDisk::new(SimOptions::default()));
+    assert!(!report.is_sound() && report.findings[0].file == "manifest", "{report:?}");
+}
+
+#[test]
+fn orphans_are_notes_unless_the_manifest_lost_them() {
+    let disk = store();
+    let manifest = disk.contents("manifest").unwrap();
+    disk.put("manifest.new", b"half");
+    let report = checked(&disk);
+    assert!(report.is_sound() && report.findings.len() == 1, "{report:?}");
+
+    // The manifest as it was before its last commits: segments with data are not listed any more.
+    let (mut kept, mut at) = (512, 512);
+    while manifest.get(at..at + 4) == Some(b"FwnM") {
+        kept = at;
+        let edit_bytes = u32::from_le_bytes(manifest[at + 4..at + 8].try_into().unwrap()) as usize;
+        at += (32 + edit_bytes).next_multiple_of(16);
+        if manifest[kept + 32..at].windows(8).any(|edit| edit == [5, 0, 0, 0, 28, 0, 0, 0]) && kept > 512 {
+            break;
+        }
+    }
+    let mut older = manifest.clone();
+    older[kept..].fill(0);
+    disk.put("manifest", &older);
+    let report = checked(&disk);
+    assert!(report.findings.iter().any(|finding| finding.detail.contains("lost its end")), "{report:?}");
+    assert!(!report.is_sound());
+}
