@@ -1,0 +1,41 @@
+//! Owns what a higher layer keeps in the manifest: small named blobs, such as a replica's promises or a cluster's map.
+use super::Engine;
+use crate::error::EngineError;
+use crate::format::manifest::{BLOB_BYTES_MAX, Edit};
+use fawn_flash::Device;
+
+/// Names a blob's writing: pass it to [`Engine::is_blob_durable`]. Later ones compare greater.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct BlobTicket(u64);
+
+impl<D: Device> Engine<D> {
+    /// The blob called `key` as last put, durable or not; what an opening finds is durable.
+    pub fn blob(&self, key: u32) -> Option<&[u8]> {
+        self.manifest.state().blobs.get(&key).map(Vec::as_slice)
+    }
+
+    /// The names of all blobs, in order.
+    pub fn blob_keys(&self) -> impl Iterator<Item = u32> + '_ {
+        self.manifest.state().blobs.keys().copied()
+    }
+
+    /// Replaces the blob called `key`; empty `bytes` forget it. The write starts at once or with the one under way.
+    ///
+    /// # Errors
+    /// [`EngineError::Poisoned`]; [`EngineError::TooLarge`] past [`BLOB_BYTES_MAX`].
+    pub fn put_blob(&mut self, key: u32, bytes: &[u8]) -> Result<BlobTicket, EngineError> {
+        self.check_writable()?;
+        if bytes.len() > BLOB_BYTES_MAX {
+            return Err(EngineError::TooLarge { found_bytes: bytes.len(), limit_bytes: BLOB_BYTES_MAX });
+        }
+        let end = self.manifest.commit(&[Edit::Blob { key, bytes: bytes.to_vec() }]);
+        self.start_manifest();
+        self.device.kick();
+        Ok(BlobTicket(end))
+    }
+
+    /// Whether the blob of that ticket, and all before it, are on the medium.
+    pub fn is_blob_durable(&self, ticket: BlobTicket) -> bool {
+        self.manifest.is_durable(ticket.0)
+    }
+}
