@@ -29,7 +29,8 @@ impl Replica {
             let bytes_max = window.min(options.frame_bytes_max);
             return Some(Output::SendRecords { to: link.to, after: link.sent, through: limit, bytes_max });
         }
-        let news = told.0 > link.told.0 || told.1 > link.told.1;
+        // Time alone is news a beat later: records carry it too, and a frame per turn would be noise.
+        let news = told.0 > link.told.0 || told.1.ms_since(link.told.1) >= options.beat_ms;
         (news && link.kind != LinkKind::Aligning).then(|| self.watermark(index))
     }
 

@@ -2,4 +2,8 @@
 #![expect(clippy::expect_used, clippy::unwrap_used, reason = "a test that meets what it does not expect should stop")]
 
 mod cluster;
+mod codec;
 mod random;
+mod ring;
+mod routing;
+mod script;

@@ -1,0 +1,194 @@
+//! Owns the tests of byte forms: every frame there and back, damage seen, streams cut and joined anywhere.
+use crate::random::Random;
+use fawn_chain::map::{Activation, LastActive, decode_map, decode_state, encode_map, encode_state};
+use fawn_chain::message::{
+    FRAME_BYTES_MAX, FrameStream, PREFIX_BYTES, RefusedReason, Report, decode_frame, encode_frame,
+};
+use fawn_chain::{Body, ChainState, ClusterMap, DecodeError, Frame, Header, NodeEntry, PersistedState, RingOptions};
+use fawn_types::{BootId, ClientTag, Durability, Epoch, HashSecret, NodeId, RangeId, TimeMs, Version};
+
+fn epoch(value: u32) -> Epoch {
+    Epoch::new(value).unwrap()
+}
+
+fn version(e: u32, seq: u64) -> Version {
+    Version::new(epoch(e), seq).unwrap()
+}
+
+fn map() -> ClusterMap {
+    let node = |id| NodeEntry { node: NodeId(id), weight: 2, domain: id, address: format!("[::1]:{id}") };
+    let ring = RingOptions { replication: 3, virtual_ids: 2 };
+    let mut map = ClusterMap::new(HashSecret([3; 16]), Durability::EverySec, ring, (1..=4).map(node).collect());
+    let entry = &mut map.ranges[1];
+    entry.epoch = epoch(7);
+    entry.state = ChainState::Active;
+    entry.base = version(6, 9);
+    entry.last_active = Some(LastActive { epoch: epoch(7), members: entry.members.clone() });
+    entry.remember(Activation { epoch: epoch(6), base: version(4, 1) });
+    entry.remember(Activation { epoch: epoch(7), base: version(6, 9) });
+    map
+}
+
+fn bodies() -> Vec<Body<'static>> {
+    let (v, w) = (version(2, 5), version(3, 1));
+    let entry = map().ranges[1].clone();
+    let tag = ClientTag { session: 5, seq: 6 };
+    vec![
+        Body::Append { after: v, last: w, upstream: v, time: TimeMs(9), records: b"some records" },
+        Body::Watermark { sent: w, upstream: v, time: TimeMs(10) },
+        Body::Ack { received: w, committed: v },
+        Body::ReplayWanted { after: v },
+        Body::Gone { after: v },
+        Body::Entry(entry.clone()),
+        Body::EntryWanted,
+        Body::Report(Report { last: w, committed: v, time: TimeMs(11) }),
+        Body::Align { entry, donor: NodeId(3), base: w, cut: v },
+        Body::Equal { base: w },
+        Body::CaughtUp { last: w },
+        Body::Hello,
+        Body::Request { op: 4, tag, first_incomplete: 3, payload: b"set a 1" },
+        Body::Reply { op: 4, payload: b"stored" },
+        Body::Refused { op: 4, reason: RefusedReason::WrongRange },
+    ]
+}
+
+fn frames() -> Vec<Vec<u8>> {
+    let header = Header { from: NodeId(2), boot: BootId(0x1122_3344_5566_7788), range: RangeId(9), epoch: epoch(3) };
+    let encode = |body| {
+        let mut bytes = Vec::new();
+        encode_frame(&Frame { header, body }, &mut bytes);
+        assert_eq!(decode_frame(&bytes).unwrap().header, header);
+        bytes
+    };
+    bodies().into_iter().map(encode).collect()
+}
+
+#[test]
+fn every_frame_there_and_back() {
+    for (bytes, body) in frames().iter().zip(bodies()) {
+        assert_eq!(decode_frame(bytes).unwrap().body, body);
+    }
+}
+
+/// The bytes that `docs/formats/peer-frames.md` shows.
+#[test]
+fn an_ack_has_the_documented_bytes() {
+    let header = Header { from: NodeId(2), boot: BootId(0x0102_0304_0506_0708), range: RangeId(9), epoch: epoch(3) };
+    let body = Body::Ack { received: version(3, 7), committed: version(3, 5) };
+    let mut bytes = Vec::new();
+    encode_frame(&Frame { header, body }, &mut bytes);
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(&hex[16..], ACK_FROM_BYTE_8, "prefix from byte 8 on, then the body");
+    assert_eq!(&hex[..16], ACK_CHECKSUM);
+}
+
+const ACK_CHECKSUM: &str = "e87f611b5e871e51";
+const ACK_FROM_BYTE_8: &str =
+    "2400000003019273020000000900000003000000080706050403020107000000300000000500000030000000";
+
+#[test]
+fn any_flipped_bit_is_seen() {
+    for bytes in frames() {
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(decode_frame(&damaged).is_err(), "bit {bit} of {bytes:?}");
+        }
+        for len in 0..bytes.len() {
+            assert!(matches!(decode_frame(&bytes[..len]), Err(DecodeError::Truncated { .. })));
+        }
+    }
+}
+
+#[test]
+fn streams_may_be_cut_and_joined_anywhere() {
+    let joined: Vec<u8> = frames().concat();
+    for piece in 1..200 {
+        let mut stream = FrameStream::new();
+        let mut seen = Vec::new();
+        for bytes in joined.chunks(piece) {
+            stream.push(bytes);
+            while let Some(frame) = stream.next_frame().unwrap() {
+                let mut again = Vec::new();
+                encode_frame(&frame, &mut again);
+                seen.push(again);
+            }
+        }
+        assert_eq!(seen, frames(), "pieces of {piece}");
+        assert_eq!(stream.buffered_bytes(), 0);
+    }
+}
+
+#[test]
+fn a_damaged_stream_ends_and_says_where() {
+    let frames = frames();
+    let mut joined: Vec<u8> = frames.concat();
+    let start = frames[0].len();
+    joined[start + 9] ^= 1; // the second frame's length
+    let mut stream = FrameStream::new();
+    stream.push(&joined);
+    assert!(stream.next_frame().unwrap().is_some());
+    let error = stream.next_frame().unwrap_err();
+    assert_eq!(error.offset_bytes, start as u64);
+    stream.push(&frames[0]);
+    assert_eq!(stream.next_frame().unwrap_err(), error, "a broken stream stays broken");
+}
+
+#[test]
+fn a_length_beyond_the_limit_is_refused_at_once() {
+    let mut bytes = frames().remove(2);
+    bytes[8..12].copy_from_slice(&(FRAME_BYTES_MAX as u32).to_le_bytes());
+    let short = fawn_types::checksum::checksum64(&bytes[8..14]) as u16;
+    bytes[14..16].copy_from_slice(&short.to_le_bytes());
+    let mut stream = FrameStream::new();
+    stream.push(&bytes[..PREFIX_BYTES]);
+    assert!(matches!(stream.next_frame().unwrap_err().cause, DecodeError::Value { what: "frame length", .. }));
+}
+
+#[test]
+fn images_of_map_and_promise_there_and_back() {
+    let map = map();
+    let image = encode_map(&map);
+    assert_eq!(decode_map(&image).unwrap(), map);
+    let state = PersistedState { promised: epoch(8), entry: Some(map.ranges[1].clone()) };
+    assert_eq!(decode_state(&encode_state(&state)).unwrap(), state);
+    assert_eq!(decode_state(&encode_state(&PersistedState::default())).unwrap(), PersistedState::default());
+    for place in 0..image.len() {
+        let mut damaged = image.clone();
+        damaged[place] ^= 0x10;
+        assert!(matches!(decode_map(&damaged), Err(DecodeError::Checksum { .. })));
+    }
+    assert!(decode_map(&encode_state(&state)).is_err(), "a promise is no map");
+}
+
+/// Frames with damage whose checksums were made good again, and noise: an error or a frame, never a panic.
+#[test]
+fn arbitrary_bytes_never_panic() {
+    let mut random = Random::new(1);
+    let seeds = frames();
+    for _ in 0..20_000 {
+        let mut bytes = seeds[random.below(seeds.len() as u64) as usize].clone();
+        for _ in 0..random.below(6) {
+            let place = random.below(bytes.len() as u64) as usize;
+            bytes[place] = random.below(256) as u8;
+        }
+        bytes.truncate(random.below(bytes.len() as u64 * 2) as usize + PREFIX_BYTES);
+        if random.below(4) != 0 {
+            reseal(&mut bytes);
+        }
+        fawn_chain::fuzz::peer_frame(&bytes);
+        let sum = fawn_types::checksum::checksum64(&bytes);
+        bytes.extend_from_slice(&sum.to_le_bytes());
+        fawn_chain::fuzz::peer_frame(&bytes);
+    }
+}
+
+fn reseal(bytes: &mut [u8]) {
+    let body_bytes = (bytes.len() - PREFIX_BYTES) as u32;
+    bytes[8..12].copy_from_slice(&body_bytes.to_le_bytes());
+    bytes[13] = 1;
+    let short = fawn_types::checksum::checksum64(&bytes[8..14]) as u16;
+    bytes[14..16].copy_from_slice(&short.to_le_bytes());
+    let sum = fawn_types::checksum::checksum64(&bytes[8..]);
+    bytes[..8].copy_from_slice(&sum.to_le_bytes());
+}
