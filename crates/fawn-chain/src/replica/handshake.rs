@@ -191,6 +191,13 @@ impl Replica {
         self.promised = entry.epoch;
         self.entry = Some(entry.clone());
         let cut = entry.common_point(self.last);
+        let fresh = cut == Version::ZERO; // older than all that is remembered: copied anew, never merged
+        if self.config.durability == Durability::Sync && !fresh && !invariants::committed_survives(self.committed, cut)
+        {
+            let alarm = Alarm::CutBelowCommitted { cut, committed: self.committed };
+            self.outputs.push_back(Output::Alarm(alarm));
+            return;
+        }
         if cut < self.last {
             self.rollback(cut);
         }
