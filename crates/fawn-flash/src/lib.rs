@@ -1,14 +1,23 @@
 //! Owns the storage boundary: the `Device` trait, its real and simulated implementations, the page cache and the
 //! accounting of requests and bytes by cause. The only crate with `unsafe`.
 
+mod any;
 pub mod buffer;
 pub mod cache;
 pub mod device;
+mod place;
+mod portable;
 pub mod sim;
 pub mod stats;
+#[cfg(target_os = "linux")]
+mod uring;
 
+pub use any::{AnyDevice, DeviceKind, DeviceOptions};
 pub use buffer::AlignedBuf;
 pub use cache::{CacheStats, PageCache};
 pub use device::{Cause, Completion, Device, DeviceError, FileId, Operation, Token};
+pub use portable::PortableDevice;
 pub use sim::{SimDevice, SimDisk, SimOptions};
 pub use stats::{CauseStats, IoStats};
+#[cfg(target_os = "linux")]
+pub use uring::UringDevice;

@@ -129,11 +129,8 @@ impl SimDevice {
             self.in_flight = self.disk.state().queue.iter().filter(|ticket| ticket.device == self.id).count();
         }
         let before = out.len();
-        let failure = self.disk.state().deliver(self.id, out);
+        self.poison = self.disk.state().deliver(self.id, self.poison.take(), out);
         self.in_flight -= out.len() - before;
-        if let Some(error) = failure {
-            self.poison.get_or_insert(error);
-        }
     }
 }
 

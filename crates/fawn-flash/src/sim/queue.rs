@@ -57,8 +57,13 @@ impl DiskState {
         mine.filter_map(|ticket| ticket.due).min()
     }
 
-    /// Lets everything of `device` that is due take effect.
-    pub(super) fn deliver(&mut self, device: u64, out: &mut VecDeque<Completion>) -> Option<DeviceError> {
+    /// Lets everything of `device` that is due take effect; returns its first failure, `poison` if it had one before.
+    pub(super) fn deliver(
+        &mut self,
+        device: u64,
+        poison: Option<DeviceError>,
+        out: &mut VecDeque<Completion>,
+    ) -> Option<DeviceError> {
         let tick = self.tick;
         let is_due = |ticket: &mut Ticket| ticket.device == device && ticket.due.is_some_and(|due| due <= tick);
         let mut due: Vec<Ticket> = self.queue.extract_if(.., is_due).collect();
@@ -69,12 +74,15 @@ impl DiskState {
         } else {
             due.sort_by_key(|ticket| ticket.due);
         }
-        let mut failure = None;
+        let mut failure = poison;
         for ticket in due {
             let poisons = !matches!(ticket.request, Request::Read { .. }) && ticket.refused.is_none();
-            let completion = self.take_effect(ticket);
+            let mut completion = self.take_effect(ticket);
             if let (true, Err(error)) = (poisons, &completion.result) {
                 failure.get_or_insert_with(|| error.clone());
+            } else if let (true, Some(first)) = (poisons, &failure) {
+                // As the real devices: after a failure no success is believed.
+                completion.result = Err(DeviceError::Poisoned { first: first.to_string() });
             }
             out.push_back(completion);
             self.count_op();

@@ -1,6 +1,8 @@
 //! Owns the one suite that every device passes: the contract of the `Device` trait, test by test.
-use crate::support::{BLOCK, drain, pattern, read, sync, write, write_durable};
-use fawn_flash::{AlignedBuf, Cause, Device, DeviceError, SimDevice, SimDisk, SimOptions, Token};
+use crate::support::{BLOCK, Place, drain, pattern, place, read, sync, uring, write, write_durable};
+use fawn_flash::{
+    AlignedBuf, Cause, Device, DeviceError, DeviceOptions, PortableDevice, SimDevice, SimDisk, SimOptions, Token,
+};
 use std::collections::{BTreeSet, VecDeque};
 
 /// Runs each check as a test of its own, over a device that `$attach` opens on a fresh place.
@@ -23,6 +25,11 @@ macro_rules! conformance {
 }
 
 conformance!(sim, SimDisk::new(SimOptions::default()), SimDevice::attach);
+conformance!(portable, place(), |dir: &Place| PortableDevice::open(dir.path(), &DeviceOptions::default()).unwrap());
+#[cfg(target_os = "linux")]
+conformance!(uring, place(), |dir: &Place| uring(dir, 256));
+#[cfg(target_os = "linux")]
+conformance!(uring_shallow, place(), |dir: &Place| uring(dir, 8));
 conformance!(sim_instant, SimDisk::new(SimOptions::instant(1)), SimDevice::attach);
 
 fn names<D: Device>(attach: &mut dyn FnMut() -> D) {

@@ -66,3 +66,18 @@ pub(crate) fn read<D: Device>(device: &mut D, file: FileId, offset: u64, len: us
         completion.buf.expect("a read returns its buffer").to_vec()
     })
 }
+
+/// A directory of a test's own on a real file system.
+pub(crate) type Place = tempfile::TempDir;
+
+pub(crate) fn place() -> Place {
+    // Under the target directory, not in memory: there `O_DIRECT` may be refused.
+    tempfile::Builder::new().prefix("flash").tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+/// A ring, or the portable device where the kernel or the file system refuses it: the suite then still runs.
+#[cfg(target_os = "linux")]
+pub(crate) fn uring(dir: &Place, queue_depth: u32) -> fawn_flash::AnyDevice {
+    let options = fawn_flash::DeviceOptions { queue_depth, ..fawn_flash::DeviceOptions::default() };
+    fawn_flash::AnyDevice::open(dir.path(), &options).unwrap()
+}

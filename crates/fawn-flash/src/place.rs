@@ -1,0 +1,393 @@
+//! Owns what the real devices share: one directory's names, open files, lock, space, counters and poison.
+use crate::buffer::SECTOR_BYTES;
+use crate::{AlignedBuf, Cause, DeviceError, FileId, IoStats, Operation};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{self, AtFlags, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Name of the lock file, which no listing shows.
+const LOCK: &str = "LOCK";
+/// Operations in flight in one device; a caller beyond it has lost its own bound.
+pub(crate) const IN_FLIGHT_MAX: usize = 1 << 16;
+
+/// An open file.
+pub(crate) struct OpenFile {
+    pub(crate) fd: Arc<OwnedFd>,
+    pub(crate) name: Arc<str>,
+    pub(crate) in_flight: usize,
+}
+
+/// One directory in use by one device.
+pub(crate) struct Place {
+    path: String,
+    dir: OwnedFd,
+    direct: bool,
+    lock: Option<OwnedFd>,
+    files: Vec<Option<OpenFile>>,
+    pub(crate) stats: IoStats,
+    pub(crate) poison: Option<DeviceError>,
+}
+
+impl Place {
+    /// Opens the directory, creating it (durably) if it is missing.
+    pub(crate) fn open(path: &Path) -> Result<Self, DeviceError> {
+        let shown = path.display().to_string();
+        create_dirs(path).map_err(|error| io_error(&shown, "create the directory", &error))?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = fs::open(path, flags, Mode::empty()).map_err(|errno| {
+            let operation = Operation::Metadata("open the directory");
+            classify(errno, &shown, operation, &shown, 0)
+        })?;
+        let (files, stats) = (Vec::new(), IoStats::default());
+        Ok(Self { path: shown, dir, direct: false, lock: None, files, stats, poison: None })
+    }
+
+    /// The device's directory, for logs.
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Lets later opens bypass the system's page cache, if its file system can: else the reason why not.
+    pub(crate) fn try_direct(&mut self) -> Result<OwnedFd, String> {
+        let flags = OFlags::RDWR | OFlags::CREATE | direct_flag()?;
+        let probe = self.open_at(LOCK, flags).map_err(|errno| format!("O_DIRECT is refused: {errno}"))?;
+        let mut block = AlignedBuf::zeroed(crate::buffer::PAGE_BYTES);
+        rustix::io::pread(&probe, &mut block[..], 0).map_err(|errno| format!("direct reads fail: {errno}"))?;
+        self.direct = true;
+        Ok(probe)
+    }
+
+    fn open_at(&self, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+        fs::openat(&self.dir, name, flags | OFlags::CLOEXEC, Mode::from_raw_mode(0o640))
+    }
+
+    pub(crate) fn error(&self, errno: Errno, operation: Operation, name: &str, offset: u64) -> DeviceError {
+        classify(errno, &self.path, operation, name, offset)
+    }
+
+    fn metadata_error(&self, errno: Errno, what: &'static str, name: &str) -> DeviceError {
+        self.error(errno, Operation::Metadata(what), name, 0)
+    }
+
+    /// Refuses when poisoned.
+    pub(crate) fn healthy(&self) -> Result<(), DeviceError> {
+        self.poison.as_ref().map_or(Ok(()), |first| Err(DeviceError::Poisoned { first: first.to_string() }))
+    }
+
+    /// Records the first failure of a write or sync.
+    pub(crate) fn poison<T>(&mut self, result: Result<T, DeviceError>) -> Result<T, DeviceError> {
+        if let Err(error) = &result
+            && self.poison.is_none()
+        {
+            tracing::error!(dir = %self.path, %error, "the device is poisoned: nothing more is written");
+            self.poison = Some(error.clone());
+        }
+        result
+    }
+
+    /// The result of a write or sync that has come back: after a failure none may be believed any more, since the
+    /// kernel reports an error of writing back only once.
+    pub(crate) fn judge(&mut self, result: Result<usize, DeviceError>) -> Result<usize, DeviceError> {
+        self.healthy()?;
+        self.poison(result)
+    }
+
+    pub(crate) fn file(&self, file: FileId) -> &OpenFile {
+        let open = self.files.get(file.0 as usize).and_then(Option::as_ref);
+        open.unwrap_or_else(|| panic!("{file:?} is not open"))
+    }
+
+    pub(crate) fn file_mut(&mut self, file: FileId) -> &mut OpenFile {
+        let open = self.files.get_mut(file.0 as usize).and_then(Option::as_mut);
+        open.unwrap_or_else(|| panic!("{file:?} is not open"))
+    }
+
+    fn add_file(&mut self, name: &str, fd: OwnedFd) -> FileId {
+        self.files.push(Some(OpenFile { fd: Arc::new(fd), name: name.into(), in_flight: 0 }));
+        FileId(self.files.len() as u32 - 1)
+    }
+
+    fn data_flags(&self) -> OFlags {
+        let direct = if self.direct { direct_flag().unwrap_or(OFlags::empty()) } else { OFlags::empty() };
+        OFlags::RDWR | direct
+    }
+
+    pub(crate) fn list(&self) -> Result<Vec<String>, DeviceError> {
+        let failed = |errno| self.metadata_error(errno, "list", &self.path);
+        let mut names = Vec::new();
+        for entry in fs::Dir::read_from(&self.dir).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let is_file = match entry.file_type() {
+                fs::FileType::Unknown => self.is_file(&name).map_err(failed)?,
+                file_type => file_type.is_file(),
+            };
+            if is_file && name != LOCK {
+                names.push(name);
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn is_file(&self, name: &str) -> Result<bool, Errno> {
+        let stat = fs::statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(fs::FileType::from_raw_mode(stat.st_mode).is_file())
+    }
+
+    pub(crate) fn lock(&mut self) -> Result<(), DeviceError> {
+        if self.lock.is_some() {
+            return Ok(());
+        }
+        let failed = |errno| self.metadata_error(errno, "lock", LOCK);
+        let lock = self.open_at(LOCK, OFlags::RDWR | OFlags::CREATE).map_err(failed)?;
+        match fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => (),
+            Err(Errno::WOULDBLOCK) => {
+                return Err(DeviceError::Locked { dir: self.path.clone(), holder: holder_of(lock.as_fd()) });
+            }
+            Err(errno) => return Err(failed(errno)),
+        }
+        // Only a hint for the loser's message, so a failure to leave it is no failure to lock.
+        let pid = format!("{}\n", std::process::id());
+        if fs::ftruncate(&lock, 0).and_then(|()| rustix::io::pwrite(&lock, pid.as_bytes(), 0)).is_err() {
+            tracing::warn!(dir = %self.path, "the lock is held, but its file does not say by whom");
+        }
+        self.lock = Some(lock);
+        Ok(())
+    }
+
+    pub(crate) fn create(&mut self, name: &str) -> Result<FileId, DeviceError> {
+        assert_name(name);
+        self.healthy()?;
+        let flags = self.data_flags() | OFlags::CREATE | OFlags::EXCL;
+        let fd = self.open_at(name, flags).map_err(|errno| self.metadata_error(errno, "create", name))?;
+        Ok(self.add_file(name, fd))
+    }
+
+    pub(crate) fn open_file(&mut self, name: &str) -> Result<FileId, DeviceError> {
+        assert_name(name);
+        let fd = self.open_at(name, self.data_flags()).map_err(|errno| self.metadata_error(errno, "open", name))?;
+        Ok(self.add_file(name, fd))
+    }
+
+    pub(crate) fn close(&mut self, file: FileId) {
+        assert_eq!(self.file(file).in_flight, 0, "{file:?} closed with operations in flight");
+        self.files[file.0 as usize] = None;
+    }
+
+    pub(crate) fn rename(&mut self, from: &str, to: &str) -> Result<(), DeviceError> {
+        assert_name(to);
+        self.healthy()?;
+        fs::renameat(&self.dir, from, &self.dir, to).map_err(|errno| self.metadata_error(errno, "rename", from))
+    }
+
+    pub(crate) fn link(&mut self, from: &str, to: &str) -> Result<(), DeviceError> {
+        assert_name(to);
+        self.healthy()?;
+        fs::linkat(&self.dir, from, &self.dir, to, AtFlags::empty()).map_err(|errno| {
+            let name = if errno == Errno::EXIST { to } else { from };
+            self.metadata_error(errno, "link", name)
+        })
+    }
+
+    pub(crate) fn unlink(&mut self, name: &str) -> Result<(), DeviceError> {
+        assert_name(name);
+        self.healthy()?;
+        fs::unlinkat(&self.dir, name, AtFlags::empty()).map_err(|errno| self.metadata_error(errno, "unlink", name))
+    }
+
+    pub(crate) fn sync_dir(&mut self) -> Result<(), DeviceError> {
+        self.healthy()?;
+        self.stats.count_sync(Cause::Manifest);
+        let result = sync_all(self.dir.as_fd());
+        let result = result.map_err(|errno| self.error(errno, Operation::Sync, &self.path, 0));
+        self.poison(result)
+    }
+
+    pub(crate) fn len(&self, file: FileId) -> Result<u64, DeviceError> {
+        let open = self.file(file);
+        let stat = fs::fstat(&open.fd).map_err(|errno| self.metadata_error(errno, "len", &open.name))?;
+        Ok(u64::try_from(stat.st_size).unwrap_or(0))
+    }
+
+    pub(crate) fn truncate(&mut self, file: FileId, len_bytes: u64) -> Result<(), DeviceError> {
+        self.healthy()?;
+        let open = self.file(file);
+        let result = fs::ftruncate(&open.fd, len_bytes);
+        let result = result.map_err(|errno| self.metadata_error(errno, "truncate", &open.name));
+        self.poison(result)
+    }
+
+    pub(crate) fn allocate(&mut self, file: FileId, offset: u64, len_bytes: u64) -> Result<(), DeviceError> {
+        self.healthy()?;
+        let (before, end) = (self.len(file)?, offset + len_bytes);
+        let open = self.file(file);
+        let result = match fs::fallocate(&open.fd, fs::FallocateFlags::empty(), offset, len_bytes) {
+            // A file system that cannot reserve: the length alone is what it can give.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => fs::ftruncate(&open.fd, before.max(end)),
+            Err(Errno::NOSPC) => {
+                // What was reserved before space ran out goes back, so that nothing has changed.
+                fs::ftruncate(&open.fd, before).and(Err(Errno::NOSPC))
+            }
+            other => other,
+        };
+        result.map_err(|errno| self.metadata_error(errno, "allocate", &open.name))
+    }
+
+    pub(crate) fn punch(&mut self, file: FileId, offset: u64, len_bytes: u64) -> Result<(), DeviceError> {
+        self.healthy()?;
+        let open = self.file(file);
+        let result = match punch_hole(open.fd.as_fd(), offset, len_bytes) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                let end = self.len(file)?.min(offset + len_bytes);
+                write_zeros(open.fd.as_fd(), offset, end)
+            }
+            other => other,
+        };
+        result.map_err(|errno| self.metadata_error(errno, "punch", &open.name))
+    }
+
+    pub(crate) fn free_bytes(&self) -> Result<u64, DeviceError> {
+        let space = fs::fstatvfs(&self.dir).map_err(|errno| self.metadata_error(errno, "free_bytes", &self.path))?;
+        Ok(space.f_bavail.saturating_mul(space.f_frsize))
+    }
+}
+
+/// Puts the system's words into ours.
+fn classify(errno: Errno, dir: &str, operation: Operation, name: &str, offset: u64) -> DeviceError {
+    let (name, dir) = (name.to_owned(), dir.to_owned());
+    match errno {
+        Errno::NOENT => DeviceError::NotFound { name, dir },
+        Errno::EXIST => DeviceError::Exists { name, dir },
+        Errno::NOSPC | Errno::DQUOT => DeviceError::Full { dir },
+        Errno::ACCESS | Errno::PERM | Errno::ROFS => DeviceError::Permission { path: format!("{dir}: {name}") },
+        other => DeviceError::Io { operation, name, offset, detail: other.to_string() },
+    }
+}
+
+fn io_error(path: &str, what: &'static str, error: &std::io::Error) -> DeviceError {
+    let errno = error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
+    classify(errno, path, Operation::Metadata(what), path, 0)
+}
+
+/// Creates the directory and its parents; each new name is synced, or a power loss could take the whole store.
+fn create_dirs(path: &Path) -> std::io::Result<()> {
+    let missing: Vec<PathBuf> =
+        path.ancestors().take_while(|at| !at.as_os_str().is_empty() && !at.exists()).map(Path::to_owned).collect();
+    std::fs::create_dir_all(path)?;
+    for created in &missing {
+        let parent = created.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        std::fs::File::open(parent)?.sync_all()?;
+    }
+    Ok(())
+}
+
+fn assert_name(name: &str) {
+    assert!(!name.is_empty() && !name.contains('/') && name != LOCK, "{name}: not a file name of a store");
+}
+
+/// The caller's alignment duties, which direct I/O would answer with an error that poisons.
+pub(crate) fn assert_aligned(offset: u64, len_bytes: usize) {
+    assert!(offset.is_multiple_of(SECTOR_BYTES as u64), "offset {offset} is no multiple of a sector");
+    assert!(len_bytes > 0 && len_bytes.is_multiple_of(SECTOR_BYTES), "length {len_bytes} is no multiple of a sector");
+}
+
+fn holder_of(lock: BorrowedFd<'_>) -> String {
+    let mut bytes = [0; 32];
+    let len = rustix::io::pread(lock, &mut bytes, 0).unwrap_or(0);
+    let pid = std::str::from_utf8(&bytes[..len]).ok().and_then(|text| text.trim().parse::<u32>().ok());
+    pid.map_or(String::new(), |pid| format!(" (pid {pid})"))
+}
+
+#[cfg(target_os = "linux")]
+fn direct_flag() -> Result<OFlags, String> {
+    Ok(OFlags::DIRECT)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn direct_flag() -> Result<OFlags, String> {
+    Err("this system has no O_DIRECT".to_owned())
+}
+
+#[cfg(target_os = "linux")]
+fn punch_hole(fd: BorrowedFd<'_>, offset: u64, len_bytes: u64) -> Result<(), Errno> {
+    fs::fallocate(fd, fs::FallocateFlags::PUNCH_HOLE | fs::FallocateFlags::KEEP_SIZE, offset, len_bytes)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn punch_hole(_: BorrowedFd<'_>, _: u64, _: u64) -> Result<(), Errno> {
+    Err(Errno::OPNOTSUPP)
+}
+
+fn write_zeros(fd: BorrowedFd<'_>, mut offset: u64, end: u64) -> Result<(), Errno> {
+    let zeros = AlignedBuf::zeroed(1 << 16);
+    while offset < end {
+        let step = (end - offset).min(zeros.len() as u64) as usize;
+        offset += rustix::io::pwrite(fd, &zeros[..step], offset)? as u64;
+    }
+    Ok(())
+}
+
+/// Data and the metadata to reach it. Where `fsync` only reaches the drive's cache, the stronger call.
+pub(crate) fn sync_data(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    #[cfg(target_vendor = "apple")]
+    return fs::fcntl_fullfsync(fd);
+    #[cfg(not(target_vendor = "apple"))]
+    fs::fdatasync(fd)
+}
+
+fn sync_all(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    #[cfg(target_vendor = "apple")]
+    return fs::fcntl_fullfsync(fd);
+    #[cfg(not(target_vendor = "apple"))]
+    fs::fsync(fd)
+}
+
+/// The metadata half of `Device`, for a device with a field `place`.
+macro_rules! metadata_by_place {
+    () => {
+        fn list(&mut self) -> Result<Vec<String>, DeviceError> {
+            self.place.list()
+        }
+        fn lock(&mut self) -> Result<(), DeviceError> {
+            self.place.lock()
+        }
+        fn rename(&mut self, from: &str, to: &str) -> Result<(), DeviceError> {
+            self.place.rename(from, to)
+        }
+        fn link(&mut self, from: &str, to: &str) -> Result<(), DeviceError> {
+            self.place.link(from, to)
+        }
+        fn unlink(&mut self, name: &str) -> Result<(), DeviceError> {
+            self.place.unlink(name)
+        }
+        fn sync_dir(&mut self) -> Result<(), DeviceError> {
+            self.place.sync_dir()
+        }
+        fn len(&mut self, file: FileId) -> Result<u64, DeviceError> {
+            self.place.len(file)
+        }
+        fn truncate(&mut self, file: FileId, len_bytes: u64) -> Result<(), DeviceError> {
+            self.place.truncate(file, len_bytes)
+        }
+        fn allocate(&mut self, file: FileId, offset: u64, len_bytes: u64) -> Result<(), DeviceError> {
+            self.place.allocate(file, offset, len_bytes)
+        }
+        fn punch(&mut self, file: FileId, offset: u64, len_bytes: u64) -> Result<(), DeviceError> {
+            self.place.punch(file, offset, len_bytes)
+        }
+        fn free_bytes(&mut self) -> Result<u64, DeviceError> {
+            self.place.free_bytes()
+        }
+        fn stats(&self) -> &IoStats {
+            &self.place.stats
+        }
+        fn poisoned(&self) -> Option<&DeviceError> {
+            self.place.poison.as_ref()
+        }
+    };
+}
+pub(crate) use metadata_by_place;

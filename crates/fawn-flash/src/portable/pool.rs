@@ -1,0 +1,194 @@
+//! Owns the pool: threads that make blocking calls, a queue to them, one back, and the descriptor that wakes a loop.
+use crate::place::sync_data;
+use crate::{AlignedBuf, FileId, Token};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Work {
+    Read,
+    Write { len_bytes: usize, durable: bool },
+    Sync,
+}
+
+/// An operation; the thread that runs it owns the buffer meanwhile.
+pub(super) struct Job {
+    pub(super) fd: Arc<OwnedFd>,
+    pub(super) file: FileId,
+    pub(super) work: Work,
+    pub(super) offset: u64,
+    pub(super) buf: Option<AlignedBuf>,
+    pub(super) token: Token,
+}
+
+/// An operation that has ended.
+pub(super) struct Done {
+    pub(super) job: Job,
+    pub(super) result: Result<usize, Errno>,
+}
+
+#[derive(Default)]
+struct Inbox {
+    jobs: VecDeque<Job>,
+    closed: bool,
+}
+
+struct Shared {
+    inbox: Mutex<Inbox>,
+    arrived: Condvar,
+    outbox: Mutex<VecDeque<Done>>,
+    ended: Condvar,
+    bell: UnixStream,
+}
+
+/// Threads and both queues. Dropping it finishes what was handed over, then joins.
+pub(super) struct Pool {
+    shared: Arc<Shared>,
+    /// The other end of the bell: readable while the outbox has something new.
+    ear: UnixStream,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// The queues stay consistent whatever panics: they are only pushed to and taken from.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Pool {
+    pub(super) fn start(threads: usize) -> std::io::Result<Self> {
+        let (bell, ear) = UnixStream::pair()?;
+        bell.set_nonblocking(true)?;
+        ear.set_nonblocking(true)?;
+        let shared = Arc::new(Shared {
+            inbox: Mutex::default(),
+            arrived: Condvar::new(),
+            outbox: Mutex::default(),
+            ended: Condvar::new(),
+            bell,
+        });
+        let mut pool = Self { shared, ear, threads: Vec::new() };
+        for number in 0..threads {
+            let shared = Arc::clone(&pool.shared);
+            let thread = std::thread::Builder::new().name(format!("fawn-io-{number}"));
+            pool.threads.push(thread.spawn(move || shared.serve())?);
+        }
+        Ok(pool)
+    }
+
+    pub(super) fn run(&self, jobs: &mut Vec<Job>) {
+        let count = jobs.len();
+        locked(&self.shared.inbox).jobs.extend(jobs.drain(..));
+        if count == 1 { self.shared.arrived.notify_one() } else { self.shared.arrived.notify_all() }
+    }
+
+    /// What has ended.
+    pub(super) fn take(&mut self) -> VecDeque<Done> {
+        let mut outbox = locked(&self.shared.outbox);
+        empty(&mut outbox, &self.ear)
+    }
+
+    /// What has ended, at least one.
+    pub(super) fn wait(&mut self) -> VecDeque<Done> {
+        let outbox = locked(&self.shared.outbox);
+        let waited = self.shared.ended.wait_while(outbox, |outbox| outbox.is_empty());
+        empty(&mut waited.unwrap_or_else(PoisonError::into_inner), &self.ear)
+    }
+
+    pub(super) fn wake_fd(&self) -> RawFd {
+        self.ear.as_raw_fd()
+    }
+}
+
+/// Takes all and silences the bell; under the outbox's lock, so that no later ring is silenced with it.
+fn empty(outbox: &mut VecDeque<Done>, mut ear: &UnixStream) -> VecDeque<Done> {
+    let mut rings = [0; 64];
+    if !outbox.is_empty() {
+        // One ring per time it was empty; should more be left, the loop wakes once in vain.
+        let _ = ear.read(&mut rings);
+    }
+    std::mem::take(outbox)
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        locked(&self.shared.inbox).closed = true;
+        self.shared.arrived.notify_all();
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has nothing left to say.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn serve(&self) {
+        while let Some(mut job) = self.next() {
+            let result = run(&mut job);
+            let mut outbox = locked(&self.outbox);
+            let was_empty = outbox.is_empty();
+            outbox.push_back(Done { job, result });
+            if was_empty {
+                // A full bell is rung already.
+                let _ = (&self.bell).write(&[1]);
+            }
+            drop(outbox);
+            self.ended.notify_one();
+        }
+    }
+
+    fn next(&self) -> Option<Job> {
+        let inbox = locked(&self.inbox);
+        let waited = self.arrived.wait_while(inbox, |inbox| inbox.jobs.is_empty() && !inbox.closed);
+        waited.unwrap_or_else(PoisonError::into_inner).jobs.pop_front()
+    }
+}
+
+fn run(job: &mut Job) -> Result<usize, Errno> {
+    let fd = job.fd.as_fd();
+    match (job.work, &mut job.buf) {
+        (Work::Read, Some(buf)) => read_full(fd, job.offset, buf),
+        (Work::Write { len_bytes, durable }, Some(buf)) => {
+            write_full(fd, job.offset, &buf[..len_bytes])?;
+            if durable {
+                sync_data(fd)?;
+            }
+            Ok(len_bytes)
+        }
+        (Work::Sync, _) => sync_data(fd).map(|()| 0),
+        (Work::Read | Work::Write { .. }, None) => unreachable!("reads and writes carry a buffer"),
+    }
+}
+
+fn read_full(fd: BorrowedFd<'_>, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
+    let mut done = 0;
+    while done < buf.len() {
+        match rustix::io::pread(fd, &mut buf[done..], offset + done as u64) {
+            Ok(0) => break,
+            Ok(moved) => done += moved,
+            Err(Errno::INTR) => (),
+            // Direct I/O past an end that is not aligned.
+            Err(Errno::INVAL) if done > 0 => break,
+            Err(errno) => return Err(errno),
+        }
+    }
+    buf[done..].fill(0);
+    Ok(buf.len())
+}
+
+fn write_full(fd: BorrowedFd<'_>, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+    let mut done = 0;
+    while done < bytes.len() {
+        match rustix::io::pwrite(fd, &bytes[done..], offset + done as u64) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(moved) => done += moved,
+            Err(Errno::INTR) => (),
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
