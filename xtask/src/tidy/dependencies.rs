@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::process::Command;
 
 /// A crate and its layer; docs/decisions/ says why `fawn-bench` stands beside `fawn-node`.
-const LAYERS: [(&str, u8); 12] = [
+const LAYERS: [(&str, u8); 13] = [
     ("fawn-types", 0),
     ("fawn-flash", 1),
     ("fawn-chain", 1),
@@ -17,6 +17,7 @@ const LAYERS: [(&str, u8); 12] = [
     ("fawn-bench", 3),
     ("fawn", 4),
     ("fawn-sim", 4),
+    ("fawn-fuzz", 5),
     ("xtask", 5),
 ];
 const MAY_TOKIO: [&str; 2] = ["fawn", "fawn-bench"];

@@ -56,5 +56,6 @@ fn crate_of(path: &str) -> Option<&str> {
 
 /// Whether the file is product code: in a crate's `src`, not a test, bench or example.
 fn is_product(source: &Source) -> bool {
-    crate_of(&source.path).is_some() && source.path.contains("/src/")
+    let test = source.path.contains("/tests/") || source.path.ends_with("/tests.rs");
+    crate_of(&source.path).is_some() && source.path.contains("/src/") && !test
 }
