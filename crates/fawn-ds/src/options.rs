@@ -27,6 +27,8 @@ pub struct Options {
     pub pad_frames: bool,
     /// The key hash's secret; needed to create a store, must match (or be absent) when it exists.
     pub secret: Option<HashSecret>,
+    /// The secret that a new store gets when `secret` is none; an existing store keeps its own.
+    pub secret_if_new: Option<HashSecret>,
     /// The ranges belong to chains: commit marks are logged, and what was not committed stays pending at open.
     pub chained: bool,
     /// Most (version, pointer) pairs kept per range for retransmission.
@@ -47,6 +49,7 @@ impl Default for Options {
             capacity_bytes: None,
             pad_frames: false,
             secret: None,
+            secret_if_new: None,
             chained: false,
             retained_records_max: 1 << 16,
             index: IndexOptions::default(),

@@ -3,10 +3,12 @@ use super::Engine;
 use crate::error::EngineError;
 use crate::format::record::{self, PEEK_BYTES, Place, RecordError, RecordKind, Stored};
 use crate::index::Pointer;
+use crate::log::segments::Segment;
+use crate::options::Options;
 use crate::overlay::KeyName;
 use core::ops::Range;
 use fawn_flash::buffer::PAGE_BYTES;
-use fawn_flash::{AlignedBuf, Device};
+use fawn_flash::{AlignedBuf, Device, PageCache};
 use fawn_types::{KeyHash, Version};
 
 /// Records up to this length are put together from cached pages; longer ones are read past the cache, bytes.
@@ -65,6 +67,10 @@ pub(crate) enum Wanted<'k> {
     Any,
 }
 
+/// Candidates already judged, with their segments' sequence numbers and what is damaged about them, if anything: they
+/// are not read again when a lookup goes on, which without them could alternate between two candidates for ever.
+pub(crate) type RuledOut = Vec<(Pointer, u64, Option<Box<EngineError>>)>;
+
 /// What looking at a candidate gave.
 #[derive(Debug)]
 pub(crate) enum Look {
@@ -100,6 +106,28 @@ impl<D: Device> Engine<D> {
             }
             Err(error) => Err(self.corrupt(slot, offset, &error.to_string())),
         }
+    }
+
+    /// As [`Engine::look`], remembering and skipping what is another key's.
+    pub(crate) fn look_once(
+        &mut self,
+        at: usize,
+        pointer: Pointer,
+        wanted: Wanted<'_>,
+        ruled_out: &mut RuledOut,
+    ) -> Result<Look, EngineError> {
+        let sequence = self.segments.expect(self.segments.place(pointer).0).sequence;
+        let is_it = |judged: &&(Pointer, u64, _)| judged.0 == pointer && judged.1 == sequence;
+        if let Some((_, _, damage)) = ruled_out.iter().find(is_it) {
+            return damage.as_ref().map_or(Ok(Look::Other), |damage| Err((**damage).clone()));
+        }
+        let look = self.look(at, pointer, wanted);
+        match &look {
+            Ok(Look::Other) => ruled_out.push((pointer, sequence, None)),
+            Err(damage) => ruled_out.push((pointer, sequence, Some(Box::new(damage.clone())))),
+            Ok(Look::Match(_) | Look::Missing(_)) => {}
+        }
+        look
     }
 
     pub(crate) fn corrupt(&self, slot: u32, offset_bytes: u32, detail: &str) -> EngineError {
@@ -152,34 +180,14 @@ impl<D: Device> Engine<D> {
                 return judged(read.map(|stored| judge(stored, bytes, Spot::Scratch)));
             }
         }
-        // It straddles pages: gather them.
-        let len = record::peek_len(bytes).ok();
         self.scratch.clear();
         self.scratch.extend_from_slice(bytes);
-        let len = len.unwrap_or(PEEK_BYTES);
-        let end = offset as usize + len;
-        let whole = Span::covering(segment, offset, end as u32, self.options.segment_bytes);
-        if len > GATHER_BYTES_MAX || end > segment.end as usize {
-            return if end > segment.end as usize {
-                judged::<(Option<Hit>, u64)>(Err(past_end(offset, len)))
-            } else {
-                Read::Missing(whole)
-            };
-        }
-        let mut next = page + 1;
-        loop {
-            let Some(more) = self.cache.get(segment.file, next) else {
-                let (_, to) = segment.first_read(offset, self.options.segment_bytes);
-                return Read::Missing(Span { to: whole.to.max(to), ..whole });
-            };
-            self.scratch.extend_from_slice(&more[..]);
-            match record::decode(&self.scratch, place) {
-                Err(RecordError::Truncated { expected, .. }) if expected <= GATHER_BYTES_MAX => next += 1,
-                Err(RecordError::Truncated { expected, .. }) => {
-                    let end = offset + expected as u32;
-                    return Read::Missing(Span::covering(segment, offset, end, self.options.segment_bytes));
-                }
-                read => return judged(read.map(|stored| judge(stored, &self.scratch, Spot::Scratch))),
+        let gathered = gather(&mut self.scratch, &mut self.cache, segment, place, &self.options);
+        match gathered {
+            Gathered::Missing(span) => Read::Missing(span),
+            Gathered::Whole => {
+                let read = record::decode(&self.scratch, place);
+                judged(read.map(|stored| judge(stored, &self.scratch, Spot::Scratch)))
             }
         }
     }
@@ -195,13 +203,13 @@ impl<D: Device> Engine<D> {
 }
 
 impl Span {
-    fn new(segment: &crate::log::segments::Segment, from: u32, to: u32, is_second: bool) -> Self {
+    fn new(segment: &Segment, from: u32, to: u32, is_second: bool) -> Self {
         let (slot, sequence) = (segment.slot, segment.sequence);
         Self { slot, sequence, from, to, cacheable_to: 0, is_second }
     }
 
     /// The pages of `offset..end`, known to be one record's.
-    fn covering(segment: &crate::log::segments::Segment, offset: u32, end: u32, segment_bytes: u32) -> Self {
+    fn covering(segment: &Segment, offset: u32, end: u32, segment_bytes: u32) -> Self {
         let page = PAGE_BYTES as u32;
         let to = end.next_multiple_of(page).min(segment_bytes);
         Self::new(segment, offset - offset % page, to, true)
@@ -209,6 +217,46 @@ impl Span {
 
     pub(crate) fn len(&self) -> usize {
         (self.to - self.from) as usize
+    }
+}
+
+/// What putting a record together from cached pages came to.
+enum Gathered {
+    Whole,
+    Missing(Span),
+}
+
+/// Appends cached pages to `scratch`, which holds a record's first bytes up to a page's end, until it is whole. A length
+/// past the segment's end is damage: what is there is as whole as it gets, and will not decode.
+fn gather(
+    scratch: &mut Vec<u8>,
+    cache: &mut PageCache,
+    segment: &Segment,
+    place: Place,
+    options: &Options,
+) -> Gathered {
+    let offset = place.offset;
+    loop {
+        let len = match record::peek_len(scratch) {
+            Ok(len) if len <= scratch.len() => return Gathered::Whole,
+            Ok(len) => len,
+            Err(_) => PEEK_BYTES,
+        };
+        let end = offset as usize + len;
+        if end > segment.end as usize {
+            return Gathered::Whole;
+        }
+        let span = Span::covering(segment, offset, end as u32, options.segment_bytes);
+        if len > GATHER_BYTES_MAX {
+            return Gathered::Missing(span);
+        }
+        let next = (offset as usize + scratch.len()) / PAGE_BYTES;
+        let Some(page) = cache.get(segment.file, next as u32) else {
+            // Where the header itself is cut, the usual length is the better guess.
+            let (_, to) = segment.first_read(offset, options.segment_bytes);
+            return Gathered::Missing(Span { to: span.to.max(to), is_second: false, ..span });
+        };
+        scratch.extend_from_slice(&page[..]);
     }
 }
 
@@ -251,13 +299,7 @@ fn resumed(resume: Option<&Resume>, sequence: u64, slot: u32, offset: u32) -> Op
 }
 
 /// What the second read of a record must cover whose first one was too short.
-fn longer(
-    segment: &crate::log::segments::Segment,
-    slot: u32,
-    bytes: &[u8],
-    place: Place,
-    options: &crate::Options,
-) -> Read {
+fn longer(segment: &Segment, slot: u32, bytes: &[u8], place: Place, options: &Options) -> Read {
     debug_assert_eq!(segment.slot, slot);
     let len = record::peek_len(bytes).unwrap_or(PEEK_BYTES);
     let end = place.offset as usize + len;

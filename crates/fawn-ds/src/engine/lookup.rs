@@ -1,5 +1,5 @@
 //! Owns lookups: from the overlay, the index and memory at once, else by a plan that one device read lets go on.
-use super::fetch::{Hit, Look, Resume, Span, Wanted};
+use super::fetch::{Hit, Look, Resume, RuledOut, Span, Wanted};
 use super::{Engine, InFlight};
 use crate::error::EngineError;
 use crate::format::record::RecordKind;
@@ -35,13 +35,20 @@ pub enum Lookup<'e> {
 pub struct LookupPlan {
     pub(crate) range: RangeId,
     pub(crate) hash: KeyHash,
-    pub(crate) key: SmallVec<[u8; 32]>,
+    pub(crate) key: Box<[u8]>,
     pub(crate) view: View,
     pub(crate) span: Span,
+    pub(crate) ruled_out: RuledOut,
     pub(crate) result: Option<Result<AlignedBuf, DeviceError>>,
 }
 
 impl LookupPlan {
+    /// A read of one known record, for replays and scans.
+    pub(crate) fn of_span(range: RangeId, span: Span) -> Self {
+        let (hash, key, view) = (KeyHash(0), Box::default(), View::Latest);
+        Self { range, hash, key, view, span, ruled_out: RuledOut::new(), result: None }
+    }
+
     /// The key looked up.
     #[must_use]
     pub fn key(&self) -> &[u8] {
@@ -89,7 +96,7 @@ impl<D: Device> Engine<D> {
         now: TimeMs,
     ) -> Result<Lookup<'_>, EngineError> {
         self.stats.lookups += 1;
-        self.find(range, hash, key, view, now)
+        self.find(range, hash, key, (view, now), RuledOut::new())
     }
 
     fn find(
@@ -97,14 +104,14 @@ impl<D: Device> Engine<D> {
         range: RangeId,
         hash: KeyHash,
         key: &[u8],
-        view: View,
-        now: TimeMs,
+        (view, now): (View, TimeMs),
+        mut ruled_out: RuledOut,
     ) -> Result<Lookup<'_>, EngineError> {
         let at = self.range_at(range)?;
         let step = match self.aim(at, hash, key, view) {
             Aim::Absent => Step::Absent,
             Aim::Record(pointer) => self.look_at_record(at, pointer, key, now)?,
-            Aim::Index => self.look_through_index(at, hash, key, now)?,
+            Aim::Index => self.look_through_index(at, hash, key, now, &mut ruled_out)?,
         };
         match step {
             Step::Absent => Ok(Lookup::Absent),
@@ -115,8 +122,8 @@ impl<D: Device> Engine<D> {
                 Ok(Lookup::Found(EntryRef { value, flags, expires_at_ms, version }))
             }
             Step::Read(span) => {
-                let key = SmallVec::from_slice(key);
-                Ok(Lookup::Read(LookupPlan { range, hash, key, view, span, result: None }))
+                let key = key.into();
+                Ok(Lookup::Read(LookupPlan { range, hash, key, view, span, ruled_out, result: None }))
             }
         }
     }
@@ -164,11 +171,18 @@ impl<D: Device> Engine<D> {
     }
 
     /// Each candidate in turn; damage counts only if none of them is the key's.
-    fn look_through_index(&mut self, at: usize, hash: KeyHash, key: &[u8], now: TimeMs) -> Result<Step, EngineError> {
+    fn look_through_index(
+        &mut self,
+        at: usize,
+        hash: KeyHash,
+        key: &[u8],
+        now: TimeMs,
+        ruled_out: &mut RuledOut,
+    ) -> Result<Step, EngineError> {
         let candidates: SmallVec<[Pointer; 4]> = self.ranges[at].index.candidates(hash).collect();
         let mut damage = None;
         for pointer in candidates {
-            match self.look(at, pointer, Wanted::Key(key)) {
+            match self.look_once(at, pointer, Wanted::Key(key), ruled_out) {
                 Ok(Look::Match(hit)) if hit.kind != RecordKind::Put => {
                     let (slot, offset) = self.segments.place(pointer);
                     damage = Some(self.corrupt(slot, offset, "the index points to a record that is no put"));
@@ -236,7 +250,7 @@ impl<D: Device> Engine<D> {
             Some(Err(error)) => return Err(error.into()),
             None => self.set_resume(None),
         }
-        self.find(plan.range, plan.hash, &plan.key, plan.view, now)
+        self.find(plan.range, plan.hash, &plan.key, (plan.view, now), plan.ruled_out)
     }
 
     pub(crate) fn set_resume(&mut self, resume: Option<Resume>) {

@@ -3,6 +3,8 @@
 //! Call order of a turn: any number of [`Engine::append`] and [`Engine::lookup`], then [`Engine::submit`] once, then
 //! [`Engine::poll`], then [`Engine::commit`] by what [`Engine::progress`] says. Time comes in as an argument.
 mod append;
+mod blob;
+mod chained;
 mod commit;
 mod fetch;
 mod flush;
@@ -13,11 +15,11 @@ mod scan;
 mod segments;
 mod verify;
 
+pub use blob::BlobTicket;
 pub use lookup::{Lookup, LookupPlan, View};
 pub use replay::Replay;
 pub use scan::{Scan, ScanItem, ScanStep};
 
-use crate::cache::PageCache;
 use crate::error::EngineError;
 use crate::format::StoreUuid;
 use crate::log::LogPosition;
@@ -29,9 +31,10 @@ use crate::options::Options;
 use crate::overlay::{KeyName, Overlay};
 use crate::range::{Progress, RangeState};
 use crate::stats::{EngineStats, LogReport, MemoryReport};
+use fawn_flash::PageCache;
 use fawn_flash::{Completion, Device, DeviceError};
 use fawn_types::{HashSecret, KeyHash, KeyRange, RangeId, TimeMs};
-use fetch::{Resume, Span};
+use fetch::{Resume, RuledOut, Span};
 use segments::Dropping;
 pub(crate) use segments::Next;
 use slab::Slab;
@@ -74,7 +77,7 @@ pub(crate) enum InFlight {
     SegmentHeader,
     Manifest,
     Lookup { plan: Box<LookupPlan>, user: u64 },
-    Verify { range: usize, name: KeyName, span: Span },
+    Verify { range: usize, name: KeyName, span: Span, ruled_out: RuledOut },
 }
 
 /// One shard's store.

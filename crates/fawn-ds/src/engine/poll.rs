@@ -62,9 +62,9 @@ impl<D: Device> Engine<D> {
                 plan.result = Some(self.take_read(&plan.span, result, buf));
                 events.push(Event::Lookup { plan: *plan, user });
             }
-            InFlight::Verify { range, name, span } => {
+            InFlight::Verify { range, name, span, ruled_out } => {
                 let read = self.take_read(&span, result, buf);
-                self.verified(range, name, span, read);
+                self.verified(range, name, span, ruled_out, read);
             }
             write => {
                 if let Some(buf) = buf {

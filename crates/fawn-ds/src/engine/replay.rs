@@ -1,12 +1,11 @@
 //! Owns retransmission: a range's records after a version, from memory or flash; the log is the buffer.
 use super::fetch::{Hit, Look, Resume, Wanted};
-use super::{Engine, LookupPlan, View};
+use super::{Engine, LookupPlan};
 use crate::error::EngineError;
 use crate::format::record::{self, RecordRef};
 use crate::range::Retained;
 use fawn_flash::Device;
-use fawn_types::{KeyHash, RangeId, Version};
-use smallvec::SmallVec;
+use fawn_types::{RangeId, Version};
 
 /// What a replay came to.
 #[derive(Debug)]
@@ -63,8 +62,7 @@ impl<D: Device> Engine<D> {
             let hit = match self.look(at, kept.pointer, Wanted::Any)? {
                 Look::Match(hit) => hit,
                 Look::Missing(span) if count == 0 => {
-                    let (hash, key, view) = (KeyHash(0), SmallVec::new(), View::Latest);
-                    return Ok(Replay::Read(LookupPlan { range, hash, key, view, span, result: None }));
+                    return Ok(Replay::Read(LookupPlan::of_span(range, span)));
                 }
                 Look::Missing(_) => break,
                 Look::Other => unreachable!("any record was wanted"),

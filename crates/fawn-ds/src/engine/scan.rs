@@ -1,11 +1,10 @@
 //! Owns iterating: whole cells of the index in hash order, keys read from their records.
 use super::fetch::{Look, Wanted};
-use super::{Engine, LookupPlan, View};
+use super::{Engine, LookupPlan};
 use crate::error::EngineError;
 use crate::index::Pointer;
 use fawn_flash::Device;
-use fawn_types::{KeyHash, RangeId, TimeMs, Version};
-use smallvec::SmallVec;
+use fawn_types::{RangeId, TimeMs, Version};
 
 /// A key that a scan met.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -101,9 +100,7 @@ impl<D: Device> Engine<D> {
                     }
                 }
                 Look::Missing(span) => {
-                    let (range, hash) = (scan.range, KeyHash(0));
-                    let (key, view) = (SmallVec::new(), View::Committed);
-                    return Ok(Some(ScanStep::Read(LookupPlan { range, hash, key, view, span, result: None })));
+                    return Ok(Some(ScanStep::Read(LookupPlan::of_span(scan.range, span))));
                 }
                 Look::Other => unreachable!("any record was wanted"),
             }

@@ -2,7 +2,7 @@
 //!
 //! A fragment match is never assumed to be the key. What memory knows is free (a read-modify-write has just loaded the
 //! page); the rest is read in batches, bounded, and appends wait when too much of it waits.
-use super::fetch::{Look, Resume, Span, Wanted};
+use super::fetch::{Look, Resume, RuledOut, Span, Wanted};
 use super::{Engine, InFlight};
 use crate::index::Pointer;
 use crate::overlay::{Base, KeyName, Old, Written};
@@ -22,7 +22,7 @@ impl<D: Device> Engine<D> {
         if !self.overlay.is_empty() && self.overlay.find(at, hash.0, || name.ident).is_some() {
             return (name, None);
         }
-        match self.confirm(at, name, Wanted::Key(key)) {
+        match self.confirm(at, name, Wanted::Key(key), &mut RuledOut::new()) {
             Ok(base) => (name, Some(base)),
             Err(_) => (name, Some(Base::Unknown)),
         }
@@ -43,11 +43,17 @@ impl<D: Device> Engine<D> {
     }
 
     /// Goes through the candidates; `Err` names the first device read needed.
-    fn confirm(&mut self, at: usize, name: KeyName, wanted: Wanted<'_>) -> Result<Base, Span> {
+    fn confirm(
+        &mut self,
+        at: usize,
+        name: KeyName,
+        wanted: Wanted<'_>,
+        ruled_out: &mut RuledOut,
+    ) -> Result<Base, Span> {
         let candidates: SmallVec<[Pointer; 4]> = self.ranges[at].index.candidates(KeyHash(name.hash)).collect();
         let looked = !candidates.is_empty();
         for pointer in candidates {
-            match self.look(at, pointer, wanted) {
+            match self.look_once(at, pointer, wanted, ruled_out) {
                 Ok(Look::Match(hit)) => {
                     self.stats.verifications_free += 1;
                     return Ok(Base::At(Old { pointer, len_bytes: hit.len_bytes }));
@@ -65,34 +71,41 @@ impl<D: Device> Engine<D> {
     pub(crate) fn pump_verifications(&mut self) {
         while self.verify_in_flight < IN_FLIGHT_MAX {
             let Some((at, name)) = self.verify_queue.pop_front() else { return };
-            self.verify_step(at, name);
+            self.verify_step(at, name, RuledOut::new());
         }
     }
 
     /// Confirms one key's base or reads what it takes to; nothing to do if the key has settled otherwise.
-    pub(crate) fn verify_step(&mut self, at: usize, name: KeyName) {
+    pub(crate) fn verify_step(&mut self, at: usize, name: KeyName, mut ruled_out: RuledOut) {
         let is_unknown = self.overlay.find_mut(at, name).is_some_and(|entry| entry.base == Base::Unknown);
         if !is_unknown {
             return;
         }
-        match self.confirm(at, name, Wanted::Name(name)) {
+        match self.confirm(at, name, Wanted::Name(name), &mut ruled_out) {
             Ok(base) => self.settle(at, name, base),
             Err(mut span) => {
                 span.cacheable_to = self.cacheable_to(span.slot);
                 self.stats.verification_reads += 1;
                 self.verify_in_flight += 1;
-                self.submit_span(&span, Cause::Verification, InFlight::Verify { range: at, name, span });
+                self.submit_span(&span, Cause::Verification, InFlight::Verify { range: at, name, span, ruled_out });
             }
         }
     }
 
     /// A verification's read is done.
-    pub(crate) fn verified(&mut self, at: usize, name: KeyName, span: Span, read: Result<AlignedBuf, DeviceError>) {
+    pub(crate) fn verified(
+        &mut self,
+        at: usize,
+        name: KeyName,
+        span: Span,
+        ruled_out: RuledOut,
+        read: Result<AlignedBuf, DeviceError>,
+    ) {
         self.verify_in_flight -= 1;
         match read {
             Ok(buf) => {
                 self.set_resume(Some(Resume { span, buf }));
-                self.verify_step(at, name);
+                self.verify_step(at, name, ruled_out);
             }
             // The old version stays unconfirmed and the overlay goes on answering; a later poll tries again.
             Err(_) => self.verify_queue.push_back((at, name)),

@@ -168,7 +168,7 @@ impl SegmentTable {
 
     pub(crate) fn pointer(&self, slot: u32, offset: u32) -> Pointer {
         debug_assert!((offset as usize).is_multiple_of(UNIT_BYTES), "records lie on units");
-        Pointer(slot << self.slot_shift | offset / UNIT_BYTES as u32)
+        Pointer((slot << self.slot_shift) | (offset / UNIT_BYTES as u32))
     }
 
     /// The slot and the offset in its segment.

@@ -3,7 +3,6 @@ mod conflicts;
 mod index_build;
 pub(crate) mod io;
 
-use crate::cache::PageCache;
 use crate::engine::{Engine, Next};
 use crate::error::OpenError;
 use crate::format::manifest::{self, Edit, Identity, ManifestState, SegmentEntry};
@@ -18,6 +17,7 @@ use crate::manifest_file::ManifestFile;
 use crate::options::Options;
 use crate::overlay::Overlay;
 use crate::stats::EngineStats;
+use fawn_flash::PageCache;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{Cause, Device, DeviceError, FileId};
 use fawn_types::{HashSecret, KeyHash, RangeId, TimeMs, Version};
@@ -355,7 +355,7 @@ fn create<D: Device>(device: &mut D, options: &Options, now: TimeMs) -> Result<M
         let expected = "a power of two from 64 KiB to 1 GiB";
         return Err(OpenError::Option { name: "segment_bytes", found: u64::from(bytes), expected });
     }
-    let secret = options.secret.ok_or(OpenError::SecretMissing)?;
+    let secret = options.secret.or(options.secret_if_new).ok_or(OpenError::SecretMissing)?;
     let identity = Identity { store: store_uuid(&secret, now), format: FORMAT_VERSION, segment_bytes: bytes, secret };
     let state = ManifestState { identity: Some(identity), ..ManifestState::default() };
     ManifestFile::create(device, state)

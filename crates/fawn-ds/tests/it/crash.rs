@@ -139,7 +139,7 @@ fn check_image(history: &History, image: &Image, options: &Options, promised: bo
     };
     let found = content_of(&mut node);
     assert_eq!(&found, expected, "{context}: operation {op}: content as of {recovered:?}");
-    if op % 8 == 0 {
+    if op.is_multiple_of(8) {
         // It takes writes and keeps them.
         let write = Write { key: b"k000".to_vec(), value: Some(b"after".to_vec()), expires_at_ms: 0 };
         node.append(&[write]).unwrap();

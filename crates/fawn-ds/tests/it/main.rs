@@ -1,8 +1,12 @@
 //! Owns the integration tests of FAWN-DS: one binary, a module per concern.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics where it stands")]
 #![expect(clippy::unwrap_used, reason = "what a helper of a test unwraps, the test asserts")]
 
+mod chained;
 mod check;
+mod counted;
 mod crash;
+mod embedded;
 mod format_frame;
 mod format_manifest;
 mod format_page;

@@ -152,7 +152,7 @@ impl Node {
         panic!("the lookup of {key:?} never ends");
     }
 
-    fn wait_for_plan(&mut self) -> fawn_ds::LookupPlan {
+    pub(crate) fn wait_for_plan(&mut self) -> fawn_ds::LookupPlan {
         for _ in 0..10_000 {
             let mut events = Vec::new();
             self.engine.wait(self.now, &mut events);

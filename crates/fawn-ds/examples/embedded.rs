@@ -1,0 +1,20 @@
+//! Shows an embedded store: `cargo run -p fawn-ds --example embedded`.
+use fawn_ds::Options;
+use fawn_ds::embed::Store;
+use fawn_flash::{SimDevice, SimOptions};
+use fawn_types::{Condition, Store as _, TimeMs};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    // Any `Device` will do; a simulated one leaves nothing behind.
+    let store = Store::open_on(SimDevice::new(1, SimOptions::default()), Options::default())?;
+    let now = TimeMs(0);
+    store.put(b"wimpy", b"nodes", 0, 0)?;
+    let entry = store.get(b"wimpy", now)?.ok_or("just written")?;
+    println!("wimpy = {} (version {:?})", String::from_utf8_lossy(&entry.value), entry.version);
+    let swapped = store.put_if(b"wimpy", b"array", 0, Condition::VersionIs(entry.version))?;
+    println!("swapped: {}", swapped.is_some());
+    let (_, keys) = store.scan(0, 10, now)?;
+    println!("{} of {} keys met by a scan", keys.len(), store.len());
+    store.close()?;
+    Ok(())
+}

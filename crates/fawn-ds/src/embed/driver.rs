@@ -1,0 +1,302 @@
+//! Owns what the leader does: starts operations on the engine, goes on with those that wait, commits, answers.
+use super::{BatchWrite, RANGE};
+use crate::engine::{Engine, Event, Lookup, LookupPlan, Scan, ScanStep, View};
+use crate::error::EngineError;
+use crate::format::record::{RecordKind, RecordRef};
+use fawn_flash::Device;
+use fawn_types::{ClientTag, Condition, Durability, Entry, EntryRef, Epoch, KeyHash, StoreError, TimeMs, Version};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+use std::collections::VecDeque;
+
+/// What a caller asks for.
+#[derive(Debug)]
+pub(super) enum Op {
+    Get { key: Vec<u8>, now: TimeMs },
+    PutIf { key: Vec<u8>, value: Vec<u8>, flags: u32, expires_at_ms: u64, condition: Condition, now: TimeMs },
+    Delete { key: Vec<u8>, now: TimeMs },
+    Batch(Vec<BatchWrite>),
+    Scan { cursor: u64, count: usize, now: TimeMs },
+    Tick,
+}
+
+/// What it hears.
+#[derive(Debug)]
+pub(super) enum Response {
+    Entry(Option<Entry>),
+    /// The version assigned; `None`: the condition did not hold.
+    Written(Option<Version>),
+    Scanned(u64, Vec<Vec<u8>>),
+    Failed(StoreError),
+}
+
+impl Response {
+    pub(super) fn into_result(self) -> Result<Self, StoreError> {
+        match self {
+            Self::Failed(error) => Err(error),
+            response => Ok(response),
+        }
+    }
+
+    pub(super) fn unexpected(self) -> StoreError {
+        StoreError::Device(format!("the engine answered another question: {self:?}"))
+    }
+}
+
+/// An operation that waits for a device read.
+#[derive(Debug)]
+enum Waiting {
+    Op(Op),
+    Scan(Box<Scan>, TimeMs),
+}
+
+/// The engine and everything under way on it.
+pub(super) struct Driver<D: Device> {
+    engine: Option<Engine<D>>,
+    epoch: Epoch,
+    seq: u64,
+    waiting: HashMap<u64, Waiting, FxBuildHasher>,
+    /// Refused for now by back-pressure, oldest first.
+    deferred: VecDeque<(u64, Op)>,
+    /// Appended, in version order, not yet acknowledged.
+    unacked: VecDeque<(Version, u64)>,
+    done: Vec<(u64, Response)>,
+}
+
+/// How an operation went on.
+enum Progress {
+    Done(Response),
+    Appended(Version),
+    Read(LookupPlan, Waiting),
+    Deferred(Op),
+}
+
+impl<D: Device> Driver<D> {
+    pub(super) fn new(engine: Engine<D>) -> Self {
+        // A generation is an epoch of its own: sequence numbers begin anew without ever repeating a version.
+        let epoch = Epoch::new(engine.generation()).unwrap_or(Epoch::MAX);
+        Self {
+            engine: Some(engine),
+            epoch,
+            seq: 0,
+            waiting: HashMap::default(),
+            deferred: VecDeque::new(),
+            unacked: VecDeque::new(),
+            done: Vec::new(),
+        }
+    }
+
+    pub(super) fn engine(&self) -> &Engine<D> {
+        match &self.engine {
+            Some(engine) => engine,
+            None => unreachable!("the engine leaves only with the store"),
+        }
+    }
+
+    pub(super) fn take_engine(&mut self) -> Option<Engine<D>> {
+        self.engine.take()
+    }
+
+    pub(super) fn take_done(&mut self) -> Vec<(u64, Response)> {
+        core::mem::take(&mut self.done)
+    }
+
+    pub(super) fn start(&mut self, id: u64, op: Op, now: TimeMs) {
+        let progress = self.execute(op, None, now);
+        self.note(id, progress);
+    }
+
+    /// Submits once, reaps what is there, acknowledges.
+    pub(super) fn turn(&mut self, now: TimeMs) {
+        let Some(engine) = &mut self.engine else { return };
+        engine.submit(now);
+        let mut events = Vec::new();
+        engine.poll(now, &mut events);
+        self.follow(events, now);
+    }
+
+    /// As [`Driver::turn`] but waits for something to happen.
+    pub(super) fn wait(&mut self, now: TimeMs) {
+        let Some(engine) = &mut self.engine else { return };
+        let mut events = Vec::new();
+        engine.wait(now, &mut events);
+        self.follow(events, now);
+    }
+
+    fn follow(&mut self, events: Vec<Event>, now: TimeMs) {
+        for event in events {
+            if let Event::Lookup { plan, user } = event
+                && let Some(waiting) = self.waiting.remove(&user)
+            {
+                let progress = self.resume(waiting, plan, now);
+                self.note(user, progress);
+            }
+        }
+        for (id, op) in core::mem::take(&mut self.deferred) {
+            let progress = self.execute(op, None, now);
+            self.note(id, progress);
+        }
+        self.acknowledge();
+    }
+
+    fn acknowledge(&mut self) {
+        let Some(engine) = &mut self.engine else { return };
+        let progress = engine.progress(RANGE);
+        let through = match engine.options().durability {
+            Durability::Sync => progress.synced,
+            Durability::EverySec => progress.flushed,
+            Durability::Memory => progress.appended,
+        };
+        engine.commit(RANGE, through);
+        let failed = engine.poisoned().map(|first| EngineError::Poisoned { first: first.to_owned() });
+        while let Some(&(version, id)) = self.unacked.front() {
+            let response = match &failed {
+                _ if version <= through => Response::Written(Some(version)),
+                // It may or may not have become durable: the caller must not believe either.
+                Some(error) => Response::Failed(error.clone().into()),
+                None => return,
+            };
+            self.unacked.pop_front();
+            self.done.push((id, response));
+        }
+    }
+
+    fn note(&mut self, id: u64, progress: Result<Progress, EngineError>) {
+        match progress {
+            Ok(Progress::Done(response)) => self.done.push((id, response)),
+            Ok(Progress::Appended(version)) => self.unacked.push_back((version, id)),
+            Ok(Progress::Read(plan, waiting)) => {
+                self.waiting.insert(id, waiting);
+                if let Some(engine) = &mut self.engine {
+                    engine.read(plan, id);
+                }
+            }
+            Ok(Progress::Deferred(op)) => self.deferred.push_back((id, op)),
+            Err(error) => self.done.push((id, Response::Failed(error.into()))),
+        }
+    }
+
+    fn resume(&mut self, waiting: Waiting, plan: LookupPlan, now: TimeMs) -> Result<Progress, EngineError> {
+        match waiting {
+            Waiting::Op(op) => self.execute(op, Some(plan), now),
+            Waiting::Scan(scan, at) => {
+                if let Some(engine) = &mut self.engine {
+                    engine.absorb(plan)?;
+                }
+                self.scan(scan, at)
+            }
+        }
+    }
+
+    fn execute(&mut self, op: Op, plan: Option<LookupPlan>, clock: TimeMs) -> Result<Progress, EngineError> {
+        let Some(engine) = &mut self.engine else {
+            return Err(EngineError::Poisoned { first: "it was closed".to_owned() });
+        };
+        // Writes without a question need no lookup.
+        let (key, view, now) = match &op {
+            Op::Get { key, now } => (key, View::Committed, *now),
+            Op::Delete { key, now } => (key, View::Latest, *now),
+            Op::PutIf { key, now, condition, .. } if *condition != Condition::Always => (key, View::Latest, *now),
+            Op::PutIf { .. } => return self.write(op),
+            Op::Batch(_) => return self.write_batch(op),
+            Op::Scan { cursor, count, now } => {
+                let scan = Box::new(Scan::new(RANGE, *cursor, *count));
+                return self.scan(scan, *now);
+            }
+            Op::Tick => {
+                engine.submit(clock);
+                return Ok(Progress::Done(Response::Written(None)));
+            }
+        };
+        let hash = KeyHash::of(engine.secret(), key);
+        let found = match plan {
+            Some(plan) => engine.resume(plan, now)?,
+            None => engine.lookup(RANGE, hash, key, view, now)?,
+        };
+        let current = match found {
+            Lookup::Found(entry) => Some(entry),
+            Lookup::Absent => None,
+            Lookup::Read(plan) => return Ok(Progress::Read(plan, Waiting::Op(op))),
+        };
+        let holds = match &op {
+            Op::Get { .. } => {
+                return Ok(Progress::Done(Response::Entry(current.map(|entry| EntryRef::to_owned(&entry)))));
+            }
+            Op::PutIf { condition: Condition::Absent, .. } => current.is_none(),
+            Op::PutIf { condition: Condition::VersionIs(version), .. } => {
+                current.is_some_and(|entry| entry.version == *version)
+            }
+            _ => current.is_some(),
+        };
+        if holds { self.write(op) } else { Ok(Progress::Done(Response::Written(None))) }
+    }
+
+    fn next_version(&self, ahead: u64) -> Result<Version, EngineError> {
+        let seq = self.seq + ahead;
+        Version::new(self.epoch, seq)
+            .ok_or_else(|| EngineError::Poisoned { first: "all versions of this opening are used up".to_owned() })
+    }
+
+    fn write(&mut self, op: Op) -> Result<Progress, EngineError> {
+        let version = self.next_version(1)?;
+        let Some(engine) = &mut self.engine else { return Ok(Progress::Deferred(op)) };
+        let (key, value, flags, expires_at_ms) = match &op {
+            Op::PutIf { key, value, flags, expires_at_ms, .. } => (key, Some(&value[..]), *flags, *expires_at_ms),
+            Op::Get { key, .. } | Op::Delete { key, .. } => (key, None, 0, 0),
+            Op::Batch(_) | Op::Scan { .. } | Op::Tick => unreachable!("not a write of one key"),
+        };
+        let record = record_of(key, value, flags, expires_at_ms, version);
+        match engine.append(RANGE, KeyHash::of(engine.secret(), key), &record) {
+            Ok(()) => {
+                self.seq += 1;
+                Ok(Progress::Appended(version))
+            }
+            Err(EngineError::Overloaded) => Ok(Progress::Deferred(op)),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn write_batch(&mut self, op: Op) -> Result<Progress, EngineError> {
+        let Op::Batch(writes) = &op else { unreachable!("a batch") };
+        let last = self.next_version(writes.len() as u64)?;
+        let mut records = Vec::with_capacity(writes.len());
+        for (i, write) in writes.iter().enumerate() {
+            let version = self.next_version(i as u64 + 1)?;
+            let hash = KeyHash::of(self.engine().secret(), &write.key);
+            records.push((hash, record_of(&write.key, write.value.as_deref(), 0, write.expires_at_ms, version)));
+        }
+        let Some(engine) = &mut self.engine else { unreachable!("checked by the caller") };
+        match engine.append_batch(RANGE, &records) {
+            Ok(()) => {
+                self.seq += writes.len() as u64;
+                Ok(Progress::Appended(last))
+            }
+            Err(EngineError::Overloaded) => Ok(Progress::Deferred(op)),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn scan(&mut self, mut scan: Box<Scan>, now: TimeMs) -> Result<Progress, EngineError> {
+        let Some(engine) = &mut self.engine else { unreachable!("checked by the caller") };
+        match engine.scan_step(&mut scan, now)? {
+            ScanStep::Done => {
+                let keys = scan.items.into_iter().map(|item| item.key).collect();
+                Ok(Progress::Done(Response::Scanned(scan.cursor, keys)))
+            }
+            ScanStep::Read(plan) => Ok(Progress::Read(plan, Waiting::Scan(scan, now))),
+        }
+    }
+}
+
+fn record_of<'a>(
+    key: &'a [u8],
+    value: Option<&'a [u8]>,
+    flags: u32,
+    expires_at_ms: u64,
+    version: Version,
+) -> RecordRef<'a> {
+    let kind = if value.is_some() { RecordKind::Put } else { RecordKind::Tombstone };
+    let value = value.unwrap_or_default();
+    let (tag, result) = (ClientTag::NONE, &[][..]);
+    RecordRef { kind, version, key, value, flags, expires_at_ms, tag, result }
+}

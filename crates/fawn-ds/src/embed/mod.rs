@@ -1,0 +1,300 @@
+//! Owns the blocking store for programs that embed it: `Send + Sync`, one leader at a time drives the engine for all.
+//!
+//! Callers hand their operations in; whoever finds no leader becomes it, executes what has gathered, submits once,
+//! waits once, and commits for everyone: concurrent durable puts share one flush and one sync, and device reads of
+//! several callers go in parallel. There is no background thread but a ticker that syncs an idle `everysec` store.
+mod driver;
+
+use crate::engine::Engine;
+use crate::error::OpenError;
+use crate::options::Options;
+use crate::recovery::OpenReport;
+use driver::{Driver, Op, Response};
+use fawn_flash::Device;
+use fawn_types::{Condition, Durability, Entry, HashSecret, KeyRange, RangeId, StoreError, TimeMs, Version};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The one range of an embedded store.
+pub const RANGE: RangeId = RangeId(0);
+/// How often an idle store that does not sync at every write is looked after.
+const TICK: Duration = Duration::from_millis(250);
+
+/// One write of an atomic batch.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BatchWrite {
+    /// The key.
+    pub key: Vec<u8>,
+    /// The value; `None` deletes the key.
+    pub value: Option<Vec<u8>>,
+    /// Absolute expiry, ms since the Unix epoch; 0: never.
+    pub expires_at_ms: u64,
+}
+
+/// What callers share.
+#[derive(Debug, Default)]
+struct Inbox {
+    queue: VecDeque<(u64, Op)>,
+    done: HashMap<u64, Response, FxBuildHasher>,
+    has_leader: bool,
+    is_closing: bool,
+    next_id: u64,
+}
+
+struct Inner<D: Device> {
+    inbox: Mutex<Inbox>,
+    changed: Condvar,
+    /// Locked by the leader alone.
+    driver: Mutex<Driver<D>>,
+}
+
+/// A blocking key-value store on one device. Share it by reference or `Arc`.
+///
+/// ```
+/// use fawn_ds::{Options, embed::Store};
+/// use fawn_flash::{SimDevice, SimOptions};
+/// use fawn_types::{Store as _, TimeMs};
+///
+/// let device = SimDevice::new(1, SimOptions::default());
+/// let store = Store::open_on(device, Options::default())?;
+/// store.put(b"key", b"value", 0, 0)?;
+/// let entry = store.get(b"key", TimeMs(0))?;
+/// assert_eq!(entry.map(|entry| entry.value), Some(b"value".to_vec()));
+/// assert!(store.delete(b"key", TimeMs(0))?);
+/// store.close()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Store<D: Device + Send + 'static> {
+    inner: Arc<Inner<D>>,
+    ticker: Option<JoinHandle<()>>,
+    report: OpenReport,
+}
+
+impl<D: Device + Send + 'static> Store<D> {
+    /// Opens the store in the device's directory, or creates it (with a random hash secret unless one is given).
+    ///
+    /// # Errors
+    /// [`OpenError`] says what is damaged and what to do; it never starts empty instead.
+    pub fn open_on(device: D, mut options: Options) -> Result<Self, OpenError> {
+        options.chained = false;
+        let durability = options.durability;
+        options.secret_if_new = options.secret.or_else(|| Some(random_secret()));
+        let (mut engine, report) = Engine::open(device, options, clock())?;
+        if !engine.options().read_only {
+            engine.add_range(RANGE, KeyRange::ALL)?;
+        }
+        let inner = Arc::new(Inner {
+            inbox: Mutex::new(Inbox::default()),
+            changed: Condvar::new(),
+            driver: Mutex::new(Driver::new(engine)),
+        });
+        let ticker = (durability != Durability::Sync).then(|| spawn_ticker(&inner));
+        Ok(Self { inner, ticker, report })
+    }
+
+    /// What opening found.
+    pub fn report(&self) -> &OpenReport {
+        &self.report
+    }
+
+    /// Writes if `condition` holds of what is there now; the version assigned, or `None` if it did not hold.
+    ///
+    /// # Errors
+    /// As [`fawn_types::Store::put`].
+    pub fn put_if(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        expires_at_ms: u64,
+        condition: Condition,
+    ) -> Result<Option<Version>, StoreError> {
+        let (key, value, now) = (key.to_vec(), value.to_vec(), clock());
+        let op = Op::PutIf { key, value, flags: 0, expires_at_ms, condition, now };
+        match self.inner.call(op)? {
+            Response::Written(version) => Ok(version),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    /// Writes all or none, whatever happens; returns the last version.
+    ///
+    /// # Errors
+    /// As [`fawn_types::Store::put`]; all together must fit half a segment.
+    pub fn batch(&self, writes: Vec<BatchWrite>) -> Result<Option<Version>, StoreError> {
+        if writes.is_empty() {
+            return Ok(None);
+        }
+        match self.inner.call(Op::Batch(writes))? {
+            Response::Written(version) => Ok(version),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    /// Looks at the engine's counters, between operations.
+    pub fn inspect<T>(&self, look: impl FnOnce(&Engine<D>) -> T) -> T {
+        look(self.inner.driver().engine())
+    }
+
+    /// Writes and syncs everything, and gives the device back.
+    ///
+    /// # Errors
+    /// When that failed: what was not acknowledged as synced may be lost.
+    pub fn close(mut self) -> Result<(), StoreError> {
+        self.stop_ticker();
+        let engine = self.inner.driver().take_engine();
+        match engine {
+            Some(engine) => engine.close().map(drop).map_err(StoreError::from),
+            None => Ok(()),
+        }
+    }
+
+    fn stop_ticker(&mut self) {
+        self.inner.inbox().is_closing = true;
+        self.inner.changed.notify_all();
+        if let Some(ticker) = self.ticker.take() {
+            // A ticker that panicked has nothing more to say.
+            let _ = ticker.join();
+        }
+    }
+}
+
+impl<D: Device + Send + 'static> Drop for Store<D> {
+    fn drop(&mut self) {
+        self.stop_ticker();
+    }
+}
+
+impl<D: Device + Send + 'static> fawn_types::Store for Store<D> {
+    fn get(&self, key: &[u8], now: TimeMs) -> Result<Option<Entry>, StoreError> {
+        match self.inner.call(Op::Get { key: key.to_vec(), now })? {
+            Response::Entry(entry) => Ok(entry),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    fn put(&self, key: &[u8], value: &[u8], flags: u32, expires_at_ms: u64) -> Result<Version, StoreError> {
+        let (key, value, now) = (key.to_vec(), value.to_vec(), clock());
+        let op = Op::PutIf { key, value, flags, expires_at_ms, condition: Condition::Always, now };
+        match self.inner.call(op)? {
+            Response::Written(Some(version)) => Ok(version),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    fn delete(&self, key: &[u8], now: TimeMs) -> Result<bool, StoreError> {
+        match self.inner.call(Op::Delete { key: key.to_vec(), now })? {
+            Response::Written(version) => Ok(version.is_some()),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    fn len(&self) -> u64 {
+        self.inspect(|engine| engine.len(RANGE))
+    }
+
+    fn scan(&self, cursor: u64, count: usize, now: TimeMs) -> Result<(u64, Vec<Vec<u8>>), StoreError> {
+        match self.inner.call(Op::Scan { cursor, count, now })? {
+            Response::Scanned(cursor, keys) => Ok((cursor, keys)),
+            other => Err(other.unexpected()),
+        }
+    }
+}
+
+impl<D: Device> Inner<D> {
+    fn inbox(&self) -> MutexGuard<'_, Inbox> {
+        // No code that can panic runs under this lock.
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn driver(&self) -> MutexGuard<'_, Driver<D>> {
+        self.driver.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has `op` done by the leader, or becomes it.
+    fn call(&self, op: Op) -> Result<Response, StoreError> {
+        let mut inbox = self.inbox();
+        inbox.next_id += 1;
+        let id = inbox.next_id;
+        inbox.queue.push_back((id, op));
+        loop {
+            if let Some(response) = inbox.done.remove(&id) {
+                return response.into_result();
+            }
+            if !inbox.has_leader {
+                inbox.has_leader = true;
+                drop(inbox);
+                return self.lead(id).into_result();
+            }
+            inbox = self.changed.wait(inbox).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Drives the engine for all until `id` is done; then whoever still waits takes over.
+    fn lead(&self, id: u64) -> Response {
+        let mut driver = self.driver();
+        loop {
+            let queued = core::mem::take(&mut self.inbox().queue);
+            for (id, op) in queued {
+                driver.start(id, op, clock());
+            }
+            driver.turn(clock());
+            let mut inbox = self.inbox();
+            let mut mine = None;
+            for (done, response) in driver.take_done() {
+                if done == id {
+                    mine = Some(response);
+                } else {
+                    inbox.done.insert(done, response);
+                }
+            }
+            if let Some(mine) = mine {
+                inbox.has_leader = false;
+                drop(inbox);
+                drop(driver);
+                self.changed.notify_all();
+                return mine;
+            }
+            let is_news = !inbox.done.is_empty();
+            drop(inbox);
+            if is_news {
+                self.changed.notify_all();
+            }
+            driver.wait(clock());
+        }
+    }
+}
+
+fn spawn_ticker<D: Device + Send + 'static>(inner: &Arc<Inner<D>>) -> JoinHandle<()> {
+    let inner = Arc::clone(inner);
+    std::thread::spawn(move || {
+        let mut inbox = inner.inbox();
+        while !inbox.is_closing {
+            let (guard, _) = inner.changed.wait_timeout(inbox, TICK).unwrap_or_else(PoisonError::into_inner);
+            drop(guard);
+            // A failure poisons the engine, and the next writer hears of it.
+            let _ = inner.call(Op::Tick);
+            inbox = inner.inbox();
+        }
+    })
+}
+
+fn clock() -> TimeMs {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    TimeMs(since.as_millis() as u64)
+}
+
+/// A secret from the standard library's per-process random keys: nobody outside can guess it.
+fn random_secret() -> HashSecret {
+    let mut secret = [0; 16];
+    for half in secret.chunks_exact_mut(8) {
+        let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();
+        hasher.write_u64(clock().0);
+        half.copy_from_slice(&hasher.finish().to_le_bytes());
+    }
+    HashSecret(secret)
+}

@@ -1,0 +1,102 @@
+//! Owns the tests of what chains need: pending across openings, marks, rollbacks, replay.
+use crate::support::{Node, RANGE, SECRET, small};
+use fawn_ds::{Options, RecordKind, RecordRef, Replay, View};
+use fawn_flash::{SimDisk, SimOptions};
+use fawn_types::{Durability, Epoch, KeyHash, TimeMs, Version};
+
+fn chained() -> Options {
+    Options { chained: true, ..small(Durability::Sync) }
+}
+
+fn version(epoch: u32, seq: u64) -> Version {
+    Version::new(Epoch::new(epoch).unwrap(), seq).unwrap()
+}
+
+fn put(node: &mut Node, key: &[u8], value: &[u8], version: Version) {
+    node.engine.append(RANGE, KeyHash::of(&SECRET, key), &RecordRef::put(version, key, value)).unwrap();
+}
+
+/// Flushes and syncs without committing.
+fn sync(node: &mut Node) {
+    for _ in 0..200 {
+        node.engine.submit(node.now);
+        let mut events = Vec::new();
+        node.engine.wait(node.now, &mut events);
+        let marks = node.engine.watermarks();
+        if marks.synced == marks.appended {
+            return;
+        }
+    }
+    panic!("never synced: {:?}", node.engine.watermarks());
+}
+
+fn value(node: &mut Node, key: &[u8], view: View) -> Option<Vec<u8>> {
+    node.get(key, view).unwrap().map(|entry| entry.value)
+}
+
+#[test]
+fn pending_stays_pending_across_openings() {
+    let disk = SimDisk::new(SimOptions::default());
+    let mut node = Node::open(&disk, chained(), TimeMs(1)).unwrap();
+    put(&mut node, b"a", b"one", version(1, 1));
+    put(&mut node, b"b", b"two", version(1, 2));
+    sync(&mut node);
+    node.engine.commit(RANGE, version(1, 1));
+    put(&mut node, b"a", b"three", version(1, 3));
+    sync(&mut node);
+    disk.crash(3);
+    let mut node = Node::open(&disk, chained(), TimeMs(1)).unwrap();
+    assert_eq!(node.report.ranges[0].committed, version(1, 1));
+    assert_eq!(node.report.ranges[0].recovered, version(1, 3));
+    assert_eq!(value(&mut node, b"a", View::Committed), Some(b"one".to_vec()));
+    assert_eq!(value(&mut node, b"a", View::Latest), Some(b"three".to_vec()));
+    assert_eq!(value(&mut node, b"b", View::Committed), None);
+    node.engine.rollback(RANGE, version(1, 2)).unwrap();
+    assert_eq!(value(&mut node, b"a", View::Latest), Some(b"one".to_vec()));
+    node.engine.commit(RANGE, version(1, 2));
+    put(&mut node, b"c", b"four", version(2, 1));
+    sync(&mut node);
+    disk.crash(4);
+    let mut node = Node::open(&disk, chained(), TimeMs(1)).unwrap();
+    assert_eq!(node.report.ranges[0].committed, version(1, 2));
+    assert_eq!(value(&mut node, b"a", View::Latest), Some(b"one".to_vec()), "rolled back for good");
+    assert_eq!(value(&mut node, b"b", View::Committed), Some(b"two".to_vec()));
+    assert_eq!(value(&mut node, b"c", View::Latest), Some(b"four".to_vec()));
+}
+
+#[test]
+fn replay_gives_each_record_once_and_in_order() {
+    let disk = SimDisk::new(SimOptions::default());
+    let mut node = Node::open(&disk, chained(), TimeMs(1)).unwrap();
+    node.engine.set_retain_floor(RANGE, Version::ZERO);
+    for seq in 1..=600 {
+        put(&mut node, format!("k{}", seq % 50).as_bytes(), &vec![seq as u8; (seq % 700) as usize], version(1, seq));
+        if seq % 10 == 0 {
+            sync(&mut node);
+            node.engine.commit(RANGE, version(1, seq - 5));
+        }
+    }
+    let (mut after, mut seen) = (version(1, 100), Vec::new());
+    loop {
+        let visit = |record: &RecordRef<'_>| {
+            assert_eq!(record.kind, RecordKind::Put);
+            let seq = record.version.seq();
+            assert_eq!(record.value.len() as u64, seq % 700);
+            seen.push(seq);
+        };
+        match node.engine.replay(RANGE, after, 20_000, visit).unwrap() {
+            Replay::Records { through, .. } => after = through,
+            Replay::UpToDate => break,
+            Replay::Gone => panic!("it was retained"),
+            Replay::Read(plan) => {
+                node.engine.read(plan, 42);
+                let plan = node.wait_for_plan();
+                node.engine.absorb(plan).unwrap();
+            }
+        }
+    }
+    assert_eq!(seen, (101..=600).collect::<Vec<_>>());
+    node.engine.set_retain_floor(RANGE, version(1, 300));
+    let gone = node.engine.replay(RANGE, version(1, 200), 1000, |_| {}).unwrap();
+    assert!(matches!(gone, Replay::Gone), "{gone:?}");
+}

@@ -1,0 +1,111 @@
+//! Owns the counted claims: one device read per cold hit, one write per submit, no read per cached hit.
+use crate::support::{Node, RANGE, Write, small};
+use fawn_ds::{Lookup, Options, View};
+use fawn_flash::{SimDisk, SimOptions};
+use fawn_types::{Durability, TimeMs};
+
+const KEYS: u64 = 4000;
+
+fn loaded(memory_bytes: u64) -> (SimDisk, Options, Node) {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let options = Options { memory_bytes, segment_bytes: 1 << 20, ..small(Durability::Sync) };
+    let mut node = Node::open(&disk, options.clone(), TimeMs(1)).unwrap();
+    for i in 0..KEYS {
+        let value = Some(vec![i as u8; 200 + (i % 100) as usize]);
+        node.append(&[Write { key: format!("{i:08}").into_bytes(), value, expires_at_ms: 0 }]).unwrap();
+        if i % 100 == 0 {
+            node.settle();
+        }
+    }
+    node.settle();
+    (disk, options, node)
+}
+
+#[test]
+fn a_cold_hit_costs_one_read() {
+    let (disk, options, node) = loaded(1 << 20);
+    node.engine.close().unwrap();
+    let mut node = Node::open(&disk, options, TimeMs(1)).unwrap();
+    // In an order that no cache of this size helps.
+    for i in 0..KEYS {
+        let key = format!("{:08}", i * 1237 % KEYS);
+        assert!(node.get(key.as_bytes(), View::Committed).unwrap().is_some(), "{key}");
+    }
+    let stats = node.engine.stats();
+    let per_hit = stats.reads as f64 / stats.hits as f64;
+    println!("{per_hit:.4} reads per hit; {stats:?}");
+    assert!(per_hit <= 1.003, "{per_hit} reads per hit: {stats:?}");
+    for i in 0..KEYS {
+        let key = format!("miss{i:08}");
+        assert!(node.get(key.as_bytes(), View::Committed).unwrap().is_none(), "{key}");
+    }
+    let misses = node.engine.stats().reads - stats_reads(per_hit, KEYS);
+    assert!(misses <= KEYS * 3 / 1000 + 3, "{misses} reads for {KEYS} misses");
+}
+
+/// Wide enough that no frame meets the end of a piece of the window.
+fn wide() -> Options {
+    Options { segment_bytes: 1 << 20, memory_bytes: 16 << 20, ..small(Durability::Sync) }
+}
+
+fn stats_reads(per_hit: f64, hits: u64) -> u64 {
+    (per_hit * hits as f64).round() as u64
+}
+
+#[test]
+fn a_cached_hit_reads_nothing() {
+    let (_disk, _options, mut node) = loaded(16 << 20);
+    for _ in 0..2 {
+        for i in 0..KEYS {
+            node.get(format!("{i:08}").as_bytes(), View::Committed).unwrap();
+        }
+    }
+    let before = node.engine.stats().reads;
+    for i in 0..KEYS {
+        let key = format!("{i:08}");
+        let found = node.engine.lookup(RANGE, Node::hash(key.as_bytes()), key.as_bytes(), View::Committed, TimeMs(2));
+        assert!(matches!(found, Ok(Lookup::Found(_))), "{key}: {found:?}");
+    }
+    assert_eq!(node.engine.stats().reads, before);
+}
+
+#[test]
+fn a_submit_is_one_write_however_much_was_appended() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = Node::open(&disk, wide(), TimeMs(1)).unwrap();
+    for turn in 0..50_u64 {
+        let before = node.engine.stats().writes;
+        for i in 0..1 + turn % 20 {
+            let key = format!("{turn}-{i}").into_bytes();
+            node.append(&[Write { key, value: Some(vec![1; 100]), expires_at_ms: 0 }]).unwrap();
+        }
+        node.engine.submit(node.now);
+        assert_eq!(node.engine.stats().writes, before + 1, "turn {turn}");
+        node.settle();
+        assert_eq!(node.engine.stats().writes, before + 1, "turn {turn}");
+    }
+}
+
+#[test]
+fn memory_stays_within_the_budget() {
+    let (_disk, _options, mut node) = loaded(8 << 20);
+    for i in 0..KEYS {
+        node.get(format!("{i:08}").as_bytes(), View::Committed).unwrap();
+    }
+    let report = node.engine.memory();
+    assert!(report.total_bytes() <= (8 << 20) * 11 / 10, "{report:?}");
+}
+
+#[test]
+fn overwrites_of_loaded_keys_verify_for_nothing() {
+    let (_disk, _options, mut node) = loaded(16 << 20);
+    for i in 0..500 {
+        let key = format!("{i:08}").into_bytes();
+        node.get(&key, View::Latest).unwrap();
+        let reads = node.engine.stats().verification_reads;
+        node.append(&[Write { key, value: Some(vec![9; 50]), expires_at_ms: 0 }]).unwrap();
+        assert_eq!(node.engine.stats().verification_reads, reads, "key {i} was in memory");
+    }
+    node.settle();
+    assert_eq!(node.engine.len(RANGE), KEYS);
+}
