@@ -1,12 +1,11 @@
 //! Shows an embedded store: `cargo run -p fawn-ds --example embedded`.
 use fawn_ds::Options;
 use fawn_ds::embed::Store;
-use fawn_flash::{SimDevice, SimOptions};
 use fawn_types::{Condition, Store as _, TimeMs};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // Any `Device` will do; a simulated one leaves nothing behind.
-    let store = Store::open_on(SimDevice::new(1, SimOptions::default()), Options::default())?;
+    let dir = tempfile::tempdir()?;
+    let store = Store::open(dir.path(), Options::default())?;
     let now = TimeMs(0);
     store.put(b"wimpy", b"nodes", 0, 0)?;
     let entry = store.get(b"wimpy", now)?.ok_or("just written")?;

@@ -10,12 +10,13 @@ use crate::error::OpenError;
 use crate::options::Options;
 use crate::recovery::OpenReport;
 use driver::{Driver, Op, Response};
-use fawn_flash::Device;
+use fawn_flash::{AnyDevice, Device, DeviceOptions};
 use fawn_types::{Condition, Durability, Entry, HashSecret, KeyRange, RangeId, StoreError, TimeMs, Version};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher};
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -73,6 +74,31 @@ pub struct Store<D: Device + Send + 'static> {
     inner: Arc<Inner<D>>,
     ticker: Option<JoinHandle<()>>,
     report: OpenReport,
+}
+
+impl Store<AnyDevice> {
+    /// Opens the store in `dir`, which must exist, on the best device that the system offers; creates one if the
+    /// directory has none.
+    ///
+    /// ```
+    /// use fawn_ds::{Options, embed::Store};
+    /// use fawn_types::{Store as _, TimeMs};
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let store = Store::open(dir.path(), Options::default())?;
+    /// store.put(b"key", b"value", 0, 0)?;
+    /// store.close()?;
+    ///
+    /// let store = Store::open(dir.path(), Options::default())?;
+    /// assert_eq!(store.get(b"key", TimeMs(0))?.map(|entry| entry.value), Some(b"value".to_vec()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Store::open_on`].
+    pub fn open(dir: &Path, options: Options) -> Result<Self, OpenError> {
+        Self::open_on(AnyDevice::open(dir, &DeviceOptions::default())?, options)
+    }
 }
 
 impl<D: Device + Send + 'static> Store<D> {
