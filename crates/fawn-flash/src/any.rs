@@ -28,11 +28,13 @@ pub struct DeviceOptions {
     pub queue_depth: u32,
     /// Threads of the portable device.
     pub threads: usize,
+    /// Bypass the system's page cache where that works. The ring always does; without it memory is used twice.
+    pub direct: bool,
 }
 
 impl Default for DeviceOptions {
     fn default() -> Self {
-        Self { kind: DeviceKind::Auto, queue_depth: 256, threads: 8 }
+        Self { kind: DeviceKind::Auto, queue_depth: 256, threads: 8, direct: true }
     }
 }
 

@@ -114,6 +114,12 @@ impl Place {
         OFlags::RDWR | direct
     }
 
+    /// Lets a test put another file behind an open one.
+    #[cfg(test)]
+    pub(crate) fn replace_fd(&mut self, file: FileId, fd: OwnedFd) {
+        self.file_mut(file).fd = Arc::new(fd);
+    }
+
     pub(crate) fn list(&self) -> Result<Vec<String>, DeviceError> {
         let failed = |errno| self.metadata_error(errno, "list", &self.path);
         let mut names = Vec::new();

@@ -28,7 +28,9 @@ impl PortableDevice {
     /// When the directory cannot be opened or no thread started.
     pub fn open(dir: &Path, options: &DeviceOptions) -> Result<Self, DeviceError> {
         let mut place = Place::open(dir)?;
-        if let Err(reason) = place.try_direct().map(drop) {
+        if options.direct
+            && let Err(reason) = place.try_direct().map(drop)
+        {
             tracing::info!(dir = place.path(), reason, "reads and writes go through the system's page cache");
         }
         let pool = Pool::start(options.threads.max(1)).map_err(|error| DeviceError::Io {

@@ -5,6 +5,8 @@
 //! idle loop polls that and no counter has to be written or read per completion, as an eventfd would.
 mod ring;
 mod slots;
+#[cfg(test)]
+mod tests;
 
 use crate::any::refused;
 use crate::place::{Place, assert_aligned, metadata_by_place};

@@ -72,6 +72,9 @@ fn never_shows_what_a_map_would_not() {
                 _ => {
                     let budget = rng.below(8) as usize * MIB;
                     cache.set_budget_bytes(budget);
+                    let all = (0..4).flat_map(|file| (0..600).map(move |number| (FileId(file), number)));
+                    let found = all.filter(|&(file, number)| cache.peek(file, number).is_some()).count();
+                    assert_eq!(found, cache.pages(), "seed {seed} step {step}: a page that is held can be found");
                     assert!(cache.resident_bytes() <= budget.max(4096), "seed {seed}: {cache:?} of {budget}");
                 }
             }

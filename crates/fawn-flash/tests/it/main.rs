@@ -1,6 +1,8 @@
 //! Owns the integration tests of the devices and of the page cache: one binary.
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that meets an error has failed")]
+mod agreement;
 mod cache;
 mod conformance;
+mod real;
 mod sim_faults;
 mod support;

@@ -1,0 +1,56 @@
+//! Owns the ring's tests that need its inside: failures that no file system gives on order, and partial operations.
+use super::slots::{Slot, Step, Work};
+use super::*;
+
+fn slot(work: Work) -> Slot {
+    let buf = Some(AlignedBuf::zeroed(4096));
+    Slot { token: Token(1), file: FileId(0), offset: 0, len_bytes: 4096, done_bytes: 0, work, buf }
+}
+
+#[test]
+fn partial_operations_go_on_and_failed_writes_do_not() {
+    let write = Work::Write { durable: false };
+    let mut partial = slot(write);
+    assert!(matches!(partial.advance(512), Step::Short));
+    assert!(matches!(partial.advance(3584), Step::Done));
+    assert!(matches!(slot(write).advance(0), Step::Done), "no progress is a failure, not a loop");
+    assert!(matches!(slot(Work::Read).advance(0), Step::Short), "perhaps the end of the file");
+    for interrupted in [-libc::EINTR, -libc::EAGAIN] {
+        assert!(matches!(slot(Work::Read).advance(interrupted), Step::Again));
+        assert!(matches!(slot(write).advance(interrupted), Step::Done), "a failed write is never tried again");
+        assert!(matches!(slot(Work::Sync).advance(interrupted), Step::Done));
+    }
+    assert!(matches!(slot(Work::Read).advance(-libc::EIO), Step::Done));
+}
+
+/// Every write to `/dev/full` ends in ENOSPC; in the same turn a write that succeeded is believed no more.
+#[test]
+fn a_full_medium_poisons_and_later_successes_are_not_believed() {
+    let Ok(dir) = tempfile::tempdir() else { return };
+    let (Ok(mut device), Ok(full)) = (
+        UringDevice::open(dir.path(), &DeviceOptions::default()),
+        std::fs::OpenOptions::new().write(true).open("/dev/full"),
+    ) else {
+        return; // No ring or no such device in this container.
+    };
+    let (Ok(file), Ok(other)) = (device.create("f"), device.create("g")) else { panic!("an empty directory") };
+    device.ring.unregister(file);
+    device.place.replace_fd(file, full.into());
+    let mut out = VecDeque::new();
+    device.submit_write(file, 0, AlignedBuf::zeroed(4096), 4096, Cause::Flush, Token(1));
+    while device.in_flight() > 0 {
+        device.wait(&mut out);
+    }
+    assert!(matches!(out[0].result, Err(DeviceError::Full { .. })), "{:?}", out[0].result);
+    assert_eq!(out[0].buf.as_ref().map(|buf| buf.len()), Some(4096), "the buffer comes back");
+    assert!(matches!(device.poisoned(), Some(DeviceError::Full { .. })));
+    assert!(matches!(device.sync_dir(), Err(DeviceError::Poisoned { .. })));
+    device.place.poison = None;
+    device.submit_write(other, 0, AlignedBuf::zeroed(4096), 4096, Cause::Flush, Token(2));
+    device.kick();
+    device.place.poison = Some(DeviceError::Full { dir: String::new() });
+    while device.in_flight() > 0 {
+        device.wait(&mut out);
+    }
+    assert!(matches!(out[1].result, Err(DeviceError::Poisoned { .. })), "{:?}", out[1].result);
+}

@@ -1,0 +1,167 @@
+//! Owns the seeded driver that gives all devices the same operations and compares every answer.
+//!
+//! Reproduce a seed: `FAWN_SEED=<seed> cargo test -p fawn-flash --test it agreement`.
+use crate::support::{BLOCK, Place, drain, pattern, place};
+use fawn_flash::sim::Rng;
+use fawn_flash::{AlignedBuf, AnyDevice, Cause, Device, DeviceError, DeviceKind, DeviceOptions, FileId, Token};
+use fawn_flash::{SimDevice, SimDisk, SimOptions};
+use std::collections::BTreeMap;
+
+const BLOCKS: u64 = 32;
+
+/// An answer without what may differ: where the device lives.
+fn plain<T: std::fmt::Debug>(answer: Result<T, DeviceError>) -> String {
+    match answer {
+        Ok(value) => format!("{value:?}"),
+        Err(DeviceError::NotFound { name, .. }) => format!("no {name}"),
+        Err(DeviceError::Exists { name, .. }) => format!("{name} exists"),
+        Err(other) => format!("{other:?}"),
+    }
+}
+
+fn name(rng: &mut Rng) -> String {
+    format!("f{}", rng.below(5))
+}
+
+struct Driver<D> {
+    device: D,
+    open: BTreeMap<u64, FileId>,
+    log: Vec<String>,
+}
+
+impl<D: Device> Driver<D> {
+    fn step(&mut self, rng: &mut Rng, step: u64) {
+        let line = match rng.below(16) {
+            0 => {
+                let name = name(rng);
+                let file = self.device.create(&name);
+                self.keep(rng, file.as_ref().ok().copied());
+                plain(file)
+            }
+            1 => {
+                let name = name(rng);
+                let file = self.device.open(&name);
+                self.keep(rng, file.as_ref().ok().copied());
+                plain(file)
+            }
+            2 => plain(self.device.rename(&name(rng), &name(rng))),
+            3 => plain(self.device.link(&name(rng), &name(rng))),
+            4 => plain(self.device.unlink(&name(rng))),
+            5 => plain(self.device.sync_dir()),
+            6 => plain(self.device.list()),
+            _ => match self.pick(rng) {
+                Some(file) => self.data(rng, file, step),
+                None => String::from("nothing open"),
+            },
+        };
+        self.log.push(line);
+    }
+
+    /// Holds a few files open; which one makes room is the seed's choice, so that all drivers agree.
+    fn keep(&mut self, rng: &mut Rng, file: Option<FileId>) {
+        let place = rng.below(4);
+        if let Some(file) = file
+            && let Some(old) = self.open.insert(place, file)
+        {
+            self.device.close(old);
+        }
+    }
+
+    fn pick(&self, rng: &mut Rng) -> Option<FileId> {
+        let place = rng.below(4);
+        self.open.get(&place).copied()
+    }
+
+    fn data(&mut self, rng: &mut Rng, file: FileId, step: u64) -> String {
+        let page = BLOCK as u64;
+        match rng.below(6) {
+            0 => plain(self.device.truncate(file, rng.below(BLOCKS * 8) * 512)),
+            1 => plain(self.device.allocate(file, rng.below(BLOCKS) * page, (1 + rng.below(8)) * page)),
+            2 => plain(self.device.punch(file, rng.below(BLOCKS) * page, (1 + rng.below(8)) * page)),
+            3 => plain(self.device.len(file)),
+            4 => self.writes(rng, file, step),
+            _ => self.reads(rng, file),
+        }
+    }
+
+    /// Several writes to distinct blocks in flight at once, then a sync.
+    fn writes(&mut self, rng: &mut Rng, file: FileId, step: u64) -> String {
+        for lane in 0..4 {
+            let block = lane * (BLOCKS / 4) + rng.below(BLOCKS / 4);
+            let (offset, len) = match rng.below(3) {
+                0 => (block * BLOCK as u64 + 512 * rng.below(8), 512),
+                _ => (block * BLOCK as u64, BLOCK),
+            };
+            let buf = pattern(step * 4 + lane, BLOCK);
+            if rng.coin() {
+                self.device.submit_write(file, offset, buf, len, Cause::Flush, Token(lane));
+            } else {
+                self.device.submit_write_durable(file, offset, buf, len, Cause::Flush, Token(lane));
+            }
+        }
+        let mut ends = self.ends();
+        self.device.submit_sync(file, Cause::Flush, Token(9));
+        ends.append(&mut self.ends());
+        format!("{ends:?}")
+    }
+
+    fn reads(&mut self, rng: &mut Rng, file: FileId) -> String {
+        for lane in 0..4 {
+            let offset = rng.below((BLOCKS + 8) * 8) * 512;
+            let mut buf = AlignedBuf::zeroed(512 * (1 + rng.below(40)) as usize);
+            buf.fill(0xEE);
+            self.device.submit_read(file, offset, buf, Cause::Foreground, Token(lane));
+        }
+        format!("{:?}", self.ends())
+    }
+
+    /// Ends of all operations in flight, by token: result and a digest of the buffer of a read.
+    fn ends(&mut self) -> Vec<(u64, String, u64)> {
+        let mut ends: Vec<_> = drain(&mut self.device)
+            .into_iter()
+            .map(|done| (done.token.0, plain(done.result), done.buf.map_or(0, |buf| digest(&buf))))
+            .collect();
+        ends.sort_unstable();
+        ends
+    }
+}
+
+fn digest(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xCBF2_9CE4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3))
+}
+
+fn story<D: Device>(device: D, seed: u64, steps: u64) -> Vec<String> {
+    let mut driver = Driver { device, open: BTreeMap::new(), log: Vec::new() };
+    let mut rng = Rng::new(seed);
+    for step in 0..steps {
+        driver.step(&mut rng, step);
+    }
+    driver.log.push(plain(driver.device.list()));
+    driver.log.push(format!("{:?}", driver.device.stats().total()));
+    driver.log
+}
+
+fn real(dir: &Place, kind: DeviceKind) -> AnyDevice {
+    AnyDevice::open(dir.path(), &DeviceOptions { kind, queue_depth: 8, threads: 3, direct: true }).unwrap()
+}
+
+#[test]
+fn all_devices_answer_alike() {
+    let seeds: Vec<u64> = match std::env::var("FAWN_SEED") {
+        Ok(seed) => vec![seed.parse().expect("FAWN_SEED is a number")],
+        Err(_) => (0..5).collect(),
+    };
+    for seed in seeds {
+        let sim = story(SimDevice::attach(&SimDisk::new(SimOptions { seed, ..SimOptions::default() })), seed, 300);
+        for kind in [DeviceKind::Auto, DeviceKind::Portable] {
+            let dir = place();
+            let other = story(real(&dir, kind), seed, 300);
+            for (step, (ours, theirs)) in sim.iter().zip(&other).enumerate() {
+                assert_eq!(
+                    ours, theirs,
+                    "step {step} on {kind:?}; reproduce: FAWN_SEED={seed} cargo test -p fawn-flash --test it agreement"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Owns the tests that only real devices can have: the choice and its refusals, system calls, full media, the wake.
+use crate::support::{BLOCK, drain, pattern, place, write};
+use fawn_flash::{AlignedBuf, AnyDevice, Cause, Device, DeviceError, DeviceKind, DeviceOptions, PortableDevice, Token};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::BorrowedFd;
+use std::collections::VecDeque;
+
+fn options(kind: DeviceKind) -> DeviceOptions {
+    DeviceOptions { kind, ..DeviceOptions::default() }
+}
+
+fn assert_send<T: Send>() {}
+
+#[test]
+fn devices_can_move_to_their_shards_thread() {
+    assert_send::<AnyDevice>();
+    assert_send::<fawn_flash::SimDevice>();
+    assert_send::<fawn_flash::PageCache>();
+}
+
+#[test]
+fn a_missing_directory_is_made_and_a_file_in_its_place_is_refused() {
+    let dir = place();
+    let deep = dir.path().join("a/b");
+    AnyDevice::open(&deep, &DeviceOptions::default()).unwrap().create("x").unwrap();
+    assert!(deep.join("x").is_file());
+    let refused = AnyDevice::open(&deep.join("x"), &DeviceOptions::default()).err().unwrap();
+    assert!(refused.to_string().contains("/a/b/x"), "{refused}");
+}
+
+#[test]
+fn the_lock_names_its_holder() {
+    let dir = place();
+    let mut holder = AnyDevice::open(dir.path(), &options(DeviceKind::Auto)).unwrap();
+    holder.lock().unwrap();
+    let mut late = PortableDevice::open(dir.path(), &DeviceOptions::default()).unwrap();
+    let refused = late.lock().unwrap_err().to_string();
+    assert!(refused.contains(&format!("pid {}", std::process::id())), "{refused}");
+}
+
+#[test]
+fn a_loop_is_woken() {
+    for kind in [DeviceKind::Auto, DeviceKind::Portable] {
+        let dir = place();
+        let mut device = AnyDevice::open(dir.path(), &options(kind)).unwrap();
+        let file = device.create("f").unwrap();
+        write(&mut device, file, 0, pattern(1, BLOCK)).unwrap();
+        for round in 0..50 {
+            device.submit_read(file, 0, AlignedBuf::zeroed(BLOCK), Cause::Foreground, Token(round));
+            device.kick();
+            let mut out = VecDeque::new();
+            while device.in_flight() > 0 {
+                // SAFETY: (1) the device is open as long as the borrow.
+                let wake = unsafe { BorrowedFd::borrow_raw(device.wake_fd().unwrap()) };
+                let patience = Timespec { tv_sec: 5, tv_nsec: 0 };
+                match poll(&mut [PollFd::new(&wake, PollFlags::IN)], Some(&patience)) {
+                    Ok(ready) => assert_eq!(ready, 1, "{kind:?}: the completion wakes the loop"),
+                    // The ring's own work interrupts a wait, as a signal does.
+                    Err(errno) => assert_eq!(errno, rustix::io::Errno::INTR),
+                }
+                device.reap(&mut out);
+            }
+            assert_eq!(out.len(), 1);
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn one_system_call_submits_a_turn() {
+    let dir = place();
+    let Ok(mut device) = fawn_flash::UringDevice::open(dir.path(), &DeviceOptions::default()) else {
+        return; // No ring in this container; the choice's own test shows the fallback.
+    };
+    let file = device.create("f").unwrap();
+    write(&mut device, file, 0, pattern(1, 64 * BLOCK)).unwrap();
+    let before = device.stats().system_calls;
+    for block in 0..64 {
+        device.submit_read(file, block * BLOCK as u64, AlignedBuf::zeroed(BLOCK), Cause::Foreground, Token(block));
+    }
+    device.kick();
+    assert_eq!(device.stats().system_calls - before, 1);
+    assert_eq!(drain(&mut device).len(), 64);
+}
+
+/// `/dev/full` answers every write with ENOSPC, for root too; a link to it stands in for a full medium. It takes no
+/// `O_DIRECT`; the ring's half of this test lies with the ring.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_write_without_space_says_so_and_poisons() {
+    if !std::path::Path::new("/dev/full").exists() {
+        return;
+    }
+    let dir = place();
+    std::os::unix::fs::symlink("/dev/full", dir.path().join("f")).unwrap();
+    let options = DeviceOptions { direct: false, ..DeviceOptions::default() };
+    let mut device = PortableDevice::open(dir.path(), &options).unwrap();
+    let file = Device::open(&mut device, "f").unwrap();
+    let result = write(&mut device, file, 0, pattern(1, BLOCK));
+    assert!(matches!(result, Err(DeviceError::Full { .. })), "{result:?}");
+    assert!(matches!(device.poisoned(), Some(DeviceError::Full { .. })));
+    assert!(matches!(device.create("g"), Err(DeviceError::Poisoned { .. })));
+    assert!(matches!(write(&mut device, file, 0, pattern(1, BLOCK)), Err(DeviceError::Poisoned { .. })));
+}
+
+/// Dropping a device in the middle of its work waits for the kernel to let go of the buffers.
+#[test]
+fn dropping_with_operations_in_flight_is_safe() {
+    for kind in [DeviceKind::Auto, DeviceKind::Portable] {
+        for kicked in [false, true] {
+            let dir = place();
+            let mut device = AnyDevice::open(dir.path(), &options(kind)).unwrap();
+            let file = device.create("f").unwrap();
+            for block in 0..500 {
+                let (offset, token) = (block * BLOCK as u64, Token(block));
+                device.submit_write(file, offset, pattern(block, BLOCK), BLOCK, Cause::Flush, token);
+            }
+            if kicked {
+                device.kick();
+            }
+        }
+    }
+}
