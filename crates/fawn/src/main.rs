@@ -1,2 +1,15 @@
-//! The `fawn` binary.
-fn main() {}
+//! The `fawn` binary: parses the command line, runs the command, turns its end into an exit code.
+#![forbid(unsafe_code)]
+
+mod admin;
+mod cli;
+mod client;
+mod config;
+mod load;
+mod server;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::main()
+}

@@ -1,0 +1,86 @@
+//! Owns the admin port: health, readiness, metrics and status over HTTP/1.1, on the main thread, away from clients.
+//!
+//! A shard answers a question between two turns, as it would a request; the port itself is bounded in connections and
+//! in time, so that nothing done to it reaches the data path.
+mod metrics;
+mod pages;
+
+use crate::server::{ServeError, Shards};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use pages::Pages;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+/// Operators, probes and scrapers at once; those beyond wait in the system's queue.
+const CONNECTIONS_MAX: usize = 32;
+/// Longest head of a request, bytes.
+const HEAD_BYTES_MAX: usize = 8 << 10;
+/// A client must finish its request's head within this.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+/// A connection is closed after this whatever it does: probes and scrapers connect again.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
+/// Accepting goes on after the system refused.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A bound admin port.
+#[derive(Debug)]
+pub(crate) struct Admin {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+impl Admin {
+    /// Takes the address. Needs a runtime.
+    pub(crate) fn bind(address: SocketAddr) -> Result<Self, ServeError> {
+        let fail = |detail| ServeError::Listen { what: "admin", address, detail };
+        let listener = std::net::TcpListener::bind(address).map_err(fail)?;
+        listener.set_nonblocking(true).map_err(fail)?;
+        let listener = TcpListener::from_std(listener).map_err(fail)?;
+        let address = listener.local_addr().map_err(fail)?;
+        Ok(Self { listener, address })
+    }
+
+    /// Where it listens.
+    pub(crate) const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Answers until the runtime ends.
+    pub(crate) async fn serve(self, shards: Shards) {
+        let pages = Arc::new(Pages::new(shards));
+        let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        // The semaphore is never closed.
+        while let Ok(permit) = room.clone().acquire_owned().await {
+            match self.listener.accept().await {
+                Ok((stream, _)) => {
+                    let pages = pages.clone();
+                    tokio::spawn(async move {
+                        drop(tokio::time::timeout(CONNECTION_TIMEOUT, converse(stream, pages)).await);
+                        drop(permit);
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "the admin port pauses accepting");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+async fn converse(stream: TcpStream, pages: Arc<Pages>) {
+    let service = service_fn(|request| {
+        let pages = pages.clone();
+        async move { Ok::<_, std::convert::Infallible>(pages.answer(&request).await) }
+    });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(HEAD_BYTES_MAX);
+    if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
+        tracing::debug!(%error, "a connection to the admin port ended badly");
+    }
+}

@@ -1,0 +1,90 @@
+//! Owns what the admin port answers to which path.
+use super::metrics;
+use crate::server::{Report, Shards};
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use std::time::Instant;
+
+const TEXT: &str = "text/plain; charset=utf-8";
+const JSON: &str = "application/json";
+/// The version of the text format that Prometheus asks for.
+const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+const INDEX: &str = "\
+FAWN admin port
+  /healthz  200 while every shard answers, else 503: restart it
+  /readyz   200 while clients are served, else 503: send them elsewhere
+  /metrics  for Prometheus
+  /status   JSON
+";
+
+/// The pages.
+#[derive(Debug)]
+pub(super) struct Pages {
+    shards: Shards,
+    started: Instant,
+}
+
+type Page = Response<Full<Bytes>>;
+
+impl Pages {
+    pub(super) fn new(shards: Shards) -> Self {
+        Self { shards, started: Instant::now() }
+    }
+
+    /// Answers one request; its body, if any, is not read.
+    pub(super) async fn answer(&self, request: &Request<Incoming>) -> Page {
+        if request.method() != Method::GET && request.method() != Method::HEAD {
+            let mut page = page(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET and HEAD\n".to_owned());
+            page.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+            return page;
+        }
+        match request.uri().path() {
+            "/" => page(StatusCode::OK, TEXT, INDEX.to_owned()),
+            "/healthz" => self.with_reports(|_| page(StatusCode::OK, TEXT, "ok\n".to_owned())).await,
+            "/readyz" => self.with_reports(ready).await,
+            "/metrics" => self.with_reports(|reports| self.metrics(reports)).await,
+            "/status" => self.with_reports(|reports| self.status(reports)).await,
+            path => page(StatusCode::NOT_FOUND, TEXT, format!("{path}: no such page\n{INDEX}")),
+        }
+    }
+
+    async fn with_reports(&self, answer: impl FnOnce(&[Report]) -> Page) -> Page {
+        match self.shards.report().await {
+            Ok(reports) => answer(&reports),
+            Err(reason) => page(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{reason}\n")),
+        }
+    }
+
+    fn metrics(&self, reports: &[Report]) -> Page {
+        page(StatusCode::OK, PROMETHEUS, metrics::text(self.started.elapsed(), reports))
+    }
+
+    fn status(&self, reports: &[Report]) -> Page {
+        let status = serde_json::json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "pid": std::process::id(),
+            "uptime_s": self.started.elapsed().as_secs(),
+            "shards": reports,
+        });
+        page(StatusCode::OK, JSON, format!("{status:#}\n"))
+    }
+}
+
+fn ready(reports: &[Report]) -> Page {
+    match reports.iter().find_map(Report::trouble) {
+        None => page(StatusCode::OK, TEXT, "ready\n".to_owned()),
+        Some(trouble) => page(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{trouble}\n")),
+    }
+}
+
+fn page(status: StatusCode, kind: &'static str, body: String) -> Page {
+    let mut page = Response::new(Full::new(Bytes::from(body)));
+    *page.status_mut() = status;
+    page.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    // A probe must see what is, not what a proxy remembers.
+    page.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    page
+}

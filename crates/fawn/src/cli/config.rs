@@ -1,0 +1,37 @@
+//! Owns `fawn config`.
+use super::{Exit, Failure};
+use crate::config::{Flags, Settings};
+use clap::Subcommand;
+use std::path::PathBuf;
+
+/// Looks at the configuration without starting anything.
+#[derive(clap::Args)]
+pub(super) struct Config {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Checks flags, environment and file together and prints the settings in force, as a file that means the same.
+    Check(Check),
+}
+
+#[derive(clap::Args)]
+struct Check {
+    /// TOML file of settings; its keys are the long names of the flags below.
+    #[arg(long, env = "FAWN_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    flags: Flags,
+}
+
+impl Config {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let Action::Check(check) = self.action;
+        let settings = Settings::resolve(check.flags, check.config.as_deref())
+            .map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
+        print!("{}", settings.to_toml());
+        Ok(())
+    }
+}

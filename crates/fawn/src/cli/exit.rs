@@ -1,0 +1,63 @@
+//! Owns the exit codes and the one place where a failure is told to the user.
+use std::process::ExitCode;
+
+/// The section on exit codes of `fawn --help`; docs/operations.md carries the same table.
+pub(crate) const MANUAL: &str = "\
+Exit codes:
+  0  done
+  1  failed; the message says where and what to do
+  2  the command line, environment or configuration file is wrong
+  3  the data directory cannot be used: in use, no permission, newer format, damaged
+  4  the server cannot be reached, or answered with an error
+  5  rows of the input were bad (fawn load without --skip-bad)
+  6  the key is not there (fawn get, fawn del)
+  7  an address cannot be listened on
+
+Documentation: docs/operations.md. Logs go to standard error; FAWN_LOG=debug shows more.";
+
+/// Why a command ended otherwise than well. The numbers are part of the interface.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum Exit {
+    /// Anything without a number of its own.
+    Failed = 1,
+    /// Wrong flags, environment or file; clap uses the same number.
+    Usage = 2,
+    /// The data directory.
+    Data = 3,
+    /// The server.
+    Server = 4,
+    /// Rows that could not be loaded.
+    BadRows = 5,
+    /// A key that is not there.
+    Absent = 6,
+    /// An address.
+    Address = 7,
+}
+
+/// A command's bad end: what to tell, and the number to leave with.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    exit: Exit,
+    message: String,
+}
+
+impl Failure {
+    /// One with words.
+    pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
+        Self { exit, message: message.into() }
+    }
+
+    /// One that the exit code says alone (`fawn get` of an absent key prints nothing).
+    pub(crate) const fn silent(exit: Exit) -> Self {
+        Self { exit, message: String::new() }
+    }
+
+    /// Tells the user, on standard error.
+    pub(crate) fn report(self) -> ExitCode {
+        if !self.message.is_empty() {
+            eprintln!("fawn: {}", self.message);
+        }
+        ExitCode::from(self.exit as u8)
+    }
+}

@@ -1,0 +1,89 @@
+//! Owns `fawn load`.
+use super::target::Target;
+use super::{Exit, Failure};
+use crate::load::{self, Fields, Format, LoadError, Progress, Summary};
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+
+/// Loads a file of rows into a server.
+///
+/// Each row is one SET, pipelined. A bad row is named with its line on standard error and counted; the rows after it
+/// are loaded all the same, and the command ends with exit code 5 unless --skip-bad says that this is fine. Loading
+/// the same file again is harmless.
+#[derive(clap::Args)]
+#[command(after_long_help = "Examples:\n  apt-cache dumpavail | fawn load --format deb822 --key Package\n  \
+                             fawn load --format jsonl --key id --value body --prefix user: users.jsonl")]
+pub(super) struct Load {
+    /// The file; `-` or nothing: standard input.
+    file: Option<PathBuf>,
+    /// Form of the input.
+    #[arg(long, value_enum, value_name = "FORM")]
+    format: Format,
+    /// The field that is the key.
+    #[arg(long, value_name = "FIELD")]
+    key: String,
+    /// The field that is the value; without it the value is the whole row.
+    #[arg(long, value_name = "FIELD")]
+    value: Option<String>,
+    /// Put in front of every key.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    prefix: String,
+    /// Bad rows are reported but do not make the command fail.
+    #[arg(long)]
+    skip_bad: bool,
+    #[command(flatten)]
+    target: Target,
+}
+
+impl Load {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let file = self.file.filter(|path| path != Path::new("-"));
+        let (input, name, total_bytes) = open(file.as_deref())?;
+        let fields = Fields { key: self.key, value: self.value, prefix: self.prefix };
+        let mut client = self.target.connect()?;
+        let mut rows = load::rows(self.format, input, fields);
+        let progress = Progress::new(total_bytes);
+        let summary = load::send(rows.as_mut(), &name, &mut client, &progress)?;
+        report(&summary);
+        match summary.bad_rows {
+            0 => Ok(()),
+            _ if self.skip_bad => Ok(()),
+            bad => Err(Failure::new(Exit::BadRows, format!("{name}: {bad} rows were not loaded, named above"))),
+        }
+    }
+}
+
+/// The input, its name in messages, and its size where that is known.
+fn open(file: Option<&Path>) -> Result<(Box<dyn BufRead>, String, Option<u64>), Failure> {
+    let Some(path) = file else {
+        return Ok((Box::new(std::io::stdin().lock()), "standard input".to_owned(), None));
+    };
+    let fail = |error: std::io::Error| Failure::new(Exit::Failed, format!("{}: {error}", path.display()));
+    let file = File::open(path).map_err(fail)?;
+    let metadata = file.metadata().map_err(fail)?;
+    let total_bytes = metadata.is_file().then_some(metadata.len());
+    Ok((Box::new(BufReader::with_capacity(1 << 20, file)), path.display().to_string(), total_bytes))
+}
+
+fn report(summary: &Summary) {
+    let seconds = summary.elapsed.as_secs_f64().max(1e-9);
+    println!(
+        "{} rows loaded, {:.1} MB in {seconds:.2} s: {:.0} rows/s, {:.1} MB/s; {} bad rows",
+        summary.rows,
+        summary.bytes as f64 / 1e6,
+        summary.rows as f64 / seconds,
+        summary.bytes as f64 / 1e6 / seconds,
+        summary.bad_rows,
+    );
+}
+
+impl From<LoadError> for Failure {
+    fn from(error: LoadError) -> Self {
+        let exit = match &error {
+            LoadError::Input { .. } => Exit::Failed,
+            LoadError::Server(..) => Exit::Server,
+        };
+        Self::new(exit, error.to_string())
+    }
+}

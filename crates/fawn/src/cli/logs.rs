@@ -1,0 +1,16 @@
+//! Owns the set-up of logs: standard error, human or JSON, filtered by `FAWN_LOG`.
+use crate::config::LogFormat;
+use std::io::IsTerminal;
+use tracing_subscriber::EnvFilter;
+
+/// Starts logging; later calls change nothing.
+pub(super) fn start(format: LogFormat) {
+    let filter = EnvFilter::try_from_env("FAWN_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let outcome = match format {
+        LogFormat::Human => builder.with_ansi(std::io::stderr().is_terminal()).with_target(false).try_init(),
+        LogFormat::Json => builder.json().flatten_event(true).try_init(),
+    };
+    // A second start within one process (never outside tests) keeps the first one's settings.
+    drop(outcome);
+}

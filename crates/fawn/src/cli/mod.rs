@@ -1,0 +1,58 @@
+//! Owns the command line: one file per command, the manual that `--help` prints, and how a command ends.
+mod check;
+mod config;
+mod del;
+mod exit;
+mod get;
+mod load;
+mod logs;
+mod serve;
+mod set;
+mod target;
+
+pub(crate) use exit::{Exit, Failure};
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// A durable, replicated, flash-first key-value store that speaks Redis's and memcached's protocols.
+///
+/// It keeps far more data than fits in memory on flash, answers a lookup with one flash read, and loses nothing that
+/// it acknowledged. `fawn serve` is a complete one-node store; every other command talks to a server or to a store's
+/// files.
+///
+/// Each command has its own page: `fawn serve --help`.
+#[derive(Parser)]
+#[command(name = "fawn", version, after_long_help = exit::MANUAL, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Serve(serve::Serve),
+    Get(get::Get),
+    Set(set::Set),
+    Del(del::Del),
+    Load(load::Load),
+    Check(check::Check),
+    Config(config::Config),
+}
+
+/// Parses, runs, reports.
+pub(crate) fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Serve(command) => command.run(),
+        Command::Get(command) => command.run(),
+        Command::Set(command) => command.run(),
+        Command::Del(command) => command.run(),
+        Command::Load(command) => command.run(),
+        Command::Check(command) => command.run(),
+        Command::Config(command) => command.run(),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}

@@ -1,0 +1,32 @@
+//! Owns `fawn serve`.
+use super::{Exit, Failure, logs};
+use crate::config::{Flags, Settings};
+use crate::server;
+use std::path::PathBuf;
+
+/// Runs one node: a complete store by itself.
+///
+/// Redis clients (RESP2 and RESP3) and memcached clients (text) see the same keys. It serves until SIGTERM or SIGINT,
+/// then stops accepting, answers what it has read, flushes, syncs, and exits 0 within the shutdown timeout.
+///
+/// Every setting can be given as a flag, as a variable of the environment (FAWN_…), or as a key of one TOML file;
+/// flags win over the environment, the environment over the file. `fawn config check` shows what is in force.
+#[derive(clap::Args)]
+#[command(after_long_help = "Example:\n  fawn serve --dir /var/lib/fawn --memory 512M --durability everysec\n  \
+                             redis-cli -p 6380 set greeting hello")]
+pub(super) struct Serve {
+    /// TOML file of settings; its keys are the long names of the flags below.
+    #[arg(long, env = "FAWN_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    flags: Flags,
+}
+
+impl Serve {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let settings = Settings::resolve(self.flags, self.config.as_deref())
+            .map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
+        logs::start(settings.log_format);
+        Ok(server::run(&settings)?)
+    }
+}

@@ -1,0 +1,27 @@
+//! Owns how client commands name their server.
+use super::{Exit, Failure};
+use crate::client::{Client, ClientError};
+use crate::config::Span;
+
+/// Which server.
+#[derive(clap::Args)]
+pub(super) struct Target {
+    /// The server's RESP address.
+    #[arg(long, env = "FAWN_SERVER", value_name = "ADDR:PORT", default_value = "127.0.0.1:6380")]
+    server: String,
+    /// Longest wait for it.
+    #[arg(long, value_name = "SPAN", default_value = "10s")]
+    timeout: Span,
+}
+
+impl Target {
+    pub(super) fn connect(&self) -> Result<Client, Failure> {
+        Ok(Client::connect(&self.server, self.timeout.0)?)
+    }
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        Self::new(Exit::Server, error.to_string())
+    }
+}

@@ -1,0 +1,140 @@
+//! Owns the command line's client: RESP over one blocking connection, every wait bounded.
+use fawn_wire::client::Parsed;
+use fawn_wire::client::resp::{Reply, ReplyParser, encode_command};
+use std::io::{Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+/// Bytes asked of the socket at once.
+const READ_BYTES: usize = 64 << 10;
+
+/// Why a server could not be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ClientError {
+    /// No connection.
+    #[error("{address}: {detail}; is `fawn serve` running there? (--server ADDR:PORT chooses another)")]
+    Unreachable {
+        /// The server.
+        address: String,
+        /// The system's words.
+        detail: String,
+    },
+    /// The connection broke.
+    #[error("{address}: connection lost: {detail}")]
+    Lost {
+        /// The server.
+        address: String,
+        /// The system's words.
+        detail: String,
+    },
+    /// The server does not speak RESP.
+    #[error("{address}: not a RESP server: expected {expected} at byte {at} of its reply")]
+    Malformed {
+        /// The server.
+        address: String,
+        /// What should have come.
+        expected: &'static str,
+        /// Where.
+        at: usize,
+    },
+    /// The server answered with an error.
+    #[error("{address}: the server answered: {message}")]
+    Refused {
+        /// The server.
+        address: String,
+        /// Its words.
+        message: String,
+    },
+}
+
+/// A connection to a server.
+#[derive(Debug)]
+pub(crate) struct Client {
+    stream: TcpStream,
+    address: String,
+    input: Vec<u8>,
+    /// Bytes of `input` already given out.
+    used: usize,
+    parser: ReplyParser,
+}
+
+impl Client {
+    /// Connects; `timeout` bounds this and every later wait.
+    pub(crate) fn connect(address: &str, timeout: Duration) -> Result<Self, ClientError> {
+        let fail = |detail: String| ClientError::Unreachable { address: address.to_owned(), detail };
+        let places = address.to_socket_addrs().map_err(|error| fail(error.to_string()))?;
+        let mut last = "the name has no address".to_owned();
+        for place in places {
+            match TcpStream::connect_timeout(&place, timeout) {
+                Ok(stream) => {
+                    let set_up = stream
+                        .set_nodelay(true)
+                        .and_then(|()| stream.set_read_timeout(Some(timeout)))
+                        .and_then(|()| stream.set_write_timeout(Some(timeout)));
+                    set_up.map_err(|error| fail(error.to_string()))?;
+                    let (address, parser) = (address.to_owned(), ReplyParser::new());
+                    return Ok(Self { stream, address, input: Vec::new(), used: 0, parser });
+                }
+                Err(error) => last = error.to_string(),
+            }
+        }
+        Err(fail(last))
+    }
+
+    /// One command, one reply; an error reply is an error.
+    pub(crate) fn call<R>(&mut self, args: &[&[u8]], read: impl FnOnce(Reply<'_>) -> R) -> Result<R, ClientError> {
+        let mut request = Vec::new();
+        encode_command(args, &mut request);
+        self.send(&request)?;
+        let outcome = self.receive(|reply| match reply {
+            Reply::Error(message) => Err(String::from_utf8_lossy(message).into_owned()),
+            reply => Ok(read(reply)),
+        })?;
+        outcome.map_err(|message| ClientError::Refused { address: self.address.clone(), message })
+    }
+
+    /// Sends encoded commands.
+    pub(crate) fn send(&mut self, requests: &[u8]) -> Result<(), ClientError> {
+        self.stream.write_all(requests).map_err(|error| self.lost(&error))
+    }
+
+    /// The next reply.
+    pub(crate) fn receive<R>(&mut self, read: impl FnOnce(Reply<'_>) -> R) -> Result<R, ClientError> {
+        let mut parser = std::mem::take(&mut self.parser);
+        loop {
+            let need_bytes = match parser.parse(&self.input[self.used..]) {
+                Parsed::Reply { reply, consumed } => {
+                    self.used += consumed;
+                    return Ok(read(reply));
+                }
+                Parsed::Incomplete { need_bytes } => need_bytes,
+                Parsed::Malformed { expected, at } => {
+                    return Err(ClientError::Malformed { address: self.address.clone(), expected, at });
+                }
+            };
+            self.fill(need_bytes)?;
+        }
+    }
+
+    /// Reads until `need_bytes` are there behind what was used.
+    fn fill(&mut self, need_bytes: usize) -> Result<(), ClientError> {
+        self.input.drain(..std::mem::take(&mut self.used));
+        while self.input.len() < need_bytes {
+            let at = self.input.len();
+            self.input.resize(at + READ_BYTES.max(need_bytes - at), 0);
+            let got = self.stream.read(&mut self.input[at..]);
+            self.input.truncate(at + *got.as_ref().unwrap_or(&0));
+            match got {
+                Ok(0) => return Err(self.lost("the server closed it")),
+                Ok(_) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.lost(&error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn lost(&self, detail: impl ToString) -> ClientError {
+        ClientError::Lost { address: self.address.clone(), detail: detail.to_string() }
+    }
+}

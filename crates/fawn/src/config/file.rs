@@ -1,0 +1,119 @@
+//! Owns the configuration file: TOML whose keys are the long names of flags; an unknown key is an error.
+use super::{ConfigError, Flags};
+use clap::{CommandFactory, Parser};
+use std::error::Error;
+use std::path::Path;
+use toml::de::{DeTable, DeValue};
+
+/// Names closer than this are suggested (Jaro–Winkler, 1 is equal).
+const SUGGESTION_LIKENESS_MIN: f64 = 0.75;
+
+/// A command line of settings alone, to parse the file's values by the flags' own parsers.
+#[derive(Parser)]
+#[command(disable_help_flag = true)]
+struct Lines {
+    #[command(flatten)]
+    flags: Flags,
+}
+
+/// Reads the settings of the file at `path`.
+pub(super) fn read(path: &Path) -> Result<Flags, ConfigError> {
+    let name = path.display().to_string();
+    let unreadable = |error: std::io::Error| ConfigError::Unreadable { path: name.clone(), detail: error.to_string() };
+    parse(&name, &std::fs::read_to_string(path).map_err(unreadable)?)
+}
+
+/// Parses the text of a file called `path`.
+pub(super) fn parse(path: &str, text: &str) -> Result<Flags, ConfigError> {
+    let line_of = |byte: usize| text[..byte.min(text.len())].matches('\n').count() + 1;
+    let table = DeTable::parse(text).map_err(|error| ConfigError::Syntax {
+        path: path.to_owned(),
+        line: line_of(error.span().map_or(0, |span| span.start)),
+        detail: error.message().to_owned(),
+    })?;
+    let known = known_keys();
+    let mut args = vec!["fawn".to_owned()];
+    for (key, value) in table.get_ref() {
+        let (line, key) = (line_of(key.span().start), key.get_ref().as_ref());
+        if !known.iter().any(|name| name == key) {
+            let (path, key) = (path.to_owned(), key.to_owned());
+            return Err(ConfigError::UnknownKey { path, line, suggestion: suggestion(&key, &known), key });
+        }
+        let argument = value_text(value.get_ref()).map(|value| format!("--{key}={value}"));
+        let checked = argument.and_then(|argument| check(&argument).map(|()| argument));
+        args.push(checked.map_err(|detail| {
+            let (path, key) = (path.to_owned(), key.to_owned());
+            ConfigError::BadValue { path, line, key, detail }
+        })?);
+    }
+    let lines = Lines::try_parse_from(args).map_err(|error| ConfigError::Refused(error.to_string()))?;
+    Ok(lines.flags)
+}
+
+/// The long names of all flags.
+fn known_keys() -> Vec<String> {
+    Lines::command().get_arguments().filter_map(|arg| arg.get_long().map(str::to_owned)).collect()
+}
+
+/// Whether one setting parses; if not, what its parser says.
+fn check(argument: &str) -> Result<(), String> {
+    match Lines::try_parse_from(["fawn", argument]) {
+        Ok(_) => Ok(()),
+        Err(error) => match error.source() {
+            Some(source) => Err(source.to_string()),
+            None => Err(error.to_string().lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned()),
+        },
+    }
+}
+
+/// A value as one would write it after a flag.
+fn value_text(value: &DeValue<'_>) -> Result<String, String> {
+    match value {
+        DeValue::String(text) => Ok(text.to_string()),
+        DeValue::Integer(number) => Ok(number.to_string()),
+        DeValue::Boolean(flag) => Ok(flag.to_string()),
+        other => Err(format!("expected a string, a whole number, true or false; found {}", other.type_str())),
+    }
+}
+
+/// `, did you mean …?`, when some known name is close.
+fn suggestion(key: &str, known: &[String]) -> String {
+    let likeness = |name: &&String| strsim::jaro_winkler(key, name);
+    let best = known.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
+    match best.filter(|name| likeness(name) >= SUGGESTION_LIKENESS_MIN) {
+        Some(name) => format!(", did you mean `{name}`?"),
+        None => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse;
+    use crate::config::{Endpoint, Size};
+
+    #[test]
+    fn values_go_through_the_flags_parsers() {
+        let text = "memory = \"256M\"\nmax-connections = 12\nallow-public = true\nresp = 'off'\n";
+        let flags = parse("fawn.toml", text).expect("valid");
+        assert_eq!(flags.memory, Some(Size(256 << 20)));
+        assert_eq!((flags.max_connections, flags.allow_public), (Some(12), Some(true)));
+        assert_eq!((flags.resp, flags.admin), (Some(Endpoint::Off), None));
+    }
+
+    #[test]
+    fn errors_say_where_what_and_what_instead() {
+        for (text, expected) in [
+            ("\n\nmemroy = 1", "f:3: unknown key `memroy`, did you mean `memory`?"),
+            ("max_connections = 1", "f:1: unknown key `max_connections`, did you mean `max-connections`?"),
+            ("zzz = 1", "f:1: unknown key `zzz`; `fawn serve --help`"),
+            ("# x\nmemory = '25X'", "f:2: memory: `25X` is not a size; expected a number with K"),
+            ("memory = 1.5", "f:1: memory: expected a string, a whole number, true or false; found float"),
+            ("durability = 'often'", "f:1: durability: invalid value 'often'"),
+            ("dir = 'a'\nmemory = ", "f:2: not valid TOML"),
+            ("[serve]\ndir = 'a'", "f:1: unknown key `serve`"),
+        ] {
+            let error = parse("f", text).expect_err(text).to_string();
+            assert!(error.starts_with(expected), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! Owns the default memory budget: a quarter of what this process may have.
+use super::Size;
+
+/// Used where nothing says how much there is.
+const FALLBACK_BYTES: u64 = 1 << 30;
+const BUDGET_BYTES_MIN: u64 = 64 << 20;
+
+/// A quarter of the machine's memory, or of the container's limit if that is lower; whole MiB.
+pub(super) fn default_budget() -> Size {
+    let available = [machine_bytes(), container_bytes()].into_iter().flatten().min().unwrap_or(FALLBACK_BYTES);
+    Size((available / 4).max(BUDGET_BYTES_MIN) >> 20 << 20)
+}
+
+#[cfg(target_os = "linux")]
+fn machine_bytes() -> Option<u64> {
+    let info = rustix::system::sysinfo();
+    let (units, unit_bytes) = (u64::try_from(info.totalram).ok()?, u64::from(info.mem_unit.max(1)));
+    units.checked_mul(unit_bytes)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn machine_bytes() -> Option<u64> {
+    None
+}
+
+/// The limit of this process's control group (version 2), where there is one: `max` or a number of bytes.
+fn container_bytes() -> Option<u64> {
+    std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok()?.trim().parse().ok()
+}

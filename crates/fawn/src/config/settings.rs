@@ -1,0 +1,224 @@
+//! Owns the settings in force: defaults filled in, and refused when they contradict each other or would do harm.
+use super::{ConfigError, Endpoint, Flags, Size, Span, file, memory};
+use clap::ValueEnum;
+use fawn_types::{Durability, limits};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Smallest budget that leaves room for a segment's buffers, an index and some cache.
+const MEMORY_BYTES_MIN: u64 = 16 << 20;
+const SEGMENT_BYTES_MIN: u64 = 64 << 10;
+const SEGMENT_BYTES_MAX: u64 = 1 << 30;
+
+/// When a write is acknowledged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum DurabilityMode {
+    /// Once it is synced: survives power loss.
+    Sync,
+    /// Once it is written, which survives kill -9; synced within a second.
+    Everysec,
+    /// Once it is in memory: acknowledged writes may be lost by kill -9.
+    Memory,
+}
+
+/// How storage is reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum DeviceChoice {
+    /// io_uring where it works, else portable; the choice is logged.
+    Auto,
+    /// io_uring with direct I/O; refused where it does not work.
+    Uring,
+    /// Positioned reads and writes on a small pool of threads.
+    Portable,
+}
+
+/// Form of the logs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// Lines to read.
+    Human,
+    /// An object per line.
+    Json,
+}
+
+/// What a server runs with.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) dir: PathBuf,
+    pub(crate) resp: Endpoint,
+    pub(crate) memcached: Endpoint,
+    pub(crate) admin: Endpoint,
+    pub(crate) memory: Size,
+    pub(crate) durability: DurabilityMode,
+    pub(crate) capacity: Option<Size>,
+    pub(crate) segment: Size,
+    pub(crate) value_max: Size,
+    pub(crate) device: DeviceChoice,
+    pub(crate) max_connections: u32,
+    pub(crate) stall_timeout: Span,
+    pub(crate) shutdown_timeout: Span,
+    pub(crate) allow_public: bool,
+    pub(crate) ready_file: Option<PathBuf>,
+    pub(crate) log_format: LogFormat,
+}
+
+impl Settings {
+    /// Flags and environment over the file over the defaults; checked.
+    pub(crate) fn resolve(flags: Flags, config: Option<&Path>) -> Result<Self, ConfigError> {
+        let given = match config {
+            Some(path) => flags.or(file::read(path)?),
+            None => flags,
+        };
+        let settings = Self::with_defaults(given);
+        settings.check()?;
+        Ok(settings)
+    }
+
+    fn with_defaults(given: Flags) -> Self {
+        let local = |port| Endpoint::At(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+        let seconds = |count| Span(Duration::from_secs(count));
+        let segment = given.segment.unwrap_or(Size(64 << 20));
+        let value_bytes_max = segment.0 / limits::RECORD_SEGMENT_SHARE as u64;
+        Self {
+            dir: given.dir.unwrap_or_else(|| PathBuf::from("fawn-data")),
+            resp: given.resp.unwrap_or_else(|| local(6380)),
+            memcached: given.memcached.unwrap_or_else(|| local(11212)),
+            admin: given.admin.unwrap_or_else(|| local(8380)),
+            memory: given.memory.unwrap_or_else(memory::default_budget),
+            durability: given.durability.unwrap_or(DurabilityMode::Sync),
+            capacity: given.capacity,
+            segment,
+            value_max: given.value_max.unwrap_or(Size(value_bytes_max.min(limits::VALUE_BYTES_MAX as u64))),
+            device: given.device.unwrap_or(DeviceChoice::Auto),
+            max_connections: given.max_connections.unwrap_or(16_384),
+            stall_timeout: given.stall_timeout.unwrap_or_else(|| seconds(60)),
+            shutdown_timeout: given.shutdown_timeout.unwrap_or_else(|| seconds(5)),
+            allow_public: given.allow_public.unwrap_or(false),
+            ready_file: given.ready_file,
+            log_format: given.log_format.unwrap_or(LogFormat::Human),
+        }
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let refuse = |message: String| Err(ConfigError::Refused(message));
+        for (name, endpoint) in [("resp", self.resp), ("memcached", self.memcached), ("admin", self.admin)] {
+            let Some(address) = endpoint.address() else { continue };
+            if !address.ip().is_loopback() && !self.allow_public {
+                return refuse(format!(
+                    "{name} = {address}: other machines reach this address and there is no authentication yet; \
+                     listen on 127.0.0.1, or pass --allow-public if the network itself is trusted"
+                ));
+            }
+        }
+        if self.memory.0 < MEMORY_BYTES_MIN {
+            return refuse(format!("memory = {}: expected at least {}", self.memory, Size(MEMORY_BYTES_MIN)));
+        }
+        let segment_bytes = self.segment.0;
+        if !segment_bytes.is_power_of_two() || !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&segment_bytes) {
+            return refuse(format!("segment = {}: expected a power of two from 64K to 1G", self.segment));
+        }
+        let value_bytes_max = segment_bytes / limits::RECORD_SEGMENT_SHARE as u64;
+        if self.value_max.0 == 0 || self.value_max.0 >= 1 << 24 || self.value_max.0 > value_bytes_max {
+            return refuse(format!(
+                "value-max = {}: expected 1 byte to a quarter of a segment ({}) and below 16M",
+                self.value_max,
+                Size(value_bytes_max)
+            ));
+        }
+        if self.max_connections == 0 {
+            return refuse("max-connections = 0: expected at least 1".to_owned());
+        }
+        Ok(())
+    }
+
+    /// The settings in force: keys of the configuration file with their values as TOML.
+    pub(crate) fn pairs(&self) -> Vec<(String, String)> {
+        let mut pairs = vec![
+            ("dir", self.dir.display().to_string()),
+            ("resp", self.resp.to_string()),
+            ("memcached", self.memcached.to_string()),
+            ("admin", self.admin.to_string()),
+            ("memory", self.memory.to_string()),
+            ("durability", name(self.durability)),
+            ("segment", self.segment.to_string()),
+            ("value-max", self.value_max.to_string()),
+            ("device", name(self.device)),
+            ("max-connections", self.max_connections.to_string()),
+            ("stall-timeout", self.stall_timeout.to_string()),
+            ("shutdown-timeout", self.shutdown_timeout.to_string()),
+            ("allow-public", self.allow_public.to_string()),
+            ("log-format", name(self.log_format)),
+        ];
+        pairs.extend(self.capacity.map(|size| ("capacity", size.to_string())));
+        pairs.extend(self.ready_file.as_ref().map(|path| ("ready-file", path.display().to_string())));
+        pairs.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+    }
+
+    /// The settings as a configuration file.
+    pub(crate) fn to_toml(&self) -> String {
+        let line = |(key, value): (String, String)| match key.as_str() {
+            "max-connections" | "allow-public" => format!("{key} = {value}\n"),
+            _ => format!("{key} = {}\n", toml::Value::String(value)),
+        };
+        self.pairs().into_iter().map(line).collect()
+    }
+}
+
+/// How a choice is written.
+fn name<V: ValueEnum>(value: V) -> String {
+    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+}
+
+impl From<DurabilityMode> for Durability {
+    fn from(mode: DurabilityMode) -> Self {
+        match mode {
+            DurabilityMode::Sync => Self::Sync,
+            DurabilityMode::Everysec => Self::EverySec,
+            DurabilityMode::Memory => Self::Memory,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Settings;
+    use crate::config::{Endpoint, Flags, Size, file};
+
+    fn refused(text: &str) -> String {
+        let flags = file::parse("f", text).expect("valid values");
+        Settings::resolve(flags, None).expect_err(text).to_string()
+    }
+
+    #[test]
+    fn defaults_are_local_and_pass_their_own_check() {
+        let settings = Settings::resolve(Flags::default(), None).expect("defaults are sound");
+        for endpoint in [settings.resp, settings.memcached, settings.admin] {
+            assert!(endpoint.address().is_some_and(|address| address.ip().is_loopback()));
+        }
+    }
+
+    #[test]
+    fn what_is_printed_reads_back_the_same() {
+        let flags = Flags { capacity: Some(Size(1 << 40)), admin: Some(Endpoint::Off), ..Flags::default() };
+        let printed = Settings::resolve(flags, None).expect("sound").to_toml();
+        let again = file::parse("f", &printed).expect("what is printed parses");
+        assert_eq!(Settings::resolve(again, None).expect("sound").to_toml(), printed);
+    }
+
+    #[test]
+    fn harmful_settings_are_refused_with_what_to_do() {
+        for (text, expected) in [
+            ("resp = '0.0.0.0:6380'", "--allow-public"),
+            ("admin = '[::]:1'", "--allow-public"),
+            ("memory = '1M'", "at least 16M"),
+            ("segment = '3M'", "power of two"),
+            ("segment = '1M'\nvalue-max = '512K'", "a quarter of a segment (256K)"),
+            ("max-connections = 0", "at least 1"),
+        ] {
+            assert!(refused(text).contains(expected), "{text}: {}", refused(text));
+        }
+        let allowed = file::parse("f", "resp = '0.0.0.0:6380'\nallow-public = true").expect("valid");
+        assert!(Settings::resolve(allowed, None).is_ok());
+    }
+}

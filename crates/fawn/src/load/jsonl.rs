@@ -1,0 +1,106 @@
+//! Owns JSON lines: an object per line; the key is one of its fields, the value the line or another field.
+use super::lines::{Line, Lines};
+use super::row::{ROW_BYTES_MAX, Rows, key_of};
+use super::{BadRow, Fields, Row};
+use serde_json::Value;
+use std::io::BufRead;
+
+/// The lines of an input.
+#[derive(Debug)]
+pub(super) struct Jsonl<R> {
+    lines: Lines<R>,
+    fields: Fields,
+}
+
+impl<R: BufRead> Jsonl<R> {
+    pub(super) const fn new(input: R, fields: Fields) -> Self {
+        Self { lines: Lines::new(input, ROW_BYTES_MAX), fields }
+    }
+
+    fn parse(&self, text: &[u8]) -> Result<Row, BadRow> {
+        let line = self.lines.number;
+        let object: Value =
+            serde_json::from_slice(text).map_err(|error| BadRow::new(line, format!("not JSON: {error}")))?;
+        let Value::Object(object) = object else {
+            return Err(BadRow::new(line, "expected an object, found another JSON value"));
+        };
+        let key = object.get(&self.fields.key).map(|value| scalar(value, &self.fields.key, line)).transpose()?;
+        let key = key_of(&self.fields, key.as_deref(), line)?;
+        let value = match &self.fields.value {
+            None => text.to_vec(),
+            Some(name) => match object.get(name) {
+                None => return Err(BadRow::new(line, format!("no field `{name}` for the value"))),
+                Some(Value::String(text)) => text.clone().into_bytes(),
+                Some(other) => other.to_string().into_bytes(),
+            },
+        };
+        Ok(Row { key, value, line })
+    }
+}
+
+/// A key's bytes: only what has one obvious written form.
+fn scalar(value: &Value, name: &str, line: u64) -> Result<Vec<u8>, BadRow> {
+    match value {
+        Value::String(text) => Ok(text.clone().into_bytes()),
+        Value::Number(number) => Ok(number.to_string().into_bytes()),
+        _ => Err(BadRow::new(line, format!("field `{name}` for the key: expected a string or a number"))),
+    }
+}
+
+impl<R: BufRead> Rows for Jsonl<R> {
+    fn next_row(&mut self) -> std::io::Result<Option<Result<Row, BadRow>>> {
+        let mut text = Vec::new();
+        loop {
+            text.clear();
+            match self.lines.read(&mut text)? {
+                Line::End => return Ok(None),
+                Line::TooLong => {
+                    let reason = format!("a row of more than {ROW_BYTES_MAX} bytes");
+                    return Ok(Some(Err(BadRow::new(self.lines.number, reason))));
+                }
+                Line::Whole if text.trim_ascii().is_empty() => {}
+                Line::Whole => return Ok(Some(self.parse(text.trim_ascii()))),
+            }
+        }
+    }
+
+    fn consumed_bytes(&self) -> u64 {
+        self.lines.consumed_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Fields, Jsonl, Rows};
+
+    #[test]
+    fn keys_and_values_are_fields_and_bad_lines_have_numbers() {
+        let text = "{\"id\":1,\"v\":\"x\"}\n\nnope\n[1]\n{\"id\":null,\"v\":2}\n{\"v\":2}\n{\"id\":\"b\",\"v\":[1, 2]}";
+        let fields = Fields { key: "id".to_owned(), value: Some("v".to_owned()), prefix: "p:".to_owned() };
+        let mut rows = Jsonl::new(text.as_bytes(), fields);
+        let mut found = Vec::new();
+        while let Some(row) = rows.next_row().expect("a slice reads") {
+            found.push(row.map(|row| (row.line, row.key, row.value)).map_err(|bad| bad.line));
+        }
+        assert_eq!(
+            found,
+            [
+                Ok((1, b"p:1".to_vec(), b"x".to_vec())),
+                Err(3),
+                Err(4),
+                Err(5),
+                Err(6),
+                Ok((7, b"p:b".to_vec(), b"[1,2]".to_vec())),
+            ]
+        );
+        assert_eq!(rows.consumed_bytes(), text.len() as u64);
+    }
+
+    #[test]
+    fn without_a_value_field_the_value_is_the_line() {
+        let fields = Fields { key: "id".to_owned(), value: None, prefix: String::new() };
+        let mut rows = Jsonl::new(&b"{ \"id\": \"a\" }\r\n"[..], fields);
+        let row = rows.next_row().expect("reads").expect("a row").expect("good");
+        assert_eq!(row.value, b"{ \"id\": \"a\" }");
+    }
+}

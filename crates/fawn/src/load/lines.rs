@@ -1,0 +1,46 @@
+//! Owns reading lines of bounded length, counted, with or without a newline at the very end.
+use std::io::{BufRead, Read};
+
+/// Lines of an input.
+#[derive(Debug)]
+pub(super) struct Lines<R> {
+    input: R,
+    /// Number of the line read last, from 1.
+    pub(super) number: u64,
+    pub(super) consumed_bytes: u64,
+    bytes_max: usize,
+}
+
+/// What a line is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Line {
+    /// There is none: the end.
+    End,
+    /// It was appended, with its newline if it has one.
+    Whole,
+    /// It is longer than allowed; it was skipped to its end.
+    TooLong,
+}
+
+impl<R: BufRead> Lines<R> {
+    pub(super) const fn new(input: R, bytes_max: usize) -> Self {
+        Self { input, number: 0, consumed_bytes: 0, bytes_max }
+    }
+
+    /// Appends the next line to `line`.
+    pub(super) fn read(&mut self, line: &mut Vec<u8>) -> std::io::Result<Line> {
+        let before = line.len();
+        let got = self.input.by_ref().take(self.bytes_max as u64 + 1).read_until(b'\n', line)?;
+        if got == 0 {
+            return Ok(Line::End);
+        }
+        self.number += 1;
+        self.consumed_bytes += got as u64;
+        if got > self.bytes_max && line.last() != Some(&b'\n') {
+            line.truncate(before);
+            self.consumed_bytes += self.input.skip_until(b'\n')? as u64;
+            return Ok(Line::TooLong);
+        }
+        Ok(Line::Whole)
+    }
+}

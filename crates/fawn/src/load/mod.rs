@@ -1,0 +1,42 @@
+//! Owns bulk loading: rows out of a file, pipelined to a server, every bad row counted and named by its line.
+mod deb822;
+mod jsonl;
+mod lines;
+mod progress;
+mod row;
+mod send;
+
+pub(crate) use progress::Progress;
+pub(crate) use row::{BadRow, Row};
+pub(crate) use send::{LoadError, Summary, send};
+
+use row::Rows;
+use std::io::BufRead;
+
+/// Form of the input.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub(crate) enum Format {
+    /// Stanzas of `Field: value` lines, a blank line between two: Debian's Packages files. The value is the stanza.
+    Deb822,
+    /// A JSON object per line. The value is the line, or one of its fields.
+    Jsonl,
+}
+
+/// What becomes key and value.
+#[derive(Clone, Debug)]
+pub(crate) struct Fields {
+    /// The field that is the key.
+    pub(crate) key: String,
+    /// The field that is the value; none: the whole row as it stands.
+    pub(crate) value: Option<String>,
+    /// Put in front of every key.
+    pub(crate) prefix: String,
+}
+
+/// The rows of `input`.
+pub(crate) fn rows<'a, R: BufRead + 'a>(format: Format, input: R, fields: Fields) -> Box<dyn Rows + 'a> {
+    match format {
+        Format::Deb822 => Box::new(deb822::Deb822::new(input, fields)),
+        Format::Jsonl => Box::new(jsonl::Jsonl::new(input, fields)),
+    }
+}

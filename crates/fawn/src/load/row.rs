@@ -1,0 +1,59 @@
+//! Owns what every input format yields: rows, and rows that cannot be loaded.
+use super::Fields;
+use fawn_types::limits::{KEY_BYTES_MAX, REQUEST_BYTES_MAX};
+
+/// Longest row, bytes: a longer one cannot be sent as one request, whatever the server's own limit.
+pub(super) const ROW_BYTES_MAX: usize = REQUEST_BYTES_MAX / 2;
+
+/// A key and its value.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Row {
+    /// The key.
+    pub(crate) key: Vec<u8>,
+    /// The value.
+    pub(crate) value: Vec<u8>,
+    /// Where it begins, from 1.
+    pub(crate) line: u64,
+}
+
+/// A row that cannot be loaded. The rows after it can.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct BadRow {
+    /// Where it is bad, from 1.
+    pub(crate) line: u64,
+    /// What was expected and what found.
+    pub(crate) reason: String,
+}
+
+impl BadRow {
+    pub(super) fn new(line: u64, reason: impl Into<String>) -> Self {
+        Self { line, reason: reason.into() }
+    }
+}
+
+/// A stream of rows.
+pub(crate) trait Rows {
+    /// The next row, good or bad; `None` at the end.
+    ///
+    /// # Errors
+    /// When the input itself cannot be read further.
+    fn next_row(&mut self) -> std::io::Result<Option<Result<Row, BadRow>>>;
+
+    /// Bytes of the input consumed so far.
+    fn consumed_bytes(&self) -> u64;
+}
+
+/// The whole key, or why there is none.
+pub(super) fn key_of(fields: &Fields, found: Option<&[u8]>, line: u64) -> Result<Vec<u8>, BadRow> {
+    let Some(found) = found else { return Err(BadRow::new(line, format!("no field `{}` for the key", fields.key))) };
+    let mut key = Vec::with_capacity(fields.prefix.len() + found.len());
+    key.extend_from_slice(fields.prefix.as_bytes());
+    key.extend_from_slice(found);
+    match key.len() {
+        0 => Err(BadRow::new(line, format!("field `{}` for the key is empty", fields.key))),
+        len if len > KEY_BYTES_MAX => {
+            Err(BadRow::new(line, format!("a key of {len} bytes; the longest is {KEY_BYTES_MAX}")))
+        }
+        _ => Ok(key),
+    }
+}

@@ -1,0 +1,137 @@
+//! Owns the pipeline: batches of SETs on one connection, two under way, each reply matched with its row's line.
+use super::row::Rows;
+use super::{BadRow, Progress, Row};
+use crate::client::{Client, ClientError};
+use fawn_wire::client::resp::{Reply, encode_command};
+use std::time::{Duration, Instant};
+
+/// A batch is sent once it has so many bytes or rows. Its replies (5 bytes a row) fit any socket's buffer, so that
+/// sending never waits for a server that waits for us to read.
+const BATCH_BYTES: usize = 256 << 10;
+const BATCH_ROWS: usize = 1024;
+
+/// What a load did.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Summary {
+    /// Rows stored.
+    pub(crate) rows: u64,
+    /// Rows that were bad, here or in the server's eyes.
+    pub(crate) bad_rows: u64,
+    /// Bytes of keys and values stored.
+    pub(crate) bytes: u64,
+    /// How long it took.
+    pub(crate) elapsed: Duration,
+}
+
+/// Why a load stopped before its end.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LoadError {
+    /// The input cannot be read further.
+    #[error("{name}: {detail}")]
+    Input {
+        /// The input.
+        name: String,
+        /// The system's words.
+        detail: std::io::Error,
+    },
+    /// The server.
+    #[error("{0}; rows up to line {1} are stored, run the load again")]
+    Server(ClientError, u64),
+}
+
+/// Encoded SETs with where each came from.
+#[derive(Default)]
+struct Batch {
+    requests: Vec<u8>,
+    /// Line and bytes of each row.
+    rows: Vec<(u64, u64)>,
+}
+
+impl Batch {
+    fn push(&mut self, row: &Row) {
+        encode_command(&[&b"SET"[..], &row.key, &row.value], &mut self.requests);
+        self.rows.push((row.line, (row.key.len() + row.value.len()) as u64));
+    }
+
+    fn is_full(&self) -> bool {
+        self.requests.len() >= BATCH_BYTES || self.rows.len() >= BATCH_ROWS
+    }
+}
+
+/// Loads all of `rows`; `name` is the input's in messages.
+pub(crate) fn send(
+    rows: &mut dyn Rows,
+    name: &str,
+    client: &mut Client,
+    progress: &Progress,
+) -> Result<Summary, LoadError> {
+    let start = Instant::now();
+    let (mut summary, mut stored_line) = (Summary::default(), 0);
+    let mut under_way = Batch::default();
+    loop {
+        let (batch, more) = fill(rows, name, progress, &mut summary)?;
+        let sent = client.send(&batch.requests);
+        sent.map_err(|error| LoadError::Server(error, stored_line))?;
+        // One batch is on its way while the one before is confirmed: neither side waits for the other.
+        stored_line = settle(&under_way, name, client, progress, &mut summary, stored_line)?;
+        progress.show(rows.consumed_bytes(), summary.rows);
+        under_way = batch;
+        if !more {
+            settle(&under_way, name, client, progress, &mut summary, stored_line)?;
+            progress.finish();
+            summary.elapsed = start.elapsed();
+            return Ok(summary);
+        }
+    }
+}
+
+/// Gathers a batch; whether the input goes on.
+fn fill(
+    rows: &mut dyn Rows,
+    name: &str,
+    progress: &Progress,
+    summary: &mut Summary,
+) -> Result<(Batch, bool), LoadError> {
+    let mut batch = Batch::default();
+    while !batch.is_full() {
+        let next = rows.next_row();
+        match next.map_err(|detail| LoadError::Input { name: name.to_owned(), detail })? {
+            None => return Ok((batch, false)),
+            Some(Ok(row)) => batch.push(&row),
+            Some(Err(bad)) => {
+                summary.bad_rows += 1;
+                progress.bad_row(name, &bad);
+            }
+        }
+    }
+    Ok((batch, true))
+}
+
+/// Takes a batch's replies; returns the line up to which all is settled.
+fn settle(
+    batch: &Batch,
+    name: &str,
+    client: &mut Client,
+    progress: &Progress,
+    summary: &mut Summary,
+    mut settled: u64,
+) -> Result<u64, LoadError> {
+    for &(line, bytes) in &batch.rows {
+        let reply = client.receive(|reply| match reply {
+            Reply::Error(message) => Err(String::from_utf8_lossy(message).into_owned()),
+            _ => Ok(()),
+        });
+        match reply.map_err(|error| LoadError::Server(error, settled))? {
+            Ok(()) => {
+                summary.rows += 1;
+                summary.bytes += bytes;
+            }
+            Err(message) => {
+                summary.bad_rows += 1;
+                progress.bad_row(name, &BadRow { line, reason: format!("the server refused it: {message}") });
+            }
+        }
+        settled = line;
+    }
+    Ok(settled)
+}

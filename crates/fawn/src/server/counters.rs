@@ -1,0 +1,120 @@
+//! Owns what a shard counts, as the admin port shows it: its loop, its store, its device; never reset.
+use fawn_flash::{Cause, CauseStats, IoStats};
+use fawn_node::ShardStatus;
+
+/// Counts since the start, except where it says now.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
+pub(crate) struct Counters {
+    /// Connections open now.
+    pub(crate) connections: u64,
+    /// Connections accepted.
+    pub(crate) accepted: u64,
+    /// Connections told that there are too many.
+    pub(crate) refused: u64,
+    /// Connections dropped for taking no replies, or because all together took too much room.
+    pub(crate) dropped: u64,
+    /// Turns of the loop.
+    pub(crate) turns: u64,
+    /// Reads from sockets.
+    pub(crate) reads: u64,
+    /// Writes to sockets.
+    pub(crate) writes: u64,
+    /// Bytes received.
+    pub(crate) input_bytes: u64,
+    /// Bytes sent.
+    pub(crate) output_bytes: u64,
+    /// Bytes of incomplete requests held now.
+    pub(crate) input_held_bytes: u64,
+    /// Bytes of replies that clients have not taken now.
+    pub(crate) output_held_bytes: u64,
+}
+
+/// What the shard, its store and its memory count.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
+pub(crate) struct NodeCounts {
+    pub(crate) sessions: u64,
+    pub(crate) commands: u64,
+    pub(crate) gets: u64,
+    pub(crate) hits: u64,
+    pub(crate) misses: u64,
+    pub(crate) cold_reads: u64,
+    pub(crate) writes: u64,
+    pub(crate) overloaded: u64,
+    pub(crate) malformed: u64,
+    pub(crate) stalls: u64,
+    pub(crate) pending: u64,
+    pub(crate) uncommitted: u64,
+    pub(crate) keys: u64,
+    pub(crate) user_bytes: u64,
+    pub(crate) log_writes: u64,
+    pub(crate) log_written_bytes: u64,
+    pub(crate) log_syncs: u64,
+    pub(crate) false_matches: u64,
+    pub(crate) segments: u64,
+    pub(crate) segment_bytes: u64,
+    pub(crate) live_bytes: u64,
+    pub(crate) memory_budget_bytes: u64,
+    pub(crate) memory_index_bytes: u64,
+    pub(crate) memory_overlay_bytes: u64,
+    pub(crate) memory_buffer_bytes: u64,
+    pub(crate) memory_cache_bytes: u64,
+    pub(crate) generation: u64,
+    pub(crate) is_full: bool,
+}
+
+impl NodeCounts {
+    pub(super) fn of(status: &ShardStatus) -> Self {
+        let ShardStatus { counters, engine, log, memory, .. } = status;
+        Self {
+            sessions: status.sessions as u64,
+            commands: counters.commands,
+            gets: counters.gets,
+            hits: counters.hits,
+            misses: counters.misses,
+            cold_reads: counters.cold,
+            writes: counters.writes,
+            overloaded: counters.overloaded,
+            malformed: counters.malformed,
+            stalls: counters.stalls,
+            pending: status.pending as u64,
+            uncommitted: status.uncommitted,
+            keys: status.keys,
+            user_bytes: engine.user_bytes,
+            log_writes: engine.writes,
+            log_written_bytes: engine.written_bytes,
+            log_syncs: engine.syncs,
+            false_matches: engine.false_matches,
+            segments: log.segments,
+            segment_bytes: log.segment_bytes,
+            live_bytes: log.live_bytes,
+            memory_budget_bytes: memory.budget_bytes,
+            memory_index_bytes: memory.index_bytes,
+            memory_overlay_bytes: memory.overlay_bytes,
+            memory_buffer_bytes: memory.buffer_bytes,
+            memory_cache_bytes: memory.cache_bytes,
+            generation: u64::from(status.generation),
+            is_full: status.is_full,
+        }
+    }
+}
+
+/// What moved between the store and its device for one cause.
+#[derive(Clone, Copy, Debug, serde::Serialize)]
+pub(crate) struct DeviceCounts {
+    pub(crate) cause: &'static str,
+    pub(crate) reads: u64,
+    pub(crate) read_bytes: u64,
+    pub(crate) writes: u64,
+    pub(crate) written_bytes: u64,
+    pub(crate) syncs: u64,
+}
+
+impl DeviceCounts {
+    pub(super) fn all(stats: &IoStats) -> Vec<Self> {
+        let of = |cause: &Cause| {
+            let &CauseStats { reads, read_bytes, writes, written_bytes, syncs } = stats.of(*cause);
+            Self { cause: cause.name(), reads, read_bytes, writes, written_bytes, syncs }
+        };
+        Cause::ALL.iter().map(of).collect()
+    }
+}

@@ -1,0 +1,28 @@
+//! Owns the limit on open descriptors: raised to what the connections need, or the connections cut to what it allows.
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Descriptors beside the clients' connections: segments, rings, listeners, logs, the admin port.
+const RESERVE: u64 = 512;
+
+/// Makes room for `connections` and returns how many really fit.
+pub(super) fn make_room(connections: u32) -> u32 {
+    let wanted = u64::from(connections) + RESERVE;
+    let limit = getrlimit(Resource::Nofile);
+    let has = limit.current.unwrap_or(u64::MAX);
+    if has >= wanted {
+        return connections;
+    }
+    let allowed = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(allowed), maximum: limit.maximum });
+    let now = if raised.is_ok() { allowed } else { has };
+    if now >= wanted {
+        return connections;
+    }
+    let fit = u32::try_from(now.saturating_sub(RESERVE)).unwrap_or(connections).max(1);
+    tracing::warn!(
+        asked = connections,
+        fit,
+        "the limit on open files allows fewer connections than asked for; raise it (ulimit -n, LimitNOFILE=)"
+    );
+    fit
+}

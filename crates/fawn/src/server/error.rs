@@ -1,0 +1,50 @@
+//! Owns why a server does not start or ends badly, and the exit code of each.
+use crate::cli::{Exit, Failure};
+use std::net::SocketAddr;
+
+/// Why a server does not run.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ServeError {
+    /// The address is taken or not ours.
+    #[error("{what} cannot listen on {address}: {detail}; stop what uses it or choose another with --{what}")]
+    Listen {
+        /// The listener, named as its flag.
+        what: &'static str,
+        /// Where.
+        address: SocketAddr,
+        /// The system's words.
+        detail: std::io::Error,
+    },
+    /// The data directory cannot be used.
+    #[error("{0}")]
+    Data(String),
+    /// The system refused something that every server needs.
+    #[error("{what}: {detail}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// The system's words.
+        detail: std::io::Error,
+    },
+    /// A shard ended by itself.
+    #[error("{0}; the log above says why; restart, and run `fawn check` on the data directory if it happens again")]
+    Died(String),
+}
+
+impl ServeError {
+    /// From an error of the system.
+    pub(super) fn system(what: &'static str) -> impl Fn(std::io::Error) -> Self {
+        move |detail| Self::System { what, detail }
+    }
+}
+
+impl From<ServeError> for Failure {
+    fn from(error: ServeError) -> Self {
+        let exit = match &error {
+            ServeError::Listen { .. } => Exit::Address,
+            ServeError::Data(_) => Exit::Data,
+            ServeError::System { .. } | ServeError::Died(_) => Exit::Failed,
+        };
+        Self::new(exit, error.to_string())
+    }
+}

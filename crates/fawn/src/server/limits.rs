@@ -1,0 +1,47 @@
+//! Owns the bounds of one shard's connections; everything a client can make grow has one here.
+use crate::config::Settings;
+use fawn_types::limits::REQUEST_BYTES_MAX;
+use std::time::Duration;
+
+/// Bytes read from one connection before others get their turn.
+pub(super) const READ_BYTES: usize = 64 << 10;
+/// Reads of a turn from a connection that is in the middle of a large request.
+pub(super) const LARGE_READS_MAX: usize = 16;
+/// How long a closed connection is kept for the client to read its last reply.
+pub(super) const LINGER: Duration = Duration::from_secs(1);
+/// How long accepting pauses after the system refused (no descriptors, no memory).
+pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Smallest room for incomplete requests, bytes.
+const INPUT_BYTES_MIN: usize = 4 << 20;
+
+/// The bounds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Connections at once.
+    pub(super) connections_max: usize,
+    /// Incomplete requests of all connections, bytes.
+    pub(super) input_bytes_max: usize,
+    /// Replies that clients have not taken, all connections, bytes.
+    pub(super) output_bytes_max: usize,
+    /// How long a client may take nothing of what waits for it.
+    pub(super) stall_timeout: Duration,
+    /// How long a stopping shard waits for clients to take their replies.
+    pub(super) shutdown_timeout: Duration,
+}
+
+impl Limits {
+    /// Those of one of `shards` shards.
+    pub(super) fn of(settings: &Settings, connections_max: usize, shards: usize) -> Self {
+        assert!(shards > 0, "a node has a shard");
+        // An eighth of the budget each way, but never more than one largest request beside a busy crowd needs.
+        let share = usize::try_from(settings.memory.0 / 8).unwrap_or(usize::MAX) / shards;
+        let held_bytes_max = share.clamp(INPUT_BYTES_MIN, 4 * REQUEST_BYTES_MAX);
+        Self {
+            connections_max: connections_max.div_ceil(shards),
+            input_bytes_max: held_bytes_max,
+            output_bytes_max: held_bytes_max,
+            stall_timeout: settings.stall_timeout.0,
+            shutdown_timeout: settings.shutdown_timeout.0,
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Owns listening sockets: binding them (one per shard on the same port), and what refused clients are told.
+use super::ServeError;
+use fawn_wire::Protocol;
+use mio::net::TcpListener;
+use socket2::{Domain, Socket, Type};
+use std::net::SocketAddr;
+
+/// Connections that may wait to be accepted; the system caps it.
+const BACKLOG: i32 = 4096;
+
+/// An address taken, where nobody can connect yet: a clash shows before the store is opened, clients only come after.
+#[derive(Debug)]
+pub(super) struct Bound {
+    socket: Socket,
+    protocol: Protocol,
+    address: SocketAddr,
+}
+
+impl Bound {
+    /// Takes the address; `shared` when further shards are to listen on the same port, so that the system spreads
+    /// connections.
+    pub(super) fn new(protocol: Protocol, address: SocketAddr, shared: bool) -> Result<Self, ServeError> {
+        let fail = |detail: std::io::Error| ServeError::Listen { what: name(protocol), address, detail };
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).map_err(fail)?;
+        // Without it a restart waits for the old connections' TIME_WAIT.
+        socket.set_reuse_address(true).map_err(fail)?;
+        if shared {
+            socket.set_reuse_port(true).map_err(fail)?;
+        }
+        socket.set_nonblocking(true).map_err(fail)?;
+        socket.bind(&address.into()).map_err(fail)?;
+        let chosen = socket.local_addr().map_err(fail)?.as_socket();
+        Ok(Self { socket, protocol, address: chosen.unwrap_or(address) })
+    }
+
+    /// The protocol and where; the port is the one the system chose if 0 was asked for.
+    pub(super) const fn place(&self) -> (Protocol, SocketAddr) {
+        (self.protocol, self.address)
+    }
+
+    /// Lets clients in.
+    pub(super) fn listen(self) -> Result<Listener, ServeError> {
+        let Self { socket, protocol, address } = self;
+        let fail = |detail: std::io::Error| ServeError::Listen { what: name(protocol), address, detail };
+        socket.listen(BACKLOG).map_err(fail)?;
+        Ok(Listener { socket: TcpListener::from_std(socket.into()), protocol })
+    }
+}
+
+/// A protocol's listening socket.
+#[derive(Debug)]
+pub(super) struct Listener {
+    pub(super) socket: TcpListener,
+    pub(super) protocol: Protocol,
+}
+
+impl Listener {
+    /// What a client hears when there are too many, in its protocol's words.
+    pub(super) const fn too_many(&self) -> &'static [u8] {
+        match self.protocol {
+            Protocol::Resp => b"-ERR max number of clients reached\r\n",
+            Protocol::Memcached => b"SERVER_ERROR max number of clients reached\r\n",
+        }
+    }
+}
+
+/// A protocol's name in messages and metrics.
+pub(crate) const fn name(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Resp => "resp",
+        Protocol::Memcached => "memcached",
+    }
+}

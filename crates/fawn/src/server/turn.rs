@@ -1,0 +1,286 @@
+//! Owns the turn: wait → read every ready connection → execute → submit once → one write per connection.
+//!
+//! The readiness queue is the shard's own and Tokio watches its descriptor, so that the order within a turn is ours
+//! (docs/decisions/2026-11-21-server-turn.md). A shard with nothing to do sleeps in the system: no timer ticks.
+use super::conn::Conn;
+use super::control::{Control, Report};
+use super::counters::Counters;
+use super::limits::{Limits, READ_BYTES};
+use super::listener::Listener;
+use super::store::{self, NodeShard};
+use super::watch::Watch;
+use fawn_node::{Output, SessionId};
+use fawn_types::TimeMs;
+use mio::{Events, Interest, Token};
+use rustc_hash::FxBuildHasher;
+use slab::Slab;
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::os::fd::{AsRawFd, RawFd};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::mpsc;
+use tokio::time::Sleep;
+
+/// Readiness taken from the system at once.
+const EVENTS_MAX: usize = 1024;
+/// Turns in a row without waiting before the runtime's other tasks get theirs.
+const BUSY_TURNS_MAX: u32 = 32;
+/// Tokens from here on are listeners; below are slots of connections.
+pub(super) const LISTENER_TOKENS: usize = usize::MAX - 16;
+
+/// One shard with its connections.
+pub(super) struct Turn {
+    pub(super) queue: mio::Poll,
+    pub(super) listeners: Vec<Listener>,
+    pub(super) conns: Slab<Conn>,
+    /// The slot of each session's connection. Its keys are numbers of ours, never a client's.
+    pub(super) slots: HashMap<SessionId, usize, FxBuildHasher>,
+    pub(super) shard: NodeShard,
+    pub(super) limits: Limits,
+    pub(super) counters: Counters,
+    /// Connections to read this turn.
+    pub(super) ready: Vec<usize>,
+    /// Connections to write this turn.
+    pub(super) touched: Vec<usize>,
+    pub(super) scratch: Vec<u8>,
+    pub(super) watch: Watch,
+    pub(super) accept_again: Option<Instant>,
+    pub(super) serial: u64,
+    /// The shard has news that it tells in its next turn only.
+    pub(super) owes_turn: bool,
+    /// Set once the shard is to stop: when it stops waiting for its clients.
+    pub(super) stop_by: Option<Instant>,
+    /// The time of this turn, for deadlines.
+    pub(super) instant: Instant,
+    /// The time of this turn, as the store knows it.
+    pub(super) now: TimeMs,
+}
+
+impl Turn {
+    /// A shard that listens.
+    pub(super) fn new(shard: NodeShard, listeners: Vec<Listener>, limits: Limits) -> std::io::Result<Self> {
+        let queue = mio::Poll::new()?;
+        let mut listeners = listeners;
+        for (index, listener) in listeners.iter_mut().enumerate() {
+            queue.registry().register(&mut listener.socket, Token(LISTENER_TOKENS + index), Interest::READABLE)?;
+        }
+        Ok(Self {
+            queue,
+            listeners,
+            conns: Slab::new(),
+            slots: HashMap::default(),
+            shard,
+            limits,
+            counters: Counters::default(),
+            ready: Vec::new(),
+            touched: Vec::new(),
+            scratch: vec![0; READ_BYTES],
+            watch: Watch::default(),
+            accept_again: None,
+            serial: 0,
+            owes_turn: false,
+            stop_by: None,
+            instant: Instant::now(),
+            now: wall_clock(),
+        })
+    }
+
+    /// Runs until told to stop and every reply is sent or the time for that is over; returns the shard to close.
+    pub(super) async fn run(mut self, mut control: mpsc::Receiver<Control>) -> std::io::Result<NodeShard> {
+        let mut wake = Wake::new(&self.queue, store::wake_fd(&self.shard))?;
+        let mut events = Events::with_capacity(EVENTS_MAX);
+        let (mut deadline, mut busy_turns) = (None, 0);
+        loop {
+            let told = if self.may_wait(&events, &wake) {
+                busy_turns = 0;
+                poll_fn(|cx| wake.poll(cx, &mut control, deadline)).await
+            } else {
+                busy_turns += 1;
+                if busy_turns % BUSY_TURNS_MAX == 0 {
+                    tokio::task::yield_now().await;
+                }
+                control.try_recv().ok()
+            };
+            told.into_iter().for_each(|control| self.handle_control(control));
+            match self.queue.poll(&mut events, Some(Duration::ZERO)) {
+                Err(error) if error.kind() != std::io::ErrorKind::Interrupted => return Err(error),
+                _ => {}
+            }
+            deadline = self.turn(&events);
+            if self.stop_by.is_some_and(|by| self.conns.is_empty() || self.instant >= by) {
+                return Ok(self.shard);
+            }
+        }
+    }
+
+    /// Whether nothing is left to do until something wakes us.
+    fn may_wait(&self, events: &Events, wake: &Wake) -> bool {
+        // A full batch of events may have more behind it, whose edge is already taken. A device without a descriptor
+        // cannot wake us, so its completions must be asked for.
+        let asks = wake.device.is_none() && self.shard.engine().in_flight() > 0;
+        !self.owes_turn && self.ready.is_empty() && events.iter().count() < EVENTS_MAX && !asks
+    }
+
+    /// One turn; returns when the next is due though nothing happens.
+    fn turn(&mut self, events: &Events) -> Option<Instant> {
+        (self.instant, self.now) = (Instant::now(), wall_clock());
+        self.counters.turns += 1;
+        self.owes_turn = false;
+        self.note_events(events);
+        // Taken out whole: what reading lists again is for the next turn, so that none is read twice in one.
+        let mut ready = std::mem::take(&mut self.ready);
+        ready.drain(..).for_each(|slot| self.read(slot));
+        ready.append(&mut self.ready);
+        self.ready = ready;
+        let store_due = self.shard.turn(self.now);
+        while let Some(output) = self.shard.poll_output() {
+            self.handle_output(&output);
+        }
+        let mut touched = std::mem::take(&mut self.touched);
+        touched.drain(..).for_each(|slot| self.flush(slot));
+        touched.append(&mut self.touched);
+        self.touched = touched;
+        self.expire();
+        self.next_due(store_due)
+    }
+
+    fn note_events(&mut self, events: &Events) {
+        for event in events {
+            match event.token() {
+                Token(token) if token >= LISTENER_TOKENS => self.accept(token - LISTENER_TOKENS),
+                Token(slot) => {
+                    let Some(conn) = self.conns.get_mut(slot) else { continue };
+                    conn.flags.readable |= event.is_readable() || event.is_read_closed();
+                    conn.flags.hung_up |= event.is_read_closed();
+                    if conn.flags.readable {
+                        self.list(slot);
+                    }
+                    if event.is_writable() && std::mem::take(&mut self.conns[slot].flags.blocked) {
+                        self.touch(slot);
+                    }
+                }
+            }
+        }
+        if self.accept_again.is_some_and(|at| self.instant >= at) {
+            self.accept_again = None;
+            (0..self.listeners.len()).for_each(|listener| self.accept(listener));
+        }
+    }
+
+    fn handle_output(&mut self, output: &Output) {
+        match output {
+            Output::Writable(session) => {
+                if let Some(&slot) = self.slots.get(session) {
+                    self.touch(slot);
+                }
+            }
+            Output::Resume(session) => {
+                if let Some(&slot) = self.slots.get(session) {
+                    self.list(slot);
+                }
+            }
+            Output::Close(session) => {
+                if let Some(&slot) = self.slots.get(session) {
+                    self.end(slot);
+                }
+            }
+            // A range of one member has no peers.
+            Output::Send { to, frame } => {
+                tracing::error!(?to, bytes = frame.len(), "a frame for a peer in a store that has none");
+            }
+        }
+    }
+
+    fn handle_control(&mut self, control: Control) {
+        match control {
+            Control::Report(answer) => {
+                self.counters.connections = self.conns.len() as u64;
+                // Who asked may have stopped waiting: nothing to do about it.
+                drop(answer.send(Report::new(self.counters, &self.shard.status())));
+            }
+            Control::Stop => self.stop(),
+        }
+    }
+
+    /// Lists a connection for reading.
+    pub(super) fn list(&mut self, slot: usize) {
+        let flags = &mut self.conns[slot].flags;
+        if !std::mem::replace(&mut flags.listed, true) {
+            self.ready.push(slot);
+        }
+    }
+
+    /// Lists a connection for writing.
+    pub(super) fn touch(&mut self, slot: usize) {
+        let flags = &mut self.conns[slot].flags;
+        if !std::mem::replace(&mut flags.touched, true) {
+            self.touched.push(slot);
+        }
+    }
+
+    fn next_due(&self, store_due: Option<TimeMs>) -> Option<Instant> {
+        let store_due = store_due.map(|due| self.instant + Duration::from_millis(due.ms_since(self.now)));
+        [store_due, self.accept_again, self.watch.next_due(), self.stop_by].into_iter().flatten().min()
+    }
+}
+
+pub(super) fn wall_clock() -> TimeMs {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    TimeMs(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// What wakes an idle shard: its sockets, its device, its controller, its next deadline.
+struct Wake {
+    sockets: AsyncFd<RawFd>,
+    device: Option<AsyncFd<RawFd>>,
+    sleep: std::pin::Pin<Box<Sleep>>,
+}
+
+impl Wake {
+    #[expect(
+        deprecated,
+        reason = "its successor is an unsafe fn; queue and device outlive this and keep the descriptors"
+    )]
+    fn new(queue: &mio::Poll, device: Option<RawFd>) -> std::io::Result<Self> {
+        let sockets = AsyncFd::new(queue.as_raw_fd())?;
+        let device = device.map(AsyncFd::new).transpose()?;
+        Ok(Self { sockets, device, sleep: Box::pin(tokio::time::sleep(Duration::ZERO)) })
+    }
+
+    /// Ready when a turn is due. Every source is polled each time, so that each has this task's waker.
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        control: &mut mpsc::Receiver<Control>,
+        deadline: Option<Instant>,
+    ) -> Poll<Option<Control>> {
+        let mut woken = clear(&self.sockets, cx);
+        woken |= self.device.as_ref().is_some_and(|device| clear(device, cx));
+        if let Some(deadline) = deadline.map(tokio::time::Instant::from_std) {
+            if self.sleep.deadline() != deadline {
+                self.sleep.as_mut().reset(deadline);
+            }
+            woken |= self.sleep.as_mut().poll(cx).is_ready();
+        }
+        match control.poll_recv(cx) {
+            Poll::Ready(Some(control)) => Poll::Ready(Some(control)),
+            // The controller is gone: the process is ending without having said so.
+            Poll::Ready(None) => Poll::Ready(Some(Control::Stop)),
+            Poll::Pending if woken => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+/// Whether the descriptor became readable; cleared before it is looked at, so that what comes later wakes again.
+fn clear(descriptor: &AsyncFd<RawFd>, cx: &mut Context<'_>) -> bool {
+    match descriptor.poll_read_ready(cx) {
+        Poll::Ready(Ok(mut guard)) => {
+            guard.clear_ready();
+            true
+        }
+        _ => false,
+    }
+}

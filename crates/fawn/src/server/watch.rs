@@ -1,0 +1,33 @@
+//! Owns the two queues of connections with a deadline. Each queue's time is constant, so first in is first due: no
+//! timer per connection, no periodic sweep.
+use std::collections::VecDeque;
+use std::time::Instant;
+
+/// A connection that is looked at again then.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Due {
+    pub(super) at: Instant,
+    pub(super) slot: usize,
+    /// Of the connection meant; a later user of the slot has another.
+    pub(super) serial: u64,
+}
+
+/// Connections with a deadline.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    /// Clients that took no more output.
+    pub(super) stalled: VecDeque<Due>,
+    /// Closed connections whose client may still be reading.
+    pub(super) lingering: VecDeque<Due>,
+}
+
+impl Watch {
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        [self.stalled.front(), self.lingering.front()].into_iter().flatten().map(|due| due.at).min()
+    }
+}
+
+/// Takes the first of `queue` if it is due.
+pub(super) fn pop_due(queue: &mut VecDeque<Due>, now: Instant) -> Option<Due> {
+    queue.pop_front_if(|due| due.at <= now)
+}

@@ -1,0 +1,157 @@
+//! Owns the second half of a turn: replies to sockets, slow readers, and the end of connections.
+use super::conn::{Conn, Moved, Phase};
+use super::limits::LINGER;
+use super::turn::Turn;
+use super::watch::{Due, pop_due};
+use std::net::Shutdown;
+
+impl Turn {
+    /// Sends a connection's replies in one write; then ends it, or lists it for more.
+    pub(super) fn flush(&mut self, slot: usize) {
+        let Some(conn) = self.conns.get_mut(slot) else { return };
+        conn.flags.touched = false;
+        if conn.phase == Phase::Lingering {
+            return;
+        }
+        let output = self.shard.output(conn.session);
+        if !output.is_empty() && !conn.flags.blocked {
+            self.counters.writes += 1;
+            match conn.write(output) {
+                Moved::Bytes(wrote) => {
+                    self.counters.output_bytes += wrote as u64;
+                    self.shard.wrote(conn.session, wrote);
+                    // Room was made: the shard says in its next turn that it takes more input.
+                    self.owes_turn |= conn.flags.paused;
+                }
+                Moved::Blocked => {}
+                Moved::End | Moved::Broken => return self.drop_conn(slot),
+            }
+        }
+        self.account(slot);
+        if self.conns.get(slot).is_some_and(|conn| !conn.flags.blocked) {
+            self.flushed(slot);
+        }
+    }
+
+    /// Everything there was is sent: a connection that is over ends, another may be read on.
+    fn flushed(&mut self, slot: usize) {
+        if self.conns[slot].phase == Phase::Ending { self.finish(slot) } else { self.again(slot) }
+    }
+
+    /// Keeps the sum of what clients have not taken; watches those who take nothing; sheds the worst past the bound.
+    fn account(&mut self, slot: usize) {
+        let conn = &mut self.conns[slot];
+        let held_bytes = if conn.flags.blocked { self.shard.output(conn.session).len() } else { 0 };
+        let held = &mut self.counters.output_held_bytes;
+        *held = *held + held_bytes as u64 - conn.held_bytes as u64;
+        conn.held_bytes = held_bytes;
+        if conn.flags.blocked && !conn.flags.watched {
+            conn.flags.watched = true;
+            conn.flags.progressed = false;
+            let at = self.instant + self.limits.stall_timeout;
+            self.watch.stalled.push_back(Due { at, slot, serial: conn.serial });
+        }
+        if *held > self.limits.output_bytes_max as u64 {
+            let worst = self.conns.iter().max_by_key(|(_, conn)| conn.held_bytes).map(|(slot, _)| slot);
+            worst.into_iter().for_each(|slot| self.drop_slow(slot, "replies not taken exceed their room"));
+        }
+    }
+
+    fn drop_slow(&mut self, slot: usize, reason: &str) {
+        let bytes = self.conns[slot].held_bytes;
+        tracing::warn!(bytes, reason, "a slow reader's connection is closed");
+        self.counters.dropped += 1;
+        self.drop_conn(slot);
+    }
+
+    /// Looks after connections whose time is over.
+    pub(super) fn expire(&mut self) {
+        while let Some(due) = pop_due(&mut self.watch.lingering, self.instant) {
+            if self.conns.get(due.slot).is_some_and(|conn| conn.serial == due.serial) {
+                self.remove(due.slot);
+            }
+        }
+        while let Some(due) = pop_due(&mut self.watch.stalled, self.instant) {
+            let Some(conn) = self.conns.get_mut(due.slot).filter(|conn| conn.serial == due.serial) else { continue };
+            conn.flags.watched = false;
+            if conn.flags.blocked && !conn.flags.progressed && conn.phase != Phase::Lingering {
+                self.drop_slow(due.slot, "took nothing for the stall timeout");
+            } else if self.conns[due.slot].flags.blocked {
+                self.account(due.slot);
+            }
+        }
+    }
+
+    /// Tells the shard once no more input will come: it finishes what it has, then says so.
+    pub(super) fn drain_if_over(&mut self, slot: usize) {
+        let Some(conn) = self.conns.get_mut(slot) else { return };
+        let is_over = (conn.flags.eof || conn.flags.stopping) && !conn.flags.paused;
+        if conn.phase == Phase::Open && is_over {
+            conn.phase = Phase::Draining;
+            self.shard.end_input(conn.session);
+        }
+    }
+
+    /// The last reply is in the output.
+    pub(super) fn end(&mut self, slot: usize) {
+        self.conns[slot].phase = Phase::Ending;
+        self.touch(slot);
+    }
+
+    /// Stops accepting and ends every connection; what was read is still answered.
+    pub(super) fn stop(&mut self) {
+        if self.stop_by.is_some() {
+            return;
+        }
+        self.listeners.clear();
+        self.accept_again = None;
+        self.stop_by = Some(self.instant + self.limits.shutdown_timeout);
+        let slots: Vec<usize> = self.conns.iter().map(|(slot, _)| slot).collect();
+        for slot in slots {
+            self.conns[slot].flags.stopping = true;
+            self.drain_if_over(slot);
+        }
+    }
+
+    /// Closes our side; the client gets a moment to read what was sent.
+    fn finish(&mut self, slot: usize) {
+        if self.conns[slot].flags.eof {
+            return self.drop_conn(slot);
+        }
+        self.release(slot);
+        let conn = &mut self.conns[slot];
+        conn.phase = Phase::Lingering;
+        let (serial, at) = (conn.serial, self.instant + LINGER);
+        if conn.stream.shutdown(Shutdown::Write).is_err() {
+            return self.remove(slot);
+        }
+        self.watch.lingering.push_back(Due { at, slot, serial });
+        if self.conns[slot].flags.readable {
+            self.list(slot);
+        }
+    }
+
+    /// Ends a connection at once.
+    pub(super) fn drop_conn(&mut self, slot: usize) {
+        if self.conns[slot].phase != Phase::Lingering {
+            self.release(slot);
+        }
+        self.remove(slot);
+    }
+
+    /// Gives back what a connection holds beside its socket.
+    fn release(&mut self, slot: usize) {
+        let conn = &mut self.conns[slot];
+        self.counters.input_held_bytes -= conn.rest.capacity() as u64;
+        self.counters.output_held_bytes -= conn.held_bytes as u64;
+        (conn.rest, conn.held_bytes) = (Vec::new(), 0);
+        self.slots.remove(&conn.session);
+        self.shard.close_session(conn.session);
+    }
+
+    /// Closes the socket and frees the slot. Closing takes it out of the readiness queue.
+    pub(super) fn remove(&mut self, slot: usize) {
+        let Conn { stream, .. } = self.conns.remove(slot);
+        drop(stream);
+    }
+}

@@ -1,0 +1,60 @@
+//! Holds the three sources of settings to their order, and bad settings to clear refusals.
+use crate::harness::{fawn, run};
+use std::net::TcpListener;
+
+#[test]
+fn flags_win_over_the_environment_and_that_over_the_file() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("fawn.toml");
+    std::fs::write(&file, "memory = \"100M\"\nsegment = \"32M\"\ndurability = \"memory\"\n").expect("written");
+    let mut command = fawn();
+    command.args(["config", "check", "--memory", "300M", "--config"]).arg(&file);
+    command.env("FAWN_MEMORY", "200M").env("FAWN_SEGMENT", "16M");
+    let shown = String::from_utf8(command.output().expect("it runs").stdout).expect("text");
+    for line in ["memory = \"300M\"", "segment = \"16M\"", "durability = \"memory\""] {
+        assert!(shown.contains(line), "{line} in {shown}");
+    }
+}
+
+#[test]
+fn mistakes_are_refused_with_what_to_do() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("fawn.toml");
+    std::fs::write(&file, "max-conections = 5\n").expect("written");
+    let file = file.to_str().expect("text");
+    for (args, expected) in [
+        (&["serve", "--config", file][..], "1: unknown key `max-conections`, did you mean `max-connections`?"),
+        (&["config", "check", "--config", "/nowhere/fawn.toml"], "give the path of a readable TOML file"),
+        (&["serve", "--resp", "0.0.0.0:0"], "--allow-public"),
+        (&["serve", "--memory", "lots"], "expected a number with K, M, G or T"),
+        (&["serve", "--memroy", "1G"], "--memory"),
+    ] {
+        let (code, _, error) = run(args);
+        assert!(code == 2 && error.contains(expected), "{args:?}: {code} {error}");
+    }
+}
+
+#[test]
+fn a_taken_address_is_told_apart() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("bound").to_string();
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = dir.path().to_str().expect("text");
+    for listener in ["--resp", "--memcached", "--admin"] {
+        let mut args = vec!["serve", "--dir", data];
+        for other in ["--resp", "--memcached", "--admin"] {
+            args.extend([other, if other == listener { &address } else { "off" }]);
+        }
+        let (code, _, error) = run(&args);
+        assert!(code == 7 && error.contains(&address) && error.contains(listener), "{listener}: {code} {error}");
+    }
+}
+
+#[test]
+fn the_manual_lists_commands_and_exit_codes() {
+    let (code, manual, _) = run(&["--help"]);
+    assert_eq!(code, 0);
+    for word in ["serve", "get", "set", "del", "load", "config", "Exit codes:"] {
+        assert!(manual.contains(word), "{word} in {manual}");
+    }
+}

@@ -1,0 +1,137 @@
+//! Holds connections to their bounds: too many, half-closed, slow, garbled, idle; others notice nothing.
+use crate::harness::{Server, connect, eventually, exchange, read_to_end};
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::time::Duration;
+
+#[test]
+fn too_many_are_told_so_in_their_protocol() {
+    let server = Server::start(&["--max-connections", "2"]);
+    let mut kept = [connect(server.resp), connect(server.resp)];
+    kept.iter_mut().for_each(|stream| exchange(stream, b"PING\r\n", b"+PONG\r\n"));
+    assert_eq!(read_to_end(&mut connect(server.resp)), b"-ERR max number of clients reached\r\n");
+    assert_eq!(read_to_end(&mut connect(server.memcached)), b"SERVER_ERROR max number of clients reached\r\n");
+    assert_eq!(server.metric("fawn_connections_refused_total"), 2);
+    let [mut stays, goes] = kept;
+    drop(goes);
+    // Room again, and the one that stayed was not disturbed.
+    eventually("room for another", || {
+        let mut next = connect(server.resp);
+        next.write_all(b"PING\r\n").ok()?;
+        let mut reply = [0; 7];
+        next.read_exact(&mut reply).ok().filter(|()| reply == *b"+PONG\r\n")
+    });
+    exchange(&mut stays, b"PING\r\n", b"+PONG\r\n");
+}
+
+#[test]
+fn a_half_closed_connection_hears_every_reply() {
+    let server = Server::start(&[]);
+    let mut stream = connect(server.resp);
+    stream.write_all(&b"*1\r\n$4\r\nPING\r\n".repeat(20_000)).expect("it reads");
+    stream.shutdown(Shutdown::Write).expect("half closed");
+    assert_eq!(read_to_end(&mut stream), b"+PONG\r\n".repeat(20_000));
+    // An incomplete request at the end is nobody's: the connection just ends.
+    let mut stream = connect(server.resp);
+    stream.write_all(b"*1\r\n$4\r\nPING\r\n*2\r\n$3\r\nGET").expect("it reads");
+    stream.shutdown(Shutdown::Write).expect("half closed");
+    assert_eq!(read_to_end(&mut stream), b"+PONG\r\n");
+}
+
+#[test]
+fn a_request_may_come_in_any_pieces() {
+    let server = Server::start(&[]);
+    let mut stream = connect(server.resp);
+    stream.set_nodelay(true).expect("set");
+    let value = vec![b'x'; 300_000];
+    let mut request = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$300000\r\n".to_vec();
+    request.extend_from_slice(&value);
+    request.extend_from_slice(b"\r\n*2\r\n$3\r\nGET\r\n$1\r\nk\r\n");
+    let (head, tail) = request.split_at(40);
+    head.iter().for_each(|byte| stream.write_all(&[*byte]).expect("it reads"));
+    tail.chunks(70_001).for_each(|piece| stream.write_all(piece).expect("it reads"));
+    let mut reply = b"+OK\r\n$300000\r\n".to_vec();
+    reply.extend_from_slice(&value);
+    reply.extend_from_slice(b"\r\n");
+    exchange(&mut stream, b"", &reply);
+    assert_eq!(server.metric("fawn_input_held_bytes"), 0, "no buffer outlives its request");
+}
+
+#[test]
+fn a_slow_reader_is_paused_then_dropped_and_others_go_on() {
+    let server = Server::start(&["--stall-timeout", "500ms"]);
+    let mut other = connect(server.resp);
+    let mut set = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$100000\r\n".to_vec();
+    set.extend_from_slice(&[b'v'; 100_000]);
+    set.extend_from_slice(b"\r\n");
+    exchange(&mut other, &set, b"+OK\r\n");
+    // A pipeline without end whose replies nobody reads: at some point the server takes no more of it.
+    let mut slow = connect(server.resp);
+    slow.set_write_timeout(Some(Duration::from_millis(100))).expect("a timeout");
+    let requests = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n".repeat(1000);
+    let mut sent = 0_usize;
+    while slow.write_all(&requests).is_ok() {
+        sent += requests.len();
+        assert!(sent < 64 << 20, "the server keeps reading from a client that reads nothing");
+        exchange(&mut other, b"PING\r\n", b"+PONG\r\n");
+    }
+    eventually("the slow reader to be dropped", || {
+        (server.metric("fawn_connections_dropped_total") == 1).then_some(())
+    });
+    assert_eq!(server.metric("fawn_output_held_bytes"), 0);
+    exchange(&mut other, b"PING\r\n", b"+PONG\r\n");
+}
+
+#[test]
+fn a_reader_that_pauses_but_comes_back_gets_everything() {
+    let server = Server::start(&[]);
+    let mut stream = connect(server.resp);
+    let mut set = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$100000\r\n".to_vec();
+    set.extend_from_slice(&[b'v'; 100_000]);
+    set.extend_from_slice(b"\r\n");
+    exchange(&mut stream, &set, b"+OK\r\n");
+    let mut writer = stream.try_clone().expect("a second handle");
+    let gets = 300;
+    let sending = std::thread::spawn(move || {
+        writer.write_all(&b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n".repeat(gets)).expect("it reads on once we read");
+        writer.shutdown(Shutdown::Write).expect("half closed");
+    });
+    eventually("replies to be held back", || (server.metric("fawn_output_held_bytes") > 0).then_some(()));
+    let replies = read_to_end(&mut stream);
+    sending.join().expect("all was sent");
+    assert_eq!(replies.len(), gets * (100_000 + 11));
+}
+
+#[test]
+fn garbage_is_answered_and_closed_alone() {
+    let server = Server::start(&[]);
+    let mut other = connect(server.resp);
+    for garbage in [&b"*-5\r\n"[..], b"*1\r\n$-7\r\n", b"*1\r\n:3\r\n", b"*99999999999\r\n"] {
+        let mut stream = connect(server.resp);
+        stream.write_all(garbage).expect("it reads");
+        // More that the server will never read must not turn its answer into a reset.
+        let _ = stream.write_all(&[0; 200_000]);
+        let _ = stream.shutdown(Shutdown::Write);
+        let reply = read_to_end(&mut stream);
+        assert!(garbage == b"*-5\r\n" || reply.starts_with(b"-ERR"), "{garbage:?}: {}", reply.escape_ascii());
+        exchange(&mut other, b"PING\r\n", b"+PONG\r\n");
+    }
+}
+
+#[test]
+fn idle_connections_cost_little() {
+    let server = Server::start(&[]);
+    let connections = 3000;
+    let resident = || -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a resident size");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+    };
+    let mut first = connect(server.resp);
+    exchange(&mut first, b"PING\r\n", b"+PONG\r\n");
+    let before = resident();
+    let mut idle: Vec<_> = (0..connections).map(|_| connect(server.resp)).collect();
+    idle.iter_mut().for_each(|stream| exchange(stream, b"PING\r\n", b"+PONG\r\n"));
+    let each = resident().saturating_sub(before) / connections;
+    assert!(each <= 1536, "{each} bytes per idle connection");
+}

@@ -1,0 +1,156 @@
+//! Owns starting a real `fawn serve`, talking to it in raw bytes, and waiting for things without sleeping.
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Nothing in these tests takes longer, even on a busy machine; past it they fail rather than hang.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
+
+/// The binary, cut off from the environment's own settings.
+pub(crate) fn fawn() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fawn"));
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("FAWN_")) {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// Runs it to its end; exit code, standard output, standard error.
+pub(crate) fn run(args: &[&str]) -> (i32, String, String) {
+    outcome(fawn().args(args).output().expect("the binary runs"))
+}
+
+/// As [`run`], with `input` on standard input.
+pub(crate) fn run_with_input(args: &[&str], input: &[u8]) -> (i32, String, String) {
+    let mut command = fawn();
+    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the binary runs");
+    child.stdin.take().expect("piped").write_all(input).expect("it reads its input");
+    outcome(child.wait_with_output().expect("it ends"))
+}
+
+fn outcome(output: Output) -> (i32, String, String) {
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))
+}
+
+/// Asks `probe` again until it has an answer.
+pub(crate) fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = probe() {
+            return found;
+        }
+        assert!(start.elapsed() < DEADLINE, "{what}: not within {DEADLINE:?}");
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+}
+
+/// A running server on free ports over a directory of its own.
+pub(crate) struct Server {
+    child: Child,
+    ready_file: PathBuf,
+    pub(crate) resp: SocketAddr,
+    pub(crate) memcached: SocketAddr,
+    pub(crate) admin: SocketAddr,
+    /// Removed when the server is dropped; tests that restart keep theirs.
+    _dir: Option<tempfile::TempDir>,
+}
+
+impl Server {
+    pub(crate) fn start(flags: &[&str]) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut server = Self::start_in(dir.path(), flags);
+        server._dir = Some(dir);
+        server
+    }
+
+    /// Over a given directory.
+    pub(crate) fn start_in(dir: &Path, flags: &[&str]) -> Self {
+        let ready_file = dir.join("ready");
+        let any = "127.0.0.1:0";
+        let mut command = fawn();
+        command.args(["serve", "--resp", any, "--memcached", any, "--admin", any, "--memory", "64M"]);
+        command.arg("--dir").arg(dir.join("data")).arg("--ready-file").arg(&ready_file).args(flags);
+        let mut child = command.stderr(Stdio::null()).spawn().expect("the binary runs");
+        let ready = eventually("the ready file", || {
+            assert_eq!(child.try_wait().expect("it is ours"), None, "the server ended before it was ready");
+            std::fs::read(&ready_file).ok()
+        });
+        let ready: serde_json::Value = serde_json::from_slice(&ready).expect("the ready file is JSON, whole");
+        assert_eq!(ready["pid"], child.id());
+        let place = |name: &str| ready[name].as_str().and_then(|text| text.parse().ok()).expect("an address");
+        let (resp, memcached, admin) = (place("resp"), place("memcached"), place("admin"));
+        Self { child, ready_file, resp, memcached, admin, _dir: None }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn ready_file(&self) -> &Path {
+        &self.ready_file
+    }
+
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).expect("it is ours");
+    }
+
+    /// Waits for its end; the exit code, if it left by itself.
+    pub(crate) fn wait(&mut self) -> Option<i32> {
+        eventually("the server's end", || self.child.try_wait().expect("it is ours")).code()
+    }
+
+    /// A metric's value, summed over shards.
+    pub(crate) fn metric(&self, name: &str) -> u64 {
+        let page = http(self.admin, "GET", "/metrics").1;
+        let values =
+            page.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix("{shard=\"")?.split_once("} "));
+        values.map(|(_, value)| value.parse::<u64>().expect("a number")).sum()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Already ended: nothing to kill.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A connection whose every wait is bounded.
+pub(crate) fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).expect("it listens");
+    stream.set_read_timeout(Some(DEADLINE)).expect("a timeout");
+    stream.set_write_timeout(Some(DEADLINE)).expect("a timeout");
+    stream
+}
+
+/// Sends `request` and expects exactly `reply`.
+pub(crate) fn exchange(stream: &mut TcpStream, request: &[u8], reply: &[u8]) {
+    stream.write_all(request).expect("it reads");
+    let mut got = vec![0; reply.len()];
+    stream.read_exact(&mut got).expect("it answers");
+    assert_eq!(got.escape_ascii().to_string(), reply.escape_ascii().to_string());
+}
+
+/// Everything up to the end of the stream.
+pub(crate) fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
+    let mut all = Vec::new();
+    stream.read_to_end(&mut all).expect("it closes in an orderly way");
+    all
+}
+
+/// One HTTP exchange: status and body.
+pub(crate) fn http(address: SocketAddr, method: &str, path: &str) -> (u16, String) {
+    let mut stream = connect(address);
+    let request = format!("{method} {path} HTTP/1.1\r\nHost: fawn\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).expect("it reads");
+    let text = String::from_utf8(read_to_end(&mut stream)).expect("text");
+    let status = text.get(9..12).and_then(|code| code.parse().ok()).expect("a status line");
+    let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    (status, body.to_owned())
+}

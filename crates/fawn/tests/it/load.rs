@@ -1,0 +1,43 @@
+//! Holds the bulk loader to bytes, counts, line numbers and exit codes.
+use crate::harness::{Server, run, run_with_input};
+use std::fmt::Write;
+
+#[test]
+fn every_stanza_reads_back_and_bad_ones_are_named() {
+    let server = Server::start(&[]);
+    let at = server.resp.to_string();
+    let mut catalogue = String::new();
+    for number in 0..3000 {
+        writeln!(catalogue, "Package: p{number}\nDescription: package {number}\n more about it\n").expect("a String");
+    }
+    catalogue.push_str("Version: 1\n\nPackage: last\n");
+    let args = ["load", "--format", "deb822", "--key", "Package", "--prefix", "deb:", "--server", &at];
+    let (code, out, error) = run_with_input(&args, catalogue.as_bytes());
+    assert_eq!(code, 5, "{out} {error}");
+    assert!(out.starts_with("3001 rows loaded"), "{out}");
+    assert!(error.contains("standard input:12001: no field `Package` for the key"), "{error}");
+    let skipped = run_with_input(&[&args[..], &["--skip-bad"]].concat(), catalogue.as_bytes());
+    assert_eq!(skipped.0, 0, "{skipped:?}");
+    for number in [0, 1, 1023, 1024, 2999] {
+        let value = run(&["get", &format!("deb:p{number}"), "--server", &at]).1;
+        let expected = format!("Package: p{number}\nDescription: package {number}\n more about it\n");
+        assert_eq!(value, expected);
+    }
+    assert_eq!(run(&["get", "deb:last", "--server", &at]).1, "Package: last\n");
+}
+
+#[test]
+fn jsonl_from_a_file() {
+    let server = Server::start(&[]);
+    let at = server.resp.to_string();
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("users.jsonl");
+    std::fs::write(&file, "{\"id\":1,\"name\":\"Ann\"}\n{\"id\":2}\nnope\n").expect("written");
+    let file = file.to_str().expect("text");
+    let (code, out, error) =
+        run(&["load", "--format", "jsonl", "--key", "id", "--value", "name", "--server", &at, file]);
+    assert!(code == 5 && out.starts_with("1 rows loaded"), "{code} {out} {error}");
+    assert!(error.contains(&format!("{file}:2: no field `name`")), "{error}");
+    assert!(error.contains(&format!("{file}:3: not JSON")), "{error}");
+    assert_eq!(run(&["get", "1", "--server", &at]).1, "Ann");
+}
