@@ -1,8 +1,10 @@
 //! Owns FAWN's automation: one read-only gate (`ci`, `test`), one fixer (`fix`), the house rules as tests (`tidy`).
 #![forbid(unsafe_code)]
 
+mod clients;
 mod fix;
 mod peers;
+mod server;
 mod steps;
 mod test;
 mod tidy;

@@ -1,6 +1,7 @@
 //! Owns the gate: which steps there are, in which order, and what each of them runs.
+use crate::server::Server;
 use crate::steps::{self, Steps};
-use crate::{peers, tidy};
+use crate::{clients, peers, tidy};
 
 /// Runs every step, or with `only` those whose names contain it.
 pub(crate) fn run(only: Option<&str>) -> Result<(), String> {
@@ -17,5 +18,18 @@ pub(crate) fn run(only: Option<&str>) -> Result<(), String> {
         steps::run_with("cargo", &["doc", "--workspace", "--no-deps", "--locked", "--quiet"], &env)
     })?;
     gate.step("unit and integration tests", || steps::run("cargo", &["test", "--workspace", "--locked", "--quiet"]))?;
+    gate.step("release build", || steps::run("cargo", &["build", "--release", "--workspace", "--locked"]))?;
+    gate.step("fuzz", || steps::run("target/release/fawn-fuzz", &["--seconds", "20", "--seed", &commit()]))?;
+    gate.step("real clients", || {
+        let server = Server::start(&clients::scratch("clients")?, &["serve", "--durability", "everysec"])?;
+        clients::run(&server)?;
+        server.stop()
+    })?;
     gate.finish()
+}
+
+/// The commit under test, as a seed: each change is fuzzed from another start, and can be again.
+fn commit() -> String {
+    let output = std::process::Command::new("git").args(["rev-parse", "HEAD"]).output();
+    output.map_or_else(|_| "1".to_owned(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }

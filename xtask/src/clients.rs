@@ -1,0 +1,60 @@
+//! Owns the steps with real clients: libmemcached's own suite, redis-benchmark, redis-py, pymemcache.
+use crate::server::Server;
+use crate::{peers, steps, tree};
+use std::path::PathBuf;
+use std::process::Command;
+
+/// A fresh directory under `target/` for a step.
+pub(crate) fn scratch(name: &str) -> Result<PathBuf, String> {
+    let dir = tree::root().join("target/scratch").join(name);
+    if dir.exists() {
+        std::fs::remove_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+    }
+    std::fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+    Ok(dir)
+}
+
+/// Runs all of them against one server.
+pub(crate) fn run(server: &Server) -> Result<(), String> {
+    memccapable(&server.memcached)?;
+    redis_benchmark(&server.resp)?;
+    python("redis_session.py", &[&server.resp, "2"])?;
+    python("redis_session.py", &[&server.resp, "3"])?;
+    python("memcache_session.py", &[&server.memcached])?;
+    python("admin.py", &[&server.admin])
+}
+
+/// A script of `tests/clients`.
+pub(crate) fn python(script: &str, args: &[&str]) -> Result<(), String> {
+    let script = format!("tests/clients/{script}");
+    steps::run(&peers::python().to_string_lossy(), &[&[script.as_str()], args].concat())
+}
+
+fn memccapable(address: &str) -> Result<(), String> {
+    let (host, port) = address.rsplit_once(':').ok_or("no port")?;
+    let text = output("memccapable", &["-a", "-h", host, "-p", port])?;
+    let passed = text.lines().filter(|line| line.contains("[pass]")).count();
+    println!("memccapable: {passed} ASCII tests pass");
+    if text.contains("All tests passed") && passed >= 27 { Ok(()) } else { Err(format!("memccapable:\n{text}")) }
+}
+
+fn redis_benchmark(address: &str) -> Result<(), String> {
+    let (host, port) = address.rsplit_once(':').ok_or("no port")?;
+    for pipeline in ["1", "16"] {
+        let tests = "ping,set,get,incr,mset";
+        let args = ["-h", host, "-p", port, "-t", tests, "-n", "20000", "-P", pipeline, "-r", "1000", "--csv"];
+        let text = output("redis-benchmark", &args)?;
+        let rows = text.lines().filter(|line| line.starts_with('"') && !line.contains("\"test\"")).count();
+        println!("redis-benchmark -P {pipeline}: {rows} tests ran");
+        if rows != 6 || text.to_ascii_lowercase().contains("error") {
+            return Err(format!("redis-benchmark -P {pipeline}:\n{text}"));
+        }
+    }
+    Ok(())
+}
+
+fn output(program: &str, args: &[&str]) -> Result<String, String> {
+    let output = Command::new(program).args(args).output().map_err(|error| format!("{program}: {error}"))?;
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if output.status.success() { Ok(text) } else { Err(format!("{program} ended with {}:\n{text}", output.status)) }
+}
