@@ -68,6 +68,8 @@ pub(crate) struct Cluster {
     manager_disk: Vec<u8>,
     pub(crate) net: Vec<Message>,
     pub(crate) now: u64,
+    /// Crashes are `kill -9`: what was flushed stays.
+    pub(crate) kills_only: bool,
     durability: Durability,
     boots: u64,
     bug: Bug,
@@ -97,6 +99,7 @@ impl Cluster {
             manager_disk: encode_map(&map),
             net: Vec::new(),
             now: 1_000,
+            kills_only: false,
             durability,
             boots: 0,
             bug,
@@ -151,9 +154,11 @@ impl Cluster {
 
     /// Power is lost: what was synced stays, and `extra` unsynced records with it.
     pub(crate) fn crash(&mut self, id: u32, extra: usize) {
+        let kills_only = self.kills_only;
         let machine = self.machines.get_mut(&id).expect("a known machine");
         machine.replica = None;
-        let kept = (machine.log.synced + extra).min(machine.log.records.len());
+        let safe = if kills_only { machine.log.flushed } else { machine.log.synced };
+        let kept = (safe + extra).min(machine.log.records.len());
         machine.log.records.truncate(kept);
         let last = machine.log.last();
         machine.log.truncate(last);

@@ -7,3 +7,4 @@ mod random;
 mod ring;
 mod routing;
 mod script;
+mod single;

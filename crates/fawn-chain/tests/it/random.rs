@@ -91,6 +91,7 @@ fn power_loss(cluster: &mut Cluster, random: &mut Random) {
 fn simulate(seed: u64, durability: Durability, bug: Bug) -> usize {
     let mut random = Random::new(seed);
     let mut cluster = Cluster::new(3, durability, bug);
+    cluster.kills_only = durability == Durability::EverySec;
     if random.one_in(2) {
         cluster.run(600);
     }
@@ -157,6 +158,12 @@ fn simulate_seeds(durability: Durability) {
 #[test]
 fn sync_survives_everything() {
     simulate_seeds(Durability::Sync);
+}
+
+/// Acked when flushed, which survives `kill -9`: nothing acked is lost by kills, of one or of all.
+#[test]
+fn sync_every_second_survives_kills() {
+    simulate_seeds(Durability::EverySec);
 }
 
 /// How many of the first seeds see `bug`.
