@@ -97,6 +97,8 @@ pub struct Engine<D: Device> {
     pub(crate) dropping: Vec<Dropping>,
     pub(crate) last_sequence: u64,
     pub(crate) may_have_dead: bool,
+    /// A sealed segment is not yet listed as such.
+    pub(crate) has_unlisted: bool,
     pub(crate) window: Window,
     pub(crate) pool: BufferPool,
     pub(crate) flush: FlushState,

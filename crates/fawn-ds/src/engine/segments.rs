@@ -183,6 +183,7 @@ impl<D: Device> Engine<D> {
         if let Some(slot) = self.window.active().map(|chunk| chunk.slot) {
             let last = self.segments.expect_mut(slot);
             last.sealed = true;
+            self.has_unlisted = true;
             self.may_have_dead |= last.live_records() == 0;
         }
         self.begin_segment(segment, bytes);
@@ -210,12 +211,15 @@ impl<D: Device> Engine<D> {
         let segment_bytes = self.options.segment_bytes;
         let synced = self.flush.synced;
         let mut edits = Vec::new();
-        for segment in self.segments.iter_mut() {
+        // Every poll comes here; looking at every segment is for the few polls after one was sealed.
+        let unlisted = core::mem::take(&mut self.has_unlisted);
+        for segment in self.segments.iter_mut().filter(|_| unlisted) {
             let end = LogPosition::new(segment.sequence, segment.end, segment_bytes);
             if segment.sealed && !segment.listed_sealed && synced >= end {
                 segment.listed_sealed = true;
                 edits.push(Edit::SealSegment { slot: segment.slot, len: segment.end });
             }
+            self.has_unlisted |= segment.sealed && !segment.listed_sealed;
         }
         if !edits.is_empty() {
             self.manifest.commit(&edits);
@@ -246,8 +250,11 @@ impl<D: Device> Engine<D> {
             let edit_end = self.manifest.commit(&[Edit::DropSegment { slot, uuid: segment.uuid }]);
             self.dropping.push(Dropping { segment, edit_end });
         }
-        // A dead one that must still wait for a sync or a pin is looked at again.
-        self.may_have_dead = self.segments.iter().any(|segment| segment.listed_sealed && segment.live_records() == 0);
+        // One that waits for a sync or a pin is looked at again; one that hides older copies when those are gone.
+        self.may_have_dead = self.segments.iter().any(|segment| {
+            let is_waiting = segment.died_at > synced || segment.pins > 0 || segment.sequence >= floor;
+            segment.listed_sealed && segment.live_records() == 0 && is_waiting
+        });
     }
 
     /// Segments from here on hold records that are pending, kept for retransmission, or the newest marks.

@@ -132,6 +132,7 @@ impl<D: Device> Engine<D> {
             next: Next::None,
             dropping: Vec::new(),
             may_have_dead: true,
+            has_unlisted: true,
             window: Window::default(),
             pool: BufferPool::default(),
             flush: FlushState { last_flush: now, last_sync: now, ..FlushState::default() },
