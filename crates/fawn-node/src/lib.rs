@@ -6,6 +6,7 @@
 //! `fawn` gives a [`Shard`] bytes from sockets, `fawn-sim` bytes from a simulated network: both drive this code.
 #![forbid(unsafe_code)]
 
+pub mod cluster;
 mod execute;
 pub mod options;
 pub mod output;

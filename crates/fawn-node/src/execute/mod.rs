@@ -13,7 +13,8 @@ mod update;
 
 pub(crate) use keyspace::clear;
 
-pub(crate) use self::core::{Core, Scratch};
+pub(crate) use self::core::{Core, Scratch, operation_error};
+pub(crate) use evaluate::{Decision, Write, evaluate};
 pub(crate) use resume::Host;
 
 use crate::session::Session;

@@ -1,4 +1,5 @@
 //! Owns the tests of a shard: transcripts of both protocols, order, bounds, crashes, and a model under random load.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 mod bed;
+mod cluster;
 mod transcripts;

@@ -1,0 +1,292 @@
+//! Owns a node's back-end: its engine, its members of chains, and the carrying out of what those decide.
+use super::config::NodeConfig;
+use super::mail::Mail;
+use super::parked::{Asker, ParkedRequests, Purpose};
+use super::persist::{BlobKey, Blobs, Kept};
+use super::status::Counters;
+use crate::execute::Scratch;
+use fawn_chain::message::RefusedReason;
+use fawn_chain::replica::{FrameVerdict, Output, Progress};
+use fawn_chain::{Body, Completions, Frame, Header, RangeEntry, Replica};
+use fawn_ds::{Engine, EngineError, Event};
+use fawn_flash::Device;
+use fawn_types::{NodeId, RangeId, TimeMs, Version};
+use slab::Slab;
+
+/// One chain member on this node.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) id: RangeId,
+    pub(super) replica: Replica,
+    pub(super) completions: Completions,
+    /// Why this copy cannot go on: it hears nothing more, so the manager drops it.
+    pub(super) broken: Option<String>,
+}
+
+/// A `SendRecords` that waits for a device read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReplayJob {
+    pub(super) range: RangeId,
+    pub(super) to: NodeId,
+    pub(super) after: Version,
+    pub(super) through: Version,
+    pub(super) bytes_max: u32,
+}
+
+/// The back-end of a node.
+#[derive(Debug)]
+pub(super) struct BackEnd<D: Device> {
+    pub(super) config: NodeConfig,
+    pub(super) engine: Engine<D>,
+    pub(super) members: Vec<Member>,
+    pub(super) parked: ParkedRequests,
+    pub(super) replays: Slab<ReplayJob>,
+    pub(super) blobs: Blobs,
+    pub(super) counters: Counters,
+    pub(super) scratch: Scratch,
+    /// A reply or result on its way into a frame or record.
+    pub(super) encoded: Vec<u8>,
+    /// Records on their way into a frame.
+    pub(super) records: Vec<u8>,
+    pub(super) events: Vec<Event>,
+    /// Peers that were sent a range's entry in this turn: many stale requests come together.
+    told: Vec<(NodeId, RangeId)>,
+    eager_sync: bool,
+    pub(super) now: TimeMs,
+}
+
+impl<D: Device> BackEnd<D> {
+    pub(super) fn new(config: NodeConfig, engine: Engine<D>) -> Self {
+        let limits = config.limits;
+        Self {
+            config,
+            engine,
+            members: Vec::new(),
+            parked: ParkedRequests::new(limits.parked_max, limits.reads_in_flight_max),
+            replays: Slab::new(),
+            blobs: Blobs::default(),
+            counters: Counters::default(),
+            scratch: Scratch::default(),
+            encoded: Vec::new(),
+            records: Vec::new(),
+            events: Vec::new(),
+            told: Vec::new(),
+            eager_sync: false,
+            now: TimeMs(0),
+        }
+    }
+
+    pub(super) fn member_at(&self, range: RangeId) -> Option<usize> {
+        self.members.iter().position(|member| member.id == range)
+    }
+
+    /// Begins a turn: what the device has done is taken in. Returns the manager's map that became durable.
+    pub(super) fn reap(&mut self, now: TimeMs, mail: &mut Mail) -> Option<u64> {
+        self.now = now;
+        self.told.clear();
+        let mut events = std::mem::take(&mut self.events);
+        self.engine.poll(now, &mut events);
+        for event in events.drain(..) {
+            self.handle_event(event, mail);
+        }
+        self.events = events;
+        self.reap_blobs(now)
+    }
+
+    fn handle_event(&mut self, event: Event, mail: &mut Mail) {
+        match event {
+            Event::Lookup { plan, user } => {
+                self.parked.read_ended(&mut self.engine);
+                match Purpose::from_user(user) {
+                    Purpose::Replay { at } => self.replay_read(at, plan, mail),
+                    Purpose::Parked { at, stamp } if self.parked.is_there(at, stamp) => {
+                        self.parked_read(at, plan, mail);
+                    }
+                    Purpose::Parked { .. } => {} // its range stopped meanwhile
+                }
+            }
+            Event::Poisoned => tracing::error!(failure = self.engine.poisoned(), "the store takes no more writes"),
+            Event::SpaceBack => tracing::info!("space is back, writes go on"),
+            Event::Progress => {}
+        }
+    }
+
+    fn reap_blobs(&mut self, now: TimeMs) -> Option<u64> {
+        let mut map = None;
+        while let Some(kept) = self.blobs.pop_durable(&self.engine) {
+            match kept {
+                Kept::Replica { range, number } => {
+                    if let Some(at) = self.member_at(range) {
+                        self.members[at].replica.handle_persisted(now, number);
+                    }
+                }
+                Kept::Map { revision } => map = Some(revision),
+            }
+        }
+        map
+    }
+
+    pub(super) fn persist_map(&mut self, revision: u64, image: &[u8]) {
+        self.blobs.put(&mut self.engine, BlobKey::Map, image, Kept::Map { revision });
+    }
+
+    /// A frame about one range, from a peer or from this node.
+    pub(super) fn handle_frame(&mut self, now: TimeMs, frame: &Frame<'_>, mail: &mut Mail) {
+        let header = frame.header;
+        if let Body::Request { op, tag, first_incomplete, payload } = frame.body {
+            return self.handle_request(header, (op, tag, first_incomplete), payload, mail);
+        }
+        if let Body::Entry(entry) | Body::Align { entry, .. } = &frame.body {
+            self.join_if_member(entry);
+        }
+        let Some(at) = self.member_at(header.range) else { return };
+        if self.members[at].broken.is_some() {
+            return;
+        }
+        match self.members[at].replica.handle_frame(now, frame) {
+            FrameVerdict::Nothing => {}
+            FrameVerdict::Append { after, through } => {
+                let Body::Append { records, .. } = frame.body else { unreachable!("only an Append has records") };
+                self.append_from_peer(at, (after, through), records);
+            }
+        }
+        // A cut must reach the log before the next frame's records do.
+        self.drain(at, mail);
+    }
+
+    /// An entry that names this node where it has no copy yet: an empty one is made.
+    fn join_if_member(&mut self, entry: &RangeEntry) {
+        if entry.member(self.config.node).is_none() || self.member_at(entry.range).is_some() {
+            return;
+        }
+        if let Err(error) = self.add_member(entry.range, entry.keys) {
+            tracing::error!(range = ?entry.range, %error, "a range could not be added to the store");
+        }
+    }
+
+    /// Takes in how far the log is, for every member, and does what follows from it.
+    pub(super) fn advance(&mut self, now: TimeMs, mail: &mut Mail) {
+        for at in 0..self.members.len() {
+            if self.members[at].broken.is_some() {
+                continue;
+            }
+            let id = self.members[at].id;
+            let fawn_ds::Progress { appended, flushed, synced, .. } = self.engine.progress(id);
+            let replica = &mut self.members[at].replica;
+            if replica.next_timeout().is_some_and(|due| due <= now) {
+                replica.handle_timeout(now);
+            }
+            replica.handle_progress(now, Progress { appended, flushed, synced });
+            self.drain(at, mail);
+        }
+    }
+
+    /// Ends a turn: everything appended in it is written at once.
+    pub(super) fn submit(&mut self, now: TimeMs) {
+        if self.eager_sync {
+            let marks = self.engine.watermarks();
+            self.eager_sync = marks.synced < marks.appended;
+            self.engine.set_eager_sync(self.eager_sync);
+        }
+        self.engine.submit(now);
+        self.scratch.trim();
+    }
+
+    pub(super) fn next_timeout(&self) -> Option<TimeMs> {
+        let live = self.members.iter().filter(|member| member.broken.is_none());
+        live.filter_map(|member| member.replica.next_timeout()).min()
+    }
+
+    /// Carries out what a member decided, in order.
+    fn drain(&mut self, at: usize, mail: &mut Mail) {
+        while self.members[at].broken.is_none()
+            && let Some(output) = self.members[at].replica.poll_output()
+        {
+            self.carry_out(at, output, mail);
+        }
+    }
+
+    fn carry_out(&mut self, at: usize, output: Output, mail: &mut Mail) {
+        let id = self.members[at].id;
+        match output {
+            Output::Commit { through } => self.commit(at, through, mail),
+            Output::Rollback { after } => self.roll_back(at, after),
+            Output::Persist { number, state } => {
+                let bytes = fawn_chain::map::encode_state(&state);
+                let kept = Kept::Replica { range: id, number };
+                self.blobs.put(&mut self.engine, BlobKey::Replica(id), &bytes, kept);
+            }
+            Output::Sync => {
+                self.eager_sync = true;
+                self.engine.set_eager_sync(true);
+            }
+            Output::Send { to, frame } => mail.send(to, frame),
+            Output::SendManager { frame } => mail.send_manager(frame),
+            Output::SendRecords { to, after, through, bytes_max } => {
+                self.send_records(ReplayJob { range: id, to, after, through, bytes_max }, mail);
+            }
+            Output::NowServing { epoch } => tracing::info!(range = ?id, ?epoch, "serving"),
+            Output::Stopped => self.refuse_parked(id, mail),
+            Output::Alarm(alarm) => {
+                self.counters.alarms += 1;
+                tracing::warn!(range = ?id, %alarm, "chain alarm");
+            }
+        }
+    }
+
+    /// Cuts the log. A full buffer is waited out: nothing else may be appended before the cut.
+    fn roll_back(&mut self, at: usize, after: Version) {
+        let id = self.members[at].id;
+        let committed = self.engine.progress(id).committed;
+        if after < committed {
+            // Only where acks are not synced: everybody who knew of the commit lost power.
+            let why = format!("asked to cut {id:?} to {after:?} below the committed {committed:?}; copy it anew");
+            tracing::error!("{why}");
+            self.members[at].broken = Some(why);
+            return;
+        }
+        self.members[at].completions.rollback(after);
+        loop {
+            match self.engine.rollback(id, after) {
+                Ok(()) => return,
+                Err(EngineError::Overloaded) if self.engine.poisoned().is_none() => {
+                    self.engine.submit(self.now);
+                    self.engine.wait(self.now, &mut self.events);
+                }
+                Err(error) => {
+                    tracing::error!(range = ?id, %error, "the log could not be cut");
+                    self.members[at].broken = Some(error.to_string());
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Answers that a request was not done.
+    pub(super) fn refuse(&mut self, range: RangeId, asker: Asker, reason: RefusedReason, mail: &mut Mail) {
+        self.counters.refused += 1;
+        let epoch = self.member_at(range).map(|at| self.members[at].replica.epoch()).unwrap_or_default();
+        let body = Body::Refused { op: asker.op, reason };
+        mail.send(asker.node, Frame { header: mail.header(range, epoch), body });
+    }
+
+    /// Answers that the asker, who named `header`'s epoch, should ask elsewhere or later; with news if there are any.
+    pub(super) fn refuse_stale(&mut self, at: usize, header: Header, asker: Asker, mail: &mut Mail) {
+        let (range, epoch) = (self.members[at].id, self.members[at].replica.epoch());
+        let entry = self.members[at].replica.entry();
+        if let Some(entry) = entry.filter(|entry| entry.epoch > header.epoch)
+            && !self.told.contains(&(asker.node, range))
+        {
+            self.told.push((asker.node, range));
+            mail.send(asker.node, Frame { header: mail.header(range, epoch), body: Body::Entry(entry.clone()) });
+        }
+        self.refuse(range, asker, RefusedReason::StaleEpoch, mail);
+    }
+
+    /// A range stopped: what waits in it was not done.
+    fn refuse_parked(&mut self, range: RangeId, mail: &mut Mail) {
+        for parked in self.parked.take_range(range) {
+            self.refuse(range, parked.asker, RefusedReason::StaleEpoch, mail);
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Owns range digests: one number for a range's content, equal on equal copies. Blocks on the device: for checks.
+use super::backend::BackEnd;
+use fawn_ds::{EngineError, Lookup, Scan, ScanStep, View};
+use fawn_flash::Device;
+use fawn_types::checksum::checksum64;
+use fawn_types::{KeyHash, RangeId, TimeMs};
+
+/// Keys of one step of the scan.
+const STEP_KEYS: usize = 256;
+
+/// What a copy of a range holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RangeDigest {
+    /// Keys that are there.
+    pub keys: u64,
+    /// Over all keys, values, versions, flags and expiries; does not depend on their order.
+    pub sum: u64,
+}
+
+impl<D: Device> BackEnd<D> {
+    /// The digest of what is committed here and not expired at `now`.
+    pub(super) fn digest(&mut self, range: RangeId, now: TimeMs) -> Result<RangeDigest, EngineError> {
+        let (mut digest, mut cursor) = (RangeDigest::default(), 0);
+        loop {
+            let mut scan = Scan::new(range, cursor, STEP_KEYS);
+            while let ScanStep::Read(plan) = self.engine.scan_step(&mut scan, now)? {
+                self.read_now(plan)?;
+            }
+            for item in &scan.items {
+                if let Some(sum) = self.entry_sum(range, &item.key, now)? {
+                    digest.keys += 1;
+                    digest.sum = digest.sum.wrapping_add(sum);
+                }
+            }
+            cursor = scan.cursor;
+            if cursor == 0 {
+                return Ok(digest);
+            }
+        }
+    }
+
+    fn entry_sum(&mut self, range: RangeId, key: &[u8], now: TimeMs) -> Result<Option<u64>, EngineError> {
+        let hash = KeyHash::of(self.engine.secret(), key);
+        let mut plan = match self.engine.lookup(range, hash, key, View::Committed, now)? {
+            Lookup::Found(entry) => return Ok(Some(sum_of(key, &entry))),
+            Lookup::Absent => return Ok(None),
+            Lookup::Read(plan) => plan,
+        };
+        loop {
+            plan = self.wait_for(plan);
+            plan = match self.engine.resume(plan, now)? {
+                Lookup::Found(entry) => return Ok(Some(sum_of(key, &entry))),
+                Lookup::Absent => return Ok(None),
+                Lookup::Read(plan) => plan,
+            };
+        }
+    }
+}
+
+fn sum_of(key: &[u8], entry: &fawn_types::EntryRef<'_>) -> u64 {
+    let meta = [entry.version.as_u64(), u64::from(entry.flags), entry.expires_at_ms].map(u64::to_le_bytes).concat();
+    let parts = [checksum64(key), checksum64(entry.value), checksum64(&meta)].map(u64::to_le_bytes).concat();
+    checksum64(&parts)
+}

@@ -1,0 +1,164 @@
+//! Owns the front-end as a library [FAWN09 §3.4]: operations in, their payloads kept for retries, answers out.
+use super::config::{NodeConfig, session_of};
+use super::mail::Mail;
+use super::output::{ClientOp, Output, OwnedReply, Refused};
+use super::payload::{OwnedForm, encode_request};
+use fawn_chain::frontend::Intent;
+use fawn_chain::message::FRAME_BYTES_MAX;
+use fawn_chain::{Body, Frame, Frontend, FrontendOutput, OpId, RangeEntry};
+use fawn_types::{OperationError, RangeId, Request, RingKey, TimeMs, limits};
+use std::collections::VecDeque;
+
+/// How often a range's entry is asked for at most.
+const REFRESH_MS: u64 = 50;
+/// How often operations under way are looked through for silent ones.
+const CHECK_MS: u64 = 20;
+/// Room that a frame's own fields take at most.
+const FRAME_OVERHEAD_BYTES: usize = 1 << 10;
+
+/// An operation's request, as every retry sends it.
+#[derive(Debug)]
+struct Payload {
+    bytes: Box<[u8]>,
+    is_sent: bool,
+}
+
+/// A node's front-end.
+#[derive(Debug)]
+pub(super) struct FrontEnd {
+    frontend: Frontend,
+    session: u64,
+    /// Payloads of operations from `first` on; `None` once answered. Bounded by the front-end's window.
+    payloads: VecDeque<Option<Payload>>,
+    first: u64,
+    under_way: usize,
+    refreshed: Vec<(RangeId, TimeMs)>,
+    checked_at: TimeMs,
+    scratch: Vec<u8>,
+    pub(super) done: VecDeque<Output>,
+}
+
+impl FrontEnd {
+    pub(super) fn new(config: &NodeConfig) -> Self {
+        let session = session_of(config.node, config.boot);
+        Self {
+            frontend: Frontend::new(session, config.limits.frontend, config.map.clone()),
+            session,
+            payloads: VecDeque::new(),
+            first: 1,
+            under_way: 0,
+            refreshed: Vec::new(),
+            checked_at: TimeMs(0),
+            scratch: Vec::new(),
+            done: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn submit(&mut self, now: TimeMs, request: &Request<'_>) -> Result<ClientOp, Refused> {
+        let key = request.key();
+        if key.len() > limits::KEY_BYTES_MAX {
+            return Err(OperationError::KeyTooLong.into());
+        }
+        self.scratch.clear();
+        encode_request(self.session, request, &mut self.scratch);
+        if self.scratch.len() > FRAME_BYTES_MAX - FRAME_OVERHEAD_BYTES {
+            let limit_bytes = (FRAME_BYTES_MAX - FRAME_OVERHEAD_BYTES - limits::KEY_BYTES_MAX) as u32;
+            return Err(OperationError::ValueTooLong { limit_bytes }.into());
+        }
+        let intent = match request {
+            Request::Get { .. } => Intent::Read,
+            Request::Update { .. } => Intent::Write,
+        };
+        let ring_key = RingKey::of(&self.frontend.map().secret, key);
+        let OpId(op) = self.frontend.start(now, ring_key, intent).ok_or(Refused::Overloaded)?;
+        assert_eq!(op, self.first + self.payloads.len() as u64, "operations are numbered densely");
+        self.payloads.push_back(Some(Payload { bytes: self.scratch.as_slice().into(), is_sent: false }));
+        self.under_way += 1;
+        Ok(ClientOp(op))
+    }
+
+    pub(super) const fn under_way(&self) -> usize {
+        self.under_way
+    }
+
+    /// Sends what is due.
+    pub(super) fn flush(&mut self, now: TimeMs, mail: &mut Mail) {
+        while let Some(output) = self.frontend.poll_output() {
+            match output {
+                FrontendOutput::Send { op: OpId(op), to, range, epoch, tag, first_incomplete } => {
+                    let at = (op - self.first) as usize;
+                    let Some(Some(payload)) = self.payloads.get_mut(at) else { continue };
+                    let again = std::mem::replace(&mut payload.is_sent, true);
+                    mail.send_request(to, mail.header(range, epoch), (op, tag, first_incomplete), &payload.bytes);
+                    if again {
+                        // A dead machine refuses nothing: silence too may mean that the map is old.
+                        self.refresh(now, range, mail);
+                    }
+                }
+                FrontendOutput::Failed { op: OpId(op) } => {
+                    self.end(op, OwnedReply::error(OperationError::Unavailable));
+                }
+                FrontendOutput::RefreshMap { range } => self.refresh(now, range, mail),
+            }
+        }
+    }
+
+    /// Asks the manager for a range's entry; all operations of the range share the question.
+    fn refresh(&mut self, now: TimeMs, range: RangeId, mail: &mut Mail) {
+        let asked = self.refreshed.iter_mut().find(|(asked, _)| *asked == range);
+        match asked {
+            Some((_, at)) if now.ms_since(*at) < REFRESH_MS => return,
+            Some((_, at)) => *at = now,
+            None => self.refreshed.push((range, now)),
+        }
+        let epoch = self.frontend.map().range(range).map(|entry| entry.epoch).unwrap_or_default();
+        mail.send_manager(Frame { header: mail.header(range, epoch), body: Body::EntryWanted });
+    }
+
+    /// An answer: of another session, damaged, or to what was answered already, it is dropped.
+    pub(super) fn handle_reply(&mut self, op: u64, payload: &[u8]) {
+        let Some((session, result)) = payload.split_first_chunk::<8>() else { return };
+        if u64::from_le_bytes(*session) != self.session {
+            return; // to this node's former boot
+        }
+        if let Ok(form) = OwnedForm::new(result)
+            && self.frontend.handle_reply(OpId(op))
+        {
+            self.end(op, OwnedReply(form));
+        }
+    }
+
+    pub(super) fn handle_refused(&mut self, now: TimeMs, op: u64) {
+        self.frontend.handle_refused(now, OpId(op));
+    }
+
+    pub(super) fn handle_entry(&mut self, now: TimeMs, entry: &RangeEntry) {
+        self.frontend.handle_entry(now, entry);
+    }
+
+    pub(super) fn handle_timeout(&mut self, now: TimeMs) {
+        if self.under_way > 0 && now.ms_since(self.checked_at) >= CHECK_MS {
+            self.checked_at = now;
+            self.frontend.handle_timeout(now);
+        }
+    }
+
+    pub(super) fn next_timeout(&self) -> Option<TimeMs> {
+        (self.under_way > 0).then(|| self.checked_at.plus_ms(CHECK_MS))
+    }
+
+    fn end(&mut self, op: u64, reply: OwnedReply) {
+        let Some(payload) = op.checked_sub(self.first).and_then(|at| self.payloads.get_mut(at as usize)) else {
+            return;
+        };
+        if payload.take().is_none() {
+            return;
+        }
+        self.under_way -= 1;
+        self.done.push_back(Output::Done { op: ClientOp(op), reply });
+        while let Some(None) = self.payloads.front() {
+            self.payloads.pop_front();
+            self.first += 1;
+        }
+    }
+}

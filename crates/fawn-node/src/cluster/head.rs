@@ -1,0 +1,297 @@
+//! Owns the head's work: admission, evaluation on the latest pending value, append [replication.md §3].
+//!
+//! Operations on a key whose value must be loaded queue behind the load, so a sequence number is assigned after the
+//! evaluation and N pipelined operations on one key cost one read.
+use super::backend::BackEnd;
+use super::config::node_of;
+use super::mail::Mail;
+use super::parked::{Asker, Parked};
+use super::payload::{decode_request, put_reply, put_result, put_result_as_reply};
+use crate::execute::{Decision, Write, evaluate, operation_error};
+use fawn_chain::message::RefusedReason;
+use fawn_chain::replica::Refusal;
+use fawn_chain::{Admission, Header, Role};
+use fawn_dli::StringOperation;
+use fawn_ds::{EngineError, Lookup, LookupPlan, RecordKind, RecordRef, View};
+use fawn_flash::Device;
+use fawn_types::operation::{Effect, Operation};
+use fawn_types::{ClientTag, KeyHash, OperationError, Reply, Request, RingKey, TimeMs, Update, Version};
+
+/// Longest result that a record carries, bytes: its length has 16 bits.
+const RESULT_BYTES_MAX: usize = u16::MAX as usize;
+
+/// An update at a head.
+#[derive(Clone, Copy, Debug)]
+struct Job<'a> {
+    at: usize,
+    asker: Asker,
+    tag: ClientTag,
+    hash: KeyHash,
+    key: &'a [u8],
+    update: Update<'a>,
+}
+
+/// A record without its version.
+struct Draft<'a> {
+    kind: RecordKind,
+    key: &'a [u8],
+    value: &'a [u8],
+    flags: u32,
+    expires_at_ms: u64,
+}
+
+/// What a lookup led to.
+enum Decided {
+    Decision(Decision),
+    Read(LookupPlan),
+    Error(OperationError),
+}
+
+/// The index's hash is the low half of the ring key: one pass over the key gives both.
+pub(super) fn key_hash_of(ring_key: &RingKey) -> KeyHash {
+    let mut low = [0; 8];
+    low.copy_from_slice(&ring_key.0[12..]);
+    KeyHash(u64::from_be_bytes(low))
+}
+
+impl<D: Device> BackEnd<D> {
+    /// A front-end's request: admitted by epoch, range and role, then read or evaluated.
+    pub(super) fn handle_request(
+        &mut self,
+        header: Header,
+        (op, tag, first_incomplete): (u64, ClientTag, u64),
+        payload: &[u8],
+        mail: &mut Mail,
+    ) {
+        let Ok((session, request)) = decode_request(payload) else { return self.counters.malformed += 1 };
+        let asker = Asker { node: header.from, op, session };
+        let Some(at) = self.member_at(header.range) else {
+            return self.refuse(header.range, asker, RefusedReason::WrongRange, mail);
+        };
+        let ring_key = RingKey::of(self.engine.secret(), request.key());
+        let replica = &self.members[at].replica;
+        if replica.admit_epoch(header.epoch).is_err() {
+            return self.refuse_stale(at, header, asker, mail);
+        }
+        if !replica.covers(&ring_key) {
+            return self.refuse(header.range, asker, RefusedReason::WrongRange, mail);
+        }
+        let hash = key_hash_of(&ring_key);
+        match request {
+            Request::Get { key } => self.handle_read(at, header, asker, (hash, key), payload, mail),
+            Request::Update { key, update } => {
+                // The tail knows from the tag alone whom to answer.
+                if tag != (ClientTag { session, seq: op }) || node_of(session) != header.from {
+                    return self.counters.malformed += 1;
+                }
+                if !matches!(replica.role(), Some(Role::Head | Role::Single)) {
+                    return self.refuse_stale(at, header, asker, mail);
+                }
+                let job = Job { at, asker, tag, hash, key, update };
+                if self.admit(job, first_incomplete, mail) {
+                    self.begin_update(job, payload, mail);
+                }
+            }
+        }
+    }
+
+    /// Whether the operation is new; a retry of a known one is answered or dropped.
+    fn admit(&mut self, job: Job<'_>, first_incomplete: u64, mail: &mut Mail) -> bool {
+        let Job { at, asker, tag, .. } = job;
+        let member = &mut self.members[at];
+        match member.completions.admit(tag, first_incomplete) {
+            Admission::New => !self.parked.holds_tag(tag),
+            Admission::Pending(_) | Admission::Answered => false,
+            Admission::Done(done) => {
+                self.counters.retries_answered += 1;
+                self.encoded.clear();
+                put_result_as_reply(&mut self.encoded, asker.session, done.version, &done.result);
+                let header = mail.header(member.id, member.replica.epoch());
+                mail.send_reply(asker.node, header, asker.op, &self.encoded);
+                false
+            }
+            Admission::Overloaded => {
+                let range = member.id;
+                self.refuse(range, asker, RefusedReason::Overloaded, mail);
+                false
+            }
+        }
+    }
+
+    fn begin_update(&mut self, job: Job<'_>, payload: &[u8], mail: &mut Mail) {
+        let range = self.members[job.at].id;
+        let queues = self.parked.has_queue(range, job.hash);
+        let plan = if queues { None } else { self.run(job, mail) };
+        if !queues && plan.is_none() {
+            return; // done
+        }
+        if self.parked.is_full() {
+            return self.refuse(range, job.asker, RefusedReason::Overloaded, mail);
+        }
+        let purpose = self.parked.park_update((job.asker, range, job.hash), job.tag, payload);
+        assert_eq!(purpose.is_some(), plan.is_some(), "the first of a key loads it, the others wait");
+        if let (Some(purpose), Some(plan)) = (purpose, plan) {
+            self.counters.cold += 1;
+            self.parked.read(&mut self.engine, plan, purpose);
+        }
+    }
+
+    /// The chain's time: what expiry is judged by at the head.
+    fn head_time(&self, at: usize) -> TimeMs {
+        self.members[at].replica.time().max(self.now)
+    }
+
+    /// Evaluates and appends; or says what must be read first.
+    fn run(&mut self, job: Job<'_>, mail: &mut Mail) -> Option<LookupPlan> {
+        if !job.update.needs_current() {
+            self.run_blind(job, mail);
+            return None;
+        }
+        let time = self.head_time(job.at);
+        let lookup = self.engine.lookup(self.members[job.at].id, job.hash, job.key, View::Latest, time);
+        let decided = decide(lookup, &mut self.scratch, self.config.limits.value_bytes_max, job.update, time);
+        self.apply(job, decided, mail)
+    }
+
+    /// An update whose value has been read goes on, and with it its key's queue.
+    pub(super) fn update_read(&mut self, parked: Parked, plan: LookupPlan, mail: &mut Mail) {
+        let (range, hash) = (parked.range, parked.hash);
+        let Some(at) = self.member_at(range) else { return };
+        let time = self.head_time(at);
+        let value_bytes_max = self.config.limits.value_bytes_max;
+        let Ok((_, Request::Update { key, update })) = decode_request(&parked.payload) else { return };
+        let job = Job { at, asker: parked.asker, tag: parked.tag, hash, key, update };
+        let decided = decide(self.engine.resume(plan, time), &mut self.scratch, value_bytes_max, update, time);
+        if let Some(plan) = self.apply(job, decided, mail) {
+            let purpose = self.parked.put_back(parked);
+            return self.parked.read(&mut self.engine, plan, purpose);
+        }
+        self.run_queue(at, hash, mail);
+    }
+
+    /// Runs a key's queue up to the first operation that must read.
+    fn run_queue(&mut self, at: usize, hash: KeyHash, mail: &mut Mail) {
+        let range = self.members[at].id;
+        while let Some(front) = self.parked.front(range, hash) {
+            let parked = self.parked.take(front);
+            let Ok((_, Request::Update { key, update })) = decode_request(&parked.payload) else { continue };
+            let job = Job { at, asker: parked.asker, tag: parked.tag, hash, key, update };
+            if let Some(plan) = self.run(job, mail) {
+                let purpose = self.parked.put_back(parked);
+                return self.parked.read(&mut self.engine, plan, purpose);
+            }
+        }
+    }
+
+    /// A write that does not depend on what is there: its value goes from the frame to the log without a copy between.
+    fn run_blind(&mut self, job: Job<'_>, mail: &mut Mail) {
+        let time = self.head_time(job.at);
+        let outcome = StringOperation::new(job.update, self.config.limits.value_bytes_max).apply(None, time);
+        let bare = Draft { kind: RecordKind::Result, key: &[], value: &[], flags: 0, expires_at_ms: 0 };
+        let draft = match &outcome.effect {
+            Effect::Put { value, flags, expires_at_ms } => Draft {
+                kind: RecordKind::Put,
+                key: job.key,
+                value: value.as_slice(),
+                flags: *flags,
+                expires_at_ms: *expires_at_ms,
+            },
+            Effect::Delete => Draft { kind: RecordKind::Tombstone, key: job.key, ..bare },
+            Effect::None => bare,
+        };
+        self.encoded.clear();
+        put_result(&mut self.encoded, &outcome.reply);
+        self.append(job, &draft, mail);
+    }
+
+    /// Appends what an evaluation decided; an outcome without a write becomes a result-only record, so that it is
+    /// heard of only once what it saw is committed, and heard the same by a retry.
+    fn apply(&mut self, job: Job<'_>, decided: Decided, mail: &mut Mail) -> Option<LookupPlan> {
+        let Decision { write, answer } = match decided {
+            Decided::Decision(decision) => decision,
+            Decided::Read(plan) => return Some(plan),
+            Decided::Error(error) => {
+                self.answer(job.at, job.asker, &Reply::Error(error), mail);
+                return None;
+            }
+        };
+        self.encoded.clear();
+        put_result(&mut self.encoded, &answer.reply(&self.scratch, Version::ZERO));
+        if self.encoded.len() > RESULT_BYTES_MAX {
+            let limit_bytes = RESULT_BYTES_MAX as u32;
+            let error = OperationError::ValueTooLong { limit_bytes };
+            self.answer(job.at, job.asker, &Reply::Error(error), mail);
+            return None;
+        }
+        let value = std::mem::take(&mut self.scratch.value);
+        let bare = Draft { kind: RecordKind::Result, key: &[], value: &[], flags: 0, expires_at_ms: 0 };
+        let draft = match write {
+            Write::None => bare,
+            Write::Delete => Draft { kind: RecordKind::Tombstone, key: job.key, ..bare },
+            Write::Put { flags, expires_at_ms } => {
+                Draft { kind: RecordKind::Put, key: job.key, value: &value, flags, expires_at_ms }
+            }
+        };
+        self.append(job, &draft, mail);
+        self.scratch.value = value;
+        None
+    }
+
+    /// Appends the draft with the result in `encoded` as the range's next version.
+    fn append(&mut self, job: Job<'_>, draft: &Draft<'_>, mail: &mut Mail) {
+        let member = &mut self.members[job.at];
+        let (range, before) = (member.id, member.replica.last());
+        let version = match member.replica.assign(self.now) {
+            Ok(version) => version,
+            Err(Refusal::Overloaded | Refusal::EpochFull) => {
+                return self.refuse(range, job.asker, RefusedReason::Overloaded, mail);
+            }
+            Err(_) => return self.refuse(range, job.asker, RefusedReason::StaleEpoch, mail),
+        };
+        let Draft { kind, key, value, flags, expires_at_ms } = *draft;
+        let result = self.encoded.as_slice();
+        let record = RecordRef { kind, version, key, value, flags, expires_at_ms, tag: job.tag, result };
+        match self.engine.append(range, job.hash, &record) {
+            Ok(()) => {
+                member.completions.record(job.tag, version, &self.encoded);
+                self.counters.writes += 1;
+            }
+            Err(error) => {
+                member.replica.retract(before);
+                self.append_failed(job, &error, mail);
+            }
+        }
+    }
+
+    fn append_failed(&mut self, job: Job<'_>, error: &EngineError, mail: &mut Mail) {
+        let range = self.members[job.at].id;
+        match error {
+            EngineError::Overloaded => self.refuse(range, job.asker, RefusedReason::Overloaded, mail),
+            error => self.answer(job.at, job.asker, &Reply::Error(operation_error(error)), mail),
+        }
+    }
+
+    /// Answers straight from here.
+    pub(super) fn answer(&mut self, at: usize, asker: Asker, reply: &Reply<'_>, mail: &mut Mail) {
+        self.encoded.clear();
+        put_reply(&mut self.encoded, asker.session, reply);
+        let header = mail.header(self.members[at].id, self.members[at].replica.epoch());
+        mail.send_reply(asker.node, header, asker.op, &self.encoded);
+    }
+}
+
+fn decide(
+    lookup: Result<Lookup<'_>, EngineError>,
+    scratch: &mut crate::execute::Scratch,
+    value_bytes_max: u32,
+    update: Update<'_>,
+    time: TimeMs,
+) -> Decided {
+    let entry = match lookup {
+        Ok(Lookup::Found(entry)) => Some(entry),
+        Ok(Lookup::Absent) => None,
+        Ok(Lookup::Read(plan)) => return Decided::Read(plan),
+        Err(error) => return Decided::Error(operation_error(&error)),
+    };
+    Decided::Decision(evaluate(scratch, update, value_bytes_max, entry, time))
+}

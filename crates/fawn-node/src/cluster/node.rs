@@ -1,0 +1,292 @@
+//! Owns the node: its three parts, the way of every frame to one of them, and the order of a turn.
+//!
+//! Order of a host's turn: `handle_bytes` for every link that has some, `submit` for every operation, then
+//! [`Node::turn`] once (which submits to the device once for all of them), then [`Node::poll_output`] until `None`.
+use super::backend::BackEnd;
+use super::config::NodeConfig;
+use super::digest::RangeDigest;
+use super::frontend::FrontEnd;
+use super::mail::{Local, Mail};
+use super::manager::ManagerHost;
+use super::output::{ClientOp, Output, Refused};
+use super::persist::BlobKey;
+use super::recover::NodeError;
+use super::status::{MemberStatus, NodeStatus};
+use fawn_chain::map::decode_map;
+use fawn_chain::{Body, ClusterMap, Frame};
+use fawn_ds::{Engine, EngineError};
+use fawn_flash::Device;
+use fawn_types::{Epoch, NodeId, RangeId, Request, TimeMs};
+use std::collections::VecDeque;
+
+/// How often the engine looks at the clock while something is not synced.
+const SYNC_CHECK_MS: u64 = 100;
+/// Rounds of local frames in one turn; more go on in the next, which is due at once.
+const LOCAL_ROUNDS_MAX: usize = 64;
+
+/// One machine of a cluster.
+#[derive(Debug)]
+pub struct Node<D: Device> {
+    config: NodeConfig,
+    front_end: FrontEnd,
+    back_end: Option<BackEnd<D>>,
+    manager: Option<ManagerHost>,
+    mail: Mail,
+    resets: VecDeque<NodeId>,
+    beat_at: TimeMs,
+    now: TimeMs,
+}
+
+impl<D: Device> Node<D> {
+    /// A node as its store left it; without an engine a front-end only. Blocks on the device, and only here.
+    ///
+    /// # Errors
+    /// When the store is of another cluster, was opened for another use, or holds damaged promises.
+    pub fn new(config: NodeConfig, engine: Option<Engine<D>>, now: TimeMs) -> Result<Self, NodeError> {
+        let mail = Mail::new(config.node, config.boot, config.manager, config.limits.outbound_bytes_max);
+        let mut front_end = FrontEnd::new(&config);
+        let mut back_end = engine.map(|engine| BackEnd::new(config.clone(), engine));
+        if let Some(back_end) = &mut back_end {
+            back_end.now = now;
+            back_end.check_engine()?;
+            back_end.recover()?;
+            for member in &back_end.members {
+                if let Some(entry) = member.replica.entry() {
+                    front_end.handle_entry(now, entry);
+                }
+            }
+        }
+        let manager = match (config.manager == Some(config.node), &back_end) {
+            (false, _) => None,
+            (true, None) => return Err(NodeError::ManagerNeedsStore),
+            (true, Some(back_end)) => Some(ManagerHost::new(&config, kept_map(&config, back_end)?)),
+        };
+        let resets = VecDeque::new();
+        Ok(Self { config, front_end, back_end, manager, mail, resets, beat_at: TimeMs(0), now })
+    }
+
+    /// A piece of a peer's byte stream, cut and joined at will.
+    pub fn handle_bytes(&mut self, now: TimeMs, from: NodeId, bytes: &[u8]) {
+        self.note_time(now);
+        let mut stream = self.mail.take_stream(from);
+        stream.push(bytes);
+        loop {
+            match stream.next_frame() {
+                // A frame says who it is from; only that peer may say so.
+                Ok(Some(frame)) if frame.header.from == from => self.handle_frame(&frame),
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                Err(error) => {
+                    if !self.resets.contains(&from) {
+                        tracing::warn!(peer = ?from, %error, "peer link damaged");
+                        self.resets.push_back(from);
+                    }
+                    break;
+                }
+            }
+        }
+        self.mail.return_stream(from, stream);
+    }
+
+    /// The link to this peer is new: what was half received or half sent on the old one is void.
+    pub fn handle_link_reset(&mut self, now: TimeMs, from: NodeId) {
+        self.note_time(now);
+        self.resets.retain(|peer| *peer != from);
+        self.mail.reset(from);
+    }
+
+    /// Begins an operation; [`Output::Done`] ends it. Sent at the next turn, together with others.
+    ///
+    /// # Errors
+    /// When too many are unanswered, or it is past a limit.
+    pub fn submit(&mut self, now: TimeMs, request: &Request<'_>) -> Result<ClientOp, Refused> {
+        self.note_time(now);
+        self.front_end.submit(self.now, request)
+    }
+
+    /// Reaps the device, carries out what follows, sends what is due, submits to the device once. Returns when the next
+    /// turn is due though nothing happens until then; a time not after `now`: at once.
+    pub fn turn(&mut self, now: TimeMs) -> Option<TimeMs> {
+        self.note_time(now);
+        let now = self.now;
+        if let Some(back_end) = &mut self.back_end {
+            let map = back_end.reap(now, &mut self.mail);
+            if let (Some(revision), Some(manager)) = (map, &mut self.manager) {
+                manager.handle_persisted(now, revision);
+            }
+        }
+        self.beat();
+        self.front_end.handle_timeout(now);
+        if let Some(manager) = &mut self.manager {
+            manager.handle_timeout(now);
+        }
+        for _ in 0..LOCAL_ROUNDS_MAX {
+            self.round();
+            if !self.mail.has_local() {
+                break;
+            }
+        }
+        if let Some(back_end) = &mut self.back_end {
+            back_end.submit(now);
+        }
+        self.deadline()
+    }
+
+    /// The next effect for the host.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        if let Some(done) = self.front_end.done.pop_front() {
+            return Some(done);
+        }
+        if let Some(peer) = self.resets.pop_front() {
+            return Some(Output::Reset { peer });
+        }
+        self.mail.poll_output()
+    }
+
+    /// The store, for hosts that watch its device.
+    pub fn engine(&self) -> Option<&Engine<D>> {
+        self.back_end.as_ref().map(|back_end| &back_end.engine)
+    }
+
+    /// Ends the node and gives its engine back, to be closed.
+    pub fn into_engine(self) -> Option<Engine<D>> {
+        self.back_end.map(|back_end| back_end.engine)
+    }
+
+    /// The committed map, where this node hosts the manager.
+    pub fn manager_map(&self) -> Option<&ClusterMap> {
+        self.manager.as_ref().map(ManagerHost::map)
+    }
+
+    /// Where it stands.
+    pub fn status(&self) -> NodeStatus {
+        let mut status = NodeStatus {
+            under_way: self.front_end.under_way(),
+            frames_dropped: self.mail.dropped,
+            possible_losses: self.manager.as_ref().map_or(0, |manager| manager.possible_losses),
+            ..NodeStatus::default()
+        };
+        if let Some(back_end) = &self.back_end {
+            status.counters = back_end.counters;
+            status.parked = back_end.parked.len();
+            status.members = back_end.members.iter().map(|member| member_status(member, &back_end.engine)).collect();
+        }
+        status
+    }
+
+    /// What this node's copy of `range` holds, committed; `None`: it has none. Blocks on the device: for checks.
+    ///
+    /// # Errors
+    /// When stored bytes are damaged.
+    pub fn digest(&mut self, range: RangeId) -> Result<Option<RangeDigest>, EngineError> {
+        let Some(back_end) = self.back_end.as_mut().filter(|back_end| back_end.member_at(range).is_some()) else {
+            return Ok(None);
+        };
+        back_end.digest(range, self.now).map(Some)
+    }
+
+    fn note_time(&mut self, now: TimeMs) {
+        // A wall clock may be set back; expiry and timers then wait, nothing breaks.
+        self.now = self.now.max(now);
+        if let Some(back_end) = &mut self.back_end {
+            back_end.now = self.now;
+        }
+    }
+
+    /// One pass over all parts, and over the frames that they sent to this node.
+    fn round(&mut self) {
+        let now = self.now;
+        self.front_end.flush(now, &mut self.mail);
+        if let Some(back_end) = &mut self.back_end {
+            if let Some(manager) = &mut self.manager {
+                manager.drain(&mut self.mail, |revision, image| back_end.persist_map(revision, image));
+            }
+            back_end.advance(now, &mut self.mail);
+        }
+        let mut budget = self.config.limits.frontend.window_ops_max.max(1 << 10);
+        while budget > 0
+            && let Some(local) = self.mail.take_local()
+        {
+            self.handle_local(&local);
+            budget -= 1;
+        }
+    }
+
+    fn handle_local(&mut self, local: &Local) {
+        match local {
+            Local::Control(frame) => self.handle_frame(frame),
+            Local::Request { header, op, tag, first_incomplete, payload } => {
+                let body = Body::Request { op: *op, tag: *tag, first_incomplete: *first_incomplete, payload };
+                self.handle_frame(&Frame { header: *header, body });
+            }
+            Local::Reply { header, op, payload } => {
+                self.handle_frame(&Frame { header: *header, body: Body::Reply { op: *op, payload } });
+            }
+        }
+    }
+
+    /// Where a frame goes, whoever it is from.
+    fn handle_frame(&mut self, frame: &Frame<'_>) {
+        let now = self.now;
+        match &frame.body {
+            Body::Reply { op, payload } => return self.front_end.handle_reply(*op, payload),
+            Body::Refused { op, .. } => return self.front_end.handle_refused(now, *op),
+            Body::Entry(entry) if entry.range != frame.header.range => return,
+            Body::Align { entry, .. } if entry.range != frame.header.range => return,
+            Body::Entry(entry) => self.front_end.handle_entry(now, entry),
+            body if ManagerHost::takes(body) => {
+                if let Some(manager) = &mut self.manager {
+                    return manager.handle_frame(now, frame);
+                }
+            }
+            _ => {}
+        }
+        if let Some(back_end) = &mut self.back_end {
+            back_end.handle_frame(now, frame, &mut self.mail);
+        }
+    }
+
+    /// A back-end tells the manager that it lives, and in which boot.
+    fn beat(&mut self) {
+        if self.back_end.is_some() && self.beat_at <= self.now {
+            self.beat_at = self.now.plus_ms(self.config.limits.beat_ms);
+            let header = self.mail.header(RangeId(0), Epoch::default());
+            self.mail.send_manager(Frame { header, body: Body::Hello });
+        }
+    }
+
+    fn deadline(&self) -> Option<TimeMs> {
+        if self.mail.has_local() {
+            return Some(self.now);
+        }
+        let mut due = self.front_end.next_timeout();
+        let mut at = |time: Option<TimeMs>| due = [due, time].into_iter().flatten().min();
+        at(self.manager.as_ref().map(ManagerHost::next_timeout));
+        if let Some(back_end) = &self.back_end {
+            at(Some(self.beat_at));
+            at(back_end.next_timeout());
+            let marks = back_end.engine.watermarks();
+            at((marks.synced < marks.appended).then(|| self.now.plus_ms(SYNC_CHECK_MS)));
+        }
+        due
+    }
+}
+
+/// The manager's map as committed last; the first one if this is the cluster's first start.
+fn kept_map<D: Device>(config: &NodeConfig, back_end: &BackEnd<D>) -> Result<ClusterMap, NodeError> {
+    let Some(bytes) = back_end.engine.blob(BlobKey::Map.to_u32()) else { return Ok(config.map.clone()) };
+    decode_map(bytes).map_err(|cause| NodeError::Kept { what: "the cluster map".to_owned(), cause })
+}
+
+fn member_status<D: Device>(member: &super::backend::Member, engine: &Engine<D>) -> MemberStatus {
+    let replica = &member.replica;
+    MemberStatus {
+        range: member.id,
+        epoch: replica.epoch(),
+        phase: if member.broken.is_some() { "broken" } else { replica.phase_name() },
+        last: replica.last(),
+        committed: replica.committed(),
+        keys: engine.len(member.id),
+        broken: member.broken.clone(),
+    }
+}

@@ -1,0 +1,29 @@
+//! Owns records on links: the form of a segment without its place, so that a peer's log gives them one of their own.
+//!
+//! The checksum of place (0, 0) goes end to end, from the sender's log buffer to the receiver's, beside the frame's.
+use fawn_ds::format::record::{self, Envelope, Place};
+use fawn_ds::{RecordKind, RecordRef};
+use fawn_types::RangeId;
+
+const NOWHERE: Place = Place { segment_id: 0, offset: 0 };
+
+/// Appends one record to `out`.
+pub(crate) fn put_record(out: &mut Vec<u8>, range: RangeId, record: &RecordRef<'_>) {
+    let start = out.len();
+    out.resize(start + record::encoded_len(record), 0);
+    record::encode_into(record, Envelope { range, continues: false }, NOWHERE, &mut out[start..]);
+}
+
+/// The records of a frame, in order; ends at the first that is none of `range`, is damaged, or is no write.
+pub(crate) fn records_of(bytes: &[u8], range: RangeId) -> impl Iterator<Item = RecordRef<'_>> {
+    let mut rest = bytes;
+    core::iter::from_fn(move || {
+        let stored = record::decode(rest, NOWHERE).ok()?;
+        let is_write = !matches!(stored.record.kind, RecordKind::CommitMark | RecordKind::Rollback);
+        if !is_write || stored.envelope.range != range {
+            return None;
+        }
+        rest = &rest[stored.encoded_len..];
+        Some(stored.record)
+    })
+}

@@ -1,0 +1,228 @@
+//! Owns the byte form of replies and of the results that records keep for retries.
+use super::bytes::{PayloadError, Reader, put_u32, put_u64};
+use fawn_types::{EntryRef, OperationError, Reply, Version};
+
+/// Set in a form: the version is that of the record which carries the result.
+const OWN_VERSION: u8 = 0x80;
+/// Set in the form of a previous entry: it was there.
+const HAS_ENTRY: u8 = 0x40;
+
+/// A reply's bytes, known to decode.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct OwnedForm(Box<[u8]>);
+
+impl OwnedForm {
+    /// Of a reply payload, the session left off.
+    pub(crate) fn new(result: &[u8]) -> Result<Self, PayloadError> {
+        decode_result(result, Version::ZERO)?;
+        Ok(Self(result.into()))
+    }
+
+    pub(crate) fn of(reply: &Reply<'_>) -> Self {
+        let mut bytes = Vec::new();
+        put_result(&mut bytes, reply);
+        Self(bytes.into())
+    }
+
+    pub(crate) fn as_reply(&self) -> Reply<'_> {
+        decode_result(&self.0, Version::ZERO).unwrap_or(Reply::Error(OperationError::Unavailable))
+    }
+}
+
+/// Appends a whole reply payload.
+pub(crate) fn put_reply(out: &mut Vec<u8>, session: u64, reply: &Reply<'_>) {
+    put_u64(out, session);
+    put_result(out, reply);
+}
+
+/// Appends the reply that a committed record's `result` stands for.
+pub(crate) fn put_result_as_reply(out: &mut Vec<u8>, session: u64, version: Version, result: &[u8]) {
+    let reply = decode_result(result, version).unwrap_or(Reply::Error(OperationError::Corrupt));
+    put_reply(out, session, &reply);
+}
+
+/// The session and the reply of a payload.
+///
+/// # Errors
+/// When the bytes are no reply.
+pub fn decode_reply(payload: &[u8]) -> Result<(u64, Reply<'_>), PayloadError> {
+    let mut reader = Reader(payload);
+    let session = reader.u64("session")?;
+    Ok((session, decode_result(reader.rest(), Version::ZERO)?))
+}
+
+/// Appends `reply` as a result: its versions that are still to be assigned (zero) are left out.
+pub(crate) fn put_result(out: &mut Vec<u8>, reply: &Reply<'_>) {
+    match reply {
+        Reply::Value(entry) => put_entry(out, 1, entry),
+        Reply::Absent => out.push(2),
+        Reply::Stored { version, value_bytes } => {
+            put_form(out, 3, *version);
+            put_u32(out, *value_bytes);
+        }
+        Reply::NotStored => out.push(4),
+        Reply::VersionMismatch => out.push(5),
+        Reply::NotFound => out.push(6),
+        Reply::Deleted => out.push(7),
+        Reply::Touched => out.push(8),
+        Reply::NotTouched => out.push(9),
+        Reply::Signed(value) => {
+            out.push(10);
+            out.extend_from_slice(&value.to_le_bytes());
+        }
+        Reply::Unsigned(value) => {
+            out.push(11);
+            put_u64(out, *value);
+        }
+        Reply::Previous { entry: Some(entry), applied } => {
+            put_entry(out, HAS_ENTRY | if *applied { 13 } else { 12 }, entry);
+        }
+        Reply::Previous { entry: None, applied } => out.push(if *applied { 13 } else { 12 }),
+        Reply::Error(error) => {
+            out.push(14);
+            put_error(out, *error);
+        }
+    }
+}
+
+fn put_form(out: &mut Vec<u8>, form: u8, version: Version) {
+    if version == Version::ZERO {
+        out.push(form | OWN_VERSION);
+    } else {
+        out.push(form);
+        put_u64(out, version.as_u64());
+    }
+}
+
+fn put_entry(out: &mut Vec<u8>, form: u8, entry: &EntryRef<'_>) {
+    put_form(out, form, entry.version);
+    put_u32(out, entry.flags);
+    put_u64(out, entry.expires_at_ms);
+    out.extend_from_slice(entry.value);
+}
+
+fn put_error(out: &mut Vec<u8>, error: OperationError) {
+    let (code, detail) = match error {
+        OperationError::NotAnInteger => (1, 0),
+        OperationError::NotANumber => (2, 0),
+        OperationError::Overflow => (3, 0),
+        OperationError::KeyTooLong => (4, 0),
+        OperationError::ValueTooLong { limit_bytes } => (5, limit_bytes),
+        OperationError::StoreFull => (6, 0),
+        OperationError::Overloaded => (7, 0),
+        OperationError::Unavailable => (8, 0),
+        OperationError::Corrupt => (9, 0),
+        OperationError::Poisoned => (10, 0),
+    };
+    out.push(code);
+    put_u32(out, detail);
+}
+
+/// The reply of a result that a record of `version` carries.
+fn decode_result(result: &[u8], version: Version) -> Result<Reply<'_>, PayloadError> {
+    let mut reader = Reader(result);
+    let form = reader.u8("form")?;
+    let own = form & OWN_VERSION != 0;
+    let version_of = |reader: &mut Reader<'_>| {
+        if own { Ok(version) } else { reader.u64("version").map(Version::from_u64) }
+    };
+    let reply = match form & !OWN_VERSION {
+        1 => {
+            let version = version_of(&mut reader)?;
+            Reply::Value(read_entry(&mut reader, version)?)
+        }
+        3 => {
+            let version = version_of(&mut reader)?;
+            Reply::Stored { version, value_bytes: reader.u32("value length")? }
+        }
+        with if with == HAS_ENTRY | 12 || with == HAS_ENTRY | 13 => {
+            let version = version_of(&mut reader)?;
+            let entry = Some(read_entry(&mut reader, version)?);
+            Reply::Previous { entry, applied: with == HAS_ENTRY | 13 }
+        }
+        plain if !own => read_plain(&mut reader, plain)?,
+        found => return Err(PayloadError::Field { field: "form", found: u64::from(found) }),
+    };
+    reader.finish()?;
+    Ok(reply)
+}
+
+/// Forms without a version.
+fn read_plain<'a>(reader: &mut Reader<'a>, form: u8) -> Result<Reply<'a>, PayloadError> {
+    Ok(match form {
+        2 => Reply::Absent,
+        4 => Reply::NotStored,
+        5 => Reply::VersionMismatch,
+        6 => Reply::NotFound,
+        7 => Reply::Deleted,
+        8 => Reply::Touched,
+        9 => Reply::NotTouched,
+        10 => Reply::Signed(reader.u64("signed value")?.cast_signed()),
+        11 => Reply::Unsigned(reader.u64("unsigned value")?),
+        12 | 13 => Reply::Previous { entry: None, applied: form == 13 },
+        14 => Reply::Error(read_error(reader)?),
+        found => return Err(PayloadError::Field { field: "form", found: u64::from(found) }),
+    })
+}
+
+fn read_entry<'a>(reader: &mut Reader<'a>, version: Version) -> Result<EntryRef<'a>, PayloadError> {
+    let flags = reader.u32("flags")?;
+    let expires_at_ms = reader.u64("expiry time")?;
+    Ok(EntryRef { value: reader.rest(), flags, expires_at_ms, version })
+}
+
+fn read_error(reader: &mut Reader<'_>) -> Result<OperationError, PayloadError> {
+    let code = reader.u8("error")?;
+    let detail = reader.u32("error's detail")?;
+    Ok(match code {
+        1 => OperationError::NotAnInteger,
+        2 => OperationError::NotANumber,
+        3 => OperationError::Overflow,
+        4 => OperationError::KeyTooLong,
+        5 => OperationError::ValueTooLong { limit_bytes: detail },
+        6 => OperationError::StoreFull,
+        7 => OperationError::Overloaded,
+        8 => OperationError::Unavailable,
+        9 => OperationError::Corrupt,
+        10 => OperationError::Poisoned,
+        found => return Err(PayloadError::Field { field: "error", found: u64::from(found) }),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_versions_are_filled_in_from_the_record() {
+        let version = Version::from_u64(77);
+        let mut result = Vec::new();
+        put_result(&mut result, &Reply::Stored { version: Version::ZERO, value_bytes: 3 });
+        assert_eq!(result.len(), 5, "a set's result is short: it is in every record");
+        let mut reply = Vec::new();
+        put_result_as_reply(&mut reply, 9, version, &result);
+        assert_eq!(decode_reply(&reply), Ok((9, Reply::Stored { version, value_bytes: 3 })));
+    }
+
+    #[test]
+    fn every_reply_survives_and_no_prefix_panics() {
+        let entry = EntryRef { value: b"value", flags: 7, expires_at_ms: 8, version: Version::from_u64(9) };
+        let replies = [
+            Reply::Value(entry),
+            Reply::Absent,
+            Reply::NotStored,
+            Reply::Signed(-5),
+            Reply::Unsigned(u64::MAX),
+            Reply::Previous { entry: Some(entry), applied: true },
+            Reply::Previous { entry: Some(entry), applied: false },
+            Reply::Previous { entry: None, applied: true },
+            Reply::Error(OperationError::ValueTooLong { limit_bytes: 12 }),
+        ];
+        for reply in replies {
+            let mut bytes = Vec::new();
+            put_reply(&mut bytes, 1, &reply);
+            assert_eq!(decode_reply(&bytes), Ok((1, reply)));
+            (0..bytes.len()).for_each(|cut| assert!(decode_reply(&bytes[..cut]) != Ok((1, reply))));
+        }
+    }
+}

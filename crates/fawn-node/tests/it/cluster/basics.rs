@@ -1,0 +1,130 @@
+//! Owns the tests of a healthy cluster: a put is on three disks, a get costs at most one device read, outcomes agree.
+use super::world::{Answer, FRONT_END, World, set, set_if};
+use fawn_types::{Condition, Durability, Request, Update, Version};
+
+#[test]
+fn a_put_is_read_back_and_lies_on_three_disks() {
+    let mut world = World::new(1);
+    let version = world.put(b"key", b"value");
+    assert!(version > Version::ZERO);
+    assert_eq!(world.get(b"key"), Answer::Value(b"value".to_vec(), version));
+    assert_eq!(world.get(b"other"), Answer::Absent);
+    assert_eq!(world.assert_equal_copies(), 1);
+}
+
+#[test]
+fn every_mode_commits_and_agrees() {
+    for durability in [Durability::Sync, Durability::EverySec, Durability::Memory] {
+        let mut world = World::with(2, durability, 8 << 20);
+        for i in 0..200_u32 {
+            let key = format!("key {}", i % 50).into_bytes();
+            world.put(&key, &i.to_le_bytes());
+        }
+        for i in 150..200_u32 {
+            let key = format!("key {}", i % 50).into_bytes();
+            assert_eq!(world.get(&key).value(), Some(&i.to_le_bytes()[..]), "{durability:?}");
+        }
+        assert_eq!(world.assert_equal_copies(), 50, "{durability:?}");
+    }
+}
+
+#[test]
+fn pipelined_operations_on_one_key_are_all_done_once() {
+    let mut world = World::new(3);
+    let add = Request::Update { key: b"counter", update: Update::AddSigned { delta: 1 } };
+    let ops: Vec<_> = (0..500).map(|_| world.submit(&add).unwrap()).collect();
+    let mut answers: Vec<i64> = ops
+        .into_iter()
+        .map(|op| match world.wait(op) {
+            Answer::Signed(value) => value,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    answers.sort_unstable();
+    assert_eq!(answers, (1..=500).collect::<Vec<_>>(), "each increment counted once, each answer its own");
+}
+
+#[test]
+fn conditional_outcomes_are_ordered_and_answered_by_the_tail() {
+    let mut world = World::new(4);
+    let version = world.put(b"k", b"1");
+    let stale = Version::from_u64(version.as_u64() + 9);
+    let refused = world.call(&set_if(b"k", b"2", Condition::VersionIs(stale)));
+    assert_eq!(refused, Answer::Other("VersionMismatch".to_owned()));
+    assert_eq!(world.call(&set_if(b"k", b"2", Condition::Absent)), Answer::Other("NotStored".to_owned()));
+    assert!(matches!(world.call(&set_if(b"k", b"2", Condition::VersionIs(version))), Answer::Stored(_)));
+    let append = Update::Append { bytes: b"3", create: true, condition: Condition::Always };
+    assert!(matches!(world.call(&Request::Update { key: b"k", update: append }), Answer::Stored(_)));
+    assert_eq!(world.get(b"k").value(), Some(&b"23"[..]));
+    let delete = Update::Delete { condition: Condition::Always, return_previous: true };
+    let deleted = world.call(&Request::Update { key: b"k", update: delete });
+    assert!(matches!(&deleted, Answer::Other(text) if text.contains("Previous")), "{deleted:?}");
+    assert_eq!(world.get(b"k"), Answer::Absent);
+    assert_eq!(world.assert_equal_copies(), 0);
+}
+
+/// A cache far smaller than the data: reads and read-modify-writes go to the device.
+fn cold_world(seed: u64) -> World {
+    let mut world = World::with(seed, Durability::Sync, 1 << 20);
+    for i in 0..3000_u32 {
+        let value = vec![i as u8; 1000];
+        let op = world.submit(&set(format!("cold {i}").as_bytes(), &value)).unwrap();
+        if i % 100 == 99 {
+            world.wait(op);
+        }
+    }
+    world.run(300);
+    world
+}
+
+#[test]
+fn a_get_costs_at_most_one_device_read() {
+    let mut world = cold_world(5);
+    let reads = |world: &World| -> u64 {
+        world.nodes.values().filter_map(|node| node.engine()).map(|engine| engine.stats().reads).sum()
+    };
+    let before = reads(&world);
+    for i in 0..300_u32 {
+        let answer = world.get(format!("cold {}", i * 7).as_bytes());
+        assert_eq!(answer.value(), Some(&vec![(i * 7) as u8; 1000][..]));
+    }
+    let cost = reads(&world) - before;
+    assert!(cost > 100, "the data does not fit the cache, so the device is asked: {cost} reads");
+    assert!(cost <= 301, "{cost} device reads for 300 gets");
+}
+
+#[test]
+fn cold_updates_queue_per_key_and_keep_their_order() {
+    let mut world = cold_world(6);
+    let mut last = Vec::new();
+    for key in 0..20_u32 {
+        let name = format!("cold {}", key * 100);
+        for i in 0..10_u8 {
+            let update = Update::Append { bytes: &[i], create: false, condition: Condition::Always };
+            last.push(world.submit(&Request::Update { key: name.as_bytes(), update }).unwrap());
+        }
+    }
+    for op in last {
+        assert!(matches!(world.wait(op), Answer::Stored(_)));
+    }
+    for key in 0..20_u32 {
+        let answer = world.get(format!("cold {}", key * 100).as_bytes());
+        assert_eq!(answer.value().unwrap()[1000..], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9], "in the order submitted");
+    }
+    let cold: u64 = world.statuses().iter().map(|(_, status)| status.counters.cold).sum();
+    assert!(cold >= 20, "they were loaded from the device: {cold}");
+}
+
+#[test]
+fn too_many_operations_are_refused_at_once() {
+    let mut world = World::new(7);
+    world.put(b"a", b"b");
+    let window = world.limits.frontend.window_ops_max;
+    for _ in 0..window {
+        world.submit(&set(b"key", b"value")).unwrap();
+    }
+    assert!(world.submit(&set(b"key", b"value")).is_err(), "the window is full");
+    world.run(2000);
+    assert_eq!(world.nodes[&FRONT_END].status().under_way, 0, "all were answered");
+    assert!(world.submit(&set(b"key", b"value")).is_ok());
+}

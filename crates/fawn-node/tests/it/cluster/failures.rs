@@ -1,0 +1,130 @@
+//! Owns the tests of failures: a node dies and comes back, the whole cluster loses power, answers get lost.
+use super::world::{Answer, BACK_ENDS, FRONT_END, World, set};
+use fawn_types::{Durability, Request, Update};
+
+#[test]
+fn a_node_dies_and_comes_back_without_loss() {
+    for victim in 2..=BACK_ENDS {
+        let mut world = World::new(10 + u64::from(victim));
+        for i in 0..100_u32 {
+            world.put(format!("k{i}").as_bytes(), b"before");
+        }
+        world.kill(victim, false);
+        for i in 50..150_u32 {
+            world.put(format!("k{i}").as_bytes(), b"while away");
+        }
+        world.start(victim);
+        world.run(3000);
+        for i in 0..150_u32 {
+            let expected: &[u8] = if i < 50 { b"before" } else { b"while away" };
+            assert_eq!(world.get(format!("k{i}").as_bytes()).value(), Some(expected), "victim {victim}, k{i}");
+        }
+        assert_eq!(world.assert_equal_copies(), 150, "victim {victim}");
+    }
+}
+
+#[test]
+fn the_managers_node_dies_and_comes_back() {
+    let mut world = World::new(20);
+    world.put(b"k", b"1");
+    world.kill(1, true);
+    world.run(500);
+    world.start(1);
+    world.put(b"k", b"2");
+    assert_eq!(world.get(b"k").value(), Some(&b"2"[..]));
+    world.run(5000);
+    assert_eq!(world.assert_equal_copies(), 1);
+}
+
+#[test]
+fn power_loss_of_the_whole_cluster_loses_no_acked_write() {
+    for seed in 100..112_u64 {
+        let mut world = World::new(seed);
+        let mut acked = Vec::new();
+        for round in 0..3_u32 {
+            let mut ops = Vec::new();
+            for i in 0..60_u32 {
+                let (key, value) = (format!("r{round} k{i}"), format!("{seed} {round} {i}"));
+                ops.push((world.submit(&set(key.as_bytes(), value.as_bytes())).unwrap(), key, value));
+                if i % 7 == 0 {
+                    world.step();
+                }
+            }
+            let steps = world.random.below(400) as usize;
+            world.run(steps);
+            for (op, key, value) in ops {
+                if matches!(world.done.get(&(FRONT_END, op)), Some(Answer::Stored(_))) {
+                    acked.push((key, value));
+                }
+            }
+            (1..=BACK_ENDS).for_each(|node| world.kill(node, true));
+            (1..=BACK_ENDS).for_each(|node| world.start(node));
+            for (key, value) in &acked {
+                let found = world.get(key.as_bytes());
+                assert_eq!(found.value(), Some(value.as_bytes()), "seed {seed}: acked {key} is gone");
+            }
+        }
+        world.assert_equal_copies();
+        assert!(!acked.is_empty(), "seed {seed}: something was acked");
+    }
+}
+
+#[test]
+fn lost_answers_are_retried_and_applied_once() {
+    let mut world = World::new(30);
+    world.put(b"counter", b"0");
+    let add = Request::Update { key: b"counter", update: Update::AddSigned { delta: 1 } };
+    // Nobody's answers reach the front-end: it sends the same operations again and again.
+    let to_front_end: Vec<_> = (1..=BACK_ENDS).map(|node| (node, FRONT_END)).collect();
+    world.cut.extend(to_front_end.iter().copied());
+    let ops: Vec<_> = (0..50).map(|_| world.submit(&add).unwrap()).collect();
+    world.run(1500);
+    assert!(ops.iter().all(|op| !world.done.contains_key(&(FRONT_END, *op))), "no answer came through");
+    world.cut.clear();
+    let mut answers: Vec<Answer> = ops.into_iter().map(|op| world.wait(op)).collect();
+    answers.sort_by_key(|answer| if let Answer::Signed(value) = answer { *value } else { -1 });
+    assert_eq!(answers, (1..=50).map(Answer::Signed).collect::<Vec<_>>());
+    assert_eq!(world.get(b"counter").value(), Some(&b"50"[..]));
+    let answered: u64 = world.statuses().iter().map(|(_, status)| status.counters.retries_answered).sum();
+    assert!(answered >= 50, "heads answered from completions: {answered}");
+}
+
+#[test]
+fn retries_across_a_power_loss_are_applied_once() {
+    for seed in 40..46_u64 {
+        let mut world = World::new(seed);
+        world.put(b"counter", b"0");
+        let add = Request::Update { key: b"counter", update: Update::AddSigned { delta: 1 } };
+        world.cut.extend((1..=BACK_ENDS).map(|node| (node, FRONT_END)));
+        let ops: Vec<_> = (0..40).map(|_| world.submit(&add).unwrap()).collect();
+        let steps = world.random.below(120) as usize;
+        world.run(steps);
+        (1..=BACK_ENDS).for_each(|node| world.kill(node, true));
+        (1..=BACK_ENDS).for_each(|node| world.start(node));
+        world.cut.clear();
+        let answers: Vec<Answer> = ops.into_iter().map(|op| world.wait(op)).collect();
+        assert!(answers.iter().all(|answer| matches!(answer, Answer::Signed(_))), "seed {seed}: {answers:?}");
+        assert_eq!(world.get(b"counter").value(), Some(&b"40"[..]), "seed {seed}: each once");
+    }
+}
+
+#[test]
+fn links_that_lose_bytes_both_ways_between_neighbours_heal() {
+    let mut world = World::with(50, Durability::EverySec, 8 << 20);
+    for i in 0..30_u32 {
+        world.put(format!("a{i}").as_bytes(), b"1");
+    }
+    let mut ops = Vec::new();
+    for i in 0..200_u32 {
+        ops.push(world.submit(&set(format!("a{}", i % 30).as_bytes(), &i.to_le_bytes())).unwrap());
+        if i % 20 == 0 {
+            world.cut = [(1, 2), (2, 3), (3, 1), (2, 1)][(i / 20 % 4) as usize..][..1].iter().copied().collect();
+        }
+        world.step();
+    }
+    world.cut.clear();
+    for op in ops {
+        assert!(matches!(world.wait(op), Answer::Stored(_)));
+    }
+    assert_eq!(world.assert_equal_copies(), 30);
+}

@@ -1,0 +1,5 @@
+//! Owns the tests of a cluster of nodes: replication, failures, power loss, retries, bounds; virtual time throughout.
+mod basics;
+mod failures;
+mod payloads;
+mod world;

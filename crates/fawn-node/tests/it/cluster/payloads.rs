@@ -1,0 +1,63 @@
+//! Owns the tests of payloads: what is encoded decodes to itself, and nothing that is cut or damaged panics.
+use fawn_node::cluster::payload::{decode_reply, decode_request, encode_request};
+use fawn_types::random::SplitMix64;
+use fawn_types::request::ExpiryCondition;
+use fawn_types::{Condition, Expiry, Request, Update, Version};
+
+fn requests() -> Vec<Request<'static>> {
+    let versioned = Condition::VersionIs(Version::from_u64(u64::MAX));
+    let key = b"a key";
+    let update = |update| Request::Update { key, update };
+    vec![
+        Request::Get { key },
+        Request::Get { key: b"" },
+        update(Update::Set {
+            value: b"value",
+            flags: 7,
+            expiry: Expiry::AtMs(9),
+            condition: versioned,
+            return_previous: true,
+        }),
+        update(Update::Set {
+            value: b"",
+            flags: 0,
+            expiry: Expiry::Never,
+            condition: Condition::Always,
+            return_previous: false,
+        }),
+        update(Update::Append { bytes: b"more", create: true, condition: Condition::Exists }),
+        update(Update::Prepend { bytes: b"more", create: false, condition: Condition::Absent }),
+        update(Update::AddSigned { delta: i64::MIN }),
+        update(Update::AddUnsigned { delta: 1 }),
+        update(Update::SubtractUnsigned { delta: u64::MAX }),
+        update(Update::Delete { condition: versioned, return_previous: true }),
+        update(Update::Touch { expiry: Expiry::Keep, condition: ExpiryCondition::Later, return_value: true }),
+    ]
+}
+
+#[test]
+fn requests_survive_and_no_prefix_decodes_to_another() {
+    for request in requests() {
+        let mut bytes = Vec::new();
+        encode_request(3, &request, &mut bytes);
+        assert_eq!(decode_request(&bytes), Ok((3, request)));
+        for cut in 0..bytes.len() {
+            assert!(decode_request(&bytes[..cut]).map(|(_, cut)| cut) != Ok(request), "{request:?} cut at {cut}");
+        }
+    }
+}
+
+#[test]
+fn damaged_bytes_never_panic() {
+    let mut random = SplitMix64::new(77);
+    for request in requests() {
+        let mut bytes = Vec::new();
+        encode_request(3, &request, &mut bytes);
+        for _ in 0..500 {
+            let mut damaged = bytes.clone();
+            let at = random.below(damaged.len() as u64) as usize;
+            damaged[at] = random.next() as u8;
+            let _ = (decode_request(&damaged), decode_reply(&damaged));
+        }
+    }
+}

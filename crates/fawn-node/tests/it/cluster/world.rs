@@ -1,0 +1,267 @@
+//! Owns the cluster tests' world: three back-ends and a front-end on simulated disks, byte queues between them, one
+//! clock, one deterministic loop.
+use fawn_chain::map::NodeEntry;
+use fawn_chain::{ClusterMap, RingOptions};
+use fawn_ds::{Engine, Options};
+use fawn_flash::{SimDevice, SimDisk, SimOptions};
+use fawn_node::cluster::{ClientOp, Node, NodeConfig, NodeLimits, Output, OwnedReply, RangeDigest, Refused};
+use fawn_types::random::SplitMix64;
+use fawn_types::{
+    BootId, Condition, Durability, Expiry, HashSecret, NodeId, RangeId, Reply, Request, TimeMs, Update, Version,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+pub(crate) const BACK_ENDS: u32 = 3;
+/// The front-end-only node.
+pub(crate) const FRONT_END: u32 = 4;
+pub(crate) const SECRET: HashSecret = HashSecret(*b"a cluster's own ");
+const START: TimeMs = TimeMs(1_700_000_000_000);
+
+/// What an operation came to, owned.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Answer {
+    Value(Vec<u8>, Version),
+    Absent,
+    Stored(Version),
+    Signed(i64),
+    Other(String),
+}
+
+impl Answer {
+    fn of(reply: &OwnedReply) -> Self {
+        match reply.as_reply() {
+            Reply::Value(entry) => Self::Value(entry.value.to_vec(), entry.version),
+            Reply::Absent => Self::Absent,
+            Reply::Stored { version, .. } => Self::Stored(version),
+            Reply::Signed(value) => Self::Signed(value),
+            other => Self::Other(format!("{other:?}")),
+        }
+    }
+
+    pub(crate) fn value(&self) -> Option<&[u8]> {
+        match self {
+            Self::Value(value, _) => Some(value),
+            _ => None,
+        }
+    }
+}
+
+pub(crate) struct World {
+    pub(crate) nodes: BTreeMap<u32, Node<SimDevice>>,
+    pub(crate) disks: BTreeMap<u32, SimDisk>,
+    links: BTreeMap<(u32, u32), Vec<u8>>,
+    /// Directed pairs that lose everything.
+    pub(crate) cut: BTreeSet<(u32, u32)>,
+    pub(crate) done: BTreeMap<(u32, ClientOp), Answer>,
+    pub(crate) now: TimeMs,
+    pub(crate) random: SplitMix64,
+    pub(crate) durability: Durability,
+    pub(crate) limits: NodeLimits,
+    pub(crate) memory_bytes: u64,
+    boots: u64,
+    pub(crate) seed: u64,
+}
+
+pub(crate) fn set<'a>(key: &'a [u8], value: &'a [u8]) -> Request<'a> {
+    set_if(key, value, Condition::Always)
+}
+
+pub(crate) fn set_if<'a>(key: &'a [u8], value: &'a [u8], condition: Condition) -> Request<'a> {
+    let update = Update::Set { value, flags: 0, expiry: Expiry::Never, condition, return_previous: false };
+    Request::Update { key, update }
+}
+
+impl World {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self::with(seed, Durability::Sync, 8 << 20)
+    }
+
+    pub(crate) fn with(seed: u64, durability: Durability, memory_bytes: u64) -> Self {
+        let mut world = Self {
+            nodes: BTreeMap::new(),
+            disks: BTreeMap::new(),
+            links: BTreeMap::new(),
+            cut: BTreeSet::new(),
+            done: BTreeMap::new(),
+            now: START,
+            random: SplitMix64::new(seed),
+            durability,
+            limits: NodeLimits::default(),
+            memory_bytes,
+            boots: 0,
+            seed,
+        };
+        for node in 1..=BACK_ENDS {
+            world
+                .disks
+                .insert(node, SimDisk::new(SimOptions { seed: seed ^ u64::from(node), ..SimOptions::default() }));
+        }
+        for node in 1..=FRONT_END {
+            world.start(node);
+        }
+        world
+    }
+
+    fn map(&self) -> ClusterMap {
+        let node = |node| NodeEntry { node: NodeId(node), weight: 1, domain: 0, address: String::new() };
+        let nodes = (1..=BACK_ENDS).map(node).collect();
+        ClusterMap::new(SECRET, self.durability, RingOptions { replication: 3, virtual_ids: 1 }, nodes)
+    }
+
+    pub(crate) fn start(&mut self, node: u32) {
+        self.boots += 1;
+        let config = NodeConfig {
+            node: NodeId(node),
+            boot: BootId(self.boots),
+            durability: self.durability,
+            map: self.map(),
+            manager: Some(NodeId(1)),
+            limits: self.limits,
+        };
+        let engine = self.disks.get(&node).map(|disk| {
+            let options = Options {
+                segment_bytes: 1 << 20,
+                memory_bytes: self.memory_bytes,
+                durability: self.durability,
+                secret: Some(SECRET),
+                chained: true,
+                ..Options::default()
+            };
+            Engine::open(SimDevice::attach(disk), options, self.now).unwrap().0
+        });
+        let started = Node::new(config, engine, self.now).unwrap();
+        assert!(self.nodes.insert(node, started).is_none(), "{node} runs already");
+    }
+
+    /// Ends the process; with `power` the disk loses what was not synced.
+    pub(crate) fn kill(&mut self, node: u32, power: bool) {
+        drop(self.nodes.remove(&node));
+        let loss = self.random.next();
+        if let Some(disk) = self.disks.get(&node) {
+            if power { disk.crash(loss) } else { disk.kill(loss) }
+        }
+        self.links.retain(|(from, to), _| *from != node && *to != node);
+        for other in self.nodes.values_mut() {
+            other.handle_link_reset(self.now, NodeId(node));
+        }
+    }
+
+    /// One millisecond.
+    pub(crate) fn step(&mut self) {
+        self.now = self.now.plus_ms(1);
+        let names: Vec<u32> = self.nodes.keys().copied().collect();
+        for &name in &names {
+            self.deliver(name);
+            let now = self.now;
+            let Some(node) = self.nodes.get_mut(&name) else { continue };
+            let _ = node.turn(now);
+            let mut outputs = Vec::new();
+            while let Some(output) = node.poll_output() {
+                outputs.push(output);
+            }
+            outputs.into_iter().for_each(|output| self.carry_out(name, output));
+        }
+    }
+
+    fn carry_out(&mut self, from: u32, output: Output) {
+        match output {
+            Output::Send { to: NodeId(to), bytes } => {
+                if self.nodes.contains_key(&to) && !self.cut.contains(&(from, to)) {
+                    self.links.entry((from, to)).or_default().extend_from_slice(&bytes);
+                }
+            }
+            Output::Done { op, reply } => {
+                let twice = self.done.insert((from, op), Answer::of(&reply));
+                assert!(twice.is_none(), "{op:?} was answered twice");
+            }
+            Output::Reset { peer } => panic!("the stream from {peer:?} to {from} was damaged"),
+        }
+    }
+
+    /// Pieces of what is under way, cut and joined anywhere.
+    fn deliver(&mut self, to: u32) {
+        let Some(node) = self.nodes.get_mut(&to) else { return };
+        for ((from, _), bytes) in self.links.iter_mut().filter(|((_, link_to), _)| *link_to == to) {
+            let mut left =
+                if self.random.chance(1, 8) { self.random.below(bytes.len() as u64 + 1) as usize } else { bytes.len() };
+            while left > 0 {
+                let piece = (self.random.below(4000) as usize + 1).min(left);
+                node.handle_bytes(self.now, NodeId(*from), &bytes[..piece]);
+                bytes.drain(..piece);
+                left -= piece;
+            }
+        }
+    }
+
+    pub(crate) fn submit(&mut self, request: &Request<'_>) -> Result<ClientOp, Refused> {
+        let now = self.now;
+        self.nodes.get_mut(&FRONT_END).unwrap().submit(now, request)
+    }
+
+    pub(crate) fn run(&mut self, steps: usize) {
+        (0..steps).for_each(|_| self.step());
+    }
+
+    /// Runs until the operation is answered.
+    pub(crate) fn wait(&mut self, op: ClientOp) -> Answer {
+        for _ in 0..20_000 {
+            if let Some(answer) = self.done.get(&(FRONT_END, op)) {
+                return answer.clone();
+            }
+            self.step();
+        }
+        panic!("seed {}: {op:?} is never answered: {:#?}", self.seed, self.statuses());
+    }
+
+    pub(crate) fn call(&mut self, request: &Request<'_>) -> Answer {
+        let op = self.submit(request).unwrap();
+        self.wait(op)
+    }
+
+    pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> Version {
+        match self.call(&set(key, value)) {
+            Answer::Stored(version) => version,
+            other => panic!("seed {}: put answered {other:?}: {:#?}", self.seed, self.statuses()),
+        }
+    }
+
+    pub(crate) fn get(&mut self, key: &[u8]) -> Answer {
+        self.call(&Request::Get { key })
+    }
+
+    pub(crate) fn statuses(&self) -> Vec<(u32, fawn_node::cluster::NodeStatus)> {
+        self.nodes.iter().map(|(name, node)| (*name, node.status())).collect()
+    }
+
+    /// Every range's digests on all nodes that run, after everything has settled.
+    pub(crate) fn digests(&mut self) -> BTreeMap<u32, BTreeMap<u32, RangeDigest>> {
+        self.run(500);
+        let ranges: Vec<RangeId> = self.map().ranges.iter().map(|entry| entry.range).collect();
+        let mut all: BTreeMap<u32, BTreeMap<u32, RangeDigest>> = BTreeMap::new();
+        for range in ranges {
+            for (name, node) in &mut self.nodes {
+                if let Some(digest) = node.digest(range).unwrap() {
+                    all.entry(range.0).or_default().insert(*name, digest);
+                }
+            }
+        }
+        all
+    }
+
+    /// **equal-digests**: after healing all members hold the same; returns the number of keys.
+    pub(crate) fn assert_equal_copies(&mut self) -> u64 {
+        let digests = self.digests();
+        let mut keys = 0;
+        for (range, copies) in &digests {
+            let first = copies.values().next().unwrap();
+            assert!(
+                copies.values().all(|copy| copy == first) && copies.len() == BACK_ENDS as usize,
+                "seed {}: range {range}: {copies:?} {:#?}",
+                self.seed,
+                self.statuses()
+            );
+            keys += first.keys;
+        }
+        keys
+    }
+}
