@@ -1,7 +1,7 @@
 //! Owns the offline verification of a store, what `fawn check` prints: manifest, segments, frames, every record.
 //!
 //! Reads only. What opening would silently tidy up (torn ends, orphans) is a note; what it would refuse is damage.
-use crate::format::manifest::{self, Decoded, ManifestState, ManifestVerdict, SegmentEntry};
+use crate::format::manifest::{self, Decoded, ManifestVerdict, SegmentEntry};
 use crate::format::record::Stored;
 use crate::format::scan::{ScanInput, ScanReport, Scanner, Verdict};
 use crate::format::segment::{self, HEADER_BYTES, SegmentHeader};
@@ -224,11 +224,12 @@ fn check_unlisted<D: Device>(device: &mut D, names: &[String], decoded: &Decoded
         if name == manifest::NEW_FILE_NAME {
             report.add(Severity::Note, name, 0, "an unfinished rewrite of the manifest; the next opening removes it");
         } else if segment::is_file_name(name) && !is_listed(name) {
-            let is_lost = holds_newer_data(device, name, decoded.header.store, state);
-            let (severity, detail) = if is_lost {
-                (Severity::Damage, "holds data but is not listed: the manifest lost its end; do not open, restore it")
-            } else {
-                (Severity::Note, "an unlisted segment; the next opening removes it")
+            let (severity, detail) = match holds_newer_data(device, name, decoded.header.store, state.last_sequence) {
+                Ok(true) => {
+                    (Severity::Damage, "holds data but is not listed: the manifest lost its end; restore it".into())
+                }
+                Ok(false) => (Severity::Note, "an unlisted segment; the next opening removes it".into()),
+                Err(error) => (Severity::Damage, error.to_string()),
             };
             report.add(severity, name, 0, detail);
         }
@@ -237,16 +238,33 @@ fn check_unlisted<D: Device>(device: &mut D, names: &[String], decoded: &Decoded
 
 /// Whether an unlisted segment is newer than all that the manifest ever listed, and took a frame. A segment takes data
 /// only once its listing is synced, so the manifest has lost that listing.
-fn holds_newer_data<D: Device>(device: &mut D, name: &str, store: StoreUuid, state: &ManifestState) -> bool {
-    with_segment(device, name, |device, file, header| {
-        if header.store != store || header.sequence <= state.last_sequence {
-            return Ok(false);
-        }
-        let at = u64::from(FRAMES_OFFSET);
-        let first = Io::new(device).read(file, at, PAGE_BYTES, Cause::Verification);
-        let first = first.map_err(|error| error.to_string())?;
-        Ok(frame::decode_header(&first, header.uuid, FRAMES_OFFSET, header.segment_bytes).is_ok())
-    })
+///
+/// # Errors
+/// When the file cannot be read: nobody may conclude anything from that.
+pub(crate) fn holds_newer_data<D: Device>(
+    device: &mut D,
+    name: &str,
+    store: StoreUuid,
+    last_sequence: u64,
+) -> Result<bool, DeviceError> {
+    let file = device.open(name)?;
+    let holds = first_frame_is_newer(device, file, store, last_sequence);
+    device.close(file);
+    holds
+}
+
+fn first_frame_is_newer<D: Device>(
+    device: &mut D,
+    file: FileId,
+    store: StoreUuid,
+    last_sequence: u64,
+) -> Result<bool, DeviceError> {
+    let header = Io::new(device).read(file, 0, HEADER_BYTES, Cause::Recovery)?;
     // Without a readable header it never took data: the header is synced before anything else happens to it.
-    .unwrap_or(false)
+    let Ok(header) = segment::decode(&header) else { return Ok(false) };
+    if header.store != store || header.sequence <= last_sequence {
+        return Ok(false);
+    }
+    let first = Io::new(device).read(file, u64::from(FRAMES_OFFSET), PAGE_BYTES, Cause::Recovery)?;
+    Ok(frame::decode_header(&first, header.uuid, FRAMES_OFFSET, header.segment_bytes).is_ok())
 }

@@ -108,6 +108,17 @@ pub enum OpenError {
         /// What is wrong.
         detail: String,
     },
+    /// A segment shows that the manifest ended later once: commits that were synced are gone from it.
+    #[error(
+        "{file}: {detail}, so the manifest lost its synced end; nothing was changed: restore the file `manifest` from a \
+         copy, or open the store read-only to export it"
+    )]
+    ManifestTailLost {
+        /// The segment that shows it.
+        file: String,
+        /// How.
+        detail: String,
+    },
     /// A listed segment is missing.
     #[error("{file} is listed in the manifest but missing; restore it, or salvage with `fawn check --repair`")]
     SegmentMissing {

@@ -19,6 +19,8 @@ pub(crate) struct ManifestFile {
     synced: u64,
     /// End of what a write in flight covers.
     in_flight: Option<u64>,
+    /// The file goes on past its last good commit with what no one was promised.
+    is_torn: bool,
 }
 
 impl ManifestFile {
@@ -47,11 +49,11 @@ impl ManifestFile {
         let synced = bytes.len() as u64;
         let tail_at = synced - synced % PAGE_BYTES as u64;
         bytes.drain(..tail_at as usize);
-        Self { file, header, state, tail: bytes, tail_at, synced, in_flight: None }
+        Self { file, header, state, tail: bytes, tail_at, synced, in_flight: None, is_torn: false }
     }
 
-    /// Reads the manifest; a torn append is cut off unless `read_only`. `None`: there is none.
-    pub(crate) fn open<D: Device>(device: &mut D, read_only: bool) -> Result<Option<Self>, OpenError> {
+    /// Reads the manifest and changes nothing: see [`ManifestFile::settle`]. `None`: there is none.
+    pub(crate) fn open<D: Device>(device: &mut D) -> Result<Option<Self>, OpenError> {
         let file = match device.open(FILE_NAME) {
             Ok(file) => file,
             Err(DeviceError::NotFound { .. }) => return Ok(None),
@@ -67,30 +69,35 @@ impl ManifestFile {
             return Err(refuse(format!("damaged at byte {offset}, below {synced} which was synced; {why}")));
         }
         bytes.truncate(valid_len as usize);
-        if !read_only {
-            if let ManifestVerdict::TornAt { offset } = verdict {
-                device.truncate(file, offset)?;
-            }
-            // What a killed process wrote last may not be on the medium yet, and the store is about to rely on it.
-            Io::new(device).sync(file, Cause::Manifest)?;
-            device.sync_dir()?;
+        let is_torn = matches!(verdict, ManifestVerdict::TornAt { .. });
+        Ok(Some(Self { is_torn, ..Self::at(file, header, state, bytes) }))
+    }
+
+    /// Before the store relies on what was read: cuts a torn append off, and makes the rest durable. Not earlier than
+    /// the segments were looked at: they may show that the torn append was promised, and then it is evidence.
+    pub(crate) fn settle<D: Device>(&mut self, device: &mut D) -> Result<(), DeviceError> {
+        if core::mem::take(&mut self.is_torn) {
+            device.truncate(self.file, self.len())?;
         }
-        Ok(Some(Self::at(file, header, state, bytes)))
+        // What a killed process wrote last may not be on the medium yet.
+        Io::new(device).sync(self.file, Cause::Manifest)?;
+        device.sync_dir()
     }
 
     /// Begins a fresh file when most of this one is history; without space for it the old one goes on.
-    pub(crate) fn rewrite_if_worth<D: Device>(self, device: &mut D) -> Result<Self, OpenError> {
+    pub(crate) fn rewrite_if_worth<D: Device>(&mut self, device: &mut D) -> Result<(), DeviceError> {
         let snapshot_bytes = manifest::encode_snapshot(&self.state, self.header.rewrite + 1).len() as u64;
         if !manifest::is_worth_rewriting(self.len(), snapshot_bytes) {
-            return Ok(self);
+            return Ok(());
         }
         match Self::write_new(device, self.state.clone(), self.header.rewrite + 1) {
             Ok(new) => {
                 device.close(self.file);
-                Ok(new)
+                *self = new;
+                Ok(())
             }
-            Err(DeviceError::Full { .. }) => Ok(self),
-            Err(error) => Err(error.into()),
+            Err(DeviceError::Full { .. }) => Ok(()),
+            Err(error) => Err(error),
         }
     }
 

@@ -3,6 +3,7 @@ mod conflicts;
 mod index_build;
 pub(crate) mod io;
 
+use crate::check;
 use crate::engine::{Engine, Next};
 use crate::error::OpenError;
 use crate::format::manifest::{self, Edit, Identity, ManifestState, SegmentEntry};
@@ -90,9 +91,8 @@ impl<D: Device> Engine<D> {
     pub fn open(mut device: D, mut options: Options, now: TimeMs) -> Result<(Self, OpenReport), OpenError> {
         device.lock()?;
         let mut report = OpenReport::default();
-        let manifest = match ManifestFile::open(&mut device, options.read_only)? {
-            Some(manifest) if options.read_only => manifest,
-            Some(manifest) => manifest.rewrite_if_worth(&mut device)?,
+        let manifest = match ManifestFile::open(&mut device)? {
+            Some(manifest) => manifest,
             None => {
                 report.created = true;
                 create(&mut device, &options, now)?
@@ -103,12 +103,19 @@ impl<D: Device> Engine<D> {
             return Err(OpenError::SecretDiffers);
         }
         options.segment_bytes = identity.segment_bytes;
-        if !options.read_only {
-            remove_orphans(&mut device, manifest.state(), &mut report)?;
-        }
         let mut engine = Self::bare(device, options, identity, manifest, now);
+        // Nothing is changed before all is judged: whoever is refused finds the evidence as it was.
+        let orphans = engine.orphans(&mut report)?;
         let scanned = engine.scan_all(&mut report)?;
-        engine.settle_ends(scanned, &mut report)?;
+        engine.check_generation(&scanned, &mut report)?;
+        let torn = engine.judge_ends(&scanned, &mut report)?;
+        if !engine.options.read_only {
+            engine.settle_files(&scanned, &torn, orphans, &mut report)?;
+        }
+        engine.finish_ranges(&mut report);
+        if !engine.options.read_only {
+            engine.begin(&scanned)?;
+        }
         Ok((engine, report))
     }
 
@@ -165,6 +172,31 @@ impl<D: Device> Engine<D> {
         engine
     }
 
+    /// Files of steps that a crash cut short: named like ours and unlisted. One that took data was listed, and synced so,
+    /// before: then the manifest has lost that, and the file is promised data.
+    fn orphans(&mut self, report: &mut OpenReport) -> Result<Vec<String>, OpenError> {
+        let state = self.manifest.state();
+        let listed: Vec<_> = state.segments.iter().map(|(&slot, entry)| segment::file_name(slot, entry.uuid)).collect();
+        let mut orphans = Vec::new();
+        for name in self.device.list()? {
+            let is_segment = segment::is_file_name(&name);
+            if listed.contains(&name) || (!is_segment && name != manifest::NEW_FILE_NAME) {
+                continue;
+            }
+            if is_segment && check::holds_newer_data(&mut self.device, &name, self.store, state.last_sequence)? {
+                let detail = "it holds data of this store and is newer than all that the manifest lists".to_owned();
+                if !self.options.read_only {
+                    return Err(OpenError::ManifestTailLost { file: name, detail });
+                }
+                let detail = format!("{detail}: the manifest lost its synced end");
+                report.damage.push(Damage { file: name, from_bytes: FRAMES_OFFSET, synced: Watermark::NONE, detail });
+            } else {
+                orphans.push(name);
+            }
+        }
+        Ok(orphans)
+    }
+
     /// Reads every segment in order and builds the indexes.
     fn scan_all(&mut self, report: &mut OpenReport) -> Result<Vec<Scanned>, OpenError> {
         let mut listed: Vec<_> = self.manifest.state().segments.iter().map(|(&slot, &entry)| (slot, entry)).collect();
@@ -193,63 +225,99 @@ impl<D: Device> Engine<D> {
         Ok(scanned)
     }
 
-    /// Judges each segment's end, makes what was recovered durable, begins a generation and a segment to append to.
-    fn settle_ends(&mut self, scanned: Vec<Scanned>, report: &mut OpenReport) -> Result<(), OpenError> {
-        let known = scanned.iter().map(|scanned| scanned.report.watermark).max().unwrap_or(Watermark::NONE);
-        for scanned in &scanned {
-            self.settle_end(scanned, known, report)?;
-        }
-        self.report_ranges(report);
-        self.finish_ranges();
-        if self.options.read_only {
+    /// A frame of a later generation than the manifest's: frames are written only once their generation is synced there.
+    fn check_generation(&self, scanned: &[Scanned], report: &mut OpenReport) -> Result<(), OpenError> {
+        let Some(newest) = scanned.iter().max_by_key(|scanned| scanned.report.generation) else { return Ok(()) };
+        let found = newest.report.generation;
+        if found <= self.generation {
             return Ok(());
         }
-        self.generation = self.generation.max(scanned.iter().map(|scan| scan.report.generation).max().unwrap_or(0)) + 1;
+        let file = self.segments.expect(newest.slot).name.clone();
+        let detail = format!("it has a frame of generation {found}, the manifest ends at {}", self.generation);
+        if !self.options.read_only {
+            return Err(OpenError::ManifestTailLost { file, detail });
+        }
+        report.damage.push(Damage {
+            file,
+            from_bytes: newest.report.valid_len,
+            synced: newest.report.watermark,
+            detail: format!("{detail}: the manifest lost its synced end"),
+        });
+        Ok(())
+    }
+
+    /// Judges each segment's end; names those to be cut. Damage below what was synced is refused, or listed when nothing
+    /// is going to be written.
+    fn judge_ends(&self, scanned: &[Scanned], report: &mut OpenReport) -> Result<Vec<(u32, u32)>, OpenError> {
+        let known = scanned.iter().map(|scanned| scanned.report.watermark).max().unwrap_or(Watermark::NONE);
+        let mut torn = Vec::new();
+        for scanned in scanned {
+            let file = self.segments.expect(scanned.slot).name.clone();
+            let damage = scanned.report.damage;
+            let detail = damage.map_or_else(|| "frames are missing".to_owned(), |error| error.to_string());
+            match scanned.report.judge(known) {
+                Verdict::Clean => {}
+                Verdict::TornAt { offset } => torn.push((scanned.slot, offset)),
+                Verdict::CorruptAt { offset, watermark } if self.options.read_only => {
+                    report.damage.push(Damage { file, from_bytes: offset, synced: watermark, detail });
+                }
+                Verdict::CorruptAt { offset, watermark } => {
+                    let here = watermark.sequence == scanned.entry.sequence;
+                    let to_bytes = if here { watermark.offset } else { self.options.segment_bytes };
+                    return Err(OpenError::Damaged { file, from_bytes: offset, to_bytes, detail });
+                }
+            }
+        }
+        Ok(torn)
+    }
+
+    /// All is judged and good: unfinished steps are undone, and what was read is made durable.
+    fn settle_files(
+        &mut self,
+        scanned: &[Scanned],
+        torn: &[(u32, u32)],
+        orphans: Vec<String>,
+        report: &mut OpenReport,
+    ) -> Result<(), OpenError> {
+        self.manifest.settle(&mut self.device)?;
+        self.manifest.rewrite_if_worth(&mut self.device)?;
+        for name in &orphans {
+            self.device.unlink(name)?;
+        }
+        if !orphans.is_empty() {
+            self.device.sync_dir()?;
+        }
+        report.orphans_removed = orphans;
+        for &(slot, offset) in torn {
+            // Physically: what is left of the unfinished end must never be met again.
+            let segment = self.segments.expect(slot);
+            self.device.truncate(segment.file, u64::from(offset))?;
+            report.truncated.push((segment.name.clone(), offset));
+        }
+        for scanned in scanned.iter().filter(|scanned| scanned.entry.sealed_len.is_none()) {
+            // A killed process leaves frames that the medium does not have yet; they are about to be read.
+            let file = self.segments.expect(scanned.slot).file;
+            Io::new(&mut self.device).sync(file, Cause::Recovery)?;
+        }
+        Ok(())
+    }
+
+    /// Begins a generation and a segment to append to.
+    fn begin(&mut self, scanned: &[Scanned]) -> Result<(), OpenError> {
+        self.generation += 1;
         let (manifest, device) = (&mut self.manifest, &mut self.device);
         manifest.commit_and_wait(device, &[Edit::Generation(self.generation)])?;
-        self.choose_active(&scanned)?;
+        self.choose_active(scanned)?;
         self.balance_memory();
         Ok(())
     }
 
-    fn settle_end(&mut self, scanned: &Scanned, known: Watermark, report: &mut OpenReport) -> Result<(), OpenError> {
-        let segment = self.segments.expect(scanned.slot);
-        let (file, name) = (segment.file, segment.name.clone());
-        let detail = scanned.report.damage.map_or_else(|| "frames are missing".to_owned(), |error| error.to_string());
-        match scanned.report.judge(known) {
-            Verdict::CorruptAt { offset, watermark } if self.options.read_only => {
-                report.damage.push(Damage { file: name, from_bytes: offset, synced: watermark, detail });
-            }
-            Verdict::CorruptAt { offset, watermark } => {
-                let here = watermark.sequence == scanned.entry.sequence;
-                let to_bytes = if here { watermark.offset } else { self.options.segment_bytes };
-                return Err(OpenError::Damaged { file: name, from_bytes: offset, to_bytes, detail });
-            }
-            Verdict::TornAt { offset } if !self.options.read_only => {
-                // Physically: what is left of the unfinished end must never be met again.
-                self.device.truncate(file, u64::from(offset))?;
-                report.truncated.push((name, offset));
-                Io::new(&mut self.device).sync(file, Cause::Recovery)?;
-            }
-            Verdict::TornAt { .. } => {}
-            Verdict::Clean if scanned.entry.sealed_len.is_none() && !self.options.read_only => {
-                // A killed process leaves frames that the medium does not have yet; they are about to be read.
-                Io::new(&mut self.device).sync(file, Cause::Recovery)?;
-            }
-            Verdict::Clean => {}
-        }
-        Ok(())
-    }
-
-    fn report_ranges(&mut self, report: &mut OpenReport) {
+    /// Without chains everything that was recovered is committed; everything is flushed and synced either way.
+    fn finish_ranges(&mut self, report: &mut OpenReport) {
         for range in &self.ranges {
             let committed = if self.options.chained { range.progress.committed } else { range.progress.appended };
             report.ranges.push(RangeReport { range: range.id, committed, recovered: range.progress.appended });
         }
-    }
-
-    /// Without chains everything that was recovered is committed; everything is flushed and synced either way.
-    fn finish_ranges(&mut self) {
         for at in 0..self.ranges.len() {
             let progress = &mut self.ranges[at].progress;
             progress.flushed = progress.appended;
@@ -372,22 +440,6 @@ fn store_uuid(secret: &HashSecret, now: TimeMs) -> StoreUuid {
         out.copy_from_slice(&KeyHash::of(secret, &input).0.to_le_bytes());
     }
     StoreUuid(uuid)
-}
-
-/// Removes files of steps that a crash cut short: unlisted and named like ours.
-fn remove_orphans<D: Device>(device: &mut D, state: &ManifestState, report: &mut OpenReport) -> Result<(), OpenError> {
-    let listed: Vec<_> = state.segments.iter().map(|(&slot, entry)| segment::file_name(slot, entry.uuid)).collect();
-    for name in device.list()? {
-        let is_ours = segment::is_file_name(&name) || name == manifest::NEW_FILE_NAME;
-        if is_ours && !listed.contains(&name) {
-            device.unlink(&name)?;
-            report.orphans_removed.push(name);
-        }
-    }
-    if !report.orphans_removed.is_empty() {
-        device.sync_dir()?;
-    }
-    Ok(())
 }
 
 fn open_segment<D: Device>(

@@ -16,3 +16,4 @@ mod model;
 mod rng;
 mod segment_image;
 mod support;
+mod tail_lost;

@@ -22,6 +22,18 @@ pub(crate) fn small(durability: Durability) -> Options {
     }
 }
 
+/// Where each commit of a manifest starts and ends.
+pub(crate) fn manifest_commits(bytes: &[u8]) -> Vec<(usize, usize)> {
+    let (mut commits, mut at) = (Vec::new(), 512);
+    while bytes.get(at..at + 4) == Some(b"FwnM") {
+        let edit_bytes = u32::from_le_bytes(bytes[at + 4..at + 8].try_into().unwrap()) as usize;
+        let end = at + (32 + edit_bytes).next_multiple_of(16);
+        commits.push((at, end));
+        at = end;
+    }
+    commits
+}
+
 /// A write as the tests name it.
 #[derive(Clone, Debug)]
 pub(crate) struct Write {
@@ -41,7 +53,9 @@ pub(crate) struct Node {
 impl Node {
     pub(crate) fn open(disk: &SimDisk, options: Options, now: TimeMs) -> Result<Self, OpenError> {
         let (mut engine, report) = Engine::open(SimDevice::attach(disk), options, now)?;
-        engine.add_range(RANGE, KeyRange::ALL)?;
+        if !engine.options().read_only {
+            engine.add_range(RANGE, KeyRange::ALL)?;
+        }
         Ok(Self { engine, report, now, seq: 0 })
     }
 

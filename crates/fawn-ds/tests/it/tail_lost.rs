@@ -1,0 +1,113 @@
+//! Owns the tests of a manifest that lost commits which were synced: what the segments show must never be tidied away.
+use crate::support::{Node, Write, manifest_commits, small};
+use fawn_ds::check::{Severity, check};
+use fawn_ds::{OpenError, Options, View};
+use fawn_flash::{SimDevice, SimDisk, SimOptions};
+use fawn_types::{Durability, TimeMs};
+
+fn fill(node: &mut Node, keys: std::ops::Range<u32>) {
+    for i in keys {
+        node.append(&[Write { key: i.to_be_bytes().to_vec(), value: Some(vec![i as u8; 300]), expires_at_ms: 0 }])
+            .unwrap();
+        node.settle();
+    }
+}
+
+fn contents(disk: &SimDisk) -> Vec<(String, Option<Vec<u8>>)> {
+    disk.names().into_iter().map(|name| (name.clone(), disk.contents(&name))).collect()
+}
+
+/// Zeros the manifest from the last commit with `edit` (its tag) on; what it was.
+fn lose_tail(disk: &SimDisk, edit: u8) -> Vec<u8> {
+    let manifest = disk.contents("manifest").unwrap();
+    let commits = manifest_commits(&manifest);
+    let at = commits.iter().rev().find(|&&(at, end)| manifest[at + 32] == edit && end > at).unwrap().0;
+    let mut older = manifest.clone();
+    older[at..].fill(0);
+    disk.put("manifest", &older);
+    manifest
+}
+
+/// Both refuse and change nothing; reading goes on; with the manifest back everything is there.
+fn refused_until_restored(disk: &SimDisk, manifest: &[u8], keys: u32) {
+    let options = small(Durability::Sync);
+    let before = contents(disk);
+    let error = Node::open(disk, options.clone(), TimeMs(2)).err();
+    let Some(OpenError::ManifestTailLost { file, .. }) = &error else { panic!("{error:?}") };
+    assert!(disk.names().contains(file), "{file} names what shows it");
+    let text = error.map(|error| error.to_string()).unwrap_or_default();
+    assert!(text.contains("restore") && text.contains("read-only"), "{text}");
+    assert_eq!(contents(disk), before, "a refusal changes nothing");
+
+    let read_only = Options { read_only: true, ..options.clone() };
+    let node = Node::open(disk, read_only, TimeMs(2)).unwrap();
+    assert!(!node.report.damage.is_empty() && node.report.orphans_removed.is_empty(), "{:?}", node.report);
+    drop(node);
+    let report = check(&mut SimDevice::attach(disk)).unwrap();
+    assert!(report.findings.iter().any(|finding| finding.severity == Severity::Damage), "{report:?}");
+    assert_eq!(contents(disk), before, "reading changes nothing");
+
+    disk.put("manifest", manifest);
+    let mut node = Node::open(disk, options, TimeMs(2)).unwrap();
+    for i in 0..keys {
+        assert!(node.get(&i.to_be_bytes(), View::Committed).unwrap().is_some(), "key {i}");
+    }
+}
+
+#[test]
+fn an_unlisted_segment_with_data_is_refused_not_removed() {
+    let disk = SimDisk::new(SimOptions::default());
+    let mut node = Node::open(&disk, small(Durability::Sync), TimeMs(1)).unwrap();
+    fill(&mut node, 0..500);
+    drop(node.engine.close().unwrap());
+    // The last segment listed may be the one prepared ahead: go on until it has data.
+    let listed = |disk: &SimDisk| disk.names().iter().filter(|name| name.starts_with("segment-")).count();
+    assert!(listed(&disk) >= 3, "{:?}", disk.names());
+    let manifest = disk.contents("manifest").unwrap();
+    let commits = manifest_commits(&manifest);
+    let adds: Vec<_> = commits.iter().filter(|&&(at, _)| manifest[at + 32] == 5).collect();
+    let mut older = manifest.clone();
+    older[adds[1].0..].fill(0);
+    disk.put("manifest", &older);
+    refused_until_restored(&disk, &manifest, 500);
+}
+
+#[test]
+fn a_frame_of_a_generation_that_the_manifest_forgot_is_refused() {
+    let disk = SimDisk::new(SimOptions::default());
+    for round in 0..3 {
+        let mut node = Node::open(&disk, small(Durability::Sync), TimeMs(1)).unwrap();
+        fill(&mut node, round * 10..(round + 1) * 10);
+        drop(node.engine.close().unwrap());
+    }
+    let manifest = lose_tail(&disk, 2);
+    refused_until_restored(&disk, &manifest, 30);
+}
+
+#[test]
+fn orphans_without_data_are_removed() {
+    let disk = SimDisk::new(SimOptions::default());
+    let mut node = Node::open(&disk, small(Durability::Sync), TimeMs(1)).unwrap();
+    fill(&mut node, 0..20);
+    drop(node.engine.close().unwrap());
+    let names = disk.names();
+    disk.put("manifest.new", b"half");
+    disk.put("segment-000009-00112233445566aa.fawn", &[0; 8192]);
+    let node = Node::open(&disk, small(Durability::Sync), TimeMs(2)).unwrap();
+    assert_eq!(node.report.orphans_removed, ["manifest.new", "segment-000009-00112233445566aa.fawn"]);
+    drop(node);
+    assert_eq!(disk.names(), names);
+}
+
+#[test]
+fn a_read_error_while_judging_an_orphan_refuses() {
+    let disk = SimDisk::new(SimOptions::default());
+    drop(Node::open(&disk, small(Durability::Sync), TimeMs(1)).unwrap());
+    let name = "segment-000009-00112233445566aa.fawn";
+    disk.put(name, &[0; 8192]);
+    // The manifest is read first, then the orphan.
+    disk.fail_nth(fawn_flash::sim::OpKind::Read, 2, fawn_flash::sim::Fault::Fail);
+    let error = Node::open(&disk, small(Durability::Sync), TimeMs(2)).err();
+    assert!(matches!(error, Some(OpenError::Device(_))), "{error:?}");
+    assert!(disk.names().iter().any(|there| there == name));
+}
