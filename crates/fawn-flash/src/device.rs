@@ -276,10 +276,11 @@ pub trait Device {
     /// As [`Device::reap`], after waiting for at least one completion if any operation is in flight. Kicks first.
     fn wait(&mut self, out: &mut VecDeque<Completion>);
 
-    /// Data operations submitted and not yet reaped.
+    /// Data operations submitted and not yet reaped. The caller bounds them: real devices panic beyond 65,536.
     fn in_flight(&self) -> usize;
 
     /// A descriptor that becomes readable when an idle loop should reap; `None` where completions come by themselves.
+    /// Only for polling: nobody but the device reads from it. A poll of it may end early, as by a signal.
     fn wake_fd(&self) -> Option<std::os::fd::RawFd> {
         None
     }
