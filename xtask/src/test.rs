@@ -1,7 +1,7 @@
 //! Owns the gate: which steps there are, in which order, and what each of them runs.
 use crate::server::Server;
 use crate::steps::{self, Steps};
-use crate::{clients, peers, tidy};
+use crate::{clients, peers, server, tidy};
 
 /// Runs every step, or with `only` those whose names contain it.
 pub(crate) fn run(only: Option<&str>) -> Result<(), String> {
@@ -24,6 +24,11 @@ pub(crate) fn run(only: Option<&str>) -> Result<(), String> {
         let server = Server::start(&clients::scratch("clients")?, &["serve", "--durability", "everysec"])?;
         clients::run(&server)?;
         server.stop()
+    })?;
+    gate.step("kill -9", || {
+        let dir = clients::scratch("kill")?.join("data");
+        let binary = server::binary();
+        clients::python("kill.py", &[&binary.to_string_lossy(), &dir.to_string_lossy(), "30", &commit(), "serve"])
     })?;
     gate.finish()
 }
