@@ -23,6 +23,7 @@ pub static TARGETS: &[Target] = &[
     Target { name: "memcached", run: fawn_wire::fuzz::memcached, samples: samples::memcached },
     Target { name: "client_resp", run: fawn_wire::fuzz::client_resp, samples: samples::resp_replies },
     Target { name: "client_memcached", run: fawn_wire::fuzz::client_memcached, samples: samples::memcached_replies },
+    Target { name: "peer_frame", run: fawn_chain::fuzz::peer_frame, samples: samples::peer_frames },
     Target { name: "glob", run: fawn_wire::fuzz::glob, samples: samples::globs },
 ];
 

@@ -1,9 +1,12 @@
 //! Owns the valid inputs that mutation starts from: without them it would rarely get past a magic or a checksum.
+use fawn_chain::map::{RangeEntry, encode_map};
+use fawn_chain::message::{Report, encode_frame};
+use fawn_chain::{Body, ClusterMap, Frame, Header, NodeEntry, RingOptions};
 use fawn_ds::format::frame::{self, Chain, FrameHeader};
 use fawn_ds::format::manifest::{self, Edit, ManifestHeader, ManifestState};
 use fawn_ds::format::record::{self, Envelope, Place, RecordKind, RecordRef};
 use fawn_ds::format::{FRAMES_OFFSET, SegmentUuid, StoreUuid, Watermark};
-use fawn_types::{ClientTag, HashSecret, KeyRange, RangeId, Version};
+use fawn_types::{BootId, ClientTag, Durability, Epoch, HashSecret, KeyRange, NodeId, RangeId, TimeMs, Version};
 
 /// The segment that the targets of `fawn-ds` pretend to read.
 const UUID: SegmentUuid = SegmentUuid([7; 16]);
@@ -127,6 +130,43 @@ pub(crate) fn resp_replies() -> Vec<Vec<u8>> {
 
 pub(crate) fn memcached_replies() -> Vec<Vec<u8>> {
     texts(&["VALUE k 1 5 7\r\nvalue\r\nEND\r\nSTORED\r\n42\r\n", "SERVER_ERROR no\r\nSTAT a b\r\nEND\r\nVERSION 1\r\n"])
+}
+
+/// One frame of most kinds, all of them in one stream, and a map's image.
+pub(crate) fn peer_frames() -> Vec<Vec<u8>> {
+    let version = Version::from_u64;
+    let entry = RangeEntry::new(RangeId(1), KeyRange::ALL, &[NodeId(1), NodeId(2), NodeId(3)]);
+    let bodies = [
+        Body::Append {
+            after: version(1),
+            last: version(2),
+            upstream: version(1),
+            time: TimeMs(5),
+            records: b"records",
+        },
+        Body::Watermark { sent: version(2), upstream: version(2), time: TimeMs(6) },
+        Body::Ack { received: version(2), committed: version(1) },
+        Body::ReplayWanted { after: version(1) },
+        Body::Entry(entry),
+        Body::Report(Report { last: version(3), committed: version(2), time: TimeMs(7) }),
+        Body::Hello,
+        Body::Request { op: 1, tag: ClientTag { session: 1, seq: 1 }, first_incomplete: 1, payload: b"payload" },
+        Body::Reply { op: 1, payload: b"payload" },
+    ];
+    let header = Header { from: NodeId(1), boot: BootId(9), range: RangeId(1), epoch: Epoch::default() };
+    let mut stream = vec![3];
+    let mut samples: Vec<Vec<u8>> = Vec::new();
+    for body in bodies {
+        let mut bytes = Vec::new();
+        encode_frame(&Frame { header, body }, &mut bytes);
+        stream.extend_from_slice(&bytes);
+        samples.push(bytes);
+    }
+    samples.push(stream);
+    let node = NodeEntry { node: NodeId(1), weight: 1, domain: 0, address: String::new() };
+    let map = ClusterMap::new(HashSecret([1; 16]), Durability::Sync, RingOptions::default(), vec![node]);
+    samples.push(encode_map(&map));
+    samples
 }
 
 pub(crate) fn globs() -> Vec<Vec<u8>> {
