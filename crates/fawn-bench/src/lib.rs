@@ -4,12 +4,22 @@
 //! a load is verified before its reads are believed; next to each rate stand counted work and CPU, which do not drift.
 #![forbid(unsafe_code)]
 
+pub mod cli;
+pub mod client;
 pub mod device;
+pub mod footprint;
 pub mod machine;
+pub mod medium;
 pub mod pairs;
+pub mod process;
+pub mod report;
 pub mod row;
 pub mod server;
+pub mod server_ladder;
+pub mod sink;
+pub mod store;
 pub mod sut;
+pub mod units;
 pub mod workload;
 
 pub use row::Row;

@@ -12,11 +12,19 @@ pub fn describe(dir: &std::path::Path) -> BTreeMap<String, String> {
     let model = cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("unknown");
     fact("cpu", model.trim_start_matches([' ', '\t', ':']).to_owned());
     fact("cores", std::thread::available_parallelism().map_or_else(|_| "unknown".into(), |cores| cores.to_string()));
+    fact("commit", commit());
     let memory = read_to_string("/proc/meminfo").unwrap_or_default();
     fact("memory", memory.lines().next().unwrap_or("unknown").replace("MemTotal:", "").trim().to_owned());
     fact("kernel", read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned());
     fact("file_system", file_system_of(dir));
     facts
+}
+
+/// The commit that is measured, where git knows it; `-dirty` if files differ from it.
+fn commit() -> String {
+    let output = std::process::Command::new("git").args(["describe", "--always", "--dirty", "--abbrev=12"]).output();
+    let text = output.ok().filter(|output| output.status.success()).map(|output| output.stdout);
+    text.map_or_else(|| "unknown".to_owned(), |text| String::from_utf8_lossy(&text).trim().to_owned())
 }
 
 fn file_system_of(dir: &std::path::Path) -> String {
@@ -51,8 +59,18 @@ pub fn cpu_of(pid: u32) -> Option<Duration> {
 /// Resident memory of process `pid`, bytes.
 #[must_use]
 pub fn resident_bytes_of(pid: u32) -> Option<u64> {
+    status_bytes(pid, "VmRSS:")
+}
+
+/// The highest that [`resident_bytes_of`] has been.
+#[must_use]
+pub fn resident_bytes_max_of(pid: u32) -> Option<u64> {
+    status_bytes(pid, "VmHWM:")
+}
+
+fn status_bytes(pid: u32, name: &str) -> Option<u64> {
     let status = read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     Some(line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()? * 1024)
 }
 

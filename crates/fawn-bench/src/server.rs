@@ -3,7 +3,7 @@
 use crate::sut::Server;
 use crate::{BenchError, Row};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// One workload of the rung.
 #[derive(Clone, Copy, Debug)]
@@ -61,18 +61,6 @@ fn csv_row(text: &str) -> Option<Measured> {
     let line = text.lines().rev().find(|line| line.starts_with('"') && !line.contains("test"))?;
     let fields: Vec<f64> = line.split(',').skip(1).filter_map(|field| field.trim_matches('"').parse().ok()).collect();
     Some(Measured { ops_per_s: *fields.first()?, p50_ms: *fields.get(3)?, p99_ms: *fields.get(5)? })
-}
-
-/// Loads every key once through the client, so that later reads find them.
-///
-/// # Errors
-/// As [`redis_benchmark`].
-pub fn load(server: &Server, workload: &ServerWorkload) -> Result<Duration, BenchError> {
-    let started = Instant::now();
-    // Random keys, four draws per key: 98 % of them are there afterwards, on both sides alike.
-    let load = ServerWorkload { test: "set", pipeline: 32, clients: 50, requests: workload.keys * 4, ..*workload };
-    redis_benchmark(server, &load)?;
-    Ok(started.elapsed())
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
 //! Owns the servers under test: starts one on a free loopback port, pinned to one core, and ends it by its own id.
+use crate::client::Protocol;
 use crate::{BenchError, machine};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -29,6 +30,19 @@ impl Keeps {
             Self::Sync => "sync",
         }
     }
+}
+
+/// How FAWN is started.
+#[derive(Clone, Copy, Debug)]
+pub struct FawnOptions<'o> {
+    /// Its data directory.
+    pub dir: &'o Path,
+    /// When it acknowledges.
+    pub keeps: Keeps,
+    /// Its budget.
+    pub memory_bytes: u64,
+    /// Most connections.
+    pub connections_max: usize,
 }
 
 /// A running server.
@@ -67,15 +81,21 @@ impl Server {
         Self::start(command, port, "memcached", "memcached", "memcached")
     }
 
-    /// FAWN: `binary serve`, one shard, R = 1.
+    /// FAWN: `binary serve`, one shard, R = 1, speaking `protocol` alone.
     ///
     /// # Errors
     /// As [`Server::redis`].
-    pub fn fawn(binary: &Path, dir: &Path, keeps: Keeps, memory: &str, core: usize) -> Result<Self, BenchError> {
+    pub fn fawn(binary: &Path, protocol: Protocol, options: &FawnOptions<'_>, core: usize) -> Result<Self, BenchError> {
         let port = free_port()?;
+        let address = format!("127.0.0.1:{port}");
+        let (resp, memcached) = match protocol {
+            Protocol::Resp => (&*address, "off"),
+            Protocol::Memcached => ("off", &*address),
+        };
         let mut command = pinned(&binary.to_string_lossy(), core);
-        command.args(["serve", "--resp", &format!("127.0.0.1:{port}"), "--memory", memory]);
-        command.args(["--durability", keeps.name(), "--dir"]).arg(dir);
+        command.args(["serve", "--resp", resp, "--memcached", memcached, "--admin", "off"]);
+        command.args(["--memory", &options.memory_bytes.to_string(), "--durability", options.keeps.name()]);
+        command.args(["--max-connections", &options.connections_max.to_string(), "--dir"]).arg(options.dir);
         Self::start(command, port, "fawn", "fawn", "fawn")
     }
 
@@ -86,13 +106,17 @@ impl Server {
         program: &'static str,
         package: &'static str,
     ) -> Result<Self, BenchError> {
+        let shown = format!("{command:?}");
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).stdin(Stdio::null()).spawn();
         let child = child.map_err(|_| BenchError::MissingPeer { program, package })?;
         let mut server = Self { child, port, engine };
         let deadline = Instant::now() + START_LIMIT;
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
             if let Ok(Some(status)) = server.child.try_wait() {
-                return Err(BenchError::failed(engine, format!("ended at its start with {status}")));
+                return Err(BenchError::failed(
+                    engine,
+                    format!("ended at its start with {status}; its command was {shown}"),
+                ));
             }
             if Instant::now() > deadline {
                 return Err(BenchError::failed(engine, "does not answer on its port"));
@@ -106,6 +130,12 @@ impl Server {
     #[must_use]
     pub fn cpu(&self) -> Duration {
         machine::cpu_of(self.child.id()).unwrap_or_default()
+    }
+
+    /// Highest resident memory so far, bytes.
+    #[must_use]
+    pub fn resident_bytes_max(&self) -> u64 {
+        machine::resident_bytes_max_of(self.child.id()).unwrap_or_default()
     }
 
     /// Resident memory, bytes.

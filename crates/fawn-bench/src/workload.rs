@@ -11,14 +11,31 @@ pub fn key_into(n: u64, out: &mut [u8; 16]) {
     }
 }
 
-/// The value of number `n` in its `round`-th version: half of it compressible, as real values are.
-pub fn value_into(n: u64, round: u64, out: &mut [u8]) {
-    let mut random = SplitMix64::new(n ^ round.rotate_left(32));
-    for chunk in out.chunks_mut(16) {
-        let word = random.next().to_le_bytes();
-        let (noise, rest) = chunk.split_at_mut(chunk.len().min(8));
-        noise.copy_from_slice(&word[..noise.len()]);
-        rest.fill(b'v');
+/// Values that follow from their number and version. Cut from a pool of random bytes, because making fresh random bytes
+/// per value would take longer than a good store takes to write them.
+pub struct Values {
+    pool: Vec<u8>,
+}
+
+impl Values {
+    const POOL_BYTES: usize = 256 << 10;
+
+    /// Values of up to `value_bytes_max`.
+    #[must_use]
+    pub fn new(value_bytes_max: usize) -> Self {
+        let mut random = SplitMix64::new(0xFA_3E);
+        let words = (Self::POOL_BYTES + value_bytes_max).div_ceil(8);
+        Self { pool: (0..words).flat_map(|_| random.next().to_le_bytes()).collect() }
+    }
+
+    /// The value of number `n` in its `round`-th version. Its first eight bytes are unlike those of any other number or
+    /// version, the rest is unlike most others'.
+    pub fn fill(&self, n: u64, round: u64, out: &mut [u8]) {
+        let stamp = SplitMix64::mix(n ^ round.rotate_left(40));
+        let at = (stamp >> 32) as usize % (self.pool.len() - out.len());
+        out.copy_from_slice(&self.pool[at..at + out.len()]);
+        let stamp_bytes = out.len().min(8);
+        out[..stamp_bytes].copy_from_slice(&stamp.to_le_bytes()[..stamp_bytes]);
     }
 }
 
@@ -35,11 +52,15 @@ mod tests {
             key_into(n, &mut key);
             assert!(keys.insert(key), "number {n} repeats a key");
         }
+        let values = Values::new(100);
         let (mut a, mut b) = ([0; 100], [0; 100]);
-        value_into(1, 0, &mut a);
-        value_into(1, 0, &mut b);
+        values.fill(1, 0, &mut a);
+        values.fill(1, 0, &mut b);
         assert_eq!(a, b);
-        value_into(1, 1, &mut b);
+        values.fill(1, 1, &mut b);
         assert_ne!(a, b, "a new version has another value");
+        values.fill(2, 0, &mut b);
+        assert_ne!(a[..8], b[..8], "so has another number");
+        assert_ne!(a[8..], b[8..], "in all of its bytes");
     }
 }

@@ -1,0 +1,54 @@
+//! Owns `fawn bench device`.
+use super::output::{Output, Pairs};
+use crate::device::{self, DeviceOptions};
+use crate::store::{OwnDir, ladder};
+use crate::{BenchError, Row, medium, units};
+use clap::Args;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Random 4 KiB reads through our device against fio: same file, same depth, in turn.
+///
+/// The target is 0.95 of fio's rate and 1.05 of its CPU per read, median of 15 pairs.
+#[derive(Args)]
+pub(super) struct Device {
+    /// Where the file is made; on the disk to be measured.
+    #[arg(long, value_name = "DIR", default_value_os_t = ladder::default_dir().to_owned())]
+    dir: PathBuf,
+    /// Size of the file; larger than any cache of the device.
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = units::parse_size)]
+    file: u64,
+    /// Reads in flight.
+    #[arg(long, value_name = "N", default_value = "32", value_parser = units::parse_count)]
+    depth: u64,
+    /// Time per run.
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = units::parse_seconds)]
+    seconds: Duration,
+    /// Decides which pages are read.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    #[command(flatten)]
+    pairs: Pairs,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl Device {
+    pub(super) fn run(self) -> Result<(), BenchError> {
+        let file_bytes = self.file.max(1 << 20).next_multiple_of(1 << 20);
+        let options = DeviceOptions { file_bytes, depth: self.depth as usize, run: self.seconds, seed: self.seed };
+        let mut dir = OwnDir::new(&self.dir, "device");
+        let mut device = medium::open(dir.renew()?, options.depth)?;
+        let file = device::prepare(&mut device, &options)?;
+        let mut sink = self.output.sink(dir.path())?;
+        for pair in 0..self.pairs.count() {
+            let options = DeviceOptions { seed: options.seed.wrapping_add(pair as u64), ..options };
+            let numbered = |row: Row| row.with("pair", pair).with("file_bytes", file_bytes);
+            sink.emit(numbered(device::random_reads(&mut device, file, &options)?))?;
+            sink.emit(numbered(device::fio_random_reads(dir.path(), &options)?))?;
+        }
+        sink.finish();
+        drop(device);
+        dir.remove()
+    }
+}

@@ -1,0 +1,131 @@
+//! Owns the memory experiment: many small records and many idle connections within a budget, held by a bound.
+use crate::client::{self, Connection, Loop, Protocol};
+use crate::sink::Sink;
+use crate::store::OwnDir;
+use crate::sut::{FawnOptions, Keeps, Server};
+use crate::{BenchError, Row};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::path::PathBuf;
+
+/// Allowed above a tenth over the budget, bytes.
+const SLACK_BYTES: u64 = 32 << 20;
+/// Descriptors that this process needs beside its idle connections.
+const SPARE_DESCRIPTORS: u64 = 64;
+
+/// What is asked.
+#[derive(Clone, Debug)]
+pub struct FootprintOptions {
+    /// The `fawn` to measure.
+    pub binary: PathBuf,
+    /// Where it keeps its files.
+    pub dir: PathBuf,
+    /// Distinct keys, 16 bytes each.
+    pub keys: u64,
+    /// Size of the values.
+    pub value_bytes: usize,
+    /// The budget.
+    pub memory_bytes: u64,
+    /// Idle connections.
+    pub connections: usize,
+    /// Random reads after the load, so that the cache fills to what the budget gives it.
+    pub reads: u64,
+}
+
+/// Most that may be resident under a budget.
+#[must_use]
+pub const fn resident_bytes_limit(memory_bytes: u64) -> u64 {
+    memory_bytes + memory_bytes / 10 + SLACK_BYTES
+}
+
+/// Runs it; the row is emitted whether the bound holds or not.
+///
+/// # Errors
+/// When the load does not verify, or more was ever resident than the bound allows.
+pub fn run(options: &FootprintOptions, sink: &mut Sink) -> Result<(), BenchError> {
+    raise_descriptors(options.connections as u64 + SPARE_DESCRIPTORS)?;
+    let mut dir = OwnDir::new(&options.dir, "memory");
+    let fawn = FawnOptions {
+        dir: dir.renew()?,
+        keeps: Keeps::EverySec,
+        memory_bytes: options.memory_bytes,
+        connections_max: options.connections + 64,
+    };
+    let server = Server::fawn(&options.binary, Protocol::Resp, &fawn, 0)?;
+    let idle = idle_connections(server.port, options.connections)?;
+    let mut connection = Connection::open(server.port, Protocol::Resp)?;
+    client::load(&mut connection, options.keys, options.value_bytes)?;
+    client::verify(&mut connection, options.keys, options.value_bytes)?;
+    let reads = Loop {
+        clients: 16,
+        pipeline: 32,
+        requests: options.reads,
+        keys: options.keys,
+        value_bytes: options.value_bytes,
+        writes: false,
+        seed: 1,
+    };
+    let measured = client::measure(server.port, Protocol::Resp, &reads)?;
+    let index_bytes = index_bytes_of(&connection.text(&[b"INFO"])?);
+    drop(idle);
+    let peak = server.resident_bytes_max();
+    sink.emit(row(options, measured, peak, &server, index_bytes))?;
+    let limit = resident_bytes_limit(options.memory_bytes);
+    if peak > limit {
+        let detail = format!("{peak} bytes were resident, at most {limit} are allowed ({} over)", peak - limit);
+        return Err(BenchError::failed("memory bound", detail));
+    }
+    Ok(())
+}
+
+fn row(options: &FootprintOptions, measured: Row, peak: u64, server: &Server, index_bytes: Option<u64>) -> Row {
+    let (keys, connections) = (options.keys, options.connections);
+    let workload = format!("{keys} keys, {} B values, {connections} idle connections", options.value_bytes);
+    let mut row = Row { rung: "memory".into(), engine: "fawn".into(), workload, ..measured };
+    row.dram_bytes_per_key = index_bytes.map(|bytes| bytes as f64 / keys.max(1) as f64);
+    row = row.with("memory_bytes", options.memory_bytes).with("rss_bytes_max", peak);
+    row = row.with("rss_bytes", server.resident_bytes());
+    row = row.with("rss_bytes_limit", resident_bytes_limit(options.memory_bytes));
+    row.with("rss_max_over_budget", format!("{:.3}", peak as f64 / options.memory_bytes as f64))
+}
+
+/// Connections that have each asked once, so that whatever a connection costs has been paid.
+fn idle_connections(port: u16, count: usize) -> Result<Vec<Connection>, BenchError> {
+    let mut connections = Vec::with_capacity(count);
+    for _ in 0..count {
+        let mut connection = Connection::open(port, Protocol::Resp)?;
+        connection.queue_get(b"nothing");
+        connection.send()?;
+        connection.answers(1, |_, _| Ok(()))?;
+        connections.push(connection);
+    }
+    Ok(connections)
+}
+
+/// The index's size, as the server's INFO tells it.
+fn index_bytes_of(info: &str) -> Option<u64> {
+    info.lines().find_map(|line| line.strip_prefix("used_memory_index:")?.trim().parse().ok())
+}
+
+fn raise_descriptors(needed: u64) -> Result<(), BenchError> {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_none_or(|current| current >= needed) {
+        return Ok(());
+    }
+    let refuse = |detail: String| BenchError::failed("descriptors", detail);
+    if limit.maximum.is_some_and(|maximum| maximum < needed) {
+        return Err(refuse(format!("{needed} are needed, {:?} allowed; raise `ulimit -Hn`", limit.maximum)));
+    }
+    setrlimit(Resource::Nofile, Rlimit { current: Some(needed), ..limit }).map_err(|error| refuse(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bound_is_a_tenth_and_32_mib_and_info_is_read() {
+        assert_eq!(resident_bytes_limit(512 << 20), (512 << 20) * 11 / 10 + (32 << 20));
+        assert_eq!(index_bytes_of("# Memory\r\nused_memory:9\r\nused_memory_index:1234\r\n"), Some(1234));
+        assert_eq!(index_bytes_of("used_memory:9\r\n"), None);
+    }
+}

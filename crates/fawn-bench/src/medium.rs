@@ -1,0 +1,14 @@
+//! Owns which device the in-process rungs run on: the one that a server on this machine would choose.
+use crate::BenchError;
+use fawn_flash::{AnyDevice, DeviceOptions};
+use std::path::Path;
+
+/// Opens the device of `dir` with room for `depth` requests in flight.
+///
+/// # Errors
+/// When the directory cannot be used.
+pub fn open(dir: &Path, depth: usize) -> Result<AnyDevice, BenchError> {
+    let mut options = DeviceOptions::default();
+    options.queue_depth = options.queue_depth.max(u32::try_from(depth).unwrap_or(u32::MAX));
+    Ok(AnyDevice::open(dir, &options)?)
+}

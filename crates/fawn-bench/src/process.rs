@@ -1,0 +1,129 @@
+//! Owns running a peer as a process: its lines as they come, and what it had used by each of them.
+use crate::{BenchError, machine};
+use std::fs::{File, read_to_string};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// What a process has used so far, by the kernel's own accounting, ended threads included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Processor time, user and system; resolution 10 ms.
+    pub cpu: Duration,
+    /// Read system calls. With direct I/O each is one request to the device.
+    pub read_calls: u64,
+    /// Bytes it had the storage write.
+    pub written_bytes: u64,
+    /// Resident memory, bytes.
+    pub resident_bytes: u64,
+}
+
+impl Usage {
+    /// Of process `pid`; zeros where it is gone.
+    #[must_use]
+    pub fn of(pid: u32) -> Self {
+        let io = read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
+        let field = |name: &str| io.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok()).unwrap_or(0);
+        let stat = read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        Self {
+            cpu: cpu_of_stat(&stat).unwrap_or_default(),
+            read_calls: field("syscr:"),
+            written_bytes: field("write_bytes:"),
+            resident_bytes: machine::resident_bytes_of(pid).unwrap_or_default(),
+        }
+    }
+}
+
+/// utime and stime of `/proc/PID/stat`: the 12th and 13th field after the command's name, which may hold spaces.
+fn cpu_of_stat(stat: &str) -> Option<Duration> {
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
+    Some(Duration::from_nanos(ticks * (1_000_000_000 / rustix::param::clock_ticks_per_second().max(1))))
+}
+
+/// A line of standard output, when it came, and what the process had used by then.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// Its text.
+    pub text: String,
+    /// When it came.
+    pub at: Instant,
+    /// What had been used.
+    pub usage: Usage,
+}
+
+/// A child that ends with its owner: an interrupted comparison leaves no load behind.
+struct Owned(Child);
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs `command` to its end; its errors go to `log`. The line at the front is empty and marks the start.
+///
+/// # Errors
+/// When the program is missing or ends badly; then with the end of its log.
+pub fn run_lines(
+    mut command: Command,
+    program: &'static str,
+    package: &'static str,
+    log: &Path,
+) -> Result<Vec<Line>, BenchError> {
+    let stderr = File::create(log).map_err(|error| BenchError::failed(log.display().to_string(), error))?;
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
+    let mut child = Owned(command.spawn().map_err(|_| BenchError::MissingPeer { program, package })?);
+    let pid = child.0.id();
+    let mut lines = vec![Line { text: String::new(), at: Instant::now(), usage: Usage::of(pid) }];
+    let Some(stdout) = child.0.stdout.take() else { unreachable!("asked for above") };
+    for text in BufReader::new(stdout).lines() {
+        let text = text.map_err(|error| BenchError::failed(program, error))?;
+        lines.push(Line { text, at: Instant::now(), usage: Usage::of(pid) });
+    }
+    let status = child.0.wait().map_err(|error| BenchError::failed(program, error))?;
+    match status.code() {
+        Some(0) => Ok(lines),
+        // `stdbuf`, `taskset` and the shell all report a missing program so.
+        Some(127) => Err(BenchError::MissingPeer { program, package }),
+        _ => Err(BenchError::failed(program, format!("ended with {status}: {}", tail_of(log)))),
+    }
+}
+
+fn tail_of(log: &Path) -> String {
+    let text = read_to_string(log).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().rev().take(5).collect();
+    lines.into_iter().rev().collect::<Vec<_>>().join(" / ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(script: &str) -> Result<Vec<Line>, BenchError> {
+        let dir = tempfile::tempdir().unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        run_lines(command, "sh", "dash", &dir.path().join("log"))
+    }
+
+    #[test]
+    fn lines_come_with_what_was_used_and_failures_with_the_log() {
+        let lines = run("echo a; i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; echo b").unwrap();
+        assert_eq!(lines.iter().map(|line| &*line.text).collect::<Vec<_>>(), ["", "a", "b"]);
+        assert!(lines[2].usage.cpu > lines[1].usage.cpu && lines[2].at > lines[1].at, "{lines:?}");
+        let error = run("echo broken disk >&2; exit 3").unwrap_err().to_string();
+        assert!(error.contains("broken disk") && error.contains('3'), "{error}");
+        assert!(matches!(run("exit 127"), Err(BenchError::MissingPeer { .. })));
+    }
+
+    #[test]
+    fn a_command_with_spaces_and_brackets_in_its_name_does_not_shift_the_fields() {
+        let stat = "7 (a b) c) S 1 2 3 4 5 6 7 8 9 10 150 50 0 0 20";
+        let expected = Duration::from_nanos(200 * (1_000_000_000 / rustix::param::clock_ticks_per_second()));
+        assert_eq!(cpu_of_stat(stat), Some(expected));
+        assert_eq!(cpu_of_stat(""), None);
+    }
+}

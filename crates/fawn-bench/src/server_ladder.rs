@@ -1,0 +1,195 @@
+//! Owns the server rung's ladder: which workloads against which peer, everything started, loaded and verified alike.
+use crate::client::{self, Connection, Loop, Protocol};
+use crate::server::{ServerWorkload, redis_benchmark};
+use crate::sink::Sink;
+use crate::store::OwnDir;
+use crate::sut::{FawnOptions, Keeps, Server};
+use crate::{BenchError, Row};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+/// Servers run on this core, clients on the next one.
+const SERVER_CORE: usize = 0;
+const CLIENT_CORE: usize = 1;
+const CLIENTS: usize = 50;
+/// Pipelined requests take so much less time that a run needs more of them.
+const PIPELINED_FACTOR: u64 = 8;
+
+/// A peer of the rung.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Peer {
+    /// Over RESP, by redis-benchmark.
+    Redis,
+    /// Over memcached's text protocol, by a client of our own; one worker thread.
+    Memcached,
+}
+
+/// What is asked.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// The `fawn` to measure.
+    pub binary: PathBuf,
+    /// Where servers keep their files.
+    pub dir: PathBuf,
+    /// Against whom.
+    pub peers: Vec<Peer>,
+    /// Requests of a run without pipelining.
+    pub requests: u64,
+    /// Distinct keys.
+    pub keys: u64,
+    /// Size of the values.
+    pub value_bytes: usize,
+    /// FAWN's budget.
+    pub memory_bytes: u64,
+    /// Runs of each side.
+    pub pairs: usize,
+    /// Only workloads whose name contains this.
+    pub only: Option<String>,
+}
+
+/// One workload.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    test: &'static str,
+    keeps: Keeps,
+    pipeline: usize,
+}
+
+impl Case {
+    const fn new(test: &'static str, keeps: Keeps, pipeline: usize) -> Self {
+        Self { test, keeps, pipeline }
+    }
+
+    fn name(&self) -> String {
+        match self.test {
+            "get" => format!("GET P={}", self.pipeline),
+            _ => format!("SET {} P={}", self.keeps.name(), self.pipeline),
+        }
+    }
+
+    fn requests(&self, options: &ServerOptions) -> u64 {
+        options.requests * if self.pipeline > 1 { PIPELINED_FACTOR } else { 1 }
+    }
+}
+
+const REDIS_CASES: [Case; 4] = [
+    Case::new("get", Keeps::Memory, 1),
+    Case::new("get", Keeps::Memory, 32),
+    Case::new("set", Keeps::EverySec, 32),
+    Case::new("set", Keeps::Sync, 1),
+];
+const MEMCACHED_CASES: [Case; 3] =
+    [Case::new("get", Keeps::Memory, 1), Case::new("get", Keeps::Memory, 32), Case::new("set", Keeps::Memory, 32)];
+
+/// Runs the rung.
+///
+/// # Errors
+/// The first error of any side; rows emitted before stay.
+pub fn run(options: &ServerOptions, sink: &mut Sink) -> Result<(), BenchError> {
+    for peer in &options.peers {
+        let cases: &[Case] = match peer {
+            Peer::Redis => &REDIS_CASES,
+            Peer::Memcached => &MEMCACHED_CASES,
+        };
+        let wanted = |case: &&Case| options.only.as_ref().is_none_or(|only| case.name().contains(only));
+        for case in cases.iter().filter(wanted) {
+            run_case(options, *peer, case, sink)?;
+        }
+    }
+    Ok(())
+}
+
+/// The rest of a core's time is nobody's: both servers stay up, one of them idle.
+fn run_case(options: &ServerOptions, peer: Peer, case: &Case, sink: &mut Sink) -> Result<(), BenchError> {
+    let (mut our_dir, mut peer_dir) = (OwnDir::new(&options.dir, "fawn"), OwnDir::new(&options.dir, "peer"));
+    let (dir, memory_bytes) = (our_dir.renew()?, options.memory_bytes);
+    let fawn = FawnOptions { dir, keeps: case.keeps, memory_bytes, connections_max: 1024 };
+    let protocol = if peer == Peer::Redis { Protocol::Resp } else { Protocol::Memcached };
+    let ours = Server::fawn(&options.binary, protocol, &fawn, SERVER_CORE)?;
+    let theirs = match peer {
+        Peer::Redis => Server::redis(peer_dir.renew()?, case.keeps, SERVER_CORE)?,
+        Peer::Memcached => Server::memcached((memory_bytes >> 20).max(64) as u32, SERVER_CORE)?,
+    };
+    for server in [&ours, &theirs] {
+        let mut connection = Connection::open(server.port, protocol)?;
+        client::load(&mut connection, options.keys, options.value_bytes)?;
+        client::verify(&mut connection, options.keys, options.value_bytes)?;
+    }
+    let pin = if peer == Peer::Memcached { Some(Pinned::to(CLIENT_CORE)?) } else { None };
+    for pair in 0..options.pairs {
+        for server in [&ours, &theirs] {
+            let row = match peer {
+                Peer::Redis => by_redis_benchmark(server, options, case)?,
+                Peer::Memcached => by_own_client(server, options, case, pair)?,
+            };
+            let prefix = if peer == Peer::Memcached { "memcached " } else { "" };
+            let row = Row { workload: format!("{prefix}{}", case.name()), ..row }.with("pair", pair);
+            let row = row.with("durability", durability(server, case)).with("rss_bytes", server.resident_bytes());
+            sink.emit(row)?;
+        }
+    }
+    drop(pin);
+    Ok(())
+}
+
+/// What the server's data is worth: where sides differ the row says it.
+fn durability(server: &Server, case: &Case) -> &'static str {
+    match (server.engine, case.keeps) {
+        ("fawn", keeps) => keeps.name(),
+        (_, Keeps::Memory) => "none: no file is written",
+        (_, keeps) => keeps.name(),
+    }
+}
+
+fn by_redis_benchmark(server: &Server, options: &ServerOptions, case: &Case) -> Result<Row, BenchError> {
+    let (pipeline, requests) = (case.pipeline, case.requests(options));
+    let (keys, value_bytes) = (options.keys, options.value_bytes);
+    redis_benchmark(
+        server,
+        &ServerWorkload { test: case.test, pipeline, clients: CLIENTS, requests, keys, value_bytes },
+    )
+}
+
+fn by_own_client(server: &Server, options: &ServerOptions, case: &Case, pair: usize) -> Result<Row, BenchError> {
+    let ask = Loop {
+        clients: CLIENTS,
+        pipeline: case.pipeline as u64,
+        requests: case.requests(options),
+        keys: options.keys,
+        value_bytes: options.value_bytes,
+        writes: case.test == "set",
+        seed: pair as u64 + 1,
+    };
+    let before = server.cpu();
+    let mut row = client::measure(server.port, Protocol::Memcached, &ask)?;
+    let used: Duration = server.cpu().saturating_sub(before);
+    row.cpu_us_per_op = Some(used.as_secs_f64() * 1e6 / ask.requests.max(1) as f64);
+    row.engine = server.engine.to_owned();
+    row = row.with("clients", ask.clients).with("value_bytes", ask.value_bytes).with("keys", ask.keys);
+    Ok(row.with("client", "closed loop, all connections in rounds"))
+}
+
+/// This thread on one core, and back on all of them when dropped.
+struct Pinned;
+
+impl Pinned {
+    fn to(core: usize) -> Result<Self, BenchError> {
+        Self::set(&core.to_string()).map(|()| Self)
+    }
+
+    fn set(cores: &str) -> Result<(), BenchError> {
+        let pid = std::process::id().to_string();
+        let output = Command::new("taskset").args(["-cp", cores, &pid]).output();
+        let output = output.map_err(|_| BenchError::MissingPeer { program: "taskset", package: "util-linux" })?;
+        let detail = || String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.success() { Ok(()) } else { Err(BenchError::failed("taskset", detail())) }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // The next run pins itself anew; a failure here only keeps this process on one core.
+        let _ = Self::set("0-1023");
+    }
+}

@@ -1,0 +1,224 @@
+//! Owns the reading workloads on FAWN-DS, and the check of a load.
+use super::session::{RANGE, Session, now};
+use crate::store::Gets;
+use crate::{BenchError, Row, row};
+use fawn_ds::{EngineError, Event, Lookup, View};
+use fawn_flash::Device;
+use fawn_types::TimeMs;
+use fawn_types::random::SplitMix64;
+use hdrhistogram::Histogram;
+use std::time::Instant;
+
+/// Lookups in flight while a load is verified.
+const VERIFY_DEPTH: usize = 32;
+/// Operations between two looks at the clock; of these one is timed by itself.
+const CLOCK_EVERY: u64 = 64;
+/// Lookups that memory answers before the device is looked at again.
+const BURST: usize = 64;
+
+/// A lookup under way.
+#[derive(Clone, Copy)]
+struct Slot {
+    n: u64,
+    sent: Instant,
+}
+
+/// Lookups in flight: where each slot stands, and what they came to.
+struct Flight {
+    slots: Vec<Slot>,
+    free: Vec<usize>,
+    nanos: Histogram<u64>,
+    operations: u64,
+}
+
+impl Flight {
+    fn new(depth: usize) -> Self {
+        let slots = vec![Slot { n: 0, sent: Instant::now() }; depth];
+        Self { slots, free: (0..depth).collect(), nanos: row::histogram(), operations: 0 }
+    }
+
+    fn land(&mut self, slot: usize) {
+        self.nanos.saturating_record(self.slots[slot].sent.elapsed().as_nanos() as u64);
+        self.operations += 1;
+        self.free.push(slot);
+    }
+}
+
+impl<D: Device> Session<D> {
+    /// Every key's value against what was written last.
+    pub(super) fn verify(&mut self) -> Result<(), BenchError> {
+        let keys = self.shape.keys;
+        let held = self.engine.len(RANGE);
+        if held != keys {
+            return Err(BenchError::Unverified(format!("fawn-ds holds {held} keys, expected {keys}")));
+        }
+        let mut expected = vec![0; self.shape.value_bytes];
+        let mut numbers = 0..keys;
+        let flight = self.drive(
+            VERIFY_DEPTH,
+            |_| numbers.next(),
+            |session_values, n, round, value| {
+                session_values.fill(n, round, &mut expected);
+                if value == Some(&expected[..]) {
+                    return Ok(());
+                }
+                let found = if value.is_some() { "another value" } else { "nothing" };
+                Err(BenchError::Unverified(format!(
+                    "fawn-ds, key number {n}: found {found}, expected its version {round}"
+                )))
+            },
+        )?;
+        assert_eq!(flight.operations, keys, "each key was looked at once");
+        Ok(())
+    }
+
+    /// `depth` lookups in flight until the time is over.
+    pub(super) fn gets_in_flight(&mut self, gets: &Gets) -> Result<Row, BenchError> {
+        let (mark, mut random) = (self.mark(), SplitMix64::new(gets.seed));
+        let (keys, value_bytes) = (self.shape.keys, self.shape.value_bytes);
+        let deadline = Instant::now() + gets.run;
+        let before = *self.engine.stats();
+        let next = |now: Instant| (now < deadline).then(|| pick(&mut random, keys, gets.present));
+        let flight = self.drive(gets.depth, next, |_, n, _, value| check(n, value, gets.present, value_bytes))?;
+        let mut row = self.row(&mark, flight.operations).latencies(&flight.nanos).with("depth", gets.depth);
+        row.device_reads_per_op = Some(self.reads_per_op(&mark, flight.operations));
+        let stats = self.engine.stats();
+        let false_reads = (stats.false_matches - before.false_matches) as f64 / flight.operations.max(1) as f64;
+        let second_reads = stats.second_reads - before.second_reads;
+        Ok(row.with("false_reads_per_op", format!("{false_reads:.5}")).with("second_reads", second_reads))
+    }
+
+    /// One lookup after the other.
+    pub(super) fn gets_one_by_one(&mut self, gets: &Gets) -> Result<Row, BenchError> {
+        let (mark, mut random) = (self.mark(), SplitMix64::new(gets.seed));
+        let (keys, value_bytes) = (self.shape.keys, self.shape.value_bytes);
+        let deadline = Instant::now() + gets.run;
+        let (mut nanos, mut operations, mut sent) = (row::histogram(), 0_u64, Instant::now());
+        while sent < deadline {
+            let now = now();
+            for timed in (0..CLOCK_EVERY).map(|at| at == 0) {
+                let n = pick(&mut random, keys, gets.present);
+                self.get_blocking(n, now, |value| check(n, value, gets.present, value_bytes))?;
+                if timed {
+                    nanos.saturating_record(sent.elapsed().as_nanos() as u64);
+                }
+            }
+            operations += CLOCK_EVERY;
+            sent = Instant::now();
+        }
+        let mut row = self.row(&mark, operations).latencies(&nanos).with("threads", 1);
+        row.device_reads_per_op = Some(self.reads_per_op(&mark, operations));
+        Ok(row)
+    }
+
+    fn get_blocking(
+        &mut self,
+        n: u64,
+        now: TimeMs,
+        mut check: impl FnMut(Option<&[u8]>) -> Result<(), BenchError>,
+    ) -> Result<(), BenchError> {
+        let (hash, key) = self.hash(n);
+        let mut answer = self.engine.lookup(RANGE, hash, &key, View::Committed, now);
+        loop {
+            let plan = match answer.map_err(read_failed)? {
+                Lookup::Found(entry) => return check(Some(entry.value)),
+                Lookup::Absent => return check(None),
+                Lookup::Read(plan) => plan,
+            };
+            self.engine.read(plan, 0);
+            let plan = loop {
+                self.engine.wait(now, &mut self.events);
+                let read = self.events.drain(..).find_map(|event| match event {
+                    Event::Lookup { plan, .. } => Some(plan),
+                    _ => None,
+                });
+                if let Some(plan) = read {
+                    break plan;
+                }
+            };
+            answer = self.engine.resume(plan, now);
+        }
+    }
+
+    /// Keeps `depth` lookups in flight: `next` names keys until it has no more, `check` sees what each came to.
+    fn drive(
+        &mut self,
+        depth: usize,
+        mut next: impl FnMut(Instant) -> Option<u64>,
+        mut check: impl FnMut(&crate::workload::Values, u64, u64, Option<&[u8]>) -> Result<(), BenchError>,
+    ) -> Result<Flight, BenchError> {
+        let mut flight = Flight::new(depth);
+        let mut more = true;
+        while more || flight.free.len() < depth {
+            let now_ms = now();
+            for _ in 0..BURST {
+                let Some(&slot) = flight.free.last() else { break };
+                let sent = Instant::now();
+                let Some(n) = next(sent) else {
+                    more = false;
+                    break;
+                };
+                flight.free.pop();
+                flight.slots[slot] = Slot { n, sent };
+                let (hash, key) = self.hash(n);
+                let round = self.round_if_there(n);
+                let answer = self.engine.lookup(RANGE, hash, &key, View::Committed, now_ms).map_err(read_failed)?;
+                let plan = settle(answer, |value| check(&self.values, n, round, value))?;
+                match plan {
+                    Some(plan) => self.engine.read(plan, slot as u64),
+                    None => flight.land(slot),
+                }
+            }
+            let mut events = std::mem::take(&mut self.events);
+            self.engine.wait(now_ms, &mut events);
+            for event in events.drain(..) {
+                let Event::Lookup { plan, user } = event else { continue };
+                let n = flight.slots[user as usize].n;
+                let round = self.round_if_there(n);
+                let answer = self.engine.resume(plan, now_ms).map_err(read_failed)?;
+                let plan = settle(answer, |value| check(&self.values, n, round, value))?;
+                match plan {
+                    Some(plan) => self.engine.read(plan, user),
+                    None => flight.land(user as usize),
+                }
+            }
+            self.events = events;
+        }
+        Ok(flight)
+    }
+
+    fn round_if_there(&self, n: u64) -> u64 {
+        if n < self.shape.keys { self.round_of(n) } else { 0 }
+    }
+}
+
+/// Checks a final answer, or hands the plan back.
+fn settle(
+    answer: Lookup<'_>,
+    check: impl FnOnce(Option<&[u8]>) -> Result<(), BenchError>,
+) -> Result<Option<fawn_ds::LookupPlan>, BenchError> {
+    match answer {
+        Lookup::Found(entry) => check(Some(entry.value)).map(|()| None),
+        Lookup::Absent => check(None).map(|()| None),
+        Lookup::Read(plan) => Ok(Some(plan)),
+    }
+}
+
+/// A key that is there, or one that never was.
+fn pick(random: &mut SplitMix64, keys: u64, present: bool) -> u64 {
+    random.below(keys) + if present { 0 } else { keys }
+}
+
+/// While the time runs only what is cheap: the load's values were verified before.
+fn check(n: u64, value: Option<&[u8]>, present: bool, value_bytes: usize) -> Result<(), BenchError> {
+    match value {
+        Some(value) if present && value.len() == value_bytes => Ok(()),
+        None if !present => Ok(()),
+        Some(value) => Err(BenchError::Unverified(format!("key number {n} has {} bytes", value.len()))),
+        None => Err(BenchError::Unverified(format!("key number {n} is missing"))),
+    }
+}
+
+fn read_failed(error: EngineError) -> BenchError {
+    BenchError::failed("fawn-ds, lookup", error)
+}

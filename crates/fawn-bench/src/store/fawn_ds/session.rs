@@ -1,0 +1,178 @@
+//! Owns an open engine with what a load generator must remember about it: versions given, rounds written, counters.
+use crate::store::{KEY_BYTES, Shape};
+use crate::workload::{Values, key_into};
+use crate::{BenchError, Row, machine};
+use fawn_ds::{Engine, EngineError, Event, Options, RecordRef};
+use fawn_flash::{CauseStats, Device};
+use fawn_types::{Durability, Epoch, HashSecret, KeyHash, KeyRange, RangeId, TimeMs, Version};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// The only range.
+pub(super) const RANGE: RangeId = RangeId(1);
+/// Writes between two turns, as a busy server's turn has them.
+const TURN_WRITES: u64 = 64;
+/// Ahead of now, so that everything that waits for its time is due.
+const LATER_MS: u64 = 60_000;
+
+/// An engine under load.
+pub(super) struct Session<D: Device> {
+    pub(super) engine: Engine<D>,
+    pub(super) shape: Shape,
+    pub(super) events: Vec<Event>,
+    pub(super) values: Values,
+    /// How often each key was overwritten.
+    rounds: Vec<u16>,
+    value: Vec<u8>,
+    epoch: Epoch,
+    seq: u64,
+}
+
+/// What had been used when a measurement began.
+pub(super) struct Mark {
+    at: Instant,
+    cpu: Duration,
+    io: CauseStats,
+}
+
+impl<D: Device> Session<D> {
+    pub(super) fn open(device: D, mut options: Options, shape: Shape) -> Result<Self, BenchError> {
+        options.secret = Some(HashSecret(*b"fawn-bench-16-by"));
+        let failed = |error: &dyn std::fmt::Display| BenchError::failed("fawn-ds, opening", error);
+        let (mut engine, _) = Engine::open(device, options, now()).map_err(|error| failed(&error))?;
+        engine.add_range(RANGE, KeyRange::ALL).map_err(|error| failed(&error))?;
+        let epoch = Epoch::new(engine.generation()).ok_or_else(|| failed(&"generations are used up"))?;
+        let (rounds, value) = (vec![0; shape.keys as usize], vec![0; shape.value_bytes]);
+        let values = Values::new(shape.value_bytes);
+        Ok(Self { engine, shape, events: Vec::new(), values, rounds, value, epoch, seq: 0 })
+    }
+
+    pub(super) fn hash(&self, n: u64) -> (KeyHash, [u8; KEY_BYTES]) {
+        let mut key = [0; KEY_BYTES];
+        key_into(n, &mut key);
+        (KeyHash::of(self.engine.secret(), &key), key)
+    }
+
+    /// Appends key number `n` with its value of `round`; turns the engine while it says that it has too much to do.
+    pub(super) fn put(&mut self, n: u64, round: u64) -> Result<Version, BenchError> {
+        let (hash, key) = self.hash(n);
+        self.values.fill(n, round, &mut self.value);
+        self.seq += 1;
+        let version = Version::new(self.epoch, self.seq)
+            .ok_or_else(|| BenchError::failed("fawn-ds", "versions are used up; fewer --seconds"))?;
+        loop {
+            let record = RecordRef::put(version, &key, &self.value);
+            match self.engine.append(RANGE, hash, &record) {
+                Ok(()) => return Ok(version),
+                Err(EngineError::Overloaded) => self.turn(true)?,
+                Err(error) => return Err(BenchError::failed("fawn-ds, append", error)),
+            }
+        }
+    }
+
+    /// Puts the next version of key number `n`.
+    pub(super) fn put_next_round(&mut self, n: u64) -> Result<Version, BenchError> {
+        let round = &mut self.rounds[n as usize];
+        // A key overwritten 65,536 times starts over: its newest value is still known.
+        *round = round.wrapping_add(1);
+        let round = u64::from(*round);
+        self.put(n, round)
+    }
+
+    /// Puts, and turns the engine as often as a server would.
+    pub(super) fn put_in_turns(&mut self, n: u64) -> Result<(), BenchError> {
+        self.put_next_round(n)?;
+        if self.seq.is_multiple_of(TURN_WRITES) { self.turn(false) } else { Ok(()) }
+    }
+
+    /// One turn: submit, reap (waiting for it if asked to), commit what the mode acknowledges. Lookups must not be under
+    /// way.
+    pub(super) fn turn(&mut self, wait: bool) -> Result<(), BenchError> {
+        let now = now();
+        self.engine.submit(now);
+        if wait {
+            self.engine.wait(now, &mut self.events)
+        } else {
+            self.engine.poll(now, &mut self.events)
+        }
+        let poisoned = self.events.drain(..).any(|event| matches!(event, Event::Poisoned));
+        if poisoned {
+            return Err(BenchError::failed("fawn-ds", self.engine.poisoned().unwrap_or("poisoned")));
+        }
+        self.commit();
+        Ok(())
+    }
+
+    /// Commits by the mode, as a store without replicas does. Returns the last version committed.
+    pub(super) fn commit(&mut self) -> Version {
+        let progress = self.engine.progress(RANGE);
+        let through = match self.engine.options().durability {
+            Durability::Sync => progress.synced,
+            Durability::EverySec => progress.flushed,
+            Durability::Memory => progress.appended,
+        };
+        self.engine.commit(RANGE, through);
+        through
+    }
+
+    /// Until every put is acknowledged and every overwritten key's old version confirmed.
+    pub(super) fn acknowledge_all(&mut self) -> Result<(), BenchError> {
+        loop {
+            self.turn(true)?;
+            let progress = self.engine.progress(RANGE);
+            let queued = self.engine.log_report().verifications_queued;
+            if progress.committed == progress.appended && queued == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Until everything appended is in the files.
+    pub(super) fn write_all(&mut self) -> Result<(), BenchError> {
+        self.engine.submit(TimeMs(now().0 + LATER_MS));
+        while self.engine.watermarks().flushed < self.engine.watermarks().appended {
+            self.turn(true)?;
+            self.engine.submit(TimeMs(now().0 + LATER_MS));
+        }
+        Ok(())
+    }
+
+    /// What key number `n` must hold now.
+    pub(super) fn round_of(&self, n: u64) -> u64 {
+        u64::from(self.rounds[n as usize])
+    }
+
+    pub(super) fn mark(&self) -> Mark {
+        Mark { at: Instant::now(), cpu: machine::own_cpu(), io: self.engine.device().stats().total() }
+    }
+
+    /// A row of `operations` since `mark`.
+    pub(super) fn row(&self, mark: &Mark, operations: u64) -> Row {
+        let cpu = machine::own_cpu().saturating_sub(mark.cpu);
+        let row = Row::new("store", "fawn-ds", "").timed(operations, mark.at.elapsed(), Some(cpu));
+        let row = row.with("keys", self.shape.keys).with("value_bytes", self.shape.value_bytes);
+        let durability = format!("{:?}", self.engine.options().durability).to_lowercase();
+        let memory = self.engine.memory();
+        let mut row = row.with("memory_bytes", self.shape.memory_bytes).with("durability", durability);
+        row = row.with("device", self.engine.device().name()).with("index_bytes", memory.index_bytes);
+        row = row.with("rss_bytes", machine::resident_bytes_of(std::process::id()).unwrap_or_default());
+        row.dram_bytes_per_key = Some(memory.index_bytes as f64 / self.engine.len(RANGE).max(1) as f64);
+        row
+    }
+
+    /// Reads by the device since `mark`, per operation.
+    pub(super) fn reads_per_op(&self, mark: &Mark, operations: u64) -> f64 {
+        let reads = self.engine.device().stats().total().reads - mark.io.reads;
+        reads as f64 / operations.max(1) as f64
+    }
+
+    /// Bytes written by the device since `mark`, per byte of keys and values.
+    pub(super) fn written_per_user_byte(&self, mark: &Mark, operations: u64) -> f64 {
+        let written = self.engine.device().stats().total().written_bytes - mark.io.written_bytes;
+        written as f64 / (operations.max(1) * (KEY_BYTES + self.shape.value_bytes) as u64) as f64
+    }
+}
+
+/// The wall clock: the engine is told the time.
+pub(super) fn now() -> TimeMs {
+    TimeMs(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64))
+}

@@ -1,0 +1,79 @@
+//! Owns the writing workloads on FAWN-DS.
+use super::session::{RANGE, Session};
+use crate::store::{FillEnd, Puts};
+use crate::{BenchError, Row, row};
+use fawn_flash::Device;
+use fawn_types::Version;
+use fawn_types::random::SplitMix64;
+use std::collections::VecDeque;
+use std::time::Instant;
+
+/// Operations between two looks at the clock.
+const CLOCK_EVERY: u64 = 256;
+
+impl<D: Device> Session<D> {
+    /// Every key once. `key_into` scatters neighbours, so this is random order to the store.
+    pub(super) fn fill(&mut self, end: FillEnd) -> Result<Row, BenchError> {
+        let (mark, keys) = (self.mark(), self.shape.keys);
+        for n in 0..keys {
+            self.put(n, 0)?;
+            if n % 64 == 63 {
+                self.turn(false)?;
+            }
+        }
+        self.acknowledge_all()?;
+        if end == FillEnd::Written {
+            self.write_all()?;
+        }
+        let mut row = self.row(&mark, keys).with("end", format!("{end:?}"));
+        if end == FillEnd::Acknowledged {
+            // Outside the time: the bytes are counted whole.
+            self.write_all()?;
+        }
+        row.device_bytes_written_per_user_byte = Some(self.written_per_user_byte(&mark, keys));
+        Ok(row)
+    }
+
+    /// Random keys of the filled store, by one writer; old versions are confirmed within the time.
+    pub(super) fn overwrites(&mut self, puts: &Puts) -> Result<Row, BenchError> {
+        let (mark, mut random) = (self.mark(), SplitMix64::new(puts.seed));
+        let deadline = Instant::now() + puts.run;
+        let mut operations = 0;
+        while operations % CLOCK_EVERY != 0 || Instant::now() < deadline {
+            self.put_in_turns(random.below(self.shape.keys))?;
+            operations += 1;
+        }
+        self.acknowledge_all()?;
+        let mut row = self.row(&mark, operations).with("threads", 1);
+        row.device_reads_per_op = Some(self.reads_per_op(&mark, operations));
+        self.write_all()?;
+        row.device_bytes_written_per_user_byte = Some(self.written_per_user_byte(&mark, operations));
+        Ok(row)
+    }
+
+    /// `writers` that each wait for their acknowledgement; the engine's loop commits them in groups.
+    pub(super) fn durable_puts(&mut self, puts: &Puts) -> Result<Row, BenchError> {
+        let (mark, mut random) = (self.mark(), SplitMix64::new(puts.seed));
+        let deadline = Instant::now() + puts.run;
+        let mut waiting: VecDeque<(Version, Instant)> = VecDeque::with_capacity(puts.writers);
+        let (mut nanos, mut operations) = (row::histogram(), 0);
+        loop {
+            let sent = Instant::now();
+            while sent < deadline && waiting.len() < puts.writers {
+                waiting.push_back((self.put_next_round(random.below(self.shape.keys))?, sent));
+            }
+            if waiting.is_empty() {
+                break;
+            }
+            self.turn(true)?;
+            let (synced, acked) = (self.engine.progress(RANGE).committed, Instant::now());
+            while let Some((_, sent)) = waiting.pop_front_if(|(version, _)| *version <= synced) {
+                nanos.saturating_record(acked.duration_since(sent).as_nanos() as u64);
+                operations += 1;
+            }
+        }
+        let mut row = self.row(&mark, operations).latencies(&nanos).with("writers", puts.writers);
+        row.device_bytes_written_per_user_byte = Some(self.written_per_user_byte(&mark, operations));
+        Ok(row.with("note", "writers are operations in flight in one event loop"))
+    }
+}

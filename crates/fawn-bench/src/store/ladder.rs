@@ -1,0 +1,300 @@
+//! Owns the store rung's ladder: which workloads, what is set up for each, and whose turn it is.
+use super::fawn_ds::FawnDs;
+use super::raw::RawDevice;
+use super::rocksdb::RocksDb;
+use super::{Contender, FillEnd, Gets, Puts, Shape};
+use crate::device::DeviceOptions;
+use crate::sink::Sink;
+use crate::{BenchError, Row};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Least memory budget given to a store, bytes: less starves both of their write buffers.
+const MEMORY_BYTES_MIN: u64 = 16 << 20;
+/// Data of the cold workloads is at least so many times the budget.
+const COLD_FACTOR: u64 = 4;
+/// Most bytes that the yardstick's file of random reads has.
+const RAW_FILE_BYTES_MAX: u64 = 8 << 30;
+
+/// A store that the rung knows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Engine {
+    /// FAWN's own, in this process.
+    FawnDs,
+    /// RocksDB through `db_bench` (Debian's package rocksdb-tools).
+    Rocksdb,
+}
+
+/// A workload of the rung.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Workload {
+    /// Bulk load of 1 KiB values against raw sequential writes.
+    Load,
+    /// Puts of small values, acknowledged from memory.
+    Put,
+    /// Puts of small values, each acknowledged after a sync.
+    Durable,
+    /// Random lookups of data that fits the budget, one thread.
+    GetCached,
+    /// Random lookups of data four times the budget, against raw reads.
+    GetCold,
+    /// Random lookups of keys that are not there.
+    GetMissing,
+    /// Random overwrites of data four times the budget, against raw reads.
+    OverwriteCold,
+}
+
+/// What is asked.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    /// Where the stores lie.
+    pub dir: PathBuf,
+    /// Who runs; the first is what ratios are of.
+    pub engines: Vec<Engine>,
+    /// What is run, in the order of the ladder.
+    pub workloads: Vec<Workload>,
+    /// Distinct keys.
+    pub keys: u64,
+    /// Length of the values of every workload but the bulk load.
+    pub value_bytes: usize,
+    /// Length of the bulk load's.
+    pub load_value_bytes: usize,
+    /// The budget; by default what each workload needs.
+    pub memory_bytes: Option<u64>,
+    /// Time per run.
+    pub run: Duration,
+    /// Runs of each side.
+    pub pairs: usize,
+    /// Lookups in flight of the cold workloads.
+    pub depth: usize,
+    /// Writers of the durable workload.
+    pub writers: usize,
+    /// Decides which keys.
+    pub seed: u64,
+}
+
+type Side<'s> = Box<dyn FnMut(u64) -> Result<Row, BenchError> + 's>;
+
+/// Runs the rung.
+///
+/// # Errors
+/// The first error of any side; rows emitted before stay.
+pub fn run(options: &StoreOptions, sink: &mut Sink) -> Result<(), BenchError> {
+    let mut contenders: Vec<Box<dyn Contender>> = Vec::new();
+    for engine in &options.engines {
+        contenders.push(match engine {
+            Engine::FawnDs => Box::new(FawnDs::new(&options.dir)),
+            Engine::Rocksdb => Box::new(RocksDb::new(&options.dir)),
+        });
+    }
+    run_with(options, contenders, RawDevice::new(&options.dir), sink)
+}
+
+/// As [`run`], with contenders of the caller's.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_with(
+    options: &StoreOptions,
+    contenders: Vec<Box<dyn Contender>>,
+    raw: RawDevice,
+    sink: &mut Sink,
+) -> Result<(), BenchError> {
+    let mut ladder = Ladder { options, contenders, raw, sink };
+    ladder.fills()?;
+    ladder.durable()?;
+    ladder.cached()?;
+    ladder.cold()
+}
+
+/// The directory that stores get when none is chosen: on the disk to be measured, not on a memory file system.
+#[must_use]
+pub fn default_dir() -> &'static Path {
+    Path::new("fawn-bench-data")
+}
+
+struct Ladder<'l> {
+    options: &'l StoreOptions,
+    contenders: Vec<Box<dyn Contender>>,
+    raw: RawDevice,
+    sink: &'l mut Sink,
+}
+
+impl Ladder<'_> {
+    fn wants(&self, workload: Workload) -> bool {
+        self.options.workloads.contains(&workload)
+    }
+
+    /// The shape of a store whose data fits its budget.
+    fn fitting(&self, value_bytes: usize) -> Result<Shape, BenchError> {
+        let shape = Shape { keys: self.options.keys, value_bytes, memory_bytes: 0 };
+        // Twice the data covers headers, padding, the index and block overhead of every contender.
+        let needed = 2 * shape.user_bytes() + MEMORY_BYTES_MIN;
+        let memory_bytes = self.options.memory_bytes.unwrap_or(needed);
+        if memory_bytes < shape.user_bytes() * 3 / 2 {
+            let detail = format!(
+                "--memory is {memory_bytes} bytes, expected at least 1.5 times the data ({} bytes) for the cached \
+                 workload; give more --memory or fewer --keys",
+                shape.user_bytes()
+            );
+            return Err(BenchError::failed("get-cached", detail));
+        }
+        Ok(Shape { memory_bytes, ..shape })
+    }
+
+    /// The shape of a store whose data is many times its budget.
+    fn cold_shape(&self) -> Result<Shape, BenchError> {
+        let shape = Shape { keys: self.options.keys, value_bytes: self.options.value_bytes, memory_bytes: 0 };
+        let most = shape.user_bytes() / COLD_FACTOR;
+        let memory_bytes = self.options.memory_bytes.unwrap_or(most);
+        if memory_bytes > most || memory_bytes < MEMORY_BYTES_MIN {
+            let detail = format!(
+                "a budget of {memory_bytes} bytes, expected {MEMORY_BYTES_MIN} to a quarter of the data ({most} bytes); \
+                 give more --keys or another --memory"
+            );
+            return Err(BenchError::failed("cold workloads", detail));
+        }
+        Ok(Shape { memory_bytes, ..shape })
+    }
+
+    /// Fresh stores each time: the bulk load against the device, then small puts.
+    fn fills(&mut self) -> Result<(), BenchError> {
+        let options = self.options;
+        let budget = options.memory_bytes.unwrap_or(256 << 20);
+        let sizes = [
+            (Workload::Load, options.load_value_bytes, FillEnd::Written, "bulk load"),
+            (Workload::Put, options.value_bytes, FillEnd::Acknowledged, "put"),
+        ];
+        for (workload, value_bytes, end, name) in sizes {
+            if !self.wants(workload) {
+                continue;
+            }
+            let shape = Shape { keys: options.keys, value_bytes, memory_bytes: budget };
+            let mut sides: Vec<Side<'_>> = Vec::new();
+            for contender in &mut self.contenders {
+                sides.push(Box::new(move |_| {
+                    let row = contender.fill(&shape, end)?;
+                    contender.discard()?;
+                    Ok(row)
+                }));
+            }
+            if workload == Workload::Load {
+                let raw = &mut self.raw;
+                sides.push(Box::new(move |_| raw.sequential_write(&shape)));
+            }
+            in_turn(options, &format!("{name} {value_bytes} B, memory"), sides, self.sink)?;
+        }
+        Ok(())
+    }
+
+    fn durable(&mut self) -> Result<(), BenchError> {
+        if !self.wants(Workload::Durable) {
+            return Ok(());
+        }
+        let (options, value_bytes) = (self.options, self.options.value_bytes);
+        let memory_bytes = options.memory_bytes.unwrap_or(256 << 20);
+        let shape = Shape { keys: options.keys, value_bytes, memory_bytes };
+        let mut sides: Vec<Side<'_>> = Vec::new();
+        for contender in &mut self.contenders {
+            sides.push(Box::new(move |seed| {
+                let puts = Puts { writers: options.writers, run: options.run, seed };
+                let row = contender.durable_puts(&shape, &puts)?;
+                contender.discard()?;
+                Ok(row)
+            }));
+        }
+        in_turn(options, &format!("durable put {value_bytes} B, {} writers", options.writers), sides, self.sink)
+    }
+
+    fn fill_and_verify(&mut self, shape: &Shape) -> Result<(), BenchError> {
+        self.contenders.iter_mut().try_for_each(|contender| {
+            contender.fill(shape, FillEnd::Written)?;
+            contender.verify()
+        })
+    }
+
+    fn discard(&mut self) -> Result<(), BenchError> {
+        self.contenders.iter_mut().try_for_each(|contender| contender.discard())
+    }
+
+    fn cached(&mut self) -> Result<(), BenchError> {
+        if !self.wants(Workload::GetCached) {
+            return Ok(());
+        }
+        let options = self.options;
+        let shape = self.fitting(options.value_bytes)?;
+        self.fill_and_verify(&shape)?;
+        let gets = Gets { depth: 1, run: options.run, present: true, warm: true, seed: 0 };
+        let sides = self.contenders.iter_mut().map(|contender| reads(contender, gets)).collect();
+        in_turn(options, &format!("get cached {} B, one thread", shape.value_bytes), sides, self.sink)?;
+        self.discard()
+    }
+
+    fn cold(&mut self) -> Result<(), BenchError> {
+        let cold = [Workload::GetCold, Workload::GetMissing, Workload::OverwriteCold];
+        if !cold.into_iter().any(|workload| self.wants(workload)) {
+            return Ok(());
+        }
+        let options = self.options;
+        let shape = self.cold_shape()?;
+        self.fill_and_verify(&shape)?;
+        let raw = DeviceOptions {
+            file_bytes: shape.user_bytes().clamp(1 << 20, RAW_FILE_BYTES_MAX).next_multiple_of(1 << 20),
+            depth: options.depth,
+            run: options.run,
+            seed: options.seed,
+        };
+        self.raw.prepare(&raw)?;
+        let sizes = format!("{} B, depth {}", shape.value_bytes, options.depth);
+        for (workload, present, name) in
+            [(Workload::GetCold, true, "get cold"), (Workload::GetMissing, false, "get missing")]
+        {
+            if self.wants(workload) {
+                let gets = Gets { depth: options.depth, run: options.run, present, warm: false, seed: 0 };
+                let mut sides: Vec<_> = self.contenders.iter_mut().map(|contender| reads(contender, gets)).collect();
+                if present {
+                    sides.push(raw_reads(&mut self.raw, raw));
+                }
+                in_turn(options, &format!("{name} {sizes}"), sides, self.sink)?;
+            }
+        }
+        if self.wants(Workload::OverwriteCold) {
+            self.overwrites(&shape, raw)?;
+        }
+        self.discard()
+    }
+
+    fn overwrites(&mut self, shape: &Shape, raw: DeviceOptions) -> Result<(), BenchError> {
+        let options = self.options;
+        let mut sides: Vec<Side<'_>> = Vec::new();
+        for contender in &mut self.contenders {
+            sides.push(Box::new(move |seed| contender.overwrites(&Puts { writers: 1, run: options.run, seed })));
+        }
+        sides.push(raw_reads(&mut self.raw, raw));
+        in_turn(options, &format!("overwrite cold {} B, memory", shape.value_bytes), sides, self.sink)
+    }
+}
+
+fn reads<'s>(contender: &'s mut Box<dyn Contender>, gets: Gets) -> Side<'s> {
+    Box::new(move |seed| contender.gets(&Gets { seed, ..gets }))
+}
+
+fn raw_reads(raw: &mut RawDevice, options: DeviceOptions) -> Side<'_> {
+    Box::new(move |seed| raw.random_reads(&DeviceOptions { seed, ..options }))
+}
+
+/// A B C A B C …: each side once per pair, each pair with its own seed, the same for all sides.
+fn in_turn(
+    options: &StoreOptions,
+    workload: &str,
+    mut sides: Vec<Side<'_>>,
+    sink: &mut Sink,
+) -> Result<(), BenchError> {
+    for pair in 0..options.pairs {
+        for side in &mut sides {
+            let row = side(options.seed.wrapping_add(pair as u64 + 1))?;
+            sink.emit(Row { workload: workload.to_owned(), ..row }.with("pair", pair))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,91 @@
+//! Owns the yardstick of the store rung: the same device without a store, in the same minute.
+use super::{KEY_BYTES, OwnDir, Shape};
+use crate::device::{self, DeviceOptions};
+use crate::workload::Values;
+use crate::{BenchError, Row, machine};
+use fawn_flash::{AlignedBuf, AnyDevice, Cause, Device, Token};
+use std::collections::VecDeque;
+use std::path::Path;
+use std::time::Instant;
+
+/// The yardstick's name in rows.
+pub const NAME: &str = "raw-device";
+const WRITE_BYTES: usize = 1 << 20;
+const WRITE_DEPTH: usize = 4;
+const WRITE_FILE: &str = "bench-write.dat";
+
+/// A device with nothing on it.
+pub struct RawDevice {
+    dir: OwnDir,
+}
+
+impl RawDevice {
+    /// With its file under `parent`.
+    #[must_use]
+    pub fn new(parent: &Path) -> Self {
+        Self { dir: OwnDir::new(parent, "raw") }
+    }
+
+    /// Writes as many bytes as `shape` has, sequentially, direct, in megabytes, as a log would; counted in its records.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn sequential_write(&mut self, shape: &Shape) -> Result<Row, BenchError> {
+        let mut device = crate::medium::open(self.dir.renew()?, WRITE_DEPTH)?;
+        let total = shape.user_bytes().next_multiple_of(WRITE_BYTES as u64);
+        let mut spare: Vec<_> = (0..WRITE_DEPTH).map(|_| AlignedBuf::zeroed(WRITE_BYTES)).collect();
+        // Incompressible, and touched before the time begins.
+        let values = Values::new(WRITE_BYTES);
+        spare.iter_mut().zip(0..).for_each(|(buf, n)| values.fill(n, 0, buf));
+        let (started, cpu) = (Instant::now(), machine::own_cpu());
+        let file = device.create(WRITE_FILE)?;
+        device.allocate(file, 0, total)?;
+        let mut done = VecDeque::new();
+        let mut offset = 0;
+        while offset < total || device.in_flight() > 0 {
+            while offset < total
+                && let Some(buf) = spare.pop()
+            {
+                device.submit_write(file, offset, buf, WRITE_BYTES, Cause::Flush, Token(offset));
+                offset += WRITE_BYTES as u64;
+            }
+            device.wait(&mut done);
+            for completion in done.drain(..) {
+                completion.result?;
+                spare.extend(completion.buf);
+            }
+        }
+        let records = total / (KEY_BYTES + shape.value_bytes) as u64;
+        let row = Row::new("store", NAME, "").timed(records, started.elapsed(), Some(machine::own_cpu() - cpu));
+        let mut row = row.with("write_bytes", WRITE_BYTES).with("depth", WRITE_DEPTH).with("device", device.name());
+        row.device_bytes_written_per_user_byte = Some(1.0);
+        drop(device);
+        self.dir.remove()?;
+        Ok(row)
+    }
+
+    /// Makes the file that [`RawDevice::random_reads`] reads.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn prepare(&mut self, options: &DeviceOptions) -> Result<(), BenchError> {
+        let mut device = self.open_for_reads(options, true)?;
+        device::prepare(&mut device, options).map(drop)
+    }
+
+    fn open_for_reads(&mut self, options: &DeviceOptions, anew: bool) -> Result<AnyDevice, BenchError> {
+        let path = if anew { self.dir.renew()? } else { self.dir.path() };
+        crate::medium::open(path, options.depth)
+    }
+
+    /// Random 4 KiB reads of it.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn random_reads(&mut self, options: &DeviceOptions) -> Result<Row, BenchError> {
+        let mut device = self.open_for_reads(options, false)?;
+        let file = device::prepare(&mut device, options)?;
+        let row = device::random_reads(&mut device, file, options)?;
+        Ok(Row { rung: "store".to_owned(), engine: NAME.to_owned(), ..row })
+    }
+}

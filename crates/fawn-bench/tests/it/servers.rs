@@ -1,0 +1,63 @@
+//! Owns the tests of the server rung's client and starts, against the peers where they are installed.
+use fawn_bench::BenchError;
+use fawn_bench::client::{self, Connection, Loop, Protocol, key_of};
+use fawn_bench::server::{ServerWorkload, redis_benchmark};
+use fawn_bench::sut::{Keeps, Server};
+
+const KEYS: u64 = 700;
+const VALUE_BYTES: usize = 100;
+
+fn check(server: &Server, protocol: Protocol) {
+    let mut connection = Connection::open(server.port, protocol).unwrap();
+    client::load(&mut connection, KEYS, VALUE_BYTES).unwrap();
+    client::verify(&mut connection, KEYS, VALUE_BYTES).unwrap();
+    for (writes, pipeline) in [(false, 1), (false, 32), (true, 8)] {
+        let ask = Loop { clients: 3, pipeline, requests: 300, keys: KEYS, value_bytes: VALUE_BYTES, writes, seed: 1 };
+        let row = client::measure(server.port, protocol, &ask).unwrap();
+        assert!(row.ops_per_s > 0.0 && row.p50_us.is_some(), "{row:?}");
+    }
+    client::verify(&mut connection, KEYS, VALUE_BYTES).unwrap();
+    assert!(server.cpu() > std::time::Duration::ZERO && server.resident_bytes_max() >= server.resident_bytes());
+    // A planted wrong value, then a missing key: each must be found.
+    connection.queue_set(&key_of(333), &[b'x'; VALUE_BYTES]);
+    connection.send().unwrap();
+    connection.answers(1, |_, _| Ok(())).unwrap();
+    let wrong = client::verify(&mut connection, KEYS, VALUE_BYTES).unwrap_err().to_string();
+    assert!(wrong.contains("key number 333: found another value"), "{wrong}");
+    let mut connection = Connection::open(server.port, protocol).unwrap();
+    client::load(&mut connection, KEYS, VALUE_BYTES).unwrap();
+    let missing = client::verify(&mut connection, KEYS + 1, VALUE_BYTES).unwrap_err().to_string();
+    assert!(missing.contains("key number 700: found nothing"), "{missing}");
+}
+
+#[test]
+fn redis_is_started_loaded_verified_and_measured() {
+    let dir = tempfile::tempdir().unwrap();
+    match Server::redis(dir.path(), Keeps::EverySec, 0) {
+        Ok(server) => {
+            check(&server, Protocol::Resp);
+            let workload = ServerWorkload {
+                test: "get",
+                pipeline: 16,
+                clients: 4,
+                requests: 4000,
+                keys: KEYS,
+                value_bytes: VALUE_BYTES,
+            };
+            match redis_benchmark(&server, &workload) {
+                Ok(row) => assert!(row.cpu_us_per_op.unwrap() > 0.0, "{row:?}"),
+                Err(error @ BenchError::MissingPeer { .. }) => eprintln!("skipped: {error}"),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        Err(error) => eprintln!("skipped: {error}"),
+    }
+}
+
+#[test]
+fn memcached_is_started_loaded_verified_and_measured() {
+    match Server::memcached(64, 0) {
+        Ok(server) => check(&server, Protocol::Memcached),
+        Err(error) => eprintln!("skipped: {error}"),
+    }
+}
