@@ -25,6 +25,11 @@ pub(crate) fn run(only: Option<&str>) -> Result<(), String> {
         clients::run(&server)?;
         server.stop()
     })?;
+    gate.step("bad input", || {
+        let dir = clients::scratch("bad")?.join("data");
+        let binary = server::binary();
+        clients::python("bad_input.py", &[&binary.to_string_lossy(), &dir.to_string_lossy(), "serve"])
+    })?;
     gate.step("kill -9", || {
         let dir = clients::scratch("kill")?.join("data");
         let binary = server::binary();
