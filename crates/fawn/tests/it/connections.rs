@@ -121,7 +121,7 @@ fn garbage_is_answered_and_closed_alone() {
 #[test]
 fn idle_connections_cost_little() {
     let server = Server::start(&[]);
-    let connections = 3000;
+    let connections = 4000;
     let resident = || -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).expect("it runs");
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a resident size");

@@ -50,7 +50,7 @@ pub(crate) fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) ->
 
 /// A running server on free ports over a directory of its own.
 pub(crate) struct Server {
-    child: Child,
+    child: Reaped,
     ready_file: PathBuf,
     pub(crate) resp: SocketAddr,
     pub(crate) memcached: SocketAddr,
@@ -74,20 +74,21 @@ impl Server {
         let mut command = fawn();
         command.args(["serve", "--resp", any, "--memcached", any, "--admin", any, "--memory", "64M"]);
         command.arg("--dir").arg(dir.join("data")).arg("--ready-file").arg(&ready_file).args(flags);
-        let mut child = command.stderr(Stdio::null()).spawn().expect("the binary runs");
+        let mut child = Reaped(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the binary runs"));
         let ready = eventually("the ready file", || {
-            assert_eq!(child.try_wait().expect("it is ours"), None, "the server ended before it was ready");
-            std::fs::read(&ready_file).ok()
+            assert_eq!(child.0.try_wait().expect("it is ours"), None, "the server ended before it was ready");
+            let ready = std::fs::read(&ready_file).ok()?;
+            let ready: serde_json::Value = serde_json::from_slice(&ready).expect("the ready file is JSON, whole");
+            // Until it is removed at the start, there may be one of a server that was killed.
+            (ready["pid"] == child.0.id()).then_some(ready)
         });
-        let ready: serde_json::Value = serde_json::from_slice(&ready).expect("the ready file is JSON, whole");
-        assert_eq!(ready["pid"], child.id());
         let place = |name: &str| ready[name].as_str().and_then(|text| text.parse().ok()).expect("an address");
         let (resp, memcached, admin) = (place("resp"), place("memcached"), place("admin"));
         Self { child, ready_file, resp, memcached, admin, _dir: None }
     }
 
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.child.0.id()
     }
 
     pub(crate) fn ready_file(&self) -> &Path {
@@ -95,13 +96,13 @@ impl Server {
     }
 
     pub(crate) fn signal(&self, signal: rustix::process::Signal) {
-        let pid = rustix::process::Pid::from_child(&self.child);
+        let pid = rustix::process::Pid::from_child(&self.child.0);
         rustix::process::kill_process(pid, signal).expect("it is ours");
     }
 
     /// Waits for its end; the exit code, if it left by itself.
     pub(crate) fn wait(&mut self) -> Option<i32> {
-        eventually("the server's end", || self.child.try_wait().expect("it is ours")).code()
+        eventually("the server's end", || self.child.0.try_wait().expect("it is ours")).code()
     }
 
     /// A metric's value, summed over shards.
@@ -113,11 +114,14 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+/// A process that does not outlive its test, however that ends.
+struct Reaped(Child);
+
+impl Drop for Reaped {
     fn drop(&mut self) {
         // Already ended: nothing to kill.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 

@@ -1,7 +1,10 @@
 //! Owns the tests of the binary: real processes on loopback, every wait bounded, no fixed ports.
+#![expect(clippy::expect_used, reason = "a test that meets what it does not expect should stop")]
+
 mod admin;
 mod config;
 mod connections;
+mod durable;
 mod harness;
 mod load;
 mod one_shot;

@@ -1,0 +1,119 @@
+//! Holds the data directory to its promises: restarts, kills, a second server, damage; and both protocols to one store.
+use crate::harness::{Server, connect, exchange, run};
+use rustix::process::Signal;
+use std::io::{Read, Write};
+
+#[test]
+fn both_protocols_see_the_same_keys() {
+    let server = Server::start(&[]);
+    let (mut redis, mut memcached) = (connect(server.resp), connect(server.memcached));
+    exchange(&mut redis, b"SET k from-redis\r\n", b"+OK\r\n");
+    exchange(&mut memcached, b"get k\r\n", b"VALUE k 0 10\r\nfrom-redis\r\nEND\r\n");
+    exchange(&mut memcached, b"set k 7 0 2\r\nmc\r\n", b"STORED\r\n");
+    exchange(&mut redis, b"GET k\r\n", b"$2\r\nmc\r\n");
+}
+
+#[test]
+fn data_outlive_an_orderly_end_on_either_device() {
+    for device in ["auto", "portable"] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let flags = ["--device", device, "--segment", "64K"];
+        let mut server = Server::start_in(dir.path(), &flags);
+        let mut client = connect(server.resp);
+        for round in 0..200 {
+            let value = "v".repeat(round * 10);
+            let request = format!("*3\r\n$3\r\nSET\r\n$4\r\nk{round:03}\r\n${}\r\n{value}\r\n", value.len());
+            exchange(&mut client, request.as_bytes(), b"+OK\r\n");
+        }
+        server.signal(Signal::TERM);
+        assert_eq!(server.wait(), Some(0));
+        let server = Server::start_in(dir.path(), &flags);
+        let mut client = connect(server.resp);
+        exchange(&mut client, b"DBSIZE\r\n", b":200\r\n");
+        exchange(&mut client, b"STRLEN k123\r\n", b":1230\r\n");
+    }
+}
+
+#[test]
+fn what_was_acknowledged_survives_a_kill() {
+    for mode in ["sync", "everysec"] {
+        let dir = tempfile::tempdir().expect("a directory");
+        for round in 0..3_u32 {
+            let mut server = Server::start_in(dir.path(), &["--durability", mode]);
+            let mut client = connect(server.resp);
+            for earlier in 0..round {
+                exchange(&mut client, format!("GET last{earlier}\r\n").as_bytes(), b"$2\r\nok\r\n");
+            }
+            // Pipelined so that the kill falls between writes; what was heard must be there.
+            let mut acked = 0_u32;
+            let batch = "SET counter 1\r\n".repeat(50) + &format!("SET last{round} ok\r\n");
+            client.write_all(batch.as_bytes()).expect("it reads");
+            let mut reply = [0; 5];
+            while acked < 51 && client.read_exact(&mut reply).is_ok() {
+                assert_eq!(&reply, b"+OK\r\n");
+                acked += 1;
+            }
+            server.signal(Signal::KILL);
+            assert_eq!(server.wait(), None, "killed");
+        }
+    }
+}
+
+#[test]
+fn a_second_server_is_refused_and_the_first_goes_on() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let server = Server::start_in(dir.path(), &[]);
+    let data = dir.path().join("data");
+    let data = data.to_str().expect("text");
+    let (code, _, error) = run(&["serve", "--dir", data, "--resp", "off", "--memcached", "off", "--admin", "off"]);
+    assert!(code == 3 && error.contains("in use by another process"), "{code} {error}");
+    let (code, _, error) = run(&["check", data]);
+    assert!(code == 3 && error.contains("in use by another process"), "{code} {error}");
+    exchange(&mut connect(server.resp), b"PING\r\n", b"+PONG\r\n");
+}
+
+#[test]
+fn a_directory_that_cannot_be_made_is_told_apart() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let below = file.path().join("data");
+    let below = below.to_str().expect("text");
+    let (code, _, error) = run(&["serve", "--dir", below, "--resp", "off", "--memcached", "off", "--admin", "off"]);
+    assert!(code == 3 && error.contains(below) && error.contains("--dir"), "{code} {error}");
+    let (code, _, error) = run(&["check", below]);
+    assert!(code == 3 && error.contains("no such directory"), "{code} {error}");
+}
+
+#[test]
+fn a_flipped_bit_is_found_and_the_store_does_not_open_as_if_nothing_were_wrong() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut server = Server::start_in(dir.path(), &[]);
+    let mut client = connect(server.resp);
+    for key in 0..100 {
+        exchange(&mut client, format!("SET key{key} a-value-to-look-for\r\n").as_bytes(), b"+OK\r\n");
+    }
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait(), Some(0));
+    let data = dir.path().join("data");
+    let text = data.to_str().expect("text");
+    let (code, out, _) = run(&["check", text]);
+    assert!(code == 0 && out.contains("100 records") && out.ends_with("sound\n"), "{code} {out}");
+    flip_a_bit(&data);
+    let (code, out, error) = run(&["check", text]);
+    assert!(code == 3 && out.contains("DAMAGE: segment-"), "{code} {out} {error}");
+    let (code, _, error) = run(&["serve", "--dir", text, "--resp", "off", "--memcached", "off", "--admin", "off"]);
+    assert!(code == 3 && error.contains("is damaged from byte"), "{code} {error}");
+}
+
+/// In the first record of the first segment that has one.
+fn flip_a_bit(data: &std::path::Path) {
+    let files = std::fs::read_dir(data).expect("a directory").map(|entry| entry.expect("an entry").path());
+    for file in files.filter(|path| path.extension().is_some_and(|extension| extension == "fawn")) {
+        let mut bytes = std::fs::read(&file).expect("a segment");
+        let needle = b"a-value-to-look-for";
+        if let Some(at) = bytes.windows(needle.len()).position(|window| window == needle) {
+            bytes[at] ^= 4;
+            return std::fs::write(&file, bytes).expect("written back");
+        }
+    }
+    panic!("no segment holds the value");
+}
