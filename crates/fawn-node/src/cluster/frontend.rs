@@ -86,8 +86,9 @@ impl FrontEnd {
         while let Some(output) = self.frontend.poll_output() {
             match output {
                 FrontendOutput::Send { op: OpId(op), to, range, epoch, tag, first_incomplete } => {
-                    let at = (op - self.first) as usize;
-                    let Some(Some(payload)) = self.payloads.get_mut(at) else { continue };
+                    // It may have been answered since this was decided.
+                    let Some(at) = op.checked_sub(self.first) else { continue };
+                    let Some(Some(payload)) = self.payloads.get_mut(at as usize) else { continue };
                     let again = std::mem::replace(&mut payload.is_sent, true);
                     mail.send_request(to, mail.header(range, epoch), (op, tag, first_incomplete), &payload.bytes);
                     if again {

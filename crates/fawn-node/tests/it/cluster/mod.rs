@@ -1,5 +1,6 @@
 //! Owns the tests of a cluster of nodes: replication, failures, power loss, retries, bounds; virtual time throughout.
 mod basics;
+mod chaos;
 mod failures;
 mod payloads;
 mod world;

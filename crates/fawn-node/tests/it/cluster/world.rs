@@ -120,7 +120,8 @@ impl World {
         };
         let engine = self.disks.get(&node).map(|disk| {
             let options = Options {
-                segment_bytes: 1 << 20,
+                // Small: boundaries are met often, and segments die under overwrites.
+                segment_bytes: 64 << 10,
                 memory_bytes: self.memory_bytes,
                 durability: self.durability,
                 secret: Some(SECRET),

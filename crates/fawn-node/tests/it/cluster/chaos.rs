@@ -1,0 +1,167 @@
+//! Owns random faults under load, judged by appended tokens: an append-only list shows loss, duplication and stale
+//! reads by itself. Reproduce one seed by `FAWN_SEED=n cargo test -p fawn-node --test it chaos`.
+use super::world::{Answer, BACK_ENDS, FRONT_END, World};
+use fawn_node::cluster::ClientOp;
+use fawn_types::{Condition, Durability, Request, Update};
+use std::collections::BTreeMap;
+
+const TOKEN_BYTES: usize = 4;
+const KEYS: u64 = 3;
+
+/// What was asked, and how long each list was known to be when it was.
+struct Asked {
+    key: usize,
+    /// The token appended; `None`: a read.
+    token: Option<u32>,
+    /// Tokens of the key that were acked before.
+    acked_before: Vec<u32>,
+}
+
+#[derive(Default)]
+struct History {
+    asked: BTreeMap<ClientOp, Asked>,
+    acked: [Vec<u32>; KEYS as usize],
+    reads: Vec<(usize, Vec<u32>, Vec<u32>)>,
+    appended: u32,
+    unknown: u32,
+}
+
+impl History {
+    fn ask(&mut self, world: &mut World) {
+        let key = world.random.below(KEYS) as usize;
+        let name = format!("list {key}");
+        let token = world.random.chance(1, 2).then_some(self.appended);
+        let bytes = self.appended.to_le_bytes();
+        let append = Update::Append { bytes: &bytes, create: true, condition: Condition::Always };
+        let request = match token {
+            Some(_) => Request::Update { key: name.as_bytes(), update: append },
+            None => Request::Get { key: name.as_bytes() },
+        };
+        self.appended += u32::from(token.is_some());
+        if let Ok(op) = world.submit(&request) {
+            let acked_before = self.acked[key].clone();
+            self.asked.insert(op, Asked { key, token, acked_before });
+        }
+    }
+
+    fn hear(&mut self, world: &mut World) {
+        for ((_, op), answer) in std::mem::take(&mut world.done) {
+            let Some(asked) = self.asked.remove(&op) else { continue };
+            match (asked.token, answer) {
+                (Some(token), Answer::Stored(_)) => self.acked[asked.key].push(token),
+                (Some(_), _) => self.unknown += 1,
+                (None, Answer::Value(value, _)) => self.reads.push((asked.key, asked.acked_before, tokens(&value))),
+                (None, Answer::Absent) => self.reads.push((asked.key, asked.acked_before, Vec::new())),
+                (None, _) => {}
+            }
+        }
+    }
+
+    /// Every read is a prefix of the end and holds all that was acked before it was asked; nothing is there twice.
+    fn judge(&self, finals: &[Vec<u32>], seed: u64) {
+        for (key, last) in finals.iter().enumerate() {
+            let mut sorted = last.clone();
+            sorted.sort_unstable();
+            assert!(sorted.windows(2).all(|pair| pair[0] != pair[1]), "seed {seed}: list {key} has a token twice: {last:?}");
+            for token in &self.acked[key] {
+                assert!(last.contains(token), "seed {seed}: acked token {token} of list {key} is gone: {last:?}");
+            }
+        }
+        for (key, acked_before, seen) in &self.reads {
+            assert!(finals[*key].starts_with(seen), "seed {seed}: read {seen:?} is no prefix of {:?}", finals[*key]);
+            for token in acked_before {
+                assert!(seen.contains(token), "seed {seed}: a read missed {token}, acked before it was asked: {seen:?}");
+            }
+        }
+    }
+}
+
+fn tokens(value: &[u8]) -> Vec<u32> {
+    value.as_chunks::<TOKEN_BYTES>().0.iter().map(|token| u32::from_le_bytes(*token)).collect()
+}
+
+/// One fault, or the end of one.
+fn disturb(world: &mut World) {
+    let node = world.random.below(u64::from(BACK_ENDS)) as u32 + 1;
+    match world.random.below(10) {
+        0..=3 if world.nodes.contains_key(&node) => {
+            let power = world.random.chance(1, 2);
+            world.kill(node, power);
+        }
+        4 => {
+            for node in 1..=BACK_ENDS {
+                if world.nodes.contains_key(&node) {
+                    world.kill(node, true);
+                }
+            }
+        }
+        5 | 6 => {
+            let to = world.random.below(u64::from(FRONT_END)) as u32 + 1;
+            if to != node {
+                world.cut.insert((node, to));
+            }
+        }
+        7 => world.cut.clear(),
+        _ if !world.nodes.contains_key(&node) => world.start(node),
+        _ => {}
+    }
+}
+
+fn heal(world: &mut World) {
+    world.cut.clear();
+    for node in 1..=BACK_ENDS {
+        if !world.nodes.contains_key(&node) {
+            world.start(node);
+        }
+    }
+}
+
+/// Returns tokens acked, reads, and operations whose end is unknown.
+fn chaos(seed: u64, durability: Durability, faults: usize) -> (usize, usize, u32) {
+    let mut world = World::with(seed, durability, 8 << 20);
+    let mut history = History::default();
+    for _ in 0..faults {
+        let steps = world.random.below(400);
+        for _ in 0..steps {
+            if world.random.chance(1, 4) {
+                history.ask(&mut world);
+            }
+            world.step();
+            history.hear(&mut world);
+        }
+        disturb(&mut world);
+    }
+    heal(&mut world);
+    for _ in 0..12_000 {
+        world.step();
+        history.hear(&mut world);
+    }
+    assert!(history.asked.is_empty(), "seed {seed}: {} unanswered {:#?}", history.asked.len(), world.statuses());
+    let finals: Vec<Vec<u32>> = (0..KEYS)
+        .map(|key| match world.get(format!("list {key}").as_bytes()) {
+            Answer::Value(value, _) => tokens(&value),
+            Answer::Absent => Vec::new(),
+            other => panic!("seed {seed}: {other:?} {:#?}", world.statuses()),
+        })
+        .collect();
+    history.judge(&finals, seed);
+    world.assert_equal_copies();
+    (history.acked.iter().map(Vec::len).sum(), history.reads.len(), history.unknown)
+}
+
+#[test]
+fn no_fault_loses_repeats_or_reorders_what_was_acked() {
+    let (mut acked, mut reads) = (0, 0);
+    let seeds: Vec<u64> = match std::env::var("FAWN_SEED") {
+        Ok(text) => text.split("..").map(|seed| seed.parse().unwrap()).collect(),
+        Err(_) => vec![1000, 1012],
+    };
+    for seed in seeds[0]..=*seeds.last().unwrap() {
+        println!("FAWN_SEED={seed} cargo test -p fawn-node --test it chaos");
+        let (seed_acked, seed_reads, unknown) = chaos(seed, Durability::Sync, std::env::var("FAWN_FAULTS").map_or(12, |n| n.parse().unwrap()));
+        println!("  {seed_acked} acked, {seed_reads} reads, {unknown} unknown");
+        acked += seed_acked;
+        reads += seed_reads;
+    }
+    assert!(acked > 0 && reads > 0, "the load was served in part: {acked} acked, {reads} reads");
+}
