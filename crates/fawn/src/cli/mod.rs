@@ -38,6 +38,7 @@ enum Command {
     Load(load::Load),
     Check(check::Check),
     Config(config::Config),
+    Bench(fawn_bench::cli::Bench),
 }
 
 /// Parses, runs, reports.
@@ -50,6 +51,9 @@ pub(crate) fn main() -> ExitCode {
         Command::Load(command) => command.run(),
         Command::Check(command) => command.run(),
         Command::Config(command) => command.run(),
+        Command::Bench(bench) => {
+            fawn_bench::cli::run(bench).map_err(|error| Failure::new(Exit::Failed, error.to_string()))
+        }
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
