@@ -6,6 +6,7 @@ use crate::index::Pointer;
 use fawn_types::Version;
 use hashbrown::HashTable;
 use smallvec::SmallVec;
+use std::collections::BTreeMap;
 
 /// 128 bits of a key's keyed hashes: the index's 64 and an independent 64.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,6 +60,8 @@ pub(crate) struct OverlayEntry {
 #[derive(Debug, Default)]
 pub(crate) struct Overlay {
     table: HashTable<OverlayEntry>,
+    /// Entries with a committed record that the index does not have yet, by range and in hash order, as scans go.
+    unconfirmed: BTreeMap<(usize, u64, u64), Written>,
 }
 
 impl Overlay {
@@ -71,7 +74,8 @@ impl Overlay {
     }
 
     pub(crate) fn resident_bytes(&self) -> usize {
-        self.table.capacity() * (size_of::<OverlayEntry>() + 1)
+        let unconfirmed = self.unconfirmed.len() * (size_of::<(usize, u64, u64)>() + size_of::<Written>());
+        self.table.capacity() * (size_of::<OverlayEntry>() + 1) + unconfirmed
     }
 
     /// The entry of a key; `ident` is computed only when 64 bits already match.
@@ -92,6 +96,34 @@ impl Overlay {
         self.table.insert_unique(name.hash, entry, |entry| entry.name.hash);
     }
 
+    /// The key's newest committed record, while its base is unknown; returns the one before.
+    pub(crate) fn set_committed(&mut self, range: usize, name: KeyName, written: Written) -> Option<Written> {
+        let entry = self.find_mut(range, name)?;
+        assert_eq!(entry.base, Base::Unknown, "the index takes what is committed over a known base");
+        let replaced = entry.committed.replace(written);
+        self.unconfirmed.insert((range, name.hash, name.ident), written);
+        replaced
+    }
+
+    /// The base became known: returns what waited for that.
+    pub(crate) fn confirm(&mut self, range: usize, name: KeyName, base: Base) -> Option<Written> {
+        assert_ne!(base, Base::Unknown, "confirmed means known");
+        let entry = self.find_mut(range, name)?;
+        entry.base = base;
+        let waiting = entry.committed.take();
+        if waiting.is_some() {
+            self.unconfirmed.remove(&(range, name.hash, name.ident));
+        }
+        waiting
+    }
+
+    /// Committed records of a range that the index does not have yet, with hashes from `from` up to before `to`.
+    pub(crate) fn unconfirmed(&self, range: usize, from: u64, to: Option<u64>) -> impl Iterator<Item = &Written> {
+        use core::ops::Bound::{Excluded, Included};
+        let end = to.map_or(Included((range, u64::MAX, u64::MAX)), |to| Excluded((range, to, 0)));
+        self.unconfirmed.range((Included((range, from, 0)), end)).map(|(_, written)| written)
+    }
+
     /// Removes the key's entry if nothing of it is in flight any more.
     pub(crate) fn remove_if_settled(&mut self, range: usize, name: KeyName) {
         let found = self.table.find_entry(name.hash, |entry| entry.name == name && entry.range == range);
@@ -105,6 +137,7 @@ impl Overlay {
 
     /// The range was emptied: nothing of the index or of earlier commits is left beneath its pending records.
     pub(crate) fn clear_range(&mut self, range: usize) {
+        self.unconfirmed.retain(|&(at, ..), _| at != range);
         self.table.retain(|entry| {
             if entry.range != range {
                 return true;

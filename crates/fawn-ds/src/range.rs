@@ -110,7 +110,7 @@ impl RangeState {
         self.drop_retained_through(floor);
     }
 
-    fn drop_oldest_retained(&mut self) {
+    pub(crate) fn drop_oldest_retained(&mut self) {
         if let Some(oldest) = self.retained.pop_front() {
             self.complete_above = oldest.version;
         }

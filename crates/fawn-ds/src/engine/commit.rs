@@ -45,7 +45,7 @@ impl<D: Device> Engine<D> {
         assert_eq!(written.is_put, is_put, "both queues describe one record");
         let base = entry.base;
         if base == Base::Unknown {
-            let replaced = entry.committed.replace(written);
+            let replaced = self.overlay.set_committed(at, name, written);
             if let Some(old) = replaced.filter(|old| old.is_put) {
                 self.bury(at, Old { pointer: old.pointer, len_bytes: old.len_bytes });
             }

@@ -184,9 +184,13 @@ impl<D: Device> Engine<D> {
         Watermarks { appended, flushed: self.flush.flushed, synced: self.flush.synced }
     }
 
-    /// Keys of a range that are committed and indexed; expired ones not met yet included.
+    /// Keys of a range that are committed; expired ones not met yet included. While verifications are queued
+    /// ([`LogReport::verifications_queued`]) a committed record whose fragment matches is taken for its key's next
+    /// version, which is right but for ≤ 0.3 % of new keys; they are counted once verified.
     pub fn len(&self, range: RangeId) -> u64 {
-        self.range_at(range).map_or(0, |at| u64::from(self.ranges[at].index.len()))
+        let Ok(at) = self.range_at(range) else { return 0 };
+        let deleted = self.overlay.unconfirmed(at, 0, None).filter(|written| !written.is_put).count();
+        u64::from(self.ranges[at].index.len()).saturating_sub(deleted as u64)
     }
 
     /// Whether a range holds no key.

@@ -1,10 +1,11 @@
 //! Owns iterating: whole cells of the index in hash order, keys read from their records.
-use super::fetch::{Look, Wanted};
+use super::fetch::{Hit, Look, Wanted};
 use super::{Engine, LookupPlan};
 use crate::error::EngineError;
 use crate::index::Pointer;
 use fawn_flash::Device;
-use fawn_types::{RangeId, TimeMs, Version};
+use fawn_types::{KeyHash, RangeId, TimeMs, Version};
+use smallvec::SmallVec;
 
 /// A key that a scan met.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -35,8 +36,9 @@ pub struct Scan {
     pub cursor: u64,
     /// What was met, whole cells of it.
     pub items: Vec<ScanItem>,
-    /// The cell under way: pointers not yet read, with their segments' sequence numbers.
+    /// The cell under way: pointers not yet read, with their segments' sequence numbers, and all that ever were.
     todo: Vec<(Pointer, u64)>,
+    seen: Vec<Pointer>,
     cell_items: usize,
     cell: Option<Option<u64>>,
 }
@@ -45,26 +47,29 @@ impl Scan {
     /// From `cursor`, 0 being the start.
     #[must_use]
     pub fn new(range: RangeId, cursor: u64, count: usize) -> Self {
-        Self { range, count, cursor, items: Vec::new(), todo: Vec::new(), cell_items: 0, cell: None }
+        let (items, todo, seen) = (Vec::new(), Vec::new(), Vec::new());
+        Self { range, count, cursor, items, todo, seen, cell_items: 0, cell: None }
     }
 }
 
 impl<D: Device> Engine<D> {
-    /// Goes on with a scan. Every key that is there throughout the scan is met at least once.
+    /// Goes on with a scan. Every key that is there throughout the scan is met at least once, and none that was deleted
+    /// before it began.
     ///
     /// # Errors
     /// [`EngineError::Corrupt`], [`EngineError::UnknownRange`].
     pub fn scan_step(&mut self, scan: &mut Scan, now: TimeMs) -> Result<ScanStep, EngineError> {
         let at = self.range_at(scan.range)?;
         loop {
-            let next = match scan.cell {
-                Some(next) => next,
-                None => self.begin_cell(at, scan),
-            };
+            if scan.cell.is_none() {
+                self.begin_cell(at, scan);
+            }
             if let Some(read) = self.read_cell(at, scan, now)? {
                 return Ok(read);
             }
-            scan.cell = None;
+            // A cell that was begun anew may have split meanwhile, and then ends earlier than it did.
+            let next = scan.cell.take().flatten();
+            assert!(next.is_none_or(|next| next > scan.cursor), "a scan goes on in hash order");
             scan.cursor = next.unwrap_or(0);
             if next.is_none() || scan.items.len() >= scan.count {
                 return Ok(ScanStep::Done);
@@ -72,13 +77,24 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    fn begin_cell(&self, at: usize, scan: &mut Scan) -> Option<u64> {
+    /// Notes what the index has there, and what is committed but waits for its verification to get there.
+    fn begin_cell(&self, at: usize, scan: &mut Scan) {
         let cell = self.ranges[at].index.cell(scan.cursor);
-        let sequence_of = |pointer| self.segments.expect(self.segments.place(pointer).0).sequence;
-        scan.todo = cell.pointers().map(|pointer| (pointer, sequence_of(pointer))).collect();
+        scan.todo.clear();
+        scan.seen.clear();
+        cell.pointers().for_each(|pointer| self.visit_later(scan, pointer));
+        let waiting = self.overlay.unconfirmed(at, scan.cursor, cell.next).filter(|written| written.is_put);
+        waiting.for_each(|written| self.visit_later(scan, written.pointer));
         scan.cell_items = scan.items.len();
         scan.cell = Some(cell.next);
-        cell.next
+    }
+
+    fn visit_later(&self, scan: &mut Scan, pointer: Pointer) {
+        if !scan.seen.contains(&pointer) {
+            let sequence = self.segments.expect(self.segments.place(pointer).0).sequence;
+            scan.todo.push((pointer, sequence));
+            scan.seen.push(pointer);
+        }
     }
 
     fn read_cell(&mut self, at: usize, scan: &mut Scan, now: TimeMs) -> Result<Option<ScanStep>, EngineError> {
@@ -92,20 +108,42 @@ impl<D: Device> Engine<D> {
             }
             match self.look(at, pointer, Wanted::Any)? {
                 Look::Match(hit) => {
-                    let is_expired = hit.expires_at_ms != 0 && now.0 >= hit.expires_at_ms;
-                    if !is_expired {
-                        let key_at = hit.value.start - hit.key_bytes;
-                        let key = self.bytes_at(hit.spot)[key_at..hit.value.start].to_vec();
-                        scan.items.push(ScanItem { key, version: hit.version, value_bytes: hit.value.len() as u32 });
-                    }
+                    scan.todo.pop();
+                    self.meet(at, scan, &hit, now);
                 }
                 Look::Missing(span) => {
                     return Ok(Some(ScanStep::Read(LookupPlan::of_span(scan.range, span))));
                 }
                 Look::Other => unreachable!("any record was wanted"),
             }
-            scan.todo.pop();
         }
         Ok(None)
+    }
+
+    /// Takes a record's key if the record is still its key's; else what took its place is looked at.
+    fn meet(&self, at: usize, scan: &mut Scan, hit: &Hit, now: TimeMs) {
+        let key = &self.bytes_at(hit.spot)[hit.value.start - hit.key_bytes..hit.value.start];
+        let hash = KeyHash::of(&self.secret, key);
+        let entry = self.overlay.find(at, hash.0, || self.name_of(hash.0, key).ident);
+        if let Some(committed) = entry.and_then(|entry| entry.committed) {
+            if committed.pointer != hit.pointer {
+                if committed.is_put {
+                    self.visit_later(scan, committed.pointer);
+                }
+                return;
+            }
+        } else if !self.ranges[at].index.candidates(hash).any(|pointer| pointer == hit.pointer) {
+            // It moved since the cell was begun; whose of the candidates are tells only a look.
+            let candidates: SmallVec<[Pointer; 4]> = self.ranges[at].index.candidates(hash).collect();
+            candidates.into_iter().for_each(|pointer| self.visit_later(scan, pointer));
+            return;
+        }
+        let is_expired = hit.expires_at_ms != 0 && now.0 >= hit.expires_at_ms;
+        // Written again after it was met, and come across by the trace of another key.
+        let is_met = scan.items[scan.cell_items..].iter().any(|item| item.key == key);
+        if !is_expired && !is_met {
+            let (version, value_bytes) = (hit.version, hit.value.len() as u32);
+            scan.items.push(ScanItem { key: key.to_vec(), version, value_bytes });
+        }
     }
 }

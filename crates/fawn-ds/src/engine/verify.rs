@@ -114,10 +114,7 @@ impl<D: Device> Engine<D> {
 
     /// The base is known: a commit that waited for it moves the index now.
     fn settle(&mut self, at: usize, name: KeyName, base: Base) {
-        assert_ne!(base, Base::Unknown, "settled means known");
-        let Some(entry) = self.overlay.find_mut(at, name) else { return };
-        entry.base = base;
-        if let Some(written) = entry.committed.take() {
+        if let Some(written) = self.overlay.confirm(at, name, base) {
             self.move_index(at, name, base, written);
         }
         self.overlay.remove_if_settled(at, name);

@@ -14,6 +14,7 @@ mod format_record;
 mod format_scan;
 mod model;
 mod rng;
+mod scan;
 mod segment_image;
 mod support;
 mod tail_lost;

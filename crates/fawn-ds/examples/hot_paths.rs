@@ -1,0 +1,224 @@
+//! Owns the measurement of the engine's hot paths, one thread, on a real device: load, get, put, durable put.
+//!
+//! `cargo run --release -p fawn-ds --example hot_paths -- <directory> <load|get|cold|durable> [records] [value bytes]`;
+//! `valgrind --tool=callgrind --toggle-collect='*::gets'` (or `puts`) counts instructions where the machine is shared.
+use fawn_ds::{Engine, EngineError, Event, Lookup, Options, RecordRef, View};
+use fawn_flash::{AnyDevice, Cause, Device, DeviceOptions};
+use fawn_types::random::SplitMix64;
+use fawn_types::{Durability, Epoch, HashSecret, KeyHash, KeyRange, RangeId, TimeMs, Version};
+use std::error::Error;
+use std::path::Path;
+use std::time::Instant;
+
+const RANGE: RangeId = RangeId(0);
+const WRITERS: u64 = 64;
+
+struct Bench {
+    engine: Engine<AnyDevice>,
+    events: Vec<Event>,
+    next: Version,
+    begun: Instant,
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut args = std::env::args().skip(1);
+    let (dir, what) =
+        (args.next().ok_or("name an empty directory")?, args.next().ok_or("load, get, cold or durable?")?);
+    let records: u64 = args.next().map_or(Ok(1 << 20), |text| text.parse())?;
+    let value_bytes: usize = args.next().map_or(Ok(256), |text| text.parse())?;
+    let (durability, memory) = match &*what {
+        "durable" => (Durability::Sync, 1 << 30),
+        "cold" => (Durability::Memory, 64 << 20),
+        _ => (Durability::Memory, 3 << 30),
+    };
+    let mut bench = Bench::open(Path::new(&dir), durability, memory)?;
+    let value = vec![7; value_bytes];
+    if what == "durable" {
+        timed("durable puts, 64 writers", records, || bench.durable(records, &value))?;
+    } else {
+        let bytes = timed("puts of new keys", records, || bench.puts(records, &value))?;
+        println!("  {:.2} GB/s of records", bytes as f64 / 1e9);
+        bench.settle();
+    }
+    if what == "get" {
+        bench.gets(records, records)?;
+        timed("gets, cached, in random order", records, || bench.gets(records, records))?;
+        timed("puts over keys in memory", records, || bench.puts(records, &value))?;
+    }
+    if what == "cold" {
+        let count = records.min(200_000);
+        timed("gets, cold, 32 in flight", count, || bench.cold(count, records))?;
+    }
+    bench.settle();
+    let (stats, log) = (*bench.engine.stats(), bench.engine.device().stats());
+    let flush = log.of(Cause::Flush);
+    println!("{stats:?}\nflush {flush:?}\nsystem calls {}", log.system_calls);
+    bench.engine.close()?;
+    Ok(())
+}
+
+fn timed<T>(what: &str, records: u64, work: impl FnOnce() -> Result<T, Box<dyn Error>>) -> Result<f64, Box<dyn Error>> {
+    let begun = Instant::now();
+    work()?;
+    let seconds = begun.elapsed().as_secs_f64();
+    println!("{what}: {:.0} ns each, {:.3} M/s", seconds * 1e9 / records as f64, records as f64 / seconds / 1e6);
+    Ok(seconds)
+}
+
+fn key_of(i: u64) -> [u8; 16] {
+    let mut key = *b"key:000000000000";
+    let mut rest = i;
+    for digit in key[4..].iter_mut().rev() {
+        *digit = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    key
+}
+
+impl Bench {
+    fn open(dir: &Path, durability: Durability, memory_bytes: u64) -> Result<Self, Box<dyn Error>> {
+        let device = AnyDevice::open(dir, &DeviceOptions::default())?;
+        let secret = Some(HashSecret([3; 16]));
+        let options = Options { durability, memory_bytes, secret_if_new: secret, ..Options::default() };
+        let (mut engine, _) = Engine::open(device, options, TimeMs(1))?;
+        engine.add_range(RANGE, KeyRange::ALL)?;
+        let epoch = Epoch::new(engine.generation()).ok_or("too many openings")?;
+        let next = Version::new(epoch, 1).ok_or("no first version")?;
+        Ok(Self { engine, events: Vec::new(), next, begun: Instant::now() })
+    }
+
+    fn now(&self) -> TimeMs {
+        TimeMs(1 + self.begun.elapsed().as_millis() as u64)
+    }
+
+    fn hash(&self, key: &[u8]) -> KeyHash {
+        KeyHash::of(self.engine.secret(), key)
+    }
+
+    fn append(&mut self, i: u64, value: &[u8]) -> Result<(), EngineError> {
+        let key = key_of(i);
+        let hash = self.hash(&key);
+        let record = RecordRef::put(self.next, &key, value);
+        self.engine.append(RANGE, hash, &record)?;
+        self.next = self.next.next().unwrap_or(self.next);
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn puts(&mut self, records: u64, value: &[u8]) -> Result<(), Box<dyn Error>> {
+        let mut i = 0;
+        while i < records {
+            let until = (i + 32).min(records);
+            while i < until {
+                match self.append(i, value) {
+                    Ok(()) => i += 1,
+                    Err(EngineError::Overloaded) => {
+                        self.engine.wait(self.now(), &mut self.events);
+                        break;
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            self.turn();
+        }
+        Ok(())
+    }
+
+    fn turn(&mut self) {
+        let now = self.now();
+        self.engine.submit(now);
+        self.engine.poll(now, &mut self.events);
+        self.events.clear();
+        let progress = self.engine.progress(RANGE);
+        let through = match self.engine.options().durability {
+            Durability::Sync => progress.synced,
+            Durability::EverySec => progress.flushed,
+            Durability::Memory => progress.appended,
+        };
+        self.engine.commit(RANGE, through);
+    }
+
+    /// As that many writers who each wait for their last put.
+    #[inline(never)]
+    fn durable(&mut self, records: u64, value: &[u8]) -> Result<(), Box<dyn Error>> {
+        let (mut sent, first) = (0, self.next.seq());
+        loop {
+            let done = self.engine.progress(RANGE).synced.seq().saturating_sub(first - 1);
+            if done >= records {
+                return Ok(());
+            }
+            while sent < records && sent - done < WRITERS {
+                self.append(sent, value)?;
+                sent += 1;
+            }
+            self.turn();
+            self.engine.wait(self.now(), &mut self.events);
+            self.turn();
+        }
+    }
+
+    #[inline(never)]
+    fn gets(&mut self, count: u64, records: u64) -> Result<(), Box<dyn Error>> {
+        let mut random = SplitMix64::new(5);
+        for _ in 0..count {
+            let key = key_of(random.next() % records);
+            let hash = self.hash(&key);
+            let plan = match self.engine.lookup(RANGE, hash, &key, View::Committed, TimeMs(1))? {
+                Lookup::Found(entry) => {
+                    std::hint::black_box(entry.value.len());
+                    continue;
+                }
+                Lookup::Absent => return Err("a key that was put is absent".into()),
+                Lookup::Read(plan) => plan,
+            };
+            self.engine.read(plan, 0);
+            while self.reads_done(TimeMs(1))? == 0 {}
+        }
+        Ok(())
+    }
+
+    fn reads_done(&mut self, now: TimeMs) -> Result<u64, Box<dyn Error>> {
+        self.engine.wait(now, &mut self.events);
+        let mut done = 0;
+        for event in std::mem::take(&mut self.events) {
+            if let Event::Lookup { plan, user } = event {
+                match self.engine.resume(plan, now)? {
+                    Lookup::Found(_) => done += 1,
+                    Lookup::Absent => return Err("a key that was put is absent".into()),
+                    Lookup::Read(plan) => self.engine.read(plan, user),
+                }
+            }
+        }
+        Ok(done)
+    }
+
+    #[inline(never)]
+    fn cold(&mut self, count: u64, records: u64) -> Result<(), Box<dyn Error>> {
+        let mut random = SplitMix64::new(9);
+        let (mut asked, mut in_flight) = (0, 0);
+        while asked < count || in_flight > 0 {
+            while asked < count && in_flight < 32 {
+                let key = key_of(random.next() % records);
+                let hash = self.hash(&key);
+                asked += 1;
+                if let Lookup::Read(plan) = self.engine.lookup(RANGE, hash, &key, View::Committed, TimeMs(1))? {
+                    self.engine.read(plan, 0);
+                    in_flight += 1;
+                }
+            }
+            if in_flight > 0 {
+                in_flight -= self.reads_done(TimeMs(1))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn settle(&mut self) {
+        while self.engine.in_flight() > 0 || self.engine.progress(RANGE).flushed < self.engine.progress(RANGE).appended
+        {
+            self.turn();
+            self.engine.wait(TimeMs(self.now().0 + 1000), &mut self.events);
+            self.events.clear();
+        }
+    }
+}
