@@ -39,10 +39,10 @@ pub(super) struct Load {
 impl Load {
     pub(super) fn run(self) -> Result<(), Failure> {
         let file = self.file.filter(|path| path != Path::new("-"));
-        let (input, name, total_bytes) = open(file.as_deref())?;
+        let Input { reader, name, total_bytes } = open(file.as_deref())?;
         let fields = Fields { key: self.key, value: self.value, prefix: self.prefix };
         let mut client = self.target.connect()?;
-        let mut rows = load::rows(self.format, input, fields);
+        let mut rows = load::rows(self.format, reader, fields);
         let progress = Progress::new(total_bytes);
         let summary = load::send(rows.as_mut(), &name, &mut client, &progress)?;
         report(&summary);
@@ -54,16 +54,26 @@ impl Load {
     }
 }
 
-/// The input, its name in messages, and its size where that is known.
-fn open(file: Option<&Path>) -> Result<(Box<dyn BufRead>, String, Option<u64>), Failure> {
+/// What is loaded.
+struct Input {
+    reader: Box<dyn BufRead>,
+    /// In messages.
+    name: String,
+    /// Where that is known.
+    total_bytes: Option<u64>,
+}
+
+fn open(file: Option<&Path>) -> Result<Input, Failure> {
     let Some(path) = file else {
-        return Ok((Box::new(std::io::stdin().lock()), "standard input".to_owned(), None));
+        let reader = Box::new(std::io::stdin().lock());
+        return Ok(Input { reader, name: "standard input".to_owned(), total_bytes: None });
     };
     let fail = |error: std::io::Error| Failure::new(Exit::Failed, format!("{}: {error}", path.display()));
     let file = File::open(path).map_err(fail)?;
     let metadata = file.metadata().map_err(fail)?;
     let total_bytes = metadata.is_file().then_some(metadata.len());
-    Ok((Box::new(BufReader::with_capacity(1 << 20, file)), path.display().to_string(), total_bytes))
+    let reader = Box::new(BufReader::with_capacity(1 << 20, file));
+    Ok(Input { reader, name: path.display().to_string(), total_bytes })
 }
 
 fn report(summary: &Summary) {

@@ -14,8 +14,9 @@ pub(super) fn default_budget() -> Size {
 #[cfg(target_os = "linux")]
 fn machine_bytes() -> Option<u64> {
     let info = rustix::system::sysinfo();
-    let (units, unit_bytes) = (u64::try_from(info.totalram).ok()?, u64::from(info.mem_unit.max(1)));
-    units.checked_mul(unit_bytes)
+    // An unsigned long: 32 bits wide on 32-bit machines.
+    let units = info.totalram as u64;
+    units.checked_mul(u64::from(info.mem_unit.max(1)))
 }
 
 #[cfg(not(target_os = "linux"))]
