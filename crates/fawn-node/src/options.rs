@@ -29,7 +29,7 @@ impl Default for ShardOptions {
             durability: Durability::default(),
             value_bytes_max: limits::VALUE_BYTES_MAX as u32,
             session_output_bytes_max: 1 << 20,
-            session_pending_max: 4096,
+            session_pending_max: 1024,
             reply_bytes_max: 64 << 20,
             pending_max: 1 << 16,
             uncommitted_max: 1 << 17,

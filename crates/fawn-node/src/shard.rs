@@ -116,6 +116,10 @@ impl<D: Device> Shard<D> {
         session.replies.borrow_from(pool);
         let consumed = consume(core, session, input, now);
         core.counters.input_bytes += consumed as u64;
+        if session.stalled.is_none() && !session.has_room(&core.options) {
+            // It took all that was offered and takes no more: the host must hear when it does again.
+            stall(core, session, Stall::Room);
+        }
         let needs_turn = !session.is_quiet() || session.stalled.is_some() || session.phase != Phase::Open;
         if session.replies.has_output() && !session.announced {
             session.announced = true;

@@ -52,6 +52,8 @@ pub(crate) enum Stall {
 pub(crate) enum Later {
     /// Its record is on flash.
     Read(LookupPlan),
+    /// The session's earlier read of the key, this operation, waits.
+    Behind(usize),
     /// Earlier operations on the key are being loaded.
     Queue,
 }

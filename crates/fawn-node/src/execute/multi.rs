@@ -14,7 +14,8 @@ use fawn_wire::{Fold, Multi, Shape, encode_done, encode_error};
 pub(crate) fn execute<D: Device>(core: &mut Core<D>, session: &mut Session, multi: &Multi<'_>, now: TimeMs) -> Flow {
     assert!(!multi.is_empty(), "the decoder refuses requests on no key");
     let is_write = multi.requests().next().is_some_and(|request| matches!(request, Request::Update { .. }));
-    if is_write && !session.reading.is_empty() && multi.keys().any(|key| session.reading.contains(core.hash(key))) {
+    if is_write && !session.reading.is_empty() && multi.keys().any(|key| session.reading.last(core.hash(key)).is_some())
+    {
         return Flow::Stall(Stall::Reads);
     }
     match multi.gather.fold {
@@ -127,7 +128,7 @@ fn step<D: Device>(
             read::park(core, session, Op::get(session.id, target, hash, key, Shape::Silent), later);
         }
         Request::Update { update, .. } => {
-            session.updates_queued += 1;
+            session.queued += 1;
             update::park(core, Op::update(session.id, target, hash, (key, update), Shape::Silent), later);
         }
     }
@@ -144,9 +145,7 @@ fn update_step<D: Device>(
 ) -> Option<Later> {
     match update::begin(core, hash, key, update, now) {
         Updated::Done { answer, wrote, wait } => {
-            if let Some(version) = wrote {
-                session.own.push(hash, version);
-            }
+            session.note(hash, wrote.or(wait));
             gathered.push(key, &answer.reply(&core.scratch, wrote.unwrap_or_default()), wait);
             None
         }

@@ -6,6 +6,7 @@
 use super::core::operation_error;
 use super::{Core, Later};
 use crate::pending::{Op, Pending, Target, Waiter};
+use crate::replica::Replica;
 use crate::session::Session;
 use crate::status::Counters;
 use fawn_ds::{EngineError, Lookup, LookupPlan, View};
@@ -35,24 +36,45 @@ pub(crate) fn begin<D: Device>(
     now: TimeMs,
     emit: impl FnOnce(&mut Session, &Reply<'_>, Option<Version>),
 ) -> Option<Later> {
-    if session.updates_queued > 0 && core.pending.keys.contains(hash) {
+    // Of one key a session has reads under way or requests in its queue, never both: a write waits for the former, and
+    // a read follows whichever there is.
+    if let Some(before) = session.reading.last(hash) {
+        return Some(Later::Behind(before));
+    }
+    if session.queued > 0 && core.pending.keys.contains(hash) {
         return Some(Later::Queue);
     }
-    let own = own_write(core, Some(session), hash);
-    let view = if own.is_some() { View::Latest } else { View::Committed };
+    let view = view_of(core, Some(session), hash);
     let lookup = core.engine.lookup(core.replica.range(), hash, key, view, now);
-    let wait_for = |seen: Option<Version>| match own {
-        None => None,
-        Some(own) => core.replica.wait_for(seen.unwrap_or(own)),
+    let wait_for = |seen: Option<Version>| wait_for(&core.replica, view, seen);
+    let emit = |reply: &Reply<'_>, wait: Option<Version>| {
+        if wait.is_some() {
+            session.note(hash, wait);
+        }
+        emit(session, reply, wait);
     };
-    answer(lookup, &mut core.counters, wait_for, |reply, wait| emit(session, reply, wait)).map(Later::Read)
+    answer(lookup, &mut core.counters, wait_for, emit).map(Later::Read)
 }
 
-/// The session's newest write of the key that is not committed.
+/// What the session must see of the key: no less than it wrote or saw before.
 #[inline]
-pub(crate) fn own_write<D: Device>(core: &Core<D>, session: Option<&Session>, hash: KeyHash) -> Option<Version> {
-    let session = session.filter(|session| !session.own.is_empty())?;
-    session.own.latest(hash).and_then(|version| core.replica.wait_for(version))
+pub(crate) fn view_of<D: Device>(core: &Core<D>, session: Option<&Session>, hash: KeyHash) -> View {
+    let session = session.filter(|session| !session.own.is_empty());
+    let version = session.and_then(|session| session.own.latest(hash));
+    match version.and_then(|version| core.replica.wait_for(version)) {
+        Some(_) => View::Latest,
+        None => View::Committed,
+    }
+}
+
+/// What a reply that saw a version, or no entry, waits for. A pending absence does not tell its version: it waits for
+/// the newest there is.
+#[inline]
+fn wait_for(replica: &Replica, view: View, seen: Option<Version>) -> Option<Version> {
+    match view {
+        View::Committed => None,
+        View::Latest => replica.wait_for(seen.unwrap_or(replica.last_assigned())),
+    }
 }
 
 /// Answers by `emit` what `lookup` found; `wait_for` says what a reply that saw a version, or no entry, waits for.
@@ -106,12 +128,19 @@ pub(crate) fn park<D: Device>(core: &mut Core<D>, session: &mut Session, mut op:
     let hash = op.hash;
     match later {
         Later::Read(plan) => {
-            session.reading.push(hash);
+            op.view = view_of(core, Some(session), hash);
             let op = core.pending.ops.insert(op);
+            session.reading.push(hash, op);
             start(core, plan, op);
+        }
+        Later::Behind(before) => {
+            let op = core.pending.ops.insert(op);
+            session.reading.push(hash, op);
+            core.pending.follow(before, op);
         }
         Later::Queue => {
             op.is_queued = true;
+            session.queued += 1;
             let op = core.pending.ops.insert(op);
             core.pending.keys.push(hash, op);
         }
@@ -125,25 +154,18 @@ pub(crate) fn start<D: Device>(core: &mut Core<D>, plan: LookupPlan, op: usize) 
 }
 
 /// Goes on with a read that waited: with the plan that its device read filled, or anew when its key's queue has come
-/// to it. `own` is its session's newest write of the key. A plan that comes back needs the device (again).
+/// to it. A plan that comes back needs the device (again).
 pub(crate) fn go_on<D: Device>(
     core: &mut Core<D>,
-    own: Option<Version>,
     op: &Op,
     plan: Option<LookupPlan>,
     now: TimeMs,
     emit: impl FnOnce(&mut Pending, &Reply<'_>, Option<Version>),
 ) -> Option<LookupPlan> {
-    let view = if own.is_some() { View::Latest } else { View::Committed };
     let Core { engine, pending, replica, counters, .. } = core;
     let lookup = match plan {
         Some(plan) => engine.resume(plan, now),
-        None => engine.lookup(replica.range(), op.hash, op.key(), view, now),
+        None => engine.lookup(replica.range(), op.hash, op.key(), op.view, now),
     };
-    // A plan may have been made on a pending value that is committed by now: then there is nothing to wait for.
-    let wait_for = |seen: Option<Version>| match (seen, own) {
-        (Some(seen), _) => replica.wait_for(seen),
-        (None, own) => own,
-    };
-    answer(lookup, counters, wait_for, |reply, wait| emit(pending, reply, wait))
+    answer(lookup, counters, |seen| wait_for(replica, op.view, seen), |reply, wait| emit(pending, reply, wait))
 }

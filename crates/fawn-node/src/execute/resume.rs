@@ -15,6 +15,14 @@ pub(crate) struct Host<'a, D: Device> {
     pub(crate) now: TimeMs,
 }
 
+/// How far an operation came.
+enum Progress {
+    /// It is back in its place and waits on.
+    Waits,
+    /// It is answered and gone; `next` follows it.
+    Done { next: Option<usize> },
+}
+
 impl<D: Device> Host<'_, D> {
     /// A device read has ended: `user` says whose.
     pub(crate) fn read_ended(&mut self, plan: LookupPlan, user: u64) {
@@ -28,15 +36,29 @@ impl<D: Device> Host<'_, D> {
     fn op_read_ended(&mut self, plan: LookupPlan, id: usize) {
         let op = self.core.pending.take(id);
         let (hash, is_queued) = (op.hash, op.is_queued);
-        let is_done = if op.is_update() {
+        let progress = if op.is_update() {
             let updated = self.evaluate_loaded(&op, plan);
             self.after_update(id, op, updated)
         } else {
             self.go_on_reading(id, op, Some(plan))
         };
-        if is_done && is_queued {
-            self.core.pending.keys.pop(hash);
-            self.run_queue(hash);
+        match progress {
+            Progress::Waits => {}
+            Progress::Done { .. } if is_queued => {
+                self.core.pending.keys.pop(hash);
+                self.run_queue(hash);
+            }
+            Progress::Done { next } => self.run_followers(next),
+        }
+    }
+
+    /// Runs a session's reads of one key up to the first that must wait.
+    fn run_followers(&mut self, mut next: Option<usize>) {
+        while let Some(id) = next.take() {
+            let op = self.core.pending.take(id);
+            if let Progress::Done { next: after } = self.read_anew(id, op) {
+                next = after;
+            }
         }
     }
 
@@ -51,14 +73,14 @@ impl<D: Device> Host<'_, D> {
     fn run_queue(&mut self, hash: KeyHash) {
         while let Some(id) = self.core.pending.keys.front(hash) {
             let op = self.core.pending.take(id);
-            let is_done = match op.as_update() {
+            let progress = match op.as_update() {
                 Some(update) => {
                     let updated = update::run(self.core, hash, op.key(), &update, self.now);
                     self.after_update(id, op, updated)
                 }
-                None => self.go_on_reading(id, op, None),
+                None => self.read_anew(id, op),
             };
-            if !is_done {
+            if matches!(progress, Progress::Waits) {
                 return;
             }
             self.core.pending.keys.pop(hash);
@@ -73,52 +95,60 @@ impl<D: Device> Host<'_, D> {
         update::apply_decided(self.core, op.hash, op.key(), decided)
     }
 
-    /// Whether the update is done; else it is back in its place and waits on.
-    fn after_update(&mut self, id: usize, op: Op, updated: Updated) -> bool {
+    /// Answers an update that is evaluated; else puts it back in its place.
+    fn after_update(&mut self, id: usize, op: Op, updated: Updated) -> Progress {
         let hash = op.hash;
         match updated {
             Updated::Done { answer, wrote, wait } => {
                 if let Some(session) = self.sessions.get_mut(op.session) {
-                    session.updates_queued -= 1;
-                    if let Some(version) = wrote {
-                        session.own.push(hash, version);
-                    }
+                    session.queued -= 1;
+                    session.note(hash, wrote.or(wait));
                 }
                 self.core.pending.ops.remove(id);
                 let reply = answer.reply(&self.core.scratch, wrote.unwrap_or_default());
                 deliver(self.sessions, &mut self.core.pending.batches, &op, &reply, wait);
-                return true;
+                return Progress::Done { next: None };
             }
             Updated::Later(Later::Read(plan)) => {
                 self.core.pending.put_back(id, op);
                 read::start(self.core, plan, id);
             }
-            Updated::Later(Later::Queue) | Updated::Stall => {
+            Updated::Later(Later::Queue | Later::Behind(_)) | Updated::Stall => {
                 self.core.pending.put_back(id, op);
                 self.core.pending.keys.retry_later(hash);
             }
         }
-        false
+        Progress::Waits
     }
 
-    /// Whether the read is done; else it is back in its place and reads on.
-    fn go_on_reading(&mut self, id: usize, op: Op, plan: Option<LookupPlan>) -> bool {
+    /// A read whose turn has come.
+    fn read_anew(&mut self, id: usize, mut op: Op) -> Progress {
+        op.view = read::view_of(self.core, self.sessions.get(op.session), op.hash);
+        self.go_on_reading(id, op, None)
+    }
+
+    /// Answers a read that has its bytes; else puts it back in its place and reads on.
+    fn go_on_reading(&mut self, id: usize, op: Op, plan: Option<LookupPlan>) -> Progress {
         let sessions = &mut *self.sessions;
-        let own = read::own_write(self.core, sessions.get(op.session), op.hash);
-        let again = read::go_on(self.core, own, &op, plan, self.now, |pending, reply, wait| {
+        let again = read::go_on(self.core, &op, plan, self.now, |pending, reply, wait| {
+            if let Some(session) = sessions.get_mut(op.session) {
+                session.note(op.hash, wait);
+            }
             deliver(sessions, &mut pending.batches, &op, reply, wait);
         });
         if let Some(plan) = again {
             self.core.pending.put_back(id, op);
             read::start(self.core, plan, id);
-            return false;
+            return Progress::Waits;
         }
-        if !op.is_queued
-            && let Some(session) = self.sessions.get_mut(op.session)
-        {
-            session.reading.ended(op.hash);
+        if let Some(session) = self.sessions.get_mut(op.session) {
+            if op.is_queued {
+                session.queued -= 1;
+            } else if op.next.is_none() {
+                session.reading.ended(op.hash, id);
+            }
         }
         self.core.pending.ops.remove(id);
-        true
+        Progress::Done { next: op.next }
     }
 }

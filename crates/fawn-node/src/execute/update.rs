@@ -40,14 +40,12 @@ pub(crate) fn single<D: Device>(
     now: TimeMs,
 ) -> Flow {
     let hash = core.hash(key);
-    if session.reading.contains(hash) {
+    if session.reading.last(hash).is_some() {
         return Flow::Stall(Stall::Reads);
     }
     match begin(core, hash, key, update, now) {
         Updated::Done { answer, wrote, wait } => {
-            if let Some(version) = wrote {
-                session.own.push(hash, version);
-            }
+            session.note(hash, wrote.or(wait));
             let reply = answer.reply(&core.scratch, wrote.unwrap_or_default());
             session.replies.respond_after(wait, |out| encode_reply(shape, key, &reply, out));
         }
@@ -58,7 +56,7 @@ pub(crate) fn single<D: Device>(
         }
         Updated::Later(later) => {
             let target = Target::Slot(session.replies.reserve());
-            session.updates_queued += 1;
+            session.queued += 1;
             park(core, Op::update(session.id, target, hash, (key, update), shape), later);
         }
         Updated::Stall => return Flow::Stall(Stall::Shard),
@@ -215,5 +213,6 @@ pub(crate) fn park<D: Device>(core: &mut Core<D>, op: Op, later: Later) {
             read::start(core, plan, op);
         }
         Later::Queue => {}
+        Later::Behind(_) => unreachable!("updates do not follow reads, their session's input waits"),
     }
 }

@@ -38,6 +38,12 @@ impl Pending {
         }
     }
 
+    /// Lets `op` go on when `before` is done.
+    pub(crate) fn follow(&mut self, before: usize, op: usize) {
+        let last = self.ops[before].next.replace(op);
+        assert_eq!(last, None, "only the last of a key is followed");
+    }
+
     /// Takes an operation out to work with it while the rest is borrowed; [`Pending::put_back`] it, or remove it.
     pub(crate) fn take(&mut self, op: usize) -> Op {
         std::mem::replace(&mut self.ops[op], Op::taken())

@@ -1,5 +1,6 @@
 //! Owns a request on one key that waits: an owned copy of it, and where its reply goes.
 use crate::SessionId;
+use fawn_ds::View;
 use fawn_types::{KeyHash, Update};
 use fawn_wire::Shape;
 
@@ -30,6 +31,10 @@ pub(crate) struct Op {
     pub(crate) action: Action,
     /// It is in its key's queue; else it is a read by itself.
     pub(crate) is_queued: bool,
+    /// What a read must see; updates see the latest.
+    pub(crate) view: View,
+    /// The session's next read of the same key: it goes on when this one is done.
+    pub(crate) next: Option<usize>,
     /// The key, then the update's bytes.
     bytes: Box<[u8]>,
     key_bytes: usize,
@@ -38,7 +43,18 @@ pub(crate) struct Op {
 impl Op {
     pub(crate) fn get(session: SessionId, target: Target, hash: KeyHash, key: &[u8], shape: Shape) -> Self {
         let (bytes, key_bytes) = (key.into(), key.len());
-        Self { session, target, hash, shape, action: Action::Get, is_queued: false, bytes, key_bytes }
+        Self {
+            session,
+            target,
+            hash,
+            shape,
+            action: Action::Get,
+            is_queued: false,
+            view: View::Committed,
+            next: None,
+            bytes,
+            key_bytes,
+        }
     }
 
     pub(crate) fn update(
@@ -51,14 +67,25 @@ impl Op {
         let (action, payload) = detach(update);
         let bytes = [key, payload].concat().into_boxed_slice();
         let (action, key_bytes) = (Action::Update(action), key.len());
-        Self { session, target, hash, shape, action, is_queued: true, bytes, key_bytes }
+        Self { session, target, hash, shape, action, is_queued: true, view: View::Latest, next: None, bytes, key_bytes }
     }
 
     /// What stands in the table while the operation is worked with.
     pub(crate) fn taken() -> Self {
         let (session, target) = (SessionId::NOBODY, Target::Slot(u64::MAX));
         let (shape, action, bytes) = (Shape::Silent, Action::Get, Box::default());
-        Self { session, target, hash: KeyHash(0), shape, action, is_queued: false, bytes, key_bytes: 0 }
+        Self {
+            session,
+            target,
+            hash: KeyHash(0),
+            shape,
+            action,
+            is_queued: false,
+            view: View::Committed,
+            next: None,
+            bytes,
+            key_bytes: 0,
+        }
     }
 
     pub(crate) fn is_taken(&self) -> bool {

@@ -15,6 +15,7 @@ pub(crate) use table::Sessions;
 
 use crate::execute::Stall;
 use crate::options::ShardOptions;
+use fawn_types::{KeyHash, Version};
 use fawn_wire::{ClientIdentity, Codec, Protocol};
 
 /// How far a session is from its end.
@@ -37,8 +38,8 @@ pub(crate) struct Session {
     pub(crate) replies: Replies,
     pub(crate) own: OwnWrites,
     pub(crate) reading: OwnReads,
-    /// Its updates that wait in a key's queue, and so have no version yet.
-    pub(crate) updates_queued: u32,
+    /// Its requests that wait in a key's queue; updates among them have no version yet.
+    pub(crate) queued: u32,
     pub(crate) phase: Phase,
     /// Why it left input unconsumed; it is to be told when it takes more.
     pub(crate) stalled: Option<Stall>,
@@ -59,7 +60,7 @@ impl Session {
             replies: Replies::new(protocol),
             own: OwnWrites::default(),
             reading: OwnReads::default(),
-            updates_queued: 0,
+            queued: 0,
             phase: Phase::Open,
             stalled: None,
             need_bytes: 1,
@@ -68,9 +69,16 @@ impl Session {
         }
     }
 
+    /// It has written or seen a version of the key that is not committed.
+    pub(crate) fn note(&mut self, hash: KeyHash, version: Option<Version>) {
+        if let Some(version) = version {
+            self.own.push(hash, version);
+        }
+    }
+
     /// Whether nothing of it is under way: what a whole-keyspace command waits for.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.replies.is_settled() && self.own.is_empty() && self.updates_queued == 0
+        self.replies.is_settled() && self.own.is_empty() && self.queued == 0
     }
 
     /// Whether what its input waits for has come; `relieved`: the shard as a whole moved on.
@@ -85,7 +93,7 @@ impl Session {
 
     /// Whether it is within its bounds.
     pub(crate) fn has_room(&self, options: &ShardOptions) -> bool {
-        let pending = self.replies.pending().max(self.own.len()).max(self.updates_queued as usize);
+        let pending = self.replies.pending().max(self.own.len()).max(self.queued as usize);
         self.replies.bytes() <= options.session_output_bytes_max && pending < options.session_pending_max
     }
 }

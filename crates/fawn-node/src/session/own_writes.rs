@@ -1,10 +1,11 @@
-//! Owns a session's own writes between append and commit: its reads of these keys wait for them.
+//! Owns what a session has written or learned of before its commit: its reads of these keys must not fall behind.
 //!
-//! Other sessions read what is committed; only the writer must not read behind its own write [replication.md § 3].
+//! Other sessions read what is committed. The writer must not read behind its own write [replication.md § 3], and
+//! whoever has seen another's pending value (a failed `SETNX`, say) must not see an older one in its next request.
 use fawn_types::{KeyHash, Version};
 use std::collections::VecDeque;
 
-/// Key hashes with their versions, oldest first.
+/// Key hashes with their versions, in the order of the requests.
 #[derive(Debug, Default)]
 pub(crate) struct OwnWrites {
     writes: VecDeque<(u64, Version)>,
@@ -23,8 +24,8 @@ impl OwnWrites {
         self.writes.len()
     }
 
+    /// It wrote this version of the key, or saw it.
     pub(crate) fn push(&mut self, hash: KeyHash, version: Version) {
-        debug_assert!(self.writes.back().is_none_or(|(_, last)| *last < version), "versions grow");
         self.writes.push_back((hash.0, version));
         self.mask |= bit(hash);
     }
@@ -36,7 +37,7 @@ impl OwnWrites {
         self.cleared = Some(version);
     }
 
-    /// The newest write to the key (or to one with the same hash: it waits in vain, which is harmless).
+    /// The newest version of the key (or to one with the same hash: it waits in vain, which is harmless).
     #[inline]
     pub(crate) fn latest(&self, hash: KeyHash) -> Option<Version> {
         if self.mask & bit(hash) == 0 {
@@ -46,7 +47,7 @@ impl OwnWrites {
         newest.map(|(_, version)| *version).or(self.cleared)
     }
 
-    /// Forgets what is committed.
+    /// Forgets what is committed; what was merely seen may stand behind a newer write and leave with it.
     pub(crate) fn settle(&mut self, committed: Version) {
         while self.writes.front().is_some_and(|(_, version)| *version <= committed) {
             self.writes.pop_front();

@@ -140,8 +140,8 @@ impl Bed {
     pub(crate) fn settle(&mut self) {
         for _ in 0..10_000 {
             self.turn();
-            let is_sent = self.clients.values().all(|client| client.input.is_empty() || !client.may_offer);
-            if self.shard.is_idle() && is_sent {
+            let is_sent = |client: &Client| client.input.is_empty() || client.closed;
+            if self.shard.is_idle() && (self.clients.values().all(is_sent) || !self.reads_replies) {
                 return self.turn();
             }
         }

@@ -1,5 +1,9 @@
 //! Owns the tests of a shard: transcripts of both protocols, order, bounds, crashes, and a model under random load.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 mod bed;
+mod bounds;
 mod cluster;
+mod counted;
+mod model;
+mod order;
 mod transcripts;

@@ -1,0 +1,103 @@
+//! Owns the tests of counted work: allocations per request, submissions per turn. Timings would drift, counts do not.
+use crate::bed::{Bed, resp, shard_options};
+use fawn_flash::SimOptions;
+use fawn_flash::sim::OpKind;
+use fawn_types::Durability;
+use fawn_wire::Protocol;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+/// The system's allocator, counting what each thread asks of it.
+struct Counting;
+
+thread_local! {
+    static COUNT: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: every call is handed on unchanged; counting touches no memory of the allocator.
+#[expect(unsafe_code, reason = "an allocator that counts can only be had this way, in the test binary alone")]
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        COUNT.set(COUNT.get() + 1);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        COUNT.set(COUNT.get() + 1);
+        // SAFETY: the caller's promise.
+        unsafe { System.realloc(at, layout, bytes) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn allocations(work: impl FnOnce()) -> u64 {
+    let before = COUNT.get();
+    work();
+    COUNT.get() - before
+}
+
+/// Hands `input` over whole and takes the output, without the test bed's own buffers.
+fn serve(bed: &mut Bed, id: fawn_node::SessionId, input: &[u8]) {
+    assert_eq!(bed.shard.handle_input(bed.now, id, input), input.len());
+    // Nothing here takes more turns than its commit does.
+    for _ in 0..20 {
+        bed.shard.turn_blocking(bed.now);
+        if bed.shard.is_idle() {
+            break;
+        }
+    }
+    let bytes = bed.shard.output(id).len();
+    bed.shard.wrote(id, bytes);
+    while bed.shard.poll_output().is_some() {}
+}
+
+#[test]
+fn a_cached_get_allocates_nothing() {
+    for (protocol, get) in [(Protocol::Resp, resp("GET k")), (Protocol::Memcached, b"gets k\r\n".to_vec())] {
+        let mut bed = Bed::new();
+        let redis = bed.connect(Protocol::Resp);
+        assert_eq!(bed.redis(redis, &format!("SET k {}", "v".repeat(300))), "+OK");
+        let mut bed = bed.reopen();
+        let id = bed.connect(protocol);
+        let pipeline = get.repeat(32);
+        (0..8).for_each(|_| serve(&mut bed, id, &pipeline));
+        let count = allocations(|| (0..100).for_each(|_| serve(&mut bed, id, &pipeline)));
+        assert_eq!(count, 0, "{protocol:?}: allocations in 3,200 cached reads");
+    }
+}
+
+#[test]
+fn pipelined_sets_of_the_node_allocate_nothing_each() {
+    let mut bed = Bed::with(SimOptions::instant(1), shard_options(Durability::Memory));
+    let id = bed.connect(Protocol::Resp);
+    // The same keys again: the index does not grow.
+    let pipeline: Vec<u8> = (0..100).flat_map(|i| resp(&format!("SET key:{i} value"))).collect();
+    (0..20).for_each(|_| serve(&mut bed, id, &pipeline));
+    let count = allocations(|| (0..10).for_each(|_| serve(&mut bed, id, &pipeline)));
+    // The simulated device and the log's frames allocate per turn; nothing may per write.
+    assert!(count < 10 * 50, "{count} allocations in 1,000 writes of 10 turns");
+}
+
+#[test]
+fn a_turn_of_many_writers_is_one_write() {
+    let mut bed = Bed::new();
+    let ids: Vec<_> = (0..20).map(|_| bed.connect(Protocol::Resp)).collect();
+    bed.settle();
+    let before = bed.disk.counted(OpKind::Write);
+    for (i, id) in ids.iter().enumerate() {
+        bed.send(*id, &[resp(&format!("SET a:{i} 1")), resp(&format!("INCR b:{i}"))].concat());
+    }
+    assert_eq!(bed.disk.counted(OpKind::Write), before, "nothing is submitted outside of a turn");
+    bed.turn();
+    assert_eq!(bed.disk.counted(OpKind::Write) - before, 1, "one write for forty updates");
+    bed.settle();
+    assert!(ids.iter().all(|id| bed.clients[id].received == b"+OK\r\n:1\r\n"));
+}

@@ -1,0 +1,315 @@
+//! Owns the model test: random commands of several sessions on few keys over a device that completes in any order;
+//! every history must be linearizable per key, sessions in program order, and survive crashes.
+//!
+//! The checker walks all orders of a key's operations that respect each session's order and real time, and keeps the
+//! set of states that the key may be in; that set is where the next round starts, after a crash too.
+use crate::bed::{Bed, resp, shard_options};
+use fawn_flash::SimOptions;
+use fawn_flash::sim::Rng;
+use fawn_node::SessionId;
+use fawn_types::Durability;
+use fawn_wire::Protocol;
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+const KEYS: [&str; 4] = ["a", "b", "c", "d"];
+const SESSIONS: usize = 3;
+
+/// What a command does to one key.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Op {
+    Get,
+    Set(String),
+    SetNx(String),
+    GetSet(String),
+    Append(String),
+    Incr,
+    Del,
+    GetDel,
+    Flush,
+}
+
+type State = Option<String>;
+
+/// The model: the state afterwards, and the reply.
+fn apply(state: &State, op: &Op) -> (State, String) {
+    let bulk = |state: &State| state.as_ref().map_or("$-1".to_owned(), |value| format!("${value}"));
+    let flag = |is_set: bool| format!(":{}", u8::from(is_set));
+    match op {
+        Op::Get => (state.clone(), bulk(state)),
+        Op::Set(value) => (Some(value.clone()), "+OK".to_owned()),
+        Op::Flush => (None, "+OK".to_owned()),
+        Op::SetNx(value) => (state.clone().or_else(|| Some(value.clone())), flag(state.is_none())),
+        Op::GetSet(value) => (Some(value.clone()), bulk(state)),
+        Op::Append(value) => {
+            let joined = state.clone().unwrap_or_default() + value;
+            let reply = format!(":{}", joined.len());
+            (Some(joined), reply)
+        }
+        Op::Incr => match state.as_deref().unwrap_or("0").parse::<i64>() {
+            Ok(number) => (Some((number + 1).to_string()), format!(":{}", number + 1)),
+            Err(_) => (state.clone(), "-".to_owned()),
+        },
+        Op::Del => (None, flag(state.is_some())),
+        Op::GetDel => (None, bulk(state)),
+    }
+}
+
+/// An operation on one key in a history. `reply` is `None` when it was not heard.
+#[derive(Clone, Debug)]
+struct Event {
+    op: Op,
+    sent: u64,
+    heard: u64,
+    reply: Option<String>,
+}
+
+/// A command under way: what it does to which keys.
+struct Command {
+    parts: Vec<(usize, Op)>,
+    sent: u64,
+    /// Its reply is a list with an element for each part.
+    is_list: bool,
+}
+
+/// Orders of one key's operations, one list per session.
+struct Checker<'a> {
+    sessions: &'a [Vec<Event>],
+    seen: HashSet<(Vec<usize>, State)>,
+    finals: BTreeSet<State>,
+}
+
+impl Checker<'_> {
+    /// Visits every way to go on from `at`.
+    fn walk(&mut self, at: &mut Vec<usize>, state: &State) {
+        if !self.seen.insert((at.clone(), state.clone())) {
+            return;
+        }
+        let rest = |i: usize, at: &[usize]| self.sessions[i].get(at[i]);
+        if (0..at.len()).all(|i| rest(i, at).is_none_or(|event| event.reply.is_none())) {
+            self.finals.insert(state.clone());
+        }
+        // Whatever was heard before another was sent comes first.
+        let first_heard = (0..at.len()).filter_map(|i| rest(i, at)).map(|event| event.heard).min();
+        for i in 0..at.len() {
+            let Some(event) = self.sessions[i].get(at[i]).cloned() else { continue };
+            if first_heard.is_some_and(|heard| heard < event.sent) {
+                continue;
+            }
+            let (after, reply) = apply(state, &event.op);
+            if event.reply.is_none_or(|heard| heard == reply) {
+                at[i] += 1;
+                self.walk(at, &after);
+                at[i] -= 1;
+            }
+        }
+    }
+}
+
+/// The states that a key may be in after a round; none: the history is not linearizable.
+fn finals(sessions: &[Vec<Event>], before: &BTreeSet<State>) -> BTreeSet<State> {
+    let mut checker = Checker { sessions, seen: HashSet::new(), finals: BTreeSet::new() };
+    for state in before {
+        checker.walk(&mut vec![0; sessions.len()], state);
+    }
+    checker.finals
+}
+
+/// The first whole reply of `bytes` in short form, with what follows it.
+fn reply(bytes: &[u8]) -> Option<(Vec<String>, &[u8])> {
+    let end = bytes.windows(2).position(|pair| pair == b"\r\n")?;
+    let line = std::str::from_utf8(&bytes[..end]).unwrap();
+    let rest = &bytes[end + 2..];
+    match line.as_bytes()[0] {
+        b'$' if line != "$-1" => {
+            let len: usize = line[1..].parse().unwrap();
+            let value = rest.get(..len)?;
+            Some((vec![format!("${}", std::str::from_utf8(value).unwrap())], rest.get(len + 2..)?))
+        }
+        b'*' => {
+            let (mut replies, mut rest) = (Vec::new(), rest);
+            for _ in 0..line[1..].parse::<usize>().unwrap() {
+                let (element, after) = reply(rest)?;
+                replies.extend(element);
+                rest = after;
+            }
+            Some((replies, rest))
+        }
+        b'-' => Some((vec!["-".to_owned()], rest)),
+        _ => Some((vec![line.to_owned()], rest)),
+    }
+}
+
+/// One run: rounds of load, each ended in one of three ways.
+struct Run {
+    rng: Rng,
+    bed: Bed,
+    clock: u64,
+    values: u64,
+    ids: Vec<SessionId>,
+    under_way: HashMap<SessionId, Vec<Command>>,
+    /// By key, by session.
+    history: Vec<Vec<Vec<Event>>>,
+    states: Vec<BTreeSet<State>>,
+}
+
+impl Run {
+    fn new(seed: u64) -> Self {
+        let sim = SimOptions { seed, latency_ticks: 0..=6, ..SimOptions::default() };
+        let durability = [Durability::Sync, Durability::EverySec, Durability::Memory][(seed % 3) as usize];
+        let (bed, states) = (Bed::with(sim, shard_options(durability)), vec![BTreeSet::from([None]); KEYS.len()]);
+        let (ids, under_way, history) = (Vec::new(), HashMap::new(), Vec::new());
+        Self { rng: Rng::new(seed), bed, clock: 0, values: 0, ids, under_way, history, states }
+    }
+
+    fn value(&mut self) -> String {
+        self.values += 1;
+        match self.rng.below(3) {
+            0 => self.values.to_string(),
+            // Longer than a page now and then: its record takes a second read.
+            1 if self.rng.below(8) == 0 => format!("v{}{}", self.values, "x".repeat(9000)),
+            _ => format!("v{}", self.values),
+        }
+    }
+
+    /// A random command, in its protocol's form and in the model's.
+    fn command(&mut self) -> (String, Vec<(usize, Op)>, bool) {
+        let (i, j) = (self.rng.below(4) as usize, self.rng.below(4) as usize);
+        let (key, value) = (KEYS[i], self.value());
+        let one = |line: String, op: Op| (line, vec![(i, op)], false);
+        match self.rng.below(16) {
+            0..=3 => one(format!("GET {key}"), Op::Get),
+            4..=6 => one(format!("SET {key} {value}"), Op::Set(value)),
+            7 => one(format!("SETNX {key} {value}"), Op::SetNx(value)),
+            8 => one(format!("GETSET {key} {value}"), Op::GetSet(value)),
+            9 => one(format!("APPEND {key} {value}"), Op::Append(value)),
+            10 => one(format!("INCR {key}"), Op::Incr),
+            11 => one(format!("DEL {key}"), Op::Del),
+            12 => one(format!("GETDEL {key}"), Op::GetDel),
+            13 => (format!("MGET {key} {}", KEYS[j]), vec![(i, Op::Get), (j, Op::Get)], true),
+            14 if i != j => {
+                let line = format!("MSET {key} {value} {} {value}", KEYS[j]);
+                (line, vec![(i, Op::Set(value.clone())), (j, Op::Set(value))], false)
+            }
+            15 if self.rng.below(4) == 0 => ("FLUSHALL".to_owned(), Vec::new(), false),
+            _ => one(format!("GET {key}"), Op::Get),
+        }
+    }
+
+    fn send(&mut self) {
+        let id = self.ids[self.rng.below(SESSIONS as u64) as usize];
+        let (line, parts, is_list) = self.command();
+        self.clock += 1;
+        self.under_way.get_mut(&id).unwrap().push(Command { parts, sent: self.clock, is_list });
+        self.bed.send(id, &resp(&line));
+    }
+
+    /// Takes the replies that have come.
+    fn listen(&mut self) {
+        self.clock += 1;
+        for (at, &id) in self.ids.iter().enumerate() {
+            let client = self.bed.clients.get_mut(&id).unwrap();
+            let received = std::mem::take(&mut client.received);
+            let mut rest = received.as_slice();
+            while let Some((replies, after)) = reply(rest) {
+                rest = after;
+                let command = self.under_way.get_mut(&id).unwrap().remove(0);
+                note(&mut self.history, at, command, Some((self.clock, &replies)));
+            }
+            client.received = rest.to_vec();
+        }
+    }
+
+    fn round(&mut self) {
+        self.ids = (0..SESSIONS).map(|_| self.bed.connect(Protocol::Resp)).collect();
+        self.under_way = self.ids.iter().map(|id| (*id, Vec::new())).collect();
+        self.history = vec![vec![Vec::new(); SESSIONS]; KEYS.len()];
+        for _ in 0..self.rng.below(40) {
+            if self.rng.below(3) == 0 {
+                self.bed.turn();
+                self.listen();
+            } else {
+                self.send();
+            }
+        }
+    }
+
+    /// Ends the round: in order, and perhaps opens anew with nothing cached; or by losing power.
+    fn end_round(mut self) -> Self {
+        let crashes = self.bed.options.durability == Durability::Sync && self.rng.below(3) == 0;
+        if !crashes {
+            self.bed.settle();
+        }
+        self.listen();
+        for (at, id) in self.ids.clone().into_iter().enumerate() {
+            for command in self.under_way.remove(&id).unwrap() {
+                assert!(crashes, "a settled shard has answered everything");
+                note(&mut self.history, at, command, None);
+            }
+        }
+        for (key, before) in self.states.iter_mut().enumerate() {
+            let after = finals(&self.history[key], before);
+            if after.is_empty() {
+                let text = format!("{before:?}: {:#?}", self.history[key]);
+                panic!("not linearizable: key {} from {}", KEYS[key], text.replace("xxxx", ""));
+            }
+            *before = after;
+        }
+        self.bed = match self.rng.below(2) {
+            _ if crashes => self.bed.crash(self.clock),
+            0 => self.bed.reopen(),
+            _ => self.bed,
+        };
+        self
+    }
+}
+
+/// Enters a command into the histories of its keys.
+fn note(history: &mut [Vec<Vec<Event>>], session: usize, command: Command, heard: Option<(u64, &Vec<String>)>) {
+    let Command { parts, sent, is_list } = command;
+    // FLUSHALL names no key and is an operation on each.
+    if parts.is_empty() {
+        for key in history.iter_mut() {
+            let (heard, reply) = heard.map_or((u64::MAX, None), |(heard, _)| (heard, Some("+OK".to_owned())));
+            key[session].push(Event { op: Op::Flush, sent, heard, reply });
+        }
+        return;
+    }
+    for (part, (key, op)) in parts.into_iter().enumerate() {
+        let reply = heard.map(|(_, replies)| replies[if is_list { part } else { 0 }].clone());
+        let heard = heard.map_or(u64::MAX, |(heard, _)| heard);
+        history[key][session].push(Event { op, sent, heard, reply });
+    }
+}
+
+fn run(seed: u64) {
+    println!("seed {seed}: FAWN_SEED={seed} cargo test -p fawn-node model");
+    let mut run = Run::new(seed);
+    for _ in 0..8 {
+        run.round();
+        run = run.end_round();
+    }
+}
+
+#[test]
+fn histories_are_linearizable_and_survive_crashes() {
+    if let Ok(seed) = std::env::var("FAWN_SEED") {
+        return run(seed.parse().unwrap());
+    }
+    let seeds = std::env::var("FAWN_SEEDS").map_or(400, |seeds| seeds.parse().unwrap());
+    for seed in 0..seeds {
+        run(seed);
+    }
+}
+
+#[test]
+fn checker_refuses_a_stale_read() {
+    let event = |op, sent, heard, reply: &str| Event { op, sent, heard, reply: Some(reply.to_owned()) };
+    let writes = vec![event(Op::Set("1".into()), 1, 2, "+OK"), event(Op::Set("2".into()), 3, 4, "+OK")];
+    let before = BTreeSet::from([None]);
+    for (value, is_fine) in [("$2", true), ("$1", false), ("$-1", false)] {
+        let reads = vec![event(Op::Get, 5, 6, value)];
+        assert_eq!(!finals(&[writes.clone(), reads], &before).is_empty(), is_fine, "{value}");
+    }
+    let reads = vec![event(Op::Get, 3, 4, "$2"), event(Op::Get, 3, 5, "$1")];
+    assert!(finals(&[writes, reads], &before).is_empty(), "a session's reads do not go back");
+}
