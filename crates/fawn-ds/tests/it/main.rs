@@ -18,3 +18,4 @@ mod scan;
 mod segment_image;
 mod support;
 mod tail_lost;
+mod torn_again;

@@ -40,7 +40,7 @@ impl Model {
         let mut touched = BTreeMap::new();
         for _ in 0..count {
             let i = rng.below(KEYS);
-            let is_stable = i % 3 == 0;
+            let is_stable = i.is_multiple_of(3);
             let value = (is_stable || rng.below(3) > 0).then(|| vec![1; rng.below(500) as usize]);
             touched.insert(i, value.is_some());
             match &value {

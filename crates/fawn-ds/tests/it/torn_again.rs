@@ -1,0 +1,78 @@
+//! Owns the test that a torn end must be cut physically: frames that an earlier incarnation left behind must neither be
+//! accepted nor pass for evidence, however little the next one writes over them.
+use crate::support::{Node, Write, small};
+use fawn_ds::{Options, View};
+use fawn_flash::sim::{Capture, Fault, Loss, OpKind};
+use fawn_flash::{SimDisk, SimOptions};
+use fawn_types::{Durability, TimeMs};
+
+fn options() -> Options {
+    // Padded frames: each of these is whole pages, so the lost one takes nothing else along.
+    Options { pad_frames: true, ..small(Durability::EverySec) }
+}
+
+fn put(node: &mut Node, key: &str, bytes: usize) {
+    node.append(&[Write { key: key.into(), value: Some(vec![b'x'; bytes]), expires_at_ms: 0 }]).unwrap();
+    node.settle();
+}
+
+fn has(node: &mut Node, key: &str) -> bool {
+    node.get(key.as_bytes(), View::Committed).unwrap().is_some()
+}
+
+/// One segment up to 40 KiB, a frame that never arrived, and five whole ones behind it almost to the segment's end.
+fn torn(seed: u64) -> SimDisk {
+    let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
+    let mut node = Node::open(&disk, options(), TimeMs(1)).unwrap();
+    for i in 0..9 {
+        put(&mut node, &format!("a{i}"), 3000);
+    }
+    drop(node.engine.close().unwrap());
+    let mut node = Node::open(&disk, options(), TimeMs(1)).unwrap();
+    disk.fail_nth(OpKind::Write, 1, Fault::Lose);
+    put(&mut node, "lost", 3000);
+    for i in 0..5 {
+        put(&mut node, &format!("c{i}"), 3000);
+    }
+    disk.kill(seed);
+    disk
+}
+
+#[test]
+fn what_lay_behind_a_torn_end_never_comes_back() {
+    let mut images = 0;
+    for seed in 0..4 {
+        let disk = torn(seed);
+        let mut node = Node::open(&disk, options(), TimeMs(2)).unwrap();
+        let [(file, cut)] = &node.report.truncated[..] else { panic!("seed {seed}: {:?}", node.report) };
+        let behind = disk.contents(file).unwrap().split_off(*cut as usize);
+        assert!(behind.iter().all(|&byte| byte == 0), "seed {seed}: what was cut reads as zeros");
+        assert!(!has(&mut node, "c0") && has(&mut node, "a8"), "seed {seed}");
+        let loss = if seed % 2 == 0 { Loss::Power } else { Loss::Process };
+        disk.capture(Capture::Every { stride: 1, loss, seed });
+        // Less than was cut; then a record for which the rest of the segment is too short.
+        put(&mut node, "b", 100);
+        put(&mut node, "big", (16 << 10) - 64);
+        for i in 0..4 {
+            node.now = node.now.plus_ms(2000);
+            put(&mut node, &format!("d{i}"), 100);
+        }
+        disk.capture(Capture::Never);
+        for image in disk.take_images() {
+            let context = format!("seed {seed}, operation {} (cargo test -p fawn-ds --test it torn_again::)", image.op);
+            let mut node =
+                Node::open(&image.disk, options(), TimeMs(3)).unwrap_or_else(|error| panic!("{context}: {error}"));
+            assert!(has(&mut node, "a8"), "{context}: what was synced");
+            for i in 0..5 {
+                assert!(!has(&mut node, &format!("c{i}")), "{context}: c{i} came back");
+            }
+            drop(node);
+            // And once more: nothing is left to be cut by then.
+            let again =
+                Node::open(&image.disk, options(), TimeMs(4)).unwrap_or_else(|error| panic!("{context}: {error}"));
+            assert_eq!(again.report.truncated, [], "{context}: cut twice");
+            images += 1;
+        }
+    }
+    assert!(images >= 60, "only {images} images");
+}
