@@ -45,6 +45,7 @@ impl Replica {
         self.ack_due = false;
         self.gap_asked = None;
         self.upstream = Version::ZERO;
+        self.upstream_told = false;
         self.wake_in(self.config.options.retransmit_ms);
     }
 
@@ -224,7 +225,7 @@ impl Replica {
             Phase::Syncing => {
                 // Also the only way to reach a tail that restarted its link, and to tell the manager again.
                 self.wake_at = None;
-                if self.upstream == Version::ZERO || self.last < self.upstream {
+                if !self.upstream_told || self.last < self.upstream {
                     self.ask_replay();
                 } else {
                     self.try_caught_up();

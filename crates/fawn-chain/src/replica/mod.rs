@@ -109,6 +109,8 @@ pub struct Replica {
     committed: Version,
     /// Least watermark of all members above; unused at a head.
     upstream: Version,
+    /// The predecessor said so in this phase: nothing committed is news too.
+    upstream_told: bool,
     time: TimeMs,
     predecessor: Option<NodeId>,
     links: Vec<Link>,
@@ -143,6 +145,7 @@ impl Replica {
             own: Progress { appended: last, flushed: last, synced: last },
             committed,
             upstream: Version::ZERO,
+            upstream_told: false,
             predecessor: None,
             links: Vec::new(),
             commit_due: false,

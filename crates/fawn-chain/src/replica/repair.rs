@@ -91,17 +91,28 @@ impl Replica {
             self.outputs.push_back(Output::Alarm(Alarm::AckBeyondLog { from, claimed: after, last: self.last }));
             return;
         }
-        if let Some(link) = self.links.iter_mut().find(|link| link.to == from) {
-            link.rewind(after, self.now);
-            return;
-        }
-        let kind = match self.phase {
-            Phase::Aligning { donor, .. } if donor == self.config.node => LinkKind::Aligning,
-            Phase::Equal { .. } => LinkKind::Aligning,
-            Phase::Serving { role: Role::Tail | Role::Single } => LinkKind::Syncing,
-            _ => return,
+        let index = match self.links.iter().position(|link| link.to == from) {
+            Some(index) => {
+                self.links[index].rewind(after, self.now);
+                index
+            }
+            None => {
+                let kind = match self.phase {
+                    Phase::Aligning { donor, .. } if donor == self.config.node => LinkKind::Aligning,
+                    Phase::Equal { .. } => LinkKind::Aligning,
+                    Phase::Serving { role: Role::Tail | Role::Single } => LinkKind::Syncing,
+                    _ => return,
+                };
+                self.links.push(Link::new(from, kind, after, self.now));
+                self.links.len() - 1
+            }
         };
-        self.links.push(Link::new(from, kind, after, self.now));
+        // A syncing copy that misses nothing, of an empty range too, must hear so, or it never catches up.
+        let link = &self.links[index];
+        if link.kind == LinkKind::Syncing && self.link_limit(link) <= after {
+            let watermark = self.watermark(index);
+            self.outputs.push_back(watermark);
+        }
     }
 
     /// When a link acts by itself: only while something waits for an answer.
