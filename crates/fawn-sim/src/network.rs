@@ -79,9 +79,21 @@ impl Network {
         self.cut.insert((from, to));
     }
 
+    /// Ends one cut.
+    pub fn mend(&mut self, from: NodeId, to: NodeId) {
+        self.cut.remove(&(from, to));
+    }
+
     /// Ends every cut.
     pub fn heal(&mut self) {
         self.cut.clear();
+    }
+
+    /// Breaks the link between two nodes, both directions: one of them closed it.
+    pub fn break_link(&mut self, one: NodeId, other: NodeId, now_us: u64) {
+        for way in [(one, other), (other, one)] {
+            self.links.entry(way).or_default().break_off(now_us);
+        }
     }
 
     /// Breaks every link of a node: it crashed.

@@ -22,6 +22,13 @@ pub enum Ask {
     Delete,
     /// Sets it if it is absent.
     WriteIfAbsent(Vec<u8>),
+    /// Sets it if it is what the client saw: values are unique, so this is a compare-and-swap on the version.
+    Swap {
+        /// What it saw.
+        expected: Vec<u8>,
+        /// What it sets.
+        new: Vec<u8>,
+    },
 }
 
 /// What it heard.
@@ -75,6 +82,10 @@ impl Ask {
             Ask::WriteIfAbsent(new) => match value {
                 Some(_) => (same(), Heard::DoneIf(false)),
                 None => (Some(new.clone()), Heard::DoneIf(true)),
+            },
+            Ask::Swap { expected, new } => match value {
+                Some(value) if value == expected.as_slice() => (Some(new.clone()), Heard::DoneIf(true)),
+                _ => (same(), Heard::DoneIf(false)),
             },
         }
     }

@@ -1,0 +1,277 @@
+//! Owns the logical clients: what each asks next, and what the answers mean for the keys' histories.
+//!
+//! Every value written is unique, every append adds a unique token: a value read names the writes that made it. A key
+//! whose history got long, or holds several operations without an answer, is retired for a fresh one, which keeps the
+//! checker's search small; it is read once more at the end.
+use crate::history::{Ask, Heard, Operation};
+use crate::scenario::Scenario;
+use crate::seed::Seed;
+use fawn_types::random::SplitMix64;
+use fawn_types::{Condition, Expiry, OperationError, Reply, Request, Update, Version};
+use std::collections::BTreeMap;
+
+/// Operations of one key, at most.
+const OPERATIONS_MAX: usize = 120;
+/// Operations of one key without an answer, at most: each may stand anywhere, which doubles the search.
+const UNKNOWN_MAX: usize = 5;
+
+/// A key by its place among the keys in use, and how many it replaced there.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Key {
+    /// Which; odd ones hold counters.
+    pub place: u32,
+    /// How many keys were retired at this place.
+    pub generation: u32,
+}
+
+impl Key {
+    /// As the store sees it.
+    #[must_use]
+    pub fn name(self) -> Vec<u8> {
+        format!("key{}.{}", self.place, self.generation).into_bytes()
+    }
+
+    const fn is_counter(self) -> bool {
+        self.place % 2 == 1
+    }
+}
+
+/// One operation under way.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Waiting {
+    /// On which key.
+    pub key: Key,
+    /// What.
+    pub ask: Ask,
+    /// When, in the histories' own count.
+    pub called: u64,
+    /// The version that a swap expects.
+    pub version: Version,
+}
+
+/// A logical client: one operation at a time.
+#[derive(Clone, Debug)]
+struct Client {
+    idle_until_us: u64,
+    waiting: Option<Waiting>,
+}
+
+/// All clients and what they saw.
+#[derive(Clone, Debug)]
+pub struct Clients {
+    random: SplitMix64,
+    clients: Vec<Client>,
+    generations: Vec<u32>,
+    think_us_max: u64,
+    moment: u64,
+    tokens: u64,
+    histories: BTreeMap<Key, Vec<Operation>>,
+    /// The value of each key that was read last, and its version: what swaps expect.
+    seen: BTreeMap<Key, (Vec<u8>, Version)>,
+    /// Operations with an answer.
+    pub answered: u64,
+    /// Operations that may or may not have happened.
+    pub unknown: u64,
+}
+
+impl Clients {
+    /// As `seed` and its scenario say.
+    #[must_use]
+    pub fn new(seed: &Seed, scenario: &Scenario) -> Self {
+        let client = Client { idle_until_us: 0, waiting: None };
+        Self {
+            random: seed.stream("clients"),
+            clients: vec![client; scenario.clients as usize],
+            generations: vec![0; scenario.keys as usize],
+            think_us_max: scenario.think_us_max,
+            moment: 0,
+            tokens: 0,
+            histories: BTreeMap::new(),
+            seen: BTreeMap::new(),
+            answered: 0,
+            unknown: 0,
+        }
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.clients.is_empty()
+    }
+
+    /// When the next idle client asks.
+    #[must_use]
+    pub fn next_us(&self) -> Option<u64> {
+        let idle = self.clients.iter().filter(|client| client.waiting.is_none());
+        idle.map(|client| client.idle_until_us).min()
+    }
+
+    /// Whether `client` would ask now.
+    #[must_use]
+    pub fn is_due(&self, client: usize, now_us: u64) -> bool {
+        let client = &self.clients[client];
+        client.waiting.is_none() && client.idle_until_us <= now_us
+    }
+
+    /// Whether `client` has an operation under way.
+    #[must_use]
+    pub fn is_waiting(&self, client: usize) -> bool {
+        self.clients[client].waiting.is_some()
+    }
+
+    /// Lets `client` ask: what it asks, for the caller to send.
+    pub fn begin(&mut self, client: usize) -> Waiting {
+        assert!(!self.is_waiting(client), "one operation at a time");
+        let place = self.random.below(self.generations.len() as u64) as u32;
+        let key = Key { place, generation: self.generations[place as usize] };
+        let ask = self.draw(key);
+        self.begin_with(client, key, ask)
+    }
+
+    /// Lets `client` read `key`.
+    pub fn begin_read(&mut self, client: usize, key: Key) -> Waiting {
+        self.begin_with(client, key, Ask::Read)
+    }
+
+    fn begin_with(&mut self, client: usize, key: Key, ask: Ask) -> Waiting {
+        self.moment += 1;
+        let version = self.seen.get(&key).map_or(Version::ZERO, |(_, version)| *version);
+        let waiting = Waiting { key, ask, called: self.moment, version };
+        self.clients[client].waiting = Some(waiting.clone());
+        waiting
+    }
+
+    /// It was not taken: asks something else later.
+    pub fn withdraw(&mut self, client: usize, now_us: u64) {
+        self.clients[client].waiting = None;
+        self.clients[client].idle_until_us = now_us + 1_000;
+    }
+
+    /// The answer, or `None` when it will never come.
+    ///
+    /// # Errors
+    /// When no correct cluster says that.
+    pub fn end(&mut self, client: usize, now_us: u64, reply: Option<&Reply<'_>>) -> Result<(), String> {
+        let pause_us = 1 + self.random.below(self.think_us_max);
+        let slot = &mut self.clients[client];
+        let Some(Waiting { key, ask, called, .. }) = slot.waiting.take() else { return Ok(()) };
+        slot.idle_until_us = now_us + pause_us;
+        if let (Ask::Read, Some(Reply::Value(entry))) = (&ask, reply) {
+            self.seen.insert(key, (entry.value.to_vec(), entry.version));
+        }
+        let heard = match reply {
+            Some(reply) => heard(&ask, reply).map_err(|error| format!("{key:?}: {error}"))?,
+            None => Heard::Unknown,
+        };
+        if heard == Heard::Unknown && ask == Ask::Read {
+            return Ok(()); // a read that nobody answered says nothing
+        }
+        self.moment += 1;
+        let unknown = heard == Heard::Unknown;
+        let answered = if unknown { u64::MAX } else { self.moment };
+        *(if unknown { &mut self.unknown } else { &mut self.answered }) += 1;
+        let history = self.histories.entry(key).or_default();
+        history.push(Operation { called, answered, ask, heard });
+        let unknowns = history.iter().filter(|operation| operation.heard == Heard::Unknown).count();
+        let generation = &mut self.generations[key.place as usize];
+        if *generation == key.generation && (history.len() >= OPERATIONS_MAX || unknowns >= UNKNOWN_MAX) {
+            *generation += 1;
+        }
+        Ok(())
+    }
+
+    /// Every key's history.
+    #[must_use]
+    pub const fn histories(&self) -> &BTreeMap<Key, Vec<Operation>> {
+        &self.histories
+    }
+
+    fn draw(&mut self, key: Key) -> Ask {
+        let drawn = self.random.below(100);
+        if key.is_counter() {
+            return match drawn {
+                0..40 => Ask::Read,
+                40..95 => Ask::Add(1 + self.random.below(9) as i64),
+                _ => Ask::Delete,
+            };
+        }
+        match drawn {
+            0..40 => Ask::Read,
+            40..55 => Ask::Write(self.token()),
+            55..78 => Ask::Append(self.token()),
+            78..86 => Ask::Delete,
+            86..93 => Ask::WriteIfAbsent(self.token()),
+            _ => self.swap(key),
+        }
+    }
+
+    /// A compare-and-swap against the value read last, by whomever: often no longer there.
+    fn swap(&mut self, key: Key) -> Ask {
+        let new = self.token();
+        match self.seen.get(&key) {
+            Some((expected, _)) => Ask::Swap { expected: expected.clone(), new },
+            None => Ask::WriteIfAbsent(new),
+        }
+    }
+
+    fn token(&mut self) -> Vec<u8> {
+        self.tokens += 1;
+        // Some are long, so that records straddle pages and frames straddle pieces.
+        let fill = if self.random.chance(1, 16) { self.random.below(6_000) as usize } else { 0 };
+        let mut token = format!("<{}>", self.tokens).into_bytes();
+        token.resize(token.len() + fill, b'.');
+        token
+    }
+}
+
+impl Waiting {
+    /// The request; `name` is the key's.
+    #[must_use]
+    pub fn request<'a>(&'a self, name: &'a [u8]) -> Request<'a> {
+        let set = |value, condition| Update::Set {
+            value,
+            flags: 0,
+            expiry: Expiry::Never,
+            condition,
+            return_previous: false,
+        };
+        let update = match &self.ask {
+            Ask::Read => return Request::Get { key: name },
+            Ask::Write(value) => set(value, Condition::Always),
+            Ask::WriteIfAbsent(value) => set(value, Condition::Absent),
+            Ask::Swap { new, .. } => set(new, Condition::VersionIs(self.version)),
+            Ask::Append(bytes) => Update::Append { bytes, create: true, condition: Condition::Always },
+            Ask::Add(delta) => Update::AddSigned { delta: *delta },
+            Ask::Delete => Update::Delete { condition: Condition::Always, return_previous: false },
+        };
+        Request::Update { key: name, update }
+    }
+}
+
+/// What a reply tells the client.
+fn heard(ask: &Ask, reply: &Reply<'_>) -> Result<Heard, String> {
+    Ok(match (ask, reply) {
+        // Errors that say "try again" leave open whether a write happened.
+        (_, Reply::Error(OperationError::Unavailable | OperationError::Overloaded | OperationError::StoreFull)) => {
+            Heard::Unknown
+        }
+        (Ask::Read, Reply::Value(entry)) => Heard::Value(Some(entry.value.to_vec())),
+        (Ask::Read, Reply::Absent) => Heard::Value(None),
+        (Ask::Write(_), Reply::Stored { .. }) => Heard::Done,
+        (Ask::Append(_), Reply::Stored { value_bytes, .. }) => Heard::Number(i64::from(*value_bytes)),
+        (Ask::Add(_), Reply::Signed(sum)) => Heard::Number(*sum),
+        (Ask::Delete, Reply::Deleted)
+        | (Ask::WriteIfAbsent(_), Reply::Stored { .. })
+        | (Ask::Swap { .. }, Reply::Stored { .. }) => Heard::DoneIf(true),
+        (Ask::Delete | Ask::Swap { .. }, Reply::NotFound)
+        | (Ask::WriteIfAbsent(_) | Ask::Swap { .. }, Reply::NotStored)
+        | (Ask::Swap { .. }, Reply::VersionMismatch) => Heard::DoneIf(false),
+        _ => return Err(format!("{ask:?} was answered {reply:?}")),
+    })
+}

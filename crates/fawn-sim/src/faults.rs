@@ -1,0 +1,190 @@
+//! Owns the schedule of faults: which one strikes when, whom, for how long; one seed, one schedule.
+//!
+//! What a schedule may not contain, because replication has no leases yet: a serving member that is cut off or stands
+//! still for longer than a handshake waits for reports. Such a member is dropped without knowing it and could still
+//! answer reads of its old epoch [replication.md §2.3]; [`SILENCE_US_MAX`] bounds every silence below that wait, and
+//! the next one begins only when all heard each other again.
+use crate::scenario::{Enabled, Scenario};
+use crate::seed::Seed;
+use fawn_types::random::SplitMix64;
+
+/// Longest pause or cut, µs.
+pub const SILENCE_US_MAX: u64 = 300_000;
+/// What the simulated manager waits for reports, ms: more than any silence and its echoes.
+pub const REPORT_WAIT_MS: u64 = 1_000;
+/// Longest stall of a disk, µs: it delays a promise, not the stop that goes with it.
+const STALL_US_MAX: u64 = 1_500_000;
+/// A machine stays down for at most so long, µs.
+const DOWN_US_MAX: u64 = 3_000_000;
+
+/// One fault. Machines are numbered from 0 within their kind.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// These back-ends lose power, or (`kill`) only their processes die; each comes back after its own time, µs.
+    Down {
+        /// Who, and how long.
+        machines: Vec<(u32, u64)>,
+        /// Whether what was written and not synced stays.
+        kill: bool,
+    },
+    /// A front-end's process dies and comes back after so many µs.
+    FrontendDown(u32, u64),
+    /// A back-end stands still for so many µs.
+    Pause(u32, u64),
+    /// A back-end's disk completes nothing for so many µs.
+    Stall(u32, u64),
+    /// Frames from the first to the second machine are lost (front-ends are numbered after back-ends), for so many µs.
+    Cut {
+        /// Each direction.
+        links: Vec<(u32, u32)>,
+        /// How long.
+        for_us: u64,
+    },
+    /// The network's unkindness changes: loss, duplication, reset in 1,024ths.
+    Network(u64, u64, u64),
+}
+
+/// The schedule of one run.
+#[derive(Clone, Debug)]
+pub struct Faults {
+    random: SplitMix64,
+    enabled: Enabled,
+    backends: u32,
+    frontends: u32,
+    every_us: u64,
+    until_us: u64,
+    next_us: u64,
+    /// When all have heard each other again after the last pause or cut.
+    heard_us: u64,
+}
+
+impl Faults {
+    /// As `seed` and its scenario say.
+    #[must_use]
+    pub fn new(seed: &Seed, scenario: &Scenario) -> Self {
+        let mut random = seed.stream("faults");
+        // Half of the runs start in peace, the others meet faults while the cluster forms.
+        let next_us = random.below(2) * 1_000_000 + random.below(scenario.fault_every_us);
+        let Scenario { enabled, backends, frontends, .. } = *scenario;
+        Self {
+            random,
+            enabled,
+            backends,
+            frontends,
+            every_us: scenario.fault_every_us,
+            until_us: scenario.faults_us,
+            next_us,
+            heard_us: 0,
+        }
+    }
+
+    /// When the next one strikes; `None`: no more.
+    #[must_use]
+    pub fn next_us(&self) -> Option<u64> {
+        (self.next_us < self.until_us).then_some(self.next_us)
+    }
+
+    /// When the last one may have struck.
+    #[must_use]
+    pub const fn until_us(&self) -> u64 {
+        self.until_us
+    }
+
+    /// The fault that is due, if this draw enables it.
+    pub fn take(&mut self, now_us: u64) -> Option<Fault> {
+        if self.next_us()? > now_us {
+            return None;
+        }
+        self.next_us = now_us + 1 + self.random.below(2 * self.every_us);
+        let enabled = self.enabled;
+        let machine = self.random.below(u64::from(self.backends)) as u32;
+        match self.random.below(9) {
+            0 if enabled.power => Some(Fault::Down { machines: vec![self.down(machine)], kill: false }),
+            1 if enabled.power_of_all => Some(self.all_down(false)),
+            2 if enabled.kill => Some(Fault::Down { machines: vec![self.down(machine)], kill: true }),
+            3 if enabled.kill_of_all => Some(self.all_down(true)),
+            4 if enabled.kill_frontend => {
+                let frontend = self.random.below(u64::from(self.frontends)) as u32;
+                Some(Fault::FrontendDown(frontend, self.random.below(DOWN_US_MAX / 2)))
+            }
+            5 if enabled.pause => self.silence(now_us).map(|us| Fault::Pause(machine, us)),
+            6 if enabled.stall => Some(Fault::Stall(machine, 1 + self.random.below(STALL_US_MAX))),
+            7 if enabled.cut => self.cut(machine, now_us),
+            8 if enabled.unkind_network => Some(self.network()),
+            _ => None,
+        }
+    }
+
+    /// A silence's length, unless the last one is too recent.
+    fn silence(&mut self, now_us: u64) -> Option<u64> {
+        let bound = [10_000, 100_000, SILENCE_US_MAX][self.random.below(3) as usize];
+        let for_us = 1 + self.random.below(bound - 1);
+        if now_us < self.heard_us {
+            return None;
+        }
+        self.heard_us = now_us + for_us + REPORT_WAIT_MS * 1_000;
+        Some(for_us)
+    }
+
+    fn down(&mut self, machine: u32) -> (u32, u64) {
+        let bound = [20_000, 700_000, DOWN_US_MAX][self.random.below(3) as usize];
+        (machine, 1_000 + self.random.below(bound))
+    }
+
+    fn all_down(&mut self, kill: bool) -> Fault {
+        Fault::Down { machines: (0..self.backends).map(|machine| self.down(machine)).collect(), kill }
+    }
+
+    /// One machine from one other or from all, one way or both.
+    fn cut(&mut self, machine: u32, now_us: u64) -> Option<Fault> {
+        let all = u64::from(self.backends + self.frontends);
+        let other = self.random.below(all) as u32;
+        let others = if self.random.chance(1, 3) { 0..all as u32 } else { other..other + 1 };
+        let ways = 1 + self.random.below(3);
+        let mut links = Vec::new();
+        for other in others.filter(|other| *other != machine) {
+            links.extend((ways & 1 != 0).then_some((machine, other)));
+            links.extend((ways & 2 != 0).then_some((other, machine)));
+        }
+        let for_us = self.silence(now_us)?;
+        Some(Fault::Cut { links, for_us })
+    }
+
+    fn network(&mut self) -> Fault {
+        let mut level = |levels: [u64; 3]| levels[self.random.below(3) as usize];
+        Fault::Network(level([0, 10, 80]), level([0, 20, 200]), level([0, 1, 8]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_schedule_repeats_ends_and_stays_within_bounds() {
+        let mut struck = 0;
+        for text in 0..40 {
+            let seed = Seed::new(&text.to_string());
+            let scenario = Scenario::of(&seed);
+            let (mut one, mut two) = (Faults::new(&seed, &scenario), Faults::new(&seed, &scenario));
+            while let Some(at) = one.next_us() {
+                assert!(at < scenario.faults_us);
+                let fault = one.take(at);
+                assert_eq!(fault, two.take(at));
+                match fault {
+                    Some(Fault::Pause(_, us) | Fault::Cut { for_us: us, .. }) => {
+                        assert!(us <= SILENCE_US_MAX);
+                    }
+                    Some(Fault::Down { machines, kill }) => {
+                        let all = machines.len() > 1;
+                        assert!(!all || kill || scenario.durability == fawn_types::Durability::Sync);
+                    }
+                    _ => {}
+                }
+                struck += 1;
+            }
+            assert_eq!(one.take(u64::MAX), None);
+        }
+        assert!(struck > 100);
+    }
+}

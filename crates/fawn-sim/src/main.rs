@@ -1,0 +1,151 @@
+//! Owns the simulator's command line: seeds, time, planted bugs; the failing seed and the command that repeats it.
+use fawn_sim::{Canary, Report, Seed, run};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+use std::time::Instant;
+
+const USAGE: &str = "fawn-sim [--seeds N] [--seconds S] [--seed TEXT] [--canary NAME] [--canaries] [--aloud]
+  --seeds N      run N seeds, 0 to N-1 (500)
+  --seconds S    stop after S seconds
+  --seed TEXT    run this seed alone: any text, a git hash for instance
+  --canary NAME  plant a bug
+  --canaries     plant every bug, and fail unless each is seen within its number of seeds
+  --aloud        say what happens";
+
+#[derive(Default)]
+struct Arguments {
+    seeds: Option<u64>,
+    seconds: Option<u64>,
+    seed: Option<String>,
+    canary: Option<Canary>,
+    canaries: bool,
+    aloud: bool,
+}
+
+fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
+    let mut arguments = Arguments::default();
+    while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or_else(|| format!("{word} wants a value"));
+        match word.as_str() {
+            "--seeds" => arguments.seeds = Some(number(&value()?)?),
+            "--seconds" => arguments.seconds = Some(number(&value()?)?),
+            "--seed" => arguments.seed = Some(value()?),
+            "--canary" => {
+                let name = value()?;
+                let names = Canary::ALL.map(|(canary, _)| canary.name()).join(", ");
+                let canary = Canary::named(&name).ok_or_else(|| format!("no canary {name}; there are {names}"))?;
+                arguments.canary = Some(canary);
+            }
+            "--canaries" => arguments.canaries = true,
+            "--aloud" => arguments.aloud = true,
+            _ => return Err(format!("{word} is not known")),
+        }
+    }
+    Ok(arguments)
+}
+
+fn number(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("{text} is not a number"))
+}
+
+/// A run in which asserts of the product count as findings.
+fn judged(seed: &Seed, canary: Option<Canary>, aloud: bool) -> Result<Report, String> {
+    let result = catch_unwind(AssertUnwindSafe(|| run(seed, canary, aloud)));
+    result.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        Err(format!("panicked: {}", text.unwrap_or_default()))
+    })
+}
+
+fn main() -> ExitCode {
+    let arguments = match parse(std::env::args().skip(1)) {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            eprintln!("{error}\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    let passed = if arguments.canaries { canaries() } else { seeds(&arguments) };
+    if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn seeds(arguments: &Arguments) -> bool {
+    let began = Instant::now();
+    let texts: Vec<String> = match &arguments.seed {
+        Some(seed) => vec![seed.clone()],
+        None => (0..arguments.seeds.unwrap_or(500)).map(|seed| seed.to_string()).collect(),
+    };
+    let (mut total, mut ran) = (Report::default(), 0_u64);
+    for text in &texts {
+        if arguments.seconds.is_some_and(|seconds| began.elapsed().as_secs() >= seconds) {
+            break;
+        }
+        match judged(&Seed::new(text), arguments.canary, arguments.aloud) {
+            Ok(report) => {
+                ran += 1;
+                add(&mut total, &report);
+                if texts.len() == 1 || arguments.aloud {
+                    println!("seed {text}: trace {:016x}, {report:?}", report.hash);
+                }
+            }
+            Err(error) => {
+                let canary = arguments.canary.map_or_else(String::new, |canary| format!(" --canary {canary}"));
+                println!("seed {text} FAILED: {error}");
+                println!("reproduce: cargo run --release -p fawn-sim -- --seed {text}{canary}");
+                return false;
+            }
+        }
+    }
+    println!(
+        "{ran} seeds, trace {:016x}: {} faults, {} operations answered, {} left open, {} keys judged ({} undecided), \
+         {} events, {} s virtual, {:.1} s real",
+        total.hash,
+        total.faults,
+        total.answered,
+        total.unknown,
+        total.keys,
+        total.undecided,
+        total.events,
+        total.now_us / 1_000_000,
+        began.elapsed().as_secs_f64()
+    );
+    // The search gives up on a rare history; often would mean that nothing is proven.
+    total.undecided * 1_000 <= total.keys
+}
+
+fn add(total: &mut Report, report: &Report) {
+    total.hash = total.hash.rotate_left(1) ^ report.hash;
+    total.events += report.events;
+    total.now_us += report.now_us;
+    total.answered += report.answered;
+    total.unknown += report.unknown;
+    total.faults += report.faults;
+    total.undecided += report.undecided;
+    total.keys += report.keys;
+    total.alarms += report.alarms;
+}
+
+/// Every planted bug must be seen.
+fn canaries() -> bool {
+    std::panic::set_hook(Box::new(|_| {})); // asserts of the product are findings here
+    let mut all = true;
+    for (canary, seeds_max) in Canary::ALL {
+        let seen = |seed: u64| {
+            let finding = judged(&Seed::new(&seed.to_string()), Some(canary), false).err()?;
+            canary.explains(&finding).then_some((seed, finding))
+        };
+        let found = (0..seeds_max).find_map(seen);
+        match found {
+            Some((seed, error)) => {
+                let first = error.lines().next().unwrap_or_default();
+                println!("{canary}: seen at seed {seed}, within {seeds_max}: {first}");
+            }
+            None => {
+                println!("{canary}: NOT SEEN within {seeds_max} seeds");
+                all = false;
+            }
+        }
+    }
+    all
+}

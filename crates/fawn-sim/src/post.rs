@@ -1,0 +1,181 @@
+//! Owns what a machine's outgoing bytes are: single frames for the network, the promises told in them, and, where a
+//! bug is planted, the lie.
+use crate::canary::Canary;
+use fawn_chain::message::{FrameStream, encode_frame};
+use fawn_chain::{Body, Frame};
+use fawn_ds::format::record::{Envelope, Place, decode, encode_into, encoded_len};
+use fawn_ds::{RecordKind, RecordRef};
+use fawn_types::random::SplitMix64;
+use fawn_types::{ClientTag, Epoch, RangeId, Version};
+
+/// Records on links lie nowhere.
+const NOWHERE: Place = Place { segment_id: 0, offset: 0 };
+
+/// One frame on its way.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Letter {
+    /// Its bytes.
+    pub frame: Vec<u8>,
+    /// The epoch that its sender acts in, where the frame says that it does: a promise it may never forget.
+    pub promise: Option<(RangeId, Epoch)>,
+}
+
+/// The post office of all machines.
+#[derive(Clone, Debug)]
+pub struct Post {
+    canary: Option<Canary>,
+    random: SplitMix64,
+    /// An earlier record, to come back under another version.
+    earlier: Option<Vec<u8>>,
+    /// Lies told.
+    pub lies: u64,
+}
+
+impl Post {
+    /// Honest without a canary.
+    #[must_use]
+    pub const fn new(seed: u64, canary: Option<Canary>) -> Self {
+        Self { canary, random: SplitMix64::new(seed), earlier: None, lies: 0 }
+    }
+
+    /// The frames of `bytes`, which a machine gave out whole.
+    ///
+    /// # Errors
+    /// When they are no whole frames.
+    pub fn letters(&mut self, bytes: &[u8]) -> Result<Vec<Letter>, String> {
+        let mut stream = FrameStream::new();
+        stream.push(bytes);
+        let mut letters = Vec::new();
+        let mut start = 0;
+        loop {
+            let frame = stream.next_frame().map_err(|error| format!("a machine sent a damaged frame: {error}"))?;
+            let Some(frame) = frame else { break };
+            let promise = promise_of(&frame);
+            let lies = self.lies_about(&frame);
+            let end = bytes.len() - stream.buffered_bytes();
+            let honest = Letter { frame: bytes[start..end].to_vec(), promise };
+            match lies {
+                Some(frames) => letters.extend(frames.into_iter().map(|frame| Letter { frame, promise })),
+                None => letters.push(honest),
+            }
+            start = end;
+        }
+        if start != bytes.len() {
+            return Err(format!("a machine sent half a frame: {} bytes too many", bytes.len() - start));
+        }
+        Ok(letters)
+    }
+
+    /// What is sent instead of `frame`, if the planted bug has its chance.
+    fn lies_about(&mut self, frame: &Frame<'_>) -> Option<Vec<Vec<u8>>> {
+        let canary = self.canary?;
+        let Frame { header, body } = frame;
+        let told = |body| Some(vec![encoded(&Frame { header: *header, body })]);
+        let lie = match (canary, body) {
+            (Canary::ReadUncommitted, &Body::Append { after, last, time, records, .. }) => {
+                told(Body::Append { after, last, upstream: last, time, records })
+            }
+            (Canary::ReadUncommitted, &Body::Watermark { sent, time, .. }) => {
+                told(Body::Watermark { sent, upstream: sent, time })
+            }
+            (Canary::AppliedTwice, &Body::Request { op, tag, first_incomplete, payload })
+                if tag.is_some() && self.random.chance(1, 16) =>
+            {
+                let again = ClientTag { session: tag.session ^ 1 << 31, seq: tag.seq };
+                let mut forged = payload.to_vec();
+                forged.get_mut(..8)?.copy_from_slice(&again.session.to_le_bytes());
+                let body = Body::Request { op, tag: again, first_incomplete, payload: &forged };
+                Some(vec![encoded(frame), encoded(&Frame { header: *header, body })])
+            }
+            (
+                Canary::SequenceReused | Canary::GapIgnored | Canary::ChecksumIgnored,
+                &Body::Append { after, last, upstream, time, records },
+            ) => {
+                let records = self.forge(canary, records)?;
+                told(Body::Append { after, last, upstream, time, records: &records })
+            }
+            _ => None,
+        };
+        self.lies += u64::from(lie.is_some());
+        lie
+    }
+
+    /// The records with one of them changed, now and then.
+    fn forge(&mut self, canary: Canary, records: &[u8]) -> Option<Vec<u8>> {
+        let first = decode(records, NOWHERE).ok()?;
+        let (record, envelope, len) = (first.record, first.envelope, first.encoded_len);
+        let held = self.earlier.take();
+        let strikes = self.random.chance(1, 24) && record.kind == RecordKind::Put;
+        let mut value = record.value.to_vec();
+        let forged = match canary {
+            _ if !strikes => None,
+            Canary::GapIgnored => {
+                Some(encoded_record(&RecordRef { kind: RecordKind::Result, value: &[], ..record }, envelope))
+            }
+            Canary::ChecksumIgnored => {
+                *value.last_mut()? ^= 1;
+                Some(encoded_record(&RecordRef { value: &value, ..record }, envelope))
+            }
+            _ => held.as_deref().and_then(|held| {
+                let held = decode(held, NOWHERE).ok()?;
+                let version: Version = record.version;
+                Some(encoded_record(&RecordRef { version, ..held.record }, envelope))
+            }),
+        };
+        self.earlier = Some(records[..len].to_vec());
+        Some([forged?.as_slice(), &records[len..]].concat())
+    }
+}
+
+/// Only a handshake's answers bind: a question may name an epoch that is not durable yet, a syncing copy's acks may too.
+fn promise_of(frame: &Frame<'_>) -> Option<(RangeId, Epoch)> {
+    let binds = matches!(frame.body, Body::Report(_) | Body::Equal { .. });
+    binds.then_some((frame.header.range, frame.header.epoch))
+}
+
+fn encoded(frame: &Frame<'_>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode_frame(frame, &mut bytes);
+    bytes
+}
+
+fn encoded_record(record: &RecordRef<'_>, envelope: Envelope) -> Vec<u8> {
+    let mut bytes = vec![0; encoded_len(record)];
+    encode_into(record, envelope, NOWHERE, &mut bytes);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fawn_chain::Header;
+    use fawn_types::{BootId, NodeId, TimeMs};
+
+    fn frames() -> Vec<u8> {
+        let header =
+            Header { from: NodeId(1), boot: BootId(2), range: RangeId(3), epoch: Epoch::new(4).unwrap_or_default() };
+        let equal = Body::Equal { base: Version::ZERO };
+        let last = Version::from_u64(9);
+        let watermark = Body::Watermark { sent: last, upstream: Version::ZERO, time: TimeMs(0) };
+        [equal, Body::EntryWanted, watermark].map(|body| encoded(&Frame { header, body })).concat()
+    }
+
+    #[test]
+    fn frames_are_told_apart_and_promises_seen() {
+        let bytes = frames();
+        let letters = Post::new(1, None).letters(&bytes).unwrap();
+        assert_eq!(letters.iter().flat_map(|letter| letter.frame.clone()).collect::<Vec<_>>(), bytes);
+        assert_eq!(letters.iter().map(|letter| letter.promise.is_some()).collect::<Vec<_>>(), [true, false, false]);
+        assert!(Post::new(1, None).letters(&bytes[..bytes.len() - 1]).is_err());
+    }
+
+    #[test]
+    fn a_canary_changes_its_frames_only() {
+        let bytes = frames();
+        let honest = Post::new(1, None).letters(&bytes).unwrap();
+        let mut post = Post::new(1, Some(Canary::ReadUncommitted));
+        let lying = post.letters(&bytes).unwrap();
+        assert_eq!((&lying[..2], post.lies), (&honest[..2], 1));
+        assert_ne!(lying[2], honest[2]);
+    }
+}

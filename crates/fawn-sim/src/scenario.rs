@@ -1,0 +1,108 @@
+//! Owns what one seed decides before its run begins: the cluster's size, its durability, which faults it will see.
+//!
+//! Each seed enables faults of its own choice: a run that sees everything at once hides what rare combinations show.
+use crate::seed::Seed;
+use fawn_types::Durability;
+use fawn_types::random::SplitMix64;
+
+/// One run's conditions.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// When a write is acknowledged.
+    pub durability: Durability,
+    /// Back-ends; nodes 1, 2, ….
+    pub backends: u32,
+    /// R.
+    pub replication: u8,
+    /// V.
+    pub virtual_ids: u16,
+    /// Front-ends, which own no disk.
+    pub frontends: u32,
+    /// Logical clients.
+    pub clients: u32,
+    /// Keys at a time.
+    pub keys: u32,
+    /// Longest pause of a client between two operations, µs.
+    pub think_us_max: u64,
+    /// Device operations take up to so many µs.
+    pub disk_us_max: u64,
+    /// How long faults go on, µs.
+    pub faults_us: u64,
+    /// Mean time between two faults, µs.
+    pub fault_every_us: u64,
+    /// Which faults happen.
+    pub enabled: Enabled,
+}
+
+/// The faults of a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Enabled {
+    /// Power of one machine is lost.
+    pub power: bool,
+    /// Power of the whole room is lost.
+    pub power_of_all: bool,
+    /// A process is killed.
+    pub kill: bool,
+    /// All processes are killed.
+    pub kill_of_all: bool,
+    /// A front-end is killed.
+    pub kill_frontend: bool,
+    /// A machine stands still for a while.
+    pub pause: bool,
+    /// Links are cut, one way or both.
+    pub cut: bool,
+    /// Frames are lost, doubled; links break.
+    pub unkind_network: bool,
+    /// A disk stands still for a while.
+    pub stall: bool,
+}
+
+impl Scenario {
+    /// What `seed` decides.
+    #[must_use]
+    pub fn of(seed: &Seed) -> Self {
+        let mut random = seed.stream("scenario");
+        let durability = match random.below(8) {
+            0 => Durability::Memory,
+            1 => Durability::EverySec,
+            _ => Durability::Sync,
+        };
+        let backends = [3, 3, 3, 4, 5, 1, 2][random.below(7) as usize];
+        let disk_us_max = [100, 400, 2_000, 9_000][random.below(4) as usize];
+        Self {
+            durability,
+            backends,
+            replication: backends.min(3) as u8,
+            virtual_ids: 1,
+            frontends: 1 + random.below(2) as u32,
+            clients: 3 + random.below(6) as u32,
+            keys: 2 + random.below(5) as u32,
+            think_us_max: [500, 3_000, 12_000][random.below(3) as usize],
+            disk_us_max,
+            faults_us: 4_000_000 + random.below(5_000_000),
+            fault_every_us: [60_000, 250_000, 900_000][random.below(3) as usize],
+            enabled: Enabled::of(&mut random, durability),
+        }
+    }
+}
+
+impl Enabled {
+    fn of(random: &mut SplitMix64, durability: Durability) -> Self {
+        let mut likely = |part| random.chance(part, 4);
+        let mut enabled = Self {
+            power: likely(3),
+            power_of_all: likely(3),
+            kill: likely(2),
+            kill_of_all: likely(2),
+            kill_frontend: likely(2),
+            pause: likely(2),
+            cut: likely(2),
+            unkind_network: likely(3),
+            stall: likely(2),
+        };
+        // A mode is only asked what it promises: `everysec` outlives processes, `memory` single machines.
+        enabled.power_of_all &= durability == Durability::Sync;
+        enabled.kill_of_all &= durability != Durability::Memory;
+        enabled
+    }
+}

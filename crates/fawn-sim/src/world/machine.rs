@@ -1,0 +1,184 @@
+//! Owns one machine of the world: its medium, which outlives its process, and its process, which comes and goes.
+use crate::canary::Canary;
+use crate::network::Arrival;
+use fawn_chain::map::decode_state;
+use fawn_chain::{ClusterMap, FrontendOptions, ManagerOptions};
+use fawn_ds::index::IndexOptions;
+use fawn_ds::{Engine, Options};
+use fawn_flash::sim::Loss;
+use fawn_flash::{SimDevice, SimDisk, SimOptions};
+use fawn_node::cluster::{Node, NodeConfig, NodeLimits};
+use fawn_types::{BootId, Durability, NodeId, TimeMs};
+use std::collections::{BTreeMap, VecDeque};
+
+/// The wall clock when a world begins, ms.
+const EPOCH_MS: u64 = 1_700_000_000_000;
+/// How often a lying disk's past is kept, µs, and how many of these.
+const PAST_EVERY_US: u64 = 3_000;
+const PAST_MAX: usize = 4;
+/// An operation without an answer for so long is given up, ms.
+pub(super) const TIMEOUT_MS: u64 = 3_000;
+
+/// A machine.
+pub(super) struct Machine {
+    pub(super) node: NodeId,
+    pub(super) boot: BootId,
+    pub(super) process: Option<Node<SimDevice>>,
+    /// `None`: a front-end.
+    pub(super) disk: Option<SimDisk>,
+    /// Earlier states of a lying disk, oldest first.
+    past: VecDeque<SimDisk>,
+    past_at_us: u64,
+    /// The first promises of each of its blobs: what a forgetful machine comes back with.
+    forgotten: BTreeMap<u32, Vec<u8>>,
+    /// Its clock runs ahead by so much.
+    skew_ms: u64,
+    pub(super) restart_us: Option<u64>,
+    pub(super) paused_until_us: u64,
+    pub(super) stalled_until_us: u64,
+    pub(super) inbox: VecDeque<(NodeId, Arrival)>,
+    /// When its next turn is due.
+    pub(super) due_us: Option<u64>,
+    /// Operations submitted here: which client waits for which.
+    pub(super) asked: BTreeMap<u64, usize>,
+}
+
+impl Machine {
+    pub(super) fn new(node: NodeId, disk: Option<SimOptions>, skew_ms: u64) -> Self {
+        Self {
+            node,
+            boot: BootId(0),
+            process: None,
+            disk: disk.map(SimDisk::new),
+            past: VecDeque::new(),
+            past_at_us: 0,
+            forgotten: BTreeMap::new(),
+            skew_ms,
+            restart_us: None,
+            paused_until_us: 0,
+            stalled_until_us: 0,
+            inbox: VecDeque::new(),
+            due_us: None,
+            asked: BTreeMap::new(),
+        }
+    }
+
+    /// Its own clock.
+    pub(super) const fn clock(&self, now_us: u64) -> TimeMs {
+        TimeMs(EPOCH_MS + self.skew_ms + now_us / 1_000)
+    }
+
+    /// When its clock will show `time`.
+    pub(super) const fn when_us(&self, time: TimeMs) -> u64 {
+        time.0.saturating_sub(EPOCH_MS + self.skew_ms).saturating_mul(1_000)
+    }
+
+    pub(super) const fn is_paused(&self, now_us: u64) -> bool {
+        self.paused_until_us > now_us
+    }
+
+    /// When it does something by itself.
+    pub(super) fn next_us(&self) -> Option<u64> {
+        let Some(_) = &self.process else { return self.restart_us };
+        let disk = self.disk.as_ref().and_then(SimDisk::next_due).map(|at| at.max(self.stalled_until_us));
+        let inbox = (!self.inbox.is_empty()).then_some(0);
+        [self.due_us, disk, inbox].into_iter().flatten().min().map(|at| at.max(self.paused_until_us))
+    }
+
+    /// Starts its process from what its medium holds.
+    ///
+    /// # Errors
+    /// When it does not start: no fault of a simulated world explains that.
+    pub(super) fn start(
+        &mut self,
+        boot: BootId,
+        map: &ClusterMap,
+        now_us: u64,
+        canary: Option<Canary>,
+    ) -> Result<(), String> {
+        let now = self.clock(now_us);
+        self.boot = boot;
+        self.restart_us = None;
+        self.due_us = Some(now_us);
+        let name = |error: &dyn std::fmt::Display| format!("node {} does not start: {error}", self.node.0);
+        let mut engine = match &self.disk {
+            Some(disk) => {
+                disk.advance_to(now_us);
+                let opened = Engine::open(SimDevice::attach(disk), options(map), now);
+                Some(opened.map_err(|error| name(&error))?.0)
+            }
+            None => None,
+        };
+        if let (Some(Canary::PromiseForgotten), Some(engine)) = (canary, &mut engine) {
+            for (key, bytes) in &self.forgotten {
+                engine.put_blob(*key, bytes).map_err(|error| name(&error))?;
+            }
+        }
+        let config = config(self.node, boot, map);
+        self.process = Some(Node::new(config, engine, now).map_err(|error| name(&error))?);
+        Ok(())
+    }
+
+    /// Ends its process: what its medium holds afterwards is decided by `seed`.
+    pub(super) fn stop(&mut self, loss: Loss, seed: u64, canary: Option<Canary>) {
+        if let (Some(Canary::PromiseForgotten), Some(engine)) = (canary, self.process.as_ref().and_then(Node::engine)) {
+            for key in engine.blob_keys().collect::<Vec<_>>() {
+                let bytes = engine.blob(key).unwrap_or_default();
+                if decode_state(bytes).is_ok() {
+                    self.forgotten.entry(key).or_insert_with(|| bytes.to_vec());
+                }
+            }
+        }
+        if let Some(disk) = &self.disk {
+            match loss {
+                Loss::Power => disk.crash(seed),
+                Loss::Process => disk.kill(seed),
+            }
+        }
+        self.process = None;
+        if let (Loss::Power, Some(past), Some(disk)) = (loss, self.past.pop_front(), &self.disk) {
+            // The log alone is old; the manifest is as synced as it was said to be.
+            for name in past.names().iter().filter(|name| name.starts_with("segment")) {
+                disk.put(name, &past.contents(name).unwrap_or_default());
+            }
+        }
+        self.past.clear();
+        self.inbox.clear();
+        self.due_us = None;
+        self.paused_until_us = 0;
+        self.stalled_until_us = 0;
+        self.asked.clear();
+    }
+
+    /// Keeps what power loss would leave now, for a disk that lies about syncs.
+    pub(super) fn keep_past(&mut self, now_us: u64) {
+        if let Some(disk) = self.disk.as_ref().filter(|_| self.past_at_us <= now_us) {
+            self.past_at_us = now_us + PAST_EVERY_US;
+            self.past.push_back(disk.image(Loss::Power, now_us));
+            if self.past.len() > PAST_MAX {
+                self.past.pop_front();
+            }
+        }
+    }
+}
+
+fn options(map: &ClusterMap) -> Options {
+    Options {
+        segment_bytes: 256 << 10,
+        memory_bytes: 4 << 20,
+        durability: map.durability,
+        value_bytes_max: 1 << 20,
+        secret: Some(map.secret),
+        chained: true,
+        index: IndexOptions { entries_min: 64, page_entries: 4 },
+        ..Options::default()
+    }
+}
+
+fn config(node: NodeId, boot: BootId, map: &ClusterMap) -> NodeConfig {
+    let manager = ManagerOptions { report_wait_ms: crate::faults::REPORT_WAIT_MS, ..ManagerOptions::default() };
+    let frontend = FrontendOptions { timeout_ms: TIMEOUT_MS, ..FrontendOptions::default() };
+    let limits = NodeLimits { manager, frontend, ..NodeLimits::default() };
+    let durability: Durability = map.durability;
+    NodeConfig { node, boot, durability, map: map.clone(), manager: Some(NodeId(1)), limits }
+}

@@ -1,0 +1,331 @@
+//! Owns the world: machines, network, clients and faults on one virtual clock, in one thread, in an order that the
+//! seed alone decides.
+//!
+//! Two phases. First faults strike, and what must hold at each moment is looked at after every turn. Then faults end:
+//! the cluster must heal within a bounded time, serve, and answer for everything that clients were told before.
+mod machine;
+mod strike;
+mod verdict;
+mod watch;
+
+use crate::canary::Canary;
+use crate::clients::Clients;
+use crate::faults::Faults;
+use crate::network::{Arrival, Network, NetworkOptions};
+use crate::post::Post;
+use crate::scenario::Scenario;
+use crate::seed::Seed;
+use crate::trace::Trace;
+use fawn_chain::map::NodeEntry;
+use fawn_chain::{ClusterMap, RingOptions};
+use fawn_ds::Progress;
+use fawn_flash::SimOptions;
+use fawn_node::cluster::Output;
+use fawn_types::random::SplitMix64;
+use fawn_types::{BootId, HashSecret, NodeId};
+use machine::Machine;
+use watch::Watch;
+
+/// A turn that has more to do goes on so much later: what a turn costs, µs.
+const TURN_US: u64 = 20;
+/// Steps without time passing, at most: more is a machine that spins.
+const STEPS_AT_ONCE_MAX: u32 = 20_000;
+
+/// What a run came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Report {
+    /// Checksum over every event.
+    pub hash: u64,
+    /// Events.
+    pub events: u64,
+    /// Virtual time, µs.
+    pub now_us: u64,
+    /// Operations answered.
+    pub answered: u64,
+    /// Operations that may or may not have happened.
+    pub unknown: u64,
+    /// Faults that struck.
+    pub faults: u64,
+    /// Keys whose history was too large to judge.
+    pub undecided: u64,
+    /// Keys judged.
+    pub keys: u64,
+    /// Things that nodes report as wrong though harmless.
+    pub alarms: u64,
+}
+
+/// A whole cluster.
+pub struct World {
+    seed: Seed,
+    scenario: Scenario,
+    canary: Option<Canary>,
+    now_us: u64,
+    map: ClusterMap,
+    machines: Vec<Machine>,
+    network: Network,
+    post: Post,
+    clients: Clients,
+    faults: Faults,
+    watch: Watch,
+    trace: Trace,
+    /// Chances of the world itself: what crashes leave, mostly.
+    random: SplitMix64,
+    boots: u64,
+    struck: u64,
+    /// A mode that survives one failure at a time has had one, and has not healed since.
+    hurt: bool,
+    /// Links to be mended, when.
+    cuts: Vec<(u64, NodeId, NodeId)>,
+    /// Clients ask no more by themselves.
+    quiet: bool,
+}
+
+/// Runs one seed to its end.
+///
+/// # Errors
+/// What an oracle found, with what happened before. Asserts of the product panic instead.
+pub fn run(seed: &Seed, canary: Option<Canary>, aloud: bool) -> Result<Report, String> {
+    let mut world = World::new(seed, canary, aloud);
+    let result = world.live();
+    let report = world.report();
+    result.map(|undecided| Report { undecided, ..report }).map_err(|error| {
+        format!("{error}\nat {} µs, {} events; before that:{}", report.now_us, report.events, world.trace.tail())
+    })
+}
+
+impl World {
+    fn new(seed: &Seed, canary: Option<Canary>, aloud: bool) -> Self {
+        let scenario = Scenario::of(seed);
+        let mut random = seed.stream("world");
+        let map = first_map(&scenario, &mut random);
+        let latency_ticks = 10..=scenario.disk_us_max;
+        let machine = |index: u32| {
+            let seed = random.next();
+            let disk = SimOptions { seed, shuffle: true, latency_ticks: latency_ticks.clone(), ticks_per_reap: 0 };
+            let skew_ms = random.below(3) * random.below(5_000);
+            Machine::new(NodeId(index + 1), (index < scenario.backends).then_some(disk), skew_ms)
+        };
+        let machines = (0..scenario.backends + scenario.frontends).map(machine).collect();
+        Self {
+            network: Network::new(seed.number("network"), NetworkOptions::KIND),
+            post: Post::new(seed.number("post"), canary),
+            clients: Clients::new(seed, &scenario),
+            faults: Faults::new(seed, &scenario),
+            watch: Watch::new(scenario.durability),
+            trace: Trace::new(aloud),
+            seed: seed.clone(),
+            scenario,
+            canary,
+            now_us: 0,
+            map,
+            machines,
+            random,
+            boots: 0,
+            struck: 0,
+            hurt: false,
+            cuts: Vec::new(),
+            quiet: false,
+        }
+    }
+
+    fn report(&self) -> Report {
+        Report {
+            hash: self.trace.hash(),
+            events: self.trace.events(),
+            now_us: self.now_us,
+            answered: self.clients.answered,
+            unknown: self.clients.unknown,
+            faults: self.struck,
+            undecided: 0,
+            keys: self.clients.histories().len() as u64,
+            alarms: self.watch.alarms,
+        }
+    }
+
+    /// The whole life. Returns the keys that could not be judged.
+    fn live(&mut self) -> Result<u64, String> {
+        self.trace.say(0, format!("seed {}: {:?}", self.seed.text(), self.scenario));
+        for index in 0..self.machines.len() {
+            self.start(index)?;
+        }
+        self.run_until(self.faults.until_us())?;
+        self.heal()?;
+        self.judge()
+    }
+
+    fn start(&mut self, index: usize) -> Result<(), String> {
+        self.boots += 1;
+        let boot = BootId(self.boots);
+        let machine = &mut self.machines[index];
+        self.trace.say(self.now_us, format!("node {} starts as {boot:?}", machine.node.0));
+        machine.start(boot, &self.map, self.now_us, self.canary)
+    }
+
+    /// Lets time pass until `until_us`.
+    fn run_until(&mut self, until_us: u64) -> Result<(), String> {
+        let mut steps = 0;
+        loop {
+            let next = self.next_us().map_or(until_us, |next| next.max(self.now_us));
+            if next >= until_us {
+                self.now_us = self.now_us.max(until_us);
+                return Ok(());
+            }
+            steps = if next == self.now_us { steps + 1 } else { 0 };
+            if steps > STEPS_AT_ONCE_MAX {
+                return Err("time stands still: some machine spins".to_owned());
+            }
+            self.now_us = next;
+            self.step()?;
+        }
+    }
+
+    fn next_us(&self) -> Option<u64> {
+        let clients = if self.quiet { None } else { self.clients.next_us() };
+        let cuts = self.cuts.iter().map(|(at, ..)| *at).min();
+        let machines = self.machines.iter().filter_map(Machine::next_us).min();
+        [self.network.next_us(), clients, self.faults.next_us(), cuts, machines].into_iter().flatten().min()
+    }
+
+    /// Everything that is due now.
+    fn step(&mut self) -> Result<(), String> {
+        let now_us = self.now_us;
+        while let Some(at) = self.faults.next_us()
+            && at <= now_us
+        {
+            self.strike()?;
+        }
+        self.mend_cuts();
+        for index in 0..self.machines.len() {
+            if self.machines[index].process.is_none() && self.machines[index].restart_us.is_some_and(|at| at <= now_us)
+            {
+                self.start(index)?;
+            }
+        }
+        self.deliver();
+        if !self.quiet {
+            for client in 0..self.clients.len() {
+                if self.clients.is_due(client, now_us) {
+                    self.ask(client, None);
+                }
+            }
+        }
+        (0..self.machines.len()).try_for_each(|index| self.wake(index))
+    }
+
+    fn mend_cuts(&mut self) {
+        let now_us = self.now_us;
+        for (_, from, to) in self.cuts.extract_if(.., |(at, ..)| *at <= now_us) {
+            self.network.mend(from, to);
+        }
+    }
+
+    /// Hands over what arrives. A machine that stands still gets it later, one that is down never.
+    fn deliver(&mut self) {
+        let now_us = self.now_us;
+        while let Some((from, to, arrival)) = self.network.deliver(now_us) {
+            let bytes = match &arrival {
+                Arrival::Bytes(bytes) => bytes.as_slice(),
+                Arrival::Reset => b"reset",
+            };
+            self.trace.note(now_us, b'b', from.0, to.0, bytes);
+            let machine = &mut self.machines[to.0 as usize - 1];
+            if machine.process.is_some() {
+                machine.inbox.push_back((from, arrival));
+            }
+        }
+    }
+
+    /// Lets `client` ask through its front-end: what it likes, or to read `key`.
+    fn ask(&mut self, client: usize, key: Option<crate::clients::Key>) {
+        let frontend = client % self.scenario.frontends as usize;
+        let machine = &mut self.machines[self.scenario.backends as usize + frontend];
+        let clock = machine.clock(self.now_us);
+        let process = machine.process.as_mut().filter(|_| machine.paused_until_us <= self.now_us);
+        let waiting = match key {
+            Some(key) => self.clients.begin_read(client, key),
+            None => self.clients.begin(client),
+        };
+        let name = waiting.key.name();
+        match process.map(|process| process.submit(clock, &waiting.request(&name))) {
+            Some(Ok(op)) => {
+                machine.asked.insert(op.0, client);
+                machine.due_us = Some(self.now_us);
+                let words = format!("{:?} {:?}", waiting.key, waiting.ask);
+                self.trace.note(self.now_us, b'?', client as u32, machine.node.0, words.as_bytes());
+            }
+            Some(Err(_)) | None => self.clients.withdraw(client, self.now_us),
+        }
+    }
+
+    /// A machine's turn, if anything calls for one.
+    fn wake(&mut self, index: usize) -> Result<(), String> {
+        let now_us = self.now_us;
+        let lies = self.canary == Some(Canary::AckBeforeSync);
+        let machine = &mut self.machines[index];
+        if machine.process.is_none() || machine.is_paused(now_us) || machine.next_us().is_none_or(|at| at > now_us) {
+            return Ok(());
+        }
+        if let Some(disk) = machine.disk.as_ref().filter(|_| machine.stalled_until_us <= now_us) {
+            disk.advance_to(now_us);
+        }
+        if lies {
+            machine.keep_past(now_us);
+        }
+        let clock = machine.clock(now_us);
+        let Some(process) = machine.process.as_mut() else { return Ok(()) };
+        for (from, arrival) in machine.inbox.drain(..) {
+            match arrival {
+                Arrival::Bytes(bytes) => process.handle_bytes(clock, from, &bytes),
+                Arrival::Reset => process.handle_link_reset(clock, from),
+            }
+        }
+        let due = process.turn(clock);
+        let mut outputs = Vec::new();
+        while let Some(output) = process.poll_output() {
+            outputs.push(output);
+        }
+        let node = machine.node;
+        let engine = process.engine();
+        let progress = |range| engine.map_or_else(Progress::default, |engine| engine.progress(range));
+        self.watch.look(node, &process.status(), progress)?;
+        machine.due_us = due.map(|due| machine.when_us(due).max(now_us + TURN_US));
+        outputs.into_iter().try_for_each(|output| self.carry_out(index, output))
+    }
+
+    fn carry_out(&mut self, index: usize, output: Output) -> Result<(), String> {
+        let now_us = self.now_us;
+        let node = self.machines[index].node;
+        match output {
+            Output::Send { to, bytes } => {
+                for letter in self.post.letters(&bytes)? {
+                    if let Some(promise) = letter.promise {
+                        self.watch.hear(node, promise);
+                    }
+                    self.network.send(now_us, node, to, letter.frame);
+                }
+            }
+            Output::Done { op, reply } => {
+                let Some(client) = self.machines[index].asked.remove(&op.0) else {
+                    return Err(format!("node {} answers {op:?} twice", node.0));
+                };
+                let reply = reply.as_reply();
+                self.trace.note(now_us, b'=', node.0, client as u32, format!("{reply:?}").as_bytes());
+                self.clients.end(client, now_us, Some(&reply))?;
+            }
+            Output::Reset { peer } => {
+                self.trace.say(now_us, format!("node {} closes its link to {}", node.0, peer.0));
+                self.network.break_link(node, peer, now_us);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The map that every machine begins with.
+fn first_map(scenario: &Scenario, random: &mut SplitMix64) -> ClusterMap {
+    let ring = RingOptions { replication: scenario.replication, virtual_ids: scenario.virtual_ids };
+    let entry = |id| NodeEntry { node: NodeId(id), weight: 1, domain: 0, address: format!("node-{id}") };
+    let mut secret = [0; 16];
+    secret[..8].copy_from_slice(&random.next().to_le_bytes());
+    ClusterMap::new(HashSecret(secret), scenario.durability, ring, (1..=scenario.backends).map(entry).collect())
+}

@@ -1,0 +1,122 @@
+//! Owns what a fault does to the world when it strikes.
+use super::World;
+use super::watch::is_serving;
+use crate::clients::Clients;
+use crate::faults::Fault;
+use crate::network::NetworkOptions;
+use fawn_flash::sim::Loss;
+use fawn_types::Durability;
+
+impl World {
+    /// The fault that is due strikes, if it is one that this durability mode promises to survive.
+    pub(super) fn strike(&mut self) -> Result<(), String> {
+        let now_us = self.now_us;
+        let Some(fault) = self.faults.take(now_us) else { return Ok(()) };
+        if !self.is_promised(&fault) {
+            return Ok(());
+        }
+        self.struck += 1;
+        self.trace.say(now_us, format!("{fault:?}"));
+        let backends = self.scenario.backends as usize;
+        match fault {
+            Fault::Down { machines, kill } => {
+                let loss = if kill { Loss::Process } else { Loss::Power };
+                for (machine, for_us) in machines {
+                    self.stop(machine as usize, loss, for_us)?;
+                }
+            }
+            Fault::FrontendDown(frontend, for_us) => self.stop(backends + frontend as usize, Loss::Process, for_us)?,
+            Fault::Pause(machine, for_us) => self.machines[machine as usize].paused_until_us = now_us + for_us,
+            Fault::Stall(machine, for_us) => self.machines[machine as usize].stalled_until_us = now_us + for_us,
+            Fault::Cut { links, for_us } => {
+                for (from, to) in links {
+                    let (from, to) = (self.machines[from as usize].node, self.machines[to as usize].node);
+                    self.network.cut(from, to);
+                    self.cuts.push((now_us + for_us, from, to));
+                }
+            }
+            Fault::Network(loss, duplication, reset) => {
+                let options = NetworkOptions { loss, duplication, reset, ..NetworkOptions::KIND };
+                self.network.set_options(options);
+            }
+        }
+        Ok(())
+    }
+
+    /// `everysec` promises nothing about power, `memory` nothing about processes, but that one machine less of a whole
+    /// chain loses nothing; so the next such failure waits until the cluster is whole again.
+    fn is_promised(&mut self, fault: &Fault) -> bool {
+        let Fault::Down { machines, kill } = fault else { return true };
+        let harmless = match self.scenario.durability {
+            Durability::Sync => true,
+            Durability::EverySec => *kill,
+            Durability::Memory => false,
+        };
+        if self.scenario.durability == Durability::Sync {
+            return true;
+        }
+        self.hurt &= !self.is_whole();
+        if self.hurt {
+            return false;
+        }
+        if !harmless {
+            self.hurt = machines.len() == 1 && self.scenario.replication > 1 && self.is_whole();
+            return self.hurt;
+        }
+        true
+    }
+
+    /// A machine's process ends; it comes back after `for_us`.
+    fn stop(&mut self, index: usize, loss: Loss, for_us: u64) -> Result<(), String> {
+        let (seed, now_us, canary) = (self.random.next(), self.now_us, self.canary);
+        let machine = &mut self.machines[index];
+        let Some(process) = machine.process.as_ref() else { return Ok(()) };
+        self.watch.alarms += process.status().counters.alarms;
+        let asked: Vec<usize> = machine.asked.values().copied().collect();
+        machine.stop(loss, seed, canary);
+        machine.restart_us = Some(now_us + for_us);
+        let node = machine.node;
+        self.watch.forget(node);
+        self.network.drop_node(node, now_us);
+        abandon(&mut self.clients, &asked, now_us)
+    }
+
+    /// Whether every chain is as long as it should be, and serves.
+    pub(super) fn is_whole(&self) -> bool {
+        let backends = &self.machines[..self.scenario.backends as usize];
+        let Some(map) = backends[0].process.as_ref().and_then(|process| process.manager_map()) else { return false };
+        map.ranges.iter().all(|entry| {
+            let whole = entry.is_active() && entry.serving().count() == usize::from(self.scenario.replication);
+            whole
+                && entry.serving().all(|member| {
+                    let machine = &backends[member.node.0 as usize - 1];
+                    let serves = |status: &fawn_node::cluster::MemberStatus| {
+                        status.range == entry.range && status.epoch == entry.epoch && is_serving(status.phase)
+                    };
+                    machine.boot == member.boot
+                        && machine.process.as_ref().is_some_and(|process| process.status().members.iter().any(serves))
+                })
+        })
+    }
+
+    /// No more faults: everything that is down comes back, everything cut is mended.
+    pub(super) fn end_faults(&mut self) {
+        let now_us = self.now_us;
+        self.trace.say(now_us, "no more faults".to_owned());
+        self.network.set_options(NetworkOptions::KIND);
+        self.network.heal();
+        self.cuts.clear();
+        for machine in &mut self.machines {
+            machine.paused_until_us = 0;
+            machine.stalled_until_us = 0;
+            if machine.process.is_none() {
+                machine.restart_us = Some(now_us);
+            }
+        }
+    }
+}
+
+/// The operations of these clients will never be answered.
+fn abandon(clients: &mut Clients, asked: &[usize], now_us: u64) -> Result<(), String> {
+    asked.iter().try_for_each(|&client| clients.end(client, now_us, None))
+}

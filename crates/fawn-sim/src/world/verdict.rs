@@ -1,0 +1,150 @@
+//! Owns the second phase and its oracles: the cluster heals, serves, holds all it ever told, and its copies are equal.
+use super::World;
+use crate::clients::Key;
+use crate::history::{Verdict, check};
+use fawn_node::cluster::RangeDigest;
+use fawn_types::RangeId;
+use std::collections::BTreeMap;
+
+/// A cluster without faults is whole again within this time, µs.
+const HEAL_US_MAX: u64 = 60_000_000;
+/// How often it is asked whether it is.
+const HEAL_LOOK_US: u64 = 250_000;
+/// How long clients go on in the healed cluster, µs.
+const SERVE_US: u64 = 400_000;
+/// An operation of a healed cluster is answered within this time, µs.
+const ANSWER_US_MAX: u64 = 10_000_000;
+/// How long the last marks take down the chain, µs.
+const SETTLE_US: u64 = 1_000_000;
+
+impl World {
+    /// Faults end; within a bound all is whole, and clients are answered.
+    pub(super) fn heal(&mut self) -> Result<(), String> {
+        self.end_faults();
+        let until_us = self.now_us + HEAL_US_MAX;
+        while !self.is_whole() {
+            if self.now_us >= until_us {
+                return Err(format!("not whole {HEAL_US_MAX} µs after the last fault: {}", self.words()));
+            }
+            self.run_until(self.now_us + HEAL_LOOK_US)?;
+        }
+        self.trace.say(self.now_us, "whole".to_owned());
+        let answered = self.clients.answered;
+        self.run_until(self.now_us + SERVE_US)?;
+        self.quiet = true;
+        self.run_while_waiting()?;
+        if self.clients.answered == answered {
+            return Err("whole, yet nothing is answered".to_owned());
+        }
+        Ok(())
+    }
+
+    fn run_while_waiting(&mut self) -> Result<(), String> {
+        let until_us = self.now_us + ANSWER_US_MAX;
+        while (0..self.clients.len()).any(|client| self.clients.is_waiting(client)) {
+            if self.now_us >= until_us {
+                return Err(format!("an operation of a healed cluster is not answered: {}", self.words()));
+            }
+            self.run_until(self.now_us + 1_000)?;
+        }
+        Ok(())
+    }
+
+    /// Every key is read once more, every history judged, every copy compared.
+    pub(super) fn judge(&mut self) -> Result<u64, String> {
+        let keys: Vec<Key> = self.clients.histories().keys().copied().collect();
+        for batch in keys.chunks(self.clients.len()) {
+            let before = self.clients.answered;
+            for (client, key) in batch.iter().enumerate() {
+                self.ask(client, Some(*key));
+            }
+            self.run_while_waiting()?;
+            if self.clients.answered != before + batch.len() as u64 {
+                return Err("a read of a healed cluster has no answer".to_owned());
+            }
+        }
+        let mut undecided = 0;
+        for (key, operations) in self.clients.histories() {
+            match check(operations) {
+                Verdict::Linearizable => {}
+                Verdict::Undecided => undecided += 1,
+                Verdict::Violation(operations) => {
+                    return Err(format!("{key:?} is not linearizable: {}", story(&operations)));
+                }
+            }
+        }
+        self.run_until(self.now_us + SETTLE_US)?;
+        self.compare_copies()?;
+        Ok(undecided)
+    }
+
+    /// Equal digests on all members of a range.
+    fn compare_copies(&mut self) -> Result<(), String> {
+        let backends = self.scenario.backends as usize;
+        let mut digests: BTreeMap<RangeId, Vec<(u32, RangeDigest)>> = BTreeMap::new();
+        for machine in &mut self.machines[..backends] {
+            let node = machine.node.0;
+            let Some(process) = machine.process.as_mut() else { return Err(format!("node {node} is down")) };
+            self.watch.alarms += process.status().counters.alarms;
+            for member in process.status().members {
+                let digest = process.digest(member.range).map_err(|error| format!("node {node}: {error}"))?;
+                let serves = super::watch::is_serving(member.phase);
+                digests.entry(member.range).or_default().extend(digest.filter(|_| serves).map(|digest| (node, digest)));
+            }
+        }
+        for (range, copies) in &digests {
+            let same = copies.iter().all(|(_, digest)| *digest == copies[0].1);
+            if !same || copies.len() != usize::from(self.scenario.replication) {
+                return Err(format!("copies of {range:?} differ: {copies:?}"));
+            }
+        }
+        let sums = format!("{digests:?}");
+        self.trace.note(self.now_us, b'd', 0, 0, sums.as_bytes());
+        Ok(())
+    }
+
+    /// Where everybody stands, for failures.
+    fn words(&self) -> String {
+        let mut words = String::new();
+        for machine in &self.machines {
+            let status = machine.process.as_ref().map(|process| process.status());
+            let members = status.map(|status| status.members);
+            words.push_str(&format!("\n  node {}: {members:?}", machine.node.0));
+        }
+        if let Some(map) = self.machines[0].process.as_ref().and_then(|process| process.manager_map()) {
+            for entry in &map.ranges {
+                words.push_str(&format!(
+                    "\n  {:?} {:?} {:?}: {:?}",
+                    entry.range, entry.epoch, entry.state, entry.members
+                ));
+            }
+        }
+        words
+    }
+}
+
+/// A history in words, long values shortened.
+fn story(operations: &[crate::history::Operation]) -> String {
+    let line = |operation: &crate::history::Operation| {
+        let words = format!("{:?} → {:?}", operation.ask, operation.heard);
+        let end = if operation.answered == u64::MAX { "∞".to_owned() } else { operation.answered.to_string() };
+        format!("\n  [{}, {end}] {}", operation.called, readable(&words))
+    };
+    operations.iter().map(line).collect()
+}
+
+/// `[60, 49, 62]` as `<1>`: bytes print as numbers.
+fn readable(words: &str) -> String {
+    let mut out = String::new();
+    let mut rest = words;
+    while let Some(open) = rest.find('[') {
+        let Some(close) = rest[open..].find(']') else { break };
+        out.push_str(&rest[..open]);
+        let bytes = rest[open + 1..open + close].split(", ").filter_map(|byte| byte.parse::<u8>().ok());
+        let text: String = bytes.map(char::from).filter(|byte| *byte != '.').collect();
+        out.push_str(&text);
+        rest = &rest[open + close + 1..];
+    }
+    out.push_str(rest);
+    out
+}

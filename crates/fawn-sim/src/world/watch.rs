@@ -1,0 +1,144 @@
+//! Owns the oracles that look at every turn: the invariants that hold at each moment, whatever happened.
+use fawn_chain::invariants;
+use fawn_ds::Progress;
+use fawn_node::cluster::{MemberStatus, NodeStatus};
+use fawn_types::{Durability, Epoch, NodeId, RangeId, Version};
+use std::collections::BTreeMap;
+
+/// What was seen so far.
+#[derive(Debug)]
+pub(super) struct Watch {
+    durability: Durability,
+    /// The greatest epoch that each member acted in, aloud.
+    told: BTreeMap<(NodeId, RangeId), Epoch>,
+    /// Who assigned, and who committed, in each epoch.
+    heads: BTreeMap<(RangeId, Epoch), NodeId>,
+    tails: BTreeMap<(RangeId, Epoch), NodeId>,
+    /// What was committed, and so acked or readable.
+    committed: BTreeMap<RangeId, Version>,
+    /// Each member as of its last turn, with its log's own watermark of the durability mode.
+    members: BTreeMap<(NodeId, RangeId), (MemberStatus, Version)>,
+    /// Alarms of nodes that are gone.
+    pub(super) alarms: u64,
+}
+
+impl Watch {
+    pub(super) const fn new(durability: Durability) -> Self {
+        Self {
+            durability,
+            told: BTreeMap::new(),
+            heads: BTreeMap::new(),
+            tails: BTreeMap::new(),
+            committed: BTreeMap::new(),
+            members: BTreeMap::new(),
+            alarms: 0,
+        }
+    }
+
+    /// A member acts in `epoch`: it may never forget that.
+    pub(super) fn hear(&mut self, node: NodeId, (range, epoch): (RangeId, Epoch)) {
+        let told = self.told.entry((node, range)).or_default();
+        *told = (*told).max(epoch);
+    }
+
+    /// A process is gone.
+    pub(super) fn forget(&mut self, node: NodeId) {
+        self.members.retain(|(of, _), _| *of != node);
+    }
+
+    /// All that must hold after a turn of `node`, whose logs are so far.
+    pub(super) fn look(
+        &mut self,
+        node: NodeId,
+        status: &NodeStatus,
+        progress: impl Fn(RangeId) -> Progress,
+    ) -> Result<(), String> {
+        let sync = self.durability == Durability::Sync;
+        if sync && status.possible_losses > 0 {
+            return Err("under sync the manager says that acked writes may be missing".to_owned());
+        }
+        for member in &status.members {
+            self.look_at(node, member).map_err(|error| format!("node {}, {:?}: {error}", node.0, member.range))?;
+            let Progress { appended, flushed, synced, .. } = progress(member.range);
+            let mark = match self.durability {
+                Durability::Sync => synced,
+                Durability::EverySec => flushed,
+                Durability::Memory => appended,
+            };
+            self.members.insert((node, member.range), (member.clone(), mark));
+        }
+        status.members.iter().try_for_each(|member| self.compare(member.range))
+    }
+
+    fn look_at(&mut self, node: NodeId, member: &MemberStatus) -> Result<(), String> {
+        let MemberStatus { range, epoch, phase, last, committed, .. } = *member;
+        let told = self.told.get(&(node, range)).copied().unwrap_or_default();
+        if !invariants::epochs_only_grow(told, epoch) {
+            return Err(format!("epochs-only-grow: told {told:?}, now in {epoch:?}"));
+        }
+        if let (Some(broken), Durability::Sync) = (&member.broken, self.durability) {
+            return Err(format!("broken: {broken}"));
+        }
+        if !invariants::committed_is_kept(committed, last) {
+            return Err(format!("committed-is-kept: {committed:?} of a log that ends at {last:?}"));
+        }
+        if is_serving(phase) {
+            self.hear(node, (range, epoch));
+        }
+        if matches!(phase, "head" | "single") {
+            one(&mut self.heads, (range, epoch), node, "head")?;
+        }
+        if matches!(phase, "tail" | "single") {
+            one(&mut self.tails, (range, epoch), node, "tail")?;
+            let known = self.committed.entry(range).or_default();
+            *known = (*known).max(committed);
+        }
+        let floor = self.committed.get(&range).copied().unwrap_or_default();
+        if is_serving(phase) && !invariants::committed_survives(floor, last) {
+            return Err(format!("committed-survives: {floor:?} was committed, this {phase}'s log ends at {last:?}"));
+        }
+        Ok(())
+    }
+
+    /// **prefix-of-predecessor** and **committed-is-kept**, among members of one epoch.
+    fn compare(&self, range: RangeId) -> Result<(), String> {
+        let place = |phase: &str| ["head", "middle", "tail"].iter().position(|name| *name == phase);
+        let of_range = self.members.iter().filter(|((_, of), _)| *of == range);
+        let mut chain: Vec<_> = of_range
+            .filter_map(|(_, (member, mark))| Some((member.epoch, place(member.phase)?, member, *mark)))
+            .collect();
+        chain.sort_by_key(|(epoch, place, ..)| (*epoch, *place));
+        for (at, &(epoch, _, above, mark)) in chain.iter().enumerate() {
+            for &(_, _, below, _) in chain[at + 1..].iter().filter(|(other, ..)| *other == epoch) {
+                let (up, down) = (above.phase, below.phase);
+                if !invariants::prefix_of_predecessor(above.last, below.last) {
+                    let ends = format!("the {up} ends at {:?}, the {down} at {:?}", above.last, below.last);
+                    return Err(format!("prefix-of-predecessor: {range:?} in {epoch:?}: {ends}"));
+                }
+                if !invariants::committed_is_kept(below.committed, mark) {
+                    let early = format!("the {down} has committed {:?}, the {up} keeps {mark:?}", below.committed);
+                    return Err(format!("committed-is-kept: {range:?} in {epoch:?}: {early}"));
+                }
+                if above.committed > below.committed {
+                    return Err(format!("{range:?} in {epoch:?}: the {up} commits ahead of the {down}"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn is_serving(phase: &str) -> bool {
+    matches!(phase, "head" | "middle" | "tail" | "single")
+}
+
+/// **one-serving-tail** (and head) per range and epoch.
+fn one(
+    seen: &mut BTreeMap<(RangeId, Epoch), NodeId>,
+    at: (RangeId, Epoch),
+    node: NodeId,
+    what: &str,
+) -> Result<(), String> {
+    let first = *seen.entry(at).or_insert(node);
+    if first == node { Ok(()) } else { Err(format!("two {what}s in {:?}: node {} was one already", at.1, first.0)) }
+}
