@@ -35,30 +35,38 @@ pub fn read_dir(dir: &Path) -> Result<Vec<Row>, BenchError> {
     Ok(rows)
 }
 
-/// The table in Markdown: a line per workload and engine, in the order in which they were first run.
+/// The rows of one workload, by engine, in the order in which they were first run.
+struct Group<'r> {
+    rung: &'r str,
+    workload: &'r str,
+    engines: Vec<(&'r str, Vec<&'r Row>)>,
+}
+
+/// The table in Markdown: a line per workload and engine.
 #[must_use]
 pub fn table(rows: &[Row]) -> String {
-    let mut groups: Vec<(&str, &str, Vec<(&str, Vec<&Row>)>)> = Vec::new();
+    let mut groups: Vec<Group<'_>> = Vec::new();
     for row in rows {
-        let at = groups.iter().position(|(rung, workload, _)| (*rung, *workload) == (&*row.rung, &*row.workload));
+        let at = groups.iter().position(|group| (group.rung, group.workload) == (&*row.rung, &*row.workload));
         let at = at.unwrap_or_else(|| {
-            groups.push((&row.rung, &row.workload, Vec::new()));
+            groups.push(Group { rung: &row.rung, workload: &row.workload, engines: Vec::new() });
             groups.len() - 1
         });
-        let engines = &mut groups[at].2;
+        let engines = &mut groups[at].engines;
         match engines.iter_mut().find(|(engine, _)| *engine == row.engine) {
             Some((_, rows)) => rows.push(row),
             None => engines.push((&row.engine, vec![row])),
         }
     }
-    let lines = groups.iter().flat_map(|(rung, workload, engines)| {
-        let ours = engines.iter().find(|(engine, _)| OURS.contains(engine)).map(|(_, rows)| &**rows);
-        engines.iter().map(move |(engine, rows)| line(rung, workload, engine, rows, ours))
+    let lines = groups.iter().flat_map(|group| {
+        let ours = group.engines.iter().find(|(engine, _)| OURS.contains(engine)).map(|(_, rows)| &**rows);
+        group.engines.iter().map(move |(engine, rows)| line(group, engine, rows, ours))
     });
     HEAD.to_owned() + &lines.collect::<String>()
 }
 
-fn line(rung: &str, workload: &str, engine: &str, rows: &[&Row], ours: Option<&[&Row]>) -> String {
+fn line(group: &Group<'_>, engine: &str, rows: &[&Row], ours: Option<&[&Row]>) -> String {
+    let Group { rung, workload, .. } = group;
     let of = |figure: &dyn Fn(&Row) -> Option<f64>| Ratios::of(rows.iter().filter_map(|row| figure(row)).collect());
     let median = |figure: &dyn Fn(&Row) -> Option<f64>, digits: usize| {
         of(figure).map_or_else(|| "–".to_owned(), |ratios| format!("{:.digits$}", ratios.median))

@@ -7,7 +7,7 @@ use std::time::Duration;
 /// One measured workload. A field that a rung cannot know is `None`, never zero.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// `device`, `store` or `server`.
+    /// `device`, `store`, `server` or `memory`.
     pub rung: String,
     /// Who ran: `fawn-ds`, `fio`, `rocksdb`, `redis`, …
     pub engine: String,

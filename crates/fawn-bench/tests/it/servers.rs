@@ -7,27 +7,35 @@ use fawn_bench::sut::{Keeps, Server};
 const KEYS: u64 = 700;
 const VALUE_BYTES: usize = 100;
 
-fn check(server: &Server, protocol: Protocol) {
-    let mut connection = Connection::open(server.port, protocol).unwrap();
-    client::load(&mut connection, KEYS, VALUE_BYTES).unwrap();
-    client::verify(&mut connection, KEYS, VALUE_BYTES).unwrap();
+fn unverified(outcome: Result<(), BenchError>) -> String {
+    match outcome {
+        Err(error @ BenchError::Unverified(_)) => error.to_string(),
+        other => panic!("expected a failed verification, found {other:?}"),
+    }
+}
+
+fn check(server: &Server, protocol: Protocol) -> Result<(), BenchError> {
+    let mut connection = Connection::open(server.port, protocol)?;
+    client::load(&mut connection, KEYS, VALUE_BYTES)?;
+    client::verify(&mut connection, KEYS, VALUE_BYTES)?;
     for (writes, pipeline) in [(false, 1), (false, 32), (true, 8)] {
         let ask = Loop { clients: 3, pipeline, requests: 300, keys: KEYS, value_bytes: VALUE_BYTES, writes, seed: 1 };
-        let row = client::measure(server.port, protocol, &ask).unwrap();
+        let row = client::measure(server.port, protocol, &ask)?;
         assert!(row.ops_per_s > 0.0 && row.p50_us.is_some(), "{row:?}");
     }
-    client::verify(&mut connection, KEYS, VALUE_BYTES).unwrap();
+    client::verify(&mut connection, KEYS, VALUE_BYTES)?;
     assert!(server.cpu() > std::time::Duration::ZERO && server.resident_bytes_max() >= server.resident_bytes());
     // A planted wrong value, then a missing key: each must be found.
     connection.queue_set(&key_of(333), &[b'x'; VALUE_BYTES]);
-    connection.send().unwrap();
-    connection.answers(1, |_, _| Ok(())).unwrap();
-    let wrong = client::verify(&mut connection, KEYS, VALUE_BYTES).unwrap_err().to_string();
+    connection.send()?;
+    connection.answers(1, |_, _| Ok(()))?;
+    let wrong = unverified(client::verify(&mut connection, KEYS, VALUE_BYTES));
     assert!(wrong.contains("key number 333: found another value"), "{wrong}");
-    let mut connection = Connection::open(server.port, protocol).unwrap();
-    client::load(&mut connection, KEYS, VALUE_BYTES).unwrap();
-    let missing = client::verify(&mut connection, KEYS + 1, VALUE_BYTES).unwrap_err().to_string();
+    let mut connection = Connection::open(server.port, protocol)?;
+    client::load(&mut connection, KEYS, VALUE_BYTES)?;
+    let missing = unverified(client::verify(&mut connection, KEYS + 1, VALUE_BYTES));
     assert!(missing.contains("key number 700: found nothing"), "{missing}");
+    Ok(())
 }
 
 #[test]
@@ -35,7 +43,7 @@ fn redis_is_started_loaded_verified_and_measured() {
     let dir = tempfile::tempdir().unwrap();
     match Server::redis(dir.path(), Keeps::EverySec, 0) {
         Ok(server) => {
-            check(&server, Protocol::Resp);
+            check(&server, Protocol::Resp).unwrap();
             let workload = ServerWorkload {
                 test: "get",
                 pipeline: 16,
@@ -57,7 +65,7 @@ fn redis_is_started_loaded_verified_and_measured() {
 #[test]
 fn memcached_is_started_loaded_verified_and_measured() {
     match Server::memcached(64, 0) {
-        Ok(server) => check(&server, Protocol::Memcached),
+        Ok(server) => check(&server, Protocol::Memcached).unwrap(),
         Err(error) => eprintln!("skipped: {error}"),
     }
 }

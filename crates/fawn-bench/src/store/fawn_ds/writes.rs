@@ -74,6 +74,8 @@ impl<D: Device> Session<D> {
         }
         let mut row = self.row(&mark, operations).latencies(&nanos).with("writers", puts.writers);
         row.device_bytes_written_per_user_byte = Some(self.written_per_user_byte(&mark, operations));
+        // Too few keys for their number to mean anything.
+        row.dram_bytes_per_key = None;
         Ok(row.with("note", "writers are operations in flight in one event loop"))
     }
 }

@@ -18,6 +18,8 @@ pub(super) struct Report {
     pub(super) cpu: Duration,
     pub(super) read_calls: u64,
     pub(super) written_bytes: u64,
+    /// Written by the process before this benchmark.
+    pub(super) written_before_bytes: u64,
 }
 
 /// The report of `benchmark`; what it used is the difference to the line before it.
@@ -45,6 +47,7 @@ pub(super) fn find(lines: &[Line], benchmark: &str) -> Result<Report, BenchError
         p999_us: after("P99.9:"),
         cpu: line.usage.cpu.saturating_sub(before.usage.cpu),
         read_calls: line.usage.read_calls.saturating_sub(before.usage.read_calls),
+        written_before_bytes: before.usage.written_bytes,
         written_bytes: line.usage.written_bytes.saturating_sub(before.usage.written_bytes),
     })
 }
