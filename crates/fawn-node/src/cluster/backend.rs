@@ -2,7 +2,7 @@
 use super::config::NodeConfig;
 use super::mail::Mail;
 use super::parked::{Asker, ParkedRequests, Purpose};
-use super::persist::{BlobKey, Blobs, Kept};
+use super::persist::{Blobs, Kept};
 use super::status::Counters;
 use crate::execute::Scratch;
 use fawn_chain::message::RefusedReason;
@@ -127,7 +127,7 @@ impl<D: Device> BackEnd<D> {
     }
 
     pub(super) fn persist_map(&mut self, revision: u64, image: &[u8]) {
-        self.blobs.put(&mut self.engine, BlobKey::Map, image, Kept::Map { revision });
+        self.blobs.put_map(&mut self.engine, revision, image);
     }
 
     /// A frame about one range, from a peer or from this node.
@@ -213,8 +213,7 @@ impl<D: Device> BackEnd<D> {
             Output::Rollback { after } => self.roll_back(at, after),
             Output::Persist { number, state } => {
                 let bytes = fawn_chain::map::encode_state(&state);
-                let kept = Kept::Replica { range: id, number };
-                self.blobs.put(&mut self.engine, BlobKey::Replica(id), &bytes, kept);
+                self.blobs.put_replica(&mut self.engine, (id, number), &bytes);
             }
             Output::Sync => {
                 self.eager_sync = true;

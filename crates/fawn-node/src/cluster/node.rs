@@ -9,10 +9,9 @@ use super::frontend::FrontEnd;
 use super::mail::{Local, Mail};
 use super::manager::ManagerHost;
 use super::output::{ClientOp, Output, Refused};
-use super::persist::BlobKey;
+use super::persist;
 use super::recover::NodeError;
 use super::status::{MemberStatus, NodeStatus};
-use fawn_chain::map::decode_map;
 use fawn_chain::{Body, ClusterMap, Frame};
 use fawn_ds::{Engine, EngineError};
 use fawn_flash::Device;
@@ -274,8 +273,10 @@ impl<D: Device> Node<D> {
 
 /// The manager's map as committed last; the first one if this is the cluster's first start.
 fn kept_map<D: Device>(config: &NodeConfig, back_end: &BackEnd<D>) -> Result<ClusterMap, NodeError> {
-    let Some(bytes) = back_end.engine.blob(BlobKey::Map.to_u32()) else { return Ok(config.map.clone()) };
-    decode_map(bytes).map_err(|cause| NodeError::Kept { what: "the cluster map".to_owned(), cause })
+    match persist::kept_map(&back_end.engine) {
+        Ok(map) => Ok(map.unwrap_or_else(|| config.map.clone())),
+        Err(cause) => Err(NodeError::Kept { what: "the cluster map".to_owned(), cause }),
+    }
 }
 
 fn member_status<D: Device>(member: &super::backend::Member, engine: &Engine<D>) -> MemberStatus {

@@ -1,28 +1,32 @@
 //! Owns what a node keeps in its engine's manifest: promises and entries of its members, and the manager's map.
-use fawn_ds::{BlobTicket, Engine};
+//!
+//! A map may be longer than one blob. Its pieces go to one of two sets of names in turn, then the root blob names the
+//! set: blobs become durable in order, so a crash leaves the whole old map or the whole new one.
+use fawn_chain::DecodeError;
+use fawn_chain::map::{ClusterMap, decode_map};
+use fawn_ds::format::manifest::BLOB_BYTES_MAX;
+use fawn_ds::{BlobTicket, Engine, EngineError};
 use fawn_flash::Device;
 use fawn_types::RangeId;
 use std::collections::VecDeque;
 
-/// Names of blobs: the map is 0, a member's state its range's number with the high bit set.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum BlobKey {
-    Map,
-    Replica(RangeId),
-}
-
+const MAP_ROOT: u32 = 0;
+const MAP_PIECES: u32 = 1;
+/// Pieces of one map at most: 16 MiB, some ten thousand ranges.
+const MAP_PIECES_MAX: usize = 256;
+/// Names of members' blobs: the range's number with this bit.
 const REPLICA_BIT: u32 = 1 << 31;
 
-impl BlobKey {
-    pub(super) fn to_u32(self) -> u32 {
-        match self {
-            Self::Map => 0,
-            Self::Replica(range) => {
-                assert!(range.0 < REPLICA_BIT, "range numbers stay below 2^31, found {range:?}");
-                range.0 | REPLICA_BIT
-            }
-        }
-    }
+const _: () = assert!(MAP_PIECES as usize + 2 * MAP_PIECES_MAX < REPLICA_BIT as usize);
+
+/// The name of a member's blob.
+pub(super) fn replica_key(range: RangeId) -> u32 {
+    assert!(range.0 < REPLICA_BIT, "range numbers stay below 2^31, found {range:?}");
+    range.0 | REPLICA_BIT
+}
+
+const fn piece_key(set: u8, piece: usize) -> u32 {
+    MAP_PIECES + (set as usize * MAP_PIECES_MAX + piece) as u32
 }
 
 /// Who is told when a blob is durable.
@@ -39,12 +43,28 @@ pub(super) struct Blobs {
 }
 
 impl Blobs {
-    /// Begins to write. A store that takes no writes keeps no promise either, so nobody is told and the member stays
-    /// silent.
-    pub(super) fn put<D: Device>(&mut self, engine: &mut Engine<D>, key: BlobKey, bytes: &[u8], kept: Kept) {
-        match engine.put_blob(key.to_u32(), bytes) {
+    /// Begins to write a member's state. A store that takes no writes keeps no promise either, so nobody is told and
+    /// the member stays silent.
+    pub(super) fn put_replica<D: Device>(
+        &mut self,
+        engine: &mut Engine<D>,
+        (range, number): (RangeId, u64),
+        bytes: &[u8],
+    ) {
+        let put = engine.put_blob(replica_key(range), bytes);
+        self.follow(put, Kept::Replica { range, number });
+    }
+
+    /// Begins to write a map.
+    pub(super) fn put_map<D: Device>(&mut self, engine: &mut Engine<D>, revision: u64, image: &[u8]) {
+        let put = put_map(engine, image);
+        self.follow(put, Kept::Map { revision });
+    }
+
+    fn follow(&mut self, put: Result<BlobTicket, EngineError>, kept: Kept) {
+        match put {
             Ok(ticket) => self.under_way.push_back((ticket, kept)),
-            Err(error) => tracing::error!(?kept, %error, "a promise could not be kept durably"),
+            Err(error) => tracing::error!(?kept, %error, "what must be durable could not be written"),
         }
     }
 
@@ -57,4 +77,36 @@ impl Blobs {
         self.under_way.pop_front();
         Some(kept)
     }
+}
+
+/// The set in use and its number of pieces, by the root blob.
+fn root_of<D: Device>(engine: &Engine<D>) -> Option<(u8, usize)> {
+    match engine.blob(MAP_ROOT) {
+        Some(&[set, low, high]) => Some((set & 1, usize::from(u16::from_le_bytes([low, high])))),
+        _ => None,
+    }
+}
+
+fn put_map<D: Device>(engine: &mut Engine<D>, image: &[u8]) -> Result<BlobTicket, EngineError> {
+    let pieces = image.len().div_ceil(BLOB_BYTES_MAX);
+    if pieces > MAP_PIECES_MAX {
+        let limit_bytes = MAP_PIECES_MAX * BLOB_BYTES_MAX;
+        return Err(EngineError::TooLarge { found_bytes: image.len(), limit_bytes });
+    }
+    let set = root_of(engine).map_or(0, |(set, _)| set ^ 1);
+    for (at, piece) in image.chunks(BLOB_BYTES_MAX).enumerate() {
+        engine.put_blob(piece_key(set, at), piece)?;
+    }
+    let [low, high] = (pieces as u16).to_le_bytes();
+    engine.put_blob(MAP_ROOT, &[set, low, high])
+}
+
+/// The map as it was written last; `None` if none ever was.
+pub(super) fn kept_map<D: Device>(engine: &Engine<D>) -> Result<Option<ClusterMap>, DecodeError> {
+    let Some((set, pieces)) = root_of(engine) else { return Ok(None) };
+    let mut image = Vec::new();
+    for at in 0..pieces {
+        image.extend_from_slice(engine.blob(piece_key(set, at)).unwrap_or_default());
+    }
+    decode_map(&image).map(Some)
 }

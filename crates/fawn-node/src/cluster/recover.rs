@@ -1,6 +1,6 @@
 //! Owns a back-end's start: its members from what the store kept, their completions from the log itself.
 use super::backend::{BackEnd, Member};
-use super::persist::BlobKey;
+use super::persist::replica_key;
 use fawn_chain::map::decode_state;
 use fawn_chain::{Completions, DecodeError, PersistedState, Replica, ReplicaConfig};
 use fawn_ds::{EngineError, Event, LookupPlan, Replay};
@@ -81,6 +81,7 @@ impl<D: Device> BackEnd<D> {
         self.engine.add_range(range, keys)?;
         // All that the log's bound allows is kept: a member that comes back streams from where it was.
         self.engine.set_retain_floor(range, Version::ZERO);
+        self.engine.trim_replay_to_gapless(range);
         let persisted = self.kept_state(range)?;
         let completions = self.recover_completions(range)?;
         let progress = self.engine.progress(range);
@@ -97,7 +98,7 @@ impl<D: Device> BackEnd<D> {
     }
 
     fn kept_state(&self, range: RangeId) -> Result<PersistedState, NodeError> {
-        let Some(bytes) = self.engine.blob(BlobKey::Replica(range).to_u32()) else {
+        let Some(bytes) = self.engine.blob(replica_key(range)) else {
             return Ok(PersistedState::default());
         };
         decode_state(bytes).map_err(|cause| NodeError::Kept { what: format!("the promise for {range:?}"), cause })

@@ -62,7 +62,10 @@ impl History {
         for (key, last) in finals.iter().enumerate() {
             let mut sorted = last.clone();
             sorted.sort_unstable();
-            assert!(sorted.windows(2).all(|pair| pair[0] != pair[1]), "seed {seed}: list {key} has a token twice: {last:?}");
+            assert!(
+                sorted.windows(2).all(|pair| pair[0] != pair[1]),
+                "seed {seed}: list {key} has a token twice: {last:?}"
+            );
             for token in &self.acked[key] {
                 assert!(last.contains(token), "seed {seed}: acked token {token} of list {key} is gone: {last:?}");
             }
@@ -70,7 +73,10 @@ impl History {
         for (key, acked_before, seen) in &self.reads {
             assert!(finals[*key].starts_with(seen), "seed {seed}: read {seen:?} is no prefix of {:?}", finals[*key]);
             for token in acked_before {
-                assert!(seen.contains(token), "seed {seed}: a read missed {token}, acked before it was asked: {seen:?}");
+                assert!(
+                    seen.contains(token),
+                    "seed {seed}: a read missed {token}, acked before it was asked: {seen:?}"
+                );
             }
         }
     }
@@ -158,7 +164,8 @@ fn no_fault_loses_repeats_or_reorders_what_was_acked() {
     };
     for seed in seeds[0]..=*seeds.last().unwrap() {
         println!("FAWN_SEED={seed} cargo test -p fawn-node --test it chaos");
-        let (seed_acked, seed_reads, unknown) = chaos(seed, Durability::Sync, std::env::var("FAWN_FAULTS").map_or(12, |n| n.parse().unwrap()));
+        let (seed_acked, seed_reads, unknown) =
+            chaos(seed, Durability::Sync, std::env::var("FAWN_FAULTS").map_or(12, |n| n.parse().unwrap()));
         println!("  {seed_acked} acked, {seed_reads} reads, {unknown} unknown");
         acked += seed_acked;
         reads += seed_reads;

@@ -40,6 +40,7 @@ fn the_managers_node_dies_and_comes_back() {
 fn power_loss_of_the_whole_cluster_loses_no_acked_write() {
     for seed in 100..112_u64 {
         let mut world = World::new(seed);
+        world.put(b"served", b"from here on");
         let mut acked = Vec::new();
         for round in 0..3_u32 {
             let mut ops = Vec::new();

@@ -58,6 +58,8 @@ pub(crate) struct World {
     pub(crate) durability: Durability,
     pub(crate) limits: NodeLimits,
     pub(crate) memory_bytes: u64,
+    /// Records that a log keeps for members that come back.
+    pub(crate) retained_records_max: usize,
     boots: u64,
     pub(crate) seed: u64,
 }
@@ -88,6 +90,7 @@ impl World {
             durability,
             limits: NodeLimits::default(),
             memory_bytes,
+            retained_records_max: 1 << 16,
             boots: 0,
             seed,
         };
@@ -126,6 +129,7 @@ impl World {
                 durability: self.durability,
                 secret: Some(SECRET),
                 chained: true,
+                retained_records_max: self.retained_records_max,
                 ..Options::default()
             };
             Engine::open(SimDevice::attach(disk), options, self.now).unwrap().0

@@ -1,0 +1,158 @@
+//! Owns the tests of edges: stale epochs, expiry by chain time, logs that no longer reach back, other clusters' stores.
+use super::world::{Answer, BACK_ENDS, FRONT_END, SECRET, World, set};
+use fawn_chain::map::NodeEntry;
+use fawn_chain::message::{FrameStream, RefusedReason, encode_frame};
+use fawn_chain::{Body, ClusterMap, Frame, Header, RingOptions};
+use fawn_ds::{Engine, Options};
+use fawn_flash::{SimDevice, SimDisk, SimOptions};
+use fawn_node::cluster::payload::encode_request;
+use fawn_node::cluster::{Node, NodeConfig, NodeError, NodeLimits, Output};
+use fawn_types::{
+    BootId, ClientTag, Condition, Durability, Epoch, Expiry, HashSecret, NodeId, RangeId, Request, TimeMs, Update,
+};
+
+/// A front-end of its own, whose requests name whatever epoch they like; returns what comes back.
+fn ask(world: &mut World, to: u32, epoch: Epoch, range: RangeId, request: &Request<'_>) -> Vec<String> {
+    const STRANGER: u32 = 9;
+    let session = u64::from(STRANGER) << 32 | 7;
+    let mut payload = Vec::new();
+    encode_request(session, request, &mut payload);
+    let header = Header { from: NodeId(STRANGER), boot: BootId(77), range, epoch };
+    let tag = ClientTag { session, seq: 1 };
+    let body = Body::Request { op: 1, tag, first_incomplete: 1, payload: &payload };
+    let mut bytes = Vec::new();
+    encode_frame(&Frame { header, body }, &mut bytes);
+    let now = world.now;
+    let node = world.nodes.get_mut(&to).unwrap();
+    node.handle_bytes(now, NodeId(STRANGER), &bytes);
+    let mut heard = Vec::new();
+    for _ in 0..50 {
+        let _ = node.turn(now);
+        while let Some(output) = node.poll_output() {
+            let Output::Send { to: NodeId(STRANGER), bytes } = output else { continue };
+            let mut stream = FrameStream::new();
+            stream.push(&bytes);
+            while let Some(frame) = stream.next_frame().unwrap() {
+                heard.push(match frame.body {
+                    Body::Refused { reason: RefusedReason::StaleEpoch, .. } => "stale".to_owned(),
+                    Body::Refused { reason: RefusedReason::WrongRange, .. } => "wrong range".to_owned(),
+                    Body::Refused { reason: RefusedReason::Overloaded, .. } => "overloaded".to_owned(),
+                    Body::Entry(entry) => format!("entry {:?}", entry.epoch),
+                    Body::Reply { .. } => "reply".to_owned(),
+                    other => format!("{other:?}"),
+                });
+            }
+        }
+    }
+    heard
+}
+
+#[test]
+fn stale_epochs_and_foreign_keys_are_refused_with_the_newer_entry() {
+    let mut world = World::new(60);
+    world.put(b"k", b"1");
+    let status = world.nodes[&2].status();
+    let member = status.members.iter().find(|member| member.phase == "tail" || member.phase == "head").unwrap();
+    let (range, epoch) = (member.range, member.epoch);
+    let older = Epoch::new(epoch.get() - 1).unwrap();
+    let get = Request::Get { key: b"k" };
+    assert_eq!(ask(&mut world, 2, older, range, &get), [format!("entry {epoch:?}"), "stale".to_owned()]);
+    assert_eq!(ask(&mut world, 2, epoch.next().unwrap(), range, &get), ["stale"], "nothing newer is known here");
+    assert_eq!(ask(&mut world, 2, epoch, RangeId(4000), &get), ["wrong range"]);
+    let covered = (0..64_u8).map(|i| [b'q', i]).filter_map(|key| {
+        let heard = ask(&mut world, 2, epoch, range, &Request::Get { key: &key });
+        heard.first().cloned()
+    });
+    let kinds: std::collections::BTreeSet<String> = covered.collect();
+    assert!(kinds.contains("wrong range"), "keys of other ranges are refused: {kinds:?}");
+}
+
+#[test]
+fn entries_expire_by_chain_time_everywhere() {
+    let mut world = World::new(61);
+    let at = world.now.plus_ms(2_000);
+    let update = Update::Set {
+        value: b"short",
+        flags: 0,
+        expiry: Expiry::AtMs(at.0),
+        condition: Condition::Always,
+        return_previous: false,
+    };
+    assert!(matches!(world.call(&Request::Update { key: b"k", update }), Answer::Stored(_)));
+    assert_eq!(world.get(b"k").value(), Some(&b"short"[..]));
+    world.run(2_200);
+    assert_eq!(world.get(b"k"), Answer::Absent, "the idle chain's time goes on");
+    assert_eq!(world.assert_equal_copies(), 0);
+}
+
+#[test]
+fn a_log_that_no_longer_reaches_back_never_makes_a_copy_with_holes() {
+    let mut world = World::with(62, Durability::Sync, 8 << 20);
+    world.limits.manager.report_wait_ms = 50;
+    world.retained_records_max = 100;
+    (1..=BACK_ENDS).for_each(|node| world.kill(node, false));
+    (1..=BACK_ENDS).for_each(|node| world.start(node));
+    world.put(b"first", b"1");
+    world.kill(3, false);
+    for i in 0..2_000_u32 {
+        let op = world.submit(&set(format!("k{}", i % 40).as_bytes(), &[i as u8; 300])).unwrap();
+        if i % 100 == 99 {
+            world.wait(op);
+        }
+    }
+    // The others forget what their logs dropped meanwhile, and find gaps when they open.
+    world.kill(2, true);
+    world.start(2);
+    world.run(1_000);
+    world.start(3);
+    world.run(6_000);
+    for i in 0..40_u32 {
+        assert!(world.get(format!("k{i}").as_bytes()).value().is_some(), "k{i}: {:#?}", world.statuses());
+    }
+    for (range, copies) in world.digests() {
+        let serving: Vec<_> = copies
+            .iter()
+            .filter(|(name, _)| {
+                let status = world.nodes[*name].status();
+                let phase = status.members.iter().find(|member| member.range.0 == range).map(|member| member.phase);
+                matches!(phase, Some("head" | "middle" | "tail" | "single"))
+            })
+            .map(|(_, digest)| *digest)
+            .collect();
+        assert!(serving.windows(2).all(|pair| pair[0] == pair[1]), "range {range}: {copies:?}");
+    }
+}
+
+#[test]
+fn a_store_of_another_cluster_is_refused() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let options = Options { secret: Some(HashSecret([9; 16])), chained: true, ..Options::default() };
+    let engine = Engine::open(SimDevice::attach(&disk), options, TimeMs(1)).unwrap().0;
+    let node = NodeEntry { node: NodeId(1), weight: 1, domain: 0, address: String::new() };
+    let map = ClusterMap::new(SECRET, Durability::Sync, RingOptions::default(), vec![node]);
+    let config = NodeConfig {
+        node: NodeId(1),
+        boot: BootId(1),
+        durability: Durability::Sync,
+        map,
+        manager: Some(NodeId(1)),
+        limits: NodeLimits::default(),
+    };
+    let refused = Node::new(config.clone(), Some(engine), TimeMs(1)).err();
+    assert_eq!(refused, Some(NodeError::SecretDiffers));
+    let refused = Node::<SimDevice>::new(config, None, TimeMs(1)).err();
+    assert_eq!(refused, Some(NodeError::ManagerNeedsStore));
+}
+
+#[test]
+fn damaged_bytes_ask_for_a_new_link_once() {
+    let mut world = World::new(63);
+    let now = world.now;
+    let node = world.nodes.get_mut(&FRONT_END).unwrap();
+    node.handle_bytes(now, NodeId(2), &[0xFF; 64]);
+    node.handle_bytes(now, NodeId(2), &[0xFF; 64]);
+    let resets = std::iter::from_fn(|| node.poll_output()).filter(|output| matches!(output, Output::Reset { .. }));
+    assert_eq!(resets.count(), 1);
+    node.handle_link_reset(now, NodeId(2));
+    world.put(b"k", b"after a new link");
+}
