@@ -64,7 +64,8 @@ pub fn next_change(entry: &RangeEntry, desired: &[NodeId], health: &impl Health)
 #[must_use]
 pub fn plan(map: &ClusterMap, health: &impl Health) -> Vec<Change> {
     let layout = map.ring().layout();
-    let desired = |entry: &RangeEntry| layout.iter().find(|range| range.keys == entry.keys);
+    // A range that is not cut along the ring (yet) follows the ring's chain at its start.
+    let desired = |entry: &RangeEntry| layout.iter().find(|range| range.keys.contains(&entry.keys.start));
     map.ranges
         .iter()
         .filter_map(|entry| next_change(entry, desired(entry).map_or(&[][..], |range| &range.chain), health))

@@ -4,6 +4,7 @@ use super::mail::Mail;
 use super::parked::{Asker, ParkedRequests, Purpose};
 use super::persist::{Blobs, Kept};
 use super::status::Counters;
+use super::wide::ScanJob;
 use crate::execute::Scratch;
 use fawn_chain::message::RefusedReason;
 use fawn_chain::replica::{FrameVerdict, Output, Progress};
@@ -41,6 +42,7 @@ pub(super) struct BackEnd<D: Device> {
     pub(super) members: Vec<Member>,
     pub(super) parked: ParkedRequests,
     pub(super) replays: Slab<ReplayJob>,
+    pub(super) scans: Slab<ScanJob>,
     pub(super) blobs: Blobs,
     pub(super) counters: Counters,
     pub(super) scratch: Scratch,
@@ -64,6 +66,7 @@ impl<D: Device> BackEnd<D> {
             members: Vec::new(),
             parked: ParkedRequests::new(limits.parked_max, limits.reads_in_flight_max),
             replays: Slab::new(),
+            scans: Slab::new(),
             blobs: Blobs::default(),
             counters: Counters::default(),
             scratch: Scratch::default(),
@@ -99,6 +102,7 @@ impl<D: Device> BackEnd<D> {
                 self.parked.read_ended(&mut self.engine);
                 match Purpose::from_user(user) {
                     Purpose::Replay { at } => self.replay_read(at, plan, mail),
+                    Purpose::Scan { at } => self.scan_read(at, plan, mail),
                     Purpose::Parked { at, stamp } if self.parked.is_there(at, stamp) => {
                         self.parked_read(at, plan, mail);
                     }

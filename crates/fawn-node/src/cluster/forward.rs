@@ -6,9 +6,16 @@ use super::payload::{put_record, records_of};
 use fawn_chain::invariants;
 use fawn_chain::replica::Replayed;
 use fawn_chain::{Body, Frame};
-use fawn_ds::{LookupPlan, Replay};
+use fawn_ds::{LookupPlan, RecordRef, Replay};
 use fawn_flash::Device;
 use fawn_types::{KeyHash, Version};
+use smallvec::SmallVec;
+
+/// Every operation's record bears its tag; of an atomic batch only the last does. A link carries whole batches, and a
+/// member appends whole ones: so no crash of any member, and no cut, leaves half of one.
+fn ends_batch(record: &RecordRef<'_>) -> bool {
+    record.tag.is_some()
+}
 
 /// What the log gave for a link.
 enum Taken {
@@ -48,22 +55,35 @@ impl<D: Device> BackEnd<D> {
     /// Fills `records` from the log: a gapless run after `job.after`, not beyond `job.through`.
     fn take_records(&mut self, job: &ReplayJob) -> Taken {
         let (records, mut last, mut gap) = (&mut self.records, job.after, false);
+        // The end of the last whole batch: its version, and the bytes until there.
+        let mut whole = (job.after, 0);
         records.clear();
-        let replay = self.engine.replay(job.range, job.after, job.bytes_max as usize, |record| {
-            // A log that lost its beginning must not pass for one that begins later.
-            gap |= last != Version::ZERO && !invariants::follows(last, record.version);
-            if record.version <= job.through && !gap {
-                put_record(records, job.range, record);
-                last = record.version;
-            }
-        });
-        match replay {
-            Ok(Replay::Records { .. }) if last > job.after => Taken::Records { last },
-            Ok(Replay::Read(plan)) => Taken::Read(plan),
-            Ok(Replay::Records { .. } | Replay::Gone | Replay::UpToDate) => Taken::Gone,
-            Err(error) => {
-                tracing::error!(?job, %error, "the log could not be replayed");
-                Taken::Gone
+        loop {
+            let before = last;
+            let replay = self.engine.replay(job.range, last, job.bytes_max as usize, |record| {
+                // A log that lost its beginning must not pass for one that begins later.
+                gap |= last != Version::ZERO && !invariants::follows(last, record.version);
+                if record.version <= job.through && !gap {
+                    put_record(records, job.range, record);
+                    last = record.version;
+                    if ends_batch(record) {
+                        whole = (last, records.len());
+                    }
+                }
+            });
+            match replay {
+                // A batch longer than was asked for, or partly cold: the rest of it must come along.
+                Ok(Replay::Records { .. }) if last > before && whole.0 == job.after && !gap => {}
+                Ok(Replay::Records { .. }) if whole.0 > job.after => {
+                    records.truncate(whole.1);
+                    return Taken::Records { last: whole.0 };
+                }
+                Ok(Replay::Read(plan)) => return Taken::Read(plan),
+                Ok(Replay::Records { .. } | Replay::Gone | Replay::UpToDate) => return Taken::Gone,
+                Err(error) => {
+                    tracing::error!(?job, %error, "the log could not be replayed");
+                    return Taken::Gone;
+                }
             }
         }
     }
@@ -72,21 +92,33 @@ impl<D: Device> BackEnd<D> {
     /// never come: the peer sends it again.
     pub(super) fn append_from_peer(&mut self, at: usize, (after, through): (Version, Version), records: &[u8]) {
         let member = &mut self.members[at];
-        let mut last = after;
+        // Appended through here, read through there; a batch is appended once it is whole.
+        let (mut last, mut read) = (after, after);
+        let mut batch: SmallVec<[(KeyHash, RecordRef<'_>); 1]> = SmallVec::new();
         for record in records_of(records, member.id).skip_while(|record| record.version <= after) {
             let fits =
-                record.version <= through && (last == Version::ZERO || invariants::follows(last, record.version));
+                record.version <= through && (read == Version::ZERO || invariants::follows(read, record.version));
             if !fits {
                 break;
             }
             let hash = KeyHash::of(self.engine.secret(), record.key);
-            if let Err(error) = self.engine.append(member.id, hash, &record) {
+            read = record.version;
+            batch.push((hash, record));
+            if !ends_batch(&record) {
+                continue;
+            }
+            let appended = match batch.as_slice() {
+                [(hash, record)] => self.engine.append(member.id, *hash, record),
+                records => self.engine.append_batch(member.id, records),
+            };
+            if let Err(error) = appended {
                 tracing::debug!(range = ?member.id, %error, "the log takes no more records for now");
                 break;
             }
             member.completions.record(record.tag, record.version, record.result);
             last = record.version;
-            self.counters.records_received += 1;
+            self.counters.records_received += batch.len() as u64;
+            batch.clear();
         }
         if last < through {
             self.counters.frames_cut += 1;

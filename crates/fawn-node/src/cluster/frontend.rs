@@ -2,10 +2,10 @@
 use super::config::{NodeConfig, session_of};
 use super::mail::Mail;
 use super::output::{ClientOp, Output, OwnedReply, Refused};
-use super::payload::{OwnedForm, encode_request};
+use super::payload::{OwnedForm, WideRequest, encode_request, encode_wide};
 use fawn_chain::frontend::Intent;
 use fawn_chain::message::FRAME_BYTES_MAX;
-use fawn_chain::{Body, Frame, Frontend, FrontendOutput, OpId, RangeEntry};
+use fawn_chain::{Body, ClusterMap, Frame, Frontend, FrontendOutput, OpId, RangeEntry};
 use fawn_types::{OperationError, RangeId, Request, RingKey, TimeMs, limits};
 use std::collections::VecDeque;
 
@@ -61,15 +61,39 @@ impl FrontEnd {
         }
         self.scratch.clear();
         encode_request(self.session, request, &mut self.scratch);
-        if self.scratch.len() > FRAME_BYTES_MAX - FRAME_OVERHEAD_BYTES {
-            let limit_bytes = (FRAME_BYTES_MAX - FRAME_OVERHEAD_BYTES - limits::KEY_BYTES_MAX) as u32;
-            return Err(OperationError::ValueTooLong { limit_bytes }.into());
-        }
         let intent = match request {
             Request::Get { .. } => Intent::Read,
             Request::Update { .. } => Intent::Write,
         };
-        let ring_key = RingKey::of(&self.frontend.map().secret, key);
+        self.start(now, RingKey::of(&self.frontend.map().secret, key), intent)
+    }
+
+    /// As [`FrontEnd::submit`], for the range that `place` lies in.
+    pub(super) fn submit_wide(
+        &mut self,
+        now: TimeMs,
+        place: RingKey,
+        request: &WideRequest<'_>,
+    ) -> Result<ClientOp, Refused> {
+        self.scratch.clear();
+        encode_wide(self.session, request, &mut self.scratch);
+        let intent = match request {
+            WideRequest::Count | WideRequest::Scan { .. } => Intent::Read,
+            WideRequest::Clear | WideRequest::SetAll(_) => Intent::Write,
+        };
+        self.start(now, place, intent)
+    }
+
+    pub(super) const fn map(&self) -> &ClusterMap {
+        self.frontend.map()
+    }
+
+    /// Begins the operation whose payload is in the scratch.
+    fn start(&mut self, now: TimeMs, ring_key: RingKey, intent: Intent) -> Result<ClientOp, Refused> {
+        if self.scratch.len() > FRAME_BYTES_MAX - FRAME_OVERHEAD_BYTES {
+            let limit_bytes = (FRAME_BYTES_MAX - FRAME_OVERHEAD_BYTES - limits::KEY_BYTES_MAX) as u32;
+            return Err(OperationError::ValueTooLong { limit_bytes }.into());
+        }
         let OpId(op) = self.frontend.start(now, ring_key, intent).ok_or(Refused::Overloaded)?;
         assert_eq!(op, self.first + self.payloads.len() as u64, "operations are numbered densely");
         self.payloads.push_back(Some(Payload { bytes: self.scratch.as_slice().into(), is_sent: false }));

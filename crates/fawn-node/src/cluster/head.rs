@@ -6,7 +6,7 @@ use super::backend::BackEnd;
 use super::config::node_of;
 use super::mail::Mail;
 use super::parked::{Asker, Parked};
-use super::payload::{decode_request, put_reply, put_result, put_result_as_reply};
+use super::payload::{decode_request, is_wide, put_reply, put_result, put_result_as_reply};
 use crate::execute::{Decision, Write, evaluate, operation_error};
 use fawn_chain::message::RefusedReason;
 use fawn_chain::replica::Refusal;
@@ -22,22 +22,22 @@ const RESULT_BYTES_MAX: usize = u16::MAX as usize;
 
 /// An update at a head.
 #[derive(Clone, Copy, Debug)]
-struct Job<'a> {
-    at: usize,
-    asker: Asker,
-    tag: ClientTag,
-    hash: KeyHash,
-    key: &'a [u8],
-    update: Update<'a>,
+pub(super) struct Job<'a> {
+    pub(super) at: usize,
+    pub(super) asker: Asker,
+    pub(super) tag: ClientTag,
+    pub(super) hash: KeyHash,
+    pub(super) key: &'a [u8],
+    pub(super) update: Update<'a>,
 }
 
 /// A record without its version.
-struct Draft<'a> {
-    kind: RecordKind,
-    key: &'a [u8],
-    value: &'a [u8],
-    flags: u32,
-    expires_at_ms: u64,
+pub(super) struct Draft<'a> {
+    pub(super) kind: RecordKind,
+    pub(super) key: &'a [u8],
+    pub(super) value: &'a [u8],
+    pub(super) flags: u32,
+    pub(super) expires_at_ms: u64,
 }
 
 /// What a lookup led to.
@@ -63,6 +63,9 @@ impl<D: Device> BackEnd<D> {
         payload: &[u8],
         mail: &mut Mail,
     ) {
+        if is_wide(payload) {
+            return self.handle_wide(header, (op, tag, first_incomplete), payload, mail);
+        }
         let Ok((session, request)) = decode_request(payload) else { return self.counters.malformed += 1 };
         let asker = Asker { node: header.from, op, session };
         let Some(at) = self.member_at(header.range) else {
@@ -96,7 +99,7 @@ impl<D: Device> BackEnd<D> {
     }
 
     /// Whether the operation is new; a retry of a known one is answered or dropped.
-    fn admit(&mut self, job: Job<'_>, first_incomplete: u64, mail: &mut Mail) -> bool {
+    pub(super) fn admit(&mut self, job: Job<'_>, first_incomplete: u64, mail: &mut Mail) -> bool {
         let Job { at, asker, tag, .. } = job;
         let member = &mut self.members[at];
         match member.completions.admit(tag, first_incomplete) {
@@ -238,7 +241,7 @@ impl<D: Device> BackEnd<D> {
     }
 
     /// Appends the draft with the result in `encoded` as the range's next version.
-    fn append(&mut self, job: Job<'_>, draft: &Draft<'_>, mail: &mut Mail) {
+    pub(super) fn append(&mut self, job: Job<'_>, draft: &Draft<'_>, mail: &mut Mail) {
         let member = &mut self.members[job.at];
         let (range, before) = (member.id, member.replica.last());
         let version = match member.replica.assign(self.now) {
@@ -263,7 +266,7 @@ impl<D: Device> BackEnd<D> {
         }
     }
 
-    fn append_failed(&mut self, job: Job<'_>, error: &EngineError, mail: &mut Mail) {
+    pub(super) fn append_failed(&mut self, job: Job<'_>, error: &EngineError, mail: &mut Mail) {
         let range = self.members[job.at].id;
         match error {
             EngineError::Overloaded => self.refuse(range, job.asker, RefusedReason::Overloaded, mail),

@@ -22,10 +22,12 @@ mod persist;
 mod recover;
 mod status;
 mod tail;
+mod wide;
 
 pub use config::{NodeConfig, NodeLimits};
 pub use digest::RangeDigest;
 pub use node::Node;
 pub use output::{ClientOp, Output, OwnedReply, Refused};
+pub use payload::WideRequest;
 pub use recover::NodeError;
 pub use status::{Counters, MemberStatus, NodeStatus};

@@ -9,13 +9,14 @@ use super::frontend::FrontEnd;
 use super::mail::{Local, Mail};
 use super::manager::ManagerHost;
 use super::output::{ClientOp, Output, Refused};
+use super::payload::WideRequest;
 use super::persist;
 use super::recover::NodeError;
 use super::status::{MemberStatus, NodeStatus};
 use fawn_chain::{Body, ClusterMap, Frame};
 use fawn_ds::{Engine, EngineError};
 use fawn_flash::Device;
-use fawn_types::{Epoch, NodeId, RangeId, Request, TimeMs};
+use fawn_types::{Epoch, NodeId, RangeId, Request, RingKey, TimeMs};
 use std::collections::VecDeque;
 
 /// How often the engine looks at the clock while something is not synced.
@@ -103,9 +104,29 @@ impl<D: Device> Node<D> {
         self.front_end.submit(self.now, request)
     }
 
+    /// Begins an operation on the range that `place` lies in.
+    ///
+    /// # Errors
+    /// As [`Node::submit`].
+    pub fn submit_wide(&mut self, now: TimeMs, place: RingKey, request: &WideRequest<'_>) -> Result<ClientOp, Refused> {
+        self.note_time(now);
+        self.front_end.submit_wide(self.now, place, request)
+    }
+
+    /// The map as this node's front-end knows it: of any age.
+    pub fn map(&self) -> &ClusterMap {
+        self.front_end.map()
+    }
+
     /// Reaps the device, carries out what follows, sends what is due, submits to the device once. Returns when the next
     /// turn is due though nothing happens until then; a time not after `now`: at once.
     pub fn turn(&mut self, now: TimeMs) -> Option<TimeMs> {
+        self.exchange(now);
+        self.finish_turn()
+    }
+
+    /// All of a turn but its submission to the device: a host of several nodes repeats it until no frame moves.
+    pub(crate) fn exchange(&mut self, now: TimeMs) {
         self.note_time(now);
         let now = self.now;
         if let Some(back_end) = &mut self.back_end {
@@ -125,8 +146,12 @@ impl<D: Device> Node<D> {
                 break;
             }
         }
+    }
+
+    /// Ends a turn: submits to the device once.
+    pub(crate) fn finish_turn(&mut self) -> Option<TimeMs> {
         if let Some(back_end) = &mut self.back_end {
-            back_end.submit(now);
+            back_end.submit(self.now);
         }
         self.deadline()
     }

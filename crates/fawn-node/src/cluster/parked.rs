@@ -34,22 +34,30 @@ pub(super) enum Purpose {
     Parked { at: usize, stamp: u32 },
     /// A replay of the log for a peer.
     Replay { at: usize },
+    /// A scan.
+    Scan { at: usize },
 }
 
 const REPLAY_BIT: u64 = 1 << 63;
-const STAMP_BITS: u32 = 31;
+const SCAN_BIT: u64 = 1 << 62;
+const STAMP_BITS: u32 = 30;
 
 impl Purpose {
     const fn to_user(self) -> u64 {
         match self {
             Self::Parked { at, stamp } => (stamp as u64) << 32 | at as u64,
             Self::Replay { at } => REPLAY_BIT | at as u64,
+            Self::Scan { at } => SCAN_BIT | at as u64,
         }
     }
 
     pub(super) const fn from_user(user: u64) -> Self {
         let at = (user & u32::MAX as u64) as usize;
-        if user & REPLAY_BIT != 0 { Self::Replay { at } } else { Self::Parked { at, stamp: (user >> 32) as u32 } }
+        match user {
+            _ if user & REPLAY_BIT != 0 => Self::Replay { at },
+            _ if user & SCAN_BIT != 0 => Self::Scan { at },
+            _ => Self::Parked { at, stamp: (user >> 32) as u32 },
+        }
     }
 }
 

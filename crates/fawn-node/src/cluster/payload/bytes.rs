@@ -59,6 +59,10 @@ impl<'a> Reader<'a> {
         }
     }
 
+    pub(super) const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(super) fn rest(&mut self) -> &'a [u8] {
         core::mem::take(&mut self.0)
     }

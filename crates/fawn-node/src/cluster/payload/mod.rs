@@ -12,9 +12,12 @@ mod bytes;
 mod records;
 mod reply;
 mod request;
+mod wide;
 
 pub use bytes::PayloadError;
 pub(crate) use records::{put_record, records_of};
 pub use reply::decode_reply;
 pub(crate) use reply::{OwnedForm, put_reply, put_result, put_result_as_reply};
 pub use request::{decode_request, encode_request};
+pub use wide::{Pairs, WideRequest, decode_wide, encode_wide, put_pair};
+pub(crate) use wide::{is_wide, put_scan_page};

@@ -1,0 +1,177 @@
+//! Owns requests on a whole range at a back-end, and atomic batches: counts and scans at the tail, the rest at the head.
+use super::backend::BackEnd;
+use super::config::node_of;
+use super::head::{Draft, Job, key_hash_of};
+use super::mail::Mail;
+use super::parked::{Asker, Purpose};
+use super::payload::{Pairs, WideRequest, decode_wide, put_result, put_scan_page};
+use crate::execute::operation_error;
+use fawn_chain::message::RefusedReason;
+use fawn_chain::{Header, Role};
+use fawn_ds::{LookupPlan, RecordKind, RecordRef, Scan, ScanStep};
+use fawn_flash::Device;
+use fawn_types::{ClientTag, Condition, EntryRef, KeyHash, RangeId, Reply, RingKey, Update, Version};
+
+/// Keys of one answer: with a whole cell more, each of the greatest length, they still fit a frame.
+const SCAN_KEYS_MAX: u32 = 64;
+/// Scans that may wait for a device read.
+const SCANS_MAX: usize = 1024;
+
+/// A scan that waits for a device read.
+#[derive(Debug)]
+pub(super) struct ScanJob {
+    range: RangeId,
+    header: Header,
+    asker: Asker,
+    scan: Scan,
+}
+
+impl<D: Device> BackEnd<D> {
+    /// A front-end's request on a range: admitted by epoch and role like any other.
+    pub(super) fn handle_wide(
+        &mut self,
+        header: Header,
+        (op, tag, first_incomplete): (u64, ClientTag, u64),
+        payload: &[u8],
+        mail: &mut Mail,
+    ) {
+        let Ok((session, request)) = decode_wide(payload) else { return self.counters.malformed += 1 };
+        let asker = Asker { node: header.from, op, session };
+        let Some(at) = self.member_at(header.range) else {
+            return self.refuse(header.range, asker, RefusedReason::WrongRange, mail);
+        };
+        if self.members[at].replica.admit_epoch(header.epoch).is_err() {
+            return self.refuse_stale(at, header, asker, mail);
+        }
+        let is_write = matches!(request, WideRequest::Clear | WideRequest::SetAll(_));
+        if is_write && (tag != (ClientTag { session, seq: op }) || node_of(session) != header.from) {
+            return self.counters.malformed += 1;
+        }
+        let replica = &mut self.members[at].replica;
+        let is_its_part = match is_write {
+            true => matches!(replica.role(), Some(Role::Head | Role::Single)),
+            false => replica.admit_read(self.now).is_ok(),
+        };
+        if !is_its_part {
+            return self.refuse_stale(at, header, asker, mail);
+        }
+        match request {
+            WideRequest::Count => {
+                let keys = self.engine.len(self.members[at].id);
+                self.answer(at, asker, &Reply::Unsigned(keys), mail);
+            }
+            WideRequest::Scan { cursor, count } => {
+                let range = self.members[at].id;
+                let scan = Scan::new(range, cursor, count.clamp(1, SCAN_KEYS_MAX) as usize);
+                self.scan(at, ScanJob { range, header, asker, scan }, mail);
+            }
+            WideRequest::Clear => self.write_wide(wide_job(at, asker, tag), first_incomplete, None, mail),
+            WideRequest::SetAll(pairs) => {
+                self.write_wide(wide_job(at, asker, tag), first_incomplete, Some(pairs), mail);
+            }
+        }
+    }
+
+    fn write_wide(&mut self, job: Job<'_>, first_incomplete: u64, pairs: Option<Pairs<'_>>, mail: &mut Mail) {
+        if !self.admit(job, first_incomplete, mail) {
+            return;
+        }
+        self.encoded.clear();
+        match pairs {
+            None => {
+                put_result(&mut self.encoded, &Reply::Deleted);
+                let draft = Draft { kind: RecordKind::Clear, key: &[], value: &[], flags: 0, expires_at_ms: 0 };
+                self.append(job, &draft, mail);
+            }
+            Some(pairs) => {
+                put_result(&mut self.encoded, &Reply::Stored { version: Version::ZERO, value_bytes: 0 });
+                self.set_all(job, pairs, mail);
+            }
+        }
+    }
+
+    /// One batch of the log. Its last record bears the tag and the result, the others neither: on links too this tells
+    /// where a batch ends, and only whole ones are sent and appended (`forward.rs`).
+    fn set_all(&mut self, job: Job<'_>, pairs: Pairs<'_>, mail: &mut Mail) {
+        let range = self.members[job.at].id;
+        let mut hashes = Vec::new();
+        for (key, _) in pairs.iter() {
+            let ring_key = RingKey::of(self.engine.secret(), key);
+            if !self.members[job.at].replica.covers(&ring_key) {
+                return self.refuse(range, job.asker, RefusedReason::WrongRange, mail);
+            }
+            let hash = key_hash_of(&ring_key);
+            // Updates that are being loaded came first: the front-end asks again.
+            if self.parked.has_queue(range, hash) {
+                return self.refuse(range, job.asker, RefusedReason::Overloaded, mail);
+            }
+            hashes.push(hash);
+        }
+        let member = &mut self.members[job.at];
+        let before = member.replica.last();
+        let mut records = Vec::with_capacity(hashes.len());
+        for ((key, value), hash) in pairs.iter().zip(&hashes) {
+            let Ok(version) = member.replica.assign(self.now) else {
+                if !records.is_empty() {
+                    member.replica.retract(before);
+                }
+                return self.refuse(range, job.asker, RefusedReason::Overloaded, mail);
+            };
+            records.push((*hash, RecordRef::put(version, key, value)));
+        }
+        let Some((_, last)) = records.last_mut() else { return self.counters.malformed += 1 };
+        (last.tag, last.result) = (job.tag, self.encoded.as_slice());
+        let version = last.version;
+        match self.engine.append_batch(range, &records) {
+            Ok(()) => {
+                member.completions.record(job.tag, version, &self.encoded);
+                self.counters.writes += hashes.len() as u64;
+            }
+            Err(error) => {
+                member.replica.retract(before);
+                self.append_failed(job, &error, mail);
+            }
+        }
+    }
+
+    fn scan(&mut self, at: usize, mut job: ScanJob, mail: &mut Mail) {
+        let time = self.members[at].replica.time();
+        match self.engine.scan_step(&mut job.scan, time) {
+            Ok(ScanStep::Read(_)) if self.scans.len() >= SCANS_MAX => {
+                self.refuse(job.range, job.asker, RefusedReason::Overloaded, mail);
+            }
+            Ok(ScanStep::Read(plan)) => {
+                let purpose = Purpose::Scan { at: self.scans.insert(job) };
+                self.parked.read(&mut self.engine, plan, purpose);
+            }
+            Ok(ScanStep::Done) => {
+                let mut page = Vec::new();
+                put_scan_page(&mut page, job.scan.cursor, job.scan.items.iter().map(|item| item.key.as_slice()));
+                let entry = EntryRef { value: &page, flags: 0, expires_at_ms: 0, version: Version::ZERO };
+                self.answer(at, job.asker, &Reply::Value(entry), mail);
+            }
+            Err(error) => self.answer(at, job.asker, &Reply::Error(operation_error(&error)), mail),
+        }
+    }
+
+    /// A scan's device read has ended.
+    pub(super) fn scan_read(&mut self, at: usize, plan: LookupPlan, mail: &mut Mail) {
+        let job = self.scans.remove(at);
+        let absorbed = self.engine.absorb(plan);
+        let Some(at) = self.member_at(job.range) else { return };
+        if let Err(error) = absorbed {
+            return self.answer(at, job.asker, &Reply::Error(operation_error(&error)), mail);
+        }
+        // The chain may have changed meanwhile: only its tail says what is there.
+        if self.members[at].replica.admit_read(self.now).is_err() {
+            return self.refuse_stale(at, job.header, job.asker, mail);
+        }
+        self.scan(at, job, mail);
+    }
+}
+
+/// A job that no single key names.
+fn wide_job(at: usize, asker: Asker, tag: ClientTag) -> Job<'static> {
+    let update = Update::Delete { condition: Condition::Always, return_previous: false };
+    Job { at, asker, tag, hash: KeyHash(0), key: &[], update }
+}
