@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p fawn-ds --example hot_paths -- <directory> <load|get|cold|durable> [records] [value bytes]`;
 //! `valgrind --tool=callgrind --toggle-collect='*::gets'` (or `puts`) counts instructions where the machine is shared.
-use fawn_ds::{Engine, EngineError, Event, Lookup, Options, RecordRef, View};
+use fawn_ds::{Engine, EngineError, Event, Lookup, Options, RecordRef, View, WARM_KEYS_MAX};
 use fawn_flash::{AnyDevice, Cause, Device, DeviceOptions};
 use fawn_types::random::SplitMix64;
 use fawn_types::{Durability, Epoch, HashSecret, KeyHash, KeyRange, RangeId, TimeMs, Version};
@@ -43,6 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     if what == "get" {
         bench.gets(records, records)?;
         timed("gets, cached, in random order", records, || bench.gets(records, records))?;
+        timed("gets, cached, 16 warmed together", records, || bench.gets_warmed(records, records))?;
         timed("puts over keys in memory", records, || bench.puts(records, &value))?;
     }
     if what == "cold" {
@@ -185,6 +186,27 @@ impl Bench {
             };
             self.engine.read(plan, 0);
             while self.reads_done(TimeMs(1))? == 0 {}
+        }
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn gets_warmed(&mut self, count: u64, records: u64) -> Result<(), Box<dyn Error>> {
+        let mut random = SplitMix64::new(5);
+        let mut keys = [[0; 16]; WARM_KEYS_MAX];
+        let mut hashes = [KeyHash(0); WARM_KEYS_MAX];
+        for _ in 0..count / WARM_KEYS_MAX as u64 {
+            for (key, hash) in keys.iter_mut().zip(&mut hashes) {
+                *key = key_of(random.next() % records);
+                *hash = self.hash(key);
+            }
+            self.engine.warm(RANGE, &hashes);
+            for (key, hash) in keys.iter().zip(hashes) {
+                match self.engine.lookup(RANGE, hash, key, View::Committed, TimeMs(1))? {
+                    Lookup::Found(entry) => std::hint::black_box(entry.value.len()),
+                    Lookup::Absent | Lookup::Read(_) => return Err("a key that was put is not in memory".into()),
+                };
+            }
         }
         Ok(())
     }

@@ -19,7 +19,9 @@ mod range;
 pub mod recovery;
 pub mod stats;
 
-pub use engine::{BlobTicket, Engine, Event, Lookup, LookupPlan, Replay, Scan, ScanItem, ScanStep, View, Watermarks};
+pub use engine::{
+    BlobTicket, Engine, Event, Lookup, LookupPlan, Replay, Scan, ScanItem, ScanStep, View, WARM_KEYS_MAX, Watermarks,
+};
 pub use error::{EngineError, OpenError};
 pub use format::record::{RecordKind, RecordRef};
 pub use index::Pointer;

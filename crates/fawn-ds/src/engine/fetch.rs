@@ -102,10 +102,18 @@ impl<D: Device> Engine<D> {
             Ok(None) => {
                 self.stats.false_matches += 1;
                 let leads_here = self.ranges[at].index.candidates(KeyHash(found_hash)).any(|found| found == pointer);
-                if leads_here { Ok(Look::Other) } else { Err(self.corrupt(slot, offset, "its key leads elsewhere")) }
+                if leads_here { Ok(Look::Other) } else { Err(self.damaged(slot, offset, "its key leads elsewhere")) }
             }
-            Err(error) => Err(self.corrupt(slot, offset, &error.to_string())),
+            Err(error) => Err(self.damaged(slot, offset, &error.to_string())),
         }
+    }
+
+    /// As [`Engine::corrupt`]; what memory has of the record is forgotten: perhaps only that read went wrong.
+    fn damaged(&mut self, slot: u32, offset: u32, detail: &str) -> EngineError {
+        self.set_resume(None);
+        let (file, page) = (self.segments.expect(slot).file, offset / PAGE_BYTES as u32);
+        self.cache.invalidate_pages(file, page..page + (GATHER_BYTES_MAX / PAGE_BYTES) as u32 + 1);
+        self.corrupt(slot, offset, detail)
     }
 
     /// As [`Engine::look`], remembering and skipping what is another key's.
@@ -226,6 +234,13 @@ enum Gathered {
     Missing(Span),
 }
 
+/// Bytes of the record at `offset` that must be at hand. Where those there do not reach its lengths, those that surely
+/// do, but not past the segment's end: its last record may be shorter than the longest header.
+fn wanted_len(segment: &Segment, offset: u32, bytes: &[u8]) -> usize {
+    let left = segment.end.saturating_sub(offset) as usize;
+    record::peek_len(bytes).unwrap_or(PEEK_BYTES.min(left))
+}
+
 /// Appends cached pages to `scratch`, which holds a record's first bytes up to a page's end, until it is whole. A length
 /// past the segment's end is damage: what is there is as whole as it gets, and will not decode.
 fn gather(
@@ -237,13 +252,9 @@ fn gather(
 ) -> Gathered {
     let offset = place.offset;
     loop {
-        let len = match record::peek_len(scratch) {
-            Ok(len) if len <= scratch.len() => return Gathered::Whole,
-            Ok(len) => len,
-            Err(_) => PEEK_BYTES,
-        };
+        let len = wanted_len(segment, offset, scratch);
         let end = offset as usize + len;
-        if end > segment.end as usize {
+        if len <= scratch.len() || end > segment.end as usize {
             return Gathered::Whole;
         }
         let span = Span::covering(segment, offset, end as u32, options.segment_bytes);
@@ -301,9 +312,9 @@ fn resumed(resume: Option<&Resume>, sequence: u64, slot: u32, offset: u32) -> Op
 /// What the second read of a record must cover whose first one was too short.
 fn longer(segment: &Segment, slot: u32, bytes: &[u8], place: Place, options: &Options) -> Read {
     debug_assert_eq!(segment.slot, slot);
-    let len = record::peek_len(bytes).unwrap_or(PEEK_BYTES);
+    let len = wanted_len(segment, place.offset, bytes);
     let end = place.offset as usize + len;
-    if end > segment.end as usize {
+    if len <= bytes.len() || end > segment.end as usize {
         // No second read helps: the length itself is damaged.
         return Read::Judged(Err(past_end(place.offset, len)), 0);
     }

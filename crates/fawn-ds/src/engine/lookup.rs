@@ -114,7 +114,7 @@ impl<D: Device> Engine<D> {
             Aim::Index => self.look_through_index(at, hash, key, now, &mut ruled_out)?,
         };
         match step {
-            Step::Absent => Ok(Lookup::Absent),
+            Step::Absent => self.missing.clone().map_or(Ok(Lookup::Absent), Err),
             Step::Hit(hit) => {
                 self.stats.hits += 1;
                 let value = &self.bytes_at(hit.spot)[hit.value.clone()];

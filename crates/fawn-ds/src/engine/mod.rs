@@ -14,11 +14,13 @@ mod replay;
 mod scan;
 mod segments;
 mod verify;
+mod warm;
 
 pub use blob::BlobTicket;
 pub use lookup::{Lookup, LookupPlan, View};
 pub use replay::Replay;
 pub use scan::{Scan, ScanItem, ScanStep};
+pub use warm::WARM_KEYS_MAX;
 
 use crate::error::EngineError;
 use crate::format::StoreUuid;
@@ -114,6 +116,8 @@ pub struct Engine<D: Device> {
     /// Operations whose segment was dropped before they were submitted.
     pub(crate) stale: VecDeque<InFlight>,
     pub(crate) completions: VecDeque<Completion>,
+    /// Part of the log is damaged and was left out by a read-only opening: then nobody knows what is absent.
+    pub(crate) missing: Option<EngineError>,
     pub(crate) poisoned: Option<String>,
     pub(crate) poison_reported: bool,
     pub(crate) full: bool,

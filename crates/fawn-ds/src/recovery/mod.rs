@@ -5,7 +5,7 @@ pub(crate) mod io;
 
 use crate::check;
 use crate::engine::{Engine, Next};
-use crate::error::OpenError;
+use crate::error::{EngineError, OpenError};
 use crate::format::manifest::{self, Edit, Identity, ManifestState, SegmentEntry};
 use crate::format::scan::{ScanInput, ScanReport, Scanner, Verdict};
 use crate::format::segment::{self, HEADER_BYTES};
@@ -112,8 +112,15 @@ impl<D: Device> Engine<D> {
         if !engine.options.read_only {
             engine.settle_files(&scanned, &torn, orphans, &mut report)?;
         }
+        engine.missing = report.damage.first().map(|damage| EngineError::Corrupt {
+            file: damage.file.clone(),
+            offset_bytes: damage.from_bytes,
+            detail: "the key is not in what is left of the log; it may have been in the damaged part".to_owned(),
+        });
         engine.finish_ranges(&mut report);
-        if !engine.options.read_only {
+        if engine.options.read_only {
+            engine.end_of_log_is_flushed();
+        } else {
             engine.begin(&scanned)?;
         }
         Ok((engine, report))
@@ -152,6 +159,7 @@ impl<D: Device> Engine<D> {
             in_flight: Slab::new(),
             stale: VecDeque::new(),
             completions: VecDeque::new(),
+            missing: None,
             poisoned: None,
             poison_reported: false,
             full: false,
@@ -391,13 +399,18 @@ impl<D: Device> Engine<D> {
         Ok(())
     }
 
-    fn begin_first_segment(&mut self) -> Result<(), OpenError> {
-        let sealed = self.segments.iter().max_by_key(|segment| segment.sequence);
-        let end = sealed.map_or(LogPosition(0), |segment| {
+    /// What was recovered is on the medium: reads may believe it.
+    fn end_of_log_is_flushed(&mut self) {
+        let newest = self.segments.iter().max_by_key(|segment| segment.sequence);
+        let end = newest.map_or(LogPosition(0), |segment| {
             LogPosition::new(segment.sequence, segment.end, self.options.segment_bytes)
         });
         self.flush.flushed = end;
         self.flush.synced = end;
+    }
+
+    fn begin_first_segment(&mut self) -> Result<(), OpenError> {
+        self.end_of_log_is_flushed();
         let segment = self.create_segment()?;
         let mut header = vec![0; HEADER_BYTES];
         segment::encode(&self.header_of(&segment), &mut header);

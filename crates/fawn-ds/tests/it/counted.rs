@@ -1,8 +1,8 @@
 //! Owns the counted claims: one device read per cold hit, one write per submit, no read per cached hit.
 use crate::support::{Node, RANGE, Write, small};
-use fawn_ds::{Lookup, Options, View};
-use fawn_flash::{SimDisk, SimOptions};
-use fawn_types::{Durability, TimeMs};
+use fawn_ds::{Lookup, Options, View, WARM_KEYS_MAX};
+use fawn_flash::{Device, SimDisk, SimOptions};
+use fawn_types::{Durability, RangeId, TimeMs};
 
 const KEYS: u64 = 4000;
 
@@ -108,4 +108,22 @@ fn overwrites_of_loaded_keys_verify_for_nothing() {
     }
     node.settle();
     assert_eq!(node.engine.len(RANGE), KEYS);
+}
+
+#[test]
+fn warming_reads_nothing_and_changes_nothing() {
+    let (_disk, _options, mut node) = loaded(16 << 20);
+    let keys: Vec<_> = (0..40).map(|i| format!("{:08}", i * 97 % KEYS).into_bytes()).collect();
+    let hashes: Vec<_> = keys.iter().map(|key| Node::hash(key)).collect();
+    let (stats, device) = (*node.engine.stats(), node.engine.device().stats().clone());
+    for count in [0, 1, WARM_KEYS_MAX, WARM_KEYS_MAX + 1, hashes.len()] {
+        node.engine.warm(RANGE, &hashes[..count]);
+    }
+    node.engine.warm(RangeId(77), &hashes);
+    node.engine.warm(RANGE, &[Node::hash(b"absent")]);
+    assert_eq!(*node.engine.stats(), stats);
+    assert_eq!(node.engine.device().stats(), &device);
+    for key in &keys {
+        assert!(node.get(key, View::Committed).unwrap().is_some());
+    }
 }
