@@ -274,7 +274,12 @@ impl Replica {
             return false;
         }
         let member = self.entry.as_ref().and_then(|entry| entry.member(header.from));
-        member.is_some_and(|member| member.boot == header.boot)
+        let known = member.is_some_and(|member| member.boot == header.boot);
+        if !known {
+            // A late frame of a former boot, or a syncing member of a newer revision, whose telling was lost.
+            self.send(header.from, Body::EntryWanted);
+        }
+        known
     }
 
     /// The next effect. Poll until `None` after each batch of events.
