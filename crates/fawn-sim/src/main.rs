@@ -1,4 +1,6 @@
 //! Owns the simulator's command line: seeds, time, planted bugs; the failing seed and the command that repeats it.
+#![forbid(unsafe_code)]
+
 use fawn_sim::{Canary, Report, Seed, run};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
