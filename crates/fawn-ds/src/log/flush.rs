@@ -91,6 +91,16 @@ impl FlushState {
         self.frames.pop_front()
     }
 
+    /// A range's records above `after` are void: the frames that carry them say nothing about whoever gets these
+    /// versions next, which are in later frames.
+    pub(crate) fn roll_back(&mut self, at: usize, after: Version) {
+        let closed = self.frames.iter_mut().map(|frame| &mut frame.ranges);
+        let flushed = self.unsynced.iter_mut().map(|unsynced| &mut unsynced.ranges);
+        for (_, version) in closed.chain(flushed).flatten().filter(|(of, _)| *of == at) {
+            *version = (*version).min(after);
+        }
+    }
+
     /// Whether every write has completed and none waits.
     pub(crate) fn is_idle(&self) -> bool {
         self.open.is_none() && self.frames.is_empty() && self.sync.is_none()

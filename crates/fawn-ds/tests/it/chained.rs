@@ -65,6 +65,25 @@ fn pending_stays_pending_across_openings() {
 }
 
 #[test]
+fn a_rolled_back_frame_on_its_way_does_not_vouch_for_what_replaces_it() {
+    let disk = SimDisk::new(SimOptions::default());
+    let mut node = Node::open(&disk, chained(), TimeMs(1)).unwrap();
+    put(&mut node, b"a", b"one", version(1, 1));
+    sync(&mut node);
+    put(&mut node, b"b", b"void", version(1, 2));
+    node.engine.submit(node.now); // on its way
+    node.engine.rollback(RANGE, version(1, 1)).unwrap();
+    put(&mut node, b"b", b"two", version(1, 2));
+    put(&mut node, b"c", b"three", version(1, 3));
+    let mut events = Vec::new();
+    node.engine.wait(node.now, &mut events); // the first frame alone
+    let progress = node.engine.progress(RANGE);
+    assert_eq!(progress.synced, version(1, 1), "1.2 is in memory only: {progress:?}");
+    sync(&mut node);
+    assert_eq!(node.engine.progress(RANGE).synced, version(1, 3));
+}
+
+#[test]
 fn replay_gives_each_record_once_and_in_order() {
     let disk = SimDisk::new(SimOptions::default());
     let mut node = Node::open(&disk, chained(), TimeMs(1)).unwrap();
