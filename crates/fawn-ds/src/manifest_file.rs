@@ -7,6 +7,26 @@ use crate::recovery::io::Io;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Cause, Device, DeviceError, FileId, Token};
 
+/// Space kept allocated behind the end where there is any, bytes: on a full device segments are still sealed and dropped.
+const AHEAD_BYTES_MIN: u64 = 16 << 10;
+/// Space is asked for in such steps, bytes.
+const AHEAD_STEP_BYTES: u64 = 32 << 10;
+
+/// Names a commit: later ones compare greater, whatever file they end up in.
+pub(crate) type CommitNumber = u64;
+
+/// A fresh file under way to take the manifest's place.
+#[derive(Debug)]
+struct Rewrite {
+    file: FileId,
+    header: ManifestHeader,
+    /// The file: a snapshot with every commit up to `through`.
+    bytes: Vec<u8>,
+    through: CommitNumber,
+    /// Commits since.
+    queued: Vec<Vec<Edit>>,
+}
+
 /// The open manifest.
 #[derive(Debug)]
 pub(crate) struct ManifestFile {
@@ -17,8 +37,15 @@ pub(crate) struct ManifestFile {
     tail: Vec<u8>,
     tail_at: u64,
     synced: u64,
-    /// End of what a write in flight covers.
-    in_flight: Option<u64>,
+    /// Bytes of the file that have their space.
+    allocated: u64,
+    queued: CommitNumber,
+    durable: CommitNumber,
+    /// End of what a write in flight covers, and the last commit before it.
+    in_flight: Option<(u64, CommitNumber)>,
+    rewrite: Option<Rewrite>,
+    /// A length below which rewriting is not tried again: the device was full.
+    rewrite_from: u64,
     /// The file goes on past its last good commit with what no one was promised.
     is_torn: bool,
 }
@@ -26,30 +53,50 @@ pub(crate) struct ManifestFile {
 impl ManifestFile {
     /// Writes a new store's manifest: whole and synced under another name before it gets its own.
     pub(crate) fn create<D: Device>(device: &mut D, state: ManifestState) -> Result<Self, OpenError> {
-        Ok(Self::write_new(device, state, 1)?)
+        let bytes = manifest::encode_snapshot(&state, 1);
+        let store = state.identity.map(|identity| identity.store).unwrap_or_default();
+        let (file, allocated) = Self::create_new(device, bytes.len() as u64)?;
+        Io::new(device).write_durable(file, 0, &bytes)?;
+        device.rename(NEW_FILE_NAME, FILE_NAME)?;
+        device.sync_dir()?;
+        Ok(Self { allocated, ..Self::at(file, ManifestHeader { store, rewrite: 1 }, state, bytes) })
     }
 
-    fn write_new<D: Device>(device: &mut D, state: ManifestState, rewrite: u64) -> Result<Self, DeviceError> {
-        let bytes = manifest::encode_snapshot(&state, rewrite);
-        let header =
-            ManifestHeader { store: state.identity.map(|identity| identity.store).unwrap_or_default(), rewrite };
+    /// An empty file under the other name, with its space.
+    fn create_new<D: Device>(device: &mut D, len_bytes: u64) -> Result<(FileId, u64), DeviceError> {
         match device.unlink(NEW_FILE_NAME) {
             Ok(()) | Err(DeviceError::NotFound { .. }) => {}
             Err(error) => return Err(error),
         }
         let file = device.create(NEW_FILE_NAME)?;
-        let mut io = Io::new(device);
-        io.write_durable(file, 0, &bytes)?;
-        device.rename(NEW_FILE_NAME, FILE_NAME)?;
-        device.sync_dir()?;
-        Ok(Self::at(file, header, state, bytes))
+        let allocated = (len_bytes + AHEAD_BYTES_MIN).next_multiple_of(AHEAD_STEP_BYTES);
+        if let Err(error) = device.allocate(file, 0, allocated) {
+            device.close(file);
+            device.unlink(NEW_FILE_NAME)?;
+            return Err(error);
+        }
+        Ok((file, allocated))
     }
 
     fn at(file: FileId, header: ManifestHeader, state: ManifestState, mut bytes: Vec<u8>) -> Self {
         let synced = bytes.len() as u64;
         let tail_at = synced - synced % PAGE_BYTES as u64;
         bytes.drain(..tail_at as usize);
-        Self { file, header, state, tail: bytes, tail_at, synced, in_flight: None, is_torn: false }
+        Self {
+            file,
+            header,
+            state,
+            tail: bytes,
+            tail_at,
+            synced,
+            allocated: synced,
+            queued: 0,
+            durable: 0,
+            in_flight: None,
+            rewrite: None,
+            rewrite_from: 0,
+            is_torn: false,
+        }
     }
 
     /// Reads the manifest and changes nothing: see [`ManifestFile::settle`]. `None`: there is none.
@@ -70,7 +117,8 @@ impl ManifestFile {
         }
         bytes.truncate(valid_len as usize);
         let is_torn = matches!(verdict, ManifestVerdict::TornAt { .. });
-        Ok(Some(Self { is_torn, ..Self::at(file, header, state, bytes) }))
+        let allocated = len.max(bytes.len() as u64);
+        Ok(Some(Self { is_torn, allocated, ..Self::at(file, header, state, bytes) }))
     }
 
     /// Before the store relies on what was read: cuts a torn append off, and makes the rest durable. Not earlier than
@@ -78,26 +126,30 @@ impl ManifestFile {
     pub(crate) fn settle<D: Device>(&mut self, device: &mut D) -> Result<(), DeviceError> {
         if core::mem::take(&mut self.is_torn) {
             device.truncate(self.file, self.len())?;
+            self.allocated = self.len();
         }
+        self.allocate_ahead(device, AHEAD_BYTES_MIN)?;
         // What a killed process wrote last may not be on the medium yet.
         Io::new(device).sync(self.file, Cause::Manifest)?;
         device.sync_dir()
     }
 
-    /// Begins a fresh file when most of this one is history; without space for it the old one goes on.
-    pub(crate) fn rewrite_if_worth<D: Device>(&mut self, device: &mut D) -> Result<(), DeviceError> {
-        let snapshot_bytes = manifest::encode_snapshot(&self.state, self.header.rewrite + 1).len() as u64;
-        if !manifest::is_worth_rewriting(self.len(), snapshot_bytes) {
-            return Ok(());
+    /// Sees to `bytes` of space behind the end. Without it the device is full, and nothing has changed.
+    pub(crate) fn reserve<D: Device>(&mut self, device: &mut D, bytes: u64) -> Result<(), DeviceError> {
+        let wanted = self.len() + bytes;
+        if wanted > self.allocated {
+            let to = wanted.next_multiple_of(AHEAD_STEP_BYTES);
+            device.allocate(self.file, self.allocated, to - self.allocated)?;
+            self.allocated = to;
         }
-        match Self::write_new(device, self.state.clone(), self.header.rewrite + 1) {
-            Ok(new) => {
-                device.close(self.file);
-                *self = new;
-                Ok(())
-            }
-            Err(DeviceError::Full { .. }) => Ok(()),
-            Err(error) => Err(error),
+        Ok(())
+    }
+
+    /// As [`ManifestFile::reserve`], but a full device is no failure: there may be enough left.
+    fn allocate_ahead<D: Device>(&mut self, device: &mut D, bytes: u64) -> Result<(), DeviceError> {
+        match self.reserve(device, bytes) {
+            Err(error) if !matches!(error, DeviceError::Full { .. }) => Err(error),
+            _ => Ok(()),
         }
     }
 
@@ -110,54 +162,114 @@ impl ManifestFile {
     }
 
     /// Queues a commit; it is durable once [`ManifestFile::is_durable`] its return value.
-    pub(crate) fn commit(&mut self, edits: &[Edit]) -> u64 {
+    pub(crate) fn commit(&mut self, edits: &[Edit]) -> CommitNumber {
         for edit in edits {
             if let Err(error) = self.state.apply(edit) {
                 unreachable!("this process contradicts its own manifest: {error}")
             }
         }
+        self.queued += 1;
+        match &mut self.rewrite {
+            Some(rewrite) => rewrite.queued.push(edits.to_vec()),
+            None => self.encode(edits),
+        }
+        self.queued
+    }
+
+    fn encode(&mut self, edits: &[Edit]) {
         let offset = self.len();
         assert!(offset >= HEADER_BYTES as u64, "commits follow the header");
         manifest::encode_commit(&self.header, edits, offset, self.synced, &mut self.tail);
-        self.len()
     }
 
-    pub(crate) fn is_durable(&self, end: u64) -> bool {
-        self.synced >= end
+    pub(crate) fn is_durable(&self, number: CommitNumber) -> bool {
+        self.durable >= number
     }
 
     /// Whether a write should be started: something is queued and none is in flight.
     pub(crate) fn is_due(&self) -> bool {
-        self.in_flight.is_none() && self.len() > self.synced
+        self.in_flight.is_none() && self.rewrite.is_none() && self.queued > self.durable
     }
 
-    /// Starts the write of everything queued.
-    pub(crate) fn start<D: Device>(&mut self, device: &mut D, token: Token) {
+    /// Starts the write of everything queued: to the file's end, or as a fresh file when most of this one is history.
+    ///
+    /// # Errors
+    /// The device's, but for a lack of space for a fresh file: then the old one goes on.
+    pub(crate) fn start<D: Device>(&mut self, device: &mut D, token: Token) -> Result<(), DeviceError> {
         assert!(self.is_due(), "one write of the manifest at a time");
+        if self.len() >= self.rewrite_from.max(manifest::REWRITE_BYTES_MIN) && self.start_rewrite(device, token)? {
+            return Ok(());
+        }
+        self.allocate_ahead(device, AHEAD_BYTES_MIN)?;
         let len = self.tail.len().next_multiple_of(PAGE_BYTES);
         let mut buf = AlignedBuf::zeroed(len);
         buf[..self.tail.len()].copy_from_slice(&self.tail);
-        self.in_flight = Some(self.len());
+        self.in_flight = Some((self.len(), self.queued));
         device.submit_write_durable(self.file, self.tail_at, buf, len, Cause::Manifest, token);
+        Ok(())
     }
 
-    /// The write in flight is done: what it covered is durable.
-    pub(crate) fn done(&mut self) {
-        let Some(end) = self.in_flight.take() else { unreachable!("no write of the manifest was in flight") };
+    /// Starts the write of a fresh file, if that is worth it and there is space.
+    fn start_rewrite<D: Device>(&mut self, device: &mut D, token: Token) -> Result<bool, DeviceError> {
+        let header = ManifestHeader { rewrite: self.header.rewrite + 1, ..self.header };
+        let bytes = manifest::encode_snapshot(&self.state, header.rewrite);
+        self.rewrite_from = self.len() + manifest::REWRITE_BYTES_MIN / 8;
+        if !manifest::is_worth_rewriting(self.len(), bytes.len() as u64) {
+            return Ok(false);
+        }
+        let file = match Self::create_new(device, bytes.len() as u64) {
+            Ok((file, _)) => file,
+            Err(DeviceError::Full { .. }) => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        let len = bytes.len().next_multiple_of(PAGE_BYTES);
+        let mut buf = AlignedBuf::zeroed(len);
+        buf[..bytes.len()].copy_from_slice(&bytes);
+        device.submit_write_durable(file, 0, buf, len, Cause::Manifest, token);
+        self.rewrite = Some(Rewrite { file, header, bytes, through: self.queued, queued: Vec::new() });
+        Ok(true)
+    }
+
+    /// The write in flight is done: what it covered is durable, a fresh file once it has the manifest's name for good.
+    pub(crate) fn done<D: Device>(&mut self, device: &mut D) -> Result<(), DeviceError> {
+        if let Some(rewrite) = self.rewrite.take() {
+            return self.take_over(device, rewrite);
+        }
+        let Some((end, number)) = self.in_flight.take() else { unreachable!("no write of the manifest was in flight") };
         self.synced = end;
+        self.durable = number;
         let keep_from = end - end % PAGE_BYTES as u64;
         self.tail.drain(..(keep_from - self.tail_at) as usize);
         self.tail_at = keep_from;
+        Ok(())
+    }
+
+    fn take_over<D: Device>(&mut self, device: &mut D, rewrite: Rewrite) -> Result<(), DeviceError> {
+        let Rewrite { file, header, bytes, through, queued } = rewrite;
+        device.rename(NEW_FILE_NAME, FILE_NAME)?;
+        device.sync_dir()?;
+        device.close(core::mem::replace(&mut self.file, file));
+        let allocated = (bytes.len() as u64 + AHEAD_BYTES_MIN).next_multiple_of(AHEAD_STEP_BYTES);
+        let state = core::mem::take(&mut self.state);
+        let total = self.queued;
+        assert_eq!(through + queued.len() as u64, total, "every commit is in the fresh file or follows it");
+        *self = Self { allocated, queued: total, durable: through, ..Self::at(file, header, state, bytes) };
+        for edits in queued {
+            self.encode(&edits);
+        }
+        Ok(())
     }
 
     /// Commits and waits; only while nothing else is in flight.
     pub(crate) fn commit_and_wait<D: Device>(&mut self, device: &mut D, edits: &[Edit]) -> Result<(), DeviceError> {
-        self.commit(edits);
-        let mut io = Io::new(device);
-        let token = io.token();
-        self.start(io.device, token);
-        io.finish(token)?;
-        self.done();
+        let number = self.commit(edits);
+        while !self.is_durable(number) {
+            let mut io = Io::new(device);
+            let token = io.token();
+            self.start(io.device, token)?;
+            io.finish(token)?;
+            self.done(device)?;
+        }
         Ok(())
     }
 }

@@ -181,7 +181,10 @@ impl<D: Device> Engine<D> {
         self.check_writable()?;
         let segment_bytes = self.options.segment_bytes;
         loop {
-            let Some(chunk) = self.window.active() else { return Err(self.no_segment()) };
+            let Some(chunk) = self.window.active() else {
+                self.begin_in_next()?;
+                continue;
+            };
             let need = len + if self.flush.open.is_some() { 0 } else { frame::HEADER_BYTES };
             let segment_room = (segment_bytes - chunk.end()) as usize;
             if !self.next.is_ready() {

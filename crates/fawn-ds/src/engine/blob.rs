@@ -22,12 +22,13 @@ impl<D: Device> Engine<D> {
     /// Replaces the blob called `key`; empty `bytes` forget it. The write starts at once or with the one under way.
     ///
     /// # Errors
-    /// [`EngineError::Poisoned`]; [`EngineError::TooLarge`] past [`BLOB_BYTES_MAX`].
+    /// [`EngineError::Poisoned`]; [`EngineError::TooLarge`] past [`BLOB_BYTES_MAX`]; [`EngineError::StoreFull`].
     pub fn put_blob(&mut self, key: u32, bytes: &[u8]) -> Result<BlobTicket, EngineError> {
         self.check_writable()?;
         if bytes.len() > BLOB_BYTES_MAX {
             return Err(EngineError::TooLarge { found_bytes: bytes.len(), limit_bytes: BLOB_BYTES_MAX });
         }
+        self.reserve_manifest(bytes.len())?;
         let end = self.manifest.commit(&[Edit::Blob { key, bytes: bytes.to_vec() }]);
         self.start_manifest();
         self.device.kick();

@@ -14,6 +14,9 @@ use fawn_types::{KeyRange, RangeId, TimeMs};
 /// How long a full device is left alone before space is asked for again.
 const RETRY_MS: u64 = 100;
 
+/// What an edit takes in the manifest at most besides its content, bytes.
+const EDIT_BYTES: u64 = 256;
+
 /// The segment after the active one. Each step is durable before the next.
 #[derive(Debug)]
 pub(crate) enum Next {
@@ -132,16 +135,31 @@ impl<D: Device> Engine<D> {
         self.start_manifest();
     }
 
+    /// Space in the manifest for an edit with `bytes` of content.
+    pub(crate) fn reserve_manifest(&mut self, bytes: usize) -> Result<(), EngineError> {
+        match self.manifest.reserve(&mut self.device, bytes as u64 + EDIT_BYTES) {
+            Ok(()) => Ok(()),
+            Err(DeviceError::Full { .. }) => Err(EngineError::StoreFull),
+            Err(error) => Err(self.poison(&error)),
+        }
+    }
+
     pub(crate) fn start_manifest(&mut self) {
         if self.poisoned.is_none() && self.manifest.is_due() {
             let token = Token(self.in_flight.insert(InFlight::Manifest) as u64);
-            self.manifest.start(&mut self.device, token);
+            if let Err(error) = self.manifest.start(&mut self.device, token) {
+                self.in_flight.remove(token.0 as usize);
+                self.poison(&error);
+            }
         }
     }
 
     /// Commits of the manifest became durable: what waited for them goes on.
     pub(crate) fn manifest_written(&mut self) {
-        self.manifest.done();
+        if let Err(error) = self.manifest.done(&mut self.device) {
+            self.poison(&error);
+            return;
+        }
         self.next = match core::mem::replace(&mut self.next, Next::None) {
             Next::Listing(segment, end) if self.manifest.is_durable(end) => Next::Ready(segment),
             next => next,
@@ -167,6 +185,14 @@ impl<D: Device> Engine<D> {
             self.retry_at = TimeMs(0);
         }
         self.start_manifest();
+    }
+
+    /// An opening found no space for a segment to append to: begins in the next one as soon as there is one.
+    pub(crate) fn begin_in_next(&mut self) -> Result<(), EngineError> {
+        if matches!(self.next, Next::None) {
+            self.try_prepare()?;
+        }
+        self.switch_segment()
     }
 
     /// Seals the active segment and goes on in the next one.
@@ -276,6 +302,7 @@ impl<D: Device> Engine<D> {
 
     /// Lists a range in the manifest and waits for it; other completions are kept for the next poll.
     pub(crate) fn list_range(&mut self, range: RangeId, keys: KeyRange) -> Result<(), EngineError> {
+        self.reserve_manifest(0)?;
         let end = self.manifest.commit(&[Edit::AddRange { range, keys }]);
         self.start_manifest();
         while !self.manifest.is_durable(end) {

@@ -288,7 +288,6 @@ impl<D: Device> Engine<D> {
         report: &mut OpenReport,
     ) -> Result<(), OpenError> {
         self.manifest.settle(&mut self.device)?;
-        self.manifest.rewrite_if_worth(&mut self.device)?;
         for name in &orphans {
             self.device.unlink(name)?;
         }
@@ -376,13 +375,13 @@ impl<D: Device> Engine<D> {
 
     /// Appends to a segment that has data: the page its last frame ends in is rewritten with the next.
     fn go_on_in(&mut self, slot: u32) -> Result<(), OpenError> {
+        self.end_of_log_is_flushed();
         let segment = self.segments.expect(slot);
         let (file, sequence, end) = (segment.file, segment.sequence, segment.end);
         let segment_bytes = u64::from(self.options.segment_bytes);
         match self.device.allocate(file, 0, segment_bytes) {
             Ok(()) => {}
-            // Its space was given back with the torn end, and someone took it: what is left of the segment is lost.
-            Err(DeviceError::Full { .. }) => self.full = true,
+            Err(DeviceError::Full { .. }) => return self.give_up_rest(slot),
             Err(error) => return Err(error.into()),
         }
         let base = end - end % PAGE_BYTES as u32;
@@ -393,9 +392,19 @@ impl<D: Device> Engine<D> {
             buf[..carried].copy_from_slice(&page[..carried]);
         }
         self.window.push(Chunk { slot, sequence, base, len: carried, buf });
-        let position = LogPosition::new(sequence, end, self.options.segment_bytes);
-        self.flush.flushed = position;
-        self.flush.synced = position;
+        Ok(())
+    }
+
+    /// The segment's space was given back with its torn end, and someone took it: it ends where it is. Writes go on in
+    /// the next segment, once there is space.
+    fn give_up_rest(&mut self, slot: u32) -> Result<(), OpenError> {
+        let segment = self.segments.expect_mut(slot);
+        segment.sealed = true;
+        segment.listed_sealed = true;
+        let edit = Edit::SealSegment { slot, len: segment.end };
+        self.manifest.commit_and_wait(&mut self.device, &[edit])?;
+        self.full = true;
+        self.may_have_dead = true;
         Ok(())
     }
 
@@ -411,7 +420,15 @@ impl<D: Device> Engine<D> {
 
     fn begin_first_segment(&mut self) -> Result<(), OpenError> {
         self.end_of_log_is_flushed();
-        let segment = self.create_segment()?;
+        let segment = match self.create_segment() {
+            Ok(segment) => segment,
+            // A store that exists is read, and takes writes again once there is space.
+            Err(DeviceError::Full { .. }) if self.segments.len() > 0 => {
+                self.full = true;
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+        };
         let mut header = vec![0; HEADER_BYTES];
         segment::encode(&self.header_of(&segment), &mut header);
         Io::new(&mut self.device).write_durable(segment.file, 0, &header)?;

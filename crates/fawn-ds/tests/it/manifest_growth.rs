@@ -1,0 +1,194 @@
+//! Owns the tests of the manifest while the store runs: it stays short, whatever a crash meets, and space matters little.
+use crate::support::{Node, RANGE, Write, small};
+use fawn_ds::{BlobTicket, EngineError, Options, View};
+use fawn_flash::sim::{Capture, Fault, Loss, OpKind};
+use fawn_flash::{SimDisk, SimOptions};
+use fawn_types::{Durability, KeyRange, RangeId, TimeMs};
+
+const BLOB: u32 = 5;
+/// A fresh file is begun at 256 KiB.
+const MANIFEST_BYTES_MAX: usize = 320 << 10;
+
+fn options() -> Options {
+    small(Durability::Sync)
+}
+
+fn blob(i: u32) -> Vec<u8> {
+    i.to_le_bytes().repeat(250)
+}
+
+fn number(node: &Node) -> u32 {
+    let bytes = node.engine.blob(BLOB).unwrap_or_default();
+    let i = bytes.first_chunk().map_or(0, |first| u32::from_le_bytes(*first));
+    assert!(i == 0 || bytes == blob(i), "a blob is whole");
+    i
+}
+
+fn write(i: u32) -> Write {
+    Write { key: (i % 100).to_be_bytes().to_vec(), value: Some(vec![i as u8; 700]), expires_at_ms: 0 }
+}
+
+/// Puts numbered blobs, several at a time, and records which were durable at which operation.
+struct Run {
+    disk: SimDisk,
+    node: Node,
+    put: u32,
+    tickets: Vec<(u32, BlobTicket)>,
+    /// (operations so far, newest number durable, newest put).
+    durable: Vec<(u64, u32, u32)>,
+}
+
+impl Run {
+    fn new(seed: u64) -> Self {
+        let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
+        let node = Node::open(&disk, options(), TimeMs(1)).unwrap();
+        Self { disk, node, put: 0, tickets: Vec::new(), durable: vec![(0, 0, 0)] }
+    }
+
+    fn step(&mut self, blobs: u32) {
+        for _ in 0..blobs {
+            self.put += 1;
+            // What is being put counts from before: its write may begin at once.
+            let durable = self.durable.last().map_or(0, |last| last.1);
+            self.durable.push((self.disk.ops(), durable, self.put));
+            let ticket = self.node.engine.put_blob(BLOB, &blob(self.put)).unwrap();
+            self.tickets.push((self.put, ticket));
+        }
+        self.node.turn();
+        let durable = self.tickets.iter().rev().find(|(_, ticket)| self.node.engine.is_blob_durable(*ticket));
+        let durable = durable.map_or(0, |(number, _)| *number);
+        self.durable.push((self.disk.ops(), durable, self.put));
+    }
+}
+
+#[test]
+fn a_running_store_rewrites_a_manifest_that_is_mostly_history() {
+    let mut run = Run::new(1);
+    let mut longest = 0;
+    for i in 0..700 {
+        run.step(i % 4);
+        run.node.append(&[write(i)]).unwrap();
+        longest = longest.max(run.disk.contents("manifest").unwrap().len());
+    }
+    run.node.settle();
+    while run.durable.last().is_some_and(|last| last.1 < run.put) {
+        run.step(0);
+    }
+    assert!(longest <= MANIFEST_BYTES_MAX, "{longest} bytes of manifest for {} blobs of 1 KB", run.put);
+    assert!(run.put as usize * 1000 > 3 * MANIFEST_BYTES_MAX, "it was rewritten more than once");
+    run.disk.crash(1);
+    let mut node = Node::open(&run.disk, options(), TimeMs(2)).unwrap();
+    assert_eq!(number(&node), run.put);
+    assert!(node.get(&42u32.to_be_bytes(), View::Committed).unwrap().is_some());
+}
+
+#[test]
+fn every_crash_while_the_manifest_is_rewritten_keeps_what_was_durable() {
+    let (mut images, mut rewrites) = (0, 0);
+    for seed in 0..4 {
+        let mut run = Run::new(seed);
+        let loss = if seed == 3 { Loss::Process } else { Loss::Power };
+        for i in 0..160 {
+            // Only around the rewriting, which begins at about 250 KB.
+            let len = run.put * 1040;
+            if len > 225_000 {
+                run.disk.capture(Capture::Every { stride: 1, loss, seed });
+            }
+            let before = run.disk.counted(OpKind::Rename);
+            run.step(i % 5);
+            rewrites += run.disk.counted(OpKind::Rename) - before;
+            for image in run.disk.take_images() {
+                let context = format!("seed {seed}, operation {} (… --test it manifest_growth::)", image.op);
+                let node = Node::open(&image.disk, options(), TimeMs(2));
+                let node = node.unwrap_or_else(|error| panic!("{context}: {error}"));
+                let found = number(&node);
+                let durable = run.durable.iter().rev().find(|(op, ..)| *op <= image.op).unwrap().1;
+                let put = run.durable.iter().rev().find(|(op, ..)| *op < image.op).unwrap().2;
+                assert!(durable <= found && found <= put, "{context}: {durable} was durable, {found} found, {put} put");
+                assert!(!image.disk.names().contains(&"manifest.new".to_owned()), "{context}: an orphan stays");
+                images += 1;
+            }
+        }
+    }
+    println!("{images} images, {rewrites} rewrites");
+    assert!(images > 400 && rewrites >= 4, "{images} images, {rewrites} rewrites");
+}
+
+#[test]
+fn without_space_for_a_fresh_manifest_the_old_one_goes_on() {
+    let mut run = Run::new(9);
+    for _ in 0..60 {
+        run.step(4);
+    }
+    let used = run.disk.names().iter().map(|name| run.disk.contents(name).unwrap().len()).sum::<usize>();
+    // Space for a little more history, none for a second file.
+    run.disk.set_capacity_bytes(Some(used as u64 + (8 << 10)));
+    let mut refused = false;
+    for _ in 0..200 {
+        match run.node.engine.put_blob(BLOB, &blob(1)) {
+            Ok(_) => {}
+            Err(EngineError::StoreFull) => refused = true,
+            Err(error) => panic!("{error}"),
+        }
+        run.node.turn();
+    }
+    assert!(refused, "the device never filled");
+    assert_eq!(run.node.engine.poisoned(), None);
+    run.disk.set_capacity_bytes(None);
+    for _ in 0..200 {
+        run.step(1);
+    }
+    let len = run.disk.contents("manifest").unwrap().len();
+    assert!(len <= MANIFEST_BYTES_MAX, "{len}: space is back, so history goes");
+    // A range is listed in the manifest too.
+    run.node.engine.add_range(RangeId(99), KeyRange::ALL).unwrap();
+}
+
+#[test]
+fn a_torn_end_whose_space_is_taken_costs_the_rest_of_its_segment_only() {
+    for seed in 0..8 {
+        let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
+        let options = Options { durability: Durability::EverySec, ..options() };
+        let mut node = Node::open(&disk, options.clone(), TimeMs(1)).unwrap();
+        for i in 0..20 {
+            node.append(&[write(i)]).unwrap();
+            node.settle();
+        }
+        drop(node.engine.close().unwrap());
+        let mut node = Node::open(&disk, options.clone(), TimeMs(1)).unwrap();
+        disk.fail_nth(OpKind::Write, 1, Fault::Lose);
+        for i in 20..24 {
+            node.append(&[Write { value: Some(vec![1; 5000]), ..write(i) }]).unwrap();
+            node.settle();
+        }
+        disk.kill(seed);
+        // The manifest keeps its own space; the segment's is asked for again, and has been taken.
+        let capacity: u64 = disk.names().iter().map(|name| disk.contents(name).unwrap().len() as u64).sum();
+        for nth in 1..=3 {
+            disk.fail_nth(OpKind::Allocate, nth, Fault::Full);
+        }
+        let mut node = Node::open(&disk, options.clone(), TimeMs(2)).unwrap();
+        assert_eq!(node.report.truncated.len(), 1, "seed {seed}");
+        disk.clear_faults();
+        disk.set_capacity_bytes(Some(capacity - (40 << 10)));
+        assert!(node.get(&3u32.to_be_bytes(), View::Committed).unwrap().is_some(), "seed {seed}: reads go on");
+        assert!(node.get(&20u32.to_be_bytes(), View::Committed).unwrap().is_none(), "seed {seed}: torn");
+        let refused = (0..300).any(|i| node.append(&[write(i)]) == Err(EngineError::StoreFull));
+        assert!(refused, "seed {seed}: the device is full");
+        node.turn();
+        assert_eq!(node.engine.poisoned(), None, "seed {seed}");
+        disk.set_capacity_bytes(None);
+        node.now = node.now.plus_ms(1000);
+        node.turn();
+        node.append(&[write(50)]).unwrap();
+        node.settle();
+        node.now = node.now.plus_ms(2000);
+        node.settle();
+        assert_eq!(node.engine.poisoned(), None, "seed {seed}");
+        let committed = node.engine.progress(RANGE).committed;
+        node.engine.close().unwrap();
+        let mut node = Node::open(&disk, options, TimeMs(3)).unwrap();
+        assert_eq!(node.engine.progress(RANGE).committed, committed, "seed {seed}");
+        assert!(node.get(&50u32.to_be_bytes(), View::Committed).unwrap().is_some(), "seed {seed}");
+    }
+}
