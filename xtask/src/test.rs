@@ -20,6 +20,12 @@ pub(crate) fn run(only: Option<&str>) -> Result<(), String> {
     gate.step("unit and integration tests", || steps::run("cargo", &["test", "--workspace", "--locked", "--quiet"]))?;
     gate.step("release build", || steps::run("cargo", &["build", "--release", "--workspace", "--locked"]))?;
     gate.step("fuzz", || steps::run("target/release/fawn-fuzz", &["--seconds", "20", "--seed", &commit()]))?;
+    gate.step("simulator", || steps::run("target/release/fawn-sim", &["--seeds", "500"]))?;
+    gate.step("simulator's planted bugs", || steps::run("target/release/fawn-sim", &["--canaries"]))?;
+    gate.step("memory", || {
+        let dir = clients::scratch("memory")?;
+        steps::run("target/release/fawn", &["bench", "memory", "--dir", &dir.to_string_lossy()])
+    })?;
     gate.step("real clients", || {
         let server = Server::start(&clients::scratch("clients")?, &["serve", "--durability", "everysec"])?;
         clients::run(&server)?;
