@@ -50,6 +50,18 @@ impl IoStats {
         self.by_cause[cause as usize].syncs += 1;
     }
 
+    /// Adds another device's counters.
+    pub fn add(&mut self, other: &Self) {
+        for (sum, stats) in self.by_cause.iter_mut().zip(&other.by_cause) {
+            sum.reads += stats.reads;
+            sum.read_bytes += stats.read_bytes;
+            sum.writes += stats.writes;
+            sum.written_bytes += stats.written_bytes;
+            sum.syncs += stats.syncs;
+        }
+        self.system_calls += other.system_calls;
+    }
+
     /// Sum over all causes.
     #[must_use]
     pub fn total(&self) -> CauseStats {

@@ -8,6 +8,7 @@
 
 pub mod cluster;
 mod execute;
+pub mod front;
 pub mod options;
 pub mod output;
 mod pending;
@@ -16,6 +17,7 @@ mod session;
 pub mod shard;
 pub mod status;
 
+pub use front::{ClientHost, FrontEnd, LocalCluster, LocalOptions};
 pub use options::{ProcessFacts, ShardOptions};
 pub use output::Output;
 pub use session::SessionId;

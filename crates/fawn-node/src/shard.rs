@@ -2,17 +2,18 @@
 //!
 //! Order of a server's turn: `handle_input` for every connection that has bytes, then [`Shard::turn`] once (which
 //! submits once for all of them), then [`Shard::poll_output`] until it is empty: one write per connection.
-use crate::execute::{Core, Flow, Host, Scratch, Stall, clear, execute};
+use crate::execute::{Core, Flow, Host, Scratch, clear, execute};
 use crate::options::{ProcessFacts, ShardOptions};
 use crate::output::Output;
 use crate::pending::Pending;
 use crate::replica::Replica;
-use crate::session::{Phase, Session, SessionId, Sessions};
+use crate::session::consume::{self, Executor};
+use crate::session::{Session, SessionId, Sessions};
 use crate::status::{Counters, ShardStatus};
-use fawn_ds::{Engine, EngineError, Event};
+use fawn_ds::{Engine, EngineError, Event, WARM_KEYS_MAX};
 use fawn_flash::Device;
-use fawn_types::{Epoch, KeyRange, RangeId, TimeMs};
-use fawn_wire::{Decoded, Protocol};
+use fawn_types::{Epoch, KeyHash, KeyRange, RangeId, TimeMs};
+use fawn_wire::{Command, Protocol};
 use std::collections::VecDeque;
 
 /// The one range of a store that no cluster has given others.
@@ -73,19 +74,12 @@ impl<D: Device> Shard<D> {
 
     /// The client sends no more (a half-closed socket): its replies are finished, then comes [`Output::Close`].
     pub fn end_input(&mut self, session: SessionId) {
-        if let Some(session) = self.sessions.get_mut(session)
-            && session.phase == Phase::Open
-        {
-            session.phase = Phase::Draining;
-        }
-        self.sessions.list(session);
+        consume::end_input(&mut self.sessions, session);
     }
 
     /// Whether the session takes input now; if not, [`Output::Resume`] or [`Output::Close`] will follow.
     pub fn wants_input(&self, session: SessionId) -> bool {
-        self.sessions.get(session).is_some_and(|session| {
-            session.phase == Phase::Open && session.stalled.is_none() && session.has_room(&self.core.options)
-        })
+        consume::wants_input(&self.sessions, &self.core.options, session)
     }
 
     /// Bytes for the client, in order.
@@ -95,40 +89,14 @@ impl<D: Device> Shard<D> {
 
     /// The host wrote that many bytes of [`Shard::output`].
     pub fn wrote(&mut self, id: SessionId, bytes: usize) {
-        let Some((session, pool)) = self.sessions.get_with_pool(id) else { return };
-        session.replies.wrote(bytes);
-        self.core.counters.output_bytes += bytes as u64;
-        if !session.replies.has_output() {
-            session.announced = false;
-            session.replies.give_back(pool);
-        }
-        if session.stalled.is_some() {
-            self.sessions.list(id);
-        }
+        consume::wrote(&mut self.sessions, id, bytes, &mut self.core.counters);
     }
 
     /// Executes the whole commands at the start of `input`; returns how many bytes it consumed. The host keeps the
     /// rest and offers it again with more behind it, or after [`Output::Resume`].
     pub fn handle_input(&mut self, now: TimeMs, id: SessionId, input: &[u8]) -> usize {
         self.note_time(now);
-        let core = &mut self.core;
-        let Some((session, pool)) = self.sessions.get_with_pool(id) else { return input.len() };
-        session.replies.borrow_from(pool);
-        let consumed = consume(core, session, input, now);
-        core.counters.input_bytes += consumed as u64;
-        if session.stalled.is_none() && !session.has_room(&core.options) {
-            // It took all that was offered and takes no more: the host must hear when it does again.
-            stall(core, session, Stall::Room);
-        }
-        let needs_turn = !session.is_quiet() || session.stalled.is_some() || session.phase != Phase::Open;
-        if session.replies.has_output() && !session.announced {
-            session.announced = true;
-            self.outputs.push_back(Output::Writable(id));
-        }
-        if needs_turn {
-            self.sessions.list(id);
-        }
-        consumed
+        consume::handle_input(&mut self.core, &mut self.sessions, &mut self.outputs, (id, input), now)
     }
 
     /// How long the input must be, from its first unconsumed byte, before it is worth offering again.
@@ -244,20 +212,8 @@ impl<D: Device> Shard<D> {
         let relieved = has_moved || is_idle;
         let committed = self.core.replica.committed();
         let failed = self.core.failure();
-        let listed = self.sessions.take_listed();
-        for &id in &listed {
-            let Some(session) = self.sessions.get_mut(id) else { continue };
-            session.replies.settle(committed, failed);
-            session.own.settle(committed);
-            if failed.is_some() {
-                session.own.forget();
-            }
-            tell(session, &self.core.options, relieved, &mut self.outputs);
-            if !session.is_quiet() || session.stalled.is_some() {
-                self.sessions.list(id);
-            }
-        }
-        self.sessions.return_listed(listed);
+        let options = &self.core.options;
+        consume::settle(&mut self.sessions, options, (committed, failed), relieved, &mut self.outputs);
     }
 
     fn deadline(&self, now: TimeMs) -> Option<TimeMs> {
@@ -271,88 +227,29 @@ impl<D: Device> Shard<D> {
     }
 }
 
-/// Decodes and executes until the input ends, or the session stalls or ends.
-#[inline]
-fn consume<D: Device>(core: &mut Core<D>, session: &mut Session, input: &[u8], now: TimeMs) -> usize {
-    let mut at = 0;
-    session.need_bytes = 1;
-    while session.phase == Phase::Open && at < input.len() {
-        if session.stalled.is_some() {
-            return at;
-        }
-        if !session.has_room(&core.options) {
-            stall(core, session, Stall::Room);
-            return at;
-        }
-        let (flow, consumed) = match session.codec.decode(&input[at..], now) {
-            Decoded::Command { command, consumed } => (execute(core, session, command, now), consumed),
-            Decoded::Incomplete { need_bytes } => {
-                session.need_bytes = need_bytes;
-                return at;
-            }
-            other => consume_rarer(core, session, other, now),
-        };
-        match flow {
-            Flow::Next => {}
-            Flow::Stall(why) => {
-                stall(core, session, why);
-                return at;
-            }
-            Flow::End => session.phase = Phase::Draining,
-        }
-        core.counters.commands += 1;
-        at += consumed;
+impl<D: Device> Executor for Core<D> {
+    #[inline]
+    fn options(&self) -> &ShardOptions {
+        &self.options
     }
-    // What comes after the session's last command is nobody's.
-    if session.phase == Phase::Open { at } else { input.len() }
-}
 
-fn stall<D: Device>(core: &mut Core<D>, session: &mut Session, why: Stall) {
-    session.stalled = Some(why);
-    core.counters.stalls += 1;
-}
+    #[inline]
+    fn counters(&mut self) -> &mut Counters {
+        &mut self.counters
+    }
 
-#[cold]
-fn consume_rarer<D: Device>(
-    core: &mut Core<D>,
-    session: &mut Session,
-    decoded: Decoded<'_>,
-    now: TimeMs,
-) -> (Flow, usize) {
-    match decoded {
-        Decoded::Skip { consumed } => (Flow::Next, consumed),
-        Decoded::Error { message, consumed, fatal } => {
-            core.counters.malformed += 1;
-            session.replies.respond(|out| out.extend_from_slice(&message));
-            (if fatal { Flow::End } else { Flow::Next }, consumed)
-        }
-        Decoded::Rewritten { bytes, consumed } => match session.codec.decode(&bytes, now) {
-            Decoded::Command { command, .. } => (execute(core, session, command, now), consumed),
-            Decoded::Error { message, fatal, .. } => {
-                core.counters.malformed += 1;
-                session.replies.respond(|out| out.extend_from_slice(&message));
-                (if fatal { Flow::End } else { Flow::Next }, consumed)
-            }
-            other => unreachable!("a rewritten command is whole and canonical, found {other:?}"),
-        },
-        Decoded::Command { .. } | Decoded::Incomplete { .. } => unreachable!("handled by the caller"),
+    #[inline]
+    fn execute(&mut self, session: &mut Session, command: Command<'_>, now: TimeMs) -> Flow {
+        execute(self, session, command, now)
     }
-}
 
-/// Tells the host what a session can do now.
-fn tell(session: &mut Session, options: &ShardOptions, relieved: bool, outputs: &mut VecDeque<Output>) {
-    if session.replies.has_output() && !session.announced {
-        session.announced = true;
-        outputs.push_back(Output::Writable(session.id));
-    }
-    if session.stalled.is_some_and(|stall| session.may_go_on(stall, options, relieved)) {
-        session.stalled = None;
-        if session.phase == Phase::Open {
-            outputs.push_back(Output::Resume(session.id));
+    #[inline]
+    fn warm(&self, keys: &[&[u8]]) {
+        let mut hashes = [KeyHash(0); WARM_KEYS_MAX];
+        let count = keys.len().min(hashes.len());
+        for (hash, key) in hashes.iter_mut().zip(keys) {
+            *hash = self.hash(key);
         }
-    }
-    if session.phase == Phase::Draining && session.replies.is_settled() {
-        session.phase = Phase::Ended;
-        outputs.push_back(Output::Close(session.id));
+        self.engine.warm(self.replica.range(), &hashes[..count]);
     }
 }

@@ -35,8 +35,15 @@ pub struct Counters {
     pub output_bytes: u64,
 }
 
+impl Counters {
+    /// `stats reset`: what clients count; the device's and the engine's counters go on.
+    pub(crate) fn reset(&mut self) {
+        *self = Self { sessions_opened: self.sessions_opened, ..Self::default() };
+    }
+}
+
 /// A shard at a moment.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ShardStatus {
     /// Counters since it was made.
     pub counters: Counters,

@@ -137,14 +137,17 @@ impl<D: Device> Node<D> {
         }
         self.beat();
         self.front_end.handle_timeout(now);
+        self.round();
+        // After the first round: a host that slept hears its own beat before it counts who was silent.
         if let Some(manager) = &mut self.manager {
             manager.handle_timeout(now);
+            self.round();
         }
         for _ in 0..LOCAL_ROUNDS_MAX {
-            self.round();
             if !self.mail.has_local() {
                 break;
             }
+            self.round();
         }
     }
 

@@ -1,5 +1,5 @@
 //! Owns execution: from a decoded command to replies, appended records, and requests that wait.
-mod connection;
+pub(crate) mod connection;
 mod core;
 mod deliver;
 mod evaluate;
@@ -8,12 +8,13 @@ mod multi;
 mod read;
 mod resume;
 mod scan;
-mod server;
+pub(crate) mod server;
 mod update;
 
 pub(crate) use keyspace::clear;
 
 pub(crate) use self::core::{Core, Scratch, operation_error};
+pub(crate) use deliver::deliver;
 pub(crate) use evaluate::{Decision, Write, evaluate};
 pub(crate) use resume::Host;
 

@@ -102,6 +102,19 @@ impl Op {
         Some(attach(update, &self.bytes[self.key_bytes..]))
     }
 
+    /// What it was asked with: the key, and the update's bytes.
+    pub(crate) const fn asked_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The same without the update's bytes: enough to answer it.
+    pub(crate) fn into_answerable(self) -> Self {
+        if !self.is_update() {
+            return self;
+        }
+        Self::get(self.session, self.target, self.hash, self.key(), self.shape)
+    }
+
     pub(crate) const fn is_update(&self) -> bool {
         matches!(self.action, Action::Update(_))
     }

@@ -1,4 +1,6 @@
 //! Owns one connection's state: its codec, its replies in order, its own writes under way, and its end.
+mod ahead;
+pub(crate) mod consume;
 mod out;
 mod own_reads;
 mod own_writes;

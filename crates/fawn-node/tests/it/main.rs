@@ -4,6 +4,7 @@ mod bed;
 mod bounds;
 mod cluster;
 mod counted;
+mod front;
 mod model;
 mod order;
 mod transcripts;

@@ -15,7 +15,7 @@ fn play_memcached(script: &str) {
     play(script, |line| bed.memcached(id, line));
 }
 
-fn play(script: &str, mut ask: impl FnMut(&str) -> String) {
+pub(crate) fn play(script: &str, mut ask: impl FnMut(&str) -> String) {
     let mut lines = script.lines().map(str::trim).filter(|line| !line.is_empty());
     while let Some(line) = lines.next() {
         let request = line.strip_prefix("> ").unwrap_or_else(|| panic!("expected a request, found {line}"));
@@ -24,10 +24,7 @@ fn play(script: &str, mut ask: impl FnMut(&str) -> String) {
     }
 }
 
-#[test]
-fn redis_strings() {
-    play_redis(
-        "> SET k v
+pub(crate) const REDIS_STRINGS: &str = "> SET k v
          +OK
          > GET k
          $1|v
@@ -72,14 +69,14 @@ fn redis_strings() {
          > DBSIZE
          :0
          > GET n
-         $-1",
-    );
-}
+         $-1";
 
 #[test]
-fn redis_connection() {
-    play_redis(
-        "> PING
+fn redis_strings() {
+    play_redis(REDIS_STRINGS);
+}
+
+pub(crate) const REDIS_CONNECTION: &str = "> PING
          +PONG
          > ECHO hello
          $5|hello
@@ -92,8 +89,11 @@ fn redis_connection() {
          > CONFIG GET appendonly
          *2|$10|appendonly|$3|yes
          > NOSUCH
-         -ERR unknown command 'NOSUCH', with args beginning with:",
-    );
+         -ERR unknown command 'NOSUCH', with args beginning with:";
+
+#[test]
+fn redis_connection() {
+    play_redis(REDIS_CONNECTION);
     let mut bed = Bed::new();
     let id = bed.connect(Protocol::Resp);
     assert!(bed.redis(id, "HELLO 3").starts_with("%7|"));
@@ -105,12 +105,7 @@ fn redis_connection() {
     assert!(bed.clients[&id].closed);
 }
 
-#[test]
-fn redis_expiry() {
-    let mut bed = Bed::new();
-    let id = bed.connect(Protocol::Resp);
-    play(
-        "> SET k v EX 10
+pub(crate) const REDIS_EXPIRY: &str = "> SET k v EX 10
          +OK
          > TTL k
          :10
@@ -127,9 +122,13 @@ fn redis_expiry() {
          > SET other x KEEPTTL
          +OK
          > GETEX other PX 1500
-         $1|x",
-        |line| bed.redis(id, line),
-    );
+         $1|x";
+
+#[test]
+fn redis_expiry() {
+    let mut bed = Bed::new();
+    let id = bed.connect(Protocol::Resp);
+    play(REDIS_EXPIRY, |line| bed.redis(id, line));
     bed.now = bed.now.plus_ms(1499);
     assert_eq!(bed.redis(id, "GET k"), "$1|v");
     bed.now = bed.now.plus_ms(1);
@@ -139,10 +138,7 @@ fn redis_expiry() {
     assert_eq!(bed.redis(id, "GET other"), "$-1");
 }
 
-#[test]
-fn memcached_storage() {
-    play_memcached(
-        "> set k 5 0 3|abc
+pub(crate) const MEMCACHED_STORAGE: &str = "> set k 5 0 3|abc
          STORED
          > get k
          VALUE k 5 3|abc|END
@@ -189,8 +185,11 @@ fn memcached_storage() {
          > verbosity 1
          OK
          > bogus
-         ERROR",
-    );
+         ERROR";
+
+#[test]
+fn memcached_storage() {
+    play_memcached(MEMCACHED_STORAGE);
 }
 
 #[test]

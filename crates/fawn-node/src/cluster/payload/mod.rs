@@ -20,4 +20,4 @@ pub use reply::decode_reply;
 pub(crate) use reply::{OwnedForm, put_reply, put_result, put_result_as_reply};
 pub use request::{decode_request, encode_request};
 pub use wide::{Pairs, WideRequest, decode_wide, encode_wide, put_pair};
-pub(crate) use wide::{is_wide, put_scan_page};
+pub(crate) use wide::{is_wide, put_scan_page, read_scan_page};

@@ -120,7 +120,6 @@ pub(crate) fn put_scan_page<'a>(out: &mut Vec<u8>, cursor: u64, keys: impl Itera
     }
 }
 
-#[cfg(test)]
 /// The cursor and the keys of a scan's answer; damaged ones end the list.
 pub(crate) fn read_scan_page(page: &[u8]) -> Option<(u64, impl Iterator<Item = &[u8]>)> {
     let mut reader = Reader(page);

@@ -4,34 +4,57 @@ mod info;
 mod stats;
 
 use super::{Core, Flow};
+use crate::options::{ProcessFacts, ShardOptions};
 use crate::session::Session;
 use crate::status::ShardStatus;
 use fawn_flash::Device;
 use fawn_types::TimeMs;
 use fawn_wire::{Server, commands, memcached, resp};
 
+/// What is told of a server besides its status.
+pub(crate) struct About<'a> {
+    pub(crate) facts: &'a ProcessFacts,
+    pub(crate) options: &'a ShardOptions,
+    pub(crate) store: &'a fawn_ds::Options,
+}
+
 /// Answers it.
 pub(crate) fn execute<D: Device>(core: &mut Core<D>, session: &mut Session, server: &Server<'_>, now: TimeMs) -> Flow {
+    let about = About { facts: &core.facts, options: &core.options, store: core.engine.options() };
+    if answer(&about, || core.status(), session, server, now) {
+        core.counters.reset();
+    }
+    Flow::Next
+}
+
+/// Answers it; whether the counters that clients see are to be reset.
+pub(crate) fn answer(
+    about: &About<'_>,
+    status: impl Fn() -> ShardStatus,
+    session: &mut Session,
+    server: &Server<'_>,
+    now: TimeMs,
+) -> bool {
     let version = session.codec.resp_version();
+    let settings = || config::settings(about.options, about.facts, about.store);
     match server {
         Server::Info { sections } => {
-            let text = info::text(&core.facts, &core.status(), *sections, now);
+            let text = info::text(about.facts, &status(), *sections, now);
             session.replies.respond(|out| resp::encode::text(version, text.as_bytes(), out));
         }
         Server::ConfigGet { patterns } => {
-            let settings = config::settings(&core.options, &core.facts, core.engine.options());
+            let settings = settings();
             let asked: Vec<(&str, &str)> = config::matching(&settings, *patterns).collect();
             session.replies.respond(|out| resp::encode::pairs(version, &asked, out));
         }
         Server::Command(query) => session.replies.respond(|out| commands::answer(query, version, out)),
         Server::Stats { argument: Some(b"reset") } => {
-            core.reset_counters();
             session.replies.respond(|out| out.extend_from_slice(b"RESET\r\n"));
+            return true;
         }
         Server::Stats { argument } => {
-            let settings = || config::settings(&core.options, &core.facts, core.engine.options());
             let lines = match argument {
-                None => stats::general(&core.facts, &core.status(), now),
+                None => stats::general(about.facts, &status(), now),
                 Some(b"settings") => settings(),
                 // `items`, `slabs`, `sizes`, `conns`: this store has nothing under these names.
                 Some(_) => Vec::new(),
@@ -40,7 +63,7 @@ pub(crate) fn execute<D: Device>(core: &mut Core<D>, session: &mut Session, serv
             session.replies.respond(|out| memcached::encode::stats(&lines, out));
         }
     }
-    Flow::Next
+    false
 }
 
 impl<D: Device> Core<D> {
@@ -62,11 +85,5 @@ impl<D: Device> Core<D> {
             poisoned: self.engine.poisoned().map(str::to_owned),
             is_full: self.engine.is_full(),
         }
-    }
-
-    /// `stats reset`: what clients count; the device's and the engine's counters go on.
-    fn reset_counters(&mut self) {
-        let sessions_opened = self.counters.sessions_opened;
-        self.counters = crate::Counters { sessions_opened, ..crate::Counters::default() };
     }
 }

@@ -1,0 +1,255 @@
+//! Owns what a front-end executes on: its node, the lines of operations, the requests that consist of several.
+use super::lines::{LineName, Lines};
+use super::scan;
+use super::wide::Wide;
+use crate::SessionId;
+use crate::cluster::{ClientOp, Node, OwnedReply, Refused};
+use crate::execute::server::{About, answer};
+use crate::execute::{Flow, Stall, connection, deliver};
+use crate::options::{ProcessFacts, ShardOptions};
+use crate::pending::{Batch, Op, Target};
+use crate::session::consume::Executor;
+use crate::session::{Session, Sessions};
+use crate::status::{Counters, ShardStatus};
+use fawn_ds::Options;
+use fawn_flash::Device;
+use fawn_types::{KeyHash, OperationError, Reply, Request, TimeMs};
+use fawn_wire::{Command, Keyspace, Shape, encode_done, encode_reply};
+use hashbrown::{HashMap, HashSet};
+use rustc_hash::FxBuildHasher;
+use slab::Slab;
+use std::collections::VecDeque;
+
+/// Bytes of keys and values under way; beyond, input is not consumed.
+const BYTES_MAX: usize = 64 << 20;
+
+/// What an operation at the cluster belongs to.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Purpose {
+    Line(LineName),
+    Wide(usize),
+}
+
+/// Everything of a front-end but its sessions, so that a session and this can be borrowed together.
+#[derive(Debug)]
+pub(super) struct Desk<D: Device> {
+    pub(super) node: Node<D>,
+    pub(super) lines: Lines,
+    pub(super) at_cluster: HashMap<ClientOp, Purpose, FxBuildHasher>,
+    /// Lines whose first operation the node had no room for.
+    pub(super) unsent: VecDeque<LineName>,
+    pub(super) batches: Slab<Batch>,
+    pub(super) wides: Slab<Wide>,
+    /// Sessions that wait for a request on the whole keyspace: barriers in both directions.
+    pub(super) barred: HashSet<SessionId, FxBuildHasher>,
+    pub(super) counters: Counters,
+    pub(super) options: ShardOptions,
+    pub(super) facts: ProcessFacts,
+    /// The options of the stores behind it.
+    pub(super) store: Options,
+    /// What was last known of the stores behind it.
+    pub(super) behind: ShardStatus,
+    /// When a delayed `flush_all` empties the cluster.
+    pub(super) flush_at: Option<TimeMs>,
+    pub(super) sessions_open: usize,
+    /// Something was submitted since the node's last exchange.
+    pub(super) has_submitted: bool,
+}
+
+impl<D: Device> Executor for Desk<D> {
+    fn options(&self) -> &ShardOptions {
+        &self.options
+    }
+
+    fn counters(&mut self) -> &mut Counters {
+        &mut self.counters
+    }
+
+    fn execute(&mut self, session: &mut Session, command: Command<'_>, now: TimeMs) -> Flow {
+        if self.barred.contains(&session.id) {
+            return Flow::Stall(Stall::Quiet);
+        }
+        match command {
+            Command::Single { request, shape } => self.single(session, &request, shape, now),
+            Command::Multi(multi) => self.multi(session, &multi, now),
+            Command::Keyspace(keyspace) => self.keyspace(session, &keyspace, now),
+            Command::Connection(command) => connection::execute(session, &command),
+            Command::Server(server) => {
+                let about = About { facts: &self.facts, options: &self.options, store: &self.store };
+                if answer(&about, || self.status(), session, &server, now) {
+                    self.counters.reset();
+                }
+                Flow::Next
+            }
+        }
+    }
+}
+
+impl<D: Device> Desk<D> {
+    pub(super) fn hash(&self, key: &[u8]) -> KeyHash {
+        KeyHash::of(&self.node.map().secret, key)
+    }
+
+    /// Whether one more request is taken.
+    pub(super) fn has_room(&self) -> bool {
+        self.unsent.is_empty() && self.lines.bytes() <= BYTES_MAX && self.lines.requests() < self.options.pending_max
+    }
+
+    /// Whether nothing is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.lines.requests() == 0 && self.wides.is_empty() && self.at_cluster.is_empty()
+    }
+
+    fn single(&mut self, session: &mut Session, request: &Request<'_>, shape: Shape, now: TimeMs) -> Flow {
+        if !self.has_room() {
+            return Flow::Stall(Stall::Shard);
+        }
+        let slot = session.replies.reserve();
+        if let Err(error) = self.begin(session, request, Target::Slot(slot), shape, now) {
+            let reply = Reply::Error(error);
+            session.replies.complete(slot, None, |out| encode_reply(shape, request.key(), &reply, out));
+        }
+        Flow::Next
+    }
+
+    /// Sends the operation, or lets it wait behind the session's earlier one on the key.
+    pub(super) fn begin(
+        &mut self,
+        session: &mut Session,
+        request: &Request<'_>,
+        target: Target,
+        shape: Shape,
+        now: TimeMs,
+    ) -> Result<(), OperationError> {
+        let (id, key) = (session.id, request.key());
+        let hash = self.hash(key);
+        let name = (id, hash);
+        let waits = self.lines.contains(name);
+        let sent = if waits { Err(Refused::Overloaded) } else { self.submit(now, request) };
+        match sent {
+            Ok(op) => {
+                self.at_cluster.insert(op, Purpose::Line(name));
+            }
+            Err(Refused::Overloaded) if waits => {}
+            Err(Refused::Overloaded) => self.unsent.push_back(name),
+            Err(Refused::Operation(error)) => return Err(error),
+        }
+        let op = match request {
+            Request::Get { .. } => Op::get(id, target, hash, key, shape),
+            Request::Update { update, .. } => Op::update(id, target, hash, (key, update), shape),
+        };
+        self.lines.push(name, op, sent.is_ok());
+        session.queued += 1;
+        Ok(())
+    }
+
+    fn submit(&mut self, now: TimeMs, request: &Request<'_>) -> Result<ClientOp, Refused> {
+        self.has_submitted = true;
+        self.node.submit(now, request)
+    }
+
+    /// Sends what the node had no room for.
+    pub(super) fn send_unsent(&mut self, sessions: &mut Sessions, now: TimeMs) {
+        while let Some(name) = self.unsent.pop_front() {
+            if !self.advance(sessions, name, now) {
+                return self.unsent.push_front(name);
+            }
+        }
+    }
+
+    /// Sends the first that waits in a line; whether there was room.
+    fn advance(&mut self, sessions: &mut Sessions, name: LineName, now: TimeMs) -> bool {
+        while let Some(op) = self.lines.next(name) {
+            let request = match op.as_update() {
+                Some(update) => Request::Update { key: op.key(), update },
+                None => Request::Get { key: op.key() },
+            };
+            self.has_submitted = true;
+            match self.node.submit(now, &request) {
+                Ok(op) => {
+                    self.at_cluster.insert(op, Purpose::Line(name));
+                    self.lines.sent(name);
+                    return true;
+                }
+                Err(Refused::Overloaded) => return false,
+                Err(Refused::Operation(error)) => {
+                    let Some(op) = self.lines.refuse(name) else { unreachable!("it stood there") };
+                    self.finish(sessions, &op, &Reply::Error(error));
+                }
+            }
+        }
+        self.lines.close_if_empty(name);
+        true
+    }
+
+    /// An operation's answer.
+    pub(super) fn done(&mut self, sessions: &mut Sessions, op: ClientOp, reply: &OwnedReply, now: TimeMs) {
+        match self.at_cluster.remove(&op) {
+            Some(Purpose::Line(name)) => {
+                let reply = reply.as_reply();
+                for op in self.lines.answered(name) {
+                    self.count(&reply);
+                    self.finish(sessions, &op, &reply);
+                }
+                if !self.advance(sessions, name, now) {
+                    self.unsent.push_back(name);
+                }
+            }
+            Some(Purpose::Wide(at)) => self.wide_done(sessions, at, &reply.as_reply(), now),
+            None => {}
+        }
+    }
+
+    fn finish(&mut self, sessions: &mut Sessions, op: &Op, reply: &Reply<'_>) {
+        if let Some(session) = sessions.get_mut(op.session) {
+            session.queued -= 1;
+            // Whoever is quiet now may be waiting for just that.
+            sessions.list(op.session);
+        }
+        deliver(sessions, &mut self.batches, op, reply, None);
+    }
+
+    fn count(&mut self, reply: &Reply<'_>) {
+        match reply {
+            Reply::Value(_) => {
+                (self.counters.gets, self.counters.hits) = (self.counters.gets + 1, self.counters.hits + 1)
+            }
+            Reply::Absent => {
+                (self.counters.gets, self.counters.misses) = (self.counters.gets + 1, self.counters.misses + 1);
+            }
+            Reply::Error(OperationError::Overloaded) => self.counters.overloaded += 1,
+            Reply::Stored { .. } | Reply::Deleted | Reply::Signed(_) | Reply::Unsigned(_) => self.counters.writes += 1,
+            _ => {}
+        }
+    }
+
+    fn keyspace(&mut self, session: &mut Session, keyspace: &Keyspace<'_>, now: TimeMs) -> Flow {
+        if !session.is_quiet() {
+            return Flow::Stall(Stall::Quiet);
+        }
+        match *keyspace {
+            Keyspace::FlushAll { at_ms, shape } if at_ms > now.0 => {
+                self.flush_at = Some(TimeMs(at_ms));
+                session.replies.respond(|out| encode_done(shape, out));
+            }
+            Keyspace::FlushAll { shape, .. } => {
+                // A later flush that was announced is overtaken by this one.
+                self.flush_at = None;
+                self.flush(session, shape, now);
+            }
+            Keyspace::DbSize => self.count_keys(session, now),
+            Keyspace::Scan { .. } => scan::begin(self, session, keyspace, now),
+        }
+        Flow::Next
+    }
+
+    /// Counters, and what is known of the stores.
+    pub(super) fn status(&self) -> ShardStatus {
+        ShardStatus {
+            counters: self.counters,
+            sessions: self.sessions_open,
+            pending: self.lines.requests() + self.wides.len(),
+            ..self.behind.clone()
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Owns the interface between a server's loop and whatever serves its clients: one shard's store, or a cluster.
+use crate::{Output, SessionId, Shard, ShardStatus};
+use fawn_ds::Engine;
+use fawn_flash::Device;
+use fawn_types::TimeMs;
+use fawn_wire::Protocol;
+
+/// Serves clients. Order of a turn: `handle_input` for every connection that has bytes, `turn` once, then
+/// `poll_output` until `None`.
+pub trait ClientHost {
+    /// What its stores lie on.
+    type Device: Device;
+
+    /// A new connection.
+    fn open_session(&mut self, protocol: Protocol) -> SessionId;
+    /// The connection is gone: what it asked may still be done, nobody hears of it.
+    fn close_session(&mut self, session: SessionId);
+    /// The client sends no more: its replies are finished, then comes [`Output::Close`].
+    fn end_input(&mut self, session: SessionId);
+    /// Executes the whole commands at the start of `input`; returns how many bytes it consumed.
+    fn handle_input(&mut self, now: TimeMs, session: SessionId, input: &[u8]) -> usize;
+    /// Whether the session takes input now; if not, [`Output::Resume`] or [`Output::Close`] will follow.
+    fn wants_input(&self, session: SessionId) -> bool;
+    /// How long the input must be, from its first unconsumed byte, before it is worth offering again.
+    fn need_bytes(&self, session: SessionId) -> usize;
+    /// Bytes for the client, in order.
+    fn output(&self, session: SessionId) -> &[u8];
+    /// The host wrote that many bytes of `output`.
+    fn wrote(&mut self, session: SessionId, bytes: usize);
+    /// One turn; returns when the next is due though nothing happens until then. A time not after `now`: at once.
+    fn turn(&mut self, now: TimeMs) -> Option<TimeMs>;
+    /// The next effect for the host.
+    fn poll_output(&mut self) -> Option<Output>;
+    /// Whether nothing is under way.
+    fn is_idle(&self) -> bool;
+    /// Counters and gauges; of several stores their sums.
+    fn status(&self) -> ShardStatus;
+    /// Its stores, for hosts that watch their devices.
+    fn engines(&self) -> impl Iterator<Item = &Engine<Self::Device>>;
+}
+
+impl<D: Device> ClientHost for Shard<D> {
+    type Device = D;
+
+    fn open_session(&mut self, protocol: Protocol) -> SessionId {
+        Self::open_session(self, protocol)
+    }
+
+    fn close_session(&mut self, session: SessionId) {
+        Self::close_session(self, session);
+    }
+
+    fn end_input(&mut self, session: SessionId) {
+        Self::end_input(self, session);
+    }
+
+    fn handle_input(&mut self, now: TimeMs, session: SessionId, input: &[u8]) -> usize {
+        Self::handle_input(self, now, session, input)
+    }
+
+    fn wants_input(&self, session: SessionId) -> bool {
+        Self::wants_input(self, session)
+    }
+
+    fn need_bytes(&self, session: SessionId) -> usize {
+        Self::need_bytes(self, session)
+    }
+
+    fn output(&self, session: SessionId) -> &[u8] {
+        Self::output(self, session)
+    }
+
+    fn wrote(&mut self, session: SessionId, bytes: usize) {
+        Self::wrote(self, session, bytes);
+    }
+
+    fn turn(&mut self, now: TimeMs) -> Option<TimeMs> {
+        Self::turn(self, now)
+    }
+
+    fn poll_output(&mut self) -> Option<Output> {
+        Self::poll_output(self)
+    }
+
+    fn is_idle(&self) -> bool {
+        Self::is_idle(self)
+    }
+
+    fn status(&self) -> ShardStatus {
+        Self::status(self)
+    }
+
+    fn engines(&self) -> impl Iterator<Item = &Engine<D>> {
+        std::iter::once(self.engine())
+    }
+}

@@ -1,0 +1,111 @@
+//! Owns the order of a session's operations on one key: one is at the cluster, the others stand in line behind it.
+//!
+//! A connection's operation waits for its own earlier one on the same key [replication.md § 3]: retries may overtake
+//! each other on the way, so two are never at the cluster together. Reads that wait in a row share one answer: all of
+//! them were asked before it was, so it is no older than any of them may see.
+use crate::SessionId;
+use crate::pending::Op;
+use fawn_types::KeyHash;
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+
+/// A session and the keyed hash of a key; two keys of one hash merely share a line.
+pub(super) type LineName = (SessionId, KeyHash);
+
+/// Operations that one answer answers: an update, or reads.
+pub(super) type Together = SmallVec<[Op; 1]>;
+
+/// One line.
+#[derive(Debug, Default)]
+struct Line {
+    at_cluster: Together,
+    /// What those were asked with.
+    at_cluster_bytes: usize,
+    waiting: VecDeque<Op>,
+}
+
+/// All lines of a front-end. Bounded by the desk's bounds on requests and bytes.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    lines: HashMap<LineName, Line, FxBuildHasher>,
+    requests: usize,
+    bytes: usize,
+}
+
+impl Lines {
+    /// Requests in all lines.
+    pub(super) const fn requests(&self) -> usize {
+        self.requests
+    }
+
+    /// Bytes that they were asked with.
+    pub(super) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn contains(&self, name: LineName) -> bool {
+        !self.lines.is_empty() && self.lines.contains_key(&name)
+    }
+
+    /// Opens a line with what was just sent, or lets `op` wait at the end of the line there is.
+    pub(super) fn push(&mut self, name: LineName, op: Op, is_sent: bool) {
+        let bytes = op.asked_bytes();
+        self.requests += 1;
+        self.bytes += bytes;
+        let line = self.lines.entry(name).or_default();
+        if is_sent {
+            assert!(line.at_cluster.is_empty() && line.waiting.is_empty(), "a session's operations keep their order");
+            line.at_cluster_bytes = bytes;
+            line.at_cluster.push(op.into_answerable());
+        } else {
+            line.waiting.push_back(op);
+        }
+    }
+
+    /// The first of those that wait, if nothing of the line is at the cluster.
+    pub(super) fn next(&self, name: LineName) -> Option<&Op> {
+        let line = self.lines.get(&name)?;
+        assert!(line.at_cluster.is_empty(), "one at a time");
+        line.waiting.front()
+    }
+
+    /// The first was sent; reads behind a read go along.
+    pub(super) fn sent(&mut self, name: LineName) {
+        let Some(line) = self.lines.get_mut(&name) else { unreachable!("what was sent stood in a line") };
+        while let Some(op) = line.waiting.pop_front_if(|op| line.at_cluster.is_empty() || !op.is_update()) {
+            line.at_cluster_bytes += op.asked_bytes();
+            let is_update = op.is_update();
+            line.at_cluster.push(op.into_answerable());
+            if is_update {
+                break;
+            }
+        }
+        assert!(!line.at_cluster.is_empty(), "something was sent");
+    }
+
+    /// The answer came: those it answers.
+    pub(super) fn answered(&mut self, name: LineName) -> Together {
+        let Some(line) = self.lines.get_mut(&name) else { unreachable!("an answer's line is there until it comes") };
+        let together = std::mem::take(&mut line.at_cluster);
+        self.bytes -= std::mem::take(&mut line.at_cluster_bytes);
+        self.requests -= together.len();
+        together
+    }
+
+    /// The first that waits is not sent at all: it is answered here.
+    pub(super) fn refuse(&mut self, name: LineName) -> Option<Op> {
+        let op = self.lines.get_mut(&name)?.waiting.pop_front()?;
+        self.bytes -= op.asked_bytes();
+        self.requests -= 1;
+        Some(op)
+    }
+
+    /// Drops a line that nobody stands in.
+    pub(super) fn close_if_empty(&mut self, name: LineName) {
+        if self.lines.get(&name).is_some_and(|line| line.at_cluster.is_empty() && line.waiting.is_empty()) {
+            self.lines.remove(&name);
+        }
+    }
+}

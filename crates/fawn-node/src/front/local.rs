@@ -1,0 +1,298 @@
+//! Owns a whole cluster in one thread: back-ends, the manager on the first of them, a front-end with the clients.
+//!
+//! Frames go from node to node in memory, by the same codec as between machines. A turn hands them round until none
+//! moves; only then does each engine submit, once: the appends of all members to one put are in one turn, their syncs
+//! overlap.
+use super::front_end::FrontEnd;
+use super::host::ClientHost;
+use super::status::of_engines;
+use crate::cluster::{Node, NodeConfig, NodeError, NodeLimits, NodeStatus, Output as NodeOutput, RangeDigest};
+use crate::options::{ProcessFacts, ShardOptions};
+use crate::output::Output;
+use crate::session::SessionId;
+use crate::status::ShardStatus;
+use fawn_chain::map::NodeEntry;
+use fawn_chain::{ClusterMap, RangeEntry, RingOptions};
+use fawn_ds::{Engine, EngineError};
+use fawn_flash::Device;
+use fawn_types::{BootId, HashSecret, KeyRange, NodeId, RangeId, TimeMs};
+use fawn_wire::Protocol;
+
+/// Rounds of frames in one turn; more go on in the next, which is due at once.
+const ROUNDS_MAX: usize = 64;
+/// Copies of a range, where there are so many back-ends.
+const REPLICATION: usize = 3;
+
+/// How a cluster in one thread is laid out. The same at every start of a cluster.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LocalOptions {
+    /// Of the sessions.
+    pub shard: ShardOptions,
+    /// Of the nodes.
+    pub limits: NodeLimits,
+    /// One range for the whole ring, whose requests on several keys are atomic whatever the keys; else the ring's.
+    pub is_one_range: bool,
+}
+
+impl Default for LocalOptions {
+    fn default() -> Self {
+        Self { shard: ShardOptions::default(), limits: NodeLimits::default(), is_one_range: true }
+    }
+}
+
+/// A back-end; `None` while it is killed.
+#[derive(Debug)]
+struct Member<D: Device> {
+    name: NodeId,
+    node: Option<Node<D>>,
+    /// Has frames that it has not worked on.
+    is_due: bool,
+}
+
+/// A cluster in one thread.
+#[derive(Debug)]
+pub struct LocalCluster<D: Device> {
+    front: FrontEnd<D>,
+    /// In the order of their names, from 1 on; the first hosts the manager.
+    members: Vec<Member<D>>,
+    is_front_due: bool,
+    options: LocalOptions,
+    map: ClusterMap,
+    now: TimeMs,
+}
+
+impl<D: Device> LocalCluster<D> {
+    /// A back-end on each engine, in the same order at every start. The engines were opened `chained`, with one hash
+    /// secret, in the mode of `options.shard`.
+    ///
+    /// # Errors
+    /// When an engine was opened for another use, is of another cluster, or holds damaged promises.
+    pub fn new(
+        engines: Vec<Engine<D>>,
+        options: LocalOptions,
+        facts: ProcessFacts,
+        now: TimeMs,
+    ) -> Result<Self, NodeError> {
+        let Some(first) = engines.first() else { return Err(NodeError::ManagerNeedsStore) };
+        let (store, secret) = (first.options().clone(), *first.secret());
+        // An opening's number is never drawn twice, so it tells boots apart; the front-end's too.
+        let boot = BootId(u64::from(first.generation()));
+        let names: Vec<NodeId> = (1..=engines.len() as u32).map(NodeId).collect();
+        let map = first_map(secret, &names, &options);
+        let config = |node, boot| NodeConfig {
+            node,
+            boot,
+            durability: options.shard.durability,
+            map: map.clone(),
+            manager: names.first().copied(),
+            limits: options.limits,
+        };
+        let front_name = NodeId(names.len() as u32 + 1);
+        let front = FrontEnd::new(Node::new(config(front_name, boot), None, now)?, options.shard, store, facts);
+        let mut members = Vec::with_capacity(engines.len());
+        for (engine, &name) in engines.into_iter().zip(&names) {
+            let boot = BootId(u64::from(engine.generation()));
+            let node = Some(Node::new(config(name, boot), Some(engine), now)?);
+            members.push(Member { name, node, is_due: true });
+        }
+        Ok(Self { front, members, is_front_due: true, options, map, now })
+    }
+
+    /// Whether all chains are active, as the manager knows.
+    pub fn is_serving(&self) -> bool {
+        let manager = self.members.first().and_then(|member| member.node.as_ref());
+        let map = manager.and_then(Node::manager_map);
+        map.is_some_and(|map| map.ranges.iter().all(RangeEntry::is_active))
+    }
+
+    /// Ends a member at once, as `kill -9` of its process would. For tests.
+    pub fn kill(&mut self, name: NodeId) {
+        let Some(at) = self.members.iter().position(|member| member.name == name) else { return };
+        drop(self.members[at].node.take());
+        let others = self.members.iter_mut().filter_map(|member| member.node.as_mut());
+        others.for_each(|node| node.handle_link_reset(self.now, name));
+        self.front.handle_link_reset(self.now, name);
+    }
+
+    /// Starts a killed member again on its store, opened anew. For tests.
+    ///
+    /// # Errors
+    /// As [`LocalCluster::new`].
+    pub fn restart(&mut self, name: NodeId, engine: Engine<D>) -> Result<(), NodeError> {
+        let manager = self.members.first().map(|member| member.name);
+        let Some(member) = self.members.iter_mut().find(|member| member.name == name) else { return Ok(()) };
+        assert!(member.node.is_none(), "{name:?} runs already");
+        let config = NodeConfig {
+            node: name,
+            boot: BootId(u64::from(engine.generation())),
+            durability: self.options.shard.durability,
+            map: self.map.clone(),
+            manager,
+            limits: self.options.limits,
+        };
+        member.node = Some(Node::new(config, Some(engine), self.now)?);
+        Ok(())
+    }
+
+    /// Every running member with where it stands.
+    pub fn statuses(&self) -> Vec<(NodeId, NodeStatus)> {
+        let running = self.members.iter().filter_map(|member| Some((member.name, member.node.as_ref()?)));
+        running.map(|(name, node)| (name, node.status())).collect()
+    }
+
+    /// What each running member's copy of `range` holds. Blocks on devices: for checks.
+    ///
+    /// # Errors
+    /// When stored bytes are damaged.
+    pub fn digests(&mut self, range: RangeId) -> Result<Vec<(NodeId, RangeDigest)>, EngineError> {
+        let mut digests = Vec::new();
+        for Member { name, node, .. } in &mut self.members {
+            if let Some(node) = node
+                && let Some(digest) = node.digest(range)?
+            {
+                digests.push((*name, digest));
+            }
+        }
+        Ok(digests)
+    }
+
+    /// The ranges, as the cluster was created.
+    pub fn ranges(&self) -> impl Iterator<Item = RangeId> {
+        self.map.ranges.iter().map(|entry| entry.range)
+    }
+
+    /// Ends the cluster and gives the engines of running members back, to be closed.
+    pub fn into_engines(self) -> Vec<Engine<D>> {
+        self.members.into_iter().filter_map(|member| member.node?.into_engine()).collect()
+    }
+
+    /// One round: every node with frames works on them. Whether any frame moved.
+    fn round(&mut self) -> bool {
+        if std::mem::take(&mut self.is_front_due) {
+            self.is_front_due = self.front.exchange();
+            while let Some(output) = self.front.poll_peer_output() {
+                self.route(self.front_name(), output);
+            }
+        }
+        // The manager's node comes last: after a pause of the whole process it hears all beats before it counts.
+        for at in (0..self.members.len()).rev() {
+            if !std::mem::take(&mut self.members[at].is_due) {
+                continue;
+            }
+            let (name, now) = (self.members[at].name, self.now);
+            if let Some(node) = &mut self.members[at].node {
+                node.exchange(now);
+            }
+            while let Some(output) = self.members[at].node.as_mut().and_then(Node::poll_output) {
+                self.route(name, output);
+            }
+        }
+        self.is_front_due || self.members.iter().any(|member| member.is_due)
+    }
+
+    fn front_name(&self) -> NodeId {
+        NodeId(self.members.len() as u32 + 1)
+    }
+
+    fn route(&mut self, from: NodeId, output: NodeOutput) {
+        match output {
+            NodeOutput::Send { to, bytes } if to == self.front_name() => {
+                self.front.handle_bytes(self.now, from, &bytes);
+                self.is_front_due = true;
+            }
+            NodeOutput::Send { to, bytes } => {
+                let Some(member) = self.members.iter_mut().find(|member| member.name == to) else { return };
+                // What is sent to a killed member is lost, like on a network.
+                if let Some(node) = &mut member.node {
+                    node.handle_bytes(self.now, from, &bytes);
+                    member.is_due = true;
+                }
+            }
+            NodeOutput::Reset { peer } => unreachable!("memory does not damage frames of {peer:?} to {from:?}"),
+            NodeOutput::Done { op, .. } => unreachable!("only the front-end submits, found {op:?} of {from:?}"),
+        }
+    }
+}
+
+impl<D: Device> ClientHost for LocalCluster<D> {
+    type Device = D;
+
+    fn open_session(&mut self, protocol: Protocol) -> SessionId {
+        self.front.open_session(protocol)
+    }
+
+    fn close_session(&mut self, session: SessionId) {
+        self.front.close_session(session);
+    }
+
+    fn end_input(&mut self, session: SessionId) {
+        self.front.end_input(session);
+    }
+
+    fn handle_input(&mut self, now: TimeMs, session: SessionId, input: &[u8]) -> usize {
+        self.front.handle_input(now, session, input)
+    }
+
+    fn wants_input(&self, session: SessionId) -> bool {
+        self.front.wants_input(session)
+    }
+
+    fn need_bytes(&self, session: SessionId) -> usize {
+        self.front.need_bytes(session)
+    }
+
+    fn output(&self, session: SessionId) -> &[u8] {
+        self.front.output(session)
+    }
+
+    fn wrote(&mut self, session: SessionId, bytes: usize) {
+        self.front.wrote(session, bytes);
+    }
+
+    fn turn(&mut self, now: TimeMs) -> Option<TimeMs> {
+        self.now = self.now.max(now);
+        self.front.begin_turn(self.now);
+        if self.front.wants_status() {
+            let behind = of_engines(self.engines());
+            self.front.set_behind(behind);
+        }
+        self.is_front_due = true;
+        self.members.iter_mut().for_each(|member| member.is_due = true);
+        let is_unfinished = (0..ROUNDS_MAX).all(|_| self.round());
+        let nodes = self.members.iter_mut().filter_map(|member| member.node.as_mut());
+        let due = nodes.filter_map(Node::finish_turn).min();
+        let again = is_unfinished.then_some(self.now);
+        [due, self.front.finish_turn(), again].into_iter().flatten().min()
+    }
+
+    fn poll_output(&mut self) -> Option<Output> {
+        self.front.poll_output()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.front.is_idle() && self.engines().all(|engine| engine.in_flight() == 0)
+    }
+
+    fn status(&self) -> ShardStatus {
+        self.front.status_over(of_engines(self.engines()))
+    }
+
+    fn engines(&self) -> impl Iterator<Item = &Engine<D>> {
+        self.members.iter().filter_map(|member| member.node.as_ref()?.engine())
+    }
+}
+
+/// The map that the cluster begins with: a function of the secret and the options.
+fn first_map(secret: HashSecret, names: &[NodeId], options: &LocalOptions) -> ClusterMap {
+    let node = |&node| NodeEntry { node, weight: 1, domain: 0, address: String::new() };
+    let replication = names.len().min(REPLICATION) as u8;
+    let ring = RingOptions { replication, virtual_ids: 1 };
+    let mut map = ClusterMap::new(secret, options.shard.durability, ring, names.iter().map(node).collect());
+    if options.is_one_range
+        && let Some(entry) = map.ranges.first()
+    {
+        let chain: Vec<NodeId> = entry.serving().map(|member| member.node).collect();
+        map.ranges = vec![RangeEntry::new(entry.range, KeyRange::ALL, &chain)];
+    }
+    map
+}

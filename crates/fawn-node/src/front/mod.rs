@@ -1,0 +1,20 @@
+//! Owns client sessions in front of a cluster: the front-end of a node, and a whole cluster in one thread.
+//!
+//! ```text
+//! bytes → session (codec, order of replies) → desk (line per session and key) → cluster::Node → head … tail
+//! bytes ← session ← desk (gathers, folds) ← Output::Done
+//! ```
+//! What a connection sees is what [`crate::Shard`] shows it; [`ClientHost`] is what a server needs of either.
+mod desk;
+mod front_end;
+mod host;
+mod lines;
+mod local;
+mod multi;
+mod scan;
+mod status;
+mod wide;
+
+pub use front_end::FrontEnd;
+pub use host::ClientHost;
+pub use local::{LocalCluster, LocalOptions};

@@ -1,0 +1,79 @@
+//! Owns requests on several keys: one operation per key, gathered in order; `MSET` as one batch of one range.
+use super::desk::Desk;
+use super::wide::Form;
+use crate::cluster::WideRequest;
+use crate::cluster::payload::{Pairs, put_pair};
+use crate::execute::{Flow, Stall};
+use crate::pending::{Batch, Gathered, Target};
+use crate::session::Session;
+use fawn_flash::Device;
+use fawn_types::{OperationError, Reply, Request, RingKey, TimeMs, Update, limits};
+use fawn_wire::{Fold, Multi, Shape, encode_error};
+
+/// What `MSET` answers where no batch can be atomic.
+const CROSS_SLOT: &[u8] = b"-CROSSSLOT keys are on different chains: give them one {tag}, or set them one by one\r\n";
+
+impl<D: Device> Desk<D> {
+    pub(super) fn multi(&mut self, session: &mut Session, multi: &Multi<'_>, now: TimeMs) -> Flow {
+        assert!(!multi.is_empty(), "the decoder refuses requests on no key");
+        if !self.has_room() {
+            return Flow::Stall(Stall::Shard);
+        }
+        match multi.gather.fold {
+            Fold::Atomic(shape) => self.set_all(session, multi, shape, now),
+            Fold::Each(_) | Fold::Count => {
+                self.gather(session, multi, now);
+                Flow::Next
+            }
+        }
+    }
+
+    fn gather(&mut self, session: &mut Session, multi: &Multi<'_>, now: TimeMs) {
+        let mut gathered = Gathered::new(multi.gather, Vec::new(), self.options.reply_bytes_max);
+        // Its place in the table is taken before its replies are there: operations name it.
+        let batch = self.batches.insert(Batch::unfilled());
+        for request in multi.requests() {
+            let item = gathered.push_unknown(request.key());
+            if let Err(error) = self.begin(session, &request, Target::Item { batch, item }, Shape::Silent, now) {
+                gathered.complete(item, &Reply::Error(error), None);
+            }
+        }
+        if gathered.is_complete() {
+            self.batches.remove(batch);
+            gathered.finish();
+            return session.replies.respond(|out| out.extend_from_slice(&gathered.bytes));
+        }
+        let slot = session.replies.reserve();
+        self.batches[batch] = Batch { session: session.id, slot, gathered: Some(gathered) };
+    }
+
+    /// A barrier for its session: its keys stand in no line.
+    fn set_all(&mut self, session: &mut Session, multi: &Multi<'_>, shape: Shape, now: TimeMs) -> Flow {
+        if !session.is_quiet() {
+            return Flow::Stall(Stall::Quiet);
+        }
+        let (mut pairs, mut place) = (Vec::new(), None);
+        for request in multi.requests() {
+            let Request::Update { key, update: Update::Set { value, .. } } = request else {
+                unreachable!("an atomic batch consists of plain sets")
+            };
+            if key.len() > limits::KEY_BYTES_MAX {
+                session.replies.respond(|out| encode_error(shape, OperationError::KeyTooLong, out));
+                return Flow::Next;
+            }
+            let ring_key = RingKey::of(&self.node.map().secret, key);
+            let range = |key: &RingKey| self.node.map().range_of(key).map(|entry| entry.range);
+            let first = *place.get_or_insert(ring_key);
+            if range(&first) != range(&ring_key) {
+                session.replies.respond(|out| out.extend_from_slice(CROSS_SLOT));
+                return Flow::Next;
+            }
+            put_pair(&mut pairs, key, value);
+        }
+        let (Ok(pairs), Some(place)) = (Pairs::new(&pairs), place) else {
+            unreachable!("pairs that were just encoded decode")
+        };
+        self.begin_wide(session, Form::SetAll(shape), &[(place, WideRequest::SetAll(pairs))], now);
+        Flow::Next
+    }
+}

@@ -1,0 +1,85 @@
+//! Owns `SCAN` over all ranges: cell-wise at each range's tail, one range after the other.
+//!
+//! A cursor is a position in a range's hash order, whose low bits are zero, with the range's place in the ring in
+//! these bits. So it fits Redis's 64 bits and stays good whatever grows meanwhile.
+use super::desk::Desk;
+use super::wide::Form;
+use crate::cluster::WideRequest;
+use crate::cluster::payload::read_scan_page;
+use crate::session::Session;
+use fawn_chain::RangeEntry;
+use fawn_flash::Device;
+use fawn_types::{RingKey, TimeMs};
+use fawn_wire::{Keyspace, glob, resp};
+
+/// Low bits of a cursor that name the range: index pages are never cut so finely that they are needed.
+const RANGE_BITS: u32 = 12;
+const RANGE_MASK: u64 = (1 << RANGE_BITS) - 1;
+/// Most keys of one step, whatever `COUNT` says.
+const COUNT_MAX: usize = 10_000;
+/// Bytes of keys after which a step ends.
+const BYTES_MAX: usize = 1 << 20;
+
+/// A step under way.
+#[derive(Debug)]
+pub(super) struct ScanState {
+    pattern: Option<Vec<u8>>,
+    /// Whether its `TYPE` lets strings through, which is all that there is.
+    wants_strings: bool,
+    left: usize,
+    cursor: u64,
+    keys: Vec<Vec<u8>>,
+    bytes: usize,
+}
+
+/// Begins a step; the session is quiet.
+pub(super) fn begin<D: Device>(desk: &mut Desk<D>, session: &mut Session, keyspace: &Keyspace<'_>, now: TimeMs) {
+    let Keyspace::Scan { cursor, pattern, count, .. } = *keyspace else { unreachable!("only scans scan") };
+    let scan = ScanState {
+        pattern: pattern.map(<[u8]>::to_vec),
+        wants_strings: keyspace.wants_strings(),
+        left: count.clamp(1, COUNT_MAX),
+        cursor,
+        keys: Vec::new(),
+        bytes: 0,
+    };
+    match scan.next_part(&desk.node.map().ranges) {
+        Some(part) => desk.begin_wide(session, Form::Scan(scan), &[part], now),
+        // A cursor that nobody gave out: nothing is there.
+        None => session.replies.respond(|out| resp::encode::scan::<&[u8]>(0, &[], out)),
+    }
+}
+
+impl ScanState {
+    /// What to ask next.
+    fn next_part(&self, ranges: &[RangeEntry]) -> Option<(RingKey, WideRequest<'static>)> {
+        let entry = ranges.get((self.cursor & RANGE_MASK) as usize)?;
+        let count = u32::try_from(self.left).unwrap_or(u32::MAX);
+        Some((entry.keys.start, WideRequest::Scan { cursor: self.cursor & !RANGE_MASK, count }))
+    }
+
+    /// Takes an answer; what to ask next unless the step is over.
+    pub(super) fn take_page(&mut self, page: &[u8], ranges: &[RangeEntry]) -> Option<(RingKey, WideRequest<'static>)> {
+        let (position, keys) = read_scan_page(page)?;
+        for key in keys {
+            self.left = self.left.saturating_sub(1);
+            let is_match = self.pattern.as_ref().is_none_or(|pattern| glob::matches(pattern, key));
+            if self.wants_strings && is_match {
+                self.bytes += key.len();
+                self.keys.push(key.to_vec());
+            }
+        }
+        assert!(ranges.len() as u64 <= RANGE_MASK, "a cursor has room for {RANGE_MASK} ranges");
+        let at = self.cursor & RANGE_MASK;
+        self.cursor = match position & !RANGE_MASK {
+            0 if at + 1 < ranges.len() as u64 => at + 1,
+            0 => 0,
+            position => position | at,
+        };
+        if self.cursor == 0 || self.left == 0 || self.bytes >= BYTES_MAX { None } else { self.next_part(ranges) }
+    }
+
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        resp::encode::scan(self.cursor, &self.keys, out);
+    }
+}

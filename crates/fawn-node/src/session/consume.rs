@@ -1,0 +1,194 @@
+//! Owns the way of a session's input: decoded command by command and executed, until it ends or the session waits.
+//!
+//! Whoever executes, a shard's own store or a cluster, the session's rules are these.
+use super::ahead::look_ahead;
+use super::{Phase, Session, Sessions};
+use crate::SessionId;
+use crate::execute::{Flow, Stall};
+use crate::options::ShardOptions;
+use crate::output::Output;
+use crate::status::Counters;
+use fawn_types::{OperationError, TimeMs, Version};
+use fawn_wire::{Command, Decoded};
+use std::collections::VecDeque;
+
+/// Who executes commands.
+pub(crate) trait Executor {
+    fn options(&self) -> &ShardOptions;
+    fn counters(&mut self) -> &mut Counters;
+    fn execute(&mut self, session: &mut Session, command: Command<'_>, now: TimeMs) -> Flow;
+    /// Requests on these keys follow: what is cheaper to fetch together may be fetched now.
+    fn warm(&self, _keys: &[&[u8]]) {}
+}
+
+/// Decodes and executes until the input ends, or the session stalls or ends.
+#[inline]
+pub(crate) fn consume(executor: &mut impl Executor, session: &mut Session, input: &[u8], now: TimeMs) -> usize {
+    let (mut at, mut looked_to) = (0, 0);
+    session.need_bytes = 1;
+    while session.phase == Phase::Open && at < input.len() {
+        if session.stalled.is_some() {
+            return at;
+        }
+        if !session.has_room(executor.options()) {
+            stall(executor, session, Stall::Room);
+            return at;
+        }
+        // The first request goes straight on: most often it is the only one.
+        if at > 0 && at >= looked_to {
+            looked_to = at + look_ahead(executor, &session.codec, &input[at..], now);
+        }
+        let (flow, consumed) = match session.codec.decode(&input[at..], now) {
+            Decoded::Command { command, consumed } => (executor.execute(session, command, now), consumed),
+            Decoded::Incomplete { need_bytes } => {
+                session.need_bytes = need_bytes;
+                return at;
+            }
+            other => consume_rarer(executor, session, other, now),
+        };
+        match flow {
+            Flow::Next => {}
+            Flow::Stall(why) => {
+                stall(executor, session, why);
+                return at;
+            }
+            Flow::End => session.phase = Phase::Draining,
+        }
+        executor.counters().commands += 1;
+        at += consumed;
+    }
+    // What comes after the session's last command is nobody's.
+    if session.phase == Phase::Open { at } else { input.len() }
+}
+
+fn stall(executor: &mut impl Executor, session: &mut Session, why: Stall) {
+    session.stalled = Some(why);
+    executor.counters().stalls += 1;
+}
+
+#[cold]
+fn consume_rarer(
+    executor: &mut impl Executor,
+    session: &mut Session,
+    decoded: Decoded<'_>,
+    now: TimeMs,
+) -> (Flow, usize) {
+    match decoded {
+        Decoded::Skip { consumed } => (Flow::Next, consumed),
+        Decoded::Error { message, consumed, fatal } => {
+            executor.counters().malformed += 1;
+            session.replies.respond(|out| out.extend_from_slice(&message));
+            (if fatal { Flow::End } else { Flow::Next }, consumed)
+        }
+        Decoded::Rewritten { bytes, consumed } => match session.codec.decode(&bytes, now) {
+            Decoded::Command { command, .. } => (executor.execute(session, command, now), consumed),
+            Decoded::Error { message, fatal, .. } => {
+                executor.counters().malformed += 1;
+                session.replies.respond(|out| out.extend_from_slice(&message));
+                (if fatal { Flow::End } else { Flow::Next }, consumed)
+            }
+            other => unreachable!("a rewritten command is whole and canonical, found {other:?}"),
+        },
+        Decoded::Command { .. } | Decoded::Incomplete { .. } => unreachable!("handled by the caller"),
+    }
+}
+
+/// A piece of a session's input, as its host hands it over: returns how much of it is consumed.
+pub(crate) fn handle_input(
+    executor: &mut impl Executor,
+    sessions: &mut Sessions,
+    outputs: &mut VecDeque<Output>,
+    (id, input): (SessionId, &[u8]),
+    now: TimeMs,
+) -> usize {
+    let Some((session, pool)) = sessions.get_with_pool(id) else { return input.len() };
+    session.replies.borrow_from(pool);
+    let consumed = consume(executor, session, input, now);
+    executor.counters().input_bytes += consumed as u64;
+    if session.stalled.is_none() && !session.has_room(executor.options()) {
+        // It took all that was offered and takes no more: the host must hear when it does again.
+        stall(executor, session, Stall::Room);
+    }
+    let needs_turn = !session.is_quiet() || session.stalled.is_some() || session.phase != Phase::Open;
+    if session.replies.has_output() && !session.announced {
+        session.announced = true;
+        outputs.push_back(Output::Writable(id));
+    }
+    if needs_turn {
+        sessions.list(id);
+    }
+    consumed
+}
+
+/// Moves replies that are due to the outputs, and tells the host what has changed; `relieved`: room was made.
+pub(crate) fn settle(
+    sessions: &mut Sessions,
+    options: &ShardOptions,
+    (committed, failed): (Version, Option<OperationError>),
+    relieved: bool,
+    outputs: &mut VecDeque<Output>,
+) {
+    let listed = sessions.take_listed();
+    for &id in &listed {
+        let Some(session) = sessions.get_mut(id) else { continue };
+        session.replies.settle(committed, failed);
+        session.own.settle(committed);
+        if failed.is_some() {
+            session.own.forget();
+        }
+        tell(session, options, relieved, outputs);
+        if !session.is_quiet() || session.stalled.is_some() {
+            sessions.list(id);
+        }
+    }
+    sessions.return_listed(listed);
+}
+
+/// Tells the host what a session can do now.
+fn tell(session: &mut Session, options: &ShardOptions, relieved: bool, outputs: &mut VecDeque<Output>) {
+    if session.replies.has_output() && !session.announced {
+        session.announced = true;
+        outputs.push_back(Output::Writable(session.id));
+    }
+    if session.stalled.is_some_and(|stall| session.may_go_on(stall, options, relieved)) {
+        session.stalled = None;
+        if session.phase == Phase::Open {
+            outputs.push_back(Output::Resume(session.id));
+        }
+    }
+    if session.phase == Phase::Draining && session.replies.is_settled() {
+        session.phase = Phase::Ended;
+        outputs.push_back(Output::Close(session.id));
+    }
+}
+
+/// The client sends no more (a half-closed socket): its replies are finished, then comes [`Output::Close`].
+pub(crate) fn end_input(sessions: &mut Sessions, id: SessionId) {
+    if let Some(session) = sessions.get_mut(id)
+        && session.phase == Phase::Open
+    {
+        session.phase = Phase::Draining;
+    }
+    sessions.list(id);
+}
+
+/// The host wrote that many bytes of the session's output.
+pub(crate) fn wrote(sessions: &mut Sessions, id: SessionId, bytes: usize, counters: &mut Counters) {
+    let Some((session, pool)) = sessions.get_with_pool(id) else { return };
+    session.replies.wrote(bytes);
+    counters.output_bytes += bytes as u64;
+    if !session.replies.has_output() {
+        session.announced = false;
+        session.replies.give_back(pool);
+    }
+    if session.stalled.is_some() {
+        sessions.list(id);
+    }
+}
+
+/// Whether the session takes input now; if not, [`Output::Resume`] or [`Output::Close`] will follow.
+pub(crate) fn wants_input(sessions: &Sessions, options: &ShardOptions, id: SessionId) -> bool {
+    sessions
+        .get(id)
+        .is_some_and(|session| session.phase == Phase::Open && session.stalled.is_none() && session.has_room(options))
+}

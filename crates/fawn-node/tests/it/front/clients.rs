@@ -1,0 +1,179 @@
+//! Owns the tests of what clients hear: the transcripts of one store, order within a connection, whole-keyspace requests.
+use super::bed::Bed;
+use crate::bed::resp;
+use crate::transcripts::{MEMCACHED_STORAGE, REDIS_CONNECTION, REDIS_EXPIRY, REDIS_STRINGS, play};
+use fawn_types::Durability;
+use fawn_wire::Protocol;
+
+#[test]
+fn redis_hears_what_one_store_tells() {
+    for durability in [Durability::Sync, Durability::EverySec, Durability::Memory] {
+        let mut bed = Bed::with(true, durability, 8 << 20);
+        let id = bed.connect(Protocol::Resp);
+        play(REDIS_STRINGS, |line| bed.redis(id, line));
+        play(REDIS_EXPIRY, |line| bed.redis(id, line));
+        play(REDIS_CONNECTION, |line| bed.redis(id, line).replace("everysec", "yes"));
+        assert!(bed.redis(id, "INFO").contains("redis_version:7"));
+        assert_eq!(bed.redis(id, "QUIT"), "+OK");
+        assert!(bed.clients[&id].closed);
+    }
+}
+
+#[test]
+fn memcached_hears_what_one_store_tells() {
+    for is_one_range in [true, false] {
+        let mut bed = Bed::new(is_one_range);
+        let id = bed.connect(Protocol::Memcached);
+        play(MEMCACHED_STORAGE, |line| bed.memcached(id, line));
+        bed.memcached(id, "set k 0 0 1|a");
+        let cas = bed.memcached(id, "gets k").split('|').next().unwrap().rsplit(' ').next().unwrap().to_owned();
+        assert_eq!(bed.memcached(id, &format!("cas k 0 0 1 {cas}|b")), "STORED");
+        assert_eq!(bed.memcached(id, &format!("cas k 0 0 1 {cas}|c")), "EXISTS");
+        let pipeline = "set a 0 0 1 noreply|1|incr a 1 noreply|add a 0 0 1 noreply|9|get a|delete a noreply|get a";
+        assert_eq!(bed.memcached(id, pipeline), "VALUE a 0 1|2|END|END");
+        let stats = bed.memcached(id, "stats");
+        assert!(stats.contains("STAT cmd_get ") && stats.ends_with("|END"), "{stats}");
+    }
+}
+
+#[test]
+fn both_protocols_see_the_same_keys_and_three_copies_agree() {
+    let mut bed = Bed::new(false);
+    let (redis, memcached) = (bed.connect(Protocol::Resp), bed.connect(Protocol::Memcached));
+    assert_eq!(bed.redis(redis, "SET k 41"), "+OK");
+    assert_eq!(bed.memcached(memcached, "incr k 1"), "42");
+    assert_eq!(bed.redis(redis, "INCR k"), ":43");
+    assert_eq!(bed.memcached(memcached, "get k"), "VALUE k 0 2|43|END");
+    assert_eq!(bed.assert_three_equal_copies(), 1);
+    assert_eq!(bed.memcached(memcached, "delete k"), "DELETED");
+    assert_eq!(bed.redis(redis, "EXISTS k"), ":0");
+    assert_eq!(bed.assert_three_equal_copies(), 0);
+}
+
+#[test]
+fn a_connection_sees_its_operations_in_order() {
+    let mut bed = Bed::new(false);
+    let id = bed.connect(Protocol::Resp);
+    let (mut pipeline, mut expected) = (Vec::new(), Vec::new());
+    for i in 0..300 {
+        let key = i % 7;
+        for (line, reply) in [
+            (format!("SET k{key} {i}"), "+OK".to_owned()),
+            (format!("GET k{key}"), format!("${}|{i}", i.to_string().len())),
+            (format!("GET k{key}"), format!("${}|{i}", i.to_string().len())),
+            (format!("INCR k{key}"), format!(":{}", i + 1)),
+            (format!("MGET k{key} k{key}"), {
+                let (len, value) = ((i + 1).to_string().len(), i + 1);
+                format!("*2|${len}|{value}|${len}|{value}")
+            }),
+        ] {
+            pipeline.extend_from_slice(&resp(&line));
+            expected.push(reply);
+        }
+    }
+    assert_eq!(bed.ask(id, &pipeline), expected.join("|"));
+}
+
+#[test]
+fn a_pipeline_beyond_all_windows_is_answered_in_order() {
+    let mut bed = Bed::new(true);
+    let id = bed.connect(Protocol::Resp);
+    let mut pipeline = Vec::new();
+    (0..6000).for_each(|i| pipeline.extend_from_slice(&resp(&format!("SET key:{i} {i}"))));
+    assert_eq!(bed.ask(id, &pipeline), ["+OK"; 6000].join("|"));
+    let keys: Vec<String> = (0..6000).map(|i| format!("key:{i}")).collect();
+    let reply = bed.redis(id, &format!("MGET {}", keys.join(" ")));
+    let values: Vec<&str> = reply.split('|').skip(1).collect();
+    assert!(values.chunks(2).enumerate().all(|(i, pair)| pair[1] == i.to_string()));
+    assert_eq!(bed.redis(id, &format!("DEL {}", keys.join(" "))), ":6000");
+}
+
+#[test]
+fn keyspace_requests_span_ranges_and_are_barriers() {
+    for is_one_range in [true, false] {
+        let mut bed = Bed::new(is_one_range);
+        let id = bed.connect(Protocol::Resp);
+        let mut pipeline = Vec::new();
+        (0..500).for_each(|i| pipeline.extend_from_slice(&resp(&format!("SET key:{i} v"))));
+        pipeline.extend_from_slice(&resp("DBSIZE"));
+        assert!(bed.ask(id, &pipeline).ends_with("|:500"), "what came before counts");
+        for count in [10, 1000] {
+            let (mut cursor, mut met) = ("0".to_owned(), Vec::new());
+            loop {
+                let reply = bed.redis(id, &format!("SCAN {cursor} MATCH key:* COUNT {count}"));
+                let mut words = reply.split('|').skip(2);
+                cursor = words.next().unwrap().to_owned();
+                met.extend(words.filter(|word| word.starts_with("key:")).map(str::to_owned));
+                if cursor == "0" {
+                    break;
+                }
+            }
+            assert_eq!(met.len(), 500, "each once while nothing changes");
+            met.sort_unstable();
+            met.dedup();
+            assert_eq!(met.len(), 500);
+        }
+        assert_eq!(bed.redis(id, "SCAN 0 TYPE list COUNT 10000"), "*2|$1|0|*0");
+        let pipeline = [resp("SET a 1"), resp("FLUSHALL"), resp("GET a"), resp("SET b 2"), resp("DBSIZE")].concat();
+        assert_eq!(bed.ask(id, &pipeline), "+OK|+OK|$-1|+OK|:1");
+        assert_eq!(bed.assert_three_equal_copies(), 1);
+    }
+}
+
+#[test]
+fn delayed_flush_voids_what_is_there_then() {
+    let mut bed = Bed::new(false);
+    let id = bed.connect(Protocol::Memcached);
+    assert_eq!(bed.memcached(id, "flush_all 10"), "OK");
+    assert_eq!(bed.memcached(id, "set k 0 0 1|a"), "STORED");
+    bed.now = bed.now.plus_ms(10_000);
+    bed.settle();
+    assert_eq!(bed.memcached(id, "get k"), "END");
+    assert_eq!(bed.memcached(id, "set k 0 0 1|b"), "STORED");
+    bed.now = bed.now.plus_ms(10_000);
+    assert_eq!(bed.memcached(id, "get k"), "VALUE k 0 1|b|END");
+}
+
+#[test]
+fn batches_are_atomic_within_a_chain_and_refused_across() {
+    let mut bed = Bed::new(false);
+    let id = bed.connect(Protocol::Resp);
+    assert_eq!(bed.redis(id, "MSET {t}a 1 {t}b 2 {t}a 3"), "+OK");
+    assert_eq!(bed.redis(id, "MGET {t}a {t}b"), "*2|$1|3|$1|2");
+    let across: Vec<String> = (0..20).map(|i| format!("k{i} v")).collect();
+    let reply = bed.redis(id, &format!("MSET {}", across.join(" ")));
+    assert!(reply.starts_with("-CROSSSLOT "), "{reply}");
+    assert_eq!(bed.redis(id, "DBSIZE"), ":2", "nothing of it was done");
+    assert_eq!(bed.assert_three_equal_copies(), 2);
+}
+
+/// Longer than a link's frame: it goes down the chain as a whole all the same.
+#[test]
+fn long_batches_go_down_the_chain_as_a_whole() {
+    let mut bed = Bed::new(true);
+    let id = bed.connect(Protocol::Resp);
+    let pairs: Vec<String> = (0..40).map(|i| format!("k{i} {}", "x".repeat(10_000 + i))).collect();
+    assert_eq!(bed.redis(id, &format!("MSET {}", pairs.join(" "))), "+OK");
+    assert_eq!(bed.redis(id, "STRLEN k39"), ":10039");
+    assert_eq!(bed.assert_three_equal_copies(), 40);
+}
+
+#[test]
+fn a_get_costs_at_most_one_device_read() {
+    let mut bed = Bed::with(true, Durability::Sync, 1 << 20);
+    let id = bed.connect(Protocol::Resp);
+    for i in 0..3000 {
+        bed.send(id, &resp(&format!("SET cold:{i} {}", format!("{i:04}").repeat(250))));
+        if i % 100 == 99 {
+            bed.settle();
+        }
+    }
+    bed.run(300);
+    let before = bed.reads();
+    for i in (0..3000).step_by(10) {
+        let reply = bed.redis(id, &format!("GET cold:{i}"));
+        assert!(reply.ends_with(&format!("{i:04}").repeat(250)), "{i}");
+    }
+    let cost = bed.reads() - before;
+    assert!((100..=301).contains(&cost), "{cost} device reads for 300 gets of cold keys");
+}

@@ -1,0 +1,80 @@
+//! Owns the tests of failures under clients: a member dies, power fails; what was acked is there, batches are whole.
+use super::bed::{Bed, MEMBERS};
+use crate::bed::resp;
+use fawn_types::Durability;
+use fawn_wire::Protocol;
+
+#[test]
+fn a_member_dies_and_writes_resume_without_loss() {
+    for victim in 2..=MEMBERS {
+        for is_one_range in [true, false] {
+            let mut bed = Bed::new(is_one_range);
+            let id = bed.connect(Protocol::Memcached);
+            for i in 0..60 {
+                assert_eq!(bed.memcached(id, &format!("set k{i} 0 0 6|before")), "STORED");
+            }
+            bed.kill(victim, 7);
+            for i in 30..90 {
+                assert_eq!(bed.memcached(id, &format!("set k{i} 0 0 5|after")), "STORED", "victim {victim}, k{i}");
+            }
+            for i in 0..90 {
+                let expected = if i < 30 { "VALUE k{} 0 6|before|END" } else { "VALUE k{} 0 5|after|END" };
+                assert_eq!(bed.memcached(id, &format!("get k{i}")), expected.replace("{}", &i.to_string()));
+            }
+            bed.restart(victim);
+            bed.run(3000);
+            assert_eq!(bed.assert_three_equal_copies(), 90, "victim {victim}, one range: {is_one_range}");
+        }
+    }
+}
+
+#[test]
+fn the_cluster_loses_power_and_nothing_acked_is_gone() {
+    let mut acked = 0;
+    for seed in 0..8 {
+        let mut bed = Bed::with(seed % 2 == 0, Durability::Sync, 8 << 20);
+        for round in 0..3 {
+            let id = bed.connect(Protocol::Resp);
+            assert_eq!(bed.redis(id, "DEL nothing"), ":0", "it serves again");
+            let mut pipeline = Vec::new();
+            (0..200).for_each(|i| pipeline.extend_from_slice(&resp(&format!("SET r{round}:{i} {i}"))));
+            bed.send(id, &pipeline);
+            bed.run(1 + seed as usize);
+            let received = bed.clients[&id].received.len() / "+OK\r\n".len();
+            bed = bed.crash(100 * seed + round);
+            let id = bed.connect(Protocol::Resp);
+            for i in 0..received {
+                let reply = bed.redis(id, &format!("GET r{round}:{i}"));
+                assert!(reply.ends_with(&format!("|{i}")), "seed {seed}, round {round}: acked {i}, found {reply}");
+            }
+            acked += received;
+        }
+        bed.assert_three_equal_copies();
+    }
+    assert!((1..8 * 3 * 200).contains(&acked), "power failed in the midst of it: {acked} acked");
+}
+
+#[test]
+fn no_crash_leaves_half_a_batch() {
+    for seed in 0..12 {
+        let mut bed = Bed::with(true, Durability::EverySec, 8 << 20);
+        let id = bed.connect(Protocol::Resp);
+        let batch = |round: u32| -> Vec<u8> {
+            let pairs: Vec<String> = (0..30).map(|i| format!("k{i} {round}{}", "x".repeat(9000))).collect();
+            resp(&format!("MSET {}", pairs.join(" ")))
+        };
+        bed.ask(id, &batch(1));
+        (2..6).for_each(|round| bed.send(id, &batch(round)));
+        bed.run(seed as usize);
+        bed = bed.crash(seed);
+        let id = bed.connect(Protocol::Resp);
+        let keys: Vec<String> = (0..30).map(|i| format!("k{i}")).collect();
+        let reply = bed.redis(id, &format!("MGET {}", keys.join(" ")));
+        let values: Vec<&str> = reply.split('|').skip(1).collect();
+        assert!(
+            values.windows(2).step_by(2).all(|pair| pair == &values[..2]) || reply.matches("$-1").count() == 30,
+            "seed {seed}: {reply:.400}"
+        );
+        bed.assert_three_equal_copies();
+    }
+}

@@ -1,0 +1,4 @@
+//! Owns the tests of sessions in front of a cluster: what clients hear is what one store tells them; three copies.
+mod bed;
+mod clients;
+mod failures;
