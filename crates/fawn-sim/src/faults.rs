@@ -4,6 +4,7 @@
 //! still for longer than a handshake waits for reports. Such a member is dropped without knowing it and could still
 //! answer reads of its old epoch [replication.md §2.3]; [`SILENCE_US_MAX`] bounds every silence below that wait, and
 //! the next one begins only when all heard each other again.
+use crate::network::NetworkOptions;
 use crate::scenario::{Enabled, Scenario};
 use crate::seed::Seed;
 use fawn_types::random::SplitMix64;
@@ -40,8 +41,8 @@ pub enum Fault {
         /// How long.
         for_us: u64,
     },
-    /// The network's unkindness changes: loss, duplication, reset in 1,024ths.
-    Network(u64, u64, u64),
+    /// The network's unkindness changes.
+    Network(NetworkOptions),
 }
 
 /// The schedule of one run.
@@ -152,7 +153,9 @@ impl Faults {
 
     fn network(&mut self) -> Fault {
         let mut level = |levels: [u64; 3]| levels[self.random.below(3) as usize];
-        Fault::Network(level([0, 10, 80]), level([0, 20, 200]), level([0, 1, 8]))
+        let (loss, duplication) = (level([0, 10, 80]), level([0, 20, 200]));
+        let (reset, damage) = (level([0, 1, 8]), level([0, 0, 4]));
+        Fault::Network(NetworkOptions { loss, duplication, reset, damage, ..NetworkOptions::KIND })
     }
 }
 

@@ -2,7 +2,6 @@
 #![forbid(unsafe_code)]
 
 use fawn_sim::{Canary, Report, Seed, run};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -50,16 +49,6 @@ fn number(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| format!("{text} is not a number"))
 }
 
-/// A run in which asserts of the product count as findings.
-fn judged(seed: &Seed, canary: Option<Canary>, aloud: bool) -> Result<Report, String> {
-    let result = catch_unwind(AssertUnwindSafe(|| run(seed, canary, aloud)));
-    result.unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().cloned();
-        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-        Err(format!("panicked: {}", text.unwrap_or_default()))
-    })
-}
-
 fn main() -> ExitCode {
     let arguments = match parse(std::env::args().skip(1)) {
         Ok(arguments) => arguments,
@@ -83,7 +72,7 @@ fn seeds(arguments: &Arguments) -> bool {
         if arguments.seconds.is_some_and(|seconds| began.elapsed().as_secs() >= seconds) {
             break;
         }
-        match judged(&Seed::new(text), arguments.canary, arguments.aloud) {
+        match run(&Seed::new(text), arguments.canary, arguments.aloud) {
             Ok(report) => {
                 ran += 1;
                 add(&mut total, &report);
@@ -134,7 +123,7 @@ fn canaries() -> bool {
     let mut all = true;
     for (canary, seeds_max) in Canary::ALL {
         let seen = |seed: u64| {
-            let finding = judged(&Seed::new(&seed.to_string()), Some(canary), false).err()?;
+            let finding = run(&Seed::new(&seed.to_string()), Some(canary), false).err()?;
             canary.explains(&finding).then_some((seed, finding))
         };
         let found = (0..seeds_max).find_map(seen);

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 const LINK_BYTES_MAX: usize = 16 << 20;
 
 /// How unkind it is. Probabilities are in 1,024ths.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NetworkOptions {
     /// Shortest delay, µs.
     pub delay_us_min: u64,
@@ -25,12 +25,14 @@ pub struct NetworkOptions {
     pub cutting: u64,
     /// The link breaks when a frame is sent.
     pub reset: u64,
+    /// A bit of the frame flips.
+    pub damage: u64,
 }
 
 impl NetworkOptions {
     /// Orderly: some delay, nothing else.
     pub const KIND: Self =
-        Self { delay_us_min: 20, delay_us_max: 200, loss: 0, duplication: 0, cutting: 512, reset: 0 };
+        Self { delay_us_min: 20, delay_us_max: 200, loss: 0, duplication: 0, cutting: 512, reset: 0, damage: 0 };
 }
 
 /// What a node meets on a link.
@@ -106,12 +108,16 @@ impl Network {
     }
 
     /// Sends one frame.
-    pub fn send(&mut self, now_us: u64, from: NodeId, to: NodeId, frame: Vec<u8>) {
+    pub fn send(&mut self, now_us: u64, from: NodeId, to: NodeId, mut frame: Vec<u8>) {
         self.frames_sent += 1;
         let options = self.options;
         let mut chance = |in_1024: u64| self.random.chance(in_1024, 1024);
         let (lost, twice, reset, cutting) =
             (chance(options.loss), chance(options.duplication), chance(options.reset), chance(options.cutting));
+        if chance(options.damage) && !frame.is_empty() {
+            let at = self.random.below(frame.len() as u64) as usize;
+            frame[at] ^= 1 << self.random.below(8);
+        }
         let delay = options.delay_us_min + self.random.below(options.delay_us_max - options.delay_us_min + 1);
         let link = self.links.entry((from, to)).or_default();
         if reset {
@@ -222,6 +228,14 @@ mod tests {
         assert_eq!(bytes.len(), 4000);
         let (bytes, _, resets) = run(NetworkOptions { reset: 100, ..NetworkOptions::KIND }, 500);
         assert!(resets > 0 && bytes.len() < 2000);
+    }
+
+    #[test]
+    fn damage_flips_single_bits() {
+        let (bytes, ..) = run(NetworkOptions { damage: 1024, cutting: 0, ..NetworkOptions::KIND }, 100);
+        let sent = (0..100_u32).flat_map(u32::to_be_bytes);
+        let flipped: u32 = bytes.iter().zip(sent).map(|(byte, sent)| (byte ^ sent).count_ones()).sum();
+        assert_eq!((bytes.len(), flipped), (400, 100));
     }
 
     #[test]

@@ -24,6 +24,7 @@ use fawn_node::cluster::Output;
 use fawn_types::random::SplitMix64;
 use fawn_types::{BootId, HashSecret, NodeId};
 use machine::Machine;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use watch::Watch;
 
 /// A turn that has more to do goes on so much later: what a turn costs, µs.
@@ -83,10 +84,14 @@ pub struct World {
 /// Runs one seed to its end.
 ///
 /// # Errors
-/// What an oracle found, with what happened before. Asserts of the product panic instead.
+/// What an oracle found, or an assert of the product, with what happened before.
 pub fn run(seed: &Seed, canary: Option<Canary>, aloud: bool) -> Result<Report, String> {
     let mut world = World::new(seed, canary, aloud);
-    let result = world.live();
+    let result = catch_unwind(AssertUnwindSafe(|| world.live())).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        Err(format!("panicked: {}", text.unwrap_or_default()))
+    });
     let report = world.report();
     result.map(|undecided| Report { undecided, ..report }).map_err(|error| {
         format!("{error}\nat {} µs, {} events; before that:{}", report.now_us, report.events, world.trace.tail())

@@ -35,10 +35,7 @@ impl World {
                     self.cuts.push((now_us + for_us, from, to));
                 }
             }
-            Fault::Network(loss, duplication, reset) => {
-                let options = NetworkOptions { loss, duplication, reset, ..NetworkOptions::KIND };
-                self.network.set_options(options);
-            }
+            Fault::Network(options) => self.network.set_options(options),
         }
         Ok(())
     }
