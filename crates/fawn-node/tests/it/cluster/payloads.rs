@@ -1,5 +1,5 @@
 //! Owns the tests of payloads: what is encoded decodes to itself, and nothing that is cut or damaged panics.
-use fawn_node::cluster::payload::{decode_reply, decode_request, encode_request};
+use fawn_node::cluster::payload::{decode_reply, decode_request, decode_wide, encode_request};
 use fawn_types::random::SplitMix64;
 use fawn_types::request::ExpiryCondition;
 use fawn_types::{Condition, Expiry, Request, Update, Version};
@@ -57,7 +57,7 @@ fn damaged_bytes_never_panic() {
             let mut damaged = bytes.clone();
             let at = random.below(damaged.len() as u64) as usize;
             damaged[at] = random.next() as u8;
-            let _ = (decode_request(&damaged), decode_reply(&damaged));
+            let _ = (decode_request(&damaged), decode_wide(&damaged), decode_reply(&damaged));
         }
     }
 }

@@ -1,0 +1,62 @@
+//! Owns the tests of a front-end on a back-end's own node, without links: a chain of one, frames never encoded.
+use crate::bed::{resp, shard_options};
+use fawn_chain::map::NodeEntry;
+use fawn_chain::{ClusterMap, RingOptions};
+use fawn_ds::{Engine, Options};
+use fawn_flash::{SimDevice, SimDisk, SimOptions};
+use fawn_node::cluster::{Node, NodeConfig, NodeLimits};
+use fawn_node::{ClientHost, FrontEnd, Output, ProcessFacts};
+use fawn_types::{BootId, Durability, HashSecret, NodeId, TimeMs};
+use fawn_wire::Protocol;
+
+const START: TimeMs = TimeMs(1_700_000_000_000);
+const SECRET: HashSecret = HashSecret(*b"a chain of one..");
+
+fn front_end(disk: &SimDisk) -> FrontEnd<SimDevice> {
+    let options = Options { segment_bytes: 1 << 20, secret: Some(SECRET), chained: true, ..Options::default() };
+    let (engine, _) = Engine::open(SimDevice::attach(disk), options.clone(), START).unwrap();
+    let node = NodeEntry { node: NodeId(1), weight: 1, domain: 0, address: String::new() };
+    let ring = RingOptions { replication: 1, virtual_ids: 1 };
+    let config = NodeConfig {
+        node: NodeId(1),
+        boot: BootId(1),
+        durability: Durability::Sync,
+        map: ClusterMap::new(SECRET, Durability::Sync, ring, vec![node]),
+        manager: Some(NodeId(1)),
+        limits: NodeLimits::default(),
+    };
+    let node = Node::new(config, Some(engine), START).unwrap();
+    FrontEnd::new(node, shard_options(Durability::Sync), options, ProcessFacts::default())
+}
+
+#[test]
+fn a_node_serves_its_own_clients() {
+    let disk = SimDisk::new(SimOptions::instant(3));
+    let mut front = front_end(&disk);
+    let id = front.open_session(Protocol::Resp);
+    let pipeline = ["SET k 1", "INCR k", "MSET a 1 b 2", "MGET k a b", "DBSIZE", "SCAN 0", "FLUSHALL", "GET k"];
+    let bytes: Vec<u8> = pipeline.iter().flat_map(|line| resp(line)).collect();
+    let (mut at, mut received, mut now) = (0, Vec::new(), START);
+    for _ in 0..5000 {
+        if at < bytes.len() && front.wants_input(id) {
+            at += front.handle_input(now, id, &bytes[at..]);
+        }
+        now = now.plus_ms(1);
+        front.turn(now);
+        while let Some(output) = front.poll_output() {
+            assert!(!matches!(output, Output::Close(_)));
+        }
+        assert!(front.poll_peer_output().is_none(), "a chain of one has no peers");
+        received.extend_from_slice(front.output(id));
+        let taken = front.output(id).len();
+        front.wrote(id, taken);
+        if at == bytes.len() && front.is_idle() && received.ends_with(b"$-1\r\n") {
+            break;
+        }
+    }
+    let received = String::from_utf8_lossy(&received).replace("\r\n", "|");
+    let (before, after) = received.split_once("*2|$1|0|*3|").unwrap();
+    assert_eq!(before, "+OK|:2|+OK|*3|$1|2|$1|1|$1|2|:3|");
+    assert!(after.ends_with("|+OK|$-1|"), "{after}");
+    assert_eq!(front.status().counters.commands, pipeline.len() as u64);
+}
