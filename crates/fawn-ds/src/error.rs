@@ -101,7 +101,7 @@ pub enum OpenError {
     #[error("the store was created with another hash secret; it belongs to another cluster or store")]
     SecretDiffers,
     /// The manifest is damaged or of another kind.
-    #[error("{file}: {detail}; restore it from a backup, or salvage the segments with `fawn check --repair`")]
+    #[error("{file}: {detail}; restore it from a backup, `fawn check` tells what else is damaged")]
     Manifest {
         /// The manifest's name.
         file: String,
@@ -120,7 +120,7 @@ pub enum OpenError {
         detail: String,
     },
     /// A listed segment is missing.
-    #[error("{file} is listed in the manifest but missing; restore it, or salvage with `fawn check --repair`")]
+    #[error("{file} is listed in the manifest but missing; restore it, `fawn check` tells what else is missing")]
     SegmentMissing {
         /// The segment's name.
         file: String,
@@ -128,7 +128,7 @@ pub enum OpenError {
     /// Damage below the synced watermark: acknowledged writes may be gone.
     #[error(
         "{file} is damaged from byte {from_bytes} to {to_bytes}, below what was synced: {detail}; \
-         open it read-only to export, or salvage with `fawn check --repair`"
+         restore a backup, or open it read-only to export; `fawn check` tells what else is damaged"
     )]
     Damaged {
         /// The segment's name.

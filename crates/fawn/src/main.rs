@@ -5,6 +5,7 @@ mod admin;
 mod cli;
 mod client;
 mod config;
+mod demo;
 mod load;
 mod server;
 

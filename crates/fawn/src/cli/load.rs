@@ -1,7 +1,7 @@
 //! Owns `fawn load`.
 use super::target::Target;
 use super::{Exit, Failure};
-use crate::load::{self, Fields, Format, LoadError, Progress, Summary};
+use crate::load::{self, Fields, Format, LoadError, Present, Progress, Summary};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -44,7 +44,7 @@ impl Load {
         let mut client = self.target.connect()?;
         let mut rows = load::rows(self.format, reader, fields);
         let progress = Progress::new(total_bytes);
-        let summary = load::send(rows.as_mut(), &name, &mut client, &progress)?;
+        let summary = load::send(rows.as_mut(), &name, &mut client, Present::Replaced, &progress)?;
         report(&summary);
         match summary.bad_rows {
             0 => Ok(()),

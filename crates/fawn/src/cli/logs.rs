@@ -5,7 +5,16 @@ use tracing_subscriber::EnvFilter;
 
 /// Starts logging; later calls change nothing.
 pub(super) fn start(format: LogFormat) {
-    let filter = EnvFilter::try_from_env("FAWN_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    start_at(format, "info");
+}
+
+/// As [`start`], for commands that tell their user all that is well by themselves.
+pub(super) fn start_quiet(format: LogFormat) {
+    start_at(format, "warn");
+}
+
+fn start_at(format: LogFormat, level: &str) {
+    let filter = EnvFilter::try_from_env("FAWN_LOG").unwrap_or_else(|_| EnvFilter::new(level));
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let outcome = match format {
         LogFormat::Human => builder.with_ansi(std::io::stderr().is_terminal()).with_target(false).try_init(),

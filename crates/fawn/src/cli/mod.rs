@@ -2,6 +2,7 @@
 mod check;
 mod config;
 mod del;
+mod demo;
 mod exit;
 mod get;
 mod load;
@@ -18,8 +19,8 @@ use std::process::ExitCode;
 /// A durable, replicated, flash-first key-value store that speaks Redis's and memcached's protocols.
 ///
 /// It keeps far more data than fits in memory on flash, answers a lookup with one flash read, and loses nothing that
-/// it acknowledged. `fawn serve` is a complete one-node store; every other command talks to a server or to a store's
-/// files.
+/// it acknowledged. `fawn demo` shows a replicated store with real data in it; `fawn serve` is a complete one-node
+/// store; every other command talks to a server or to a store's files.
 ///
 /// Each command has its own page: `fawn serve --help`.
 #[derive(Parser)]
@@ -31,6 +32,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Demo(demo::Demo),
     Serve(serve::Serve),
     Get(get::Get),
     Set(set::Set),
@@ -44,6 +46,7 @@ enum Command {
 /// Parses, runs, reports.
 pub(crate) fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
+        Command::Demo(command) => command.run(),
         Command::Serve(command) => command.run(),
         Command::Get(command) => command.run(),
         Command::Set(command) => command.run(),

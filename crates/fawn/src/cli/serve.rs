@@ -1,7 +1,7 @@
 //! Owns `fawn serve`.
 use super::{Exit, Failure, logs};
 use crate::config::{Flags, Settings};
-use crate::server;
+use crate::server::{self, NodeShard};
 use std::path::PathBuf;
 
 /// Runs one node: a complete store by itself.
@@ -27,6 +27,6 @@ impl Serve {
         let settings = Settings::resolve(self.flags, self.config.as_deref())
             .map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
         logs::start(settings.log_format);
-        Ok(server::run(&settings)?)
+        server::run::<NodeShard>(&settings, None)
     }
 }

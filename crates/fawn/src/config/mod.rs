@@ -9,7 +9,7 @@ mod settings;
 mod units;
 
 pub(crate) use flags::Flags;
-pub(crate) use settings::{DeviceChoice, LogFormat, Settings};
+pub(crate) use settings::{DeviceChoice, DurabilityMode, LogFormat, Settings};
 pub(crate) use units::{Endpoint, Size, Span};
 
 /// Why a configuration is refused.

@@ -7,10 +7,9 @@ mod row;
 mod send;
 
 pub(crate) use progress::Progress;
-pub(crate) use row::{BadRow, Row};
-pub(crate) use send::{LoadError, Summary, send};
+pub(crate) use row::{BadRow, Row, Rows};
+pub(crate) use send::{LoadError, Present, Summary, send};
 
-use row::Rows;
 use std::io::BufRead;
 
 /// Form of the input.

@@ -1,11 +1,25 @@
 //! Owns what a user sees of a load: a bar with rate and time left on a terminal, bad rows always.
 use super::BadRow;
 use indicatif::{ProgressBar, ProgressStyle};
+use std::cell::Cell;
+use std::io::IsTerminal;
 
-/// A load's face; silent where standard error is not a terminal, but for bad rows.
+/// Where there is no terminal, a line is printed whenever another so much of the input is done.
+const LINE_PERCENT: u64 = 10;
+
+/// A load's face; silent where standard error is not a terminal, but for bad rows and for lines that are asked for.
 #[derive(Debug)]
 pub(crate) struct Progress {
     bar: ProgressBar,
+    lines: Option<Lines>,
+}
+
+/// Progress in plain lines.
+#[derive(Debug)]
+struct Lines {
+    total_bytes: u64,
+    /// The next one is printed at so many per cent.
+    next_percent: Cell<u64>,
 }
 
 impl Progress {
@@ -20,13 +34,26 @@ impl Progress {
         };
         // The templates are constants; indicatif's default stands in should a new version reject one.
         bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
-        Self { bar }
+        Self { bar, lines: None }
+    }
+
+    /// As [`Progress::new`], with plain lines where there is no terminal.
+    pub(crate) fn with_lines(total_bytes: u64) -> Self {
+        let next_percent = Cell::new(LINE_PERCENT);
+        let lines = (!std::io::stderr().is_terminal()).then_some(Lines { total_bytes, next_percent });
+        Self { lines, ..Self::new(Some(total_bytes)) }
     }
 
     /// So much of the input is consumed, so many rows are stored.
     pub(super) fn show(&self, consumed_bytes: u64, rows: u64) {
         self.bar.set_position(consumed_bytes);
         self.bar.set_message(format!("{rows} rows"));
+        let Some(lines) = &self.lines else { return };
+        let percent = consumed_bytes.saturating_mul(100) / lines.total_bytes.max(1);
+        if percent >= lines.next_percent.get() {
+            eprintln!("{percent:>3}%  {rows} rows");
+            lines.next_percent.set(percent / LINE_PERCENT * LINE_PERCENT + LINE_PERCENT);
+        }
     }
 
     /// Names a bad row, above the bar.

@@ -10,13 +10,26 @@ use std::time::{Duration, Instant};
 const BATCH_BYTES: usize = 256 << 10;
 const BATCH_ROWS: usize = 1024;
 
+/// What becomes of a key that is there already.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Present {
+    /// It gets the row's value.
+    Replaced,
+    /// It stays as it is.
+    Kept,
+}
+
 /// What a load did.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Summary {
     /// Rows stored.
     pub(crate) rows: u64,
+    /// Rows whose keys were there already and were kept.
+    pub(crate) kept: u64,
     /// Rows that were bad, here or in the server's eyes.
     pub(crate) bad_rows: u64,
+    /// Of these, those that the server refused: some for a moment only.
+    pub(crate) refused: u64,
     /// Bytes of keys and values stored.
     pub(crate) bytes: u64,
     /// How long it took.
@@ -40,16 +53,23 @@ pub(crate) enum LoadError {
 }
 
 /// Encoded SETs with where each came from.
-#[derive(Default)]
 struct Batch {
+    present: Present,
     requests: Vec<u8>,
     /// Line and bytes of each row.
     rows: Vec<(u64, u64)>,
 }
 
 impl Batch {
+    const fn new(present: Present) -> Self {
+        Self { present, requests: Vec::new(), rows: Vec::new() }
+    }
+
     fn push(&mut self, row: &Row) {
-        encode_command(&[&b"SET"[..], &row.key, &row.value], &mut self.requests);
+        match self.present {
+            Present::Replaced => encode_command(&[&b"SET"[..], &row.key, &row.value], &mut self.requests),
+            Present::Kept => encode_command(&[&b"SET"[..], &row.key, &row.value, b"NX"], &mut self.requests),
+        }
         self.rows.push((row.line, (row.key.len() + row.value.len()) as u64));
     }
 
@@ -63,21 +83,24 @@ pub(crate) fn send(
     rows: &mut dyn Rows,
     name: &str,
     client: &mut Client,
+    present: Present,
     progress: &Progress,
 ) -> Result<Summary, LoadError> {
     let start = Instant::now();
     let (mut summary, mut stored_line) = (Summary::default(), 0);
-    let mut under_way = Batch::default();
+    let mut under_way = Batch::new(present);
     loop {
-        let (batch, more) = fill(rows, name, progress, &mut summary)?;
+        let (batch, more) = fill(rows, name, present, progress, &mut summary)?;
         let sent = client.send(&batch.requests);
         sent.map_err(|error| LoadError::Server(error, stored_line))?;
         // One batch is on its way while the one before is confirmed: neither side waits for the other.
         stored_line = settle(&under_way, name, client, progress, &mut summary, stored_line)?;
-        progress.show(rows.consumed_bytes(), summary.rows);
         under_way = batch;
         if !more {
             settle(&under_way, name, client, progress, &mut summary, stored_line)?;
+        }
+        progress.show(rows.consumed_bytes(), summary.rows + summary.kept);
+        if !more {
             progress.finish();
             summary.elapsed = start.elapsed();
             return Ok(summary);
@@ -89,10 +112,11 @@ pub(crate) fn send(
 fn fill(
     rows: &mut dyn Rows,
     name: &str,
+    present: Present,
     progress: &Progress,
     summary: &mut Summary,
 ) -> Result<(Batch, bool), LoadError> {
-    let mut batch = Batch::default();
+    let mut batch = Batch::new(present);
     while !batch.is_full() {
         let next = rows.next_row();
         match next.map_err(|detail| LoadError::Input { name: name.to_owned(), detail })? {
@@ -119,15 +143,18 @@ fn settle(
     for &(line, bytes) in &batch.rows {
         let reply = client.receive(|reply| match reply {
             Reply::Error(message) => Err(String::from_utf8_lossy(message).into_owned()),
-            _ => Ok(()),
+            Reply::Null => Ok(false),
+            _ => Ok(true),
         });
         match reply.map_err(|error| LoadError::Server(error, settled))? {
-            Ok(()) => {
+            Ok(true) => {
                 summary.rows += 1;
                 summary.bytes += bytes;
             }
+            Ok(false) => summary.kept += 1,
             Err(message) => {
                 summary.bad_rows += 1;
+                summary.refused += 1;
                 progress.bad_row(name, &BadRow { line, reason: format!("the server refused it: {message}") });
             }
         }

@@ -1,4 +1,5 @@
 //! Owns accepting connections and refusing those beyond the limit in their protocol's words.
+use super::backing::Backing;
 use super::conn::Conn;
 use super::limits::ACCEPT_PAUSE;
 use super::listener::{self, Listener};
@@ -12,7 +13,7 @@ use std::time::Duration;
 /// A client whose machine died without a word is noticed after about this long.
 const KEEPALIVE: Duration = Duration::from_secs(300);
 
-impl Turn {
+impl<B: Backing> Turn<B> {
     /// Accepts everything that waits at a listener.
     pub(super) fn accept(&mut self, listener: usize) {
         while let Some(listener) = self.listeners.get(listener) {

@@ -11,8 +11,10 @@ pub(super) const LARGE_READS_MAX: usize = 16;
 pub(super) const LINGER: Duration = Duration::from_secs(1);
 /// How long accepting pauses after the system refused (no descriptors, no memory).
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Smallest room for incomplete requests, bytes.
-const INPUT_BYTES_MIN: usize = 4 << 20;
+/// Smallest room for incomplete requests, and for replies, bytes.
+const HELD_BYTES_MIN: u64 = 4 << 20;
+/// What a request needs beside its largest value: key, framing, the read behind it.
+const VALUE_ROOM_BYTES: u64 = 1 << 20;
 
 /// The bounds.
 #[derive(Clone, Copy, Debug)]
@@ -33,9 +35,7 @@ impl Limits {
     /// Those of one of `shards` shards.
     pub(super) fn of(settings: &Settings, connections_max: usize, shards: usize) -> Self {
         assert!(shards > 0, "a node has a shard");
-        // An eighth of the budget each way, but never more than one largest request beside a busy crowd needs.
-        let share = usize::try_from(settings.memory.0 / 8).unwrap_or(usize::MAX) / shards;
-        let held_bytes_max = share.clamp(INPUT_BYTES_MIN, 4 * REQUEST_BYTES_MAX);
+        let held_bytes_max = usize::try_from(held_bytes_max(settings)).unwrap_or(usize::MAX) / shards;
         Self {
             connections_max: connections_max.div_ceil(shards),
             input_bytes_max: held_bytes_max,
@@ -44,4 +44,18 @@ impl Limits {
             shutdown_timeout: settings.shutdown_timeout.0,
         }
     }
+
+    /// What the budget leaves for stores once all these buffers are full.
+    pub(super) fn store_bytes(settings: &Settings) -> u64 {
+        // Of a tiny budget the stores keep most: their floors come before a crowd of large requests.
+        settings.memory.0 - (2 * held_bytes_max(settings)).min(settings.memory.0 / 4)
+    }
+}
+
+/// Bytes that all connections together may hold, each way: a sixteenth of the budget. Small budgets give up to an
+/// eighth, so that one largest value passes.
+fn held_bytes_max(settings: &Settings) -> u64 {
+    let (share, one_value) = (settings.memory.0 / 16, settings.value_max.0 + VALUE_ROOM_BYTES);
+    let wanted = share.max(one_value.min(settings.memory.0 / 8));
+    wanted.clamp(HELD_BYTES_MIN, 4 * REQUEST_BYTES_MAX as u64)
 }

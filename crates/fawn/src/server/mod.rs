@@ -1,5 +1,7 @@
 //! Owns the running server: shards on threads of their own, each with its listeners; started, asked, stopped as one.
 mod accept;
+mod backing;
+mod cluster;
 mod conn;
 mod control;
 mod counters;
@@ -16,8 +18,10 @@ mod turn;
 mod watch;
 mod write;
 
+pub(crate) use cluster::Cluster;
 pub(crate) use control::Report;
 pub(crate) use counters::DeviceCounts;
 pub(crate) use error::ServeError;
 pub(crate) use run::run;
 pub(crate) use shard::{Places, Server, Shards};
+pub(crate) use store::NodeShard;

@@ -1,9 +1,10 @@
 //! Owns the first half of a turn: bytes from sockets to the shard, within the bounds on what is held.
+use super::backing::Backing;
 use super::conn::{Moved, Phase};
 use super::limits::{LARGE_READS_MAX, READ_BYTES};
 use super::turn::Turn;
 
-impl Turn {
+impl<B: Backing> Turn<B> {
     /// Reads a connection that may have bytes, and executes what is complete.
     pub(super) fn read(&mut self, slot: usize) {
         let Some(conn) = self.conns.get_mut(slot) else { return };

@@ -1,33 +1,109 @@
-//! Owns the life of `fawn serve`: start, say so, wait for a signal, stop within a bound.
+//! Owns the life of a server: start, prepare, say that it is ready, wait for a signal, stop within a bound.
+use super::backing::Backing;
 use super::ready_file::ReadyFile;
-use super::{ServeError, Server};
+use super::{Places, ServeError, Server};
 use crate::admin::Admin;
+use crate::cli::Failure;
 use crate::config::Settings;
-use tokio::signal::unix::{SignalKind, signal};
+use std::net::SocketAddr;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
+
+/// What a command does once clients can connect and before it calls itself ready; on a thread of its own.
+pub(crate) type Prepare = Box<dyn FnOnce(&Places) -> Result<(), Failure> + Send>;
 
 /// Serves until told to stop.
-pub(crate) fn run(settings: &Settings) -> Result<(), ServeError> {
+pub(crate) fn run<B: Backing + 'static>(settings: &Settings, prepare: Option<Prepare>) -> Result<(), Failure> {
     if let Some(path) = &settings.ready_file {
         ReadyFile::clear(path)?;
     }
     // The main thread's runtime: signals and the admin port, never a client's request.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(ServeError::system("starting a runtime"))?;
-    runtime.block_on(serve(settings))
+    runtime.block_on(serve::<B>(settings, prepare))
 }
 
-async fn serve(settings: &Settings) -> Result<(), ServeError> {
+async fn serve<B: Backing + 'static>(settings: &Settings, prepare: Option<Prepare>) -> Result<(), Failure> {
     // Before anything is opened: a signal during start must not kill us half way.
-    let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::system("watching for SIGTERM"))?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::system("watching for SIGINT"))?;
+    let mut signals = Signals::watch()?;
     let admin = settings.admin.address().map(Admin::bind).transpose()?;
-    let mut server = Server::start(settings)?;
+    let mut server = Server::start::<B>(settings)?;
     let mut places = server.places();
     if let Some(admin) = admin {
         places.admin = Some(admin.address());
         tokio::spawn(admin.serve(server.shards()));
     }
+    let prepared = tokio::select! {
+        outcome = prepared(prepare, places) => Ok(outcome),
+        signal = signals.next() => Err(Some(signal)),
+        () = server.ended() => Err(None),
+    };
+    match prepared {
+        Ok(Ok(())) => {}
+        Ok(Err(failure)) => {
+            server.stop().await?;
+            return Err(failure);
+        }
+        Err(ended) => return stop(server, ended).await,
+    }
     let ready = settings.ready_file.as_deref().map(|path| ReadyFile::write(path, &places)).transpose()?;
+    tell(settings, &places);
+    let ended = tokio::select! {
+        signal = signals.next() => Some(signal),
+        () = server.ended() => None,
+    };
+    drop(ready);
+    stop(server, ended).await
+}
+
+/// Runs `prepare` where it may block. When we stop waiting for it, it meets closed connections and ends.
+async fn prepared(prepare: Option<Prepare>, places: Places) -> Result<(), Failure> {
+    let Some(prepare) = prepare else { return Ok(()) };
+    let (sender, outcome) = oneshot::channel();
+    let body = move || drop(sender.send(prepare(&places)));
+    let thread = std::thread::Builder::new().name("prepare".to_owned()).spawn(body);
+    thread.map_err(ServeError::system("starting a thread"))?;
+    match outcome.await {
+        Ok(outcome) => outcome,
+        Err(_) => Err(ServeError::Died("the preparation panicked".to_owned()).into()),
+    }
+}
+
+/// Ends the server after a signal, or after a shard that ended by itself.
+async fn stop(server: Server, signal: Option<&'static str>) -> Result<(), Failure> {
+    let Some(signal) = signal else {
+        server.stop().await?;
+        return Err(ServeError::Died("a shard ended unasked".to_owned()).into());
+    };
+    tracing::info!(signal, "stopping: no new connections; what was read is answered, flushed and synced");
+    server.stop().await?;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// The signals that end a server well.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn watch() -> Result<Self, ServeError> {
+        let terminate = signal(SignalKind::terminate()).map_err(ServeError::system("watching for SIGTERM"))?;
+        let interrupt = signal(SignalKind::interrupt()).map_err(ServeError::system("watching for SIGINT"))?;
+        Ok(Self { terminate, interrupt })
+    }
+
+    /// The next one's name.
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}
+
+fn tell(settings: &Settings, places: &Places) {
     tracing::info!(
         resp = %shown(places.resp),
         memcached = %shown(places.memcached),
@@ -37,22 +113,8 @@ async fn serve(settings: &Settings) -> Result<(), ServeError> {
         durability = ?settings.durability,
         "serving"
     );
-    let signal = tokio::select! {
-        _ = terminate.recv() => Some("SIGTERM"),
-        _ = interrupt.recv() => Some("SIGINT"),
-        () = server.ended() => None,
-    };
-    drop(ready);
-    let Some(signal) = signal else {
-        server.stop().await?;
-        return Err(ServeError::Died("a shard ended unasked".to_owned()));
-    };
-    tracing::info!(signal, "stopping: no new connections; what was read is answered, flushed and synced");
-    server.stop().await?;
-    tracing::info!("stopped");
-    Ok(())
 }
 
-fn shown(place: Option<std::net::SocketAddr>) -> String {
+fn shown(place: Option<SocketAddr>) -> String {
     place.map_or_else(|| "off".to_owned(), |address| address.to_string())
 }

@@ -1,8 +1,8 @@
 //! Owns the threads that run shards: opening each, knowing when one ends, asking all, stopping all.
+use super::backing::Backing;
 use super::control::{self, Control, Report};
 use super::limits::Limits;
 use super::listener::Bound;
-use super::store;
 use super::turn::{Turn, wall_clock};
 use super::{ServeError, descriptors};
 use crate::config::Settings;
@@ -43,7 +43,7 @@ pub(crate) struct Shards {
 
 impl Server {
     /// Opens the store and serves it; returns once clients can connect.
-    pub(crate) fn start(settings: &Settings) -> Result<Self, ServeError> {
+    pub(crate) fn start<B: Backing + 'static>(settings: &Settings) -> Result<Self, ServeError> {
         let connections_max = descriptors::make_room(settings.max_connections) as usize;
         let limits = Limits::of(settings, connections_max, 1);
         let wanted = [(Protocol::Resp, settings.resp), (Protocol::Memcached, settings.memcached)];
@@ -64,7 +64,7 @@ impl Server {
         let body = move || {
             // Dropped when the thread ends, however it ends: that is the news.
             let _ending = ending;
-            serve(&settings, &places, bound, limits, orders, &started)
+            serve::<B>(&settings, &places, bound, limits, orders, &started)
         };
         let thread = std::thread::Builder::new().name("shard-0".to_owned()).spawn(body);
         let thread = thread.map_err(ServeError::system("starting a shard's thread"))?;
@@ -128,7 +128,7 @@ fn join(thread: JoinHandle<Result<(), ServeError>>) -> Result<(), ServeError> {
 }
 
 /// A shard's thread: opens, says so, serves, closes.
-fn serve(
+fn serve<B: Backing>(
     settings: &Settings,
     places: &Places,
     bound: Vec<Bound>,
@@ -138,11 +138,11 @@ fn serve(
 ) -> Result<(), ServeError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(ServeError::system("starting a runtime"))?;
-    let shard = store::open(settings, places, wall_clock())?;
+    let shard = B::open(settings, places, wall_clock())?;
     let listeners: Result<Vec<_>, _> = bound.into_iter().map(Bound::listen).collect();
     let turn = Turn::new(shard, listeners?, limits).map_err(ServeError::system("setting up the readiness queue"))?;
     // Whoever started us waits for this; if it has gone, the queue of orders is closed and we stop at once.
     let _: Result<(), _> = started.send(());
     let shard = runtime.block_on(turn.run(orders)).map_err(ServeError::system("waiting for sockets"))?;
-    store::close(shard)
+    shard.close()
 }

@@ -1,81 +1,86 @@
 //! Owns putting a shard together from the settings: device, engine, node; and taking it apart with everything synced.
+use super::limits::Limits;
 use super::{Places, ServeError};
 use crate::config::{DeviceChoice, Settings};
-use fawn_ds::{Engine, OpenError, OpenReport, Options};
+use fawn_ds::{Engine, OpenReport, Options};
 use fawn_flash::{AnyDevice, Device, DeviceKind, DeviceOptions};
 use fawn_node::{ProcessFacts, Shard, ShardOptions};
 use fawn_types::{HashSecret, TimeMs};
 use std::io::Read;
-use std::os::fd::RawFd;
+use std::path::Path;
 
 /// The device that production runs on.
-pub(super) type StoreDevice = AnyDevice;
+pub(crate) type StoreDevice = AnyDevice;
 /// A shard on it.
-pub(super) type NodeShard = Shard<StoreDevice>;
+pub(crate) type NodeShard = Shard<StoreDevice>;
 
 /// Opens the store, or creates one, and puts a shard over it.
 pub(super) fn open(settings: &Settings, places: &Places, now: TimeMs) -> Result<NodeShard, ServeError> {
-    create_dir(settings)?;
-    let data = |error: &dyn std::fmt::Display| ServeError::Data(format!("{}: {error}", settings.dir.display()));
-    let mut options = engine_options(settings);
-    let opened = match Engine::open(open_device(settings)?, options.clone(), now) {
-        // Nothing there yet: only now is a secret drawn, so that an existing store always keeps its own.
-        Err(OpenError::SecretMissing) => {
-            options.secret = Some(HashSecret(random_bytes()?));
-            Engine::open(open_device(settings)?, options, now)
-        }
-        opened => opened,
-    };
-    let (engine, report) = opened.map_err(|error| data(&error))?;
-    tell(&engine, &report);
-    let shard_options = ShardOptions {
+    let engine = open_engine(settings, &settings.dir, engine_options(settings)?, now)?;
+    let opened = Shard::new(engine, shard_options(settings), facts(settings, places, now)?);
+    opened.map_err(|error| ServeError::Data(format!("{}: {error}", settings.dir.display())))
+}
+
+/// Bounds of the clients' sessions.
+pub(super) fn shard_options(settings: &Settings) -> ShardOptions {
+    ShardOptions {
         durability: settings.durability.into(),
         value_bytes_max: u32::try_from(settings.value_max.0).unwrap_or(u32::MAX),
         ..ShardOptions::default()
-    };
-    Shard::new(engine, shard_options, facts(settings, places, now)?).map_err(|error| data(&error))
+    }
 }
 
 /// Flushes and syncs everything, then lets go of the directory.
-pub(super) fn close(shard: NodeShard) -> Result<(), ServeError> {
-    shard.into_engine().close().map(drop).map_err(|error| ServeError::Data(error.to_string()))
+pub(super) fn close(engine: Engine<StoreDevice>) -> Result<(), ServeError> {
+    engine.close().map(drop).map_err(|error| ServeError::Data(error.to_string()))
 }
 
-/// The descriptor that wakes an idle loop when the device has completed something.
-pub(super) fn wake_fd(shard: &NodeShard) -> Option<RawFd> {
-    shard.engine().device().wake_fd()
+/// Opens the engine in `dir`, or creates one.
+pub(super) fn open_engine(
+    settings: &Settings,
+    dir: &Path,
+    options: Options,
+    now: TimeMs,
+) -> Result<Engine<StoreDevice>, ServeError> {
+    create_dir(dir)?;
+    let opened = Engine::open(open_device(settings, dir)?, options, now);
+    let (engine, report) = opened.map_err(|error| ServeError::Data(format!("{}: {error}", dir.display())))?;
+    tell(&engine, &report);
+    Ok(engine)
 }
 
 /// Created for its owner alone: the data are nobody else's business.
-fn create_dir(settings: &Settings) -> Result<(), ServeError> {
+fn create_dir(dir: &Path) -> Result<(), ServeError> {
     use std::os::unix::fs::DirBuilderExt;
-    let created = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&settings.dir);
+    let created = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
     created.map_err(|error| {
-        let dir = settings.dir.display();
+        let dir = dir.display();
         ServeError::Data(format!("{dir}: {error}; choose a directory that this user may write with --dir"))
     })
 }
 
-fn open_device(settings: &Settings) -> Result<StoreDevice, ServeError> {
+fn open_device(settings: &Settings, dir: &Path) -> Result<StoreDevice, ServeError> {
     let kind = match settings.device {
         DeviceChoice::Auto => DeviceKind::Auto,
         DeviceChoice::Uring => DeviceKind::Uring,
         DeviceChoice::Portable => DeviceKind::Portable,
     };
     let options = DeviceOptions { kind, ..DeviceOptions::default() };
-    AnyDevice::open(&settings.dir, &options).map_err(|error| ServeError::Data(error.to_string()))
+    AnyDevice::open(dir, &options).map_err(|error| ServeError::Data(error.to_string()))
 }
 
-fn engine_options(settings: &Settings) -> Options {
-    Options {
+pub(super) fn engine_options(settings: &Settings) -> Result<Options, ServeError> {
+    Ok(Options {
         // Checked to fit by the settings.
         segment_bytes: u32::try_from(settings.segment.0).unwrap_or(u32::MAX),
-        memory_bytes: settings.memory.0,
+        memory_bytes: Limits::store_bytes(settings),
         durability: settings.durability.into(),
         value_bytes_max: u32::try_from(settings.value_max.0).unwrap_or(u32::MAX),
         capacity_bytes: settings.capacity.map(|size| size.0),
+        // An existing store keeps its own.
+        secret_if_new: Some(HashSecret(random_bytes()?)),
         ..Options::default()
-    }
+    })
 }
 
 fn tell(engine: &Engine<StoreDevice>, report: &OpenReport) {
@@ -96,7 +101,7 @@ fn tell(engine: &Engine<StoreDevice>, report: &OpenReport) {
 }
 
 /// What clients may ask about the process.
-fn facts(settings: &Settings, places: &Places, now: TimeMs) -> Result<ProcessFacts, ServeError> {
+pub(super) fn facts(settings: &Settings, places: &Places, now: TimeMs) -> Result<ProcessFacts, ServeError> {
     let uname = rustix::system::uname();
     let words = [uname.sysname(), uname.release(), uname.machine()];
     let system: Vec<_> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();

@@ -2,12 +2,12 @@
 //!
 //! The readiness queue is the shard's own and Tokio watches its descriptor, so that the order within a turn is ours
 //! (docs/decisions/2026-11-21-server-turn.md). A shard with nothing to do sleeps in the system: no timer ticks.
+use super::backing::Backing;
 use super::conn::Conn;
-use super::control::{Control, Report};
+use super::control::Control;
 use super::counters::Counters;
 use super::limits::{Limits, READ_BYTES};
 use super::listener::Listener;
-use super::store::{self, NodeShard};
 use super::watch::Watch;
 use fawn_node::{Output, SessionId};
 use fawn_types::TimeMs;
@@ -31,13 +31,13 @@ const BUSY_TURNS_MAX: u32 = 32;
 pub(super) const LISTENER_TOKENS: usize = usize::MAX - 16;
 
 /// One shard with its connections.
-pub(super) struct Turn {
+pub(super) struct Turn<B> {
     pub(super) queue: mio::Poll,
     pub(super) listeners: Vec<Listener>,
     pub(super) conns: Slab<Conn>,
     /// The slot of each session's connection. Its keys are numbers of ours, never a client's.
     pub(super) slots: HashMap<SessionId, usize, FxBuildHasher>,
-    pub(super) shard: NodeShard,
+    pub(super) shard: B,
     pub(super) limits: Limits,
     pub(super) counters: Counters,
     /// Connections to read this turn.
@@ -58,9 +58,9 @@ pub(super) struct Turn {
     pub(super) now: TimeMs,
 }
 
-impl Turn {
+impl<B: Backing> Turn<B> {
     /// A shard that listens.
-    pub(super) fn new(shard: NodeShard, listeners: Vec<Listener>, limits: Limits) -> std::io::Result<Self> {
+    pub(super) fn new(shard: B, listeners: Vec<Listener>, limits: Limits) -> std::io::Result<Self> {
         let queue = mio::Poll::new()?;
         let mut listeners = listeners;
         for (index, listener) in listeners.iter_mut().enumerate() {
@@ -88,8 +88,8 @@ impl Turn {
     }
 
     /// Runs until told to stop and every reply is sent or the time for that is over; returns the shard to close.
-    pub(super) async fn run(mut self, mut control: mpsc::Receiver<Control>) -> std::io::Result<NodeShard> {
-        let mut wake = Wake::new(&self.queue, store::wake_fd(&self.shard))?;
+    pub(super) async fn run(mut self, mut control: mpsc::Receiver<Control>) -> std::io::Result<B> {
+        let mut wake = Wake::new(&self.queue, self.shard.wake_fds())?;
         let mut events = Events::with_capacity(EVENTS_MAX);
         let (mut deadline, mut busy_turns) = (None, 0);
         loop {
@@ -119,7 +119,7 @@ impl Turn {
     fn may_wait(&self, events: &Events, wake: &Wake) -> bool {
         // A full batch of events may have more behind it, whose edge is already taken. A device without a descriptor
         // cannot wake us, so its completions must be asked for.
-        let asks = wake.device.is_none() && self.shard.engine().in_flight() > 0;
+        let asks = wake.is_partial && self.shard.in_flight() > 0;
         !self.owes_turn && self.ready.is_empty() && events.iter().count() < EVENTS_MAX && !asks
     }
 
@@ -198,7 +198,7 @@ impl Turn {
             Control::Report(answer) => {
                 self.counters.connections = self.conns.len() as u64;
                 // Who asked may have stopped waiting: nothing to do about it.
-                drop(answer.send(Report::new(self.counters, &self.shard.status())));
+                drop(answer.send(self.shard.report(self.counters)));
             }
             Control::Stop => self.stop(),
         }
@@ -231,22 +231,25 @@ pub(super) fn wall_clock() -> TimeMs {
     TimeMs(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// What wakes an idle shard: its sockets, its device, its controller, its next deadline.
+/// What wakes an idle shard: its sockets, its devices, its controller, its next deadline.
 struct Wake {
     sockets: AsyncFd<RawFd>,
-    device: Option<AsyncFd<RawFd>>,
+    devices: Vec<AsyncFd<RawFd>>,
+    /// Some device cannot wake us.
+    is_partial: bool,
     sleep: std::pin::Pin<Box<Sleep>>,
 }
 
 impl Wake {
     #[expect(
         deprecated,
-        reason = "its successor is an unsafe fn; queue and device outlive this and keep the descriptors"
+        reason = "its successor is an unsafe fn; queue and devices outlive this and keep the descriptors"
     )]
-    fn new(queue: &mio::Poll, device: Option<RawFd>) -> std::io::Result<Self> {
+    fn new(queue: &mio::Poll, devices: Vec<Option<RawFd>>) -> std::io::Result<Self> {
         let sockets = AsyncFd::new(queue.as_raw_fd())?;
-        let device = device.map(AsyncFd::new).transpose()?;
-        Ok(Self { sockets, device, sleep: Box::pin(tokio::time::sleep(Duration::ZERO)) })
+        let is_partial = devices.contains(&None);
+        let devices: std::io::Result<_> = devices.into_iter().flatten().map(AsyncFd::new).collect();
+        Ok(Self { sockets, devices: devices?, is_partial, sleep: Box::pin(tokio::time::sleep(Duration::ZERO)) })
     }
 
     /// Ready when a turn is due. Every source is polled each time, so that each has this task's waker.
@@ -257,7 +260,9 @@ impl Wake {
         deadline: Option<Instant>,
     ) -> Poll<Option<Control>> {
         let mut woken = clear(&self.sockets, cx);
-        woken |= self.device.as_ref().is_some_and(|device| clear(device, cx));
+        for device in &self.devices {
+            woken |= clear(device, cx);
+        }
         if let Some(deadline) = deadline.map(tokio::time::Instant::from_std) {
             if self.sleep.deadline() != deadline {
                 self.sleep.as_mut().reset(deadline);

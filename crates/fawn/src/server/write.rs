@@ -1,11 +1,12 @@
 //! Owns the second half of a turn: replies to sockets, slow readers, and the end of connections.
+use super::backing::Backing;
 use super::conn::{Conn, Moved, Phase};
 use super::limits::LINGER;
 use super::turn::Turn;
 use super::watch::{Due, pop_due};
 use std::net::Shutdown;
 
-impl Turn {
+impl<B: Backing> Turn<B> {
     /// Sends a connection's replies in one write; then ends it, or lists it for more.
     pub(super) fn flush(&mut self, slot: usize) {
         let Some(conn) = self.conns.get_mut(slot) else { return };

@@ -69,12 +69,26 @@ impl Server {
 
     /// Over a given directory.
     pub(crate) fn start_in(dir: &Path, flags: &[&str]) -> Self {
-        let ready_file = dir.join("ready");
+        Self::await_ready(dir, Self::spawn("serve", dir, flags))
+    }
+
+    /// `fawn demo` over a given directory; what it says goes to the files `out` and `err` there.
+    pub(crate) fn demo_in(dir: &Path, flags: &[&str]) -> Self {
+        Self::await_ready(dir, Self::spawn("demo", dir, flags))
+    }
+
+    /// Starts a server that is not waited for.
+    pub(crate) fn spawn(word: &str, dir: &Path, flags: &[&str]) -> Reaped {
         let any = "127.0.0.1:0";
         let mut command = fawn();
-        command.args(["serve", "--resp", any, "--memcached", any, "--admin", any, "--memory", "64M"]);
-        command.arg("--dir").arg(dir.join("data")).arg("--ready-file").arg(&ready_file).args(flags);
-        let mut child = Reaped(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the binary runs"));
+        command.args([word, "--resp", any, "--memcached", any, "--admin", any, "--memory", "64M"]);
+        command.arg("--dir").arg(dir.join("data")).arg("--ready-file").arg(dir.join("ready")).args(flags);
+        let file = |name| std::fs::File::create(dir.join(name)).expect("a file");
+        Reaped(command.stdout(file("out")).stderr(file("err")).spawn().expect("the binary runs"))
+    }
+
+    fn await_ready(dir: &Path, mut child: Reaped) -> Self {
+        let ready_file = dir.join("ready");
         let ready = eventually("the ready file", || {
             assert_eq!(child.0.try_wait().expect("it is ours"), None, "the server ended before it was ready");
             let ready = std::fs::read(&ready_file).ok()?;
@@ -115,7 +129,7 @@ impl Server {
 }
 
 /// A process that does not outlive its test, however that ends.
-struct Reaped(Child);
+pub(crate) struct Reaped(pub(crate) Child);
 
 impl Drop for Reaped {
     fn drop(&mut self) {

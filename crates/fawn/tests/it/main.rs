@@ -4,6 +4,7 @@
 mod admin;
 mod config;
 mod connections;
+mod demo;
 mod durable;
 mod harness;
 mod load;

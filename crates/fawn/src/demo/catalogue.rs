@@ -1,0 +1,172 @@
+//! Owns what the demo loads: the machine's package catalogue, a file, or the small one that comes with the binary.
+use crate::cli::{Exit, Failure};
+use crate::load::{self, BadRow, Fields, Format, Row, Rows};
+use fawn_types::checksum::checksum64;
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// For machines without a catalogue of their own.
+const SHIPPED: &[u8] = include_bytes!("../../data/catalogue.deb822");
+/// Largest catalogue: it is held in memory while it is loaded.
+const BYTES_MAX: u64 = 1 << 30;
+
+/// Stanzas in Debian's control format.
+pub(super) struct Catalogue {
+    /// Where it comes from, in the user's words.
+    pub(super) source: String,
+    /// Names it: the same digest, the same bytes.
+    pub(super) digest: String,
+    bytes: Cow<'static, [u8]>,
+    /// The line where each name's last stanza begins: of several, that one counts.
+    last_lines: HashMap<Vec<u8>, u64>,
+    /// Name of the first package.
+    first: Vec<u8>,
+}
+
+impl Catalogue {
+    /// The file's, or the machine's, or the shipped one.
+    pub(super) fn read(file: Option<&Path>) -> Result<Self, Failure> {
+        if let Some(path) = file {
+            let source = path.display().to_string();
+            let fail = |detail: String| Failure::new(Exit::Failed, format!("{source}: {detail}"));
+            let bytes = File::open(path).and_then(read_bounded).map_err(|error| fail(error.to_string()))?;
+            let catalogue = Self::new(source.clone(), bytes.into());
+            return catalogue.ok_or_else(|| fail("no stanza with a field `Package`; see --catalogue".to_owned()));
+        }
+        let own = machines().and_then(|bytes| {
+            let found = Self::new("apt-cache dumpavail".to_owned(), bytes.into());
+            found.ok_or_else(|| "apt-cache lists no package; `apt-get update` would fill it".to_owned())
+        });
+        own.or_else(|reason| {
+            println!("{reason}; loading the small catalogue that comes with fawn instead");
+            let shipped = Self::new("the catalogue that comes with fawn".to_owned(), SHIPPED.into());
+            shipped.ok_or_else(|| Failure::new(Exit::Failed, "the shipped catalogue is empty: a faulty build"))
+        })
+    }
+
+    /// `None`: there is no package in it.
+    fn new(source: String, bytes: Cow<'static, [u8]>) -> Option<Self> {
+        let digest = format!("{:016x}", checksum64(&bytes));
+        let (mut last_lines, mut first) = (HashMap::new(), None);
+        let mut rows = parse(&bytes);
+        // Reading from memory does not fail.
+        while let Ok(Some(row)) = rows.next_row() {
+            if let Ok(row) = row {
+                first.get_or_insert_with(|| row.key.clone());
+                last_lines.insert(row.key, row.line);
+            }
+        }
+        drop(rows);
+        Some(Self { source, digest, bytes, last_lines, first: first? })
+    }
+
+    /// Number of packages.
+    pub(super) fn len(&self) -> usize {
+        self.last_lines.len()
+    }
+
+    /// Bytes of the input.
+    pub(super) fn total_bytes(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    /// A package to look at: one that everybody knows, or the first.
+    pub(super) fn example(&self) -> String {
+        let known = [&b"bash"[..], b"coreutils"].into_iter().find(|name| self.last_lines.contains_key(*name));
+        String::from_utf8_lossy(known.unwrap_or(&self.first)).into_owned()
+    }
+
+    /// Its packages, each once.
+    pub(super) fn rows(&self) -> Packages<'_> {
+        Packages { rows: parse(&self.bytes), last_lines: &self.last_lines }
+    }
+}
+
+/// The last stanza of each name.
+pub(super) struct Packages<'a> {
+    rows: Box<dyn Rows + 'a>,
+    last_lines: &'a HashMap<Vec<u8>, u64>,
+}
+
+impl Rows for Packages<'_> {
+    fn next_row(&mut self) -> std::io::Result<Option<Result<Row, BadRow>>> {
+        loop {
+            match self.rows.next_row()? {
+                Some(Ok(row)) if self.last_lines.get(&row.key) != Some(&row.line) => {}
+                other => return Ok(other),
+            }
+        }
+    }
+
+    fn consumed_bytes(&self) -> u64 {
+        self.rows.consumed_bytes()
+    }
+}
+
+fn parse(bytes: &[u8]) -> Box<dyn Rows + '_> {
+    load::rows(Format::Deb822, bytes, Fields { key: "Package".to_owned(), value: None, prefix: String::new() })
+}
+
+/// The output of `apt-cache dumpavail`, or why there is none.
+fn machines() -> Result<Vec<u8>, String> {
+    let fail = |error: std::io::Error| format!("apt-cache: {error}");
+    let mut command = Command::new("apt-cache");
+    command.arg("dumpavail").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().map_err(fail)?;
+    let bytes = child.stdout.take().map_or(Ok(Vec::new()), read_bounded);
+    if bytes.is_err() {
+        // Already ended: nothing to kill.
+        drop(child.kill());
+    }
+    let status = child.wait().map_err(fail)?;
+    let bytes = bytes.map_err(fail)?;
+    if status.success() { Ok(bytes) } else { Err(format!("apt-cache dumpavail: {status}")) }
+}
+
+fn read_bounded(source: impl Read) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let got = source.take(BYTES_MAX + 1).read_to_end(&mut bytes)? as u64;
+    if got > BYTES_MAX {
+        return Err(std::io::Error::other(format!(
+            "more than {BYTES_MAX} bytes; give a smaller file with --catalogue"
+        )));
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Catalogue, SHIPPED};
+    use crate::load::Rows;
+
+    #[test]
+    fn the_last_stanza_of_a_name_counts_once() {
+        let text = b"Package: a\nSize: 1\n\nnonsense\n\nPackage: b\n\nPackage: a\nSize: 2\n";
+        let catalogue = Catalogue::new("test".to_owned(), text.as_slice().into()).expect("it has packages");
+        assert_eq!((catalogue.len(), catalogue.example()), (2, "a".to_owned()));
+        let mut rows = catalogue.rows();
+        let mut found = Vec::new();
+        while let Some(row) = rows.next_row().expect("memory reads") {
+            found.push(
+                row.map_or_else(|bad| format!("{}!", bad.line), |row| format!("{}={}", row.line, row.value.len())),
+            );
+        }
+        assert_eq!(found, ["4!", "6=11", "8=19"]);
+        assert!(Catalogue::new("test".to_owned(), b"Size: 1\n".as_slice().into()).is_none());
+    }
+
+    #[test]
+    fn the_shipped_one_is_sound() {
+        let catalogue = Catalogue::new("shipped".to_owned(), SHIPPED.into()).expect("it has packages");
+        let (mut rows, mut good) = (catalogue.rows(), 0);
+        while let Some(row) = rows.next_row().expect("memory reads") {
+            assert!(row.is_ok(), "{row:?}");
+            good += 1;
+        }
+        assert!(good == catalogue.len() && good >= 300, "{good} of {}", catalogue.len());
+    }
+}

@@ -1,0 +1,46 @@
+//! Owns where the demo keeps its data, and refuses directories that are somebody else's.
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// The user's own place for data, the same from every working directory, so that a second start finds the first one's.
+pub(crate) fn default_dir() -> PathBuf {
+    place(|name| std::env::var_os(name).filter(|value| !value.is_empty()))
+}
+
+fn place(variable: impl Fn(&str) -> Option<OsString>) -> PathBuf {
+    // The XDG base directory specification: a relative path there is to be ignored.
+    let data = variable("XDG_DATA_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let data = data.or_else(|| variable("HOME").map(|home| PathBuf::from(home).join(".local/share")));
+    match data {
+        Some(data) => data.join("fawn/demo"),
+        // No home: where we stand, as `fawn serve` does.
+        None => PathBuf::from("fawn-demo"),
+    }
+}
+
+/// A reason not to use `dir`, if it is the store of `fawn serve`.
+pub(crate) fn refuse_foreign(dir: &Path) -> Result<(), String> {
+    if dir.join("manifest").exists() {
+        let dir = dir.display();
+        return Err(format!(
+            "{dir}: holds the store of a `fawn serve`; choose another directory for the demo with --dir"
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::place;
+    use std::path::Path;
+
+    #[test]
+    fn it_follows_the_users_variables() {
+        let with = |pairs: &'static [(&str, &str)]| {
+            place(move |name| pairs.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).into()))
+        };
+        assert_eq!(with(&[("HOME", "/home/ann")]), Path::new("/home/ann/.local/share/fawn/demo"));
+        assert_eq!(with(&[("HOME", "/home/ann"), ("XDG_DATA_HOME", "/data")]), Path::new("/data/fawn/demo"));
+        assert_eq!(with(&[("XDG_DATA_HOME", "data")]), Path::new("fawn-demo"));
+    }
+}

@@ -1,0 +1,145 @@
+//! Owns what the user reads once the demo serves: where, and three commands that work with the tools that are there.
+use super::marker::Marker;
+use crate::server::Places;
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// Commands shown.
+const COMMANDS: usize = 3;
+
+/// The whole text.
+pub(super) fn text(places: &Places, held: &Marker, dir: &Path) -> String {
+    let mut text = String::from("\nserving");
+    for (name, place) in [("Redis clients on", places.resp), ("memcached clients on", places.memcached)] {
+        if let Some(place) = place {
+            line(&mut text, format_args!("  {name:<21} {place}"));
+        }
+    }
+    if let Some(place) = places.admin {
+        line(&mut text, format_args!("  {:<21} http://{place}", "operators at"));
+    }
+    line(&mut text, format_args!("\ntry next, in another terminal"));
+    for command in commands(places, &held.example, &Tools::found()) {
+        line(&mut text, format_args!("  {command}"));
+    }
+    let dir = quoted(&dir.display().to_string());
+    line(&mut text, format_args!("\nCtrl-C stops it; started again it finds its data; `rm -r {dir}` removes them"));
+    text
+}
+
+fn line(text: &mut String, words: std::fmt::Arguments<'_>) {
+    // Writing to a String cannot fail.
+    let _: std::fmt::Result = write!(text, "\n{words}");
+}
+
+/// What is installed.
+struct Tools {
+    redis_cli: bool,
+    nc: bool,
+    curl: bool,
+    /// This program, as one would type it.
+    fawn: String,
+}
+
+impl Tools {
+    fn found() -> Self {
+        let dirs: Vec<PathBuf> =
+            std::env::var_os("PATH").map(|path| std::env::split_paths(&path).collect()).unwrap_or_default();
+        let has = |name: &str| dirs.iter().any(|dir| dir.join(name).is_file());
+        Self { redis_cli: has("redis-cli"), nc: has("nc"), curl: has("curl"), fawn: own_name(&dirs) }
+    }
+}
+
+/// Its name where the shell finds it, else its path.
+fn own_name(path_dirs: &[PathBuf]) -> String {
+    let Ok(own) = std::env::current_exe() else { return "fawn".to_owned() };
+    if own.parent().is_some_and(|dir| path_dirs.iter().any(|known| known == dir)) {
+        return "fawn".to_owned();
+    }
+    let here = std::env::current_dir().unwrap_or_default();
+    quoted(&own.strip_prefix(here).unwrap_or(&own).display().to_string())
+}
+
+/// The first three of what can be done.
+fn commands(places: &Places, example: &str, tools: &Tools) -> Vec<String> {
+    let key = quoted(example);
+    let mut commands = Vec::new();
+    if let Some(place) = places.resp {
+        commands.push(redis(place, tools, &format!("get {key}")));
+    }
+    if let Some(place) = places.memcached.filter(|_| is_memcached_key(example)) {
+        commands.push(over_tcp(place, tools, &format!("get {example}\\r\\nquit\\r\\n")));
+    }
+    if let Some(place) = places.admin {
+        commands.push(match tools.curl {
+            true => format!("curl -s http://{place}/status"),
+            false => over_tcp(place, tools, "GET /status HTTP/1.0\\r\\n\\r\\n"),
+        });
+    }
+    if let Some(place) = places.resp {
+        commands.push(redis(place, tools, "set greeting hello"));
+        commands.push(redis(place, tools, "get greeting"));
+    }
+    commands.truncate(COMMANDS);
+    commands
+}
+
+fn redis(place: SocketAddr, tools: &Tools, words: &str) -> String {
+    match (tools.redis_cli, place.ip().to_string().as_str()) {
+        (true, "127.0.0.1") => format!("redis-cli -p {} {words}", place.port()),
+        (true, host) => format!("redis-cli -h {host} -p {} {words}", place.port()),
+        (false, _) => format!("{} {words} --server {place}", tools.fawn),
+    }
+}
+
+/// Sends `words` (as `printf` takes them) and prints what comes, by netcat or by bash alone.
+fn over_tcp(place: SocketAddr, tools: &Tools, words: &str) -> String {
+    let (host, port) = (place.ip(), place.port());
+    match tools.nc {
+        true => format!("printf '{words}' | nc {host} {port}"),
+        false => format!("bash -c \"exec 3<>/dev/tcp/{host}/{port}; printf '{words}' >&3; cat <&3\""),
+    }
+}
+
+/// Whether it can stand in a line of memcached's protocol, within quotes of a shell.
+fn is_memcached_key(key: &str) -> bool {
+    !key.is_empty() && key.bytes().all(is_plain) && key.len() <= fawn_types::limits::MEMCACHED_KEY_BYTES_MAX
+}
+
+const fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'+' | b'-' | b'_' | b'/' | b':')
+}
+
+/// As a shell takes it for one word.
+fn quoted(word: &str) -> String {
+    match !word.is_empty() && word.bytes().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Tools, commands, quoted};
+    use crate::server::Places;
+
+    #[test]
+    fn commands_fit_what_is_there() {
+        let at = |port| Some(([127, 0, 0, 1], port).into());
+        let places = Places { resp: at(1), memcached: at(2), admin: at(3) };
+        let all = Tools { redis_cli: true, nc: true, curl: true, fawn: "fawn".to_owned() };
+        let printed = commands(&places, "bash", &all);
+        let expected = [
+            "redis-cli -p 1 get bash",
+            r"printf 'get bash\r\nquit\r\n' | nc 127.0.0.1 2",
+            "curl -s http://127.0.0.1:3/status",
+        ];
+        assert_eq!(printed, expected);
+        let none = Tools { redis_cli: false, nc: false, curl: false, fawn: "target/release/fawn".to_owned() };
+        let printed = commands(&Places { resp: at(1), ..Places::default() }, "a b", &none);
+        assert_eq!(printed[0], "target/release/fawn get 'a b' --server 127.0.0.1:1");
+        assert_eq!(printed.len(), 3);
+        assert_eq!(quoted("it's"), r"'it'\''s'");
+    }
+}

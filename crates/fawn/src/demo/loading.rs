@@ -1,0 +1,71 @@
+//! Owns loading the catalogue once: a store that has all of it is left alone, one that was interrupted is completed.
+use super::catalogue::Catalogue;
+use super::marker::Marker;
+use crate::cli::{Exit, Failure};
+use crate::client::Client;
+use crate::load::{self, Present, Progress, Summary};
+use crate::server::Places;
+use std::path::Path;
+use std::time::Duration;
+
+/// Longest wait for one reply.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// What the cluster refused for a moment is sent again so often.
+const PASSES_MAX: u32 = 5;
+
+/// Makes sure that the catalogue is in the store; returns what is.
+pub(super) fn ensure(places: &Places, file: Option<&Path>) -> Result<Marker, Failure> {
+    let Some(address) = places.resp else {
+        return Err(Failure::new(Exit::Usage, "the demo loads its data through RESP; leave --resp on"));
+    };
+    let mut client = Client::connect(&address.to_string(), TIMEOUT)?;
+    let found = Marker::fetch(&mut client)?;
+    if let Some(marker) = found.as_ref().filter(|marker| marker.is_complete) {
+        println!("{} packages of {} are here already: nothing to load", marker.packages, marker.source);
+        if let Some(file) = file.filter(|file| file.display().to_string() != marker.source) {
+            println!("{} is not loaded; another directory (--dir) would take it", file.display());
+        }
+        return Ok(marker.clone());
+    }
+    let catalogue = Catalogue::read(file)?;
+    let (source, digest, example) = (catalogue.source.clone(), catalogue.digest.clone(), catalogue.example());
+    let mut marker = Marker { source, digest, packages: catalogue.len(), example, is_complete: false };
+    // Of the same catalogue what is there already is right; values of another one are replaced.
+    let present = if found.as_ref() == Some(&marker) { Present::Kept } else { Present::Replaced };
+    println!("loading {} packages of {}", marker.packages, marker.source);
+    marker.store(&mut client)?;
+    load(&catalogue, present, &mut client)?;
+    marker.is_complete = true;
+    marker.store(&mut client)?;
+    Ok(marker)
+}
+
+fn load(catalogue: &Catalogue, mut present: Present, client: &mut Client) -> Result<(), Failure> {
+    let mut loaded = 0;
+    for _ in 0..PASSES_MAX {
+        let progress = Progress::with_lines(catalogue.total_bytes());
+        let summary = load::send(&mut catalogue.rows(), &catalogue.source, client, present, &progress)?;
+        loaded += summary.rows;
+        if summary.refused == 0 {
+            tell(&summary, loaded);
+            return Ok(());
+        }
+        present = Present::Kept;
+    }
+    let reason = "the store goes on refusing rows, named above; start the demo again once that is mended";
+    Err(Failure::new(Exit::Server, reason))
+}
+
+fn tell(summary: &Summary, loaded: u64) {
+    let seconds = summary.elapsed.as_secs_f64().max(1e-9);
+    println!(
+        "loaded {loaded} packages, {:.1} MB in {seconds:.1} s, each acknowledged by three back-ends",
+        summary.bytes as f64 / 1e6
+    );
+    if summary.kept > 0 {
+        println!("{} more were here from an interrupted load", summary.kept);
+    }
+    if summary.bad_rows > 0 {
+        println!("{} stanzas are no packages and were left out", summary.bad_rows);
+    }
+}

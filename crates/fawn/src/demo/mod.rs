@@ -1,0 +1,26 @@
+//! Owns `fawn demo` beside its server: the catalogue, loading it once, and what a user is told.
+mod catalogue;
+mod directory;
+mod hints;
+mod loading;
+mod marker;
+
+pub(crate) use directory::{default_dir, refuse_foreign};
+
+use crate::cli::Failure;
+use crate::config::Settings;
+use crate::server::{self, Cluster, Places};
+use std::path::PathBuf;
+
+/// Serves until told to stop; `catalogue`: the file to load instead of the machine's own.
+pub(crate) fn run(settings: &Settings, catalogue: Option<PathBuf>) -> Result<(), Failure> {
+    println!("FAWN demo: three back-ends (R = 3), a front-end and the manager, all in this process");
+    println!("data in {}, memory {}", settings.dir.display(), settings.memory);
+    let dir = settings.dir.clone();
+    let prepare = move |places: &Places| {
+        let held = loading::ensure(places, catalogue.as_deref())?;
+        println!("{}", hints::text(places, &held, &dir));
+        Ok(())
+    };
+    server::run::<Cluster>(settings, Some(Box::new(prepare)))
+}

@@ -1,0 +1,51 @@
+//! Owns putting a cluster of three back-ends together in one thread: a directory, an engine and a share of memory each.
+use super::backing::Backing;
+use super::limits::Limits;
+use super::store::{self, StoreDevice};
+use super::{Places, ServeError};
+use crate::config::Settings;
+use fawn_ds::{Engine, Options};
+use fawn_node::cluster::NodeLimits;
+use fawn_node::front::{LocalCluster, LocalOptions};
+use fawn_types::TimeMs;
+use std::path::PathBuf;
+
+/// Back-ends, and so copies of every key.
+const BACK_ENDS: u32 = 3;
+
+/// Three back-ends, the manager, a front-end.
+pub(crate) type Cluster = LocalCluster<StoreDevice>;
+
+impl Backing for Cluster {
+    fn open(settings: &Settings, places: &Places, now: TimeMs) -> Result<Self, ServeError> {
+        let mut engines: Vec<Engine<StoreDevice>> = Vec::new();
+        for number in 1..=BACK_ENDS {
+            let options = engine_options(settings, engines.first())?;
+            engines.push(store::open_engine(settings, &dir_of(settings, number), options, now)?);
+        }
+        let shard = store::shard_options(settings);
+        let limits = NodeLimits { value_bytes_max: shard.value_bytes_max, ..NodeLimits::default() };
+        let options = LocalOptions { shard, limits, ..LocalOptions::default() };
+        let opened = Self::new(engines, options, store::facts(settings, places, now)?, now);
+        opened.map_err(|error| ServeError::Data(format!("{}: {error}", settings.dir.display())))
+    }
+
+    fn close(self) -> Result<(), ServeError> {
+        self.into_engines().into_iter().try_for_each(store::close)
+    }
+}
+
+fn dir_of(settings: &Settings, number: u32) -> PathBuf {
+    settings.dir.join(format!("node-{number}"))
+}
+
+/// All stores of a cluster have one secret: the first's, also when a start was interrupted before the others were made.
+fn engine_options(settings: &Settings, first: Option<&Engine<StoreDevice>>) -> Result<Options, ServeError> {
+    let mut options = store::engine_options(settings)?;
+    options.memory_bytes = Limits::store_bytes(settings) / u64::from(BACK_ENDS);
+    options.chained = true;
+    if let Some(first) = first {
+        options.secret_if_new = Some(*first.secret());
+    }
+    Ok(options)
+}
