@@ -34,6 +34,8 @@ pub enum Fault {
     Pause(u32, u64),
     /// A back-end's disk completes nothing for so many µs.
     Stall(u32, u64),
+    /// A back-end's disk has no space left for so many µs, but for these bytes.
+    Full(u32, u64, u64),
     /// Frames from the first to the second machine are lost (front-ends are numbered after back-ends), for so many µs.
     Cut {
         /// Each direction.
@@ -99,7 +101,7 @@ impl Faults {
         self.next_us = now_us + 1 + self.random.below(2 * self.every_us);
         let enabled = self.enabled;
         let machine = self.random.below(u64::from(self.backends)) as u32;
-        match self.random.below(9) {
+        match self.random.below(10) {
             0 if enabled.power => Some(Fault::Down { machines: vec![self.down(machine)], kill: false }),
             1 if enabled.power_of_all => Some(self.all_down(false)),
             2 if enabled.kill => Some(Fault::Down { machines: vec![self.down(machine)], kill: true }),
@@ -112,6 +114,10 @@ impl Faults {
             6 if enabled.stall => Some(Fault::Stall(machine, 1 + self.random.below(STALL_US_MAX))),
             7 if enabled.cut => self.cut(machine, now_us),
             8 if enabled.unkind_network => Some(self.network()),
+            9 if enabled.full => {
+                let for_us = 1 + self.random.below(STALL_US_MAX);
+                Some(Fault::Full(machine, for_us, self.random.below(8) << 16))
+            }
             _ => None,
         }
     }

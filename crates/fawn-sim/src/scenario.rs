@@ -55,6 +55,8 @@ pub struct Enabled {
     pub unkind_network: bool,
     /// A disk stands still for a while.
     pub stall: bool,
+    /// A disk is full for a while.
+    pub full: bool,
 }
 
 impl Scenario {
@@ -99,6 +101,7 @@ impl Enabled {
             cut: likely(2),
             unkind_network: likely(3),
             stall: likely(2),
+            full: likely(1),
         };
         // A mode is only asked what it promises: `everysec` outlives processes, `memory` single machines.
         enabled.power_of_all &= durability == Durability::Sync;

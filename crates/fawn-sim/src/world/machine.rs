@@ -36,6 +36,8 @@ pub(super) struct Machine {
     pub(super) restart_us: Option<u64>,
     pub(super) paused_until_us: u64,
     pub(super) stalled_until_us: u64,
+    /// Its disk is full until then; 0: it is not.
+    pub(super) full_until_us: u64,
     pub(super) inbox: VecDeque<(NodeId, Arrival)>,
     /// When its next turn is due.
     pub(super) due_us: Option<u64>,
@@ -57,6 +59,7 @@ impl Machine {
             restart_us: None,
             paused_until_us: 0,
             stalled_until_us: 0,
+            full_until_us: 0,
             inbox: VecDeque::new(),
             due_us: None,
             asked: BTreeMap::new(),
@@ -148,6 +151,25 @@ impl Machine {
         self.paused_until_us = 0;
         self.stalled_until_us = 0;
         self.asked.clear();
+    }
+
+    /// Leaves its disk so many bytes more than it has.
+    pub(super) fn fill(&self, left_bytes: u64) {
+        if let Some(disk) = &self.disk {
+            let len = |name: &String| disk.contents(name).map_or(0, |contents| contents.len() as u64);
+            let used_bytes: u64 = disk.names().iter().map(|name| len(name).next_multiple_of(4096)).sum();
+            disk.set_capacity_bytes(Some(used_bytes + left_bytes));
+        }
+    }
+
+    /// Space comes back when its time has come.
+    pub(super) fn empty(&mut self, now_us: u64) {
+        if self.full_until_us > 0 && self.full_until_us <= now_us {
+            self.full_until_us = 0;
+            if let Some(disk) = &self.disk {
+                disk.set_capacity_bytes(None);
+            }
+        }
     }
 
     /// Keeps what power loss would leave now, for a disk that lies about syncs.

@@ -267,6 +267,7 @@ impl World {
         let now_us = self.now_us;
         let lies = self.canary == Some(Canary::AckBeforeSync);
         let machine = &mut self.machines[index];
+        machine.empty(now_us);
         if machine.process.is_none() || machine.is_paused(now_us) || machine.next_us().is_none_or(|at| at > now_us) {
             return Ok(());
         }

@@ -28,6 +28,11 @@ impl World {
             Fault::FrontendDown(frontend, for_us) => self.stop(backends + frontend as usize, Loss::Process, for_us)?,
             Fault::Pause(machine, for_us) => self.machines[machine as usize].paused_until_us = now_us + for_us,
             Fault::Stall(machine, for_us) => self.machines[machine as usize].stalled_until_us = now_us + for_us,
+            Fault::Full(machine, for_us, left_bytes) => {
+                let machine = &mut self.machines[machine as usize];
+                machine.full_until_us = now_us + for_us;
+                machine.fill(left_bytes);
+            }
             Fault::Cut { links, for_us } => {
                 for (from, to) in links {
                     let (from, to) = (self.machines[from as usize].node, self.machines[to as usize].node);
@@ -106,6 +111,7 @@ impl World {
         for machine in &mut self.machines {
             machine.paused_until_us = 0;
             machine.stalled_until_us = 0;
+            machine.full_until_us = now_us;
             if machine.process.is_none() {
                 machine.restart_us = Some(now_us);
             }
