@@ -19,6 +19,7 @@ pub static TARGETS: &[Target] = &[
     Target { name: "frame", run: fawn_ds::format::fuzz::frame, samples: samples::frames },
     Target { name: "scan", run: fawn_ds::format::fuzz::scan, samples: samples::segments },
     Target { name: "manifest", run: fawn_ds::format::fuzz::manifest, samples: samples::manifests },
+    Target { name: "recovery", run: fawn_ds::fuzz::recovery, samples: samples::splices },
     Target { name: "resp", run: fawn_wire::fuzz::resp, samples: samples::resp },
     Target { name: "memcached", run: fawn_wire::fuzz::memcached, samples: samples::memcached },
     Target { name: "client_resp", run: fawn_wire::fuzz::client_resp, samples: samples::resp_replies },

@@ -100,6 +100,20 @@ pub(crate) fn manifests() -> Vec<Vec<u8>> {
     vec![bytes]
 }
 
+/// Bytes over a sound store's files: `file u8, offset u24, len u16, bytes`, several times.
+pub(crate) fn splices() -> Vec<Vec<u8>> {
+    let splice = |file: u8, offset: u32, bytes: &[u8]| {
+        let mut splice = vec![file];
+        splice.extend_from_slice(&offset.to_le_bytes()[..3]);
+        splice.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
+        splice.extend_from_slice(bytes);
+        splice
+    };
+    let torn = splice(3, 20_000, &[0; 3000]);
+    let two = [splice(0, 700, b"FwnM"), splice(1, 4096, b"FwnF")].concat();
+    vec![Vec::new(), splice(1, 5000, &[0x55]), splice(0, 600, &[0; 512]), splice(5, 0, b"half"), torn, two]
+}
+
 pub(crate) fn resp() -> Vec<Vec<u8>> {
     texts(&[
         "*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$5\r\nvalue\r\n*2\r\n$3\r\nGET\r\n$1\r\nk\r\n",

@@ -10,6 +10,7 @@ pub mod embed;
 pub mod engine;
 pub mod error;
 pub mod format;
+pub mod fuzz;
 pub mod index;
 mod log;
 mod manifest_file;

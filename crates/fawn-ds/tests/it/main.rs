@@ -13,6 +13,7 @@ mod format_manifest;
 mod format_page;
 mod format_record;
 mod format_scan;
+mod fuzz_recovery;
 mod manifest_growth;
 mod model;
 mod page_ends;

@@ -1,0 +1,208 @@
+//! Owns the fuzzing of opening: arbitrary bytes spliced over the files of a sound store, then opened, checked and read.
+//!
+//! Input: splices, each `file u8, offset u24, len u16, bytes`. The decoders alone are fuzzed in [`crate::format::fuzz`].
+use crate::check::check;
+use crate::engine::{Engine, Event, Lookup, View};
+use crate::error::{EngineError, OpenError};
+use crate::format::record::RecordRef;
+use crate::format::segment;
+use crate::index::IndexOptions;
+use crate::options::Options;
+use fawn_flash::sim::Loss;
+use fawn_flash::{SimDevice, SimDisk, SimOptions};
+use fawn_types::{Durability, Epoch, HashSecret, KeyHash, KeyRange, RangeId, TimeMs, Version};
+use std::sync::OnceLock;
+
+const RANGE: RangeId = RangeId(1);
+const SECRET: HashSecret = HashSecret([3; 16]);
+const KEYS: u32 = 420;
+/// More splices than this say nothing new.
+const SPLICES_MAX: usize = 16;
+/// No loop of a lookup or a flush is longer; one that is hangs.
+const TURNS_MAX: usize = 1000;
+
+/// The store that is damaged, and where its last frame lies, which no later frame vouches for.
+struct Base {
+    disk: SimDisk,
+    active: String,
+    last_frame: (usize, usize),
+    /// Keys in that frame.
+    unvouched: u32,
+}
+
+static BASE: OnceLock<Base> = OnceLock::new();
+
+fn options(read_only: bool) -> Options {
+    Options {
+        segment_bytes: 64 << 10,
+        memory_bytes: 1 << 20,
+        durability: Durability::Sync,
+        secret: Some(SECRET),
+        index: IndexOptions { entries_min: 64, page_entries: 8 },
+        read_only,
+        ..Options::default()
+    }
+}
+
+fn value(i: u32) -> Vec<u8> {
+    vec![i as u8; 200 + (i % 100) as usize]
+}
+
+/// Opens whatever `data` makes of a sound store: it opens with all that was promised, or is refused and left as it was.
+pub fn recovery(data: &[u8]) {
+    let base = BASE.get_or_init(build);
+    let disk = base.disk.image(Loss::Process, 0);
+    let (spares_last_frame, only_one_kind) = splice(base, &disk, data);
+    let is_sound = check(&mut SimDevice::attach(&disk)).is_ok_and(|report| report.is_sound());
+    let before = contents(&disk);
+    if let Ok((mut engine, _)) = Engine::open(SimDevice::attach(&disk), options(true), TimeMs(2)) {
+        for i in (0..KEYS).step_by(29) {
+            let _ = get(&mut engine, i);
+        }
+    }
+    match Engine::open(SimDevice::attach(&disk), options(false), TimeMs(2)) {
+        Err(error) => {
+            assert!(!matches!(error, OpenError::Device(_)), "an intact device refuses nothing: {error}");
+            assert_eq!(contents(&disk), before, "a refusal changes nothing");
+            assert!(!is_sound, "the offline check must find what opening refuses: {error}");
+        }
+        Ok((mut engine, report)) => {
+            assert!(report.damage.is_empty() && !report.created, "damage is refused, and no store is begun over one");
+            if only_one_kind {
+                let promised = if spares_last_frame { KEYS - base.unvouched } else { 0 };
+                (0..promised).for_each(|i| assert_eq!(get(&mut engine, i).as_ref(), Ok(&Some(value(i))), "key {i}"));
+            }
+            goes_on(&disk, engine);
+        }
+    }
+}
+
+/// What opened takes a write, keeps it, and opens again.
+fn goes_on(disk: &SimDisk, mut engine: Engine<SimDevice>) {
+    let Ok(()) = engine.add_range(RANGE, KeyRange::ALL) else { return };
+    let first = Epoch::new(engine.generation()).and_then(|epoch| Version::new(epoch, 1));
+    let Some(version) = first.filter(|version| *version > engine.progress(RANGE).appended) else { return };
+    let key = KEYS.to_be_bytes();
+    let put = RecordRef::put(version, &key, b"after");
+    assert_eq!(engine.append(RANGE, KeyHash::of(&SECRET, &key), &put), Ok(()), "it takes writes");
+    settle(&mut engine);
+    drop(engine);
+    disk.crash(1);
+    let Ok((mut engine, _)) = Engine::open(SimDevice::attach(disk), options(false), TimeMs(3)) else {
+        panic!("what opened once opens again")
+    };
+    assert_eq!(get(&mut engine, KEYS), Ok(Some(b"after".to_vec())), "what was synced is there");
+}
+
+fn settle(engine: &mut Engine<SimDevice>) {
+    for _ in 0..TURNS_MAX {
+        engine.submit(TimeMs(2));
+        engine.wait(TimeMs(2), &mut Vec::new());
+        let progress = engine.progress(RANGE);
+        engine.commit(RANGE, progress.synced);
+        if progress.synced == progress.appended {
+            return;
+        }
+    }
+    panic!("a flush never ends")
+}
+
+fn get(engine: &mut Engine<SimDevice>, i: u32) -> Result<Option<Vec<u8>>, EngineError> {
+    let key = i.to_be_bytes();
+    let mut lookup = engine.lookup(RANGE, KeyHash::of(&SECRET, &key), &key, View::Committed, TimeMs(2))?;
+    for _ in 0..TURNS_MAX {
+        let plan = match lookup {
+            Lookup::Found(entry) => return Ok(Some(entry.value.to_vec())),
+            Lookup::Absent => return Ok(None),
+            Lookup::Read(plan) => plan,
+        };
+        engine.read(plan, 0);
+        let mut events = Vec::new();
+        let plan = loop {
+            engine.wait(TimeMs(2), &mut events);
+            let read = events.drain(..).find_map(|event| match event {
+                Event::Lookup { plan, .. } => Some(plan),
+                _ => None,
+            });
+            if let Some(plan) = read {
+                break plan;
+            }
+        };
+        lookup = engine.resume(plan, TimeMs(2))?;
+    }
+    panic!("the lookup of key {i} never ends")
+}
+
+fn contents(disk: &SimDisk) -> Vec<(String, Option<Vec<u8>>)> {
+    disk.names().into_iter().map(|name| (name.clone(), disk.contents(&name))).collect()
+}
+
+/// Several generations, sealed segments, an active one with several frames and one prepared behind it.
+fn build() -> Base {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut names = disk.names();
+    for part in 0..3 {
+        let Ok((mut engine, _)) = Engine::open(SimDevice::attach(&disk), options(false), TimeMs(1)) else {
+            unreachable!("a sound device takes a new store")
+        };
+        assert_eq!(engine.add_range(RANGE, KeyRange::ALL), Ok(()), "a new store takes a range");
+        for i in part * KEYS / 3..(part + 1) * KEYS / 3 {
+            let epoch = Epoch::new(engine.generation()).unwrap_or_default();
+            let version = Version::new(epoch, u64::from(i) + 1).unwrap_or_default();
+            let (key, value) = (i.to_be_bytes(), value(i));
+            let put = RecordRef::put(version, &key, &value);
+            assert_eq!(engine.append(RANGE, KeyHash::of(&SECRET, &key), &put), Ok(()), "it takes writes");
+            if i % 3 == 2 {
+                settle(&mut engine);
+            }
+        }
+        settle(&mut engine);
+        names = disk.names();
+    }
+    let with_frames = |name: &String| Some((frames(&disk.contents(name)?), name.clone()));
+    let segments = names.iter().filter(|name| segment::is_file_name(name)).filter_map(with_frames);
+    // Slots are given in order, and names begin with them.
+    let last = segments.filter(|(frames, _)| !frames.is_empty()).max_by(|a, b| a.1.cmp(&b.1));
+    let Some((frames, active)) = last else { unreachable!("what was written is in a segment") };
+    let Some(&last_frame) = frames.last() else { unreachable!("it has frames") };
+    Base { disk, active, last_frame, unvouched: 3 }
+}
+
+/// Where a segment's frames start and end.
+fn frames(bytes: &[u8]) -> Vec<(usize, usize)> {
+    let (mut frames, mut at) = (Vec::new(), crate::format::FRAMES_OFFSET as usize);
+    while let Some(header) = bytes.get(at..at + 12).filter(|header| header.starts_with(&crate::format::frame::MAGIC)) {
+        let end = at + u32::from_le_bytes([header[8], header[9], header[10], header[11]]) as usize;
+        frames.push((at, end));
+        at = end;
+    }
+    frames
+}
+
+/// Puts the splices over the files. Returns whether the last frame and what follows it were spared, and whether either
+/// the manifest or segments were touched, not both: no format stands forged evidence in both places at once.
+fn splice(base: &Base, disk: &SimDisk, mut data: &[u8]) -> (bool, bool) {
+    let mut names = disk.names();
+    names.push(crate::format::manifest::NEW_FILE_NAME.to_owned());
+    names.push("segment-000009-00112233445566aa.fawn".to_owned());
+    let (mut spares_last_frame, mut touched) = (true, [false; 2]);
+    for _ in 0..SPLICES_MAX {
+        let Some((&[file, low, middle, high, len_low, len_high], rest)) = data.split_first_chunk() else { break };
+        let len = usize::from(u16::from_le_bytes([len_low, len_high])).min(rest.len());
+        let (bytes, rest) = rest.split_at(len);
+        data = rest;
+        let name = &names[usize::from(file) % names.len()];
+        let mut content = disk.contents(name).unwrap_or_default();
+        let at = u32::from_le_bytes([low, middle, high, 0]) as usize % (content.len() + 1);
+        let end = at + bytes.len();
+        content.resize(content.len().max(end), 0);
+        if content[at..end] == *bytes {
+            continue;
+        }
+        content[at..end].copy_from_slice(bytes);
+        disk.put(name, &content);
+        touched[usize::from(segment::is_file_name(name))] = true;
+        spares_last_frame &= *name != base.active || end <= base.last_frame.0;
+    }
+    (spares_last_frame, touched != [true; 2])
+}
