@@ -17,6 +17,7 @@ mod fuzz_recovery;
 mod manifest_growth;
 mod model;
 mod page_ends;
+mod ranges;
 mod rng;
 mod scan;
 mod segment_image;
