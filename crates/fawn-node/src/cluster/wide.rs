@@ -6,14 +6,17 @@ use super::mail::Mail;
 use super::parked::{Asker, Purpose};
 use super::payload::{Pairs, WideRequest, decode_wide, put_result, put_scan_page};
 use crate::execute::operation_error;
-use fawn_chain::message::RefusedReason;
+use fawn_chain::message::{FRAME_BYTES_MAX, RefusedReason};
 use fawn_chain::{Header, Role};
+use fawn_ds::format::record::encoded_len;
 use fawn_ds::{LookupPlan, RecordKind, RecordRef, Scan, ScanStep};
 use fawn_flash::Device;
-use fawn_types::{ClientTag, Condition, EntryRef, KeyHash, RangeId, Reply, RingKey, Update, Version};
+use fawn_types::{ClientTag, Condition, EntryRef, KeyHash, OperationError, RangeId, Reply, RingKey, Update, Version};
 
 /// Keys of one answer: with a whole cell more, each of the greatest length, they still fit a frame.
 const SCAN_KEYS_MAX: u32 = 64;
+/// Records of one batch, bytes: a link carries them in one frame.
+const BATCH_BYTES_MAX: usize = FRAME_BYTES_MAX / 2;
 /// Scans that may wait for a device read.
 const SCANS_MAX: usize = 1024;
 
@@ -107,6 +110,10 @@ impl<D: Device> BackEnd<D> {
             }
             hashes.push(hash);
         }
+        let too_long = Reply::Error(OperationError::ValueTooLong { limit_bytes: BATCH_BYTES_MAX as u32 });
+        if hashes.len() as u64 > self.config.limits.replica.pending_max {
+            return self.answer(job.at, job.asker, &too_long, mail);
+        }
         let member = &mut self.members[job.at];
         let before = member.replica.last();
         let mut records = Vec::with_capacity(hashes.len());
@@ -122,6 +129,11 @@ impl<D: Device> BackEnd<D> {
         let Some((_, last)) = records.last_mut() else { return self.counters.malformed += 1 };
         (last.tag, last.result) = (job.tag, self.encoded.as_slice());
         let version = last.version;
+        let bytes: usize = records.iter().map(|(_, record)| encoded_len(record)).sum();
+        if bytes > BATCH_BYTES_MAX {
+            member.replica.retract(before);
+            return self.answer(job.at, job.asker, &too_long, mail);
+        }
         match self.engine.append_batch(range, &records) {
             Ok(()) => {
                 member.completions.record(job.tag, version, &self.encoded);

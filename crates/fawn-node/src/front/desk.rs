@@ -144,8 +144,10 @@ impl<D: Device> Desk<D> {
     }
 
     fn submit(&mut self, now: TimeMs, request: &Request<'_>) -> Result<ClientOp, Refused> {
-        self.has_submitted = true;
-        self.node.submit(now, request)
+        let submitted = self.node.submit(now, request);
+        // Only then has the node something to send: a full one must not be asked again in the same turn.
+        self.has_submitted |= submitted.is_ok();
+        submitted
     }
 
     /// Sends what the node had no room for.
@@ -164,9 +166,9 @@ impl<D: Device> Desk<D> {
                 Some(update) => Request::Update { key: op.key(), update },
                 None => Request::Get { key: op.key() },
             };
-            self.has_submitted = true;
             match self.node.submit(now, &request) {
                 Ok(op) => {
+                    self.has_submitted = true;
                     self.at_cluster.insert(op, Purpose::Line(name));
                     self.lines.sent(name);
                     return true;

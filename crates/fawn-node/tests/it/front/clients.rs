@@ -143,7 +143,10 @@ fn batches_are_atomic_within_a_chain_and_refused_across() {
     let across: Vec<String> = (0..20).map(|i| format!("k{i} v")).collect();
     let reply = bed.redis(id, &format!("MSET {}", across.join(" ")));
     assert!(reply.starts_with("-CROSSSLOT "), "{reply}");
-    assert_eq!(bed.redis(id, "DBSIZE"), ":2", "nothing of it was done");
+    let long = "x".repeat(190 << 10);
+    let reply = bed.redis(id, &format!("MSET {{t}}c {long} {{t}}d {long} {{t}}e {long}"));
+    assert!(reply.starts_with("-ERR value longer than "), "more than half a segment: {reply}");
+    assert_eq!(bed.redis(id, "DBSIZE"), ":2", "nothing of either was done");
     assert_eq!(bed.assert_three_equal_copies(), 2);
 }
 
