@@ -119,3 +119,55 @@ fn replay_gives_each_record_once_and_in_order() {
     let gone = node.engine.replay(RANGE, version(1, 200), 1000, |_| {}).unwrap();
     assert!(matches!(gone, Replay::Gone), "{gone:?}");
 }
+
+#[test]
+fn clears_rollbacks_and_marks_survive_openings_in_any_order() {
+    let disk = SimDisk::new(SimOptions::default());
+    let mut node = Node::open(&disk, chained(), TimeMs(1)).unwrap();
+    let reopen = |node: Node, seed: u64| {
+        drop(node);
+        disk.crash(seed);
+        Node::open(&disk, chained(), TimeMs(1)).unwrap()
+    };
+    put(&mut node, b"a", b"one", version(1, 1));
+    put(&mut node, b"b", b"two", version(1, 2));
+    sync(&mut node);
+    node.engine.commit(RANGE, version(1, 2));
+    // A clear that is pending hides from the newest view only, and waits across an opening.
+    node.engine.clear(RANGE, version(1, 3)).unwrap();
+    put(&mut node, b"c", b"three", version(1, 4));
+    sync(&mut node);
+    let mut node = reopen(node, 1);
+    assert_eq!(node.report.ranges[0].committed, version(1, 2), "the mark was logged with the clear");
+    assert_eq!(value(&mut node, b"a", View::Committed), Some(b"one".to_vec()));
+    assert_eq!(value(&mut node, b"a", View::Latest), None, "a clear is pending");
+    assert_eq!(value(&mut node, b"c", View::Latest), Some(b"three".to_vec()));
+    assert_eq!(node.engine.len(RANGE), 2);
+    // Rolled back, it never was; and stays so.
+    node.engine.rollback(RANGE, version(1, 2)).unwrap();
+    assert_eq!(value(&mut node, b"a", View::Latest), Some(b"one".to_vec()));
+    sync(&mut node);
+    let mut node = reopen(node, 2);
+    assert_eq!(node.report.ranges[0].recovered, version(1, 2), "what was rolled back is gone");
+    assert_eq!(value(&mut node, b"a", View::Latest), Some(b"one".to_vec()));
+    assert_eq!(value(&mut node, b"c", View::Latest), None);
+    // Now one that is committed, with something after it that is not.
+    node.engine.clear(RANGE, version(3, 3)).unwrap();
+    put(&mut node, b"d", b"four", version(3, 4));
+    sync(&mut node);
+    node.engine.commit(RANGE, version(3, 3));
+    put(&mut node, b"d", b"five", version(3, 5));
+    sync(&mut node);
+    for seed in 3..6 {
+        node = reopen(node, seed);
+        assert_eq!(node.report.ranges[0].committed, version(3, 3), "seed {seed}");
+        assert_eq!(node.report.ranges[0].recovered, version(3, 5), "seed {seed}");
+        assert_eq!(node.engine.len(RANGE), 0, "seed {seed}: emptied");
+        assert_eq!(value(&mut node, b"a", View::Committed), None, "seed {seed}");
+        assert_eq!(value(&mut node, b"d", View::Committed), None, "seed {seed}");
+        assert_eq!(value(&mut node, b"d", View::Latest), Some(b"five".to_vec()), "seed {seed}");
+    }
+    node.engine.commit(RANGE, version(3, 5));
+    assert_eq!(node.engine.len(RANGE), 1);
+    assert_eq!(value(&mut node, b"d", View::Committed), Some(b"five".to_vec()));
+}
