@@ -7,7 +7,6 @@ use crate::index::Pointer;
 use crate::overlay::Base;
 use fawn_flash::{AlignedBuf, Cause, Device, DeviceError, Token};
 use fawn_types::{EntryRef, KeyHash, RangeId, TimeMs};
-use smallvec::SmallVec;
 
 /// Which of a key's records a lookup wants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -179,9 +178,10 @@ impl<D: Device> Engine<D> {
         now: TimeMs,
         ruled_out: &mut RuledOut,
     ) -> Result<Step, EngineError> {
-        let candidates: SmallVec<[Pointer; 4]> = self.ranges[at].index.candidates(hash).collect();
-        let mut damage = None;
-        for pointer in candidates {
+        let (mut damage, mut nth) = (None, 0);
+        // Asked anew for each: nearly always the first is the key's, and a list of them would cost every lookup.
+        while let Some(pointer) = self.ranges[at].index.candidates(hash).nth(nth) {
+            nth += 1;
             match self.look_once(at, pointer, Wanted::Key(key), ruled_out) {
                 Ok(Look::Match(hit)) if hit.kind != RecordKind::Put => {
                     let (slot, offset) = self.segments.place(pointer);
