@@ -124,7 +124,21 @@ fn content_of(node: &mut Node) -> Content {
     content
 }
 
-fn check_image(history: &History, image: &Image, options: &Options, promised: bool, context: &str) {
+/// How many images were of each kind: a kind that is never met is not tested.
+#[derive(Clone, Copy, Default, Debug)]
+struct Classes {
+    images: usize,
+    /// The end of the log was cut.
+    torn: usize,
+    /// A name that was there is not, or one that was removed is back.
+    names_lost: usize,
+    /// A file of an unfinished step was removed.
+    orphans: usize,
+    /// Taken while the device was full.
+    full: usize,
+}
+
+fn check_image(history: &History, image: &Image, options: &Options, promised: bool, context: &str) -> Classes {
     let op = image.op;
     let mut node = match Node::open(&image.disk, options.clone(), TimeMs(9000)) {
         Ok(node) => node,
@@ -139,8 +153,17 @@ fn check_image(history: &History, image: &Image, options: &Options, promised: bo
     };
     let found = content_of(&mut node);
     assert_eq!(&found, expected, "{context}: operation {op}: content as of {recovered:?}");
+    let classes = Classes {
+        images: 1,
+        torn: usize::from(!node.report.truncated.is_empty()),
+        orphans: usize::from(!node.report.orphans_removed.is_empty()),
+        ..Classes::default()
+    };
     if op.is_multiple_of(8) {
-        // It takes writes and keeps them.
+        // It takes writes and keeps them, once there is space.
+        image.disk.set_capacity_bytes(None);
+        node.now = node.now.plus_ms(1000);
+        node.turn();
         let write = Write { key: b"k000".to_vec(), value: Some(b"after".to_vec()), expires_at_ms: 0 };
         node.append(&[write]).unwrap();
         node.settle();
@@ -149,60 +172,113 @@ fn check_image(history: &History, image: &Image, options: &Options, promised: bo
         let entry = node.get(b"k000", View::Committed).unwrap();
         assert_eq!(entry.map(|entry| entry.value), Some(b"after".to_vec()), "{context}: operation {op}: reopened");
     }
+    classes
 }
 
-/// Runs a workload, an image after every operation; returns how many images were checked.
-fn workload(seed: u64, options: Options, loss: Loss, steps: usize, promised: bool) -> usize {
+impl Classes {
+    fn add(&mut self, other: Self) {
+        self.images += other.images;
+        self.torn += other.torn;
+        self.names_lost += other.names_lost;
+        self.orphans += other.orphans;
+        self.full += other.full;
+    }
+}
+
+/// Whether an image's names are other than any that the medium had while it was taken.
+fn lost_names(image: &Image, before: &[String], after: &[String]) -> bool {
+    let found = image.disk.names();
+    let is_missing = before.iter().any(|name| after.contains(name) && !found.contains(name));
+    is_missing || found.iter().any(|name| !before.contains(name) && !after.contains(name))
+}
+
+/// Runs a workload, an image after every operation; returns what images were checked. `is_tight`: the device is full
+/// for most of the time.
+fn workload(seed: u64, options: Options, loss: Loss, steps: usize, (promised, is_tight): (bool, bool)) -> Classes {
     let context = format!("seed {seed} (cargo test -p fawn-ds --test it crash::)");
     let mut rng = Rng::new(seed);
     let mut run = Run::new(seed, options.clone());
     run.disk.capture(Capture::Every { stride: 1, loss, seed });
-    let mut checked = 0;
+    let mut classes = Classes::default();
     for step in 0..steps {
-        run.step(&mut rng).unwrap();
+        let before = run.disk.names();
+        if is_tight && step % 200 == 20 {
+            let used: usize = before.iter().map(|name| run.disk.contents(name).unwrap().len()).sum();
+            run.disk.set_capacity_bytes(Some(used as u64 + (4 << 10)));
+        }
+        if step % 200 == 190 {
+            run.disk.set_capacity_bytes(None);
+            run.node.now = run.node.now.plus_ms(1000);
+        }
+        match run.step(&mut rng) {
+            Err(EngineError::StoreFull) if is_tight => classes.full += 1,
+            result => result.unwrap(),
+        }
         if step % 40 == 39 {
             run.reopen(seed + step as u64);
         }
+        let after = run.disk.names();
         for image in run.disk.take_images() {
-            check_image(&run.history, &image, &options, promised, &context);
-            checked += 1;
+            let names_lost = usize::from(lost_names(&image, &before, &after));
+            let class = check_image(&run.history, &image, &options, promised, &context);
+            classes.add(Classes { names_lost, ..class });
         }
     }
-    checked
+    if is_tight {
+        assert!(classes.full > 0, "{context}: the device never filled");
+        run.disk.set_capacity_bytes(None);
+        run.node.now = run.node.now.plus_ms(1000);
+        run.node.turn();
+        run.append(&mut rng).unwrap_or_else(|error| panic!("{context}: space is back: {error}"));
+    }
+    classes
 }
 
 #[test]
 fn every_image_of_power_loss_opens_with_all_that_was_acked() {
-    let mut images = 0;
+    let mut classes = Classes::default();
     for seed in 0..8 {
-        images += workload(seed, small(Durability::Sync), Loss::Power, 160, true);
+        classes.add(workload(seed, small(Durability::Sync), Loss::Power, 160, (true, false)));
     }
     let padded = Options { pad_frames: true, ..small(Durability::Sync) };
-    images += workload(50, padded, Loss::Power, 160, true);
-    println!("{images} images");
-    assert!(images >= 1500, "only {images} images");
+    classes.add(workload(50, padded, Loss::Power, 160, (true, false)));
+    println!("{classes:?}");
+    assert!(classes.images >= 2000, "{classes:?}");
+    assert!(classes.torn > 50 && classes.names_lost > 5 && classes.orphans > 5, "{classes:?}");
+}
+
+#[test]
+fn every_image_around_a_full_device_opens_with_all_that_was_acked() {
+    let mut classes = Classes::default();
+    for seed in 60..63 {
+        let loss = if seed % 2 == 0 { Loss::Power } else { Loss::Process };
+        classes.add(workload(seed, small(Durability::Sync), loss, 400, (true, true)));
+    }
+    println!("{classes:?}");
+    assert!(classes.images >= 1000 && classes.full >= 20 && classes.torn > 0, "{classes:?}");
 }
 
 #[test]
 fn every_image_of_a_kill_keeps_what_was_flushed() {
-    let mut images = 0;
+    let mut classes = Classes::default();
     for seed in 100..104 {
-        images += workload(seed, small(Durability::EverySec), Loss::Process, 160, true);
+        classes.add(workload(seed, small(Durability::EverySec), Loss::Process, 160, (true, false)));
     }
-    println!("{images} images");
-    assert!(images >= 500, "only {images} images");
+    println!("{classes:?}");
+    assert!(classes.images >= 500 && classes.torn > 0, "{classes:?}");
 }
 
 #[test]
 fn power_loss_without_syncs_leaves_a_prefix() {
     for seed in 200..203 {
-        workload(seed, small(Durability::EverySec), Loss::Power, 160, false);
-        workload(seed, small(Durability::Memory), Loss::Power, 160, false);
+        workload(seed, small(Durability::EverySec), Loss::Power, 160, (false, false));
+        workload(seed, small(Durability::Memory), Loss::Power, 160, (false, false));
     }
 }
 
 #[test]
 fn a_failed_write_or_sync_poisons_and_loses_nothing_acked() {
+    let (mut failed_writes, mut failed_syncs) = (0, 0);
     for seed in 300..340 {
         let mut rng = Rng::new(seed);
         let durability = if seed % 2 == 0 { Durability::Sync } else { Durability::EverySec };
@@ -218,6 +294,7 @@ fn a_failed_write_or_sync_poisons_and_loses_nothing_acked() {
             }
         }
         assert!(refused, "seed {seed}: the fault was never met");
+        *(if kind == OpKind::Sync { &mut failed_syncs } else { &mut failed_writes }) += 1;
         let again = run.append(&mut rng);
         assert!(matches!(again, Err(EngineError::Poisoned { .. })), "seed {seed}: poisoned for good");
         let image = Image { op: run.disk.ops(), disk: run.disk.image(Loss::Process, seed) };
@@ -227,6 +304,7 @@ fn a_failed_write_or_sync_poisons_and_loses_nothing_acked() {
             check_image(&run.history, &image, &run.options, true, &format!("seed {seed}, failed {kind:?}"));
         }
     }
+    assert!(failed_writes >= 20 && failed_syncs >= 5, "{failed_writes} writes and {failed_syncs} syncs failed");
 }
 
 #[test]
