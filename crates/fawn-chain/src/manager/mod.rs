@@ -193,6 +193,12 @@ impl<C: Consensus> Manager<C> {
     }
 
     fn begin(&mut self, now: TimeMs) {
+        let slept_ms = now.ms_since(self.nodes.now);
+        if slept_ms > self.options.dead_after_ms / 2 {
+            // It is called far more often than that: it slept, and beats may wait for it to be read. Only liveness is
+            // judged by beats, so that much patience costs nothing but time.
+            self.nodes.seen.values_mut().for_each(|(_, at)| *at = at.plus_ms(slept_ms));
+        }
         self.nodes.now = self.nodes.now.max(now);
         self.started_at.get_or_insert(now);
     }

@@ -78,3 +78,21 @@ fn no_crash_leaves_half_a_batch() {
         bed.assert_three_equal_copies();
     }
 }
+
+/// The whole process was stopped for longer than a machine may be silent: nobody is dropped for it.
+#[test]
+fn a_pause_of_the_process_drops_no_member() {
+    let mut bed = Bed::new(false);
+    let id = bed.connect(Protocol::Resp);
+    assert_eq!(bed.redis(id, "SET k v"), "+OK");
+    bed.run(1000);
+    let epochs = |bed: &Bed| -> Vec<_> {
+        let statuses = bed.cluster.statuses().into_iter();
+        statuses.flat_map(|(_, status)| status.members.into_iter().map(|member| member.epoch)).collect()
+    };
+    let before = epochs(&bed);
+    bed.now = bed.now.plus_ms(60_000);
+    assert_eq!(bed.redis(id, "GET k"), "$1|v");
+    bed.run(3000);
+    assert_eq!(epochs(&bed), before, "no chain was formed anew");
+}
