@@ -1,6 +1,7 @@
 //! Owns Debian's control format: stanzas of fields, continued by lines that begin with a space, ended by a blank line.
 //!
-//! The value is the stanza byte for byte, without the blank line after it.
+//! The value is the stanza byte for byte, without what separates it from the next: its last line's end and the blank
+//! line. So the last stanza of a file is the same whether or not the file ends with a line's end.
 use super::lines::{Line, Lines};
 use super::row::{ROW_BYTES_MAX, Rows, key_of};
 use super::{BadRow, Fields, Row};
@@ -89,11 +90,18 @@ impl<R: BufRead> Deb822<R> {
         let line = stanza.row.line;
         let key = key_of(&self.fields, stanza.key.as_deref(), line)?;
         let value = match &self.fields.value {
-            None => stanza.row.value,
+            None => without_line_end(stanza.row.value),
             Some(name) => stanza.value.ok_or_else(|| BadRow::new(line, format!("no field `{name}` for the value")))?,
         };
         Ok(Row { key, value, line })
     }
+}
+
+fn without_line_end(mut stanza: Vec<u8>) -> Vec<u8> {
+    if stanza.last() == Some(&b'\n') {
+        stanza.pop();
+    }
+    stanza
 }
 
 fn too_long(line: u64) -> BadRow {
@@ -157,9 +165,9 @@ mod tests {
     }
 
     #[test]
-    fn a_stanza_is_its_bytes_without_the_blank_line() {
+    fn a_stanza_is_its_bytes_without_its_separator() {
         let text = "\n\nPackage: a\nDescription: x\n more\n\n\nPackage: b\nSize: 1";
-        assert_eq!(all(text, None), [r#"3=a="Package: a\nDescription: x\n more\n""#, r#"8=b="Package: b\nSize: 1""#]);
+        assert_eq!(all(text, None), [r#"3=a="Package: a\nDescription: x\n more""#, r#"8=b="Package: b\nSize: 1""#]);
         assert_eq!(
             all(text, Some("description")),
             [r#"3=a="x\n more""#, "8! no field `Description` for the value"]
@@ -177,7 +185,7 @@ mod tests {
                 "5! a continuation line before any field",
                 "8! no field `Package` for the key",
                 "10! field `Package` for the key is empty",
-                r#"12=c="Package: c\n""#,
+                r#"12=c="Package: c""#,
             ]
         );
         assert!(all("", None).is_empty() && all("\n \n", None).is_empty());

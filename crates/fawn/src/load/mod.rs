@@ -15,7 +15,8 @@ use std::io::BufRead;
 /// Form of the input.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(crate) enum Format {
-    /// Stanzas of `Field: value` lines, a blank line between two: Debian's Packages files. The value is the stanza.
+    /// Stanzas of `Field: value` lines, a blank line between two: Debian's Packages files. The value is the stanza,
+    /// without what separates it from the next.
     Deb822,
     /// A JSON object per line. The value is the line, or one of its fields.
     Jsonl,

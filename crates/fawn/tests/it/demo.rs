@@ -10,11 +10,10 @@ use std::process::Command;
 /// A catalogue of so many packages; returns the file and the stanzas.
 fn catalogue(dir: &Path, packages: usize, text_bytes: usize) -> (PathBuf, Vec<String>) {
     let text = "x".repeat(text_bytes);
-    let stanzas: Vec<String> = (0..packages)
-        .map(|number| format!("Package: p{number}\nSize: {number}\nDescription: {text}\n more\n"))
-        .collect();
+    let stanzas: Vec<String> =
+        (0..packages).map(|number| format!("Package: p{number}\nSize: {number}\nDescription: {text}\n more")).collect();
     let file = dir.join("catalogue");
-    std::fs::write(&file, stanzas.join("\n")).expect("written");
+    std::fs::write(&file, stanzas.join("\n\n") + "\n").expect("written");
     (file, stanzas)
 }
 
