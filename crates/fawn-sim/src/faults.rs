@@ -36,6 +36,8 @@ pub enum Fault {
     Stall(u32, u64),
     /// A back-end's disk has no space left for so many µs, but for these bytes.
     Full(u32, u64, u64),
+    /// The so-manieth write (or sync) of a back-end's disk from now on fails.
+    Fail(u32, bool, u64),
     /// Frames from the first to the second machine are lost (front-ends are numbered after back-ends), for so many µs.
     Cut {
         /// Each direction.
@@ -101,7 +103,7 @@ impl Faults {
         self.next_us = now_us + 1 + self.random.below(2 * self.every_us);
         let enabled = self.enabled;
         let machine = self.random.below(u64::from(self.backends)) as u32;
-        match self.random.below(10) {
+        match self.random.below(11) {
             0 if enabled.power => Some(Fault::Down { machines: vec![self.down(machine)], kill: false }),
             1 if enabled.power_of_all => Some(self.all_down(false)),
             2 if enabled.kill => Some(Fault::Down { machines: vec![self.down(machine)], kill: true }),
@@ -118,6 +120,7 @@ impl Faults {
                 let for_us = 1 + self.random.below(STALL_US_MAX);
                 Some(Fault::Full(machine, for_us, self.random.below(8) << 16))
             }
+            10 if enabled.fail => Some(Fault::Fail(machine, self.random.chance(1, 2), 1 + self.random.below(60))),
             _ => None,
         }
     }

@@ -57,6 +57,8 @@ pub struct Enabled {
     pub stall: bool,
     /// A disk is full for a while.
     pub full: bool,
+    /// A write or sync fails; the process is restarted, as its words ask.
+    pub fail: bool,
 }
 
 impl Scenario {
@@ -102,6 +104,7 @@ impl Enabled {
             unkind_network: likely(3),
             stall: likely(2),
             full: likely(1),
+            fail: likely(1),
         };
         // A mode is only asked what it promises: `everysec` outlives processes, `memory` single machines.
         enabled.power_of_all &= durability == Durability::Sync;

@@ -20,6 +20,7 @@ use fawn_chain::map::NodeEntry;
 use fawn_chain::{ClusterMap, RingOptions};
 use fawn_ds::Progress;
 use fawn_flash::SimOptions;
+use fawn_flash::sim::Loss;
 use fawn_node::cluster::Output;
 use fawn_types::random::SplitMix64;
 use fawn_types::{BootId, HashSecret, NodeId};
@@ -29,6 +30,8 @@ use watch::Watch;
 
 /// A turn that has more to do goes on so much later: what a turn costs, µs.
 const TURN_US: u64 = 20;
+/// A supervisor restarts a process whose disk failed after so long, µs.
+const RESTART_US: u64 = 50_000;
 /// Steps without time passing, at most: more is a machine that spins.
 const STEPS_AT_ONCE_MAX: u32 = 20_000;
 
@@ -163,7 +166,15 @@ impl World {
         let boot = BootId(self.boots);
         let machine = &mut self.machines[index];
         self.trace.say(self.now_us, format!("node {} starts as {boot:?}", machine.node.0));
-        machine.start(boot, &self.map, self.now_us, self.canary)
+        match machine.start(boot, &self.map, self.now_us, self.canary) {
+            // The disk's failure was ordered: a supervisor tries again.
+            Err(error) if error.contains("injected failure") => {
+                self.trace.say(self.now_us, error);
+                machine.restart_us = Some(self.now_us + RESTART_US);
+                Ok(())
+            }
+            other => other,
+        }
     }
 
     /// Lets time pass until `until_us`.
@@ -294,8 +305,14 @@ impl World {
         let engine = process.engine();
         let progress = |range| engine.map_or_else(Progress::default, |engine| engine.progress(range));
         self.watch.look(node, &process.status(), progress)?;
+        let poisoned = engine.is_some_and(|engine| engine.poisoned().is_some());
         machine.due_us = due.map(|due| machine.when_us(due).max(now_us + TURN_US));
-        outputs.into_iter().try_for_each(|output| self.carry_out(index, output))
+        outputs.into_iter().try_for_each(|output| self.carry_out(index, output))?;
+        if poisoned {
+            self.trace.say(now_us, format!("node {}'s disk failed: its process is restarted", node.0));
+            self.stop(index, Loss::Process, RESTART_US)?;
+        }
+        Ok(())
     }
 
     fn carry_out(&mut self, index: usize, output: Output) -> Result<(), String> {

@@ -4,7 +4,7 @@ use super::watch::is_serving;
 use crate::clients::Clients;
 use crate::faults::Fault;
 use crate::network::NetworkOptions;
-use fawn_flash::sim::Loss;
+use fawn_flash::sim::{Loss, OpKind};
 use fawn_types::Durability;
 
 impl World {
@@ -32,6 +32,12 @@ impl World {
                 let machine = &mut self.machines[machine as usize];
                 machine.full_until_us = now_us + for_us;
                 machine.fill(left_bytes);
+            }
+            Fault::Fail(machine, sync, nth) => {
+                if let Some(disk) = &self.machines[machine as usize].disk {
+                    let kind = if sync { OpKind::Sync } else { OpKind::Write };
+                    disk.fail_nth(kind, nth, fawn_flash::sim::Fault::Fail);
+                }
             }
             Fault::Cut { links, for_us } => {
                 for (from, to) in links {
@@ -69,7 +75,7 @@ impl World {
     }
 
     /// A machine's process ends; it comes back after `for_us`.
-    fn stop(&mut self, index: usize, loss: Loss, for_us: u64) -> Result<(), String> {
+    pub(super) fn stop(&mut self, index: usize, loss: Loss, for_us: u64) -> Result<(), String> {
         let (seed, now_us, canary) = (self.random.next(), self.now_us, self.canary);
         let machine = &mut self.machines[index];
         let Some(process) = machine.process.as_ref() else { return Ok(()) };
@@ -112,6 +118,9 @@ impl World {
             machine.paused_until_us = 0;
             machine.stalled_until_us = 0;
             machine.full_until_us = now_us;
+            if let Some(disk) = &machine.disk {
+                disk.clear_faults();
+            }
             if machine.process.is_none() {
                 machine.restart_us = Some(now_us);
             }
