@@ -24,6 +24,22 @@ pub(crate) fn run(server: &Server) -> Result<(), String> {
     python("admin.py", &[&server.admin])
 }
 
+/// What `fawn demo` loads on this machine, as a file; where there is no catalogue, what comes with it.
+pub(crate) fn catalogue() -> Result<PathBuf, String> {
+    let dumped = Command::new("apt-cache").arg("dumpavail").output().map(|output| output.stdout).unwrap_or_default();
+    if dumped.is_empty() {
+        return Ok(tree::root().join("crates/fawn/data/catalogue.deb822"));
+    }
+    let path = scratch("catalogue")?.join("dumpavail");
+    std::fs::write(&path, dumped).map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(path)
+}
+
+/// Reads every package back through both protocols.
+pub(crate) fn read_catalogue(server: &Server, catalogue: &std::path::Path) -> Result<(), String> {
+    python("catalogue.py", &[&server.resp, &server.memcached, &catalogue.to_string_lossy()])
+}
+
 /// A script of `tests/clients`.
 pub(crate) fn python(script: &str, args: &[&str]) -> Result<(), String> {
     let script = format!("tests/clients/{script}");
