@@ -109,6 +109,7 @@ impl Enabled {
         // A mode is only asked what it promises: `everysec` outlives processes, `memory` single machines.
         enabled.power_of_all &= durability == Durability::Sync;
         enabled.kill_of_all &= durability != Durability::Memory;
+        enabled.fail &= durability == Durability::Sync;
         enabled
     }
 }
