@@ -16,7 +16,8 @@ use round::{Round, Rules, Stage};
 /// Intervals of the manager.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ManagerOptions {
-    /// How long a handshake waits for reports before it goes on without the silent: nobody waits for the dead.
+    /// How long a handshake waits for reports before it goes on without the silent: nobody waits for the dead. Until
+    /// leases exist it must outlast a live member's silences: one that was left out may still answer reads.
     pub report_wait_ms: u64,
     /// How long it waits before a rebooted member may donate in a mode that acks before it syncs, and before a new
     /// range starts without all of its members.
@@ -32,7 +33,7 @@ pub struct ManagerOptions {
 impl Default for ManagerOptions {
     fn default() -> Self {
         Self {
-            report_wait_ms: 300,
+            report_wait_ms: 1000,
             rebooted_wait_ms: 5_000,
             align_wait_ms: 3_000,
             resend_ms: 100,
