@@ -12,6 +12,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use pages::Pages;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -50,9 +51,9 @@ impl Admin {
         self.address
     }
 
-    /// Answers until the runtime ends.
-    pub(crate) async fn serve(self, shards: Shards) {
-        let pages = Arc::new(Pages::new(shards));
+    /// Answers until the runtime ends. Not ready before `is_prepared` is set.
+    pub(crate) async fn serve(self, shards: Shards, is_prepared: Arc<AtomicBool>) {
+        let pages = Arc::new(Pages::new(shards, is_prepared));
         let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         // The semaphore is never closed.
         while let Ok(permit) = room.clone().acquire_owned().await {

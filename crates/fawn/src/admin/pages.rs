@@ -5,6 +5,8 @@ use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -24,14 +26,16 @@ FAWN admin port
 #[derive(Debug)]
 pub(super) struct Pages {
     shards: Shards,
+    /// Set once the server calls itself ready.
+    is_prepared: Arc<AtomicBool>,
     started: Instant,
 }
 
 type Page = Response<Full<Bytes>>;
 
 impl Pages {
-    pub(super) fn new(shards: Shards) -> Self {
-        Self { shards, started: Instant::now() }
+    pub(super) fn new(shards: Shards, is_prepared: Arc<AtomicBool>) -> Self {
+        Self { shards, is_prepared, started: Instant::now() }
     }
 
     /// Answers one request; its body, if any, is not read.
@@ -44,6 +48,9 @@ impl Pages {
         match request.uri().path() {
             "/" => page(StatusCode::OK, TEXT, INDEX.to_owned()),
             "/healthz" => self.with_reports(|_| page(StatusCode::OK, TEXT, "ok\n".to_owned())).await,
+            "/readyz" if !self.is_prepared.load(Ordering::Acquire) => {
+                page(StatusCode::SERVICE_UNAVAILABLE, TEXT, "its data are being loaded\n".to_owned())
+            }
             "/readyz" => self.with_reports(ready).await,
             "/metrics" => self.with_reports(|reports| self.metrics(reports)).await,
             "/status" => self.with_reports(|reports| self.status(reports)).await,

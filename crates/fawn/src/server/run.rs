@@ -6,6 +6,8 @@ use crate::admin::Admin;
 use crate::cli::Failure;
 use crate::config::Settings;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
@@ -29,9 +31,10 @@ async fn serve<B: Backing + 'static>(settings: &Settings, prepare: Option<Prepar
     let admin = settings.admin.address().map(Admin::bind).transpose()?;
     let mut server = Server::start::<B>(settings)?;
     let mut places = server.places();
+    let is_prepared = Arc::new(AtomicBool::new(false));
     if let Some(admin) = admin {
         places.admin = Some(admin.address());
-        tokio::spawn(admin.serve(server.shards()));
+        tokio::spawn(admin.serve(server.shards(), is_prepared.clone()));
     }
     let prepared = tokio::select! {
         outcome = prepared(prepare, places) => Ok(outcome),
@@ -46,6 +49,7 @@ async fn serve<B: Backing + 'static>(settings: &Settings, prepare: Option<Prepar
         }
         Err(ended) => return stop(server, ended).await,
     }
+    is_prepared.store(true, Ordering::Release);
     let ready = settings.ready_file.as_deref().map(|path| ReadyFile::write(path, &places)).transpose()?;
     tell(settings, &places);
     let ended = tokio::select! {

@@ -1,6 +1,6 @@
 //! Holds the demo to its promises: every package reads back by both protocols, is loaded once, and a kill in the middle
 //! of loading is made good; the commands that it prints work.
-use crate::harness::{Server, connect, eventually, exchange, fawn, run};
+use crate::harness::{Reaped, Server, connect, eventually, exchange, fawn, http, run};
 use rustix::process::Signal;
 use std::fmt::Write as _;
 use std::io::{Read, Write};
@@ -118,7 +118,7 @@ fn without_a_catalogue_there_is_the_shipped_one() {
     // No PATH, no apt-cache.
     command.env("PATH", "").args(["demo", "--resp", "127.0.0.1:0", "--memcached", "off", "--admin", "off", "--dir"]);
     let out = std::fs::File::create(dir.path().join("out")).expect("a file");
-    let mut child = crate::harness::Reaped(command.arg(dir.path().join("data")).stdout(out).spawn().expect("it runs"));
+    let mut child = Reaped(command.arg(dir.path().join("data")).stdout(out).spawn().expect("it runs"));
     eventually("the shipped catalogue", || {
         let out = text(dir.path(), "out");
         (out.contains("the small catalogue that comes with fawn") && out.contains("try next")).then_some(())
@@ -148,4 +148,25 @@ fn what_it_cannot_use_it_refuses_with_what_to_do() {
     std::fs::write(dir.path().join("data/manifest"), "x").expect("written");
     let (code, _, error) = demo(&["--resp", "127.0.0.1:0"]);
     assert!(code == 3 && error.contains("--dir"), "{code} {error}");
+}
+
+#[test]
+fn it_is_not_ready_while_it_loads_and_a_signal_then_ends_it_well() {
+    let dir = tempfile::tempdir().expect("a directory");
+    // A catalogue that never comes: nobody writes into the pipe.
+    let pipe = dir.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("it runs").success());
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound");
+    let mut command = fawn();
+    command.args(["demo", "--resp", "127.0.0.1:0", "--memcached", "off", "--admin", &free.to_string()]);
+    command.arg("--dir").arg(dir.path().join("data")).arg("--catalogue").arg(&pipe);
+    command.arg("--ready-file").arg(dir.path().join("ready"));
+    let mut child = Reaped(command.stdout(std::process::Stdio::null()).spawn().expect("it runs"));
+    eventually("the admin port", || std::net::TcpStream::connect(free).ok());
+    assert_eq!(http(free, "GET", "/healthz").0, 200);
+    let (code, why) = http(free, "GET", "/readyz");
+    assert!(code == 503 && why.contains("being loaded"), "{code} {why}");
+    assert!(!dir.path().join("ready").exists());
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child.0), Signal::TERM).expect("it is ours");
+    assert_eq!(child.0.wait().expect("it is ours").code(), Some(0));
 }
