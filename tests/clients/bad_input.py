@@ -179,6 +179,16 @@ def configuration(binary, directory, words):
 
 def loading(binary, directory, words):
     process, places = start(binary, directory, words)
+    try:
+        load_bad_rows(binary, directory, places)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def load_bad_rows(binary, directory, places):
     path = directory + ".jsonl"
     with open(path, "w") as file:
         file.write('{"key": "row1", "value": "a"}\n{broken\n{"value": "no key"}\n{"key": "row2", "value": "b"}\n')
@@ -187,8 +197,6 @@ def loading(binary, directory, words):
     text = done.stdout + done.stderr
     assert done.returncode != 0 and ":2" in text.replace("line ", ":") and ":3" in text.replace("line ", ":"), f"{done.returncode} {text}"
     assert say(places["resp"], b"GET row1\r\nGET row2\r\n") == b"$1\r\na\r\n$1\r\nb\r\n", "good rows are loaded"
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0
 
 
 def main():
