@@ -8,6 +8,7 @@ pub mod cli;
 pub mod client;
 pub mod device;
 pub mod footprint;
+mod groups;
 pub mod machine;
 pub mod medium;
 pub mod pairs;

@@ -1,16 +1,19 @@
 //! Owns where rows go: to standard output as they come, and to a file beside the machine's description.
 use crate::{BenchError, Row, machine, report};
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// The machine's description lies beside the rows under this name.
+/// The machine's description lies beside the rows under this name: a list, an entry per command that wrote there.
 pub const MACHINE_FILE: &str = "machine.json";
 
 /// Takes rows. What has been measured is never lost to a later failure: each row is written when it comes.
 pub struct Sink {
     json: bool,
     quiet: bool,
+    /// Which command this is: rows of two commands are no pair.
+    run: String,
     file: Option<(PathBuf, File)>,
     rows: Vec<Row>,
 }
@@ -22,14 +25,15 @@ impl Sink {
     /// # Errors
     /// When the file cannot be written.
     pub fn open(json: bool, file: Option<&Path>, data_dir: &Path) -> Result<Self, BenchError> {
-        let file = file.map(|path| open_rows(path, data_dir)).transpose()?;
-        Ok(Self { json, quiet: false, file, rows: Vec::new() })
+        let run = run_name();
+        let file = file.map(|path| open_rows(path, data_dir, &run)).transpose()?;
+        Ok(Self { json, quiet: false, run, file, rows: Vec::new() })
     }
 
     /// Keeps rows without printing, for tests.
     #[must_use]
     pub fn quiet() -> Self {
-        Self { json: true, quiet: true, file: None, rows: Vec::new() }
+        Self { json: true, quiet: true, run: run_name(), file: None, rows: Vec::new() }
     }
 
     /// Takes a row.
@@ -37,6 +41,7 @@ impl Sink {
     /// # Errors
     /// When it cannot be written.
     pub fn emit(&mut self, row: Row) -> Result<(), BenchError> {
+        let row = row.with("run", &self.run);
         if let Some((path, file)) = &mut self.file {
             writeln!(file, "{}", row.to_json())
                 .map_err(|error| BenchError::failed(path.display().to_string(), error))?;
@@ -62,17 +67,43 @@ impl Sink {
     }
 }
 
-fn open_rows(path: &Path, data_dir: &Path) -> Result<(PathBuf, File), BenchError> {
+/// Seconds since 1970 and this process's number: unlike that of any other command on the machine.
+fn run_name() -> String {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    format!("{}-{}", since.as_secs(), std::process::id())
+}
+
+fn open_rows(path: &Path, data_dir: &Path, run: &str) -> Result<(PathBuf, File), BenchError> {
     let failed = |error: std::io::Error| BenchError::failed(path.display().to_string(), error);
     if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         std::fs::create_dir_all(parent).map_err(failed)?;
     }
     let mut facts = machine::describe(data_dir);
     facts.insert("command".to_owned(), std::env::args().skip(1).collect::<Vec<_>>().join(" "));
-    let facts = serde_json::to_string_pretty(&facts).map_err(|error| BenchError::failed(MACHINE_FILE, error))?;
-    std::fs::write(path.with_file_name(MACHINE_FILE), facts + "\n").map_err(failed)?;
+    facts.insert("run".to_owned(), run.to_owned());
+    facts.insert("rows".to_owned(), path.file_name().unwrap_or_default().to_string_lossy().into_owned());
+    add_machine(&path.with_file_name(MACHINE_FILE), &facts)?;
     let file = OpenOptions::new().create(true).append(true).open(path).map_err(failed)?;
     Ok((path.to_owned(), file))
+}
+
+/// Adds an entry to the list in `path`. What stands there stays; a single description, as older commands left it,
+/// becomes the first entry.
+fn add_machine(path: &Path, facts: &BTreeMap<String, String>) -> Result<(), BenchError> {
+    let failed = |error: &dyn std::fmt::Display| BenchError::failed(path.display().to_string(), error);
+    let mut entries = match std::fs::read_to_string(path) {
+        Ok(text) => match serde_json::from_str(&text).map_err(|error| failed(&error))? {
+            serde_json::Value::Array(entries) => entries,
+            single => vec![single],
+        },
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+        Err(error) => return Err(failed(&error)),
+    };
+    entries.push(serde_json::json!(facts));
+    let text = serde_json::to_string_pretty(&entries).map_err(|error| failed(&error))? + "\n";
+    // Written aside and renamed: a command that dies here does not take the earlier entries with it.
+    let aside = path.with_extension("json.new");
+    std::fs::write(&aside, text).and_then(|()| std::fs::rename(&aside, path)).map_err(|error| failed(&error))
 }
 
 #[cfg(test)]
@@ -90,5 +121,26 @@ mod tests {
         assert_eq!(serde_json::from_str::<Row>(text.trim()).unwrap(), sink.rows()[0]);
         let machine = std::fs::read_to_string(dir.path().join("run").join(MACHINE_FILE)).unwrap();
         assert!(machine.contains("\"cores\"") && machine.contains("\"command\""), "{machine}");
+    }
+
+    #[test]
+    fn every_command_of_a_folder_stays_described() {
+        let dir = tempfile::tempdir().unwrap();
+        let machine = dir.path().join(MACHINE_FILE);
+        // As a command of before the list left it.
+        std::fs::write(&machine, r#"{"command": "first"}"#).unwrap();
+        for name in ["a.jsonl", "b.jsonl"] {
+            drop(Sink::open(true, Some(&dir.path().join(name)), dir.path()).unwrap());
+        }
+        let entries: Vec<BTreeMap<String, String>> =
+            serde_json::from_str(&std::fs::read_to_string(&machine).unwrap()).unwrap();
+        assert_eq!(entries[0]["command"], "first");
+        assert_eq!(entries[1..].iter().map(|entry| &*entry["rows"]).collect::<Vec<_>>(), ["a.jsonl", "b.jsonl"]);
+        assert!(entries[1..].iter().all(|entry| entry["kernel"].contains('.') && !entry["run"].is_empty()));
+        // A damaged list is somebody's measurement: it is named, not written over.
+        std::fs::write(&machine, "[").unwrap();
+        let refused = Sink::open(true, Some(&dir.path().join("c.jsonl")), dir.path()).err().unwrap().to_string();
+        assert!(refused.contains("machine.json"), "{refused}");
+        assert_eq!(std::fs::read_to_string(&machine).unwrap(), "[");
     }
 }

@@ -1,0 +1,149 @@
+//! Owns which rows may be compared: those of one run, then runs of the same workload and settings.
+//!
+//! A folder of results is appended to for as long as somebody measures, so it holds runs of other sizes, of other days
+//! and of one side alone. A ratio across those would look like a figure and be none.
+use crate::Row;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a row's `config` holds beside settings: where the row belongs, and what was measured.
+const NO_SETTINGS: [&str; 9] = [
+    "pair",
+    "run",
+    "rss_bytes",
+    "rss_bytes_max",
+    "rss_bytes_limit",
+    "rss_max_over_budget",
+    "index_bytes",
+    "false_reads_per_op",
+    "second_reads",
+];
+/// Settings of one engine, which its peer has no like of or words otherwise. Any other name is a setting of the
+/// workload: a new one keeps rows apart until it is listed here.
+const ENGINE_SETTINGS: [&str; 7] = ["durability", "device", "note", "settings", "threads", "writers", "write_bytes"];
+
+type Settings<'r> = BTreeMap<&'r str, &'r str>;
+
+/// Runs of one workload with the same settings.
+pub(crate) struct Group<'r> {
+    pub(crate) rung: &'r str,
+    pub(crate) workload: &'r str,
+    /// What every side was asked alike.
+    pub(crate) settings: Settings<'r>,
+    /// A line of the table each, in the order in which they were first run.
+    pub(crate) lines: Vec<Line<'r>>,
+}
+
+/// The rows of one engine with one choice of its own settings.
+pub(crate) struct Line<'r> {
+    pub(crate) engine: &'r str,
+    pub(crate) settings: Settings<'r>,
+    pub(crate) rows: Vec<Placed<'r>>,
+}
+
+/// A row, and the pair it ran in.
+#[derive(Clone, Copy)]
+pub(crate) struct Placed<'r> {
+    pub(crate) row: &'r Row,
+    /// Equal for the rows that ran in turn, within the same minutes; `None` for a row that had no other side.
+    pub(crate) pair: Option<(usize, u64)>,
+}
+
+/// Rows that ran in turn: one workload, one command.
+struct Run<'r> {
+    of: (&'r str, &'r str, &'r str),
+    settings: Settings<'r>,
+    pair: Option<u64>,
+    engines_of_pair: BTreeSet<&'r str>,
+    rows: Vec<&'r Row>,
+}
+
+/// The groups, in the order in which they were first run.
+pub(crate) fn of(rows: &[Row]) -> Vec<Group<'_>> {
+    let mut groups: Vec<Group<'_>> = Vec::new();
+    for (number, run) in runs(rows).into_iter().enumerate() {
+        let (_, rung, workload) = run.of;
+        let same = |group: &Group<'_>| (group.rung, group.workload, &group.settings) == (rung, workload, &run.settings);
+        let at = groups.iter().position(same).unwrap_or_else(|| {
+            groups.push(Group { rung, workload, settings: run.settings.clone(), lines: Vec::new() });
+            groups.len() - 1
+        });
+        for row in run.rows {
+            groups[at].take(Placed { row, pair: pair_of(row).map(|pair| (number, pair)) });
+        }
+    }
+    groups
+}
+
+impl<'r> Group<'r> {
+    fn take(&mut self, placed: Placed<'r>) {
+        let settings = settings_of(placed.row, |name| ENGINE_SETTINGS.contains(&name));
+        let same = |line: &&mut Line<'r>| line.engine == placed.row.engine && line.settings == settings;
+        match self.lines.iter_mut().find(same) {
+            Some(line) => line.rows.push(placed),
+            None => self.lines.push(Line { engine: &placed.row.engine, settings, rows: vec![placed] }),
+        }
+    }
+}
+
+/// Cuts the rows into runs. Rows of older folders do not say which run they are of; there the order tells: pairs count
+/// up, each side runs once per pair.
+fn runs(rows: &[Row]) -> Vec<Run<'_>> {
+    let mut runs: Vec<Run<'_>> = Vec::new();
+    for row in rows {
+        let of = (row.config.get("run").map_or("", String::as_str), &*row.rung, &*row.workload);
+        let latest = runs.iter_mut().rev().find(|run| run.of == of);
+        match latest.filter(|run| run.goes_on_with(row)) {
+            Some(run) => run.take(row),
+            None => {
+                let (settings, engines_of_pair) = (Settings::new(), BTreeSet::new());
+                let mut run = Run { of, settings, pair: None, engines_of_pair, rows: Vec::new() };
+                run.take(row);
+                runs.push(run);
+            }
+        }
+    }
+    runs
+}
+
+impl<'r> Run<'r> {
+    fn goes_on_with(&self, row: &Row) -> bool {
+        let in_order = match (self.pair, pair_of(row)) {
+            (Some(last), Some(pair)) => pair > last || (pair == last && !self.engines_of_pair.contains(&*row.engine)),
+            _ => false,
+        };
+        // A side that does not state a setting (raw reads know nothing of keys) contradicts none.
+        let contradicts = |(name, value): (&&str, &&str)| row.config.get(*name).is_some_and(|other| other != value);
+        in_order && !self.settings.iter().any(contradicts)
+    }
+
+    fn take(&mut self, row: &'r Row) {
+        let pair = pair_of(row);
+        if pair != self.pair {
+            self.engines_of_pair.clear();
+        }
+        self.pair = pair;
+        self.engines_of_pair.insert(&row.engine);
+        self.settings.extend(settings_of(row, |name| !ENGINE_SETTINGS.contains(&name)));
+        self.rows.push(row);
+    }
+}
+
+fn settings_of(row: &Row, wanted: impl Fn(&str) -> bool) -> Settings<'_> {
+    let config = row.config.iter().map(|(name, value)| (&**name, &**value));
+    config.filter(|(name, _)| !NO_SETTINGS.contains(name) && wanted(name)).collect()
+}
+
+fn pair_of(row: &Row) -> Option<u64> {
+    row.config.get("pair")?.parse().ok()
+}
+
+/// In words, those of `settings` that tell them from `others`; empty where nothing does.
+pub(crate) fn telling<'s>(settings: &Settings<'_>, others: impl Iterator<Item = &'s Settings<'s>>) -> String {
+    let mut differing: BTreeSet<&str> = BTreeSet::new();
+    for other in others {
+        let names = settings.keys().chain(other.keys());
+        differing.extend(names.filter(|name| settings.get(*name) != other.get(*name)));
+    }
+    let words = differing.into_iter().map(|name| format!("{name} {}", settings.get(name).unwrap_or(&"not stated")));
+    words.collect::<Vec<_>>().join(", ")
+}
