@@ -1,7 +1,8 @@
 //! Owns the `Device` trait: files of 4 KiB-aligned blocks in one directory, with reads, writes and syncs in flight.
 //!
 //! One device serves one shard (one ring per core), so every method takes `&mut self` and nothing locks. Data
-//! operations are queued by `submit_*`, handed to the system once per turn by [`Device::kick`], and come back through
+//! operations are queued by `submit_*`, handed to the system by [`Device::kick`] at the turn's end, some by themselves
+//! before it where the system would run low, and come back through
 //! [`Device::reap`] or [`Device::wait`] as [`Completion`]s in any order. The device owns a buffer from its submission
 //! to its completion. Metadata operations are rare and block.
 use crate::AlignedBuf;
@@ -267,7 +268,7 @@ pub trait Device {
     /// Queues a data sync of everything written to `file` whose completion was reaped before this call.
     fn submit_sync(&mut self, file: FileId, cause: Cause, token: Token);
 
-    /// Hands everything queued to the system: at most one system call.
+    /// Hands everything still queued to the system: at most one system call.
     fn kick(&mut self);
 
     /// Appends what has completed to `out`; never blocks.

@@ -126,8 +126,9 @@ impl Ring {
         pushed.is_ok()
     }
 
-    pub(super) fn has_unsubmitted(&mut self) -> bool {
-        !self.ring.submission().is_empty()
+    /// Entries that the kernel has not seen yet.
+    pub(super) fn unsubmitted(&mut self) -> usize {
+        self.ring.submission().len()
     }
 
     /// Completions exist that only an entry into the kernel delivers.
@@ -141,7 +142,7 @@ impl Ring {
     }
 
     /// Submits all and waits for `want` completions. An error (interrupted, busy) leaves the entries where they are, to
-    /// go with the next call: callers look at `has_unsubmitted`.
+    /// go with the next call: callers look at `unsubmitted`.
     pub(super) fn enter(&mut self, want: usize) -> bool {
         self.ring.submit_and_wait(want).is_ok()
     }
@@ -159,7 +160,7 @@ impl Drop for Ring {
         // The kernel may still write to buffers that are freed after this.
         while self.in_ring > 0 {
             while self.pop().is_some() {}
-            if self.in_ring > 0 && !self.enter(1) && self.has_unsubmitted() {
+            if self.in_ring > 0 && !self.enter(1) && self.unsubmitted() > 0 {
                 // It takes no more entries; those it never saw never complete. Wait for the others alone.
                 let unseen = self.ring.submission().len();
                 if self.in_ring <= unseen {
