@@ -10,10 +10,11 @@ struct Peer {
     package: &'static str,
 }
 
-const PEERS: [Peer; 5] = [
+const PEERS: [Peer; 6] = [
     Peer { program: "redis-server", package: "redis-server" },
     Peer { program: "redis-benchmark", package: "redis-tools" },
     Peer { program: "memccapable", package: "libmemcached-tools" },
+    Peer { program: "strace", package: "strace" },
     Peer { program: "python3", package: "python3" },
     Peer { program: "git", package: "git" },
 ];

@@ -32,6 +32,14 @@ pub(crate) fn run(only: Option<&str>) -> Result<(), String> {
         let binary = server::binary();
         clients::python("bad_input.py", &[&binary.to_string_lossy(), &dir.to_string_lossy(), "serve"])
     })?;
+    gate.step("system calls", || {
+        let dir = clients::scratch("syscalls")?;
+        clients::python("syscalls.py", &[&server::binary().to_string_lossy(), &dir.to_string_lossy()])
+    })?;
+    gate.step("io_uring refused", || {
+        let dir = clients::scratch("refused")?;
+        clients::python("refused.py", &[&server::binary().to_string_lossy(), &dir.to_string_lossy()])
+    })?;
     gate.step("kill -9", || {
         let dir = clients::scratch("kill")?.join("data");
         let binary = server::binary();

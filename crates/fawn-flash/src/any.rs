@@ -86,6 +86,7 @@ impl AnyDevice {
 
 pub(crate) fn refused(dir: &Path, detail: String) -> DeviceError {
     let operation = crate::Operation::Metadata("set up io_uring");
+    let detail = format!("{detail}; choose `auto` or `portable` where the system refuses it");
     DeviceError::Io { operation, name: dir.display().to_string(), offset: 0, detail }
 }
 

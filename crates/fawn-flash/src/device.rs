@@ -84,6 +84,14 @@ pub enum Operation {
     Sync,
 }
 
+/// An operation on the directory or on a whole file has no place within it.
+fn what_failed(operation: &Operation, name: &str, offset: u64, detail: &str) -> String {
+    match operation {
+        Operation::Metadata(what) => format!("{name}: could not {what}: {detail}"),
+        _ => format!("{operation:?} failed on {name} at byte {offset}: {detail}"),
+    }
+}
+
 /// Why a device refused or failed, where, and what to do.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DeviceError {
@@ -124,7 +132,7 @@ pub enum DeviceError {
         path: String,
     },
     /// The operation failed. A failed write or sync has poisoned the device.
-    #[error("{operation:?} failed on {name} at byte {offset}: {detail}")]
+    #[error("{}", what_failed(operation, name, *offset, detail))]
     Io {
         /// What was tried.
         operation: Operation,
