@@ -96,6 +96,15 @@ impl Overlay {
         self.table.insert_unique(name.hash, entry, |entry| entry.name.hash);
     }
 
+    /// Adds a key that has none yet, with a committed record over an unknown base.
+    pub(crate) fn insert_committed(&mut self, range: usize, name: KeyName, written: Written) {
+        debug_assert!(self.find(range, name.hash, || name.ident).is_none(), "one overlay entry per key");
+        let pending = SmallVec::new();
+        let entry = OverlayEntry { name, range, base: Base::Unknown, committed: Some(written), pending };
+        self.table.insert_unique(name.hash, entry, |entry| entry.name.hash);
+        self.unconfirmed.insert((range, name.hash, name.ident), written);
+    }
+
     /// The key's newest committed record, while its base is unknown; returns the one before.
     pub(crate) fn set_committed(&mut self, range: usize, name: KeyName, written: Written) -> Option<Written> {
         let entry = self.find_mut(range, name)?;
@@ -133,6 +142,12 @@ impl Overlay {
                 let _ = found.remove();
             }
         }
+    }
+
+    /// Everything of the range is void, what is pending too.
+    pub(crate) fn forget_range(&mut self, range: usize) {
+        self.unconfirmed.retain(|&(at, ..), _| at != range);
+        self.table.retain(|entry| entry.range != range);
     }
 
     /// The range was emptied: nothing of the index or of earlier commits is left beneath its pending records.

@@ -1,5 +1,7 @@
 //! Owns one range of a store: its index, its three watermarks, and its records between append and commit.
 use crate::index::{Index, IndexOptions, Pointer};
+use crate::log::LogPosition;
+use crate::manifest_file::CommitNumber;
 use crate::overlay::KeyName;
 use fawn_types::{KeyRange, RangeId, Version};
 use std::collections::VecDeque;
@@ -52,6 +54,24 @@ pub(crate) struct Retained {
     pub(crate) sequence: u64,
 }
 
+/// How far a copy from elsewhere has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum CopyStage {
+    /// Records are coming.
+    Taking,
+    /// All are appended; they lie before this place, which is not synced yet.
+    Syncing(LogPosition),
+    /// All are synced; that they are all is being written to the manifest.
+    Listing(CommitNumber),
+}
+
+/// A copy under way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct CopyState {
+    pub(crate) base: Version,
+    pub(crate) stage: CopyStage,
+}
+
 /// One range.
 #[derive(Debug)]
 pub(crate) struct RangeState {
@@ -72,6 +92,9 @@ pub(crate) struct RangeState {
     pub(crate) marked_sequence: u64,
     /// Whether the open frame has records of it.
     pub(crate) in_open_frame: bool,
+    pub(crate) copy: Option<CopyState>,
+    /// Results that came by a copy, kept as retained records are; older than all of those.
+    pub(crate) copied_results: VecDeque<Retained>,
 }
 
 impl RangeState {
@@ -89,12 +112,15 @@ impl RangeState {
             marked: Version::ZERO,
             marked_sequence: 0,
             in_open_frame: false,
+            copy: None,
+            copied_results: VecDeque::new(),
         }
     }
 
     /// Memory of its queues, bytes.
     pub(crate) fn queue_bytes(&self) -> usize {
-        self.pending.capacity() * size_of::<Pending>() + self.retained.capacity() * size_of::<Retained>()
+        let kept = self.retained.capacity() + self.copied_results.capacity();
+        self.pending.capacity() * size_of::<Pending>() + kept * size_of::<Retained>()
     }
 
     /// Keeps a committed record for retransmission, within bounds.
@@ -107,7 +133,33 @@ impl RangeState {
         while self.retained.len() > records_max {
             self.drop_oldest_retained();
         }
+        self.bound_copied_results(records_max);
         self.drop_retained_through(floor);
+    }
+
+    /// Keeps a copied result, within the bound that they share with retained records.
+    pub(crate) fn keep_copied_result(&mut self, record: Retained, records_max: usize) {
+        self.copied_results.push_back(record);
+        self.bound_copied_results(records_max);
+    }
+
+    fn bound_copied_results(&mut self, records_max: usize) {
+        while !self.copied_results.is_empty() && self.copied_results.len() + self.retained.len() > records_max {
+            self.copied_results.pop_front();
+        }
+    }
+
+    /// Everything of it so far is void: its history goes on after `base`, with the segment that the log ends in.
+    pub(crate) fn begin_anew(&mut self, base: Version, log_sequence: u64) {
+        self.index.clear();
+        self.pending.clear();
+        self.retained.clear();
+        self.copied_results.clear();
+        self.pending_clear = None;
+        self.progress = Progress { appended: base, flushed: base, synced: base, committed: base };
+        self.complete_above = base;
+        self.marked = base;
+        self.marked_sequence = log_sequence;
     }
 
     pub(crate) fn drop_oldest_retained(&mut self) {
@@ -119,6 +171,9 @@ impl RangeState {
     pub(crate) fn drop_retained_through(&mut self, floor: Version) {
         while self.retained.front().is_some_and(|oldest| oldest.version <= floor) {
             self.drop_oldest_retained();
+        }
+        while self.copied_results.front().is_some_and(|oldest| oldest.version <= floor) {
+            self.copied_results.pop_front();
         }
     }
 }

@@ -60,7 +60,7 @@ impl<D: Device> Engine<D> {
     }
 
     /// The record's length, if it is within all limits and the engine may take it now.
-    fn check_record(&self, record: &RecordRef<'_>) -> Result<usize, EngineError> {
+    pub(super) fn check_record(&self, record: &RecordRef<'_>) -> Result<usize, EngineError> {
         self.check_writable()?;
         let (key_len, value_len) = (record.key.len(), record.value.len());
         if key_len > limits::KEY_BYTES_MAX {
@@ -158,7 +158,7 @@ impl<D: Device> Engine<D> {
     }
 
     /// Writes the record into the open frame; returns its slot and pointer.
-    fn encode(&mut self, at: usize, record: &RecordRef<'_>, len: usize, continues: bool) -> (u32, Pointer) {
+    pub(super) fn encode(&mut self, at: usize, record: &RecordRef<'_>, len: usize, continues: bool) -> (u32, Pointer) {
         let (Some(chunk), Some(open)) = (self.window.active_mut(), self.flush.open.as_mut()) else {
             unreachable!("make_room opens a frame in a piece")
         };

@@ -214,7 +214,7 @@ impl<D: Device> Engine<D> {
         let is_whole = segment.sealed && self.flush.flushed >= end;
         let is_due = self.options.durability == Durability::EverySec
             && self.now.ms_since(self.flush.last_sync) >= EVERYSEC_SYNC_MS;
-        if !is_whole && !is_due && !self.flush_everything {
+        if !is_whole && !is_due && !self.flush_everything && !self.copy_waits_for_sync() {
             return;
         }
         let file = segment.file;

@@ -6,6 +6,8 @@ mod append;
 mod blob;
 mod chained;
 mod commit;
+mod copy;
+mod copy_scan;
 mod fetch;
 mod flush;
 mod lookup;
@@ -17,6 +19,8 @@ mod verify;
 mod warm;
 
 pub use blob::BlobTicket;
+pub use copy::CopiedResults;
+pub use copy_scan::{CopyScan, CopyStep};
 pub use lookup::{Lookup, LookupPlan, View};
 pub use replay::Replay;
 pub use scan::{Scan, ScanItem, ScanStep};

@@ -39,6 +39,7 @@ impl<D: Device> Engine<D> {
         self.complete_stale(events);
         self.advance_flush();
         self.tend_segments();
+        self.tend_copies();
         self.pump_verifications();
         self.report_space(events);
         self.device.kick();

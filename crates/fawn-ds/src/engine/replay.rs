@@ -89,7 +89,7 @@ impl<D: Device> Engine<D> {
         Some(Retained { version, pointer, len_bytes, sequence })
     }
 
-    fn visit(&self, hit: &Hit, visit: &mut impl FnMut(&RecordRef<'_>)) -> Result<(), EngineError> {
+    pub(super) fn visit(&self, hit: &Hit, visit: &mut impl FnMut(&RecordRef<'_>)) -> Result<(), EngineError> {
         let (slot, offset) = self.segments.place(hit.pointer);
         let stored = record::decode_verified(self.bytes_at(hit.spot), offset)
             .map_err(|error| self.corrupt(slot, offset, &error.to_string()))?;

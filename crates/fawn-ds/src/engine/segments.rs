@@ -7,6 +7,7 @@ use crate::format::{FRAMES_OFFSET, SegmentUuid};
 use crate::log::LogPosition;
 use crate::log::segments::Segment;
 use crate::log::window::Chunk;
+use crate::manifest_file::CommitNumber;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Cause, Device, DeviceError, Token};
 use fawn_types::{KeyRange, RangeId, TimeMs};
@@ -23,8 +24,8 @@ pub(crate) enum Next {
     None,
     /// Its header is being written.
     Header(Segment),
-    /// Its listing in the manifest, which ends there, is being written.
-    Listing(Segment, u64),
+    /// Its listing in the manifest is being written.
+    Listing(Segment, CommitNumber),
     /// It may take data.
     Ready(Segment),
 }
@@ -39,7 +40,7 @@ impl Next {
 #[derive(Debug)]
 pub(crate) struct Dropping {
     segment: Segment,
-    edit_end: u64,
+    edit_end: CommitNumber,
 }
 
 impl<D: Device> Engine<D> {
@@ -164,6 +165,7 @@ impl<D: Device> Engine<D> {
             Next::Listing(segment, end) if self.manifest.is_durable(end) => Next::Ready(segment),
             next => next,
         };
+        self.copies_listed();
         let mut dropped = false;
         let mut i = 0;
         while i < self.dropping.len() {
@@ -290,8 +292,8 @@ impl<D: Device> Engine<D> {
             if let Some(pending) = range.pending.front() {
                 floor = floor.min(self.segments.expect(self.segments.place(pending.pointer).0).sequence);
             }
-            if let Some(retained) = range.retained.front() {
-                floor = floor.min(retained.sequence);
+            for kept in [range.retained.front(), range.copied_results.front()].into_iter().flatten() {
+                floor = floor.min(kept.sequence);
             }
             if self.options.chained {
                 floor = floor.min(range.marked_sequence);
@@ -304,6 +306,11 @@ impl<D: Device> Engine<D> {
     pub(crate) fn list_range(&mut self, range: RangeId, keys: KeyRange) -> Result<(), EngineError> {
         self.reserve_manifest(0)?;
         let end = self.manifest.commit(&[Edit::AddRange { range, keys }]);
+        self.wait_for_manifest(end)
+    }
+
+    /// Blocks until a commit is durable; what completes meanwhile is reported by the next poll.
+    pub(crate) fn wait_for_manifest(&mut self, end: CommitNumber) -> Result<(), EngineError> {
         self.start_manifest();
         while !self.manifest.is_durable(end) {
             let mut events = Vec::new();

@@ -7,7 +7,7 @@ use super::{Engine, InFlight};
 use crate::index::Pointer;
 use crate::overlay::{Base, KeyName, Old, Written};
 use fawn_flash::{AlignedBuf, Cause, Device, DeviceError};
-use fawn_types::KeyHash;
+use fawn_types::{KeyHash, Version};
 use smallvec::SmallVec;
 
 /// Verification reads in flight at most.
@@ -23,7 +23,7 @@ impl<D: Device> Engine<D> {
             return (name, None);
         }
         match self.confirm(at, name, Wanted::Key(key), &mut RuledOut::new()) {
-            Ok(base) => (name, Some(base)),
+            Ok((base, _)) => (name, Some(base)),
             Err(_) => (name, Some(Base::Unknown)),
         }
     }
@@ -42,21 +42,22 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Goes through the candidates; `Err` names the first device read needed.
-    fn confirm(
+    /// Goes through the candidates: what the index holds for the key, and its version; `Err` names the first device read
+    /// needed.
+    pub(crate) fn confirm(
         &mut self,
         at: usize,
         name: KeyName,
         wanted: Wanted<'_>,
         ruled_out: &mut RuledOut,
-    ) -> Result<Base, Span> {
+    ) -> Result<(Base, Version), Span> {
         let candidates: SmallVec<[Pointer; 4]> = self.ranges[at].index.candidates(KeyHash(name.hash)).collect();
         let (looked, mut is_damaged) = (!candidates.is_empty(), false);
         for pointer in candidates {
             match self.look_once(at, pointer, wanted, ruled_out) {
                 Ok(Look::Match(hit)) => {
                     self.stats.verifications_free += 1;
-                    return Ok(Base::At(Old { pointer, len_bytes: hit.len_bytes }));
+                    return Ok((Base::At(Old { pointer, len_bytes: hit.len_bytes }), hit.version));
                 }
                 Ok(Look::Missing(span)) => return Err(span),
                 Ok(Look::Other) => {}
@@ -65,10 +66,10 @@ impl<D: Device> Engine<D> {
             }
         }
         if is_damaged {
-            return Ok(Base::Unknown);
+            return Ok((Base::Unknown, Version::ZERO));
         }
         self.stats.verifications_free += u64::from(looked);
-        Ok(Base::Absent)
+        Ok((Base::Absent, Version::ZERO))
     }
 
     /// Starts queued verifications, as many as may be in flight.
@@ -87,8 +88,10 @@ impl<D: Device> Engine<D> {
         }
         match self.confirm(at, name, Wanted::Name(name), &mut ruled_out) {
             // The overlay goes on answering for the key; the next opening sees both records and decides by version.
-            Ok(Base::Unknown) => tracing::warn!("a damaged record may be an overwritten key's: its entry stays apart"),
-            Ok(base) => self.settle(at, name, base),
+            Ok((Base::Unknown, _)) => {
+                tracing::warn!("a damaged record may be an overwritten key's: its entry stays apart")
+            }
+            Ok((base, version)) => self.settle(at, name, base, version),
             Err(mut span) => {
                 span.cacheable_to = self.cacheable_to(span.slot);
                 self.stats.verification_reads += 1;
@@ -119,9 +122,14 @@ impl<D: Device> Engine<D> {
     }
 
     /// The base is known: a commit that waited for it moves the index now.
-    fn settle(&mut self, at: usize, name: KeyName, base: Base) {
-        if let Some(written) = self.overlay.confirm(at, name, base) {
-            self.move_index(at, name, base, written);
+    fn settle(&mut self, at: usize, name: KeyName, base: Base, version: Version) {
+        match self.overlay.confirm(at, name, base) {
+            // A copied record that came twice: the first stays.
+            Some(written) if version >= written.version && written.is_put => {
+                self.bury(at, Old { pointer: written.pointer, len_bytes: written.len_bytes });
+            }
+            Some(written) => self.move_index(at, name, base, written),
+            None => {}
         }
         self.overlay.remove_if_settled(at, name);
     }

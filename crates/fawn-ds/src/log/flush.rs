@@ -101,6 +101,18 @@ impl FlushState {
         }
     }
 
+    /// Everything of a range so far is void: frames on their way say nothing about it any more.
+    pub(crate) fn forget_range(&mut self, at: usize) {
+        self.frames.iter_mut().for_each(|frame| frame.ranges.retain(|(of, _)| *of != at));
+        self.unsynced.iter_mut().for_each(|unsynced| unsynced.ranges.retain(|(of, _)| *of != at));
+    }
+
+    /// End of the last frame that was closed.
+    pub(crate) fn closed_end(&self, segment_bytes: u32) -> LogPosition {
+        let last = self.frames.back();
+        last.map_or(self.flushed, |frame| LogPosition::new(frame.sequence, frame.end, segment_bytes))
+    }
+
     /// Whether every write has completed and none waits.
     pub(crate) fn is_idle(&self) -> bool {
         self.open.is_none() && self.frames.is_empty() && self.sync.is_none()

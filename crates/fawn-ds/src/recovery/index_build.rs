@@ -2,6 +2,8 @@
 use super::conflicts::{Conflict, Conflicts};
 use crate::engine::Engine;
 use crate::error::OpenError;
+use crate::format::Watermark;
+use crate::format::manifest::{CopyEntry, RangeEntry};
 use crate::format::record::{RecordKind, Stored};
 use crate::index::Pointer;
 use crate::log::LogPosition;
@@ -28,6 +30,26 @@ struct Tentative {
     has_marks: bool,
     records: VecDeque<Entry>,
     cleared: Version,
+    copy: Option<CopyEntry>,
+}
+
+impl Tentative {
+    /// What the manifest says about a range.
+    fn new(listed: Option<&RangeEntry>, is_chained: bool) -> Self {
+        let (cleared, copy) = listed.map_or_else(Default::default, |entry| (entry.cleared, entry.copy));
+        // The copy's base is committed: what follows is not, before a mark says so.
+        Self { has_marks: is_chained && copy.is_some(), records: VecDeque::new(), cleared, copy }
+    }
+
+    /// Whether the range was emptied after a record at `here`, or is a copy that is not whole.
+    fn is_void(&self, here: Watermark) -> bool {
+        self.copy.is_some_and(|copy| !copy.is_whole || here < copy.from)
+    }
+
+    /// Whether a record that counts came by the copy.
+    fn is_copied(&self, version: Version) -> bool {
+        self.copy.is_some_and(|copy| version <= copy.base)
+    }
 }
 
 /// The rebuilding.
@@ -39,10 +61,15 @@ pub(super) struct Builder<'e, D: Device> {
 
 impl<'e, D: Device> Builder<'e, D> {
     pub(super) fn new(engine: &'e mut Engine<D>) -> Self {
-        let cleared = |at: usize| engine.manifest.state().ranges.get(&engine.range_ids[at]).map(|entry| entry.cleared);
-        let tentative = (0..engine.ranges.len())
-            .map(|at| Tentative { cleared: cleared(at).unwrap_or_default(), ..Tentative::default() })
-            .collect();
+        let mut tentative = Vec::new();
+        for at in 0..engine.ranges.len() {
+            let listed = engine.manifest.state().ranges.get(&engine.range_ids[at]);
+            let range = Tentative::new(listed, engine.options.chained);
+            if let Some(CopyEntry { from, base, is_whole: true }) = range.copy {
+                engine.ranges[at].begin_anew(base, from.sequence);
+            }
+            tentative.push(range);
+        }
         Self { engine, tentative, conflicts: Conflicts::default() }
     }
 
@@ -53,6 +80,9 @@ impl<'e, D: Device> Builder<'e, D> {
         let pointer = self.engine.segments.pointer(slot, offset);
         let segment = self.engine.segments.expect_mut(slot);
         segment.lengths.add(stored.encoded_len);
+        if self.tentative[at].is_void(Watermark { sequence: segment.sequence, offset }) {
+            return;
+        }
         if matches!(record.kind, RecordKind::Tombstone | RecordKind::Clear | RecordKind::Rollback) {
             segment.hiding += 1;
         }
@@ -66,12 +96,28 @@ impl<'e, D: Device> Builder<'e, D> {
         let hash = KeyHash::of(&self.engine.secret, record.key).0;
         let name = self.engine.name_of(hash, record.key);
         let entry = Entry { version, pointer, len_bytes, kind, name };
+        if self.tentative[at].is_copied(version) {
+            return self.copied(at, &entry, sequence);
+        }
         let progress = &mut self.engine.ranges[at].progress;
         progress.appended = progress.appended.max(version);
         if self.tentative[at].has_marks {
             self.tentative[at].records.push_back(entry);
         } else {
             self.apply(at, &entry);
+        }
+    }
+
+    /// A copied record counted from its append on, and is no part of the range's history.
+    fn copied(&mut self, at: usize, entry: &Entry, sequence: u64) {
+        let &Entry { version, pointer, len_bytes, kind, .. } = entry;
+        match kind {
+            RecordKind::Result => {
+                let kept = Retained { version, pointer, len_bytes, sequence };
+                let retained_max = self.engine.options.retained_records_max;
+                self.engine.ranges[at].keep_copied_result(kept, retained_max);
+            }
+            _ => self.index(at, entry),
         }
     }
 
@@ -101,7 +147,7 @@ impl<'e, D: Device> Builder<'e, D> {
 
     /// The record was committed: it counts now.
     fn apply(&mut self, at: usize, entry: &Entry) {
-        let &Entry { version, pointer, len_bytes, kind, name } = entry;
+        let &Entry { version, pointer, len_bytes, .. } = entry;
         let (slot, _) = self.engine.segments.place(pointer);
         let sequence = self.engine.segments.expect(slot).sequence;
         let retained_max = self.engine.options.retained_records_max;
@@ -111,9 +157,14 @@ impl<'e, D: Device> Builder<'e, D> {
             range.retain_floor.get_or_insert(Version::ZERO);
         }
         range.retain(Retained { version, pointer, len_bytes, sequence }, retained_max);
-        if version <= self.tentative[at].cleared {
-            return;
+        if version > self.tentative[at].cleared {
+            self.index(at, entry);
         }
+    }
+
+    /// The index learns of the record, at once or when the conflicts are settled.
+    fn index(&mut self, at: usize, entry: &Entry) {
+        let &Entry { version, pointer, len_bytes, kind, name } = entry;
         match kind {
             RecordKind::Clear => self.clear(at),
             RecordKind::Put | RecordKind::Tombstone => {

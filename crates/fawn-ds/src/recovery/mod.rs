@@ -6,7 +6,7 @@ pub(crate) mod io;
 use crate::check;
 use crate::engine::{Engine, Next};
 use crate::error::{EngineError, OpenError};
-use crate::format::manifest::{self, Edit, Identity, ManifestState, SegmentEntry};
+use crate::format::manifest::{self, Edit, Identity, ManifestState, RangeEntry, SegmentEntry};
 use crate::format::scan::{ScanInput, ScanReport, Scanner, Verdict};
 use crate::format::segment::{self, HEADER_BYTES};
 use crate::format::{FORMAT_VERSION, FRAMES_OFFSET, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, StoreUuid, Watermark};
@@ -312,11 +312,27 @@ impl<D: Device> Engine<D> {
     /// Begins a generation and a segment to append to.
     fn begin(&mut self, scanned: &[Scanned]) -> Result<(), OpenError> {
         self.generation += 1;
-        let (manifest, device) = (&mut self.manifest, &mut self.device);
-        manifest.commit_and_wait(device, &[Edit::Generation(self.generation)])?;
+        let mut edits = vec![Edit::Generation(self.generation)];
+        edits.extend(self.void_copies(scanned));
+        self.manifest.commit_and_wait(&mut self.device, &edits)?;
         self.choose_active(scanned)?;
         self.balance_memory();
         Ok(())
+    }
+
+    /// Copies that were cut short: their ranges are empty, and begin where the log was found to end. Where they were begun
+    /// may have been cut off, and will be written to again.
+    fn void_copies(&self, scanned: &[Scanned]) -> Vec<Edit> {
+        let with_data = scanned.iter().rev().find(|scanned| scanned.report.frames > 0);
+        let from = with_data.map_or(Watermark::NONE, |scanned| Watermark {
+            sequence: scanned.entry.sequence,
+            offset: scanned.report.valid_len,
+        });
+        let is_cut_short = |entry: &RangeEntry| entry.copy.is_some_and(|copy| !copy.is_whole);
+        let listed = self.manifest.state().ranges.iter().filter(|(_, entry)| is_cut_short(entry));
+        listed
+            .flat_map(|(&range, _)| [Edit::BeginCopy { range, from, base: Version::ZERO }, Edit::CopyWhole { range }])
+            .collect()
     }
 
     /// Without chains everything that was recovered is committed; everything is flushed and synced either way.

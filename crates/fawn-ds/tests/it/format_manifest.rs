@@ -4,7 +4,7 @@ use fawn_ds::format::manifest::{
     Edit, HEADER_BYTES, ManifestError, ManifestHeader, ManifestState, ManifestVerdict, decode_all, encode_commit,
     encode_header, encode_snapshot,
 };
-use fawn_ds::format::{FORMAT_VERSION, HeaderError, SegmentUuid, StoreUuid};
+use fawn_ds::format::{FORMAT_VERSION, HeaderError, SegmentUuid, StoreUuid, Watermark};
 use fawn_types::checksum::checksum64;
 use fawn_types::{HashSecret, KeyRange, RangeId, RingKey, Version};
 
@@ -34,6 +34,17 @@ fn commits() -> Vec<Vec<Edit>> {
         vec![Edit::Blob { key: 3, bytes: b"a promise".to_vec() }, Edit::Blob { key: 1, bytes: vec![1; 100] }],
         vec![Edit::Blob { key: 1, bytes: Vec::new() }, Edit::DropRange { range: RangeId(1) }],
         vec![Edit::DropSegment { slot: 1, uuid: segment(1) }],
+        vec![Edit::BeginCopy { range: RangeId(2), from: Watermark { sequence: 2, offset: 4112 }, base: Version::ZERO }],
+        vec![
+            Edit::CopyWhole { range: RangeId(2) },
+            Edit::BeginCopy {
+                range: RangeId(2),
+                from: Watermark { sequence: 3, offset: 0 },
+                base: Version::from_u64(9),
+            },
+            Edit::CopyWhole { range: RangeId(2) },
+        ],
+        vec![Edit::ClearRange { range: RangeId(2), version: Version::from_u64(80) }],
     ]
 }
 
@@ -62,7 +73,7 @@ fn round_trips_with_and_without_zeros_behind() {
     for _ in 0..2 {
         let decoded = decode_all(&bytes).unwrap();
         assert_eq!((decoded.header, decoded.commits), (HEADER, starts.len() as u64));
-        assert_eq!((decoded.state, decoded.verdict), (state_after(8), ManifestVerdict::Clean));
+        assert_eq!((decoded.state, decoded.verdict), (state_after(commits().len()), ManifestVerdict::Clean));
         bytes.resize(bytes.len().next_multiple_of(4096), 0);
     }
 }
@@ -78,7 +89,7 @@ fn a_rewritten_manifest_says_the_same() {
 
 #[test]
 fn a_large_snapshot_takes_several_commits() {
-    let mut state = state_after(8);
+    let mut state = state_after(commits().len());
     for key in 100..140 {
         state.apply(&Edit::Blob { key, bytes: vec![key as u8; 60_000] }).unwrap();
     }
@@ -115,9 +126,10 @@ fn every_flipped_bit_is_found_and_judged() {
 fn a_lost_commit_below_an_unsynced_one_is_torn() {
     // The last two commits went out together: one of them whole does not make the other's loss corruption.
     let (mut bytes, starts) = file(1);
-    bytes[starts[6]..starts[7]].fill(0);
+    let lost = starts.len() - 2;
+    bytes[starts[lost]..starts[lost + 1]].fill(0);
     let verdict = decode_all(&bytes).unwrap().verdict;
-    assert_eq!(verdict, ManifestVerdict::TornAt { offset: starts[6] as u64 });
+    assert_eq!(verdict, ManifestVerdict::TornAt { offset: starts[lost] as u64 });
 }
 
 #[test]
@@ -146,30 +158,33 @@ fn contradictions_are_corruption_and_change_nothing() {
         Edit::SealSegment { slot: 0, len: 1 },
         Edit::DropSegment { slot: 0, uuid },
         Edit::ClearRange { range: RangeId(9), version: Version::ZERO },
+        Edit::BeginCopy { range: RangeId(9), from: Watermark::NONE, base: Version::ZERO },
+        Edit::CopyWhole { range: RangeId(2) },
+        Edit::CopyWhole { range: RangeId(9) },
     ];
     for edit in bad {
-        let mut state = state_after(8);
+        let mut state = state_after(commits().len());
         assert!(state.apply(&edit).is_err(), "{edit:?}");
-        assert_eq!(state, state_after(8));
+        assert_eq!(state, state_after(commits().len()));
         let (mut bytes, _) = file(0);
         let offset = bytes.len() as u64;
         encode_commit(&HEADER, &[Edit::Generation(50), edit.clone()], offset, offset, &mut bytes);
         let decoded = decode_all(&bytes).unwrap();
         assert!(matches!(decoded.verdict, ManifestVerdict::CorruptAt { contradiction: Some(_), .. }), "{edit:?}");
-        assert_eq!(decoded.state, state_after(8), "half a commit leaves no trace");
+        assert_eq!(decoded.state, state_after(commits().len()), "half a commit leaves no trace");
     }
 }
 
 #[test]
 fn a_predecessors_commits_do_not_pass() {
     let (bytes, starts) = file(0);
-    let mut rewritten = encode_snapshot(&state_after(8), HEADER.rewrite + 1);
+    let mut rewritten = encode_snapshot(&state_after(commits().len()), HEADER.rewrite + 1);
     let valid_len = rewritten.len();
     rewritten.resize(4096, 0);
     let stale = &bytes[starts[7]..];
     rewritten[starts[7].max(valid_len)..][..stale.len()].copy_from_slice(stale);
     let decoded = decode_all(&rewritten).unwrap();
-    assert_eq!((decoded.valid_len, decoded.state), (valid_len as u64, state_after(8)));
+    assert_eq!((decoded.valid_len, decoded.state), (valid_len as u64, state_after(commits().len())));
 }
 
 #[test]

@@ -4,6 +4,7 @@
 
 mod chained;
 mod check;
+mod copy;
 mod counted;
 mod crash;
 mod damage;

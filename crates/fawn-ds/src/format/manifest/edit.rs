@@ -1,6 +1,6 @@
 //! Owns the edits of a manifest and their bytes: `tag u8, zero u8 ×3, body_bytes u32, body`.
 use crate::format::bytes::{array, u32_at, u64_at};
-use crate::format::{SegmentUuid, StoreUuid};
+use crate::format::{SegmentUuid, StoreUuid, Watermark};
 use fawn_types::{HashSecret, KeyRange, RangeId, RingKey, Version};
 
 /// Length of an edit's header, bytes.
@@ -71,6 +71,21 @@ pub enum Edit {
         /// The bytes.
         bytes: Vec<u8>,
     },
+    /// A range is copied here anew: its records before a place of the log are void, those behind it up to the base are
+    /// copies, and count once [`Edit::CopyWhole`] follows. Tag 10.
+    BeginCopy {
+        /// Its number.
+        range: RangeId,
+        /// Everything of it before here is void, whatever segments are dropped when.
+        from: Watermark,
+        /// Its history goes on after this version.
+        base: Version,
+    },
+    /// All of a range's copy is in the log, synced. Tag 11.
+    CopyWhole {
+        /// Its number.
+        range: RangeId,
+    },
 }
 
 impl Edit {
@@ -85,6 +100,8 @@ impl Edit {
             Self::DropSegment { .. } => 7,
             Self::ClearRange { .. } => 8,
             Self::Blob { .. } => 9,
+            Self::BeginCopy { .. } => 10,
+            Self::CopyWhole { .. } => 11,
         }
     }
 
@@ -106,7 +123,7 @@ impl Edit {
                 // The ring's end has no ring key: it is the absence of one.
                 out.extend_from_slice(keys.end.as_ref().map_or(&[][..], |end| &end.0));
             }
-            Self::DropRange { range } => out.extend_from_slice(&range.0.to_le_bytes()),
+            Self::DropRange { range } | Self::CopyWhole { range } => out.extend_from_slice(&range.0.to_le_bytes()),
             Self::AddSegment { slot, uuid, sequence } => {
                 out.extend_from_slice(&slot.to_le_bytes());
                 out.extend_from_slice(&uuid.0);
@@ -123,6 +140,12 @@ impl Edit {
             Self::ClearRange { range, version } => {
                 out.extend_from_slice(&range.0.to_le_bytes());
                 out.extend_from_slice(&version.as_u64().to_le_bytes());
+            }
+            Self::BeginCopy { range, from, base } => {
+                out.extend_from_slice(&range.0.to_le_bytes());
+                out.extend_from_slice(&from.sequence.to_le_bytes());
+                out.extend_from_slice(&from.offset.to_le_bytes());
+                out.extend_from_slice(&base.as_u64().to_le_bytes());
             }
             Self::Blob { key, bytes } => {
                 assert!(bytes.len() <= BLOB_MAX, "a blob of {} B is past the limit of {BLOB_MAX}", bytes.len());
@@ -172,6 +195,12 @@ impl Edit {
             (8, 12) => {
                 Self::ClearRange { range: RangeId(u32_at(body, 0)), version: Version::from_u64(u64_at(body, 4)) }
             }
+            (10, 24) => Self::BeginCopy {
+                range: RangeId(u32_at(body, 0)),
+                from: Watermark { sequence: u64_at(body, 4), offset: u32_at(body, 12) },
+                base: Version::from_u64(u64_at(body, 16)),
+            },
+            (11, 4) => Self::CopyWhole { range: RangeId(u32_at(body, 0)) },
             (9, 4..=BLOB_BODY_MAX) => Self::Blob { key: u32_at(body, 0), bytes: body[4..].to_vec() },
             _ => return None,
         })

@@ -1,6 +1,8 @@
 //! Owns what a manifest's edits add up to, and refuses edits that contradict it: a contradiction is corruption.
 use super::Edit;
-use crate::format::{FORMAT_VERSION, FRAMES_OFFSET, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SegmentUuid, StoreUuid};
+use crate::format::{
+    FORMAT_VERSION, FRAMES_OFFSET, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SegmentUuid, StoreUuid, Watermark,
+};
 use fawn_types::{HashSecret, KeyRange, RangeId, Version};
 use std::collections::BTreeMap;
 
@@ -11,6 +13,19 @@ pub struct RangeEntry {
     pub keys: KeyRange,
     /// Its records up to this version are void.
     pub cleared: Version,
+    /// Its last copy from elsewhere, if it was ever copied.
+    pub copy: Option<CopyEntry>,
+}
+
+/// A range's copy from elsewhere.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CopyEntry {
+    /// The range's records before this place of the log are void.
+    pub from: Watermark,
+    /// Records behind it up to this version are copies; the range's own history goes on after it.
+    pub base: Version,
+    /// All of it is there; otherwise all of the range is void.
+    pub is_whole: bool,
 }
 
 /// A segment that the store lists.
@@ -75,6 +90,7 @@ impl ManifestState {
             _ if self.identity.is_none() => Err("the first edit must be the identity"),
             Edit::Generation(generation) => self.begin_generation(*generation),
             Edit::AddRange { .. } | Edit::DropRange { .. } | Edit::ClearRange { .. } => self.change_range(edit),
+            Edit::BeginCopy { .. } | Edit::CopyWhole { .. } => self.copy_range(edit),
             Edit::AddSegment { slot, uuid, sequence } => self.add_segment(*slot, *uuid, *sequence),
             Edit::SealSegment { slot, len } => self.seal_segment(*slot, *len),
             Edit::DropSegment { slot, uuid } => self.drop_segment(*slot, *uuid),
@@ -124,7 +140,7 @@ impl ManifestState {
                 if self.ranges.contains_key(&range) {
                     return Err("this range is listed already");
                 }
-                self.ranges.insert(range, RangeEntry { keys, cleared: Version::ZERO });
+                self.ranges.insert(range, RangeEntry { keys, cleared: Version::ZERO, copy: None });
             }
             Edit::DropRange { range } => {
                 self.ranges.remove(&range).ok_or("this range is not listed")?;
@@ -135,6 +151,24 @@ impl ManifestState {
                 entry.cleared = entry.cleared.max(version);
             }
             _ => return Err("an edit of a range"),
+        }
+        Ok(())
+    }
+
+    fn copy_range(&mut self, edit: &Edit) -> Result<(), &'static str> {
+        match *edit {
+            Edit::BeginCopy { range, from, base } => {
+                let entry = self.ranges.get_mut(&range).ok_or("this range is not listed")?;
+                // An earlier clear concerned the history that is void now.
+                entry.cleared = Version::ZERO;
+                entry.copy = Some(CopyEntry { from, base, is_whole: false });
+            }
+            Edit::CopyWhole { range } => {
+                let entry = self.ranges.get_mut(&range).ok_or("this range is not listed")?;
+                let copy = entry.copy.as_mut().filter(|copy| !copy.is_whole);
+                copy.ok_or("no copy of this range is under way")?.is_whole = true;
+            }
+            _ => return Err("an edit of a copy"),
         }
         Ok(())
     }
@@ -190,6 +224,10 @@ impl ManifestState {
         }
         for (&range, entry) in &self.ranges {
             edits.push(Edit::AddRange { range, keys: entry.keys });
+            if let Some(CopyEntry { from, base, is_whole }) = entry.copy {
+                edits.push(Edit::BeginCopy { range, from, base });
+                edits.extend(is_whole.then_some(Edit::CopyWhole { range }));
+            }
             if entry.cleared > Version::ZERO {
                 edits.push(Edit::ClearRange { range, version: entry.cleared });
             }

@@ -1,0 +1,257 @@
+//! Owns taking in a copy of a range: emptied for good, filled with records older than where its history goes on, whole.
+//!
+//! A copy that a crash cuts short never was: the manifest says from which place of the log on the range's records count,
+//! and whether all of them came. What was copied is known by its version alone: up to the base it is a copy, above it
+//! the range's own history, which goes on meanwhile.
+use super::fetch::{Look, RuledOut, Wanted};
+use super::{Engine, LookupPlan};
+use crate::error::EngineError;
+use crate::format::Watermark;
+use crate::format::manifest::Edit;
+use crate::format::record::{RecordKind, RecordRef};
+use crate::overlay::{Base, KeyName, Old, Written};
+use crate::range::{CopyStage, CopyState, Retained};
+use fawn_flash::Device;
+use fawn_types::{KeyHash, RangeId, Version};
+
+/// What visiting copied results came to.
+#[derive(Debug)]
+pub enum CopiedResults {
+    /// Some were visited; go on from `next`.
+    Records {
+        /// How many were visited in all.
+        next: usize,
+    },
+    /// Pass it to [`Engine::read`], its event's plan to [`Engine::absorb`], then ask again.
+    Read(LookupPlan),
+    /// There are no more.
+    Done,
+}
+
+/// What a copied record does to its key.
+enum Merge {
+    /// The same or a newer one is there.
+    Skip,
+    /// The index holds nothing, or an older one.
+    Over(Base),
+    /// What the index holds has to be read first.
+    Later,
+}
+
+impl<D: Device> Engine<D> {
+    /// Empties a range for good, to be copied anew from a place whose history has come to `base`: all watermarks are
+    /// there, appends go on after it, and nothing of the range survives a crash before [`Engine::finish_copy`] is
+    /// durable. Waits for one write of the manifest. Beginning again starts over.
+    ///
+    /// # Errors
+    /// [`EngineError::UnknownRange`], [`EngineError::StoreFull`], or the store is poisoned.
+    pub fn begin_copy(&mut self, range: RangeId, base: Version) -> Result<(), EngineError> {
+        let at = self.range_at(range)?;
+        self.check_writable()?;
+        self.reserve_manifest(0)?;
+        let (end, segment_bytes) = (self.appended_end(), self.options.segment_bytes);
+        let from = Watermark { sequence: end.sequence(segment_bytes), offset: end.offset(segment_bytes) };
+        let listed = self.manifest.commit(&[Edit::BeginCopy { range, from, base }]);
+        // The end of an earlier copy that is not listed yet must not be taken for this one's.
+        self.ranges[at].copy = Some(CopyState { base, stage: CopyStage::Taking });
+        // Not a record of the copy may be found where the old ones are still believed.
+        self.wait_for_manifest(listed)?;
+        assert!(self.appended_end() >= end, "the log only grows");
+        self.overlay.forget_range(at);
+        self.flush.forget_range(at);
+        for segment in self.segments.iter_mut() {
+            segment.forget_range(at, end);
+        }
+        self.may_have_dead = true;
+        self.ranges[at].begin_anew(base, from.sequence);
+        Ok(())
+    }
+
+    /// Base of the copy under way; `None` once it is whole, durably so, or where there is none.
+    pub fn copying(&self, range: RangeId) -> Option<Version> {
+        let at = self.range_at(range).ok()?;
+        self.ranges[at].copy.map(|copy| copy.base)
+    }
+
+    /// Takes a copied record: a put, or a result. Returns whether it was new: where the same or a newer version of its
+    /// key is known already it changes nothing. It takes effect at once, and counts once the copy is whole.
+    ///
+    /// The caller sees to it that a key deleted above the base is not brought back: no record is passed that was looked
+    /// up elsewhere before something in this range's log happened.
+    ///
+    /// # Errors
+    /// As [`Engine::append`].
+    ///
+    /// # Panics
+    /// When no copy is under way, its end was announced, or the record is of another kind or above the base.
+    pub fn append_copied(
+        &mut self,
+        range: RangeId,
+        hash: KeyHash,
+        record: &RecordRef<'_>,
+    ) -> Result<bool, EngineError> {
+        let at = self.range_at(range)?;
+        let copy = self.ranges[at].copy;
+        let Some(CopyState { base, stage: CopyStage::Taking }) = copy else {
+            panic!("a record is copied to {range:?} while its copy is {copy:?}")
+        };
+        assert!(record.version <= base, "copied records end at {base:?}, this one has {:?}", record.version);
+        let is_put = record.kind == RecordKind::Put;
+        assert!(is_put || record.kind == RecordKind::Result, "a {:?} is never copied", record.kind);
+        let len = self.check_record(record)?;
+        // Before the base is looked at: making room may let verifications move it.
+        self.make_room(len, false)?;
+        if !is_put {
+            self.write_copied(at, record, len);
+            return Ok(true);
+        }
+        let name = self.name_of(hash.0, record.key);
+        let merge = self.merge(at, name, record);
+        if matches!(merge, Merge::Skip) {
+            return Ok(false);
+        }
+        let written = self.write_copied(at, record, len);
+        match merge {
+            Merge::Over(base) => {
+                self.move_index(at, name, base, written);
+                self.overlay.remove_if_settled(at, name);
+            }
+            Merge::Later => self.enter_unconfirmed(at, name, written),
+            Merge::Skip => unreachable!("returned above"),
+        }
+        Ok(true)
+    }
+
+    fn merge(&mut self, at: usize, name: KeyName, record: &RecordRef<'_>) -> Merge {
+        let entry = self.overlay.find(at, name.hash, || name.ident);
+        if let Some(committed) = entry.and_then(|entry| entry.committed) {
+            return if committed.version >= record.version { Merge::Skip } else { Merge::Later };
+        }
+        match entry.map(|entry| entry.base) {
+            Some(Base::Unknown) => return Merge::Later,
+            Some(Base::Absent) => return Merge::Over(Base::Absent),
+            Some(Base::At(_)) | None => {}
+        }
+        match self.confirm(at, name, Wanted::Key(record.key), &mut RuledOut::new()) {
+            Ok((Base::Unknown, _)) | Err(_) => Merge::Later,
+            Ok((Base::At(_), version)) if version >= record.version => Merge::Skip,
+            Ok((base, _)) => Merge::Over(base),
+        }
+    }
+
+    /// Writes a copied record to the log.
+    fn write_copied(&mut self, at: usize, record: &RecordRef<'_>, len: usize) -> Written {
+        let (slot, pointer) = self.encode(at, record, len, false);
+        let retained_max = self.options.retained_records_max;
+        let (version, len_bytes, is_put) = (record.version, len as u32, record.kind == RecordKind::Put);
+        let segment = self.segments.expect_mut(slot);
+        segment.lengths.add(len);
+        if is_put {
+            segment.add_live(at, len_bytes);
+        } else {
+            let kept = Retained { version, pointer, len_bytes, sequence: segment.sequence };
+            self.ranges[at].keep_copied_result(kept, retained_max);
+        }
+        self.stats.appended_records += 1;
+        Written { version, pointer, len_bytes, is_put }
+    }
+
+    /// The record is its key's newest committed one, if what the index may hold for the key turns out older.
+    fn enter_unconfirmed(&mut self, at: usize, name: KeyName, written: Written) {
+        let Some(entry) = self.overlay.find_mut(at, name) else {
+            self.overlay.insert_committed(at, name, written);
+            self.verify_queue.push_back((at, name));
+            return;
+        };
+        if entry.base != Base::Unknown {
+            entry.base = Base::Unknown;
+            self.verify_queue.push_back((at, name));
+        }
+        if let Some(old) = self.overlay.set_committed(at, name, written).filter(|old| old.is_put) {
+            self.bury(at, Old { pointer: old.pointer, len_bytes: old.len_bytes });
+        }
+    }
+
+    /// All records were copied: syncs them, whatever the mode, then lists the copy as whole. [`Engine::copying`] tells
+    /// when that is durable. Repeating it changes nothing.
+    ///
+    /// # Errors
+    /// [`EngineError::UnknownRange`], or the store is poisoned.
+    pub fn finish_copy(&mut self, range: RangeId) -> Result<(), EngineError> {
+        let at = self.range_at(range)?;
+        self.check_writable()?;
+        let is_open = self.flush.open.is_some();
+        let end = if is_open { self.appended_end() } else { self.flush.closed_end(self.options.segment_bytes) };
+        if let Some(copy) = self.ranges[at].copy.as_mut().filter(|copy| copy.stage == CopyStage::Taking) {
+            copy.stage = CopyStage::Syncing(end);
+            self.flush.wanted |= is_open;
+            self.advance_flush();
+            self.tend_copies();
+            self.device.kick();
+        }
+        Ok(())
+    }
+
+    /// Whether syncs must not wait for their time.
+    pub(crate) fn copy_waits_for_sync(&self) -> bool {
+        self.ranges.iter().any(|range| matches!(range.copy, Some(CopyState { stage: CopyStage::Syncing(_), .. })))
+    }
+
+    /// Lists the copies that have become synced as whole.
+    pub(crate) fn tend_copies(&mut self) {
+        if self.poisoned.is_some() || !self.copy_waits_for_sync() {
+            return;
+        }
+        let synced = self.flush.synced;
+        for range in &mut self.ranges {
+            let Some(copy) = &mut range.copy else { continue };
+            if matches!(copy.stage, CopyStage::Syncing(end) if end <= synced) {
+                let listed = self.manifest.commit(&[Edit::CopyWhole { range: range.id }]);
+                copy.stage = CopyStage::Listing(listed);
+            }
+        }
+        self.start_manifest();
+    }
+
+    /// Commits of the manifest became durable: with them, copies are whole.
+    pub(crate) fn copies_listed(&mut self) {
+        for range in &mut self.ranges {
+            let Some(CopyState { stage: CopyStage::Listing(listed), .. }) = range.copy else { continue };
+            if self.manifest.is_durable(listed) {
+                range.copy = None;
+                self.progressed = true;
+            }
+        }
+    }
+
+    /// Visits the results that came with a range's last copy, in the order in which they were appended, from the
+    /// `from`-th on, up to about `bytes_max` of them. They are kept as retained records are, and within the same bound:
+    /// the results of operations that the copy's base has behind it survive openings this way.
+    ///
+    /// # Errors
+    /// [`EngineError::Corrupt`], [`EngineError::UnknownRange`].
+    pub fn copied_results(
+        &mut self,
+        range: RangeId,
+        from: usize,
+        bytes_max: usize,
+        mut visit: impl FnMut(&RecordRef<'_>),
+    ) -> Result<CopiedResults, EngineError> {
+        let at = self.range_at(range)?;
+        let (mut next, mut bytes) = (from, 0);
+        while bytes < bytes_max {
+            let Some(kept) = self.ranges[at].copied_results.get(next).copied() else { break };
+            match self.look(at, kept.pointer, Wanted::Any)? {
+                Look::Match(hit) => self.visit(&hit, &mut visit)?,
+                Look::Missing(span) if next == from => {
+                    return Ok(CopiedResults::Read(LookupPlan::of_span(range, span)));
+                }
+                Look::Missing(_) => break,
+                Look::Other => unreachable!("any record was wanted"),
+            }
+            bytes += kept.len_bytes as usize;
+            next += 1;
+        }
+        Ok(if next == from { CopiedResults::Done } else { CopiedResults::Records { next } })
+    }
+}

@@ -1,0 +1,624 @@
+//! Owns the tests of copying a range: between two engines while it is written to, and as any crash may leave it.
+//!
+//! The tail here is a model that knows every version; the receiver is an engine that lags behind it, as a member of a
+//! chain does, and takes chunks by the rule of the protocol: none that was looked up before something in its own log
+//! happened.
+use crate::support::{Node, RANGE, SECRET, small};
+use fawn_ds::{CopiedResults, CopyScan, CopyStep, EngineError, Options, Progress, RecordKind, RecordRef, Replay, View};
+use fawn_flash::sim::{Capture, Image, Loss};
+use fawn_flash::{SimDisk, SimOptions};
+use fawn_types::random::SplitMix64 as Rng;
+use fawn_types::{ClientTag, Durability, Epoch, KeyHash, TimeMs, Version};
+use std::collections::BTreeMap;
+
+const KEYS: u64 = 40;
+
+fn chained(durability: Durability) -> Options {
+    Options { chained: true, ..small(durability) }
+}
+
+fn version(epoch: u32, seq: u64) -> Version {
+    Version::new(Epoch::new(epoch).unwrap(), seq).unwrap()
+}
+
+fn hash(key: &[u8]) -> KeyHash {
+    KeyHash::of(&SECRET, key)
+}
+
+/// One record, owned.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Owned {
+    kind: RecordKind,
+    version: Version,
+    key: Vec<u8>,
+    value: Vec<u8>,
+    flags: u32,
+    expires_at_ms: u64,
+    tag: ClientTag,
+    result: Vec<u8>,
+}
+
+impl Owned {
+    fn of(record: &RecordRef<'_>) -> Self {
+        let RecordRef { kind, version, key, value, flags, expires_at_ms, tag, result } = *record;
+        let (key, value, result) = (key.to_vec(), value.to_vec(), result.to_vec());
+        Self { kind, version, key, value, flags, expires_at_ms, tag, result }
+    }
+
+    fn as_ref(&self) -> RecordRef<'_> {
+        let Self { kind, version, flags, expires_at_ms, tag, .. } = *self;
+        RecordRef { kind, version, key: &self.key, value: &self.value, flags, expires_at_ms, tag, result: &self.result }
+    }
+
+    fn random(rng: &mut Rng, version: Version) -> Self {
+        let len = if rng.below(12) == 0 { rng.below(9000) } else { rng.below(900) };
+        let stamp = rng.next();
+        let is_put = rng.below(4) > 0;
+        let kind = if is_put { RecordKind::Put } else { RecordKind::Tombstone };
+        let is_tagged = rng.below(3) == 0;
+        let tag = if is_tagged { ClientTag { session: stamp, seq: 1 + rng.below(9) } } else { ClientTag::NONE };
+        Self {
+            kind,
+            version,
+            key: format!("k{:03}", rng.below(KEYS)).into_bytes(),
+            value: if is_put { (0..len).map(|i| (stamp >> (i % 57)) as u8).collect() } else { Vec::new() },
+            flags: if is_put { (stamp & 3) as u32 } else { 0 },
+            expires_at_ms: if is_put && rng.below(9) == 0 { 1 << 50 } else { 0 },
+            tag,
+            result: if is_tagged { b"+OK".to_vec() } else { Vec::new() },
+        }
+    }
+}
+
+/// The range as others have it: its whole history of one epoch after another.
+#[derive(Default)]
+struct Tail {
+    history: Vec<Owned>,
+}
+
+impl Tail {
+    fn end(&self) -> Version {
+        self.history.last().map_or(Version::ZERO, |record| record.version)
+    }
+
+    fn write(&mut self, rng: &mut Rng, epoch: u32) {
+        let record = Owned::random(rng, version(epoch, self.history.len() as u64 + 1));
+        self.history.push(record);
+    }
+
+    /// The newest record of each key as of a version, deleted ones included.
+    fn newest(&self, through: Version) -> BTreeMap<&[u8], &Owned> {
+        let known = self.history.iter().filter(|record| record.version <= through);
+        known.map(|record| (&record.key[..], record)).collect()
+    }
+
+    fn content(&self, through: Version) -> BTreeMap<Vec<u8>, Vec<u8>> {
+        let newest = self.newest(through).into_iter().filter(|(_, record)| record.kind == RecordKind::Put);
+        newest.map(|(key, record)| (key.to_vec(), record.value.clone())).collect()
+    }
+
+    fn next_after(&self, after: Version) -> Option<&Owned> {
+        self.history.iter().find(|record| record.version > after)
+    }
+
+    /// Results of tagged operations up to the base, as a copy brings them.
+    fn results(&self, base: Version) -> Vec<Owned> {
+        let tagged = self.history.iter().filter(|record| record.version <= base && record.tag != ClientTag::NONE);
+        let result_of = |record: &Owned| Owned {
+            kind: RecordKind::Result,
+            value: Vec::new(),
+            flags: 0,
+            expires_at_ms: 0,
+            ..record.clone()
+        };
+        tagged.map(result_of).collect()
+    }
+}
+
+/// A copy as the receiver goes through it.
+struct Copying {
+    base: Version,
+    /// Results, then keys in order.
+    results: Vec<Owned>,
+    cursor: Option<Vec<u8>>,
+    /// Chunks that were taken, which the network may bring again.
+    old: Vec<(Version, Vec<Owned>)>,
+    /// Newest version that any chunk was looked up at.
+    as_of: Version,
+    is_finishing: bool,
+}
+
+/// What a crash may find after an operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Allowed {
+    /// The range may be empty, at version zero.
+    void: bool,
+    /// It may be as it was or has become: at least through this version.
+    whole: Option<Version>,
+    /// Where its last whole copy began, and through when keys up to it may come by the stream alone.
+    base: Version,
+    as_of: Version,
+}
+
+struct Run {
+    disk: SimDisk,
+    options: Options,
+    node: Node,
+    tail: Tail,
+    copying: Option<Copying>,
+    epoch: u32,
+    /// By number of operations.
+    allowed: Vec<(u64, Allowed)>,
+    base: Version,
+    as_of: Version,
+    copies: u64,
+}
+
+impl Run {
+    fn new(seed: u64, options: Options) -> Self {
+        let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
+        let node = Node::open(&disk, options.clone(), TimeMs(5000)).unwrap();
+        let (tail, copying, allowed) = (Tail::default(), None, Vec::new());
+        let (base, as_of) = (Version::ZERO, Version::ZERO);
+        let mut run = Self { disk, options, node, tail, copying, epoch: 1, allowed, base, as_of, copies: 0 };
+        run.note(true, Some(Version::ZERO));
+        run
+    }
+
+    fn note(&mut self, void: bool, whole: Option<Version>) {
+        let allowed = Allowed { void, whole, base: self.base, as_of: self.as_of };
+        self.allowed.push((self.disk.ops(), allowed));
+    }
+
+    /// What the receiver has synced is promised, but for a copy that is not whole.
+    fn note_synced(&mut self) {
+        let synced = self.node.engine.progress(RANGE).synced;
+        match &self.copying {
+            None => self.note(synced == Version::ZERO, Some(synced)),
+            Some(copying) if copying.is_finishing => {
+                (self.base, self.as_of) = (copying.base, self.as_of.max(copying.as_of));
+                self.note(true, Some(copying.base));
+            }
+            Some(_) => self.note(true, None),
+        }
+    }
+
+    fn turn(&mut self) {
+        self.node.engine.submit(self.node.now);
+        self.node.engine.wait(self.node.now, &mut Vec::new());
+        self.node.now = self.node.now.plus_ms(50);
+        let progress = self.node.engine.progress(RANGE);
+        self.node.engine.commit(RANGE, progress.appended);
+        if self.copying.as_ref().is_some_and(|copying| copying.is_finishing)
+            && self.node.engine.copying(RANGE).is_none()
+        {
+            let copying = self.copying.take().unwrap();
+            (self.base, self.as_of) = (copying.base, copying.as_of);
+            self.copies += 1;
+        }
+        self.note_synced();
+    }
+
+    fn retry(&mut self, mut append: impl FnMut(&mut Node) -> Result<bool, EngineError>) -> bool {
+        for _ in 0..1000 {
+            match append(&mut self.node) {
+                Err(EngineError::Overloaded) => self.turn(),
+                result => return result.unwrap(),
+            }
+        }
+        panic!("the engine stays overloaded: {:?}", self.node.engine);
+    }
+
+    /// The receiver hears of the next record of the history.
+    fn stream(&mut self) {
+        let end = self.node.engine.progress(RANGE).appended;
+        let Some(record) = self.tail.next_after(end).cloned() else { return };
+        self.retry(|node| node.engine.append(RANGE, hash(&record.key), &record.as_ref()).map(|()| true));
+    }
+
+    fn begin(&mut self) {
+        let base = self.tail.end();
+        // From the first operation on the old content may be gone; from the last on it is.
+        match &self.copying {
+            None => self.note(true, Some(self.node.engine.progress(RANGE).synced)),
+            Some(_) => self.note_synced(),
+        }
+        self.node.engine.begin_copy(RANGE, base).unwrap();
+        assert_eq!(self.node.engine.copying(RANGE), Some(base));
+        let progress = Progress { appended: base, flushed: base, synced: base, committed: base };
+        assert_eq!(self.node.engine.progress(RANGE), progress);
+        assert_eq!(self.node.engine.len(RANGE), 0, "a copy begins empty");
+        let results = self.tail.results(base);
+        let cursor = Some(Vec::new());
+        self.copying = Some(Copying { base, results, cursor, old: Vec::new(), as_of: base, is_finishing: false });
+        self.note(true, None);
+    }
+
+    /// The next chunk, or one that comes again.
+    fn chunk(&mut self, rng: &mut Rng) {
+        let end = self.node.engine.progress(RANGE).appended;
+        let Some(copying) = self.copying.as_mut().filter(|copying| !copying.is_finishing) else { return };
+        if rng.below(4) == 0 {
+            let again = copying.old.iter().rev().find(|(as_of, _)| end <= *as_of).cloned();
+            if let Some((_, records)) = again {
+                self.take(&records);
+            }
+            return;
+        }
+        if !copying.results.is_empty() {
+            let records: Vec<_> = copying.results.drain(..copying.results.len().min(25)).collect();
+            self.take(&records);
+            return;
+        }
+        let Some(cursor) = copying.cursor.clone() else {
+            copying.is_finishing = true;
+            self.note_synced();
+            self.node.engine.finish_copy(RANGE).unwrap();
+            return;
+        };
+        let (base, as_of) = (copying.base, self.tail.end());
+        let newest = self.tail.newest(as_of);
+        let after = newest.range(&cursor[..]..).filter(|(key, _)| cursor.is_empty() || ***key != cursor[..]);
+        let part: Vec<_> = after.take(1 + rng.below(6) as usize).collect();
+        copying.cursor = part.last().map(|(key, _)| key.to_vec());
+        let is_wanted = |record: &&Owned| record.kind == RecordKind::Put && record.version <= base;
+        let records: Vec<_> = part.into_iter().map(|(_, record)| *record).filter(is_wanted).cloned().collect();
+        copying.as_of = as_of;
+        copying.old.push((as_of, records.clone()));
+        self.take(&records);
+    }
+
+    fn take(&mut self, records: &[Owned]) {
+        for record in records {
+            self.retry(|node| node.engine.append_copied(RANGE, hash(&record.key), &record.as_ref()));
+        }
+    }
+
+    fn step(&mut self, rng: &mut Rng) {
+        match rng.below(300) {
+            0..=89 => self.tail.write(rng, self.epoch),
+            90..=179 => self.stream(),
+            180..=239 => self.chunk(rng),
+            240..=296 => self.turn(),
+            297..=298 if self.copying.is_none() || rng.below(3) == 0 => self.begin(),
+            _ if rng.below(2) == 0 => self.reopen(rng.next()),
+            _ => {}
+        }
+    }
+
+    /// Power loss of the receiver: a copy that was under way never was.
+    fn reopen(&mut self, seed: u64) {
+        let finished = self.copying.as_ref().is_none_or(|copying| copying.is_finishing);
+        self.disk.crash(seed);
+        self.node = Node::open(&self.disk, self.options.clone(), self.node.now).unwrap();
+        let recovered = self.node.engine.progress(RANGE).appended;
+        assert!(finished || recovered == Version::ZERO, "half a copy is there through {recovered:?}");
+        let copying = self.copying.take();
+        if recovered == Version::ZERO {
+            (self.base, self.as_of) = (Version::ZERO, Version::ZERO);
+        } else if let Some(copying) = copying {
+            (self.base, self.as_of) = (copying.base, copying.as_of);
+        }
+        self.node.engine.commit(RANGE, recovered);
+        self.note_synced();
+    }
+}
+
+fn content_of(node: &mut Node) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let mut content = BTreeMap::new();
+    for i in 0..KEYS {
+        let key = format!("k{i:03}").into_bytes();
+        if let Some(entry) = node.get(&key, View::Committed).unwrap() {
+            content.insert(key, entry.value);
+        }
+    }
+    content
+}
+
+fn results_of(node: &mut Node) -> Vec<Owned> {
+    let (mut from, mut results) = (0, Vec::new());
+    loop {
+        let visit = |record: &RecordRef<'_>| results.push(Owned::of(record));
+        match node.engine.copied_results(RANGE, from, 500, visit).unwrap() {
+            CopiedResults::Records { next } => from = next,
+            CopiedResults::Done => return results,
+            CopiedResults::Read(plan) => {
+                node.engine.read(plan, 42);
+                let plan = node.wait_for_plan();
+                node.engine.absorb(plan).unwrap();
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, Default, Debug)]
+struct Classes {
+    images: usize,
+    void: usize,
+    copied: usize,
+    /// Whole copies whose keys partly come by the stream yet.
+    behind: usize,
+}
+
+fn check_image(run: &Run, image: &Image, context: &str, classes: &mut Classes) {
+    let op = image.op;
+    let context = format!("{context}: operation {op}");
+    let mut node = Node::open(&image.disk, run.options.clone(), TimeMs(9000))
+        .unwrap_or_else(|error| panic!("{context}: does not open: {error}"));
+    assert_eq!(node.engine.copying(RANGE), None, "{context}: no copy survives being cut short");
+    let appended = node.engine.progress(RANGE).appended;
+    node.engine.commit(RANGE, appended);
+    // What was noted between the last operation before the image and the first after it.
+    let at = run.allowed.partition_point(|(noted, _)| *noted < op);
+    let mut allowed: Vec<_> =
+        run.allowed[at.saturating_sub(1)..].iter().take_while(|(noted, _)| *noted <= op).collect();
+    allowed.extend(run.allowed[at..].iter().find(|(noted, _)| *noted > op));
+    classes.images += 1;
+    let content = content_of(&mut node);
+    if appended == Version::ZERO {
+        assert!(allowed.iter().any(|(_, allowed)| allowed.void), "{context}: empty where {allowed:?}");
+        assert!(content.is_empty(), "{context}: void, but {} keys are there", content.len());
+        assert!(results_of(&mut node).is_empty(), "{context}: void, but for results");
+        classes.void += 1;
+        return;
+    }
+    let whole = allowed.iter().find(|(_, allowed)| allowed.whole.is_some_and(|promised| appended >= promised));
+    let Some((_, Allowed { base, as_of, .. })) = whole.copied() else {
+        panic!("{context}: found {appended:?} where {allowed:?}")
+    };
+    let (newest, now) = (run.tail.newest(appended), run.tail.newest(*as_of));
+    for (key, record) in newest {
+        let expected = (record.kind == RecordKind::Put).then_some(&record.value);
+        // Looked up elsewhere when it had been replaced already: it comes by the stream.
+        let is_replaced = record.version <= *base && now.get(key).is_some_and(|now| now.version > *base);
+        let found = content.get(key);
+        assert!(found == expected || (is_replaced && found.is_none()), "{context}: {key:?} as of {appended:?}");
+        classes.behind += usize::from(found != expected);
+    }
+    assert_eq!(results_of(&mut node), unique(&run.tail.results(*base), &results_of(&mut node)), "{context}");
+    classes.copied += usize::from(*base > Version::ZERO);
+    catch_up(run, node, &context, &image.disk);
+}
+
+/// The results that must be there: each at least once; those found are given back if they are the same set.
+fn unique(expected: &[Owned], found: &[Owned]) -> Vec<Owned> {
+    let are_all_known = found.iter().all(|result| expected.contains(result));
+    let are_all_there = expected.iter().all(|result| found.contains(result));
+    if are_all_known && are_all_there { found.to_vec() } else { expected.to_vec() }
+}
+
+/// What is missing comes by the stream; then all is there, also after another opening.
+fn catch_up(run: &Run, mut node: Node, context: &str, disk: &SimDisk) {
+    let mut end = node.engine.progress(RANGE).appended;
+    while let Some(record) = run.tail.next_after(end) {
+        match node.engine.append(RANGE, hash(&record.key), &record.as_ref()) {
+            Ok(()) => end = record.version,
+            Err(EngineError::Overloaded) => drop(node.turn()),
+            Err(error) => panic!("{context}: {error}"),
+        }
+        node.engine.commit(RANGE, end);
+    }
+    let expected = run.tail.content(end);
+    assert_eq!(content_of(&mut node), expected, "{context}: caught up");
+    node.settle();
+    assert_eq!(node.engine.len(RANGE), expected.len() as u64, "{context}: counted");
+    node.engine.close().unwrap();
+    let mut node = Node::open(disk, run.options.clone(), TimeMs(9000)).unwrap();
+    node.engine.commit(RANGE, end);
+    assert_eq!(content_of(&mut node), expected, "{context}: opened again");
+}
+
+fn workload(seed: u64, options: Options, loss: Loss, steps: usize, classes: &mut Classes) -> Run {
+    let context = format!("seed {seed} (cargo test -p fawn-ds --test it copy::)");
+    let mut rng = Rng::new(seed);
+    let mut run = Run::new(seed, options);
+    run.disk.capture(Capture::Every { stride: 1, loss, seed });
+    for _ in 0..steps {
+        run.step(&mut rng);
+        for image in run.disk.take_images() {
+            check_image(&run, &image, &context, classes);
+        }
+    }
+    run
+}
+
+#[test]
+fn every_image_of_a_copy_is_void_or_whole() {
+    let (mut classes, mut copies, mut dropped) = (Classes::default(), 0, 0);
+    for seed in 0..10 {
+        let durability = if seed % 3 == 2 { Durability::EverySec } else { Durability::Sync };
+        let run = workload(seed, chained(durability), Loss::Power, 1000, &mut classes);
+        copies += run.copies;
+        dropped += run.node.engine.stats().segments_dropped;
+    }
+    println!("{classes:?}, {copies} copies, {dropped} segments dropped");
+    assert!(classes.images >= 1500 && classes.void > 200 && classes.copied > 200, "{classes:?}");
+    assert!(copies >= 15 && dropped > 5, "{copies} copies, {dropped} segments dropped");
+}
+
+/// Copies the range of one engine to another, with reads where the donor needs them; returns how many chunks it took.
+fn copy_between(donor: &mut Node, receiver: &mut Node, base: Version, bytes_max: usize) -> usize {
+    receiver.engine.begin_copy(RANGE, base).unwrap();
+    let (mut cursor, mut chunks, mut is_begun) = (Some(0), 0, false);
+    let mut scan = CopyScan::new(RANGE, 0, base, bytes_max);
+    while let Some(at) = cursor {
+        // Half of the chunks are asked for anew, as of a donor that keeps nothing.
+        if chunks % 2 == 0 && !is_begun {
+            scan = CopyScan::new(RANGE, at, base, bytes_max);
+        }
+        is_begun = true;
+        let (mut records, mut bytes) = (Vec::new(), 0);
+        let step = donor.engine.copy_step(&mut scan, |record| {
+            bytes += fawn_ds::format::record::encoded_len(record);
+            records.push(Owned::of(record));
+        });
+        match step.unwrap() {
+            CopyStep::Read(plan) => {
+                assert!(records.is_empty(), "a chunk is visited when it is whole");
+                donor.engine.read(plan, 42);
+                let plan = donor.wait_for_plan();
+                donor.engine.absorb(plan).unwrap();
+                continue;
+            }
+            CopyStep::Chunk { next, count } => {
+                assert_eq!(count, records.len());
+                assert!(bytes <= bytes_max || count == 1, "{count} records of {bytes} B");
+                assert!(next.is_none() || count > 0, "an empty chunk is the last");
+                cursor = next;
+            }
+        }
+        (chunks, is_begun) = (chunks + 1, false);
+        for record in &records {
+            assert!(record.version <= base);
+            loop {
+                match receiver.engine.append_copied(RANGE, hash(&record.key), &record.as_ref()) {
+                    Err(EngineError::Overloaded) => drop(receiver.turn()),
+                    is_new => break assert!(is_new.unwrap(), "{:?} is copied twice", record.key),
+                }
+            }
+        }
+    }
+    receiver.engine.finish_copy(RANGE).unwrap();
+    for _ in 0..1000 {
+        if receiver.engine.copying(RANGE).is_none() {
+            return chunks;
+        }
+        receiver.turn();
+    }
+    panic!("the copy is never whole");
+}
+
+#[test]
+fn a_copy_between_engines_is_equal_record_for_record() {
+    for (seed, durability) in [(1, Durability::Sync), (2, Durability::EverySec), (3, Durability::Memory)] {
+        let mut rng = Rng::new(seed);
+        let (here, there) = (SimDisk::new(SimOptions::default()), SimDisk::new(SimOptions::default()));
+        let options = || small(durability);
+        let mut donor = Node::open(&here, options(), TimeMs(1)).unwrap();
+        let mut receiver = Node::open(&there, options(), TimeMs(1)).unwrap();
+        let mut written = BTreeMap::new();
+        for seq in 1..=1500 {
+            let mut record = Owned::random(&mut rng, version(1, seq));
+            record.key = format!("key {}", rng.below(400)).into_bytes();
+            loop {
+                match donor.engine.append(RANGE, hash(&record.key), &record.as_ref()) {
+                    Err(EngineError::Overloaded) => drop(donor.turn()),
+                    result => break result.unwrap(),
+                }
+            }
+            match record.kind {
+                RecordKind::Put => written.insert(record.key.clone(), record),
+                _ => written.remove(&record.key),
+            };
+        }
+        donor.settle();
+        // What the receiver has is void.
+        receiver
+            .append(&[crate::support::Write { key: b"old".to_vec(), value: Some(b"x".to_vec()), expires_at_ms: 0 }])
+            .unwrap();
+        receiver.settle();
+        let base = version(1, 1500);
+        let chunks = copy_between(&mut donor, &mut receiver, base, 4000);
+        assert!(chunks > 50, "seed {seed}: {chunks} chunks");
+        receiver.settle();
+        assert_eq!(receiver.engine.len(RANGE), written.len() as u64);
+        for opened in [false, true] {
+            if opened {
+                receiver.engine.close().unwrap();
+                receiver = Node::open(&there, options(), TimeMs(1)).unwrap();
+            }
+            assert_eq!(receiver.engine.progress(RANGE).appended, base);
+            assert_eq!(receiver.keys(), written.keys().cloned().collect::<Vec<_>>(), "seed {seed}");
+            for (key, record) in &written {
+                let entry = receiver.get(key, View::Committed).unwrap().unwrap();
+                assert_eq!((&entry.value, entry.flags), (&record.value, record.flags), "seed {seed}");
+                assert_eq!((entry.version, entry.expires_at_ms), (record.version, record.expires_at_ms));
+            }
+            let gone = receiver.engine.replay(RANGE, version(1, 1499), 1000, |_| {}).unwrap();
+            assert!(matches!(gone, Replay::Gone), "{gone:?}");
+        }
+    }
+}
+
+#[test]
+fn a_copy_leaves_out_what_changes_while_its_chunk_is_gathered() {
+    let disk = SimDisk::new(SimOptions::default());
+    let mut donor = Node::open(&disk, small(Durability::Sync), TimeMs(1)).unwrap();
+    for i in 0..200_u64 {
+        let key = format!("key {i}").into_bytes();
+        let value = vec![i as u8; 2000];
+        loop {
+            match donor.engine.append(RANGE, hash(&key), &RecordRef::put(version(1, i + 1), &key, &value)) {
+                Err(EngineError::Overloaded) => drop(donor.turn()),
+                result => break result.unwrap(),
+            }
+        }
+    }
+    donor.settle();
+    let base = version(1, 200);
+    let mut scan = CopyScan::new(RANGE, 0, base, 1 << 30);
+    let CopyStep::Read(plan) = donor.engine.copy_step(&mut scan, |_| {}).unwrap() else {
+        panic!("not all of it is in memory")
+    };
+    // Meanwhile one key is deleted, one replaced, and one comes new.
+    let mut seq = 200;
+    for (key, value) in [(&b"key 7"[..], None), (b"key 8", Some(&b"new"[..])), (b"key new", Some(b"new"))] {
+        seq += 1;
+        let record = match value {
+            Some(value) => RecordRef::put(version(1, seq), key, value),
+            None => RecordRef::bare(RecordKind::Tombstone, version(1, seq), key),
+        };
+        donor.engine.append(RANGE, hash(key), &record).unwrap();
+    }
+    donor.settle();
+    let (mut keys, mut plan) = (Vec::new(), Some(plan));
+    while let Some(read) = plan.take() {
+        donor.engine.read(read, 42);
+        let read = donor.wait_for_plan();
+        donor.engine.absorb(read).unwrap();
+        match donor.engine.copy_step(&mut scan, |record| keys.push(record.key.to_vec())).unwrap() {
+            CopyStep::Read(read) => plan = Some(read),
+            CopyStep::Chunk { next, .. } => assert_eq!(next, None),
+        }
+    }
+    assert_eq!(keys.len(), 198);
+    assert!(![&b"key 7"[..], b"key 8", b"key new"].iter().any(|key| keys.iter().any(|found| found == key)));
+}
+
+#[test]
+fn copies_merge_by_version_beneath_what_the_stream_brought() {
+    let disk = SimDisk::new(SimOptions::default());
+    let mut node = Node::open(&disk, chained(Durability::Sync), TimeMs(1)).unwrap();
+    let base = version(2, 10);
+    node.engine.begin_copy(RANGE, base).unwrap();
+    let copy = |node: &mut Node, key: &[u8], seq, value: &[u8]| {
+        node.engine.append_copied(RANGE, hash(key), &RecordRef::put(version(2, seq), key, value)).unwrap()
+    };
+    assert!(copy(&mut node, b"a", 3, b"a3"));
+    assert!(!copy(&mut node, b"a", 3, b"a3"), "twice changes nothing");
+    assert!(!copy(&mut node, b"a", 2, b"a2"), "an older one neither");
+    // Pending: what is copied lies beneath it, and is what a rollback leaves.
+    node.engine.append(RANGE, hash(b"b"), &RecordRef::put(version(2, 11), b"b", b"b11")).unwrap();
+    assert!(copy(&mut node, b"b", 4, b"b4"));
+    let value = |node: &mut Node, key: &[u8], view| node.get(key, view).unwrap().map(|entry| entry.value);
+    assert_eq!(value(&mut node, b"b", View::Latest), Some(b"b11".to_vec()));
+    assert_eq!(value(&mut node, b"b", View::Committed), Some(b"b4".to_vec()));
+    node.engine.rollback(RANGE, base).unwrap();
+    assert_eq!(value(&mut node, b"b", View::Latest), Some(b"b4".to_vec()));
+    node.engine.append(RANGE, hash(b"c"), &RecordRef::put(version(3, 11), b"c", b"c11")).unwrap();
+    node.engine.commit(RANGE, version(3, 11));
+    assert!(!copy(&mut node, b"c", 5, b"c5"), "committed above the base");
+    node.engine.finish_copy(RANGE).unwrap();
+    for _ in 0..20 {
+        node.turn();
+    }
+    assert_eq!(node.engine.copying(RANGE), None);
+    disk.crash(1);
+    let mut node = Node::open(&disk, chained(Durability::Sync), TimeMs(1)).unwrap();
+    assert_eq!(node.report.ranges[0].recovered, version(3, 11));
+    node.engine.commit(RANGE, version(3, 11));
+    for (key, expected) in [(b"a", "a3"), (b"b", "b4"), (b"c", "c11")] {
+        assert_eq!(value(&mut node, key, View::Committed), Some(expected.as_bytes().to_vec()));
+    }
+    assert_eq!(node.engine.len(RANGE), 3);
+}
