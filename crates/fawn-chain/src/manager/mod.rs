@@ -10,8 +10,11 @@ use crate::message::{Body, Frame, Header};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use fawn_types::{BootId, Durability, Epoch, NodeId, RangeId, TimeMs, Version};
-use planner::Change;
+use planner::{Change, Health};
 use round::{Round, Rules, Stage};
+
+/// Nodes that are told of an activation because they asked before it; those beyond ask again.
+const CURIOUS_MAX: usize = 1 << 14;
 
 /// Intervals of the manager.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,7 +85,7 @@ struct Nodes {
     dead_after_ms: u64,
 }
 
-impl planner::Health for Nodes {
+impl Health for Nodes {
     fn boot(&self, node: NodeId) -> Option<BootId> {
         let (boot, at) = self.seen.get(&node)?;
         (self.now.ms_since(*at) < self.dead_after_ms).then_some(*boot)
@@ -109,6 +112,8 @@ pub struct Manager<C> {
     nodes: Nodes,
     rounds: BTreeMap<RangeId, Round>,
     excluded: BTreeMap<RangeId, BTreeSet<NodeId>>,
+    /// Who asked for the entry of a range that was not active: told once it is, instead of asking again and again.
+    curious: BTreeSet<(RangeId, NodeId)>,
     started_at: Option<TimeMs>,
     outputs: VecDeque<ManagerOutput>,
 }
@@ -130,6 +135,7 @@ impl<C: Consensus> Manager<C> {
             nodes,
             rounds: BTreeMap::new(),
             excluded: BTreeMap::new(),
+            curious: BTreeSet::new(),
             started_at: None,
             outputs: VecDeque::new(),
         }
@@ -235,10 +241,15 @@ impl<C: Consensus> Manager<C> {
     }
 
     fn handle_entry_wanted(&mut self, to: NodeId, range: RangeId) {
-        if let Some(entry) = self.map.range(range)
-            && entry.epoch > Epoch::default()
-        {
-            let entry = entry.clone();
+        let Some(entry) = self.map.range(range).cloned() else { return };
+        // A chain of members that were not heard of in these boots yet is about to be another one.
+        let is_settled = entry.is_active()
+            && !self.rounds.contains_key(&range)
+            && entry.serving().all(|member| self.nodes.boot(member.node) == Some(member.boot));
+        if !is_settled && self.curious.len() < CURIOUS_MAX {
+            self.curious.insert((range, to));
+        }
+        if entry.epoch > Epoch::default() {
             self.send_entry(to, entry);
         }
     }
@@ -317,6 +328,11 @@ impl<C: Consensus> Manager<C> {
         }
         for member in &entry.members {
             self.send_entry(member.node, entry.clone());
+        }
+        let curious: Vec<NodeId> =
+            self.curious.extract_if(.., |(range, _)| *range == entry.range).map(|(_, node)| node).collect();
+        for node in curious.into_iter().filter(|node| entry.member(*node).is_none()) {
+            self.send_entry(node, entry.clone());
         }
     }
 

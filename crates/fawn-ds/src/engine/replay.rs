@@ -1,11 +1,16 @@
 //! Owns retransmission: a range's records after a version, from memory or flash; the log is the buffer.
-use super::fetch::{Hit, Look, Resume, Wanted};
+use super::fetch::{GATHER_BYTES_MAX, Hit, Look, Resume, Span, Wanted};
 use super::{Engine, LookupPlan};
 use crate::error::EngineError;
 use crate::format::record::{self, RecordRef};
 use crate::range::Retained;
 use fawn_flash::Device;
+use fawn_flash::buffer::PAGE_BYTES;
 use fawn_types::{RangeId, Version};
+
+/// Bytes that a replay reads at once, at most: what the cache takes in one piece, so that a caller who begins again at an
+/// earlier record, because the last one of its batch was not at hand, finds the others there.
+const READ_AHEAD_BYTES_MAX: u32 = GATHER_BYTES_MAX as u32;
 
 /// What a replay came to.
 #[derive(Debug)]
@@ -62,6 +67,7 @@ impl<D: Device> Engine<D> {
             let hit = match self.look(at, kept.pointer, Wanted::Any)? {
                 Look::Match(hit) => hit,
                 Look::Missing(span) if count == 0 => {
+                    let span = self.ahead(at, (i, after), span, bytes_max);
                     return Ok(Replay::Read(LookupPlan::of_span(range, span)));
                 }
                 Look::Missing(_) => break,
@@ -74,6 +80,23 @@ impl<D: Device> Engine<D> {
             i += 1;
         }
         Ok(if count == 0 { Replay::UpToDate } else { Replay::Records { through, count } })
+    }
+
+    /// `span`, lengthened over the records that this replay asks for next: they lie one behind the other, and a read
+    /// for each would make a restart take as many of them as the log keeps records.
+    fn ahead(&self, at: usize, (mut i, after): (usize, Version), mut span: Span, bytes_max: usize) -> Span {
+        let most_bytes = u32::try_from(bytes_max).unwrap_or(u32::MAX).min(READ_AHEAD_BYTES_MAX);
+        let limit = span.from.saturating_add(most_bytes).min(self.options.segment_bytes);
+        while let Some(kept) = self.kept(at, i, after) {
+            let (slot, offset) = self.segments.place(kept.pointer);
+            let end = offset.saturating_add(kept.len_bytes);
+            if slot != span.slot || end > limit {
+                break;
+            }
+            span.to = span.to.max(end.next_multiple_of(PAGE_BYTES as u32).min(self.options.segment_bytes));
+            i += 1;
+        }
+        span
     }
 
     /// The `i`-th record kept: committed ones first, then the pending after `after`.

@@ -120,6 +120,41 @@ fn replay_gives_each_record_once_and_in_order() {
     assert!(matches!(gone, Replay::Gone), "{gone:?}");
 }
 
+/// A restart replays what the log keeps: as many reads as there are records would take it seconds.
+#[test]
+fn a_cold_replay_reads_many_records_at_once() {
+    let disk = SimDisk::new(SimOptions::default());
+    let mut node = Node::open(&disk, chained(), TimeMs(1)).unwrap();
+    for seq in 1..=400 {
+        put(&mut node, format!("k{seq}").as_bytes(), &[seq as u8; 500], version(1, seq));
+        if seq % 20 == 0 {
+            sync(&mut node);
+        }
+    }
+    drop(node);
+    let mut node = Node::open(&disk, chained(), TimeMs(1)).unwrap();
+    let (before, mut seen, mut after) = (node.engine.stats().reads, 0, node.engine.replay_floor(RANGE));
+    loop {
+        let visit = |record: &RecordRef<'_>| {
+            seen += 1;
+            assert_eq!((record.version.seq(), record.value), (seen, &[seen as u8; 500][..]));
+        };
+        match node.engine.replay(RANGE, after, 1 << 20, visit).unwrap() {
+            Replay::Records { through, .. } => after = through,
+            Replay::UpToDate => break,
+            Replay::Gone => panic!("it was retained"),
+            Replay::Read(plan) => {
+                node.engine.read(plan, 42);
+                let plan = node.wait_for_plan();
+                node.engine.absorb(plan).unwrap();
+            }
+        }
+    }
+    let reads = node.engine.stats().reads - before;
+    assert_eq!(seen, 400);
+    assert!(reads <= 400 / 50, "{reads} reads");
+}
+
 #[test]
 fn clears_rollbacks_and_marks_survive_openings_in_any_order() {
     let disk = SimDisk::new(SimOptions::default());

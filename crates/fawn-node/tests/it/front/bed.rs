@@ -65,6 +65,13 @@ impl Bed {
         Self::on(disks, options, memory_bytes, now.plus_ms(1000))
     }
 
+    /// Ends in order and starts again.
+    pub(crate) fn stop(self) -> Self {
+        let Self { disks, cluster, now, options, memory_bytes, .. } = self;
+        cluster.into_engines().into_iter().for_each(|engine| drop(engine.close().unwrap()));
+        Self::on(disks, options, memory_bytes, now.plus_ms(1000))
+    }
+
     pub(crate) fn kill(&mut self, name: u32, seed: u64) {
         self.cluster.kill(NodeId(name));
         self.disks[name as usize - 1].kill(seed);

@@ -96,3 +96,30 @@ fn a_pause_of_the_process_drops_no_member() {
     bed.run(3000);
     assert_eq!(epochs(&bed), before, "no chain was formed anew");
 }
+
+/// Nothing in a start waits for a timer: neither for beats, nor for somebody to ask again, nor for a read per record.
+#[test]
+fn a_start_serves_as_soon_as_all_members_have_spoken() {
+    const TURNS_MAX: usize = 40;
+    for is_one_range in [true, false] {
+        let mut bed = Bed::new(is_one_range);
+        for round in 0..4 {
+            let id = bed.connect(Protocol::Resp);
+            let reads = bed.reads();
+            bed.send(id, &resp("SET early bird"));
+            let mut turns = 0;
+            while bed.clients[&id].received.is_empty() && turns < TURNS_MAX {
+                bed.turn();
+                turns += 1;
+            }
+            println!("round {round}, one range: {is_one_range}: {turns} ms");
+            assert_eq!(bed.clients[&id].received, b"+OK\r\n", "round {round}, one range: {is_one_range}: {turns} ms");
+            bed.clients.get_mut(&id).unwrap().received.clear();
+            assert!(bed.reads() - reads < 10, "{} reads", bed.reads() - reads);
+            (0..200).for_each(|i| assert_eq!(bed.redis(id, &format!("SET k{i} {round}")), "+OK"));
+            bed = if round == 1 { bed.crash(7) } else { bed.stop() };
+            let recovery = bed.reads();
+            assert!(recovery < 20, "{recovery} reads to recover some {} records on three stores", 200 * (round + 1));
+        }
+    }
+}
