@@ -11,6 +11,9 @@ pub struct ShardOptions {
     pub value_bytes_max: u32,
     /// Replies that a session may have waiting, bytes; beyond, its input is not consumed. One reply may exceed it.
     pub session_output_bytes_max: usize,
+    /// Replies of all sessions, those that reads under way are expected to bring among them, bytes; beyond, requests
+    /// that return values wait. One reply may exceed it.
+    pub replies_bytes_max: usize,
     /// Requests of a session that may wait for a commit or a read; beyond, its input is not consumed.
     pub session_pending_max: usize,
     /// Longest reply to a request on several keys, bytes.
@@ -29,6 +32,7 @@ impl Default for ShardOptions {
             durability: Durability::default(),
             value_bytes_max: limits::VALUE_BYTES_MAX as u32,
             session_output_bytes_max: 1 << 20,
+            replies_bytes_max: 64 << 20,
             session_pending_max: 1024,
             reply_bytes_max: 64 << 20,
             pending_max: 1 << 16,

@@ -54,7 +54,7 @@ impl<D: Device> Shard<D> {
             flush_at: None,
             sessions_open: 0,
         };
-        let (sessions, outputs) = (Sessions::default(), VecDeque::new());
+        let (sessions, outputs) = (Sessions::new(&options), VecDeque::new());
         Ok(Self { core, sessions, outputs, events: Vec::new(), now: TimeMs(0) })
     }
 
@@ -131,6 +131,11 @@ impl<D: Device> Shard<D> {
         self.turn(now)
     }
 
+    /// Whether what the host did since the last turn lets a session go on: the next turn is due at once.
+    pub fn wants_turn(&self) -> bool {
+        self.sessions.wants_turn()
+    }
+
     /// The next effect for the host.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
@@ -153,7 +158,7 @@ impl<D: Device> Shard<D> {
 
     /// Counters and gauges.
     pub fn status(&self) -> ShardStatus {
-        self.core.status()
+        ShardStatus { replies: self.sessions.room.status(), ..self.core.status() }
     }
 
     fn note_time(&mut self, now: TimeMs) {

@@ -42,6 +42,19 @@ impl Counters {
     }
 }
 
+/// What the replies of all sessions take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RepliesStatus {
+    /// Replies that clients have not taken or that wait for their turn, bytes.
+    pub held_bytes: usize,
+    /// Most of these at a time since the start.
+    pub held_bytes_peak: usize,
+    /// Replies that reads under way are expected to bring, bytes.
+    pub expected_bytes: usize,
+    /// Sessions whose requests wait for room, though they have nothing under way.
+    pub waiting: usize,
+}
+
 /// A shard at a moment.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ShardStatus {
@@ -53,6 +66,8 @@ pub struct ShardStatus {
     pub pending: usize,
     /// Device reads for lookups under way, and waiting for room.
     pub reads: usize,
+    /// The room of replies.
+    pub replies: RepliesStatus,
     /// Writes that wait for their commit.
     pub uncommitted: u64,
     /// Keys, expired ones not met yet included.

@@ -151,4 +151,25 @@ impl<'a> Request<'a> {
             Request::Get { key } | Request::Update { key, .. } => key,
         }
     }
+
+    /// Whether its reply holds the entry's value if there is one: then it may be long.
+    #[must_use]
+    pub const fn returns_value(&self) -> bool {
+        match self {
+            Request::Get { .. } => true,
+            Request::Update { update, .. } => update.returns_value(),
+        }
+    }
+}
+
+impl Update<'_> {
+    /// Whether its reply holds the entry's value if there is one: then it may be long.
+    #[must_use]
+    pub const fn returns_value(&self) -> bool {
+        match self {
+            Update::Set { return_previous, .. } | Update::Delete { return_previous, .. } => *return_previous,
+            Update::Touch { return_value, .. } => *return_value,
+            _ => false,
+        }
+    }
 }

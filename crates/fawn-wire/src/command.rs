@@ -1,5 +1,5 @@
 //! Owns what a decoded request is: on one key, on several, on the keyspace, on the connection, on the server.
-use crate::{Args, Gather, RespVersion, Shape};
+use crate::{Args, Fold, Gather, RespVersion, Shape};
 use fawn_types::request::ExpiryCondition;
 use fawn_types::{Condition, Expiry, Request, Update};
 
@@ -21,6 +21,22 @@ pub enum Command<'a> {
     Connection(Connection<'a>),
     /// The server.
     Server(Server<'a>),
+}
+
+impl Command<'_> {
+    /// How many values its reply holds at most; 0: the reply is short whatever the keys hold.
+    #[must_use]
+    #[inline]
+    pub const fn values(&self) -> u32 {
+        match self {
+            Self::Single { request, .. } => request.returns_value() as u32,
+            Self::Multi(multi) => match multi.gather.fold {
+                Fold::Each(_) => multi.gather.len,
+                Fold::Count | Fold::Atomic(_) => 0,
+            },
+            Self::Keyspace(_) | Self::Connection(_) | Self::Server(_) => 0,
+        }
+    }
 }
 
 /// What is done to each key of a [`Multi`].

@@ -24,7 +24,14 @@ pub(crate) fn deliver(
                 unreachable!("nothing completes while its request is being executed")
             };
             gathered.complete(item, reply, wait);
-            if gathered.is_complete() {
+            if !gathered.is_complete() {
+                let held_bytes = gathered.held_bytes();
+                let Batch { session, slot, .. } = batches[batch];
+                if let Some(session) = sessions.get_mut(session) {
+                    session.replies.expect(slot, held_bytes);
+                    sessions.list(op.session);
+                }
+            } else {
                 deliver_batch(sessions, batches.remove(batch));
             }
         }

@@ -44,6 +44,8 @@ pub(crate) enum Stall {
     Quiet,
     /// Its reads under way: a write must not overtake them.
     Reads,
+    /// The shard's room for replies: the request would bring values.
+    Replies,
     /// The shard's bounds: the log's buffers, writes without commit, keys being loaded.
     Shard,
 }

@@ -92,7 +92,7 @@ fn gather<D: Device>(core: &mut Core<D>, session: &mut Session, multi: &Multi<'_
             core.scratch.gathered = gathered.bytes;
         }
         Some(batch) => {
-            let slot = session.replies.reserve();
+            let slot = session.replies.reserve(gathered.values());
             core.pending.batches[batch] = Batch { session: session.id, slot, gathered: Some(gathered) };
         }
     }

@@ -119,7 +119,7 @@ fn park_single<D: Device>(
         let reply = Reply::Error(OperationError::Overloaded);
         return session.replies.respond(|out| encode_reply(shape, key, &reply, out));
     }
-    let target = Target::Slot(session.replies.reserve());
+    let target = Target::Slot(session.replies.reserve(1));
     park(core, session, Op::get(session.id, target, hash, key, shape), later);
 }
 

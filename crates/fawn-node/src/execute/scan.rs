@@ -26,7 +26,7 @@ pub(crate) fn begin<D: Device>(core: &mut Core<D>, session: &mut Session, keyspa
     match step {
         Ok(ScanStep::Done) => session.replies.respond(|out| encode(&op, out)),
         Ok(ScanStep::Read(plan)) => {
-            op.slot = session.replies.reserve();
+            op.slot = session.replies.reserve(0);
             let waiter = Waiter::Scan(core.pending.scans.insert(op));
             core.pending.reads.start(&mut core.engine, plan, waiter);
         }

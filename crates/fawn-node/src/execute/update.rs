@@ -55,7 +55,7 @@ pub(crate) fn single<D: Device>(
             session.replies.respond(|out| encode_reply(shape, key, &reply, out));
         }
         Updated::Later(later) => {
-            let target = Target::Slot(session.replies.reserve());
+            let target = Target::Slot(session.replies.reserve(u32::from(update.returns_value())));
             session.queued += 1;
             park(core, Op::update(session.id, target, hash, (key, update), shape), later);
         }

@@ -104,7 +104,7 @@ impl<D: Device> Desk<D> {
         if !self.has_room() {
             return Flow::Stall(Stall::Shard);
         }
-        let slot = session.replies.reserve();
+        let slot = session.replies.reserve(u32::from(request.returns_value()));
         if let Err(error) = self.begin(session, request, Target::Slot(slot), shape, now) {
             let reply = Reply::Error(error);
             session.replies.complete(slot, None, |out| encode_reply(shape, request.key(), &reply, out));

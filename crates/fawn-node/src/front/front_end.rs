@@ -60,7 +60,7 @@ impl<D: Device> FrontEnd<D> {
         };
         Self {
             desk,
-            sessions: Sessions::default(),
+            sessions: Sessions::new(&options),
             outputs: VecDeque::new(),
             peers: VecDeque::new(),
             has_moved: false,
@@ -150,7 +150,7 @@ impl<D: Device> FrontEnd<D> {
     /// As [`ClientHost::status`], with `behind` for the stores.
     pub(super) fn status_over(&self, behind: ShardStatus) -> ShardStatus {
         let ShardStatus { counters, sessions, pending, .. } = self.desk.status();
-        ShardStatus { counters, sessions, pending, ..behind }
+        ShardStatus { counters, sessions, pending, replies: self.sessions.room.status(), ..behind }
     }
 }
 
@@ -206,6 +206,10 @@ impl<D: Device> ClientHost for FrontEnd<D> {
             }
         }
         self.finish_turn()
+    }
+
+    fn wants_turn(&self) -> bool {
+        self.sessions.wants_turn()
     }
 
     fn poll_output(&mut self) -> Option<Output> {

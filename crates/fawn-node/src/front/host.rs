@@ -29,6 +29,8 @@ pub trait ClientHost {
     fn wrote(&mut self, session: SessionId, bytes: usize);
     /// One turn; returns when the next is due though nothing happens until then. A time not after `now`: at once.
     fn turn(&mut self, now: TimeMs) -> Option<TimeMs>;
+    /// Whether what the host did since the last turn lets somebody go on: the next turn is due at once.
+    fn wants_turn(&self) -> bool;
     /// The next effect for the host.
     fn poll_output(&mut self) -> Option<Output>;
     /// Whether nothing is under way.
@@ -76,6 +78,10 @@ impl<D: Device> ClientHost for Shard<D> {
 
     fn turn(&mut self, now: TimeMs) -> Option<TimeMs> {
         Self::turn(self, now)
+    }
+
+    fn wants_turn(&self) -> bool {
+        Self::wants_turn(self)
     }
 
     fn poll_output(&mut self) -> Option<Output> {

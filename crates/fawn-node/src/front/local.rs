@@ -265,6 +265,10 @@ impl<D: Device> ClientHost for LocalCluster<D> {
         [due, self.front.finish_turn(), again].into_iter().flatten().min()
     }
 
+    fn wants_turn(&self) -> bool {
+        self.front.wants_turn()
+    }
+
     fn poll_output(&mut self) -> Option<Output> {
         self.front.poll_output()
     }

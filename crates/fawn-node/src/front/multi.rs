@@ -43,7 +43,7 @@ impl<D: Device> Desk<D> {
             gathered.finish();
             return session.replies.respond(|out| out.extend_from_slice(&gathered.bytes));
         }
-        let slot = session.replies.reserve();
+        let slot = session.replies.reserve(gathered.values());
         self.batches[batch] = Batch { session: session.id, slot, gathered: Some(gathered) };
     }
 

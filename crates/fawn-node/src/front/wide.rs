@@ -81,7 +81,7 @@ impl<D: Device> Desk<D> {
         now: TimeMs,
     ) {
         assert!(session.is_quiet(), "requests on the whole keyspace are barriers");
-        let slot = session.replies.reserve();
+        let slot = session.replies.reserve(0);
         let at = self.wides.insert(Wide { session: session.id, slot, form, left: 0, sum: 0, failed: None });
         self.send_parts(at, parts, now);
         if self.wides[at].left == 0 {

@@ -94,6 +94,16 @@ impl Gathered {
         self.items.push_back(Item { key: key.into(), reply: Some(reply) });
     }
 
+    /// Bytes of the replies so far.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.bytes.len() + self.stored_bytes
+    }
+
+    /// How many values the reply holds at most.
+    pub(crate) fn values(&self) -> u32 {
+        if matches!(self.gather.fold, Fold::Each(_)) { self.gather.len } else { 0 }
+    }
+
     /// The next key's reply is not known yet; its number.
     pub(crate) fn push_unknown(&mut self, key: &[u8]) -> u32 {
         self.items.push_back(Item { key: key.into(), reply: None });

@@ -2,7 +2,7 @@
 //!
 //! Whoever executes, a shard's own store or a cluster, the session's rules are these.
 use super::ahead::look_ahead;
-use super::{Phase, Session, Sessions};
+use super::{Phase, Room, Session, Sessions};
 use crate::SessionId;
 use crate::execute::{Flow, Stall};
 use crate::options::ShardOptions;
@@ -39,7 +39,7 @@ pub(crate) fn consume(executor: &mut impl Executor, session: &mut Session, input
             looked_to = at + look_ahead(executor, &session.codec, &input[at..], now);
         }
         let (flow, consumed) = match session.codec.decode(&input[at..], now) {
-            Decoded::Command { command, consumed } => (executor.execute(session, command, now), consumed),
+            Decoded::Command { command, consumed } => (begin(executor, session, command, now), consumed),
             Decoded::Incomplete { need_bytes } => {
                 session.need_bytes = need_bytes;
                 return at;
@@ -59,6 +59,26 @@ pub(crate) fn consume(executor: &mut impl Executor, session: &mut Session, input
     }
     // What comes after the session's last command is nobody's.
     if session.phase == Phase::Open { at } else { input.len() }
+}
+
+/// Executes the command unless it returns values for which there is no room.
+#[inline]
+fn begin(executor: &mut impl Executor, session: &mut Session, command: Command<'_>, now: TimeMs) -> Flow {
+    let values = command.values();
+    if values == 0 {
+        return executor.execute(session, command, now);
+    }
+    if !session.has_reply_room() {
+        return Flow::Stall(Stall::Replies);
+    }
+    let before_bytes = session.replies.bytes();
+    let flow = executor.execute(session, command, now);
+    // What was answered at once; the others are learnt from when they come.
+    let bytes = session.replies.bytes() - before_bytes;
+    if bytes > 0 {
+        session.replies.learn(values, bytes);
+    }
+    flow
 }
 
 fn stall(executor: &mut impl Executor, session: &mut Session, why: Stall) {
@@ -81,7 +101,7 @@ fn consume_rarer(
             (if fatal { Flow::End } else { Flow::Next }, consumed)
         }
         Decoded::Rewritten { bytes, consumed } => match session.codec.decode(&bytes, now) {
-            Decoded::Command { command, .. } => (executor.execute(session, command, now), consumed),
+            Decoded::Command { command, .. } => (begin(executor, session, command, now), consumed),
             Decoded::Error { message, fatal, .. } => {
                 executor.counters().malformed += 1;
                 session.replies.respond(|out| out.extend_from_slice(&message));
@@ -101,14 +121,16 @@ pub(crate) fn handle_input(
     (id, input): (SessionId, &[u8]),
     now: TimeMs,
 ) -> usize {
-    let Some((session, pool)) = sessions.get_with_pool(id) else { return input.len() };
+    let Some((session, pool, room)) = sessions.get_with_pool(id) else { return input.len() };
     session.replies.borrow_from(pool);
+    room.look(session);
     let consumed = consume(executor, session, input, now);
     executor.counters().input_bytes += consumed as u64;
     if session.stalled.is_none() && !session.has_room(executor.options()) {
         // It took all that was offered and takes no more: the host must hear when it does again.
         stall(executor, session, Stall::Room);
     }
+    room.note(session);
     let needs_turn = !session.is_quiet() || session.stalled.is_some() || session.phase != Phase::Open;
     if session.replies.has_output() && !session.announced {
         session.announced = true;
@@ -130,18 +152,32 @@ pub(crate) fn settle(
 ) {
     let listed = sessions.take_listed();
     for &id in &listed {
-        let Some(session) = sessions.get_mut(id) else { continue };
+        let Some((session, _, room)) = sessions.get_with_pool(id) else { continue };
         session.replies.settle(committed, failed);
         session.own.settle(committed);
         if failed.is_some() {
             session.own.forget();
         }
+        room.note(session);
+        if session.stalled == Some(Stall::Replies) {
+            wait_for_room(session, room);
+        }
         tell(session, options, relieved, outputs);
-        if !session.is_quiet() || session.stalled.is_some() {
+        // Who stands in line is called.
+        if !session.is_quiet() || session.stalled.is_some() && !session.waits_for_room {
             sessions.list(id);
         }
     }
     sessions.return_listed(listed);
+    sessions.call_waiting(outputs);
+}
+
+/// A session that holds nothing waits in line; another one for its own client first, with what room is left now.
+fn wait_for_room(session: &mut Session, room: &mut Room) {
+    room.look(session);
+    if session.replies.charge().sum() == 0 {
+        room.queue(session);
+    }
 }
 
 /// Tells the host what a session can do now.
@@ -174,8 +210,9 @@ pub(crate) fn end_input(sessions: &mut Sessions, id: SessionId) {
 
 /// The host wrote that many bytes of the session's output.
 pub(crate) fn wrote(sessions: &mut Sessions, id: SessionId, bytes: usize, counters: &mut Counters) {
-    let Some((session, pool)) = sessions.get_with_pool(id) else { return };
+    let Some((session, pool, room)) = sessions.get_with_pool(id) else { return };
     session.replies.wrote(bytes);
+    room.note(session);
     counters.output_bytes += bytes as u64;
     if !session.replies.has_output() {
         session.announced = false;

@@ -5,6 +5,7 @@ mod out;
 mod own_reads;
 mod own_writes;
 mod replies;
+mod room;
 mod table;
 
 pub use table::SessionId;
@@ -13,6 +14,7 @@ pub(crate) use out::{BufferPool, OutBuf};
 pub(crate) use own_reads::OwnReads;
 pub(crate) use own_writes::OwnWrites;
 pub(crate) use replies::Replies;
+pub(crate) use room::{Charge, Room};
 pub(crate) use table::Sessions;
 
 use crate::execute::Stall;
@@ -51,6 +53,14 @@ pub(crate) struct Session {
     pub(crate) listed: bool,
     /// The host knows that there is output.
     pub(crate) announced: bool,
+    /// What it is charged with of the shard's room for replies.
+    charged: Charge,
+    /// The same as far as it counts as short replies.
+    charged_short_bytes: usize,
+    /// What others left of that room when it was last looked at.
+    room_bytes: usize,
+    /// It stands in line for room.
+    waits_for_room: bool,
 }
 
 impl Session {
@@ -59,7 +69,7 @@ impl Session {
             id,
             codec: Codec::new(protocol, options.limits()),
             identity: ClientIdentity { id: id.serial(), ..ClientIdentity::default() },
-            replies: Replies::new(protocol),
+            replies: Replies::new(protocol, options.value_bytes_max as usize),
             own: OwnWrites::default(),
             reading: OwnReads::default(),
             queued: 0,
@@ -68,6 +78,10 @@ impl Session {
             need_bytes: 1,
             listed: false,
             announced: false,
+            charged: Charge::default(),
+            charged_short_bytes: 0,
+            room_bytes: 0,
+            waits_for_room: false,
         }
     }
 
@@ -90,12 +104,25 @@ impl Session {
             Stall::Quiet => self.is_quiet(),
             Stall::Reads => self.reading.is_empty(),
             Stall::Shard => relieved && self.has_room(options),
+            // Those in line are called.
+            Stall::Replies => !self.waits_for_room && self.has_reply_room(),
         }
     }
 
-    /// Whether it is within its bounds.
+    /// Whether it is within its own bounds.
     pub(crate) fn has_room(&self, options: &ShardOptions) -> bool {
         let pending = self.replies.pending().max(self.own.len()).max(self.queued as usize);
-        self.replies.bytes() <= options.session_output_bytes_max && pending < options.session_pending_max
+        let bytes = self.replies.charge().sum();
+        bytes <= options.session_output_bytes_max && pending < options.session_pending_max
+    }
+
+    /// Whether the shard has room for a reply with values: the last half of what is left is for sessions that have
+    /// nothing, so that many greedy ones leave something.
+    #[inline]
+    pub(crate) fn has_reply_room(&self) -> bool {
+        match self.replies.charge().sum() {
+            0 => self.room_bytes > 0,
+            bytes => bytes <= self.room_bytes / 2,
+        }
     }
 }

@@ -2,7 +2,10 @@
 //!
 //! A request whose reply is known and before which nothing waits takes no slot: its reply is encoded straight into the
 //! output. A write's reply is encoded when the write is appended and held until its version is committed.
-use super::{BufferPool, OutBuf};
+//!
+//! How long an unknown reply will be is estimated from those before it: at once as long as a long one, slowly shorter
+//! after short ones. So a reader of short values has as many under way as it likes, a reader of long ones few.
+use super::{BufferPool, Charge, OutBuf};
 use fawn_types::{OperationError, Version};
 use fawn_wire::{MemcachedShape, Protocol, RespShape, RespVersion, Shape, encode_error};
 use std::collections::VecDeque;
@@ -18,6 +21,11 @@ enum Wait {
     Operation,
 }
 
+/// Replies up to this are short.
+const SHORT_BYTES: usize = 16 << 10;
+/// A reply as long as this moves as a whole rather than by its bytes.
+const LONG_BYTES: usize = 32 << 10;
+
 /// Where a slot's reply is.
 #[derive(Debug)]
 enum Reply {
@@ -25,6 +33,8 @@ enum Reply {
     Held(u32),
     /// On its own: it became known out of order.
     Own(Vec<u8>),
+    /// Not there yet: so many values of this many bytes in all, as estimated.
+    Expected { values: u32, bytes: usize },
 }
 
 #[derive(Debug)]
@@ -42,20 +52,29 @@ pub(crate) struct Replies {
     first: u64,
     held: OutBuf,
     own_bytes: usize,
+    expected_bytes: usize,
+    /// How long a reply with one value is; the longest there may be while none was heard.
+    estimate_bytes: usize,
+    has_learnt: bool,
     protocol: Protocol,
 }
 
+/// More is never expected of one reply: the estimate was of the longest value there may be.
+const EXPECTED_BYTES_MAX: usize = 64 << 20;
 /// Slots that an idle session keeps room for.
 const KEPT: usize = 32;
 
 impl Replies {
-    pub(crate) fn new(protocol: Protocol) -> Self {
+    pub(crate) fn new(protocol: Protocol, value_bytes_max: usize) -> Self {
         Self {
             out: OutBuf::default(),
             slots: VecDeque::new(),
             first: 0,
             held: OutBuf::default(),
             own_bytes: 0,
+            expected_bytes: 0,
+            estimate_bytes: value_bytes_max,
+            has_learnt: false,
             protocol,
         }
     }
@@ -74,6 +93,32 @@ impl Replies {
     /// Bytes of replies, ready or waiting.
     pub(crate) fn bytes(&self) -> usize {
         self.out.len() + self.held.len() + self.own_bytes
+    }
+
+    /// What they take of the shard's room, now and when reads under way are done.
+    #[inline]
+    pub(crate) fn charge(&self) -> Charge {
+        Charge { held_bytes: self.bytes(), expected_bytes: self.expected_bytes }
+    }
+
+    /// How long a reply with one value is, as far as anybody knows.
+    pub(crate) const fn estimate_bytes(&self) -> usize {
+        self.estimate_bytes
+    }
+
+    /// Whether its replies are known to be short: to a session of long ones a short wait is little.
+    pub(crate) const fn are_short(&self) -> bool {
+        self.has_learnt && self.estimate_bytes <= SHORT_BYTES
+    }
+
+    /// A reply with `values` values was so long in all.
+    #[inline]
+    pub(crate) fn learn(&mut self, values: u32, bytes: usize) {
+        let bytes = bytes / values.max(1) as usize;
+        // The first reply says more than an assumption; after that a long reply is remembered for a while.
+        let remembered_bytes = if self.has_learnt { self.estimate_bytes / 4 * 3 } else { self.estimate_bytes / 8 };
+        self.estimate_bytes = bytes.max(remembered_bytes);
+        self.has_learnt = true;
     }
 
     pub(crate) fn output(&self) -> &[u8] {
@@ -144,28 +189,52 @@ impl Replies {
         (self.held.bytes.len() - before) as u32
     }
 
-    /// A place in the order for a reply that is not known yet; its number.
-    pub(crate) fn reserve(&mut self) -> u64 {
-        self.slots.push_back(Slot { wait: Wait::Operation, reply: Reply::Own(Vec::new()) });
+    /// A place in the order for a reply that is not known yet and will hold so many values; its number.
+    pub(crate) fn reserve(&mut self, values: u32) -> u64 {
+        let bytes = (values as usize).saturating_mul(self.estimate_bytes).min(EXPECTED_BYTES_MAX);
+        self.expected_bytes += bytes;
+        self.slots.push_back(Slot { wait: Wait::Operation, reply: Reply::Expected { values, bytes } });
         self.first + self.slots.len() as u64 - 1
     }
 
-    /// The reply to a reserved place, to be heard once `wait` is committed.
-    pub(crate) fn complete(&mut self, number: u64, wait: Option<Version>, encode: impl FnOnce(&mut Vec<u8>)) {
+    /// A reserved place's reply has that many bytes by now: it takes no less room than that.
+    pub(crate) fn expect(&mut self, number: u64, at_least_bytes: usize) {
+        if let Reply::Expected { bytes, .. } = &mut self.slot_mut(number).reply
+            && *bytes < at_least_bytes
+        {
+            self.expected_bytes += at_least_bytes - std::mem::replace(bytes, at_least_bytes);
+        }
+    }
+
+    fn slot_mut(&mut self, number: u64) -> &mut Slot {
         let at = number.checked_sub(self.first).map(|at| at as usize);
         let Some(slot) = at.and_then(|at| self.slots.get_mut(at)) else {
             unreachable!("slot {number} completes once, while it is in the queue from {}", self.first)
         };
+        slot
+    }
+
+    /// The reply to a reserved place, to be heard once `wait` is committed.
+    pub(crate) fn complete(&mut self, number: u64, wait: Option<Version>, encode: impl FnOnce(&mut Vec<u8>)) {
+        let slot = self.slot_mut(number);
         assert_eq!(slot.wait, Wait::Operation, "a slot completes once");
-        if at == Some(0) && wait.is_none() {
+        slot.wait = wait.map_or(Wait::Turn, Wait::Commit);
+        let Reply::Expected { values, bytes } = std::mem::replace(&mut slot.reply, Reply::Own(Vec::new())) else {
+            unreachable!("slot {number} has a reply before it completes")
+        };
+        self.expected_bytes -= bytes;
+        let before_bytes = self.bytes();
+        if number == self.first && wait.is_none() {
             self.slots.pop_front();
             self.first += 1;
-            return encode(&mut self.out.bytes);
-        }
-        slot.wait = wait.map_or(Wait::Turn, Wait::Commit);
-        if let Reply::Own(bytes) = &mut slot.reply {
+            encode(&mut self.out.bytes);
+        } else if let Reply::Own(bytes) = &mut self.slot_mut(number).reply {
             encode(bytes);
-            self.own_bytes += bytes.len();
+            let bytes = bytes.len();
+            self.own_bytes += bytes;
+        }
+        if values > 0 {
+            self.learn(values, self.bytes() - before_bytes);
         }
     }
 
@@ -201,12 +270,15 @@ impl Replies {
             Reply::Held(bytes) => *bytes as usize,
             Reply::Own(own) => {
                 self.own_bytes -= own.len();
+                if is_due && own.len() >= LONG_BYTES && self.out.is_empty() {
+                    return std::mem::swap(&mut self.out.bytes, own);
+                }
                 if is_due {
-                    self.out.bytes.append(own);
-                    return;
+                    return self.out.bytes.append(own);
                 }
                 own.len()
             }
+            Reply::Expected { .. } => unreachable!("what is settled is known"),
         };
         if matches!(slot.reply, Reply::Held(_)) {
             self.held.consume(bytes);

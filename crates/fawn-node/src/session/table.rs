@@ -1,8 +1,10 @@
 //! Owns the table of a shard's sessions and the list of those to look at in the next turn.
-use super::{BufferPool, Session};
+use super::{BufferPool, Room, Session};
 use crate::options::ShardOptions;
+use crate::output::Output;
 use fawn_wire::Protocol;
 use slab::Slab;
+use std::collections::VecDeque;
 
 /// Names a session of one shard; never reused, so that a late event of an ended session reaches nobody.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -23,16 +25,28 @@ impl SessionId {
 }
 
 /// All sessions.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Sessions {
     slab: Slab<Session>,
     last_serial: u64,
     /// Sessions with something under way or something to tell, each once.
     listed: Vec<SessionId>,
     pub(crate) pool: BufferPool,
+    /// What the replies of all may take.
+    pub(crate) room: Room,
 }
 
 impl Sessions {
+    pub(crate) fn new(options: &ShardOptions) -> Self {
+        Self {
+            slab: Slab::new(),
+            last_serial: 0,
+            listed: Vec::new(),
+            pool: BufferPool::default(),
+            room: Room::new(options.replies_bytes_max),
+        }
+    }
+
     pub(crate) fn open(&mut self, protocol: Protocol, options: &ShardOptions) -> SessionId {
         self.last_serial += 1;
         let entry = self.slab.vacant_entry();
@@ -47,6 +61,7 @@ impl Sessions {
         }
         let mut session = self.slab.remove(id.index as usize);
         session.replies.give_back(&mut self.pool);
+        self.room.leave(&mut session);
         true
     }
 
@@ -62,10 +77,25 @@ impl Sessions {
         self.slab.get_mut(id.index as usize).filter(|session| session.id == id)
     }
 
-    /// The session, and the pool that its buffers come from.
-    pub(crate) fn get_with_pool(&mut self, id: SessionId) -> Option<(&mut Session, &mut BufferPool)> {
+    /// The session, the pool that its buffers come from, and the room of its replies.
+    pub(crate) fn get_with_pool(&mut self, id: SessionId) -> Option<(&mut Session, &mut BufferPool, &mut Room)> {
         let session = self.slab.get_mut(id.index as usize).filter(|session| session.id == id)?;
-        Some((session, &mut self.pool))
+        Some((session, &mut self.pool, &mut self.room))
+    }
+
+    /// Calls those who wait for room for replies, in their order, while there is some.
+    pub(crate) fn call_waiting(&mut self, outputs: &mut VecDeque<Output>) {
+        while let Some(id) = self.room.first() {
+            let session = self.slab.get_mut(id.index as usize).filter(|session| session.id == id);
+            if !self.room.admit(session, outputs) {
+                return;
+            }
+        }
+    }
+
+    /// Whether somebody waits for room and may go on with the next turn.
+    pub(crate) fn wants_turn(&self) -> bool {
+        self.room.first().is_some_and(|id| self.get(id).is_none_or(|session| self.room.has_for(session)))
     }
 
     /// Makes the next turn look at it.

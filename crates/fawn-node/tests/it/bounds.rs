@@ -61,7 +61,8 @@ fn too_many_cold_requests_are_answered_at_once() {
     for i in 0..20 {
         assert_eq!(first.redis(id, &format!("SET key:{i} {}", "x".repeat(5000))), "+OK");
     }
-    first.options = ShardOptions { pending_max: 8, reads_in_flight_max: 2, ..sync() };
+    first.options =
+        ShardOptions { session_output_bytes_max: 8 << 20, pending_max: 8, reads_in_flight_max: 2, ..sync() };
     let mut bed = first.reopen();
     let (redis, memcached) = (bed.connect(Protocol::Resp), bed.connect(Protocol::Memcached));
     let pipeline: Vec<u8> = (0..10).flat_map(|i| resp(&format!("STRLEN key:{i}"))).collect();

@@ -7,4 +7,5 @@ mod counted;
 mod front;
 mod model;
 mod order;
+mod room;
 mod transcripts;

@@ -5,7 +5,6 @@ use super::store::{self, StoreDevice};
 use super::{Places, ServeError};
 use crate::config::Settings;
 use fawn_ds::{Engine, Options};
-use fawn_node::ShardOptions;
 use fawn_node::cluster::NodeLimits;
 use fawn_node::front::{LocalCluster, LocalOptions};
 use fawn_types::TimeMs;
@@ -13,10 +12,6 @@ use std::path::PathBuf;
 
 /// Back-ends, and so copies of every key.
 const BACK_ENDS: u32 = 3;
-
-/// Requests of a connection under way at a time. The size of a reply is not known before it comes from its tail, so this
-/// bounds what a pipeline of large reads can bring at once.
-const SESSION_PENDING_MAX: usize = 64;
 
 /// Three back-ends, the manager, a front-end.
 pub(crate) type Cluster = LocalCluster<StoreDevice>;
@@ -28,8 +23,7 @@ impl Backing for Cluster {
             let options = engine_options(settings, engines.first())?;
             engines.push(store::open_engine(settings, &dir_of(settings, number), options, now)?);
         }
-        let session_pending_max = SESSION_PENDING_MAX;
-        let shard = ShardOptions { session_pending_max, ..store::shard_options(settings) };
+        let shard = store::shard_options(settings);
         let limits = NodeLimits { value_bytes_max: shard.value_bytes_max, ..NodeLimits::default() };
         let options = LocalOptions { shard, limits, ..LocalOptions::default() };
         let opened = Self::new(engines, options, store::facts(settings, places, now)?, now);

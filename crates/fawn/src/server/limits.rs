@@ -13,6 +13,8 @@ pub(super) const LINGER: Duration = Duration::from_secs(1);
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Smallest room for incomplete requests, and for replies, bytes.
 const HELD_BYTES_MIN: u64 = 4 << 20;
+/// Longest reply to a request on several keys: the room may be exceeded by one.
+const REPLY_BYTES_MAX: usize = 64 << 20;
 /// What a request needs beside its largest value: key, framing, the read behind it.
 const VALUE_ROOM_BYTES: u64 = 1 << 20;
 
@@ -23,7 +25,8 @@ pub(crate) struct Limits {
     pub(super) connections_max: usize,
     /// Incomplete requests of all connections, bytes.
     pub(super) input_bytes_max: usize,
-    /// Replies that clients have not taken, all connections, bytes.
+    /// Replies that clients have not taken, all connections, bytes: past this the worst is closed. The shard's room for
+    /// replies makes clients wait long before.
     pub(super) output_bytes_max: usize,
     /// How long a client may take nothing of what waits for it.
     pub(super) stall_timeout: Duration,
@@ -39,10 +42,15 @@ impl Limits {
         Self {
             connections_max: connections_max.div_ceil(shards),
             input_bytes_max: held_bytes_max,
-            output_bytes_max: held_bytes_max,
+            output_bytes_max: 2 * held_bytes_max + REPLY_BYTES_MAX,
             stall_timeout: settings.stall_timeout.0,
             shutdown_timeout: settings.shutdown_timeout.0,
         }
+    }
+
+    /// What replies of all connections may take before requests for more wait.
+    pub(super) fn replies_bytes(settings: &Settings) -> usize {
+        usize::try_from(held_bytes_max(settings)).unwrap_or(usize::MAX)
     }
 
     /// What the budget leaves for stores once all these buffers are full.

@@ -21,8 +21,8 @@ impl<B: Backing> Turn<B> {
                 Moved::Bytes(wrote) => {
                     self.counters.output_bytes += wrote as u64;
                     self.shard.wrote(conn.session, wrote);
-                    // Room was made: the shard says in its next turn that it takes more input.
-                    self.owes_turn |= conn.flags.paused;
+                    // Room was made: the shard says in its next turn who may go on.
+                    self.owes_turn |= conn.flags.paused || self.shard.wants_turn();
                 }
                 Moved::Blocked => {}
                 Moved::End | Moved::Broken => return self.drop_conn(slot),
@@ -104,6 +104,8 @@ impl<B: Backing> Turn<B> {
         if self.stop_by.is_some() {
             return;
         }
+        // Who connected before we stopped is answered or closed in order, not reset.
+        (0..self.listeners.len()).for_each(|listener| self.accept(listener));
         self.listeners.clear();
         self.accept_again = None;
         self.stop_by = Some(self.instant + self.limits.shutdown_timeout);
@@ -148,6 +150,7 @@ impl<B: Backing> Turn<B> {
         (conn.rest, conn.held_bytes) = (Vec::new(), 0);
         self.slots.remove(&conn.session);
         self.shard.close_session(conn.session);
+        self.owes_turn |= self.shard.wants_turn();
     }
 
     /// Closes the socket and frees the slot. Closing takes it out of the readiness queue.

@@ -6,7 +6,7 @@ mod stats;
 use super::{Core, Flow};
 use crate::options::{ProcessFacts, ShardOptions};
 use crate::session::Session;
-use crate::status::ShardStatus;
+use crate::status::{RepliesStatus, ShardStatus};
 use fawn_flash::Device;
 use fawn_types::TimeMs;
 use fawn_wire::{Server, commands, memcached, resp};
@@ -73,6 +73,8 @@ impl<D: Device> Core<D> {
             counters: self.counters,
             sessions: self.sessions_open,
             pending: self.pending.len(),
+            // The sessions are not here: their owner fills this in.
+            replies: RepliesStatus::default(),
             reads: self.pending.reads.in_flight() + self.pending.reads.waiting(),
             uncommitted: self.replica.uncommitted(),
             keys: self.engine.len(self.replica.range()),

@@ -1,0 +1,245 @@
+//! Owns the tests of the room for replies: however many sessions ask for however long values, what waits is bounded.
+//!
+//! The same crowds in front of one store (values cached, values on flash) and of a cluster in one thread. Bytes are
+//! counted, never guessed from the process.
+use crate::bed::resp;
+use fawn_ds::{Engine, Options};
+use fawn_flash::{SimDevice, SimDisk, SimOptions};
+use fawn_node::{ClientHost, LocalCluster, LocalOptions, Output, ProcessFacts, SessionId, Shard, ShardOptions};
+use fawn_types::{HashSecret, TimeMs};
+use fawn_wire::Protocol;
+
+const START: TimeMs = TimeMs(1_700_000_000_000);
+const VALUE_BYTES: usize = 1 << 20;
+const ROOM_BYTES: usize = 4 << 20;
+const REPLY_BYTES: usize = VALUE_BYTES + "$1048576\r\n\r\n".len();
+/// The room, the part kept for short replies, one reply over, and short replies.
+const PEAK_BYTES_MAX: usize = ROOM_BYTES + ROOM_BYTES / 8 + REPLY_BYTES + (64 << 10);
+
+/// A client that sends all it has when it may, and counts what it is told.
+struct Client {
+    id: SessionId,
+    input: Vec<u8>,
+    received_bytes: usize,
+    reads: bool,
+    may_offer: bool,
+}
+
+struct Crowd<H> {
+    host: H,
+    now: TimeMs,
+    clients: Vec<Client>,
+}
+
+fn engine(disk: &SimDisk, is_chained: bool) -> Engine<SimDevice> {
+    let options = Options {
+        segment_bytes: 16 << 20,
+        memory_bytes: 64 << 20,
+        value_bytes_max: VALUE_BYTES as u32,
+        secret: Some(HashSecret([9; 16])),
+        chained: is_chained,
+        ..Options::default()
+    };
+    Engine::open(SimDevice::attach(disk), options, START).unwrap().0
+}
+
+fn options() -> ShardOptions {
+    ShardOptions { value_bytes_max: VALUE_BYTES as u32, replies_bytes_max: ROOM_BYTES, ..ShardOptions::default() }
+}
+
+fn cluster() -> Crowd<LocalCluster<SimDevice>> {
+    let engines = (1..=3).map(|seed| engine(&SimDisk::new(SimOptions::instant(seed)), true)).collect();
+    let options = LocalOptions { shard: options(), ..LocalOptions::default() };
+    Crowd::new(LocalCluster::new(engines, options, ProcessFacts::default(), START).unwrap())
+}
+
+fn shard() -> Crowd<Shard<SimDevice>> {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    Crowd::new(Shard::new(engine(&disk, false), options(), ProcessFacts::default()).unwrap())
+}
+
+/// A store whose values are on flash only.
+fn cold_shard(values: usize) -> Crowd<Shard<SimDevice>> {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut crowd = Crowd::new(Shard::new(engine(&disk, false), options(), ProcessFacts::default()).unwrap());
+    crowd.store(values);
+    drop(crowd.host.into_engine().close().unwrap());
+    Crowd::new(Shard::new(engine(&disk, false), options(), ProcessFacts::default()).unwrap())
+}
+
+impl<H: ClientHost> Crowd<H> {
+    fn new(host: H) -> Self {
+        Self { host, now: START, clients: Vec::new() }
+    }
+
+    fn connect(&mut self, reads: bool) -> usize {
+        let id = self.host.open_session(Protocol::Resp);
+        self.clients.push(Client { id, input: Vec::new(), received_bytes: 0, reads, may_offer: true });
+        self.clients.len() - 1
+    }
+
+    fn send(&mut self, at: usize, bytes: &[u8]) {
+        self.clients[at].input.extend_from_slice(bytes);
+        self.offer(at);
+    }
+
+    fn offer(&mut self, at: usize) {
+        let client = &mut self.clients[at];
+        if client.may_offer && !client.input.is_empty() {
+            let consumed = self.host.handle_input(self.now, client.id, &client.input);
+            client.input.drain(..consumed);
+            client.may_offer = self.host.wants_input(client.id);
+        }
+    }
+
+    fn turn(&mut self) {
+        self.now = self.now.plus_ms(1);
+        self.host.turn(self.now);
+        while let Some(output) = self.host.poll_output() {
+            let (Output::Writable(id) | Output::Resume(id)) = output else { panic!("nobody is cut off: {output:?}") };
+            let at = self.clients.iter().position(|client| client.id == id).unwrap();
+            if output == Output::Resume(id) {
+                self.clients[at].may_offer = true;
+                self.offer(at);
+            }
+        }
+        for client in self.clients.iter_mut().filter(|client| client.reads) {
+            let bytes = self.host.output(client.id).len();
+            client.received_bytes += bytes;
+            self.host.wrote(client.id, bytes);
+        }
+        let waiting: usize = self.clients.iter().map(|client| self.host.output(client.id).len()).sum();
+        assert!(waiting <= self.host.status().replies.held_bytes, "every byte that waits is counted");
+    }
+
+    fn run_until(&mut self, what: &str, is_so: impl Fn(&Self) -> bool) {
+        for _ in 0..20_000 {
+            if is_so(self) {
+                return;
+            }
+            self.turn();
+        }
+        panic!("never {what}: {:#?}", self.host.status());
+    }
+
+    /// Long values under `long:N`, short ones under `short:N`.
+    fn store(&mut self, values: usize) {
+        let at = self.connect(true);
+        for value in 0..values {
+            let long = "v".repeat(VALUE_BYTES);
+            self.send(at, &resp(&format!("SET long:{value} {long}")));
+            self.send(at, &resp(&format!("SET short:{value} v")));
+            let expected = (value + 1) * 2 * "+OK\r\n".len();
+            self.run_until("stored", |crowd| crowd.clients[at].received_bytes == expected);
+        }
+        self.host.close_session(self.clients.remove(at).id);
+    }
+
+    /// `sessions` clients that do not read ask for `gets` long values each.
+    fn greedy(&mut self, sessions: usize, gets: usize, values: usize) {
+        for session in 0..sessions {
+            let at = self.connect(false);
+            let pipeline = |get| resp(&format!("GET long:{}", (session + get) % values));
+            self.send(at, &(0..gets).flat_map(pipeline).collect::<Vec<u8>>());
+        }
+        (0..50).for_each(|_| self.turn());
+    }
+
+    fn assert_bounded(&self, least_bytes: usize) {
+        let peak = self.host.status().replies.held_bytes_peak;
+        assert!(peak <= PEAK_BYTES_MAX, "{peak} bytes of replies at once, {PEAK_BYTES_MAX} expected at most");
+        assert!(peak >= least_bytes, "{peak} bytes of replies: the room is not even used");
+    }
+
+    /// A crowd that reads nothing at first costs the room; a short read goes on meanwhile; then everybody is served.
+    fn crowd_is_bounded_and_served(&mut self, sessions: usize, gets: usize, values: usize) {
+        let quick = self.connect(true);
+        for round in 1..=20 {
+            self.send(quick, &resp("GET short:0"));
+            self.run_until("heard", |crowd| crowd.clients[quick].received_bytes == round * "$1\r\nv\r\n".len());
+        }
+        self.greedy(sessions, gets, values);
+        self.assert_bounded(ROOM_BYTES / 2);
+        for round in 21..=40 {
+            self.send(quick, &resp("GET short:0"));
+            self.run_until("heard beside", |crowd| crowd.clients[quick].received_bytes == round * "$1\r\nv\r\n".len());
+        }
+        self.clients.iter_mut().for_each(|client| client.reads = true);
+        let is_served = |client: &Client| client.received_bytes == gets * REPLY_BYTES;
+        self.run_until("served", |crowd| crowd.clients[1..].iter().all(is_served));
+        self.assert_bounded(ROOM_BYTES / 2);
+        self.turn();
+        let left = self.host.status().replies;
+        assert_eq!((left.held_bytes, left.expected_bytes, left.waiting), (0, 0, 0), "all room is given back");
+    }
+}
+
+#[test]
+fn twenty_readers_of_long_values_at_a_cluster_are_bounded() {
+    let mut crowd = cluster();
+    crowd.store(4);
+    crowd.crowd_is_bounded_and_served(20, 8, 4);
+}
+
+#[test]
+fn two_hundred_readers_of_long_values_at_a_cluster_are_bounded() {
+    let mut crowd = cluster();
+    crowd.store(2);
+    crowd.crowd_is_bounded_and_served(200, 1, 2);
+}
+
+#[test]
+fn readers_of_long_cached_values_are_bounded() {
+    let mut crowd = shard();
+    crowd.store(4);
+    crowd.crowd_is_bounded_and_served(40, 4, 4);
+}
+
+#[test]
+fn readers_of_long_values_on_flash_are_bounded() {
+    let mut crowd = cold_shard(12);
+    crowd.crowd_is_bounded_and_served(40, 4, 12);
+}
+
+#[test]
+fn one_reader_of_many_long_values_has_its_own_bound() {
+    let mut crowd = cluster();
+    crowd.store(4);
+    crowd.greedy(1, 64, 4);
+    let held = crowd.host.status().replies.held_bytes;
+    assert!(held <= 2 * REPLY_BYTES, "{held} bytes for one session");
+}
+
+/// Once the replies are known to be short, as many are under way as ever.
+#[test]
+fn short_values_are_asked_for_in_one_go() {
+    let mut crowd = cluster();
+    crowd.store(1);
+    let at = crowd.connect(true);
+    let pipeline = |gets| -> Vec<u8> { (0..gets).flat_map(|get| resp(&format!("GET none:{get}"))).collect() };
+    crowd.send(at, &pipeline(100));
+    crowd.run_until("warm", |crowd| crowd.clients[at].received_bytes == 100 * "$-1\r\n".len());
+    crowd.send(at, &pipeline(2000));
+    assert_eq!(crowd.host.status().pending, ShardOptions::default().session_pending_max);
+}
+
+/// A connection that goes away gives back what it held, also what it only expected or waited for.
+#[test]
+fn whoever_leaves_gives_its_room_back() {
+    let mut crowd = cluster();
+    crowd.store(2);
+    crowd.greedy(50, 4, 2);
+    for _ in 0..3 {
+        let status = crowd.host.status().replies;
+        assert!(status.held_bytes > 0 && status.waiting > 0, "{status:?}");
+        let half = crowd.clients.len() / 2;
+        for client in crowd.clients.drain(..half) {
+            crowd.host.close_session(client.id);
+        }
+        (0..20).for_each(|_| crowd.turn());
+    }
+    crowd.clients.drain(..).for_each(|client| crowd.host.close_session(client.id));
+    (0..20).for_each(|_| crowd.turn());
+    let status = crowd.host.status().replies;
+    assert_eq!((status.held_bytes, status.expected_bytes, status.waiting), (0, 0, 0));
+}
