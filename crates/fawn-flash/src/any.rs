@@ -1,8 +1,11 @@
 //! Owns the choice between the real devices: a probe at start, its result and reason in the log.
-use crate::portable::PortableDevice;
+use crate::place::Place;
+use crate::portable::{PoolQueue, PortableDevice};
+use crate::real::{Queue, RealDevice};
 #[cfg(target_os = "linux")]
-use crate::uring::UringDevice;
-use crate::{AlignedBuf, Cause, Completion, Device, DeviceError, FileId, IoStats, Token};
+use crate::uring::UringQueue;
+use crate::{Completion, DeviceError, FileId, Request};
+use rustix::fd::OwnedFd;
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::path::Path;
@@ -38,14 +41,17 @@ impl Default for DeviceOptions {
     }
 }
 
-/// One of the real devices, dispatched by a branch.
+/// One of the real devices.
+pub type AnyDevice = RealDevice<AnyQueue>;
+
+/// One of the queues, dispatched by a branch.
 #[expect(clippy::large_enum_variant, reason = "one per shard, moved once; a box would cost a look-up per operation")]
-pub enum AnyDevice {
+pub enum AnyQueue {
     /// io_uring.
     #[cfg(target_os = "linux")]
-    Uring(UringDevice),
+    Uring(UringQueue),
     /// A pool of threads.
-    Portable(PortableDevice),
+    Portable(PoolQueue),
 }
 
 impl AnyDevice {
@@ -60,22 +66,27 @@ impl AnyDevice {
                 Err(reason) if options.kind == DeviceKind::Uring => return Err(refused(dir, reason)),
                 Err(reason) => {
                     tracing::warn!(dir = %dir.display(), device = "portable", reason, "device chosen");
-                    return PortableDevice::open(dir, options).map(Self::Portable);
+                    return Self::portable(dir, options);
                 }
             }
         }
         tracing::info!(dir = %dir.display(), device = "portable", reason = "asked for", "device chosen");
-        PortableDevice::open(dir, options).map(Self::Portable)
+        Self::portable(dir, options)
+    }
+
+    fn portable(dir: &Path, options: &DeviceOptions) -> Result<Self, DeviceError> {
+        let RealDevice { queue, place, .. } = PortableDevice::open(dir, options)?;
+        Ok(Self::new(place, AnyQueue::Portable(queue)))
     }
 
     #[cfg(target_os = "linux")]
     fn open_uring(dir: &Path, options: &DeviceOptions) -> Result<Result<Self, String>, DeviceError> {
-        let device = UringDevice::probe(dir, options)?;
-        if let Ok(device) = &device {
-            let setup = device.setup();
+        let probed = UringQueue::probe(dir, options)?;
+        if let Ok((_, queue)) = &probed {
+            let setup = queue.setup();
             tracing::info!(dir = %dir.display(), device = "io_uring", setup, reason = "works with O_DIRECT", "device chosen");
         }
-        Ok(device.map(Self::Uring))
+        Ok(probed.map(|(place, queue)| Self::new(place, AnyQueue::Uring(queue))))
     }
 
     #[cfg(not(target_os = "linux"))]
@@ -92,108 +103,41 @@ pub(crate) fn refused(dir: &Path, detail: String) -> DeviceError {
 
 /// Calls the same method of whichever it is.
 macro_rules! either {
-    ($self:expr, $device:ident => $call:expr) => {
+    ($self:expr, $queue:ident => $call:expr) => {
         match $self {
             #[cfg(target_os = "linux")]
-            AnyDevice::Uring($device) => $call,
-            AnyDevice::Portable($device) => $call,
+            AnyQueue::Uring($queue) => $call,
+            AnyQueue::Portable($queue) => $call,
         }
     };
 }
 
-impl Device for AnyDevice {
-    fn list(&mut self) -> Result<Vec<String>, DeviceError> {
-        either!(self, device => device.list())
+impl Queue for AnyQueue {
+    fn opened(&mut self, file: FileId, fd: &OwnedFd) {
+        either!(self, queue => queue.opened(file, fd));
     }
-    fn lock(&mut self) -> Result<(), DeviceError> {
-        either!(self, device => device.lock())
+    fn closed(&mut self, file: FileId) {
+        either!(self, queue => queue.closed(file));
     }
-    fn create(&mut self, name: &str) -> Result<FileId, DeviceError> {
-        either!(self, device => device.create(name))
+    fn submit(&mut self, place: &mut Place, request: Request) {
+        either!(self, queue => queue.submit(place, request));
     }
-    fn open(&mut self, name: &str) -> Result<FileId, DeviceError> {
-        either!(self, device => Device::open(device, name))
+    fn kick(&mut self, place: &mut Place) {
+        either!(self, queue => queue.kick(place));
     }
-    fn close(&mut self, file: FileId) {
-        either!(self, device => device.close(file));
+    fn reap(&mut self, place: &mut Place, out: &mut VecDeque<Completion>) {
+        either!(self, queue => queue.reap(place, out));
     }
-    fn rename(&mut self, from: &str, to: &str) -> Result<(), DeviceError> {
-        either!(self, device => device.rename(from, to))
-    }
-    fn link(&mut self, from: &str, to: &str) -> Result<(), DeviceError> {
-        either!(self, device => device.link(from, to))
-    }
-    fn unlink(&mut self, name: &str) -> Result<(), DeviceError> {
-        either!(self, device => device.unlink(name))
-    }
-    fn sync_dir(&mut self) -> Result<(), DeviceError> {
-        either!(self, device => device.sync_dir())
-    }
-    fn len(&mut self, file: FileId) -> Result<u64, DeviceError> {
-        either!(self, device => device.len(file))
-    }
-    fn truncate(&mut self, file: FileId, len_bytes: u64) -> Result<(), DeviceError> {
-        either!(self, device => device.truncate(file, len_bytes))
-    }
-    fn allocate(&mut self, file: FileId, offset: u64, len_bytes: u64) -> Result<(), DeviceError> {
-        either!(self, device => device.allocate(file, offset, len_bytes))
-    }
-    fn punch(&mut self, file: FileId, offset: u64, len_bytes: u64) -> Result<(), DeviceError> {
-        either!(self, device => device.punch(file, offset, len_bytes))
-    }
-    fn free_bytes(&mut self) -> Result<u64, DeviceError> {
-        either!(self, device => device.free_bytes())
-    }
-    fn submit_read(&mut self, file: FileId, offset: u64, buf: AlignedBuf, cause: Cause, token: Token) {
-        either!(self, device => device.submit_read(file, offset, buf, cause, token));
-    }
-    fn submit_write(
-        &mut self,
-        file: FileId,
-        offset: u64,
-        buf: AlignedBuf,
-        len_bytes: usize,
-        cause: Cause,
-        token: Token,
-    ) {
-        either!(self, device => device.submit_write(file, offset, buf, len_bytes, cause, token));
-    }
-    fn submit_write_durable(
-        &mut self,
-        file: FileId,
-        offset: u64,
-        buf: AlignedBuf,
-        len_bytes: usize,
-        cause: Cause,
-        token: Token,
-    ) {
-        either!(self, device => device.submit_write_durable(file, offset, buf, len_bytes, cause, token));
-    }
-    fn submit_sync(&mut self, file: FileId, cause: Cause, token: Token) {
-        either!(self, device => device.submit_sync(file, cause, token));
-    }
-    fn kick(&mut self) {
-        either!(self, device => device.kick());
-    }
-    fn reap(&mut self, out: &mut VecDeque<Completion>) {
-        either!(self, device => device.reap(out));
-    }
-    fn wait(&mut self, out: &mut VecDeque<Completion>) {
-        either!(self, device => device.wait(out));
+    fn wait(&mut self, place: &mut Place, out: &mut VecDeque<Completion>) {
+        either!(self, queue => queue.wait(place, out));
     }
     fn in_flight(&self) -> usize {
-        either!(self, device => device.in_flight())
+        either!(self, queue => queue.in_flight())
     }
-    fn wake_fd(&self) -> Option<RawFd> {
-        either!(self, device => device.wake_fd())
-    }
-    fn stats(&self) -> &IoStats {
-        either!(self, device => device.stats())
-    }
-    fn poisoned(&self) -> Option<&DeviceError> {
-        either!(self, device => device.poisoned())
+    fn wake_fd(&self) -> RawFd {
+        either!(self, queue => queue.wake_fd())
     }
     fn name(&self) -> &'static str {
-        either!(self, device => device.name())
+        either!(self, queue => queue.name())
     }
 }

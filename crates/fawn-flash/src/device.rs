@@ -5,7 +5,7 @@
 //! before it where the system would run low, and come back through
 //! [`Device::reap`] or [`Device::wait`] as [`Completion`]s in any order. The device owns a buffer from its submission
 //! to its completion. Metadata operations are rare and block.
-use crate::AlignedBuf;
+use crate::{AlignedBuf, Request};
 use std::collections::VecDeque;
 
 /// An open file of one device; never reused while the device lives.
@@ -246,11 +246,15 @@ pub trait Device {
     /// [`DeviceError::Io`].
     fn free_bytes(&mut self) -> Result<u64, DeviceError>;
 
-    /// Queues a read of `buf.len()` bytes; `offset` and length are multiples of a sector.
-    fn submit_read(&mut self, file: FileId, offset: u64, buf: AlignedBuf, cause: Cause, token: Token);
+    /// Queues a data operation. At most one write may be in flight per 4 KiB block: the caller's duty.
+    fn submit(&mut self, request: Request);
 
-    /// Queues a write of the first `len_bytes` of `buf` (a multiple of a sector). At most one write may be in flight
-    /// per 4 KiB block: the caller's duty.
+    /// Queues a read of `buf.len()` bytes; `offset` and length are multiples of a sector.
+    fn submit_read(&mut self, file: FileId, offset: u64, buf: AlignedBuf, cause: Cause, token: Token) {
+        self.submit(Request::read(file, offset, buf, cause, token));
+    }
+
+    /// Queues a write of the first `len_bytes` of `buf` (a multiple of a sector).
     fn submit_write(
         &mut self,
         file: FileId,
@@ -259,7 +263,9 @@ pub trait Device {
         len_bytes: usize,
         cause: Cause,
         token: Token,
-    );
+    ) {
+        self.submit(Request::write(file, offset, buf, len_bytes, cause, token));
+    }
 
     /// As [`Device::submit_write`], durable when it completes, where that is cheaper than a sync after it. Covers only
     /// this write's own bytes (and the metadata to reach them), not earlier writes.
@@ -271,10 +277,14 @@ pub trait Device {
         len_bytes: usize,
         cause: Cause,
         token: Token,
-    );
+    ) {
+        self.submit(Request::write(file, offset, buf, len_bytes, cause, token).durable());
+    }
 
     /// Queues a data sync of everything written to `file` whose completion was reaped before this call.
-    fn submit_sync(&mut self, file: FileId, cause: Cause, token: Token);
+    fn submit_sync(&mut self, file: FileId, cause: Cause, token: Token) {
+        self.submit(Request::sync(file, cause, token));
+    }
 
     /// Hands everything still queued to the system: at most one system call.
     fn kick(&mut self);

@@ -7,6 +7,8 @@ pub mod cache;
 pub mod device;
 mod place;
 mod portable;
+mod real;
+pub mod request;
 pub mod sim;
 pub mod stats;
 #[cfg(target_os = "linux")]
@@ -17,6 +19,8 @@ pub use buffer::AlignedBuf;
 pub use cache::{CacheStats, PageCache};
 pub use device::{Cause, Completion, Device, DeviceError, FileId, Operation, Token};
 pub use portable::PortableDevice;
+pub use real::RealDevice;
+pub use request::Request;
 pub use sim::{SimDevice, SimDisk, SimOptions};
 pub use stats::{CauseStats, IoStats};
 #[cfg(target_os = "linux")]

@@ -1,6 +1,6 @@
 //! Owns what the real devices share: one directory's names, open files, lock, space, counters and poison.
-use crate::buffer::SECTOR_BYTES;
-use crate::{AlignedBuf, Cause, DeviceError, FileId, IoStats, Operation};
+use crate::request::{Request, Work};
+use crate::{AlignedBuf, Cause, Completion, DeviceError, FileId, IoStats, Operation};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{self, AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -9,8 +9,6 @@ use std::sync::Arc;
 
 /// Name of the lock file, which no listing shows.
 const LOCK: &str = "LOCK";
-/// Operations in flight in one device; a caller beyond it has lost its own bound.
-pub(crate) const IN_FLIGHT_MAX: usize = 1 << 16;
 
 /// An open file.
 pub(crate) struct OpenFile {
@@ -20,7 +18,7 @@ pub(crate) struct OpenFile {
 }
 
 /// One directory in use by one device.
-pub(crate) struct Place {
+pub struct Place {
     path: String,
     dir: OwnedFd,
     direct: bool,
@@ -63,7 +61,7 @@ impl Place {
         fs::openat(&self.dir, name, flags | OFlags::CLOEXEC, Mode::from_raw_mode(0o640))
     }
 
-    pub(crate) fn error(&self, errno: Errno, operation: Operation, name: &str, offset: u64) -> DeviceError {
+    fn error(&self, errno: Errno, operation: Operation, name: &str, offset: u64) -> DeviceError {
         classify(errno, &self.path, operation, name, offset)
     }
 
@@ -87,11 +85,20 @@ impl Place {
         result
     }
 
-    /// The result of a write or sync that has come back: after a failure none may be believed any more, since the
-    /// kernel reports an error of writing back only once.
-    pub(crate) fn judge(&mut self, result: Result<usize, DeviceError>) -> Result<usize, DeviceError> {
-        self.healthy()?;
-        self.poison(result)
+    /// The end of an operation, or the system's refusal and how far it had come. After a failed write or sync no later
+    /// one is believed either, since the kernel reports an error of writing back only once.
+    pub(crate) fn end(&mut self, request: Request, result: Result<(), (Errno, usize)>) -> Completion {
+        let open = self.file_mut(request.file);
+        open.in_flight -= 1;
+        let result = result.map_err(|(errno, done_bytes)| {
+            let name = &self.file(request.file).name;
+            self.error(errno, request.work.operation(), name, request.offset + done_bytes as u64)
+        });
+        let result = match request.work {
+            Work::Read => result,
+            Work::Write { .. } | Work::Sync => self.healthy().and_then(|()| self.poison(result)),
+        };
+        request.completion(result)
     }
 
     pub(crate) fn file(&self, file: FileId) -> &OpenFile {
@@ -295,12 +302,6 @@ fn assert_name(name: &str) {
     assert!(!name.is_empty() && !name.contains('/') && name != LOCK, "{name}: not a file name of a store");
 }
 
-/// The caller's alignment duties, which direct I/O would answer with an error that poisons.
-pub(crate) fn assert_aligned(offset: u64, len_bytes: usize) {
-    assert!(offset.is_multiple_of(SECTOR_BYTES as u64), "offset {offset} is no multiple of a sector");
-    assert!(len_bytes > 0 && len_bytes.is_multiple_of(SECTOR_BYTES), "length {len_bytes} is no multiple of a sector");
-}
-
 fn holder_of(lock: BorrowedFd<'_>) -> String {
     let mut bytes = [0; 32];
     let len = rustix::io::pread(lock, &mut bytes, 0).unwrap_or(0);
@@ -351,49 +352,3 @@ fn sync_all(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     #[cfg(not(target_vendor = "apple"))]
     fs::fsync(fd)
 }
-
-/// The metadata half of `Device`, for a device with a field `place`.
-macro_rules! metadata_by_place {
-    () => {
-        fn list(&mut self) -> Result<Vec<String>, DeviceError> {
-            self.place.list()
-        }
-        fn lock(&mut self) -> Result<(), DeviceError> {
-            self.place.lock()
-        }
-        fn rename(&mut self, from: &str, to: &str) -> Result<(), DeviceError> {
-            self.place.rename(from, to)
-        }
-        fn link(&mut self, from: &str, to: &str) -> Result<(), DeviceError> {
-            self.place.link(from, to)
-        }
-        fn unlink(&mut self, name: &str) -> Result<(), DeviceError> {
-            self.place.unlink(name)
-        }
-        fn sync_dir(&mut self) -> Result<(), DeviceError> {
-            self.place.sync_dir()
-        }
-        fn len(&mut self, file: FileId) -> Result<u64, DeviceError> {
-            self.place.len(file)
-        }
-        fn truncate(&mut self, file: FileId, len_bytes: u64) -> Result<(), DeviceError> {
-            self.place.truncate(file, len_bytes)
-        }
-        fn allocate(&mut self, file: FileId, offset: u64, len_bytes: u64) -> Result<(), DeviceError> {
-            self.place.allocate(file, offset, len_bytes)
-        }
-        fn punch(&mut self, file: FileId, offset: u64, len_bytes: u64) -> Result<(), DeviceError> {
-            self.place.punch(file, offset, len_bytes)
-        }
-        fn free_bytes(&mut self) -> Result<u64, DeviceError> {
-            self.place.free_bytes()
-        }
-        fn stats(&self) -> &IoStats {
-            &self.place.stats
-        }
-        fn poisoned(&self) -> Option<&DeviceError> {
-            self.place.poison.as_ref()
-        }
-    };
-}
-pub(crate) use metadata_by_place;

@@ -1,5 +1,6 @@
 //! Owns the accounting: requests and bytes read, written and synced, by cause.
 use crate::Cause;
+use crate::request::{Request, Work};
 
 /// Counters of one cause.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -31,22 +32,25 @@ impl IoStats {
         &self.by_cause[cause as usize]
     }
 
-    /// Counts a read.
-    pub fn count_read(&mut self, cause: Cause, bytes: usize) {
-        let stats = &mut self.by_cause[cause as usize];
-        stats.reads += 1;
-        stats.read_bytes += bytes as u64;
+    /// Counts a request and the bytes that it asks to move.
+    pub(crate) fn count(&mut self, request: &Request) {
+        let (stats, bytes) = (&mut self.by_cause[request.cause as usize], request.len_bytes as u64);
+        match request.work {
+            Work::Read => {
+                stats.reads += 1;
+                stats.read_bytes += bytes;
+            }
+            Work::Write { durable } => {
+                stats.writes += 1;
+                stats.written_bytes += bytes;
+                stats.syncs += u64::from(durable);
+            }
+            Work::Sync => stats.syncs += 1,
+        }
     }
 
-    /// Counts a write.
-    pub fn count_write(&mut self, cause: Cause, bytes: usize) {
-        let stats = &mut self.by_cause[cause as usize];
-        stats.writes += 1;
-        stats.written_bytes += bytes as u64;
-    }
-
-    /// Counts a sync.
-    pub fn count_sync(&mut self, cause: Cause) {
+    /// Counts a sync of the directory.
+    pub(crate) fn count_sync(&mut self, cause: Cause) {
         self.by_cause[cause as usize].syncs += 1;
     }
 

@@ -2,22 +2,23 @@
 //! refuse io_uring. The same semantics as the ring's, at the price of two thread switches per operation.
 mod pool;
 
-use crate::place::{IN_FLIGHT_MAX, Place, assert_aligned, metadata_by_place};
-use crate::{AlignedBuf, Cause, Completion, Device, DeviceError, DeviceOptions, FileId, IoStats, Operation, Token};
-use pool::{Done, Job, Pool, Work};
+use crate::place::Place;
+use crate::real::{Queue, RealDevice};
+use crate::{Completion, DeviceError, DeviceOptions, Operation, Request};
+use pool::{Done, Job, Pool};
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::path::Path;
 use std::sync::Arc;
 
 /// A device of blocking calls on a pool.
-pub struct PortableDevice {
-    place: Place,
+pub type PortableDevice = RealDevice<PoolQueue>;
+
+/// Operations that a pool's threads run.
+pub struct PoolQueue {
     pool: Pool,
     /// Submitted, not yet kicked.
     queued: Vec<Job>,
-    /// Refused at submission; they come back with the next reap.
-    refused: VecDeque<Completion>,
     in_flight: usize,
 }
 
@@ -39,129 +40,50 @@ impl PortableDevice {
             offset: 0,
             detail: error.to_string(),
         })?;
-        Ok(Self { place, pool, queued: Vec::new(), refused: VecDeque::new(), in_flight: 0 })
-    }
-
-    fn submit(&mut self, file: FileId, work: Work, offset: u64, buf: Option<AlignedBuf>, token: Token) {
-        assert!(self.in_flight < IN_FLIGHT_MAX, "the caller bounds what it submits");
-        self.in_flight += 1;
-        if work != Work::Read
-            && let Err(poisoned) = self.place.healthy()
-        {
-            self.refused.push_back(Completion { token, result: Err(poisoned), buf });
-            return;
-        }
-        let open = self.place.file_mut(file);
-        open.in_flight += 1;
-        self.queued.push(Job { fd: Arc::clone(&open.fd), file, work, offset, buf, token });
-    }
-
-    fn finish(&mut self, done: Done, out: &mut VecDeque<Completion>) {
-        let Done { job, result } = done;
-        self.place.file_mut(job.file).in_flight -= 1;
-        let operation = match job.work {
-            Work::Read => Operation::Read,
-            Work::Write { .. } => Operation::Write,
-            Work::Sync => Operation::Sync,
-        };
-        let name = &self.place.file(job.file).name;
-        let result = result.map_err(|errno| self.place.error(errno, operation, name, job.offset));
-        let result = if job.work == Work::Read { result } else { self.place.judge(result) };
-        out.push_back(Completion { token: job.token, result, buf: job.buf });
-    }
-
-    fn collect(&mut self, done: VecDeque<Done>, out: &mut VecDeque<Completion>) {
-        let before = out.len();
-        out.append(&mut self.refused);
-        for done in done {
-            self.finish(done, out);
-        }
-        self.in_flight -= out.len() - before;
+        Ok(Self::new(place, PoolQueue { pool, queued: Vec::new(), in_flight: 0 }))
     }
 }
 
-impl Device for PortableDevice {
-    metadata_by_place!();
+impl PoolQueue {
+    fn collect(&mut self, place: &mut Place, done: VecDeque<Done>, out: &mut VecDeque<Completion>) {
+        self.in_flight -= done.len();
+        out.extend(
+            done.into_iter().map(|Done { job, result }| place.end(job.request, result.map_err(|errno| (errno, 0)))),
+        );
+    }
+}
 
-    fn create(&mut self, name: &str) -> Result<FileId, DeviceError> {
-        self.place.create(name)
+impl Queue for PoolQueue {
+    fn submit(&mut self, place: &mut Place, request: Request) {
+        self.in_flight += 1;
+        let fd = Arc::clone(&place.file(request.file).fd);
+        self.queued.push(Job { fd, request });
     }
 
-    fn open(&mut self, name: &str) -> Result<FileId, DeviceError> {
-        self.place.open_file(name)
-    }
-
-    fn close(&mut self, file: FileId) {
-        self.place.close(file);
-    }
-
-    fn submit_read(&mut self, file: FileId, offset: u64, buf: AlignedBuf, cause: Cause, token: Token) {
-        assert_aligned(offset, buf.len());
-        self.place.stats.count_read(cause, buf.len());
-        self.submit(file, Work::Read, offset, Some(buf), token);
-    }
-
-    fn submit_write(
-        &mut self,
-        file: FileId,
-        offset: u64,
-        buf: AlignedBuf,
-        len_bytes: usize,
-        cause: Cause,
-        token: Token,
-    ) {
-        assert_aligned(offset, len_bytes);
-        assert!(len_bytes <= buf.len());
-        self.place.stats.count_write(cause, len_bytes);
-        self.submit(file, Work::Write { len_bytes, durable: false }, offset, Some(buf), token);
-    }
-
-    fn submit_write_durable(
-        &mut self,
-        file: FileId,
-        offset: u64,
-        buf: AlignedBuf,
-        len_bytes: usize,
-        cause: Cause,
-        token: Token,
-    ) {
-        assert_aligned(offset, len_bytes);
-        assert!(len_bytes <= buf.len());
-        self.place.stats.count_write(cause, len_bytes);
-        self.place.stats.count_sync(cause);
-        self.submit(file, Work::Write { len_bytes, durable: true }, offset, Some(buf), token);
-    }
-
-    fn submit_sync(&mut self, file: FileId, cause: Cause, token: Token) {
-        self.place.stats.count_sync(cause);
-        self.submit(file, Work::Sync, 0, None, token);
-    }
-
-    fn kick(&mut self) {
+    fn kick(&mut self, place: &mut Place) {
         if !self.queued.is_empty() {
-            self.place.stats.system_calls += 1;
+            place.stats.system_calls += 1;
             self.pool.run(&mut self.queued);
         }
     }
 
-    fn reap(&mut self, out: &mut VecDeque<Completion>) {
+    fn reap(&mut self, place: &mut Place, out: &mut VecDeque<Completion>) {
         let done = self.pool.take();
-        self.collect(done, out);
+        self.collect(place, done, out);
     }
 
-    fn wait(&mut self, out: &mut VecDeque<Completion>) {
-        self.kick();
-        let on_their_way = self.in_flight > self.refused.len();
-        let done = if on_their_way && self.refused.is_empty() { self.pool.wait() } else { self.pool.take() };
-        self.collect(done, out);
+    fn wait(&mut self, place: &mut Place, out: &mut VecDeque<Completion>) {
+        self.kick(place);
+        let done = if self.in_flight > 0 { self.pool.wait() } else { self.pool.take() };
+        self.collect(place, done, out);
     }
 
     fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    fn wake_fd(&self) -> Option<RawFd> {
-        Some(self.pool.wake_fd())
+    fn wake_fd(&self) -> RawFd {
+        self.pool.wake_fd()
     }
 
     fn name(&self) -> &'static str {

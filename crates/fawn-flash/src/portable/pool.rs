@@ -1,6 +1,6 @@
 //! Owns the pool: threads that make blocking calls, a queue to them, one back, and the descriptor that wakes a loop.
 use crate::place::sync_data;
-use crate::{AlignedBuf, FileId, Token};
+use crate::request::{Request, Work};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -9,27 +9,16 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Work {
-    Read,
-    Write { len_bytes: usize, durable: bool },
-    Sync,
-}
-
 /// An operation; the thread that runs it owns the buffer meanwhile.
 pub(super) struct Job {
     pub(super) fd: Arc<OwnedFd>,
-    pub(super) file: FileId,
-    pub(super) work: Work,
-    pub(super) offset: u64,
-    pub(super) buf: Option<AlignedBuf>,
-    pub(super) token: Token,
+    pub(super) request: Request,
 }
 
 /// An operation that has ended.
 pub(super) struct Done {
     pub(super) job: Job,
-    pub(super) result: Result<usize, Errno>,
+    pub(super) result: Result<(), Errno>,
 }
 
 #[derive(Default)]
@@ -148,23 +137,21 @@ impl Shared {
     }
 }
 
-fn run(job: &mut Job) -> Result<usize, Errno> {
+fn run(job: &mut Job) -> Result<(), Errno> {
     let fd = job.fd.as_fd();
-    match (job.work, &mut job.buf) {
-        (Work::Read, Some(buf)) => read_full(fd, job.offset, buf),
-        (Work::Write { len_bytes, durable }, Some(buf)) => {
-            write_full(fd, job.offset, &buf[..len_bytes])?;
-            if durable {
-                sync_data(fd)?;
-            }
-            Ok(len_bytes)
+    let Request { work, offset, len_bytes, buf, .. } = &mut job.request;
+    match (*work, buf) {
+        (Work::Read, Some(buf)) => read_full(fd, *offset, buf),
+        (Work::Write { durable }, Some(buf)) => {
+            write_full(fd, *offset, &buf[..*len_bytes])?;
+            if durable { sync_data(fd) } else { Ok(()) }
         }
-        (Work::Sync, _) => sync_data(fd).map(|()| 0),
+        (Work::Sync, _) => sync_data(fd),
         (Work::Read | Work::Write { .. }, None) => unreachable!("reads and writes carry a buffer"),
     }
 }
 
-fn read_full(fd: BorrowedFd<'_>, offset: u64, buf: &mut [u8]) -> Result<usize, Errno> {
+fn read_full(fd: BorrowedFd<'_>, offset: u64, buf: &mut [u8]) -> Result<(), Errno> {
     let mut done = 0;
     while done < buf.len() {
         match rustix::io::pread(fd, &mut buf[done..], offset + done as u64) {
@@ -177,7 +164,7 @@ fn read_full(fd: BorrowedFd<'_>, offset: u64, buf: &mut [u8]) -> Result<usize, E
         }
     }
     buf[done..].fill(0);
-    Ok(buf.len())
+    Ok(())
 }
 
 fn write_full(fd: BorrowedFd<'_>, offset: u64, bytes: &[u8]) -> Result<(), Errno> {

@@ -1,11 +1,12 @@
 //! Owns `SimDevice`: the `Device` trait over a [`SimDisk`], with the misuse checks that real devices cannot afford.
 use super::directory::InodeId;
 use super::faults::OpKind;
-use super::queue::{Request, Ticket};
+use super::queue::Ticket;
 use super::state::{DiskState, full, io};
 use super::{DIR, Loss, SimDisk, SimOptions};
-use crate::buffer::{PAGE_BYTES, SECTOR_BYTES};
-use crate::{AlignedBuf, Cause, Completion, Device, DeviceError, FileId, IoStats, Operation, Token};
+use crate::buffer::PAGE_BYTES;
+use crate::request::{Request, Work};
+use crate::{Cause, Completion, Device, DeviceError, FileId, IoStats, Operation};
 use std::collections::VecDeque;
 use std::sync::{Arc, MutexGuard};
 
@@ -106,23 +107,6 @@ impl SimDevice {
         result
     }
 
-    fn submit(&mut self, file: FileId, kind: OpKind, token: Token, request: Request, buf: Option<AlignedBuf>) {
-        self.in_flight += 1;
-        let handle = self.handle(file);
-        let (inode, name) = (handle.inode, Arc::clone(&handle.name));
-        let refused = match kind {
-            OpKind::Read => self.alive().err(),
-            _ => self.healthy().err(),
-        };
-        let mut state = self.disk.state();
-        let fault = if refused.is_none() { state.faults.count(kind) } else { None };
-        if let Request::Write { offset, len_bytes, .. } = request {
-            assert_apart(&state, inode, offset, len_bytes);
-        }
-        state.queue.push(Ticket { device: self.id, token, inode, name, request, buf, fault, refused, due: None });
-        state.count_op();
-    }
-
     fn deliver(&mut self, out: &mut VecDeque<Completion>) {
         if self.alive().is_err() {
             // The medium forgot what was in flight; what is submitted from now on comes back refused.
@@ -135,22 +119,15 @@ impl SimDevice {
 }
 
 /// The caller's duty that no real device checks: at most one write in flight per block.
-fn assert_apart(state: &DiskState, inode: InodeId, offset: u64, len_bytes: usize) {
-    let blocks =
-        |offset: u64, len: usize| offset / PAGE_BYTES as u64..(offset + len as u64).div_ceil(PAGE_BYTES as u64);
-    let mine = blocks(offset, len_bytes);
-    for ticket in state.queue.iter().filter(|ticket| ticket.inode == inode) {
-        if let Request::Write { offset, len_bytes, .. } = ticket.request {
-            let other = blocks(offset, len_bytes);
-            assert!(mine.end <= other.start || other.end <= mine.start, "two writes in flight at block {}", mine.start);
-        }
+fn assert_apart(state: &DiskState, inode: InodeId, write: &Request) {
+    let page = PAGE_BYTES as u64;
+    let blocks = |write: &Request| write.offset / page..(write.offset + write.len_bytes as u64).div_ceil(page);
+    let mine = blocks(write);
+    let others = state.queue.iter().filter(|ticket| ticket.inode == inode);
+    for ticket in others.filter(|ticket| matches!(ticket.request.work, Work::Write { .. })) {
+        let other = blocks(&ticket.request);
+        assert!(mine.end <= other.start || other.end <= mine.start, "two writes in flight at block {}", mine.start);
     }
-}
-
-fn assert_aligned(offset: u64, len_bytes: usize) {
-    let sector_bytes = SECTOR_BYTES as u64;
-    assert!(offset.is_multiple_of(sector_bytes), "offset {offset} is no multiple of a sector");
-    assert!(len_bytes > 0 && len_bytes.is_multiple_of(SECTOR_BYTES), "length {len_bytes} is no multiple of a sector");
 }
 
 impl Device for SimDevice {
@@ -276,47 +253,24 @@ impl Device for SimDevice {
         self.inspect(DIR, |state| state.free_bytes())
     }
 
-    fn submit_read(&mut self, file: FileId, offset: u64, buf: AlignedBuf, cause: Cause, token: Token) {
-        assert_aligned(offset, buf.len());
-        self.stats.count_read(cause, buf.len());
-        self.submit(file, OpKind::Read, token, Request::Read { offset }, Some(buf));
-    }
-
-    fn submit_write(
-        &mut self,
-        file: FileId,
-        offset: u64,
-        buf: AlignedBuf,
-        len_bytes: usize,
-        cause: Cause,
-        token: Token,
-    ) {
-        assert_aligned(offset, len_bytes);
-        self.stats.count_write(cause, len_bytes);
-        let request = Request::Write { offset, len_bytes, durable: false };
-        self.submit(file, OpKind::Write, token, request, Some(buf));
-    }
-
-    fn submit_write_durable(
-        &mut self,
-        file: FileId,
-        offset: u64,
-        buf: AlignedBuf,
-        len_bytes: usize,
-        cause: Cause,
-        token: Token,
-    ) {
-        assert_aligned(offset, len_bytes);
-        self.stats.count_write(cause, len_bytes);
-        self.stats.count_sync(cause);
-        let request = Request::Write { offset, len_bytes, durable: true };
-        self.submit(file, OpKind::Write, token, request, Some(buf));
-    }
-
-    fn submit_sync(&mut self, file: FileId, cause: Cause, token: Token) {
-        self.stats.count_sync(cause);
-        let covered = self.disk.state().seq;
-        self.submit(file, OpKind::Sync, token, Request::Sync { covered }, None);
+    fn submit(&mut self, request: Request) {
+        self.in_flight += 1;
+        self.stats.count(&request);
+        let handle = self.handle(request.file);
+        let (inode, name) = (handle.inode, Arc::clone(&handle.name));
+        let kind = OpKind::of(request.work);
+        let refused = match request.work {
+            Work::Read => self.alive().err(),
+            Work::Write { .. } | Work::Sync => self.healthy().err(),
+        };
+        let mut state = self.disk.state();
+        let fault = if refused.is_none() { state.faults.count(kind) } else { None };
+        if matches!(request.work, Work::Write { .. }) {
+            assert_apart(&state, inode, &request);
+        }
+        let covered = state.seq;
+        state.queue.push(Ticket { device: self.id, inode, name, request, covered, fault, refused, due: None });
+        state.count_op();
     }
 
     fn kick(&mut self) {

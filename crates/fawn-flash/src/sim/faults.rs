@@ -1,4 +1,5 @@
 //! Owns the faults a test can order: which operation, the how-manieth, and what goes wrong.
+use crate::request::Work;
 
 /// Kinds of operations, each counted on its own.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -49,6 +50,14 @@ impl OpKind {
         Self::Punch,
         Self::Inspect,
     ];
+
+    pub(super) const fn of(work: Work) -> Self {
+        match work {
+            Work::Read => Self::Read,
+            Work::Write { .. } => Self::Write,
+            Work::Sync => Self::Sync,
+        }
+    }
 }
 
 /// What goes wrong.

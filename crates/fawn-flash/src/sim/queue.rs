@@ -6,35 +6,20 @@ use super::directory::InodeId;
 use super::faults::Fault;
 use super::state::{DiskState, full, io};
 use crate::buffer::SECTOR_BYTES;
-use crate::{AlignedBuf, Completion, DeviceError, Operation, Token};
+use crate::request::{Request, Work};
+use crate::{AlignedBuf, Completion, DeviceError, Operation};
 use std::collections::VecDeque;
 use std::sync::Arc;
-
-#[derive(Debug)]
-pub(super) enum Request {
-    Read {
-        offset: u64,
-    },
-    Write {
-        offset: u64,
-        len_bytes: usize,
-        durable: bool,
-    },
-    /// Covers changes up to the sequence number at its submission.
-    Sync {
-        covered: u64,
-    },
-}
 
 /// One operation in flight.
 #[derive(Debug)]
 pub(super) struct Ticket {
     pub(super) device: u64,
-    pub(super) token: Token,
     pub(super) inode: InodeId,
     pub(super) name: Arc<str>,
     pub(super) request: Request,
-    pub(super) buf: Option<AlignedBuf>,
+    /// Changes up to this sequence number were made when it was submitted: what a sync covers.
+    pub(super) covered: u64,
     pub(super) fault: Option<Fault>,
     /// A refusal decided at submission (poisoned, dead device).
     pub(super) refused: Option<DeviceError>,
@@ -76,7 +61,7 @@ impl DiskState {
         }
         let mut failure = poison;
         for ticket in due {
-            let poisons = !matches!(ticket.request, Request::Read { .. }) && ticket.refused.is_none();
+            let poisons = ticket.request.work != Work::Read && ticket.refused.is_none();
             let mut completion = self.take_effect(ticket);
             if let (true, Err(error)) = (poisons, &completion.result) {
                 failure.get_or_insert_with(|| error.clone());
@@ -91,20 +76,19 @@ impl DiskState {
     }
 
     fn take_effect(&mut self, mut ticket: Ticket) -> Completion {
-        let mut buf = ticket.buf.take();
-        let result = match (ticket.refused.take(), &ticket.request, &mut buf) {
+        let Request { work, offset, len_bytes, .. } = ticket.request;
+        let mut buf = ticket.request.buf.take();
+        let result = match (ticket.refused.take(), work, &mut buf) {
             (Some(refused), ..) => Err(refused),
-            (None, Request::Read { offset }, Some(buf)) => self.read(&ticket, *offset, buf),
-            (None, Request::Write { offset, len_bytes, durable }, Some(buf)) => {
-                self.write(&ticket, *offset, &buf[..*len_bytes], *durable)
-            }
-            (None, Request::Sync { covered }, _) => self.sync(&ticket, *covered),
+            (None, Work::Read, Some(buf)) => self.read(&ticket, offset, buf),
+            (None, Work::Write { durable }, Some(buf)) => self.write(&ticket, offset, &buf[..len_bytes], durable),
+            (None, Work::Sync, _) => self.sync(&ticket),
             (None, ..) => unreachable!("reads and writes carry a buffer"),
         };
-        Completion { token: ticket.token, result, buf }
+        Request { buf, ..ticket.request }.completion(result)
     }
 
-    fn read(&self, ticket: &Ticket, offset: u64, buf: &mut AlignedBuf) -> Result<usize, DeviceError> {
+    fn read(&self, ticket: &Ticket, offset: u64, buf: &mut AlignedBuf) -> Result<(), DeviceError> {
         match &ticket.fault {
             Some(Fault::Misdirect { name, offset }) => {
                 let inode = name.as_ref().map_or(Some(ticket.inode), |name| self.directory.get(name));
@@ -116,15 +100,15 @@ impl DiskState {
             Some(_) => return Err(io(Operation::Read, &ticket.name, offset, "injected failure")),
             None => self.inode(ticket.inode).read(offset, buf),
         }
-        Ok(buf.len())
+        Ok(())
     }
 
-    fn write(&mut self, ticket: &Ticket, offset: u64, bytes: &[u8], durable: bool) -> Result<usize, DeviceError> {
+    fn write(&mut self, ticket: &Ticket, offset: u64, bytes: &[u8], durable: bool) -> Result<(), DeviceError> {
         if ticket.fault == Some(Fault::Full) || self.overflows(ticket.inode, offset, bytes.len() as u64) {
             return Err(full());
         }
         match &ticket.fault {
-            Some(Fault::Lose) => return Ok(bytes.len()),
+            Some(Fault::Lose) => return Ok(()),
             Some(_) => {
                 self.write_some(ticket.inode, offset, bytes);
                 return Err(io(Operation::Write, &ticket.name, offset, "injected failure"));
@@ -137,7 +121,7 @@ impl DiskState {
         } else {
             inode.write(seq, offset, bytes)
         }
-        Ok(bytes.len())
+        Ok(())
     }
 
     /// A failed write: each sector has arrived or not.
@@ -150,13 +134,14 @@ impl DiskState {
         }
     }
 
-    fn sync(&mut self, ticket: &Ticket, covered: u64) -> Result<usize, DeviceError> {
+    fn sync(&mut self, ticket: &Ticket) -> Result<(), DeviceError> {
+        let covered = ticket.covered;
         let inode = self.change(ticket.inode).0;
         if ticket.fault.is_some() {
             inode.sync_failed(covered);
             return Err(io(Operation::Sync, &ticket.name, 0, "injected failure; its pages are marked clean"));
         }
         inode.sync(covered);
-        Ok(0)
+        Ok(())
     }
 }

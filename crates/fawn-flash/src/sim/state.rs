@@ -2,10 +2,11 @@
 use super::directory::{Directory, InodeId};
 use super::faults::{Fault, FaultPlan, OpKind};
 use super::inode::Inode;
-use super::queue::{Request, Ticket};
+use super::queue::Ticket;
 use super::rng::Rng;
 use super::{Capture, Image, Loss, SimDisk, SimOptions};
 use crate::buffer::{PAGE_BYTES, SECTOR_BYTES};
+use crate::request::{Request, Work};
 use crate::{DeviceError, Operation};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -157,20 +158,19 @@ impl DiskState {
         if ticket.due.is_none() || ticket.refused.is_some() || ticket.fault == Some(Fault::Lose) {
             return;
         }
-        match (&ticket.request, &ticket.buf) {
-            (Request::Write { offset, len_bytes, .. }, Some(buf)) => {
-                if self.overflows(ticket.inode, *offset, *len_bytes as u64) {
+        let Request { work, offset, len_bytes, ref buf, .. } = ticket.request;
+        match (work, buf) {
+            (Work::Write { .. }, Some(buf)) => {
+                if self.overflows(ticket.inode, offset, len_bytes as u64) {
                     return;
                 }
                 let (inode, seq) = self.change(ticket.inode);
                 match loss {
-                    Loss::Power => inode.write(seq, *offset, &buf[..*len_bytes]),
-                    Loss::Process => inode.write(seq, *offset, &buf[..arrived_bytes(*len_bytes, rng)]),
+                    Loss::Power => inode.write(seq, offset, &buf[..len_bytes]),
+                    Loss::Process => inode.write(seq, offset, &buf[..arrived_bytes(len_bytes, rng)]),
                 }
             }
-            (Request::Sync { covered }, _) if loss == Loss::Power && rng.coin() => {
-                self.change(ticket.inode).0.sync(*covered)
-            }
+            (Work::Sync, _) if loss == Loss::Power && rng.coin() => self.change(ticket.inode).0.sync(ticket.covered),
             _ => (),
         }
     }

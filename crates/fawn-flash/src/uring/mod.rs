@@ -10,11 +10,14 @@ mod slots;
 mod tests;
 
 use crate::any::refused;
-use crate::place::{Place, assert_aligned, metadata_by_place};
-use crate::{AlignedBuf, Cause, Completion, Device, DeviceError, DeviceOptions, FileId, IoStats, Operation, Token};
+use crate::place::Place;
+use crate::real::{Queue, RealDevice};
+use crate::request::{Request, Work};
+use crate::{Completion, DeviceError, DeviceOptions, FileId};
 use ring::Ring;
+use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use slots::{Slot, Slots, Work};
+use slots::{Slot, Slots};
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::path::Path;
@@ -23,16 +26,17 @@ use std::path::Path;
 const AHEAD_MIN: usize = 4;
 
 /// A device of one ring.
-pub struct UringDevice {
+pub type UringDevice = RealDevice<UringQueue>;
+
+/// Operations in one ring.
+pub struct UringQueue {
     // First, so that it is dropped first: it waits for the kernel to let go of the buffers in `slots`.
     ring: Ring,
-    place: Place,
     slots: Slots,
     /// Operations that found the ring full, or that moved only a part; they go in first with the next turn.
     backlog: VecDeque<u32>,
     /// The backlog holds something that was kicked already.
     overdue: bool,
-    refused: VecDeque<Completion>,
 }
 
 impl UringDevice {
@@ -41,252 +45,171 @@ impl UringDevice {
     /// # Errors
     /// When the directory cannot be used, or io_uring or direct I/O does not work there.
     pub fn open(dir: &Path, options: &DeviceOptions) -> Result<Self, DeviceError> {
-        Self::probe(dir, options)?.map_err(|reason| refused(dir, reason))
+        let (place, queue) = UringQueue::probe(dir, options)?.map_err(|reason| refused(dir, reason))?;
+        Ok(Self::new(place, queue))
     }
+}
 
-    /// As [`UringDevice::open`]; the inner error says why another device should be used here.
-    pub(crate) fn probe(dir: &Path, options: &DeviceOptions) -> Result<Result<Self, String>, DeviceError> {
+impl UringQueue {
+    /// A ring for `dir`, which is created if missing; the inner error says why another device should be used here.
+    pub(crate) fn probe(dir: &Path, options: &DeviceOptions) -> Result<Result<(Place, Self), String>, DeviceError> {
         let mut place = Place::open(dir)?;
         let probe = match place.try_direct() {
             Ok(probe) => probe,
             Err(reason) => return Ok(Err(reason)),
         };
         let ring = Ring::new(options.queue_depth).and_then(|mut ring| ring.try_read(&probe).map(|()| ring));
-        Ok(ring.map_err(|reason| format!("io_uring does not work: {reason}")).map(|ring| Self {
-            ring,
-            place,
-            slots: Slots::default(),
-            backlog: VecDeque::new(),
-            overdue: false,
-            refused: VecDeque::new(),
+        Ok(ring.map_err(|reason| format!("io_uring does not work: {reason}")).map(|ring| {
+            let (slots, backlog) = (Slots::default(), VecDeque::new());
+            (place, Self { ring, slots, backlog, overdue: false })
         }))
     }
 
     /// Which of the kernel's options the ring got, for logs.
-    #[must_use]
-    pub fn setup(&self) -> &str {
+    pub(crate) fn setup(&self) -> &str {
         self.ring.setup()
-    }
-
-    fn submit(&mut self, slot: Slot) {
-        if slot.work != Work::Read
-            && let Err(poisoned) = self.place.healthy()
-        {
-            self.refused.push_back(Completion { token: slot.token, result: Err(poisoned), buf: slot.buf });
-            return;
-        }
-        self.place.file_mut(slot.file).in_flight += 1;
-        let index = self.slots.insert(slot);
-        if !self.backlog.is_empty() || !self.push(index) {
-            self.backlog.push_back(index);
-        }
-        self.hand_over_ahead();
     }
 
     /// Half of what is in the ring waits to be handed over: then the device has less than it could work on. So a queue
     /// of `n` that came back at once refills in `log n` calls, each as large as all before it together.
-    fn hand_over_ahead(&mut self) {
+    fn hand_over_ahead(&mut self, place: &mut Place) {
         let waiting = self.ring.unsubmitted();
         if waiting >= AHEAD_MIN && 2 * waiting >= self.ring.in_ring() {
-            self.enter(0);
+            self.enter(place, 0);
         }
     }
 
-    fn push(&mut self, index: u32) -> bool {
+    fn push(&mut self, place: &Place, index: u32) -> bool {
         let slot = self.slots.get_mut(index);
-        let file = self.place.file(slot.file);
+        let file = place.file(slot.request.file);
         self.ring.push(index, slot, &file.fd)
     }
 
     /// Moves the backlog into the ring as far as it goes.
-    fn refill(&mut self) {
+    fn refill(&mut self, place: &Place) {
         while let Some(&index) = self.backlog.front() {
-            if !self.push(index) {
+            if !self.push(place, index) {
                 break;
             }
             self.backlog.pop_front();
         }
     }
 
-    fn enter(&mut self, want: usize) {
-        self.place.stats.system_calls += 1;
+    fn enter(&mut self, place: &mut Place, want: usize) {
+        place.stats.system_calls += 1;
         self.ring.enter(want);
         self.overdue = !self.backlog.is_empty() || self.ring.unsubmitted() > 0;
     }
 
     /// Hands the queue over at once if completions are ready; else the wait that follows does both in one call.
-    fn kick_unless_waiting(&mut self) {
-        self.refill();
-        if self.ring.unsubmitted() > 0 && (self.ring.is_ready() || !self.refused.is_empty()) {
-            self.enter(0);
+    fn kick_unless_waiting(&mut self, place: &mut Place) {
+        self.refill(place);
+        if self.ring.unsubmitted() > 0 && self.ring.is_ready() {
+            self.enter(place, 0);
         }
     }
 
     /// Takes what is in the completion ring.
-    fn drain(&mut self, out: &mut VecDeque<Completion>) -> usize {
+    fn drain(&mut self, place: &mut Place, out: &mut VecDeque<Completion>) -> usize {
         let before = out.len();
-        out.append(&mut self.refused);
         while let Some((index, result)) = self.ring.pop() {
-            self.finish(index, result, out);
+            self.finish(place, index, result, out);
         }
         out.len() - before
     }
 
-    fn finish(&mut self, index: u32, result: i32, out: &mut VecDeque<Completion>) {
+    fn finish(&mut self, place: &mut Place, index: u32, result: i32, out: &mut VecDeque<Completion>) {
         let slot = self.slots.get_mut(index);
         let goes_on = match slot.advance(result) {
-            slots::Step::Done => None,
-            slots::Step::Short => Some(!self.fill_at_end(index)),
-            slots::Step::Again => Some(true),
+            slots::Step::Done => false,
+            slots::Step::Short => !fill_at_end(place, slot),
+            slots::Step::Again => true,
         };
-        if goes_on == Some(true) {
+        if goes_on {
             self.backlog.push_back(index);
             self.overdue = true;
             return;
         }
-        let slot = self.slots.remove(index);
-        let open = self.place.file_mut(slot.file);
-        open.in_flight -= 1;
-        // A short read ends here only at the end of the file, its rest zeroed.
-        let failed = result < 0 || (result == 0 && matches!(slot.work, Work::Write { .. }));
-        if !failed && slot.work == Work::Read {
-            // The hot path: nothing to judge.
-            out.push_back(Completion { token: slot.token, result: Ok(slot.len_bytes), buf: slot.buf });
-            return;
-        }
-        let result = if failed { Err(self.failure(&slot, result)) } else { Ok(slot.len_bytes) };
-        let result = if slot.work == Work::Read { result } else { self.place.judge(result) };
-        out.push_back(Completion { token: slot.token, result, buf: slot.buf });
-    }
-
-    fn failure(&self, slot: &Slot, result: i32) -> DeviceError {
-        let operation = match slot.work {
-            Work::Read => Operation::Read,
-            Work::Write { .. } => Operation::Write,
-            Work::Sync => Operation::Sync,
+        let Slot { request, done_bytes } = self.slots.remove(index);
+        let failure = match result {
+            ..0 => Some(Errno::from_raw_os_error(-result)),
+            // A write that moved nothing has named no reason.
+            0 if matches!(request.work, Work::Write { .. }) => Some(Errno::IO),
+            // A short read ends here only at the end of the file, its rest zeroed.
+            0.. => None,
         };
-        // A write that moved nothing and named no reason.
-        let errno = if result == 0 { Errno::IO } else { Errno::from_raw_os_error(-result) };
-        self.place.error(errno, operation, &self.place.file(slot.file).name, slot.offset + slot.done_bytes as u64)
-    }
-
-    /// A short read at the end of the file is complete: zeroes the rest. False when there is more to read.
-    fn fill_at_end(&mut self, index: u32) -> bool {
-        let slot = self.slots.get_mut(index);
-        if slot.work != Work::Read {
-            return false;
-        }
-        let reached = slot.offset + slot.done_bytes as u64;
-        let at_end = self.place.len(slot.file).is_ok_and(|len| reached >= len);
-        let stuck = !reached.is_multiple_of(crate::buffer::SECTOR_BYTES as u64);
-        if let (true, Some(buf)) = (at_end || stuck, &mut slot.buf) {
-            buf[slot.done_bytes..].fill(0);
-        }
-        at_end || stuck
+        out.push_back(place.end(request, failure.map_or(Ok(()), |errno| Err((errno, done_bytes)))));
     }
 }
 
-impl Device for UringDevice {
-    metadata_by_place!();
+/// A short read at the end of the file is complete: zeroes the rest. False when there is more to read.
+fn fill_at_end(place: &Place, slot: &mut Slot) -> bool {
+    let Slot { request, done_bytes } = slot;
+    if request.work != Work::Read {
+        return false;
+    }
+    let reached = request.offset + *done_bytes as u64;
+    let at_end = place.len(request.file).is_ok_and(|len| reached >= len);
+    let stuck = !reached.is_multiple_of(crate::buffer::SECTOR_BYTES as u64);
+    if let (true, Some(buf)) = (at_end || stuck, &mut request.buf) {
+        buf[*done_bytes..].fill(0);
+    }
+    at_end || stuck
+}
 
-    fn create(&mut self, name: &str) -> Result<FileId, DeviceError> {
-        let file = self.place.create(name)?;
-        self.ring.register(file, &self.place.file(file).fd);
-        Ok(file)
+impl Queue for UringQueue {
+    fn opened(&mut self, file: FileId, fd: &OwnedFd) {
+        self.ring.register(file, fd);
     }
 
-    fn open(&mut self, name: &str) -> Result<FileId, DeviceError> {
-        let file = self.place.open_file(name)?;
-        self.ring.register(file, &self.place.file(file).fd);
-        Ok(file)
-    }
-
-    fn close(&mut self, file: FileId) {
-        self.place.close(file);
+    fn closed(&mut self, file: FileId) {
         self.ring.unregister(file);
     }
 
-    fn submit_read(&mut self, file: FileId, offset: u64, buf: AlignedBuf, cause: Cause, token: Token) {
-        let len_bytes = buf.len();
-        assert_aligned(offset, len_bytes);
-        self.place.stats.count_read(cause, len_bytes);
-        self.submit(Slot { token, file, offset, len_bytes, done_bytes: 0, work: Work::Read, buf: Some(buf) });
+    fn submit(&mut self, place: &mut Place, request: Request) {
+        let index = self.slots.insert(Slot { request, done_bytes: 0 });
+        if !self.backlog.is_empty() || !self.push(place, index) {
+            self.backlog.push_back(index);
+        }
+        self.hand_over_ahead(place);
     }
 
-    fn submit_write(
-        &mut self,
-        file: FileId,
-        offset: u64,
-        buf: AlignedBuf,
-        len_bytes: usize,
-        cause: Cause,
-        token: Token,
-    ) {
-        assert_aligned(offset, len_bytes);
-        assert!(len_bytes <= buf.len());
-        self.place.stats.count_write(cause, len_bytes);
-        let work = Work::Write { durable: false };
-        self.submit(Slot { token, file, offset, len_bytes, done_bytes: 0, work, buf: Some(buf) });
-    }
-
-    fn submit_write_durable(
-        &mut self,
-        file: FileId,
-        offset: u64,
-        buf: AlignedBuf,
-        len_bytes: usize,
-        cause: Cause,
-        token: Token,
-    ) {
-        assert_aligned(offset, len_bytes);
-        assert!(len_bytes <= buf.len());
-        self.place.stats.count_write(cause, len_bytes);
-        self.place.stats.count_sync(cause);
-        let work = Work::Write { durable: true };
-        self.submit(Slot { token, file, offset, len_bytes, done_bytes: 0, work, buf: Some(buf) });
-    }
-
-    fn submit_sync(&mut self, file: FileId, cause: Cause, token: Token) {
-        self.place.stats.count_sync(cause);
-        self.submit(Slot { token, file, offset: 0, len_bytes: 0, done_bytes: 0, work: Work::Sync, buf: None });
-    }
-
-    fn kick(&mut self) {
-        self.refill();
+    fn kick(&mut self, place: &mut Place) {
+        self.refill(place);
         if self.ring.unsubmitted() > 0 {
-            self.enter(0);
+            self.enter(place, 0);
         }
     }
 
-    fn reap(&mut self, out: &mut VecDeque<Completion>) {
-        if self.drain(out) == 0 && self.ring.has_pending_work() {
+    fn reap(&mut self, place: &mut Place, out: &mut VecDeque<Completion>) {
+        if self.drain(place, out) == 0 && self.ring.has_pending_work() {
             // Completions that the kernel finishes only when entered.
-            self.enter(0);
-            self.drain(out);
+            self.enter(place, 0);
+            self.drain(place, out);
         }
         if self.overdue {
-            self.kick();
+            self.kick(place);
         }
     }
 
-    fn wait(&mut self, out: &mut VecDeque<Completion>) {
-        self.kick_unless_waiting();
+    fn wait(&mut self, place: &mut Place, out: &mut VecDeque<Completion>) {
+        self.kick_unless_waiting(place);
         // What is ready comes first; only when there is nothing, the submission's own system call also waits.
-        while self.drain(out) == 0 && self.ring.in_ring() > 0 {
-            self.refill();
-            self.enter(1);
+        while self.drain(place, out) == 0 && self.ring.in_ring() > 0 {
+            self.refill(place);
+            self.enter(place, 1);
         }
         if self.overdue {
-            self.kick();
+            self.kick(place);
         }
     }
 
     fn in_flight(&self) -> usize {
-        self.slots.len() + self.refused.len()
+        self.slots.len()
     }
 
-    fn wake_fd(&self) -> Option<RawFd> {
-        Some(self.ring.fd())
+    fn wake_fd(&self) -> RawFd {
+        self.ring.fd()
     }
 
     fn name(&self) -> &'static str {

@@ -1,6 +1,7 @@
 //! Owns the ring: its setup with fallbacks, the registered files, pushing entries and taking completions.
-use super::slots::{Slot, Work};
+use super::slots::Slot;
 use crate::buffer::PAGE_BYTES;
+use crate::request::Work;
 use crate::{AlignedBuf, FileId};
 use io_uring::{IoUring, opcode, types};
 use rustix::fd::{AsRawFd, OwnedFd, RawFd};
@@ -16,12 +17,12 @@ const MOVE_MAX: u32 = 1 << 30;
 /// The entry for the part that is not done yet. A macro, because the two kinds of descriptor share no public trait.
 macro_rules! entry_for {
     ($slot:expr, $fd:expr) => {{
-        let slot: &mut Slot = $slot;
-        let at = slot.offset + slot.done_bytes as u64;
-        let len = u32::try_from(slot.len_bytes - slot.done_bytes).unwrap_or(MOVE_MAX).min(MOVE_MAX);
+        let Slot { request, done_bytes }: &mut Slot = $slot;
+        let at = request.offset + *done_bytes as u64;
+        let len = u32::try_from(request.len_bytes - *done_bytes).unwrap_or(MOVE_MAX).min(MOVE_MAX);
         // Within the buffer: see `push`. A sync has no buffer.
-        let start = slot.buf.as_mut().map_or(std::ptr::null_mut(), |buf| buf[slot.done_bytes..].as_mut_ptr());
-        match slot.work {
+        let start = request.buf.as_mut().map_or(std::ptr::null_mut(), |buf| buf[*done_bytes..].as_mut_ptr());
+        match request.work {
             Work::Read => opcode::Read::new($fd, start, len).offset(at).build(),
             Work::Write { durable } => {
                 let flags = if durable { libc::RWF_DSYNC } else { 0 };
@@ -113,7 +114,7 @@ impl Ring {
         if self.in_ring == self.in_ring_max {
             return false;
         }
-        let entry = match self.fixed[slot.file.0 as usize] {
+        let entry = match self.fixed[slot.request.file.0 as usize] {
             Some(number) => entry_for!(slot, types::Fixed(number)),
             None => entry_for!(slot, types::Fd(fd.as_raw_fd())),
         };

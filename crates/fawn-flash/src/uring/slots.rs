@@ -1,24 +1,11 @@
 //! Owns operations in flight: the buffer the kernel works on, how far it has come, and the numbers that name them.
-use crate::place::IN_FLIGHT_MAX;
-use crate::{AlignedBuf, FileId, Token};
+use crate::request::{Request, Work};
 use rustix::io::Errno;
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Work {
-    Read,
-    Write { durable: bool },
-    Sync,
-}
 
 /// One operation; its buffer stays here until the kernel has answered.
 pub(super) struct Slot {
-    pub(super) token: Token,
-    pub(super) file: FileId,
-    pub(super) offset: u64,
-    pub(super) len_bytes: usize,
+    pub(super) request: Request,
     pub(super) done_bytes: usize,
-    pub(super) work: Work,
-    pub(super) buf: Option<AlignedBuf>,
 }
 
 /// What a completion means for its operation.
@@ -35,15 +22,15 @@ impl Slot {
     /// Takes the kernel's result into account.
     pub(super) fn advance(&mut self, result: i32) -> Step {
         match usize::try_from(result) {
-            Ok(_) if self.work == Work::Sync => Step::Done,
+            Ok(_) if self.request.work == Work::Sync => Step::Done,
             Ok(moved) => {
                 self.done_bytes += moved;
-                assert!(self.done_bytes <= self.len_bytes, "the kernel moves no more than asked");
-                let stuck_write = moved == 0 && self.work != Work::Read;
-                if self.done_bytes == self.len_bytes || stuck_write { Step::Done } else { Step::Short }
+                assert!(self.done_bytes <= self.request.len_bytes, "the kernel moves no more than asked");
+                let stuck_write = moved == 0 && self.request.work != Work::Read;
+                if self.done_bytes == self.request.len_bytes || stuck_write { Step::Done } else { Step::Short }
             }
             // Only reads: a write or sync that failed is never tried again.
-            Err(_) if self.work == Work::Read && is_interruption(result) => Step::Again,
+            Err(_) if self.request.work == Work::Read && is_interruption(result) => Step::Again,
             Err(_) => Step::Done,
         }
     }
@@ -70,7 +57,6 @@ impl Slots {
             self.slots[index as usize] = Some(slot);
             return index;
         }
-        assert!(self.slots.len() < IN_FLIGHT_MAX, "the caller bounds what it submits");
         self.slots.push(Some(slot));
         self.slots.len() as u32 - 1
     }

@@ -1,4 +1,6 @@
 //! Owns the tests that only real devices can have: the choice and its refusals, system calls, full media, the wake.
+#[cfg(target_os = "linux")]
+use crate::support::uring;
 use crate::support::{BLOCK, drain, pattern, place, write};
 use fawn_flash::{AlignedBuf, AnyDevice, Cause, Device, DeviceError, DeviceKind, DeviceOptions, PortableDevice, Token};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -70,9 +72,10 @@ fn a_loop_is_woken() {
 #[test]
 fn a_turn_is_submitted_in_few_system_calls_and_not_only_at_its_end() {
     let dir = place();
-    let Ok(mut device) = fawn_flash::UringDevice::open(dir.path(), &DeviceOptions::default()) else {
-        return; // No ring in this container; the choice's own test shows the fallback.
-    };
+    let mut device = uring(&dir, 256);
+    if device.name() != "io_uring" {
+        return;
+    }
     let file = device.create("f").unwrap();
     write(&mut device, file, 0, pattern(1, 64 * BLOCK)).unwrap();
     for (reads, calls_ahead, calls) in [(1, 0, 1), (3, 0, 1), (6, 1, 2), (64, 5, 5)] {

@@ -1,6 +1,8 @@
 //! Owns what the tests share: blocking calls over a device, patterned buffers, a device of each kind.
 use fawn_flash::{AlignedBuf, Cause, Completion, Device, DeviceError, FileId, Token};
 use std::collections::VecDeque;
+#[cfg(target_os = "linux")]
+use std::io::Write;
 
 pub(crate) const BLOCK: usize = 4096;
 
@@ -75,9 +77,28 @@ pub(crate) fn place() -> Place {
     tempfile::Builder::new().prefix("flash").tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-/// A ring, or the portable device where the kernel or the file system refuses it: the suite then still runs.
+/// A ring; where the kernel or the file system refuses it the portable device, so that the suite still runs, and says
+/// so: loudly past the capture of output, and by failing where `FAWN_TEST_DEVICE=io_uring` promised a ring.
 #[cfg(target_os = "linux")]
+#[expect(clippy::explicit_write, reason = "the macro's output would be captured")]
 pub(crate) fn uring(dir: &Place, queue_depth: u32) -> fawn_flash::AnyDevice {
-    let options = fawn_flash::DeviceOptions { queue_depth, ..fawn_flash::DeviceOptions::default() };
+    static SAID: std::sync::Once = std::sync::Once::new();
+    let mut options = fawn_flash::DeviceOptions { queue_depth, ..fawn_flash::DeviceOptions::default() };
+    options.kind = fawn_flash::DeviceKind::Uring;
+    let refused = match fawn_flash::AnyDevice::open(dir.path(), &options) {
+        Ok(device) => return device,
+        Err(refused) => refused,
+    };
+    assert!(!is_promised("io_uring"), "FAWN_TEST_DEVICE=io_uring, but: {refused}");
+    SAID.call_once(|| {
+        let said = "the tests of the ring run on the portable device; FAWN_TEST_DEVICE=io_uring makes this an error";
+        writeln!(std::io::stderr(), "{said}: {refused}").unwrap();
+    });
+    options.kind = fawn_flash::DeviceKind::Portable;
     fawn_flash::AnyDevice::open(dir.path(), &options).unwrap()
+}
+
+#[cfg(target_os = "linux")]
+fn is_promised(device: &str) -> bool {
+    std::env::var("FAWN_TEST_DEVICE").is_ok_and(|promised| promised == device)
 }

@@ -1,0 +1,165 @@
+//! Owns `RealDevice`: one directory and a queue of data operations on its files, whichever the queue is.
+//!
+//! Names, metadata, accounting and poison are the same for all real devices; only how reads, writes and syncs reach the
+//! system differs, and that is the [`Queue`].
+use crate::place::Place;
+use crate::request::{Request, Work};
+use crate::{Completion, Device, DeviceError, FileId, IoStats};
+use rustix::fd::OwnedFd;
+use std::collections::VecDeque;
+use std::os::fd::RawFd;
+
+/// Operations in flight in one device; a caller beyond it has lost its own bound.
+const IN_FLIGHT_MAX: usize = 1 << 16;
+
+/// How data operations reach the system. The methods are those of [`Device`].
+pub trait Queue {
+    /// A file was opened.
+    fn opened(&mut self, _: FileId, _: &OwnedFd) {}
+    /// A file was closed; nothing is in flight on it.
+    fn closed(&mut self, _: FileId) {}
+    /// Takes an operation on an open file; its alignment is checked.
+    fn submit(&mut self, place: &mut Place, request: Request);
+    /// Hands over what is queued.
+    fn kick(&mut self, place: &mut Place);
+    /// Takes what has completed.
+    fn reap(&mut self, place: &mut Place, out: &mut VecDeque<Completion>);
+    /// Hands over what is queued and takes at least one completion if anything is in flight.
+    fn wait(&mut self, place: &mut Place, out: &mut VecDeque<Completion>);
+    /// Operations submitted whose completions were not taken.
+    fn in_flight(&self) -> usize;
+    /// Becomes readable when an idle loop should reap.
+    fn wake_fd(&self) -> RawFd;
+    /// Its name for logs.
+    fn name(&self) -> &'static str;
+}
+
+/// A directory of the system's, used through a queue.
+pub struct RealDevice<Q> {
+    // First, so that it is dropped first: it waits for the system to let go of its buffers and files.
+    pub(crate) queue: Q,
+    pub(crate) place: Place,
+    /// Writes and syncs after a failure: they come back with the next reap.
+    refused: VecDeque<Completion>,
+}
+
+impl<Q: Queue> RealDevice<Q> {
+    pub(crate) fn new(place: Place, queue: Q) -> Self {
+        Self { queue, place, refused: VecDeque::new() }
+    }
+
+    fn opened(&mut self, file: FileId) -> FileId {
+        self.queue.opened(file, &self.place.file(file).fd);
+        file
+    }
+}
+
+impl<Q: Queue> Device for RealDevice<Q> {
+    fn list(&mut self) -> Result<Vec<String>, DeviceError> {
+        self.place.list()
+    }
+
+    fn lock(&mut self) -> Result<(), DeviceError> {
+        self.place.lock()
+    }
+
+    fn create(&mut self, name: &str) -> Result<FileId, DeviceError> {
+        self.place.create(name).map(|file| self.opened(file))
+    }
+
+    fn open(&mut self, name: &str) -> Result<FileId, DeviceError> {
+        self.place.open_file(name).map(|file| self.opened(file))
+    }
+
+    fn close(&mut self, file: FileId) {
+        self.place.close(file);
+        self.queue.closed(file);
+    }
+
+    fn rename(&mut self, from: &str, to: &str) -> Result<(), DeviceError> {
+        self.place.rename(from, to)
+    }
+
+    fn link(&mut self, from: &str, to: &str) -> Result<(), DeviceError> {
+        self.place.link(from, to)
+    }
+
+    fn unlink(&mut self, name: &str) -> Result<(), DeviceError> {
+        self.place.unlink(name)
+    }
+
+    fn sync_dir(&mut self) -> Result<(), DeviceError> {
+        self.place.sync_dir()
+    }
+
+    fn len(&mut self, file: FileId) -> Result<u64, DeviceError> {
+        self.place.len(file)
+    }
+
+    fn truncate(&mut self, file: FileId, len_bytes: u64) -> Result<(), DeviceError> {
+        self.place.truncate(file, len_bytes)
+    }
+
+    fn allocate(&mut self, file: FileId, offset: u64, len_bytes: u64) -> Result<(), DeviceError> {
+        self.place.allocate(file, offset, len_bytes)
+    }
+
+    fn punch(&mut self, file: FileId, offset: u64, len_bytes: u64) -> Result<(), DeviceError> {
+        self.place.punch(file, offset, len_bytes)
+    }
+
+    fn free_bytes(&mut self) -> Result<u64, DeviceError> {
+        self.place.free_bytes()
+    }
+
+    fn submit(&mut self, request: Request) {
+        assert!(self.in_flight() < IN_FLIGHT_MAX, "the caller bounds what it submits");
+        self.place.stats.count(&request);
+        if request.work != Work::Read
+            && let Err(poisoned) = self.place.healthy()
+        {
+            self.refused.push_back(request.completion(Err(poisoned)));
+            return;
+        }
+        self.place.file_mut(request.file).in_flight += 1;
+        self.queue.submit(&mut self.place, request);
+    }
+
+    fn kick(&mut self) {
+        self.queue.kick(&mut self.place);
+    }
+
+    fn reap(&mut self, out: &mut VecDeque<Completion>) {
+        out.append(&mut self.refused);
+        self.queue.reap(&mut self.place, out);
+    }
+
+    fn wait(&mut self, out: &mut VecDeque<Completion>) {
+        if self.refused.is_empty() {
+            self.queue.wait(&mut self.place, out);
+        } else {
+            self.kick();
+            self.reap(out);
+        }
+    }
+
+    fn in_flight(&self) -> usize {
+        self.queue.in_flight() + self.refused.len()
+    }
+
+    fn wake_fd(&self) -> Option<RawFd> {
+        Some(self.queue.wake_fd())
+    }
+
+    fn stats(&self) -> &IoStats {
+        &self.place.stats
+    }
+
+    fn poisoned(&self) -> Option<&DeviceError> {
+        self.place.poison.as_ref()
+    }
+
+    fn name(&self) -> &'static str {
+        self.queue.name()
+    }
+}
