@@ -6,6 +6,7 @@
 //! ```
 use fawn_ds::index::{Index, IndexOptions, Pointer};
 use fawn_types::KeyHash;
+use fawn_types::random::SplitMix64;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
@@ -14,12 +15,9 @@ const HITS: u32 = 1_000_000;
 /// Inserts timed together; the slowest batch shows a pause if there is one.
 const BATCH: u32 = 64;
 
-/// The hash of key `number`: splitmix64, so that any key's hash can be had again without keeping it.
+/// The hash of key `number`, which can be had again without keeping it.
 fn hash_of(number: u64) -> KeyHash {
-    let mut mixed = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    KeyHash(mixed ^ (mixed >> 31))
+    KeyHash(SplitMix64::mix(number.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15)))
 }
 
 /// A key that is never inserted.

@@ -27,6 +27,19 @@ impl SplitMix64 {
         self.below(of) < part
     }
 
+    /// True half of the time.
+    pub const fn coin(&mut self) -> bool {
+        self.chance(1, 2)
+    }
+
+    /// A stream of its own, decided by this one's state and `salt`, that leaves this one as it was.
+    #[must_use]
+    pub const fn fork(&self, salt: u64) -> Self {
+        let mut fork = Self(self.0 ^ salt.wrapping_mul(0xD6E8_FEB8_6659_FD93));
+        fork.next();
+        fork
+    }
+
     /// The finaliser alone: a bijection in which each input bit reaches each output bit.
     #[must_use]
     pub const fn mix(mut z: u64) -> u64 {

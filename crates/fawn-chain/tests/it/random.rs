@@ -2,36 +2,20 @@
 //! that its oracle sees bugs.
 use crate::cluster::{Bug, Cluster, Message};
 use fawn_types::Durability;
+use fawn_types::random::SplitMix64;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed ^ 0x5DEE_CE66_D1CE_4E5B)
-    }
-
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        fawn_types::checksum::salt(self.0, 1) % bound
-    }
-
-    fn one_in(&mut self, chances: u64) -> bool {
-        self.below(chances) == 0
-    }
-}
-
 /// One random event. `limbo` keeps messages that arrive much later: routes that were thought dead.
-fn step(cluster: &mut Cluster, random: &mut Random, limbo: &mut Vec<Message>) {
-    if random.one_in(40) && !cluster.net.is_empty() && limbo.len() < 64 {
+fn step(cluster: &mut Cluster, random: &mut SplitMix64, limbo: &mut Vec<Message>) {
+    if random.chance(1, 40) && !cluster.net.is_empty() && limbo.len() < 64 {
         let index = random.below(cluster.net.len() as u64) as usize;
         limbo.push(cluster.net.remove(index));
     }
-    if random.one_in(60) && !limbo.is_empty() {
+    if random.chance(1, 60) && !limbo.is_empty() {
         let message = limbo.swap_remove(random.below(limbo.len() as u64) as usize);
         cluster.hand_over(&message);
     }
-    if random.one_in(600) {
+    if random.chance(1, 600) {
         power_loss(cluster, random);
     }
     let node = 1 + random.below(3) as u32;
@@ -41,18 +25,18 @@ fn step(cluster: &mut Cluster, random: &mut Random, limbo: &mut Vec<Message>) {
                 let _ = cluster.put(head);
             }
         }
-        20..45 => cluster.turn(node, random.one_in(3)),
+        20..45 => cluster.turn(node, random.chance(1, 3)),
         45..90 if !cluster.net.is_empty() => network(cluster, random),
         90..97 => cluster.advance(1 + random.below(40)),
-        97 if random.one_in(4) => crash(cluster, random, node),
+        97 if random.chance(1, 4) => crash(cluster, random, node),
         98.. if cluster.machines[&node].replica.is_none() => cluster.restart(node),
         _ => {}
     }
 }
 
-fn network(cluster: &mut Cluster, random: &mut Random) {
+fn network(cluster: &mut Cluster, random: &mut SplitMix64) {
     // Mostly in order, sometimes from anywhere: links are streams, but they break and reconnect.
-    let index = if random.one_in(4) { random.below(cluster.net.len() as u64) as usize } else { 0 };
+    let index = if random.chance(1, 4) { random.below(cluster.net.len() as u64) as usize } else { 0 };
     match random.below(20) {
         0 => drop(cluster.net.remove(index)),
         1 => {
@@ -64,7 +48,7 @@ fn network(cluster: &mut Cluster, random: &mut Random) {
     }
 }
 
-fn crash(cluster: &mut Cluster, random: &mut Random, node: u32) {
+fn crash(cluster: &mut Cluster, random: &mut SplitMix64, node: u32) {
     match random.below(6) {
         0 | 1 => (1..=3).for_each(|id| cluster.crash(id, random.below(4) as usize)), // the whole room
         2 => {
@@ -76,23 +60,23 @@ fn crash(cluster: &mut Cluster, random: &mut Random, node: u32) {
 }
 
 /// The whole room loses power; only some machines come back at once and go on by themselves.
-fn power_loss(cluster: &mut Cluster, random: &mut Random) {
+fn power_loss(cluster: &mut Cluster, random: &mut SplitMix64) {
     (1..=3).for_each(|id| cluster.crash(id, random.below(3) as usize));
     let back = random.below(7) + 1;
     for id in (1..=3).filter(|id| back >> (id - 1) & 1 == 1) {
         cluster.restart(id);
     }
-    if random.one_in(2) {
+    if random.chance(1, 2) {
         cluster.run(500);
     }
 }
 
 /// Faults, then none: must heal, serve and be equal. Returns how many writes were acked.
 fn simulate(seed: u64, durability: Durability, bug: Bug) -> usize {
-    let mut random = Random::new(seed);
+    let mut random = SplitMix64::new(seed);
     let mut cluster = Cluster::new(3, durability, bug);
     cluster.kills_only = durability == Durability::EverySec;
-    if random.one_in(2) {
+    if random.chance(1, 2) {
         cluster.run(600);
     }
     let mut limbo = Vec::new();
@@ -101,7 +85,7 @@ fn simulate(seed: u64, durability: Durability, bug: Bug) -> usize {
         step(&mut cluster, &mut random, &mut limbo);
         // Power likes to fail when a chain has just become active: all it promised must be on the medium already.
         let active = cluster.events.iter().filter(|event| event.starts_with("active")).count();
-        if active > activations && random.one_in(4) {
+        if active > activations && random.chance(1, 4) {
             power_loss(&mut cluster, &mut random);
         }
         activations = active;
@@ -166,9 +150,9 @@ fn sync_every_second_survives_kills() {
     simulate_seeds(Durability::EverySec);
 }
 
-/// How many of the first seeds see `bug`.
-fn caught(bug: Bug, says: &str) -> usize {
-    let seen = (0..50).filter(|seed| {
+/// How many of the first `seeds` see `bug`.
+fn caught(bug: Bug, says: &str, seeds: u64) -> usize {
+    let seen = (0..seeds).filter(|seed| {
         let run = catch_unwind(AssertUnwindSafe(|| simulate(*seed, Durability::Sync, bug)));
         let Err(panic) = run else { return false };
         let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
@@ -180,7 +164,8 @@ fn caught(bug: Bug, says: &str) -> usize {
 
 #[test]
 fn the_oracle_sees_known_bugs() {
-    assert!(caught(Bug::AckBeforeSync, "lost") > 0, "ack before sync");
-    assert!(caught(Bug::PromiseNotPersisted, "epochs-only-grow") > 0, "promise not persisted");
-    assert!(caught(Bug::GapIgnored, "dense") > 0, "gap ignored");
+    // One seed in 40 loses an acked write: it takes power failing everywhere between the ack and the sync.
+    assert!(caught(Bug::AckBeforeSync, "lost", 300) > 0, "ack before sync");
+    assert!(caught(Bug::PromiseNotPersisted, "epochs-only-grow", 50) > 0, "promise not persisted");
+    assert!(caught(Bug::GapIgnored, "dense", 50) > 0, "gap ignored");
 }

@@ -2,17 +2,16 @@
 use crate::{NOW, VALUE_BYTES_MAX, version};
 use fawn_dli::StringOperation;
 use fawn_types::operation::{Effect, Operation};
+use fawn_types::random::SplitMix64;
 use fawn_types::request::ExpiryCondition;
 use fawn_types::{Condition, Entry, Expiry, Reply, TimeMs, Update};
 
-/// splitmix64: a walk is its seed.
-struct Random(u64);
+/// A walk is its seed.
+struct Random(SplitMix64);
 
 impl Random {
     fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        (z ^ (z >> 27)) % bound
+        self.0.below(bound)
     }
 
     fn pick<T: Copy>(&mut self, from: &[T]) -> T {
@@ -73,7 +72,7 @@ fn check(update: &Update<'_>, before: Option<&Entry>, outcome: &fawn_types::Outc
 #[test]
 fn every_outcome_keeps_the_rules() {
     for seed in 0..200 {
-        let mut random = Random(seed);
+        let mut random = Random(SplitMix64::new(seed));
         let mut held: Option<Entry> = None;
         let mut now = NOW;
         for seq in 1..100 {

@@ -1,5 +1,5 @@
 //! Owns the simulated directory: the names of now, the durable ones, and the edits between them.
-use super::rng::Rng;
+use fawn_types::random::SplitMix64;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Number of a file on the simulated disk; names and handles point at it.
@@ -64,10 +64,10 @@ impl Directory {
     }
 
     /// Takes one of the states a power loss may leave.
-    pub(super) fn crash(&mut self, rng: &mut Rng, survive: u64) {
+    pub(super) fn crash(&mut self, rng: &mut SplitMix64, survive: u64) {
         let mut names = self.durable.clone();
         for edit in std::mem::take(&mut self.edits) {
-            if rng.sixteenths(survive) {
+            if rng.chance(survive, 16) {
                 apply(&mut names, &edit);
             }
         }

@@ -1,8 +1,8 @@
 //! Owns the test's hand on the simulated medium: crashes, crash images, faults, corruption, space and time.
 use super::faults::{Fault, OpKind};
-use super::rng::Rng;
 use super::state::DiskState;
 use super::{Capture, Image, Loss, SimOptions};
+use fawn_types::random::SplitMix64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A simulated medium. Clones are handles to the same one; it outlives the devices attached to it.
@@ -40,7 +40,7 @@ impl SimDisk {
     /// A medium of its own: this one as a loss at this moment may leave it. This one goes on.
     #[must_use]
     pub fn image(&self, loss: Loss, seed: u64) -> Self {
-        Self::from_state(self.state().after(loss, Rng::new(seed)))
+        Self::from_state(self.state().after(loss, SplitMix64::new(seed)))
     }
 
     /// Orders images; each operation counts when it is issued and again when it takes effect.

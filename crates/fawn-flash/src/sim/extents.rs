@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn counts_what_a_set_of_blocks_counts() {
-        let mut rng = crate::sim::Rng::new(7);
+        let mut rng = fawn_types::random::SplitMix64::new(7);
         let mut extents = Extents::default();
         let mut model = std::collections::BTreeSet::new();
         for _ in 0..2000 {

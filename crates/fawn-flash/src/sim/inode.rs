@@ -5,8 +5,8 @@
 //! destaged an older one before the power went. Lengths are versions of the inode in the same way. Contents are shared
 //! by reference, so that thousands of crash images cost little more than their dirty blocks.
 use super::extents::Extents;
-use super::rng::Rng;
 use crate::buffer::{PAGE_BYTES, SECTOR_BYTES};
+use fawn_types::random::SplitMix64;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -194,7 +194,7 @@ impl Inode {
     }
 
     /// Takes one of the states a power loss may leave: each unsynced sector is the newest with `survive` chances of 16.
-    pub(super) fn crash(&mut self, rng: &mut Rng, survive: u64) {
+    pub(super) fn crash(&mut self, rng: &mut SplitMix64, survive: u64) {
         for (index, dirty) in std::mem::take(&mut self.dirty) {
             match dirty.pick(rng, survive) {
                 Some(block) => self.blocks.insert(index, block),
@@ -203,7 +203,7 @@ impl Inode {
         }
         let mut len = self.durable_len;
         for &(_, newer) in &self.lengths {
-            if rng.sixteenths(survive) {
+            if rng.chance(survive, 16) {
                 len = newer;
             }
         }
@@ -215,7 +215,7 @@ impl Inode {
     /// Only the durable bytes, for tests that ask what is certain.
     pub(super) fn durable_only(&self) -> Self {
         let mut certain = self.clone();
-        certain.crash(&mut Rng::new(0), 0);
+        certain.crash(&mut SplitMix64::new(0), 0);
         certain
     }
 
@@ -264,12 +264,12 @@ impl Dirty {
         self.versions.retain(|version| version.mask != 0);
     }
 
-    fn pick(&self, rng: &mut Rng, survive: u64) -> Option<Arc<Block>> {
+    fn pick(&self, rng: &mut SplitMix64, survive: u64) -> Option<Arc<Block>> {
         let mut picked = self.base.clone();
         for sector in 0..SECTORS_PER_BLOCK {
             let bit = 1_u8 << sector;
             for version in self.versions.iter().filter(|version| version.mask & bit != 0) {
-                if rng.sixteenths(survive) {
+                if rng.chance(survive, 16) {
                     copy_sectors(&mut picked, version.data.as_ref(), bit);
                 }
             }

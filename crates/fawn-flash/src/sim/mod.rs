@@ -14,13 +14,11 @@ mod extents;
 mod faults;
 mod inode;
 mod queue;
-mod rng;
 mod state;
 
 pub use device::SimDevice;
 pub use disk::SimDisk;
 pub use faults::{Fault, OpKind};
-pub use rng::Rng;
 
 use std::ops::RangeInclusive;
 

@@ -3,11 +3,11 @@ use super::directory::{Directory, InodeId};
 use super::faults::{Fault, FaultPlan, OpKind};
 use super::inode::Inode;
 use super::queue::Ticket;
-use super::rng::Rng;
 use super::{Capture, Image, Loss, SimDisk, SimOptions};
 use crate::buffer::{PAGE_BYTES, SECTOR_BYTES};
 use crate::request::{Request, Work};
 use crate::{DeviceError, Operation};
+use fawn_types::random::SplitMix64;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ const SURVIVAL: [u64; 5] = [0, 2, 8, 14, 16];
 #[derive(Debug)]
 pub(super) struct DiskState {
     pub(super) options: SimOptions,
-    pub(super) rng: Rng,
+    pub(super) rng: SplitMix64,
     pub(super) directory: Directory,
     pub(super) inodes: BTreeMap<InodeId, Arc<Inode>>,
     /// Handles per open file: an unlinked one keeps its space until the last is closed.
@@ -44,7 +44,7 @@ pub(super) struct DiskState {
 impl DiskState {
     pub(super) fn new(options: SimOptions) -> Self {
         Self {
-            rng: Rng::new(options.seed),
+            rng: SplitMix64::new(options.seed),
             options,
             directory: Directory::default(),
             inodes: BTreeMap::new(),
@@ -74,7 +74,7 @@ impl DiskState {
             Capture::Every { .. } | Capture::At { .. } => return,
         };
         assert!(self.images.len() < IMAGES_MAX, "take the crash images more often: {IMAGES_MAX} are waiting");
-        let disk = SimDisk::from_state(self.after(loss, Rng::new(seed).fork(self.ops)));
+        let disk = SimDisk::from_state(self.after(loss, SplitMix64::new(seed).fork(self.ops)));
         self.images.push(Image { op: self.ops, disk });
     }
 
@@ -134,7 +134,7 @@ impl DiskState {
     }
 
     /// The medium as it may be found after a loss now; this one goes on.
-    pub(super) fn after(&self, loss: Loss, mut rng: Rng) -> Self {
+    pub(super) fn after(&self, loss: Loss, mut rng: SplitMix64) -> Self {
         let mut found = Self::new(self.options.clone());
         found.rng = rng.fork(1);
         found.directory = self.directory.clone();
@@ -154,7 +154,7 @@ impl DiskState {
     }
 
     /// An operation that was on its way: any part of a write may have arrived, a sync may have happened.
-    pub(super) fn overtake(&mut self, ticket: &Ticket, loss: Loss, rng: &mut Rng) {
+    pub(super) fn overtake(&mut self, ticket: &Ticket, loss: Loss, rng: &mut SplitMix64) {
         if ticket.due.is_none() || ticket.refused.is_some() || ticket.fault == Some(Fault::Lose) {
             return;
         }
@@ -175,7 +175,7 @@ impl DiskState {
         }
     }
 
-    fn lose_power(&mut self, rng: &mut Rng) {
+    fn lose_power(&mut self, rng: &mut SplitMix64) {
         let survive = SURVIVAL[rng.below(SURVIVAL.len() as u64) as usize];
         let names_survive = SURVIVAL[rng.below(SURVIVAL.len() as u64) as usize];
         self.directory.crash(rng, names_survive);
@@ -186,7 +186,7 @@ impl DiskState {
 
     /// Loses power in place: attached devices die, what they had in flight is torn.
     pub(super) fn crash(&mut self, loss: Loss, seed: u64) {
-        let mut found = self.after(loss, Rng::new(seed));
+        let mut found = self.after(loss, SplitMix64::new(seed));
         std::mem::swap(&mut found.faults, &mut self.faults);
         found.power_cycles = self.power_cycles + 1;
         found.devices = self.devices;
@@ -210,7 +210,7 @@ impl DiskState {
 }
 
 /// How much of a write a killed process got through: nothing, all, or whole sectors of its beginning.
-fn arrived_bytes(len_bytes: usize, rng: &mut Rng) -> usize {
+fn arrived_bytes(len_bytes: usize, rng: &mut SplitMix64) -> usize {
     let sectors = (len_bytes / SECTOR_BYTES) as u64;
     match rng.below(3) {
         0 => 0,

@@ -2,9 +2,9 @@
 //!
 //! Reproduce a seed: `FAWN_SEED=<seed> cargo test -p fawn-flash --test it agreement`.
 use crate::support::{BLOCK, Place, drain, pattern, place};
-use fawn_flash::sim::Rng;
 use fawn_flash::{AlignedBuf, AnyDevice, Cause, Device, DeviceError, DeviceKind, DeviceOptions, FileId, Token};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
+use fawn_types::random::SplitMix64;
 use std::collections::BTreeMap;
 
 const BLOCKS: u64 = 32;
@@ -19,7 +19,7 @@ fn plain<T: std::fmt::Debug>(answer: Result<T, DeviceError>) -> String {
     }
 }
 
-fn name(rng: &mut Rng) -> String {
+fn name(rng: &mut SplitMix64) -> String {
     format!("f{}", rng.below(5))
 }
 
@@ -30,7 +30,7 @@ struct Driver<D> {
 }
 
 impl<D: Device> Driver<D> {
-    fn step(&mut self, rng: &mut Rng, step: u64) {
+    fn step(&mut self, rng: &mut SplitMix64, step: u64) {
         let line = match rng.below(16) {
             0 => {
                 let name = name(rng);
@@ -58,7 +58,7 @@ impl<D: Device> Driver<D> {
     }
 
     /// Holds a few files open; which one makes room is the seed's choice, so that all drivers agree.
-    fn keep(&mut self, rng: &mut Rng, file: Option<FileId>) {
+    fn keep(&mut self, rng: &mut SplitMix64, file: Option<FileId>) {
         let place = rng.below(4);
         if let Some(file) = file
             && let Some(old) = self.open.insert(place, file)
@@ -67,12 +67,12 @@ impl<D: Device> Driver<D> {
         }
     }
 
-    fn pick(&self, rng: &mut Rng) -> Option<FileId> {
+    fn pick(&self, rng: &mut SplitMix64) -> Option<FileId> {
         let place = rng.below(4);
         self.open.get(&place).copied()
     }
 
-    fn data(&mut self, rng: &mut Rng, file: FileId, step: u64) -> String {
+    fn data(&mut self, rng: &mut SplitMix64, file: FileId, step: u64) -> String {
         let page = BLOCK as u64;
         match rng.below(6) {
             0 => plain(self.device.truncate(file, rng.below(BLOCKS * 8) * 512)),
@@ -85,7 +85,7 @@ impl<D: Device> Driver<D> {
     }
 
     /// Several writes to distinct blocks in flight at once, then a sync.
-    fn writes(&mut self, rng: &mut Rng, file: FileId, step: u64) -> String {
+    fn writes(&mut self, rng: &mut SplitMix64, file: FileId, step: u64) -> String {
         for lane in 0..4 {
             let block = lane * (BLOCKS / 4) + rng.below(BLOCKS / 4);
             let (offset, len) = match rng.below(3) {
@@ -105,7 +105,7 @@ impl<D: Device> Driver<D> {
         format!("{ends:?}")
     }
 
-    fn reads(&mut self, rng: &mut Rng, file: FileId) -> String {
+    fn reads(&mut self, rng: &mut SplitMix64, file: FileId) -> String {
         for lane in 0..4 {
             let offset = rng.below((BLOCKS + 8) * 8) * 512;
             let mut buf = AlignedBuf::zeroed(512 * (1 + rng.below(40)) as usize);
@@ -132,7 +132,7 @@ fn digest(bytes: &[u8]) -> u64 {
 
 fn story<D: Device>(device: D, seed: u64, steps: u64) -> Vec<String> {
     let mut driver = Driver { device, open: BTreeMap::new(), log: Vec::new() };
-    let mut rng = Rng::new(seed);
+    let mut rng = SplitMix64::new(seed);
     for step in 0..steps {
         driver.step(&mut rng, step);
     }

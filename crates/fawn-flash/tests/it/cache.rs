@@ -1,6 +1,6 @@
 //! Owns the page cache's tests: against a naive model, at changing budgets, under a scan, and without allocation.
-use fawn_flash::sim::Rng;
 use fawn_flash::{FileId, PageCache};
+use fawn_types::random::SplitMix64;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -41,7 +41,7 @@ fn page(tag: u64) -> Vec<u8> {
 #[test]
 fn never_shows_what_a_map_would_not() {
     for seed in 0..4 {
-        let mut rng = Rng::new(seed);
+        let mut rng = SplitMix64::new(seed);
         let mut cache = PageCache::new(4 * MIB);
         let mut model: BTreeMap<(u32, u32), u64> = BTreeMap::new();
         for step in 0..40_000_u64 {

@@ -5,9 +5,9 @@
 //! set of states that the key may be in; that set is where the next round starts, after a crash too.
 use crate::bed::{Bed, resp, shard_options};
 use fawn_flash::SimOptions;
-use fawn_flash::sim::Rng;
 use fawn_node::SessionId;
 use fawn_types::Durability;
+use fawn_types::random::SplitMix64;
 use fawn_wire::Protocol;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -141,7 +141,7 @@ fn reply(bytes: &[u8]) -> Option<(Vec<String>, &[u8])> {
 
 /// One run: rounds of load, each ended in one of three ways.
 struct Run {
-    rng: Rng,
+    rng: SplitMix64,
     bed: Bed,
     clock: u64,
     values: u64,
@@ -158,7 +158,7 @@ impl Run {
         let durability = [Durability::Sync, Durability::EverySec, Durability::Memory][(seed % 3) as usize];
         let (bed, states) = (Bed::with(sim, shard_options(durability)), vec![BTreeSet::from([None]); KEYS.len()]);
         let (ids, under_way, history) = (Vec::new(), HashMap::new(), Vec::new());
-        Self { rng: Rng::new(seed), bed, clock: 0, values: 0, ids, under_way, history, states }
+        Self { rng: SplitMix64::new(seed), bed, clock: 0, values: 0, ids, under_way, history, states }
     }
 
     fn value(&mut self) -> String {

@@ -1,6 +1,7 @@
 //! Owns the seeded driver of the fuzz targets: mutated samples and plain noise.
 //!
 //! Longer or elsewhere: `FAWN_SEED=7 FAWN_FUZZ_CASES=1000000 cargo test -p fawn-wire --test it fuzzing`.
+use fawn_types::random::SplitMix64;
 use fawn_wire::fuzz;
 
 const SAMPLES: [&[u8]; 8] = [
@@ -14,16 +15,11 @@ const SAMPLES: [&[u8]; 8] = [
     b"COMMAND\r\nCOMMAND LIST FILTERBY ACLCAT string\r\nMSET a 1 b 2\r\nDEL a b c\r\n",
 ];
 
-/// splitmix64: enough for mutations, and the same everywhere.
-struct Random(u64);
+struct Random(SplitMix64);
 
 impl Random {
     fn next(&mut self, below: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((z ^ (z >> 31)) % below as u64) as usize
+        self.0.below(below as u64) as usize
     }
 
     fn input(&mut self) -> Vec<u8> {
@@ -47,7 +43,7 @@ fn arbitrary_bytes_never_panic() {
     let number = |name: &str, default| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default);
     let (seed, cases) = (number("FAWN_SEED", 1), number("FAWN_FUZZ_CASES", 20_000));
     println!("FAWN_SEED={seed} FAWN_FUZZ_CASES={cases} cargo test -p fawn-wire --test it fuzzing");
-    let mut random = Random(seed);
+    let mut random = Random(SplitMix64::new(seed));
     for _ in 0..cases {
         let data = random.input();
         for target in [fuzz::resp, fuzz::memcached, fuzz::client_resp, fuzz::client_memcached, fuzz::glob] {

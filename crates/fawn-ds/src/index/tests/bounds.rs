@@ -1,8 +1,8 @@
 //! The index at its bounds: equal hashes, exhausted fragments, fragments by hand.
-use super::Hashes;
 use crate::index::fragment::{bits, descend, first_match, fresh, matches};
 use crate::index::{Index, IndexError, IndexOptions, PAGE_ENTRIES_MAX, Pointer};
 use fawn_types::KeyHash;
+use fawn_types::random::SplitMix64;
 
 #[test]
 fn equal_hashes_fill_one_page_and_then_are_refused() {
@@ -23,7 +23,7 @@ fn equal_hashes_fill_one_page_and_then_are_refused() {
 #[test]
 fn a_full_page_survives_the_splits_that_growth_brings() {
     let mut index = Index::new(IndexOptions { entries_min: 0, page_entries: 4 });
-    let (hash, mut others) = (KeyHash(u64::MAX), Hashes(9));
+    let (hash, mut others) = (KeyHash(u64::MAX), SplitMix64::new(9));
     (0..400).for_each(|pointer| index.insert(hash, Pointer(pointer)).unwrap());
     for pointer in 400..20_000 {
         index.insert(KeyHash(others.next()), Pointer(pointer)).unwrap();
@@ -37,7 +37,7 @@ fn a_full_page_survives_the_splits_that_growth_brings() {
 #[test]
 fn growth_waits_for_a_refill_rather_than_lose_an_entry() {
     let mut index = Index::new(IndexOptions { entries_min: 0, page_entries: 2 });
-    let (old, mut others) = (KeyHash(0), Hashes(11));
+    let (old, mut others) = (KeyHash(0), SplitMix64::new(11));
     index.insert(old, Pointer(0)).unwrap();
     let mut pointer = 0;
     while index.growth_blocked().is_none() {
@@ -74,7 +74,7 @@ fn fragments_lose_their_top_bit_at_each_split() {
 
 #[test]
 fn the_wide_comparison_finds_what_the_narrow_one_does() {
-    let mut random = Hashes(12);
+    let mut random = SplitMix64::new(12);
     for len in 0..70 {
         let entries: Vec<u16> = (0..len).map(|_| (random.next() as u16 & 0xc000) | 0x2000).collect();
         let query = random.next() as u16 | 1;

@@ -1,7 +1,7 @@
 //! The index against a multimap, with scans that live through growth.
-use super::Hashes;
 use crate::index::{Index, IndexOptions, Pointer};
 use fawn_types::KeyHash;
+use fawn_types::random::SplitMix64;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Few bits of hash at the top and the bottom: fragments collide often, pages stay uneven.
@@ -10,7 +10,7 @@ const NARROW: u64 = 0xfff0_0000_0000_0003;
 struct Model {
     index: Index,
     pointers: BTreeMap<(u64, Pointer), ()>,
-    random: Hashes,
+    random: SplitMix64,
     pointer_next: u32,
     hash_mask: u64,
 }
@@ -18,7 +18,13 @@ struct Model {
 impl Model {
     fn new(seed: u64, hash_mask: u64) -> Self {
         let options = IndexOptions { entries_min: 0, page_entries: 4 };
-        Self { index: Index::new(options), pointers: BTreeMap::new(), random: Hashes(seed), pointer_next: 0, hash_mask }
+        Self {
+            index: Index::new(options),
+            pointers: BTreeMap::new(),
+            random: SplitMix64::new(seed),
+            pointer_next: 0,
+            hash_mask,
+        }
     }
 
     fn hash(&mut self) -> KeyHash {

@@ -1,13 +1,13 @@
 //! Counts bytes per key and false candidates per miss while the index grows.
-use super::Hashes;
 use crate::index::{Index, IndexOptions, Pointer};
 use fawn_types::KeyHash;
+use fawn_types::random::SplitMix64;
 
 /// The bounds of the design, storage.md § 2.
 const BYTES_PER_KEY_MAX: f64 = 7.0;
 const FALSE_PER_MISS_MAX: f64 = 0.003;
 
-fn grow_to(index: &mut Index, hashes: &mut Hashes, entries: u32) {
+fn grow_to(index: &mut Index, hashes: &mut SplitMix64, entries: u32) {
     while index.len() < entries {
         let pointer = Pointer(index.len());
         index.insert(KeyHash(hashes.next()), pointer).unwrap();
@@ -16,7 +16,7 @@ fn grow_to(index: &mut Index, hashes: &mut Hashes, entries: u32) {
 
 /// Candidates per lookup of hashes that were never inserted.
 fn false_per_miss(index: &Index, misses: u32, seed: u64) -> f64 {
-    let mut absent = Hashes(!seed);
+    let mut absent = SplitMix64::new(!seed);
     let found: usize = (0..misses).map(|_| index.candidates(KeyHash(absent.next())).count()).sum();
     found as f64 / f64::from(misses)
 }
@@ -28,7 +28,7 @@ fn false_expected(page_entries: f64, doublings: f64) -> f64 {
 
 #[test]
 fn one_to_two_million_keys_every_five_percent() {
-    let (mut index, mut hashes) = (Index::default(), Hashes(1));
+    let (mut index, mut hashes) = (Index::default(), SplitMix64::new(1));
     for percent in (100..=200).step_by(5) {
         grow_to(&mut index, &mut hashes, percent * 10_000);
         let bytes_per_key = index.resident_bytes() as f64 / f64::from(index.len());
@@ -43,7 +43,7 @@ fn one_to_two_million_keys_every_five_percent() {
 #[test]
 fn fifty_fold_growth_keeps_false_reads_below_the_bound() {
     let options = IndexOptions { entries_min: 1 << 14, ..IndexOptions::default() };
-    let (mut index, mut hashes) = (Index::new(options), Hashes(2));
+    let (mut index, mut hashes) = (Index::new(options), SplitMix64::new(2));
     for step in 1..=25 {
         grow_to(&mut index, &mut hashes, step * 32_768);
         let rate = false_per_miss(&index, 200_000, u64::from(step));
@@ -57,10 +57,10 @@ fn fifty_fold_growth_keeps_false_reads_below_the_bound() {
 #[test]
 fn refilled_entries_are_as_selective_as_new_ones() {
     let options = IndexOptions { entries_min: 1 << 12, ..IndexOptions::default() };
-    let (mut index, mut hashes) = (Index::new(options), Hashes(4));
+    let (mut index, mut hashes) = (Index::new(options), SplitMix64::new(4));
     grow_to(&mut index, &mut hashes, 1 << 18);
     let before = false_per_miss(&index, 400_000, 5);
-    let mut again = Hashes(4);
+    let mut again = SplitMix64::new(4);
     for pointer in 0..index.len() {
         assert!(index.refill(KeyHash(again.next()), Pointer(pointer)));
     }
@@ -70,11 +70,11 @@ fn refilled_entries_are_as_selective_as_new_ones() {
 
 #[test]
 fn memory_returns_as_keys_go() {
-    let (mut index, mut hashes) = (Index::default(), Hashes(6));
+    let (mut index, mut hashes) = (Index::default(), SplitMix64::new(6));
     let empty = index.resident_bytes();
     grow_to(&mut index, &mut hashes, 300_000);
     let full = index.resident_bytes();
-    let mut again = Hashes(6);
+    let mut again = SplitMix64::new(6);
     for pointer in 0..300_000 {
         assert!(index.remove(KeyHash(again.next()), Pointer(pointer)));
     }
