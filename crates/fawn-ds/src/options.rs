@@ -1,4 +1,5 @@
 //! Owns what a caller may choose when opening a store, and the sizes derived from it.
+use crate::format::record::RESULT_HEADER_BYTES_MAX;
 use crate::index::IndexOptions;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_types::{Durability, HashSecret, limits};
@@ -19,7 +20,8 @@ pub struct Options {
     pub memory_bytes: u64,
     /// Which watermark acknowledges, and so what a flush does.
     pub durability: Durability,
-    /// Longest value taken; a record is at most a quarter of a segment whatever this says.
+    /// Longest value taken; a record is at most a quarter of a segment whatever this says, its result left out, which
+    /// is at most as long as a value in a reply.
     pub value_bytes_max: u32,
     /// Most bytes of segments, if the store may not have the whole device.
     pub capacity_bytes: Option<u64>,
@@ -72,7 +74,12 @@ impl Options {
         by_budget.clamp(16 * PAGE_BYTES, 1 << 20).min(by_segment).next_multiple_of(PAGE_BYTES)
     }
 
-    /// Longest record, padding included, bytes.
+    /// Longest result: the longest value as a reply, bytes.
+    pub(crate) fn result_bytes_max(&self) -> usize {
+        (self.value_bytes_max as usize).min(self.record_bytes_max()) + RESULT_HEADER_BYTES_MAX
+    }
+
+    /// Longest record without its result, padding included, bytes.
     pub(crate) fn record_bytes_max(&self) -> usize {
         self.segment_bytes as usize / limits::RECORD_SEGMENT_SHARE
     }

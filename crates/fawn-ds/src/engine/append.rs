@@ -70,9 +70,15 @@ impl<D: Device> Engine<D> {
             let limit_bytes = self.options.value_bytes_max as usize;
             return Err(EngineError::TooLarge { found_bytes: value_len, limit_bytes });
         }
+        // A result may be as long as another value: it does not count against the record that it comes with.
+        let result_len = record.result.len();
+        let limit_bytes = self.options.result_bytes_max();
+        if result_len > limit_bytes {
+            return Err(EngineError::TooLarge { found_bytes: result_len, limit_bytes });
+        }
         let (len, limit_bytes) = (record::encoded_len(record), self.options.record_bytes_max());
-        if len > limit_bytes {
-            return Err(EngineError::TooLarge { found_bytes: len, limit_bytes });
+        if len - result_len > limit_bytes {
+            return Err(EngineError::TooLarge { found_bytes: len - result_len, limit_bytes });
         }
         let waiting = self.verify_queue.len() + self.verify_in_flight;
         if waiting >= super::verify::WAITING_MAX || self.overlay.len() >= OVERLAY_KEYS_MAX {
@@ -235,7 +241,10 @@ impl<D: Device> Engine<D> {
     /// Room in the window's budget for `bytes` more, after leaving behind what is flushed.
     pub(crate) fn reserve_window(&mut self, bytes: usize) -> Result<(), EngineError> {
         self.drop_flushed_chunks();
-        if self.window.capacity_bytes() + bytes <= self.options.write_buffer_bytes_max().max(2 * bytes) {
+        // The piece appended to is left behind only for another: however long it is, one more must fit beside it.
+        let active = self.window.active().map_or(0, |chunk| chunk.buf.len());
+        let bytes_max = self.options.write_buffer_bytes_max().max(active.max(bytes) + bytes);
+        if self.window.capacity_bytes() + bytes <= bytes_max {
             return Ok(());
         }
         self.flush.wanted = true;

@@ -55,6 +55,19 @@ fn frame_example() -> Vec<u8> {
     bytes
 }
 
+/// What a result longer than 65,535 bytes begins with.
+fn wide_example() -> Vec<u8> {
+    let result = vec![b'r'; 65_536];
+    let mut record = RecordRef::bare(RecordKind::Result, Version::from_u64(1 << 36 | 3), b"fawn");
+    record.tag = ClientTag { session: 2, seq: 4 };
+    record.result = &result;
+    let mut bytes = vec![0; encoded_len(&record)];
+    let place = Place { segment_id: SegmentUuid(uuid(0x10)).fold(), offset: FRAMES_OFFSET + 64 };
+    encode_into(&record, Envelope { range: RangeId(9), continues: false }, place, &mut bytes);
+    bytes.truncate(64);
+    bytes
+}
+
 fn commit_example() -> Vec<u8> {
     let header = ManifestHeader { store: StoreUuid(uuid(0x40)), rewrite: 0 };
     let secret = HashSecret(uuid(0x60));
@@ -68,6 +81,8 @@ fn commit_example() -> Vec<u8> {
 fn the_worked_example_is_what_the_code_writes() {
     let mut example = String::new();
     hex("a frame at byte 4096 of a segment whose uuid is 10 11 12 … 1f", &frame_example(), &mut example);
+    let title = "\nthe first 64 bytes of a result record at byte 4160 of the same segment, 65,536 times \"r\"";
+    hex(title, &wide_example(), &mut example);
     hex("\nthe first commit of a manifest, at its byte 512, store uuid 40 41 42 … 4f", &commit_example(), &mut example);
     let page = std::fs::read_to_string(PAGE).unwrap();
     let start = page.find(START).expect("the page has an example") + START.len();

@@ -1,8 +1,8 @@
 //! Owns the record's tests: round trips over every extension, every flipped bit found, every cut noticed.
 use crate::rng::Rng;
 use fawn_ds::format::record::{
-    Envelope, HEADER_BYTES, PEEK_BYTES, Place, RecordError, RecordKind, RecordRef, decode, encode_into, encoded_len,
-    peek_len,
+    Envelope, HEADER_BYTES, PEEK_BYTES, Place, RESULT_BYTES_LIMIT, RecordError, RecordKind, RecordRef, decode,
+    decode_verified, encode_into, encoded_len, peek_len,
 };
 use fawn_types::{ClientTag, Epoch, RangeId, Version};
 
@@ -61,9 +61,65 @@ fn round_trips_of_each_kind() {
 fn the_longest_record_round_trips() {
     let (key, value) = (vec![b'k'; 65_535], vec![b'v'; (1 << 24) - 1]);
     let mut record = RecordRef::put(version(1), &key, &value);
-    record.result = &key;
+    let result = vec![b'r'; RESULT_BYTES_LIMIT];
+    record.result = &result;
+    record.tag = ClientTag { session: 9, seq: 8 };
+    (record.expires_at_ms, record.flags) = (1, 1);
     let bytes = encode(&record, Envelope { range: RangeId(0), continues: false });
     assert_eq!(decode(&bytes, PLACE).unwrap().record, record);
+}
+
+/// Around the length from which on a result's own takes 32 bits.
+fn with_results() -> Vec<Vec<u8>> {
+    let record = |len: usize| {
+        let result = vec![b'r'; len];
+        let mut record = RecordRef::put(version(1), b"key", b"value");
+        record.tag = ClientTag { session: 9, seq: 8 };
+        record.result = &result;
+        let bytes = encode(&record, Envelope { range: RangeId(1), continues: false });
+        let stored = decode(&bytes, PLACE).unwrap();
+        assert_eq!((stored.record, stored.encoded_len), (record, bytes.len()));
+        assert_eq!(peek_len(&bytes[..PEEK_BYTES]), Ok(bytes.len()));
+        fawn_ds::format::fuzz::record(&bytes);
+        bytes
+    };
+    [1, 65_534, 65_535, 65_536, 65_537, 200_000].map(record).to_vec()
+}
+
+#[test]
+fn results_have_one_encoding_whatever_their_length() {
+    for (i, bytes) in with_results().into_iter().enumerate() {
+        assert_eq!(bytes[10] & 0b10_1000, if i < 3 { 0b1000 } else { 0b10_0000 }, "bits 3 and 5 exclude one another");
+        // Another length, both bits, none: refused, also where the checksum does not tell.
+        for bits in [0b00_0100, 0b00_1100, 0b10_0100, 0b10_1100] {
+            let mut other = bytes.clone();
+            other[10] = bits;
+            let is_same = bits == bytes[10];
+            assert_eq!(decode_verified(&other, PLACE.offset).is_ok_and(|stored| stored.record.key == b"key"), is_same);
+            fawn_ds::format::fuzz::record(&other);
+        }
+        for bit in 0..64 * 8 {
+            let mut damaged = bytes.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(decode(&damaged, PLACE).is_err(), "bit {bit} of the {i}th");
+            fawn_ds::format::fuzz::record(&damaged);
+        }
+        for len in (0..100).chain([bytes.len() - 1]).filter(|&len| len < bytes.len()) {
+            assert!(decode(&bytes[..len], PLACE).unwrap_err().is_truncated(), "cut at {len} of the {i}th");
+        }
+    }
+}
+
+#[test]
+fn a_short_result_with_a_long_length_is_refused() {
+    // Long enough to be read, in an encoding that no encoder writes.
+    let mut bytes = with_results().remove(3);
+    let at = HEADER_BYTES + 16;
+    bytes[at..at + 4].copy_from_slice(&65_535_u32.to_le_bytes());
+    assert!(matches!(decode_verified(&bytes, 4096), Err(RecordError::Field { .. })));
+    bytes[at..at + 4].copy_from_slice(&(RESULT_BYTES_LIMIT as u32 + 1).to_le_bytes());
+    assert!(matches!(decode_verified(&bytes, 4096), Err(RecordError::Field { field: "result length", .. })));
+    assert!(peek_len(&bytes).is_err(), "no record is that long");
 }
 
 #[test]
@@ -112,7 +168,7 @@ fn arbitrary_bytes_never_panic() {
             header[7] %= 8;
             header[8] &= 0x1F;
             header[9] = 0;
-            header[10] &= 0x1F;
+            header[10] &= 0x3F;
             header[11] = 0;
         }
         fawn_ds::format::fuzz::record(&data);

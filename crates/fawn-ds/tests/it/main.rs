@@ -19,6 +19,7 @@ mod manifest_growth;
 mod model;
 mod page_ends;
 mod ranges;
+mod results;
 mod rng;
 mod scan;
 mod segment_image;

@@ -1,6 +1,8 @@
 //! Owns the reading of records: bounds first, then the checksum, then the meaning of the fields.
 use super::encode::extensions_len;
-use super::{Envelope, HEADER_BYTES, Place, RecordKind, RecordRef, extension};
+use super::{
+    Envelope, HEADER_BYTES, NARROW_RESULT_BYTES_MAX, Place, RESULT_BYTES_LIMIT, RecordKind, RecordRef, extension,
+};
 use crate::format::bytes::{array, u16_at, u32_at, u64_at};
 use crate::format::{UNIT_BYTES, round_up_unit};
 use fawn_types::checksum::{checksum32, salt};
@@ -82,17 +84,27 @@ impl Parts {
             key_len: usize::from(u16_at(bytes, 8)),
             value_len: (u32_at(bytes, 4) & 0x00FF_FFFF) as usize,
         };
-        if bits & extension::RESULT != 0 {
-            let end = HEADER_BYTES + extensions_len(bits);
-            if found < end {
-                return Err(RecordError::Truncated { offset, expected: parts.encoded_len(), found });
-            }
-            parts.result_len = usize::from(u16_at(bytes, end - 2));
+        if bits & (extension::RESULT | extension::WIDE_RESULT) == 0 {
+            return Ok(parts);
+        }
+        // Either way its length is the last of the extensions; of a record that claims both, one is as wrong as the other.
+        let end = HEADER_BYTES + extensions_len(bits);
+        if found < end {
+            return Err(RecordError::Truncated { offset, expected: parts.encoded_len(), found });
+        }
+        parts.result_len = if bits & extension::WIDE_RESULT != 0 {
+            u32_at(bytes, end - 4) as usize
+        } else {
+            usize::from(u16_at(bytes, end - 2))
+        };
+        if parts.result_len > RESULT_BYTES_LIMIT {
+            let found = parts.result_len as u64;
+            return Err(RecordError::Field { offset, field: "result length", found });
         }
         Ok(parts)
     }
 
-    /// Cannot overflow: 24 + 30 + 2 × 2¹⁶ + 2²⁴.
+    /// Cannot overflow: 24 + 34 + 2¹⁶ + 2 × 2²⁴ + 64.
     fn len(&self) -> usize {
         HEADER_BYTES + extensions_len(self.bits) + self.result_len + self.key_len + self.value_len
     }
@@ -108,7 +120,7 @@ impl Parts {
 /// what is read by it.
 ///
 /// # Errors
-/// [`RecordError::Truncated`] when `bytes` do not tell.
+/// [`RecordError::Truncated`] when `bytes` do not tell; [`RecordError::Field`] when no record is that long.
 pub fn peek_len(bytes: &[u8]) -> Result<usize, RecordError> {
     Parts::read(bytes, 0).map(|parts| parts.encoded_len())
 }
@@ -199,5 +211,11 @@ fn read_extensions(bytes: &[u8], bits: u8, record: &mut RecordRef<'_>) -> bool {
     (bits & extension::EXPIRY == 0 || record.expires_at_ms != 0)
         && (bits & extension::FLAGS == 0 || record.flags != 0)
         && (bits & extension::TAG == 0 || record.tag != ClientTag::NONE)
-        && (bits & extension::RESULT == 0 || !record.result.is_empty())
+        && match bits & (extension::RESULT | extension::WIDE_RESULT) {
+            0 => true,
+            extension::RESULT => !record.result.is_empty(),
+            extension::WIDE_RESULT => record.result.len() > NARROW_RESULT_BYTES_MAX,
+            // Two results.
+            _ => false,
+        }
 }

@@ -1,5 +1,5 @@
 //! Owns the writing of records: one copy into the caller's buffer, one pass of the checksum, no allocation.
-use super::{Envelope, HEADER_BYTES, Place, RecordRef, extension};
+use super::{Envelope, HEADER_BYTES, NARROW_RESULT_BYTES_MAX, Place, RecordRef, extension};
 use crate::format::bytes::put;
 use crate::format::{UNIT_BYTES, round_up_unit};
 use fawn_types::ClientTag;
@@ -20,6 +20,9 @@ pub(super) const fn extensions_len(bits: u8) -> usize {
     if bits & extension::RESULT != 0 {
         len += 2;
     }
+    if bits & extension::WIDE_RESULT != 0 {
+        len += 4;
+    }
     len
 }
 
@@ -35,8 +38,10 @@ fn extensions_of(record: &RecordRef<'_>) -> u8 {
     if record.tag != ClientTag::NONE {
         bits |= extension::TAG;
     }
-    if !record.result.is_empty() {
-        bits |= extension::RESULT;
+    match record.result.len() {
+        0 => {}
+        1..=NARROW_RESULT_BYTES_MAX => bits |= extension::RESULT,
+        _ => bits |= extension::WIDE_RESULT,
     }
     bits
 }
@@ -94,6 +99,10 @@ fn put_extensions(record: &RecordRef<'_>, bits: u8, out: &mut [u8]) -> usize {
     }
     if bits & extension::RESULT != 0 {
         at = put(out, at, &(record.result.len() as u16).to_le_bytes());
+        at = put(out, at, record.result);
+    }
+    if bits & extension::WIDE_RESULT != 0 {
+        at = put(out, at, &(record.result.len() as u32).to_le_bytes());
         at = put(out, at, record.result);
     }
     at

@@ -16,16 +16,24 @@ use fawn_types::{ClientTag, RangeId, Version};
 /// Length of the fixed part, bytes.
 pub const HEADER_BYTES: usize = 24;
 /// Bytes that always suffice for [`peek_len`].
-pub const PEEK_BYTES: usize = HEADER_BYTES + 8 + 4 + 16 + 2;
+pub const PEEK_BYTES: usize = HEADER_BYTES + 8 + 4 + 16 + 4;
 /// Longest value the format can hold, bytes: 24 bits. What a store accepts is its own, lower limit.
 pub const VALUE_BYTES_LIMIT: usize = (1 << 24) - 1;
-/// Longest key and longest result the format can hold, bytes.
+/// Longest key the format can hold, bytes.
 pub const KEY_BYTES_LIMIT: usize = u16::MAX as usize;
+/// What a reply holds besides the value that it may bring back, at most, bytes.
+pub const RESULT_HEADER_BYTES_MAX: usize = 64;
+/// Longest result the format can hold, bytes: a value, as the reply that brings it back.
+pub const RESULT_BYTES_LIMIT: usize = VALUE_BYTES_LIMIT + RESULT_HEADER_BYTES_MAX;
+/// Longest result whose length is stored in 16 bits, bytes.
+pub(super) const NARROW_RESULT_BYTES_MAX: usize = u16::MAX as usize;
 /// Longest record, bytes.
-pub const RECORD_BYTES_LIMIT: usize = round_up_unit(PEEK_BYTES + 2 * KEY_BYTES_LIMIT + VALUE_BYTES_LIMIT);
+pub const RECORD_BYTES_LIMIT: usize =
+    round_up_unit(PEEK_BYTES + KEY_BYTES_LIMIT + RESULT_BYTES_LIMIT + VALUE_BYTES_LIMIT);
 
 const _: () = assert!(fawn_types::limits::KEY_BYTES_MAX <= KEY_BYTES_LIMIT);
 const _: () = assert!(fawn_types::limits::VALUE_BYTES_MAX <= VALUE_BYTES_LIMIT);
+const _: () = assert!(RECORD_BYTES_LIMIT <= u32::MAX as usize);
 
 /// Bits of the byte at 10; extensions follow the header in bit order.
 pub(crate) mod extension {
@@ -35,12 +43,14 @@ pub(crate) mod extension {
     pub(crate) const FLAGS: u8 = 1 << 1;
     /// Client tag, two u64.
     pub(crate) const TAG: u8 = 1 << 2;
-    /// Result, u16 length and bytes.
+    /// Result of up to 65,535 bytes, u16 length and bytes.
     pub(crate) const RESULT: u8 = 1 << 3;
     /// No bytes: the next record belongs to the same batch.
     pub(crate) const CONTINUES: u8 = 1 << 4;
+    /// Longer result, u32 length and bytes.
+    pub(crate) const WIDE_RESULT: u8 = 1 << 5;
     /// All that this format knows.
-    pub(crate) const ALL: u8 = EXPIRY | FLAGS | TAG | RESULT | CONTINUES;
+    pub(crate) const ALL: u8 = EXPIRY | FLAGS | TAG | RESULT | CONTINUES | WIDE_RESULT;
 }
 
 /// What a record says.
@@ -124,7 +134,7 @@ impl<'a> RecordRef<'a> {
     pub(crate) fn is_well_formed(&self) -> bool {
         let fits = self.key.len() <= KEY_BYTES_LIMIT
             && self.value.len() <= VALUE_BYTES_LIMIT
-            && self.result.len() <= KEY_BYTES_LIMIT;
+            && self.result.len() <= RESULT_BYTES_LIMIT;
         let is_mark = matches!(self.kind, RecordKind::Clear | RecordKind::CommitMark | RecordKind::Rollback);
         fits && (self.kind == RecordKind::Put || self.value.is_empty()) && (!is_mark || self.key.is_empty())
     }
