@@ -46,6 +46,11 @@ impl AlignedBuf {
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.start.as_ptr()
     }
+
+    /// The address, without a reference to the bytes: parts of them may be in use elsewhere.
+    pub(crate) const fn address(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
 }
 
 impl Drop for AlignedBuf {

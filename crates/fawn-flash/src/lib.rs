@@ -2,6 +2,7 @@
 //! accounting of requests and bytes by cause. The only crate with `unsafe`.
 
 mod any;
+mod append_buf;
 pub mod buffer;
 pub mod cache;
 pub mod device;
@@ -15,6 +16,7 @@ pub mod stats;
 mod uring;
 
 pub use any::{AnyDevice, DeviceKind, DeviceOptions};
+pub use append_buf::{AppendBuf, FrozenBytes};
 pub use buffer::AlignedBuf;
 pub use cache::{CacheStats, PageCache};
 pub use device::{Cause, Completion, Device, DeviceError, FileId, Operation, Token};

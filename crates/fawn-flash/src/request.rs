@@ -1,6 +1,6 @@
 //! Owns `Request`: one data operation as every device takes it, checked against the caller's duties.
 use crate::buffer::SECTOR_BYTES;
-use crate::{AlignedBuf, Cause, Completion, DeviceError, FileId, Operation, Token};
+use crate::{AlignedBuf, Cause, Completion, DeviceError, FileId, FrozenBytes, Operation, Token};
 
 /// What is to be done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,6 +27,43 @@ impl Work {
     }
 }
 
+/// What an operation moves bytes to or from; kept until the device has answered.
+#[derive(Debug, Default)]
+pub(crate) enum Memory {
+    /// Nothing: a sync.
+    #[default]
+    None,
+    /// A buffer that goes back to the caller.
+    Own(AlignedBuf),
+    /// Bytes to be written that others may read meanwhile.
+    Shared(FrozenBytes),
+}
+
+impl Memory {
+    /// The bytes that a write takes.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::None => &[],
+            Self::Own(buf) => buf,
+            Self::Shared(bytes) => bytes,
+        }
+    }
+
+    /// The buffer that a read fills.
+    pub(crate) fn buf_mut(&mut self) -> Option<&mut AlignedBuf> {
+        if let Self::Own(buf) = self { Some(buf) } else { None }
+    }
+
+    /// Address of byte `at` for the system; to be written to only by a read.
+    pub(crate) fn address(&mut self, at: usize) -> *mut u8 {
+        match self {
+            Self::None => std::ptr::null_mut(),
+            Self::Own(buf) => buf[at..].as_mut_ptr(),
+            Self::Shared(bytes) => bytes[at..].as_ptr().cast_mut(),
+        }
+    }
+}
+
 /// A data operation; it owns its buffer until the device has answered.
 #[derive(Debug)]
 pub struct Request {
@@ -36,7 +73,7 @@ pub struct Request {
     pub(crate) work: Work,
     pub(crate) offset: u64,
     pub(crate) len_bytes: usize,
-    pub(crate) buf: Option<AlignedBuf>,
+    pub(crate) memory: Memory,
 }
 
 impl Request {
@@ -48,7 +85,7 @@ impl Request {
     pub fn read(file: FileId, offset: u64, buf: AlignedBuf, cause: Cause, token: Token) -> Self {
         let len_bytes = buf.len();
         assert_aligned(offset, len_bytes);
-        Self { token, file, cause, work: Work::Read, offset, len_bytes, buf: Some(buf) }
+        Self { token, file, cause, work: Work::Read, offset, len_bytes, memory: Memory::Own(buf) }
     }
 
     /// Writes the first `len_bytes` of `buf`.
@@ -60,7 +97,20 @@ impl Request {
     pub fn write(file: FileId, offset: u64, buf: AlignedBuf, len_bytes: usize, cause: Cause, token: Token) -> Self {
         assert_aligned(offset, len_bytes);
         assert!(len_bytes <= buf.len(), "{len_bytes} bytes are to be written of a buffer of {}", buf.len());
-        Self { token, file, cause, work: Work::Write { durable: false }, offset, len_bytes, buf: Some(buf) }
+        Self { token, file, cause, work: Work::Write { durable: false }, offset, len_bytes, memory: Memory::Own(buf) }
+    }
+
+    /// Writes `bytes`, which stay readable to others; the completion brings no buffer.
+    ///
+    /// # Panics
+    /// When offset, length or place in the buffer is no multiple of a sector.
+    #[must_use]
+    pub fn write_shared(file: FileId, offset: u64, bytes: FrozenBytes, cause: Cause, token: Token) -> Self {
+        let len_bytes = bytes.len();
+        assert_aligned(offset, len_bytes);
+        assert!(bytes.as_ptr().addr().is_multiple_of(SECTOR_BYTES), "direct I/O takes memory from whole sectors");
+        let work = Work::Write { durable: false };
+        Self { token, file, cause, work, offset, len_bytes, memory: Memory::Shared(bytes) }
     }
 
     /// The same write, durable when it completes.
@@ -73,12 +123,13 @@ impl Request {
     /// Syncs `file`.
     #[must_use]
     pub const fn sync(file: FileId, cause: Cause, token: Token) -> Self {
-        Self { token, file, cause, work: Work::Sync, offset: 0, len_bytes: 0, buf: None }
+        Self { token, file, cause, work: Work::Sync, offset: 0, len_bytes: 0, memory: Memory::None }
     }
 
     /// Its end: all of it moved, or the failure.
     pub(crate) fn completion(self, result: Result<(), DeviceError>) -> Completion {
-        Completion { token: self.token, result: result.map(|()| self.len_bytes), buf: self.buf }
+        let buf = if let Memory::Own(buf) = self.memory { Some(buf) } else { None };
+        Completion { token: self.token, result: result.map(|()| self.len_bytes), buf }
     }
 }
 

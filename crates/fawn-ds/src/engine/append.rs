@@ -171,7 +171,7 @@ impl<D: Device> Engine<D> {
         let (slot, offset) = (chunk.slot, chunk.end());
         let place = Place { segment_id: self.segments.expect(slot).id, offset };
         let envelope = Envelope { range: self.ranges[at].id, continues };
-        let out = &mut chunk.buf[chunk.len..chunk.len + len];
+        let out = &mut chunk.spare()[..len];
         open.chain = open.chain.then(record::encode_into(record, envelope, place, out));
         open.count += 1;
         chunk.len += len;
@@ -214,9 +214,8 @@ impl<D: Device> Engine<D> {
         }
         let Some(chunk) = self.window.active_mut() else { return };
         let offset = chunk.end();
-        let end = chunk.len + frame::HEADER_BYTES;
-        chunk.buf[chunk.len..end].fill(0);
-        chunk.len = end;
+        chunk.spare()[..frame::HEADER_BYTES].fill(0);
+        chunk.len += frame::HEADER_BYTES;
         self.flush.open = Some(OpenFrame { slot: chunk.slot, offset, count: 0, chain: frame::Chain::EMPTY });
     }
 
@@ -234,7 +233,7 @@ impl<D: Device> Engine<D> {
         // The page that the last frame ends in is rewritten with the next: it must be whole here too.
         let carried = (end - base) as usize;
         buf[..carried].copy_from_slice(&last.buf[(base - last.base) as usize..last.len]);
-        self.window.push(Chunk { slot, sequence, base, len: carried, buf });
+        self.window.push(Chunk { slot, sequence, base, len: carried, buf: buf.into() });
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use crate::log::flush::{
     Unsynced, WRITES_IN_FLIGHT_MAX,
 };
 use fawn_flash::buffer::PAGE_BYTES;
-use fawn_flash::{Cause, Device, Token};
+use fawn_flash::{Cause, Device, Request, Token};
 use fawn_types::{Durability, TimeMs};
 
 impl<D: Device> Engine<D> {
@@ -77,9 +77,9 @@ impl<D: Device> Engine<D> {
         let mut end = unpadded;
         if pad || large || self.options.pad_frames {
             end = unpadded.next_multiple_of(PAGE_BYTES as u32).min(segment_bytes);
-            let padded = (end - chunk.base) as usize;
-            chunk.buf[chunk.len..padded].fill(0);
-            chunk.len = padded;
+            let padding_bytes = (end - unpadded) as usize;
+            chunk.spare()[..padding_bytes].fill(0);
+            chunk.len += padding_bytes;
         }
         let header = FrameHeader {
             uuid: segment.uuid,
@@ -91,7 +91,7 @@ impl<D: Device> Engine<D> {
             synced,
             chain: open.chain,
         };
-        frame::encode_header(&header, &mut chunk.buf[start..]);
+        frame::encode_header(&header, chunk.buf.rest_mut(start));
         segment.end = end;
         let (slot, sequence) = (open.slot, segment.sequence);
         let ranges = self.take_frame_ranges();
@@ -141,29 +141,37 @@ impl<D: Device> Engine<D> {
     }
 
     fn start_write(&mut self, at: usize) {
-        let frame = &self.flush.frames[at];
         let page = PAGE_BYTES as u32;
-        let from = frame.offset - frame.offset % page;
-        let to = frame.end.next_multiple_of(page);
-        let Some(bytes) = self.window.frame_bytes(frame.slot, from, frame.end) else {
-            unreachable!("a frame stays in its piece until it is flushed")
-        };
-        let len = (to - from) as usize;
-        let mut buf = self.pool.take(len);
-        buf[..bytes.len()].copy_from_slice(bytes);
-        buf[bytes.len()..len].fill(0);
+        let ClosedFrame { slot, offset, end, .. } = self.flush.frames[at];
+        let (from, to) = (offset - offset % page, end.next_multiple_of(page));
         let number = self.flush.first_number + at as u64;
-        let file = self.segments.expect(frame.slot).file;
         let token = Token(self.in_flight.insert(InFlight::Write { number }) as u64);
+        let mut write = self.frame_write(slot, from, end, token);
         if self.options.durability == Durability::Sync {
-            self.device.submit_write_durable(file, u64::from(from), buf, len, Cause::Flush, token);
-        } else {
-            self.device.submit_write(file, u64::from(from), buf, len, Cause::Flush, token);
+            write = write.durable();
         }
+        self.device.submit(write);
         self.flush.started += 1;
         self.flush.last_flush = self.now;
         self.stats.writes += 1;
-        self.stats.written_bytes += len as u64;
+        self.stats.written_bytes += u64::from(to - from);
+    }
+
+    /// The write of a closed frame: from the window itself where the frame fills its pages; else from a copy with zeros
+    /// behind, since the next frame goes on in its last page.
+    fn frame_write(&mut self, slot: u32, from: u32, end: u32, token: Token) -> Request {
+        let file = self.segments.expect(slot).file;
+        let len_bytes = (end - from) as usize;
+        if len_bytes.is_multiple_of(PAGE_BYTES) {
+            let Some(bytes) = self.window.share_frame(slot, from, end) else { not_in_its_piece() };
+            return Request::write_shared(file, u64::from(from), bytes, Cause::Flush, token);
+        }
+        let padded_bytes = len_bytes.next_multiple_of(PAGE_BYTES);
+        let mut buf = self.pool.take(padded_bytes);
+        let Some(bytes) = self.window.frame_bytes(slot, from, end) else { not_in_its_piece() };
+        buf[..len_bytes].copy_from_slice(bytes);
+        buf[len_bytes..padded_bytes].fill(0);
+        Request::write(file, u64::from(from), buf, padded_bytes, Cause::Flush, token)
     }
 
     /// A write is done: the flushed watermark passes every frame whose predecessors are done too.
@@ -279,4 +287,8 @@ impl<D: Device> Engine<D> {
 /// Whether a frame from `offset` on would be written to the last block of `last`.
 fn shares_block(last: &ClosedFrame, slot: u32, offset: u32) -> bool {
     last.slot == slot && !last.done && offset < last.end.next_multiple_of(PAGE_BYTES as u32)
+}
+
+fn not_in_its_piece() -> ! {
+    unreachable!("a frame stays in its piece until it is flushed")
 }

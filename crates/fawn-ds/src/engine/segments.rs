@@ -228,7 +228,7 @@ impl<D: Device> Engine<D> {
         let (slot, sequence) = (segment.slot, segment.sequence);
         self.segments.insert(segment);
         let buf = self.pool.take(chunk_bytes.max(PAGE_BYTES));
-        self.window.push(Chunk { slot, sequence, base: FRAMES_OFFSET, len: 0, buf });
+        self.window.push(Chunk { slot, sequence, base: FRAMES_OFFSET, len: 0, buf: buf.into() });
     }
 
     /// Lists sealed segments as such once they are synced whole, and drops those that nothing needs.

@@ -1,8 +1,8 @@
 //! Owns the append window: the newest bytes of the log, in pieces, until a device has them.
 //!
 //! Records are encoded here once, contiguous, and read from here until their piece is flushed and left behind.
-use fawn_flash::AlignedBuf;
 use fawn_flash::buffer::PAGE_BYTES;
+use fawn_flash::{AlignedBuf, AppendBuf, FrozenBytes};
 use std::collections::VecDeque;
 
 /// Buffers kept for reuse, bytes in all: the allocator would unmap and refault large ones every time.
@@ -62,7 +62,8 @@ pub(crate) struct Chunk {
     pub(crate) base: u32,
     /// Bytes in use.
     pub(crate) len: usize,
-    pub(crate) buf: AlignedBuf,
+    /// What devices were handed of it is frozen.
+    pub(crate) buf: AppendBuf,
 }
 
 impl Chunk {
@@ -77,6 +78,15 @@ impl Chunk {
 
     fn holds(&self, slot: u32, offset: u32) -> bool {
         self.slot == slot && offset >= self.base && offset < self.end()
+    }
+
+    fn holds_all(&self, slot: u32, from: u32, end: u32) -> bool {
+        self.slot == slot && self.base <= from && self.end() >= end
+    }
+
+    /// Where the next bytes go.
+    pub(crate) fn spare(&mut self) -> &mut [u8] {
+        self.buf.rest_mut(self.len)
     }
 
     /// The bytes in use from `offset` of the segment on.
@@ -126,15 +136,22 @@ impl Window {
             }
             if let Some(chunk) = self.chunks.pop_front() {
                 self.capacity_bytes -= chunk.buf.len();
-                pool.give(chunk.buf);
+                if let Some(buf) = chunk.buf.into_inner() {
+                    pool.give(buf);
+                }
             }
         }
     }
 
     /// The bytes of a closed frame, from the page it starts in.
     pub(crate) fn frame_bytes(&self, slot: u32, from: u32, end: u32) -> Option<&[u8]> {
-        let holds = |chunk: &&Chunk| chunk.slot == slot && chunk.base <= from && chunk.end() >= end;
-        let chunk = self.chunks.iter().find(holds)?;
+        let chunk = self.chunks.iter().find(|chunk| chunk.holds_all(slot, from, end))?;
         Some(&chunk.buf[(from - chunk.base) as usize..(end - chunk.base) as usize])
+    }
+
+    /// The same bytes to be written from here, where nothing is appended to them any more.
+    pub(crate) fn share_frame(&mut self, slot: u32, from: u32, end: u32) -> Option<FrozenBytes> {
+        let chunk = self.chunks.iter_mut().find(|chunk| chunk.holds_all(slot, from, end))?;
+        Some(chunk.buf.share((from - chunk.base) as usize..(end - chunk.base) as usize))
     }
 }

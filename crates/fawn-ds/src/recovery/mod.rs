@@ -407,7 +407,7 @@ impl<D: Device> Engine<D> {
             let page = Io::new(&mut self.device).read(file, u64::from(base), PAGE_BYTES, Cause::Recovery)?;
             buf[..carried].copy_from_slice(&page[..carried]);
         }
-        self.window.push(Chunk { slot, sequence, base, len: carried, buf });
+        self.window.push(Chunk { slot, sequence, base, len: carried, buf: buf.into() });
         Ok(())
     }
 

@@ -139,15 +139,15 @@ impl Shared {
 
 fn run(job: &mut Job) -> Result<(), Errno> {
     let fd = job.fd.as_fd();
-    let Request { work, offset, len_bytes, buf, .. } = &mut job.request;
-    match (*work, buf) {
+    let Request { work, offset, len_bytes, memory, .. } = &mut job.request;
+    match (*work, memory.buf_mut()) {
         (Work::Read, Some(buf)) => read_full(fd, *offset, buf),
-        (Work::Write { durable }, Some(buf)) => {
-            write_full(fd, *offset, &buf[..*len_bytes])?;
+        (Work::Write { durable }, _) => {
+            write_full(fd, *offset, &memory.bytes()[..*len_bytes])?;
             if durable { sync_data(fd) } else { Ok(()) }
         }
         (Work::Sync, _) => sync_data(fd),
-        (Work::Read | Work::Write { .. }, None) => unreachable!("reads and writes carry a buffer"),
+        (Work::Read, None) => unreachable!("a read carries a buffer of its own"),
     }
 }
 

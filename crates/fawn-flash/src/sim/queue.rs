@@ -77,15 +77,15 @@ impl DiskState {
 
     fn take_effect(&mut self, mut ticket: Ticket) -> Completion {
         let Request { work, offset, len_bytes, .. } = ticket.request;
-        let mut buf = ticket.request.buf.take();
-        let result = match (ticket.refused.take(), work, &mut buf) {
+        let mut memory = core::mem::take(&mut ticket.request.memory);
+        let result = match (ticket.refused.take(), work, memory.buf_mut()) {
             (Some(refused), ..) => Err(refused),
             (None, Work::Read, Some(buf)) => self.read(&ticket, offset, buf),
-            (None, Work::Write { durable }, Some(buf)) => self.write(&ticket, offset, &buf[..len_bytes], durable),
+            (None, Work::Read, None) => unreachable!("a read carries a buffer of its own"),
+            (None, Work::Write { durable }, _) => self.write(&ticket, offset, &memory.bytes()[..len_bytes], durable),
             (None, Work::Sync, _) => self.sync(&ticket),
-            (None, ..) => unreachable!("reads and writes carry a buffer"),
         };
-        Request { buf, ..ticket.request }.completion(result)
+        Request { memory, ..ticket.request }.completion(result)
     }
 
     fn read(&self, ticket: &Ticket, offset: u64, buf: &mut AlignedBuf) -> Result<(), DeviceError> {

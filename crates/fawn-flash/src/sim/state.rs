@@ -158,9 +158,10 @@ impl DiskState {
         if ticket.due.is_none() || ticket.refused.is_some() || ticket.fault == Some(Fault::Lose) {
             return;
         }
-        let Request { work, offset, len_bytes, ref buf, .. } = ticket.request;
-        match (work, buf) {
-            (Work::Write { .. }, Some(buf)) => {
+        let Request { work, offset, len_bytes, ref memory, .. } = ticket.request;
+        match work {
+            Work::Write { .. } => {
+                let buf = memory.bytes();
                 if self.overflows(ticket.inode, offset, len_bytes as u64) {
                     return;
                 }
@@ -170,8 +171,8 @@ impl DiskState {
                     Loss::Process => inode.write(seq, offset, &buf[..arrived_bytes(len_bytes, rng)]),
                 }
             }
-            (Work::Sync, _) if loss == Loss::Power && rng.coin() => self.change(ticket.inode).0.sync(ticket.covered),
-            _ => (),
+            Work::Sync if loss == Loss::Power && rng.coin() => self.change(ticket.inode).0.sync(ticket.covered),
+            Work::Read | Work::Sync => (),
         }
     }
 

@@ -151,7 +151,7 @@ fn fill_at_end(place: &Place, slot: &mut Slot) -> bool {
     let reached = request.offset + *done_bytes as u64;
     let at_end = place.len(request.file).is_ok_and(|len| reached >= len);
     let stuck = !reached.is_multiple_of(crate::buffer::SECTOR_BYTES as u64);
-    if let (true, Some(buf)) = (at_end || stuck, &mut request.buf) {
+    if let (true, Some(buf)) = (at_end || stuck, request.memory.buf_mut()) {
         buf[*done_bytes..].fill(0);
     }
     at_end || stuck

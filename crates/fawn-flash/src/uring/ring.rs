@@ -20,8 +20,8 @@ macro_rules! entry_for {
         let Slot { request, done_bytes }: &mut Slot = $slot;
         let at = request.offset + *done_bytes as u64;
         let len = u32::try_from(request.len_bytes - *done_bytes).unwrap_or(MOVE_MAX).min(MOVE_MAX);
-        // Within the buffer: see `push`. A sync has no buffer.
-        let start = request.buf.as_mut().map_or(std::ptr::null_mut(), |buf| buf[*done_bytes..].as_mut_ptr());
+        // Within the memory: see `push`. A sync has none.
+        let start = request.memory.address(*done_bytes);
         match request.work {
             Work::Read => opcode::Read::new($fd, start, len).offset(at).build(),
             Work::Write { durable } => {
@@ -119,9 +119,10 @@ impl Ring {
             None => entry_for!(slot, types::Fd(fd.as_raw_fd())),
         };
         let entry = entry.user_data(u64::from(index));
-        // SAFETY: (1) the buffer is owned by the slot, stays where it is when the slot moves, and leaves the slot only
-        // with its completion; (2) the range is within it: `done_bytes <= len_bytes <= buf.len()`; (3) the file is
-        // open until then, for closing asserts that nothing is in flight; (4) dropping the ring waits for the kernel.
+        // SAFETY: (1) the memory is kept by the slot, stays where it is when the slot moves, and leaves the slot only
+        // with its completion; (2) the range is within it: `done_bytes <= len_bytes <=` its length; (3) the file is
+        // open until then, for closing asserts that nothing is in flight; (4) dropping the ring waits for the kernel;
+        // (5) the kernel writes only where a read owns its buffer alone; shared memory nobody writes to.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         self.in_ring += usize::from(pushed.is_ok());
         pushed.is_ok()

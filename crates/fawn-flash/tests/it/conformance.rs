@@ -1,7 +1,8 @@
 //! Owns the one suite that every device passes: the contract of the `Device` trait, test by test.
 use crate::support::{BLOCK, Place, drain, pattern, place, read, sync, uring, write, write_durable};
 use fawn_flash::{
-    AlignedBuf, Cause, Device, DeviceError, DeviceOptions, PortableDevice, SimDevice, SimDisk, SimOptions, Token,
+    AlignedBuf, AppendBuf, Cause, Device, DeviceError, DeviceOptions, PortableDevice, Request, SimDevice, SimDisk,
+    SimOptions, Token,
 };
 use std::collections::{BTreeSet, VecDeque};
 
@@ -12,7 +13,7 @@ macro_rules! conformance {
             use super::*;
             conformance!(@each $place, $attach, names, names_are_refused, data, past_the_end, many_in_flight,
                 big_operations, truncation, allocation, holes, unlinked_but_open, reopened, locked_once, counted,
-                nothing_to_wait_for, partial_buffer);
+                nothing_to_wait_for, partial_buffer, shared_memory);
         }
     };
     (@each $place:expr, $attach:expr, $($check:ident),*) => {
@@ -234,4 +235,26 @@ fn partial_buffer<D: Device>(attach: &mut dyn FnMut() -> D) {
     assert_eq!(done.result, Ok(BLOCK));
     assert_eq!(done.buf.unwrap().len(), 2 * BLOCK, "the whole buffer comes back");
     assert_eq!(device.len(file), Ok(BLOCK as u64));
+}
+
+/// The rest of a buffer is appended to while its front is being written.
+fn shared_memory<D: Device>(attach: &mut dyn FnMut() -> D) {
+    let mut device = attach();
+    let file = device.create("shared").unwrap();
+    let mut buf = AppendBuf::from(AlignedBuf::zeroed(4 * BLOCK));
+    for step in 0..4 {
+        let at = step * BLOCK;
+        buf.rest_mut(at)[..BLOCK].copy_from_slice(&pattern(step as u64, BLOCK));
+        let request = Request::write_shared(file, at as u64, buf.share(at..at + BLOCK), Cause::Flush, Token(4));
+        device.submit(if step == 2 { request.durable() } else { request });
+        device.kick();
+    }
+    for done in drain(&mut device) {
+        assert_eq!(done.result, Ok(BLOCK));
+        assert!(done.buf.is_none(), "it was never the device's");
+    }
+    let flush = *device.stats().of(Cause::Flush);
+    assert_eq!((flush.writes, flush.written_bytes, flush.syncs), (4, 4 * BLOCK as u64, 1));
+    assert_eq!(read(&mut device, file, 0, 4 * BLOCK).unwrap(), buf[..]);
+    assert!(buf.into_inner().is_some(), "all devices have let go of it");
 }
