@@ -24,12 +24,12 @@ fn a_slow_reader_stops_its_own_input_only() {
         bed.send(slow, &resp("GET k"));
         bed.turn();
     }
-    let waiting = bed.shard.output(slow).len();
+    let waiting = bed.host.output(slow).len();
     assert!((10_000..12_000).contains(&waiting), "{waiting} bytes wait for a reader who does not read");
-    assert!(!bed.shard.wants_input(slow) && !bed.clients[&slow].input.is_empty());
+    assert!(!bed.host.wants_input(slow) && !bed.clients[&slow].input.is_empty());
     bed.send(quick, &resp("PING"));
     bed.turn();
-    assert_eq!(bed.shard.output(quick), b"+PONG\r\n");
+    assert_eq!(bed.host.output(quick), b"+PONG\r\n");
     bed.reads_replies = true;
     bed.take(slow);
     bed.settle();
@@ -42,14 +42,14 @@ fn an_endless_pipeline_is_taken_in_pieces() {
     let id = bed.connect(Protocol::Resp);
     let pipeline: Vec<u8> = (0..1000).flat_map(|i| resp(&format!("SET key:{i} {i}"))).collect();
     bed.send(id, &pipeline);
-    assert_eq!(bed.shard.status().uncommitted, 64);
+    assert_eq!(bed.host.status().uncommitted, 64);
     bed.settle();
     assert_eq!(bed.clients[&id].received.len(), 1000 * "+OK\r\n".len());
     // Without replies too: the bound is on the writes.
     let id = bed.connect(Protocol::Memcached);
     let pipeline: Vec<u8> = (0..1000).flat_map(|i| format!("set n:{i} 0 0 1 noreply\r\n1\r\n").into_bytes()).collect();
     bed.send(id, &pipeline);
-    assert_eq!(bed.shard.status().uncommitted, 64);
+    assert_eq!(bed.host.status().uncommitted, 64);
     bed.settle();
     assert_eq!(bed.memcached(id, "get n:999"), "VALUE n:999 0 1|1|END");
 }
@@ -84,7 +84,7 @@ fn writes_of_all_sessions_are_bounded() {
         let pipeline: Vec<u8> = (0..20).flat_map(|i| resp(&format!("SET key:{i} {i}"))).collect();
         bed.send(*id, &pipeline);
     }
-    assert_eq!(bed.shard.status().uncommitted, 10);
+    assert_eq!(bed.host.status().uncommitted, 10);
     bed.settle();
     for id in &ids {
         assert_eq!(bed.clients[id].received.len(), 20 * "+OK\r\n".len());
@@ -111,7 +111,7 @@ fn a_failed_write_ends_writes_not_reads() {
     let mut bed = bed(sync());
     let (redis, memcached) = (bed.connect(Protocol::Resp), bed.connect(Protocol::Memcached));
     assert_eq!(bed.redis(redis, "SET k v"), "+OK");
-    bed.disk.fail_nth(OpKind::Write, 1, Fault::Fail);
+    bed.disks[0].fail_nth(OpKind::Write, 1, Fault::Fail);
     let pipeline: Vec<u8> = ["GET k", "SET k w", "GET k", "PING"].iter().flat_map(|line| resp(line)).collect();
     bed.send(redis, &pipeline);
     bed.send(memcached, b"set k 0 0 1\r\nx\r\nset k 0 0 1 noreply\r\nx\r\nget k\r\n");
@@ -131,7 +131,7 @@ fn a_failed_write_ends_writes_not_reads() {
     bed.turn();
     let received = String::from_utf8_lossy(&bed.clients[&redis].received).into_owned();
     assert!(received.starts_with("$1\r\nv\r\n-MISCONF"), "{received}");
-    assert!(bed.shard.status().poisoned.is_some());
+    assert!(bed.host.status().poisoned.is_some());
 }
 
 #[test]
@@ -139,13 +139,13 @@ fn a_full_disk_refuses_writes_and_takes_them_again() {
     let mut bed = bed(sync());
     let id = bed.connect(Protocol::Resp);
     assert_eq!(bed.redis(id, "SET k v"), "+OK");
-    bed.disk.set_capacity_bytes(Some(4 << 20));
+    bed.disks[0].set_capacity_bytes(Some(4 << 20));
     let value = "x".repeat(100 << 10);
     let refused = (0..200).map(|i| bed.redis(id, &format!("SET key:{i} {value}"))).find(|reply| reply != "+OK");
     assert_eq!(refused.as_deref(), Some("-OOM store full: delete keys or add space, then retry"));
     assert_eq!(bed.redis(id, "GET k"), "$1|v");
     assert_eq!(bed.redis(id, "DEL k"), ":1");
-    bed.disk.set_capacity_bytes(None);
+    bed.disks[0].set_capacity_bytes(None);
     bed.now = bed.now.plus_ms(2000);
     let replies: Vec<_> = (0..100).map(|i| bed.redis(id, &format!("SET again:{i} {value}"))).collect();
     assert_eq!(replies.last().map(String::as_str), Some("+OK"), "{replies:?}");

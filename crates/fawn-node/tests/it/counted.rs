@@ -46,17 +46,17 @@ fn allocations(work: impl FnOnce()) -> u64 {
 
 /// Hands `input` over whole and takes the output, without the test bed's own buffers.
 fn serve(bed: &mut Bed, id: fawn_node::SessionId, input: &[u8]) {
-    assert_eq!(bed.shard.handle_input(bed.now, id, input), input.len());
+    assert_eq!(bed.host.handle_input(bed.now, id, input), input.len());
     // Nothing here takes more turns than its commit does.
     for _ in 0..20 {
-        bed.shard.turn_blocking(bed.now);
-        if bed.shard.is_idle() {
+        bed.host.turn_blocking(bed.now);
+        if bed.host.is_idle() {
             break;
         }
     }
-    let bytes = bed.shard.output(id).len();
-    bed.shard.wrote(id, bytes);
-    while bed.shard.poll_output().is_some() {}
+    let bytes = bed.host.output(id).len();
+    bed.host.wrote(id, bytes);
+    while bed.host.poll_output().is_some() {}
 }
 
 #[test]
@@ -91,13 +91,13 @@ fn a_turn_of_many_writers_is_one_write() {
     let mut bed = Bed::new();
     let ids: Vec<_> = (0..20).map(|_| bed.connect(Protocol::Resp)).collect();
     bed.settle();
-    let before = bed.disk.counted(OpKind::Write);
+    let before = bed.disks[0].counted(OpKind::Write);
     for (i, id) in ids.iter().enumerate() {
         bed.send(*id, &[resp(&format!("SET a:{i} 1")), resp(&format!("INCR b:{i}"))].concat());
     }
-    assert_eq!(bed.disk.counted(OpKind::Write), before, "nothing is submitted outside of a turn");
+    assert_eq!(bed.disks[0].counted(OpKind::Write), before, "nothing is submitted outside of a turn");
     bed.turn();
-    assert_eq!(bed.disk.counted(OpKind::Write) - before, 1, "one write for forty updates");
+    assert_eq!(bed.disks[0].counted(OpKind::Write) - before, 1, "one write for forty updates");
     bed.settle();
     assert!(ids.iter().all(|id| bed.clients[id].received == b"+OK\r\n:1\r\n"));
 }

@@ -8,4 +8,5 @@ mod front;
 mod model;
 mod order;
 mod room;
+mod test_bed;
 mod transcripts;

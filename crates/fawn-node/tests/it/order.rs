@@ -33,8 +33,8 @@ fn nothing_is_heard_or_read_before_it_is_synced() {
     bed.turn();
     assert!(bed.clients[&writer].received.is_empty(), "the device has completed nothing");
     assert_eq!(bed.clients[&reader].received, b"$-1\r\n");
-    while !bed.shard.is_idle() {
-        bed.disk.advance_to(bed.disk.tick() + 1);
+    while !bed.host.is_idle() {
+        bed.disks[0].advance_to(bed.disks[0].tick() + 1);
         bed.turn();
     }
     bed.turn();
@@ -55,7 +55,7 @@ fn cold_reads_fly_together_and_answer_in_order() {
     let mut lines: Vec<String> = (0..40).rev().map(|i| format!("STRLEN key:{i}")).collect();
     lines.insert(20, "PING".to_owned());
     pipeline(&mut bed, id, &lines);
-    assert!(bed.shard.engine().in_flight() >= 40, "{} reads in flight", bed.shard.engine().in_flight());
+    assert!(bed.host.engine().in_flight() >= 40, "{} reads in flight", bed.host.engine().in_flight());
     bed.settle();
     let lengths = |from: usize, to: usize| (from..to).rev().map(|i| format!(":{}\r\n", 9000 + i.to_string().len()));
     let expected: String = lengths(20, 40).chain(["+PONG\r\n".to_owned()]).chain(lengths(0, 20)).collect();
@@ -78,7 +78,7 @@ fn updates_of_one_cold_key_share_its_read() {
     bed.settle();
     let expected: String = (11..=60).map(|i| format!(":{i}\r\n")).collect();
     assert_eq!(String::from_utf8_lossy(&bed.clients[&one].received), expected + "$3\r\n110\r\n");
-    assert_eq!(bed.shard.status().counters.cold, 1, "one device read for a hundred updates");
+    assert_eq!(bed.host.status().counters.cold, 1, "one device read for a hundred updates");
 }
 
 #[test]
@@ -107,8 +107,8 @@ fn a_half_closed_session_hears_its_replies() {
     let mut bed = cold(2, SimOptions::default());
     let id = bed.connect(Protocol::Resp);
     pipeline(&mut bed, id, &["STRLEN key:0".to_owned(), "SET k v".to_owned(), "STRLEN key:1".to_owned()]);
-    bed.shard.end_input(id);
-    assert!(!bed.shard.wants_input(id));
+    bed.host.end_input(id);
+    assert!(!bed.host.wants_input(id));
     bed.settle();
     assert_eq!(bed.clients[&id].received, b":9001\r\n+OK\r\n:9001\r\n");
     assert!(bed.clients[&id].closed);
@@ -134,7 +134,7 @@ fn a_session_that_goes_leaves_others_alone() {
     let lines = ["STRLEN key:0", "APPEND key:1 x", "GET key:1", "MGET key:0 key:2", "SCAN 0", "SET k v"];
     pipeline(&mut bed, gone, &lines.map(str::to_owned));
     pipeline(&mut bed, stays, &["APPEND key:1 y".to_owned(), "STRLEN key:0".to_owned()]);
-    bed.shard.close_session(gone);
+    bed.host.close_session(gone);
     bed.clients.remove(&gone);
     let next = bed.connect(Protocol::Resp);
     pipeline(&mut bed, next, &["PING".to_owned()]);

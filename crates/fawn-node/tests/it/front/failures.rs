@@ -87,7 +87,7 @@ fn a_pause_of_the_process_drops_no_member() {
     assert_eq!(bed.redis(id, "SET k v"), "+OK");
     bed.run(1000);
     let epochs = |bed: &Bed| -> Vec<_> {
-        let statuses = bed.cluster.statuses().into_iter();
+        let statuses = bed.host.statuses().into_iter();
         statuses.flat_map(|(_, status)| status.members.into_iter().map(|member| member.epoch)).collect()
     };
     let before = epochs(&bed);
