@@ -28,11 +28,14 @@ pub static TARGETS: &[Target] = &[
     Target { name: "glob", run: fawn_wire::fuzz::glob, samples: samples::globs },
 ];
 
-/// Feeds the target called `name` once: libFuzzer's way in.
-///
-/// # Panics
-/// When the target fails, or there is none of that name.
-pub fn run(name: &str, data: &[u8]) {
-    let target = TARGETS.iter().find(|target| target.name == name);
-    (target.unwrap_or_else(|| unreachable!("no target {name}")).run)(data);
+/// The target called `name`.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static Target> {
+    TARGETS.iter().find(|target| target.name == name)
+}
+
+/// Every target's name, for messages.
+#[must_use]
+pub fn names() -> String {
+    TARGETS.iter().map(|target| target.name).collect::<Vec<_>>().join(" ")
 }

@@ -1,18 +1,20 @@
 //! Owns the seeded driver: mutates valid samples and feeds every target for a bounded time, on stable Rust.
 #![forbid(unsafe_code)]
 
-use fawn_fuzz::{TARGETS, Target};
+use fawn_fuzz::{TARGETS, Target, find, names};
 use fawn_types::random::SplitMix64;
 use std::panic::catch_unwind;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-const USAGE: &str = "usage: fawn-fuzz [--seconds N] [--seed N] [--input HEX] [TARGET …]";
+const USAGE: &str = "usage: fawn-fuzz [--seconds N] [--seed N] [--input HEX] [--samples DIR] [TARGET …]";
 
 struct Args {
     limit: Duration,
     seed: u64,
     input: Option<Vec<u8>>,
+    samples: Option<PathBuf>,
     targets: Vec<&'static Target>,
 }
 
@@ -20,10 +22,19 @@ fn main() -> ExitCode {
     let args = match parse(std::env::args().skip(1)) {
         Ok(args) => args,
         Err(message) => {
-            eprintln!("{message}\n{USAGE}\ntargets: {}", names().join(" "));
+            eprintln!("{message}\n{USAGE}\ntargets: {}", names());
             return ExitCode::from(2);
         }
     };
+    if let Some(dir) = &args.samples {
+        return match args.targets.iter().try_for_each(|target| write_samples(target, dir)) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("{}: {error}", dir.display());
+                ExitCode::FAILURE
+            }
+        };
+    }
     // Two at a time: the time is bounded per target, and two cores are the least that a machine has.
     let results = args.targets.chunks(2).flat_map(|pair| {
         std::thread::scope(|scope| {
@@ -36,12 +47,8 @@ fn main() -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn names() -> Vec<&'static str> {
-    TARGETS.iter().map(|target| target.name).collect()
-}
-
 fn parse(mut words: impl Iterator<Item = String>) -> Result<Args, String> {
-    let mut args = Args { limit: Duration::from_secs(20), seed: 1, input: None, targets: Vec::new() };
+    let mut args = Args { limit: Duration::from_secs(20), seed: 1, input: None, samples: None, targets: Vec::new() };
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or(format!("{word} wants a value"));
         let number = |text: String| text.parse::<u64>().map_err(|error| format!("{text}: {error}"));
@@ -49,8 +56,9 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Args, String> {
             "--seconds" => args.limit = Duration::from_secs(number(value()?)?),
             // Any text is a seed, a commit's hash too.
             "--seed" => args.seed = fawn_types::checksum::checksum64(value()?.as_bytes()),
+            "--samples" => args.samples = Some(value()?.into()),
             "--input" => args.input = Some(from_hex(&value()?)?),
-            name => match TARGETS.iter().find(|target| target.name == name) {
+            name => match find(name) {
                 Some(target) => args.targets.push(target),
                 None => return Err(format!("no target `{name}`")),
             },
@@ -65,6 +73,14 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Args, String> {
 fn from_hex(text: &str) -> Result<Vec<u8>, String> {
     let digits = text.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap_or("?"));
     digits.map(|pair| u8::from_str_radix(pair, 16).map_err(|error| format!("{pair}: {error}"))).collect()
+}
+
+/// The target's samples as files in `DIR/TARGET`: the corpus that libFuzzer starts from.
+fn write_samples(target: &Target, dir: &Path) -> std::io::Result<()> {
+    let dir = dir.join(target.name);
+    std::fs::create_dir_all(&dir)?;
+    let mut numbered = (target.samples)().into_iter().enumerate();
+    numbered.try_for_each(|(number, sample)| std::fs::write(dir.join(format!("sample-{number}")), sample))
 }
 
 /// Feeds one target until its time is up; whether it survived. A panic is printed with the input that reproduces it.

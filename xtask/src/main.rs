@@ -3,6 +3,7 @@
 
 mod clients;
 mod fix;
+mod fuzz;
 mod peers;
 mod server;
 mod steps;
@@ -33,6 +34,15 @@ enum Command {
     },
     /// Formats, and regenerates pages that derive from code.
     Fix,
+    /// The fuzz targets under libFuzzer, with the nightly toolchain and a C++ compiler; the gate's seeded driver needs
+    /// neither.
+    Fuzz {
+        /// Time per target.
+        #[arg(long, default_value_t = 60)]
+        seconds: u64,
+        /// Targets [default: all].
+        targets: Vec<String>,
+    },
     /// The house rules alone.
     Tidy,
 }
@@ -42,6 +52,7 @@ fn main() -> ExitCode {
         Command::Ci => test::run(None),
         Command::Test { only } => test::run(only.as_deref()),
         Command::Fix => fix::run(),
+        Command::Fuzz { seconds, targets } => fuzz::fuzz(seconds, &targets),
         Command::Tidy => tidy::run(),
     };
     match outcome {

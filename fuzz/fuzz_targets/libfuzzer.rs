@@ -1,0 +1,17 @@
+//! Owns libFuzzer's way in: one binary for every target, which `FAWN_FUZZ_TARGET` names.
+#![no_main]
+
+use fawn_fuzz::{Target, find, names};
+use std::sync::OnceLock;
+
+static TARGET: OnceLock<&Target> = OnceLock::new();
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| (TARGET.get_or_init(chosen).run)(data));
+
+fn chosen() -> &'static Target {
+    let name = std::env::var("FAWN_FUZZ_TARGET").unwrap_or_default();
+    find(&name).unwrap_or_else(|| {
+        eprintln!("FAWN_FUZZ_TARGET is `{name}`, expected one of: {}", names());
+        std::process::exit(2)
+    })
+}
