@@ -143,6 +143,11 @@ fn attach<'a>(update: Update<'static>, payload: &'a [u8]) -> Update<'a> {
         }
         Update::Append { create, condition, .. } => Update::Append { bytes: payload, create, condition },
         Update::Prepend { create, condition, .. } => Update::Prepend { bytes: payload, create, condition },
-        other => other,
+        // Named one by one: a new update that has bytes must not lose them while it waits.
+        Update::AddSigned { .. }
+        | Update::AddUnsigned { .. }
+        | Update::SubtractUnsigned { .. }
+        | Update::Delete { .. }
+        | Update::Touch { .. } => update,
     }
 }

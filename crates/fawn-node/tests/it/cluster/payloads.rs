@@ -35,6 +35,37 @@ fn requests() -> Vec<Request<'static>> {
     ]
 }
 
+/// Where an update stands among all there are. A new one does not compile until it is named here, and then fails until
+/// [`requests`] has it.
+const fn place(update: &Update<'_>) -> usize {
+    match update {
+        Update::Set { .. } => 0,
+        Update::Append { .. } => 1,
+        Update::Prepend { .. } => 2,
+        Update::AddSigned { .. } => 3,
+        Update::AddUnsigned { .. } => 4,
+        Update::SubtractUnsigned { .. } => 5,
+        Update::Delete { .. } => 6,
+        Update::Touch { .. } => UPDATES - 1,
+    }
+}
+
+/// One more than the last place.
+const UPDATES: usize = 8;
+
+#[test]
+fn every_update_is_among_the_requests() {
+    let requests = requests();
+    let there: std::collections::BTreeSet<usize> = requests
+        .iter()
+        .filter_map(|request| match request {
+            Request::Update { update, .. } => Some(place(update)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(there.len(), UPDATES, "only these are tried: {there:?}");
+}
+
 #[test]
 fn requests_survive_and_no_prefix_decodes_to_another() {
     for request in requests() {
