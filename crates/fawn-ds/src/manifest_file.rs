@@ -41,8 +41,13 @@ pub(crate) struct ManifestFile {
     allocated: u64,
     queued: CommitNumber,
     durable: CommitNumber,
-    /// End of what a write in flight covers, and the last commit before it.
-    in_flight: Option<(u64, CommitNumber)>,
+    /// End of what a write in flight covers, the last commit before it, and the last that its own commits vouch for.
+    in_flight: Option<(u64, CommitNumber, CommitNumber)>,
+    /// Newest commit whose loss nothing but the manifest would show.
+    important: CommitNumber,
+    /// Commits up to here are vouched for by the newest one queued; by the newest durable one.
+    vouched_if_durable: CommitNumber,
+    vouched: CommitNumber,
     rewrite: Option<Rewrite>,
     /// A length below which rewriting is not tried again: the device was full.
     rewrite_from: u64,
@@ -93,6 +98,9 @@ impl ManifestFile {
             queued: 0,
             durable: 0,
             in_flight: None,
+            important: 0,
+            vouched_if_durable: 0,
+            vouched: 0,
             rewrite: None,
             rewrite_from: 0,
             is_torn: false,
@@ -169,6 +177,9 @@ impl ManifestFile {
             }
         }
         self.queued += 1;
+        if edits.iter().any(Edit::needs_vouching) {
+            self.important = self.queued;
+        }
         match &mut self.rewrite {
             Some(rewrite) => rewrite.queued.push(edits.to_vec()),
             None => self.encode(edits),
@@ -180,6 +191,22 @@ impl ManifestFile {
         let offset = self.len();
         assert!(offset >= HEADER_BYTES as u64, "commits follow the header");
         manifest::encode_commit(&self.header, edits, offset, self.synced, &mut self.tail);
+        self.vouched_if_durable = self.durable;
+    }
+
+    /// Whether a durable commit could be lost to damage and pass for a torn append, and no write is about to end that.
+    pub(crate) fn needs_vouching(&self) -> bool {
+        let is_idle = self.in_flight.is_none() && self.rewrite.is_none() && self.queued == self.durable;
+        is_idle && self.important > self.vouched
+    }
+
+    /// Queues a commit that says nothing but that those before it are synced, in a sector of its own.
+    pub(crate) fn vouch(&mut self) {
+        assert!(self.needs_vouching(), "a commit that nothing needs");
+        let end = self.len();
+        for edit in manifest::vouching_edits(end) {
+            self.commit(&[edit]);
+        }
     }
 
     pub(crate) fn is_durable(&self, number: CommitNumber) -> bool {
@@ -204,7 +231,7 @@ impl ManifestFile {
         let len = self.tail.len().next_multiple_of(PAGE_BYTES);
         let mut buf = AlignedBuf::zeroed(len);
         buf[..self.tail.len()].copy_from_slice(&self.tail);
-        self.in_flight = Some((self.len(), self.queued));
+        self.in_flight = Some((self.len(), self.queued, self.vouched_if_durable));
         device.submit_write_durable(self.file, self.tail_at, buf, len, Cause::Manifest, token);
         Ok(())
     }
@@ -235,9 +262,12 @@ impl ManifestFile {
         if let Some(rewrite) = self.rewrite.take() {
             return self.take_over(device, rewrite);
         }
-        let Some((end, number)) = self.in_flight.take() else { unreachable!("no write of the manifest was in flight") };
+        let Some((end, number, vouched)) = self.in_flight.take() else {
+            unreachable!("no write of the manifest was in flight")
+        };
         self.synced = end;
         self.durable = number;
+        self.vouched = vouched;
         let keep_from = end - end % PAGE_BYTES as u64;
         self.tail.drain(..(keep_from - self.tail_at) as usize);
         self.tail_at = keep_from;
@@ -253,7 +283,8 @@ impl ManifestFile {
         let state = core::mem::take(&mut self.state);
         let total = self.queued;
         assert_eq!(through + queued.len() as u64, total, "every commit is in the fresh file or follows it");
-        *self = Self { allocated, queued: total, durable: through, ..Self::at(file, header, state, bytes) };
+        let important = self.important;
+        *self = Self { allocated, important, queued: total, durable: through, ..Self::at(file, header, state, bytes) };
         for edits in queued {
             self.encode(&edits);
         }

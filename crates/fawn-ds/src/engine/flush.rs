@@ -266,16 +266,23 @@ impl<D: Device> Engine<D> {
     /// [`EngineError::Poisoned`] when that failed.
     pub fn close(mut self) -> Result<D, EngineError> {
         self.flush_everything = true;
+        self.finish_all();
+        self.vouch();
+        self.finish_all();
+        match &self.poisoned {
+            Some(first) => Err(EngineError::Poisoned { first: first.clone() }),
+            None => Ok(self.device),
+        }
+    }
+
+    /// Blocks until nothing is under way.
+    fn finish_all(&mut self) {
         let mut events = Vec::new();
         while self.poisoned.is_none() && !self.options.read_only && !self.is_quiet() {
             self.flush.wanted |= self.flush.open.is_some();
             self.advance_flush();
             self.wait(self.now, &mut events);
             events.clear();
-        }
-        match &self.poisoned {
-            Some(first) => Err(EngineError::Poisoned { first: first.clone() }),
-            None => Ok(self.device),
         }
     }
 

@@ -95,6 +95,8 @@ pub struct Engine<D: Device> {
     pub(crate) store: StoreUuid,
     pub(crate) generation: u32,
     pub(crate) manifest: ManifestFile,
+    /// When the manifest's last commit is vouched for, if no other follows by then.
+    pub(crate) vouch_at: TimeMs,
     pub(crate) ranges: Vec<RangeState>,
     /// Ids of `ranges`, apart so that finding one touches one cache line.
     pub(crate) range_ids: Vec<RangeId>,
@@ -192,9 +194,10 @@ impl<D: Device> Engine<D> {
         Watermarks { appended, flushed: self.flush.flushed, synced: self.flush.synced }
     }
 
-    /// Keys of a range that are committed; expired ones not met yet included. While verifications are queued
-    /// ([`LogReport::verifications_queued`]) a committed record whose fragment matches is taken for its key's next
-    /// version, which is right but for ≤ 0.3 % of new keys; they are counted once verified.
+    /// Keys of a range that are committed; expired ones not met yet included. Exact when no verification waits
+    /// ([`LogReport::verifications_queued`]): those end by themselves with the polls or steps that follow. Until then a
+    /// committed record whose fragment matches is taken for its key's next version, so that the count is behind by at
+    /// most one for each that waits, and never ahead.
     pub fn len(&self, range: RangeId) -> u64 {
         let Ok(at) = self.range_at(range) else { return 0 };
         let deleted = self.overlay.unconfirmed(at, 0, None).filter(|written| !written.is_put).count();

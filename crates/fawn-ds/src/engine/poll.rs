@@ -40,6 +40,7 @@ impl<D: Device> Engine<D> {
         self.advance_flush();
         self.tend_segments();
         self.tend_copies();
+        self.vouch_when_due();
         self.pump_verifications();
         self.report_space(events);
         self.device.kick();

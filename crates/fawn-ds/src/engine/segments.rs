@@ -15,6 +15,11 @@ use fawn_types::{KeyRange, RangeId, TimeMs};
 /// How long a full device is left alone before space is asked for again.
 const RETRY_MS: u64 = 100;
 
+/// How long a durable commit waits for another to vouch for it before one is written for that alone.
+const VOUCH_MS: u64 = 100;
+/// Space that such a commit takes at most, bytes.
+const VOUCH_BYTES: u64 = 1 << 10;
+
 /// What an edit takes in the manifest at most besides its content, bytes.
 const EDIT_BYTES: u64 = 256;
 
@@ -155,6 +160,29 @@ impl<D: Device> Engine<D> {
         }
     }
 
+    /// A promise that was acknowledged must not look like a torn append when its bytes rot: some later commit has to say
+    /// that it was synced.
+    pub(crate) fn vouch_when_due(&mut self) {
+        if self.now >= self.vouch_at {
+            self.vouch();
+        }
+    }
+
+    pub(crate) fn vouch(&mut self) {
+        if self.poisoned.is_some() || self.options.read_only || !self.manifest.needs_vouching() {
+            return;
+        }
+        match self.manifest.reserve(&mut self.device, VOUCH_BYTES) {
+            Ok(()) => {
+                self.manifest.vouch();
+                self.start_manifest();
+            }
+            // What brings space back comes first; until then the last commit is as it was.
+            Err(DeviceError::Full { .. }) => self.vouch_at = self.now.plus_ms(RETRY_MS),
+            Err(error) => drop(self.poison(&error)),
+        }
+    }
+
     /// Commits of the manifest became durable: what waited for them goes on.
     pub(crate) fn manifest_written(&mut self) {
         if let Err(error) = self.manifest.done(&mut self.device) {
@@ -165,6 +193,7 @@ impl<D: Device> Engine<D> {
             Next::Listing(segment, end) if self.manifest.is_durable(end) => Next::Ready(segment),
             next => next,
         };
+        self.vouch_at = self.now.plus_ms(VOUCH_MS);
         self.copies_listed();
         let mut dropped = false;
         let mut i = 0;

@@ -140,6 +140,7 @@ impl<D: Device> Engine<D> {
             ident_secret,
             store,
             manifest,
+            vouch_at: TimeMs(0),
             ranges: Vec::new(),
             range_ids: Vec::new(),
             segments: crate::log::segments::SegmentTable::new(segment_bytes),

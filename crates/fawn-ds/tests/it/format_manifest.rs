@@ -44,6 +44,7 @@ fn commits() -> Vec<Vec<Edit>> {
             },
             Edit::CopyWhole { range: RangeId(2) },
         ],
+        vec![Edit::Pad { bytes: 400 }, Edit::Pad { bytes: 0 }],
         vec![Edit::ClearRange { range: RangeId(2), version: Version::from_u64(80) }],
     ]
 }

@@ -1,10 +1,12 @@
 //! Owns the writing of manifests: the file's header, one commit, and a whole rewritten file.
+use super::edit::EDIT_HEADER_BYTES;
 use super::{
     CHECKSUM_AT, COMMIT_EDIT_BYTES_MAX, COMMIT_HEADER_BYTES, COMMIT_MAGIC, Edit, HEADER_BYTES, MAGIC, ManifestHeader,
     ManifestState,
 };
 use crate::format::bytes::put;
 use crate::format::{FORMAT_VERSION, UNIT_BYTES, round_up_unit};
+use fawn_flash::buffer::SECTOR_BYTES;
 use fawn_types::checksum::checksum64;
 
 /// The header of a manifest file.
@@ -56,13 +58,15 @@ pub fn encode_snapshot(state: &ManifestState, rewrite: u64) -> Vec<u8> {
     let header = ManifestHeader { store: identity.store, rewrite };
     let mut out = encode_header(&header).to_vec();
     let (mut batch, mut batch_bytes) = (Vec::new(), 0);
-    let mut scratch = Vec::new();
+    let (mut scratch, mut synced) = (Vec::new(), 0);
     for edit in state.snapshot() {
         scratch.clear();
         edit.encode(&mut scratch);
         if batch_bytes + scratch.len() > COMMIT_EDIT_BYTES_MAX {
             let offset = out.len() as u64;
-            encode_commit(&header, &batch, offset, 0, &mut out);
+            encode_commit(&header, &batch, offset, synced, &mut out);
+            // The file is named only once it is synced whole: whoever reads a commit of it was promised those before.
+            synced = out.len() as u64;
             batch.clear();
             batch_bytes = 0;
         }
@@ -70,6 +74,21 @@ pub fn encode_snapshot(state: &ManifestState, rewrite: u64) -> Vec<u8> {
         batch.push(edit);
     }
     let offset = out.len() as u64;
-    encode_commit(&header, &batch, offset, 0, &mut out);
+    encode_commit(&header, &batch, offset, synced, &mut out);
     out
+}
+
+/// The commits to write behind one that ends at `offset`, so that something in another sector says that it was synced.
+#[must_use]
+pub fn vouching_edits(offset: u64) -> Vec<Edit> {
+    let least = round_up_unit(COMMIT_HEADER_BYTES + EDIT_HEADER_BYTES) as u64;
+    let sector = SECTOR_BYTES as u64;
+    let mut edits = Vec::new();
+    let gap = offset.next_multiple_of(sector) - offset;
+    if gap > 0 {
+        let gap = if gap < least { gap + sector } else { gap };
+        edits.push(Edit::Pad { bytes: (gap - (COMMIT_HEADER_BYTES + EDIT_HEADER_BYTES) as u64) as u32 });
+    }
+    edits.push(Edit::Pad { bytes: 0 });
+    edits
 }

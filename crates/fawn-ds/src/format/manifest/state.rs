@@ -94,6 +94,7 @@ impl ManifestState {
             Edit::AddSegment { slot, uuid, sequence } => self.add_segment(*slot, *uuid, *sequence),
             Edit::SealSegment { slot, len } => self.seal_segment(*slot, *len),
             Edit::DropSegment { slot, uuid } => self.drop_segment(*slot, *uuid),
+            Edit::Pad { .. } => Ok(()),
             Edit::Blob { key, bytes } => {
                 if bytes.is_empty() {
                     self.blobs.remove(key);

@@ -1,0 +1,88 @@
+//! Owns the test of counting: exact whenever nothing is under way, within the verifications that wait when something is.
+use crate::support::{Node, RANGE, Write, small};
+use fawn_ds::Options;
+use fawn_flash::{SimDisk, SimOptions};
+use fawn_types::random::SplitMix64 as Rng;
+use fawn_types::{Durability, TimeMs, Version};
+use std::collections::BTreeSet;
+
+const KEYS: u64 = 6000;
+
+struct Counted {
+    node: Node,
+    keys: BTreeSet<u64>,
+    waiting: Vec<(Version, u64, bool)>,
+    /// Points in time at which the count was behind, and verifications that were not free.
+    off: u64,
+}
+
+impl Counted {
+    fn write(&mut self, rng: &mut Rng) {
+        let (key, is_put) = (rng.below(KEYS), rng.below(4) > 0);
+        let value = is_put.then(|| vec![key as u8; 100 + rng.below(400) as usize]);
+        let write = Write { key: format!("key {key}").into_bytes(), value, expires_at_ms: 0 };
+        let version = self.node.append(&[write]).unwrap();
+        self.waiting.push((version, key, is_put));
+        self.check();
+    }
+
+    /// What is committed counts; each verification that waits may add one to what the engine knows of.
+    fn check(&mut self) {
+        let through = self.node.engine.progress(RANGE).committed;
+        while self.waiting.first().is_some_and(|(version, ..)| *version <= through) {
+            let (_, key, is_put) = self.waiting.remove(0);
+            if is_put {
+                self.keys.insert(key)
+            } else {
+                self.keys.remove(&key)
+            };
+        }
+        let (found, exact) = (self.node.engine.len(RANGE), self.keys.len() as u64);
+        let queued = self.node.engine.log_report().verifications_queued;
+        assert!(found <= exact && exact <= found + queued, "{found} found, {exact} there, {queued} verifications wait");
+        self.off += u64::from(found != exact);
+    }
+
+    /// Nothing comes any more: finite work makes the count exact.
+    fn rest(&mut self) {
+        for _ in 0..KEYS {
+            self.node.engine.step(16);
+            self.node.turn();
+            self.check();
+            if self.waiting.is_empty() && self.node.engine.log_report().verifications_queued == 0 {
+                let (found, exact) = (self.node.engine.len(RANGE), self.keys.len() as u64);
+                assert_eq!(found, exact, "at rest");
+                return;
+            }
+            self.node.now = self.node.now.plus_ms(100);
+        }
+        panic!("verifications never end: {:?}", self.node.engine.log_report());
+    }
+}
+
+#[test]
+fn keys_are_counted_exactly_whenever_nothing_is_under_way() {
+    let (mut off, mut reads) = (0, 0);
+    for (seed, durability) in [(1, Durability::Sync), (2, Durability::EverySec), (3, Durability::Memory)] {
+        println!("seed {seed}: cargo test -p fawn-ds --test it len::");
+        let mut rng = Rng::new(seed);
+        let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
+        let options = Options { capacity_bytes: None, ..small(durability) };
+        let node = Node::open(&disk, options, TimeMs(1)).unwrap();
+        let mut counted = Counted { node, keys: BTreeSet::new(), waiting: Vec::new(), off: 0 };
+        for _ in 0..60 {
+            for _ in 0..1 + rng.below(300) {
+                counted.write(&mut rng);
+                if rng.below(20) == 0 {
+                    counted.node.turn();
+                    counted.check();
+                }
+            }
+            counted.rest();
+        }
+        off += counted.off;
+        reads += counted.node.engine.stats().verification_reads;
+    }
+    println!("{off} times behind, {reads} verification reads");
+    assert!(off > 3 && reads > 100, "{off} times behind, {reads} verification reads: the bound was not met");
+}
