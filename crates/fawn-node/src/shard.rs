@@ -2,15 +2,15 @@
 //!
 //! Order of a server's turn: `handle_input` for every connection that has bytes, then [`Shard::turn`] once (which
 //! submits once for all of them), then [`Shard::poll_output`] until it is empty: one write per connection.
-use crate::execute::{Core, Flow, Host, Scratch, clear, execute};
+use crate::execute::{Core, Flow, Host, Scratch, clear, execute, execute_single};
 use crate::options::{ProcessFacts, ShardOptions};
 use crate::output::Output;
 use crate::pending::Pending;
 use crate::replica::Replica;
 use crate::session::consume::{self, Executor};
-use crate::session::{Session, SessionId, Sessions};
+use crate::session::{Looked, Session, SessionId, Sessions};
 use crate::status::{Counters, ShardStatus};
-use fawn_ds::{Engine, EngineError, Event, WARM_KEYS_MAX};
+use fawn_ds::{Engine, EngineError, Event};
 use fawn_flash::Device;
 use fawn_types::{Epoch, KeyHash, KeyRange, RangeId, TimeMs};
 use fawn_wire::{Command, Protocol};
@@ -97,6 +97,13 @@ impl<D: Device> Shard<D> {
     pub fn handle_input(&mut self, now: TimeMs, id: SessionId, input: &[u8]) -> usize {
         self.note_time(now);
         consume::handle_input(&mut self.core, &mut self.sessions, &mut self.outputs, (id, input), now)
+    }
+
+    /// As [`Shard::handle_input`] of each, whose consumption is noted in `used`: what the first requests of all wait
+    /// for is waited for together.
+    pub fn handle_inputs(&mut self, now: TimeMs, inputs: &[(SessionId, &[u8])], used: &mut [usize]) {
+        self.note_time(now);
+        consume::handle_inputs(&mut self.core, &mut self.sessions, &mut self.outputs, (inputs, used), now);
     }
 
     /// How long the input must be, from its first unconsumed byte, before it is worth offering again.
@@ -248,13 +255,20 @@ impl<D: Device> Executor for Core<D> {
         execute(self, session, command, now)
     }
 
+    const LOOKS_AHEAD: bool = true;
+
     #[inline]
-    fn warm(&self, keys: &[&[u8]]) {
-        let mut hashes = [KeyHash(0); WARM_KEYS_MAX];
-        let count = keys.len().min(hashes.len());
-        for (hash, key) in hashes.iter_mut().zip(keys) {
-            *hash = self.hash(key);
-        }
-        self.engine.warm(self.replica.range(), &hashes[..count]);
+    fn hash(&self, key: &[u8]) -> KeyHash {
+        Self::hash(self, key)
+    }
+
+    #[inline]
+    fn warm(&self, hashes: &[KeyHash]) {
+        self.engine.warm(self.replica.range(), hashes);
+    }
+
+    #[inline]
+    fn execute_looked(&mut self, session: &mut Session, looked: &Looked<'_>, now: TimeMs) -> Flow {
+        execute_single(self, session, looked.hash, (&looked.request, looked.shape), now)
     }
 }

@@ -121,6 +121,16 @@ impl Codec {
         }
     }
 
+    /// Whether it remembers nothing of an unfinished or refused request: a copy decodes from here as it would itself.
+    #[must_use]
+    #[inline]
+    pub const fn is_between_requests(&self) -> bool {
+        match self {
+            Codec::Memcached(state) => state.is_between_requests(),
+            Codec::Resp(state) => state.is_between_requests(),
+        }
+    }
+
     /// Decodes the first request of `input`. Relative times become absolute by `now`.
     #[inline]
     pub fn decode<'a>(&mut self, input: &'a [u8], now: TimeMs) -> Decoded<'a> {

@@ -21,7 +21,7 @@ pub(crate) use resume::Host;
 use crate::session::Session;
 use fawn_ds::LookupPlan;
 use fawn_flash::Device;
-use fawn_types::{Request, TimeMs};
+use fawn_types::{KeyHash, Request, TimeMs};
 use fawn_wire::{Command, Shape};
 
 /// What becomes of a session's input after a command.
@@ -65,7 +65,10 @@ pub(crate) enum Later {
 #[inline]
 pub(crate) fn execute<D: Device>(core: &mut Core<D>, session: &mut Session, command: Command<'_>, now: TimeMs) -> Flow {
     match command {
-        Command::Single { request, shape } => single(core, session, request, shape, now),
+        Command::Single { request, shape } => {
+            let hash = core.hash(request.key());
+            execute_single(core, session, hash, (&request, shape), now)
+        }
         Command::Multi(multi) => multi::execute(core, session, &multi, now),
         Command::Keyspace(keyspace) => keyspace::execute(core, session, &keyspace, now),
         Command::Connection(connection) => connection::execute(session, &connection),
@@ -73,19 +76,20 @@ pub(crate) fn execute<D: Device>(core: &mut Core<D>, session: &mut Session, comm
     }
 }
 
+/// Executes a request on one key, whose hash this is, for `session`.
 #[inline]
-fn single<D: Device>(
+pub(crate) fn execute_single<D: Device>(
     core: &mut Core<D>,
     session: &mut Session,
-    request: Request<'_>,
-    shape: Shape,
+    hash: KeyHash,
+    (request, shape): (&Request<'_>, Shape),
     now: TimeMs,
 ) -> Flow {
     match request {
         Request::Get { key } => {
-            read::single(core, session, key, shape, now);
+            read::single(core, session, (hash, key), shape, now);
             Flow::Next
         }
-        Request::Update { key, update } => update::single(core, session, key, &update, shape, now),
+        Request::Update { key, update } => update::single(core, session, (hash, key), update, shape, now),
     }
 }

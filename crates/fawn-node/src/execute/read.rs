@@ -16,8 +16,13 @@ use fawn_wire::{Shape, encode_reply};
 
 /// A `GET` by itself. The hot path: nothing here allocates when the page is cached and nothing waits before it.
 #[inline]
-pub(crate) fn single<D: Device>(core: &mut Core<D>, session: &mut Session, key: &[u8], shape: Shape, now: TimeMs) {
-    let hash = core.hash(key);
+pub(crate) fn single<D: Device>(
+    core: &mut Core<D>,
+    session: &mut Session,
+    (hash, key): (KeyHash, &[u8]),
+    shape: Shape,
+    now: TimeMs,
+) {
     let later = begin(core, session, hash, key, now, |session, reply, wait| {
         session.replies.respond_after(wait, |out| encode_reply(shape, key, reply, out));
     });

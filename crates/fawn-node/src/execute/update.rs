@@ -34,12 +34,11 @@ impl Updated {
 pub(crate) fn single<D: Device>(
     core: &mut Core<D>,
     session: &mut Session,
-    key: &[u8],
+    (hash, key): (KeyHash, &[u8]),
     update: &Update<'_>,
     shape: Shape,
     now: TimeMs,
 ) -> Flow {
-    let hash = core.hash(key);
     if session.reading.last(hash).is_some() {
         return Flow::Stall(Stall::Reads);
     }

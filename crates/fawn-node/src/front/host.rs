@@ -19,6 +19,13 @@ pub trait ClientHost {
     fn end_input(&mut self, session: SessionId);
     /// Executes the whole commands at the start of `input`; returns how many bytes it consumed.
     fn handle_input(&mut self, now: TimeMs, session: SessionId, input: &[u8]) -> usize;
+    /// As `handle_input` of each, whose consumption is noted in `used`; a host that gains by seeing them together does.
+    fn handle_inputs(&mut self, now: TimeMs, inputs: &[(SessionId, &[u8])], used: &mut [usize]) {
+        assert_eq!(inputs.len(), used.len(), "each input's consumption is noted");
+        for (used, (session, input)) in used.iter_mut().zip(inputs) {
+            *used = self.handle_input(now, *session, input);
+        }
+    }
     /// Whether the session takes input now; if not, [`Output::Resume`] or [`Output::Close`] will follow.
     fn wants_input(&self, session: SessionId) -> bool;
     /// How long the input must be, from its first unconsumed byte, before it is worth offering again.
@@ -58,6 +65,10 @@ impl<D: Device> ClientHost for Shard<D> {
 
     fn handle_input(&mut self, now: TimeMs, session: SessionId, input: &[u8]) -> usize {
         Self::handle_input(self, now, session, input)
+    }
+
+    fn handle_inputs(&mut self, now: TimeMs, inputs: &[(SessionId, &[u8])], used: &mut [usize]) {
+        Self::handle_inputs(self, now, inputs, used);
     }
 
     fn wants_input(&self, session: SessionId) -> bool {

@@ -1,14 +1,15 @@
 //! Owns the way of a session's input: decoded command by command and executed, until it ends or the session waits.
 //!
 //! Whoever executes, a shard's own store or a cluster, the session's rules are these.
-use super::ahead::look_ahead;
+use super::ahead::{Ahead, Looked, look_at_firsts};
 use super::{Phase, Room, Session, Sessions};
 use crate::SessionId;
 use crate::execute::{Flow, Stall};
 use crate::options::ShardOptions;
 use crate::output::Output;
 use crate::status::Counters;
-use fawn_types::{OperationError, TimeMs, Version};
+use fawn_ds::WARM_KEYS_MAX;
+use fawn_types::{KeyHash, OperationError, TimeMs, Version};
 use fawn_wire::{Command, Decoded};
 use std::collections::VecDeque;
 
@@ -17,14 +18,30 @@ pub(crate) trait Executor {
     fn options(&self) -> &ShardOptions;
     fn counters(&mut self) -> &mut Counters;
     fn execute(&mut self, session: &mut Session, command: Command<'_>, now: TimeMs) -> Flow;
+
+    /// Whether it pays to look at requests before their turn: then the next three mean something.
+    const LOOKS_AHEAD: bool = false;
+    fn hash(&self, _key: &[u8]) -> KeyHash {
+        KeyHash(0)
+    }
     /// Requests on these keys follow: what is cheaper to fetch together may be fetched now.
-    fn warm(&self, _keys: &[&[u8]]) {}
+    fn warm(&self, _hashes: &[KeyHash]) {}
+    /// As [`Executor::execute`], of a request that was looked at.
+    fn execute_looked(&mut self, session: &mut Session, looked: &Looked<'_>, now: TimeMs) -> Flow {
+        let Looked { request, shape, .. } = *looked;
+        self.execute(session, Command::Single { request, shape }, now)
+    }
 }
 
 /// Decodes and executes until the input ends, or the session stalls or ends.
 #[inline]
-pub(crate) fn consume(executor: &mut impl Executor, session: &mut Session, input: &[u8], now: TimeMs) -> usize {
-    let (mut at, mut looked_to) = (0, 0);
+fn consume<'a, E: Executor>(
+    executor: &mut E,
+    session: &mut Session,
+    (first, input): (Option<Looked<'a>>, &'a [u8]),
+    now: TimeMs,
+) -> usize {
+    let (mut at, mut ahead) = (0, Ahead::from_first(first));
     session.need_bytes = 1;
     while session.phase == Phase::Open && at < input.len() {
         if session.stalled.is_some() {
@@ -34,17 +51,19 @@ pub(crate) fn consume(executor: &mut impl Executor, session: &mut Session, input
             stall(executor, session, Stall::Room);
             return at;
         }
-        // The first request goes straight on: most often it is the only one.
-        if at > 0 && at >= looked_to {
-            looked_to = at + look_ahead(executor, &session.codec, &input[at..], now);
+        if E::LOOKS_AHEAD && ahead.is_empty() {
+            ahead.look(executor, &session.codec, &input[at..], now);
         }
-        let (flow, consumed) = match session.codec.decode(&input[at..], now) {
-            Decoded::Command { command, consumed } => (begin(executor, session, command, now), consumed),
-            Decoded::Incomplete { need_bytes } => {
-                session.need_bytes = need_bytes;
-                return at;
-            }
-            other => consume_rarer(executor, session, other, now),
+        let (flow, consumed) = match ahead.pop() {
+            Some(looked) => (begin_looked(executor, session, &looked, now), looked.consumed),
+            None => match session.codec.decode(&input[at..], now) {
+                Decoded::Command { command, consumed } => (begin(executor, session, command, now), consumed),
+                Decoded::Incomplete { need_bytes } => {
+                    session.need_bytes = need_bytes;
+                    return at;
+                }
+                other => consume_rarer(executor, session, other, now),
+            },
         };
         match flow {
             Flow::Next => {}
@@ -64,15 +83,26 @@ pub(crate) fn consume(executor: &mut impl Executor, session: &mut Session, input
 /// Executes the command unless it returns values for which there is no room.
 #[inline]
 fn begin(executor: &mut impl Executor, session: &mut Session, command: Command<'_>, now: TimeMs) -> Flow {
-    let values = command.values();
+    within_room(session, command.values(), |session| executor.execute(session, command, now))
+}
+
+/// As [`begin`], of a request that was looked at.
+#[inline]
+fn begin_looked(executor: &mut impl Executor, session: &mut Session, looked: &Looked<'_>, now: TimeMs) -> Flow {
+    let values = u32::from(looked.request.returns_value());
+    within_room(session, values, |session| executor.execute_looked(session, looked, now))
+}
+
+#[inline]
+fn within_room(session: &mut Session, values: u32, execute: impl FnOnce(&mut Session) -> Flow) -> Flow {
     if values == 0 {
-        return executor.execute(session, command, now);
+        return execute(session);
     }
     if !session.has_reply_room() {
         return Flow::Stall(Stall::Replies);
     }
     let before_bytes = session.replies.bytes();
-    let flow = executor.execute(session, command, now);
+    let flow = execute(session);
     // What was answered at once; the others are learnt from when they come.
     let bytes = session.replies.bytes() - before_bytes;
     if bytes > 0 {
@@ -113,7 +143,28 @@ fn consume_rarer(
     }
 }
 
+/// Pieces of several sessions' inputs, as their host hands them over: notes how much of each is consumed.
+pub(crate) fn handle_inputs<E: Executor>(
+    executor: &mut E,
+    sessions: &mut Sessions,
+    outputs: &mut VecDeque<Output>,
+    (inputs, used): (&[(SessionId, &[u8])], &mut [usize]),
+    now: TimeMs,
+) {
+    assert_eq!(inputs.len(), used.len(), "each input's consumption is noted");
+    for (inputs, used) in inputs.chunks(WARM_KEYS_MAX).zip(used.chunks_mut(WARM_KEYS_MAX)) {
+        let looks = E::LOOKS_AHEAD && inputs.len() > 1;
+        let of_sessions = inputs.iter().map(|(id, input)| (sessions.get(*id), *input));
+        let firsts = if looks { look_at_firsts(executor, of_sessions, now) } else { Default::default() };
+        for (i, (used, (id, input))) in used.iter_mut().zip(inputs).enumerate() {
+            let first = firsts.get(i).copied().flatten();
+            *used = handle_looked(executor, sessions, outputs, (*id, first, input), now);
+        }
+    }
+}
+
 /// A piece of a session's input, as its host hands it over: returns how much of it is consumed.
+#[inline]
 pub(crate) fn handle_input(
     executor: &mut impl Executor,
     sessions: &mut Sessions,
@@ -121,10 +172,20 @@ pub(crate) fn handle_input(
     (id, input): (SessionId, &[u8]),
     now: TimeMs,
 ) -> usize {
+    handle_looked(executor, sessions, outputs, (id, None, input), now)
+}
+
+fn handle_looked(
+    executor: &mut impl Executor,
+    sessions: &mut Sessions,
+    outputs: &mut VecDeque<Output>,
+    (id, first, input): (SessionId, Option<Looked<'_>>, &[u8]),
+    now: TimeMs,
+) -> usize {
     let Some((session, pool, room)) = sessions.get_with_pool(id) else { return input.len() };
     session.replies.borrow_from(pool);
     room.look(session);
-    let consumed = consume(executor, session, input, now);
+    let consumed = consume(executor, session, (first, input), now);
     executor.counters().input_bytes += consumed as u64;
     if session.stalled.is_none() && !session.has_room(executor.options()) {
         // It took all that was offered and takes no more: the host must hear when it does again.

@@ -10,6 +10,7 @@ mod table;
 
 pub use table::SessionId;
 
+pub(crate) use ahead::Looked;
 pub(crate) use out::{BufferPool, OutBuf};
 pub(crate) use own_reads::OwnReads;
 pub(crate) use own_writes::OwnWrites;

@@ -75,6 +75,30 @@ fn a_cached_get_allocates_nothing() {
 }
 
 #[test]
+fn cached_gets_of_many_connections_together_allocate_nothing() {
+    let mut bed = Bed::new();
+    let redis = bed.connect(Protocol::Resp);
+    assert_eq!(bed.redis(redis, &format!("SET k {}", "v".repeat(300))), "+OK");
+    let ids: Vec<_> = (0..40).map(|_| bed.connect(Protocol::Resp)).collect();
+    let get = resp("GET k");
+    let inputs: Vec<(fawn_node::SessionId, &[u8])> = ids.iter().map(|id| (*id, &get[..])).collect();
+    let mut used = vec![0; inputs.len()];
+    let mut round = || {
+        bed.shard.handle_inputs(bed.now, &inputs, &mut used);
+        assert!(used.iter().all(|used| *used == get.len()));
+        bed.shard.turn(bed.now);
+        for id in &ids {
+            let bytes = bed.shard.output(*id).len();
+            assert!(bytes > 300, "answered in the turn");
+            bed.shard.wrote(*id, bytes);
+        }
+        while bed.shard.poll_output().is_some() {}
+    };
+    (0..8).for_each(|_| round());
+    assert_eq!(allocations(|| (0..100).for_each(|_| round())), 0, "allocations in 4,000 cached reads");
+}
+
+#[test]
 fn pipelined_sets_of_the_node_allocate_nothing_each() {
     let mut bed = Bed::with(SimOptions::instant(1), shard_options(Durability::Memory));
     let id = bed.connect(Protocol::Resp);

@@ -9,4 +9,5 @@ mod model;
 mod order;
 mod room;
 mod test_bed;
+mod together;
 mod transcripts;

@@ -27,4 +27,8 @@ impl MemcachedState {
     pub const fn new(limits: Limits) -> Self {
         Self { limits, swallow_bytes: 0, searched_bytes: 0 }
     }
+
+    pub(crate) const fn is_between_requests(&self) -> bool {
+        self.swallow_bytes == 0 && self.searched_bytes == 0
+    }
 }

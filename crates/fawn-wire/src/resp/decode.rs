@@ -2,6 +2,7 @@
 use super::frame::{self, Frame, Stop};
 use super::invocation::Invocation;
 use super::refusal::{self, Refusal};
+use super::shortcut;
 use crate::args::Framing;
 use crate::commands::{self, Parse};
 use crate::{Command, Decoded, Protocol, RespState, inline};
@@ -17,6 +18,11 @@ impl RespState {
         if self.discard.is_active() {
             return self.drop_refused(input);
         }
+        if self.resume.is_start()
+            && let Some(decoded) = shortcut::decode(input, &self.limits, self.version)
+        {
+            return decoded;
+        }
         match input.first() {
             Some(b'*') => self.decode_array(input, now),
             Some(_) => self.decode_inline(input, now),
@@ -24,7 +30,6 @@ impl RespState {
         }
     }
 
-    #[inline]
     fn decode_array<'a>(&mut self, input: &'a [u8], now: TimeMs) -> Decoded<'a> {
         match frame::scan(input, &self.limits, &mut self.resume) {
             Ok(Frame { spans, count, body, consumed }) => {

@@ -19,6 +19,12 @@ pub(crate) struct Resume {
     args: usize,
 }
 
+impl Resume {
+    pub(crate) const fn is_start(&self) -> bool {
+        self.at == 0
+    }
+}
+
 /// The rest of a refused request, dropped as it arrives and never buffered.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Discard {

@@ -4,6 +4,7 @@ pub mod encode;
 pub(crate) mod frame;
 pub(crate) mod invocation;
 pub(crate) mod refusal;
+pub(crate) mod shortcut;
 
 use crate::Limits;
 
@@ -53,5 +54,9 @@ impl RespState {
             discard: frame::Discard::default(),
             searched_bytes: 0,
         }
+    }
+
+    pub(crate) const fn is_between_requests(&self) -> bool {
+        self.resume.is_start() && !self.discard.is_active() && self.searched_bytes == 0
     }
 }

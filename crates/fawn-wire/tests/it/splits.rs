@@ -23,3 +23,29 @@ fn every_cut_gives_the_same() {
         }
     }
 }
+
+/// Requests that arrive whole take a shortcut if they can; cut ones never do. They must mean the same, sound or not.
+#[test]
+fn the_shortcut_gives_what_the_long_way_gives() {
+    let samples: [&[u8]; 4] = [
+        b"*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n",
+        b"*3\r\n$3\r\nset\r\n$1\r\nk\r\n$10\r\n0123456789\r\n",
+        b"*2\r\n$3\r\ngEt\r\n$0\r\n\r\n*2\r\n$3\r\nGET\r\n$0005\r\nabcde\r\n",
+        b"*3\r\n$3\r\nSeT\r\n$11\r\nkey\r\nkey\r\nk\r\n$0\r\n\r\n",
+    ];
+    let limits = [Limits::default(), Limits { value_bytes_max: 5, request_bytes_max: 30 }];
+    for (sample, limits) in samples.iter().flat_map(|sample| limits.map(|limits| (sample, limits))) {
+        // Behind the name: the second argument's length line is cut, so that decoding stops once and goes on.
+        let cut = 15;
+        for at in 0..sample.len() {
+            for byte in 0..=u8::MAX {
+                let mut input = sample.to_vec();
+                input[at] = byte;
+                let (front, back) = input.split_at(cut);
+                let (whole, cut) =
+                    (feed(Protocol::Resp, limits, [&input[..]]), feed(Protocol::Resp, limits, [front, back]));
+                assert_eq!(whole, cut, "{:?}", String::from_utf8_lossy(&input));
+            }
+        }
+    }
+}

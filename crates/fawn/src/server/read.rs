@@ -1,75 +1,162 @@
 //! Owns the first half of a turn: bytes from sockets to the shard, within the bounds on what is held.
+//!
+//! Most connections have one short read per turn. Those are gathered and handed over together: what their requests
+//! wait for in memory is then waited for once.
 use super::backing::Backing;
-use super::conn::{Moved, Phase};
+use super::conn::{Conn, Moved, Phase};
 use super::limits::{LARGE_READS_MAX, READ_BYTES};
 use super::turn::Turn;
+use fawn_node::SessionId;
+use smallvec::SmallVec;
+
+/// Pieces handed over together.
+const PIECES_MAX: usize = 16;
+
+/// What was read from several connections and is not executed yet.
+#[derive(Debug)]
+pub(super) struct Pieces {
+    bytes: Vec<u8>,
+    filled: usize,
+    list: SmallVec<[Piece; PIECES_MAX]>,
+}
+
+/// What was read from one connection.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    slot: usize,
+    session: SessionId,
+    from: usize,
+    to: usize,
+}
+
+impl Default for Pieces {
+    fn default() -> Self {
+        // Room for one more whole read behind every piece but the last.
+        Self { bytes: vec![0; 2 * READ_BYTES], filled: 0, list: SmallVec::new() }
+    }
+}
+
+impl Pieces {
+    /// Room for one read.
+    fn room(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.filled..][..READ_BYTES]
+    }
+
+    fn push(&mut self, slot: usize, session: SessionId, got: usize) {
+        let (from, to) = (self.filled, self.filled + got);
+        self.filled = to;
+        self.list.push(Piece { slot, session, from, to });
+    }
+
+    fn is_full(&self) -> bool {
+        self.list.len() == PIECES_MAX || self.filled > READ_BYTES
+    }
+}
 
 impl<B: Backing> Turn<B> {
-    /// Reads a connection that may have bytes, and executes what is complete.
+    /// Reads a connection that may have bytes; they are executed by [`Turn::execute_pieces`] at the latest.
     pub(super) fn read(&mut self, slot: usize) {
         let Some(conn) = self.conns.get_mut(slot) else { return };
         conn.flags.listed = false;
         match conn.phase {
+            Phase::Open if conn.rest.is_empty() => return self.read_piece(slot),
             Phase::Open => {}
             Phase::Draining | Phase::Ending => return,
             Phase::Lingering => return self.discard(slot),
         }
-        if conn.flags.paused {
+        // What it continues is in its own buffer.
+        self.execute_pieces();
+        if self.conns.get(slot).is_some_and(|conn| conn.flags.paused) {
             self.feed(slot, 0);
         }
         let large = self.conns.get(slot).is_some_and(|conn| conn.rest.len() >= READ_BYTES);
         for _ in 0..if large { LARGE_READS_MAX } else { 1 } {
-            if !self.read_once(slot) {
-                break;
+            match self.read_once(slot) {
+                Moved::Bytes(got) => self.feed(slot, got),
+                _ => break,
             }
         }
         self.drain_if_over(slot);
         self.again(slot);
     }
 
-    /// One read; whether another may follow.
-    fn read_once(&mut self, slot: usize) -> bool {
-        let Some(conn) = self.conns.get_mut(slot) else { return false };
-        if conn.flags.stopping || conn.flags.paused || !conn.flags.readable {
-            return false;
-        }
-        self.counters.reads += 1;
-        match conn.read(&mut self.scratch) {
+    /// Reads a connection of which nothing is held.
+    fn read_piece(&mut self, slot: usize) {
+        match self.read_once(slot) {
             Moved::Bytes(got) => {
-                self.counters.input_bytes += got as u64;
-                self.feed(slot, got);
-                true
+                self.pieces.push(slot, self.conns[slot].session, got);
+                if self.pieces.is_full() {
+                    self.execute_pieces();
+                }
             }
-            Moved::Blocked => false,
-            Moved::End => false,
-            Moved::Broken => {
-                self.drop_conn(slot);
-                false
+            Moved::Broken => {}
+            Moved::Blocked | Moved::End => {
+                self.drain_if_over(slot);
+                self.again(slot);
             }
         }
     }
 
-    /// Hands the shard what is held and the first `got` bytes of the scratch buffer; holds what it leaves.
+    /// One read, if there may be one; a broken connection is dropped.
+    fn read_once(&mut self, slot: usize) -> Moved {
+        let Some(conn) = self.conns.get_mut(slot) else { return Moved::Broken };
+        if conn.flags.stopping || conn.flags.paused || !conn.flags.readable {
+            return Moved::Blocked;
+        }
+        self.counters.reads += 1;
+        let moved = conn.read(self.pieces.room());
+        match moved {
+            Moved::Bytes(got) => self.counters.input_bytes += got as u64,
+            Moved::Broken => self.drop_conn(slot),
+            Moved::Blocked | Moved::End => {}
+        }
+        moved
+    }
+
+    /// Hands the shard what was read from connections of which nothing was held.
+    pub(super) fn execute_pieces(&mut self) {
+        let pieces = std::mem::take(&mut self.pieces.list);
+        if pieces.is_empty() {
+            return;
+        }
+        self.pieces.filled = 0;
+        let mut used = [0; PIECES_MAX];
+        let used = &mut used[..pieces.len()];
+        let input = |piece: &Piece| (piece.session, &self.pieces.bytes[piece.from..piece.to]);
+        let inputs: SmallVec<[_; PIECES_MAX]> = pieces.iter().map(input).collect();
+        self.shard.handle_inputs(self.now, &inputs, used);
+        drop(inputs);
+        for (piece, used) in pieces.into_iter().zip(used) {
+            let is_open = |conn: &&mut Conn| conn.session == piece.session && conn.phase == Phase::Open;
+            // One before it may have taken the room for incomplete requests, and its connection with it.
+            let Some(conn) = self.conns.get_mut(piece.slot).filter(is_open) else { continue };
+            conn.rest.extend_from_slice(&self.pieces.bytes[piece.from + *used..piece.to]);
+            self.fed(piece.slot, 0);
+            self.drain_if_over(piece.slot);
+            self.again(piece.slot);
+        }
+    }
+
+    /// Hands the shard what is held and the first `got` bytes just read; holds what it leaves.
     fn feed(&mut self, slot: usize, got: usize) {
         let conn = &mut self.conns[slot];
         let held_before = conn.rest.capacity();
-        if conn.rest.is_empty() {
-            let used = self.shard.handle_input(self.now, conn.session, &self.scratch[..got]);
-            if used < got {
-                conn.rest.extend_from_slice(&self.scratch[used..got]);
-            }
+        conn.rest.extend_from_slice(&self.pieces.bytes[..got]);
+        // A large value is not parsed again for every read.
+        let is_worth_it = conn.rest.len() >= self.shard.need_bytes(conn.session);
+        let used = if is_worth_it { self.shard.handle_input(self.now, conn.session, &conn.rest) } else { 0 };
+        if used == conn.rest.len() {
+            // Given back at once: an idle connection holds no buffer.
+            conn.rest = Vec::new();
         } else {
-            conn.rest.extend_from_slice(&self.scratch[..got]);
-            // A large value is not parsed again for every read.
-            let is_worth_it = conn.rest.len() >= self.shard.need_bytes(conn.session);
-            let used = if is_worth_it { self.shard.handle_input(self.now, conn.session, &conn.rest) } else { 0 };
-            if used == conn.rest.len() {
-                // Given back at once: an idle connection holds no buffer.
-                conn.rest = Vec::new();
-            } else {
-                conn.rest.drain(..used);
-            }
+            conn.rest.drain(..used);
         }
+        self.fed(slot, held_before);
+    }
+
+    /// The shard took what it could of a connection that held `held_before` bytes of memory.
+    fn fed(&mut self, slot: usize, held_before: usize) {
+        let conn = &mut self.conns[slot];
         conn.flags.paused = !conn.rest.is_empty() && !self.shard.wants_input(conn.session);
         let held = &mut self.counters.input_held_bytes;
         *held = *held + conn.rest.capacity() as u64 - held_before as u64;
@@ -102,7 +189,7 @@ impl<B: Backing> Turn<B> {
     /// Throws away what a client sends after our side is closed.
     fn discard(&mut self, slot: usize) {
         for _ in 0..LARGE_READS_MAX {
-            match self.conns[slot].read(&mut self.scratch) {
+            match self.conns[slot].read(self.pieces.room()) {
                 Moved::Bytes(_) => {}
                 Moved::Blocked => return,
                 Moved::End | Moved::Broken => break,

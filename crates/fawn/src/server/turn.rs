@@ -6,8 +6,9 @@ use super::backing::Backing;
 use super::conn::Conn;
 use super::control::Control;
 use super::counters::Counters;
-use super::limits::{Limits, READ_BYTES};
+use super::limits::Limits;
 use super::listener::Listener;
+use super::read::Pieces;
 use super::watch::Watch;
 use fawn_node::{Output, SessionId};
 use fawn_types::TimeMs;
@@ -44,7 +45,7 @@ pub(super) struct Turn<B> {
     pub(super) ready: Vec<usize>,
     /// Connections to write this turn.
     pub(super) touched: Vec<usize>,
-    pub(super) scratch: Vec<u8>,
+    pub(super) pieces: Pieces,
     pub(super) watch: Watch,
     pub(super) accept_again: Option<Instant>,
     pub(super) serial: u64,
@@ -76,7 +77,7 @@ impl<B: Backing> Turn<B> {
             counters: Counters::default(),
             ready: Vec::new(),
             touched: Vec::new(),
-            scratch: vec![0; READ_BYTES],
+            pieces: Pieces::default(),
             watch: Watch::default(),
             accept_again: None,
             serial: 0,
@@ -132,6 +133,7 @@ impl<B: Backing> Turn<B> {
         // Taken out whole: what reading lists again is for the next turn, so that none is read twice in one.
         let mut ready = std::mem::take(&mut self.ready);
         ready.drain(..).for_each(|slot| self.read(slot));
+        self.execute_pieces();
         ready.append(&mut self.ready);
         self.ready = ready;
         let store_due = self.shard.turn(self.now);

@@ -1,0 +1,67 @@
+//! Owns the shortcut for what nearly all traffic consists of: a plain `GET` or `SET`, whole and framed as clients do.
+//!
+//! It knows no error and no option: whatever it does not take goes the long way, which gives the same for these too.
+use super::RespVersion;
+use crate::command::plain_set;
+use crate::{Command, Decoded, Limits, RespShape, Shape};
+use fawn_types::limits::KEY_BYTES_MAX;
+use fawn_types::{Request, Update};
+
+/// The array's length, and that its first argument has three bytes.
+const HEADS: [&[u8; 8]; 2] = [b"*2\r\n$3\r\n", b"*3\r\n$3\r\n"];
+/// Of a command's three letters and the line end behind: upper case made lower.
+const LOWER: u32 = u32::from_le_bytes([0x20, 0x20, 0x20, 0]);
+const GET: u32 = u32::from_le_bytes(*b"get\r");
+const SET: u32 = u32::from_le_bytes(*b"set\r");
+/// Where the argument after the name begins.
+const SECOND: usize = 13;
+/// Digits of a length: more are rare, and long to copy anyway.
+const DIGITS_MAX: usize = 4;
+
+const _: () = assert!(KEY_BYTES_MAX >= 10usize.pow(DIGITS_MAX as u32) - 1, "every length read here may be a key's");
+
+/// The request at the start of `input`, which no earlier piece of it has been decoded from.
+#[inline]
+pub(crate) fn decode<'a>(input: &'a [u8], limits: &Limits, version: RespVersion) -> Option<Decoded<'a>> {
+    let (head, rest) = input.split_first_chunk::<8>()?;
+    let (name, rest) = rest.split_first_chunk::<4>()?;
+    if rest.first() != Some(&b'\n') {
+        return None;
+    }
+    let (request, shape, consumed) = match u32::from_le_bytes(*name) | LOWER {
+        GET if head == HEADS[0] => {
+            let (key, end) = bulk(input, SECOND)?;
+            (Request::Get { key }, RespShape::Bulk, end)
+        }
+        SET if head == HEADS[1] => {
+            let (key, at) = bulk(input, SECOND)?;
+            let (value, end) = bulk(input, at)?;
+            let update: Update<'a> = plain_set(value);
+            (Request::Update { key, update }, RespShape::OkOrNull, end)
+        }
+        _ => return None,
+    };
+    if consumed > limits.request_bytes_max {
+        return None;
+    }
+    let command = Command::Single { request, shape: Shape::Resp(shape, version) };
+    Some(Decoded::Command { command, consumed })
+}
+
+/// A short bulk string at `at`, and where it ends.
+#[inline]
+fn bulk(input: &[u8], at: usize) -> Option<(&[u8], usize)> {
+    let line = input.get(at..)?;
+    let (first, digits) = line.split_first()?;
+    let (mut len, mut count) = (0, 0);
+    while let Some(digit @ 0..=9) = digits.get(count).map(|byte| byte.wrapping_sub(b'0')) {
+        (len, count) = (len * 10 + usize::from(digit), count + 1);
+        if count > DIGITS_MAX {
+            return None;
+        }
+    }
+    let start = count + 3;
+    let is_framed = *first == b'$' && count > 0 && line.get(count + 1..start)? == b"\r\n";
+    let is_ended = line.get(start + len..start + len + 2)? == b"\r\n";
+    (is_framed && is_ended).then(|| (&line[start..start + len], at + start + len + 2))
+}
