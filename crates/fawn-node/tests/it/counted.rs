@@ -84,15 +84,15 @@ fn cached_gets_of_many_connections_together_allocate_nothing() {
     let inputs: Vec<(fawn_node::SessionId, &[u8])> = ids.iter().map(|id| (*id, &get[..])).collect();
     let mut used = vec![0; inputs.len()];
     let mut round = || {
-        bed.shard.handle_inputs(bed.now, &inputs, &mut used);
+        bed.host.handle_inputs(bed.now, &inputs, &mut used);
         assert!(used.iter().all(|used| *used == get.len()));
-        bed.shard.turn(bed.now);
+        bed.host.turn(bed.now);
         for id in &ids {
-            let bytes = bed.shard.output(*id).len();
+            let bytes = bed.host.output(*id).len();
             assert!(bytes > 300, "answered in the turn");
-            bed.shard.wrote(*id, bytes);
+            bed.host.wrote(*id, bytes);
         }
-        while bed.shard.poll_output().is_some() {}
+        while bed.host.poll_output().is_some() {}
     };
     (0..8).for_each(|_| round());
     assert_eq!(allocations(|| (0..100).for_each(|_| round())), 0, "allocations in 4,000 cached reads");

@@ -34,10 +34,10 @@ fn offer(bed: &mut Bed, inputs: &[(SessionId, Vec<u8>)], together: bool) {
     let mut used = vec![0; inputs.len()];
     if together {
         let inputs: Vec<(SessionId, &[u8])> = inputs.iter().map(|(id, input)| (*id, &input[..])).collect();
-        bed.shard.handle_inputs(bed.now, &inputs, &mut used);
+        bed.host.handle_inputs(bed.now, &inputs, &mut used);
     } else {
         for (used, (id, input)) in used.iter_mut().zip(inputs) {
-            *used = bed.shard.handle_input(bed.now, *id, input);
+            *used = bed.host.handle_input(bed.now, *id, input);
         }
     }
     for (used, (id, input)) in used.iter().zip(inputs) {
@@ -59,7 +59,7 @@ fn received(durability: Durability, together: bool) -> Vec<String> {
         offer(&mut bed, &inputs, together);
         // Cut requests stay behind, so the bed never settles; nothing here takes longer.
         (0..20).for_each(|_| bed.turn());
-        assert!(bed.shard.is_idle());
+        assert!(bed.host.is_idle());
     }
     ids.iter().map(|id| String::from_utf8_lossy(&bed.clients[id].received).into_owned()).collect()
 }
