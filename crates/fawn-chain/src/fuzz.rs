@@ -18,10 +18,16 @@ pub fn peer_frame(data: &[u8]) {
         while let Ok(Some(_)) = stream.next_frame() {}
         assert!(stream.buffered_bytes() <= data.len());
     }
+    // Images of older versions are read, and written as this one.
+    let is_current = data.get(4..6) == Some(&crate::map::IMAGE_VERSION.to_le_bytes());
     if let Ok(map) = decode_map(data) {
-        assert!(encode_map(&map) == data, "a map that decodes is the encoding of what it decodes to");
+        let again = encode_map(&map);
+        assert!(again == data || !is_current, "a map that decodes is the encoding of what it decodes to");
+        assert!(decode_map(&again).as_ref() == Ok(&map));
     }
     if let Ok(state) = decode_state(data) {
-        assert!(encode_state(&state) == data, "a promise that decodes is the encoding of what it decodes to");
+        let again = encode_state(&state);
+        assert!(again == data || !is_current, "a promise that decodes is the encoding of what it decodes to");
+        assert!(decode_state(&again).as_ref() == Ok(&state));
     }
 }

@@ -17,7 +17,7 @@
 //! | [`invariants`] | one predicate per invariant, for asserts, simulator and tests alike |
 //!
 //! Not here yet, and where it will go: leases between machines (`replica/read.rs` and `replica/head.rs` admit, the
-//! manager waits before it activates), `Suspect` (manager), Raft (another `Consensus`), joins with pre-copy (planner).
+//! manager waits before it activates), Raft (another `Consensus`), joins with pre-copy (planner).
 //! Until leases exist a member that is *paused* and dropped may answer reads from its old epoch when it wakes up.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -38,7 +38,7 @@ pub mod ring;
 pub use bytes::DecodeError;
 pub use completions::{Admission, Completion, Completions};
 pub use frontend::{Frontend, FrontendOptions, FrontendOutput, Intent, OpId};
-pub use manager::{FileConsensus, Manager, ManagerOptions, ManagerOutput};
+pub use manager::{DropReason, FileConsensus, Manager, ManagerOptions, ManagerOutput};
 pub use map::{ChainState, ClusterMap, Member, MemberRole, NodeEntry, RangeEntry};
 pub use message::{Body, Frame, Header};
 pub use replica::{

@@ -21,11 +21,13 @@ pub enum Canary {
     GapIgnored,
     /// A flipped bit in a record is believed.
     ChecksumIgnored,
+    /// A member whose disk failed goes on as if it had not: chains wait for it.
+    FailureConcealed,
 }
 
 impl Canary {
     /// All, each with the number of seeds within which it must be seen.
-    pub const ALL: [(Self, u64); 7] = [
+    pub const ALL: [(Self, u64); 8] = [
         (Self::AckBeforeSync, 20),
         (Self::ReadUncommitted, 5),
         (Self::SequenceReused, 5),
@@ -33,6 +35,7 @@ impl Canary {
         (Self::AppliedTwice, 5),
         (Self::GapIgnored, 5),
         (Self::ChecksumIgnored, 5),
+        (Self::FailureConcealed, 10),
     ];
 
     /// Whether a finding is this bug's: another oracle's word would only show that the plant broke something else.
@@ -44,6 +47,7 @@ impl Canary {
             Self::ReadUncommitted => &["committed-is-kept"],
             Self::PromiseForgotten => &["epochs-only-grow"],
             Self::AppliedTwice => &["not linearizable"],
+            Self::FailureConcealed => &["although its disk failed"],
             Self::SequenceReused | Self::GapIgnored | Self::ChecksumIgnored => CONTENT,
         };
         words.iter().any(|word| finding.contains(word))
@@ -60,6 +64,7 @@ impl Canary {
             Self::AppliedTwice => "applied-twice",
             Self::GapIgnored => "gap-ignored",
             Self::ChecksumIgnored => "checksum-ignored",
+            Self::FailureConcealed => "failure-concealed",
         }
     }
 

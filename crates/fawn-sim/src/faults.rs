@@ -15,6 +15,8 @@ pub const SILENCE_US_MAX: u64 = 300_000;
 pub const REPORT_WAIT_MS: u64 = 1_000;
 /// Longest stall of a disk, µs: it delays a promise, not the stop that goes with it.
 const STALL_US_MAX: u64 = 1_500_000;
+/// Longest time that two back-ends are apart while the manager hears both, µs: long enough for a suspicion.
+const APART_US_MAX: u64 = 5_000_000;
 /// A machine stays down for at most so long, µs.
 const DOWN_US_MAX: u64 = 3_000_000;
 
@@ -103,7 +105,7 @@ impl Faults {
         self.next_us = now_us + 1 + self.random.below(2 * self.every_us);
         let enabled = self.enabled;
         let machine = self.random.below(u64::from(self.backends)) as u32;
-        match self.random.below(11) {
+        match self.random.below(12) {
             0 if enabled.power => Some(Fault::Down { machines: vec![self.down(machine)], kill: false }),
             1 if enabled.power_of_all => Some(self.all_down(false)),
             2 if enabled.kill => Some(Fault::Down { machines: vec![self.down(machine)], kill: true }),
@@ -121,8 +123,21 @@ impl Faults {
                 Some(Fault::Full(machine, for_us, self.random.below(8) << 16))
             }
             10 if enabled.fail => Some(Fault::Fail(machine, self.random.chance(1, 2), 1 + self.random.below(60))),
+            11 if enabled.apart => self.apart(machine),
             _ => None,
         }
+    }
+
+    /// Two back-ends that do not host the manager: whoever is dropped for this still hears that it is.
+    fn apart(&mut self, machine: u32) -> Option<Fault> {
+        let other = self.random.below(u64::from(self.backends)) as u32;
+        let (ways, for_us) = (1 + self.random.below(3), 1 + self.random.below(APART_US_MAX));
+        if machine == other || machine == 0 || other == 0 {
+            return None;
+        }
+        let links = [(machine, other), (other, machine)].into_iter().enumerate();
+        let links = links.filter(|(way, _)| ways >> way & 1 == 1).map(|(_, link)| link).collect();
+        Some(Fault::Cut { links, for_us })
     }
 
     /// A silence's length, unless the last one is too recent.
@@ -184,8 +199,12 @@ mod tests {
                 let fault = one.take(at);
                 assert_eq!(fault, two.take(at));
                 match fault {
-                    Some(Fault::Pause(_, us) | Fault::Cut { for_us: us, .. }) => {
-                        assert!(us <= SILENCE_US_MAX);
+                    Some(Fault::Pause(_, us)) => assert!(us <= SILENCE_US_MAX),
+                    Some(Fault::Cut { links, for_us }) => {
+                        let of_manager = links.iter().any(|(from, to)| *from == 0 || *to == 0);
+                        let of_front_end = links.iter().any(|(from, to)| (*from).max(*to) >= scenario.backends);
+                        let bound_us = if of_manager || of_front_end { SILENCE_US_MAX } else { APART_US_MAX };
+                        assert!(for_us <= bound_us, "{links:?} for {for_us} µs");
                     }
                     Some(Fault::Down { machines, kill }) => {
                         let all = machines.len() > 1;

@@ -89,10 +89,12 @@ fn seeds(arguments: &Arguments) -> bool {
         }
     }
     println!(
-        "{ran} seeds, trace {:016x}: {} faults, {} operations answered, {} left open, {} keys judged ({} undecided), \
-         {} events, {} s virtual, {:.1} s real",
+        "{ran} seeds, trace {:016x}: {} faults, {} members dropped, {} runs on failed disks, {} operations answered, \
+         {} left open, {} keys judged ({} undecided), {} events, {} s virtual, {:.1} s real",
         total.hash,
         total.faults,
+        total.dropped,
+        total.limped,
         total.answered,
         total.unknown,
         total.keys,
@@ -115,6 +117,8 @@ fn add(total: &mut Report, report: &Report) {
     total.undecided += report.undecided;
     total.keys += report.keys;
     total.alarms += report.alarms;
+    total.limped += report.limped;
+    total.dropped += report.dropped;
 }
 
 /// Every planted bug must be seen.

@@ -2,8 +2,8 @@
 //!
 //! Each seed enables faults of its own choice: a run that sees everything at once hides what rare combinations show.
 use crate::seed::Seed;
-use fawn_types::Durability;
 use fawn_types::random::SplitMix64;
+use fawn_types::{Durability, Version};
 
 /// One run's conditions.
 #[derive(Clone, Debug)]
@@ -32,6 +32,10 @@ pub struct Scenario {
     pub fault_every_us: u64,
     /// Which faults happen.
     pub enabled: Enabled,
+    /// A process whose disk failed is restarted at once; else it stays up until faults have ended.
+    pub supervised: bool,
+    /// Writes of one epoch at most.
+    pub epoch_records_max: u64,
 }
 
 /// The faults of a run.
@@ -57,7 +61,9 @@ pub struct Enabled {
     pub stall: bool,
     /// A disk is full for a while.
     pub full: bool,
-    /// A write or sync fails; the process is restarted, as its words ask.
+    /// Two neighbours do not hear each other for long, while everybody else hears both.
+    pub apart: bool,
+    /// A write or sync fails.
     pub fail: bool,
 }
 
@@ -86,6 +92,8 @@ impl Scenario {
             faults_us: 4_000_000 + random.below(5_000_000),
             fault_every_us: [60_000, 250_000, 900_000][random.below(3) as usize],
             enabled: Enabled::of(&mut random, durability),
+            supervised: seed.stream("supervisor").chance(1, 4),
+            epoch_records_max: if seed.stream("epochs").chance(1, 6) { 64 } else { Version::SEQ_SOFT_MAX },
         }
     }
 }
@@ -104,7 +112,8 @@ impl Enabled {
             unkind_network: likely(3),
             stall: likely(2),
             full: likely(1),
-            fail: likely(1),
+            fail: likely(2),
+            apart: likely(1),
         };
         // A mode is only asked what it promises: `everysec` outlives processes, `memory` single machines.
         enabled.power_of_all &= durability == Durability::Sync;

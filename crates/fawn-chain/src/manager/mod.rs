@@ -1,20 +1,33 @@
 //! Owns the manager: the cluster map, changed only through consensus, and the handshakes that change chains.
+//!
+//! | module | owns |
+//! |---|---|
+//! | `consensus` | how a new map becomes the map |
+//! | [`planner`] | the next safe change of each chain: pure, asked again and again |
+//! | `change` | carrying a change out: rounds of the handshake, begun, stepped, superseded |
+//! | `round` | one round: who was asked, what they said, whose log counts |
+//! | `health` | what is known of machines besides the map |
+mod change;
 mod consensus;
+mod health;
 pub mod planner;
 mod round;
 
 pub use consensus::{Consensus, ConsensusEvent, FileConsensus};
 
-use crate::map::{ChainState, ClusterMap, Member, MemberRole, RangeEntry, encode_map};
+use crate::map::{ChainState, ClusterMap, RangeEntry, encode_map};
 use crate::message::{Body, Frame, Header};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use fawn_types::{BootId, Durability, Epoch, NodeId, RangeId, TimeMs, Version};
-use planner::{Change, Health};
-use round::{Round, Rules, Stage};
+use health::Nodes;
+use planner::Health;
+use round::{Round, Stage};
 
 /// Nodes that are told of an activation because they asked before it; those beyond ask again.
 const CURIOUS_MAX: usize = 1 << 14;
+/// Suspicion alone never leaves fewer members in a chain.
+pub(super) const SUSPICION_LEAVES: usize = 2;
 
 /// Intervals of the manager.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,6 +44,8 @@ pub struct ManagerOptions {
     pub resend_ms: u64,
     /// A machine without beats for so long is dropped. Leases will add their own wait.
     pub dead_after_ms: u64,
+    /// A member that was dropped on suspicion is not promoted again before: it streams meanwhile.
+    pub hold_off_ms: u64,
 }
 
 impl Default for ManagerOptions {
@@ -41,6 +56,7 @@ impl Default for ManagerOptions {
             align_wait_ms: 3_000,
             resend_ms: 100,
             dead_after_ms: 2_000,
+            hold_off_ms: 10_000,
         }
     }
 }
@@ -74,26 +90,29 @@ pub enum ManagerOutput {
         /// Acked writes may be missing: log it, loudly. Never under `sync`.
         possible_loss: bool,
     },
+    /// A member is on its way out of a range's chain, for more than silence.
+    Dropping {
+        /// Which range.
+        range: RangeId,
+        /// Which member.
+        node: NodeId,
+        /// Why.
+        reason: DropReason,
+    },
 }
 
-/// What is known of machines, by their beats.
-#[derive(Clone, Debug, Default)]
-struct Nodes {
-    seen: BTreeMap<NodeId, (BootId, TimeMs)>,
-    caught_up: BTreeSet<(RangeId, NodeId, BootId)>,
-    now: TimeMs,
-    dead_after_ms: u64,
-}
-
-impl Health for Nodes {
-    fn boot(&self, node: NodeId) -> Option<BootId> {
-        let (boot, at) = self.seen.get(&node)?;
-        (self.now.ms_since(*at) < self.dead_after_ms).then_some(*boot)
-    }
-
-    fn caught_up(&self, range: RangeId, node: NodeId) -> bool {
-        self.seen.get(&node).is_some_and(|(boot, _)| self.caught_up.contains(&(range, node, *boot)))
-    }
+/// Why a member that beats is dropped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DropReason {
+    /// It said that it can keep nothing any more: restart it once its medium is in order.
+    Failed,
+    /// This member says that it does not acknowledge.
+    Suspected {
+        /// Who.
+        by: NodeId,
+    },
+    /// It suspected one successor after the other, so it is itself the cause.
+    SuspectsAll,
 }
 
 /// The manager.
@@ -107,6 +126,8 @@ pub struct Manager<C> {
     map: ClusterMap,
     /// With changes that are not offered or not committed yet.
     draft: ClusterMap,
+    /// The mode that epochs to come serve in; the draft is brought into line with it.
+    durability: Durability,
     dirty: bool,
     offered: Option<ClusterMap>,
     nodes: Nodes,
@@ -122,13 +143,14 @@ impl<C: Consensus> Manager<C> {
     /// From the committed map, or from a new one (`revision` 0), which is committed first.
     #[must_use]
     pub fn new(node: NodeId, boot: BootId, options: ManagerOptions, consensus: C, map: ClusterMap) -> Self {
-        let nodes = Nodes { dead_after_ms: options.dead_after_ms, ..Nodes::default() };
+        let nodes = Nodes::new(options.dead_after_ms);
         Self {
             node,
             boot,
             options,
             consensus,
             draft: map.clone(),
+            durability: map.durability,
             dirty: map.revision == 0,
             map,
             offered: None,
@@ -139,6 +161,11 @@ impl<C: Consensus> Manager<C> {
             started_at: None,
             outputs: VecDeque::new(),
         }
+    }
+
+    /// Writes of epochs to come count as kept by this mode; chains that serve in another one begin a new epoch.
+    pub fn set_durability(&mut self, durability: Durability) {
+        self.durability = durability;
     }
 
     /// The committed map.
@@ -152,7 +179,7 @@ impl<C: Consensus> Manager<C> {
         self.begin(now);
         let Header { from, boot, range, epoch } = frame.header;
         match &frame.body {
-            Body::Hello => self.handle_hello(from, boot),
+            Body::Hello => self.note_boot(from, boot),
             Body::EntryWanted => self.handle_entry_wanted(from, range),
             Body::Report(report) => {
                 self.note_boot(from, boot);
@@ -160,9 +187,13 @@ impl<C: Consensus> Manager<C> {
                     && round.stage == Stage::Reporting
                     && round.asked.contains(&from)
                 {
+                    round.gone.remove(&from);
                     round.reports.entry(from).or_insert((boot, *report));
                 }
             }
+            Body::Failed => self.handle_failed(from, boot, range, epoch),
+            Body::Suspect { node } => self.handle_suspect((from, boot), range, epoch, *node),
+            Body::EpochWanted => self.handle_epoch_wanted((from, boot), range, epoch),
             Body::Equal { base } => self.handle_equal(from, boot, range, epoch, *base),
             Body::CaughtUp { .. } if self.map.range(range).is_some_and(|entry| entry.epoch == epoch) => {
                 self.nodes.caught_up.insert((range, from, boot));
@@ -217,18 +248,11 @@ impl<C: Consensus> Manager<C> {
         self.rounds.get_mut(&range)
     }
 
-    fn handle_hello(&mut self, from: NodeId, boot: BootId) {
-        self.note_boot(from, boot);
-        self.nodes.seen.insert(from, (boot, self.nodes.now));
-    }
-
     /// A new boot makes what the former one said worthless: rounds it takes part in start over.
     fn note_boot(&mut self, from: NodeId, boot: BootId) {
-        let former = self.nodes.seen.insert(from, (boot, self.nodes.now));
-        if former.is_none_or(|(former, _)| former == boot) {
+        if !self.nodes.note_boot(from, boot) {
             return;
         }
-        self.nodes.caught_up.retain(|(_, node, _)| *node != from);
         let stale = |round: &Round| round.reports.get(&from).is_some_and(|(reported, _)| *reported != boot);
         let ranges: Vec<RangeId> =
             self.rounds.iter().filter(|(_, round)| stale(round)).map(|(range, _)| *range).collect();
@@ -245,13 +269,62 @@ impl<C: Consensus> Manager<C> {
         // A chain of members that were not heard of in these boots yet is about to be another one.
         let is_settled = entry.is_active()
             && !self.rounds.contains_key(&range)
-            && entry.serving().all(|member| self.nodes.boot(member.node) == Some(member.boot));
+            && entry.serving().all(|member| self.nodes.boot(range, member.node) == Some(member.boot));
         if !is_settled && self.curious.len() < CURIOUS_MAX {
             self.curious.insert((range, to));
         }
         if entry.epoch > Epoch::default() {
             self.send_entry(to, entry);
         }
+    }
+
+    /// The member has stopped below `epoch`, and takes part in no handshake of this boot: nobody waits for it.
+    fn handle_failed(&mut self, from: NodeId, boot: BootId, range: RangeId, epoch: Epoch) {
+        self.note_boot(from, boot);
+        if self.nodes.note_failed(range, from, boot) {
+            self.outputs.push_back(ManagerOutput::Dropping { range, node: from, reason: DropReason::Failed });
+        }
+        let Some(round) = self.round_of(range, epoch) else { return };
+        let decided = round.decision.as_ref().is_some_and(|decision| decision.entry.member(from).is_some());
+        match round.stage {
+            Stage::Reporting => {
+                round.reports.remove(&from);
+                round.gone.insert(from);
+            }
+            // It was counted on: the next round knows better.
+            Stage::Aligning if decided => self.reform(range, &[]),
+            Stage::Committing | Stage::Aligning | Stage::Activating => {}
+        }
+    }
+
+    /// Of two neighbours that both beat, the downstream one goes; who suspects twice goes itself. Liveness only, so it
+    /// leaves two members at least [replication.md §2.4].
+    fn handle_suspect(&mut self, from: (NodeId, BootId), range: RangeId, epoch: Epoch, suspect: NodeId) {
+        let Some(entry) = self.active_entry(from, range, epoch) else { return };
+        let chain: Vec<NodeId> = entry.serving().map(|member| member.node).collect();
+        let are_neighbours = chain.windows(2).any(|pair| pair == [from.0, suspect]);
+        let both_beat = entry.serving().all(|member| self.nodes.boot(range, member.node) == Some(member.boot));
+        if !are_neighbours || !both_beat || chain.len() <= SUSPICION_LEAVES {
+            return; // a silent one is dropped for its silence
+        }
+        let node = self.nodes.judge(range, from.0, suspect, self.options.hold_off_ms);
+        let by_itself = node == from.0;
+        let reason = if by_itself { DropReason::SuspectsAll } else { DropReason::Suspected { by: from.0 } };
+        self.outputs.push_back(ManagerOutput::Dropping { range, node, reason });
+        self.reform(range, &[]);
+    }
+
+    fn handle_epoch_wanted(&mut self, from: (NodeId, BootId), range: RangeId, epoch: Epoch) {
+        if self.active_entry(from, range, epoch).is_some_and(|entry| entry.head() == Some(from.0)) {
+            self.reform(range, &[]);
+        }
+    }
+
+    /// The range's entry, if it is of this epoch, active, not about to change, and the sender serves in it.
+    fn active_entry(&self, (from, boot): (NodeId, BootId), range: RangeId, epoch: Epoch) -> Option<&RangeEntry> {
+        let entry = self.draft.range(range).filter(|entry| entry.is_active() && entry.epoch == epoch)?;
+        let serves = entry.serving().any(|member| member.node == from && member.boot == boot);
+        (serves && !self.rounds.contains_key(&range)).then_some(entry)
     }
 
     fn handle_equal(&mut self, from: NodeId, boot: BootId, range: RangeId, epoch: Epoch, base: Version) {
@@ -267,6 +340,10 @@ impl<C: Consensus> Manager<C> {
     fn advance(&mut self) {
         while let Some(event) = self.consensus.poll_event() {
             self.handle_consensus(event);
+        }
+        if self.draft.durability != self.durability {
+            self.draft.durability = self.durability;
+            self.dirty = true;
         }
         self.plan();
         let ranges: Vec<RangeId> = self.rounds.keys().copied().collect();
@@ -336,134 +413,6 @@ impl<C: Consensus> Manager<C> {
         }
     }
 
-    /// Begins what the planner says, where nothing is under way.
-    fn plan(&mut self) {
-        // After its own start the manager first lets beats arrive, else it would think everybody dead.
-        let started_at = self.started_at.unwrap_or(self.nodes.now);
-        let settling = self.nodes.now.ms_since(started_at) < self.options.dead_after_ms;
-        for change in planner::plan(&self.draft, &self.nodes) {
-            match change {
-                Change::Reform { range, .. } if self.rounds.contains_key(&range) => {}
-                Change::Reform { range, .. } if settling && self.only_unseen(range) => {}
-                Change::Reform { range, promote } => self.reform(range, &promote),
-                Change::AddSyncing { range, node, boot } => self.add_syncing(range, node, boot),
-            }
-        }
-    }
-
-    /// Whether all that is wrong with an active chain is that some member was not heard of yet.
-    fn only_unseen(&self, range: RangeId) -> bool {
-        let Some(entry) = self.draft.range(range) else { return false };
-        let fine = |member: &Member| self.nodes.seen.get(&member.node).is_none_or(|(boot, _)| *boot == member.boot);
-        entry.is_active() && entry.serving().all(fine)
-    }
-
-    /// Begins a handshake in a new epoch; one under way is superseded, its number burnt.
-    fn reform(&mut self, range: RangeId, promote: &[NodeId]) {
-        let now = self.nodes.now;
-        let Some(entry) = self.draft.range_mut(range) else { return };
-        let Some(epoch) = entry.epoch.next() else { return }; // 2^28 epochs are used up: stays as it is
-        let serving: Vec<NodeId> = match &entry.last_active {
-            Some(last) => last.members.iter().map(|member| member.node).collect(),
-            None => entry.serving().map(|member| member.node).collect(),
-        };
-        let others: Vec<Member> = entry.members.iter().filter(|m| !serving.contains(&m.node)).copied().collect();
-        let boot_of = |node| entry.member(node).map_or(BootId::default(), |member| member.boot);
-        let mut members: Vec<Member> =
-            serving.iter().map(|&node| Member { node, boot: boot_of(node), role: MemberRole::Serving }).collect();
-        members.extend(others.into_iter().map(|mut member| {
-            let serves = promote.contains(&member.node);
-            member.role = if serves { MemberRole::Serving } else { MemberRole::Syncing };
-            member
-        }));
-        entry.members = members;
-        entry.epoch = epoch;
-        entry.revision = 0;
-        entry.state = ChainState::Preparing;
-        self.rounds.insert(range, Round::new(entry, now));
-        self.dirty = true;
-    }
-
-    fn add_syncing(&mut self, range: RangeId, node: NodeId, boot: BootId) {
-        let Some(entry) = self.draft.range_mut(range) else { return };
-        assert!(entry.is_active(), "the planner adds to active chains only");
-        entry.members.retain(|member| member.node != node);
-        entry.members.push(Member { node, boot, role: MemberRole::Syncing });
-        entry.revision += 1;
-        self.dirty = true;
-    }
-
-    fn step_round(&mut self, range: RangeId) {
-        let Some(stage) = self.rounds.get(&range).map(|round| round.stage) else { return };
-        match stage {
-            Stage::Committing | Stage::Activating => {}
-            Stage::Reporting => self.step_reporting(range),
-            Stage::Aligning => self.step_aligning(range),
-        }
-    }
-
-    fn step_reporting(&mut self, range: RangeId) {
-        let (Some(entry), Some(round)) = (self.draft.range(range).cloned(), self.rounds.get_mut(&range)) else {
-            return;
-        };
-        let now = self.nodes.now;
-        let waited_ms = now.ms_since(round.stage_since);
-        let layout = self.draft.ring().layout();
-        let desired = layout.into_iter().find(|layout| layout.keys == entry.keys).map(|layout| layout.chain);
-        let rules = Rules {
-            durability: self.draft.durability,
-            desired: desired.as_deref().unwrap_or_default(),
-            excluded: self.excluded.get(&range).unwrap_or(const { &BTreeSet::new() }),
-            waited: waited_ms >= self.options.report_wait_ms,
-            waited_long: waited_ms >= self.options.rebooted_wait_ms,
-        };
-        if let Some(decision) = round.decide(&entry, rules) {
-            round.decision = Some(decision);
-            round.enter(Stage::Aligning, now);
-            return self.step_aligning(range);
-        }
-        if now >= round.resend_at {
-            round.resend_at = now.plus_ms(self.options.resend_ms);
-            let silent: Vec<NodeId> =
-                round.asked.iter().copied().filter(|node| !round.reports.contains_key(node)).collect();
-            silent.into_iter().for_each(|node| self.send_entry(node, entry.clone()));
-        }
-    }
-
-    fn step_aligning(&mut self, range: RangeId) {
-        let now = self.nodes.now;
-        let Some(round) = self.rounds.get_mut(&range) else { return };
-        if round.all_equal() {
-            round.enter(Stage::Activating, now);
-            if let (Some(active), Some(entry)) = (round.active_entry(), self.draft.range_mut(range)) {
-                *entry = active;
-                self.dirty = true;
-            }
-            return;
-        }
-        let Some(decision) = &round.decision else { return };
-        let late: Vec<NodeId> =
-            decision.entry.serving().map(|member| member.node).filter(|node| !round.equal.contains(node)).collect();
-        if now.ms_since(round.stage_since) >= self.options.align_wait_ms {
-            self.excluded.insert(range, late.into_iter().collect());
-            return self.reform(range, &[]);
-        }
-        if now < round.resend_at {
-            return;
-        }
-        round.resend_at = now.plus_ms(self.options.resend_ms);
-        let align = |node: &NodeId| {
-            let (entry, donor, base) = (decision.entry.clone(), decision.donor, decision.base);
-            let cut = decision.cuts.get(node).copied().unwrap_or(Version::ZERO);
-            (*node, Body::Align { entry, donor, base, cut })
-        };
-        let frames: Vec<_> = late.iter().map(align).collect();
-        for (to, body) in frames {
-            let epoch = self.draft.range(range).map_or(Epoch::default(), |entry| entry.epoch);
-            self.send(to, range, epoch, body);
-        }
-    }
-
     fn send_entry(&mut self, to: NodeId, entry: RangeEntry) {
         self.send(to, entry.range, entry.epoch, Body::Entry(entry));
     }
@@ -471,11 +420,5 @@ impl<C: Consensus> Manager<C> {
     fn send(&mut self, to: NodeId, range: RangeId, epoch: Epoch, body: Body<'static>) {
         let header = Header { from: self.node, boot: self.boot, range, epoch };
         self.outputs.push_back(ManagerOutput::Send { to, frame: Frame { header, body } });
-    }
-
-    /// When a write counts as kept in this cluster.
-    #[must_use]
-    pub const fn durability(&self) -> Durability {
-        self.map.durability
     }
 }

@@ -3,12 +3,12 @@
 //! Pure and idempotent: asked again after any crash it says the same. Splits and merges will be two more changes.
 use crate::map::{ClusterMap, MemberRole, RangeEntry};
 use alloc::vec::Vec;
-use fawn_types::{BootId, NodeId, RangeId};
+use fawn_types::{BootId, Durability, NodeId, RangeId};
 
 /// What the manager knows of a machine besides the map.
 pub trait Health {
-    /// Its present boot, while its beats come.
-    fn boot(&self, node: NodeId) -> Option<BootId>;
+    /// Its present boot, while its beats come and its copy of the range is not known to have failed.
+    fn boot(&self, range: RangeId, node: NodeId) -> Option<BootId>;
     /// Whether this syncing copy said, in its present boot, that it caught up.
     fn caught_up(&self, range: RangeId, node: NodeId) -> bool;
 }
@@ -16,7 +16,8 @@ pub trait Health {
 /// One change of one chain.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Change {
-    /// Begin a new epoch: the chain never was active, or a serving member is gone or rebooted, or one is promoted.
+    /// Begin a new epoch: the chain never was active, or serves in another mode than wanted, or a serving member is
+    /// gone, failed or rebooted, or one is promoted.
     Reform {
         /// Which.
         range: RangeId,
@@ -34,25 +35,33 @@ pub enum Change {
     },
 }
 
-/// The next change of `entry`'s chain, if any. `desired` is the ring's chain.
+/// The next change of `entry`'s chain, if any. `desired` is the ring's chain, `durability` the mode wanted.
 #[must_use]
-pub fn next_change(entry: &RangeEntry, desired: &[NodeId], health: &impl Health) -> Option<Change> {
+pub fn next_change(
+    entry: &RangeEntry,
+    durability: Durability,
+    desired: &[NodeId],
+    health: &impl Health,
+) -> Option<Change> {
     let range = entry.range;
+    let boot = |node| health.boot(range, node);
     if !entry.is_active() {
         return Some(Change::Reform { range, promote: Vec::new() });
     }
-    if entry.serving().any(|member| health.boot(member.node) != Some(member.boot)) {
-        return Some(Change::Reform { range, promote: Vec::new() });
+    let is_sick = entry.serving().any(|member| boot(member.node) != Some(member.boot));
+    if is_sick || entry.durability != durability {
+        // With nobody to go on with, an epoch that still answers reads is worth more than one that cannot begin.
+        let somebody = entry.serving().any(|member| boot(member.node).is_some());
+        return somebody.then_some(Change::Reform { range, promote: Vec::new() });
     }
-    let ready = entry
-        .syncing()
-        .filter(|member| health.boot(member.node) == Some(member.boot) && health.caught_up(range, member.node));
+    let ready =
+        entry.syncing().filter(|member| boot(member.node) == Some(member.boot) && health.caught_up(range, member.node));
     let promote: Vec<NodeId> = ready.map(|member| member.node).collect();
     if !promote.is_empty() {
         return Some(Change::Reform { range, promote });
     }
     desired.iter().find_map(|&node| {
-        let boot = health.boot(node)?;
+        let boot = boot(node)?;
         let there = entry.member(node);
         // A syncing member that rebooted is added again under its new boot.
         let stale = there.is_some_and(|member| member.role == MemberRole::Syncing && member.boot != boot);
@@ -68,6 +77,9 @@ pub fn plan(map: &ClusterMap, health: &impl Health) -> Vec<Change> {
     let desired = |entry: &RangeEntry| layout.iter().find(|range| range.keys.contains(&entry.keys.start));
     map.ranges
         .iter()
-        .filter_map(|entry| next_change(entry, desired(entry).map_or(&[][..], |range| &range.chain), health))
+        .filter_map(|entry| {
+            let desired = desired(entry).map_or(&[][..], |range| &range.chain);
+            next_change(entry, map.durability, desired, health)
+        })
         .collect()
 }

@@ -1,4 +1,5 @@
 //! Owns one run of the handshake for one range, the manager's half: who was asked, what they said, whose log counts.
+use super::SUSPICION_LEAVES;
 use crate::map::{Activation, ChainState, LastActive, Member, MemberRole, RangeEntry};
 use crate::message::Report;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -27,6 +28,8 @@ pub(super) struct Round {
     /// Serving members of the last active epoch, and those to be promoted.
     pub(super) asked: Vec<NodeId>,
     pub(super) reports: BTreeMap<NodeId, (BootId, Report)>,
+    /// Asked, and stopped, but not to be counted on in their present boots.
+    pub(super) gone: BTreeSet<NodeId>,
     pub(super) equal: BTreeSet<NodeId>,
     pub(super) decision: Option<Decision>,
 }
@@ -48,11 +51,12 @@ pub(super) struct Decision {
 /// What a decision is made under.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules<'a> {
-    pub(super) durability: Durability,
     /// The ring's chain: the order members stand in.
     pub(super) desired: &'a [NodeId],
     /// Members that did not become equal in an earlier round of this range: left out, unless nobody else can donate.
     pub(super) excluded: &'a BTreeSet<NodeId>,
+    /// Members that are left out as long as two others remain.
+    pub(super) suspected: &'a BTreeSet<NodeId>,
     /// Everybody had time to report.
     pub(super) waited: bool,
     /// Everybody had the longer time that a rebooted donor needs where acks are not synced.
@@ -67,6 +71,7 @@ impl Round {
             resend_at: now,
             asked: entry.serving().map(|member| member.node).collect(),
             reports: BTreeMap::new(),
+            gone: BTreeSet::new(),
             equal: BTreeSet::new(),
             decision: None,
         }
@@ -80,22 +85,25 @@ impl Round {
 
     /// Whose log counts, if that can be said yet.
     pub(super) fn decide(&self, entry: &RangeEntry, rules: Rules<'_>) -> Option<Decision> {
-        let complete = self.asked.iter().all(|node| self.reports.contains_key(node));
+        let complete = self.asked.iter().all(|node| self.reports.contains_key(node) || self.gone.contains(node));
         if !complete && !rules.waited {
             return None;
         }
         let (donors, possible_loss) = self.donors(entry, rules, complete)?;
         // Greatest log on the spine; what a log holds beside it was discarded by an earlier activation.
         let effective = |node: &NodeId| self.reports.get(node).map(|(_, report)| entry.common_point(report.last));
-        let donor = donors
-            .iter()
-            .copied()
-            .max_by_key(|node| (effective(node), !rules.excluded.contains(node), core::cmp::Reverse(*node)))?;
+        let donor = donors.iter().copied().max_by_key(|node| {
+            let is_left_out = rules.excluded.contains(node) || rules.suspected.contains(node);
+            (effective(node), !is_left_out, core::cmp::Reverse(*node))
+        })?;
         let base = effective(&donor)?;
+        let in_time = |node: &NodeId| *node == donor || !rules.excluded.contains(node);
+        let trusted = |node: &NodeId| in_time(node) && (*node == donor || !rules.suspected.contains(node));
+        let has_enough = self.reports.keys().filter(|node| trusted(node)).count() >= SUSPICION_LEAVES;
         let mut members: Vec<Member> = self
             .reports
             .iter()
-            .filter(|(node, _)| **node == donor || !rules.excluded.contains(node))
+            .filter(|(node, _)| if has_enough { trusted(node) } else { in_time(node) })
             .map(|(node, (boot, _))| Member { node: *node, boot: *boot, role: MemberRole::Serving })
             .collect();
         let place = |node: NodeId| rules.desired.iter().position(|wanted| *wanted == node).unwrap_or(usize::MAX);
@@ -127,7 +135,7 @@ impl Round {
             }
             if *boot == member.boot { unrebooted.push(member.node) } else { rebooted.push(member.node) }
         }
-        if rules.durability == Durability::Sync {
+        if last.durability == Durability::Sync {
             unrebooted.extend(rebooted);
             return (!unrebooted.is_empty()).then_some((unrebooted, false));
         }
@@ -152,8 +160,8 @@ impl Round {
         entry.state = ChainState::Active;
         entry.base = decision.base;
         entry.time = decision.time;
-        entry.last_active =
-            Some(LastActive { epoch: entry.epoch, members: entry.serving().copied().collect::<Vec<_>>() });
+        let (epoch, durability) = (entry.epoch, entry.durability);
+        entry.last_active = Some(LastActive { epoch, durability, members: entry.serving().copied().collect() });
         entry.remember(Activation { epoch: entry.epoch, base: decision.base });
         Some(entry)
     }

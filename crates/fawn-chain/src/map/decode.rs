@@ -9,6 +9,15 @@ use alloc::vec::Vec;
 use fawn_types::checksum::checksum64;
 use fawn_types::{BootId, Durability, Epoch, HashSecret, KeyRange, NodeId, RangeId, RingKey, TimeMs, Version};
 
+/// How entries lie in what is read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum EntryLayout {
+    /// Of images of version 1, where entries did not say their durability: the whole cluster's was in force.
+    Version1(Durability),
+    /// Of images of version 2, and of frames.
+    Version2,
+}
+
 /// Serving members of one chain and as many syncing ones.
 pub(super) const MEMBERS_MAX: usize = 2 * CHAIN_MEMBERS_MAX;
 
@@ -17,7 +26,7 @@ pub(super) const MEMBERS_MAX: usize = 2 * CHAIN_MEMBERS_MAX;
 /// # Errors
 /// When it is cut, damaged, or of another layout version.
 pub fn decode_map(image: &[u8]) -> Result<ClusterMap, DecodeError> {
-    let mut reader = open("cluster map", image, MAP_MAGIC)?;
+    let (mut reader, version) = open("cluster map", image, MAP_MAGIC)?;
     let revision = reader.u64("map revision")?;
     let mut secret = [0; 16];
     secret.copy_from_slice(reader.take("hash secret", 16)?);
@@ -30,9 +39,10 @@ pub fn decode_map(image: &[u8]) -> Result<ClusterMap, DecodeError> {
     for _ in 0..reader.u32("node count")? {
         nodes.push(read_node(&mut reader)?);
     }
+    let layout = if version == 1 { EntryLayout::Version1(durability) } else { EntryLayout::Version2 };
     let mut ranges = Vec::new();
     for _ in 0..reader.u32("range count")? {
-        ranges.push(read_entry(&mut reader)?);
+        ranges.push(read_entry(&mut reader, layout)?);
     }
     reader.finish("cluster map")?;
     let ring = RingOptions { replication, virtual_ids };
@@ -44,15 +54,17 @@ pub fn decode_map(image: &[u8]) -> Result<ClusterMap, DecodeError> {
 /// # Errors
 /// When it is cut, damaged, or of another layout version.
 pub fn decode_state(image: &[u8]) -> Result<PersistedState, DecodeError> {
-    let mut reader = open("promise", image, STATE_MAGIC)?;
+    let (mut reader, version) = open("promise", image, STATE_MAGIC)?;
+    // A promise of version 1 does not know: what asks least of the logs is right for whoever builds on it.
+    let layout = if version == 1 { EntryLayout::Version1(Durability::Memory) } else { EntryLayout::Version2 };
     let promised = read_epoch(&mut reader, "promised epoch")?;
-    let entry = if reader.flag("entry present")? { Some(read_entry(&mut reader)?) } else { None };
+    let entry = if reader.flag("entry present")? { Some(read_entry(&mut reader, layout)?) } else { None };
     reader.finish("promise")?;
     Ok(PersistedState { promised, entry })
 }
 
-/// Checks checksum, magic and layout version; the reader stands at the content and ends before the checksum.
-fn open<'a>(what: &'static str, image: &'a [u8], magic: u32) -> Result<Reader<'a>, DecodeError> {
+/// Checks checksum and magic; the reader stands at the content and ends before the checksum. Returns the layout version.
+fn open<'a>(what: &'static str, image: &'a [u8], magic: u32) -> Result<(Reader<'a>, u16), DecodeError> {
     let truncated = DecodeError::Truncated { what, need_bytes: 8, have_bytes: image.len() };
     let (content, sum) = image.split_last_chunk::<8>().ok_or(truncated)?;
     let (expected, found) = (checksum64(content), u64::from_le_bytes(*sum));
@@ -63,8 +75,8 @@ fn open<'a>(what: &'static str, image: &'a [u8], magic: u32) -> Result<Reader<'a
     let found = reader.u32(what)?;
     check("image magic", u64::from(found), found == magic)?;
     let version = reader.u16("image version")?;
-    check("image version", u64::from(version), version == IMAGE_VERSION)?;
-    Ok(reader)
+    check("image version", u64::from(version), (1..=IMAGE_VERSION).contains(&version))?;
+    Ok((reader, version))
 }
 
 fn check(what: &'static str, found: u64, holds: bool) -> Result<(), DecodeError> {
@@ -81,7 +93,7 @@ fn read_node(reader: &mut Reader<'_>) -> Result<NodeEntry, DecodeError> {
     Ok(NodeEntry { node, weight, domain, address: String::from(address) })
 }
 
-pub(crate) fn read_entry(reader: &mut Reader<'_>) -> Result<RangeEntry, DecodeError> {
+pub(crate) fn read_entry(reader: &mut Reader<'_>, layout: EntryLayout) -> Result<RangeEntry, DecodeError> {
     let range = RangeId(reader.u32("range")?);
     let keys = read_keys(reader)?;
     let epoch = read_epoch(reader, "epoch")?;
@@ -89,15 +101,27 @@ pub(crate) fn read_entry(reader: &mut Reader<'_>) -> Result<RangeEntry, DecodeEr
     let state = reader.u8("chain state")?;
     check("chain state", u64::from(state), state <= 1)?;
     let state = if state == 0 { ChainState::Preparing } else { ChainState::Active };
+    let durability = read_entry_durability(reader, layout)?;
     let base = Version::from_u64(reader.u64("base")?);
     let time = TimeMs(reader.u64("chain time")?);
     let members = read_members(reader)?;
     let last_active = match reader.flag("last active present")? {
         false => None,
-        true => Some(LastActive { epoch: read_epoch(reader, "last active epoch")?, members: read_members(reader)? }),
+        true => {
+            let epoch = read_epoch(reader, "last active epoch")?;
+            let durability = read_entry_durability(reader, layout)?;
+            Some(LastActive { epoch, durability, members: read_members(reader)? })
+        }
     };
     let history = read_history(reader)?;
-    Ok(RangeEntry { range, keys, epoch, revision, state, base, time, members, last_active, history })
+    Ok(RangeEntry { range, keys, epoch, revision, state, durability, base, time, members, last_active, history })
+}
+
+fn read_entry_durability(reader: &mut Reader<'_>, layout: EntryLayout) -> Result<Durability, DecodeError> {
+    match layout {
+        EntryLayout::Version1(durability) => Ok(durability),
+        EntryLayout::Version2 => read_durability(reader),
+    }
 }
 
 fn read_keys(reader: &mut Reader<'_>) -> Result<KeyRange, DecodeError> {

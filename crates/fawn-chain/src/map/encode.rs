@@ -10,7 +10,7 @@ pub(super) const MAP_MAGIC: u32 = u32::from_le_bytes(*b"FWNM");
 /// First bytes of a promise's image.
 pub(super) const STATE_MAGIC: u32 = u32::from_le_bytes(*b"FWNP");
 /// Layout of both images.
-pub(super) const IMAGE_VERSION: u16 = 1;
+pub(crate) const IMAGE_VERSION: u16 = 2;
 
 /// The map as kept by the manager: magic, layout version, content, checksum of all before it.
 #[must_use]
@@ -61,12 +61,14 @@ pub(crate) fn put_entry(out: &mut Vec<u8>, entry: &RangeEntry) {
     out.put_u32(entry.epoch.get());
     out.put_u32(entry.revision);
     out.put_u8(u8::from(entry.state == ChainState::Active));
+    out.put_u8(durability_code(entry.durability));
     out.put_u64(entry.base.as_u64());
     out.put_u64(entry.time.0);
     put_members(out, &entry.members);
     out.put_u8(u8::from(entry.last_active.is_some()));
     if let Some(last) = &entry.last_active {
         out.put_u32(last.epoch.get());
+        out.put_u8(durability_code(last.durability));
         put_members(out, &last.members);
     }
     out.put_u8(entry.history.len() as u8);
@@ -94,7 +96,7 @@ fn put_members(out: &mut Vec<u8>, members: &[Member]) {
     }
 }
 
-pub(super) const fn durability_code(durability: Durability) -> u8 {
+const fn durability_code(durability: Durability) -> u8 {
     match durability {
         Durability::Sync => 0,
         Durability::EverySec => 1,

@@ -4,9 +4,9 @@
 mod decode;
 mod encode;
 
+pub(crate) use decode::{EntryLayout, read_entry, read_epoch};
 pub use decode::{decode_map, decode_state};
-pub(crate) use decode::{read_entry, read_epoch};
-pub(crate) use encode::put_entry;
+pub(crate) use encode::{IMAGE_VERSION, put_entry};
 pub use encode::{encode_map, encode_state};
 
 use crate::ring::{Ring, RingNode, RingOptions};
@@ -60,6 +60,8 @@ pub struct Activation {
 pub struct LastActive {
     /// The last epoch that was activated.
     pub epoch: Epoch,
+    /// When a write counted as kept in it: what may be expected of logs that are older than the next one.
+    pub durability: Durability,
     /// Its serving members with the boots in which they served.
     pub members: Vec<Member>,
 }
@@ -77,6 +79,8 @@ pub struct RangeEntry {
     pub revision: u32,
     /// Preparing or active.
     pub state: ChainState,
+    /// When a write of this epoch counts as kept, the same on every member.
+    pub durability: Durability,
     /// The activation's base; meaningful while active.
     pub base: Version,
     /// Greatest chain time any member had seen at activation; a new head starts there.
@@ -100,6 +104,7 @@ impl RangeEntry {
             epoch: Epoch::default(),
             revision: 0,
             state: ChainState::Preparing,
+            durability: Durability::default(),
             base: Version::ZERO,
             time: TimeMs::default(),
             members: chain.iter().map(member).collect(),
@@ -195,7 +200,7 @@ pub struct ClusterMap {
     pub revision: u64,
     /// Places keys.
     pub secret: HashSecret,
-    /// When a write counts as kept, on every member.
+    /// When a write counts as kept in epochs to come; each range's entry says it of its present one.
     pub durability: Durability,
     /// R and V.
     pub ring: RingOptions,

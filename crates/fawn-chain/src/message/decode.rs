@@ -1,7 +1,7 @@
 //! Owns the byte form of peer frames (`docs/formats/peer-frames.md`): decoding. Arbitrary bytes give an error, no panic.
 use super::{Body, FRAME_BYTES_MAX, FRAME_VERSION, Frame, Header, PREFIX_BYTES, RefusedReason, Report};
 use crate::bytes::{DecodeError, Reader};
-use crate::map::{read_entry, read_epoch};
+use crate::map::{EntryLayout, read_entry, read_epoch};
 use fawn_types::checksum::checksum64;
 use fawn_types::{BootId, ClientTag, NodeId, RangeId, TimeMs, Version};
 
@@ -72,7 +72,7 @@ fn read_body<'a>(kind: u8, reader: &mut Reader<'a>) -> Result<Body<'a>, DecodeEr
         3 => Body::Ack { received: version(reader)?, committed: version(reader)? },
         4 => Body::ReplayWanted { after: version(reader)? },
         5 => Body::Gone { after: version(reader)? },
-        6 => Body::Entry(read_entry(reader)?),
+        6 => Body::Entry(read_entry(reader, EntryLayout::Version2)?),
         7 => Body::EntryWanted,
         8 => Body::Report(Report {
             last: version(reader)?,
@@ -86,6 +86,9 @@ fn read_body<'a>(kind: u8, reader: &mut Reader<'a>) -> Result<Body<'a>, DecodeEr
         13 => read_request(reader)?,
         14 => Body::Reply { op: reader.u64("operation")?, payload: reader.rest() },
         15 => Body::Refused { op: reader.u64("operation")?, reason: read_reason(reader)? },
+        20 => Body::Failed,
+        21 => Body::Suspect { node: NodeId(reader.u32("suspected node")?) },
+        22 => Body::EpochWanted,
         other => return Err(DecodeError::Value { what: "frame kind", found: u64::from(other) }),
     })
 }
@@ -111,7 +114,7 @@ fn read_align<'a>(reader: &mut Reader<'a>) -> Result<Body<'a>, DecodeError> {
     if cut > base {
         return Err(DecodeError::Value { what: "align's cut", found: cut.as_u64() });
     }
-    Ok(Body::Align { entry: read_entry(reader)?, donor, base, cut })
+    Ok(Body::Align { entry: read_entry(reader, EntryLayout::Version2)?, donor, base, cut })
 }
 
 fn read_request<'a>(reader: &mut Reader<'a>) -> Result<Body<'a>, DecodeError> {

@@ -102,6 +102,12 @@ fn put_control(out: &mut Vec<u8>, body: &Body<'_>) -> u8 {
             11
         }
         Body::Hello => 12,
+        Body::Failed => 20,
+        Body::Suspect { node } => {
+            out.put_u32(node.0);
+            21
+        }
+        Body::EpochWanted => 22,
         data => unreachable!("{data:?} is encoded by put_body"),
     }
 }

@@ -18,7 +18,7 @@ pub const PREFIX_BYTES: usize = 16;
 /// A whole frame at most: one record of the greatest length, or a batch of records far below that.
 pub const FRAME_BYTES_MAX: usize = 16 << 20;
 /// Layout of every frame.
-pub const FRAME_VERSION: u8 = 1;
+pub const FRAME_VERSION: u8 = 2;
 
 /// Where a frame comes from and what it is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -125,6 +125,16 @@ pub enum Body<'a> {
     },
     /// To the manager, at start and as a beat: this machine runs, in this boot.
     Hello,
+    /// To the manager, and again until this boot ends: this member keeps nothing any more (its medium failed, say). Below
+    /// the header's epoch it has stopped; in it, it answers reads at most, until it is asked to promise another.
+    Failed,
+    /// To the manager: the successor has not acknowledged for long what was sent to it.
+    Suspect {
+        /// The successor.
+        node: NodeId,
+    },
+    /// To the manager, from a head: the epoch's sequence numbers are nearly used up.
+    EpochWanted,
     /// To a head (updates) or a tail (reads): a front-end's operation.
     Request {
         /// Names it for the answer.

@@ -34,7 +34,7 @@ impl Replica {
         self.persist();
     }
 
-    fn stop(&mut self) {
+    pub(super) fn stop(&mut self) {
         if matches!(self.phase, Phase::Serving { .. }) {
             self.outputs.push_back(Output::Stopped);
         }
@@ -44,6 +44,7 @@ impl Replica {
         self.links.clear();
         self.ack_due = false;
         self.gap_asked = None;
+        self.epoch_asked_at = None;
         self.upstream = Version::ZERO;
         self.upstream_told = false;
         self.wake_in(self.config.options.retransmit_ms);
@@ -85,7 +86,8 @@ impl Replica {
         if !mine {
             return;
         }
-        if self.config.durability == Durability::Sync && !invariants::committed_survives(self.committed, cut) {
+        let was_synced = entry.last_active.as_ref().is_none_or(|last| last.durability == Durability::Sync);
+        if was_synced && !invariants::committed_survives(self.committed, cut) {
             // Nothing acked is ever undone under `sync`: better one copy less than a lie.
             let alarm = Alarm::CutBelowCommitted { cut, committed: self.committed };
             self.outputs.push_back(Output::Alarm(alarm));
@@ -193,8 +195,7 @@ impl Replica {
         self.entry = Some(entry.clone());
         let cut = entry.common_point(self.last);
         let fresh = cut == Version::ZERO; // older than all that is remembered: copied anew, never merged
-        if self.config.durability == Durability::Sync && !fresh && !invariants::committed_survives(self.committed, cut)
-        {
+        if entry.durability == Durability::Sync && !fresh && !invariants::committed_survives(self.committed, cut) {
             let alarm = Alarm::CutBelowCommitted { cut, committed: self.committed };
             self.outputs.push_back(Output::Alarm(alarm));
             return;
@@ -218,6 +219,7 @@ impl Replica {
     pub(super) fn wake(&mut self) {
         let pause_ms = self.config.options.retransmit_ms;
         match self.phase {
+            _ if self.has_failed => return self.say_failed(),
             Phase::Serving { role: Role::Head } => return self.beat(),
             Phase::Serving { .. } => return self.wake_at = None,
             Phase::Aligning { base, donor } if donor != self.config.node && self.last < base => self.ask_replay(),

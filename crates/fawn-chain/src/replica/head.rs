@@ -1,5 +1,6 @@
 //! Owns the head's part: dense sequence numbers and chain time [replication.md §3].
 use super::{Phase, Refusal, Replica, Role};
+use crate::message::Body;
 use fawn_types::{TimeMs, Version};
 
 impl Replica {
@@ -9,7 +10,12 @@ impl Replica {
     /// When this is no serving head, or too much is under way.
     pub fn assign(&mut self, now: TimeMs) -> Result<Version, Refusal> {
         let Some(version) = self.next else { return Err(self.refusal(true)) };
-        if version.seq() > Version::SEQ_SOFT_MAX {
+        let records_max = self.config.options.epoch_records_max;
+        if version.seq() > records_max - records_max / 16 {
+            self.now = now;
+            self.ask_for_epoch();
+        }
+        if version.seq() > records_max {
             return Err(Refusal::EpochFull);
         }
         if version.seq() - self.committed_seq() > self.config.options.pending_max {
@@ -20,6 +26,15 @@ impl Replica {
         self.last = version;
         self.next = version.next();
         Ok(version)
+    }
+
+    /// Sequence numbers run out; asked again with each write, but not more often than frames get lost.
+    fn ask_for_epoch(&mut self) {
+        let pause_ms = self.config.options.retransmit_ms;
+        if self.epoch_asked_at.is_none_or(|at| self.now.ms_since(at) >= pause_ms) {
+            self.epoch_asked_at = Some(self.now);
+            self.send_manager(Body::EpochWanted);
+        }
     }
 
     /// The log did not take what is above `after` (it is full, say): as if it was never assigned or received. Only
@@ -44,6 +59,9 @@ impl Replica {
 
     /// Why this member does not do it.
     pub(super) fn refusal(&self, write: bool) -> Refusal {
+        if let Some(refusal) = self.refusal_if_failed() {
+            return refusal;
+        }
         let entry = self.entry.as_ref();
         let right = entry.and_then(|entry| if write { entry.head() } else { entry.tail() });
         match self.phase {

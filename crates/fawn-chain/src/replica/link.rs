@@ -35,6 +35,10 @@ pub(super) struct Link {
     pub(super) moved_at: TimeMs,
     /// Silent intervals in a row: each doubles the next, up to a bound.
     pub(super) silent: u32,
+    /// The furthest that was ever sent: a rewind takes `sent` back, not what the peer owes an answer for.
+    furthest: Version,
+    /// Since when the peer owes one.
+    owes_since: Option<TimeMs>,
 }
 
 impl Link {
@@ -50,6 +54,8 @@ impl Link {
             told: (Version::ZERO, TimeMs(0)),
             moved_at: now,
             silent: 0,
+            furthest: after,
+            owes_since: None,
         }
     }
 
@@ -58,16 +64,38 @@ impl Link {
         if self.in_flight.len() >= FRAMES_MAX { 0 } else { window_bytes_max.saturating_sub(self.in_flight_bytes) }
     }
 
-    pub(super) fn note_sent(&mut self, last: Version, bytes: u32) {
+    pub(super) fn note_sent(&mut self, last: Version, bytes: u32, now: TimeMs) {
         assert!(last > self.sent, "a batch moves the link forward: {last:?} after {:?}", self.sent);
         self.sent = last;
+        self.furthest = self.furthest.max(last);
+        self.owes_since.get_or_insert(now);
         self.in_flight_bytes = self.in_flight_bytes.saturating_add(bytes);
         self.in_flight.push_back((last, bytes));
         assert!(self.in_flight.len() <= FRAMES_MAX);
     }
 
+    /// Something was sent that is answered at once by whoever lives.
+    pub(super) fn note_asked(&mut self, now: TimeMs) {
+        self.owes_since.get_or_insert(now);
+    }
+
+    /// Whether the peer owes an answer for so long; the wait begins anew.
+    pub(super) fn is_overdue(&mut self, wait_ms: u64, now: TimeMs) -> bool {
+        let overdue = self.owes_since.is_some_and(|since| now.ms_since(since) >= wait_ms);
+        if overdue {
+            self.owes_since = Some(now);
+        }
+        overdue
+    }
+
     /// The peer holds everything through `received`; old acks change nothing.
     pub(super) fn note_received(&mut self, received: Version, now: TimeMs) {
+        // An ack that does not move where records are owed is no answer: a peer that keeps nothing may still speak.
+        if received >= self.furthest {
+            self.owes_since = None;
+        } else if received > self.received {
+            self.owes_since = Some(now);
+        }
         if received <= self.received {
             return;
         }

@@ -3,6 +3,7 @@
 //! Feed it events with `handle_*`, then poll outputs until `None`, each turn. `handle_progress` once per turn, after the
 //! turn's records were appended: acks, watermarks and forwarding are then worked out once for all of them.
 mod ack;
+mod failed;
 mod handshake;
 mod head;
 mod link;
@@ -35,6 +36,11 @@ pub struct ReplicaOptions {
     pub retransmit_ms: u64,
     /// How often an idle head tells chain time.
     pub beat_ms: u64,
+    /// A successor that has not acknowledged for so long what was sent to it is reported to the manager. More than
+    /// what a collected garbage, a full queue or a lost frame costs.
+    pub suspect_ms: u64,
+    /// Writes of one epoch at most; the head asks for another one when a sixteenth is left.
+    pub epoch_records_max: u64,
 }
 
 impl Default for ReplicaOptions {
@@ -45,6 +51,8 @@ impl Default for ReplicaOptions {
             pending_max: 64 << 10,
             retransmit_ms: 100,
             beat_ms: 50,
+            suspect_ms: 1_000,
+            epoch_records_max: Version::SEQ_SOFT_MAX,
         }
     }
 }
@@ -58,7 +66,7 @@ pub struct ReplicaConfig {
     pub boot: BootId,
     /// The range.
     pub range: RangeId,
-    /// When a write counts as kept.
+    /// When a write counts as kept, until an entry says it.
     pub durability: Durability,
     /// Limits and intervals.
     pub options: ReplicaOptions,
@@ -122,6 +130,10 @@ pub struct Replica {
     gap_asked: Option<(Version, TimeMs)>,
     /// When an idle or waiting replica acts by itself.
     wake_at: Option<TimeMs>,
+    /// This boot keeps nothing any more.
+    has_failed: bool,
+    /// When another epoch was asked for.
+    epoch_asked_at: Option<TimeMs>,
     persist_number: u64,
     outputs: VecDeque<Output>,
     now: TimeMs,
@@ -152,6 +164,8 @@ impl Replica {
             ack_due: false,
             gap_asked: None,
             wake_at: Some(TimeMs(0)),
+            has_failed: false,
+            epoch_asked_at: None,
             persist_number: 0,
             outputs: VecDeque::new(),
             now: TimeMs(0),
@@ -201,6 +215,7 @@ impl Replica {
     #[must_use]
     pub const fn phase_name(&self) -> &'static str {
         match self.phase {
+            _ if self.has_failed => "failed",
             Phase::Idle => "idle",
             Phase::Prepared { .. } => "prepared",
             Phase::Aligning { .. } => "aligning",
@@ -223,6 +238,9 @@ impl Replica {
     pub fn handle_progress(&mut self, now: TimeMs, progress: Progress) {
         let Progress { appended, flushed, synced } = progress;
         assert!(invariants::watermarks_ordered(synced, flushed, appended), "{progress:?}");
+        if self.has_failed {
+            return; // what it says of itself is worth nothing any more
+        }
         self.now = now;
         // A log that was just cut may still tell of what it lost.
         self.own = Progress {
@@ -241,6 +259,10 @@ impl Replica {
     pub fn handle_frame(&mut self, now: TimeMs, frame: &Frame<'_>) -> FrameVerdict {
         assert!(frame.header.range == self.config.range, "frames are routed by range");
         self.now = now;
+        if self.has_failed {
+            self.handle_frame_failed(frame);
+            return FrameVerdict::Nothing;
+        }
         match &frame.body {
             Body::Entry(entry) => self.handle_entry(now, entry),
             Body::EntryWanted => self.send_entry(frame.header.from),
@@ -291,6 +313,9 @@ impl Replica {
             self.commit_due = false;
             return Some(Output::Commit { through: self.committed });
         }
+        if self.has_failed {
+            return None;
+        }
         if self.ack_due {
             self.ack_due = false;
             return self.ack();
@@ -320,11 +345,17 @@ impl Replica {
 
     /// This member's watermark of the durability mode.
     fn own_mark(&self) -> Version {
-        match self.config.durability {
+        match self.durability() {
             Durability::Sync => self.own.synced,
             Durability::EverySec => self.own.flushed,
             Durability::Memory => self.own.appended,
         }
+    }
+
+    /// When a write of its epoch counts as kept.
+    #[must_use]
+    pub fn durability(&self) -> Durability {
+        self.entry.as_ref().map_or(self.config.durability, |entry| entry.durability)
     }
 
     fn header(&self) -> Header {

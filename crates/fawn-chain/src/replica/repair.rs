@@ -80,7 +80,7 @@ impl Replica {
         let limit = self.link_limit(&self.links[index]);
         assert!(last > after && last <= limit, "replayed ({after:?}, {last:?}], asked through {limit:?}");
         let told = self.link_told(&self.links[index]);
-        self.links[index].note_sent(last, bytes);
+        self.links[index].note_sent(last, bytes, now);
         self.links[index].told = told;
         Some(self.frame(Body::Append { after, last, upstream: told.0, time: told.1, records: &[] }))
     }
@@ -130,9 +130,16 @@ impl Replica {
                 continue;
             }
             let now = self.now;
+            let suspect_ms = self.config.options.suspect_ms;
             let link = &mut self.links[index];
             link.silent += 1;
             link.moved_at = now;
+            link.note_asked(now);
+            if link.kind == LinkKind::Successor && link.is_overdue(suspect_ms, now) {
+                let node = link.to;
+                self.send_manager(Body::Suspect { node });
+            }
+            let link = &mut self.links[index];
             if link.has_in_flight() {
                 link.rewind(link.received, now);
             } else if !link.replaying {

@@ -70,7 +70,11 @@ pub(crate) struct Cluster {
     pub(crate) now: u64,
     /// Crashes are `kill -9`: what was flushed stays.
     pub(crate) kills_only: bool,
-    durability: Durability,
+    /// Links that lose everything.
+    pub(crate) cut: BTreeSet<(u32, u32)>,
+    /// Writes of one epoch at most.
+    pub(crate) epoch_records_max: u64,
+    pub(crate) durability: Durability,
     boots: u64,
     bug: Bug,
     /// What each version ever held.
@@ -100,6 +104,8 @@ impl Cluster {
             net: Vec::new(),
             now: 1_000,
             kills_only: false,
+            cut: BTreeSet::new(),
+            epoch_records_max: Version::SEQ_SOFT_MAX,
             durability,
             boots: 0,
             bug,
@@ -122,7 +128,9 @@ impl Cluster {
         let map = decode_map(&self.manager_disk).expect("the manager's file is whole");
         let options = ManagerOptions { dead_after_ms: 1_000, rebooted_wait_ms: 1_500, ..ManagerOptions::default() };
         let boot = BootId(self.boots);
-        self.manager = Some(Manager::new(NodeId(MANAGER), boot, options, FileConsensus::default(), map));
+        let mut manager = Manager::new(NodeId(MANAGER), boot, options, FileConsensus::default(), map);
+        manager.set_durability(self.durability);
+        self.manager = Some(manager);
         self.poll_manager();
     }
 
@@ -130,7 +138,12 @@ impl Cluster {
         self.boots += 1;
         let boot = self.boots;
         let durability = self.durability;
-        let options = ReplicaOptions { frame_bytes_max: 64, window_bytes_max: 160, ..ReplicaOptions::default() };
+        let options = ReplicaOptions {
+            frame_bytes_max: 64,
+            window_bytes_max: 160,
+            epoch_records_max: self.epoch_records_max,
+            ..ReplicaOptions::default()
+        };
         let machine = self.machines.get_mut(&id).expect("a known machine");
         let state = if machine.disk.is_empty() {
             PersistedState::default()
@@ -163,6 +176,15 @@ impl Cluster {
         let last = machine.log.last();
         machine.log.truncate(last);
         machine.committed = machine.committed.min(last);
+    }
+
+    /// The medium of `id` fails, its process stays: nothing is appended, flushed or synced any more.
+    pub(crate) fn fail(&mut self, id: u32) {
+        let now = self.time();
+        if let Some(replica) = self.machines.get_mut(&id).and_then(|machine| machine.replica.as_mut()) {
+            replica.fail(now);
+            self.poll(id);
+        }
     }
 
     pub(crate) fn serving(&self, id: u32) -> bool {
@@ -205,6 +227,9 @@ impl Cluster {
         let machine = self.machines.get_mut(&id).expect("a known machine");
         let Some(replica) = machine.replica.as_mut() else { return };
         let log = &mut machine.log;
+        if replica.has_failed() {
+            return self.poll(id);
+        }
         log.flushed = log.records.len();
         if sync {
             log.synced = log.records.len();
@@ -289,6 +314,9 @@ impl Cluster {
     }
 
     fn transmit(&mut self, from: u32, to: u32, frame: &Frame<'_>) {
+        if self.cut.contains(&(from, to)) {
+            return;
+        }
         let mut bytes = Vec::new();
         encode_frame(frame, &mut bytes);
         self.net.push(Message { from, to, bytes });
@@ -375,6 +403,9 @@ impl Cluster {
                     }
                 }
                 ManagerOutput::Send { to, frame } => self.transmit(MANAGER, to.0, &frame),
+                ManagerOutput::Dropping { node, reason, .. } => {
+                    self.events.push(format!("n{} is to be dropped: {reason:?}", node.0));
+                }
                 ManagerOutput::Activated { epoch, base, possible_loss, .. } => {
                     let loss = if possible_loss { ", acked writes may be missing" } else { "" };
                     self.events.push(format!("active {epoch:?} from {base:?}{loss}"));

@@ -1,7 +1,7 @@
 //! Owns the tests of byte forms: every frame there and back, damage seen, streams cut and joined anywhere.
 use fawn_chain::map::{Activation, LastActive, decode_map, decode_state, encode_map, encode_state};
 use fawn_chain::message::{
-    FRAME_BYTES_MAX, FrameStream, PREFIX_BYTES, RefusedReason, Report, decode_frame, encode_frame,
+    FRAME_BYTES_MAX, FRAME_VERSION, FrameStream, PREFIX_BYTES, RefusedReason, Report, decode_frame, encode_frame,
 };
 use fawn_chain::{Body, ChainState, ClusterMap, DecodeError, Frame, Header, NodeEntry, PersistedState, RingOptions};
 use fawn_types::random::SplitMix64;
@@ -23,7 +23,9 @@ fn map() -> ClusterMap {
     entry.epoch = epoch(7);
     entry.state = ChainState::Active;
     entry.base = version(6, 9);
-    entry.last_active = Some(LastActive { epoch: epoch(7), members: entry.members.clone() });
+    entry.durability = Durability::Memory;
+    let members = entry.members.clone();
+    entry.last_active = Some(LastActive { epoch: epoch(7), durability: Durability::EverySec, members });
     entry.remember(Activation { epoch: epoch(6), base: version(4, 1) });
     entry.remember(Activation { epoch: epoch(7), base: version(6, 9) });
     map
@@ -46,6 +48,9 @@ fn bodies() -> Vec<Body<'static>> {
         Body::Equal { base: w },
         Body::CaughtUp { last: w },
         Body::Hello,
+        Body::Failed,
+        Body::Suspect { node: NodeId(8) },
+        Body::EpochWanted,
         Body::Request { op: 4, tag, first_incomplete: 3, payload: b"set a 1" },
         Body::Reply { op: 4, payload: b"stored" },
         Body::Refused { op: 4, reason: RefusedReason::WrongRange },
@@ -82,9 +87,9 @@ fn an_ack_has_the_documented_bytes() {
     assert_eq!(&hex[..16], ACK_CHECKSUM);
 }
 
-const ACK_CHECKSUM: &str = "e87f611b5e871e51";
+const ACK_CHECKSUM: &str = "f4a66cb9b328aa46";
 const ACK_FROM_BYTE_8: &str =
-    "2400000003019273020000000900000003000000080706050403020107000000300000000500000030000000";
+    "240000000302f3e1020000000900000003000000080706050403020107000000300000000500000030000000";
 
 #[test]
 fn any_flipped_bit_is_seen() {
@@ -161,6 +166,43 @@ fn images_of_map_and_promise_there_and_back() {
     assert!(decode_map(&encode_state(&state)).is_err(), "a promise is no map");
 }
 
+/// A map as version 1 wrote it, before each epoch had a mode of its own: the cluster's was in force.
+#[test]
+fn a_map_of_version_1_is_read() {
+    let digit = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+    let digits: Vec<u8> = MAP_VERSION_1.bytes().filter(|byte| byte.is_ascii_hexdigit()).collect();
+    let mut image: Vec<u8> = digits.chunks(2).map(digit).collect();
+    let map = decode_map(&image).unwrap();
+    assert_eq!((map.revision, map.nodes.len(), map.durability), (8, 3, Durability::Sync));
+    let entry = &map.ranges[0];
+    assert_eq!((entry.epoch, entry.is_active(), entry.history.len()), (epoch(4), true, 4));
+    assert_eq!(entry.last_active.as_ref().map(|last| last.durability), Some(Durability::Sync));
+    assert_eq!(decode_map(&encode_map(&map)).unwrap(), map, "and written as version 2");
+    // The same cluster in another mode: byte 30 says which.
+    image[30] = 1;
+    let content = image.len() - 8;
+    let sum = fawn_types::checksum::checksum64(&image[..content]);
+    image[content..].copy_from_slice(&sum.to_le_bytes());
+    let map = decode_map(&image).unwrap();
+    let entry = &map.ranges[0];
+    assert_eq!((map.durability, entry.durability), (Durability::EverySec, Durability::EverySec));
+    assert_eq!(entry.last_active.as_ref().map(|last| last.durability), Some(Durability::EverySec));
+    image[4] = 3;
+    let sum = fawn_types::checksum::checksum64(&image[..content]);
+    image[content..].copy_from_slice(&sum.to_le_bytes());
+    assert!(matches!(decode_map(&image), Err(DecodeError::Value { what: "image version", found: 3 })));
+}
+
+/// A demo's map after three restarts.
+const MAP_VERSION_1: &str = "
+    46574e4d010008000000000000002a0ce492ba16c6384abe43c5c503e4780003010003000000010000000100000000000000
+    0000020000000100000000000000000003000000010000000000000000000100000001000000000000000000000000000000
+    0000000000000000000400000000000000010100000030000000000000000000000003010000000400000000000000000200
+    0000040000000000000000030000000400000000000000000104000000030100000004000000000000000002000000040000
+    0000000000000300000004000000000000000004010000000000000000000000020000005a0f000010000000030000000100
+    00002000000004000000010000003000000067919b84151456ef
+";
+
 /// Frames with damage whose checksums were made good again, and noise: an error or a frame, never a panic.
 #[test]
 fn arbitrary_bytes_never_panic() {
@@ -186,7 +228,7 @@ fn arbitrary_bytes_never_panic() {
 fn reseal(bytes: &mut [u8]) {
     let body_bytes = (bytes.len() - PREFIX_BYTES) as u32;
     bytes[8..12].copy_from_slice(&body_bytes.to_le_bytes());
-    bytes[13] = 1;
+    bytes[13] = FRAME_VERSION;
     let short = fawn_types::checksum::checksum64(&bytes[8..14]) as u16;
     bytes[14..16].copy_from_slice(&short.to_le_bytes());
     let sum = fawn_types::checksum::checksum64(&bytes[8..]);

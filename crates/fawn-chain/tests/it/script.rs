@@ -16,6 +16,14 @@ fn number(word: Option<&str>, default: u64) -> u64 {
     word.map_or(default, |word| word.parse().unwrap_or_else(|_| panic!("`{word}` is not a number")))
 }
 
+fn mode(word: Option<&str>) -> Durability {
+    match word {
+        Some("everysec") => Durability::EverySec,
+        Some("memory") => Durability::Memory,
+        _ => Durability::Sync,
+    }
+}
+
 fn describe(message: &Message) -> String {
     let frame = decode_frame(&message.bytes).unwrap();
     let place = |id: u32| if id == MANAGER { "m".to_owned() } else { id.to_string() };
@@ -56,18 +64,13 @@ impl Runner {
         let node = number(first.filter(|word| word.parse::<u64>().is_ok()), 0) as u32;
         match command {
             "cluster" => {
-                let durability = match second {
-                    Some("everysec") => Durability::EverySec,
-                    Some("memory") => Durability::Memory,
-                    _ => Durability::Sync,
-                };
-                self.cluster = Some(Cluster::new(node, durability, Bug::None));
+                self.cluster = Some(Cluster::new(node, mode(second), Bug::None));
             }
             "run" => self.cluster().run(u64::from(node)),
             "time" => self.cluster().advance(u64::from(node)),
             "put" => (0..number(first, 1)).for_each(|_| {
-                let head = self.cluster().head().expect("a head");
-                let version = self.cluster().put(head);
+                let head = self.cluster().head();
+                let version = head.and_then(|head| self.cluster().put(head));
                 let _ = writeln!(out, "{}", version.map_or("refused".to_owned(), |v| format!("{v:?}")));
             }),
             "turn" => self.cluster().turn(node, second != Some("nosync")),
@@ -80,6 +83,20 @@ impl Runner {
             }
             "crash" => self.cluster().crash(node, number(second, 0) as usize),
             "restart" => self.cluster().restart(node),
+            "fail" => self.cluster().fail(node),
+            "durability" => self.cluster().durability = mode(first),
+            "epoch-records" => self.cluster().epoch_records_max = u64::from(node),
+            "cut" | "mend" => {
+                let ends = first.and_then(|link| link.split_once('>')).expect("a link");
+                let end = |text: &str| text.parse::<u32>().expect("a node");
+                let link = (end(ends.0), end(ends.1));
+                let cut = &mut self.cluster().cut;
+                if command == "cut" {
+                    cut.insert(link)
+                } else {
+                    cut.remove(&link)
+                };
+            }
             "restart-manager" => self.cluster().start_manager(),
             "net" => {
                 let lines: Vec<String> = self.cluster().net.iter().map(describe).collect();

@@ -11,7 +11,7 @@ use fawn_chain::replica::{FrameVerdict, Output, Progress};
 use fawn_chain::{Body, Completions, Frame, Header, RangeEntry, Replica};
 use fawn_ds::{Engine, EngineError, Event};
 use fawn_flash::Device;
-use fawn_types::{NodeId, RangeId, TimeMs, Version};
+use fawn_types::{Durability, NodeId, RangeId, TimeMs, Version};
 use slab::Slab;
 
 /// One chain member on this node.
@@ -20,7 +20,7 @@ pub(super) struct Member {
     pub(super) id: RangeId,
     pub(super) replica: Replica,
     pub(super) completions: Completions,
-    /// Why this copy cannot go on: it hears nothing more, so the manager drops it.
+    /// Why this copy cannot go on in this boot: it tells the manager, who drops it.
     pub(super) broken: Option<String>,
 }
 
@@ -109,7 +109,14 @@ impl<D: Device> BackEnd<D> {
                     Purpose::Parked { .. } => {} // its range stopped meanwhile
                 }
             }
-            Event::Poisoned => tracing::error!(failure = self.engine.poisoned(), "the store takes no more writes"),
+            Event::Poisoned => {
+                let failure = self.engine.poisoned();
+                tracing::error!(
+                    node = self.config.node.0,
+                    failure,
+                    "the store takes no more writes: its copies leave their chains; look at its medium, then restart it"
+                );
+            }
             Event::SpaceBack => tracing::info!("space is back, writes go on"),
             Event::Progress => {}
         }
@@ -144,9 +151,6 @@ impl<D: Device> BackEnd<D> {
             self.join_if_member(entry);
         }
         let Some(at) = self.member_at(header.range) else { return };
-        if self.members[at].broken.is_some() {
-            return;
-        }
         match self.members[at].replica.handle_frame(now, frame) {
             FrameVerdict::Nothing => {}
             FrameVerdict::Append { after, through } => {
@@ -170,13 +174,19 @@ impl<D: Device> BackEnd<D> {
 
     /// Takes in how far the log is, for every member, and does what follows from it.
     pub(super) fn advance(&mut self, now: TimeMs, mail: &mut Mail) {
+        let is_poisoned = self.engine.poisoned().is_some();
         for at in 0..self.members.len() {
-            if self.members[at].broken.is_some() {
-                continue;
-            }
             let id = self.members[at].id;
             let fawn_ds::Progress { appended, flushed, synced, .. } = self.engine.progress(id);
-            let replica = &mut self.members[at].replica;
+            let member = &mut self.members[at];
+            let replica = &mut member.replica;
+            if is_poisoned || member.broken.is_some() {
+                replica.fail(now);
+            } else if is_weaker(self.config.durability, replica.durability()) && synced < appended {
+                // Only until all members were started in the chain's mode.
+                self.eager_sync = true;
+                self.engine.set_eager_sync(true);
+            }
             if replica.next_timeout().is_some_and(|due| due <= now) {
                 replica.handle_timeout(now);
             }
@@ -197,15 +207,12 @@ impl<D: Device> BackEnd<D> {
     }
 
     pub(super) fn next_timeout(&self) -> Option<TimeMs> {
-        let live = self.members.iter().filter(|member| member.broken.is_none());
-        live.filter_map(|member| member.replica.next_timeout()).min()
+        self.members.iter().filter_map(|member| member.replica.next_timeout()).min()
     }
 
     /// Carries out what a member decided, in order.
     fn drain(&mut self, at: usize, mail: &mut Mail) {
-        while self.members[at].broken.is_none()
-            && let Some(output) = self.members[at].replica.poll_output()
-        {
+        while let Some(output) = self.members[at].replica.poll_output() {
             self.carry_out(at, output, mail);
         }
     }
@@ -245,8 +252,7 @@ impl<D: Device> BackEnd<D> {
             // Only where acks are not synced: everybody who knew of the commit lost power.
             let why = format!("asked to cut {id:?} to {after:?} below the committed {committed:?}; copy it anew");
             tracing::error!("{why}");
-            self.members[at].broken = Some(why);
-            return;
+            return self.give_up(at, why);
         }
         self.members[at].completions.rollback(after);
         loop {
@@ -258,11 +264,17 @@ impl<D: Device> BackEnd<D> {
                 }
                 Err(error) => {
                     tracing::error!(range = ?id, %error, "the log could not be cut");
-                    self.members[at].broken = Some(error.to_string());
-                    return;
+                    return self.give_up(at, error.to_string());
                 }
             }
         }
+    }
+
+    fn give_up(&mut self, at: usize, why: String) {
+        let now = self.now;
+        let member = &mut self.members[at];
+        member.broken = Some(why);
+        member.replica.fail(now);
     }
 
     /// Answers that a request was not done.
@@ -292,4 +304,16 @@ impl<D: Device> BackEnd<D> {
             self.refuse(range, parked.asker, RefusedReason::StaleEpoch, mail);
         }
     }
+}
+
+/// Whether what a store opened in mode `opened` calls kept may be less than `wanted` asks for.
+const fn is_weaker(opened: Durability, wanted: Durability) -> bool {
+    const fn rank(durability: Durability) -> u8 {
+        match durability {
+            Durability::Memory => 0,
+            Durability::EverySec => 1,
+            Durability::Sync => 2,
+        }
+    }
+    rank(opened) < rank(wanted)
 }

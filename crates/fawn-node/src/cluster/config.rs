@@ -10,7 +10,8 @@ pub struct NodeConfig {
     pub node: NodeId,
     /// This start of its process; never drawn twice.
     pub boot: BootId,
-    /// When a write counts as kept; the map's, and what the engine was opened with.
+    /// When a write counts as kept: what the engine was opened with. Where the manager lives, what epochs to come serve
+    /// in; an epoch under way, or the last one, had its own.
     pub durability: Durability,
     /// The cluster's map as of its creation, the same on every node; what a node learnt later is in its engine.
     pub map: ClusterMap,

@@ -1,7 +1,7 @@
 //! Owns the host of the manager: its frames in and out, its map on this node's medium.
 use super::config::NodeConfig;
 use super::mail::Mail;
-use fawn_chain::{Body, ClusterMap, FileConsensus, Frame, Manager, ManagerOutput};
+use fawn_chain::{Body, ClusterMap, DropReason, FileConsensus, Frame, Manager, ManagerOutput};
 use fawn_types::TimeMs;
 
 /// The manager of the cluster, where this node hosts it.
@@ -11,13 +11,25 @@ pub(super) struct ManagerHost {
     wake_at: TimeMs,
     /// Activations that may have lost acked writes: never under `sync`.
     pub(super) possible_losses: u64,
+    /// Members dropped for more than silence.
+    pub(super) members_dropped: u64,
 }
 
 impl ManagerHost {
     /// `map` as it was committed last, or the cluster's first one.
     pub(super) fn new(config: &NodeConfig, map: ClusterMap) -> Self {
-        let manager = Manager::new(config.node, config.boot, config.limits.manager, FileConsensus::default(), map);
-        Self { manager, wake_at: TimeMs(0), possible_losses: 0 }
+        if map.durability != config.durability {
+            let (was, will_be) = (map.durability, config.durability);
+            tracing::warn!(
+                ?was,
+                ?will_be,
+                "the durability of the cluster changes; in force from each range's next epoch"
+            );
+        }
+        let consensus = FileConsensus::default();
+        let mut manager = Manager::new(config.node, config.boot, config.limits.manager, consensus, map);
+        manager.set_durability(config.durability);
+        Self { manager, wake_at: TimeMs(0), possible_losses: 0, members_dropped: 0 }
     }
 
     pub(super) const fn map(&self) -> &ClusterMap {
@@ -26,7 +38,9 @@ impl ManagerHost {
 
     /// Whether the frame is for a manager, where one is hosted.
     pub(super) const fn takes(body: &Body<'_>) -> bool {
-        matches!(body, Body::Hello | Body::EntryWanted | Body::Report(_) | Body::Equal { .. } | Body::CaughtUp { .. })
+        let from_members = matches!(body, Body::Report(_) | Body::Equal { .. } | Body::CaughtUp { .. } | Body::Failed);
+        let from_anybody = matches!(body, Body::Hello | Body::EntryWanted);
+        from_members || from_anybody || matches!(body, Body::Suspect { .. } | Body::EpochWanted)
     }
 
     pub(super) fn handle_frame(&mut self, now: TimeMs, frame: &Frame<'_>) {
@@ -54,6 +68,15 @@ impl ManagerHost {
             match output {
                 ManagerOutput::Persist { revision, image } => persist(revision, &image),
                 ManagerOutput::Send { to, frame } => mail.send(to, frame),
+                ManagerOutput::Dropping { range, node, reason } => {
+                    self.members_dropped += 1;
+                    let what = match reason {
+                        DropReason::Failed => "can keep nothing any more; restart it once its medium is in order",
+                        DropReason::Suspected { .. } => "does not acknowledge; look at the link to it and at its load",
+                        DropReason::SuspectsAll => "suspects all its successors; look at its links and at its load",
+                    };
+                    tracing::warn!(range = range.0, node = node.0, ?reason, "a member leaves its chain: it {what}");
+                }
                 ManagerOutput::Activated { range, epoch, base, possible_loss } => {
                     tracing::info!(?range, ?epoch, ?base, "range is active");
                     if possible_loss {

@@ -191,11 +191,13 @@ impl<D: Device> Node<D> {
             under_way: self.front_end.under_way(),
             frames_dropped: self.mail.dropped,
             possible_losses: self.manager.as_ref().map_or(0, |manager| manager.possible_losses),
+            members_dropped: self.manager.as_ref().map_or(0, |manager| manager.members_dropped),
             ..NodeStatus::default()
         };
         if let Some(back_end) = &self.back_end {
             status.counters = back_end.counters;
             status.parked = back_end.parked.len();
+            status.poisoned = back_end.engine.poisoned().map(str::to_owned);
             status.members = back_end.members.iter().map(|member| member_status(member, &back_end.engine)).collect();
         }
         status
@@ -313,6 +315,7 @@ fn member_status<D: Device>(member: &super::backend::Member, engine: &Engine<D>)
         range: member.id,
         epoch: replica.epoch(),
         phase: if member.broken.is_some() { "broken" } else { replica.phase_name() },
+        durability: replica.durability(),
         last: replica.last(),
         committed: replica.committed(),
         keys: engine.len(member.id),

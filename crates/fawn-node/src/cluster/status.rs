@@ -1,5 +1,5 @@
 //! Owns what a node tells about itself: counters, and where each of its chain members stands.
-use fawn_types::{Epoch, RangeId, Version};
+use fawn_types::{Durability, Epoch, RangeId, Version};
 
 /// Counts since the node's start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -35,8 +35,10 @@ pub struct MemberStatus {
     pub range: RangeId,
     /// Its promised epoch.
     pub epoch: Epoch,
-    /// Its phase in one word: idle, prepared, …, head, middle, tail, single, syncing; broken.
+    /// Its phase in one word: idle, prepared, …, head, middle, tail, single, syncing; failed, broken.
     pub phase: &'static str,
+    /// When a write of its epoch counts as kept.
+    pub durability: Durability,
     /// The end of its log.
     pub last: Version,
     /// Known to be committed.
@@ -62,4 +64,8 @@ pub struct NodeStatus {
     pub frames_dropped: u64,
     /// Activations by the manager hosted here that may have lost acked writes.
     pub possible_losses: u64,
+    /// Members that the manager hosted here dropped for more than silence.
+    pub members_dropped: u64,
+    /// The failure that ended its store's writes, if any.
+    pub poisoned: Option<String>,
 }

@@ -2,7 +2,7 @@
 use crate::canary::Canary;
 use crate::network::Arrival;
 use fawn_chain::map::decode_state;
-use fawn_chain::{ClusterMap, FrontendOptions, ManagerOptions};
+use fawn_chain::{ClusterMap, FrontendOptions, ManagerOptions, ReplicaOptions};
 use fawn_ds::index::IndexOptions;
 use fawn_ds::{Engine, Options};
 use fawn_flash::sim::Loss;
@@ -13,6 +13,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// The wall clock when a world begins, ms.
 const EPOCH_MS: u64 = 1_700_000_000_000;
+/// How long a suspected member is not promoted, ms: short, so that it comes back within a run.
+const HOLD_OFF_MS: u64 = 2_000;
 /// How often a lying disk's past is kept, µs, and how many of these.
 const PAST_EVERY_US: u64 = 3_000;
 const PAST_MAX: usize = 4;
@@ -97,6 +99,7 @@ impl Machine {
         boot: BootId,
         map: &ClusterMap,
         now_us: u64,
+        epoch_records_max: u64,
         canary: Option<Canary>,
     ) -> Result<(), String> {
         let now = self.clock(now_us);
@@ -117,7 +120,7 @@ impl Machine {
                 engine.put_blob(*key, bytes).map_err(|error| name(&error))?;
             }
         }
-        let config = config(self.node, boot, map);
+        let config = config(self.node, boot, map, epoch_records_max);
         self.process = Some(Node::new(config, engine, now).map_err(|error| name(&error))?);
         Ok(())
     }
@@ -151,6 +154,12 @@ impl Machine {
         self.paused_until_us = 0;
         self.stalled_until_us = 0;
         self.asked.clear();
+    }
+
+    /// Whether its process runs on a disk that failed.
+    pub(super) fn is_poisoned(&self) -> bool {
+        let engine = self.process.as_ref().and_then(Node::engine);
+        engine.is_some_and(|engine| engine.poisoned().is_some())
     }
 
     /// Leaves its disk so many bytes more than it has.
@@ -197,10 +206,12 @@ fn options(map: &ClusterMap) -> Options {
     }
 }
 
-fn config(node: NodeId, boot: BootId, map: &ClusterMap) -> NodeConfig {
-    let manager = ManagerOptions { report_wait_ms: crate::faults::REPORT_WAIT_MS, ..ManagerOptions::default() };
+fn config(node: NodeId, boot: BootId, map: &ClusterMap, epoch_records_max: u64) -> NodeConfig {
+    let report_wait_ms = crate::faults::REPORT_WAIT_MS;
+    let manager = ManagerOptions { report_wait_ms, hold_off_ms: HOLD_OFF_MS, ..ManagerOptions::default() };
+    let replica = ReplicaOptions { epoch_records_max, ..ReplicaOptions::default() };
     let frontend = FrontendOptions { timeout_ms: TIMEOUT_MS, ..FrontendOptions::default() };
-    let limits = NodeLimits { manager, frontend, ..NodeLimits::default() };
+    let limits = NodeLimits { manager, frontend, replica, ..NodeLimits::default() };
     let durability: Durability = map.durability;
     NodeConfig { node, boot, durability, map: map.clone(), manager: Some(NodeId(1)), limits }
 }

@@ -56,6 +56,10 @@ pub struct Report {
     pub keys: u64,
     /// Things that nodes report as wrong though harmless.
     pub alarms: u64,
+    /// Runs that went on with processes on failed disks.
+    pub limped: u64,
+    /// Members dropped because they said that they failed, or were suspected.
+    pub dropped: u64,
 }
 
 /// A whole cluster.
@@ -78,6 +82,8 @@ pub struct World {
     struck: u64,
     /// A mode that survives one failure at a time has had one, and has not healed since.
     hurt: bool,
+    /// Faults ended with processes on failed disks.
+    limped: bool,
     /// Links to be mended, when.
     cuts: Vec<(u64, NodeId, NodeId)>,
     /// Clients ask no more by themselves.
@@ -131,12 +137,14 @@ impl World {
             boots: 0,
             struck: 0,
             hurt: false,
+            limped: false,
             cuts: Vec::new(),
             quiet: false,
         }
     }
 
     fn report(&self) -> Report {
+        let process_dropped = self.machines[0].process.as_ref().map(|process| process.status().members_dropped);
         Report {
             hash: self.trace.hash(),
             events: self.trace.events(),
@@ -147,6 +155,8 @@ impl World {
             undecided: 0,
             keys: self.clients.histories().len() as u64,
             alarms: self.watch.alarms,
+            limped: u64::from(self.limped),
+            dropped: self.watch.dropped + process_dropped.unwrap_or(0),
         }
     }
 
@@ -166,7 +176,7 @@ impl World {
         let boot = BootId(self.boots);
         let machine = &mut self.machines[index];
         self.trace.say(self.now_us, format!("node {} starts as {boot:?}", machine.node.0));
-        match machine.start(boot, &self.map, self.now_us, self.canary) {
+        match machine.start(boot, &self.map, self.now_us, self.scenario.epoch_records_max, self.canary) {
             // The disk's failure was ordered: a supervisor tries again.
             Err(error) if error.contains("injected failure") => {
                 self.trace.say(self.now_us, error);
@@ -305,10 +315,10 @@ impl World {
         let engine = process.engine();
         let progress = |range| engine.map_or_else(Progress::default, |engine| engine.progress(range));
         self.watch.look(node, &process.status(), progress)?;
-        let poisoned = engine.is_some_and(|engine| engine.poisoned().is_some());
         machine.due_us = due.map(|due| machine.when_us(due).max(now_us + TURN_US));
         outputs.into_iter().try_for_each(|output| self.carry_out(index, output))?;
-        if poisoned {
+        // The manager's map lies on its own machine's disk alone, so that one is restarted in any case.
+        if self.machines[index].is_poisoned() && (self.scenario.supervised || index == 0) {
             self.trace.say(now_us, format!("node {}'s disk failed: its process is restarted", node.0));
             self.stop(index, Loss::Process, RESTART_US)?;
         }

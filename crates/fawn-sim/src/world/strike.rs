@@ -79,7 +79,9 @@ impl World {
         let (seed, now_us, canary) = (self.random.next(), self.now_us, self.canary);
         let machine = &mut self.machines[index];
         let Some(process) = machine.process.as_ref() else { return Ok(()) };
-        self.watch.alarms += process.status().counters.alarms;
+        let status = process.status();
+        self.watch.alarms += status.counters.alarms;
+        self.watch.dropped += status.members_dropped;
         let asked: Vec<usize> = machine.asked.values().copied().collect();
         machine.stop(loss, seed, canary);
         machine.restart_us = Some(now_us + for_us);
@@ -105,6 +107,16 @@ impl World {
                         && machine.process.as_ref().is_some_and(|process| process.status().members.iter().any(serves))
                 })
         })
+    }
+
+    /// Disks have been looked at, and their processes are started again.
+    pub(super) fn restart_poisoned(&mut self) -> Result<(), String> {
+        for index in 0..self.machines.len() {
+            if self.machines[index].is_poisoned() {
+                self.stop(index, Loss::Process, 0)?;
+            }
+        }
+        Ok(())
     }
 
     /// No more faults: everything that is down comes back, everything cut is mended.

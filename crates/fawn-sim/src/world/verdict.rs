@@ -1,13 +1,16 @@
 //! Owns the second phase and its oracles: the cluster heals, serves, holds all it ever told, and its copies are equal.
 use super::World;
+use super::machine::Machine;
 use crate::clients::Key;
 use crate::history::{Verdict, check};
 use fawn_node::cluster::RangeDigest;
-use fawn_types::RangeId;
+use fawn_types::{NodeId, RangeId};
 use std::collections::BTreeMap;
 
 /// A cluster without faults is whole again within this time, µs.
 const HEAL_US_MAX: u64 = 60_000_000;
+/// A cluster whose disks failed goes on without them within this time, µs.
+const LIMP_US_MAX: u64 = 15_000_000;
 /// How often it is asked whether it is.
 const HEAL_LOOK_US: u64 = 250_000;
 /// How long clients go on in the healed cluster, µs.
@@ -21,6 +24,8 @@ impl World {
     /// Faults end; within a bound all is whole, and clients are answered.
     pub(super) fn heal(&mut self) -> Result<(), String> {
         self.end_faults();
+        self.limp()?;
+        self.restart_poisoned()?;
         let until_us = self.now_us + HEAL_US_MAX;
         while !self.is_whole() {
             if self.now_us >= until_us {
@@ -37,6 +42,40 @@ impl World {
             return Err("whole, yet nothing is answered".to_owned());
         }
         Ok(())
+    }
+
+    /// While processes run on disks that failed: chains go on without them, wherever there is somebody to go on with.
+    fn limp(&mut self) -> Result<(), String> {
+        if !self.machines.iter().any(Machine::is_poisoned) {
+            return Ok(());
+        }
+        self.limped = true;
+        let until_us = self.now_us + LIMP_US_MAX;
+        while let Some(serving) = self.serves_on_failed_disk() {
+            if self.now_us >= until_us {
+                return Err(format!("a member still serves although its disk failed: {serving}: {}", self.words()));
+            }
+            self.run_until(self.now_us + HEAL_LOOK_US)?;
+        }
+        self.trace.say(self.now_us, "limping".to_owned());
+        Ok(())
+    }
+
+    /// A range that waits for a member on a failed disk, though another one that served last is well.
+    fn serves_on_failed_disk(&self) -> Option<String> {
+        let is_well = |node: NodeId| {
+            let machine = &self.machines[node.0 as usize - 1];
+            machine.process.is_some() && !machine.is_poisoned()
+        };
+        let Some(map) = self.machines[0].process.as_ref().and_then(|process| process.manager_map()) else {
+            return Some("the manager is down".to_owned());
+        };
+        let stuck = map.ranges.iter().find(|entry| {
+            let mut served = entry.last_active.iter().flat_map(|last| &last.members);
+            let is_served = entry.is_active() && entry.serving().all(|member| is_well(member.node));
+            served.any(|member| is_well(member.node)) && !is_served
+        });
+        stuck.map(|entry| format!("{:?} {:?}: {:?}", entry.range, entry.state, entry.members))
     }
 
     fn run_while_waiting(&mut self) -> Result<(), String> {

@@ -20,6 +20,8 @@ pub(super) struct Watch {
     members: BTreeMap<(NodeId, RangeId), (MemberStatus, Version)>,
     /// Alarms of nodes that are gone.
     pub(super) alarms: u64,
+    /// Members dropped by managers that are gone, for more than silence.
+    pub(super) dropped: u64,
 }
 
 impl Watch {
@@ -32,6 +34,7 @@ impl Watch {
             committed: BTreeMap::new(),
             members: BTreeMap::new(),
             alarms: 0,
+            dropped: 0,
         }
     }
 

@@ -1,5 +1,6 @@
 //! Owns the tests of failures: a node dies and comes back, the whole cluster loses power, answers get lost.
 use super::world::{Answer, BACK_ENDS, FRONT_END, World, set};
+use fawn_flash::sim::{Fault, OpKind};
 use fawn_types::{Durability, Request, Update};
 
 #[test]
@@ -149,4 +150,92 @@ fn power_loss_without_sync_is_seen_by_the_same_check() {
         assert!(losses > 0, "seed {seed}: the manager says that acked writes may be missing");
     }
     assert!(lost > 0, "a power loss in `memory` loses something");
+}
+
+/// A sync fails, and the process goes on: its copies leave their chains at once, and the cluster with two of them.
+#[test]
+fn a_node_whose_medium_fails_is_left_out_until_it_is_restarted() {
+    for victim in 2..=BACK_ENDS {
+        for (durability, kind) in [(Durability::Sync, OpKind::Write), (Durability::EverySec, OpKind::Sync)] {
+            let mut world = World::with(80 + u64::from(victim), durability, 8 << 20);
+            for i in 0..50_u32 {
+                world.put(format!("k{i}").as_bytes(), b"before");
+            }
+            world.disks[&victim].fail_nth(kind, 1, Fault::Fail);
+            for i in 20..80_u32 {
+                let began = world.now;
+                world.put(format!("k{i}").as_bytes(), b"after");
+                let took_ms = world.now.ms_since(began);
+                assert!(took_ms < 500, "victim {victim}, {kind:?}: {took_ms} ms for a write: somebody was waited for");
+                world.run(30); // a second passes, with its sync
+            }
+            let statuses = world.statuses();
+            let status = |node| &statuses.iter().find(|(name, _)| *name == node).unwrap().1;
+            assert!(status(victim).poisoned.is_some());
+            assert!(status(victim).members.iter().all(|member| member.phase == "failed"), "{:?}", status(victim));
+            assert!(status(1).members_dropped > 0);
+            world.kill(victim, false);
+            world.disks[&victim].clear_faults();
+            world.start(victim);
+            world.run(4000);
+            for i in 0..80_u32 {
+                let expected: &[u8] = if i < 20 { b"before" } else { b"after" };
+                assert_eq!(world.get(format!("k{i}").as_bytes()).value(), Some(expected), "victim {victim}, k{i}");
+            }
+            assert_eq!(world.assert_equal_copies(), 80, "victim {victim}, {kind:?}");
+        }
+    }
+}
+
+/// The numbers of an epoch are used up: the head has asked for another one before, and clients notice nothing.
+#[test]
+fn an_epoch_that_is_used_up_makes_way_for_the_next() {
+    let mut world = World::new(90);
+    world.limits.replica.epoch_records_max = 64;
+    (1..=BACK_ENDS).for_each(|node| world.kill(node, false));
+    (1..=BACK_ENDS).for_each(|node| world.start(node));
+    let ops: Vec<_> = (0..600_u32)
+        .map(|i| {
+            world.step();
+            world.submit(&set(format!("k{}", i % 40).as_bytes(), &i.to_le_bytes())).unwrap()
+        })
+        .collect();
+    for op in ops {
+        assert!(matches!(world.wait(op), Answer::Stored(_)));
+    }
+    let statuses = world.statuses();
+    let members = statuses.iter().flat_map(|(_, status)| &status.members);
+    let epoch = members.clone().map(|member| member.epoch.get()).max().unwrap();
+    assert!(epoch >= 4, "600 writes to three ranges in epochs of 64, found epoch {epoch}");
+    assert!(members.map(|member| member.last.seq()).max().unwrap() <= 64);
+    assert_eq!(world.assert_equal_copies(), 40);
+}
+
+/// Another mode at the next start: in force from the next epoch on, whichever way, and nothing acked is lost by a kill.
+#[test]
+fn another_durability_takes_effect_with_the_next_epoch() {
+    let modes = [Durability::Sync, Durability::EverySec, Durability::Sync, Durability::EverySec, Durability::Memory];
+    let mut world = World::with(95, modes[0], 8 << 20);
+    for (round, mode) in modes.into_iter().enumerate() {
+        if round > 0 {
+            (1..=BACK_ENDS).for_each(|node| world.kill(node, false));
+            world.durability = mode;
+            (1..=BACK_ENDS).for_each(|node| world.start(node));
+        }
+        for i in 0..30_u32 {
+            world.put(format!("r{round} k{i}").as_bytes(), b"acked");
+        }
+        let statuses = world.statuses();
+        let mut members = statuses.iter().flat_map(|(_, status)| &status.members);
+        assert!(members.all(|member| member.durability == mode), "round {round}: {statuses:#?}");
+        for earlier in 0..round {
+            assert!((0..30).all(|i| world.get(format!("r{earlier} k{i}").as_bytes()).value().is_some()));
+        }
+    }
+    // The last mode, `memory`, served last: whatever is asked for now, its losses are told.
+    (1..=BACK_ENDS).for_each(|node| world.kill(node, false));
+    world.durability = Durability::Sync;
+    (1..=BACK_ENDS).for_each(|node| world.start(node));
+    world.put(b"served", b"again");
+    assert!(world.nodes[&1].status().possible_losses > 0, "acks in memory may be missing after a kill");
 }

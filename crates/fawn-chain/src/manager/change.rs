@@ -1,0 +1,141 @@
+//! Owns changing chains: what the planner says becomes a handshake, which is carried on until the chain is active.
+use super::planner::{self, Change, Health};
+use super::round::{Round, Rules, Stage};
+use super::{Consensus, Manager};
+use crate::map::{ChainState, Member, MemberRole};
+use crate::message::Body;
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+use fawn_types::{BootId, Epoch, NodeId, RangeId, Version};
+
+impl<C: Consensus> Manager<C> {
+    /// Begins what the planner says, where nothing is under way.
+    pub(super) fn plan(&mut self) {
+        // After its own start the manager first lets beats arrive, else it would think everybody dead.
+        let started_at = self.started_at.unwrap_or(self.nodes.now);
+        let settling = self.nodes.now.ms_since(started_at) < self.options.dead_after_ms;
+        for change in planner::plan(&self.draft, &self.nodes) {
+            match change {
+                Change::Reform { range, .. } if self.rounds.contains_key(&range) => {}
+                Change::Reform { range, .. } if settling && self.only_unseen(range) => {}
+                Change::Reform { range, promote } => self.reform(range, &promote),
+                Change::AddSyncing { range, node, boot } => self.add_syncing(range, node, boot),
+            }
+        }
+    }
+
+    /// Whether all that is wrong with an active chain is that some member was not heard of yet.
+    fn only_unseen(&self, range: RangeId) -> bool {
+        let Some(entry) = self.draft.range(range) else { return false };
+        let is_seen = |member: &Member| self.nodes.seen.contains_key(&member.node);
+        let is_fine = |member: &Member| self.nodes.boot(range, member.node) == Some(member.boot);
+        entry.is_active() && entry.serving().all(|m| !is_seen(m) || is_fine(m)) && !entry.serving().all(is_seen)
+    }
+
+    /// Begins a handshake in a new epoch; one under way is superseded, its number burnt.
+    pub(super) fn reform(&mut self, range: RangeId, promote: &[NodeId]) {
+        let (now, durability) = (self.nodes.now, self.durability);
+        let Some(entry) = self.draft.range_mut(range) else { return };
+        let Some(epoch) = entry.epoch.next() else { return }; // 2^28 epochs are used up: stays as it is
+        let serving: Vec<NodeId> = match &entry.last_active {
+            Some(last) => last.members.iter().map(|member| member.node).collect(),
+            None => entry.serving().map(|member| member.node).collect(),
+        };
+        let others: Vec<Member> = entry.members.iter().filter(|m| !serving.contains(&m.node)).copied().collect();
+        let boot_of = |node| entry.member(node).map_or(BootId::default(), |member| member.boot);
+        let mut members: Vec<Member> =
+            serving.iter().map(|&node| Member { node, boot: boot_of(node), role: MemberRole::Serving }).collect();
+        members.extend(others.into_iter().map(|mut member| {
+            let serves = promote.contains(&member.node);
+            member.role = if serves { MemberRole::Serving } else { MemberRole::Syncing };
+            member
+        }));
+        entry.members = members;
+        entry.epoch = epoch;
+        entry.revision = 0;
+        entry.state = ChainState::Preparing;
+        entry.durability = durability;
+        self.rounds.insert(range, Round::new(entry, now));
+        self.dirty = true;
+    }
+
+    fn add_syncing(&mut self, range: RangeId, node: NodeId, boot: BootId) {
+        let Some(entry) = self.draft.range_mut(range) else { return };
+        assert!(entry.is_active(), "the planner adds to active chains only");
+        entry.members.retain(|member| member.node != node);
+        entry.members.push(Member { node, boot, role: MemberRole::Syncing });
+        entry.revision += 1;
+        self.dirty = true;
+    }
+
+    pub(super) fn step_round(&mut self, range: RangeId) {
+        let Some(stage) = self.rounds.get(&range).map(|round| round.stage) else { return };
+        match stage {
+            Stage::Committing | Stage::Activating => {}
+            Stage::Reporting => self.step_reporting(range),
+            Stage::Aligning => self.step_aligning(range),
+        }
+    }
+
+    fn step_reporting(&mut self, range: RangeId) {
+        let (Some(entry), Some(round)) = (self.draft.range(range).cloned(), self.rounds.get_mut(&range)) else {
+            return;
+        };
+        let now = self.nodes.now;
+        let waited_ms = now.ms_since(round.stage_since);
+        let layout = self.draft.ring().layout();
+        let desired = layout.into_iter().find(|layout| layout.keys == entry.keys).map(|layout| layout.chain);
+        let rules = Rules {
+            desired: desired.as_deref().unwrap_or_default(),
+            excluded: self.excluded.get(&range).unwrap_or(const { &BTreeSet::new() }),
+            suspected: &self.nodes.held_off(range),
+            waited: waited_ms >= self.options.report_wait_ms,
+            waited_long: waited_ms >= self.options.rebooted_wait_ms,
+        };
+        if let Some(decision) = round.decide(&entry, rules) {
+            round.decision = Some(decision);
+            round.enter(Stage::Aligning, now);
+            return self.step_aligning(range);
+        }
+        if now >= round.resend_at {
+            round.resend_at = now.plus_ms(self.options.resend_ms);
+            let silent: Vec<NodeId> =
+                round.asked.iter().copied().filter(|node| !round.reports.contains_key(node)).collect();
+            silent.into_iter().for_each(|node| self.send_entry(node, entry.clone()));
+        }
+    }
+
+    fn step_aligning(&mut self, range: RangeId) {
+        let now = self.nodes.now;
+        let Some(round) = self.rounds.get_mut(&range) else { return };
+        if round.all_equal() {
+            round.enter(Stage::Activating, now);
+            if let (Some(active), Some(entry)) = (round.active_entry(), self.draft.range_mut(range)) {
+                *entry = active;
+                self.dirty = true;
+            }
+            return;
+        }
+        let Some(decision) = &round.decision else { return };
+        let late: Vec<NodeId> =
+            decision.entry.serving().map(|member| member.node).filter(|node| !round.equal.contains(node)).collect();
+        if now.ms_since(round.stage_since) >= self.options.align_wait_ms {
+            self.excluded.insert(range, late.into_iter().collect());
+            return self.reform(range, &[]);
+        }
+        if now < round.resend_at {
+            return;
+        }
+        round.resend_at = now.plus_ms(self.options.resend_ms);
+        let align = |node: &NodeId| {
+            let (entry, donor, base) = (decision.entry.clone(), decision.donor, decision.base);
+            let cut = decision.cuts.get(node).copied().unwrap_or(Version::ZERO);
+            (*node, Body::Align { entry, donor, base, cut })
+        };
+        let frames: Vec<_> = late.iter().map(align).collect();
+        for (to, body) in frames {
+            let epoch = self.draft.range(range).map_or(Epoch::default(), |entry| entry.epoch);
+            self.send(to, range, epoch, body);
+        }
+    }
+}
