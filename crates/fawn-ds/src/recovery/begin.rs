@@ -1,0 +1,173 @@
+//! Owns the writing part of opening: what was judged is tidied up, and the log goes on in a segment of a new generation.
+use super::io::Io;
+use super::{OpenReport, Scanned};
+use crate::engine::{Engine, Next};
+use crate::error::OpenError;
+use crate::format::Watermark;
+use crate::format::manifest::{Edit, RangeEntry};
+use crate::format::segment::{self, HEADER_BYTES};
+use crate::log::LogPosition;
+use crate::log::window::Chunk;
+use fawn_flash::buffer::PAGE_BYTES;
+use fawn_flash::{Cause, Device, DeviceError};
+use fawn_types::Version;
+
+impl<D: Device> Engine<D> {
+    /// All is judged and good: unfinished steps are undone, and what was read is made durable.
+    pub(super) fn settle_files(
+        &mut self,
+        scanned: &[Scanned],
+        torn: &[(u32, u32)],
+        orphans: Vec<String>,
+        report: &mut OpenReport,
+    ) -> Result<(), OpenError> {
+        self.manifest.settle(&mut self.device)?;
+        for name in &orphans {
+            self.device.unlink(name)?;
+        }
+        if !orphans.is_empty() {
+            self.device.sync_dir()?;
+        }
+        report.orphans_removed = orphans;
+        for &(slot, offset) in torn {
+            // Physically: what is left of the unfinished end must never be met again.
+            let segment = self.segments.expect(slot);
+            self.device.truncate(segment.file, u64::from(offset))?;
+            report.truncated.push((segment.name.clone(), offset));
+        }
+        for scanned in scanned.iter().filter(|scanned| scanned.entry.sealed_len.is_none()) {
+            // A killed process leaves frames that the medium does not have yet; they are about to be read.
+            let file = self.segments.expect(scanned.slot).file;
+            Io::new(&mut self.device).sync(file, Cause::Recovery)?;
+        }
+        Ok(())
+    }
+
+    /// Begins a generation and a segment to append to.
+    pub(super) fn begin(&mut self, scanned: &[Scanned]) -> Result<(), OpenError> {
+        self.generation += 1;
+        let mut edits = vec![Edit::Generation(self.generation)];
+        edits.extend(self.void_copies(scanned));
+        self.manifest.commit_and_wait(&mut self.device, &edits)?;
+        self.choose_active(scanned)?;
+        self.balance_memory();
+        Ok(())
+    }
+
+    /// Copies that were cut short: their ranges are empty, and begin where the log was found to end. Where they were begun
+    /// may have been cut off, and will be written to again.
+    fn void_copies(&self, scanned: &[Scanned]) -> Vec<Edit> {
+        let with_data = scanned.iter().rev().find(|scanned| scanned.report.frames > 0);
+        let from = with_data.map_or(Watermark::NONE, |scanned| Watermark {
+            sequence: scanned.entry.sequence,
+            offset: scanned.report.valid_len,
+        });
+        let is_cut_short = |entry: &RangeEntry| entry.copy.is_some_and(|copy| !copy.is_whole);
+        let listed = self.manifest.state().ranges.iter().filter(|(_, entry)| is_cut_short(entry));
+        listed
+            .flat_map(|(&range, _)| [Edit::BeginCopy { range, from, base: Version::ZERO }, Edit::CopyWhole { range }])
+            .collect()
+    }
+
+    /// Goes on in the newest segment with data unless it is sealed; a segment prepared and unused is the next one.
+    fn choose_active(&mut self, scanned: &[Scanned]) -> Result<(), OpenError> {
+        let is_open = |scanned: &&Scanned| scanned.entry.sealed_len.is_none();
+        let with_data = scanned.iter().rev().find(|scanned| scanned.report.frames > 0);
+        let empty = scanned.iter().filter(is_open).rfind(|scanned| {
+            scanned.report.frames == 0
+                && with_data.is_none_or(|with_data| scanned.entry.sequence > with_data.entry.sequence)
+        });
+        let active = with_data.filter(is_open).or(empty).map(|scanned| scanned.slot);
+        let mut edits = Vec::new();
+        for scanned in scanned {
+            let is_next = empty.is_some_and(|empty| empty.slot == scanned.slot);
+            if Some(scanned.slot) == active || is_next {
+                continue;
+            }
+            let segment = self.segments.expect_mut(scanned.slot);
+            segment.sealed = true;
+            segment.listed_sealed = true;
+            if scanned.entry.sealed_len.is_none() {
+                edits.push(Edit::SealSegment { slot: scanned.slot, len: segment.end });
+            }
+        }
+        if !edits.is_empty() {
+            self.manifest.commit_and_wait(&mut self.device, &edits)?;
+        }
+        let next = empty.filter(|empty| Some(empty.slot) != active);
+        self.next = match next.and_then(|next| self.segments.remove(next.slot)) {
+            Some(segment) => Next::Ready(segment),
+            None => Next::None,
+        };
+        match active {
+            Some(slot) => self.go_on_in(slot),
+            None => self.begin_first_segment(),
+        }
+    }
+
+    /// Appends to a segment that has data: the page its last frame ends in is rewritten with the next.
+    fn go_on_in(&mut self, slot: u32) -> Result<(), OpenError> {
+        self.end_of_log_is_flushed();
+        let segment = self.segments.expect(slot);
+        let (file, sequence, end) = (segment.file, segment.sequence, segment.end);
+        let segment_bytes = u64::from(self.options.segment_bytes);
+        match self.device.allocate(file, 0, segment_bytes) {
+            Ok(()) => {}
+            Err(DeviceError::Full { .. }) => return self.give_up_rest(slot),
+            Err(error) => return Err(error.into()),
+        }
+        let base = end - end % PAGE_BYTES as u32;
+        let carried = (end - base) as usize;
+        let mut buf = self.pool.take(self.options.chunk_bytes());
+        if carried > 0 {
+            let page = Io::new(&mut self.device).read(file, u64::from(base), PAGE_BYTES, Cause::Recovery)?;
+            buf[..carried].copy_from_slice(&page[..carried]);
+        }
+        self.window.push(Chunk { slot, sequence, base, len: carried, buf: buf.into() });
+        Ok(())
+    }
+
+    /// The segment's space was given back with its torn end, and someone took it: it ends where it is. Writes go on in
+    /// the next segment, once there is space.
+    fn give_up_rest(&mut self, slot: u32) -> Result<(), OpenError> {
+        let segment = self.segments.expect_mut(slot);
+        segment.sealed = true;
+        segment.listed_sealed = true;
+        let edit = Edit::SealSegment { slot, len: segment.end };
+        self.manifest.commit_and_wait(&mut self.device, &[edit])?;
+        self.full = true;
+        self.may_have_dead = true;
+        Ok(())
+    }
+
+    /// What was recovered is on the medium: reads may believe it.
+    pub(super) fn end_of_log_is_flushed(&mut self) {
+        let newest = self.segments.iter().max_by_key(|segment| segment.sequence);
+        let end = newest.map_or(LogPosition(0), |segment| {
+            LogPosition::new(segment.sequence, segment.end, self.options.segment_bytes)
+        });
+        self.flush.flushed = end;
+        self.flush.synced = end;
+    }
+
+    fn begin_first_segment(&mut self) -> Result<(), OpenError> {
+        self.end_of_log_is_flushed();
+        let segment = match self.create_segment() {
+            Ok(segment) => segment,
+            // A store that exists is read, and takes writes again once there is space.
+            Err(DeviceError::Full { .. }) if self.segments.len() > 0 => {
+                self.full = true;
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let mut header = vec![0; HEADER_BYTES];
+        segment::encode(&self.header_of(&segment), &mut header);
+        Io::new(&mut self.device).write_durable(segment.file, 0, &header)?;
+        self.device.sync_dir()?;
+        let edit = Edit::AddSegment { slot: segment.slot, uuid: segment.uuid, sequence: segment.sequence };
+        self.manifest.commit_and_wait(&mut self.device, &[edit])?;
+        self.begin_segment(segment, self.options.chunk_bytes());
+        Ok(())
+    }
+}

@@ -1,0 +1,40 @@
+//! Owns creating a store: its identity, and a manifest that is whole before it has its name.
+use crate::error::OpenError;
+use crate::format::manifest::{self, Identity, ManifestState};
+use crate::format::{FORMAT_VERSION, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, StoreUuid, segment};
+use crate::manifest_file::ManifestFile;
+use crate::options::Options;
+use fawn_flash::Device;
+use fawn_types::{HashSecret, KeyHash, TimeMs};
+
+/// Writes a new store's manifest; a directory with segments but no manifest is damaged, not empty.
+pub(super) fn create<D: Device>(device: &mut D, options: &Options, now: TimeMs) -> Result<ManifestFile, OpenError> {
+    let refuse = |detail: &str| OpenError::Manifest { file: manifest::FILE_NAME.to_owned(), detail: detail.to_owned() };
+    if options.read_only {
+        return Err(refuse("missing, and a read-only opening creates nothing"));
+    }
+    if device.list()?.iter().any(|name| segment::is_file_name(name)) {
+        return Err(refuse("missing, but segments are there"));
+    }
+    let bytes = options.segment_bytes;
+    if !bytes.is_power_of_two() || !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&bytes) {
+        let expected = "a power of two from 64 KiB to 1 GiB";
+        return Err(OpenError::Option { name: "segment_bytes", found: u64::from(bytes), expected });
+    }
+    let secret = options.secret.or(options.secret_if_new).ok_or(OpenError::SecretMissing)?;
+    let identity = Identity { store: store_uuid(&secret, now), format: FORMAT_VERSION, segment_bytes: bytes, secret };
+    let state = ManifestState { identity: Some(identity), ..ManifestState::default() };
+    ManifestFile::create(device, state)
+}
+
+/// Two stores of one cluster share the secret; the time of creation tells them apart.
+fn store_uuid(secret: &HashSecret, now: TimeMs) -> StoreUuid {
+    let mut uuid = [0; 16];
+    for (half, out) in uuid.chunks_exact_mut(8).enumerate() {
+        let mut input = *b"fawn-ds store ........ .";
+        input[14..22].copy_from_slice(&now.0.to_le_bytes());
+        input[23] = half as u8;
+        out.copy_from_slice(&KeyHash::of(secret, &input).0.to_le_bytes());
+    }
+    StoreUuid(uuid)
+}

@@ -1,0 +1,110 @@
+//! Owns the reading part of opening: every listed segment in the order of the log, several reads ahead.
+use super::index_build::Builder;
+use super::io::Io;
+use super::{OpenReport, Scanned};
+use crate::engine::Engine;
+use crate::error::OpenError;
+use crate::format::manifest::SegmentEntry;
+use crate::format::scan::{ScanInput, ScanReport, Scanner};
+use crate::format::segment::{self, HEADER_BYTES};
+use crate::format::{FRAMES_OFFSET, StoreUuid};
+use crate::log::segments::Segment;
+use fawn_flash::buffer::PAGE_BYTES;
+use fawn_flash::{Cause, Device, DeviceError, FileId};
+use std::collections::VecDeque;
+
+/// Length of one read of a scan, bytes; several are in flight.
+const SCAN_READ_BYTES: usize = 1 << 20;
+const SCAN_READS_IN_FLIGHT: usize = 4;
+
+impl<D: Device> Engine<D> {
+    /// Reads every segment in order and builds the indexes.
+    pub(super) fn scan_all(&mut self, report: &mut OpenReport) -> Result<Vec<Scanned>, OpenError> {
+        let mut listed: Vec<_> = self.manifest.state().segments.iter().map(|(&slot, &entry)| (slot, entry)).collect();
+        listed.sort_by_key(|(_, entry)| entry.sequence);
+        for (slot, entry) in &listed {
+            let segment = open_segment(&mut self.device, self.store, *slot, entry)?;
+            self.segments.insert(segment);
+        }
+        let mut builder = Builder::new(self);
+        let mut scanned = Vec::new();
+        for (slot, entry) in listed {
+            let input = ScanInput {
+                uuid: entry.uuid,
+                sequence: entry.sequence,
+                segment_bytes: builder.engine.options.segment_bytes,
+                sealed_len: entry.sealed_len,
+            };
+            let scan = scan_segment(&mut builder, slot, input)?;
+            report.segments += 1;
+            report.records += scan.records;
+            report.bytes += u64::from(scan.valid_len - FRAMES_OFFSET);
+            builder.engine.segments.expect_mut(slot).end = scan.valid_len;
+            scanned.push(Scanned { entry, slot, report: scan });
+        }
+        builder.finish()?;
+        Ok(scanned)
+    }
+}
+
+fn open_segment<D: Device>(
+    device: &mut D,
+    store: StoreUuid,
+    slot: u32,
+    entry: &SegmentEntry,
+) -> Result<Segment, OpenError> {
+    let name = segment::file_name(slot, entry.uuid);
+    let file = match device.open(&name) {
+        Ok(file) => file,
+        Err(DeviceError::NotFound { .. }) => return Err(OpenError::SegmentMissing { file: name }),
+        Err(error) => return Err(error.into()),
+    };
+    let header = Io::new(device).read(file, 0, HEADER_BYTES, Cause::Recovery)?;
+    let damaged =
+        |detail: String| OpenError::Damaged { file: name.clone(), from_bytes: 0, to_bytes: FRAMES_OFFSET, detail };
+    let header = segment::decode(&header).map_err(|error| damaged(error.to_string()))?;
+    if header.uuid != entry.uuid || header.store != store || header.sequence != entry.sequence {
+        return Err(damaged("the file is another segment than the manifest lists".to_owned()));
+    }
+    Ok(Segment::new(slot, entry.sequence, entry.uuid, file, name))
+}
+
+/// Streams one segment through the scanner, several reads ahead.
+fn scan_segment<D: Device>(builder: &mut Builder<'_, D>, slot: u32, input: ScanInput) -> Result<ScanReport, OpenError> {
+    let file: FileId = builder.engine.segments.expect(slot).file;
+    let end = input.sealed_len.unwrap_or(input.segment_bytes).next_multiple_of(PAGE_BYTES as u32);
+    let mut scanner = Scanner::new(input);
+    let mut reads = VecDeque::new();
+    let mut offset = FRAMES_OFFSET;
+    loop {
+        // The builder reads too, but only between pieces: what is in flight here is waited for first.
+        while reads.len() < SCAN_READS_IN_FLIGHT && offset < end {
+            let len = (end - offset).min(SCAN_READ_BYTES as u32);
+            reads.push_back((offset, len));
+            offset += len;
+        }
+        let batch: Vec<_> = reads.drain(..).collect();
+        if batch.is_empty() {
+            break;
+        }
+        let mut bufs = Vec::new();
+        {
+            let mut io = Io::new(&mut builder.engine.device);
+            let tokens: Vec<_> = batch
+                .iter()
+                .map(|&(at, len)| io.start_read(file, u64::from(at), len as usize, Cause::Recovery))
+                .collect();
+            for token in tokens {
+                bufs.extend(io.finish(token)?);
+            }
+        }
+        for buf in &bufs {
+            let (slot, builder) = (slot, &mut *builder);
+            scanner.push(buf, &mut |offset: u32, stored: &crate::format::record::Stored<'_>| {
+                builder.record(slot, offset, stored);
+            });
+        }
+        builder.resolve_if_many()?;
+    }
+    Ok(scanner.finish())
+}
