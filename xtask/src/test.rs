@@ -27,11 +27,13 @@ pub(crate) fn run(only: Option<&str>) -> Result<(), String> {
         steps::run("target/release/fawn", &["bench", "memory", "--dir", &dir.to_string_lossy()])
     })?;
     gate.step("demo with real clients", demo)?;
-    gate.step("bad input", || {
-        let dir = clients::scratch("bad")?.join("data");
-        let binary = server::binary();
-        clients::python("bad_input.py", &[&binary.to_string_lossy(), &dir.to_string_lossy(), "serve"])
-    })?;
+    for words in ["serve", "demo"] {
+        gate.step(&format!("bad input to {words}"), || {
+            let dir = clients::scratch("bad")?.join("data");
+            let binary = server::binary();
+            clients::python("bad_input.py", &[&binary.to_string_lossy(), &dir.to_string_lossy(), words])
+        })?;
+    }
     gate.step("system calls", || {
         let dir = clients::scratch("syscalls")?;
         clients::python("syscalls.py", &[&server::binary().to_string_lossy(), &dir.to_string_lossy()])

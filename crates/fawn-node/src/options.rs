@@ -2,6 +2,9 @@
 use fawn_types::{Durability, limits};
 use fawn_wire::Limits;
 
+/// Device reads for lookups at a time, bytes; beyond, they queue. One read may exceed it.
+pub(crate) const READS_IN_FLIGHT_BYTES_MAX: usize = 16 << 20;
+
 /// A shard's bounds and mode. Every buffer of a shard is bounded by one of these.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ShardOptions {
@@ -14,6 +17,8 @@ pub struct ShardOptions {
     /// Replies of all sessions, those that reads under way are expected to bring among them, bytes; beyond, requests
     /// that return values wait. One reply may exceed it.
     pub replies_bytes_max: usize,
+    /// Keys and values of all sessions' requests under way at a cluster, bytes; beyond, input is not consumed.
+    pub requests_bytes_max: usize,
     /// Requests of a session that may wait for a commit or a read; beyond, its input is not consumed.
     pub session_pending_max: usize,
     /// Longest reply to a request on several keys, bytes.
@@ -33,6 +38,7 @@ impl Default for ShardOptions {
             value_bytes_max: limits::VALUE_BYTES_MAX as u32,
             session_output_bytes_max: 1 << 20,
             replies_bytes_max: 64 << 20,
+            requests_bytes_max: 64 << 20,
             session_pending_max: 1024,
             reply_bytes_max: 64 << 20,
             pending_max: 1 << 16,

@@ -61,7 +61,11 @@ impl Replica {
 
     /// The version to commit through, if the watermarks allow any further.
     pub(crate) fn advance(&mut self, progress: Progress) -> Option<Version> {
-        let reached = progress.kept_under(self.durability);
+        let reached = match self.durability {
+            Durability::Sync => progress.synced,
+            Durability::EverySec => progress.flushed,
+            Durability::Memory => progress.appended,
+        };
         assert!(reached <= self.assigned || self.uncommitted() == 0, "{reached:?} was never assigned");
         if reached <= self.committed {
             return None;

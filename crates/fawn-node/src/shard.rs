@@ -119,7 +119,9 @@ impl<D: Device> Shard<D> {
         self.core.counters.turns += 1;
         self.flush_if_due(now);
         let had_events = self.reap(now);
-        Host { core: &mut self.core, sessions: &mut self.sessions, now }.retry_queues();
+        let mut host = Host { core: &mut self.core, sessions: &mut self.sessions, now };
+        host.retry_late();
+        host.retry_queues();
         // Everything that this turn reads or appends is queued by now: one submission for all.
         self.core.engine.submit(now);
         let has_committed = self.commit();
@@ -140,7 +142,7 @@ impl<D: Device> Shard<D> {
 
     /// Whether what the host did since the last turn lets a session go on: the next turn is due at once.
     pub fn wants_turn(&self) -> bool {
-        self.sessions.wants_turn()
+        self.sessions.wants_turn() || !self.core.pending.late.is_empty()
     }
 
     /// The next effect for the host.

@@ -23,6 +23,8 @@ pub struct Counters {
     pub flushes: u64,
     /// Requests refused because too much was under way.
     pub overloaded: u64,
+    /// Reads answered when there was no room for the answer, and asked again.
+    pub asked_again: u64,
     /// Requests refused by the decoder.
     pub malformed: u64,
     /// Times a session's input had to wait.

@@ -14,6 +14,9 @@ pub struct StreamError {
     pub cause: DecodeError,
 }
 
+/// A longer buffer goes back to the system once its frame is taken.
+const BUFFER_BYTES_KEPT: usize = 64 << 10;
+
 /// Bytes received on one link and not yet taken as frames; never more than one frame and what came with its end.
 #[derive(Clone, Debug, Default)]
 pub struct FrameStream {
@@ -42,6 +45,38 @@ impl FrameStream {
         }
         if self.broken.is_none() {
             self.buffer.extend_from_slice(piece);
+        }
+    }
+
+    /// As [`FrameStream::push`] of `piece` and [`FrameStream::next_frame`], but a frame that lies in the piece as a whole
+    /// is not copied. What is taken leaves `piece`; with `None` all of it is.
+    ///
+    /// # Errors
+    /// As [`FrameStream::next_frame`].
+    pub fn next_frame_of<'a, 'p: 'a>(&'a mut self, piece: &mut &'p [u8]) -> Result<Option<Frame<'a>>, StreamError> {
+        let is_at_frame = self.buffered_bytes() == 0 && self.broken.is_none();
+        if is_at_frame {
+            self.offset_bytes += core::mem::take(&mut self.taken) as u64;
+            self.buffer.clear();
+            if self.buffer.capacity() > BUFFER_BYTES_KEPT {
+                self.buffer = Vec::new();
+            }
+        }
+        match piece.first_chunk::<PREFIX_BYTES>().filter(|_| is_at_frame).map(frame_bytes) {
+            Some(Ok(total)) if total <= piece.len() => {
+                let (bytes, rest) = piece.split_at(total);
+                *piece = rest;
+                let offset_bytes = self.offset_bytes;
+                self.offset_bytes += total as u64;
+                match decode_frame(bytes) {
+                    Ok(frame) => Ok(Some(frame)),
+                    Err(cause) => Err(*self.broken.insert(StreamError { offset_bytes, cause })),
+                }
+            }
+            _ => {
+                self.push(core::mem::take(piece));
+                self.next_frame()
+            }
         }
     }
 

@@ -124,6 +124,33 @@ fn streams_may_be_cut_and_joined_anywhere() {
     }
 }
 
+/// The same without copies: pieces from less than a prefix to all in one.
+#[test]
+fn whole_frames_are_taken_from_the_piece_itself() {
+    let joined: Vec<u8> = frames().concat();
+    for piece in (1..200).chain([joined.len() - 1, joined.len()]) {
+        let mut stream = FrameStream::new();
+        let mut seen = Vec::new();
+        for mut bytes in joined.chunks(piece) {
+            while let Some(frame) = stream.next_frame_of(&mut bytes).unwrap() {
+                let mut again = Vec::new();
+                encode_frame(&frame, &mut again);
+                seen.push(again);
+            }
+            assert!(bytes.is_empty(), "what is no whole frame is kept by the stream");
+        }
+        assert_eq!(seen, frames(), "pieces of {piece}");
+        assert_eq!(stream.buffered_bytes(), 0);
+    }
+    let mut damaged = joined.clone();
+    let start = frames()[0].len();
+    damaged[start + 20] ^= 1;
+    let (mut stream, mut bytes) = (FrameStream::new(), damaged.as_slice());
+    assert!(stream.next_frame_of(&mut bytes).unwrap().is_some());
+    assert_eq!(stream.next_frame_of(&mut bytes).unwrap_err().offset_bytes, start as u64);
+    assert!(stream.next_frame_of(&mut joined.as_slice()).is_err(), "a broken stream stays broken");
+}
+
 #[test]
 fn a_damaged_stream_ends_and_says_where() {
     let frames = frames();

@@ -48,6 +48,12 @@ impl LookupPlan {
         Self { range, hash, key, view, span, ruled_out: RuledOut::new(), result: None }
     }
 
+    /// How much its device read brings, bytes.
+    #[must_use]
+    pub fn read_bytes(&self) -> usize {
+        self.span.len()
+    }
+
     /// The key looked up.
     #[must_use]
     pub fn key(&self) -> &[u8] {

@@ -99,7 +99,7 @@ impl<D: Device> BackEnd<D> {
     fn handle_event(&mut self, event: Event, mail: &mut Mail) {
         match event {
             Event::Lookup { plan, user } => {
-                self.parked.read_ended(&mut self.engine);
+                self.parked.read_ended(&mut self.engine, plan.read_bytes());
                 match Purpose::from_user(user) {
                     Purpose::Replay { at } => self.replay_read(at, plan, mail),
                     Purpose::Scan { at } => self.scan_read(at, plan, mail),

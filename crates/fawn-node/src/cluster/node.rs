@@ -69,9 +69,9 @@ impl<D: Device> Node<D> {
     pub fn handle_bytes(&mut self, now: TimeMs, from: NodeId, bytes: &[u8]) {
         self.note_time(now);
         let mut stream = self.mail.take_stream(from);
-        stream.push(bytes);
+        let mut piece = bytes;
         loop {
-            match stream.next_frame() {
+            match stream.next_frame_of(&mut piece) {
                 // A frame says who it is from; only that peer may say so.
                 Ok(Some(frame)) if frame.header.from == from => self.handle_frame(&frame),
                 Ok(Some(_)) => {}

@@ -1,4 +1,5 @@
 //! Owns requests that wait for a device read, in order per key, and the bound on reads in flight.
+use crate::options::READS_IN_FLIGHT_BYTES_MAX;
 use fawn_ds::{Engine, LookupPlan};
 use fawn_flash::Device;
 use fawn_types::{ClientTag, KeyHash, NodeId, RangeId};
@@ -70,6 +71,7 @@ pub(super) struct ParkedRequests {
     /// Tagged updates that wait: a retry of one of them is the same one.
     tags: HashSet<ClientTag, FxBuildHasher>,
     reads_in_flight: usize,
+    reads_in_flight_bytes: usize,
     reads_in_flight_max: usize,
     reads_waiting: VecDeque<(LookupPlan, Purpose)>,
     requests_max: usize,
@@ -84,6 +86,7 @@ impl ParkedRequests {
             queues: HashMap::default(),
             tags: HashSet::default(),
             reads_in_flight: 0,
+            reads_in_flight_bytes: 0,
             reads_in_flight_max,
             reads_waiting: VecDeque::new(),
             requests_max,
@@ -190,18 +193,21 @@ impl ParkedRequests {
         self.refill(engine);
     }
 
-    /// A read has ended.
-    pub(super) fn read_ended<D: Device>(&mut self, engine: &mut Engine<D>) {
+    /// A read has ended that brought so many bytes.
+    pub(super) fn read_ended<D: Device>(&mut self, engine: &mut Engine<D>, bytes: usize) {
         assert!(self.reads_in_flight > 0, "a read ends once");
         self.reads_in_flight -= 1;
+        self.reads_in_flight_bytes -= bytes;
         self.refill(engine);
     }
 
     fn refill<D: Device>(&mut self, engine: &mut Engine<D>) {
         while self.reads_in_flight < self.reads_in_flight_max
+            && (self.reads_in_flight == 0 || self.reads_in_flight_bytes < READS_IN_FLIGHT_BYTES_MAX)
             && let Some((plan, purpose)) = self.reads_waiting.pop_front()
         {
             self.reads_in_flight += 1;
+            self.reads_in_flight_bytes += plan.read_bytes();
             engine.read(plan, purpose.to_user());
         }
     }

@@ -3,6 +3,7 @@ pub(crate) mod connection;
 mod core;
 mod deliver;
 mod evaluate;
+mod fit;
 mod keyspace;
 mod multi;
 mod read;
@@ -16,6 +17,7 @@ pub(crate) use keyspace::clear;
 pub(crate) use self::core::{Core, Scratch, operation_error};
 pub(crate) use deliver::deliver;
 pub(crate) use evaluate::{Decision, Write, evaluate};
+pub(crate) use fit::{Fit, fits, is_due};
 pub(crate) use resume::Host;
 
 use crate::session::Session;

@@ -158,19 +158,38 @@ pub(crate) fn start<D: Device>(core: &mut Core<D>, plan: LookupPlan, op: usize) 
     core.pending.reads.start(&mut core.engine, plan, Waiter::Op(op));
 }
 
+/// How far a read that waited came.
+pub(crate) enum Went {
+    Answered,
+    /// It needs the device (again).
+    Read(LookupPlan),
+    /// `emit` had no room for what was found.
+    NoRoom,
+}
+
 /// Goes on with a read that waited: with the plan that its device read filled, or anew when its key's queue has come
-/// to it. A plan that comes back needs the device (again).
+/// to it. `emit` says whether it took the reply.
 pub(crate) fn go_on<D: Device>(
     core: &mut Core<D>,
     op: &Op,
     plan: Option<LookupPlan>,
     now: TimeMs,
-    emit: impl FnOnce(&mut Pending, &Reply<'_>, Option<Version>),
-) -> Option<LookupPlan> {
+    emit: impl FnOnce(&mut Pending, &Reply<'_>, Option<Version>) -> bool,
+) -> Went {
     let Core { engine, pending, replica, counters, .. } = core;
+    let (before, mut is_taken) = (*counters, true);
     let lookup = match plan {
         Some(plan) => engine.resume(plan, now),
         None => engine.lookup(replica.range(), op.hash, op.key(), op.view, now),
     };
-    answer(lookup, counters, |seen| wait_for(replica, op.view, seen), |reply, wait| emit(pending, reply, wait))
+    let emit = |reply: &Reply<'_>, wait| is_taken = emit(pending, reply, wait);
+    match answer(lookup, counters, |seen| wait_for(replica, op.view, seen), emit) {
+        Some(plan) => Went::Read(plan),
+        None if is_taken => Went::Answered,
+        None => {
+            // It is read again, and counted then.
+            *counters = Counters { asked_again: before.asked_again + 1, ..before };
+            Went::NoRoom
+        }
+    }
 }

@@ -1,7 +1,8 @@
 //! Owns what happens when something that a request waited for has come: its bytes, its place in the key's queue.
 use super::deliver::deliver;
+use super::read::Went;
 use super::update::{self, Updated};
-use super::{Core, Later, read};
+use super::{Core, Fit, Later, fits, is_due, read};
 use crate::pending::{Op, Waiter};
 use crate::session::Sessions;
 use fawn_ds::LookupPlan;
@@ -26,7 +27,7 @@ enum Progress {
 impl<D: Device> Host<'_, D> {
     /// A device read has ended: `user` says whose.
     pub(crate) fn read_ended(&mut self, plan: LookupPlan, user: u64) {
-        self.core.pending.reads.ended();
+        self.core.pending.reads.ended(plan.read_bytes());
         match Waiter::from_user(user) {
             Waiter::Op(id) => self.op_read_ended(plan, id),
             Waiter::Scan(id) => self.scan_read_ended(plan, id),
@@ -58,6 +59,22 @@ impl<D: Device> Host<'_, D> {
             let op = self.core.pending.take(id);
             if let Progress::Done { next: after } = self.read_anew(id, op) {
                 next = after;
+            }
+        }
+    }
+
+    /// Reads again what found no room for its reply, where there is some now.
+    pub(crate) fn retry_late(&mut self) {
+        let mut promised_bytes = 0;
+        for _ in 0..self.core.pending.late.len() {
+            let Some(id) = self.core.pending.late.pop_front() else { return };
+            if !is_due(self.sessions, &self.core.pending.ops[id], &mut promised_bytes) {
+                self.core.pending.late.push_back(id);
+                continue;
+            }
+            let op = self.core.pending.take(id);
+            if let Progress::Done { next } = self.read_anew(id, op) {
+                self.run_followers(next);
             }
         }
     }
@@ -130,16 +147,30 @@ impl<D: Device> Host<'_, D> {
     /// Answers a read that has its bytes; else puts it back in its place and reads on.
     fn go_on_reading(&mut self, id: usize, op: Op, plan: Option<LookupPlan>) -> Progress {
         let sessions = &mut *self.sessions;
-        let again = read::go_on(self.core, &op, plan, self.now, |pending, reply, wait| {
+        let went = read::go_on(self.core, &op, plan, self.now, |pending, reply, wait| {
+            let fit = fits(sessions, &op, reply);
+            if matches!(fit, Fit::Later) {
+                return false;
+            }
             if let Some(session) = sessions.get_mut(op.session) {
                 session.note(op.hash, wait);
             }
-            deliver(sessions, &mut pending.batches, &op, reply, wait);
+            deliver(sessions, &mut pending.batches, &op, fit.reply(reply), wait);
+            sessions.note(op.session);
+            true
         });
-        if let Some(plan) = again {
-            self.core.pending.put_back(id, op);
-            read::start(self.core, plan, id);
-            return Progress::Waits;
+        match went {
+            Went::Answered => {}
+            Went::Read(plan) => {
+                self.core.pending.put_back(id, op);
+                read::start(self.core, plan, id);
+                return Progress::Waits;
+            }
+            Went::NoRoom => {
+                self.core.pending.put_back(id, op);
+                self.core.pending.late.push_back(id);
+                return Progress::Waits;
+            }
         }
         if let Some(session) = self.sessions.get_mut(op.session) {
             if op.is_queued {

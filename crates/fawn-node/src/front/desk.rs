@@ -5,7 +5,7 @@ use super::wide::Wide;
 use crate::SessionId;
 use crate::cluster::{ClientOp, Node, OwnedReply, Refused};
 use crate::execute::server::{About, answer};
-use crate::execute::{Flow, Stall, connection, deliver};
+use crate::execute::{Fit, Flow, Stall, connection, deliver, fits, is_due};
 use crate::options::{ProcessFacts, ShardOptions};
 use crate::pending::{Batch, Op, Target};
 use crate::session::consume::Executor;
@@ -19,9 +19,6 @@ use hashbrown::{HashMap, HashSet};
 use rustc_hash::FxBuildHasher;
 use slab::Slab;
 use std::collections::VecDeque;
-
-/// Bytes of keys and values under way; beyond, input is not consumed.
-const BYTES_MAX: usize = 64 << 20;
 
 /// What an operation at the cluster belongs to.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +35,8 @@ pub(super) struct Desk<D: Device> {
     pub(super) at_cluster: HashMap<ClientOp, Purpose, FxBuildHasher>,
     /// Lines whose first operation the node had no room for.
     pub(super) unsent: VecDeque<LineName>,
+    /// Lines whose first read was answered when there was no room for the answer.
+    pub(super) late: VecDeque<LineName>,
     pub(super) batches: Slab<Batch>,
     pub(super) wides: Slab<Wide>,
     /// Sessions that wait for a request on the whole keyspace: barriers in both directions.
@@ -92,7 +91,9 @@ impl<D: Device> Desk<D> {
 
     /// Whether one more request is taken.
     pub(super) fn has_room(&self) -> bool {
-        self.unsent.is_empty() && self.lines.bytes() <= BYTES_MAX && self.lines.requests() < self.options.pending_max
+        self.unsent.is_empty()
+            && self.lines.bytes() <= self.options.requests_bytes_max
+            && self.lines.requests() < self.options.pending_max
     }
 
     /// Whether nothing is under way.
@@ -188,10 +189,8 @@ impl<D: Device> Desk<D> {
     pub(super) fn done(&mut self, sessions: &mut Sessions, op: ClientOp, reply: &OwnedReply, now: TimeMs) {
         match self.at_cluster.remove(&op) {
             Some(Purpose::Line(name)) => {
-                let reply = reply.as_reply();
-                for op in self.lines.answered(name) {
-                    self.count(&reply);
-                    self.finish(sessions, &op, &reply);
+                if !self.answer(sessions, name, &reply.as_reply()) {
+                    return self.late.push_back(name);
                 }
                 if !self.advance(sessions, name, now) {
                     self.unsent.push_back(name);
@@ -202,6 +201,40 @@ impl<D: Device> Desk<D> {
         }
     }
 
+    /// Hands the answer to those it answers; whether there was room for all.
+    fn answer(&mut self, sessions: &mut Sessions, name: LineName, reply: &Reply<'_>) -> bool {
+        let mut ops = self.lines.answered(name).into_iter();
+        while let Some(op) = ops.next() {
+            match fits(sessions, &op, reply) {
+                fit @ (Fit::Yes | Fit::Never) => {
+                    let reply = fit.reply(reply);
+                    self.count(reply);
+                    self.finish(sessions, &op, reply);
+                }
+                Fit::Later => {
+                    self.counters.asked_again += 1;
+                    self.lines.put_back(name, std::iter::once(op).chain(ops));
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Asks again for what there was no room for, where there is some now.
+    pub(super) fn send_late(&mut self, sessions: &mut Sessions, now: TimeMs) {
+        let mut promised_bytes = 0;
+        for _ in 0..self.late.len() {
+            let Some(name) = self.late.pop_front() else { return };
+            let Some(op) = self.lines.front(name) else { continue };
+            if !is_due(sessions, op, &mut promised_bytes) {
+                self.late.push_back(name);
+            } else if !self.advance(sessions, name, now) {
+                self.unsent.push_back(name);
+            }
+        }
+    }
+
     fn finish(&mut self, sessions: &mut Sessions, op: &Op, reply: &Reply<'_>) {
         if let Some(session) = sessions.get_mut(op.session) {
             session.queued -= 1;
@@ -209,6 +242,9 @@ impl<D: Device> Desk<D> {
             sessions.list(op.session);
         }
         deliver(sessions, &mut self.batches, op, reply, None);
+        if let Reply::Value(_) = reply {
+            sessions.note(op.session);
+        }
     }
 
     fn count(&mut self, reply: &Reply<'_>) {

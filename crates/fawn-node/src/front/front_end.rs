@@ -46,6 +46,7 @@ impl<D: Device> FrontEnd<D> {
             lines: Lines::default(),
             at_cluster: HashMap::default(),
             unsent: VecDeque::new(),
+            late: VecDeque::new(),
             batches: Slab::new(),
             wides: Slab::new(),
             barred: HashSet::default(),
@@ -101,6 +102,7 @@ impl<D: Device> FrontEnd<D> {
         self.desk.counters.turns += 1;
         self.has_moved = false;
         self.desk.flush_if_due(&mut self.sessions, self.now);
+        self.desk.send_late(&mut self.sessions, self.now);
         self.desk.send_unsent(&mut self.sessions, self.now);
     }
 
@@ -209,7 +211,7 @@ impl<D: Device> ClientHost for FrontEnd<D> {
     }
 
     fn wants_turn(&self) -> bool {
-        self.sessions.wants_turn()
+        self.sessions.wants_turn() || !self.desk.late.is_empty()
     }
 
     fn poll_output(&mut self) -> Option<Output> {

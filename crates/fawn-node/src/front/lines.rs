@@ -94,6 +94,22 @@ impl Lines {
         together
     }
 
+    /// Their answer could not be kept: they are asked again, before all that wait.
+    pub(super) fn put_back(&mut self, name: LineName, ops: impl DoubleEndedIterator<Item = Op>) {
+        let Some(line) = self.lines.get_mut(&name) else { unreachable!("a line is there until it is closed") };
+        assert!(line.at_cluster.is_empty(), "what is at the cluster is not asked again");
+        for op in ops.rev() {
+            self.requests += 1;
+            self.bytes += op.asked_bytes();
+            line.waiting.push_front(op);
+        }
+    }
+
+    /// The first that waits.
+    pub(super) fn front(&self, name: LineName) -> Option<&Op> {
+        self.lines.get(&name)?.waiting.front()
+    }
+
     /// The first that waits is not sent at all: it is answered here.
     pub(super) fn refuse(&mut self, name: LineName) -> Option<Op> {
         let op = self.lines.get_mut(&name)?.waiting.pop_front()?;

@@ -12,6 +12,7 @@ pub(crate) use reads::{Reads, Waiter};
 pub(crate) use scan::ScanOp;
 
 use slab::Slab;
+use std::collections::VecDeque;
 
 /// Everything that waits.
 #[derive(Debug)]
@@ -22,6 +23,8 @@ pub(crate) struct Pending {
     pub(crate) keys: KeyQueues,
     /// Plans whose device read waits for room.
     pub(crate) reads: Reads,
+    /// Reads that found no room for their reply.
+    pub(crate) late: VecDeque<usize>,
     /// Requests on several keys.
     pub(crate) batches: Slab<Batch>,
     pub(crate) scans: Slab<ScanOp>,
@@ -33,6 +36,7 @@ impl Pending {
             ops: Slab::new(),
             keys: KeyQueues::default(),
             reads: Reads::new(reads_in_flight_max),
+            late: VecDeque::new(),
             batches: Slab::new(),
             scans: Slab::new(),
         }

@@ -107,12 +107,12 @@ impl Op {
         self.bytes.len()
     }
 
-    /// The same without the update's bytes: enough to answer it.
+    /// The same without the update's bytes: enough to answer it. Still marked as an update by `is_queued`.
     pub(crate) fn into_answerable(self) -> Self {
         if !self.is_update() {
             return self;
         }
-        Self::get(self.session, self.target, self.hash, self.key(), self.shape)
+        Self { is_queued: true, ..Self::get(self.session, self.target, self.hash, self.key(), self.shape) }
     }
 
     pub(crate) const fn is_update(&self) -> bool {

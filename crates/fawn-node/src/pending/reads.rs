@@ -1,4 +1,5 @@
 //! Owns the bound on device reads for lookups: so many at a time, the rest in order of arrival.
+use crate::options::READS_IN_FLIGHT_BYTES_MAX;
 use fawn_ds::{Engine, LookupPlan};
 use fawn_flash::Device;
 use std::collections::VecDeque;
@@ -31,6 +32,7 @@ impl Waiter {
 #[derive(Debug)]
 pub(crate) struct Reads {
     in_flight: usize,
+    in_flight_bytes: usize,
     in_flight_max: usize,
     waiting: VecDeque<(LookupPlan, Waiter)>,
 }
@@ -38,7 +40,7 @@ pub(crate) struct Reads {
 impl Reads {
     pub(crate) fn new(in_flight_max: usize) -> Self {
         assert!(in_flight_max > 0, "a bound of 0 reads would answer no cold key");
-        Self { in_flight: 0, in_flight_max, waiting: VecDeque::new() }
+        Self { in_flight: 0, in_flight_bytes: 0, in_flight_max, waiting: VecDeque::new() }
     }
 
     /// Reads for `waiter`, now or when earlier ones are done.
@@ -47,18 +49,21 @@ impl Reads {
         self.refill(engine);
     }
 
-    /// One has ended.
-    pub(crate) fn ended(&mut self) {
+    /// One has ended that brought so many bytes.
+    pub(crate) fn ended(&mut self, bytes: usize) {
         assert!(self.in_flight > 0, "a read ends once");
         self.in_flight -= 1;
+        self.in_flight_bytes -= bytes;
     }
 
     /// Submits what there is room for.
     pub(crate) fn refill<D: Device>(&mut self, engine: &mut Engine<D>) {
         while self.in_flight < self.in_flight_max
+            && (self.in_flight == 0 || self.in_flight_bytes < READS_IN_FLIGHT_BYTES_MAX)
             && let Some((plan, waiter)) = self.waiting.pop_front()
         {
             self.in_flight += 1;
+            self.in_flight_bytes += plan.read_bytes();
             engine.read(plan, waiter.to_user());
         }
     }

@@ -58,6 +58,8 @@ pub(crate) struct Session {
     charged: Charge,
     /// The same as far as it counts as short replies.
     charged_short_bytes: usize,
+    /// Its own bound.
+    output_bytes_max: usize,
     /// What others left of that room when it was last looked at.
     room_bytes: usize,
     /// It stands in line for room.
@@ -81,6 +83,7 @@ impl Session {
             announced: false,
             charged: Charge::default(),
             charged_short_bytes: 0,
+            output_bytes_max: options.session_output_bytes_max,
             room_bytes: 0,
             waits_for_room: false,
         }

@@ -98,7 +98,22 @@ impl Replies {
     /// What they take of the shard's room, now and when reads under way are done.
     #[inline]
     pub(crate) fn charge(&self) -> Charge {
-        Charge { held_bytes: self.bytes(), expected_bytes: self.expected_bytes }
+        let behind_bytes = self.held.len() + self.own_bytes;
+        Charge { held_bytes: self.out.len() + behind_bytes, behind_bytes, expected_bytes: self.expected_bytes }
+    }
+
+    /// Whether everything before this slot has left or is ready to.
+    pub(crate) const fn is_first(&self, number: u64) -> bool {
+        number == self.first
+    }
+
+    /// What a reserved place is charged with.
+    pub(crate) fn expected_bytes(&self, number: u64) -> usize {
+        let at = number.checked_sub(self.first).map(|at| at as usize);
+        match at.and_then(|at| self.slots.get(at)) {
+            Some(Slot { reply: Reply::Expected { bytes, .. }, .. }) => *bytes,
+            _ => 0,
+        }
     }
 
     /// How long a reply with one value is, as far as anybody knows.
@@ -197,7 +212,7 @@ impl Replies {
         self.first + self.slots.len() as u64 - 1
     }
 
-    /// A reserved place's reply has that many bytes by now: it takes no less room than that.
+    /// A reserved place's reply has at least that many bytes, as is known by now.
     pub(crate) fn expect(&mut self, number: u64, at_least_bytes: usize) {
         if let Reply::Expected { bytes, .. } = &mut self.slot_mut(number).reply
             && *bytes < at_least_bytes

@@ -18,6 +18,8 @@ const SHORT_PART: usize = 8;
 pub(crate) struct Charge {
     /// Replies that are there, bytes.
     pub(crate) held_bytes: usize,
+    /// Of these, what waits behind a reply that is not there.
+    pub(crate) behind_bytes: usize,
     /// Replies that reads under way will bring, bytes as estimated.
     pub(crate) expected_bytes: usize,
 }
@@ -48,7 +50,7 @@ impl Room {
     }
 
     pub(crate) fn status(&self) -> RepliesStatus {
-        let Charge { held_bytes, expected_bytes } = self.charged;
+        let Charge { held_bytes, expected_bytes, .. } = self.charged;
         let (held_bytes_peak, waiting) = (self.held_bytes_peak, self.waiting.len());
         RepliesStatus { held_bytes, held_bytes_peak, expected_bytes, waiting }
     }
@@ -77,9 +79,31 @@ impl Room {
         self.left_bytes(session) > 0
     }
 
+    /// Whether a reply that has just come for the session's slot may stay; else it is asked for again. An estimate may
+    /// be wrong, and with many under way by far; here the bytes are known.
+    ///
+    /// What waits behind other replies may fill half of the room only, and what is ready leaves with the clients or
+    /// their time-outs. So the next reply in some session's order always finds room some day. `promised_bytes`: what
+    /// other replies on their way will take.
+    pub(crate) fn takes(&self, session: &Session, slot: u64, bytes: usize, promised_bytes: usize) -> bool {
+        let (held_bytes, behind_bytes) = (self.charged.held_bytes + promised_bytes, self.charged.behind_bytes);
+        if session.replies.is_first(slot) {
+            return held_bytes == behind_bytes || held_bytes + bytes <= self.bytes_max;
+        }
+        let behind_bytes = behind_bytes + promised_bytes;
+        let own_bytes = session.replies.charge().behind_bytes;
+        let is_own_bound = own_bytes > 0 && own_bytes + bytes > session.output_bytes_max;
+        !is_own_bound && behind_bytes + bytes <= self.bytes_max / 2 && held_bytes + bytes <= self.bytes_max
+    }
+
+    /// Whether a part of a reply may stay that cannot be asked for again by itself.
+    pub(crate) fn takes_part(&self, bytes: usize) -> bool {
+        self.charged.sum() + bytes <= 2 * self.bytes_max
+    }
+
     /// Takes in what has become of a session's replies.
     #[inline]
-    pub(super) fn note(&mut self, session: &mut Session) {
+    pub(crate) fn note(&mut self, session: &mut Session) {
         self.charge(session, session.replies.charge());
     }
 
@@ -87,6 +111,7 @@ impl Room {
     fn charge(&mut self, session: &mut Session, charge: Charge) {
         let before = std::mem::replace(&mut session.charged, charge);
         self.charged.held_bytes = self.charged.held_bytes + charge.held_bytes - before.held_bytes;
+        self.charged.behind_bytes = self.charged.behind_bytes + charge.behind_bytes - before.behind_bytes;
         self.charged.expected_bytes = self.charged.expected_bytes + charge.expected_bytes - before.expected_bytes;
         let short_bytes = if session.replies.are_short() { charge.sum() } else { 0 };
         self.short_bytes += short_bytes;
@@ -126,9 +151,9 @@ impl Room {
         session.stalled = session.stalled.filter(|stall| *stall != Stall::Replies);
         if session.phase == Phase::Open {
             // Its place until its input comes: those behind it must not be promised the same room.
-            let Charge { held_bytes, expected_bytes } = session.replies.charge();
-            let expected_bytes = expected_bytes + session.replies.estimate_bytes();
-            self.charge(session, Charge { held_bytes, expected_bytes });
+            let charge = session.replies.charge();
+            let expected_bytes = charge.expected_bytes + session.replies.estimate_bytes();
+            self.charge(session, Charge { expected_bytes, ..charge });
             outputs.push_back(Output::Resume(session.id));
         }
         true

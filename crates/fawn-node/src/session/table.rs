@@ -83,6 +83,13 @@ impl Sessions {
         Some((session, &mut self.pool, &mut self.room))
     }
 
+    /// Takes in what a reply has become: the next one of this turn must know of it.
+    pub(crate) fn note(&mut self, id: SessionId) {
+        if let Some((session, _, room)) = self.get_with_pool(id) {
+            room.note(session);
+        }
+    }
+
     /// Calls those who wait for room for replies, in their order, while there is some.
     pub(crate) fn call_waiting(&mut self, outputs: &mut VecDeque<Output>) {
         while let Some(id) = self.room.first() {

@@ -210,6 +210,82 @@ fn one_reader_of_many_long_values_has_its_own_bound() {
     assert!(held <= 2 * REPLY_BYTES, "{held} bytes for one session");
 }
 
+/// Sessions that are known for short replies, then all ask for many long ones: the estimate is wrong for all at once.
+/// What comes and finds no room is asked for again, nothing is lost, nobody is cut off.
+fn wrong_estimates_cost_no_more<H: ClientHost>(mut crowd: Crowd<H>) {
+    for at in 0..30 {
+        crowd.connect(true);
+        crowd.send(at, &resp("GET short:0").repeat(60));
+    }
+    let short_bytes = 60 * "$1\r\nv\r\n".len();
+    crowd.run_until("warm", |crowd| crowd.clients.iter().all(|client| client.received_bytes == short_bytes));
+    for at in 0..30 {
+        crowd.clients[at].reads = false;
+        let key = |get| resp(&format!("GET long:{}", (at + get) % 12));
+        crowd.send(at, &(0..8).flat_map(key).collect::<Vec<u8>>());
+    }
+    (0..50).for_each(|_| crowd.turn());
+    crowd.assert_bounded(ROOM_BYTES / 2);
+    assert!(crowd.host.status().counters.asked_again > 0, "the estimates were wrong");
+    crowd.clients.iter_mut().for_each(|client| client.reads = true);
+    let bytes = short_bytes + 8 * REPLY_BYTES;
+    crowd.run_until("served", |crowd| crowd.clients.iter().all(|client| client.received_bytes == bytes));
+    crowd.assert_bounded(ROOM_BYTES / 2);
+}
+
+#[test]
+fn wrong_estimates_cost_no_more_at_a_cluster() {
+    let mut crowd = cluster();
+    crowd.store(12);
+    wrong_estimates_cost_no_more(crowd);
+}
+
+#[test]
+fn wrong_estimates_cost_no_more_on_flash() {
+    wrong_estimates_cost_no_more(cold_shard(12));
+}
+
+/// Many greedy sessions do not take the last of the room: another one that has nothing still gets its turn.
+#[test]
+fn the_greedy_leave_something() {
+    let mut crowd = shard();
+    let at = crowd.connect(true);
+    crowd.send(at, &resp(&format!("SET middle {}", "v".repeat(64 << 10))));
+    crowd.run_until("stored", |crowd| crowd.clients[at].received_bytes > 0);
+    for _ in 0..5 {
+        let greedy = crowd.connect(false);
+        crowd.send(greedy, &resp("GET middle").repeat(64));
+    }
+    (0..50).for_each(|_| crowd.turn());
+    let held = crowd.host.status().replies.held_bytes;
+    assert!((ROOM_BYTES / 2..ROOM_BYTES).contains(&held), "{held} bytes");
+    let fresh = crowd.connect(true);
+    crowd.send(fresh, &resp("GET middle"));
+    crowd.run_until("heard", |crowd| crowd.clients[fresh].received_bytes > 64 << 10);
+}
+
+/// A request on several keys cannot be asked for again in parts: past twice the room it is told to come back.
+#[test]
+fn many_long_multi_key_replies_are_refused_rather_than_kept() {
+    let mut crowd = cluster();
+    crowd.store(8);
+    for at in 0..20 {
+        crowd.connect(true);
+        crowd.send(at, &resp("GET short:0").repeat(60));
+    }
+    (0..200).for_each(|_| crowd.turn());
+    for at in 0..20 {
+        crowd.clients[at].reads = false;
+        crowd.send(at, &resp("MGET long:0 long:1 long:2 long:3 long:4 long:5"));
+    }
+    (0..50).for_each(|_| crowd.turn());
+    let peak = crowd.host.status().replies.held_bytes_peak;
+    assert!(peak <= 2 * ROOM_BYTES + 2 * REPLY_BYTES, "{peak} bytes of replies at once");
+    assert!(crowd.host.status().counters.overloaded > 0, "some were refused");
+    crowd.clients.iter_mut().for_each(|client| client.reads = true);
+    crowd.run_until("answered", |crowd| crowd.host.is_idle());
+}
+
 /// Once the replies are known to be short, as many are under way as ever.
 #[test]
 fn short_values_are_asked_for_in_one_go() {

@@ -64,6 +64,9 @@ impl Demo {
         if self.resp == Some(Endpoint::Off) {
             return Err("--resp off: the demo loads its data through RESP; give it an address".to_owned());
         }
+        if let Some(memory) = self.memory.filter(|memory| *memory < MEMORY_MIN) {
+            return Err(format!("memory = {memory}: expected at least {MEMORY_MIN} for three back-ends"));
+        }
         let is_given = self.memory.is_some();
         let flags = Flags {
             dir: Some(self.dir.unwrap_or_else(demo::default_dir)),
@@ -79,9 +82,7 @@ impl Demo {
         if !is_given {
             settings.memory = settings.memory.min(MEMORY_DEFAULT);
         }
-        if settings.memory < MEMORY_MIN {
-            return Err(format!("memory = {}: expected at least {MEMORY_MIN} for three back-ends", settings.memory));
-        }
+        assert!(settings.memory >= MEMORY_MIN, "no default is less than three smallest budgets");
         Ok(settings)
     }
 }

@@ -24,7 +24,12 @@ impl Backing for Cluster {
             engines.push(store::open_engine(settings, &dir_of(settings, number), options, now)?);
         }
         let shard = store::shard_options(settings);
-        let limits = NodeLimits { value_bytes_max: shard.value_bytes_max, ..NodeLimits::default() };
+        let limits = NodeLimits {
+            value_bytes_max: shard.value_bytes_max,
+            // What waits at the front-end may be on its way at once, and as much again that finds no room there.
+            outbound_bytes_max: (2 * shard.replies_bytes_max).min(NodeLimits::default().outbound_bytes_max),
+            ..NodeLimits::default()
+        };
         let options = LocalOptions { shard, limits, ..LocalOptions::default() };
         let opened = Self::new(engines, options, store::facts(settings, places, now)?, now);
         opened.map_err(|error| ServeError::Data(format!("{}: {error}", settings.dir.display())))

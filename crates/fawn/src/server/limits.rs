@@ -48,8 +48,8 @@ impl Limits {
         }
     }
 
-    /// What replies of all connections may take before requests for more wait.
-    pub(super) fn replies_bytes(settings: &Settings) -> usize {
+    /// What replies of all connections, and likewise requests under way, may take before more of them wait.
+    pub(super) fn held_bytes(settings: &Settings) -> usize {
         usize::try_from(held_bytes_max(settings)).unwrap_or(usize::MAX)
     }
 

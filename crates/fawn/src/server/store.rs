@@ -26,7 +26,8 @@ pub(super) fn shard_options(settings: &Settings) -> ShardOptions {
     ShardOptions {
         durability: settings.durability.into(),
         value_bytes_max: u32::try_from(settings.value_max.0).unwrap_or(u32::MAX),
-        replies_bytes_max: Limits::replies_bytes(settings),
+        replies_bytes_max: Limits::held_bytes(settings),
+        requests_bytes_max: Limits::held_bytes(settings),
         ..ShardOptions::default()
     }
 }
