@@ -9,9 +9,14 @@ use crate::format::{FRAMES_OFFSET, StoreUuid, Watermark, frame};
 use crate::recovery::io::Io;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{Cause, Device, DeviceError, FileId};
+use fawn_types::RangeId;
+use std::collections::BTreeMap;
 
 /// Length of one read, bytes: what the check needs of memory, but for frames that straddle reads.
 const READ_BYTES: u32 = 1 << 20;
+
+/// Per range: where its first record in a segment lies, and how many there are.
+type RangeCounts = BTreeMap<RangeId, (u32, u64)>;
 
 /// How bad a finding is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,8 +83,9 @@ pub fn check<D: Device>(device: &mut D) -> Result<CheckReport, DeviceError> {
         .into_iter()
         .filter_map(|(slot, entry)| check_segment(device, &decoded, slot, entry, &mut report))
         .collect();
-    let known = scans.iter().map(|(_, scan)| scan.watermark).max().unwrap_or(Watermark::NONE);
-    for (name, scan) in &scans {
+    check_ranges(&decoded, &scans, &mut report);
+    let known = scans.iter().map(|(_, scan, _)| scan.watermark).max().unwrap_or(Watermark::NONE);
+    for (name, scan, _) in &scans {
         judge(name, scan, known, state.generation, &mut report);
     }
     check_unlisted(device, &names, &decoded, &mut report);
@@ -131,7 +137,7 @@ fn check_segment<D: Device>(
     slot: u32,
     entry: &SegmentEntry,
     report: &mut CheckReport,
-) -> Option<(String, ScanReport)> {
+) -> Option<(String, ScanReport, RangeCounts)> {
     let name = segment::file_name(slot, entry.uuid);
     let store = decoded.header.store;
     let scan = with_segment(device, &name, |device, file, header| {
@@ -143,12 +149,12 @@ fn check_segment<D: Device>(
         scan(device, file, &header, sealed_len).map_err(|error| error.to_string())
     });
     match scan {
-        Ok(scan) => {
+        Ok((scan, ranges)) => {
             report.segments += 1;
             report.frames += scan.frames;
             report.records += scan.records;
             report.bytes += u64::from(scan.valid_len - FRAMES_OFFSET);
-            Some((name, scan))
+            Some((name, scan, ranges))
         }
         Err(detail) => {
             report.add(Severity::Damage, &name, 0, detail);
@@ -178,7 +184,8 @@ fn scan<D: Device>(
     file: FileId,
     header: &SegmentHeader,
     sealed_len: Option<u32>,
-) -> Result<ScanReport, DeviceError> {
+) -> Result<(ScanReport, RangeCounts), DeviceError> {
+    let mut ranges = RangeCounts::new();
     let SegmentHeader { uuid, sequence, segment_bytes, .. } = *header;
     let mut scanner = Scanner::new(ScanInput { uuid, sequence, segment_bytes, sealed_len });
     let file_bytes = device.len(file)?.min(u64::from(segment_bytes)) as u32;
@@ -187,10 +194,29 @@ fn scan<D: Device>(
     while at < end {
         let len = (end - at).min(READ_BYTES).next_multiple_of(PAGE_BYTES as u32);
         let buf = Io::new(device).read(file, u64::from(at), len as usize, Cause::Verification)?;
-        scanner.push(&buf, &mut |_: u32, _: &Stored<'_>| {});
+        scanner.push(&buf, &mut |offset: u32, stored: &Stored<'_>| {
+            ranges.entry(stored.envelope.range).or_insert((offset, 0)).1 += 1;
+        });
         at += len;
     }
-    Ok(scanner.finish())
+    Ok((scanner.finish(), ranges))
+}
+
+/// Records of ranges that are not listed: void if the range was dropped; if it never was, its listing is lost.
+fn check_ranges(decoded: &Decoded, scans: &[(String, ScanReport, RangeCounts)], report: &mut CheckReport) {
+    let state = &decoded.state;
+    for (name, _, ranges) in scans {
+        let strays = ranges.iter().filter(|(range, _)| !state.ranges.contains_key(range));
+        for (range, &(offset, records)) in strays {
+            let (severity, what) = if state.dropped.contains(range) {
+                (Severity::Note, "which was dropped: they are void")
+            } else {
+                (Severity::Damage, "which was never listed: the manifest lost its end; restore it")
+            };
+            let detail = format!("{records} records of range {}, {what}", range.0);
+            report.add(severity, name, u64::from(offset), detail);
+        }
+    }
 }
 
 fn judge(name: &str, scan: &ScanReport, known: Watermark, generation: u32, report: &mut CheckReport) {

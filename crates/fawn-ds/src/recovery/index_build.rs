@@ -10,8 +10,8 @@ use crate::log::LogPosition;
 use crate::overlay::{Base, KeyName, Written};
 use crate::range::{Pending, PendingKind, Retained};
 use fawn_flash::Device;
-use fawn_types::{KeyHash, Version};
-use std::collections::VecDeque;
+use fawn_types::{KeyHash, RangeId, Version};
+use std::collections::{BTreeMap, VecDeque};
 
 /// A record not yet known to be committed.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +31,8 @@ struct Tentative {
     records: VecDeque<Entry>,
     cleared: Version,
     copy: Option<CopyEntry>,
+    /// Segments right before this one are gone; no record of the range behind them was met yet.
+    gap_before: Option<u64>,
 }
 
 impl Tentative {
@@ -38,7 +40,7 @@ impl Tentative {
     fn new(listed: Option<&RangeEntry>, is_chained: bool) -> Self {
         let (cleared, copy) = listed.map_or_else(Default::default, |entry| (entry.cleared, entry.copy));
         // The copy's base is committed: what follows is not, before a mark says so.
-        Self { has_marks: is_chained && copy.is_some(), records: VecDeque::new(), cleared, copy }
+        Self { has_marks: is_chained && copy.is_some(), records: VecDeque::new(), cleared, copy, gap_before: None }
     }
 
     /// Whether the range was emptied after a record at `here`, or is a copy that is not whole.
@@ -52,11 +54,22 @@ impl Tentative {
     }
 }
 
+/// Records of a range that the manifest does not list.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Stray {
+    pub(super) range: RangeId,
+    /// The first of them: its segment, and where in it.
+    pub(super) slot: u32,
+    pub(super) offset: u32,
+    pub(super) records: u64,
+}
+
 /// The rebuilding.
 pub(super) struct Builder<'e, D: Device> {
     pub(super) engine: &'e mut Engine<D>,
     tentative: Vec<Tentative>,
     conflicts: Conflicts,
+    strays: BTreeMap<RangeId, Stray>,
 }
 
 impl<'e, D: Device> Builder<'e, D> {
@@ -70,13 +83,41 @@ impl<'e, D: Device> Builder<'e, D> {
             }
             tentative.push(range);
         }
-        Self { engine, tentative, conflicts: Conflicts::default() }
+        Self { engine, tentative, conflicts: Conflicts::default(), strays: BTreeMap::new() }
+    }
+
+    /// Segments are missing before the one with this sequence number: they were dropped, and records with them that a
+    /// replay must not pass over as if they had never been. Copies began anew; what is missing before them is void.
+    pub(super) fn gap(&mut self, sequence: u64) {
+        for range in &mut self.tentative {
+            if range.copy.is_none_or(|copy| copy.from.sequence < sequence) {
+                range.gap_before = Some(sequence);
+            }
+        }
+    }
+
+    /// The next record of a range's history: if others are missing before it, those kept for replays end there.
+    fn close_gap(&mut self, at: usize, sequence: u64, version: Version, last: Version) {
+        if self.tentative[at].gap_before.is_none_or(|gap| sequence < gap) {
+            return;
+        }
+        self.tentative[at].gap_before = None;
+        let before = Version::from_u64(version.as_u64().saturating_sub(1));
+        if last < before {
+            let range = &mut self.engine.ranges[at];
+            range.retained.clear();
+            range.complete_above = before;
+        }
     }
 
     /// Takes the next record of the log.
     pub(super) fn record(&mut self, slot: u32, offset: u32, stored: &Stored<'_>) {
         let record = &stored.record;
-        let Ok(at) = self.engine.range_at(stored.envelope.range) else { return };
+        let Ok(at) = self.engine.range_at(stored.envelope.range) else {
+            let range = stored.envelope.range;
+            self.strays.entry(range).or_insert(Stray { range, slot, offset, records: 0 }).records += 1;
+            return;
+        };
         let pointer = self.engine.segments.pointer(slot, offset);
         let segment = self.engine.segments.expect_mut(slot);
         segment.lengths.add(stored.encoded_len);
@@ -126,6 +167,14 @@ impl<'e, D: Device> Builder<'e, D> {
         let range = &mut self.engine.ranges[at];
         range.marked = version;
         range.marked_sequence = sequence;
+        self.apply_through(at, version);
+        // The record of that version may be gone with its segment: it was committed all the same.
+        let progress = &mut self.engine.ranges[at].progress;
+        progress.committed = progress.committed.max(version);
+        progress.appended = progress.appended.max(version);
+    }
+
+    fn apply_through(&mut self, at: usize, version: Version) {
         while let Some(entry) = self.tentative[at].records.front().copied() {
             if entry.version > version {
                 return;
@@ -151,6 +200,9 @@ impl<'e, D: Device> Builder<'e, D> {
         let (slot, _) = self.engine.segments.place(pointer);
         let sequence = self.engine.segments.expect(slot).sequence;
         let retained_max = self.engine.options.retained_records_max;
+        let range = &self.engine.ranges[at];
+        let last = range.retained.back().map_or(range.complete_above, |kept| kept.version);
+        self.close_gap(at, sequence, version, last);
         let range = &mut self.engine.ranges[at];
         range.progress.committed = range.progress.committed.max(version);
         if self.engine.options.chained {
@@ -207,20 +259,33 @@ impl<'e, D: Device> Builder<'e, D> {
     }
 
     /// The log is read: what waits for a mark stays pending, or is committed where there are no chains.
-    pub(super) fn finish(mut self) -> Result<(), OpenError> {
+    pub(super) fn finish(mut self) -> Result<Vec<Stray>, OpenError> {
         self.resolve()?;
         for at in 0..self.engine.ranges.len() {
             let records = core::mem::take(&mut self.tentative[at].records);
             for entry in records {
                 self.pend(at, &entry);
             }
+            let is_behind_gap = self.tentative[at].gap_before.is_some();
+            let range = &mut self.engine.ranges[at];
+            let last = range.retained.back().map_or(range.complete_above, |kept| kept.version);
+            if is_behind_gap && last < range.progress.committed {
+                // Only marks are left of what came behind the gap.
+                range.retained.clear();
+                range.complete_above = range.progress.committed;
+            }
         }
-        Ok(())
+        Ok(self.strays.into_values().collect())
     }
 
     /// As an append would have left it.
     fn pend(&mut self, at: usize, entry: &Entry) {
         let &Entry { version, pointer, len_bytes, kind, name } = entry;
+        let range = &self.engine.ranges[at];
+        let kept = range.retained.back().map_or(range.complete_above, |kept| kept.version);
+        let last = range.pending.back().map_or(kept, |pending| pending.version);
+        let sequence = self.engine.segments.expect(self.engine.segments.place(pointer).0).sequence;
+        self.close_gap(at, sequence, version, last);
         let is_put = kind == RecordKind::Put;
         let kind = match kind {
             RecordKind::Put | RecordKind::Tombstone => {

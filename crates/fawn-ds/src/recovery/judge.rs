@@ -1,5 +1,6 @@
 //! Owns the judgement of what was read, before anything is changed: torn or damaged ends, orphans, a manifest that lost
 //! its synced end.
+use super::index_build::Stray;
 use super::{Damage, OpenReport, Scanned};
 use crate::check;
 use crate::engine::Engine;
@@ -54,6 +55,24 @@ impl<D: Device> Engine<D> {
             synced: newest.report.watermark,
             detail: format!("{detail}: the manifest lost its synced end"),
         });
+        Ok(())
+    }
+
+    /// Records of a range that was never listed: it is listed, and that synced, before its first record is written.
+    pub(super) fn check_strays(&self, strays: &[Stray], report: &mut OpenReport) -> Result<(), OpenError> {
+        for &Stray { range, slot, offset, records } in strays {
+            if self.manifest.state().dropped.contains(&range) {
+                report.dropped_records += records;
+                continue;
+            }
+            let file = self.segments.expect(slot).name.clone();
+            let detail = format!("{records} records of range {} are there, which was never listed", range.0);
+            if !self.options.read_only {
+                return Err(OpenError::ManifestTailLost { file, detail });
+            }
+            let detail = format!("{detail}: the manifest lost its synced end");
+            report.damage.push(Damage { file, from_bytes: offset, synced: Watermark::NONE, detail });
+        }
         Ok(())
     }
 

@@ -59,8 +59,9 @@ impl<D: Device> Engine<D> {
         let mut engine = Self::bare(device, options, identity, manifest, now);
         // Nothing is changed before all is judged: whoever is refused finds the evidence as it was.
         let orphans = engine.orphans(&mut report)?;
-        let scanned = engine.scan_all(&mut report)?;
+        let (scanned, strays) = engine.scan_all(&mut report)?;
         engine.check_generation(&scanned, &mut report)?;
+        engine.check_strays(&strays, &mut report)?;
         let torn = engine.judge_ends(&scanned, &mut report)?;
         if !engine.options.read_only {
             engine.settle_files(&scanned, &torn, orphans, &mut report)?;

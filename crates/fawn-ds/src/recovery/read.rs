@@ -1,5 +1,5 @@
 //! Owns the reading part of opening: every listed segment in the order of the log, several reads ahead.
-use super::index_build::Builder;
+use super::index_build::{Builder, Stray};
 use super::io::Io;
 use super::{OpenReport, Scanned};
 use crate::engine::Engine;
@@ -16,10 +16,12 @@ use std::collections::VecDeque;
 /// Length of one read of a scan, bytes; several are in flight.
 const SCAN_READ_BYTES: usize = 1 << 20;
 const SCAN_READS_IN_FLIGHT: usize = 4;
+/// Of the first segment that a store ever has.
+const FIRST_SEQUENCE: u64 = 1;
 
 impl<D: Device> Engine<D> {
     /// Reads every segment in order and builds the indexes.
-    pub(super) fn scan_all(&mut self, report: &mut OpenReport) -> Result<Vec<Scanned>, OpenError> {
+    pub(super) fn scan_all(&mut self, report: &mut OpenReport) -> Result<(Vec<Scanned>, Vec<Stray>), OpenError> {
         let mut listed: Vec<_> = self.manifest.state().segments.iter().map(|(&slot, &entry)| (slot, entry)).collect();
         listed.sort_by_key(|(_, entry)| entry.sequence);
         for (slot, entry) in &listed {
@@ -28,7 +30,12 @@ impl<D: Device> Engine<D> {
         }
         let mut builder = Builder::new(self);
         let mut scanned = Vec::new();
+        let mut expected = FIRST_SEQUENCE;
         for (slot, entry) in listed {
+            if entry.sequence > expected {
+                builder.gap(entry.sequence);
+            }
+            expected = entry.sequence + 1;
             let input = ScanInput {
                 uuid: entry.uuid,
                 sequence: entry.sequence,
@@ -42,8 +49,8 @@ impl<D: Device> Engine<D> {
             builder.engine.segments.expect_mut(slot).end = scan.valid_len;
             scanned.push(Scanned { entry, slot, report: scan });
         }
-        builder.finish()?;
-        Ok(scanned)
+        let strays = builder.finish()?;
+        Ok((scanned, strays))
     }
 }
 

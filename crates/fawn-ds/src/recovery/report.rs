@@ -37,6 +37,8 @@ pub struct OpenReport {
     pub records: u64,
     /// Bytes of frames read.
     pub bytes: u64,
+    /// Records of ranges that were dropped: void, and in the way until their segments go.
+    pub dropped_records: u64,
     /// Unfinished ends cut off: file and where.
     pub truncated: Vec<(String, u32)>,
     /// Files of unfinished steps removed.

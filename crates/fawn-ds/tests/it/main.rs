@@ -15,6 +15,7 @@ mod format_page;
 mod format_record;
 mod format_scan;
 mod fuzz_recovery;
+mod gaps;
 mod len;
 mod manifest_growth;
 mod model;

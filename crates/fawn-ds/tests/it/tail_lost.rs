@@ -1,7 +1,8 @@
 //! Owns the tests of a manifest that lost commits which were synced: what the segments show must never be tidied away.
-use crate::support::{Node, Write, manifest_commits, small};
+use crate::support::{Node, RANGE, Write, manifest_commits, small};
 use fawn_ds::check::{Severity, check};
-use fawn_ds::{OpenError, Options, View};
+use fawn_ds::format::manifest::{Edit, decode_all, encode_commit, encode_snapshot};
+use fawn_ds::{Engine, OpenError, Options, View};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::{Durability, TimeMs};
 
@@ -82,6 +83,41 @@ fn a_frame_of_a_generation_that_the_manifest_forgot_is_refused() {
     }
     let manifest = lose_tail(&disk, 2);
     refused_until_restored(&disk, &manifest, 30);
+}
+
+#[test]
+fn records_of_a_range_that_the_manifest_forgot_are_refused() {
+    let disk = SimDisk::new(SimOptions::default());
+    let mut node = Node::open(&disk, small(Durability::Sync), TimeMs(1)).unwrap();
+    fill(&mut node, 0..30);
+    drop(node.engine.close().unwrap());
+    let manifest = lose_tail(&disk, 3);
+    refused_until_restored(&disk, &manifest, 30);
+}
+
+#[test]
+fn records_of_a_range_that_was_dropped_are_counted() {
+    let disk = SimDisk::new(SimOptions::default());
+    let mut node = Node::open(&disk, small(Durability::Sync), TimeMs(1)).unwrap();
+    fill(&mut node, 0..30);
+    drop(node.engine.close().unwrap());
+    let mut manifest = disk.contents("manifest").unwrap();
+    let decoded = decode_all(&manifest).unwrap();
+    manifest.truncate(decoded.valid_len as usize);
+    let offset = decoded.valid_len;
+    encode_commit(&decoded.header, &[Edit::DropRange { range: RANGE }], offset, offset, &mut manifest);
+    disk.put("manifest", &manifest);
+    let report = check(&mut SimDevice::attach(&disk)).unwrap();
+    let note = report.findings.iter().find(|finding| finding.detail.contains("which was dropped"));
+    assert!(
+        report.is_sound() && note.is_some_and(|note| note.detail.starts_with("30 records of range 7")),
+        "{report:?}"
+    );
+    let (engine, report) = Engine::open(SimDevice::attach(&disk), small(Durability::Sync), TimeMs(2)).unwrap();
+    assert_eq!((report.dropped_records, engine.ranges().count()), (30, 0));
+    // Also once the manifest was written anew.
+    let again = decode_all(&encode_snapshot(&decode_all(&manifest).unwrap().state, 9)).unwrap();
+    assert!(again.state.dropped.contains(&RANGE));
 }
 
 #[test]

@@ -81,7 +81,6 @@ impl<D: Device> BackEnd<D> {
         self.engine.add_range(range, keys)?;
         // All that the log's bound allows is kept: a member that comes back streams from where it was.
         self.engine.set_retain_floor(range, Version::ZERO);
-        self.engine.trim_replay_to_gapless(range);
         let persisted = self.kept_state(range)?;
         let completions = self.recover_completions(range)?;
         let progress = self.engine.progress(range);

@@ -4,7 +4,7 @@ use crate::format::{
     FORMAT_VERSION, FRAMES_OFFSET, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SegmentUuid, StoreUuid, Watermark,
 };
 use fawn_types::{HashSecret, KeyRange, RangeId, Version};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A key range that the store keeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,6 +58,9 @@ pub struct ManifestState {
     pub generation: u32,
     /// Key ranges.
     pub ranges: BTreeMap<RangeId, RangeEntry>,
+    /// Ranges that were listed once and are not any more: the log may still hold records of them, which are void. One
+    /// that is in neither was never listed, and has none.
+    pub dropped: BTreeSet<RangeId>,
     /// Segments by slot.
     pub segments: BTreeMap<u32, SegmentEntry>,
     /// The highest sequence number that a segment ever had.
@@ -141,10 +144,12 @@ impl ManifestState {
                 if self.ranges.contains_key(&range) {
                     return Err("this range is listed already");
                 }
+                self.dropped.remove(&range);
                 self.ranges.insert(range, RangeEntry { keys, cleared: Version::ZERO, copy: None });
             }
             Edit::DropRange { range } => {
                 self.ranges.remove(&range).ok_or("this range is not listed")?;
+                self.dropped.insert(range);
             }
             Edit::ClearRange { range, version } => {
                 let entry = self.ranges.get_mut(&range).ok_or("this range is not listed")?;
@@ -222,6 +227,10 @@ impl ManifestState {
         let mut edits = vec![Edit::Identity { store, format, segment_bytes, secret }];
         if self.generation > 0 {
             edits.push(Edit::Generation(self.generation));
+        }
+        for &range in &self.dropped {
+            edits.push(Edit::AddRange { range, keys: KeyRange::ALL });
+            edits.push(Edit::DropRange { range });
         }
         for (&range, entry) in &self.ranges {
             edits.push(Edit::AddRange { range, keys: entry.keys });

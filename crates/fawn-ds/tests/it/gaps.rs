@@ -1,0 +1,149 @@
+//! Owns the tests of replays after an opening that found segments gone: gapless, or refused.
+use crate::support::{Node, RANGE, small};
+use fawn_ds::{EngineError, Options, RecordKind, RecordRef, Replay};
+use fawn_flash::{SimDisk, SimOptions};
+use fawn_types::random::SplitMix64 as Rng;
+use fawn_types::{Durability, Epoch, KeyRange, RangeId, TimeMs, Version};
+
+fn options() -> Options {
+    Options { chained: true, ..small(Durability::Sync) }
+}
+
+/// A history in which most of the middle dies: some keys are written once, few all the time.
+struct History {
+    disk: SimDisk,
+    node: Node,
+    versions: Vec<Version>,
+    epoch: u32,
+}
+
+impl History {
+    fn new(seed: u64) -> Self {
+        let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
+        let node = Node::open(&disk, options(), TimeMs(1)).unwrap();
+        Self { disk, node, versions: Vec::new(), epoch: 1 }
+    }
+
+    fn write(&mut self, rng: &mut Rng) {
+        // A new epoch begins its count where it likes.
+        let last = self.versions.last().map_or(0, |version| version.seq());
+        let seq = if rng.below(60) == 0 {
+            self.epoch += 1;
+            1 + rng.below(3)
+        } else {
+            last + 1
+        };
+        let version = Version::new(Epoch::new(self.epoch).unwrap(), seq).unwrap();
+        let key = if rng.below(50) == 0 { rng.below(1000) + 10 } else { rng.below(5) }.to_be_bytes();
+        let value = vec![1; 300 + rng.below(3000) as usize];
+        let record = match rng.below(8) {
+            0 => RecordRef::bare(RecordKind::Tombstone, version, &key),
+            _ => RecordRef::put(version, &key, &value),
+        };
+        loop {
+            match self.node.engine.append(RANGE, Node::hash(&key), &record) {
+                Err(EngineError::Overloaded) => drop(self.node.turn()),
+                result => break result.unwrap(),
+            }
+        }
+        self.versions.push(version);
+        if rng.below(3) == 0 {
+            self.node.turn();
+        }
+    }
+
+    fn replay(&mut self, mut after: Version) -> Option<Vec<Version>> {
+        let mut seen = Vec::new();
+        loop {
+            match self.node.engine.replay(RANGE, after, 1 << 20, |record| seen.push(record.version)).unwrap() {
+                Replay::Records { through, .. } => after = through,
+                Replay::UpToDate => return Some(seen),
+                Replay::Gone => return None,
+                Replay::Read(plan) => {
+                    self.node.engine.read(plan, 42);
+                    let plan = self.node.wait_for_plan();
+                    self.node.engine.absorb(plan).unwrap();
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_replay_after_an_opening_is_gapless_or_refused() {
+    let (mut refused, mut answered, mut holes) = (0, 0, 0);
+    for seed in 0..20 {
+        println!("seed {seed}: cargo test -p fawn-ds --test it gaps::");
+        let mut rng = Rng::new(seed);
+        let mut history = History::new(seed);
+        for _ in 0..200 + rng.below(300) {
+            history.write(&mut rng);
+        }
+        history.node.settle();
+        holes += history.node.engine.stats().segments_dropped;
+        history.disk.crash(seed);
+        history.node = Node::open(&history.disk, options(), TimeMs(9)).unwrap();
+        let end = *history.versions.last().unwrap();
+        assert_eq!(history.node.engine.progress(RANGE).appended, end);
+        let mut is_answered = false;
+        for after in [Version::ZERO].into_iter().chain(history.versions.clone()) {
+            let found = history.replay(after);
+            assert!(
+                found.is_some() || !is_answered,
+                "seed {seed}: refused after {after:?}, but not after earlier ones"
+            );
+            is_answered |= found.is_some();
+            let Some(found) = found else {
+                refused += 1;
+                continue;
+            };
+            let expected: Vec<_> = history.versions.iter().copied().filter(|version| *version > after).collect();
+            assert_eq!(found, expected, "seed {seed}: after {after:?}");
+            answered += usize::from(!expected.is_empty());
+        }
+        assert!(history.node.engine.replay_floor(RANGE) < end, "seed {seed}: the newest segment is whole");
+    }
+    println!("{refused} refused, {answered} answered, {holes} segments dropped");
+    assert!(refused > 500 && answered > 300 && holes > 15, "{refused} refused, {answered} answered, {holes} dropped");
+}
+
+fn append(node: &mut Node, range: RangeId, record: &RecordRef<'_>) {
+    for _ in 0..1000 {
+        match node.engine.append(range, Node::hash(record.key), record) {
+            Err(EngineError::Overloaded) => {
+                let progress = node.engine.progress(range);
+                node.engine.commit(range, progress.synced);
+                node.turn();
+            }
+            result => return result.unwrap(),
+        }
+    }
+    panic!("stays overloaded");
+}
+
+/// A mark says what was committed, though the segment with that record is gone.
+#[test]
+fn what_a_mark_says_was_committed_stays_so() {
+    const OTHER: RangeId = RangeId(8);
+    let disk = SimDisk::new(SimOptions::default());
+    let mut node = Node::open(&disk, options(), TimeMs(1)).unwrap();
+    node.engine.add_range(OTHER, KeyRange::ALL).unwrap();
+    let version = |seq| Version::new(Epoch::new(1).unwrap(), seq).unwrap();
+    append(&mut node, RANGE, &RecordRef::put(version(1), b"key", &[1; 9000]));
+    append(&mut node, RANGE, &RecordRef::bare(RecordKind::Tombstone, version(2), b"key"));
+    node.settle();
+    for seq in 1..=60 {
+        append(&mut node, OTHER, &RecordRef::put(version(seq), b"key", &[2; 9000]));
+        node.turn();
+        node.engine.commit(OTHER, version(seq));
+    }
+    node.settle();
+    node.turn();
+    assert!(node.engine.stats().segments_dropped > 0, "{:?}", node.engine.log_report());
+    disk.crash(1);
+    let mut node = Node::open(&disk, options(), TimeMs(9)).unwrap();
+    let progress = node.engine.progress(RANGE);
+    assert_eq!((progress.committed, progress.appended), (version(2), version(2)));
+    assert!(matches!(node.engine.replay(RANGE, version(1), 1000, |_| {}).unwrap(), Replay::Gone));
+    assert!(matches!(node.engine.replay(RANGE, version(2), 1000, |_| {}).unwrap(), Replay::UpToDate));
+}
