@@ -1,6 +1,7 @@
 //! Owns what a shard counts and reports: one plain struct for `/metrics`, `INFO` and `stats` alike.
 use fawn_ds::{EngineStats, LogReport, MemoryReport};
 use fawn_flash::IoStats;
+use fawn_types::{Durability, Epoch, NodeId, RangeId, TimeMs};
 
 /// Counters since the shard was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -90,4 +91,65 @@ pub struct ShardStatus {
     pub poisoned: Option<String>,
     /// Whether the last attempt to get space failed.
     pub is_full: bool,
+    /// Of a cluster in one thread: how its chains stand.
+    pub cluster: Option<ClusterStatus>,
+}
+
+/// One chain as its manager and its members have it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ChainStatus {
+    /// Its range.
+    pub range: RangeId,
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// Whether the epoch is active, not under preparation.
+    pub is_active: bool,
+    /// When a write of the epoch counts as kept.
+    pub durability: Durability,
+    /// Members that serve and can keep what is written.
+    pub copies: usize,
+    /// Whether it takes writes: all of its members can keep them.
+    pub takes_writes: bool,
+    /// Members that there should be.
+    pub copies_wanted: usize,
+}
+
+/// One back-end.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BackEndStatus {
+    /// Which.
+    pub node: NodeId,
+    /// The failure that ended its store's writes, if any.
+    pub poisoned: Option<String>,
+    /// Its chain members: range, phase in one word, and why one cannot go on, if so.
+    pub members: Vec<(RangeId, &'static str, Option<String>)>,
+}
+
+/// How a cluster stands.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ClusterStatus {
+    /// Its chains, in ring order.
+    pub chains: Vec<ChainStatus>,
+    /// Its running back-ends.
+    pub back_ends: Vec<BackEndStatus>,
+    /// Since when some chain does not take writes; a change of its members takes milliseconds.
+    pub stands_since: Option<TimeMs>,
+    /// Members dropped since the start because they failed or were suspected.
+    pub members_dropped: u64,
+    /// Activations since the start after which acknowledged writes may be missing.
+    pub possible_losses: u64,
+}
+
+impl ClusterStatus {
+    /// Whether some chain has fewer copies than it should.
+    #[must_use]
+    pub fn is_degraded(&self) -> bool {
+        self.chains.iter().any(|chain| !chain.is_active || chain.copies < chain.copies_wanted)
+    }
+
+    /// Whether every chain takes reads and writes.
+    #[must_use]
+    pub fn is_serving(&self) -> bool {
+        self.chains.iter().all(|chain| chain.takes_writes)
+    }
 }

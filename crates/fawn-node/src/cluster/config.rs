@@ -17,8 +17,24 @@ pub struct NodeConfig {
     pub map: ClusterMap,
     /// Where the manager lives; this node hosts it if it is its own.
     pub manager: Option<NodeId>,
+    /// Where the manager keeps its map.
+    pub map_place: MapPlace,
     /// Bounds and intervals.
     pub limits: NodeLimits,
+}
+
+/// Where a manager keeps its map.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum MapPlace {
+    /// In the store of the node that hosts it: one medium less, and no chain changes any more.
+    #[default]
+    OwnStore,
+    /// Where its host says, who has several stores at hand: [`super::Output::KeepMap`] is answered by
+    /// [`super::Node::handle_map_kept`].
+    Host {
+        /// The newest one that was found in them.
+        kept: Option<Box<ClusterMap>>,
+    },
 }
 
 /// Every buffer of a node is bounded by one of these, or by its parts'.

@@ -24,10 +24,11 @@ mod status;
 mod tail;
 mod wide;
 
-pub use config::{NodeConfig, NodeLimits};
+pub use config::{MapPlace, NodeConfig, NodeLimits};
 pub use digest::RangeDigest;
 pub use node::Node;
 pub use output::{ClientOp, Output, OwnedReply, Refused};
 pub use payload::WideRequest;
+pub(crate) use persist::kept_map;
 pub use recover::NodeError;
 pub use status::{Counters, MemberStatus, NodeStatus};

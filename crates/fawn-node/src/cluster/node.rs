@@ -3,7 +3,7 @@
 //! Order of a host's turn: `handle_bytes` for every link that has some, `submit` for every operation, then
 //! [`Node::turn`] once (which submits to the device once for all of them), then [`Node::poll_output`] until `None`.
 use super::backend::BackEnd;
-use super::config::NodeConfig;
+use super::config::{MapPlace, NodeConfig};
 use super::digest::RangeDigest;
 use super::frontend::FrontEnd;
 use super::mail::{Local, Mail};
@@ -33,6 +33,9 @@ pub struct Node<D: Device> {
     manager: Option<ManagerHost>,
     mail: Mail,
     resets: VecDeque<NodeId>,
+    /// Maps that the host is to keep, and revisions that this node's store has kept for it.
+    to_keep: VecDeque<(u64, Vec<u8>)>,
+    kept: Option<u64>,
     beat_at: TimeMs,
     now: TimeMs,
 }
@@ -56,13 +59,17 @@ impl<D: Device> Node<D> {
                 }
             }
         }
-        let manager = match (config.manager == Some(config.node), &back_end) {
-            (false, _) => None,
-            (true, None) => return Err(NodeError::ManagerNeedsStore),
-            (true, Some(back_end)) => Some(ManagerHost::new(&config, kept_map(&config, back_end)?)),
+        let manager = match (config.manager == Some(config.node), &config.map_place, &back_end) {
+            (false, ..) => None,
+            (true, MapPlace::Host { kept }, _) => {
+                let kept = kept.as_deref().unwrap_or(&config.map).clone();
+                Some(ManagerHost::new(&config, kept))
+            }
+            (true, MapPlace::OwnStore, None) => return Err(NodeError::ManagerNeedsStore),
+            (true, MapPlace::OwnStore, Some(back_end)) => Some(ManagerHost::new(&config, kept_map(&config, back_end)?)),
         };
-        let resets = VecDeque::new();
-        Ok(Self { config, front_end, back_end, manager, mail, resets, beat_at: TimeMs(0), now })
+        let (resets, to_keep, beat_at) = (VecDeque::new(), VecDeque::new(), TimeMs(0));
+        Ok(Self { config, front_end, back_end, manager, mail, resets, to_keep, kept: None, beat_at, now })
     }
 
     /// A piece of a peer's byte stream, cut and joined at will.
@@ -131,8 +138,10 @@ impl<D: Device> Node<D> {
         let now = self.now;
         if let Some(back_end) = &mut self.back_end {
             let map = back_end.reap(now, &mut self.mail);
-            if let (Some(revision), Some(manager)) = (map, &mut self.manager) {
-                manager.handle_persisted(now, revision);
+            match (map, &mut self.manager, &self.config.map_place) {
+                (Some(revision), Some(manager), MapPlace::OwnStore) => manager.handle_persisted(now, revision),
+                (Some(revision), ..) => self.kept = Some(revision),
+                (None, ..) => {}
             }
         }
         self.beat();
@@ -167,7 +176,29 @@ impl<D: Device> Node<D> {
         if let Some(peer) = self.resets.pop_front() {
             return Some(Output::Reset { peer });
         }
+        if let Some((revision, image)) = self.to_keep.pop_front() {
+            return Some(Output::KeepMap { revision, image });
+        }
         self.mail.poll_output()
+    }
+
+    /// The map of [`Output::KeepMap`] is on enough media.
+    pub fn handle_map_kept(&mut self, now: TimeMs, revision: u64) {
+        self.note_time(now);
+        if let Some(manager) = &mut self.manager {
+            manager.handle_persisted(self.now, revision);
+        }
+    }
+
+    /// Begins to keep another node's manager's map in this node's store; [`Node::poll_map_kept`] says when it is there.
+    pub(crate) fn keep_map(&mut self, revision: u64, image: &[u8]) {
+        if let Some(back_end) = &mut self.back_end {
+            back_end.persist_map(revision, image);
+        }
+    }
+
+    pub(crate) fn poll_map_kept(&mut self) -> Option<u64> {
+        self.kept.take()
     }
 
     /// The store, for hosts that watch its device.
@@ -226,10 +257,14 @@ impl<D: Device> Node<D> {
     fn round(&mut self) {
         let now = self.now;
         self.front_end.flush(now, &mut self.mail);
+        if let Some(manager) = &mut self.manager {
+            let (back_end, to_keep, place) = (&mut self.back_end, &mut self.to_keep, &self.config.map_place);
+            manager.drain(&mut self.mail, |revision, image| match (place, back_end.as_mut()) {
+                (MapPlace::OwnStore, Some(back_end)) => back_end.persist_map(revision, image),
+                _ => to_keep.push_back((revision, image.to_vec())),
+            });
+        }
         if let Some(back_end) = &mut self.back_end {
-            if let Some(manager) = &mut self.manager {
-                manager.drain(&mut self.mail, |revision, image| back_end.persist_map(revision, image));
-            }
             back_end.advance(now, &mut self.mail);
         }
         let mut budget = self.config.limits.frontend.window_ops_max.max(1 << 10);

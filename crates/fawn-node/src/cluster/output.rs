@@ -23,6 +23,13 @@ pub enum Output {
         /// What came of it.
         reply: OwnedReply,
     },
+    /// From a manager of [`super::MapPlace::Host`]: have this map on media, then call `handle_map_kept(revision)`.
+    KeepMap {
+        /// To give back.
+        revision: u64,
+        /// The encoded map.
+        image: Vec<u8>,
+    },
     /// What came from this peer was damaged: close the link, call `handle_link_reset`, connect again.
     Reset {
         /// Whose link.

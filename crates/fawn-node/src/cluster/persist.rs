@@ -102,7 +102,7 @@ fn put_map<D: Device>(engine: &mut Engine<D>, image: &[u8]) -> Result<BlobTicket
 }
 
 /// The map as it was written last; `None` if none ever was.
-pub(super) fn kept_map<D: Device>(engine: &Engine<D>) -> Result<Option<ClusterMap>, DecodeError> {
+pub(crate) fn kept_map<D: Device>(engine: &Engine<D>) -> Result<Option<ClusterMap>, DecodeError> {
     let Some((set, pieces)) = root_of(engine) else { return Ok(None) };
     let mut image = Vec::new();
     for at in 0..pieces {

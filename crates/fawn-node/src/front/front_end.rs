@@ -90,6 +90,11 @@ impl<D: Device> FrontEnd<D> {
         self.desk.node.handle_link_reset(now, from);
     }
 
+    /// The map that its manager wanted kept is on enough media.
+    pub(super) fn handle_map_kept(&mut self, now: TimeMs, revision: u64) {
+        self.desk.node.handle_map_kept(now, revision);
+    }
+
     /// The next effect for peers: never `Done`.
     pub fn poll_peer_output(&mut self) -> Option<cluster::Output> {
         self.peers.pop_front()

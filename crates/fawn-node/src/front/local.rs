@@ -1,16 +1,19 @@
-//! Owns a whole cluster in one thread: back-ends, the manager on the first of them, a front-end with the clients.
+//! Owns a whole cluster in one thread: back-ends, and a front-end with the clients and the manager.
 //!
 //! Frames go from node to node in memory, by the same codec as between machines. A turn hands them round until none
 //! moves; only then does each engine submit, once: the appends of all members to one put are in one turn, their syncs
 //! overlap.
 use super::front_end::FrontEnd;
 use super::host::ClientHost;
-use super::status::of_engines;
-use crate::cluster::{Node, NodeConfig, NodeError, NodeLimits, NodeStatus, Output as NodeOutput, RangeDigest};
+use super::map_keeping::{self, MapKeeping};
+use super::status::{cluster_status, of_engines};
+use crate::cluster::{
+    MapPlace, Node, NodeConfig, NodeError, NodeLimits, NodeStatus, Output as NodeOutput, RangeDigest,
+};
 use crate::options::{ProcessFacts, ShardOptions};
 use crate::output::Output;
 use crate::session::SessionId;
-use crate::status::ShardStatus;
+use crate::status::{ClusterStatus, ShardStatus};
 use fawn_chain::map::NodeEntry;
 use fawn_chain::{ClusterMap, RangeEntry, RingOptions};
 use fawn_ds::{Engine, EngineError};
@@ -53,8 +56,11 @@ struct Member<D: Device> {
 #[derive(Debug)]
 pub struct LocalCluster<D: Device> {
     front: FrontEnd<D>,
-    /// In the order of their names, from 1 on; the first hosts the manager.
+    /// In the order of their names, from 1 on.
     members: Vec<Member<D>>,
+    map_keeping: MapKeeping,
+    /// Since when some chain does not take writes, as last looked at.
+    stands_since: Option<TimeMs>,
     is_front_due: bool,
     options: LocalOptions,
     map: ClusterMap,
@@ -79,30 +85,29 @@ impl<D: Device> LocalCluster<D> {
         let boot = BootId(u64::from(first.generation()));
         let names: Vec<NodeId> = (1..=engines.len() as u32).map(NodeId).collect();
         let map = first_map(secret, &names, &options);
-        let config = |node, boot| NodeConfig {
-            node,
-            boot,
-            durability: options.shard.durability,
-            map: map.clone(),
-            manager: names.first().copied(),
-            limits: options.limits,
-        };
         let front_name = NodeId(names.len() as u32 + 1);
-        let front = FrontEnd::new(Node::new(config(front_name, boot), None, now)?, options.shard, store, facts);
+        let config = |node, boot| member_config(node, boot, front_name, &map, &options);
+        let kept = map_keeping::newest(engines.iter());
+        let kept = kept.map_err(|cause| NodeError::Kept { what: "the cluster map".to_owned(), cause })?;
+        if kept.as_ref().is_some_and(|kept| kept.secret != secret) {
+            return Err(NodeError::SecretDiffers);
+        }
+        let map_place = MapPlace::Host { kept: kept.map(Box::new) };
+        let front_config = NodeConfig { map_place, ..config(front_name, boot) };
+        let front = FrontEnd::new(Node::new(front_config, None, now)?, options.shard, store, facts);
         let mut members = Vec::with_capacity(engines.len());
         for (engine, &name) in engines.into_iter().zip(&names) {
             let boot = BootId(u64::from(engine.generation()));
             let node = Some(Node::new(config(name, boot), Some(engine), now)?);
             members.push(Member { name, node, is_due: true });
         }
-        Ok(Self { front, members, is_front_due: true, options, map, now })
+        let map_keeping = MapKeeping::default();
+        Ok(Self { front, members, map_keeping, stands_since: None, is_front_due: true, options, map, now })
     }
 
     /// Whether all chains are active, as the manager knows.
     pub fn is_serving(&self) -> bool {
-        let manager = self.members.first().and_then(|member| member.node.as_ref());
-        let map = manager.and_then(Node::manager_map);
-        map.is_some_and(|map| map.ranges.iter().all(RangeEntry::is_active))
+        self.front.node().manager_map().is_some_and(|map| map.ranges.iter().all(RangeEntry::is_active))
     }
 
     /// Ends a member at once, as `kill -9` of its process would. For tests.
@@ -119,17 +124,11 @@ impl<D: Device> LocalCluster<D> {
     /// # Errors
     /// As [`LocalCluster::new`].
     pub fn restart(&mut self, name: NodeId, engine: Engine<D>) -> Result<(), NodeError> {
-        let manager = self.members.first().map(|member| member.name);
+        let manager = self.front_name();
         let Some(member) = self.members.iter_mut().find(|member| member.name == name) else { return Ok(()) };
         assert!(member.node.is_none(), "{name:?} runs already");
-        let config = NodeConfig {
-            node: name,
-            boot: BootId(u64::from(engine.generation())),
-            durability: self.options.shard.durability,
-            map: self.map.clone(),
-            manager,
-            limits: self.options.limits,
-        };
+        let boot = BootId(u64::from(engine.generation()));
+        let config = member_config(name, boot, manager, &self.map, &self.options);
         member.node = Some(Node::new(config, Some(engine), self.now)?);
         Ok(())
     }
@@ -138,6 +137,10 @@ impl<D: Device> LocalCluster<D> {
     pub fn statuses(&self) -> Vec<(NodeId, NodeStatus)> {
         let running = self.members.iter().filter_map(|member| Some((member.name, member.node.as_ref()?)));
         running.map(|(name, node)| (name, node.status())).collect()
+    }
+
+    fn cluster_status(&self) -> ClusterStatus {
+        cluster_status(self.front.node(), self.statuses())
     }
 
     /// What each running member's copy of `range` holds. Blocks on devices: for checks.
@@ -174,7 +177,6 @@ impl<D: Device> LocalCluster<D> {
                 self.route(self.front_name(), output);
             }
         }
-        // The manager's node comes last: after a pause of the whole process it hears all beats before it counts.
         for at in (0..self.members.len()).rev() {
             if !std::mem::take(&mut self.members[at].is_due) {
                 continue;
@@ -185,6 +187,11 @@ impl<D: Device> LocalCluster<D> {
             }
             while let Some(output) = self.members[at].node.as_mut().and_then(Node::poll_output) {
                 self.route(name, output);
+            }
+            let kept = self.members[at].node.as_mut().and_then(Node::poll_map_kept);
+            if kept.is_some_and(|revision| self.map_keeping.note(name, revision, self.members.len())) {
+                self.front.handle_map_kept(now, kept.unwrap_or_default());
+                self.is_front_due = true;
             }
         }
         self.is_front_due || self.members.iter().any(|member| member.is_due)
@@ -206,6 +213,15 @@ impl<D: Device> LocalCluster<D> {
                 if let Some(node) = &mut member.node {
                     node.handle_bytes(self.now, from, &bytes);
                     member.is_due = true;
+                }
+            }
+            NodeOutput::KeepMap { revision, image } => {
+                self.map_keeping.begin(revision);
+                for member in &mut self.members {
+                    if let Some(node) = &mut member.node {
+                        node.keep_map(revision, &image);
+                        member.is_due = true;
+                    }
                 }
             }
             NodeOutput::Reset { peer } => unreachable!("memory does not damage frames of {peer:?} to {from:?}"),
@@ -255,6 +271,8 @@ impl<D: Device> ClientHost for LocalCluster<D> {
         if self.front.wants_status() {
             let behind = of_engines(self.engines());
             self.front.set_behind(behind);
+            let serves = self.cluster_status().is_serving();
+            self.stands_since = if serves { None } else { Some(self.stands_since.unwrap_or(self.now)) };
         }
         self.is_front_due = true;
         self.members.iter_mut().for_each(|member| member.is_due = true);
@@ -278,11 +296,25 @@ impl<D: Device> ClientHost for LocalCluster<D> {
     }
 
     fn status(&self) -> ShardStatus {
-        self.front.status_over(of_engines(self.engines()))
+        let cluster = ClusterStatus { stands_since: self.stands_since, ..self.cluster_status() };
+        ShardStatus { cluster: Some(cluster), ..self.front.status_over(of_engines(self.engines())) }
     }
 
     fn engines(&self) -> impl Iterator<Item = &Engine<D>> {
         self.members.iter().filter_map(|member| member.node.as_ref()?.engine())
+    }
+}
+
+/// What a node of the cluster is told.
+fn member_config(node: NodeId, boot: BootId, manager: NodeId, map: &ClusterMap, options: &LocalOptions) -> NodeConfig {
+    NodeConfig {
+        node,
+        boot,
+        durability: options.shard.durability,
+        map: map.clone(),
+        manager: Some(manager),
+        map_place: MapPlace::OwnStore,
+        limits: options.limits,
     }
 }
 

@@ -10,6 +10,7 @@ mod front_end;
 mod host;
 mod lines;
 mod local;
+mod map_keeping;
 mod multi;
 mod scan;
 mod status;

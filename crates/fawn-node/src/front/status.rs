@@ -1,7 +1,10 @@
-//! Owns sums over the stores behind a front-end: one status for `/metrics`, `INFO` and `stats`.
-use crate::status::ShardStatus;
+//! Owns sums over the stores behind a front-end, for `/metrics`, `INFO` and `stats`; and how the chains stand.
+use crate::cluster::{Node, NodeStatus};
+use crate::status::{BackEndStatus, ChainStatus, ClusterStatus, ShardStatus};
+use fawn_chain::RangeEntry;
 use fawn_ds::{Engine, EngineStats, LogReport, MemoryReport};
 use fawn_flash::Device;
+use fawn_types::NodeId;
 
 /// The sums. Keys are those of the fullest copy: every member of a chain has them all.
 pub(super) fn of_engines<'a, D: Device + 'a>(engines: impl Iterator<Item = &'a Engine<D>>) -> ShardStatus {
@@ -54,4 +57,46 @@ fn add_memory(sum: &mut MemoryReport, memory: &MemoryReport) {
     sum.overlay_bytes += memory.overlay_bytes;
     sum.buffer_bytes += memory.buffer_bytes;
     sum.cache_bytes += memory.cache_bytes;
+}
+
+/// How the chains of a cluster stand: as the manager that `front` hosts has them, and its members say themselves.
+pub(super) fn cluster_status<D: Device>(front: &Node<D>, members: Vec<(NodeId, NodeStatus)>) -> ClusterStatus {
+    let of_manager = front.status();
+    let chains = front.manager_map().into_iter().flat_map(|map| {
+        let copies_wanted = usize::from(map.ring.replication);
+        map.ranges.iter().map(move |entry| (entry, copies_wanted))
+    });
+    let serves = |entry: &RangeEntry, node: NodeId| {
+        let status = members.iter().find(|(name, _)| *name == node);
+        let mut copies = status.into_iter().flat_map(|(_, status)| &status.members);
+        copies.any(|copy| {
+            let is_well = copy.phase != "failed" && copy.broken.is_none();
+            copy.range == entry.range && copy.epoch == entry.epoch && is_well
+        })
+    };
+    let chain = |(entry, copies_wanted): (&RangeEntry, usize)| {
+        let copies = entry.serving().filter(|member| serves(entry, member.node)).count();
+        ChainStatus {
+            range: entry.range,
+            epoch: entry.epoch,
+            is_active: entry.is_active(),
+            durability: entry.durability,
+            copies,
+            takes_writes: entry.is_active() && copies > 0 && copies == entry.serving().count(),
+            copies_wanted,
+        }
+    };
+    let chains = chains.map(chain).collect();
+    let back_end = |(node, status): (NodeId, NodeStatus)| BackEndStatus {
+        node,
+        poisoned: status.poisoned,
+        members: status.members.into_iter().map(|copy| (copy.range, copy.phase, copy.broken)).collect(),
+    };
+    ClusterStatus {
+        chains,
+        back_ends: members.into_iter().map(back_end).collect(),
+        stands_since: None,
+        members_dropped: of_manager.members_dropped,
+        possible_losses: of_manager.possible_losses,
+    }
 }

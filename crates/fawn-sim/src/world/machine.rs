@@ -7,7 +7,7 @@ use fawn_ds::index::IndexOptions;
 use fawn_ds::{Engine, Options};
 use fawn_flash::sim::Loss;
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
-use fawn_node::cluster::{Node, NodeConfig, NodeLimits};
+use fawn_node::cluster::{MapPlace, Node, NodeConfig, NodeLimits};
 use fawn_types::{BootId, Durability, NodeId, TimeMs};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -213,5 +213,6 @@ fn config(node: NodeId, boot: BootId, map: &ClusterMap, epoch_records_max: u64) 
     let frontend = FrontendOptions { timeout_ms: TIMEOUT_MS, ..FrontendOptions::default() };
     let limits = NodeLimits { manager, frontend, replica, ..NodeLimits::default() };
     let durability: Durability = map.durability;
-    NodeConfig { node, boot, durability, map: map.clone(), manager: Some(NodeId(1)), limits }
+    let map_place = MapPlace::OwnStore;
+    NodeConfig { node, boot, durability, map: map.clone(), manager: Some(NodeId(1)), map_place, limits }
 }

@@ -345,6 +345,7 @@ impl World {
                 self.trace.note(now_us, b'=', node.0, client as u32, format!("{reply:?}").as_bytes());
                 self.clients.end(client, now_us, Some(&reply))?;
             }
+            Output::KeepMap { .. } => return Err("the manager's node keeps its map itself".to_owned()),
             Output::Reset { peer } => {
                 self.trace.say(now_us, format!("node {} closes its link to {}", node.0, peer.0));
                 self.network.break_link(node, peer, now_us);

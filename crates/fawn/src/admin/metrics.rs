@@ -1,5 +1,5 @@
 //! Owns `/metrics`: every counter and gauge under Prometheus's conventions (`_total`, base units, a help line each).
-use crate::server::{DeviceCounts, Report};
+use crate::server::{ClusterReport, DeviceCounts, Report};
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -24,6 +24,11 @@ const fn counter(name: &'static str, help: &'static str, value: fn(&Report) -> u
 
 const fn gauge(name: &'static str, help: &'static str, value: fn(&Report) -> u64) -> Metric {
     Metric { name, kind: Kind::Gauge, help, value }
+}
+
+/// A cluster's value; 0 for a store by itself.
+fn of(report: &Report, value: fn(&ClusterReport) -> u64) -> u64 {
+    report.cluster.as_ref().map_or(0, value)
 }
 
 const METRICS: &[Metric] = &[
@@ -65,6 +70,17 @@ const METRICS: &[Metric] = &[
     gauge("fawn_memory_cache_bytes", "Memory of the page cache.", |r| r.node.memory_cache_bytes),
     gauge("fawn_store_full", "1 while there is no space for writes.", |r| r.node.is_full as u64),
     gauge("fawn_store_poisoned", "1 after a failed write or sync.", |r| r.poisoned.is_some() as u64),
+    gauge("fawn_chains", "Chains of a cluster.", |r| of(r, |c| c.chains.len() as u64)),
+    gauge("fawn_chains_degraded", "Chains with fewer copies than they should have.", |r| {
+        of(r, ClusterReport::degraded)
+    }),
+    gauge("fawn_chain_copies_min", "Copies of the chain that has fewest.", |r| of(r, ClusterReport::copies_min)),
+    counter("fawn_members_dropped_total", "Members dropped for failing or on suspicion.", |r| {
+        of(r, |c| c.members_dropped)
+    }),
+    counter("fawn_possible_losses_total", "New epochs after which acknowledged writes may be missing.", |r| {
+        of(r, |c| c.possible_losses)
+    }),
 ];
 
 /// One metric with a value per shard and cause.

@@ -29,8 +29,8 @@ pub(crate) trait Backing: ClientHost<Device = StoreDevice> + Sized {
     }
 
     /// How things stand; of several stores their sums.
-    fn report(&self, server: Counters) -> Report {
-        Report::new(server, &self.status())
+    fn report(&self, server: Counters, now: TimeMs) -> Report {
+        Report::new(server, &self.status(), now)
     }
 }
 

@@ -2,6 +2,7 @@
 mod accept;
 mod backing;
 mod cluster;
+mod cluster_report;
 mod conn;
 mod control;
 mod counters;
@@ -19,6 +20,7 @@ mod watch;
 mod write;
 
 pub(crate) use cluster::Cluster;
+pub(crate) use cluster_report::ClusterReport;
 pub(crate) use control::Report;
 pub(crate) use counters::DeviceCounts;
 pub(crate) use error::ServeError;

@@ -200,7 +200,7 @@ impl<B: Backing> Turn<B> {
             Control::Report(answer) => {
                 self.counters.connections = self.conns.len() as u64;
                 // Who asked may have stopped waiting: nothing to do about it.
-                drop(answer.send(self.shard.report(self.counters)));
+                drop(answer.send(self.shard.report(self.counters, wall_clock())));
             }
             Control::Stop => self.stop(),
         }

@@ -86,6 +86,7 @@ impl<D: Device> Core<D> {
             generation: self.engine.generation(),
             poisoned: self.engine.poisoned().map(str::to_owned),
             is_full: self.engine.is_full(),
+            cluster: None,
         }
     }
 }

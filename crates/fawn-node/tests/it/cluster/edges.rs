@@ -6,7 +6,7 @@ use fawn_chain::{Body, ClusterMap, Frame, Header, RingOptions};
 use fawn_ds::{Engine, Options};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_node::cluster::payload::encode_request;
-use fawn_node::cluster::{Node, NodeConfig, NodeError, NodeLimits, Output};
+use fawn_node::cluster::{MapPlace, Node, NodeConfig, NodeError, NodeLimits, Output};
 use fawn_types::{
     BootId, ClientTag, Condition, Durability, Epoch, Expiry, HashSecret, NodeId, RangeId, Request, TimeMs, Update,
 };
@@ -136,6 +136,7 @@ fn a_store_of_another_cluster_is_refused() {
         durability: Durability::Sync,
         map,
         manager: Some(NodeId(1)),
+        map_place: MapPlace::OwnStore,
         limits: NodeLimits::default(),
     };
     let refused = Node::new(config.clone(), Some(engine), TimeMs(1)).err();

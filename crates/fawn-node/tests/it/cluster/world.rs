@@ -4,7 +4,7 @@ use fawn_chain::map::NodeEntry;
 use fawn_chain::{ClusterMap, RingOptions};
 use fawn_ds::{Engine, Options};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
-use fawn_node::cluster::{ClientOp, Node, NodeConfig, NodeLimits, Output, OwnedReply, RangeDigest, Refused};
+use fawn_node::cluster::{ClientOp, MapPlace, Node, NodeConfig, NodeLimits, Output, OwnedReply, RangeDigest, Refused};
 use fawn_types::random::SplitMix64;
 use fawn_types::{
     BootId, Condition, Durability, Expiry, HashSecret, NodeId, RangeId, Reply, Request, TimeMs, Update, Version,
@@ -119,6 +119,7 @@ impl World {
             durability: self.durability,
             map: self.map(),
             manager: Some(NodeId(1)),
+            map_place: MapPlace::OwnStore,
             limits: self.limits,
         };
         let engine = self.disks.get(&node).map(|disk| {
@@ -179,6 +180,7 @@ impl World {
                 let twice = self.done.insert((from, op), Answer::of(&reply));
                 assert!(twice.is_none(), "{op:?} was answered twice");
             }
+            Output::KeepMap { .. } => panic!("the manager's node keeps its map itself"),
             Output::Reset { peer } => panic!("the stream from {peer:?} to {from} was damaged"),
         }
     }

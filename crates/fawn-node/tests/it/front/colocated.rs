@@ -4,7 +4,7 @@ use fawn_chain::map::NodeEntry;
 use fawn_chain::{ClusterMap, RingOptions};
 use fawn_ds::{Engine, Options};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
-use fawn_node::cluster::{Node, NodeConfig, NodeLimits};
+use fawn_node::cluster::{MapPlace, Node, NodeConfig, NodeLimits};
 use fawn_node::{ClientHost, FrontEnd, Output, ProcessFacts};
 use fawn_types::{BootId, Durability, HashSecret, NodeId, TimeMs};
 use fawn_wire::Protocol;
@@ -23,6 +23,7 @@ fn front_end(disk: &SimDisk) -> FrontEnd<SimDevice> {
         durability: Durability::Sync,
         map: ClusterMap::new(SECRET, Durability::Sync, ring, vec![node]),
         manager: Some(NodeId(1)),
+        map_place: MapPlace::OwnStore,
         limits: NodeLimits::default(),
     };
     let node = Node::new(config, Some(engine), START).unwrap();

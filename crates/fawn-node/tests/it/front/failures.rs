@@ -1,12 +1,14 @@
 //! Owns the tests of failures under clients: a member dies, power fails; what was acked is there, batches are whole.
 use super::bed::{Bed, MEMBERS};
 use crate::bed::resp;
-use fawn_types::Durability;
+use fawn_flash::sim::{Fault, OpKind};
+use fawn_node::ClientHost;
+use fawn_types::{Durability, NodeId};
 use fawn_wire::Protocol;
 
 #[test]
 fn a_member_dies_and_writes_resume_without_loss() {
-    for victim in 2..=MEMBERS {
+    for victim in 1..=MEMBERS {
         for is_one_range in [true, false] {
             let mut bed = Bed::new(is_one_range);
             let id = bed.connect(Protocol::Memcached);
@@ -122,4 +124,55 @@ fn a_start_serves_as_soon_as_all_members_have_spoken() {
             assert!(recovery < 20, "{recovery} reads to recover some {} records on three stores", 200 * (round + 1));
         }
     }
+}
+
+/// A store takes no more writes, its process stays: clients notice nothing but that two copies are left, whichever it is.
+#[test]
+fn a_store_that_fails_leaves_two_copies_and_a_word_about_it() {
+    for victim in 1..=MEMBERS {
+        let mut bed = Bed::new(victim % 2 == 0);
+        let id = bed.connect(Protocol::Resp);
+        (0..40).for_each(|i| assert_eq!(bed.redis(id, &format!("SET k{i} before")), "+OK"));
+        let whole = bed.host.status().cluster.expect("a cluster says how it stands");
+        assert!(!whole.is_degraded() && whole.is_serving(), "{whole:?}");
+        bed.disks[victim as usize - 1].fail_nth(OpKind::Write, 1, Fault::Fail);
+        for i in 20..60 {
+            let before = bed.now;
+            assert_eq!(bed.redis(id, &format!("SET k{i} after")), "+OK", "victim {victim}, k{i}");
+            assert!(bed.now.ms_since(before) < 500, "victim {victim}: {} ms for a write", bed.now.ms_since(before));
+        }
+        let status = bed.host.status().cluster.expect("a cluster");
+        assert!(status.is_degraded() && status.is_serving(), "{status:?}");
+        assert!(status.chains.iter().all(|chain| chain.copies == 2 && chain.copies_wanted == 3), "{status:?}");
+        let poisoned: Vec<_> = status.back_ends.iter().filter(|end| end.poisoned.is_some()).collect();
+        assert!(poisoned.len() == 1 && poisoned[0].node == NodeId(victim), "{status:?}");
+        assert!(status.members_dropped > 0);
+        // A restart of the process mends it: the medium is in order again.
+        bed.disks[victim as usize - 1].clear_faults();
+        let mut bed = bed.crash(u64::from(victim));
+        let id = bed.connect(Protocol::Resp);
+        for i in 0..60 {
+            let expected = if i < 20 { "$6|before" } else { "$5|after" };
+            assert_eq!(bed.redis(id, &format!("GET k{i}")), expected, "victim {victim}, k{i}");
+        }
+        bed.run(3000);
+        assert_eq!(bed.assert_three_equal_copies(), 60, "victim {victim}");
+        assert!(!bed.host.status().cluster.expect("a cluster").is_degraded());
+    }
+}
+
+/// All three stores fail: reads of what is there go on, writes are refused in time, and the status says so.
+#[test]
+fn stores_that_all_fail_leave_reads() {
+    let mut bed = Bed::new(true);
+    let id = bed.connect(Protocol::Resp);
+    assert_eq!(bed.redis(id, "SET k v"), "+OK");
+    for at in 0..MEMBERS as usize {
+        bed.disks[at].fail_nth(OpKind::Write, 1, Fault::Fail);
+        assert!(bed.redis(id, "SET k w").starts_with(['+', '-']));
+        bed.run(300);
+    }
+    assert!(bed.redis(id, "SET k x").starts_with('-'));
+    assert!(bed.redis(id, "GET k").starts_with("$1|"), "reads go on");
+    assert!(!bed.host.status().cluster.expect("a cluster").is_serving());
 }

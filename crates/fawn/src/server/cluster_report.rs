@@ -1,0 +1,171 @@
+//! Owns what the admin port shows of a cluster in one process: chains, back-ends, what is wrong and what to do.
+use fawn_node::{BackEndStatus, ChainStatus, ClusterStatus};
+use fawn_types::{Durability, TimeMs};
+
+/// A chain that takes no writes for so long is no change of its members any more.
+const STANDS_MS: u64 = 2_000;
+
+/// A cluster.
+#[derive(Clone, Debug, serde::Serialize)]
+pub(crate) struct ClusterReport {
+    /// Some chain has fewer copies than it should.
+    pub(crate) is_degraded: bool,
+    /// What to do about it, if anything.
+    pub(crate) advice: Option<String>,
+    pub(crate) chains: Vec<ChainReport>,
+    pub(crate) back_ends: Vec<BackEndReport>,
+    pub(crate) members_dropped: u64,
+    pub(crate) possible_losses: u64,
+    /// For how long some chain has not taken writes, ms.
+    pub(crate) stands_ms: Option<u64>,
+}
+
+/// A chain.
+#[derive(Clone, Debug, serde::Serialize)]
+pub(crate) struct ChainReport {
+    pub(crate) range: u32,
+    pub(crate) epoch: u32,
+    pub(crate) durability: &'static str,
+    pub(crate) takes_writes: bool,
+    pub(crate) copies: usize,
+    pub(crate) copies_wanted: usize,
+}
+
+/// A back-end.
+#[derive(Clone, Debug, serde::Serialize)]
+pub(crate) struct BackEndReport {
+    pub(crate) node: u32,
+    /// The failure that ended its store's writes, if any.
+    pub(crate) poisoned: Option<String>,
+    pub(crate) copies: Vec<CopyReport>,
+}
+
+/// A back-end's copy of one range.
+#[derive(Clone, Debug, serde::Serialize)]
+pub(crate) struct CopyReport {
+    pub(crate) range: u32,
+    pub(crate) phase: &'static str,
+    pub(crate) broken: Option<String>,
+}
+
+impl ClusterReport {
+    pub(super) fn of(status: &ClusterStatus, now: TimeMs) -> Self {
+        let ClusterStatus { chains, back_ends, stands_since, members_dropped, possible_losses } = status;
+        Self {
+            is_degraded: status.is_degraded(),
+            advice: advice(back_ends),
+            chains: chains.iter().map(ChainReport::of).collect(),
+            back_ends: back_ends.iter().map(BackEndReport::of).collect(),
+            members_dropped: *members_dropped,
+            possible_losses: *possible_losses,
+            stands_ms: stands_since.map(|since| now.ms_since(since)),
+        }
+    }
+
+    /// Why clients should not be sent here, if so.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        let stands_ms = self.stands_ms.filter(|ms| *ms >= STANDS_MS)?;
+        let advice = self.advice.as_deref().unwrap_or("the log says why");
+        Some(format!("a chain has taken no writes for {stands_ms} ms: {advice}"))
+    }
+
+    /// Chains that have fewer copies than they should.
+    pub(crate) fn degraded(&self) -> u64 {
+        self.chains.iter().filter(|chain| chain.copies < chain.copies_wanted).count() as u64
+    }
+
+    /// Copies of the chain that has fewest.
+    pub(crate) fn copies_min(&self) -> u64 {
+        self.chains.iter().map(|chain| chain.copies).min().unwrap_or(0) as u64
+    }
+}
+
+impl ChainReport {
+    const fn of(chain: &ChainStatus) -> Self {
+        Self {
+            range: chain.range.0,
+            epoch: chain.epoch.get(),
+            durability: match chain.durability {
+                Durability::Sync => "sync",
+                Durability::EverySec => "everysec",
+                Durability::Memory => "memory",
+            },
+            takes_writes: chain.takes_writes,
+            copies: chain.copies,
+            copies_wanted: chain.copies_wanted,
+        }
+    }
+}
+
+impl BackEndReport {
+    fn of(back_end: &BackEndStatus) -> Self {
+        let copy = |(range, phase, broken): &(fawn_types::RangeId, &'static str, Option<String>)| CopyReport {
+            range: range.0,
+            phase,
+            broken: broken.clone(),
+        };
+        Self {
+            node: back_end.node.0,
+            poisoned: back_end.poisoned.clone(),
+            copies: back_end.members.iter().map(copy).collect(),
+        }
+    }
+}
+
+/// What mends the first back-end that cannot go on.
+fn advice(back_ends: &[BackEndStatus]) -> Option<String> {
+    back_ends.iter().find_map(|back_end| {
+        let node = back_end.node.0;
+        if let Some(failure) = &back_end.poisoned {
+            let steps = "look at its medium, restart, and run `fawn check` on its directory if it happens again";
+            return Some(format!("the store of node {node} takes no more writes: {failure}; {steps}"));
+        }
+        let (range, _, broken) = back_end.members.iter().find(|(.., broken)| broken.is_some())?;
+        let why = broken.as_deref().unwrap_or_default();
+        Some(format!("the copy of range {} on node {node} cannot go on: {why}; restart", range.0))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fawn_types::{Epoch, NodeId, RangeId};
+
+    fn cluster(copies: usize, poisoned: Option<&str>, stands_since: Option<TimeMs>) -> ClusterReport {
+        let chain = ChainStatus {
+            range: RangeId(1),
+            epoch: Epoch::default(),
+            is_active: true,
+            durability: Durability::Sync,
+            copies,
+            takes_writes: stands_since.is_none(),
+            copies_wanted: 3,
+        };
+        let back_end = BackEndStatus {
+            node: NodeId(2),
+            poisoned: poisoned.map(str::to_owned),
+            members: vec![(RangeId(1), "failed", None)],
+        };
+        let (chains, back_ends) = (vec![chain], vec![back_end]);
+        let status = ClusterStatus { chains, back_ends, stands_since, members_dropped: 1, possible_losses: 0 };
+        ClusterReport::of(&status, TimeMs(10_000))
+    }
+
+    #[test]
+    fn a_copy_less_is_told_but_no_reason_to_send_clients_away() {
+        let whole = cluster(3, None, None);
+        assert!(!whole.is_degraded && whole.degraded() == 0 && whole.advice.is_none() && whole.trouble().is_none());
+        let limping = cluster(2, Some("write of segment-1: EIO"), None);
+        assert!(limping.is_degraded && limping.degraded() == 1 && limping.copies_min() == 2);
+        assert!(limping.trouble().is_none());
+        let advice = limping.advice.expect("what to do");
+        assert!(advice.contains("node 2") && advice.contains("EIO") && advice.contains("restart"), "{advice}");
+    }
+
+    #[test]
+    fn a_chain_that_stands_is_trouble_once_it_lasts() {
+        assert_eq!(cluster(1, Some("EIO"), Some(TimeMs(9_990))).trouble(), None, "members change in milliseconds");
+        let trouble = cluster(1, Some("EIO"), Some(TimeMs(7_000))).trouble().expect("it lasts");
+        assert!(trouble.contains("3000 ms") && trouble.contains("node 2"), "{trouble}");
+    }
+}
