@@ -14,6 +14,10 @@ use fawn_types::{Durability, Epoch, HashSecret, KeyHash, KeyRange, RangeId, Time
 use std::sync::OnceLock;
 
 const RANGE: RangeId = RangeId(1);
+/// Copied from elsewhere: whole, and cut short.
+const COPIED: RangeId = RangeId(2);
+const CUT_SHORT: RangeId = RangeId(3);
+const COPIED_KEYS: u32 = 60;
 const SECRET: HashSecret = HashSecret([3; 16]);
 const KEYS: u32 = 420;
 /// More splices than this say nothing new.
@@ -52,7 +56,8 @@ fn value(i: u32) -> Vec<u8> {
 pub fn recovery(data: &[u8]) {
     let base = BASE.get_or_init(build);
     let disk = base.disk.image(Loss::Process, 0);
-    let (spares_last_frame, only_one_kind) = splice(base, &disk, data);
+    let (spares_last_frame, touched) = splice(base, &disk, data);
+    let only_one_kind = touched != [true; 2];
     let is_sound = check(&mut SimDevice::attach(&disk)).is_ok_and(|report| report.is_sound());
     let before = contents(&disk);
     if let Ok((mut engine, _)) = Engine::open(SimDevice::attach(&disk), options(true), TimeMs(2)) {
@@ -71,6 +76,13 @@ pub fn recovery(data: &[u8]) {
             if only_one_kind {
                 let promised = if spares_last_frame { KEYS - base.unvouched } else { 0 };
                 (0..promised).for_each(|i| assert_eq!(get(&mut engine, i).as_ref(), Ok(&Some(value(i))), "key {i}"));
+                let copied = if spares_last_frame { COPIED_KEYS } else { 0 };
+                let found = |engine: &mut _, i| get_of(engine, COPIED, i);
+                (0..copied).for_each(|i| assert_eq!(found(&mut engine, i), Ok(Some(value(i))), "copied key {i}"));
+            }
+            if !touched[0] {
+                assert_eq!(engine.progress(CUT_SHORT).appended, Version::ZERO, "half a copy counts");
+                assert!(engine.is_empty(CUT_SHORT) && engine.copying(CUT_SHORT).is_none(), "half a copy is there");
             }
             goes_on(&disk, engine);
         }
@@ -108,8 +120,12 @@ fn settle(engine: &mut Engine<SimDevice>) {
 }
 
 fn get(engine: &mut Engine<SimDevice>, i: u32) -> Result<Option<Vec<u8>>, EngineError> {
+    get_of(engine, RANGE, i)
+}
+
+fn get_of(engine: &mut Engine<SimDevice>, range: RangeId, i: u32) -> Result<Option<Vec<u8>>, EngineError> {
     let key = i.to_be_bytes();
-    let mut lookup = engine.lookup(RANGE, KeyHash::of(&SECRET, &key), &key, View::Committed, TimeMs(2))?;
+    let mut lookup = engine.lookup(range, KeyHash::of(&SECRET, &key), &key, View::Committed, TimeMs(2))?;
     for _ in 0..TURNS_MAX {
         let plan = match lookup {
             Lookup::Found(entry) => return Ok(Some(entry.value.to_vec())),
@@ -137,6 +153,29 @@ fn contents(disk: &SimDisk) -> Vec<(String, Option<Vec<u8>>)> {
     disk.names().into_iter().map(|name| (name.clone(), disk.contents(&name))).collect()
 }
 
+/// Copies a range over what it holds; to the end or not.
+fn copy(engine: &mut Engine<SimDevice>, range: RangeId, is_whole: bool) {
+    let version = |seq: u32| Version::new(Epoch::new(1).unwrap_or_default(), u64::from(seq) + 1).unwrap_or_default();
+    assert_eq!(engine.add_range(range, KeyRange::ALL), Ok(()), "a store takes a range");
+    let old = RecordRef::put(version(0), b"old", b"void");
+    assert_eq!(engine.append(range, KeyHash::of(&SECRET, b"old"), &old), Ok(()), "it takes writes");
+    assert_eq!(engine.begin_copy(range, version(COPIED_KEYS)), Ok(()), "and begins copies");
+    for i in 0..COPIED_KEYS {
+        let (key, value) = (i.to_be_bytes(), value(i));
+        let put = RecordRef::put(version(i), &key, &value);
+        assert_eq!(engine.append_copied(range, KeyHash::of(&SECRET, &key), &put), Ok(true), "which are taken");
+        settle(engine);
+    }
+    if is_whole {
+        assert_eq!(engine.finish_copy(range), Ok(()), "to the end");
+    }
+    // Time goes by, in which the manifest's last commit is vouched for.
+    for _ in 0..TURNS_MAX {
+        engine.wait(TimeMs(500), &mut Vec::new());
+    }
+    assert_eq!(engine.copying(range).is_none(), is_whole, "whole is whole");
+}
+
 /// Several generations, sealed segments, an active one with several frames and one prepared behind it.
 fn build() -> Base {
     let disk = SimDisk::new(SimOptions::instant(1));
@@ -154,6 +193,12 @@ fn build() -> Base {
             assert_eq!(engine.append(RANGE, KeyHash::of(&SECRET, &key), &put), Ok(()), "it takes writes");
             if i % 3 == 2 {
                 settle(&mut engine);
+            }
+            // Amid the others, so that later frames vouch for what was copied.
+            match (part, i % (KEYS / 3)) {
+                (1, 5) => copy(&mut engine, COPIED, true),
+                (2, 5) => copy(&mut engine, CUT_SHORT, false),
+                _ => {}
             }
         }
         settle(&mut engine);
@@ -179,9 +224,9 @@ fn frames(bytes: &[u8]) -> Vec<(usize, usize)> {
     frames
 }
 
-/// Puts the splices over the files. Returns whether the last frame and what follows it were spared, and whether either
-/// the manifest or segments were touched, not both: no format stands forged evidence in both places at once.
-fn splice(base: &Base, disk: &SimDisk, mut data: &[u8]) -> (bool, bool) {
+/// Puts the splices over the files. Returns whether the last frame and what follows it were spared, and whether the
+/// manifest and segments were touched: no format stands forged evidence in both places at once.
+fn splice(base: &Base, disk: &SimDisk, mut data: &[u8]) -> (bool, [bool; 2]) {
     let mut names = disk.names();
     names.push(crate::format::manifest::NEW_FILE_NAME.to_owned());
     names.push("segment-000009-00112233445566aa.fawn".to_owned());
@@ -204,5 +249,5 @@ fn splice(base: &Base, disk: &SimDisk, mut data: &[u8]) -> (bool, bool) {
         touched[usize::from(segment::is_file_name(name))] = true;
         spares_last_frame &= *name != base.active || end <= base.last_frame.0;
     }
-    (spares_last_frame, touched != [true; 2])
+    (spares_last_frame, touched)
 }
