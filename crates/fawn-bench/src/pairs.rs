@@ -1,5 +1,4 @@
-//! Owns how two sides are compared: in turn (A B A B …), each pair's ratio kept, median with min and max.
-use crate::{BenchError, Row};
+//! Owns what a comparison is quoted as: the median of the pairs' ratios, with minimum and maximum.
 
 /// Fewest pairs that a comparison is quoted from.
 pub const PAIRS_MIN: usize = 5;
@@ -31,37 +30,6 @@ impl Ratios {
     }
 }
 
-impl std::fmt::Display for Ratios {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:.3} (min {:.3}, max {:.3})", self.median, self.min, self.max)
-    }
-}
-
-/// Runs `ours` and `peer` in turn, `pairs` times, hands every row to `emit` as it comes, and returns ours / peer in
-/// rate and in CPU per operation.
-///
-/// # Errors
-/// The first error of either side.
-pub fn compare(
-    pairs: usize,
-    mut ours: impl FnMut() -> Result<Row, BenchError>,
-    mut peer: impl FnMut() -> Result<Row, BenchError>,
-    mut emit: impl FnMut(&Row),
-) -> Result<(Option<Ratios>, Option<Ratios>), BenchError> {
-    let (mut rates, mut cpus) = (Vec::new(), Vec::new());
-    for pair in 0..pairs {
-        let a = ours()?.with("pair", pair);
-        emit(&a);
-        let b = peer()?.with("pair", pair);
-        emit(&b);
-        rates.push(a.ops_per_s / b.ops_per_s);
-        if let (Some(a), Some(b)) = (a.cpu_us_per_op, b.cpu_us_per_op) {
-            cpus.push(a / b);
-        }
-    }
-    Ok((Ratios::of(rates), Ratios::of(cpus)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -71,15 +39,5 @@ mod tests {
         assert_eq!(Ratios::of(vec![]), None);
         assert_eq!(Ratios::of(vec![3.0, 1.0, 2.0]), Some(Ratios { min: 1.0, median: 2.0, max: 3.0 }));
         assert_eq!(Ratios::of(vec![4.0, 1.0]), Some(Ratios { min: 1.0, median: 2.5, max: 4.0 }));
-    }
-
-    #[test]
-    fn sides_run_in_turn_and_each_pair_is_kept() {
-        let side = |name: &str, rate: f64| Row { ops_per_s: rate, ..Row::new("store", name, "get") };
-        let mut seen = Vec::new();
-        let (rate, cpu) =
-            compare(2, || Ok(side("a", 30.0)), || Ok(side("b", 10.0)), |row| seen.push(row.engine.clone())).unwrap();
-        assert_eq!(seen, ["a", "b", "a", "b"]);
-        assert_eq!((rate.unwrap().median, cpu), (3.0, None));
     }
 }
