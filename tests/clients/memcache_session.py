@@ -33,6 +33,8 @@ def cas(client):
 def counters(client):
     client.set("n", b"10", noreply=False)
     assert client.incr("n", 5, noreply=False) == 15 and client.decr("n", 20, noreply=False) == 0
+    client.set("n", b"100", noreply=False)
+    assert client.decr("n", 1, noreply=False) == 99 and client.get("n") == b"99 ", "a number never gets shorter"
     client.set("n", b"18446744073709551615", noreply=False)
     assert client.incr("n", 1, noreply=False) == 0, "incr wraps at 64 bits"
     assert client.incr("none", 1, noreply=False) is None
@@ -70,6 +72,10 @@ def get_and_touch(host, port):
         lines.write(b"set g 7 0 1\r\nv\r\ngat 100 g none\r\ngats 0 g\r\ndelete g\r\n")
         lines.flush()
         heard = [lines.readline() for _ in range(8)]
+        lines.write(b"set f 9 100 1\r\n1\r\nincr f 1\r\nappend f 0 0 1\r\n0\r\nget f\r\ndelete f\r\n")
+        lines.flush()
+        kept = [lines.readline() for _ in range(7)]
+    assert kept[1:6] == [b"2\r\n", b"STORED\r\n", b"VALUE f 9 2\r\n", b"20\r\n", b"END\r\n"], kept
     assert heard[:4] == [b"STORED\r\n", b"VALUE g 7 1\r\n", b"v\r\n", b"END\r\n"], heard
     assert heard[4].startswith(b"VALUE g 7 1 ") and heard[5:] == [b"v\r\n", b"END\r\n", b"DELETED\r\n"], heard
 

@@ -57,6 +57,16 @@ def expiry(client):
     assert client.getex("t", px=30_000) == b"v" and client.ttl("t") <= 30
     client.set("t", "w", keepttl=True)
     assert 0 < client.ttl("t") <= 30
+    assert client.expire("t", 1000, lt=True) is False and client.expire("t", 1000, nx=True) is False
+    assert client.expire("t", 5, lt=True) and client.ttl("t") <= 5
+    client.set("t", "5", ex=100)
+    assert client.incr("t") == 6 and client.append("t", "0") == 2 and client.get("t") == b"60"
+    assert 90 <= client.ttl("t") <= 100, "neither INCR nor APPEND touches the expiry"
+    client.set("t", "w")
+    assert client.ttl("t") == -1, "a plain SET clears the expiry"
+    assert client.persist("t") is False, "there is no expiry to take away"
+    assert client.expire("t", 50, xx=True) is False and client.expire("t", 50, gt=True) is False
+    assert client.expire("t", 50, nx=True) and client.persist("t")
     client.set("soon", "v", px=40)
     deadline = time.monotonic() + 5
     while client.get("soon") is not None:

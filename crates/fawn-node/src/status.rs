@@ -26,6 +26,8 @@ pub struct Counters {
     pub overloaded: u64,
     /// Reads answered when there was no room for the answer, and asked again.
     pub asked_again: u64,
+    /// Replies that were errors, whatever the reason, in either protocol.
+    pub error_replies: u64,
     /// Requests refused by the decoder.
     pub malformed: u64,
     /// Times a session's input had to wait.

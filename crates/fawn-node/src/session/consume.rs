@@ -73,7 +73,9 @@ fn consume<'a, E: Executor>(
             }
             Flow::End => session.phase = Phase::Draining,
         }
-        executor.counters().commands += 1;
+        let errors = session.replies.take_errors();
+        let counters = executor.counters();
+        (counters.commands, counters.error_replies) = (counters.commands + 1, counters.error_replies + errors);
         at += consumed;
     }
     // What comes after the session's last command is nobody's.
@@ -275,6 +277,8 @@ pub(crate) fn wrote(sessions: &mut Sessions, id: SessionId, bytes: usize, counte
     session.replies.wrote(bytes);
     room.note(session);
     counters.output_bytes += bytes as u64;
+    // Those that came after their request's turn.
+    counters.error_replies += session.replies.take_errors();
     if !session.replies.has_output() {
         session.announced = false;
         session.replies.give_back(pool);

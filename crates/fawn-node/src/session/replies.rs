@@ -56,6 +56,8 @@ pub(crate) struct Replies {
     /// How long a reply with one value is; the longest there may be while none was heard.
     estimate_bytes: usize,
     has_learnt: bool,
+    /// Replies that were errors since this was last asked.
+    errors: u64,
     protocol: Protocol,
 }
 
@@ -75,6 +77,7 @@ impl Replies {
             expected_bytes: 0,
             estimate_bytes: value_bytes_max,
             has_learnt: false,
+            errors: 0,
             protocol,
         }
     }
@@ -124,6 +127,12 @@ impl Replies {
     /// Whether its replies are known to be short: to a session of long ones a short wait is little.
     pub(crate) const fn are_short(&self) -> bool {
         self.has_learnt && self.estimate_bytes <= SHORT_BYTES
+    }
+
+    /// Replies that were errors since this was last asked.
+    #[inline]
+    pub(crate) const fn take_errors(&mut self) -> u64 {
+        std::mem::replace(&mut self.errors, 0)
     }
 
     /// A reply with `values` values was so long in all.
@@ -177,7 +186,10 @@ impl Replies {
     #[inline]
     pub(crate) fn respond(&mut self, encode: impl FnOnce(&mut Vec<u8>)) {
         if self.slots.is_empty() {
-            return encode(&mut self.out.bytes);
+            let before_bytes = self.out.bytes.len();
+            encode(&mut self.out.bytes);
+            self.errors += u64::from(is_error(&self.out.bytes[before_bytes..]));
+            return;
         }
         let bytes = self.hold(encode);
         match self.slots.back_mut() {
@@ -201,6 +213,7 @@ impl Replies {
     fn hold(&mut self, encode: impl FnOnce(&mut Vec<u8>)) -> u32 {
         let before = self.held.bytes.len();
         encode(&mut self.held.bytes);
+        self.errors += u64::from(is_error(&self.held.bytes[before..]));
         (self.held.bytes.len() - before) as u32
     }
 
@@ -242,10 +255,13 @@ impl Replies {
         if number == self.first && wait.is_none() {
             self.slots.pop_front();
             self.first += 1;
+            let before_bytes = self.out.bytes.len();
             encode(&mut self.out.bytes);
+            self.errors += u64::from(is_error(&self.out.bytes[before_bytes..]));
         } else if let Reply::Own(bytes) = &mut self.slot_mut(number).reply {
             encode(bytes);
-            let bytes = bytes.len();
+            let (is_error, bytes) = (is_error(bytes), bytes.len());
+            self.errors += u64::from(is_error);
             self.own_bytes += bytes;
         }
         if values > 0 {
@@ -300,6 +316,7 @@ impl Replies {
         }
         if let (Some(error), 1..) = (failed, bytes) {
             encode_error(any_shape(self.protocol), error, &mut self.out.bytes);
+            self.errors += 1;
         }
     }
 
@@ -310,6 +327,13 @@ impl Replies {
             self.held.consume(bytes);
         }
     }
+}
+
+/// Whether a reply is an error as a whole: RESP's `-`, memcached's `ERROR`, `CLIENT_ERROR` and `SERVER_ERROR`. No other
+/// reply of either protocol begins so.
+#[inline]
+const fn is_error(reply: &[u8]) -> bool {
+    matches!(reply, [b'-', ..] | [b'E', b'R', ..] | [b'C', b'L', ..] | [b'S', b'E', ..])
 }
 
 /// A shape of the protocol, for errors: they do not depend on the command.

@@ -275,3 +275,34 @@ fn scan_meets_every_key_once_without_changes() {
     assert_eq!(bed.redis(id, "SCAN 0 TYPE list COUNT 10000"), "*2|$1|0|*0");
     assert_eq!(bed.redis(id, "DBSIZE"), ":500");
 }
+
+/// As Redis counts: an error is an error whether the request was refused or failed, at once or later.
+#[test]
+fn every_error_reply_is_counted_and_nothing_else() {
+    let mut bed = Bed::new();
+    let redis = bed.connect(Protocol::Resp);
+    assert_eq!(bed.redis(redis, "SET text ERROR"), "+OK");
+    assert_eq!(bed.redis(redis, &format!("SET filler {}", "x".repeat(20_000))), "+OK");
+    let mut bed = bed.reopen();
+    let errors = |bed: &Bed| bed.host.status().counters.error_replies;
+    let (redis, memcached) = (bed.connect(Protocol::Resp), bed.connect(Protocol::Memcached));
+    for (line, total) in
+        [("INCR text", 1), ("GET text", 1), ("NOSUCH", 2), ("INCR text", 3), ("SET k v EX 0", 4), ("PING", 4)]
+    {
+        bed.redis(redis, line);
+        assert_eq!(errors(&bed), total, "after {line}");
+    }
+    for (lines, total) in [
+        ("nonsense", 5),
+        ("set k 0 0 -1", 6),
+        ("set k 0 0 5|ERROR", 6),
+        ("get k", 6),
+        ("incr k 1", 7),
+        ("incr k 1 noreply|version", 7),
+        ("delete none|touch none 1", 7),
+    ] {
+        bed.memcached(memcached, lines);
+        assert_eq!(errors(&bed), total, "after {lines}");
+    }
+    assert!(bed.redis(redis, "INFO stats").contains("total_error_replies:7"));
+}

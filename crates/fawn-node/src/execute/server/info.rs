@@ -114,7 +114,8 @@ fn stats(text: &mut Text, _: &ProcessFacts, status: &ShardStatus, _: TimeMs) {
     text.line("evicted_keys", 0);
     text.line("keyspace_hits", counters.hits);
     text.line("keyspace_misses", counters.misses);
-    text.line("total_error_replies", counters.malformed + counters.overloaded);
+    // As in Redis: every error that a client was told, whether its request was refused or failed; memcached's too.
+    text.line("total_error_replies", counters.error_replies);
 }
 
 fn replication(text: &mut Text, _: &ProcessFacts, _: &ShardStatus, _: TimeMs) {
