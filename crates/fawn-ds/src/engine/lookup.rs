@@ -1,5 +1,6 @@
 //! Owns lookups: from the overlay, the index and memory at once, else by a plan that one device read lets go on.
 use super::fetch::{Hit, Look, Resume, RuledOut, Span, Wanted};
+use super::plain::PlainHit;
 use super::{Engine, InFlight};
 use crate::error::EngineError;
 use crate::format::record::RecordKind;
@@ -101,7 +102,25 @@ impl<D: Device> Engine<D> {
         now: TimeMs,
     ) -> Result<Lookup<'_>, EngineError> {
         self.stats.lookups += 1;
+        let at = self.range_at(range)?;
+        if let Some(hit) = self.find_plain(at, hash, key, (view, now)) {
+            self.stats.hits += 1;
+            let PlainHit { flags, expires_at_ms, version, .. } = hit;
+            return Ok(Lookup::Found(EntryRef { value: self.value_of(&hit), flags, expires_at_ms, version }));
+        }
         self.find(range, hash, key, (view, now), RuledOut::new())
+    }
+
+    /// The usual outcome at once: a plain put in memory, where the overlay or the index's first candidate points.
+    #[inline]
+    fn find_plain(&mut self, at: usize, hash: KeyHash, key: &[u8], (view, now): (View, TimeMs)) -> Option<PlainHit> {
+        let pointer = match self.aim(at, hash, key, view) {
+            Aim::Absent => return None,
+            Aim::Record(pointer) => pointer,
+            Aim::Index => self.ranges[at].index.candidates(hash).next()?,
+        };
+        let hit = self.plain_at(pointer, key, true)?;
+        (hit.expires_at_ms == 0 || now.0 < hit.expires_at_ms).then_some(hit)
     }
 
     fn find(

@@ -11,6 +11,7 @@ mod copy_scan;
 mod fetch;
 mod flush;
 mod lookup;
+mod plain;
 mod poll;
 mod replay;
 mod scan;

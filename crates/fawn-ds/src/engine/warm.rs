@@ -7,6 +7,7 @@ use crate::index::Pointer;
 use fawn_flash::Device;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_types::{KeyHash, RangeId};
+use smallvec::SmallVec;
 
 /// Keys at once: as many misses as a core keeps under way, and few enough that nothing is pushed out before its use.
 pub const WARM_KEYS_MAX: usize = 16;
@@ -23,12 +24,13 @@ impl<D: Device> Engine<D> {
         let hashes = &hashes[..hashes.len().min(WARM_KEYS_MAX)];
         let Ok(at) = self.range_at(range) else { return };
         let index = &self.ranges[at].index;
-        index.warm(hashes);
+        // Finding the pages touches them; only then are they looked at.
+        let pages: SmallVec<[_; WARM_KEYS_MAX]> = hashes.iter().map(|&hash| index.candidates(hash)).collect();
         let mut pointers = [Pointer(0); WARM_KEYS_MAX];
         let mut found = 0;
-        for &hash in hashes {
+        for mut candidates in pages {
             // A second candidate is rare, and not worth the wait for the others.
-            if let Some(pointer) = index.candidates(hash).next() {
+            if let Some(pointer) = candidates.next() {
                 pointers[found] = pointer;
                 found += 1;
             }

@@ -2,15 +2,18 @@
 //!
 //! Each panics when a decoder breaks a promise: that it accepts only what an encoder writes, byte for byte.
 use super::manifest::{ManifestVerdict, decode_all};
-use super::record::{Place, encode_into, encoded_len};
+use super::record::{Place, RecordKind, RecordRef, Stored, encode_into, encoded_len};
 use super::scan::{ScanInput, Scanner, Verdict};
 use super::{FRAMES_OFFSET, SEGMENT_BYTES_MIN, SegmentUuid, Watermark, frame, manifest, record, segment};
+use fawn_types::ClientTag;
 
 const UUID: SegmentUuid = SegmentUuid([7; 16]);
 const PLACE: Place = Place { segment_id: 0, offset: FRAMES_OFFSET };
 
 /// A record that decodes is the one encoding of its content.
 pub fn record(data: &[u8]) {
+    plain(data, None);
+    plain(data, Some(PLACE));
     let peeked = record::peek_len(data);
     let Ok(stored) = record::decode_verified(data, PLACE.offset) else {
         // Nearly no arbitrary bytes have a good checksum, but the checked path must stand them too.
@@ -23,6 +26,31 @@ pub fn record(data: &[u8]) {
     encode_into(&stored.record, stored.envelope, PLACE, &mut again);
     assert_eq!(again[4..], data[4..stored.encoded_len], "one content, one encoding");
     assert_eq!(record::decode(&again, PLACE), Ok(stored), "what was encoded decodes");
+}
+
+/// The shortcut takes plain puts, and nothing that the long way would not take.
+fn plain(data: &[u8], place: Option<Place>) {
+    let decoded =
+        place.map_or_else(|| record::decode_verified(data, PLACE.offset), |place| record::decode(data, place));
+    // Of what is refused, the key that it might have.
+    let lengths = data.get(8..10).map_or(0, |len| usize::from(u16::from_le_bytes([len[0], len[1]])));
+    let guessed = || (24..data.len()).filter_map(|at| data.get(at..at + lengths)).take(16);
+    let expected = decoded.as_ref().ok().filter(|stored| {
+        let RecordRef { kind, tag, result, .. } = stored.record;
+        kind == RecordKind::Put && tag == ClientTag::NONE && result.is_empty()
+    });
+    let keys: Vec<&[u8]> = decoded.as_ref().map_or_else(|_| guessed().collect(), |stored| vec![stored.record.key]);
+    for key in keys {
+        let found = record::decode_plain(data, key, place);
+        let found =
+            found.map(|plain| (plain.value, plain.flags, plain.expires_at_ms, plain.version, plain.encoded_len));
+        let expected = expected.map(|Stored { record, encoded_len, .. }| {
+            (record.value, record.flags, record.expires_at_ms, record.version, *encoded_len as u32)
+        });
+        assert_eq!(found, expected, "the shortcut takes plain puts and nothing else");
+        let other: Vec<u8> = key.iter().map(|byte| byte ^ 1).collect();
+        assert!(key.is_empty() || record::decode_plain(data, &other, place).is_none(), "another key's record");
+    }
 }
 
 /// A frame's bytes, its header made good where the bytes are long enough, so that the records behind it are reached.

@@ -123,12 +123,27 @@ fn a_short_result_with_a_long_length_is_refused() {
 }
 
 #[test]
+fn an_empty_extension_is_refused_by_every_way() {
+    let mut record = RecordRef::put(version(1), b"key", b"value");
+    (record.expires_at_ms, record.flags) = (77, 5);
+    let bytes = encode(&record, Envelope { range: RangeId(1), continues: false });
+    fawn_ds::format::fuzz::record(&bytes);
+    for empty in [HEADER_BYTES..HEADER_BYTES + 8, HEADER_BYTES + 8..HEADER_BYTES + 12] {
+        let mut other = bytes.clone();
+        other[empty].fill(0);
+        assert!(decode_verified(&other, PLACE.offset).is_err());
+        fawn_ds::format::fuzz::record(&other);
+    }
+}
+
+#[test]
 fn every_flipped_bit_is_found() {
     for (record, envelope) in samples().into_iter().filter(|(record, _)| record.key.len() < 50) {
         let bytes = encode(&record, envelope);
         for bit in 0..bytes.len() * 8 {
             let mut damaged = bytes.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
+            fawn_ds::format::fuzz::record(&damaged);
             assert!(decode(&damaged, PLACE).is_err(), "bit {bit} of {record:?}");
         }
     }

@@ -83,6 +83,21 @@ impl PageCache {
         Some(self.slab.page(frame))
     }
 
+    /// What `judge` makes of the page, if it is here and `judge` takes it: only then a hit and the page's use are counted.
+    #[inline]
+    pub fn get_if<T>(
+        &mut self,
+        file: FileId,
+        page: u32,
+        judge: impl FnOnce(&[u8; PAGE_BYTES]) -> Option<T>,
+    ) -> Option<T> {
+        let frame = self.table.find(key_of(file, page), &self.keys)?;
+        let taken = judge(self.slab.page(frame))?;
+        self.stats.hits += 1;
+        self.queues.touch(frame);
+        Some(taken)
+    }
+
     /// As [`PageCache::get`], leaving no trace.
     #[must_use]
     pub fn peek(&self, file: FileId, page: u32) -> Option<&[u8; PAGE_BYTES]> {

@@ -91,9 +91,15 @@ fn in_unit(ms: u64, seconds: bool) -> i64 {
 #[inline]
 pub fn bulk(value: &[u8], out: &mut Vec<u8>) {
     out.reserve(value.len() + 25);
-    out.push(b'$');
-    push(value.len(), out);
-    out.extend_from_slice(b"\r\n");
+    match value.len() {
+        // The usual lengths in one piece.
+        len @ 10..=99 => out.extend_from_slice(&[b'$', b'0' + (len / 10) as u8, b'0' + (len % 10) as u8, b'\r', b'\n']),
+        len => {
+            out.push(b'$');
+            push(len, out);
+            out.extend_from_slice(b"\r\n");
+        }
+    }
     out.extend_from_slice(value);
     out.extend_from_slice(b"\r\n");
 }

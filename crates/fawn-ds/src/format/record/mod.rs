@@ -6,9 +6,11 @@
 //! ```
 mod decode;
 mod encode;
+mod plain;
 
 pub use decode::{RecordError, Stored, decode, decode_verified, peek_len};
 pub use encode::{encode_into, encoded_len};
+pub(crate) use plain::{Plain, decode_plain};
 
 use crate::format::round_up_unit;
 use fawn_types::{ClientTag, RangeId, Version};
