@@ -119,6 +119,32 @@ impl Completions {
         self.pending.push_back((version, tag));
     }
 
+    /// What became of an operation that was committed before this copy began to be made, or the log's oldest record:
+    /// in any order, and perhaps twice.
+    pub fn restore(&mut self, tag: ClientTag, version: Version, result: &[u8]) {
+        if !tag.is_some() {
+            return;
+        }
+        if self.sessions.len() >= self.limits.sessions_max && !self.sessions.contains_key(&tag.session) {
+            self.forget_idle();
+        }
+        self.committed = self.committed.max(version);
+        let session = self.sessions.entry(tag.session).or_default();
+        session.newest = session.newest.max(version);
+        session.done.entry(tag.seq).or_insert_with(|| Completion { version, result: result.to_vec() });
+        if session.done.len() > self.limits.per_session_max {
+            session.done.pop_first();
+        }
+    }
+
+    /// All from this session's operation on, by session and operation.
+    pub fn from(&self, (session, seq): (u64, u64)) -> impl Iterator<Item = (ClientTag, &Completion)> {
+        self.sessions.range(session..).flat_map(move |(&id, known)| {
+            let first = if id == session { seq } else { 0 };
+            known.done.range(first..).map(move |(&seq, done)| (ClientTag { session: id, seq }, done))
+        })
+    }
+
     fn forget_idle(&mut self) {
         let committed = self.committed;
         let idle = self.sessions.iter().filter(|(_, session)| session.newest <= committed);

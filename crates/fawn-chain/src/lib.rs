@@ -40,7 +40,7 @@ pub use completions::{Admission, Completion, Completions};
 pub use frontend::{Frontend, FrontendOptions, FrontendOutput, Intent, OpId};
 pub use manager::{DropReason, FileConsensus, Manager, ManagerOptions, ManagerOutput};
 pub use map::{ChainState, ClusterMap, Member, MemberRole, NodeEntry, RangeEntry};
-pub use message::{Body, Frame, Header};
+pub use message::{Body, CopyCursor, Frame, Header};
 pub use replica::{
     FrameVerdict, Output, PersistedState, Progress, Refusal, Replayed, Replica, ReplicaConfig, ReplicaOptions, Role,
 };

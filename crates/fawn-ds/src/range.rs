@@ -57,6 +57,8 @@ pub(crate) struct Retained {
 /// How far a copy from elsewhere has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CopyStage {
+    /// That everything before is void is being written to the manifest.
+    Beginning(CommitNumber),
     /// Records are coming.
     Taking,
     /// All are appended; they lie before this place, which is not synced yet.

@@ -23,11 +23,15 @@ pub enum Canary {
     ChecksumIgnored,
     /// A member whose disk failed goes on as if it had not: chains wait for it.
     FailureConcealed,
+    /// A copy takes a part that its log is past already: what was deleted meanwhile comes back.
+    DeleteResurrected,
+    /// A copy counts as whole although parts are missing.
+    CopyCutShort,
 }
 
 impl Canary {
     /// All, each with the number of seeds within which it must be seen.
-    pub const ALL: [(Self, u64); 8] = [
+    pub const ALL: [(Self, u64); 10] = [
         (Self::AckBeforeSync, 20),
         (Self::ReadUncommitted, 5),
         (Self::SequenceReused, 5),
@@ -36,6 +40,8 @@ impl Canary {
         (Self::GapIgnored, 5),
         (Self::ChecksumIgnored, 5),
         (Self::FailureConcealed, 10),
+        (Self::DeleteResurrected, 60),
+        (Self::CopyCutShort, 60),
     ];
 
     /// Whether a finding is this bug's: another oracle's word would only show that the plant broke something else.
@@ -49,6 +55,7 @@ impl Canary {
             Self::AppliedTwice => &["not linearizable"],
             Self::FailureConcealed => &["although its disk failed"],
             Self::SequenceReused | Self::GapIgnored | Self::ChecksumIgnored => CONTENT,
+            Self::DeleteResurrected | Self::CopyCutShort => CONTENT,
         };
         words.iter().any(|word| finding.contains(word))
     }
@@ -65,6 +72,8 @@ impl Canary {
             Self::GapIgnored => "gap-ignored",
             Self::ChecksumIgnored => "checksum-ignored",
             Self::FailureConcealed => "failure-concealed",
+            Self::DeleteResurrected => "delete-resurrected",
+            Self::CopyCutShort => "copy-cut-short",
         }
     }
 

@@ -13,6 +13,9 @@ const USAGE: &str = "fawn-sim [--seeds N] [--seconds S] [--seed TEXT] [--canary 
   --canaries     plant every bug, and fail unless each is seen within its number of seeds
   --aloud        say what happens";
 
+/// So many seeds contain copies.
+const COPIES_AFTER_SEEDS: u64 = 100;
+
 #[derive(Default)]
 struct Arguments {
     seeds: Option<u64>,
@@ -89,12 +92,14 @@ fn seeds(arguments: &Arguments) -> bool {
         }
     }
     println!(
-        "{ran} seeds, trace {:016x}: {} faults, {} members dropped, {} runs on failed disks, {} operations answered, \
-         {} left open, {} keys judged ({} undecided), {} events, {} s virtual, {:.1} s real",
+        "{ran} seeds, trace {:016x}: {} faults, {} members dropped, {} runs on failed disks, {} copies ({} hit), {} \
+         operations answered, {} left open, {} keys judged ({} undecided), {} events, {} s virtual, {:.1} s real",
         total.hash,
         total.faults,
         total.dropped,
         total.limped,
+        total.copies,
+        total.copies_hit,
         total.answered,
         total.unknown,
         total.keys,
@@ -104,7 +109,13 @@ fn seeds(arguments: &Arguments) -> bool {
         began.elapsed().as_secs_f64()
     );
     // The search gives up on a rare history; often would mean that nothing is proven.
-    total.undecided * 1_000 <= total.keys
+    let is_decided = total.undecided * 1_000 <= total.keys;
+    // A gate in which nobody was ever copied would show nothing about copies.
+    let is_copied = total.copies > 0 || ran < COPIES_AFTER_SEEDS;
+    if !is_copied {
+        println!("FAILED: no copy in {ran} seeds");
+    }
+    is_decided && is_copied
 }
 
 fn add(total: &mut Report, report: &Report) {
@@ -119,6 +130,8 @@ fn add(total: &mut Report, report: &Report) {
     total.alarms += report.alarms;
     total.limped += report.limped;
     total.dropped += report.dropped;
+    total.copies += report.copies;
+    total.copies_hit += report.copies_hit;
 }
 
 /// Every planted bug must be seen.

@@ -2,14 +2,25 @@
 //! bug is planted, the lie.
 use crate::canary::Canary;
 use fawn_chain::message::{FrameStream, encode_frame};
-use fawn_chain::{Body, Frame};
+use fawn_chain::{Body, CopyCursor, Frame};
 use fawn_ds::format::record::{Envelope, Place, decode, encode_into, encoded_len};
 use fawn_ds::{RecordKind, RecordRef};
 use fawn_types::random::SplitMix64;
 use fawn_types::{ClientTag, Epoch, RangeId, Version};
+use std::collections::BTreeMap;
 
 /// Records on links lie nowhere.
 const NOWHERE: Place = Place { segment_id: 0, offset: 0 };
+
+/// Answers to the last question of a copy that are withheld, so that more happens before the part is taken.
+const ANSWERS_WITHHELD: u32 = 2;
+
+/// A key as the records on links told of it.
+#[derive(Clone, Debug, Default)]
+struct Told {
+    puts: BTreeMap<Version, Vec<u8>>,
+    deleted: Version,
+}
 
 /// One frame on its way.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,6 +38,10 @@ pub struct Post {
     random: SplitMix64,
     /// An earlier record, to come back under another version.
     earlier: Option<Vec<u8>>,
+    /// Keys by what records on links told of them.
+    told: BTreeMap<(RangeId, Vec<u8>), Told>,
+    /// How often a part of a copy was given or withheld.
+    asked: BTreeMap<(RangeId, Version, CopyCursor), u32>,
     /// Lies told.
     pub lies: u64,
 }
@@ -35,7 +50,14 @@ impl Post {
     /// Honest without a canary.
     #[must_use]
     pub const fn new(seed: u64, canary: Option<Canary>) -> Self {
-        Self { canary, random: SplitMix64::new(seed), earlier: None, lies: 0 }
+        Self {
+            canary,
+            random: SplitMix64::new(seed),
+            earlier: None,
+            told: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            lies: 0,
+        }
     }
 
     /// The frames of `bytes`, which a machine gave out whole.
@@ -88,6 +110,24 @@ impl Post {
                 let body = Body::Request { op, tag: again, first_incomplete, payload: &forged };
                 Some(vec![encoded(frame), encoded(&Frame { header: *header, body })])
             }
+            (Canary::CopyCutShort, &Body::Copy { base, cursor, next, as_of, keys, records }) if next != cursor => {
+                told(Body::Copy { base, cursor, next: CopyCursor::End, as_of, keys, records })
+            }
+            (Canary::DeleteResurrected, &Body::Append { records, .. }) => {
+                self.note_records(header.range, records);
+                None
+            }
+            (Canary::DeleteResurrected, &Body::Copy { base, cursor, next, as_of, keys, records })
+                if next == CopyCursor::End =>
+            {
+                let asked = self.asked.entry((header.range, base, cursor)).or_default();
+                *asked += 1;
+                if *asked <= ANSWERS_WITHHELD {
+                    return Some(Vec::new());
+                }
+                let records = [records, &self.resurrected(header.range, base)].concat();
+                told(Body::Copy { base, cursor, next, as_of, keys, records: &records })
+            }
             (
                 Canary::SequenceReused | Canary::GapIgnored | Canary::ChecksumIgnored,
                 &Body::Append { after, last, upstream, time, records },
@@ -99,6 +139,26 @@ impl Post {
         };
         self.lies += u64::from(lie.is_some());
         lie
+    }
+
+    fn note_records(&mut self, range: RangeId, mut records: &[u8]) {
+        while let Ok(stored) = decode(records, NOWHERE) {
+            let (record, len) = (stored.record, stored.encoded_len);
+            let told = self.told.entry((range, record.key.to_vec())).or_default();
+            match record.kind {
+                RecordKind::Put => drop(told.puts.insert(record.version, records[..len].to_vec())),
+                RecordKind::Tombstone => told.deleted = told.deleted.max(record.version),
+                _ => {}
+            }
+            records = &records[len..];
+        }
+    }
+
+    /// What was there at `base` and was deleted since: an old part of a copy would show it.
+    fn resurrected(&self, range: RangeId, base: Version) -> Vec<u8> {
+        let of_range = self.told.iter().filter(|((of, _), _)| *of == range).map(|(_, told)| told);
+        let deleted = of_range.filter(|told| told.deleted > base);
+        deleted.filter_map(|told| told.puts.range(..=base).next_back()).flat_map(|(_, put)| put.clone()).collect()
     }
 
     /// The records with one of them changed, now and then.

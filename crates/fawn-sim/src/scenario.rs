@@ -2,6 +2,7 @@
 //!
 //! Each seed enables faults of its own choice: a run that sees everything at once hides what rare combinations show.
 use crate::seed::Seed;
+use fawn_chain::ReplicaOptions;
 use fawn_types::random::SplitMix64;
 use fawn_types::{Durability, Version};
 
@@ -26,6 +27,8 @@ pub struct Scenario {
     pub think_us_max: u64,
     /// Device operations take up to so many µs.
     pub disk_us_max: u64,
+    /// Who missed more records than this is copied anew.
+    pub replay_records_max: u64,
     /// How long faults go on, µs.
     pub faults_us: u64,
     /// Mean time between two faults, µs.
@@ -89,12 +92,22 @@ impl Scenario {
             keys: 2 + random.below(5) as u32,
             think_us_max: [500, 3_000, 12_000][random.below(3) as usize],
             disk_us_max,
+            replay_records_max: [2, 4, 16, u64::MAX][seed.stream("copies").below(4) as usize],
             faults_us: 4_000_000 + random.below(5_000_000),
             fault_every_us: [60_000, 250_000, 900_000][random.below(3) as usize],
             enabled: Enabled::of(&mut random, durability),
             supervised: seed.stream("supervisor").chance(1, 4),
             epoch_records_max: if seed.stream("epochs").chance(1, 6) { 64 } else { Version::SEQ_SOFT_MAX },
         }
+    }
+}
+
+impl Scenario {
+    /// What it makes chain members do.
+    #[must_use]
+    pub fn replica(&self) -> ReplicaOptions {
+        let Self { epoch_records_max, replay_records_max, .. } = *self;
+        ReplicaOptions { epoch_records_max, replay_records_max, ..ReplicaOptions::default() }
     }
 }
 

@@ -120,7 +120,7 @@ impl<C: Consensus> Manager<C> {
         let late: Vec<NodeId> =
             decision.entry.serving().map(|member| member.node).filter(|node| !round.equal.contains(node)).collect();
         if now.ms_since(round.stage_since) >= self.options.align_wait_ms {
-            self.excluded.insert(range, late.into_iter().collect());
+            self.excluded.entry(range).or_default().extend(late);
             return self.reform(range, &[]);
         }
         if now < round.resend_at {

@@ -195,6 +195,7 @@ impl<C: Consensus> Manager<C> {
             Body::Suspect { node } => self.handle_suspect((from, boot), range, epoch, *node),
             Body::EpochWanted => self.handle_epoch_wanted((from, boot), range, epoch),
             Body::Equal { base } => self.handle_equal(from, boot, range, epoch, *base),
+            Body::CannotAlign => self.handle_cannot_align(from, boot, range, epoch),
             Body::CaughtUp { .. } if self.map.range(range).is_some_and(|entry| entry.epoch == epoch) => {
                 self.nodes.caught_up.insert((range, from, boot));
             }
@@ -333,6 +334,20 @@ impl<C: Consensus> Manager<C> {
         let same_base = round.decision.as_ref().is_some_and(|decision| decision.base == base);
         if round.stage == Stage::Aligning && same_boot && same_base {
             round.equal.insert(from);
+        }
+    }
+
+    /// A member is no copy, or cannot be made equal: the others go on without it, at once. It will be copied.
+    fn handle_cannot_align(&mut self, from: NodeId, boot: BootId, range: RangeId, epoch: Epoch) {
+        self.note_boot(from, boot);
+        let Some(round) = self.round_of(range, epoch) else { return };
+        match round.stage {
+            Stage::Reporting if !round.reports.contains_key(&from) => round.asked.retain(|node| *node != from),
+            Stage::Aligning if round.is_awaited(from, boot) => {
+                self.excluded.entry(range).or_default().insert(from);
+                self.reform(range, &[]);
+            }
+            _ => {}
         }
     }
 

@@ -146,6 +146,13 @@ impl Round {
         (!rebooted.is_empty() && (all_back || rules.waited_long)).then_some((rebooted, true))
     }
 
+    /// Whether this member, in this boot, is to be made equal to the donor and has not said that it is.
+    pub(super) fn is_awaited(&self, node: NodeId, boot: BootId) -> bool {
+        let Some(decision) = &self.decision else { return false };
+        let there = decision.entry.serving().any(|member| member.node == node && member.boot == boot);
+        there && decision.donor != node && !self.equal.contains(&node)
+    }
+
     /// Whether all decided members are equal.
     pub(super) fn all_equal(&self) -> bool {
         let Some(decision) = &self.decision else { return false };

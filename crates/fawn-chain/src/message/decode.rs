@@ -1,5 +1,5 @@
 //! Owns the byte form of peer frames (`docs/formats/peer-frames.md`): decoding. Arbitrary bytes give an error, no panic.
-use super::{Body, FRAME_BYTES_MAX, FRAME_VERSION, Frame, Header, PREFIX_BYTES, RefusedReason, Report};
+use super::{Body, CopyCursor, FRAME_BYTES_MAX, FRAME_VERSION, Frame, Header, PREFIX_BYTES, RefusedReason, Report};
 use crate::bytes::{DecodeError, Reader};
 use crate::map::{EntryLayout, read_entry, read_epoch};
 use fawn_types::checksum::checksum64;
@@ -86,6 +86,9 @@ fn read_body<'a>(kind: u8, reader: &mut Reader<'a>) -> Result<Body<'a>, DecodeEr
         13 => read_request(reader)?,
         14 => Body::Reply { op: reader.u64("operation")?, payload: reader.rest() },
         15 => Body::Refused { op: reader.u64("operation")?, reason: read_reason(reader)? },
+        16 => Body::CannotAlign,
+        17 => read_copy_wanted(reader)?,
+        18 => read_copy(reader)?,
         20 => Body::Failed,
         21 => Body::Suspect { node: NodeId(reader.u32("suspected node")?) },
         22 => Body::EpochWanted,
@@ -122,6 +125,27 @@ fn read_request<'a>(reader: &mut Reader<'a>) -> Result<Body<'a>, DecodeError> {
     let tag = ClientTag { session: reader.u64("session")?, seq: reader.u64("session's sequence number")? };
     let first_incomplete = reader.u64("first incomplete")?;
     Ok(Body::Request { op, tag, first_incomplete, payload: reader.rest() })
+}
+
+fn read_copy_wanted<'a>(reader: &mut Reader<'a>) -> Result<Body<'a>, DecodeError> {
+    let named = reader.flag("whether a base is named")?;
+    let base = version(reader)?;
+    if !named && base != Version::ZERO {
+        return Err(DecodeError::Value { what: "a base that is not named", found: base.as_u64() });
+    }
+    Ok(Body::CopyWanted { base: named.then_some(base), cursor: CopyCursor::read(reader)? })
+}
+
+fn read_copy<'a>(reader: &mut Reader<'a>) -> Result<Body<'a>, DecodeError> {
+    let base = version(reader)?;
+    let (cursor, next) = (CopyCursor::read(reader)?, CopyCursor::read(reader)?);
+    let as_of = version(reader)?;
+    if next < cursor || as_of < base {
+        // A part that leads backward would never end; one older than its base is none.
+        return Err(DecodeError::Value { what: "a copy's order", found: as_of.as_u64() });
+    }
+    let keys = reader.u64("keys")?;
+    Ok(Body::Copy { base, cursor, next, as_of, keys, records: reader.rest() })
 }
 
 fn read_reason(reader: &mut Reader<'_>) -> Result<RefusedReason, DecodeError> {

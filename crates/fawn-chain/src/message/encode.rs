@@ -56,6 +56,14 @@ fn put_body(out: &mut Vec<u8>, body: &Body<'_>) -> u8 {
             out.put_u64(after.as_u64());
             5
         }
+        Body::Copy { base, cursor, next, as_of, keys, records } => {
+            out.put_u64(base.as_u64());
+            cursor.put(out);
+            next.put(out);
+            put_words(out, &[as_of.as_u64(), *keys]);
+            out.extend_from_slice(records);
+            18
+        }
         Body::Request { op, tag, first_incomplete, payload } => {
             put_words(out, &[*op, tag.session, tag.seq, *first_incomplete]);
             out.extend_from_slice(payload);
@@ -75,7 +83,7 @@ fn put_body(out: &mut Vec<u8>, body: &Body<'_>) -> u8 {
     }
 }
 
-/// Frames between members and manager.
+/// Frames between members and manager, and other frames without records.
 fn put_control(out: &mut Vec<u8>, body: &Body<'_>) -> u8 {
     match body {
         Body::Entry(entry) => {
@@ -102,6 +110,13 @@ fn put_control(out: &mut Vec<u8>, body: &Body<'_>) -> u8 {
             11
         }
         Body::Hello => 12,
+        Body::CannotAlign => 16,
+        Body::CopyWanted { base, cursor } => {
+            out.put_u8(u8::from(base.is_some()));
+            out.put_u64(base.unwrap_or_default().as_u64());
+            cursor.put(out);
+            17
+        }
         Body::Failed => 20,
         Body::Suspect { node } => {
             out.put_u32(node.0);

@@ -2,10 +2,12 @@
 //!
 //! Every frame names `(from, range, epoch, boot)`; a receiver in another epoch answers with the newer side's entry
 //! [replication.md §2.1], a frame of a peer's former boot is dropped.
+mod copy;
 mod decode;
 mod encode;
 mod stream;
 
+pub use copy::CopyCursor;
 pub use decode::decode_frame;
 pub use encode::encode_frame;
 pub use stream::{FrameStream, StreamError};
@@ -122,6 +124,31 @@ pub enum Body<'a> {
     CaughtUp {
         /// The end of its log.
         last: Version,
+    },
+    /// To the manager: this log cannot be made equal in this epoch, go on without it; it is copied afterwards.
+    CannotAlign,
+    /// To the tail: the next part of a copy, please.
+    CopyWanted {
+        /// The version that the copy stands on; `None`: name one.
+        base: Option<Version>,
+        /// Everything before it is here.
+        cursor: CopyCursor,
+    },
+    /// A part of a copy: everything of `base` between the cursors that was still there at `as_of`.
+    Copy {
+        /// Keys and results above it come by the stream of records.
+        base: Version,
+        /// Where this part begins: as asked.
+        cursor: CopyCursor,
+        /// Where the next one does.
+        next: CopyCursor,
+        /// What the sender had committed when it looked the records up. A receiver whose log is past it has perhaps
+        /// seen one of them deleted, and does not take them.
+        as_of: Version,
+        /// About so many keys are to be copied in all.
+        keys: u64,
+        /// Encoded records: results, then puts.
+        records: &'a [u8],
     },
     /// To the manager, at start and as a beat: this machine runs, in this boot.
     Hello,

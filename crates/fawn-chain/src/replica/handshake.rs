@@ -67,6 +67,9 @@ impl Replica {
     }
 
     fn report(&mut self) {
+        if self.copy.is_some() {
+            return self.send_manager(Body::CannotAlign); // half a copy is none
+        }
         let report = Report { last: self.last, committed: self.committed, time: self.time };
         self.send_manager(Body::Report(report));
     }
@@ -86,12 +89,17 @@ impl Replica {
         if !mine {
             return;
         }
-        let was_synced = entry.last_active.as_ref().is_none_or(|last| last.durability == Durability::Sync);
-        if was_synced && !invariants::committed_survives(self.committed, cut) {
-            // Nothing acked is ever undone under `sync`: better one copy less than a lie.
-            let alarm = Alarm::CutBelowCommitted { cut, committed: self.committed };
-            self.outputs.push_back(Output::Alarm(alarm));
-            return;
+        if self.copy.is_some() {
+            return self.send_manager(Body::CannotAlign);
+        }
+        if !invariants::committed_survives(self.committed, cut) {
+            if entry.last_active.as_ref().is_none_or(|last| last.durability == Durability::Sync) {
+                // Nothing acked is ever undone under `sync`: better one copy less than a lie.
+                let alarm = Alarm::CutBelowCommitted { cut, committed: self.committed };
+                return self.outputs.push_back(Output::Alarm(alarm));
+            }
+            // Everybody who knew of the commit lost power. What is committed cannot be cut, but copied anew.
+            return self.send_manager(Body::CannotAlign);
         }
         self.entry = Some(entry.clone());
         if cut < self.last {
@@ -195,19 +203,25 @@ impl Replica {
         self.entry = Some(entry.clone());
         let cut = entry.common_point(self.last);
         let fresh = cut == Version::ZERO; // older than all that is remembered: copied anew, never merged
-        if entry.durability == Durability::Sync && !fresh && !invariants::committed_survives(self.committed, cut) {
+        let survives = invariants::committed_survives(self.committed, cut);
+        if entry.durability == Durability::Sync && !fresh && !survives {
             let alarm = Alarm::CutBelowCommitted { cut, committed: self.committed };
             self.outputs.push_back(Output::Alarm(alarm));
             return;
         }
-        if cut < self.last {
-            self.rollback(cut);
-        }
         self.phase = Phase::Syncing;
         self.predecessor = entry.tail();
-        self.wake_at = None;
         self.persist();
-        self.ask_replay();
+        if self.copy.is_some() {
+            self.resume_copy(cut == self.last);
+        } else if !survives {
+            self.want_copy();
+        } else {
+            if cut < self.last {
+                self.rollback(cut);
+            }
+            self.ask_replay();
+        }
         self.wake_in(self.config.options.retransmit_ms);
     }
 
@@ -227,6 +241,7 @@ impl Replica {
             Phase::Syncing => {
                 // Also the only way to reach a tail that restarted its link, and to tell the manager again.
                 self.wake_at = None;
+                self.wake_copy();
                 if !self.upstream_told || self.last < self.upstream {
                     self.ask_replay();
                 } else {

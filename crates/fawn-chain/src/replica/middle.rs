@@ -52,7 +52,7 @@ impl Replica {
     fn receives_from(&self, from: NodeId) -> bool {
         let receives = match self.phase {
             Phase::Serving { role } => matches!(role, Role::Middle | Role::Tail),
-            Phase::Syncing => true,
+            Phase::Syncing => self.copy.is_none_or(|copy| copy.takes_records()),
             Phase::Aligning { donor, .. } => donor != self.config.node,
             _ => false,
         };
@@ -77,7 +77,8 @@ impl Replica {
     pub(super) fn ask_replay(&mut self) {
         let pause_ms = self.config.options.retransmit_ms;
         let asked = self.gap_asked.is_some_and(|(end, at)| end == self.last && self.now.ms_since(at) < pause_ms);
-        let Some(to) = self.predecessor.filter(|_| !asked) else { return };
+        let welcome = self.copy.is_none_or(|copy| copy.takes_records());
+        let Some(to) = self.predecessor.filter(|_| !asked && welcome) else { return };
         self.gap_asked = Some((self.last, self.now));
         self.send(to, Body::ReplayWanted { after: self.last });
     }

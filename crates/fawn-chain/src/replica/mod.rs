@@ -3,6 +3,8 @@
 //! Feed it events with `handle_*`, then poll outputs until `None`, each turn. `handle_progress` once per turn, after the
 //! turn's records were appended: acks, watermarks and forwarding are then worked out once for all of them.
 mod ack;
+mod copy_in;
+mod copy_out;
 mod failed;
 mod handshake;
 mod head;
@@ -20,6 +22,7 @@ use crate::map::RangeEntry;
 use crate::message::{Body, Frame, Header};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use copy_in::CopyIn;
 use fawn_types::{BootId, Durability, Epoch, NodeId, RangeId, TimeMs, Version};
 use link::Link;
 
@@ -32,6 +35,9 @@ pub struct ReplicaOptions {
     pub frame_bytes_max: u32,
     /// Writes assigned and not committed at most; beyond it the head answers "overloaded".
     pub pending_max: u64,
+    /// Records that a member outside the chain may be brought up by; who missed more is copied anew, even if the log holds
+    /// them. The log's own bound on what it can send again stands beside it.
+    pub replay_records_max: u64,
     /// Silence after which a link sends again.
     pub retransmit_ms: u64,
     /// How often an idle head tells chain time.
@@ -49,6 +55,7 @@ impl Default for ReplicaOptions {
             window_bytes_max: 4 << 20,
             frame_bytes_max: 256 << 10,
             pending_max: 64 << 10,
+            replay_records_max: u64::MAX,
             retransmit_ms: 100,
             beat_ms: 50,
             suspect_ms: 1_000,
@@ -120,6 +127,8 @@ pub struct Replica {
     /// The predecessor said so in this phase: nothing committed is news too.
     upstream_told: bool,
     time: TimeMs,
+    /// This member's copy is being made anew, in whatever phase: until that is done it holds no copy.
+    copy: Option<CopyIn>,
     predecessor: Option<NodeId>,
     links: Vec<Link>,
     /// A `Commit` is due through `committed`.
@@ -158,6 +167,7 @@ impl Replica {
             committed,
             upstream: Version::ZERO,
             upstream_told: false,
+            copy: None,
             predecessor: None,
             links: Vec::new(),
             commit_due: false,
@@ -224,6 +234,7 @@ impl Replica {
             Phase::Serving { role: Role::Middle } => "middle",
             Phase::Serving { role: Role::Tail } => "tail",
             Phase::Serving { role: Role::Single } => "single",
+            Phase::Syncing if self.copy.is_some() => "copying",
             Phase::Syncing => "syncing",
         }
     }
@@ -276,8 +287,10 @@ impl Replica {
             }
             Body::Ack { received, committed } => self.handle_ack(frame.header.from, *received, *committed),
             Body::ReplayWanted { after } => self.handle_replay_wanted(frame.header.from, *after),
-            Body::Gone { after } => {
-                self.outputs.push_back(Output::Alarm(Alarm::Gone { from: frame.header.from, after: *after }));
+            Body::Gone { after } => self.handle_gone(frame.header.from, *after),
+            Body::CopyWanted { base, cursor } => self.handle_copy_wanted(frame.header.from, *base, *cursor),
+            Body::Copy { base, cursor, next, as_of, .. } => {
+                return self.handle_copy(frame.header.from, *base, (*cursor, *next), *as_of);
             }
             _ => {} // for a manager or a front-end
         }

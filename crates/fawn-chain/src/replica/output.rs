@@ -1,6 +1,6 @@
 //! Owns what a replica asks of its node: effects with their order, and the answers to its events.
 use crate::map::RangeEntry;
-use crate::message::Frame;
+use crate::message::{CopyCursor, Frame};
 use fawn_types::{Epoch, NodeId, Version};
 
 /// What a node keeps for each of its replicas, durably.
@@ -24,6 +24,28 @@ pub enum Output {
     Rollback {
         /// What stays.
         after: Version,
+    },
+    /// Discard all there is of the range, durably: it becomes a copy under way that stands on `base`, and the log goes on
+    /// after that.
+    BeginCopy {
+        /// As the tail named it.
+        base: Version,
+    },
+    /// All parts of the copy were taken: have it durably whole, then call `handle_copy_finished(base)`. Asked for again
+    /// until then.
+    FinishCopy {
+        /// Which copy.
+        base: Version,
+    },
+    /// Look up the next part of what is committed here at or below `base`, from `cursor` on, and send it as `Copy` under
+    /// `copy_header(to)`.
+    SendCopy {
+        /// To whom.
+        to: NodeId,
+        /// What the copy stands on.
+        base: Version,
+        /// Where the part begins.
+        cursor: CopyCursor,
     },
     /// Keep this durably, then call `handle_persisted(number)`. The promise in it must be on the medium **before** the
     /// manager hears of it: the `Report` is therefore only given out after `handle_persisted`.
@@ -91,14 +113,6 @@ pub enum Alarm {
         /// What there is.
         last: Version,
     },
-    /// The peer's log no longer holds what this copy needs: it must be copied anew.
-    #[error("peer {from:?} no longer has records above {after:?}: this copy must be made anew")]
-    Gone {
-        /// The peer.
-        from: NodeId,
-        /// The end of this log.
-        after: Version,
-    },
 }
 
 /// What the node does with the records of a frame it handed in.
@@ -113,6 +127,12 @@ pub enum FrameVerdict {
         after: Version,
         /// The last one.
         through: Version,
+    },
+    /// Take these copied records into the log, then call `handle_copied(next)`. If the log does not take all of them now,
+    /// do not: taking some of them twice is harmless.
+    Copy {
+        /// To give back.
+        next: CopyCursor,
     },
 }
 

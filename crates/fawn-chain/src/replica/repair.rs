@@ -72,7 +72,6 @@ impl Replica {
         let index = self.links.iter().position(|link| link.to == to && link.replaying && link.sent == after)?;
         self.links[index].replaying = false;
         let Replayed::Records { last, bytes } = replayed else {
-            self.outputs.push_back(Output::Alarm(Alarm::Gone { from: self.config.node, after }));
             self.send(to, Body::Gone { after });
             self.links.remove(index);
             return None;
@@ -91,9 +90,19 @@ impl Replica {
             self.outputs.push_back(Output::Alarm(Alarm::AckBeyondLog { from, claimed: after, last: self.last }));
             return;
         }
-        let index = match self.links.iter().position(|link| link.to == from) {
+        let place = self.links.iter().position(|link| link.to == from);
+        let is_awaited = place.is_some_and(|index| self.links[index].kind == LinkKind::Successor);
+        if !is_awaited && self.records_above(after) > self.config.options.replay_records_max {
+            self.links.retain(|link| link.to != from);
+            return self.send(from, Body::Gone { after });
+        }
+        let index = match place {
             Some(index) => {
-                self.links[index].rewind(after, self.now);
+                let link = &mut self.links[index];
+                // A late question must not make an awaited link ask the log for what it need not hold any more. A
+                // syncing peer may have begun to copy from an earlier base; for it a missing record is no end.
+                let after = if link.kind == LinkKind::Syncing { after } else { after.max(link.received) };
+                link.rewind(after, self.now);
                 index
             }
             None => {
@@ -113,6 +122,18 @@ impl Replica {
             let watermark = self.watermark(index);
             self.outputs.push_back(watermark);
         }
+    }
+
+    /// How many committed records follow `after`, by the spine of activations.
+    fn records_above(&self, after: Version) -> u64 {
+        let history = self.entry.iter().flat_map(|entry| &entry.history);
+        let bases = history.filter(|activation| activation.epoch > after.epoch()).map(|activation| activation.base);
+        let (mut count, mut held) = (0, after);
+        for end in bases.chain([self.committed]).filter(|end| *end > after) {
+            count += if end.epoch() == held.epoch() { end.seq().saturating_sub(held.seq()) } else { end.seq() };
+            held = end;
+        }
+        count
     }
 
     /// When a link acts by itself: only while something waits for an answer.

@@ -30,10 +30,10 @@ impl Replica {
         self.commit_due = true;
     }
 
-    /// A syncing member that has all the tail had committed says so, and again until the manager acts. Under load its
+    /// A syncing member that is a whole copy and has all the tail had committed says so, and again until the manager acts. Under load its
     /// medium is always a little behind, so that is not awaited: the handshake awaits it, and finds little left to sync.
     pub(super) fn try_caught_up(&mut self) {
-        if self.last >= self.upstream && self.wake_at.is_none() {
+        if self.copy.is_none() && self.last >= self.upstream && self.wake_at.is_none() {
             if self.own.synced < self.last {
                 self.outputs.push_back(Output::Sync);
             }

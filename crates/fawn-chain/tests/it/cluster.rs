@@ -1,7 +1,7 @@
 //! Owns the test cluster: replicas with fake logs and disks, a manager, a network of encoded frames, and the oracle.
 use fawn_chain::manager::{FileConsensus, Manager, ManagerOptions, ManagerOutput};
 use fawn_chain::map::{ClusterMap, NodeEntry, decode_map, decode_state, encode_map, encode_state};
-use fawn_chain::message::{Body, Frame, Header, decode_frame, encode_frame};
+use fawn_chain::message::{Body, CopyCursor, Frame, Header, decode_frame, encode_frame};
 use fawn_chain::replica::{Alarm, FrameVerdict, Output, Progress, Replayed};
 use fawn_chain::{PersistedState, Replica, ReplicaConfig, ReplicaOptions, RingOptions, invariants};
 use fawn_types::{BootId, Durability, Epoch, HashSecret, NodeId, RangeId, TimeMs, Version};
@@ -20,18 +20,44 @@ pub(crate) enum Bug {
     PromiseNotPersisted,
     /// Appends a frame's records without asking the replica whether they fit.
     GapIgnored,
+    /// Counts a copy as whole when its first part is there.
+    CopyCountedEarly,
 }
+
+/// Records of one part of a copy.
+const COPY_RECORDS: usize = 3;
 
 #[derive(Default)]
 pub(crate) struct Log {
     pub(crate) records: Vec<(Version, u64)>,
     pub(crate) flushed: usize,
     pub(crate) synced: usize,
+    /// A copy under way: what it stands on, and what was copied of it. `records` are those above it.
+    pub(crate) copy: Option<(Version, BTreeMap<Version, u64>)>,
+    /// What this log was copied up to: it holds no history before that, only content.
+    floor: Version,
 }
 
 impl Log {
     fn at(&self, count: usize) -> Version {
-        count.checked_sub(1).map_or(Version::ZERO, |index| self.records[index].0)
+        let base = self.copy.as_ref().map_or(self.floor, |(base, _)| *base);
+        count.checked_sub(1).map_or(base, |index| self.records[index].0.max(base))
+    }
+
+    /// A crash ends a copy under way: nothing of the range is there.
+    fn void_copy(&mut self) {
+        if self.copy.take().is_some() {
+            *self = Self::default();
+        }
+    }
+
+    /// The copy is whole: what was copied, then what came by the stream.
+    fn finish_copy(&mut self) {
+        let Some((base, copied)) = self.copy.take() else { return };
+        self.floor = base;
+        let streamed = std::mem::replace(&mut self.records, copied.into_iter().collect());
+        self.records.extend(streamed);
+        (self.flushed, self.synced) = (self.records.len(), self.records.len());
     }
 
     pub(crate) fn last(&self) -> Version {
@@ -74,6 +100,9 @@ pub(crate) struct Cluster {
     pub(crate) cut: BTreeSet<(u32, u32)>,
     /// Writes of one epoch at most.
     pub(crate) epoch_records_max: u64,
+    /// Committed records that a log can send again.
+    pub(crate) retained_max: usize,
+    pub(crate) copies: usize,
     pub(crate) durability: Durability,
     boots: u64,
     bug: Bug,
@@ -106,6 +135,8 @@ impl Cluster {
             kills_only: false,
             cut: BTreeSet::new(),
             epoch_records_max: Version::SEQ_SOFT_MAX,
+            retained_max: usize::MAX,
+            copies: 0,
             durability,
             boots: 0,
             bug,
@@ -156,6 +187,7 @@ impl Cluster {
             machine.promised_aloud,
             state.promised
         );
+        machine.log.void_copy();
         machine.log.flushed = machine.log.records.len();
         machine.log.synced = machine.log.records.len();
         machine.committed = machine.committed.min(machine.log.last());
@@ -170,6 +202,7 @@ impl Cluster {
         let kills_only = self.kills_only;
         let machine = self.machines.get_mut(&id).expect("a known machine");
         machine.replica = None;
+        machine.log.void_copy();
         let safe = if kills_only { machine.log.flushed } else { machine.log.synced };
         let kept = (safe + extra).min(machine.log.records.len());
         machine.log.records.truncate(kept);
@@ -215,7 +248,8 @@ impl Cluster {
         let held = *self.written.entry(version).or_insert(payload);
         assert!(held == payload, "a version was assigned twice: {version:?} at n{id}");
         let log = &mut self.machines.get_mut(&id).expect("a known machine").log;
-        let follows = log.records.is_empty() || invariants::follows(log.last(), version);
+        let begins = log.records.is_empty() && log.copy.is_none();
+        let follows = begins || invariants::follows(log.last(), version);
         assert!(follows, "dense: n{id} appends {version:?} after {:?}", log.last());
         log.records.push((version, payload));
     }
@@ -280,6 +314,20 @@ impl Cluster {
             Output::SendRecords { to, after, through, bytes_max } => {
                 self.send_records(id, to, (after, through), bytes_max);
             }
+            Output::BeginCopy { base } => {
+                let machine = self.machines.get_mut(&id).expect("known");
+                machine.log = Log { copy: Some((base, BTreeMap::new())), ..Log::default() };
+                machine.committed = base;
+                self.copies += 1;
+                self.events.push(format!("n{id} discards its log and copies what {base:?} stands for"));
+            }
+            Output::FinishCopy { base } => {
+                let machine = self.machines.get_mut(&id).expect("known");
+                machine.log.finish_copy();
+                machine.replica.as_mut().expect("polled").handle_copy_finished(now, base);
+                self.events.push(format!("n{id} has copied {} records", machine.log.records.len()));
+            }
+            Output::SendCopy { to, base, cursor } => self.send_copy(id, to, base, cursor),
             Output::NowServing { epoch } => {
                 self.check_serves(id);
                 self.events.push(format!("n{id} serves in {epoch:?} as {}", self.phase(id)));
@@ -293,10 +341,17 @@ impl Cluster {
     }
 
     fn send_records(&mut self, id: u32, to: NodeId, (after, through): (Version, Version), bytes_max: u32) {
-        let now = self.time();
+        let (now, retained_max) = (self.time(), self.retained_max);
         let machine = self.machines.get_mut(&id).expect("known");
         let mut bytes: Vec<u8> = Vec::new();
         let mut last = after;
+        let committed = machine.log.records.iter().filter(|(version, _)| *version <= machine.committed).count();
+        let oldest = machine.log.at(committed.saturating_sub(retained_max)).max(machine.log.floor);
+        if after < oldest {
+            let replica = machine.replica.as_mut().expect("polled");
+            assert!(replica.handle_replayed(now, to, after, Replayed::Gone).is_none());
+            return;
+        }
         for (version, payload) in &machine.log.records {
             let room = bytes.is_empty() || bytes.len() + 16 <= bytes_max as usize;
             if *version > after && *version <= through && room {
@@ -311,6 +366,34 @@ impl Cluster {
             let body = Body::Append { after, last, upstream, time, records: &bytes };
             self.transmit(id, to.0, &Frame { header, body });
         }
+    }
+
+    /// The content that `base` stands for is here all records up to it, in order of their versions.
+    fn send_copy(&mut self, id: u32, to: NodeId, base: Version, cursor: CopyCursor) {
+        let machine = &self.machines[&id];
+        let first = match cursor {
+            CopyCursor::Results { .. } => 0,
+            CopyCursor::Keys { hash } => hash,
+            CopyCursor::End => return,
+        };
+        let rest = machine.log.records.iter().filter(|(version, _)| version.as_u64() >= first && *version <= base);
+        let mut records: Vec<u8> = Vec::new();
+        let mut next = CopyCursor::End;
+        for (at, (version, payload)) in rest.enumerate() {
+            if at == COPY_RECORDS {
+                next = CopyCursor::Keys { hash: version.as_u64() };
+                break;
+            }
+            records.extend_from_slice(&version.as_u64().to_le_bytes());
+            records.extend_from_slice(&payload.to_le_bytes());
+        }
+        if self.bug == Bug::CopyCountedEarly {
+            next = CopyCursor::End;
+        }
+        let Some(header) = machine.replica.as_ref().and_then(|replica| replica.copy_header(to)) else { return };
+        let (as_of, keys) = (machine.committed, machine.log.records.len() as u64);
+        let body = Body::Copy { base, cursor, next, as_of, keys, records: &records };
+        self.transmit(id, to.0, &Frame { header, body });
     }
 
     fn transmit(&mut self, from: u32, to: u32, frame: &Frame<'_>) {
@@ -376,6 +459,9 @@ impl Cluster {
         let bug = self.bug;
         let Some(replica) = self.machines.get_mut(&message.to).and_then(|m| m.replica.as_mut()) else { return };
         let mut verdict = replica.handle_frame(now, &frame);
+        if let (FrameVerdict::Copy { next }, Body::Copy { as_of, records, .. }) = (verdict, &frame.body) {
+            return self.take_copy(message.to, next, *as_of, records);
+        }
         let Body::Append { last, records, .. } = frame.body else { return self.poll(message.to) };
         if bug == Bug::GapIgnored && verdict == FrameVerdict::Nothing && last > replica.last() {
             verdict = FrameVerdict::Append { after: replica.last(), through: last };
@@ -390,6 +476,24 @@ impl Cluster {
         }
         // Appended, not yet flushed: the turn tells the replica.
         self.poll(message.to);
+    }
+
+    fn take_copy(&mut self, id: u32, next: CopyCursor, as_of: Version, records: &[u8]) {
+        let now = self.time();
+        let machine = self.machines.get_mut(&id).expect("known");
+        assert!(
+            machine.log.last() <= as_of,
+            "n{id} takes a part of {as_of:?}, its log ends at {:?}",
+            machine.log.last()
+        );
+        let Some((base, copied)) = machine.log.copy.as_mut() else { panic!("n{id} takes a part without a copy") };
+        for record in records.chunks_exact(16) {
+            let word = |at: usize| u64::from_le_bytes(record[at..at + 8].try_into().expect("8 bytes"));
+            assert!(word(0) <= base.as_u64());
+            copied.insert(Version::from_u64(word(0)), word(8));
+        }
+        machine.replica.as_mut().expect("it took a frame").handle_copied(now, next);
+        self.poll(id);
     }
 
     pub(crate) fn poll_manager(&mut self) {

@@ -1,7 +1,8 @@
 //! Owns the tests of byte forms: every frame there and back, damage seen, streams cut and joined anywhere.
 use fawn_chain::map::{Activation, LastActive, decode_map, decode_state, encode_map, encode_state};
 use fawn_chain::message::{
-    FRAME_BYTES_MAX, FRAME_VERSION, FrameStream, PREFIX_BYTES, RefusedReason, Report, decode_frame, encode_frame,
+    CopyCursor, FRAME_BYTES_MAX, FRAME_VERSION, FrameStream, PREFIX_BYTES, RefusedReason, Report, decode_frame,
+    encode_frame,
 };
 use fawn_chain::{Body, ChainState, ClusterMap, DecodeError, Frame, Header, NodeEntry, PersistedState, RingOptions};
 use fawn_types::random::SplitMix64;
@@ -54,6 +55,18 @@ fn bodies() -> Vec<Body<'static>> {
         Body::Request { op: 4, tag, first_incomplete: 3, payload: b"set a 1" },
         Body::Reply { op: 4, payload: b"stored" },
         Body::Refused { op: 4, reason: RefusedReason::WrongRange },
+        Body::CannotAlign,
+        Body::CopyWanted { base: None, cursor: CopyCursor::START },
+        Body::CopyWanted { base: Some(v), cursor: CopyCursor::Keys { hash: 1 << 60 } },
+        Body::Copy {
+            base: v,
+            cursor: CopyCursor::Results { session: 7, seq: 8 },
+            next: CopyCursor::Keys { hash: 0 },
+            as_of: w,
+            keys: 12,
+            records: b"copied records",
+        },
+        Body::Copy { base: v, cursor: CopyCursor::START, next: CopyCursor::End, as_of: v, keys: 0, records: b"" },
     ]
 }
 

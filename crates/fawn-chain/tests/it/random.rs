@@ -71,11 +71,14 @@ fn power_loss(cluster: &mut Cluster, random: &mut SplitMix64) {
     }
 }
 
-/// Faults, then none: must heal, serve and be equal. Returns how many writes were acked.
-fn simulate(seed: u64, durability: Durability, bug: Bug) -> usize {
+/// Faults, then none: must heal, serve and be equal. Returns how many writes were acked, and how many copies made.
+fn simulate(seed: u64, durability: Durability, bug: Bug) -> (usize, usize) {
     let mut random = SplitMix64::new(seed);
     let mut cluster = Cluster::new(3, durability, bug);
     cluster.kills_only = durability == Durability::EverySec;
+    if random.chance(2, 3) {
+        cluster.retained_max = 1 + random.below(4) as usize;
+    }
     if random.chance(1, 2) {
         cluster.run(600);
     }
@@ -113,7 +116,7 @@ fn simulate(seed: u64, durability: Durability, bug: Bug) -> usize {
     cluster.run(100);
     assert!(cluster.acked.contains(&version), "a healed chain acks");
     assert!(cluster.healed());
-    cluster.acked.len()
+    (cluster.acked.len(), cluster.copies)
 }
 
 fn seeds() -> std::ops::Range<u64> {
@@ -126,22 +129,27 @@ fn seeds() -> std::ops::Range<u64> {
     }
 }
 
-fn simulate_seeds(durability: Durability) {
-    let mut acked = 0;
+/// Runs all seeds; returns how many copies were made.
+fn simulate_seeds(durability: Durability) -> usize {
+    let (mut acked, mut copies) = (0, 0);
     for seed in seeds() {
         let run = catch_unwind(AssertUnwindSafe(|| simulate(seed, durability, Bug::None)));
-        acked += run.unwrap_or_else(|panic| {
+        let counts = run.unwrap_or_else(|panic| {
             println!("reproduce: FAWN_SEED={seed} cargo test -p fawn-chain --test it random::sync");
             std::panic::resume_unwind(panic)
         });
+        acked += counts.0;
+        copies += counts.1;
     }
     assert!(acked > 0, "a test that never acks shows nothing");
-    println!("{acked} writes acked");
+    println!("{acked} writes acked, {copies} copies");
+    copies
 }
 
 #[test]
 fn sync_survives_everything() {
-    simulate_seeds(Durability::Sync);
+    let copies = simulate_seeds(Durability::Sync);
+    assert!(copies > 0 || seeds().count() == 1, "a test that never copies shows nothing of copies");
 }
 
 /// Acked when flushed, which survives `kill -9`: nothing acked is lost by kills, of one or of all.
@@ -168,4 +176,5 @@ fn the_oracle_sees_known_bugs() {
     assert!(caught(Bug::AckBeforeSync, "lost", 300) > 0, "ack before sync");
     assert!(caught(Bug::PromiseNotPersisted, "epochs-only-grow", 50) > 0, "promise not persisted");
     assert!(caught(Bug::GapIgnored, "dense", 50) > 0, "gap ignored");
+    assert!(caught(Bug::CopyCountedEarly, "lost", 50) > 0, "copy counted before it is whole");
 }

@@ -36,6 +36,10 @@ fn describe(message: &Message) -> String {
         Body::Report(report) => format!("report last {:?} committed {:?}", report.last, report.committed),
         Body::Align { donor, base, cut, .. } => format!("align donor n{} base {base:?} cut {cut:?}", donor.0),
         Body::Equal { base } => format!("equal {base:?}"),
+        Body::CopyWanted { base, cursor } => format!("copy wanted of {base:?} from {cursor:?}"),
+        Body::Copy { base, cursor, next, as_of, .. } => {
+            format!("part of {base:?} from {cursor:?} to {next:?} as of {as_of:?}")
+        }
         other => format!("{other:?}"),
     };
     format!("{}>{} {:?} {what}", place(message.from), place(message.to), frame.header.epoch)
@@ -66,6 +70,7 @@ impl Runner {
             "cluster" => {
                 self.cluster = Some(Cluster::new(node, mode(second), Bug::None));
             }
+            "retain" => self.cluster().retained_max = node as usize,
             "run" => self.cluster().run(u64::from(node)),
             "time" => self.cluster().advance(u64::from(node)),
             "put" => (0..number(first, 1)).for_each(|_| {

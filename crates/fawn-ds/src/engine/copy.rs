@@ -9,6 +9,7 @@ use crate::error::EngineError;
 use crate::format::Watermark;
 use crate::format::manifest::Edit;
 use crate::format::record::{RecordKind, RecordRef};
+use crate::manifest_file::CommitNumber;
 use crate::overlay::{Base, KeyName, Old, Written};
 use crate::range::{CopyStage, CopyState, Retained};
 use fawn_flash::Device;
@@ -46,17 +47,36 @@ impl<D: Device> Engine<D> {
     /// # Errors
     /// [`EngineError::UnknownRange`], [`EngineError::StoreFull`], or the store is poisoned.
     pub fn begin_copy(&mut self, range: RangeId, base: Version) -> Result<(), EngineError> {
+        let listed = self.list_copy(range, base)?;
+        self.wait_for_manifest(listed)
+    }
+
+    /// As [`Engine::begin_copy`], but waits for nothing: the range takes nothing before [`Engine::copy_begun`].
+    ///
+    /// # Errors
+    /// As [`Engine::begin_copy`].
+    pub fn start_copy(&mut self, range: RangeId, base: Version) -> Result<(), EngineError> {
+        self.list_copy(range, base)?;
+        self.start_manifest();
+        Ok(())
+    }
+
+    /// Whether a started copy takes records, and the history after its base.
+    pub fn copy_begun(&self, range: RangeId) -> bool {
+        let copy = self.range_at(range).ok().and_then(|at| self.ranges[at].copy);
+        copy.is_some_and(|copy| !matches!(copy.stage, CopyStage::Beginning(_)))
+    }
+
+    fn list_copy(&mut self, range: RangeId, base: Version) -> Result<CommitNumber, EngineError> {
         let at = self.range_at(range)?;
         self.check_writable()?;
         self.reserve_manifest(0)?;
         let (end, segment_bytes) = (self.appended_end(), self.options.segment_bytes);
         let from = Watermark { sequence: end.sequence(segment_bytes), offset: end.offset(segment_bytes) };
         let listed = self.manifest.commit(&[Edit::BeginCopy { range, from, base }]);
-        // The end of an earlier copy that is not listed yet must not be taken for this one's.
-        self.ranges[at].copy = Some(CopyState { base, stage: CopyStage::Taking });
-        // Not a record of the copy may be found where the old ones are still believed.
-        self.wait_for_manifest(listed)?;
-        assert!(self.appended_end() >= end, "the log only grows");
+        // The end of an earlier copy that is not listed yet must not be taken for this one's. And not a record of this
+        // one may be found where the old ones are still believed: it takes none before its beginning is durable.
+        self.ranges[at].copy = Some(CopyState { base, stage: CopyStage::Beginning(listed) });
         self.overlay.forget_range(at);
         self.flush.forget_range(at);
         for segment in self.segments.iter_mut() {
@@ -64,7 +84,7 @@ impl<D: Device> Engine<D> {
         }
         self.may_have_dead = true;
         self.ranges[at].begin_anew(base, from.sequence);
-        Ok(())
+        Ok(listed)
     }
 
     /// Base of the copy under way; `None` once it is whole, durably so, or where there is none.
@@ -213,14 +233,18 @@ impl<D: Device> Engine<D> {
         self.start_manifest();
     }
 
-    /// Commits of the manifest became durable: with them, copies are whole.
+    /// Commits of the manifest became durable: with them, copies begin, or are whole.
     pub(crate) fn copies_listed(&mut self) {
         for range in &mut self.ranges {
-            let Some(CopyState { stage: CopyStage::Listing(listed), .. }) = range.copy else { continue };
-            if self.manifest.is_durable(listed) {
-                range.copy = None;
-                self.progressed = true;
-            }
+            let Some(CopyState { base, stage }) = range.copy else { continue };
+            range.copy = match stage {
+                CopyStage::Beginning(listed) if self.manifest.is_durable(listed) => {
+                    Some(CopyState { base, stage: CopyStage::Taking })
+                }
+                CopyStage::Listing(listed) if self.manifest.is_durable(listed) => None,
+                _ => continue,
+            };
+            self.progressed = true;
         }
     }
 

@@ -1,5 +1,6 @@
 //! Owns a node's back-end: its engine, its members of chains, and the carrying out of what those decide.
 use super::config::NodeConfig;
+use super::copy::{CopyJob, CopyProgress};
 use super::mail::Mail;
 use super::parked::{Asker, ParkedRequests, Purpose};
 use super::persist::{Blobs, Kept};
@@ -20,8 +21,20 @@ pub(super) struct Member {
     pub(super) id: RangeId,
     pub(super) replica: Replica,
     pub(super) completions: Completions,
+    pub(super) copy: CopyProgress,
     /// Why this copy cannot go on in this boot: it tells the manager, who drops it.
     pub(super) broken: Option<String>,
+}
+
+impl Member {
+    /// Whether it can take anything in.
+    const fn hears(&self) -> bool {
+        self.copy.begin.is_none()
+    }
+
+    fn next_timeout(&self) -> Option<TimeMs> {
+        self.copy.begin.map_or_else(|| self.replica.next_timeout(), |begin| Some(begin.look_at))
+    }
 }
 
 /// A `SendRecords` that waits for a device read.
@@ -43,6 +56,7 @@ pub(super) struct BackEnd<D: Device> {
     pub(super) parked: ParkedRequests,
     pub(super) replays: Slab<ReplayJob>,
     pub(super) scans: Slab<ScanJob>,
+    pub(super) copies: Slab<CopyJob>,
     pub(super) blobs: Blobs,
     pub(super) counters: Counters,
     pub(super) scratch: Scratch,
@@ -67,6 +81,7 @@ impl<D: Device> BackEnd<D> {
             parked: ParkedRequests::new(limits.parked_max, limits.reads_in_flight_max),
             replays: Slab::new(),
             scans: Slab::new(),
+            copies: Slab::new(),
             blobs: Blobs::default(),
             counters: Counters::default(),
             scratch: Scratch::default(),
@@ -103,6 +118,7 @@ impl<D: Device> BackEnd<D> {
                 match Purpose::from_user(user) {
                     Purpose::Replay { at } => self.replay_read(at, plan, mail),
                     Purpose::Scan { at } => self.scan_read(at, plan, mail),
+                    Purpose::Copy { at } => self.copy_read(at, plan, mail),
                     Purpose::Parked { at, stamp } if self.parked.is_there(at, stamp) => {
                         self.parked_read(at, plan, mail);
                     }
@@ -151,11 +167,18 @@ impl<D: Device> BackEnd<D> {
             self.join_if_member(entry);
         }
         let Some(at) = self.member_at(header.range) else { return };
+        if !self.members[at].hears() {
+            return;
+        }
         match self.members[at].replica.handle_frame(now, frame) {
             FrameVerdict::Nothing => {}
             FrameVerdict::Append { after, through } => {
                 let Body::Append { records, .. } = frame.body else { unreachable!("only an Append has records") };
                 self.append_from_peer(at, (after, through), records);
+            }
+            FrameVerdict::Copy { next } => {
+                let Body::Copy { base, keys, records, .. } = frame.body else { unreachable!("only a Copy has parts") };
+                self.take_copy(at, next, (base, keys), records);
             }
         }
         // A cut must reach the log before the next frame's records do.
@@ -176,6 +199,12 @@ impl<D: Device> BackEnd<D> {
     pub(super) fn advance(&mut self, now: TimeMs, mail: &mut Mail) {
         let is_poisoned = self.engine.poisoned().is_some();
         for at in 0..self.members.len() {
+            if is_poisoned {
+                self.members[at].copy.begin = None;
+            } else if !self.tend_begin(at) {
+                continue;
+            }
+            self.reap_copy(at);
             let id = self.members[at].id;
             let fawn_ds::Progress { appended, flushed, synced, .. } = self.engine.progress(id);
             let member = &mut self.members[at];
@@ -207,12 +236,14 @@ impl<D: Device> BackEnd<D> {
     }
 
     pub(super) fn next_timeout(&self) -> Option<TimeMs> {
-        self.members.iter().filter_map(|member| member.replica.next_timeout()).min()
+        self.members.iter().filter_map(Member::next_timeout).min()
     }
 
     /// Carries out what a member decided, in order.
     fn drain(&mut self, at: usize, mail: &mut Mail) {
-        while let Some(output) = self.members[at].replica.poll_output() {
+        while self.members[at].hears()
+            && let Some(output) = self.members[at].replica.poll_output()
+        {
             self.carry_out(at, output, mail);
         }
     }
@@ -235,6 +266,9 @@ impl<D: Device> BackEnd<D> {
             Output::SendRecords { to, after, through, bytes_max } => {
                 self.send_records(ReplayJob { range: id, to, after, through, bytes_max }, mail);
             }
+            Output::BeginCopy { base } => self.begin_copy(at, base),
+            Output::FinishCopy { base } => self.finish_copy(at, base),
+            Output::SendCopy { to, base, cursor } => self.send_copy(at, (to, base), cursor, mail),
             Output::NowServing { epoch } => tracing::info!(range = ?id, ?epoch, "serving"),
             Output::Stopped => self.refuse_parked(id, mail),
             Output::Alarm(alarm) => {

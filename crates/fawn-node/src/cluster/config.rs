@@ -48,6 +48,8 @@ pub struct NodeLimits {
     pub reads_in_flight_max: usize,
     /// Frames for one peer that wait for the host, bytes; beyond, they are dropped, to be repeated later.
     pub outbound_bytes_max: usize,
+    /// Records in one part of a copy, bytes, unless one is longer.
+    pub copy_part_bytes_max: usize,
     /// How often a back-end tells the manager that it lives.
     pub beat_ms: u64,
     /// Of the front-end.
@@ -67,6 +69,7 @@ impl Default for NodeLimits {
             parked_max: 1 << 14,
             reads_in_flight_max: 256,
             outbound_bytes_max: 64 << 20,
+            copy_part_bytes_max: 256 << 10,
             beat_ms: 200,
             frontend: FrontendOptions::default(),
             replica: ReplicaOptions::default(),

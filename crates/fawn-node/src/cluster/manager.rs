@@ -40,7 +40,7 @@ impl ManagerHost {
     pub(super) const fn takes(body: &Body<'_>) -> bool {
         let from_members = matches!(body, Body::Report(_) | Body::Equal { .. } | Body::CaughtUp { .. } | Body::Failed);
         let from_anybody = matches!(body, Body::Hello | Body::EntryWanted);
-        from_members || from_anybody || matches!(body, Body::Suspect { .. } | Body::EpochWanted)
+        from_members || from_anybody || matches!(body, Body::Suspect { .. } | Body::EpochWanted | Body::CannotAlign)
     }
 
     pub(super) fn handle_frame(&mut self, now: TimeMs, frame: &Frame<'_>) {

@@ -8,6 +8,7 @@
 //! engine. The log is the retransmission buffer: forwarding replays it, so a chain of one pays nothing for chains.
 mod backend;
 mod config;
+mod copy;
 mod digest;
 mod forward;
 mod frontend;

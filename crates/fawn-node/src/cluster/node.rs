@@ -354,6 +354,7 @@ fn member_status<D: Device>(member: &super::backend::Member, engine: &Engine<D>)
         last: replica.last(),
         committed: replica.committed(),
         keys: engine.len(member.id),
+        copied: replica.is_copying().then_some((member.copy.keys, member.copy.keys_about)),
         broken: member.broken.clone(),
     }
 }

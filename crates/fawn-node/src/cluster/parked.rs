@@ -37,11 +37,14 @@ pub(super) enum Purpose {
     Replay { at: usize },
     /// A scan.
     Scan { at: usize },
+    /// A part of a copy.
+    Copy { at: usize },
 }
 
 const REPLAY_BIT: u64 = 1 << 63;
 const SCAN_BIT: u64 = 1 << 62;
-const STAMP_BITS: u32 = 30;
+const COPY_BIT: u64 = 1 << 61;
+const STAMP_BITS: u32 = 29;
 
 impl Purpose {
     const fn to_user(self) -> u64 {
@@ -49,6 +52,7 @@ impl Purpose {
             Self::Parked { at, stamp } => (stamp as u64) << 32 | at as u64,
             Self::Replay { at } => REPLAY_BIT | at as u64,
             Self::Scan { at } => SCAN_BIT | at as u64,
+            Self::Copy { at } => COPY_BIT | at as u64,
         }
     }
 
@@ -57,6 +61,7 @@ impl Purpose {
         match user {
             _ if user & REPLAY_BIT != 0 => Self::Replay { at },
             _ if user & SCAN_BIT != 0 => Self::Scan { at },
+            _ if user & COPY_BIT != 0 => Self::Copy { at },
             _ => Self::Parked { at, stamp: (user >> 32) as u32 },
         }
     }

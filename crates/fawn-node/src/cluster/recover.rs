@@ -1,9 +1,10 @@
 //! Owns a back-end's start: its members from what the store kept, their completions from the log itself.
 use super::backend::{BackEnd, Member};
+use super::copy::CopyProgress;
 use super::persist::replica_key;
 use fawn_chain::map::decode_state;
 use fawn_chain::{Completions, DecodeError, PersistedState, Replica, ReplicaConfig};
-use fawn_ds::{EngineError, Event, LookupPlan, Replay};
+use fawn_ds::{CopiedResults, EngineError, Event, LookupPlan, Replay};
 use fawn_flash::Device;
 use fawn_types::{Durability, KeyRange, RangeId, Version};
 
@@ -92,7 +93,7 @@ impl<D: Device> BackEnd<D> {
             options: self.config.limits.replica,
         };
         let replica = Replica::new(config, persisted, progress.appended, progress.committed);
-        self.members.push(Member { id: range, replica, completions, broken: None });
+        self.members.push(Member { id: range, replica, completions, copy: CopyProgress::default(), broken: None });
         Ok(())
     }
 
@@ -103,9 +104,21 @@ impl<D: Device> BackEnd<D> {
         decode_state(bytes).map_err(|cause| NodeError::Kept { what: format!("the promise for {range:?}"), cause })
     }
 
-    /// What became of tagged operations, from the newest records of the log: as far back as the log can be replayed.
+    /// What became of tagged operations, from the newest records of the log: as far back as the log can be replayed;
+    /// and what a copy brought of earlier ones.
     fn recover_completions(&mut self, range: RangeId) -> Result<Completions, NodeError> {
         let mut completions = Completions::new(self.config.limits.completions);
+        let mut from = 0;
+        loop {
+            let results = self.engine.copied_results(range, from, RECOVERY_BYTES, |record| {
+                completions.restore(record.tag, record.version, record.result);
+            })?;
+            match results {
+                CopiedResults::Records { next } => from = next,
+                CopiedResults::Read(plan) => self.read_now(plan)?,
+                CopiedResults::Done => break,
+            }
+        }
         let mut after = self.engine.replay_floor(range);
         loop {
             let replay = self.engine.replay(range, after, RECOVERY_BYTES, |record| {

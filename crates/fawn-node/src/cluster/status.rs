@@ -24,6 +24,8 @@ pub struct Counters {
     pub records_received: u64,
     /// Frames of which the log did not take all records.
     pub frames_cut: u64,
+    /// Copies of ranges begun here, because no donor's log reached back far enough.
+    pub copies: u64,
     /// What must not happen and did, without harm.
     pub alarms: u64,
 }
@@ -35,7 +37,7 @@ pub struct MemberStatus {
     pub range: RangeId,
     /// Its promised epoch.
     pub epoch: Epoch,
-    /// Its phase in one word: idle, prepared, …, head, middle, tail, single, syncing; failed, broken.
+    /// Its phase in one word: idle, prepared, …, head, middle, tail, single, syncing, copying; failed, broken.
     pub phase: &'static str,
     /// When a write of its epoch counts as kept.
     pub durability: Durability,
@@ -45,6 +47,8 @@ pub struct MemberStatus {
     pub committed: Version,
     /// Keys indexed.
     pub keys: u64,
+    /// While it is copied anew: keys so far, and about how many there are.
+    pub copied: Option<(u64, u64)>,
     /// Why it cannot go on, if so.
     pub broken: Option<String>,
 }

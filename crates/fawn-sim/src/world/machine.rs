@@ -99,7 +99,7 @@ impl Machine {
         boot: BootId,
         map: &ClusterMap,
         now_us: u64,
-        epoch_records_max: u64,
+        replica: ReplicaOptions,
         canary: Option<Canary>,
     ) -> Result<(), String> {
         let now = self.clock(now_us);
@@ -120,7 +120,7 @@ impl Machine {
                 engine.put_blob(*key, bytes).map_err(|error| name(&error))?;
             }
         }
-        let config = config(self.node, boot, map, epoch_records_max);
+        let config = config(self.node, boot, map, replica);
         self.process = Some(Node::new(config, engine, now).map_err(|error| name(&error))?);
         Ok(())
     }
@@ -206,12 +206,13 @@ fn options(map: &ClusterMap) -> Options {
     }
 }
 
-fn config(node: NodeId, boot: BootId, map: &ClusterMap, epoch_records_max: u64) -> NodeConfig {
+fn config(node: NodeId, boot: BootId, map: &ClusterMap, replica: ReplicaOptions) -> NodeConfig {
     let report_wait_ms = crate::faults::REPORT_WAIT_MS;
     let manager = ManagerOptions { report_wait_ms, hold_off_ms: HOLD_OFF_MS, ..ManagerOptions::default() };
-    let replica = ReplicaOptions { epoch_records_max, ..ReplicaOptions::default() };
     let frontend = FrontendOptions { timeout_ms: TIMEOUT_MS, ..FrontendOptions::default() };
-    let limits = NodeLimits { manager, frontend, replica, ..NodeLimits::default() };
+    // So small that a copy of a few keys takes many parts, and faults strike between them.
+    let copy_part_bytes_max = 400;
+    let limits = NodeLimits { manager, replica, copy_part_bytes_max, frontend, ..NodeLimits::default() };
     let durability: Durability = map.durability;
     let map_place = MapPlace::OwnStore;
     NodeConfig { node, boot, durability, map: map.clone(), manager: Some(NodeId(1)), map_place, limits }

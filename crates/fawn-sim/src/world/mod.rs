@@ -60,6 +60,10 @@ pub struct Report {
     pub limped: u64,
     /// Members dropped because they said that they failed, or were suspected.
     pub dropped: u64,
+    /// Copies of ranges that were begun.
+    pub copies: u64,
+    /// Copies under way when the receiver or another back-end was made to crash.
+    pub copies_hit: u64,
 }
 
 /// A whole cluster.
@@ -80,6 +84,7 @@ pub struct World {
     random: SplitMix64,
     boots: u64,
     struck: u64,
+    copies_hit: u64,
     /// A mode that survives one failure at a time has had one, and has not healed since.
     hurt: bool,
     /// Faults ended with processes on failed disks.
@@ -136,6 +141,7 @@ impl World {
             random,
             boots: 0,
             struck: 0,
+            copies_hit: 0,
             hurt: false,
             limped: false,
             cuts: Vec::new(),
@@ -157,6 +163,8 @@ impl World {
             alarms: self.watch.alarms,
             limped: u64::from(self.limped),
             dropped: self.watch.dropped + process_dropped.unwrap_or(0),
+            copies: self.watch.copies,
+            copies_hit: self.copies_hit,
         }
     }
 
@@ -176,7 +184,7 @@ impl World {
         let boot = BootId(self.boots);
         let machine = &mut self.machines[index];
         self.trace.say(self.now_us, format!("node {} starts as {boot:?}", machine.node.0));
-        match machine.start(boot, &self.map, self.now_us, self.scenario.epoch_records_max, self.canary) {
+        match machine.start(boot, &self.map, self.now_us, self.scenario.replica(), self.canary) {
             // The disk's failure was ordered: a supervisor tries again.
             Err(error) if error.contains("injected failure") => {
                 self.trace.say(self.now_us, error);
@@ -314,9 +322,14 @@ impl World {
         let node = machine.node;
         let engine = process.engine();
         let progress = |range| engine.map_or_else(Progress::default, |engine| engine.progress(range));
-        self.watch.look(node, &process.status(), progress)?;
+        let status = process.status();
+        let is_copying = status.members.iter().any(|member| member.phase == "copying");
+        self.watch.look(node, &status, progress)?;
         machine.due_us = due.map(|due| machine.when_us(due).max(now_us + TURN_US));
         outputs.into_iter().try_for_each(|output| self.carry_out(index, output))?;
+        if is_copying {
+            self.strike_copy(index)?;
+        }
         // The manager's map lies on its own machine's disk alone, so that one is restarted in any case.
         if self.machines[index].is_poisoned() && (self.scenario.supervised || index == 0) {
             self.trace.say(now_us, format!("node {}'s disk failed: its process is restarted", node.0));

@@ -7,6 +7,11 @@ use crate::network::NetworkOptions;
 use fawn_flash::sim::{Loss, OpKind};
 use fawn_types::Durability;
 
+/// A machine that copies is hit, itself or another, once in so many of its turns.
+const COPY_TURNS_PER_CRASH: u64 = 30;
+/// Who is hit stays down for at most so long, µs.
+const DOWN_US_MAX: u64 = 3_000_000;
+
 impl World {
     /// The fault that is due strikes, if it is one that this durability mode promises to survive.
     pub(super) fn strike(&mut self) -> Result<(), String> {
@@ -51,6 +56,21 @@ impl World {
         Ok(())
     }
 
+    /// A turn of a machine that copies a range: now and then it crashes, or another back-end does, its donor perhaps.
+    pub(super) fn strike_copy(&mut self, index: usize) -> Result<(), String> {
+        let may_strike = self.scenario.durability == Durability::Sync && self.now_us < self.faults.until_us();
+        if !may_strike || !self.random.chance(1, COPY_TURNS_PER_CRASH) {
+            return Ok(());
+        }
+        let other = self.random.below(u64::from(self.scenario.backends)) as usize;
+        let victim = if self.random.chance(1, 2) { index } else { other };
+        let loss = if self.random.chance(1, 2) { Loss::Process } else { Loss::Power };
+        let for_us = 1_000 + self.random.below(DOWN_US_MAX);
+        self.copies_hit += 1;
+        self.trace.say(self.now_us, format!("node {} goes down while node {} copies", victim + 1, index + 1));
+        self.stop(victim, loss, for_us)
+    }
+
     /// `everysec` promises nothing about power, `memory` nothing about processes, but that one machine less of a whole
     /// chain loses nothing; so the next such failure waits until the cluster is whole again.
     fn is_promised(&mut self, fault: &Fault) -> bool {
@@ -81,6 +101,7 @@ impl World {
         let Some(process) = machine.process.as_ref() else { return Ok(()) };
         let status = process.status();
         self.watch.alarms += status.counters.alarms;
+        self.watch.copies += status.counters.copies;
         self.watch.dropped += status.members_dropped;
         let asked: Vec<usize> = machine.asked.values().copied().collect();
         machine.stop(loss, seed, canary);

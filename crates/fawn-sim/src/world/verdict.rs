@@ -124,7 +124,9 @@ impl World {
         for machine in &mut self.machines[..backends] {
             let node = machine.node.0;
             let Some(process) = machine.process.as_mut() else { return Err(format!("node {node} is down")) };
-            self.watch.alarms += process.status().counters.alarms;
+            let counters = process.status().counters;
+            self.watch.alarms += counters.alarms;
+            self.watch.copies += counters.copies;
             for member in process.status().members {
                 let digest = process.digest(member.range).map_err(|error| format!("node {node}: {error}"))?;
                 let serves = super::watch::is_serving(member.phase);

@@ -22,6 +22,8 @@ pub(super) struct Watch {
     pub(super) alarms: u64,
     /// Members dropped by managers that are gone, for more than silence.
     pub(super) dropped: u64,
+    /// Copies begun by processes that are gone.
+    pub(super) copies: u64,
 }
 
 impl Watch {
@@ -35,6 +37,7 @@ impl Watch {
             members: BTreeMap::new(),
             alarms: 0,
             dropped: 0,
+            copies: 0,
         }
     }
 

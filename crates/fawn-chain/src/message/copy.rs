@@ -1,0 +1,49 @@
+//! Owns how far a copy is: results of operations first, then keys by their hashes, and their place in frames.
+use crate::bytes::{DecodeError, Put, Reader};
+use alloc::vec::Vec;
+
+/// Where a part of a copy begins. Means the same at every member, so that another tail can go on with a copy.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum CopyCursor {
+    /// Results of this session's operations from this one on, those of greater sessions, all keys.
+    Results {
+        /// Whose.
+        session: u64,
+        /// Its operation.
+        seq: u64,
+    },
+    /// Keys with this hash or a greater one.
+    Keys {
+        /// Of the key.
+        hash: u64,
+    },
+    /// Nothing.
+    End,
+}
+
+impl CopyCursor {
+    /// Of a copy that has nothing yet.
+    pub const START: Self = Self::Results { session: 0, seq: 0 };
+
+    pub(super) fn put(self, out: &mut Vec<u8>) {
+        let (part, first, second) = match self {
+            Self::Results { session, seq } => (0, session, seq),
+            Self::Keys { hash } => (1, hash, 0),
+            Self::End => (2, 0, 0),
+        };
+        out.put_u8(part);
+        out.put_u64(first);
+        out.put_u64(second);
+    }
+
+    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let part = reader.u8("copy cursor's part")?;
+        let (first, second) = (reader.u64("copy cursor")?, reader.u64("copy cursor")?);
+        match (part, first, second) {
+            (0, session, seq) => Ok(Self::Results { session, seq }),
+            (1, hash, 0) => Ok(Self::Keys { hash }),
+            (2, 0, 0) => Ok(Self::End),
+            _ => Err(DecodeError::Value { what: "copy cursor's part", found: u64::from(part) }),
+        }
+    }
+}
