@@ -12,6 +12,7 @@ use std::time::Instant;
 
 const RANGE: RangeId = RangeId(0);
 const WRITERS: u64 = 64;
+const TURN_PUTS: u64 = 2 * WARM_KEYS_MAX as u64;
 
 struct Bench {
     engine: Engine<AnyDevice>,
@@ -108,33 +109,43 @@ impl Bench {
         KeyHash::of(self.engine.secret(), key)
     }
 
-    fn append(&mut self, i: u64, value: &[u8]) -> Result<(), EngineError> {
-        let key = key_of(i);
-        let hash = self.hash(&key);
-        let record = RecordRef::put(self.next, &key, value);
-        self.engine.append(RANGE, hash, &record)?;
+    fn append(&mut self, (hash, key): &(KeyHash, [u8; 16]), value: &[u8]) -> Result<(), EngineError> {
+        let record = RecordRef::put(self.next, key, value);
+        self.engine.append(RANGE, *hash, &record)?;
         self.next = self.next.next().unwrap_or(self.next);
         Ok(())
     }
 
+    /// As a loader that knows the next keys: those of a turn are hashed once and warmed together.
     #[inline(never)]
     fn puts(&mut self, records: u64, value: &[u8]) -> Result<(), Box<dyn Error>> {
-        let mut i = 0;
-        while i < records {
-            let until = (i + 32).min(records);
-            while i < until {
-                match self.append(i, value) {
-                    Ok(()) => i += 1,
-                    Err(EngineError::Overloaded) => {
-                        self.engine.wait(self.now(), &mut self.events);
-                        break;
+        let mut batch = Vec::with_capacity(WARM_KEYS_MAX);
+        for first in (0..records).step_by(WARM_KEYS_MAX) {
+            batch.clear();
+            batch.extend((first..records).take(WARM_KEYS_MAX).map(|i| self.hashed(i)));
+            let mut hashes = [KeyHash(0); WARM_KEYS_MAX];
+            hashes.iter_mut().zip(&batch).for_each(|(hash, (of_key, _))| *hash = *of_key);
+            self.engine.warm(RANGE, &hashes[..batch.len()]);
+            for put in &batch {
+                while let Err(error) = self.append(put, value) {
+                    if error != EngineError::Overloaded {
+                        return Err(error.into());
                     }
-                    Err(error) => return Err(error.into()),
+                    self.engine.wait(self.now(), &mut self.events);
+                    self.turn();
                 }
             }
-            self.turn();
+            if first % TURN_PUTS == 0 {
+                self.turn();
+            }
         }
+        self.turn();
         Ok(())
+    }
+
+    fn hashed(&self, i: u64) -> (KeyHash, [u8; 16]) {
+        let key = key_of(i);
+        (self.hash(&key), key)
     }
 
     fn turn(&mut self) {
@@ -161,7 +172,7 @@ impl Bench {
                 return Ok(());
             }
             while sent < records && sent - done < WRITERS {
-                self.append(sent, value)?;
+                self.append(&self.hashed(sent), value)?;
                 sent += 1;
             }
             self.turn();

@@ -1,5 +1,5 @@
 //! Owns appending: records into the open frame of the window, and what the overlay must know of them.
-use super::Engine;
+use super::{Engine, WARM_KEYS_MAX};
 use crate::error::EngineError;
 use crate::format::frame;
 use crate::format::record::{self, Envelope, Place, RecordKind, RecordRef};
@@ -44,9 +44,13 @@ impl<D: Device> Engine<D> {
             return Err(EngineError::TooLarge { found_bytes: len, limit_bytes });
         }
         self.make_room(len, records.iter().all(|(_, record)| record.kind != RecordKind::Put))?;
-        for (i, (hash, record)) in records.iter().enumerate() {
-            let len = record::encoded_len(record);
-            self.append_one(at, *hash, record, len, i + 1 < records.len());
+        let mut left = records.len();
+        for records in records.chunks(WARM_KEYS_MAX) {
+            self.warm_records(range, records);
+            for (hash, record) in records {
+                left -= 1;
+                self.append_one(at, *hash, record, record::encoded_len(record), left > 0);
+            }
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 //! A lookup in memory waits four times in a row for main memory: the index's page, the pointer in it, the cache's table,
 //! the record. Those of different keys do not depend on each other, so done in step they wait together.
 use super::Engine;
+use crate::format::record::RecordRef;
 use crate::index::Pointer;
 use fawn_flash::Device;
 use fawn_flash::buffer::PAGE_BYTES;
@@ -38,6 +39,19 @@ impl<D: Device> Engine<D> {
         debug_assert!(found <= hashes.len(), "one candidate per key");
         let touched = pointers[..found].iter().fold(0, |touched, &pointer| touched ^ self.touch(pointer));
         std::hint::black_box(touched);
+    }
+
+    /// As [`Engine::warm`], for up to [`WARM_KEYS_MAX`] records about to be appended.
+    pub(crate) fn warm_records(&self, range: RangeId, records: &[(KeyHash, RecordRef<'_>)]) {
+        debug_assert!(records.len() <= WARM_KEYS_MAX, "more than are warmed at once");
+        let mut hashes = [KeyHash(0); WARM_KEYS_MAX];
+        for (hash, (of_record, _)) in hashes.iter_mut().zip(records) {
+            *hash = *of_record;
+        }
+        // One alone would only wait for the same lines a moment earlier.
+        if records.len() > 1 {
+            self.warm(range, &hashes[..records.len()]);
+        }
     }
 
     /// Reads a byte of each line of the record's start, if its page is cached.

@@ -2,7 +2,7 @@
 use crate::store::{KEY_BYTES, Shape};
 use crate::workload::{Values, key_into};
 use crate::{BenchError, Row, machine};
-use fawn_ds::{Engine, EngineError, Event, Options, RecordRef};
+use fawn_ds::{Engine, EngineError, Event, Options, RecordRef, WARM_KEYS_MAX};
 use fawn_flash::{CauseStats, Device};
 use fawn_types::{Durability, Epoch, HashSecret, KeyHash, KeyRange, RangeId, TimeMs, Version};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// The only range.
 pub(super) const RANGE: RangeId = RangeId(1);
 /// Writes between two turns, as a busy server's turn has them.
-const TURN_WRITES: u64 = 64;
+pub(super) const TURN_WRITES: u64 = 64;
 /// Ahead of now, so that everything that waits for its time is due.
 const LATER_MS: u64 = 60_000;
 
@@ -55,12 +55,32 @@ impl<D: Device> Session<D> {
     /// Appends key number `n` with its value of `round`; turns the engine while it says that it has too much to do.
     pub(super) fn put(&mut self, n: u64, round: u64) -> Result<Version, BenchError> {
         let (hash, key) = self.hash(n);
+        self.put_hashed(n, round, hash, &key)
+    }
+
+    /// As [`Session::put`] of the keys from `first` on, as many as the engine warms at once, or as are left.
+    pub(super) fn put_warmed(&mut self, first: u64) -> Result<(), BenchError> {
+        let count = (self.shape.keys - first).min(WARM_KEYS_MAX as u64) as usize;
+        let mut hashed = [(KeyHash(0), [0; KEY_BYTES]); WARM_KEYS_MAX];
+        let mut hashes = [KeyHash(0); WARM_KEYS_MAX];
+        for (i, n) in (first..first + count as u64).enumerate() {
+            hashed[i] = self.hash(n);
+            hashes[i] = hashed[i].0;
+        }
+        self.engine.warm(RANGE, &hashes[..count]);
+        for (n, (hash, key)) in (first..).zip(&hashed[..count]) {
+            self.put_hashed(n, 0, *hash, key)?;
+        }
+        Ok(())
+    }
+
+    fn put_hashed(&mut self, n: u64, round: u64, hash: KeyHash, key: &[u8; KEY_BYTES]) -> Result<Version, BenchError> {
         self.values.fill(n, round, &mut self.value);
         self.seq += 1;
         let version = Version::new(self.epoch, self.seq)
             .ok_or_else(|| BenchError::failed("fawn-ds", "versions are used up; fewer --seconds"))?;
         loop {
-            let record = RecordRef::put(version, &key, &self.value);
+            let record = RecordRef::put(version, key, &self.value);
             match self.engine.append(RANGE, hash, &record) {
                 Ok(()) => return Ok(version),
                 Err(EngineError::Overloaded) => self.turn(true)?,

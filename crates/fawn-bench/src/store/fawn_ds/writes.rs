@@ -1,7 +1,8 @@
 //! Owns the writing workloads on FAWN-DS.
-use super::session::{RANGE, Session};
+use super::session::{RANGE, Session, TURN_WRITES};
 use crate::store::{FillEnd, Puts};
 use crate::{BenchError, Row, row};
+use fawn_ds::WARM_KEYS_MAX;
 use fawn_flash::Device;
 use fawn_types::Version;
 use fawn_types::random::SplitMix64;
@@ -12,12 +13,13 @@ use std::time::Instant;
 const CLOCK_EVERY: u64 = 256;
 
 impl<D: Device> Session<D> {
-    /// Every key once. `key_into` scatters neighbours, so this is random order to the store.
+    /// Every key once. `key_into` scatters neighbours, so this is random order to the store; a loader knows the next keys
+    /// and warms them together, as a session does with the requests that it has read.
     pub(super) fn fill(&mut self, end: FillEnd) -> Result<Row, BenchError> {
         let (mark, keys) = (self.mark(), self.shape.keys);
-        for n in 0..keys {
-            self.put(n, 0)?;
-            if n % 64 == 63 {
+        for first in (0..keys).step_by(WARM_KEYS_MAX) {
+            self.put_warmed(first)?;
+            if first % TURN_WRITES == 0 {
                 self.turn(false)?;
             }
         }
