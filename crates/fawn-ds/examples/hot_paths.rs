@@ -1,7 +1,7 @@
 //! Owns the measurement of the engine's hot paths, one thread, on a real device: load, get, put, durable put.
 //!
-//! `cargo run --release -p fawn-ds --example hot_paths -- <directory> <load|get|cold|durable> [records] [value bytes]`;
-//! `valgrind --tool=callgrind --toggle-collect='*::gets'` (or `puts`) counts instructions where the machine is shared.
+//! `cargo run --release -p fawn-ds --example hot_paths -- <directory> <load|get|cold|durable> [records] [value bytes]
+//! [writers]`; `valgrind --tool=callgrind --toggle-collect='*::gets'` (or `puts`) counts instructions where the machine is shared.
 use fawn_ds::{Engine, EngineError, Event, Lookup, Options, RecordRef, View, WARM_KEYS_MAX};
 use fawn_flash::{AnyDevice, Cause, Device, DeviceOptions};
 use fawn_types::random::SplitMix64;
@@ -27,6 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         (args.next().ok_or("name an empty directory")?, args.next().ok_or("load, get, cold or durable?")?);
     let records: u64 = args.next().map_or(Ok(1 << 20), |text| text.parse())?;
     let value_bytes: usize = args.next().map_or(Ok(256), |text| text.parse())?;
+    let writers: u64 = args.next().map_or(Ok(WRITERS), |text| text.parse())?;
     let (durability, memory) = match &*what {
         "durable" => (Durability::Sync, 1 << 30),
         "cold" => (Durability::Memory, 64 << 20),
@@ -35,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut bench = Bench::open(Path::new(&dir), durability, memory)?;
     let value = vec![7; value_bytes];
     if what == "durable" {
-        timed("durable puts, 64 writers", records, || bench.durable(records, &value))?;
+        timed(&format!("durable puts, {writers} writers"), records, || bench.durable(records, &value, writers))?;
     } else {
         let seconds = timed("puts of new keys", records, || bench.puts(records, &value))?;
         println!("  {:.2} GB/s of records", bench.engine.stats().record_bytes as f64 / seconds / 1e9);
@@ -164,14 +165,14 @@ impl Bench {
 
     /// As that many writers who each wait for their last put.
     #[inline(never)]
-    fn durable(&mut self, records: u64, value: &[u8]) -> Result<(), Box<dyn Error>> {
+    fn durable(&mut self, records: u64, value: &[u8], writers: u64) -> Result<(), Box<dyn Error>> {
         let (mut sent, first) = (0, self.next.seq());
         loop {
             let done = self.engine.progress(RANGE).synced.seq().saturating_sub(first - 1);
             if done >= records {
                 return Ok(());
             }
-            while sent < records && sent - done < WRITERS {
+            while sent < records && sent - done < writers {
                 self.append(&self.hashed(sent), value)?;
                 sent += 1;
             }

@@ -6,8 +6,9 @@ use crate::format::frame::{self, FrameHeader};
 use crate::log::LogPosition;
 use crate::log::flush::{
     ClosedFrame, EVERYSEC_SYNC_MS, FrameRanges, MEMORY_FLUSH_BYTES, MEMORY_FLUSH_MS, PAD_FRAME_BYTES_MIN, SyncInFlight,
-    Unsynced, WRITES_IN_FLIGHT_MAX,
+    Unsynced, WRITES_IN_FLIGHT_MAX, ZEROS_AHEAD_BYTES,
 };
+use core::ops::Range;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{Cause, Device, Request, Token};
 use fawn_types::{Durability, TimeMs};
@@ -95,7 +96,8 @@ impl<D: Device> Engine<D> {
         segment.end = end;
         let (slot, sequence) = (open.slot, segment.sequence);
         let ranges = self.take_frame_ranges();
-        let frame = ClosedFrame { slot, sequence, offset: open.offset, end, ranges, done: false };
+        let write_end = end.next_multiple_of(PAGE_BYTES as u32);
+        let frame = ClosedFrame { slot, sequence, offset: open.offset, end, write_end, ranges, done: false };
         self.flush.frames.push_back(frame);
         self.stats.frames += 1;
     }
@@ -141,12 +143,16 @@ impl<D: Device> Engine<D> {
     }
 
     fn start_write(&mut self, at: usize) {
-        let page = PAGE_BYTES as u32;
-        let ClosedFrame { slot, offset, end, .. } = self.flush.frames[at];
-        let (from, to) = (offset - offset % page, end.next_multiple_of(page));
+        let write_end = self.write_end(&self.flush.frames[at]);
+        let frame = &mut self.flush.frames[at];
+        frame.write_end = write_end;
+        let ClosedFrame { slot, offset, end, .. } = *frame;
+        let segment = self.segments.expect_mut(slot);
+        segment.written_to = segment.written_to.max(write_end);
+        let from = offset - offset % PAGE_BYTES as u32;
         let number = self.flush.first_number + at as u64;
         let token = Token(self.in_flight.insert(InFlight::Write { number }) as u64);
-        let mut write = self.frame_write(slot, from, end, token);
+        let mut write = self.frame_write(slot, from, end..write_end, token);
         if self.options.durability == Durability::Sync {
             write = write.durable();
         }
@@ -154,21 +160,32 @@ impl<D: Device> Engine<D> {
         self.flush.started += 1;
         self.flush.last_flush = self.now;
         self.stats.writes += 1;
-        self.stats.written_bytes += u64::from(to - from);
+        self.stats.written_bytes += u64::from(write_end - from);
     }
 
-    /// The write of a closed frame: from the window itself where the frame fills its pages; else from a copy with zeros
-    /// behind, since the next frame goes on in its last page.
-    fn frame_write(&mut self, slot: u32, from: u32, end: u32, token: Token) -> Request {
+    /// Where a frame's write ends: with its last page, or ahead of it with zeros. Large frames enter fresh blocks every
+    /// time anyway, and the next one shall not wait for their zeros.
+    fn write_end(&self, frame: &ClosedFrame) -> u32 {
+        let is_small = frame.end - frame.offset < PAD_FRAME_BYTES_MIN;
+        let is_fresh = frame.write_end > self.segments.expect(frame.slot).written_to;
+        if self.options.durability == Durability::Sync && is_small && is_fresh {
+            frame.write_end.next_multiple_of(ZEROS_AHEAD_BYTES).min(self.options.segment_bytes)
+        } else {
+            frame.write_end
+        }
+    }
+
+    /// The write of a closed frame that ends where the zeros begin: from the window itself where there are none; else
+    /// from a copy, since the next frame goes on in its last page.
+    fn frame_write(&mut self, slot: u32, from: u32, zeros: Range<u32>, token: Token) -> Request {
         let file = self.segments.expect(slot).file;
-        let len_bytes = (end - from) as usize;
-        if len_bytes.is_multiple_of(PAGE_BYTES) {
-            let Some(bytes) = self.window.share_frame(slot, from, end) else { not_in_its_piece() };
+        if zeros.is_empty() {
+            let Some(bytes) = self.window.share_frame(slot, from, zeros.start) else { not_in_its_piece() };
             return Request::write_shared(file, u64::from(from), bytes, Cause::Flush, token);
         }
-        let padded_bytes = len_bytes.next_multiple_of(PAGE_BYTES);
+        let (len_bytes, padded_bytes) = ((zeros.start - from) as usize, (zeros.end - from) as usize);
         let mut buf = self.pool.take(padded_bytes);
-        let Some(bytes) = self.window.frame_bytes(slot, from, end) else { not_in_its_piece() };
+        let Some(bytes) = self.window.frame_bytes(slot, from, zeros.start) else { not_in_its_piece() };
         buf[..len_bytes].copy_from_slice(bytes);
         buf[len_bytes..padded_bytes].fill(0);
         Request::write(file, u64::from(from), buf, padded_bytes, Cause::Flush, token)
@@ -291,9 +308,9 @@ impl<D: Device> Engine<D> {
     }
 }
 
-/// Whether a frame from `offset` on would be written to the last block of `last`.
+/// Whether a frame from `offset` on would be written to a block of the write of `last`.
 fn shares_block(last: &ClosedFrame, slot: u32, offset: u32) -> bool {
-    last.slot == slot && !last.done && offset < last.end.next_multiple_of(PAGE_BYTES as u32)
+    last.slot == slot && !last.done && offset < last.write_end
 }
 
 fn not_in_its_piece() -> ! {

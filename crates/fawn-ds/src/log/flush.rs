@@ -9,6 +9,9 @@ use std::collections::VecDeque;
 pub(crate) const WRITES_IN_FLIGHT_MAX: usize = 8;
 /// Frames from this size on are padded to a page, so that the next one need not wait for their last block, bytes.
 pub(crate) const PAD_FRAME_BYTES_MIN: u32 = 64 << 10;
+/// A small durable write that enters blocks never written before is followed by zeros up to a multiple of this, bytes: the
+/// file system notes once that they are written, not with every sync. The log reads as zeros there anyway.
+pub(crate) const ZEROS_AHEAD_BYTES: u32 = 256 << 10;
 /// What `memory` durability gathers before it writes, bytes and milliseconds.
 pub(crate) const MEMORY_FLUSH_BYTES: u32 = 256 << 10;
 pub(crate) const MEMORY_FLUSH_MS: u64 = 50;
@@ -35,6 +38,8 @@ pub(crate) struct ClosedFrame {
     pub(crate) sequence: u64,
     pub(crate) offset: u32,
     pub(crate) end: u32,
+    /// Where its write ends: whole pages, perhaps zeros after them.
+    pub(crate) write_end: u32,
     pub(crate) ranges: FrameRanges,
     pub(crate) done: bool,
 }

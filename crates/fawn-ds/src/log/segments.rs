@@ -73,6 +73,8 @@ pub(crate) struct Segment {
     pub(crate) name: String,
     /// Where its last frame ends, bytes.
     pub(crate) end: u32,
+    /// Blocks before it were written since the file was made or opened; those after it perhaps never.
+    pub(crate) written_to: u32,
     pub(crate) sealed: bool,
     /// The manifest knows that it is sealed, and so synced whole.
     pub(crate) listed_sealed: bool,
@@ -96,6 +98,7 @@ impl Segment {
             file,
             name,
             end: crate::format::FRAMES_OFFSET,
+            written_to: 0,
             sealed: false,
             listed_sealed: false,
             pins: 0,

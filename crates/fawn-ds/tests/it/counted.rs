@@ -86,6 +86,29 @@ fn a_submit_is_one_write_however_much_was_appended() {
     }
 }
 
+/// Small durable writes enter fresh blocks once per quarter of a megabyte, not each time.
+#[test]
+fn zeros_go_ahead_of_small_durable_writes() {
+    const AHEAD_BYTES: u64 = 256 << 10;
+    for durability in [Durability::Sync, Durability::EverySec] {
+        let disk = SimDisk::new(SimOptions::instant(1));
+        let mut node = Node::open(&disk, Options { durability, ..wide() }, TimeMs(1)).unwrap();
+        let (mut long_writes, mut log_bytes) = (0, 0);
+        for turn in 0..400_u64 {
+            let before = *node.engine.stats();
+            let (key, value) = (format!("{turn}").into_bytes(), Some(vec![1; 1000]));
+            node.append(&[Write { key, value, expires_at_ms: 0 }]).unwrap();
+            node.settle();
+            let written_bytes = node.engine.stats().written_bytes - before.written_bytes;
+            log_bytes += node.engine.stats().record_bytes - before.record_bytes + 64;
+            long_writes += u64::from(written_bytes > 2 * 4096);
+            assert!(written_bytes <= AHEAD_BYTES + 4096, "turn {turn}: {written_bytes} bytes");
+        }
+        let expected = if durability == Durability::Sync { log_bytes.div_ceil(AHEAD_BYTES) } else { 0 };
+        assert_eq!(long_writes, expected, "{durability:?}: {log_bytes} bytes of log");
+    }
+}
+
 #[test]
 fn memory_stays_within_the_budget() {
     let (_disk, _options, mut node) = loaded(8 << 20);
