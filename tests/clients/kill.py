@@ -8,20 +8,17 @@ remember the last answer per key. After each kill -9 and restart every key must 
 what was asked and not answered when the server died; never less, never anything else.
 """
 
-import json
-import os
 import random
-import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
 
+from server import Server
+
 WRITERS = 2  # of each protocol
 KEYS = 40  # of each writer
 PIPELINE = 8
-START_LIMIT_S = 120
 
 
 class Writer(threading.Thread):
@@ -88,26 +85,6 @@ def read_line(lines):
     return line
 
 
-def start(binary, words, directory, durability):
-    ready = directory + ".ready"
-    if os.path.exists(ready):
-        os.unlink(ready)
-    command = [binary, *words, "--dir", directory, "--durability", durability, "--ready-file", ready]
-    for listener in ("--resp", "--memcached", "--admin"):
-        command += [listener, "127.0.0.1:0"]
-    with open(directory + ".log", "ab") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    deadline = time.monotonic() + START_LIMIT_S
-    while not os.path.exists(ready):
-        if process.poll() is not None or time.monotonic() > deadline:
-            process.kill()
-            with open(directory + ".log", "rb") as log:
-                sys.exit(f"the server did not come up: {process.returncode}\n{log.read()[-3000:].decode()}")
-        time.sleep(0.01)
-    with open(ready) as file:
-        return process, json.load(file)
-
-
 def verify(resp, state):
     """Reads every key over RESP; what an unanswered request left behind becomes the new truth."""
     host, port = resp.rsplit(":", 1)
@@ -136,30 +113,25 @@ def main():
     rolls = random.Random(seed)
     for kill in range(kills + 1):
         durability = "sync" if kill < (kills + 1) // 2 else "everysec"
-        process, places = start(binary, words, directory, durability)
-        try:
-            checked, lost = verify(places["resp"], state)
+        with Server(binary, [*words, "--durability", durability], directory) as server:
+            checked, lost = verify(server.places["resp"], state)
             failures += lost
             if kill == kills:
-                process.send_signal(signal.SIGTERM)
-                assert process.wait(60) == 0, "a graceful stop ends with 0"
+                server.stop()
                 break
-            kinds = [(Resp, places["resp"]), (Memcached, places["memcached"])]
+            kinds = [(Resp, server.places["resp"]), (Memcached, server.places["memcached"])]
             writers = [kind(f"{kind.__name__.lower()}{i}", at, f"{seed}.{kill}", state) for kind, at in kinds for i in range(WRITERS)]
             for writer in writers:
                 writer.start()
             time.sleep(rolls.uniform(0.05, 0.5))
-            process.kill()
-            process.wait()
+            server.process.kill()
+            server.process.wait()
             for writer in writers:
                 writer.join(30)
                 if writer.failure:
                     failures += 1
                     print(f"FAILED {writer.name}: {writer.failure}")
                 answered += writer.answers
-        finally:
-            process.kill()
-            process.wait()
     assert answered > kills * 20, f"only {answered} answers: the load was no load"
     print(f"kill -9: {kills} kills, {answered} answers, {checked} keys checked, {failures} failures (seed {seed})")
     sys.exit(1 if failures else 0)

@@ -7,7 +7,7 @@ import subprocess
 import time
 
 START_LIMIT_S = 120
-STOP_LIMIT_S = 30
+STOP_LIMIT_S = 60
 
 
 class Server:

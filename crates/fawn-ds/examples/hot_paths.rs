@@ -155,11 +155,7 @@ impl Bench {
         self.engine.poll(now, &mut self.events);
         self.events.clear();
         let progress = self.engine.progress(RANGE);
-        let through = match self.engine.options().durability {
-            Durability::Sync => progress.synced,
-            Durability::EverySec => progress.flushed,
-            Durability::Memory => progress.appended,
-        };
+        let through = progress.kept_under(self.engine.options().durability);
         self.engine.commit(RANGE, through);
     }
 

@@ -3,7 +3,7 @@ use crate::index::{Index, IndexOptions, Pointer};
 use crate::log::LogPosition;
 use crate::manifest_file::CommitNumber;
 use crate::overlay::KeyName;
-use fawn_types::{KeyRange, RangeId, Version};
+use fawn_types::{Durability, KeyRange, RangeId, Version};
 use std::collections::VecDeque;
 
 /// How far a range's writes have come.
@@ -17,6 +17,18 @@ pub struct Progress {
     pub synced: Version,
     /// Newest version committed, and so readable.
     pub committed: Version,
+}
+
+impl Progress {
+    /// Newest version that is as safe as `durability` wants it before it is acknowledged.
+    #[must_use]
+    pub const fn kept_under(&self, durability: Durability) -> Version {
+        match durability {
+            Durability::Sync => self.synced,
+            Durability::EverySec => self.flushed,
+            Durability::Memory => self.appended,
+        }
+    }
 }
 
 /// What an appended record does at its commit.

@@ -61,11 +61,7 @@ impl Replica {
 
     /// The version to commit through, if the watermarks allow any further.
     pub(crate) fn advance(&mut self, progress: Progress) -> Option<Version> {
-        let reached = match self.durability {
-            Durability::Sync => progress.synced,
-            Durability::EverySec => progress.flushed,
-            Durability::Memory => progress.appended,
-        };
+        let reached = progress.kept_under(self.durability);
         assert!(reached <= self.assigned || self.uncommitted() == 0, "{reached:?} was never assigned");
         if reached <= self.committed {
             return None;

@@ -4,7 +4,7 @@ use crate::engine::{Engine, Event, Lookup, LookupPlan, Scan, ScanStep, View};
 use crate::error::EngineError;
 use crate::format::record::{RecordKind, RecordRef};
 use fawn_flash::Device;
-use fawn_types::{ClientTag, Condition, Durability, Entry, EntryRef, Epoch, KeyHash, StoreError, TimeMs, Version};
+use fawn_types::{ClientTag, Condition, Entry, EntryRef, Epoch, KeyHash, StoreError, TimeMs, Version};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use std::collections::VecDeque;
@@ -142,11 +142,7 @@ impl<D: Device> Driver<D> {
     fn acknowledge(&mut self) {
         let Some(engine) = &mut self.engine else { return };
         let progress = engine.progress(RANGE);
-        let through = match engine.options().durability {
-            Durability::Sync => progress.synced,
-            Durability::EverySec => progress.flushed,
-            Durability::Memory => progress.appended,
-        };
+        let through = progress.kept_under(engine.options().durability);
         engine.commit(RANGE, through);
         let failed = engine.poisoned().map(|first| EngineError::Poisoned { first: first.to_owned() });
         while let Some(&(version, id)) = self.unacked.front() {

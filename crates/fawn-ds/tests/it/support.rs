@@ -120,11 +120,7 @@ impl Node {
 
     pub(crate) fn commit(&mut self) -> Version {
         let progress = self.engine.progress(RANGE);
-        let through = match self.engine.options().durability {
-            Durability::Sync => progress.synced,
-            Durability::EverySec => progress.flushed,
-            Durability::Memory => progress.appended,
-        };
+        let through = progress.kept_under(self.engine.options().durability);
         self.engine.commit(RANGE, through);
         through
     }

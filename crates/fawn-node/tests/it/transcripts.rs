@@ -1,5 +1,6 @@
 //! Owns the transcripts: what clients send and hear, line ends shown as `|`.
-use crate::bed::Bed;
+use crate::bed::{Bed, TestBed};
+use fawn_node::ClientHost;
 use fawn_wire::Protocol;
 
 /// `> request` and the expected reply, line by line.
@@ -223,7 +224,11 @@ fn memcached_noreply_and_stats() {
 
 #[test]
 fn delayed_flush_voids_what_is_there_then() {
-    let mut bed = Bed::new();
+    delayed_flush(&mut Bed::new());
+}
+
+/// Asked of a store and of a cluster alike.
+pub(crate) fn delayed_flush<H: ClientHost, S>(bed: &mut TestBed<H, S>) {
     let id = bed.connect(Protocol::Memcached);
     assert_eq!(bed.memcached(id, "flush_all 10"), "OK");
     assert_eq!(bed.memcached(id, "set k 0 0 1|a"), "STORED");

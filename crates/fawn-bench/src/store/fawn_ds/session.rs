@@ -4,7 +4,7 @@ use crate::workload::{Values, key_into};
 use crate::{BenchError, Row, machine};
 use fawn_ds::{Engine, EngineError, Event, Options, RecordRef, WARM_KEYS_MAX};
 use fawn_flash::{CauseStats, Device};
-use fawn_types::{Durability, Epoch, HashSecret, KeyHash, KeyRange, RangeId, TimeMs, Version};
+use fawn_types::{Epoch, HashSecret, KeyHash, KeyRange, RangeId, TimeMs, Version};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The only range.
@@ -125,11 +125,7 @@ impl<D: Device> Session<D> {
     /// Commits by the mode, as a store without replicas does. Returns the last version committed.
     pub(super) fn commit(&mut self) -> Version {
         let progress = self.engine.progress(RANGE);
-        let through = match self.engine.options().durability {
-            Durability::Sync => progress.synced,
-            Durability::EverySec => progress.flushed,
-            Durability::Memory => progress.appended,
-        };
+        let through = progress.kept_under(self.engine.options().durability);
         self.engine.commit(RANGE, through);
         through
     }
