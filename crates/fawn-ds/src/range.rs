@@ -131,6 +131,11 @@ impl RangeState {
         }
     }
 
+    /// Whether it is being emptied for a copy, and that is not durable yet.
+    pub(crate) fn is_beginning(&self) -> bool {
+        matches!(self.copy, Some(CopyState { stage: CopyStage::Beginning(_), .. }))
+    }
+
     /// Memory of its queues, bytes.
     pub(crate) fn queue_bytes(&self) -> usize {
         let kept = self.retained.capacity() + self.copied_results.capacity();

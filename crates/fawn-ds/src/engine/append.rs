@@ -23,6 +23,7 @@ impl<D: Device> Engine<D> {
     /// Nothing has changed then.
     pub fn append(&mut self, range: RangeId, hash: KeyHash, record: &RecordRef<'_>) -> Result<(), EngineError> {
         let at = self.range_at(range)?;
+        self.check_begun(at)?;
         let len = self.check_record(record)?;
         self.make_room(len, record.kind != RecordKind::Put)?;
         self.append_one(at, hash, record, len, false);
@@ -35,6 +36,7 @@ impl<D: Device> Engine<D> {
     /// As [`Engine::append`]; [`EngineError::TooLarge`] when together they are longer than half a segment.
     pub fn append_batch(&mut self, range: RangeId, records: &[(KeyHash, RecordRef<'_>)]) -> Result<(), EngineError> {
         let at = self.range_at(range)?;
+        self.check_begun(at)?;
         let mut len = 0;
         for (_, record) in records {
             len += self.check_record(record)?;
@@ -61,6 +63,12 @@ impl<D: Device> Engine<D> {
     /// As [`Engine::append`].
     pub fn clear(&mut self, range: RangeId, version: Version) -> Result<(), EngineError> {
         self.append(range, KeyHash(0), &RecordRef::bare(RecordKind::Clear, version, &[]))
+    }
+
+    /// Nothing is written of a range whose emptying is not durable yet: after a crash its old records would count, and
+    /// this beside them.
+    pub(crate) fn check_begun(&self, at: usize) -> Result<(), EngineError> {
+        if self.ranges[at].is_beginning() { Err(EngineError::Overloaded) } else { Ok(()) }
     }
 
     /// The record's length, if it is within all limits and the engine may take it now.
@@ -146,6 +154,9 @@ impl<D: Device> Engine<D> {
 
     /// Logs how far a chained range is committed; not a write of the range's history.
     pub(crate) fn append_mark(&mut self, at: usize) -> Result<(), EngineError> {
+        if self.ranges[at].is_beginning() {
+            return Ok(());
+        }
         let committed = self.ranges[at].progress.committed;
         self.append_control(at, RecordKind::CommitMark, committed)?;
         let sequence = self.window.active().map_or(0, |chunk| chunk.sequence);

@@ -124,6 +124,7 @@ impl<D: Device> Engine<D> {
     /// As [`Engine::append`]: nothing was dropped then.
     pub fn rollback(&mut self, range: RangeId, after: Version) -> Result<(), EngineError> {
         let at = self.range_at(range)?;
+        self.check_begun(at)?;
         let committed = self.ranges[at].progress.committed;
         assert!(after >= committed, "what is committed ({committed:?}) is never rolled back to {after:?}");
         self.append_control(at, RecordKind::Rollback, after)?;

@@ -111,6 +111,7 @@ impl<D: Device> Engine<D> {
         record: &RecordRef<'_>,
     ) -> Result<bool, EngineError> {
         let at = self.range_at(range)?;
+        self.check_begun(at)?;
         let copy = self.ranges[at].copy;
         let Some(CopyState { base, stage: CopyStage::Taking }) = copy else {
             panic!("a record is copied to {range:?} while its copy is {copy:?}")
@@ -196,10 +197,12 @@ impl<D: Device> Engine<D> {
     /// when that is durable. Repeating it changes nothing.
     ///
     /// # Errors
-    /// [`EngineError::UnknownRange`], or the store is poisoned.
+    /// [`EngineError::UnknownRange`], [`EngineError::Overloaded`] while the copy's beginning is not durable, or the store
+    /// is poisoned.
     pub fn finish_copy(&mut self, range: RangeId) -> Result<(), EngineError> {
         let at = self.range_at(range)?;
         self.check_writable()?;
+        self.check_begun(at)?;
         let is_open = self.flush.open.is_some();
         let end = if is_open { self.appended_end() } else { self.flush.closed_end(self.options.segment_bytes) };
         if let Some(copy) = self.ranges[at].copy.as_mut().filter(|copy| copy.stage == CopyStage::Taking) {

@@ -78,10 +78,11 @@ impl<D: Device> Engine<D> {
                 && with_data.is_none_or(|with_data| scanned.entry.sequence > with_data.entry.sequence)
         });
         let active = with_data.filter(is_open).or(empty).map(|scanned| scanned.slot);
+        self.drop_unused(scanned, active, empty.map(|empty| empty.slot))?;
         let mut edits = Vec::new();
         for scanned in scanned {
             let is_next = empty.is_some_and(|empty| empty.slot == scanned.slot);
-            if Some(scanned.slot) == active || is_next {
+            if Some(scanned.slot) == active || is_next || self.segments.get(scanned.slot).is_none() {
                 continue;
             }
             let segment = self.segments.expect_mut(scanned.slot);
@@ -103,6 +104,28 @@ impl<D: Device> Engine<D> {
             Some(slot) => self.go_on_in(slot),
             None => self.begin_first_segment(),
         }
+    }
+
+    /// Drops empty segments behind the active one but for the next: the log had gone on in one of them, and lost that.
+    /// Left where they are, they would say that the log goes further than it does.
+    fn drop_unused(&mut self, scanned: &[Scanned], active: Option<u32>, next: Option<u32>) -> Result<(), OpenError> {
+        let active_sequence = active.map_or(u64::MAX, |slot| self.segments.expect(slot).sequence);
+        let is_unused = |scanned: &&Scanned| {
+            scanned.entry.sequence > active_sequence && Some(scanned.slot) != next && scanned.report.frames == 0
+        };
+        let unused: Vec<_> = scanned.iter().filter(is_unused).collect();
+        if unused.is_empty() {
+            return Ok(());
+        }
+        let drop_edit = |scanned: &&Scanned| Edit::DropSegment { slot: scanned.slot, uuid: scanned.entry.uuid };
+        let edits: Vec<_> = unused.iter().map(drop_edit).collect();
+        self.manifest.commit_and_wait(&mut self.device, &edits)?;
+        for segment in unused.iter().filter_map(|scanned| self.segments.remove(scanned.slot)) {
+            self.device.close(segment.file);
+            // Should that not survive a crash, the file is an orphan at the next opening.
+            self.device.unlink(&segment.name)?;
+        }
+        Ok(())
     }
 
     /// Appends to a segment that has data: the page its last frame ends in is rewritten with the next.

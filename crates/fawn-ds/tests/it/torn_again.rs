@@ -1,6 +1,9 @@
 //! Owns the test that a torn end must be cut physically: frames that an earlier incarnation left behind must neither be
 //! accepted nor pass for evidence, however little the next one writes over them.
 use crate::support::{Node, Write, small};
+use fawn_ds::format::SegmentUuid;
+use fawn_ds::format::manifest::{Edit, decode_all, encode_commit};
+use fawn_ds::format::segment::{self, SegmentHeader};
 use fawn_ds::{Options, View};
 use fawn_flash::sim::{Capture, Fault, Loss, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
@@ -75,4 +78,49 @@ fn what_lay_behind_a_torn_end_never_comes_back() {
         }
     }
     assert!(images >= 60, "only {images} images");
+}
+
+/// A crash while the log had gone on in a segment that never got its first frame, with the one after it prepared.
+#[test]
+fn the_log_goes_on_where_it_ends_whatever_empty_segments_lie_behind() {
+    for more in 1..4_u32 {
+        let disk = SimDisk::new(SimOptions::default());
+        let mut node = Node::open(&disk, small(Durability::EverySec), TimeMs(1)).unwrap();
+        let write =
+            |i: u32| Write { key: i.to_be_bytes().to_vec(), value: Some(vec![i as u8; 3000]), expires_at_ms: 0 };
+        for i in 0..5 {
+            node.append(&[write(i)]).unwrap();
+        }
+        node.settle();
+        node.engine.close().unwrap();
+        let mut manifest = disk.contents("manifest").unwrap();
+        let decoded = decode_all(&manifest).unwrap();
+        manifest.truncate(decoded.valid_len as usize);
+        let (mut edits, segment_bytes) = (Vec::new(), 64 << 10);
+        for i in 1..=more {
+            let (slot, uuid) = (20 + i, SegmentUuid([i as u8; 16]));
+            let sequence = decoded.state.last_sequence + u64::from(i);
+            let header = SegmentHeader { uuid, store: decoded.header.store, slot, sequence, segment_bytes };
+            let mut bytes = vec![0; segment_bytes as usize];
+            segment::encode(&header, &mut bytes);
+            disk.put(&segment::file_name(slot, uuid), &bytes);
+            edits.push(Edit::AddSegment { slot, uuid, sequence });
+        }
+        encode_commit(&decoded.header, &edits, decoded.valid_len, decoded.valid_len, &mut manifest);
+        disk.put("manifest", &manifest);
+        let mut node = Node::open(&disk, small(Durability::EverySec), TimeMs(2)).unwrap();
+        let marks = node.engine.watermarks();
+        assert_eq!(marks.appended, marks.flushed, "{more} more: nothing was appended yet");
+        for i in 5..60 {
+            node.append(&[write(i)]).unwrap();
+            assert!(node.engine.watermarks().flushed < node.engine.watermarks().appended, "{more} more: {i}");
+        }
+        node.settle();
+        node.engine.close().unwrap();
+        let mut node = Node::open(&disk, small(Durability::EverySec), TimeMs(3)).unwrap();
+        for i in 0..60_u32 {
+            let entry = node.get(&i.to_be_bytes(), View::Committed).unwrap();
+            assert_eq!(entry.map(|entry| entry.value), write(i).value, "{more} more: key {i}");
+        }
+    }
 }
