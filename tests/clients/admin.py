@@ -1,4 +1,7 @@
-"""Asks a FAWN server's admin port what an operator would: admin.py HOST:PORT."""
+"""Asks a FAWN server's admin port what an operator would: admin.py HOST:PORT [BACK_ENDS].
+
+BACK_ENDS: of a cluster in one process, each of which must be shown by itself and apart from the front-end.
+"""
 
 import json
 import re
@@ -12,6 +15,31 @@ def get(path):
         return reply.status, reply.headers.get("Content-Type", ""), reply.read().decode()
 
 
+def cluster(shard, metrics, count):
+    """Every back-end with its directory, its copies, its keys and its device; none of it summed over them."""
+    assert shard["store"] is None, "the stores are the back-ends'"
+    members = shard["cluster"]["back_ends"]
+    assert [member["node"] for member in members] == list(range(1, count + 1)), members
+    assert [member["directory"] for member in members] == [f"node-{node}" for node in range(1, count + 1)]
+    roles = set()
+    for member in members:
+        assert member["poisoned"] is None and member["store"]["poisoned"] is None
+        assert all(copy["broken"] is None for copy in member["copies"]) and member["copies"], member
+        roles |= {copy["phase"] for copy in member["copies"]}
+        store = member["store"]
+        assert store["log_writes"] > 0 and store["device_name"] in ("io_uring", "portable"), store
+        assert sum(cause["written_bytes"] for cause in store["device"]) > 0, "each has a device of its own"
+    assert roles == {"head", "middle", "tail"}, roles
+    keys = [member["store"]["keys"] for member in members]
+    assert min(keys) > 0 and max(keys) - min(keys) <= max(keys) // 100, f"each has all keys: {keys}"
+    assert shard["node"]["commands"] > 0 and "keys" not in shard["node"], "requests are the front-end's"
+    for name in ("fawn_keys", "fawn_store_poisoned", "fawn_log_writes_total", "fawn_device_writes_total"):
+        nodes = set(re.findall(rf'^{name}\{{shard="0",node="(\d+)"', metrics, re.M))
+        assert nodes == {str(node) for node in range(1, count + 1)}, f"{name} of {nodes}"
+        assert not re.search(rf'^{name}\{{shard="0"[}}]', metrics, re.M), f"{name} is summed as well"
+    assert len(re.findall(r"^fawn_commands_total\{", metrics, re.M)) == 1
+
+
 def main():
     assert get("/healthz")[0] == 200 and get("/readyz")[0] == 200
     status, kind, metrics = get("/metrics")
@@ -23,7 +51,12 @@ def main():
             samples += 1
     assert samples > 20, metrics
     status, kind, text = get("/status")
-    assert status == 200 and "json" in kind and isinstance(json.loads(text), dict)
+    assert status == 200 and "json" in kind
+    shards = json.loads(text)["shards"]
+    if len(sys.argv) > 2:
+        cluster(shards[0], metrics, int(sys.argv[2]))
+    else:
+        assert shards[0]["cluster"] is None and shards[0]["store"]["keys"] >= 0
     try:
         get("/nothing-here")
         raise AssertionError("an unknown page must be refused")

@@ -21,7 +21,7 @@ pub(crate) fn run(server: &Server) -> Result<(), String> {
     python("redis_session.py", &[&server.resp, "2"])?;
     python("redis_session.py", &[&server.resp, "3"])?;
     python("memcache_session.py", &[&server.memcached])?;
-    python("admin.py", &[&server.admin])
+    python("admin.py", &[&server.admin, "3"])
 }
 
 /// What `fawn demo` loads on this machine, as a file; where there is no catalogue, what comes with it.

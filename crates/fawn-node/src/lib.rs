@@ -22,4 +22,4 @@ pub use options::{ProcessFacts, ShardOptions};
 pub use output::Output;
 pub use session::SessionId;
 pub use shard::Shard;
-pub use status::{BackEndStatus, ChainStatus, ClusterStatus, Counters, RepliesStatus, ShardStatus};
+pub use status::{BackEndStatus, ChainStatus, ClusterStatus, Counters, RepliesStatus, ShardStatus, StoreStatus};

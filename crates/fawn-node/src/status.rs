@@ -116,6 +116,27 @@ pub struct ChainStatus {
     pub copies_wanted: usize,
 }
 
+/// A store at a moment.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct StoreStatus {
+    /// Keys, expired ones not met yet included.
+    pub keys: u64,
+    /// The engine's counters.
+    pub engine: EngineStats,
+    /// What the log holds.
+    pub log: LogReport,
+    /// Where the memory went.
+    pub memory: MemoryReport,
+    /// Requests and bytes of the device, by cause.
+    pub device: IoStats,
+    /// The device's name.
+    pub device_name: &'static str,
+    /// The opening's number.
+    pub generation: u32,
+    /// Whether the last attempt to get space failed.
+    pub is_full: bool,
+}
+
 /// One back-end.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BackEndStatus {
@@ -125,6 +146,8 @@ pub struct BackEndStatus {
     pub poisoned: Option<String>,
     /// Its chain members: range, phase in one word, and why one cannot go on, if so.
     pub members: Vec<(RangeId, &'static str, Option<String>)>,
+    /// Its store; left empty where only the chains are asked about.
+    pub store: StoreStatus,
 }
 
 /// How a cluster stands.

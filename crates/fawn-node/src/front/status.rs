@@ -1,6 +1,6 @@
 //! Owns sums over the stores behind a front-end, for `/metrics`, `INFO` and `stats`; and how the chains stand.
 use crate::cluster::{Node, NodeStatus};
-use crate::status::{BackEndStatus, ChainStatus, ClusterStatus, ShardStatus};
+use crate::status::{BackEndStatus, ChainStatus, ClusterStatus, ShardStatus, StoreStatus};
 use fawn_chain::RangeEntry;
 use fawn_ds::{Engine, EngineStats, LogReport, MemoryReport};
 use fawn_flash::Device;
@@ -22,6 +22,20 @@ pub(super) fn of_engines<'a, D: Device + 'a>(engines: impl Iterator<Item = &'a E
         sum.is_full |= engine.is_full();
     }
     sum
+}
+
+/// One of them.
+pub(super) fn of_engine<D: Device>(engine: &Engine<D>) -> StoreStatus {
+    StoreStatus {
+        keys: engine.ranges().map(|(range, _)| engine.len(range)).sum(),
+        engine: *engine.stats(),
+        log: engine.log_report(),
+        memory: engine.memory(),
+        device: engine.device().stats().clone(),
+        device_name: engine.device().name(),
+        generation: engine.generation(),
+        is_full: engine.is_full(),
+    }
 }
 
 fn add_stats(sum: &mut EngineStats, stats: &EngineStats) {
@@ -90,6 +104,7 @@ pub(super) fn cluster_status<D: Device>(front: &Node<D>, members: Vec<(NodeId, N
     let back_end = |(node, status): (NodeId, NodeStatus)| BackEndStatus {
         node,
         poisoned: status.poisoned,
+        store: StoreStatus::default(),
         members: status.members.into_iter().map(|copy| (copy.range, copy.phase, copy.broken)).collect(),
     };
     ClusterStatus {

@@ -1,5 +1,5 @@
 //! Owns `/metrics`: every counter and gauge under Prometheus's conventions (`_total`, base units, a help line each).
-use crate::server::{ClusterReport, DeviceCounts, Report};
+use crate::server::{ClusterReport, DeviceCounts, Report, StoreCounts};
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -50,26 +50,16 @@ const METRICS: &[Metric] = &[
     counter("fawn_cold_reads_total", "Device reads started for requests.", |r| r.node.cold_reads),
     counter("fawn_writes_total", "Records written for clients.", |r| r.node.writes),
     counter("fawn_overloaded_total", "Requests refused because too much was under way.", |r| r.node.overloaded),
+    counter("fawn_error_replies_total", "Replies that were errors.", |r| r.node.error_replies),
     counter("fawn_malformed_total", "Requests refused by the decoder.", |r| r.node.malformed),
     counter("fawn_stalls_total", "Times a connection's input had to wait.", |r| r.node.stalls),
+    counter("fawn_asked_again_total", "Reads repeated for want of room for their reply.", |r| r.node.asked_again),
+    gauge("fawn_reply_bytes", "Replies waiting for their turn or their client.", |r| r.node.reply_bytes),
+    gauge("fawn_reply_peak_bytes", "Most of these at a time.", |r| r.node.reply_bytes_peak),
+    gauge("fawn_reply_expected_bytes", "Replies that reads under way should bring.", |r| r.node.reply_expected_bytes),
+    gauge("fawn_reply_waiting", "Connections that wait for room for a reply.", |r| r.node.reply_waiting),
     gauge("fawn_pending_requests", "Requests that wait for a read or for their key.", |r| r.node.pending),
     gauge("fawn_uncommitted_writes", "Writes that wait for their commit.", |r| r.node.uncommitted),
-    gauge("fawn_keys", "Keys, expired ones not met yet included.", |r| r.node.keys),
-    counter("fawn_user_bytes_total", "Bytes of keys and values appended.", |r| r.node.user_bytes),
-    counter("fawn_log_writes_total", "Writes of the log.", |r| r.node.log_writes),
-    counter("fawn_log_written_bytes_total", "Bytes of these.", |r| r.node.log_written_bytes),
-    counter("fawn_log_syncs_total", "Syncs of the log.", |r| r.node.log_syncs),
-    counter("fawn_false_matches_total", "Records looked at whose key was another.", |r| r.node.false_matches),
-    gauge("fawn_segments", "Segments of the log.", |r| r.node.segments),
-    gauge("fawn_segment_bytes", "Bytes that segments take on the device.", |r| r.node.segment_bytes),
-    gauge("fawn_live_bytes", "Bytes of current records.", |r| r.node.live_bytes),
-    gauge("fawn_memory_budget_bytes", "The memory budget.", |r| r.node.memory_budget_bytes),
-    gauge("fawn_memory_index_bytes", "Memory of indexes.", |r| r.node.memory_index_bytes),
-    gauge("fawn_memory_overlay_bytes", "Memory of keys in flight.", |r| r.node.memory_overlay_bytes),
-    gauge("fawn_memory_buffer_bytes", "Memory of write and device buffers.", |r| r.node.memory_buffer_bytes),
-    gauge("fawn_memory_cache_bytes", "Memory of the page cache.", |r| r.node.memory_cache_bytes),
-    gauge("fawn_store_full", "1 while there is no space for writes.", |r| r.node.is_full as u64),
-    gauge("fawn_store_poisoned", "1 after a failed write or sync.", |r| r.poisoned.is_some() as u64),
     gauge("fawn_chains", "Chains of a cluster.", |r| of(r, |c| c.chains.len() as u64)),
     gauge("fawn_chains_degraded", "Chains with fewer copies than they should have.", |r| {
         of(r, ClusterReport::degraded)
@@ -83,7 +73,42 @@ const METRICS: &[Metric] = &[
     }),
 ];
 
-/// One metric with a value per shard and cause.
+/// One metric with a value per store: per shard, and of a cluster per back-end.
+struct StoreMetric {
+    name: &'static str,
+    kind: Kind,
+    help: &'static str,
+    value: fn(&StoreCounts) -> u64,
+}
+
+const fn store_counter(name: &'static str, help: &'static str, value: fn(&StoreCounts) -> u64) -> StoreMetric {
+    StoreMetric { name, kind: Kind::Counter, help, value }
+}
+
+const fn store_gauge(name: &'static str, help: &'static str, value: fn(&StoreCounts) -> u64) -> StoreMetric {
+    StoreMetric { name, kind: Kind::Gauge, help, value }
+}
+
+const STORE_METRICS: &[StoreMetric] = &[
+    store_gauge("fawn_keys", "Keys, expired ones not met yet included.", |s| s.keys),
+    store_counter("fawn_user_bytes_total", "Bytes of keys and values appended.", |s| s.user_bytes),
+    store_counter("fawn_log_writes_total", "Writes of the log.", |s| s.log_writes),
+    store_counter("fawn_log_written_bytes_total", "Bytes of these.", |s| s.log_written_bytes),
+    store_counter("fawn_log_syncs_total", "Syncs of the log.", |s| s.log_syncs),
+    store_counter("fawn_false_matches_total", "Records looked at whose key was another.", |s| s.false_matches),
+    store_gauge("fawn_segments", "Segments of the log.", |s| s.segments),
+    store_gauge("fawn_segment_bytes", "Bytes that segments take on the device.", |s| s.segment_bytes),
+    store_gauge("fawn_live_bytes", "Bytes of current records.", |s| s.live_bytes),
+    store_gauge("fawn_memory_budget_bytes", "The memory budget.", |s| s.memory_budget_bytes),
+    store_gauge("fawn_memory_index_bytes", "Memory of indexes.", |s| s.memory_index_bytes),
+    store_gauge("fawn_memory_overlay_bytes", "Memory of keys in flight.", |s| s.memory_overlay_bytes),
+    store_gauge("fawn_memory_buffer_bytes", "Memory of write and device buffers.", |s| s.memory_buffer_bytes),
+    store_gauge("fawn_memory_cache_bytes", "Memory of the page cache.", |s| s.memory_cache_bytes),
+    store_gauge("fawn_store_full", "1 while there is no space for writes.", |s| s.is_full as u64),
+    store_gauge("fawn_store_poisoned", "1 after a failed write or sync.", |s| s.poisoned.is_some() as u64),
+];
+
+/// One metric with a value per store and cause.
 struct DeviceMetric {
     name: &'static str,
     help: &'static str,
@@ -111,16 +136,32 @@ pub(super) fn text(uptime: Duration, reports: &[Report]) -> String {
             line(&mut text, format_args!("{}{{shard=\"{shard}\"}} {}", metric.name, (metric.value)(report)));
         }
     }
+    for metric in STORE_METRICS {
+        head(&mut text, metric.name, metric.kind, metric.help);
+        for (place, store) in stores(reports) {
+            line(&mut text, format_args!("{}{{{place}}} {}", metric.name, (metric.value)(store)));
+        }
+    }
     for metric in DEVICE_METRICS {
         head(&mut text, metric.name, Kind::Counter, metric.help);
-        for (shard, report) in reports.iter().enumerate() {
-            for counts in &report.device {
+        for (place, store) in stores(reports) {
+            for counts in &store.device {
                 let (name, cause, value) = (metric.name, counts.cause, (metric.value)(counts));
-                line(&mut text, format_args!("{name}{{shard=\"{shard}\",cause=\"{cause}\"}} {value}"));
+                line(&mut text, format_args!("{name}{{{place},cause=\"{cause}\"}} {value}"));
             }
         }
     }
     text
+}
+
+/// All stores, with the labels that tell them apart.
+fn stores(reports: &[Report]) -> impl Iterator<Item = (String, &StoreCounts)> {
+    reports.iter().enumerate().flat_map(|(shard, report)| {
+        report.stores().map(move |(node, store)| match node {
+            None => (format!("shard=\"{shard}\""), store),
+            Some(node) => (format!("shard=\"{shard}\",node=\"{node}\""), store),
+        })
+    })
 }
 
 fn head(text: &mut String, name: &str, kind: Kind, help: &str) {
@@ -138,20 +179,23 @@ fn line(text: &mut String, words: std::fmt::Arguments<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use super::{DEVICE_METRICS, Kind, METRICS};
+    use super::{DEVICE_METRICS, Kind, METRICS, STORE_METRICS};
 
     #[test]
     fn names_follow_the_conventions() {
-        let mut names: Vec<&str> = METRICS.iter().map(|metric| metric.name).collect();
+        let of_shards = METRICS.iter().map(|metric| (metric.name, metric.kind, metric.help));
+        let of_stores = STORE_METRICS.iter().map(|metric| (metric.name, metric.kind, metric.help));
+        let metrics: Vec<_> = of_shards.chain(of_stores).collect();
+        let mut names: Vec<&str> = metrics.iter().map(|(name, ..)| *name).collect();
         let device = DEVICE_METRICS.iter().map(|metric| metric.name);
         assert!(device.clone().all(|name| name.starts_with("fawn_device_") && name.ends_with("_total")));
         names.extend(device);
         let count = names.len();
-        for metric in METRICS {
-            let legal = metric.name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
-            assert!(legal && metric.name.starts_with("fawn_"), "{}", metric.name);
-            assert_eq!(metric.name.ends_with("_total"), matches!(metric.kind, Kind::Counter), "{}", metric.name);
-            assert!(metric.help.ends_with('.'), "{}", metric.name);
+        for (name, kind, help) in metrics {
+            let legal = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+            assert!(legal && name.starts_with("fawn_"), "{name}");
+            assert_eq!(name.ends_with("_total"), matches!(kind, Kind::Counter), "{name}");
+            assert!(help.ends_with('.'), "{name}");
         }
         names.sort_unstable();
         names.dedup();

@@ -53,6 +53,13 @@ impl Demo {
     pub(super) fn run(self) -> Result<(), Failure> {
         let usage = |message: String| Failure::new(Exit::Usage, message);
         let catalogue = self.catalogue.clone();
+        // Before any store is made: what cannot be loaded later is wrong now.
+        if let Some(path) = &catalogue
+            && let Err(error) = std::fs::metadata(path)
+        {
+            let path = path.display();
+            return Err(usage(format!("--catalogue {path}: {error}; give a file in Debian's control format, or none")));
+        }
         let settings = self.settings().map_err(usage)?;
         demo::refuse_foreign(&settings.dir).map_err(|message| Failure::new(Exit::Data, message))?;
         // What a user of the demo reads is on standard output; the log speaks up when something is wrong.
@@ -63,6 +70,14 @@ impl Demo {
     fn settings(self) -> Result<Settings, String> {
         if self.resp == Some(Endpoint::Off) {
             return Err("--resp off: the demo loads its data through RESP; give it an address".to_owned());
+        }
+        for (name, endpoint) in [("resp", self.resp), ("memcached", self.memcached), ("admin", self.admin)] {
+            let address = endpoint.and_then(Endpoint::address);
+            if let Some(address) = address.filter(|address| !address.ip().is_loopback()) {
+                return Err(format!(
+                    "{name} = {address}: other machines reach this address; the demo is for this one, listen on 127.0.0.1"
+                ));
+            }
         }
         if let Some(memory) = self.memory.filter(|memory| *memory < MEMORY_MIN) {
             return Err(format!("memory = {memory}: expected at least {MEMORY_MIN} for three back-ends"));

@@ -22,5 +22,7 @@ pub(crate) fn run(settings: &Settings, catalogue: Option<PathBuf>) -> Result<(),
         println!("{}", hints::text(places, &held, &dir));
         Ok(())
     };
-    server::run::<Cluster>(settings, Some(Box::new(prepare)))
+    server::run::<Cluster>(settings, Some(Box::new(prepare)))?;
+    println!("stopped; the data stay in {}", settings.dir.display());
+    Ok(())
 }

@@ -41,7 +41,12 @@ impl Backing for Cluster {
 }
 
 fn dir_of(settings: &Settings, number: u32) -> PathBuf {
-    settings.dir.join(format!("node-{number}"))
+    settings.dir.join(dir_name(number))
+}
+
+/// Of a back-end's store, under the data directory.
+pub(super) fn dir_name(number: u32) -> String {
+    format!("node-{number}")
 }
 
 /// All stores of a cluster have one secret: the first's, also when a start was interrupted before the others were made.

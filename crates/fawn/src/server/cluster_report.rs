@@ -1,4 +1,5 @@
 //! Owns what the admin port shows of a cluster in one process: chains, back-ends, what is wrong and what to do.
+use super::counters::StoreCounts;
 use fawn_node::{BackEndStatus, ChainStatus, ClusterStatus};
 use fawn_types::{Durability, TimeMs};
 
@@ -37,6 +38,9 @@ pub(crate) struct BackEndReport {
     pub(crate) node: u32,
     /// The failure that ended its store's writes, if any.
     pub(crate) poisoned: Option<String>,
+    /// Where its store lies, under the data directory.
+    pub(crate) directory: String,
+    pub(crate) store: StoreCounts,
     pub(crate) copies: Vec<CopyReport>,
 }
 
@@ -107,6 +111,8 @@ impl BackEndReport {
         Self {
             node: back_end.node.0,
             poisoned: back_end.poisoned.clone(),
+            directory: super::cluster::dir_name(back_end.node.0),
+            store: StoreCounts::of(&back_end.store, back_end.poisoned.as_ref()),
             copies: back_end.members.iter().map(copy).collect(),
         }
     }
@@ -144,6 +150,7 @@ mod tests {
         let back_end = BackEndStatus {
             node: NodeId(2),
             poisoned: poisoned.map(str::to_owned),
+            store: fawn_node::StoreStatus::default(),
             members: vec![(RangeId(1), "failed", None)],
         };
         let (chains, back_ends) = (vec![chain], vec![back_end]);

@@ -1,6 +1,6 @@
 //! Owns how the rest of the process speaks to a shard: a bounded queue of orders, taken between turns.
 use super::cluster_report::ClusterReport;
-use super::counters::{Counters, DeviceCounts, NodeCounts};
+use super::counters::{Counters, NodeCounts, StoreCounts};
 use fawn_node::ShardStatus;
 use fawn_types::TimeMs;
 use tokio::sync::oneshot;
@@ -22,14 +22,10 @@ pub(super) enum Control {
 pub(crate) struct Report {
     /// The loop and its connections.
     pub(crate) server: Counters,
-    /// Sessions, requests, store and memory.
+    /// Sessions and requests: of a cluster, its front-end's.
     pub(crate) node: NodeCounts,
-    /// The device, by cause, in the order of their names.
-    pub(crate) device: Vec<DeviceCounts>,
-    /// The device's name.
-    pub(crate) device_name: &'static str,
-    /// The failure that ended a store's writes, if any.
-    pub(crate) poisoned: Option<String>,
+    /// The store; of a cluster, see its back-ends.
+    pub(crate) store: Option<StoreCounts>,
     /// Of a cluster: its chains and back-ends.
     pub(crate) cluster: Option<ClusterReport>,
 }
@@ -39,11 +35,16 @@ impl Report {
         Self {
             server,
             node: NodeCounts::of(status),
-            device: DeviceCounts::all(&status.device),
-            device_name: status.device_name,
-            poisoned: status.poisoned.clone(),
+            store: status.cluster.is_none().then(|| StoreCounts::of_shard(status)),
             cluster: status.cluster.as_ref().map(|cluster| ClusterReport::of(cluster, now)),
         }
+    }
+
+    /// Its stores, each with the back-end it belongs to if it is one of several.
+    pub(crate) fn stores(&self) -> impl Iterator<Item = (Option<u32>, &StoreCounts)> {
+        let back_ends = self.cluster.iter().flat_map(|cluster| &cluster.back_ends);
+        let own = self.store.iter().map(|store| (None, store));
+        own.chain(back_ends.map(|back_end| (Some(back_end.node), &back_end.store)))
     }
 
     /// Why clients should not be sent here, if so. A full store still reads and deletes.
@@ -52,7 +53,7 @@ impl Report {
             // A back-end less is the others' work, not the clients'.
             return cluster.trouble();
         }
-        let first = self.poisoned.as_ref()?;
+        let first = self.store.as_ref()?.poisoned.as_ref()?;
         Some(format!("the store takes no more writes: {first}; restart, and run `fawn check` on the data directory"))
     }
 }

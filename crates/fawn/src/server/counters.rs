@@ -1,6 +1,6 @@
 //! Owns what a shard counts, as the admin port shows it: its loop, its store, its device; never reset.
 use fawn_flash::{Cause, CauseStats, IoStats};
-use fawn_node::ShardStatus;
+use fawn_node::{ShardStatus, StoreStatus};
 
 /// Counts since the start, except where it says now.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
@@ -29,7 +29,7 @@ pub(crate) struct Counters {
     pub(crate) output_held_bytes: u64,
 }
 
-/// What the shard, its store and its memory count.
+/// What a shard counts of its clients' requests.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub(crate) struct NodeCounts {
     pub(crate) sessions: u64,
@@ -40,10 +40,47 @@ pub(crate) struct NodeCounts {
     pub(crate) cold_reads: u64,
     pub(crate) writes: u64,
     pub(crate) overloaded: u64,
+    pub(crate) error_replies: u64,
     pub(crate) malformed: u64,
     pub(crate) stalls: u64,
+    pub(crate) asked_again: u64,
     pub(crate) pending: u64,
     pub(crate) uncommitted: u64,
+    pub(crate) reply_bytes: u64,
+    pub(crate) reply_bytes_peak: u64,
+    pub(crate) reply_expected_bytes: u64,
+    pub(crate) reply_waiting: u64,
+}
+
+impl NodeCounts {
+    pub(super) fn of(status: &ShardStatus) -> Self {
+        let ShardStatus { counters, replies, .. } = status;
+        Self {
+            sessions: status.sessions as u64,
+            commands: counters.commands,
+            gets: counters.gets,
+            hits: counters.hits,
+            misses: counters.misses,
+            cold_reads: counters.cold,
+            writes: counters.writes,
+            overloaded: counters.overloaded,
+            error_replies: counters.error_replies,
+            malformed: counters.malformed,
+            stalls: counters.stalls,
+            asked_again: counters.asked_again,
+            pending: status.pending as u64,
+            uncommitted: status.uncommitted,
+            reply_bytes: replies.held_bytes as u64,
+            reply_bytes_peak: replies.held_bytes_peak as u64,
+            reply_expected_bytes: replies.expected_bytes as u64,
+            reply_waiting: replies.waiting as u64,
+        }
+    }
+}
+
+/// What a store, its memory and its device count.
+#[derive(Clone, Debug, Default, serde::Serialize)]
+pub(crate) struct StoreCounts {
     pub(crate) keys: u64,
     pub(crate) user_bytes: u64,
     pub(crate) log_writes: u64,
@@ -60,25 +97,19 @@ pub(crate) struct NodeCounts {
     pub(crate) memory_cache_bytes: u64,
     pub(crate) generation: u64,
     pub(crate) is_full: bool,
+    /// The failure that ended writes, if any.
+    pub(crate) poisoned: Option<String>,
+    /// The device's name.
+    pub(crate) device_name: &'static str,
+    /// The device, by cause, in the order of their names.
+    pub(crate) device: Vec<DeviceCounts>,
 }
 
-impl NodeCounts {
-    pub(super) fn of(status: &ShardStatus) -> Self {
-        let ShardStatus { counters, engine, log, memory, .. } = status;
+impl StoreCounts {
+    pub(super) fn of(store: &StoreStatus, poisoned: Option<&String>) -> Self {
+        let StoreStatus { keys, engine, log, memory, device, device_name, generation, is_full } = store;
         Self {
-            sessions: status.sessions as u64,
-            commands: counters.commands,
-            gets: counters.gets,
-            hits: counters.hits,
-            misses: counters.misses,
-            cold_reads: counters.cold,
-            writes: counters.writes,
-            overloaded: counters.overloaded,
-            malformed: counters.malformed,
-            stalls: counters.stalls,
-            pending: status.pending as u64,
-            uncommitted: status.uncommitted,
-            keys: status.keys,
+            keys: *keys,
             user_bytes: engine.user_bytes,
             log_writes: engine.writes,
             log_written_bytes: engine.written_bytes,
@@ -92,9 +123,27 @@ impl NodeCounts {
             memory_overlay_bytes: memory.overlay_bytes,
             memory_buffer_bytes: memory.buffer_bytes,
             memory_cache_bytes: memory.cache_bytes,
-            generation: u64::from(status.generation),
-            is_full: status.is_full,
+            generation: u64::from(*generation),
+            is_full: *is_full,
+            poisoned: poisoned.cloned(),
+            device_name,
+            device: DeviceCounts::all(device),
         }
+    }
+
+    /// Of a shard that is a store itself.
+    pub(super) fn of_shard(status: &ShardStatus) -> Self {
+        let store = StoreStatus {
+            keys: status.keys,
+            engine: status.engine,
+            log: status.log,
+            memory: status.memory,
+            device: status.device.clone(),
+            device_name: status.device_name,
+            generation: status.generation,
+            is_full: status.is_full,
+        };
+        Self::of(&store, status.poisoned.as_ref())
     }
 }
 

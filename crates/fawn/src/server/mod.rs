@@ -22,7 +22,7 @@ mod write;
 pub(crate) use cluster::Cluster;
 pub(crate) use cluster_report::ClusterReport;
 pub(crate) use control::Report;
-pub(crate) use counters::DeviceCounts;
+pub(crate) use counters::{DeviceCounts, StoreCounts};
 pub(crate) use error::ServeError;
 pub(crate) use run::run;
 pub(crate) use shard::{Places, Server, Shards};

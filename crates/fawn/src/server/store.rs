@@ -46,9 +46,15 @@ pub(super) fn open_engine(
 ) -> Result<Engine<StoreDevice>, ServeError> {
     create_dir(dir)?;
     let opened = Engine::open(open_device(settings, dir)?, options, now);
-    let (engine, report) = opened.map_err(|error| ServeError::Data(format!("{}: {error}", dir.display())))?;
+    let (engine, report) = opened.map_err(|error| ServeError::Data(placed(dir, &error.to_string())))?;
     tell(&engine, &report);
     Ok(engine)
+}
+
+/// The words with the directory in front, unless they begin with it.
+fn placed(dir: &Path, words: &str) -> String {
+    let place = dir.display().to_string();
+    if words.starts_with(&place) { words.to_owned() } else { format!("{place}: {words}") }
 }
 
 /// Created for its owner alone: the data are nobody else's business.
