@@ -38,7 +38,7 @@ pub(super) struct Link {
     /// The furthest that was ever sent: a rewind takes `sent` back, not what the peer owes an answer for.
     furthest: Version,
     /// Since when the peer owes one.
-    owes_since: Option<TimeMs>,
+    pub(super) owes_since: Option<TimeMs>,
 }
 
 impl Link {
@@ -77,15 +77,6 @@ impl Link {
     /// Something was sent that is answered at once by whoever lives.
     pub(super) fn note_asked(&mut self, now: TimeMs) {
         self.owes_since.get_or_insert(now);
-    }
-
-    /// Whether the peer owes an answer for so long; the wait begins anew.
-    pub(super) fn is_overdue(&mut self, wait_ms: u64, now: TimeMs) -> bool {
-        let overdue = self.owes_since.is_some_and(|since| now.ms_since(since) >= wait_ms);
-        if overdue {
-            self.owes_since = Some(now);
-        }
-        overdue
     }
 
     /// The peer holds everything through `received`; old acks change nothing.

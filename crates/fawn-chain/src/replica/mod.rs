@@ -340,13 +340,15 @@ impl Replica {
     #[must_use]
     pub fn next_timeout(&self) -> Option<TimeMs> {
         let links = self.links.iter().filter_map(|link| self.link_deadline(link));
-        links.chain(self.wake_at).min()
+        let suspicions = self.links.iter().filter_map(|link| self.suspicion_at(link));
+        links.chain(suspicions).chain(self.wake_at).min()
     }
 
     /// Time passed: sends again what was not answered, tells chain time, asks for a missing entry.
     pub fn handle_timeout(&mut self, now: TimeMs) {
         self.now = now;
         self.retransmit();
+        self.suspect();
         if self.wake_at.is_some_and(|at| at <= now) {
             self.wake();
         }

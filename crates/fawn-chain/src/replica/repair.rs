@@ -144,6 +144,24 @@ impl Replica {
         waits.then(|| link.moved_at.plus_ms(interval_ms))
     }
 
+    /// When a successor becomes suspect. Apart from the link's own deadline, which a peer that asks for what it then does
+    /// not take puts off for ever.
+    pub(super) fn suspicion_at(&self, link: &Link) -> Option<TimeMs> {
+        let owes_since = link.owes_since.filter(|_| link.kind == LinkKind::Successor)?;
+        Some(owes_since.plus_ms(self.config.options.suspect_ms))
+    }
+
+    /// Reports the successor that owes an answer for too long; again after as long.
+    pub(super) fn suspect(&mut self) {
+        for index in 0..self.links.len() {
+            if self.suspicion_at(&self.links[index]).is_some_and(|at| at <= self.now) {
+                self.links[index].owes_since = Some(self.now);
+                let node = self.links[index].to;
+                self.send_manager(Body::Suspect { node });
+            }
+        }
+    }
+
     /// Sends again what was not acknowledged in time; where all is received but not committed, asks how far it is.
     pub(super) fn retransmit(&mut self) {
         for index in 0..self.links.len() {
@@ -151,16 +169,10 @@ impl Replica {
                 continue;
             }
             let now = self.now;
-            let suspect_ms = self.config.options.suspect_ms;
             let link = &mut self.links[index];
             link.silent += 1;
             link.moved_at = now;
             link.note_asked(now);
-            if link.kind == LinkKind::Successor && link.is_overdue(suspect_ms, now) {
-                let node = link.to;
-                self.send_manager(Body::Suspect { node });
-            }
-            let link = &mut self.links[index];
             if link.has_in_flight() {
                 link.rewind(link.received, now);
             } else if !link.replaying {

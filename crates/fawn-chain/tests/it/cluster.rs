@@ -80,6 +80,8 @@ pub(crate) struct Machine {
     pub(crate) committed: Version,
     promised_aloud: Epoch,
     hello_at: u64,
+    /// Its log takes nothing from peers: its medium is full.
+    pub(crate) is_full: bool,
 }
 
 pub(crate) struct Message {
@@ -467,6 +469,11 @@ impl Cluster {
             verdict = FrameVerdict::Append { after: replica.last(), through: last };
         }
         let FrameVerdict::Append { after, through } = verdict else { return self.poll(message.to) };
+        let machine = self.machines.get_mut(&message.to).expect("known");
+        if let (true, Some(replica)) = (machine.is_full, machine.replica.as_mut()) {
+            replica.retract(after);
+            return self.poll(message.to);
+        }
         for record in records.chunks_exact(16) {
             let word = |at: usize| u64::from_le_bytes(record[at..at + 8].try_into().expect("8 bytes"));
             let version = Version::from_u64(word(0));

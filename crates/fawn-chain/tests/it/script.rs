@@ -89,6 +89,9 @@ impl Runner {
             "crash" => self.cluster().crash(node, number(second, 0) as usize),
             "restart" => self.cluster().restart(node),
             "fail" => self.cluster().fail(node),
+            "full" | "space" => {
+                self.cluster().machines.get_mut(&node).expect("a machine").is_full = command == "full";
+            }
             "durability" => self.cluster().durability = mode(first),
             "epoch-records" => self.cluster().epoch_records_max = u64::from(node),
             "cut" | "mend" => {

@@ -192,7 +192,8 @@ impl<D: Device> Node<D> {
 
     /// Begins to keep another node's manager's map in this node's store; [`Node::poll_map_kept`] says when it is there.
     pub(crate) fn keep_map(&mut self, revision: u64, image: &[u8]) {
-        if let Some(back_end) = &mut self.back_end {
+        // A store that failed said so once; maps are kept by the others.
+        if let Some(back_end) = self.back_end.as_mut().filter(|back_end| back_end.engine.poisoned().is_none()) {
             back_end.persist_map(revision, image);
         }
     }
