@@ -4,6 +4,8 @@
 //! chain does, and takes chunks by the rule of the protocol: none that was looked up before something in its own log
 //! happened.
 use crate::support::{Node, RANGE, SECRET, small};
+use fawn_ds::format::record::Stored;
+use fawn_ds::format::{FRAMES_OFFSET, frame, segment};
 use fawn_ds::{CopiedResults, CopyScan, CopyStep, EngineError, Options, Progress, RecordKind, RecordRef, Replay, View};
 use fawn_flash::sim::{Capture, Image, Loss};
 use fawn_flash::{SimDisk, SimOptions};
@@ -660,4 +662,66 @@ fn copies_merge_by_version_beneath_what_the_stream_brought() {
         assert_eq!(value(&mut node, key, View::Committed), Some(expected.as_bytes().to_vec()));
     }
     assert_eq!(node.engine.len(RANGE), 3);
+}
+
+/// Turns until all that was appended is synced.
+fn sync_all(node: &mut Node) {
+    for _ in 0..200 {
+        node.turn();
+        let marks = node.engine.watermarks();
+        if marks.synced == marks.appended {
+            return;
+        }
+    }
+    panic!("never synced: {:?}", node.engine.watermarks());
+}
+
+/// Commit marks of the range in all segments.
+fn marks_of(disk: &SimDisk, range: RangeId) -> Vec<Version> {
+    let mut marks = Vec::new();
+    for name in disk.names().iter().filter(|name| name.starts_with("segment-")) {
+        let bytes = disk.contents(name).unwrap();
+        let Ok(header) = segment::decode(&bytes) else { continue };
+        let mut at = FRAMES_OFFSET as usize;
+        while let Ok(frame) = frame::decode_header(&bytes[at..], header.uuid, at as u32, header.segment_bytes) {
+            let is_mark =
+                |stored: &Stored<'_>| stored.record.kind == RecordKind::CommitMark && stored.envelope.range == range;
+            let records = frame::records(&frame, &bytes[at..]);
+            marks.extend(records.filter(|(_, stored)| is_mark(stored)).map(|(_, stored)| stored.record.version));
+            at += frame.frame_bytes as usize;
+        }
+    }
+    marks
+}
+
+#[test]
+fn no_mark_at_the_base_stands_beside_records_that_still_count() {
+    let disk = SimDisk::new(SimOptions::default());
+    let mut node = Node::open(&disk, chained(Durability::Sync), TimeMs(1)).unwrap();
+    node.engine.add_range(OTHER, KeyRange::ALL).unwrap();
+    let base = version(1, 1000);
+    let write = |node: &mut Node, seq| {
+        let value = [seq as u8; 3000];
+        node.engine.append(OTHER, hash(b"other"), &RecordRef::put(version(1, seq), b"other", &value)).unwrap();
+    };
+    for seq in 1..=14 {
+        write(&mut node, seq);
+        sync_all(&mut node);
+    }
+    let segment = |node: &Node| node.engine.watermarks().appended.0 >> 16;
+    let before = segment(&node);
+    node.engine.start_copy(RANGE, base).unwrap();
+    let mut seq = 15;
+    while segment(&node) == before {
+        write(&mut node, seq);
+        seq += 1;
+        assert!(!node.engine.copy_begun(RANGE) && seq < 40, "nothing was waited for");
+    }
+    let early = node.engine.append(RANGE, hash(b"key"), &RecordRef::put(version(1, 1001), b"key", b"value"));
+    assert_eq!(early, Err(EngineError::Overloaded), "nor a record");
+    assert_eq!(node.engine.rollback(RANGE, base), Err(EngineError::Overloaded), "nor a rollback");
+    sync_all(&mut node);
+    assert!(node.engine.copy_begun(RANGE));
+    assert!(marks_of(&disk, OTHER).len() > marks_of(&disk, RANGE).len(), "the segment began with the other's mark");
+    assert!(!marks_of(&disk, RANGE).contains(&base), "{:?}", marks_of(&disk, RANGE));
 }
