@@ -6,18 +6,25 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use fawn_types::{ClientTag, Version};
 
+/// From here on a result is checked against the bound on all sessions' bytes; what is shorter is bounded by number.
+const LONG_RESULT_BYTES: usize = 4096;
+
 /// Limits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CompletionLimits {
     /// Operations of one session that are not known to be answered, at most: the front-end's own window.
     pub per_session_max: usize,
+    /// Results of these operations, bytes: the head takes no more while they are past it, a replica forgets the oldest.
+    pub per_session_bytes_max: usize,
+    /// Results of all sessions, bytes; past it the session idle for longest is forgotten.
+    pub bytes_max: usize,
     /// Sessions at most; the one idle for longest is forgotten beyond it.
     pub sessions_max: usize,
 }
 
 impl Default for CompletionLimits {
     fn default() -> Self {
-        Self { per_session_max: 4096, sessions_max: 16_384 }
+        Self { per_session_max: 4096, per_session_bytes_max: 8 << 20, bytes_max: 32 << 20, sessions_max: 16_384 }
     }
 }
 
@@ -50,8 +57,36 @@ struct Session {
     first_incomplete: u64,
     /// By the session's sequence number.
     done: BTreeMap<u64, Completion>,
+    /// Of all their results.
+    bytes: usize,
     /// Newest version that belongs to it: how long it is idle.
     newest: Version,
+}
+
+impl Session {
+    fn insert(&mut self, seq: u64, done: Completion) {
+        self.bytes += done.result.len();
+        self.bytes -= self.done.insert(seq, done).map_or(0, |former| former.result.len());
+    }
+
+    fn remove(&mut self, seq: u64) {
+        self.bytes -= self.done.remove(&seq).map_or(0, |done| done.result.len());
+    }
+
+    /// A replica does not refuse; it forgets the oldest, which the head would not have admitted beside the rest. The head
+    /// looks before it takes one more, so that one (`newest_bytes`) comes on top.
+    fn trim(&mut self, limits: &CompletionLimits, newest_bytes: usize) {
+        let is_past = |session: &Self| {
+            let bytes_before = session.bytes.saturating_sub(newest_bytes);
+            session.done.len() > limits.per_session_max || bytes_before >= limits.per_session_bytes_max
+        };
+        while self.done.len() > 1
+            && is_past(self)
+            && let Some((_, oldest)) = self.done.pop_first()
+        {
+            self.bytes -= oldest.result.len();
+        }
+    }
 }
 
 /// The completions of one range.
@@ -86,6 +121,7 @@ impl Completions {
             Some(done) if done.version <= self.committed => Admission::Done(done),
             Some(done) => Admission::Pending(done.version),
             None if session.done.len() >= self.limits.per_session_max => Admission::Overloaded,
+            None if session.bytes >= self.limits.per_session_bytes_max => Admission::Overloaded,
             None => Admission::New,
         }
     }
@@ -96,7 +132,9 @@ impl Completions {
             && first_incomplete > session.first_incomplete
         {
             session.first_incomplete = first_incomplete;
-            session.done = session.done.split_off(&first_incomplete);
+            let kept = session.done.split_off(&first_incomplete);
+            let gone = core::mem::replace(&mut session.done, kept);
+            session.bytes -= gone.values().map(|done| done.result.len()).sum::<usize>();
         }
     }
 
@@ -106,16 +144,11 @@ impl Completions {
             return;
         }
         assert!(self.pending.back().is_none_or(|(last, _)| *last < version), "{version:?} out of order");
-        if self.sessions.len() >= self.limits.sessions_max && !self.sessions.contains_key(&tag.session) {
-            self.forget_idle();
-        }
+        self.make_room(tag.session, result.len());
         let session = self.sessions.entry(tag.session).or_default();
         session.newest = version;
-        session.done.insert(tag.seq, Completion { version, result: result.to_vec() });
-        while session.done.len() > self.limits.per_session_max {
-            // A replica does not refuse; it forgets the oldest, which the head would not have admitted beside the rest.
-            session.done.pop_first();
-        }
+        session.insert(tag.seq, Completion { version, result: result.to_vec() });
+        session.trim(&self.limits, result.len());
         self.pending.push_back((version, tag));
     }
 
@@ -125,15 +158,13 @@ impl Completions {
         if !tag.is_some() {
             return;
         }
-        if self.sessions.len() >= self.limits.sessions_max && !self.sessions.contains_key(&tag.session) {
-            self.forget_idle();
-        }
+        self.make_room(tag.session, result.len());
         self.committed = self.committed.max(version);
         let session = self.sessions.entry(tag.session).or_default();
         session.newest = session.newest.max(version);
-        session.done.entry(tag.seq).or_insert_with(|| Completion { version, result: result.to_vec() });
-        if session.done.len() > self.limits.per_session_max {
-            session.done.pop_first();
+        if !session.done.contains_key(&tag.seq) {
+            session.insert(tag.seq, Completion { version, result: result.to_vec() });
+            session.trim(&self.limits, result.len());
         }
     }
 
@@ -145,12 +176,36 @@ impl Completions {
         })
     }
 
-    fn forget_idle(&mut self) {
-        let committed = self.committed;
-        let idle = self.sessions.iter().filter(|(_, session)| session.newest <= committed);
-        if let Some(id) = idle.min_by_key(|(_, session)| session.newest).map(|(id, _)| *id) {
-            self.sessions.remove(&id);
+    /// Whether the head may take one more result of this session, however long. Asked when it is about to: many may have
+    /// been admitted before any was evaluated.
+    #[must_use]
+    pub fn has_room(&self, session: u64) -> bool {
+        self.sessions.get(&session).is_none_or(|session| session.bytes < self.limits.per_session_bytes_max)
+    }
+
+    /// Forgets sessions idle for longest until one more result of `id` fits.
+    fn make_room(&mut self, id: u64, bytes: usize) {
+        loop {
+            let is_new = !self.sessions.contains_key(&id);
+            // Few results are long: sessions are only summed up for these.
+            let is_short = bytes >= LONG_RESULT_BYTES && self.result_bytes() + bytes > self.limits.bytes_max;
+            let is_full = is_new && self.sessions.len() >= self.limits.sessions_max;
+            if !(is_short || is_full) || !self.forget_idle(id) {
+                return;
+            }
         }
+    }
+
+    fn result_bytes(&self) -> usize {
+        self.sessions.values().map(|session| session.bytes).sum()
+    }
+
+    /// Forgets the session, but `id`, that is idle for longest. Returns whether there was one.
+    fn forget_idle(&mut self, id: u64) -> bool {
+        let committed = self.committed;
+        let idle = self.sessions.iter().filter(|(of, session)| **of != id && session.newest <= committed);
+        let idle = idle.min_by_key(|(_, session)| session.newest).map(|(of, _)| *of);
+        idle.is_some_and(|idle| self.sessions.remove(&idle).is_some())
     }
 
     /// Everything through `through` is committed; `answer` is called for each operation, in version order. The tail
@@ -177,7 +232,7 @@ impl Completions {
             if let Some(session) = self.sessions.get_mut(&tag.session)
                 && session.done.get(&tag.seq).is_some_and(|done| done.version == version)
             {
-                session.done.remove(&tag.seq);
+                session.remove(tag.seq);
             }
         }
     }

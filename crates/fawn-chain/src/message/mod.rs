@@ -13,12 +13,15 @@ pub use encode::encode_frame;
 pub use stream::{FrameStream, StreamError};
 
 use crate::map::RangeEntry;
-use fawn_types::{BootId, ClientTag, Epoch, NodeId, RangeId, TimeMs, Version};
+use fawn_types::{BootId, ClientTag, Epoch, NodeId, RangeId, TimeMs, Version, limits};
 
 /// Bytes before a frame's body: checksum, body length, kind, layout version, check of these three.
 pub const PREFIX_BYTES: usize = 16;
-/// A whole frame at most: one record of the greatest length, or a batch of records far below that.
-pub const FRAME_BYTES_MAX: usize = 16 << 20;
+/// A whole frame at most: one record with a value and, as its result, a former value, both of the greatest length; or a
+/// batch of records far below that.
+pub const FRAME_BYTES_MAX: usize = 17 << 20;
+
+const _: () = assert!(FRAME_BYTES_MAX > 2 * limits::VALUE_BYTES_MAX + limits::KEY_BYTES_MAX + 4096);
 /// Layout of every frame.
 pub const FRAME_VERSION: u8 = 2;
 

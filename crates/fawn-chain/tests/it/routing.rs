@@ -125,7 +125,7 @@ fn what_was_cut_off_never_happened() {
 
 #[test]
 fn completions_are_bounded() {
-    let limits = CompletionLimits { per_session_max: 4, sessions_max: 2 };
+    let limits = CompletionLimits { per_session_max: 4, sessions_max: 2, ..CompletionLimits::default() };
     let mut completions = Completions::new(limits);
     for seq in 1..=4 {
         completions.record(tag(seq), version(seq), b"");
@@ -135,4 +135,31 @@ fn completions_are_bounded() {
     completions.record(ClientTag { session: 8, seq: 1 }, version(5), b"");
     completions.record(ClientTag { session: 9, seq: 1 }, version(6), b"");
     assert_eq!(completions.len(), 2, "the session idle for longest was forgotten");
+}
+
+/// Long results bound a session by their bytes: the head refuses, a replica forgets only what the head would have refused
+/// beside the rest.
+#[test]
+fn long_results_are_bounded_by_bytes() {
+    let limits = CompletionLimits { per_session_bytes_max: 10, bytes_max: 10_000, ..CompletionLimits::default() };
+    let mut completions = Completions::new(limits);
+    completions.record(tag(1), version(1), b"123456");
+    assert!(completions.has_room(tag(2).session) && completions.admit(tag(2), 1) == Admission::New);
+    completions.record(tag(2), version(2), b"123456");
+    assert!(!completions.has_room(tag(3).session));
+    assert_eq!(completions.admit(tag(3), 1), Admission::Overloaded);
+    assert_eq!(completions.len(), 2, "what was taken is remembered");
+    assert_eq!(completions.admit(tag(3), 2), Admission::New);
+    // A replica hears of no answers.
+    completions.record(tag(3), version(3), b"123456");
+    completions.record(tag(4), version(4), b"123456");
+    assert_eq!(completions.len(), 2, "the oldest was forgotten");
+    completions.commit(version(4), |_, _| {});
+    let other = |session| ClientTag { session, seq: 1 };
+    completions.record(other(8), version(5), &[0; 5_000]);
+    completions.commit(version(5), |_, _| {});
+    completions.record(other(9), version(6), &[0; 5_000]);
+    assert_eq!(completions.len(), 2, "the session idle for longest was forgotten");
+    completions.rollback(version(5));
+    assert!(completions.has_room(9));
 }

@@ -17,9 +17,6 @@ use fawn_flash::Device;
 use fawn_types::operation::{Effect, Operation};
 use fawn_types::{ClientTag, KeyHash, OperationError, Reply, Request, RingKey, TimeMs, Update, Version};
 
-/// Longest result that a record carries, bytes: its length has 16 bits.
-const RESULT_BYTES_MAX: usize = u16::MAX as usize;
-
 /// An update at a head.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Job<'a> {
@@ -220,10 +217,9 @@ impl<D: Device> BackEnd<D> {
         };
         self.encoded.clear();
         put_result(&mut self.encoded, &answer.reply(&self.scratch, Version::ZERO));
-        if self.encoded.len() > RESULT_BYTES_MAX {
-            let limit_bytes = RESULT_BYTES_MAX as u32;
-            let error = OperationError::ValueTooLong { limit_bytes };
-            self.answer(job.at, job.asker, &Reply::Error(error), mail);
+        if !self.members[job.at].completions.has_room(job.tag.session) {
+            let range = self.members[job.at].id;
+            self.refuse(range, job.asker, RefusedReason::Overloaded, mail);
             return None;
         }
         let value = std::mem::take(&mut self.scratch.value);

@@ -12,10 +12,10 @@ pub(crate) type Bed = TestBed<LocalCluster<SimDevice>, LocalOptions>;
 
 fn open(disk: &SimDisk, options: &LocalOptions, memory_bytes: u64, now: TimeMs) -> Engine<SimDevice> {
     let options = Options {
-        segment_bytes: 1 << 20,
+        segment_bytes: (4 * options.shard.value_bytes_max).next_power_of_two().max(1 << 20),
         memory_bytes,
         durability: options.shard.durability,
-        value_bytes_max: 200 << 10,
+        value_bytes_max: options.shard.value_bytes_max,
         secret: Some(HashSecret(*b"all of a cluster")),
         chained: true,
         ..Options::default()
@@ -29,7 +29,16 @@ impl Bed {
     }
 
     pub(crate) fn with(is_one_range: bool, durability: Durability, memory_bytes: u64) -> Self {
-        let shard = ShardOptions { durability, value_bytes_max: 200 << 10, ..ShardOptions::default() };
+        Self::with_values(200 << 10, is_one_range, durability, memory_bytes)
+    }
+
+    pub(crate) fn with_values(
+        value_bytes_max: u32,
+        is_one_range: bool,
+        durability: Durability,
+        memory_bytes: u64,
+    ) -> Self {
+        let shard = ShardOptions { durability, value_bytes_max, ..ShardOptions::default() };
         let options = LocalOptions { shard, is_one_range, ..LocalOptions::default() };
         let disks = (1..=MEMBERS).map(|seed| SimDisk::new(SimOptions::instant(u64::from(seed)))).collect();
         Self::on(disks, options, memory_bytes, START)

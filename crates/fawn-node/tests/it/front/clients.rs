@@ -50,6 +50,25 @@ fn both_protocols_see_the_same_keys_and_three_copies_agree() {
     assert_eq!(bed.assert_three_equal_copies(), 0);
 }
 
+/// What an update gives back is in the record, for retries: as long as a value may be.
+#[test]
+fn updates_that_give_the_former_value_back_give_long_ones_back() {
+    let mut bed = Bed::with_values(2 << 20, false, Durability::Sync, 64 << 20);
+    let (redis, memcached) = (bed.connect(Protocol::Resp), bed.connect(Protocol::Memcached));
+    let [one, two] = ["1", "2"].map(|digit| digit.repeat(1 << 20));
+    assert_eq!(bed.redis(redis, &format!("SET k {one}")), "+OK");
+    for round in 0..20 {
+        let (held, next) = if round % 2 == 0 { (&one, &two) } else { (&two, &one) };
+        assert!(bed.redis(redis, &format!("GETSET k {next}")).ends_with(held.as_str()), "round {round}");
+    }
+    assert!(bed.redis(redis, "GETEX k EX 1000").ends_with(one.as_str()));
+    assert!(bed.memcached(memcached, "gat 1000 k").contains(one.as_str()));
+    assert_eq!(bed.assert_three_equal_copies(), 1);
+    assert!(bed.redis(redis, "GETDEL k").ends_with(one.as_str()));
+    assert_eq!(bed.redis(redis, "EXISTS k"), ":0");
+    assert_eq!(bed.assert_three_equal_copies(), 0);
+}
+
 #[test]
 fn a_connection_sees_its_operations_in_order() {
     let mut bed = Bed::new(false);
