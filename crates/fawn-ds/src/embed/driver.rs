@@ -1,6 +1,6 @@
 //! Owns what the leader does: starts operations on the engine, goes on with those that wait, commits, answers.
 use super::{BatchWrite, RANGE};
-use crate::engine::{Engine, Event, Lookup, LookupPlan, Scan, ScanStep, View};
+use crate::engine::{Engine, Event, Lookup, LookupPlan, Scan, ScanStep, View, WARM_KEYS_MAX};
 use crate::error::EngineError;
 use crate::format::record::{RecordKind, RecordRef};
 use fawn_flash::Device;
@@ -99,6 +99,19 @@ impl<D: Device> Driver<D> {
 
     pub(super) fn take_done(&mut self) -> Vec<(u64, Response)> {
         core::mem::take(&mut self.done)
+    }
+
+    /// Touches what the first lookups and writes of these will; of one alone it would only wait a moment earlier.
+    pub(super) fn warm<'o>(&self, ops: impl ExactSizeIterator<Item = &'o Op>) {
+        let (Some(engine), true) = (&self.engine, ops.len() > 1) else { return };
+        let (mut hashes, mut count) = ([KeyHash(0); WARM_KEYS_MAX], 0);
+        for op in ops.take(WARM_KEYS_MAX) {
+            if let Op::Get { key, .. } | Op::PutIf { key, .. } | Op::Delete { key, .. } = op {
+                hashes[count] = KeyHash::of(engine.secret(), key);
+                count += 1;
+            }
+        }
+        engine.warm(RANGE, &hashes[..count]);
     }
 
     pub(super) fn start(&mut self, id: u64, op: Op, now: TimeMs) {

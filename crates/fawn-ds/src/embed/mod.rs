@@ -5,7 +5,7 @@
 //! several callers go in parallel. There is no background thread but a ticker that syncs an idle `everysec` store.
 mod driver;
 
-use crate::engine::Engine;
+use crate::engine::{Engine, WARM_KEYS_MAX};
 use crate::error::OpenError;
 use crate::options::Options;
 use crate::recovery::OpenReport;
@@ -45,6 +45,14 @@ struct Inbox {
     has_leader: bool,
     is_closing: bool,
     next_id: u64,
+}
+
+impl Inbox {
+    fn push(&mut self, op: Op) -> u64 {
+        self.next_id += 1;
+        self.queue.push_back((self.next_id, op));
+        self.next_id
+    }
 }
 
 struct Inner<D: Device> {
@@ -161,6 +169,25 @@ impl<D: Device + Send + 'static> Store<D> {
         }
     }
 
+    /// The entries of several keys, in the keys' order, each as [`fawn_types::Store::get`] would give it. Lookups in memory
+    /// wait for main memory together, device reads go in parallel.
+    ///
+    /// # Errors
+    /// As [`fawn_types::Store::get`], of the first key that has one.
+    pub fn get_many(&self, keys: &[&[u8]], now: TimeMs) -> Result<Vec<Option<Entry>>, StoreError> {
+        let ids: Vec<u64> = {
+            let mut inbox = self.inner.inbox();
+            keys.iter().map(|key| inbox.push(Op::Get { key: key.to_vec(), now })).collect()
+        };
+        // All are taken before the first error is: what nobody takes would stay.
+        let answers: Vec<_> = ids.into_iter().map(|id| self.inner.answer(self.inner.inbox(), id)).collect();
+        let entry_of = |answer: Result<Response, StoreError>| match answer? {
+            Response::Entry(entry) => Ok(entry),
+            other => Err(other.unexpected()),
+        };
+        answers.into_iter().map(entry_of).collect()
+    }
+
     /// Looks at the engine's counters, between operations.
     pub fn inspect<T>(&self, look: impl FnOnce(&Engine<D>) -> T) -> T {
         look(self.inner.driver().engine())
@@ -241,12 +268,14 @@ impl<D: Device> Inner<D> {
         self.driver.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has `op` done by the leader, or becomes it.
     fn call(&self, op: Op) -> Result<Response, StoreError> {
         let mut inbox = self.inbox();
-        inbox.next_id += 1;
-        let id = inbox.next_id;
-        inbox.queue.push_back((id, op));
+        let id = inbox.push(op);
+        self.answer(inbox, id)
+    }
+
+    /// Has the operation done by the leader, or becomes it.
+    fn answer<'i>(&'i self, mut inbox: MutexGuard<'i, Inbox>, id: u64) -> Result<Response, StoreError> {
         loop {
             if let Some(response) = inbox.done.remove(&id) {
                 return response.into_result();
@@ -264,9 +293,13 @@ impl<D: Device> Inner<D> {
     fn lead(&self, id: u64) -> Response {
         let mut driver = self.driver();
         loop {
-            let queued = core::mem::take(&mut self.inbox().queue);
-            for (id, op) in queued {
-                driver.start(id, op, clock());
+            let mut queued = core::mem::take(&mut self.inbox().queue);
+            while !queued.is_empty() {
+                let together = queued.len().min(WARM_KEYS_MAX);
+                driver.warm(queued.iter().take(together).map(|(_, op)| op));
+                for (id, op) in queued.drain(..together) {
+                    driver.start(id, op, clock());
+                }
             }
             driver.turn(clock());
             let mut inbox = self.inbox();

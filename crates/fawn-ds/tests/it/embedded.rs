@@ -70,3 +70,28 @@ fn conditions_and_batches() {
     assert!(store.delete(b"a", NOW).unwrap());
     assert_eq!(store.len(), 1);
 }
+
+#[test]
+fn many_gets_answer_as_single_ones_in_the_keys_order() {
+    let disk = SimDisk::new(SimOptions::default());
+    let store = open(&disk, Durability::Sync);
+    for i in 0..100_u32 {
+        store.put(format!("{i}").as_bytes(), &vec![1; 300 + i as usize], i, if i == 7 { 5 } else { 0 }).unwrap();
+    }
+    store.close().unwrap();
+    let store = open(&disk, Durability::Sync);
+    // Cold, half of them absent, one expired, one asked for twice; then once more from memory.
+    let keys: Vec<_> = (0..200_u32).rev().chain([3]).map(|i| format!("{i}").into_bytes()).collect();
+    let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+    for round in 0..2 {
+        let many = store.get_many(&keys, TimeMs(9)).unwrap();
+        let single: Vec<_> = keys.iter().map(|key| store.get(key, TimeMs(9)).unwrap()).collect();
+        assert_eq!(many, single, "round {round}");
+        assert_eq!(many.iter().flatten().count(), 100, "one expired, one twice");
+    }
+    assert_eq!(store.get_many(&[], NOW), Ok(Vec::new()));
+    let too_long = vec![0; 1 << 17];
+    let mixed = store.get_many(&[b"1", &too_long, b"2"], NOW);
+    assert_eq!(mixed.is_err(), store.get(&too_long, NOW).is_err());
+    assert!(store.get(b"2", NOW).unwrap().is_some(), "the store goes on");
+}
