@@ -28,7 +28,7 @@ pub(crate) fn deliver(
                 let held_bytes = gathered.held_bytes();
                 let Batch { session, slot, .. } = batches[batch];
                 if let Some(session) = sessions.get_mut(session) {
-                    session.replies.expect(slot, held_bytes);
+                    session.replies.hold_part(slot, held_bytes);
                     sessions.list(op.session);
                 }
             } else {

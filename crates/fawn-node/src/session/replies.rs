@@ -33,8 +33,8 @@ enum Reply {
     Held(u32),
     /// On its own: it became known out of order.
     Own(Vec<u8>),
-    /// Not there yet: so many values of this many bytes in all, as estimated.
-    Expected { values: u32, bytes: usize },
+    /// Not there yet: so many values of this many bytes in all, as estimated; parts of it are here already.
+    Expected { values: u32, bytes: usize, part_bytes: usize },
 }
 
 #[derive(Debug)]
@@ -53,6 +53,8 @@ pub(crate) struct Replies {
     held: OutBuf,
     own_bytes: usize,
     expected_bytes: usize,
+    /// Parts of replies that are not there as a whole.
+    part_bytes: usize,
     /// How long a reply with one value is; the longest there may be while none was heard.
     estimate_bytes: usize,
     has_learnt: bool,
@@ -75,6 +77,7 @@ impl Replies {
             held: OutBuf::default(),
             own_bytes: 0,
             expected_bytes: 0,
+            part_bytes: 0,
             estimate_bytes: value_bytes_max,
             has_learnt: false,
             errors: 0,
@@ -102,7 +105,12 @@ impl Replies {
     #[inline]
     pub(crate) fn charge(&self) -> Charge {
         let behind_bytes = self.held.len() + self.own_bytes;
-        Charge { held_bytes: self.out.len() + behind_bytes, behind_bytes, expected_bytes: self.expected_bytes }
+        Charge {
+            held_bytes: self.out.len() + behind_bytes,
+            behind_bytes,
+            expected_bytes: self.expected_bytes,
+            part_bytes: self.part_bytes,
+        }
     }
 
     /// Whether everything before this slot has left or is ready to.
@@ -221,7 +229,7 @@ impl Replies {
     pub(crate) fn reserve(&mut self, values: u32) -> u64 {
         let bytes = (values as usize).saturating_mul(self.estimate_bytes).min(EXPECTED_BYTES_MAX);
         self.expected_bytes += bytes;
-        self.slots.push_back(Slot { wait: Wait::Operation, reply: Reply::Expected { values, bytes } });
+        self.slots.push_back(Slot { wait: Wait::Operation, reply: Reply::Expected { values, bytes, part_bytes: 0 } });
         self.first + self.slots.len() as u64 - 1
     }
 
@@ -231,6 +239,15 @@ impl Replies {
             && *bytes < at_least_bytes
         {
             self.expected_bytes += at_least_bytes - std::mem::replace(bytes, at_least_bytes);
+        }
+    }
+
+    /// So many bytes of a reserved place's reply are here by now.
+    pub(crate) fn hold_part(&mut self, number: u64, bytes: usize) {
+        self.expect(number, bytes);
+        if let Reply::Expected { part_bytes, .. } = &mut self.slot_mut(number).reply {
+            let before_bytes = std::mem::replace(part_bytes, bytes);
+            self.part_bytes = self.part_bytes + bytes - before_bytes;
         }
     }
 
@@ -247,10 +264,12 @@ impl Replies {
         let slot = self.slot_mut(number);
         assert_eq!(slot.wait, Wait::Operation, "a slot completes once");
         slot.wait = wait.map_or(Wait::Turn, Wait::Commit);
-        let Reply::Expected { values, bytes } = std::mem::replace(&mut slot.reply, Reply::Own(Vec::new())) else {
+        let Reply::Expected { values, bytes, part_bytes } = std::mem::replace(&mut slot.reply, Reply::Own(Vec::new()))
+        else {
             unreachable!("slot {number} has a reply before it completes")
         };
         self.expected_bytes -= bytes;
+        self.part_bytes -= part_bytes;
         let before_bytes = self.bytes();
         if number == self.first && wait.is_none() {
             self.slots.pop_front();

@@ -22,6 +22,8 @@ pub(crate) struct Charge {
     pub(crate) behind_bytes: usize,
     /// Replies that reads under way will bring, bytes as estimated.
     pub(crate) expected_bytes: usize,
+    /// Parts that are there of these.
+    pub(crate) part_bytes: usize,
 }
 
 impl Charge {
@@ -98,7 +100,8 @@ impl Room {
 
     /// Whether a part of a reply may stay that cannot be asked for again by itself.
     pub(crate) fn takes_part(&self, bytes: usize) -> bool {
-        self.charged.sum() + bytes <= 2 * self.bytes_max
+        // What is there, not what is expected: a guess must refuse nothing.
+        self.charged.held_bytes + self.charged.part_bytes + bytes <= 2 * self.bytes_max
     }
 
     /// Takes in what has become of a session's replies.
@@ -112,6 +115,7 @@ impl Room {
         let before = std::mem::replace(&mut session.charged, charge);
         self.charged.held_bytes = self.charged.held_bytes + charge.held_bytes - before.held_bytes;
         self.charged.behind_bytes = self.charged.behind_bytes + charge.behind_bytes - before.behind_bytes;
+        self.charged.part_bytes = self.charged.part_bytes + charge.part_bytes - before.part_bytes;
         self.charged.expected_bytes = self.charged.expected_bytes + charge.expected_bytes - before.expected_bytes;
         let short_bytes = if session.replies.are_short() { charge.sum() } else { 0 };
         self.short_bytes += short_bytes;

@@ -264,6 +264,20 @@ fn the_greedy_leave_something() {
     crowd.run_until("heard", |crowd| crowd.clients[fresh].received_bytes > 64 << 10);
 }
 
+/// A session of which nothing is known asks for many short values at once: its estimate is far too long, and must not
+/// be held against it.
+#[test]
+fn many_short_values_at_once_are_never_too_much() {
+    let mut crowd = cluster();
+    crowd.store(1);
+    let at = crowd.connect(true);
+    crowd.send(at, &resp(&format!("MGET{}", " short:0".repeat(500))));
+    let bytes = "*500\r\n".len() + 500 * "$1\r\nv\r\n".len();
+    crowd.run_until("heard", |crowd| crowd.clients[at].received_bytes >= bytes);
+    assert_eq!(crowd.clients[at].received_bytes, bytes);
+    assert_eq!(crowd.host.status().counters.overloaded, 0);
+}
+
 /// A request on several keys cannot be asked for again in parts: past twice the room it is told to come back.
 #[test]
 fn many_long_multi_key_replies_are_refused_rather_than_kept() {
