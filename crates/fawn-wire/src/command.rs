@@ -58,7 +58,7 @@ pub struct Multi<'a> {
     pub(crate) keys: Args<'a>,
     /// What is done to each key.
     pub each: Each,
-    /// How the replies become one. [`Fold::Atomic`](crate::Fold::Atomic): all of it or nothing, across crashes too.
+    /// How the replies become one. [`Fold::Atomic`]: all of it or nothing, across crashes too.
     pub gather: Gather,
 }
 
