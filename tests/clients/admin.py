@@ -25,6 +25,7 @@ def cluster(shard, metrics, count):
     for member in members:
         assert member["poisoned"] is None and member["store"]["poisoned"] is None
         assert all(copy["broken"] is None for copy in member["copies"]) and member["copies"], member
+        assert all(copy["copying"] is None for copy in member["copies"]), "nobody was away, so nothing is made anew"
         roles |= {copy["phase"] for copy in member["copies"]}
         store = member["store"]
         assert store["log_writes"] > 0 and store["device_name"] in ("io_uring", "portable"), store
@@ -37,6 +38,11 @@ def cluster(shard, metrics, count):
         nodes = set(re.findall(rf'^{name}\{{shard="0",node="(\d+)"', metrics, re.M))
         assert nodes == {str(node) for node in range(1, count + 1)}, f"{name} of {nodes}"
         assert not re.search(rf'^{name}\{{shard="0"[}}]', metrics, re.M), f"{name} is summed as well"
+    copies = {(member["node"], copy["range"]) for member in members for copy in member["copies"]}
+    for name in ("fawn_copying", "fawn_copying_keys", "fawn_copying_keys_about"):
+        samples = re.findall(rf'^{name}\{{shard="0",node="(\d+)",range="(\d+)"\}} (\d+)$', metrics, re.M)
+        assert {(int(node), int(copied)) for node, copied, _ in samples} == copies, f"{name}: {samples}"
+        assert all(value == "0" for _, _, value in samples), f"{name}: {samples}"
     assert len(re.findall(r"^fawn_commands_total\{", metrics, re.M)) == 1
 
 

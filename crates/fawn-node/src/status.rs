@@ -1,4 +1,5 @@
 //! Owns what a shard counts and reports: one plain struct for `/metrics`, `INFO` and `stats` alike.
+use crate::cluster::MemberStatus;
 use fawn_ds::{EngineStats, LogReport, MemoryReport};
 use fawn_flash::IoStats;
 use fawn_types::{Durability, Epoch, NodeId, RangeId, TimeMs};
@@ -144,8 +145,8 @@ pub struct BackEndStatus {
     pub node: NodeId,
     /// The failure that ended its store's writes, if any.
     pub poisoned: Option<String>,
-    /// Its chain members: range, phase in one word, and why one cannot go on, if so.
-    pub members: Vec<(RangeId, &'static str, Option<String>)>,
+    /// Its chain members.
+    pub members: Vec<MemberStatus>,
     /// Its store; left empty where only the chains are asked about.
     pub store: StoreStatus,
 }

@@ -105,7 +105,7 @@ pub(super) fn cluster_status<D: Device>(front: &Node<D>, members: Vec<(NodeId, N
         node,
         poisoned: status.poisoned,
         store: StoreStatus::default(),
-        members: status.members.into_iter().map(|copy| (copy.range, copy.phase, copy.broken)).collect(),
+        members: status.members,
     };
     ClusterStatus {
         chains,

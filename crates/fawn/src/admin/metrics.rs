@@ -1,5 +1,5 @@
 //! Owns `/metrics`: every counter and gauge under Prometheus's conventions (`_total`, base units, a help line each).
-use crate::server::{ClusterReport, DeviceCounts, Report, StoreCounts};
+use crate::server::{ClusterReport, CopyReport, DeviceCounts, Report, StoreCounts};
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -123,6 +123,31 @@ const DEVICE_METRICS: &[DeviceMetric] = &[
     DeviceMetric { name: "fawn_device_syncs_total", help: "Syncs, durable writes included.", value: |c| c.syncs },
 ];
 
+/// One gauge with a value per back-end and range: of a copy that is made anew; 0 where none is.
+struct CopyMetric {
+    name: &'static str,
+    help: &'static str,
+    value: fn(&CopyReport) -> u64,
+}
+
+const COPY_METRICS: &[CopyMetric] = &[
+    CopyMetric {
+        name: "fawn_copying",
+        help: "1 while a back-end's copy of a range is made anew.",
+        value: |c| u64::from(c.copying.is_some()),
+    },
+    CopyMetric {
+        name: "fawn_copying_keys",
+        help: "Keys that such a copy has.",
+        value: |c| c.copying.map_or(0, |copying| copying.keys),
+    },
+    CopyMetric {
+        name: "fawn_copying_keys_about",
+        help: "About so many keys it will have.",
+        value: |c| c.copying.map_or(0, |copying| copying.keys_about),
+    },
+];
+
 /// The page.
 pub(super) fn text(uptime: Duration, reports: &[Report]) -> String {
     let mut text = String::with_capacity(16 << 10);
@@ -142,6 +167,7 @@ pub(super) fn text(uptime: Duration, reports: &[Report]) -> String {
             line(&mut text, format_args!("{}{{{place}}} {}", metric.name, (metric.value)(store)));
         }
     }
+    copies(&mut text, reports);
     for metric in DEVICE_METRICS {
         head(&mut text, metric.name, Kind::Counter, metric.help);
         for (place, store) in stores(reports) {
@@ -152,6 +178,20 @@ pub(super) fn text(uptime: Duration, reports: &[Report]) -> String {
         }
     }
     text
+}
+
+/// Copies that are made anew; of a store by itself there is nothing to say.
+fn copies(text: &mut String, reports: &[Report]) {
+    for metric in COPY_METRICS {
+        head(text, metric.name, Kind::Gauge, metric.help);
+        for (shard, report) in reports.iter().enumerate() {
+            let back_ends = report.cluster.iter().flat_map(|cluster| &cluster.back_ends);
+            for (node, copy) in back_ends.flat_map(|b| b.copies.iter().map(|copy| (b.node, copy))) {
+                let (name, range, value) = (metric.name, copy.range, (metric.value)(copy));
+                line(text, format_args!("{name}{{shard=\"{shard}\",node=\"{node}\",range=\"{range}\"}} {value}"));
+            }
+        }
+    }
 }
 
 /// All stores, with the labels that tell them apart.
@@ -179,13 +219,17 @@ fn line(text: &mut String, words: std::fmt::Arguments<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use super::{DEVICE_METRICS, Kind, METRICS, STORE_METRICS};
+    use super::*;
+    use fawn_node::cluster::MemberStatus;
+    use fawn_node::{BackEndStatus, ClusterStatus, ShardStatus, StoreStatus};
+    use fawn_types::{Durability, Epoch, NodeId, RangeId, TimeMs, Version};
 
     #[test]
     fn names_follow_the_conventions() {
         let of_shards = METRICS.iter().map(|metric| (metric.name, metric.kind, metric.help));
         let of_stores = STORE_METRICS.iter().map(|metric| (metric.name, metric.kind, metric.help));
-        let metrics: Vec<_> = of_shards.chain(of_stores).collect();
+        let of_copies = COPY_METRICS.iter().map(|metric| (metric.name, Kind::Gauge, metric.help));
+        let metrics: Vec<_> = of_shards.chain(of_stores).chain(of_copies).collect();
         let mut names: Vec<&str> = metrics.iter().map(|(name, ..)| *name).collect();
         let device = DEVICE_METRICS.iter().map(|metric| metric.name);
         assert!(device.clone().all(|name| name.starts_with("fawn_device_") && name.ends_with("_total")));
@@ -200,5 +244,52 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), count, "a name stands twice");
+    }
+
+    /// A cluster of which node 2 is copied anew and node 3 is well.
+    fn report() -> Report {
+        let member = |phase, copied| MemberStatus {
+            range: RangeId(7),
+            epoch: Epoch::default(),
+            phase,
+            durability: Durability::Sync,
+            last: Version::ZERO,
+            committed: Version::ZERO,
+            keys: 30,
+            copied,
+            broken: None,
+        };
+        let back_end = |node, phase, copied| BackEndStatus {
+            node: NodeId(node),
+            poisoned: None,
+            members: vec![member(phase, copied)],
+            store: StoreStatus::default(),
+        };
+        let cluster = ClusterStatus {
+            chains: Vec::new(),
+            back_ends: vec![back_end(2, "copying", Some((30, 400))), back_end(3, "tail", None)],
+            stands_since: None,
+            members_dropped: 0,
+            possible_losses: 0,
+        };
+        let status = ShardStatus { cluster: Some(cluster), ..ShardStatus::default() };
+        Report::new(Default::default(), &status, TimeMs(0))
+    }
+
+    #[test]
+    fn a_copy_under_way_is_shown_per_node_and_range() {
+        let report = report();
+        let json = serde_json::to_value(&report).expect("a report is JSON");
+        let copy = |at: usize| &json["cluster"]["back_ends"][at]["copies"][0];
+        assert_eq!(copy(0)["phase"], "copying");
+        assert_eq!(copy(0)["copying"], serde_json::json!({ "keys": 30, "keys_about": 400 }));
+        assert!(copy(1)["copying"].is_null(), "{json}");
+        let text = text(Duration::ZERO, &[report]);
+        for (name, of_copied) in [("fawn_copying", 1), ("fawn_copying_keys", 30), ("fawn_copying_keys_about", 400)] {
+            for (node, value) in [(2, of_copied), (3, 0)] {
+                let sample = format!("{name}{{shard=\"0\",node=\"{node}\",range=\"7\"}} {value}");
+                assert!(text.lines().any(|line| line == sample), "{sample} is missing of\n{text}");
+            }
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Owns what the admin port shows of a cluster in one process: chains, back-ends, what is wrong and what to do.
 use super::counters::StoreCounts;
+use fawn_node::cluster::MemberStatus;
 use fawn_node::{BackEndStatus, ChainStatus, ClusterStatus};
 use fawn_types::{Durability, TimeMs};
 
@@ -49,7 +50,18 @@ pub(crate) struct BackEndReport {
 pub(crate) struct CopyReport {
     pub(crate) range: u32,
     pub(crate) phase: &'static str,
+    /// How far it is, while it is made anew: until then it is no copy.
+    pub(crate) copying: Option<CopyingReport>,
     pub(crate) broken: Option<String>,
+}
+
+/// A copy that is made anew.
+#[derive(Clone, Copy, Debug, serde::Serialize)]
+pub(crate) struct CopyingReport {
+    /// Keys so far.
+    pub(crate) keys: u64,
+    /// About so many there are; 0 until the first part has come.
+    pub(crate) keys_about: u64,
 }
 
 impl ClusterReport {
@@ -103,17 +115,23 @@ impl ChainReport {
 
 impl BackEndReport {
     fn of(back_end: &BackEndStatus) -> Self {
-        let copy = |(range, phase, broken): &(fawn_types::RangeId, &'static str, Option<String>)| CopyReport {
-            range: range.0,
-            phase,
-            broken: broken.clone(),
-        };
         Self {
             node: back_end.node.0,
             poisoned: back_end.poisoned.clone(),
             directory: super::cluster::dir_name(back_end.node.0),
             store: StoreCounts::of(&back_end.store, back_end.poisoned.as_ref()),
-            copies: back_end.members.iter().map(copy).collect(),
+            copies: back_end.members.iter().map(CopyReport::of).collect(),
+        }
+    }
+}
+
+impl CopyReport {
+    fn of(member: &MemberStatus) -> Self {
+        Self {
+            range: member.range.0,
+            phase: member.phase,
+            copying: member.copied.map(|(keys, keys_about)| CopyingReport { keys, keys_about }),
+            broken: member.broken.clone(),
         }
     }
 }
@@ -126,8 +144,7 @@ fn advice(back_ends: &[BackEndStatus]) -> Option<String> {
             let steps = "look at its medium, restart, and run `fawn check` on its directory if it happens again";
             return Some(format!("the store of node {node} takes no more writes: {failure}; {steps}"));
         }
-        let (range, _, broken) = back_end.members.iter().find(|(.., broken)| broken.is_some())?;
-        let why = broken.as_deref().unwrap_or_default();
+        let (range, why) = back_end.members.iter().find_map(|copy| Some((copy.range, copy.broken.as_deref()?)))?;
         Some(format!("the copy of range {} on node {node} cannot go on: {why}; restart", range.0))
     })
 }
@@ -135,7 +152,21 @@ fn advice(back_ends: &[BackEndStatus]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fawn_types::{Epoch, NodeId, RangeId};
+    use fawn_types::{Epoch, NodeId, RangeId, Version};
+
+    fn member(phase: &'static str, copied: Option<(u64, u64)>) -> MemberStatus {
+        MemberStatus {
+            range: RangeId(1),
+            epoch: Epoch::default(),
+            phase,
+            durability: Durability::Sync,
+            last: Version::ZERO,
+            committed: Version::ZERO,
+            keys: 0,
+            copied,
+            broken: None,
+        }
+    }
 
     fn cluster(copies: usize, poisoned: Option<&str>, stands_since: Option<TimeMs>) -> ClusterReport {
         let chain = ChainStatus {
@@ -151,7 +182,7 @@ mod tests {
             node: NodeId(2),
             poisoned: poisoned.map(str::to_owned),
             store: fawn_node::StoreStatus::default(),
-            members: vec![(RangeId(1), "failed", None)],
+            members: vec![member("failed", None)],
         };
         let (chains, back_ends) = (vec![chain], vec![back_end]);
         let status = ClusterStatus { chains, back_ends, stands_since, members_dropped: 1, possible_losses: 0 };

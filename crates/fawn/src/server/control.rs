@@ -31,7 +31,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    pub(super) fn new(server: Counters, status: &ShardStatus, now: TimeMs) -> Self {
+    pub(crate) fn new(server: Counters, status: &ShardStatus, now: TimeMs) -> Self {
         Self {
             server,
             node: NodeCounts::of(status),

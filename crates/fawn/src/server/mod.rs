@@ -20,7 +20,7 @@ mod watch;
 mod write;
 
 pub(crate) use cluster::Cluster;
-pub(crate) use cluster_report::ClusterReport;
+pub(crate) use cluster_report::{ClusterReport, CopyReport};
 pub(crate) use control::Report;
 pub(crate) use counters::{DeviceCounts, StoreCounts};
 pub(crate) use error::ServeError;
