@@ -1,6 +1,7 @@
 //! Owns the integration tests of fawn-chain, one binary.
 #![expect(clippy::expect_used, clippy::unwrap_used, reason = "a test that meets what it does not expect should stop")]
 
+mod admission;
 mod cluster;
 mod codec;
 mod random;

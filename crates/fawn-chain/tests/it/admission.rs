@@ -1,0 +1,48 @@
+//! Owns the tests of which chain frames a member looks at: those of its epoch, from the sender's boot in it.
+//!
+//! What other senders cannot do by themselves is forged here; what they can is told in `scripts/former_*.txt`.
+use crate::cluster::{Bug, Cluster, Message};
+use fawn_chain::message::{Body, Header, decode_frame, encode_frame};
+use fawn_types::{BootId, Durability, Epoch};
+
+/// A chain of three in epoch 1, its head's first record on the way to the middle: with the header that `forge` makes.
+fn append(forge: impl Fn(&mut Header)) -> (Cluster, Message) {
+    let mut cluster = Cluster::new(3, Durability::Sync, Bug::None);
+    cluster.run(600);
+    cluster.put(1).expect("the head takes a write");
+    cluster.turn(1, true);
+    let is_append = |message: &Message| matches!(decode_frame(&message.bytes).unwrap().body, Body::Append { .. });
+    let at = cluster.net.iter().position(is_append).expect("the record is sent");
+    let Message { from, to, bytes } = cluster.net.remove(at);
+    cluster.net.clear();
+    let mut frame = decode_frame(&bytes).unwrap();
+    forge(&mut frame.header);
+    let mut forged = Vec::new();
+    encode_frame(&frame, &mut forged);
+    (cluster, Message { from, to, bytes: forged })
+}
+
+/// Hands it over. Returns whether the middle took the record, and whether it asked for what it may have missed.
+fn taken((mut cluster, message): (Cluster, Message)) -> (bool, bool) {
+    cluster.hand_over(&message);
+    cluster.turn(2, true);
+    let asked = |message: &Message| {
+        message.from == 2 && message.to == 1 && decode_frame(&message.bytes).unwrap().body == Body::EntryWanted
+    };
+    (!cluster.machines[&2].log.records.is_empty(), cluster.net.iter().any(asked))
+}
+
+#[test]
+fn frames_of_this_epoch_and_boot_are_taken() {
+    assert_eq!(taken(append(|_| {})), (true, false));
+}
+
+#[test]
+fn frames_of_a_newer_epoch_are_not_taken_but_asked_about() {
+    assert_eq!(taken(append(|header| header.epoch = Epoch::new(2).unwrap())), (false, true));
+}
+
+#[test]
+fn frames_of_another_boot_are_not_taken_but_asked_about() {
+    assert_eq!(taken(append(|header| header.boot = BootId(77))), (false, true));
+}
