@@ -42,6 +42,7 @@ pub use manager::{DropReason, FileConsensus, Manager, ManagerOptions, ManagerOut
 pub use map::{ChainState, ClusterMap, Member, MemberRole, NodeEntry, RangeEntry};
 pub use message::{Body, CopyCursor, Frame, Header};
 pub use replica::{
-    FrameVerdict, Output, PersistedState, Progress, Refusal, Replayed, Replica, ReplicaConfig, ReplicaOptions, Role,
+    Closed, FrameVerdict, Output, PersistedState, Progress, Refusal, Replayed, Replica, ReplicaConfig, ReplicaOptions,
+    Role,
 };
 pub use ring::{Ring, RingOptions};

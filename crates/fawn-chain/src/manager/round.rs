@@ -133,7 +133,9 @@ impl Round {
             if entry.common_point(report.last) < base {
                 continue; // its disk was changed: it had synced base before it served
             }
-            if *boot == member.boot { unrebooted.push(member.node) } else { rebooted.push(member.node) }
+            // Closed in order and started again is as good as never stopped: the log lost nothing on the way.
+            let is_unbroken = *boot == member.boot || report.continues == Some(member.boot);
+            if is_unbroken { unrebooted.push(member.node) } else { rebooted.push(member.node) }
         }
         if last.durability == Durability::Sync {
             unrebooted.extend(rebooted);

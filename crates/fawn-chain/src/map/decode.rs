@@ -1,8 +1,8 @@
 //! Owns the byte forms of range entries, maps and a replica's promises (`docs/formats/peer-frames.md`): decoding.
-use super::encode::{IMAGE_VERSION, MAP_MAGIC, STATE_MAGIC};
+use super::encode::{IMAGE_VERSION, MAP_MAGIC, STATE_MAGIC, STATE_VERSION};
 use super::{Activation, ChainState, ClusterMap, HISTORY_MAX, LastActive, Member, MemberRole, NodeEntry, RangeEntry};
 use crate::bytes::{DecodeError, Reader};
-use crate::replica::PersistedState;
+use crate::replica::{Closed, PersistedState};
 use crate::ring::{CHAIN_MEMBERS_MAX, RingOptions};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -26,7 +26,7 @@ pub(super) const MEMBERS_MAX: usize = 2 * CHAIN_MEMBERS_MAX;
 /// # Errors
 /// When it is cut, damaged, or of another layout version.
 pub fn decode_map(image: &[u8]) -> Result<ClusterMap, DecodeError> {
-    let (mut reader, version) = open("cluster map", image, MAP_MAGIC)?;
+    let (mut reader, version) = open("cluster map", image, (MAP_MAGIC, IMAGE_VERSION))?;
     let revision = reader.u64("map revision")?;
     let mut secret = [0; 16];
     secret.copy_from_slice(reader.take("hash secret", 16)?);
@@ -54,17 +54,29 @@ pub fn decode_map(image: &[u8]) -> Result<ClusterMap, DecodeError> {
 /// # Errors
 /// When it is cut, damaged, or of another layout version.
 pub fn decode_state(image: &[u8]) -> Result<PersistedState, DecodeError> {
-    let (mut reader, version) = open("promise", image, STATE_MAGIC)?;
+    let (mut reader, version) = open("promise", image, (STATE_MAGIC, STATE_VERSION))?;
     // A promise of version 1 does not know: what asks least of the logs is right for whoever builds on it.
     let layout = if version == 1 { EntryLayout::Version1(Durability::Memory) } else { EntryLayout::Version2 };
     let promised = read_epoch(&mut reader, "promised epoch")?;
     let entry = if reader.flag("entry present")? { Some(read_entry(&mut reader, layout)?) } else { None };
+    // Before version 3 nobody said how a boot ended: like one that was killed.
+    let is_closed = version >= 3 && reader.flag("closed boot present")?;
+    let closed = if is_closed { Some(read_closed(&mut reader)?) } else { None };
     reader.finish("promise")?;
-    Ok(PersistedState { promised, entry })
+    Ok(PersistedState { promised, entry, closed })
+}
+
+fn read_closed(reader: &mut Reader<'_>) -> Result<Closed, DecodeError> {
+    let boot = BootId(reader.u64("closed boot")?);
+    Ok(Closed { boot, last: Version::from_u64(reader.u64("closed log's end")?) })
 }
 
 /// Checks checksum and magic; the reader stands at the content and ends before the checksum. Returns the layout version.
-fn open<'a>(what: &'static str, image: &'a [u8], magic: u32) -> Result<(Reader<'a>, u16), DecodeError> {
+fn open<'a>(
+    what: &'static str,
+    image: &'a [u8],
+    (magic, newest): (u32, u16),
+) -> Result<(Reader<'a>, u16), DecodeError> {
     let truncated = DecodeError::Truncated { what, need_bytes: 8, have_bytes: image.len() };
     let (content, sum) = image.split_last_chunk::<8>().ok_or(truncated)?;
     let (expected, found) = (checksum64(content), u64::from_le_bytes(*sum));
@@ -75,7 +87,7 @@ fn open<'a>(what: &'static str, image: &'a [u8], magic: u32) -> Result<(Reader<'
     let found = reader.u32(what)?;
     check("image magic", u64::from(found), found == magic)?;
     let version = reader.u16("image version")?;
-    check("image version", u64::from(version), (1..=IMAGE_VERSION).contains(&version))?;
+    check("image version", u64::from(version), (1..=newest).contains(&version))?;
     Ok((reader, version))
 }
 

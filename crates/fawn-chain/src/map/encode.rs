@@ -1,7 +1,7 @@
 //! Owns the byte forms of range entries, maps and a replica's promises (`docs/formats/peer-frames.md`): encoding.
 use super::{ChainState, ClusterMap, Member, MemberRole, RangeEntry};
 use crate::bytes::Put;
-use crate::replica::PersistedState;
+use crate::replica::{Closed, PersistedState};
 use alloc::vec::Vec;
 use fawn_types::{Durability, KeyRange, checksum::checksum64};
 
@@ -9,7 +9,9 @@ use fawn_types::{Durability, KeyRange, checksum::checksum64};
 pub(super) const MAP_MAGIC: u32 = u32::from_le_bytes(*b"FWNM");
 /// First bytes of a promise's image.
 pub(super) const STATE_MAGIC: u32 = u32::from_le_bytes(*b"FWNP");
-/// Layout of both images.
+/// Layout of a promise's image.
+pub(crate) const STATE_VERSION: u16 = 3;
+/// Layout of a map's image.
 pub(crate) const IMAGE_VERSION: u16 = 2;
 
 /// The map as kept by the manager: magic, layout version, content, checksum of all before it.
@@ -40,11 +42,16 @@ pub fn encode_map(map: &ClusterMap) -> Vec<u8> {
 pub fn encode_state(state: &PersistedState) -> Vec<u8> {
     let mut out = Vec::with_capacity(256);
     out.put_u32(STATE_MAGIC);
-    out.put_u16(IMAGE_VERSION);
+    out.put_u16(STATE_VERSION);
     out.put_u32(state.promised.get());
     out.put_u8(u8::from(state.entry.is_some()));
     if let Some(entry) = &state.entry {
         put_entry(&mut out, entry);
+    }
+    out.put_u8(u8::from(state.closed.is_some()));
+    if let Some(Closed { boot, last }) = state.closed {
+        out.put_u64(boot.0);
+        out.put_u64(last.as_u64());
     }
     seal(out)
 }

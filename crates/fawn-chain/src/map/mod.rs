@@ -6,7 +6,7 @@ mod encode;
 
 pub(crate) use decode::{EntryLayout, read_entry, read_epoch};
 pub use decode::{decode_map, decode_state};
-pub(crate) use encode::{IMAGE_VERSION, put_entry};
+pub(crate) use encode::{IMAGE_VERSION, STATE_VERSION, put_entry};
 pub use encode::{encode_map, encode_state};
 
 use crate::ring::{Ring, RingNode, RingOptions};

@@ -78,6 +78,10 @@ fn read_body<'a>(kind: u8, reader: &mut Reader<'a>) -> Result<Body<'a>, DecodeEr
             last: version(reader)?,
             committed: version(reader)?,
             time: TimeMs(reader.u64("chain time")?),
+            continues: match reader.flag("continued boot present")? {
+                true => Some(BootId(reader.u64("continued boot")?)),
+                false => None,
+            },
         }),
         9 => read_align(reader)?,
         10 => Body::Equal { base: version(reader)? },

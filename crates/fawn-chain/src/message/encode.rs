@@ -91,8 +91,12 @@ fn put_control(out: &mut Vec<u8>, body: &Body<'_>) -> u8 {
             6
         }
         Body::EntryWanted => 7,
-        Body::Report(Report { last, committed, time }) => {
+        Body::Report(Report { last, committed, time, continues }) => {
             put_words(out, &[last.as_u64(), committed.as_u64(), time.0]);
+            out.put_u8(u8::from(continues.is_some()));
+            if let Some(boot) = continues {
+                out.put_u64(boot.0);
+            }
             8
         }
         Body::Align { entry, donor, base, cut } => {

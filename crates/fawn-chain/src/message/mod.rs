@@ -56,6 +56,8 @@ pub struct Report {
     pub committed: Version,
     /// The greatest chain time it has seen.
     pub time: TimeMs,
+    /// The boot that this one goes on from without having lost anything, as it was closed in order.
+    pub continues: Option<BootId>,
 }
 
 /// What a frame says.

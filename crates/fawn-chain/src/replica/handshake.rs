@@ -52,7 +52,7 @@ impl Replica {
 
     fn persist(&mut self) {
         self.persist_number += 1;
-        let state = PersistedState { promised: self.promised, entry: self.entry.clone() };
+        let state = PersistedState { promised: self.promised, entry: self.entry.clone(), closed: None };
         self.outputs.push_back(Output::Persist { number: self.persist_number, state });
     }
 
@@ -70,7 +70,8 @@ impl Replica {
         if self.copy.is_some() {
             return self.send_manager(Body::CannotAlign); // half a copy is none
         }
-        let report = Report { last: self.last, committed: self.committed, time: self.time };
+        let Self { last, committed, time, continues, .. } = *self;
+        let report = Report { last, committed, time, continues };
         self.send_manager(Body::Report(report));
     }
 

@@ -15,7 +15,7 @@ mod read;
 mod repair;
 mod tail;
 
-pub use output::{Alarm, FrameVerdict, Output, PersistedState, Progress, Refusal, Replayed};
+pub use output::{Alarm, Closed, FrameVerdict, Output, PersistedState, Progress, Refusal, Replayed};
 
 use crate::invariants;
 use crate::map::RangeEntry;
@@ -143,6 +143,8 @@ pub struct Replica {
     has_failed: bool,
     /// When another epoch was asked for.
     epoch_asked_at: Option<TimeMs>,
+    /// The boot before this one, if that was closed in order and its log is here whole.
+    continues: Option<BootId>,
     persist_number: u64,
     outputs: VecDeque<Output>,
     now: TimeMs,
@@ -176,10 +178,23 @@ impl Replica {
             wake_at: Some(TimeMs(0)),
             has_failed: false,
             epoch_asked_at: None,
+            // A log that does not end where the mark says was changed behind its back.
+            continues: persisted.closed.filter(|closed| closed.last == last).map(|closed| closed.boot),
             persist_number: 0,
             outputs: VecDeque::new(),
             now: TimeMs(0),
         }
+    }
+
+    /// What to keep when this boot is closed in order, once all of its log is synced and it takes part no more. `None`
+    /// where there is nothing to say, or nothing new: a boot that promised nothing leaves all as it found it.
+    #[must_use]
+    pub fn close(&self) -> Option<PersistedState> {
+        if self.has_failed || self.copy.is_some() || self.persist_number == 0 {
+            return None;
+        }
+        let closed = Closed { boot: self.config.boot, last: self.last };
+        Some(PersistedState { promised: self.promised, entry: self.entry.clone(), closed: Some(closed) })
     }
 
     /// The epoch it acts in, or has promised to.

@@ -1,7 +1,7 @@
 //! Owns what a replica asks of its node: effects with their order, and the answers to its events.
 use crate::map::RangeEntry;
 use crate::message::{CopyCursor, Frame};
-use fawn_types::{Epoch, NodeId, Version};
+use fawn_types::{BootId, Epoch, NodeId, Version};
 
 /// What a node keeps for each of its replicas, durably.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -10,6 +10,18 @@ pub struct PersistedState {
     pub promised: Epoch,
     /// The newest entry it knows: what `cluster recover-manager` rebuilds a lost map from.
     pub entry: Option<RangeEntry>,
+    /// Where a boot that was closed in order left the log. The next promise takes it away.
+    pub closed: Option<Closed>,
+}
+
+/// The mark of a boot that was closed in order: it acknowledged nothing that is not in its log, all of that is synced, and
+/// nothing was done to the log since.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Closed {
+    /// Which boot.
+    pub boot: BootId,
+    /// The end of its log.
+    pub last: Version,
 }
 
 /// An effect. Carried out in the order polled.

@@ -213,6 +213,17 @@ impl Cluster {
         machine.committed = machine.committed.min(last);
     }
 
+    /// The process of `id` ends in order: everything is synced, then the mark is kept.
+    pub(crate) fn close(&mut self, id: u32) {
+        let machine = self.machines.get_mut(&id).expect("a known machine");
+        machine.log.flushed = machine.log.records.len();
+        machine.log.synced = machine.log.records.len();
+        if let Some(state) = machine.replica.take().and_then(|replica| replica.close()) {
+            machine.disk = encode_state(&state);
+        }
+        machine.log.void_copy();
+    }
+
     /// The medium of `id` fails, its process stays: nothing is appended, flushed or synced any more.
     pub(crate) fn fail(&mut self, id: u32) {
         let now = self.time();

@@ -4,7 +4,9 @@ use fawn_chain::message::{
     CopyCursor, FRAME_BYTES_MAX, FRAME_VERSION, FrameStream, PREFIX_BYTES, RefusedReason, Report, decode_frame,
     encode_frame,
 };
-use fawn_chain::{Body, ChainState, ClusterMap, DecodeError, Frame, Header, NodeEntry, PersistedState, RingOptions};
+use fawn_chain::{
+    Body, ChainState, Closed, ClusterMap, DecodeError, Frame, Header, NodeEntry, PersistedState, RingOptions,
+};
 use fawn_types::random::SplitMix64;
 use fawn_types::{BootId, ClientTag, Durability, Epoch, HashSecret, NodeId, RangeId, TimeMs, Version};
 
@@ -44,7 +46,8 @@ fn bodies() -> Vec<Body<'static>> {
         Body::Gone { after: v },
         Body::Entry(entry.clone()),
         Body::EntryWanted,
-        Body::Report(Report { last: w, committed: v, time: TimeMs(11) }),
+        Body::Report(Report { last: w, committed: v, time: TimeMs(11), continues: None }),
+        Body::Report(Report { last: w, committed: v, time: TimeMs(11), continues: Some(BootId(7)) }),
         Body::Align { entry, donor: NodeId(3), base: w, cut: v },
         Body::Equal { base: w },
         Body::CaughtUp { last: w },
@@ -195,8 +198,11 @@ fn images_of_map_and_promise_there_and_back() {
     let map = map();
     let image = encode_map(&map);
     assert_eq!(decode_map(&image).unwrap(), map);
-    let state = PersistedState { promised: epoch(8), entry: Some(map.ranges[1].clone()) };
+    let state = PersistedState { promised: epoch(8), entry: Some(map.ranges[1].clone()), closed: None };
     assert_eq!(decode_state(&encode_state(&state)).unwrap(), state);
+    let closed = Some(Closed { boot: BootId(7), last: version(3, 4) });
+    let after_close = PersistedState { closed, ..state.clone() };
+    assert_eq!(decode_state(&encode_state(&after_close)).unwrap(), after_close);
     assert_eq!(decode_state(&encode_state(&PersistedState::default())).unwrap(), PersistedState::default());
     for place in 0..image.len() {
         let mut damaged = image.clone();

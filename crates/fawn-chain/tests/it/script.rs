@@ -87,6 +87,7 @@ impl Runner {
                 self.cluster().hand_over(&message);
             }
             "crash" => self.cluster().crash(node, number(second, 0) as usize),
+            "close" => self.cluster().close(node),
             "restart" => self.cluster().restart(node),
             "fail" => self.cluster().fail(node),
             "full" | "space" => {

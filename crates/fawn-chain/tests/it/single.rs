@@ -1,7 +1,9 @@
 //! Owns the tests of one replica by itself: the chain of one that a lone server runs, refusals, a full log.
 use fawn_chain::map::{ChainState, Member, MemberRole};
 use fawn_chain::message::{Body, Frame, Header};
-use fawn_chain::{Output, PersistedState, Progress, RangeEntry, Refusal, Replica, ReplicaConfig, ReplicaOptions, Role};
+use fawn_chain::{
+    Closed, Output, PersistedState, Progress, RangeEntry, Refusal, Replica, ReplicaConfig, ReplicaOptions, Role,
+};
 use fawn_types::{BootId, Durability, Epoch, KeyRange, NodeId, RangeId, TimeMs, Version};
 
 const NODE: NodeId = NodeId(1);
@@ -100,4 +102,33 @@ fn another_boot_of_a_member_does_not_serve() {
     replica.handle_entry(TimeMs(9), &entry);
     assert_eq!(replica.role(), None);
     assert!(drain(&mut replica).contains(&Output::Stopped));
+}
+
+/// What a boot says of the one before it, by what was kept of that and where the log ends.
+#[test]
+fn a_boot_continues_the_one_closed_in_order_if_the_log_ends_there() {
+    let before = single(ReplicaOptions::default());
+    let state = before.close().expect("it promised, and has not failed");
+    assert_eq!(state.closed, Some(Closed { boot: BOOT, last: version(3, 9) }));
+    let mut failed = before;
+    failed.fail(TimeMs(9));
+    assert_eq!(failed.close(), None, "it keeps nothing any more");
+    let options = ReplicaOptions::default();
+    let config =
+        ReplicaConfig { node: NODE, boot: BootId(78), range: RangeId(1), durability: Durability::Memory, options };
+    let entry =
+        RangeEntry { epoch: Epoch::new(5).unwrap(), state: ChainState::Preparing, ..state.entry.clone().unwrap() };
+    for (last, continues) in [(version(3, 9), Some(BOOT)), (version(3, 8), None)] {
+        let mut replica = Replica::new(config, state.clone(), last, version(3, 4));
+        assert_eq!(replica.close(), None, "the mark stays as it was found");
+        replica.handle_entry(TimeMs(1), &entry);
+        let outputs = drain(&mut replica);
+        assert!(matches!(&outputs[..], [Output::Persist { state, .. }] if state.closed.is_none()), "{outputs:?}");
+        replica.handle_persisted(TimeMs(1), 1);
+        let outputs = drain(&mut replica);
+        let [Output::SendManager { frame: Frame { body: Body::Report(report), .. } }] = &outputs[..] else {
+            panic!("a report, not {outputs:?}");
+        };
+        assert_eq!(report.continues, continues, "the log ends in {last:?}");
+    }
 }

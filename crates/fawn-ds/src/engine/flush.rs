@@ -282,13 +282,23 @@ impl<D: Device> Engine<D> {
     /// # Errors
     /// [`EngineError::Poisoned`] when that failed.
     pub fn close(mut self) -> Result<D, EngineError> {
-        self.flush_everything = true;
-        self.finish_all();
+        self.sync_all()?;
         self.vouch();
+        self.sync_all()?;
+        Ok(self.device)
+    }
+
+    /// Writes and syncs everything, and waits for it: what is said of the store afterwards is said of its medium.
+    ///
+    /// # Errors
+    /// [`EngineError::Poisoned`] when that failed.
+    pub fn sync_all(&mut self) -> Result<(), EngineError> {
+        let before = core::mem::replace(&mut self.flush_everything, true);
         self.finish_all();
+        self.flush_everything = before;
         match &self.poisoned {
             Some(first) => Err(EngineError::Poisoned { first: first.clone() }),
-            None => Ok(self.device),
+            None => Ok(()),
         }
     }
 

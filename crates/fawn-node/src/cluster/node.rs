@@ -207,9 +207,14 @@ impl<D: Device> Node<D> {
         self.back_end.as_ref().map(|back_end| &back_end.engine)
     }
 
-    /// Ends the node and gives its engine back, to be closed.
+    /// Ends the node in order and gives its engine back, to be closed: its members keep that nothing of them is lost.
+    /// Blocks on the device; where that fails the engine is poisoned, and the members count as killed.
     pub fn into_engine(self) -> Option<Engine<D>> {
-        self.back_end.map(|back_end| back_end.engine)
+        let mut back_end = self.back_end?;
+        if let Err(error) = back_end.mark_closed() {
+            tracing::warn!(%error, "not closed in order: the next start takes this back-end for a killed one");
+        }
+        Some(back_end.engine)
     }
 
     /// The committed map, where this node hosts the manager.

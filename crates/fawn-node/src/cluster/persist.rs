@@ -2,10 +2,11 @@
 //!
 //! A map may be longer than one blob. Its pieces go to one of two sets of names in turn, then the root blob names the
 //! set: blobs become durable in order, so a crash leaves the whole old map or the whole new one.
+use super::backend::BackEnd;
 use fawn_chain::DecodeError;
-use fawn_chain::map::{ClusterMap, decode_map};
+use fawn_chain::map::{ClusterMap, decode_map, encode_state};
 use fawn_ds::format::manifest::BLOB_BYTES_MAX;
-use fawn_ds::{BlobTicket, Engine, EngineError};
+use fawn_ds::{BlobTicket, Engine, EngineError, Progress};
 use fawn_flash::Device;
 use fawn_types::RangeId;
 use std::collections::VecDeque;
@@ -76,6 +77,23 @@ impl Blobs {
         }
         self.under_way.pop_front();
         Some(kept)
+    }
+}
+
+impl<D: Device> BackEnd<D> {
+    /// Keeps of each member that its boot ended in order. All that a member ever acknowledged is in its log, so once that
+    /// is synced, and nothing more is taken in, the next boot has lost nothing of it.
+    pub(super) fn mark_closed(&mut self) -> Result<(), EngineError> {
+        // First the log, then what is said of it: a crash in between leaves no mark.
+        self.engine.sync_all()?;
+        for member in &self.members {
+            let Progress { appended, synced, .. } = self.engine.progress(member.id);
+            let is_whole = appended == member.replica.last() && synced == appended && member.broken.is_none();
+            if let Some(state) = member.replica.close().filter(|_| is_whole) {
+                self.engine.put_blob(replica_key(member.id), &encode_state(&state))?;
+            }
+        }
+        self.engine.sync_all()
     }
 }
 

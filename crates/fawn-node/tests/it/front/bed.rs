@@ -1,6 +1,7 @@
 //! Owns the test bed of a cluster: three members in one thread, each on a simulated disk.
 use crate::test_bed::{START, TestBed};
 use fawn_ds::{Engine, Options};
+use fawn_flash::sim::{Fault, OpKind};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_node::{ClientHost, LocalCluster, LocalOptions, ProcessFacts, ShardOptions};
 use fawn_types::{Durability, HashSecret, NodeId, TimeMs};
@@ -59,10 +60,20 @@ impl Bed {
         Self::on(disks, options, memory_bytes, now.plus_ms(1000))
     }
 
-    /// Ends in order and starts again.
+    /// Ends in order and starts again, with a loss of power in between that has nothing to take.
     pub(crate) fn stop(self) -> Self {
         let Self { disks, host, now, options, memory_bytes, .. } = self;
         host.into_engines().into_iter().for_each(|engine| drop(engine.close().unwrap()));
+        disks.iter().for_each(|disk| disk.crash(now.0));
+        Self::on(disks, options, memory_bytes, now.plus_ms(1000))
+    }
+
+    /// Ends in order on media that sync no more, and starts again once they do.
+    pub(crate) fn stop_unsynced(self) -> Self {
+        let Self { disks, host, now, options, memory_bytes, .. } = self;
+        disks.iter().for_each(|disk| disk.fail_nth(OpKind::Sync, 1, Fault::Fail));
+        host.into_engines().into_iter().for_each(|engine| assert!(engine.close().is_err(), "a failed sync is told"));
+        disks.iter().zip(1..).for_each(|(disk, seed)| disk.crash(seed));
         Self::on(disks, options, memory_bytes, now.plus_ms(1000))
     }
 

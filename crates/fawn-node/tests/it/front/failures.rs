@@ -126,6 +126,35 @@ fn a_start_serves_as_soon_as_all_members_have_spoken() {
     }
 }
 
+/// Where acks are not synced, an end in order is no loss and none is told; an end without a word, or a failed one, is.
+#[test]
+fn an_end_in_order_is_told_apart_from_a_kill() {
+    for (durability, is_one_range) in
+        [(Durability::EverySec, true), (Durability::Memory, true), (Durability::Memory, false)]
+    {
+        let mut bed = Bed::with(is_one_range, durability, 24 << 20);
+        let losses = |bed: &Bed| bed.host.status().cluster.expect("a cluster says how it stands").possible_losses;
+        for round in 0..3 {
+            let id = bed.connect(Protocol::Resp);
+            let serves = |bed: &mut Bed| assert_eq!(bed.redis(id, "SET served again"), "+OK", "{durability:?}");
+            serves(&mut bed);
+            assert_eq!(losses(&bed), 0, "{durability:?}, round {round}: everything was synced when it was closed");
+            let held = if round == 0 { 0 } else { 100 };
+            (0..held).for_each(|i| assert_eq!(bed.redis(id, &format!("GET r{}k{i}", round - 1)), "$1|v"));
+            (0..100).for_each(|i| assert_eq!(bed.redis(id, &format!("SET r{round}k{i} v")), "+OK"));
+            bed = bed.stop();
+        }
+        for is_crash in [true, false] {
+            let id = bed.connect(Protocol::Resp);
+            (0..100).for_each(|i| assert_eq!(bed.redis(id, &format!("SET k{i} v")), "+OK"));
+            bed = if is_crash { bed.crash(11) } else { bed.stop_unsynced() };
+            let id = bed.connect(Protocol::Resp);
+            assert_eq!(bed.redis(id, "SET served again"), "+OK");
+            assert!(losses(&bed) > 0, "{durability:?}: acked in memory, and power was lost (crash: {is_crash})");
+        }
+    }
+}
+
 /// A store takes no more writes, its process stays: clients notice nothing but that two copies are left, whichever it is.
 #[test]
 fn a_store_that_fails_leaves_two_copies_and_a_word_about_it() {
