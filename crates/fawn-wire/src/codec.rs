@@ -131,6 +131,17 @@ impl Codec {
         }
     }
 
+    /// What [`Codec::decode`] would return, where that is a whole plain request of the usual framing and between
+    /// requests: then no state changes. `None` says nothing.
+    #[must_use]
+    #[inline]
+    pub fn decode_plain<'a>(&self, input: &'a [u8]) -> Option<Decoded<'a>> {
+        match self {
+            Codec::Memcached(_) => None,
+            Codec::Resp(state) => state.decode_plain(input),
+        }
+    }
+
     /// Decodes the first request of `input`. Relative times become absolute by `now`.
     #[inline]
     pub fn decode<'a>(&mut self, input: &'a [u8], now: TimeMs) -> Decoded<'a> {

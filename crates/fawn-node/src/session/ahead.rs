@@ -2,8 +2,8 @@
 //!
 //! What requests wait for is main memory, and for those of a pipeline, or of many connections, that can be waited for
 //! once instead of once each. Looking changes nothing; what it decoded and hashed is kept for the request's turn.
-use super::Session;
 use super::consume::Executor;
+use super::{SessionId, Sessions};
 use fawn_ds::WARM_KEYS_MAX;
 use fawn_types::{KeyHash, Request, TimeMs};
 use fawn_wire::{Codec, Command, Decoded, Shape};
@@ -19,6 +19,9 @@ pub(crate) struct Looked<'a> {
     pub(crate) consumed: usize,
 }
 
+/// Sessions whose first requests are looked at together at least: fewer wait for less than the look costs.
+pub(crate) const FIRSTS_MIN: usize = 4;
+
 /// The next requests of a session's input, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Ahead<'a> {
@@ -27,17 +30,12 @@ pub(crate) struct Ahead<'a> {
 }
 
 impl<'a> Ahead<'a> {
-    /// With its first request, if that was looked at already.
-    pub(crate) fn from_first(first: Option<Looked<'a>>) -> Self {
-        Self { looked: first.into_iter().collect(), taken: 0 }
-    }
-
     /// The request whose turn it is, if it was looked at.
     #[inline]
-    pub(crate) fn pop(&mut self) -> Option<Looked<'a>> {
-        let looked = self.looked.get(self.taken).copied();
-        self.taken += usize::from(looked.is_some());
-        looked
+    pub(crate) fn pop(&mut self) -> Option<&Looked<'a>> {
+        let looked = self.looked.get(self.taken)?;
+        self.taken += 1;
+        Some(looked)
     }
 
     #[inline]
@@ -71,30 +69,44 @@ impl<'a> Ahead<'a> {
 }
 
 /// The first requests of several sessions' inputs, each where it is on a single key; what they touch is warmed.
-pub(crate) fn look_at_firsts<'a, 's>(
+///
+/// Written where the caller keeps them: they are too large to be moved for every turn.
+#[inline]
+pub(crate) fn look_at_firsts<'a>(
     executor: &impl Executor,
-    inputs: impl Iterator<Item = (Option<&'s Session>, &'a [u8])>,
+    sessions: &Sessions,
+    inputs: &[(SessionId, &'a [u8])],
+    firsts: &mut [Option<Looked<'a>>; WARM_KEYS_MAX],
     now: TimeMs,
-) -> SmallVec<[Option<Looked<'a>>; WARM_KEYS_MAX]> {
-    let mut hashes: SmallVec<[KeyHash; WARM_KEYS_MAX]> = SmallVec::new();
-    let look = |(session, input): (Option<&Session>, &'a [u8])| {
-        let codec = &session?.codec;
-        let looked = codec.is_between_requests().then(|| look_at_one(executor, &mut codec.clone(), input, now))?;
-        looked.iter().for_each(|looked| hashes.push(looked.hash));
-        looked
-    };
-    let firsts = inputs.map(look).collect();
-    executor.warm(&hashes);
-    firsts
+) {
+    let mut hashes = [KeyHash(0); WARM_KEYS_MAX];
+    let mut count = 0;
+    for (first, (id, input)) in firsts.iter_mut().zip(inputs) {
+        *first = sessions.get(*id).filter(|session| session.codec.is_between_requests()).and_then(|session| {
+            let command = session.codec.decode_plain(input);
+            command.map_or_else(
+                || look_at_one(executor, &mut session.codec.clone(), input, now),
+                |decoded| looked(executor, decoded),
+            )
+        });
+        if let Some(first) = first {
+            hashes[count] = first.hash;
+            count += 1;
+        }
+    }
+    debug_assert!(count <= inputs.len(), "one request of each");
+    executor.warm(&hashes[..count]);
 }
 
 #[inline]
 fn look_at_one<'a>(executor: &impl Executor, codec: &mut Codec, input: &'a [u8], now: TimeMs) -> Option<Looked<'a>> {
-    match codec.decode(input, now) {
-        Decoded::Command { command: Command::Single { request, shape }, consumed } => {
-            debug_assert!(codec.is_between_requests(), "a whole request leaves nothing for the next");
-            Some(Looked { request, shape, hash: executor.hash(request.key()), consumed })
-        }
-        _ => None,
-    }
+    let looked = looked(executor, codec.decode(input, now));
+    debug_assert!(looked.is_none() || codec.is_between_requests(), "a whole request leaves nothing for the next");
+    looked
+}
+
+#[inline]
+fn looked<'a>(executor: &impl Executor, decoded: Decoded<'a>) -> Option<Looked<'a>> {
+    let Decoded::Command { command: Command::Single { request, shape }, consumed } = decoded else { return None };
+    Some(Looked { request, shape, hash: executor.hash(request.key()), consumed })
 }

@@ -1,7 +1,7 @@
 //! Owns the way of a session's input: decoded command by command and executed, until it ends or the session waits.
 //!
 //! Whoever executes, a shard's own store or a cluster, the session's rules are these.
-use super::ahead::{Ahead, Looked, look_at_firsts};
+use super::ahead::{Ahead, FIRSTS_MIN, Looked, look_at_firsts};
 use super::{Phase, Room, Session, Sessions};
 use crate::SessionId;
 use crate::execute::{Flow, Stall};
@@ -38,10 +38,10 @@ pub(crate) trait Executor {
 fn consume<'a, E: Executor>(
     executor: &mut E,
     session: &mut Session,
-    (first, input): (Option<Looked<'a>>, &'a [u8]),
+    (mut first, input): (Option<&Looked<'a>>, &'a [u8]),
     now: TimeMs,
 ) -> usize {
-    let (mut at, mut ahead) = (0, Ahead::from_first(first));
+    let (mut at, mut ahead) = (0, Ahead::default());
     session.need_bytes = 1;
     while session.phase == Phase::Open && at < input.len() {
         if session.stalled.is_some() {
@@ -51,11 +51,12 @@ fn consume<'a, E: Executor>(
             stall(executor, session, Stall::Room);
             return at;
         }
-        if E::LOOKS_AHEAD && ahead.is_empty() {
+        // Its first request by itself would only wait for the same memory a moment earlier.
+        if E::LOOKS_AHEAD && at > 0 && ahead.is_empty() {
             ahead.look(executor, &session.codec, &input[at..], now);
         }
-        let (flow, consumed) = match ahead.pop() {
-            Some(looked) => (begin_looked(executor, session, &looked, now), looked.consumed),
+        let (flow, consumed) = match first.take().or_else(|| ahead.pop()) {
+            Some(looked) => (begin_looked(executor, session, looked, now), looked.consumed),
             None => match session.codec.decode(&input[at..], now) {
                 Decoded::Command { command, consumed } => (begin(executor, session, command, now), consumed),
                 Decoded::Incomplete { need_bytes } => {
@@ -155,12 +156,16 @@ pub(crate) fn handle_inputs<E: Executor>(
 ) {
     assert_eq!(inputs.len(), used.len(), "each input's consumption is noted");
     for (inputs, used) in inputs.chunks(WARM_KEYS_MAX).zip(used.chunks_mut(WARM_KEYS_MAX)) {
-        let looks = E::LOOKS_AHEAD && inputs.len() > 1;
-        let of_sessions = inputs.iter().map(|(id, input)| (sessions.get(*id), *input));
-        let firsts = if looks { look_at_firsts(executor, of_sessions, now) } else { Default::default() };
-        for (i, (used, (id, input))) in used.iter_mut().zip(inputs).enumerate() {
-            let first = firsts.get(i).copied().flatten();
-            *used = handle_looked(executor, sessions, outputs, (*id, first, input), now);
+        if E::LOOKS_AHEAD && inputs.len() >= FIRSTS_MIN {
+            let mut firsts = [const { None }; WARM_KEYS_MAX];
+            look_at_firsts(executor, sessions, inputs, &mut firsts, now);
+            for ((used, (id, input)), first) in used.iter_mut().zip(inputs).zip(&firsts) {
+                *used = handle_looked(executor, sessions, outputs, (*id, first.as_ref(), input), now);
+            }
+        } else {
+            for (used, (id, input)) in used.iter_mut().zip(inputs) {
+                *used = handle_looked(executor, sessions, outputs, (*id, None, input), now);
+            }
         }
     }
 }
@@ -177,11 +182,11 @@ pub(crate) fn handle_input(
     handle_looked(executor, sessions, outputs, (id, None, input), now)
 }
 
-fn handle_looked(
+fn handle_looked<'a>(
     executor: &mut impl Executor,
     sessions: &mut Sessions,
     outputs: &mut VecDeque<Output>,
-    (id, first, input): (SessionId, Option<Looked<'_>>, &[u8]),
+    (id, first, input): (SessionId, Option<&Looked<'a>>, &'a [u8]),
     now: TimeMs,
 ) -> usize {
     let Some((session, pool, room)) = sessions.get_with_pool(id) else { return input.len() };

@@ -12,6 +12,17 @@ use fawn_types::TimeMs;
 pub(crate) type Parsed<'a> = Result<Command<'a>, Refusal>;
 
 impl RespState {
+    /// What [`RespState::decode`] would return of a whole plain request in the usual framing; see
+    /// [`Codec::decode_plain`](crate::Codec::decode_plain).
+    #[must_use]
+    #[inline]
+    pub fn decode_plain<'a>(&self, input: &'a [u8]) -> Option<Decoded<'a>> {
+        if !self.is_between_requests() {
+            return None;
+        }
+        shortcut::decode(input, &self.limits, self.version)
+    }
+
     /// Decodes the first request of `input`. Relative times become absolute by `now`.
     #[inline]
     pub fn decode<'a>(&mut self, input: &'a [u8], now: TimeMs) -> Decoded<'a> {

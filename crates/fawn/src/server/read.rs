@@ -17,7 +17,7 @@ const PIECES_MAX: usize = 16;
 pub(super) struct Pieces {
     bytes: Vec<u8>,
     filled: usize,
-    list: SmallVec<[Piece; PIECES_MAX]>,
+    list: Vec<Piece>,
 }
 
 /// What was read from one connection.
@@ -32,7 +32,7 @@ struct Piece {
 impl Default for Pieces {
     fn default() -> Self {
         // Room for one more whole read behind every piece but the last.
-        Self { bytes: vec![0; 2 * READ_BYTES], filled: 0, list: SmallVec::new() }
+        Self { bytes: vec![0; 2 * READ_BYTES], filled: 0, list: Vec::with_capacity(PIECES_MAX) }
     }
 }
 
@@ -115,26 +115,37 @@ impl<B: Backing> Turn<B> {
 
     /// Hands the shard what was read from connections of which nothing was held.
     pub(super) fn execute_pieces(&mut self) {
-        let pieces = std::mem::take(&mut self.pieces.list);
-        if pieces.is_empty() {
-            return;
-        }
+        // Taken out whole and given back: its memory is the next turn's.
+        let mut pieces = std::mem::take(&mut self.pieces.list);
         self.pieces.filled = 0;
         let mut used = [0; PIECES_MAX];
         let used = &mut used[..pieces.len()];
-        let input = |piece: &Piece| (piece.session, &self.pieces.bytes[piece.from..piece.to]);
-        let inputs: SmallVec<[_; PIECES_MAX]> = pieces.iter().map(input).collect();
-        self.shard.handle_inputs(self.now, &inputs, used);
-        drop(inputs);
-        for (piece, used) in pieces.into_iter().zip(used) {
-            let is_open = |conn: &&mut Conn| conn.session == piece.session && conn.phase == Phase::Open;
-            // One before it may have taken the room for incomplete requests, and its connection with it.
-            let Some(conn) = self.conns.get_mut(piece.slot).filter(is_open) else { continue };
-            conn.rest.extend_from_slice(&self.pieces.bytes[piece.from + *used..piece.to]);
-            self.fed(piece.slot, 0);
-            self.drain_if_over(piece.slot);
-            self.again(piece.slot);
+        match pieces[..] {
+            [] => {}
+            [Piece { session, from, to, .. }] => {
+                used[0] = self.shard.handle_input(self.now, session, &self.pieces.bytes[from..to]);
+            }
+            _ => {
+                let mut inputs: SmallVec<[_; PIECES_MAX]> = SmallVec::new();
+                inputs.extend(pieces.iter().map(|piece| (piece.session, &self.pieces.bytes[piece.from..piece.to])));
+                self.shard.handle_inputs(self.now, &inputs, used);
+            }
         }
+        for (piece, used) in pieces.drain(..).zip(used) {
+            self.executed(piece, *used);
+        }
+        self.pieces.list = pieces;
+    }
+
+    /// The shard took `used` bytes of what was read from a connection of which nothing was held.
+    fn executed(&mut self, piece: Piece, used: usize) {
+        let is_open = |conn: &&mut Conn| conn.session == piece.session && conn.phase == Phase::Open;
+        // One before it may have taken the room for incomplete requests, and its connection with it.
+        let Some(conn) = self.conns.get_mut(piece.slot).filter(is_open) else { return };
+        conn.rest.extend_from_slice(&self.pieces.bytes[piece.from + used..piece.to]);
+        self.fed(piece.slot, 0);
+        self.drain_if_over(piece.slot);
+        self.again(piece.slot);
     }
 
     /// Hands the shard what is held and the first `got` bytes just read; holds what it leaves.
