@@ -26,10 +26,11 @@ impl<D: Device> Engine<D> {
         let Ok(at) = self.range_at(range) else { return };
         let index = &self.ranges[at].index;
         // Finding the pages touches them; only then are they looked at.
-        let pages: SmallVec<[_; WARM_KEYS_MAX]> = hashes.iter().map(|&hash| index.candidates(hash)).collect();
+        let mut pages: SmallVec<[_; WARM_KEYS_MAX]> = SmallVec::new();
+        pages.extend(hashes.iter().map(|&hash| index.candidates(hash)));
         let mut pointers = [Pointer(0); WARM_KEYS_MAX];
         let mut found = 0;
-        for mut candidates in pages {
+        for candidates in &mut pages {
             // A second candidate is rare, and not worth the wait for the others.
             if let Some(pointer) = candidates.next() {
                 pointers[found] = pointer;
@@ -60,7 +61,8 @@ impl<D: Device> Engine<D> {
         let (slot, offset) = self.segments.place(pointer);
         let Some(segment) = self.segments.get(slot) else { return 0 };
         let Some(page) = self.cache.peek(segment.file, offset / PAGE_BYTES as u32) else { return 0 };
-        let record = &page[offset as usize % PAGE_BYTES..];
-        record.iter().step_by(LINE_BYTES).take(LINES_MAX).fold(0, |touched, &byte| touched ^ byte)
+        let from = offset as usize % PAGE_BYTES;
+        let line = |line: usize| page.get(from + line * LINE_BYTES).copied().unwrap_or(0);
+        (0..LINES_MAX).fold(0, |touched, at| touched ^ line(at))
     }
 }

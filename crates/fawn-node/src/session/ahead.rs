@@ -82,17 +82,17 @@ pub(crate) fn look_at_firsts<'a>(
     let mut hashes = [KeyHash(0); WARM_KEYS_MAX];
     let mut count = 0;
     for (first, (id, input)) in firsts.iter_mut().zip(inputs) {
-        *first = sessions.get(*id).filter(|session| session.codec.is_between_requests()).and_then(|session| {
-            let command = session.codec.decode_plain(input);
-            command.map_or_else(
-                || look_at_one(executor, &mut session.codec.clone(), input, now),
-                |decoded| looked(executor, decoded),
-            )
-        });
-        if let Some(first) = first {
-            hashes[count] = first.hash;
-            count += 1;
-        }
+        let Some(session) = sessions.get(*id) else { continue };
+        let decoded = match session.codec.decode_plain(input) {
+            Some(decoded) => decoded,
+            None if session.codec.is_between_requests() => session.codec.clone().decode(input, now),
+            None => continue,
+        };
+        let Decoded::Command { command: Command::Single { request, shape }, consumed } = decoded else { continue };
+        let hash = executor.hash(request.key());
+        hashes[count] = hash;
+        count += 1;
+        *first = Some(Looked { request, shape, hash, consumed });
     }
     debug_assert!(count <= inputs.len(), "one request of each");
     executor.warm(&hashes[..count]);
@@ -100,13 +100,11 @@ pub(crate) fn look_at_firsts<'a>(
 
 #[inline]
 fn look_at_one<'a>(executor: &impl Executor, codec: &mut Codec, input: &'a [u8], now: TimeMs) -> Option<Looked<'a>> {
-    let looked = looked(executor, codec.decode(input, now));
-    debug_assert!(looked.is_none() || codec.is_between_requests(), "a whole request leaves nothing for the next");
-    looked
-}
-
-#[inline]
-fn looked<'a>(executor: &impl Executor, decoded: Decoded<'a>) -> Option<Looked<'a>> {
-    let Decoded::Command { command: Command::Single { request, shape }, consumed } = decoded else { return None };
-    Some(Looked { request, shape, hash: executor.hash(request.key()), consumed })
+    match codec.decode(input, now) {
+        Decoded::Command { command: Command::Single { request, shape }, consumed } => {
+            debug_assert!(codec.is_between_requests(), "a whole request leaves nothing for the next");
+            Some(Looked { request, shape, hash: executor.hash(request.key()), consumed })
+        }
+        _ => None,
+    }
 }

@@ -7,7 +7,6 @@ use super::conn::{Conn, Moved, Phase};
 use super::limits::{LARGE_READS_MAX, READ_BYTES};
 use super::turn::Turn;
 use fawn_node::SessionId;
-use smallvec::SmallVec;
 
 /// Pieces handed over together.
 const PIECES_MAX: usize = 16;
@@ -126,14 +125,17 @@ impl<B: Backing> Turn<B> {
                 used[0] = self.shard.handle_input(self.now, session, &self.pieces.bytes[from..to]);
             }
             _ => {
-                let mut inputs: SmallVec<[_; PIECES_MAX]> = SmallVec::new();
-                inputs.extend(pieces.iter().map(|piece| (piece.session, &self.pieces.bytes[piece.from..piece.to])));
-                self.shard.handle_inputs(self.now, &inputs, used);
+                let mut inputs = [(pieces[0].session, &self.pieces.bytes[..0]); PIECES_MAX];
+                for (input, piece) in inputs.iter_mut().zip(&pieces) {
+                    *input = (piece.session, &self.pieces.bytes[piece.from..piece.to]);
+                }
+                self.shard.handle_inputs(self.now, &inputs[..pieces.len()], used);
             }
         }
         for (piece, used) in pieces.drain(..).zip(used) {
             self.executed(piece, *used);
         }
+        debug_assert!(self.pieces.list.is_empty(), "nothing is read while pieces are executed");
         self.pieces.list = pieces;
     }
 

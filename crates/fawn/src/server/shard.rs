@@ -140,9 +140,10 @@ fn serve<B: Backing>(
     let runtime = runtime.map_err(ServeError::system("starting a runtime"))?;
     let shard = B::open(settings, places, wall_clock())?;
     let listeners: Result<Vec<_>, _> = bound.into_iter().map(Bound::listen).collect();
-    let turn = Turn::new(shard, listeners?, limits).map_err(ServeError::system("setting up the readiness queue"))?;
+    let mut turn =
+        Turn::new(shard, listeners?, limits).map_err(ServeError::system("setting up the readiness queue"))?;
     // Whoever started us waits for this; if it has gone, the queue of orders is closed and we stop at once.
     let _: Result<(), _> = started.send(());
-    let shard = runtime.block_on(turn.run(orders)).map_err(ServeError::system("waiting for sockets"))?;
-    shard.close()
+    runtime.block_on(turn.run(orders)).map_err(ServeError::system("waiting for sockets"))?;
+    turn.into_shard().close()
 }

@@ -88,8 +88,10 @@ impl<B: Backing> Turn<B> {
         })
     }
 
-    /// Runs until told to stop and every reply is sent or the time for that is over; returns the shard to close.
-    pub(super) async fn run(mut self, mut control: mpsc::Receiver<Control>) -> std::io::Result<B> {
+    /// Runs until told to stop and every reply is sent or the time for that is over.
+    ///
+    /// Returns nothing large: the runtime moves a result's room each time that it is asked, ready or not.
+    pub(super) async fn run(&mut self, mut control: mpsc::Receiver<Control>) -> std::io::Result<()> {
         let mut wake = Wake::new(&self.queue, self.shard.wake_fds())?;
         let mut events = Events::with_capacity(EVENTS_MAX);
         let (mut deadline, mut busy_turns) = (None, 0);
@@ -111,9 +113,14 @@ impl<B: Backing> Turn<B> {
             }
             deadline = self.turn(&events);
             if self.stop_by.is_some_and(|by| self.conns.is_empty() || self.instant >= by) {
-                return Ok(self.shard);
+                return Ok(());
             }
         }
+    }
+
+    /// Ends its connections; the shard is to be closed.
+    pub(super) fn into_shard(self) -> B {
+        self.shard
     }
 
     /// Whether nothing is left to do until something wakes us.
