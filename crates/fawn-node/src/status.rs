@@ -1,7 +1,7 @@
 //! Owns what a shard counts and reports: one plain struct for `/metrics`, `INFO` and `stats` alike.
 use crate::cluster::MemberStatus;
-use fawn_ds::{EngineStats, LogReport, MemoryReport};
-use fawn_flash::IoStats;
+use fawn_ds::{Engine, EngineStats, LogReport, MemoryReport};
+use fawn_flash::{Device, IoStats};
 use fawn_types::{Durability, Epoch, NodeId, RangeId, TimeMs};
 
 /// Counters since the shard was made.
@@ -76,24 +76,10 @@ pub struct ShardStatus {
     pub replies: RepliesStatus,
     /// Writes that wait for their commit.
     pub uncommitted: u64,
-    /// Keys, expired ones not met yet included.
-    pub keys: u64,
-    /// The engine's counters.
-    pub engine: EngineStats,
-    /// What the log holds.
-    pub log: LogReport,
-    /// Where the memory went; sessions' buffers not included.
-    pub memory: MemoryReport,
-    /// Requests and bytes of the device, by cause.
-    pub device: IoStats,
-    /// The device's name.
-    pub device_name: &'static str,
-    /// The opening's number.
-    pub generation: u32,
+    /// The store; of a cluster in one thread the sum of those behind it.
+    pub store: StoreStatus,
     /// The failure that ended writes, if any.
     pub poisoned: Option<String>,
-    /// Whether the last attempt to get space failed.
-    pub is_full: bool,
     /// Of a cluster in one thread: how its chains stand.
     pub cluster: Option<ClusterStatus>,
 }
@@ -126,7 +112,7 @@ pub struct StoreStatus {
     pub engine: EngineStats,
     /// What the log holds.
     pub log: LogReport,
-    /// Where the memory went.
+    /// Where the memory went; sessions' buffers not included.
     pub memory: MemoryReport,
     /// Requests and bytes of the device, by cause.
     pub device: IoStats,
@@ -136,6 +122,22 @@ pub struct StoreStatus {
     pub generation: u32,
     /// Whether the last attempt to get space failed.
     pub is_full: bool,
+}
+
+impl StoreStatus {
+    /// The store as it stands.
+    pub(crate) fn of<D: Device>(engine: &Engine<D>) -> Self {
+        Self {
+            keys: engine.ranges().map(|(range, _)| engine.len(range)).sum(),
+            engine: *engine.stats(),
+            log: engine.log_report(),
+            memory: engine.memory(),
+            device: engine.device().stats().clone(),
+            device_name: engine.device().name(),
+            generation: engine.generation(),
+            is_full: engine.is_full(),
+        }
+    }
 }
 
 /// One back-end.

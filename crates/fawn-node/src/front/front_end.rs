@@ -54,7 +54,7 @@ impl<D: Device> FrontEnd<D> {
             options,
             facts,
             store,
-            behind: ShardStatus { device_name: "none", ..ShardStatus::default() },
+            behind: of_engines(std::iter::empty::<&Engine<D>>()),
             flush_at: None,
             sessions_open: 0,
             has_submitted: false,

@@ -6,14 +6,14 @@
 use super::front_end::FrontEnd;
 use super::host::ClientHost;
 use super::map_keeping::{self, MapKeeping};
-use super::status::{cluster_status, of_engine, of_engines};
+use super::status::{cluster_status, of_engines};
 use crate::cluster::{
     MapPlace, Node, NodeConfig, NodeError, NodeLimits, NodeStatus, Output as NodeOutput, RangeDigest,
 };
 use crate::options::{ProcessFacts, ShardOptions};
 use crate::output::Output;
 use crate::session::SessionId;
-use crate::status::{ClusterStatus, ShardStatus};
+use crate::status::{ClusterStatus, ShardStatus, StoreStatus};
 use fawn_chain::map::NodeEntry;
 use fawn_chain::{ClusterMap, RangeEntry, RingOptions};
 use fawn_ds::{Engine, EngineError};
@@ -299,7 +299,7 @@ impl<D: Device> ClientHost for LocalCluster<D> {
         let mut cluster = ClusterStatus { stands_since: self.stands_since, ..self.cluster_status() };
         assert_eq!(cluster.back_ends.len(), self.engines().count(), "every back-end that runs has a store");
         for (back_end, engine) in cluster.back_ends.iter_mut().zip(self.engines()) {
-            back_end.store = of_engine(engine);
+            back_end.store = StoreStatus::of(engine);
         }
         ShardStatus { cluster: Some(cluster), ..self.front.status_over(of_engines(self.engines())) }
     }

@@ -8,34 +8,22 @@ use fawn_types::NodeId;
 
 /// The sums. Keys are those of the fullest copy: every member of a chain has them all.
 pub(super) fn of_engines<'a, D: Device + 'a>(engines: impl Iterator<Item = &'a Engine<D>>) -> ShardStatus {
-    let mut sum = ShardStatus { device_name: "none", ..ShardStatus::default() };
+    let mut sum = StoreStatus { device_name: "none", ..StoreStatus::default() };
+    let mut poisoned = None;
     for engine in engines {
-        let keys = engine.ranges().map(|(range, _)| engine.len(range)).sum();
+        let StoreStatus { keys, engine: stats, log, memory, device, device_name, generation, is_full } =
+            StoreStatus::of(engine);
         sum.keys = sum.keys.max(keys);
-        add_stats(&mut sum.engine, engine.stats());
-        add_log(&mut sum.log, &engine.log_report());
-        add_memory(&mut sum.memory, &engine.memory());
-        sum.device.add(engine.device().stats());
-        sum.device_name = engine.device().name();
-        sum.generation = sum.generation.max(engine.generation());
-        sum.poisoned = sum.poisoned.take().or(engine.poisoned().map(str::to_owned));
-        sum.is_full |= engine.is_full();
+        add_stats(&mut sum.engine, &stats);
+        add_log(&mut sum.log, &log);
+        add_memory(&mut sum.memory, &memory);
+        sum.device.add(&device);
+        sum.device_name = device_name;
+        sum.generation = sum.generation.max(generation);
+        sum.is_full |= is_full;
+        poisoned = poisoned.or(engine.poisoned().map(str::to_owned));
     }
-    sum
-}
-
-/// One of them.
-pub(super) fn of_engine<D: Device>(engine: &Engine<D>) -> StoreStatus {
-    StoreStatus {
-        keys: engine.ranges().map(|(range, _)| engine.len(range)).sum(),
-        engine: *engine.stats(),
-        log: engine.log_report(),
-        memory: engine.memory(),
-        device: engine.device().stats().clone(),
-        device_name: engine.device().name(),
-        generation: engine.generation(),
-        is_full: engine.is_full(),
-    }
+    ShardStatus { store: sum, poisoned, ..ShardStatus::default() }
 }
 
 fn add_stats(sum: &mut EngineStats, stats: &EngineStats) {

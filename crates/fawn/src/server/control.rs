@@ -35,7 +35,7 @@ impl Report {
         Self {
             server,
             node: NodeCounts::of(status),
-            store: status.cluster.is_none().then(|| StoreCounts::of_shard(status)),
+            store: status.cluster.is_none().then(|| StoreCounts::of(&status.store, status.poisoned.as_ref())),
             cluster: status.cluster.as_ref().map(|cluster| ClusterReport::of(cluster, now)),
         }
     }

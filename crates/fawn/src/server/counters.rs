@@ -130,21 +130,6 @@ impl StoreCounts {
             device: DeviceCounts::all(device),
         }
     }
-
-    /// Of a shard that is a store itself.
-    pub(super) fn of_shard(status: &ShardStatus) -> Self {
-        let store = StoreStatus {
-            keys: status.keys,
-            engine: status.engine,
-            log: status.log,
-            memory: status.memory,
-            device: status.device.clone(),
-            device_name: status.device_name,
-            generation: status.generation,
-            is_full: status.is_full,
-        };
-        Self::of(&store, status.poisoned.as_ref())
-    }
 }
 
 /// What moved between the store and its device for one cause.

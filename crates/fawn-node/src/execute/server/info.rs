@@ -80,7 +80,7 @@ fn clients(text: &mut Text, facts: &ProcessFacts, status: &ShardStatus, _: TimeM
 }
 
 fn memory(text: &mut Text, _: &ProcessFacts, status: &ShardStatus, _: TimeMs) {
-    let memory = status.memory;
+    let memory = status.store.memory;
     text.line("used_memory", memory.total_bytes());
     text.line("maxmemory", memory.budget_bytes);
     // Nothing is evicted: values live on flash, only cached pages give way.
@@ -100,7 +100,7 @@ fn persistence(text: &mut Text, _: &ProcessFacts, status: &ShardStatus, _: TimeM
     text.line("aof_enabled", 1);
     text.line("aof_rewrite_in_progress", 0);
     text.line("aof_last_write_status", if status.poisoned.is_some() { "err" } else { "ok" });
-    text.line("aof_current_size", status.log.segment_bytes);
+    text.line("aof_current_size", status.store.log.segment_bytes);
 }
 
 fn stats(text: &mut Text, _: &ProcessFacts, status: &ShardStatus, _: TimeMs) {
@@ -110,7 +110,7 @@ fn stats(text: &mut Text, _: &ProcessFacts, status: &ShardStatus, _: TimeMs) {
     text.line("total_net_input_bytes", counters.input_bytes);
     text.line("total_net_output_bytes", counters.output_bytes);
     text.line("rejected_connections", 0);
-    text.line("expired_keys", status.engine.expired);
+    text.line("expired_keys", status.store.engine.expired);
     text.line("evicted_keys", 0);
     text.line("keyspace_hits", counters.hits);
     text.line("keyspace_misses", counters.misses);
@@ -128,26 +128,26 @@ fn cluster(text: &mut Text, _: &ProcessFacts, _: &ShardStatus, _: TimeMs) {
 }
 
 fn keyspace(text: &mut Text, _: &ProcessFacts, status: &ShardStatus, _: TimeMs) {
-    if status.keys > 0 {
-        text.line("db0", format_args!("keys={},expires=0,avg_ttl=0", status.keys));
+    if status.store.keys > 0 {
+        text.line("db0", format_args!("keys={},expires=0,avg_ttl=0", status.store.keys));
     }
 }
 
 fn fawn(text: &mut Text, _: &ProcessFacts, status: &ShardStatus, _: TimeMs) {
-    text.line("device", status.device_name);
-    text.line("generation", status.generation);
-    text.line("segments", status.log.segments);
-    text.line("live_bytes", status.log.live_bytes);
-    text.line("store_full", u8::from(status.is_full));
+    text.line("device", status.store.device_name);
+    text.line("generation", status.store.generation);
+    text.line("segments", status.store.log.segments);
+    text.line("live_bytes", status.store.log.live_bytes);
+    text.line("store_full", u8::from(status.store.is_full));
     text.line("poisoned", status.poisoned.as_deref().unwrap_or(""));
     text.line("uncommitted_writes", status.uncommitted);
     text.line("cold_reads", status.counters.cold);
-    text.line("false_matches", status.engine.false_matches);
+    text.line("false_matches", status.store.engine.false_matches);
     text.line("overloaded", status.counters.overloaded);
     text.line("stalls", status.counters.stalls);
     text.line("turns", status.counters.turns);
     for cause in Cause::ALL {
-        let io = status.device.of(cause);
+        let io = status.store.device.of(cause);
         let value = format_args!(
             "reads={},read_bytes={},writes={},written_bytes={},syncs={}",
             io.reads, io.read_bytes, io.writes, io.written_bytes, io.syncs

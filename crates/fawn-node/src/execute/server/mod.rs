@@ -6,7 +6,7 @@ mod stats;
 use super::{Core, Flow};
 use crate::options::{ProcessFacts, ShardOptions};
 use crate::session::Session;
-use crate::status::{RepliesStatus, ShardStatus};
+use crate::status::{RepliesStatus, ShardStatus, StoreStatus};
 use fawn_flash::Device;
 use fawn_types::TimeMs;
 use fawn_wire::{Server, commands, memcached, resp};
@@ -77,15 +77,8 @@ impl<D: Device> Core<D> {
             replies: RepliesStatus::default(),
             reads: self.pending.reads.in_flight() + self.pending.reads.waiting(),
             uncommitted: self.replica.uncommitted(),
-            keys: self.engine.len(self.replica.range()),
-            engine: *self.engine.stats(),
-            log: self.engine.log_report(),
-            memory: self.engine.memory(),
-            device: self.engine.device().stats().clone(),
-            device_name: self.engine.device().name(),
-            generation: self.engine.generation(),
+            store: StoreStatus::of(&self.engine),
             poisoned: self.engine.poisoned().map(str::to_owned),
-            is_full: self.engine.is_full(),
             cluster: None,
         }
     }

@@ -6,7 +6,7 @@ use fawn_types::TimeMs;
 /// Names with values.
 pub(super) fn general(facts: &ProcessFacts, status: &ShardStatus, now: TimeMs) -> Vec<(&'static str, String)> {
     let counters = status.counters;
-    let device = status.device.total();
+    let device = status.store.device.total();
     let text = |value: &dyn ToString| value.to_string();
     vec![
         ("pid", text(&facts.process_id)),
@@ -22,28 +22,28 @@ pub(super) fn general(facts: &ProcessFacts, status: &ShardStatus, now: TimeMs) -
         ("cmd_flush", text(&counters.flushes)),
         ("get_hits", text(&counters.hits)),
         ("get_misses", text(&counters.misses)),
-        ("get_expired", text(&status.engine.expired)),
+        ("get_expired", text(&status.store.engine.expired)),
         ("bytes_read", text(&counters.input_bytes)),
         ("bytes_written", text(&counters.output_bytes)),
-        ("limit_maxbytes", text(&status.memory.budget_bytes)),
+        ("limit_maxbytes", text(&status.store.memory.budget_bytes)),
         ("accepting_conns", text(&1)),
         ("threads", text(&facts.threads)),
-        ("bytes", text(&status.log.live_bytes)),
-        ("curr_items", text(&status.keys)),
-        ("total_items", text(&status.engine.appended_records)),
+        ("bytes", text(&status.store.log.live_bytes)),
+        ("curr_items", text(&status.store.keys)),
+        ("total_items", text(&status.store.engine.appended_records)),
         ("evictions", text(&0)),
         ("fawn_cold_reads", text(&counters.cold)),
         ("fawn_pending", text(&status.pending)),
         ("fawn_uncommitted", text(&status.uncommitted)),
         ("fawn_overloaded", text(&counters.overloaded)),
-        ("fawn_device", text(&status.device_name)),
+        ("fawn_device", text(&status.store.device_name)),
         ("fawn_device_reads", text(&device.reads)),
         ("fawn_device_read_bytes", text(&device.read_bytes)),
         ("fawn_device_writes", text(&device.writes)),
         ("fawn_device_written_bytes", text(&device.written_bytes)),
         ("fawn_device_syncs", text(&device.syncs)),
-        ("fawn_memory_bytes", text(&status.memory.total_bytes())),
-        ("fawn_segments", text(&status.log.segments)),
+        ("fawn_memory_bytes", text(&status.store.memory.total_bytes())),
+        ("fawn_segments", text(&status.store.log.segments)),
         ("fawn_poisoned", text(&u8::from(status.poisoned.is_some()))),
     ]
 }
