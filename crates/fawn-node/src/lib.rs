@@ -15,6 +15,7 @@ mod pending;
 mod replica;
 mod session;
 pub mod shard;
+pub mod shards;
 pub mod status;
 
 pub use front::{ClientHost, FrontEnd, LocalCluster, LocalOptions};
@@ -22,4 +23,5 @@ pub use options::{ProcessFacts, ShardOptions};
 pub use output::Output;
 pub use session::SessionId;
 pub use shard::Shard;
+pub use shards::{Letter, Placement};
 pub use status::{BackEndStatus, ChainStatus, ClusterStatus, Counters, RepliesStatus, ShardStatus, StoreStatus};

@@ -1,6 +1,5 @@
 //! Owns what a shard asks its host to do: the effects that `Shard::poll_output` drains.
 use crate::SessionId;
-use fawn_types::NodeId;
 
 /// An effect for the host. Nothing here waits for durability: a reply appears only once its write is committed.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -11,11 +10,4 @@ pub enum Output {
     Resume(SessionId),
     /// The session's last reply is in its output: write what is left, then close the connection and the session.
     Close(SessionId),
-    /// A frame for a peer. Not emitted while a range has one member.
-    Send {
-        /// The peer.
-        to: NodeId,
-        /// A whole frame.
-        frame: Vec<u8>,
-    },
 }

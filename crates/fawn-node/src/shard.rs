@@ -9,15 +9,14 @@ use crate::pending::Pending;
 use crate::replica::Replica;
 use crate::session::consume::{self, Executor};
 use crate::session::{Looked, Session, SessionId, Sessions};
+use crate::shards::Placement;
 use crate::status::{Counters, ShardStatus};
 use fawn_ds::{Engine, EngineError, Event};
 use fawn_flash::Device;
-use fawn_types::{Epoch, KeyHash, KeyRange, RangeId, TimeMs};
+use fawn_types::{Epoch, KeyHash, TimeMs};
 use fawn_wire::{Command, Protocol};
 use std::collections::VecDeque;
 
-/// The one range of a store that no cluster has given others.
-const WHOLE_RANGE: RangeId = RangeId(0);
 /// When to try again what found the log's buffers full, if the device does not wake the host before.
 const RETRY_MS: u64 = 1;
 /// How often the engine looks at the clock while something is not synced.
@@ -34,15 +33,24 @@ pub struct Shard<D: Device> {
 }
 
 impl<D: Device> Shard<D> {
-    /// A shard over an open engine, whose options must agree with `options`.
+    /// A shard over an open engine, whose options must agree with `options`. All shards of a node have one secret.
     ///
     /// # Errors
-    /// When the engine cannot take the whole ring as its range.
-    pub fn new(mut engine: Engine<D>, options: ShardOptions, facts: ProcessFacts) -> Result<Self, EngineError> {
+    /// When the engine cannot take the shard's slice of the ring as its range: it holds another one.
+    pub fn new(
+        mut engine: Engine<D>,
+        placement: Placement,
+        options: ShardOptions,
+        facts: ProcessFacts,
+    ) -> Result<Self, EngineError> {
         assert_eq!(engine.options().durability, options.durability, "one mode for the log and its acknowledgements");
-        engine.add_range(WHOLE_RANGE, KeyRange::ALL)?;
+        let (range, keys) = placement.range();
+        if let Some((other, _)) = engine.ranges().find(|(listed, _)| *listed != range) {
+            return Err(EngineError::RangeExists { range: other });
+        }
+        engine.add_range(range, keys)?;
         let epoch = Epoch::new(engine.generation()).unwrap_or(Epoch::MAX);
-        let replica = Replica::new(WHOLE_RANGE, epoch, options.durability, engine.progress(WHOLE_RANGE));
+        let replica = Replica::new(range, epoch, options.durability, engine.progress(range));
         let core = Core {
             engine,
             replica,

@@ -1,8 +1,8 @@
 //! Owns the interface between a server's loop and whatever serves its clients: one shard's store, or a cluster.
-use crate::{Output, SessionId, Shard, ShardStatus};
+use crate::{Letter, Output, SessionId, Shard, ShardStatus};
 use fawn_ds::Engine;
 use fawn_flash::Device;
-use fawn_types::TimeMs;
+use fawn_types::{ShardId, TimeMs};
 use fawn_wire::Protocol;
 
 /// Serves clients. Order of a turn: `handle_input` for every connection that has bytes, `turn` once, then
@@ -44,6 +44,16 @@ pub trait ClientHost {
     fn is_idle(&self) -> bool;
     /// Counters and gauges; of several stores their sums.
     fn status(&self) -> ShardStatus;
+    /// What another shard of the node hands over.
+    fn handle_letter(&mut self, _now: TimeMs, from: ShardId, letter: Letter) {
+        unreachable!("{} bytes from {from:?} to a host that is alone", letter.bytes())
+    }
+    /// What is to be handed to that shard, if anything. Asked after each turn, while there is room on the way.
+    fn take_letter(&mut self, _to: ShardId) -> Option<Letter> {
+        None
+    }
+    /// What the other shards of the node counted, summed up, a moment ago.
+    fn set_others(&mut self, _others: ShardStatus) {}
     /// Its stores, for hosts that watch their devices.
     fn engines(&self) -> impl Iterator<Item = &Engine<Self::Device>>;
 }

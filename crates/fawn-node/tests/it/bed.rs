@@ -2,7 +2,7 @@
 pub(crate) use crate::test_bed::{START, TestBed, resp};
 use fawn_ds::{Engine, Options};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
-use fawn_node::{ProcessFacts, Shard, ShardOptions};
+use fawn_node::{Placement, ProcessFacts, Shard, ShardOptions};
 use fawn_types::{Durability, HashSecret};
 use std::collections::HashMap;
 
@@ -58,5 +58,5 @@ fn open(disk: &SimDisk, options: ShardOptions, memory_bytes: u64) -> Shard<SimDe
     let device = SimDevice::attach(disk);
     let (engine, _) = Engine::open(device, engine_options(options.durability, memory_bytes), START).unwrap();
     let facts = ProcessFacts { started_at_ms: START.0, ..ProcessFacts::default() };
-    Shard::new(engine, options, facts).unwrap()
+    Shard::new(engine, Placement::ALONE, options, facts).unwrap()
 }

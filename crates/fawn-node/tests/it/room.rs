@@ -5,7 +5,9 @@
 use crate::bed::resp;
 use fawn_ds::{Engine, Options};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
-use fawn_node::{ClientHost, LocalCluster, LocalOptions, Output, ProcessFacts, SessionId, Shard, ShardOptions};
+use fawn_node::{
+    ClientHost, LocalCluster, LocalOptions, Output, Placement, ProcessFacts, SessionId, Shard, ShardOptions,
+};
 use fawn_types::{HashSecret, TimeMs};
 use fawn_wire::Protocol;
 
@@ -55,16 +57,17 @@ fn cluster() -> Crowd<LocalCluster<SimDevice>> {
 
 fn shard() -> Crowd<Shard<SimDevice>> {
     let disk = SimDisk::new(SimOptions::instant(1));
-    Crowd::new(Shard::new(engine(&disk, false), options(), ProcessFacts::default()).unwrap())
+    Crowd::new(Shard::new(engine(&disk, false), Placement::ALONE, options(), ProcessFacts::default()).unwrap())
 }
 
 /// A store whose values are on flash only.
 fn cold_shard(values: usize) -> Crowd<Shard<SimDevice>> {
     let disk = SimDisk::new(SimOptions::instant(1));
-    let mut crowd = Crowd::new(Shard::new(engine(&disk, false), options(), ProcessFacts::default()).unwrap());
+    let mut crowd =
+        Crowd::new(Shard::new(engine(&disk, false), Placement::ALONE, options(), ProcessFacts::default()).unwrap());
     crowd.store(values);
     drop(crowd.host.into_engine().close().unwrap());
-    Crowd::new(Shard::new(engine(&disk, false), options(), ProcessFacts::default()).unwrap())
+    Crowd::new(Shard::new(engine(&disk, false), Placement::ALONE, options(), ProcessFacts::default()).unwrap())
 }
 
 impl<H: ClientHost> Crowd<H> {

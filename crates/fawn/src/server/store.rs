@@ -4,7 +4,7 @@ use super::{Places, ServeError};
 use crate::config::{DeviceChoice, Settings};
 use fawn_ds::{Engine, OpenReport, Options};
 use fawn_flash::{AnyDevice, Device, DeviceKind, DeviceOptions};
-use fawn_node::{ProcessFacts, Shard, ShardOptions};
+use fawn_node::{Placement, ProcessFacts, Shard, ShardOptions};
 use fawn_types::{HashSecret, TimeMs};
 use std::io::Read;
 use std::path::Path;
@@ -17,7 +17,7 @@ pub(crate) type NodeShard = Shard<StoreDevice>;
 /// Opens the store, or creates one, and puts a shard over it.
 pub(super) fn open(settings: &Settings, places: &Places, now: TimeMs) -> Result<NodeShard, ServeError> {
     let engine = open_engine(settings, &settings.dir, engine_options(settings)?, now)?;
-    let opened = Shard::new(engine, shard_options(settings), facts(settings, places, now)?);
+    let opened = Shard::new(engine, Placement::ALONE, shard_options(settings), facts(settings, places, now)?);
     opened.map_err(|error| ServeError::Data(format!("{}: {error}", settings.dir.display())))
 }
 

@@ -195,10 +195,6 @@ impl<B: Backing> Turn<B> {
                     self.end(slot);
                 }
             }
-            // A range of one member has no peers.
-            Output::Send { to, frame } => {
-                tracing::error!(?to, bytes = frame.len(), "a frame for a peer in a store that has none");
-            }
         }
     }
 

@@ -1,0 +1,14 @@
+//! Owns the shards of one node among each other: which of them a key belongs to, and what they hand to each other.
+//!
+//! ```text
+//! session → execute → [own key] → engine
+//!                   → [another's] → away → Letter → (queue) → peers: a session of the owner → execute → engine
+//! session ← away ← Letter ← (queue) ← that session's replies
+//! ```
+//! A shard owns a slice of the ring and everything stored there; sessions are where their connections are. Whoever
+//! connects them moves letters, in order, and loses none.
+mod letter;
+mod placement;
+
+pub use letter::Letter;
+pub use placement::Placement;
