@@ -61,14 +61,17 @@ pub fn decode_state(image: &[u8]) -> Result<PersistedState, DecodeError> {
     let entry = if reader.flag("entry present")? { Some(read_entry(&mut reader, layout)?) } else { None };
     // Before version 3 nobody said how a boot ended: like one that was killed.
     let is_closed = version >= 3 && reader.flag("closed boot present")?;
-    let closed = if is_closed { Some(read_closed(&mut reader)?) } else { None };
+    let closed = if is_closed { Some(read_closed(&mut reader, version)?) } else { None };
     reader.finish("promise")?;
     Ok(PersistedState { promised, entry, closed })
 }
 
-fn read_closed(reader: &mut Reader<'_>) -> Result<Closed, DecodeError> {
+fn read_closed(reader: &mut Reader<'_>, version: u16) -> Result<Closed, DecodeError> {
     let boot = BootId(reader.u64("closed boot")?);
-    Ok(Closed { boot, last: Version::from_u64(reader.u64("closed log's end")?) })
+    let last = Version::from_u64(reader.u64("closed log's end")?);
+    let has_before = version >= 4 && reader.flag("boot before the closed one present")?;
+    let before = if has_before { Some(BootId(reader.u64("boot before the closed one")?)) } else { None };
+    Ok(Closed { boot, last, before })
 }
 
 /// Checks checksum and magic; the reader stands at the content and ends before the checksum. Returns the layout version.

@@ -10,7 +10,7 @@ pub(super) const MAP_MAGIC: u32 = u32::from_le_bytes(*b"FWNM");
 /// First bytes of a promise's image.
 pub(super) const STATE_MAGIC: u32 = u32::from_le_bytes(*b"FWNP");
 /// Layout of a promise's image.
-pub(crate) const STATE_VERSION: u16 = 3;
+pub(crate) const STATE_VERSION: u16 = 4;
 /// Layout of a map's image.
 pub(crate) const IMAGE_VERSION: u16 = 2;
 
@@ -49,9 +49,13 @@ pub fn encode_state(state: &PersistedState) -> Vec<u8> {
         put_entry(&mut out, entry);
     }
     out.put_u8(u8::from(state.closed.is_some()));
-    if let Some(Closed { boot, last }) = state.closed {
+    if let Some(Closed { boot, last, before }) = state.closed {
         out.put_u64(boot.0);
         out.put_u64(last.as_u64());
+        out.put_u8(u8::from(before.is_some()));
+        if let Some(before) = before {
+            out.put_u64(before.0);
+        }
     }
     seal(out)
 }

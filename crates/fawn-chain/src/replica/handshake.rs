@@ -70,8 +70,8 @@ impl Replica {
         if self.copy.is_some() {
             return self.send_manager(Body::CannotAlign); // half a copy is none
         }
-        let Self { last, committed, time, continues, .. } = *self;
-        let report = Report { last, committed, time, continues };
+        let Self { last, committed, time, .. } = *self;
+        let report = Report { last, committed, time, continues: self.continues() };
         self.send_manager(Body::Report(report));
     }
 
@@ -180,6 +180,7 @@ impl Replica {
             (_, false) => Role::Middle,
         };
         self.stop();
+        self.mark = None; // from now on it is this boot that is counted on
         self.phase = Phase::Serving { role };
         self.entry = Some(entry.clone());
         self.time = self.time.max(entry.time);
@@ -200,6 +201,7 @@ impl Replica {
     /// Streams behind the tail from the last point that this copy shares with the chain's history.
     fn sync_behind(&mut self, entry: &RangeEntry) {
         self.stop();
+        self.mark = None; // the chain went on without it
         self.promised = entry.epoch;
         self.entry = Some(entry.clone());
         let cut = entry.common_point(self.last);

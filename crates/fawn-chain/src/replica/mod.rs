@@ -143,8 +143,8 @@ pub struct Replica {
     has_failed: bool,
     /// When another epoch was asked for.
     epoch_asked_at: Option<TimeMs>,
-    /// The boot before this one, if that was closed in order and its log is here whole.
-    continues: Option<BootId>,
+    /// What the boot before this one left, if that was closed in order and its log is here whole.
+    mark: Option<Closed>,
     persist_number: u64,
     outputs: VecDeque<Output>,
     now: TimeMs,
@@ -179,7 +179,7 @@ impl Replica {
             has_failed: false,
             epoch_asked_at: None,
             // A log that does not end where the mark says was changed behind its back.
-            continues: persisted.closed.filter(|closed| closed.last == last).map(|closed| closed.boot),
+            mark: persisted.closed.filter(|closed| closed.last == last),
             persist_number: 0,
             outputs: VecDeque::new(),
             now: TimeMs(0),
@@ -193,8 +193,18 @@ impl Replica {
         if self.has_failed || self.copy.is_some() || self.persist_number == 0 {
             return None;
         }
-        let closed = Closed { boot: self.config.boot, last: self.last };
+        let closed = Closed { boot: self.config.boot, last: self.last, before: self.continues() };
         Some(PersistedState { promised: self.promised, entry: self.entry.clone(), closed: Some(closed) })
+    }
+
+    /// The boot that this one goes on from without having lost anything, until it takes that one's place. A mark may vouch
+    /// for two, as whoever wrote it could not know whether the manager had counted on it already; the entry names one.
+    fn continues(&self) -> Option<BootId> {
+        let Closed { boot, before, .. } = self.mark?;
+        let last_active = self.entry.as_ref().and_then(|entry| entry.last_active.as_ref());
+        let served = last_active.and_then(|last| last.members.iter().find(|member| member.node == self.config.node));
+        let is_before = before.is_some() && before == served.map(|member| member.boot);
+        if is_before { before } else { Some(boot) }
     }
 
     /// The epoch it acts in, or has promised to.

@@ -22,6 +22,9 @@ pub struct Closed {
     pub boot: BootId,
     /// The end of its log.
     pub last: Version,
+    /// The boot that it went on from in turn without having lost anything, where it does not know that it ever served:
+    /// what was acked then is here just as well.
+    pub before: Option<BootId>,
 }
 
 /// An effect. Carried out in the order polled.

@@ -3,7 +3,7 @@ use fawn_chain::manager::{FileConsensus, Manager, ManagerOptions, ManagerOutput}
 use fawn_chain::map::{ClusterMap, NodeEntry, decode_map, decode_state, encode_map, encode_state};
 use fawn_chain::message::{Body, CopyCursor, Frame, Header, decode_frame, encode_frame};
 use fawn_chain::replica::{Alarm, FrameVerdict, Output, Progress, Replayed};
-use fawn_chain::{PersistedState, Replica, ReplicaConfig, ReplicaOptions, RingOptions, invariants};
+use fawn_chain::{Closed, PersistedState, Replica, ReplicaConfig, ReplicaOptions, RingOptions, invariants};
 use fawn_types::{BootId, Durability, Epoch, HashSecret, NodeId, RangeId, TimeMs, Version};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -222,6 +222,15 @@ impl Cluster {
             machine.disk = encode_state(&state);
         }
         machine.log.void_copy();
+    }
+
+    /// Puts a mark of `boot` on the medium of `id`, as one lies there that was restored from a copy. Its log ends where the
+    /// mark says: only whose it is tells it from a true one.
+    pub(crate) fn plant_mark(&mut self, id: u32, boot: u64) {
+        let machine = self.machines.get_mut(&id).expect("a known machine");
+        let state = decode_state(&machine.disk).expect("the promise is whole");
+        let closed = Some(Closed { boot: BootId(boot), last: machine.log.last(), before: None });
+        machine.disk = encode_state(&PersistedState { closed, ..state });
     }
 
     /// The medium of `id` fails, its process stays: nothing is appended, flushed or synced any more.

@@ -200,9 +200,11 @@ fn images_of_map_and_promise_there_and_back() {
     assert_eq!(decode_map(&image).unwrap(), map);
     let state = PersistedState { promised: epoch(8), entry: Some(map.ranges[1].clone()), closed: None };
     assert_eq!(decode_state(&encode_state(&state)).unwrap(), state);
-    let closed = Some(Closed { boot: BootId(7), last: version(3, 4) });
-    let after_close = PersistedState { closed, ..state.clone() };
-    assert_eq!(decode_state(&encode_state(&after_close)).unwrap(), after_close);
+    for before in [None, Some(BootId(6))] {
+        let closed = Some(Closed { boot: BootId(7), last: version(3, 4), before });
+        let after_close = PersistedState { closed, ..state.clone() };
+        assert_eq!(decode_state(&encode_state(&after_close)).unwrap(), after_close);
+    }
     assert_eq!(decode_state(&encode_state(&PersistedState::default())).unwrap(), PersistedState::default());
     for place in 0..image.len() {
         let mut damaged = image.clone();

@@ -88,6 +88,7 @@ impl Runner {
             }
             "crash" => self.cluster().crash(node, number(second, 0) as usize),
             "close" => self.cluster().close(node),
+            "mark" => self.cluster().plant_mark(node, number(second, 0)),
             "restart" => self.cluster().restart(node),
             "fail" => self.cluster().fail(node),
             "full" | "space" => {

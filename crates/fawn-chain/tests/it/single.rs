@@ -109,7 +109,7 @@ fn another_boot_of_a_member_does_not_serve() {
 fn a_boot_continues_the_one_closed_in_order_if_the_log_ends_there() {
     let before = single(ReplicaOptions::default());
     let state = before.close().expect("it promised, and has not failed");
-    assert_eq!(state.closed, Some(Closed { boot: BOOT, last: version(3, 9) }));
+    assert_eq!(state.closed, Some(Closed { boot: BOOT, last: version(3, 9), before: None }));
     let mut failed = before;
     failed.fail(TimeMs(9));
     assert_eq!(failed.close(), None, "it keeps nothing any more");

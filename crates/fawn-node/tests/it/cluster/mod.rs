@@ -1,6 +1,7 @@
 //! Owns the tests of a cluster of nodes: replication, failures, power loss, retries, bounds; virtual time throughout.
 mod basics;
 mod chaos;
+mod closing;
 mod edges;
 mod failures;
 mod payloads;

@@ -122,21 +122,31 @@ impl World {
             map_place: MapPlace::OwnStore,
             limits: self.limits,
         };
-        let engine = self.disks.get(&node).map(|disk| {
-            let options = Options {
-                // Small: boundaries are met often, and segments die under overwrites.
-                segment_bytes: 64 << 10,
-                memory_bytes: self.memory_bytes,
-                durability: self.durability,
-                secret: Some(SECRET),
-                chained: true,
-                retained_records_max: self.retained_records_max,
-                ..Options::default()
-            };
-            Engine::open(SimDevice::attach(disk), options, self.now).unwrap().0
-        });
+        let engine = self.disks.get(&node).map(|disk| self.open(disk));
         let started = Node::new(config, engine, self.now).unwrap();
         assert!(self.nodes.insert(node, started).is_none(), "{node} runs already");
+    }
+
+    /// The store on `disk`.
+    pub(crate) fn open(&self, disk: &SimDisk) -> Engine<SimDevice> {
+        let options = Options {
+            // Small: boundaries are met often, and segments die under overwrites.
+            segment_bytes: 64 << 10,
+            memory_bytes: self.memory_bytes,
+            durability: self.durability,
+            secret: Some(SECRET),
+            chained: true,
+            retained_records_max: self.retained_records_max,
+            ..Options::default()
+        };
+        Engine::open(SimDevice::attach(disk), options, self.now).unwrap().0
+    }
+
+    /// Ends the node in order: its store is closed.
+    pub(crate) fn close(&mut self, node: u32) {
+        let engine = self.nodes.remove(&node).and_then(Node::into_engine);
+        engine.unwrap().close().unwrap();
+        self.kill(node, true);
     }
 
     /// Ends the process; with `power` the disk loses what was not synced.

@@ -1,0 +1,65 @@
+//! Owns the tests of orderly stops: what a mark says is true on whatever medium it is found, and nothing is told that
+//! nobody need fear.
+use super::world::{Answer, BACK_ENDS, World, set};
+use fawn_chain::map::decode_state;
+use fawn_flash::SimDisk;
+use fawn_flash::sim::{Capture, Loss};
+use fawn_types::{Durability, RangeId};
+
+/// The members that the medium calls closed in order, and how many of their logs do not end where their marks say.
+fn marks(world: &World, disk: &SimDisk) -> (usize, usize) {
+    let engine = world.open(disk);
+    let (mut marked, mut untrue) = (0, 0);
+    for key in engine.blob_keys().collect::<Vec<_>>() {
+        let Ok(state) = decode_state(engine.blob(key).unwrap_or_default()) else { continue };
+        let Some(closed) = state.closed else { continue };
+        marked += 1;
+        let range = RangeId(key & !(1 << 31));
+        untrue += usize::from(engine.progress(range).appended != closed.last);
+    }
+    (marked, untrue)
+}
+
+/// Power fails after each operation of an orderly stop in turn: a mark is there only with all that it vouches for.
+#[test]
+fn a_mark_that_a_loss_of_power_leaves_says_the_truth() {
+    for seed in 200..206_u64 {
+        let mut world = World::with(seed, Durability::EverySec, 8 << 20);
+        world.put(b"served", b"from here on");
+        for i in 0..40_u32 {
+            let _ = world.submit(&set(format!("k{i}").as_bytes(), &[7; 300])).unwrap();
+        }
+        world.run(20); // acknowledged or not, most of it is not synced
+        let disk = world.disks[&2].clone();
+        disk.capture(Capture::Every { stride: 1, loss: Loss::Power, seed });
+        world.close(2);
+        disk.capture(Capture::Never);
+        let images = disk.take_images();
+        let found: Vec<_> = images.iter().map(|image| marks(&world, &image.disk)).collect();
+        assert!(found.iter().all(|(_, untrue)| *untrue == 0), "seed {seed}: (marks, untrue ones) {found:?}");
+        assert!(found.iter().any(|(marked, _)| *marked == 0), "seed {seed}: some come before the marks: {found:?}");
+        let members = world.open(&disk).ranges().count();
+        assert_eq!(marks(&world, &disk).0, members, "seed {seed}: one for each member");
+    }
+}
+
+/// All stop in order, several times, also shortly after they began: nothing is lost, and nobody is told to fear it.
+#[test]
+fn an_orderly_stop_of_all_loses_nothing_and_says_nothing() {
+    for (seed, durability) in [(210, Durability::EverySec), (211, Durability::Memory), (212, Durability::Sync)] {
+        let mut world = World::with(seed, durability, 8 << 20);
+        for round in 0..12_u64 {
+            world.put(format!("k{round}").as_bytes(), b"acked");
+            for brief in 0..3 {
+                (1..=BACK_ENDS).for_each(|node| world.close(node));
+                (1..=BACK_ENDS).for_each(|node| world.start(node));
+                let steps = [0, 3 * round as usize, 40][brief];
+                world.run(steps);
+            }
+            let absent = (0..=round).find(|k| world.get(format!("k{k}").as_bytes()) == Answer::Absent);
+            assert_eq!(absent, None, "seed {seed}, {durability:?}, round {round}");
+            assert_eq!(world.nodes[&1].status().possible_losses, 0, "seed {seed}, {durability:?}, round {round}");
+        }
+        assert_eq!(world.assert_equal_copies(), 12);
+    }
+}
