@@ -22,6 +22,7 @@ pub static TARGETS: &[Target] = &[
     Target { name: "recovery", run: fawn_ds::fuzz::recovery, samples: samples::splices },
     Target { name: "resp", run: fawn_wire::fuzz::resp, samples: samples::resp },
     Target { name: "memcached", run: fawn_wire::fuzz::memcached, samples: samples::memcached },
+    Target { name: "native", run: fawn_wire::fuzz::native, samples: samples::native },
     Target { name: "client_resp", run: fawn_wire::fuzz::client_resp, samples: samples::resp_replies },
     Target { name: "client_memcached", run: fawn_wire::fuzz::client_memcached, samples: samples::memcached_replies },
     Target { name: "peer_frame", run: fawn_chain::fuzz::peer_frame, samples: samples::peer_frames },

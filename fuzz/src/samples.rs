@@ -6,7 +6,10 @@ use fawn_ds::format::frame::{self, Chain, FrameHeader};
 use fawn_ds::format::manifest::{self, Edit, ManifestHeader, ManifestState};
 use fawn_ds::format::record::{self, Envelope, Place, RecordKind, RecordRef};
 use fawn_ds::format::{FRAMES_OFFSET, SegmentUuid, StoreUuid, Watermark};
+use fawn_types::request::ExpiryCondition;
 use fawn_types::{BootId, ClientTag, Durability, Epoch, HashSecret, KeyRange, NodeId, RangeId, TimeMs, Version};
+use fawn_types::{Condition, EntryRef, Expiry, OperationError, Reply, Request, Update};
+use fawn_wire::native::{self, WideRequest};
 
 /// The segment that the targets of `fawn-ds` pretend to read.
 const UUID: SegmentUuid = SegmentUuid([7; 16]);
@@ -133,6 +136,32 @@ pub(crate) fn memcached() -> Vec<Vec<u8>> {
         "incr n 5\r\ndecr n 18446744073709551615 noreply\r\ntouch k 30\r\n",
         "gat 10 a b\r\nflush_all 5 noreply\r\nstats\r\nversion\r\nverbosity 1\r\nquit\r\n",
     ])
+}
+
+/// What one shard asks another, in one stream; and replies.
+pub(crate) fn native() -> Vec<Vec<u8>> {
+    let (mut requests, mut replies, mut pairs) = (Vec::new(), Vec::new(), Vec::new());
+    native::put_pair(&mut pairs, b"key", b"value");
+    let set_all = native::Pairs::new(&pairs).expect("a pair that was just encoded");
+    let delete = Update::Delete { condition: Condition::Always, return_previous: true };
+    let append = Update::Append { bytes: b"more", create: true, condition: Condition::Exists };
+    let touch = Update::Touch { expiry: Expiry::AtMs(9), condition: ExpiryCondition::Later, return_value: false };
+    native::put_request_frame(&Request::Get { key: b"key" }, &mut requests);
+    for update in [delete, append, touch, Update::AddSigned { delta: -1 }, Update::AddUnsigned { delta: 1 }] {
+        native::put_request_frame(&Request::Update { key: b"key", update }, &mut requests);
+    }
+    let scan = WideRequest::Scan { cursor: 1 << 63, count: 10 };
+    for wide in [WideRequest::Count, scan, WideRequest::Clear, WideRequest::SetAll(set_all)] {
+        native::put_wide_frame(&wide, &mut requests);
+    }
+    let entry = EntryRef { value: b"value", flags: 7, expires_at_ms: 8, version: Version::from_u64(9) };
+    let stored = Reply::Stored { version: Version::from_u64(9), value_bytes: 5 };
+    let previous = Reply::Previous { entry: Some(entry), applied: true };
+    let failed = Reply::Error(OperationError::ValueTooLong { limit_bytes: 3 });
+    for reply in [Reply::Value(entry), Reply::Absent, stored, previous, Reply::Signed(-1), failed] {
+        native::put_reply_frame(&reply, &mut replies);
+    }
+    vec![requests, replies]
 }
 
 pub(crate) fn resp_replies() -> Vec<Vec<u8>> {

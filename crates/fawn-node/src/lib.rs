@@ -17,6 +17,7 @@ mod session;
 pub mod shard;
 pub mod shards;
 pub mod status;
+mod wide;
 
 pub use front::{ClientHost, FrontEnd, LocalCluster, LocalOptions};
 pub use options::{ProcessFacts, ShardOptions};

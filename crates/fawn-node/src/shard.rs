@@ -9,7 +9,7 @@ use crate::pending::Pending;
 use crate::replica::Replica;
 use crate::session::consume::{self, Executor};
 use crate::session::{Looked, Session, SessionId, Sessions};
-use crate::shards::Placement;
+use crate::shards::{self, Links, Placement};
 use crate::status::{Counters, ShardStatus};
 use fawn_ds::{Engine, EngineError, Event};
 use fawn_flash::Device;
@@ -25,11 +25,11 @@ const SYNC_CHECK_MS: u64 = 100;
 /// A single-threaded owner of sessions and of a store.
 #[derive(Debug)]
 pub struct Shard<D: Device> {
-    core: Core<D>,
-    sessions: Sessions,
-    outputs: VecDeque<Output>,
+    pub(crate) core: Core<D>,
+    pub(crate) sessions: Sessions,
+    pub(crate) outputs: VecDeque<Output>,
     events: Vec<Event>,
-    now: TimeMs,
+    pub(crate) now: TimeMs,
 }
 
 impl<D: Device> Shard<D> {
@@ -51,6 +51,7 @@ impl<D: Device> Shard<D> {
         engine.add_range(range, keys)?;
         let epoch = Epoch::new(engine.generation()).unwrap_or(Epoch::MAX);
         let replica = Replica::new(range, epoch, options.durability, engine.progress(range));
+        let links = (placement.count() > 1).then(|| Box::new(Links::new(placement, *engine.secret())));
         let core = Core {
             engine,
             replica,
@@ -61,8 +62,9 @@ impl<D: Device> Shard<D> {
             facts,
             flush_at: None,
             sessions_open: 0,
+            links,
         };
-        let (sessions, outputs) = (Sessions::new(&options), VecDeque::new());
+        let (sessions, outputs) = (Sessions::new(&options, placement), VecDeque::new());
         Ok(Self { core, sessions, outputs, events: Vec::new(), now: TimeMs(0) })
     }
 
@@ -70,14 +72,21 @@ impl<D: Device> Shard<D> {
     pub fn open_session(&mut self, protocol: Protocol) -> SessionId {
         self.core.counters.sessions_opened += 1;
         let id = self.sessions.open(protocol, &self.core.options);
-        self.core.sessions_open = self.sessions.len();
+        self.count_sessions();
         id
     }
 
     /// The connection is gone: what it asked may still be done, nobody hears of it.
     pub fn close_session(&mut self, session: SessionId) {
+        self.host().forget_away(session);
         self.sessions.close(session);
-        self.core.sessions_open = self.sessions.len();
+        self.count_sessions();
+    }
+
+    /// Of clients: some stand for other shards' sessions.
+    fn count_sessions(&mut self) {
+        let standing = self.core.links.as_ref().map_or(0, |links| links.standing());
+        self.core.sessions_open = self.sessions.len() - standing;
     }
 
     /// The client sends no more (a half-closed socket): its replies are finished, then comes [`Output::Close`].
@@ -125,17 +134,21 @@ impl<D: Device> Shard<D> {
     pub fn turn(&mut self, now: TimeMs) -> Option<TimeMs> {
         self.note_time(now);
         self.core.counters.turns += 1;
+        self.begin_exchange();
         self.flush_if_due(now);
         let had_events = self.reap(now);
-        let mut host = Host { core: &mut self.core, sessions: &mut self.sessions, now };
+        let mut host = self.host();
         host.retry_late();
         host.retry_queues();
+        host.ask_late();
         // Everything that this turn reads or appends is queued by now: one submission for all.
         self.core.engine.submit(now);
         let has_committed = self.commit();
-        self.settle_sessions(had_events || has_committed);
+        let has_moved = self.core.links.as_ref().is_some_and(|links| links.has_moved());
+        self.settle_sessions(had_events || has_committed || has_moved);
+        let is_due = self.end_exchange();
         self.core.scratch.trim();
-        self.deadline(now)
+        if is_due { Some(now) } else { self.deadline(now) }
     }
 
     /// As [`Shard::turn`], but blocks until the device has something: for tests and for hosts without an event loop.
@@ -160,7 +173,9 @@ impl<D: Device> Shard<D> {
 
     /// Whether nothing is under way: no reply waits, nothing is uncommitted.
     pub fn is_idle(&self) -> bool {
-        self.core.pending.len() == 0 && self.core.replica.uncommitted() == 0 && self.core.engine.in_flight() == 0
+        let has_mail = self.core.links.as_ref().is_some_and(|links| !links.is_idle());
+        let is_busy = self.core.pending.len() > 0 || self.core.replica.uncommitted() > 0;
+        !has_mail && !is_busy && self.core.engine.in_flight() == 0
     }
 
     /// The engine, for hosts that watch its device.
@@ -178,13 +193,17 @@ impl<D: Device> Shard<D> {
         ShardStatus { replies: self.sessions.room.status(), ..self.core.status() }
     }
 
-    fn note_time(&mut self, now: TimeMs) {
+    pub(crate) fn note_time(&mut self, now: TimeMs) {
         // A wall clock may be set back; expiry then waits, nothing breaks.
         self.now = self.now.max(now);
     }
 
     fn flush_if_due(&mut self, now: TimeMs) {
         if self.core.flush_at.is_some_and(|at| at <= now) {
+            if self.core.links.is_some() {
+                self.core.flush_at = None;
+                return shards::wide::flush_all(&mut self.core);
+            }
             match clear(&mut self.core) {
                 Err(EngineError::Overloaded) => {}
                 Ok(_) => self.core.flush_at = None,
@@ -230,7 +249,8 @@ impl<D: Device> Shard<D> {
     /// Moves replies that are due to the outputs, and tells the host what has changed.
     fn settle_sessions(&mut self, has_moved: bool) {
         // With nothing under way nothing will move either: then waiting would be for ever.
-        let is_idle = self.core.replica.uncommitted() == 0 && self.core.pending.keys.len() == 0;
+        let is_away = self.core.links.as_ref().is_some_and(|links| links.requests() > 0);
+        let is_idle = !is_away && self.core.replica.uncommitted() == 0 && self.core.pending.keys.len() == 0;
         let relieved = has_moved || is_idle;
         let committed = self.core.replica.committed();
         let failed = self.core.failure();
@@ -239,8 +259,9 @@ impl<D: Device> Shard<D> {
     }
 
     fn deadline(&self, now: TimeMs) -> Option<TimeMs> {
-        let Core { engine, replica, pending, flush_at, .. } = &self.core;
-        let retry = pending.keys.has_retries().then(|| now.plus_ms(RETRY_MS));
+        let Core { engine, replica, pending, flush_at, links, .. } = &self.core;
+        let waits = pending.keys.has_retries() || links.as_ref().is_some_and(|links| links.has_unsaid());
+        let retry = waits.then(|| now.plus_ms(RETRY_MS));
         let progress = engine.progress(replica.range());
         // The modes that do not sync at once sync by time: the engine looks at the clock in `submit`.
         let is_unsynced = progress.synced < progress.appended && engine.poisoned().is_none();

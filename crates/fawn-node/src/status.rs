@@ -19,6 +19,10 @@ pub struct Counters {
     pub misses: u64,
     /// Device reads started for requests.
     pub cold: u64,
+    /// Requests sent to other shards of the node, whose keys they are on.
+    pub away: u64,
+    /// Requests executed for other shards of the node; none of [`Self::commands`].
+    pub served: u64,
     /// Records written for clients.
     pub writes: u64,
     /// Times the store was emptied.

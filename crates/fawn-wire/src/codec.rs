@@ -1,5 +1,5 @@
 //! Owns what one connection's decoder is: its protocol, its limits, and what a decoding step can find.
-use crate::{Command, MemcachedState, RespState, RespVersion};
+use crate::{Command, MemcachedState, NativeState, RespState, RespVersion};
 use alloc::borrow::Cow;
 use alloc::vec::Vec;
 use fawn_types::{TimeMs, limits};
@@ -11,6 +11,8 @@ pub enum Protocol {
     Memcached,
     /// RESP2, and RESP3 after `HELLO 3`.
     Resp,
+    /// FAWN's own, between shards; no client speaks it.
+    Native,
 }
 
 /// What a client may send; the defaults are those of [`fawn_types::limits`].
@@ -84,6 +86,8 @@ pub enum Codec {
     Memcached(MemcachedState),
     /// RESP.
     Resp(RespState),
+    /// FAWN's own.
+    Native(NativeState),
 }
 
 impl Codec {
@@ -93,6 +97,7 @@ impl Codec {
         match protocol {
             Protocol::Memcached => Codec::Memcached(MemcachedState::new(limits)),
             Protocol::Resp => Codec::Resp(RespState::new(limits)),
+            Protocol::Native => Codec::Native(NativeState::new(limits)),
         }
     }
 
@@ -102,14 +107,15 @@ impl Codec {
         match self {
             Codec::Memcached(_) => Protocol::Memcached,
             Codec::Resp(_) => Protocol::Resp,
+            Codec::Native(_) => Protocol::Native,
         }
     }
 
-    /// The version of RESP agreed upon; memcached connections count as 2.
+    /// The version of RESP agreed upon; other connections count as 2.
     #[must_use]
     pub const fn resp_version(&self) -> RespVersion {
         match self {
-            Codec::Memcached(_) => RespVersion::V2,
+            Codec::Memcached(_) | Codec::Native(_) => RespVersion::V2,
             Codec::Resp(state) => state.version,
         }
     }
@@ -128,6 +134,7 @@ impl Codec {
         match self {
             Codec::Memcached(state) => state.is_between_requests(),
             Codec::Resp(state) => state.is_between_requests(),
+            Codec::Native(_) => true,
         }
     }
 
@@ -137,7 +144,7 @@ impl Codec {
     #[inline]
     pub fn decode_plain<'a>(&self, input: &'a [u8]) -> Option<Decoded<'a>> {
         match self {
-            Codec::Memcached(_) => None,
+            Codec::Memcached(_) | Codec::Native(_) => None,
             Codec::Resp(state) => state.decode_plain(input),
         }
     }
@@ -148,6 +155,7 @@ impl Codec {
         match self {
             Codec::Memcached(state) => state.decode(input, now),
             Codec::Resp(state) => state.decode(input, now),
+            Codec::Native(state) => state.decode(input),
         }
     }
 }

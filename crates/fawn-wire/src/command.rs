@@ -1,4 +1,5 @@
 //! Owns what a decoded request is: on one key, on several, on the keyspace, on the connection, on the server.
+use crate::native::WideRequest;
 use crate::{Args, Fold, Gather, RespVersion, Shape};
 use fawn_types::request::ExpiryCondition;
 use fawn_types::{Condition, Expiry, Request, Update};
@@ -17,6 +18,8 @@ pub enum Command<'a> {
     Multi(Multi<'a>),
     /// The whole keyspace.
     Keyspace(Keyspace<'a>),
+    /// A shard's range as a whole, asked by another shard. Answer in [`Shape::Native`].
+    Wide(WideRequest<'a>),
     /// The connection itself. Answer by [`Connection::answer`].
     Connection(Connection<'a>),
     /// The server.
@@ -34,7 +37,7 @@ impl Command<'_> {
                 Fold::Each(_) => multi.gather.len,
                 Fold::Count | Fold::Atomic(_) => 0,
             },
-            Self::Keyspace(_) | Self::Connection(_) | Self::Server(_) => 0,
+            Self::Keyspace(_) | Self::Wide(_) | Self::Connection(_) | Self::Server(_) => 0,
         }
     }
 }
@@ -82,7 +85,7 @@ impl<'a> Multi<'a> {
     }
 
     /// One request per key, in order, without allocation.
-    pub fn requests(&self) -> impl Iterator<Item = Request<'a>> + use<'a> {
+    pub fn requests(&self) -> impl Iterator<Item = Request<'a>> + Clone + use<'a> {
         let (mut args, each) = (self.keys, self.each);
         core::iter::from_fn(move || {
             let key = args.next()?;

@@ -2,7 +2,9 @@
 //!
 //! Usable by libFuzzer (`fuzz_target!(|data| fawn_wire::fuzz::resp(data))`) and by a seeded driver on stable Rust.
 use crate::client::{self, Parsed};
-use crate::{ClientIdentity, Codec, Command, Decoded, Limits, Protocol, Server, commands, encode_reply};
+use crate::{
+    ClientIdentity, Codec, Command, Decoded, Limits, Protocol, Server, commands, encode_done, encode_reply, native,
+};
 use crate::{MemcachedShape, RespShape, Shape};
 use alloc::vec::Vec;
 use fawn_types::{EntryRef, Reply, TimeMs, Version};
@@ -19,6 +21,19 @@ pub fn resp(data: &[u8]) {
 /// A memcached server's decoder.
 pub fn memcached(data: &[u8]) {
     server(Protocol::Memcached, data);
+}
+
+/// A shard's decoder of what another shard asks; then the same bytes as answers.
+pub fn native(data: &[u8]) {
+    server(Protocol::Native, data);
+    let mut input = data;
+    while let Some((reply, consumed)) = native::read_reply_frame(input) {
+        assert!(consumed > 0 && consumed <= input.len());
+        let mut again = Vec::new();
+        native::put_reply_frame(&reply, &mut again);
+        assert_eq!(native::read_reply_frame(&again), Some((reply, again.len())));
+        input = &input[consumed..];
+    }
 }
 
 /// A RESP client's parser: it never reads past the input, and goes through it or stops.
@@ -113,6 +128,12 @@ fn answer(command: &Command<'_>, codec: &mut Codec, identity: &mut ClientIdentit
             let _ = connection.answer(codec, identity, out);
         }
         Command::Server(Server::Command(query)) => commands::answer(query, codec.resp_version(), out),
+        Command::Wide(request) => {
+            let mut again = Vec::new();
+            native::put_wide(request, &mut again);
+            assert_eq!(native::read_wide(&again), Ok(*request));
+            encode_done(Shape::Native, out);
+        }
         Command::Keyspace(_) | Command::Server(_) => {}
     }
 }
@@ -143,6 +164,10 @@ fn check(protocol: Protocol, out: &[u8]) {
             Protocol::Memcached => match client::memcached::parse_reply(rest) {
                 Parsed::Reply { consumed, .. } => consumed,
                 other => panic!("{other:?} in {:?}", rest.escape_ascii()),
+            },
+            Protocol::Native => match native::read_reply_frame(rest) {
+                Some((_, consumed)) => consumed,
+                None => panic!("no reply in {:?}", rest.escape_ascii()),
             },
         };
         rest = &rest[consumed..];

@@ -1,4 +1,5 @@
-//! Owns the codecs of memcached text and RESP2/3, both directions, and the one table that describes every command.
+//! Owns the codecs of memcached text, RESP2/3 and FAWN's own protocol, both directions, and the one table that
+//! describes every command.
 //!
 //! Pure: bytes in, requests out; replies in, bytes out. No I/O, no clock (`now` is an argument), so `no_std` with
 //! `alloc`. Decoding borrows from the input and does not allocate, except for inline RESP commands with quotes.
@@ -35,6 +36,7 @@ pub mod glob;
 pub mod identity;
 mod inline;
 pub mod memcached;
+pub mod native;
 pub mod number;
 pub mod resp;
 pub mod shape;
@@ -46,5 +48,6 @@ pub use commands::{COMMANDS, CommandSpec};
 pub use gather::{Fold, Gather};
 pub use identity::{After, ClientIdentity};
 pub use memcached::MemcachedState;
+pub use native::NativeState;
 pub use resp::{RespState, RespVersion};
 pub use shape::{MemcachedShape, RespShape, Shape, encode_done, encode_error, encode_reply};

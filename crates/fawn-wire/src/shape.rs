@@ -1,7 +1,7 @@
 //! Owns how a [`Reply`] is worded: a small copyable value made by the decoder, used by the encoder.
-use crate::{RespVersion, memcached, resp};
+use crate::{RespVersion, memcached, native, resp};
 use alloc::vec::Vec;
-use fawn_types::{OperationError, Reply, TimeMs};
+use fawn_types::{OperationError, Reply, TimeMs, Version};
 
 /// How one reply is worded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -12,6 +12,8 @@ pub enum Shape {
     Resp(RespShape, RespVersion),
     /// In memcached text.
     Memcached(MemcachedShape),
+    /// As a native frame: all of it, for another shard to word.
+    Native,
 }
 
 /// How RESP words a reply.
@@ -77,6 +79,7 @@ pub fn encode_reply(shape: Shape, key: &[u8], reply: &Reply<'_>, out: &mut Vec<u
         Shape::Silent => {}
         Shape::Resp(shape, version) => resp::encode::reply(shape, version, reply, out),
         Shape::Memcached(shape) => memcached::encode::reply(shape, key, reply, out),
+        Shape::Native => native::put_reply_frame(reply, out),
     }
 }
 
@@ -86,6 +89,7 @@ pub fn encode_done(shape: Shape, out: &mut Vec<u8>) {
         Shape::Silent => {}
         Shape::Resp(..) => out.extend_from_slice(b"+OK\r\n"),
         Shape::Memcached(_) => out.extend_from_slice(b"OK\r\n"),
+        Shape::Native => native::put_reply_frame(&Reply::Stored { version: Version::ZERO, value_bytes: 0 }, out),
     }
 }
 
@@ -96,5 +100,6 @@ pub fn encode_error(shape: Shape, error: OperationError, out: &mut Vec<u8>) {
         Shape::Silent => {}
         Shape::Resp(..) => resp::encode::error(error, out),
         Shape::Memcached(_) => memcached::encode::error(error, out),
+        Shape::Native => native::put_reply_frame(&Reply::Error(error), out),
     }
 }

@@ -2,10 +2,12 @@
 use crate::options::{ProcessFacts, ShardOptions};
 use crate::pending::Pending;
 use crate::replica::Replica;
+use crate::session::Session;
+use crate::shards::Links;
 use crate::status::Counters;
 use fawn_ds::{Engine, EngineError};
 use fawn_flash::Device;
-use fawn_types::{KeyHash, OperationError, TimeMs};
+use fawn_types::{KeyHash, OperationError, ShardId, TimeMs};
 
 /// Everything of a shard but its sessions, so that a session and this can be borrowed together.
 #[derive(Debug)]
@@ -21,6 +23,8 @@ pub(crate) struct Core<D: Device> {
     pub(crate) flush_at: Option<TimeMs>,
     /// Sessions open: the table itself is not here.
     pub(crate) sessions_open: usize,
+    /// The ways to the other shards of the node, if there are any.
+    pub(crate) links: Option<Box<Links>>,
 }
 
 /// Buffers that live on between requests.
@@ -52,6 +56,20 @@ impl<D: Device> Core<D> {
     #[inline]
     pub(crate) fn hash(&self, key: &[u8]) -> KeyHash {
         KeyHash::of(self.engine.secret(), key)
+    }
+
+    /// The shard that a session's key belongs to, unless it is this one.
+    #[inline]
+    pub(crate) fn elsewhere(&self, session: &Session, key: &[u8]) -> Option<ShardId> {
+        let links = self.links.as_ref()?;
+        // What another shard asks for is here: that was decided there.
+        if session.stands_for.is_some() { None } else { links.elsewhere(key) }
+    }
+
+    /// The ways to the other shards: only asked where there are some.
+    pub(crate) fn links(&mut self) -> &mut Links {
+        let Some(links) = &mut self.links else { unreachable!("a shard that is alone asks nobody and is not asked") };
+        links
     }
 
     /// Whether one more request may wait for a read.

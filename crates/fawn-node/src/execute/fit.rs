@@ -46,7 +46,7 @@ pub(crate) fn fits(sessions: &mut Sessions, op: &Op, reply: &Reply<'_>) -> Fit {
 pub(crate) fn is_due(sessions: &Sessions, op: &Op, promised_bytes: &mut usize) -> bool {
     let (Target::Slot(slot), Some(session)) = (op.target, sessions.get(op.session)) else { return true };
     let bytes = session.replies.expected_bytes(slot);
-    let is_due = sessions.room.takes(session, slot, bytes, *promised_bytes);
+    let is_due = sessions.room_of(session).takes(session, slot, bytes, *promised_bytes);
     if is_due {
         *promised_bytes += bytes;
     }

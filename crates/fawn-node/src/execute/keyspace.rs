@@ -27,12 +27,12 @@ pub(crate) fn execute<D: Device>(
             let keys = core.engine.len(core.replica.range());
             session.replies.respond(|out| resp::encode::integer(keys as i64, out));
         }
-        Keyspace::Scan { .. } => scan::begin(core, session, keyspace, now),
+        Keyspace::Scan { .. } => scan::begin(core, session, scan::Step::of(keyspace), now),
     }
     Flow::Next
 }
 
-fn flush<D: Device>(core: &mut Core<D>, session: &mut Session, shape: Shape) -> Flow {
+pub(super) fn flush<D: Device>(core: &mut Core<D>, session: &mut Session, shape: Shape) -> Flow {
     match clear(core) {
         Ok(version) => {
             // A later flush that was announced is overtaken by this one.

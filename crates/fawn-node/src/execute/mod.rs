@@ -11,6 +11,7 @@ mod resume;
 mod scan;
 pub(crate) mod server;
 mod update;
+mod wide;
 
 pub(crate) use keyspace::clear;
 
@@ -21,6 +22,7 @@ pub(crate) use fit::{Fit, fits, is_due};
 pub(crate) use resume::Host;
 
 use crate::session::Session;
+use crate::shards::{away, wide as node_wide};
 use fawn_ds::LookupPlan;
 use fawn_flash::Device;
 use fawn_types::{KeyHash, Request, TimeMs};
@@ -72,7 +74,9 @@ pub(crate) fn execute<D: Device>(core: &mut Core<D>, session: &mut Session, comm
             execute_single(core, session, hash, (&request, shape), now)
         }
         Command::Multi(multi) => multi::execute(core, session, &multi, now),
+        Command::Keyspace(keyspace) if core.links.is_some() => node_wide::keyspace(core, session, &keyspace, now),
         Command::Keyspace(keyspace) => keyspace::execute(core, session, &keyspace, now),
+        Command::Wide(request) => wide::execute(core, session, &request, now),
         Command::Connection(connection) => connection::execute(session, &connection),
         Command::Server(server) => server::execute(core, session, &server, now),
     }
@@ -87,6 +91,9 @@ pub(crate) fn execute_single<D: Device>(
     (request, shape): (&Request<'_>, Shape),
     now: TimeMs,
 ) -> Flow {
+    if let Some(owner) = core.elsewhere(session, request.key()) {
+        return away::single(core, session, (owner, hash), request, shape);
+    }
     match request {
         Request::Get { key } => {
             read::single(core, session, (hash, key), shape, now);

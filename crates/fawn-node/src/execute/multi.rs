@@ -4,10 +4,12 @@ use super::update::{self, Updated};
 use super::{Core, Flow, Later, Stall, read};
 use crate::pending::{Batch, Gathered, Op, Target};
 use crate::session::Session;
+use crate::shards::wide::{Place, place_of};
+use crate::shards::{self, away};
 use fawn_ds::EngineError;
 use fawn_ds::format::record::{RecordKind, RecordRef};
 use fawn_flash::Device;
-use fawn_types::{KeyHash, OperationError, Reply, Request, TimeMs, Update, Version, limits};
+use fawn_types::{KeyHash, OperationError, Reply, Request, ShardId, TimeMs, Update, Version, limits};
 use fawn_wire::{Fold, Multi, Shape, encode_done, encode_error};
 
 /// Executes a request on several keys.
@@ -18,8 +20,19 @@ pub(crate) fn execute<D: Device>(core: &mut Core<D>, session: &mut Session, mult
     {
         return Flow::Stall(Stall::Reads);
     }
+    if core.links.is_some() {
+        for key in multi.keys() {
+            if let Err(stall) = away::admit(core, session, core.hash(key), is_write) {
+                return Flow::Stall(stall);
+            }
+        }
+    }
     match multi.gather.fold {
-        Fold::Atomic(shape) => set_all(core, session, multi, shape),
+        Fold::Atomic(shape) => match place_of(core, multi.keys()) {
+            Place::Here => set_all(core, session, pairs_of(multi), shape),
+            Place::At(owner) => shards::wide::set_all(core, session, (owner, pairs_of(multi)), shape),
+            Place::Apart => shards::wide::refuse_apart(session),
+        },
         Fold::Each(_) | Fold::Count => {
             gather(core, session, multi, now);
             Flow::Next
@@ -27,16 +40,31 @@ pub(crate) fn execute<D: Device>(core: &mut Core<D>, session: &mut Session, mult
     }
 }
 
+/// Keys with values, as `MSET` names them.
+fn pairs_of<'a>(multi: &Multi<'a>) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone + use<'a> {
+    multi.requests().map(|request| {
+        let Request::Update { key, update: Update::Set { value, .. } } = request else {
+            unreachable!("an atomic batch consists of plain sets")
+        };
+        (key, value)
+    })
+}
+
 /// `MSET`: one batch in the log, there as a whole or not at all after a crash.
-fn set_all<D: Device>(core: &mut Core<D>, session: &mut Session, multi: &Multi<'_>, shape: Shape) -> Flow {
+pub(super) fn set_all<'a, D: Device>(
+    core: &mut Core<D>,
+    session: &mut Session,
+    mut pairs: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
+    shape: Shape,
+) -> Flow {
     // Updates that are being loaded are evaluated first: they came first.
-    if core.pending.keys.len() > 0 && multi.keys().any(|key| core.pending.keys.contains(core.hash(key))) {
+    if core.pending.keys.len() > 0 && pairs.clone().any(|(key, _)| core.pending.keys.contains(core.hash(key))) {
         return Flow::Stall(Stall::Shard);
     }
     if core.replica.uncommitted() >= core.options.uncommitted_max {
         return Flow::Stall(Stall::Shard);
     }
-    match append_all(core, multi) {
+    match append_all(core, &mut pairs) {
         Ok((hashes, last)) => {
             for (hash, version) in hashes {
                 session.own.push(hash, version);
@@ -53,16 +81,14 @@ fn set_all<D: Device>(core: &mut Core<D>, session: &mut Session, multi: &Multi<'
 }
 
 /// Appends the batch; the hashes with their versions, and the last version.
-fn append_all<D: Device>(
+fn append_all<'a, D: Device>(
     core: &mut Core<D>,
-    multi: &Multi<'_>,
+    pairs: &mut (impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone),
 ) -> Result<(Vec<(KeyHash, Version)>, Version), EngineError> {
-    let first = core.replica.assign(multi.len() as u64).ok_or_else(update::epoch_used_up)?;
-    let mut records = Vec::with_capacity(multi.len());
-    for (request, seq) in multi.requests().zip(first.seq()..) {
-        let Request::Update { key, update: Update::Set { value, .. } } = request else {
-            unreachable!("an atomic batch consists of plain sets")
-        };
+    let count = pairs.clone().count();
+    let first = core.replica.assign(count as u64).ok_or_else(update::epoch_used_up)?;
+    let mut records = Vec::with_capacity(count);
+    for ((key, value), seq) in pairs.zip(first.seq()..) {
         if key.len() > limits::KEY_BYTES_MAX {
             return Err(EngineError::KeyTooLong { found_bytes: key.len(), limit_bytes: limits::KEY_BYTES_MAX });
         }
@@ -109,6 +135,9 @@ fn step<D: Device>(
 ) {
     let key = request.key();
     let hash = core.hash(key);
+    if let Some(owner) = core.elsewhere(session, key) {
+        return step_away(core, session, (owner, hash), request, gathered, batch);
+    }
     let later = match request {
         Request::Get { .. } => {
             read::begin(core, session, hash, key, now, |_, reply, wait| gathered.push(key, reply, wait))
@@ -132,6 +161,24 @@ fn step<D: Device>(
             update::park(core, Op::update(session.id, target, hash, (key, update), Shape::Silent), later);
         }
     }
+}
+
+/// One key of it that belongs to another shard.
+fn step_away<D: Device>(
+    core: &mut Core<D>,
+    session: &mut Session,
+    owner: (ShardId, KeyHash),
+    request: &Request<'_>,
+    gathered: &mut Gathered,
+    batch: &mut Option<usize>,
+) {
+    let key = request.key();
+    if key.len() > limits::KEY_BYTES_MAX {
+        return gathered.push(key, &Reply::Error(OperationError::KeyTooLong), None);
+    }
+    let batch = *batch.get_or_insert_with(|| core.pending.batches.insert(Batch::unfilled()));
+    let target = Target::Item { batch, item: gathered.push_unknown(key) };
+    away::item(core, session, owner, request, target);
 }
 
 fn update_step<D: Device>(

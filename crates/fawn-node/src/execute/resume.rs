@@ -5,6 +5,7 @@ use super::update::{self, Updated};
 use super::{Core, Fit, Later, fits, is_due, read};
 use crate::pending::{Op, Waiter};
 use crate::session::Sessions;
+use crate::shards::Links;
 use fawn_ds::LookupPlan;
 use fawn_flash::Device;
 use fawn_types::{KeyHash, TimeMs};
@@ -25,6 +26,11 @@ enum Progress {
 }
 
 impl<D: Device> Host<'_, D> {
+    /// The ways to the other shards: only asked where there are some.
+    pub(crate) fn links(&mut self) -> &mut Links {
+        self.core.links()
+    }
+
     /// A device read has ended: `user` says whose.
     pub(crate) fn read_ended(&mut self, plan: LookupPlan, user: u64) {
         self.core.pending.reads.ended(plan.read_bytes());

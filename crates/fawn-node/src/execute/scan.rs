@@ -2,27 +2,44 @@
 use super::Core;
 use super::core::operation_error;
 use super::resume::Host;
+pub(crate) use crate::pending::ScanWording as Wording;
 use crate::pending::{ScanOp, Waiter};
 use crate::session::Session;
 use fawn_ds::{LookupPlan, Scan, ScanStep};
 use fawn_flash::Device;
-use fawn_types::{OperationError, TimeMs};
+use fawn_types::{EntryRef, OperationError, Reply, TimeMs, Version};
+use fawn_wire::native::{put_reply_frame, put_scan_page};
 use fawn_wire::{Keyspace, glob, resp};
 
 /// Most keys of one step, whatever `COUNT` says: its reply is bounded.
 const COUNT_MAX: usize = 10_000;
 
-/// Begins a step; the session is quiet.
-pub(crate) fn begin<D: Device>(core: &mut Core<D>, session: &mut Session, keyspace: &Keyspace<'_>, now: TimeMs) {
-    let Keyspace::Scan { cursor, pattern, count, .. } = *keyspace else { unreachable!("only scans scan") };
+/// A step to be taken.
+pub(crate) struct Step {
+    pub(crate) cursor: u64,
+    pub(crate) count: usize,
+    pub(crate) wording: Wording,
+}
+
+impl Step {
+    /// As a client asked for it.
+    pub(crate) fn of(keyspace: &Keyspace<'_>) -> Self {
+        let Keyspace::Scan { cursor, pattern, count, .. } = *keyspace else { unreachable!("only scans scan") };
+        let (pattern, wants_strings) = (pattern.map(<[u8]>::to_vec), keyspace.wants_strings());
+        Self { cursor, count: count.clamp(1, COUNT_MAX), wording: Wording::Resp { pattern, wants_strings } }
+    }
+}
+
+/// Takes a step; the session is quiet.
+pub(crate) fn begin<D: Device>(core: &mut Core<D>, session: &mut Session, step: Step, now: TimeMs) {
+    let Step { cursor, count, wording } = step;
     if !core.has_room() {
         core.counters.overloaded += 1;
-        return session.replies.respond(|out| resp::encode::error(OperationError::Overloaded, out));
+        return session.replies.respond(|out| encode_error(&wording, OperationError::Overloaded, out));
     }
-    let mut scan = Scan::new(core.replica.range(), cursor, count.clamp(1, COUNT_MAX));
+    let mut scan = Scan::new(core.replica.range(), cursor, count);
     let step = core.engine.scan_step(&mut scan, now);
-    let pattern = pattern.map(<[u8]>::to_vec);
-    let mut op = ScanOp { session: session.id, slot: 0, scan, pattern, wants_strings: keyspace.wants_strings() };
+    let mut op = ScanOp { session: session.id, slot: 0, scan, wording };
     match step {
         Ok(ScanStep::Done) => session.replies.respond(|out| encode(&op, out)),
         Ok(ScanStep::Read(plan)) => {
@@ -32,16 +49,33 @@ pub(crate) fn begin<D: Device>(core: &mut Core<D>, session: &mut Session, keyspa
         }
         Err(error) => {
             let error = operation_error(&error);
-            session.replies.respond(|out| resp::encode::error(error, out));
+            session.replies.respond(|out| encode_error(&op.wording, error, out));
         }
     }
 }
 
 fn encode(op: &ScanOp, out: &mut Vec<u8>) {
-    let is_match = |key: &[u8]| op.pattern.as_ref().is_none_or(|pattern| glob::matches(pattern, key));
     let found = op.scan.items.iter().map(|item| item.key.as_slice());
-    let keys: Vec<&[u8]> = found.filter(|key| op.wants_strings && is_match(key)).collect();
-    resp::encode::scan(op.scan.cursor, &keys, out);
+    match &op.wording {
+        Wording::Resp { pattern, wants_strings } => {
+            let is_match = |key: &[u8]| pattern.as_ref().is_none_or(|pattern| glob::matches(pattern, key));
+            let keys: Vec<&[u8]> = found.filter(|key| *wants_strings && is_match(key)).collect();
+            resp::encode::scan(op.scan.cursor, &keys, out);
+        }
+        Wording::Page => {
+            let mut page = Vec::new();
+            put_scan_page(&mut page, op.scan.cursor, found);
+            let entry = EntryRef { value: &page, flags: 0, expires_at_ms: 0, version: Version::ZERO };
+            put_reply_frame(&Reply::Value(entry), out);
+        }
+    }
+}
+
+fn encode_error(wording: &Wording, error: OperationError, out: &mut Vec<u8>) {
+    match wording {
+        Wording::Resp { .. } => resp::encode::error(error, out),
+        Wording::Page => put_reply_frame(&Reply::Error(error), out),
+    }
 }
 
 impl<D: Device> Host<'_, D> {
@@ -59,7 +93,7 @@ impl<D: Device> Host<'_, D> {
             Ok(ScanStep::Done) => session.replies.complete(op.slot, None, |out| encode(op, out)),
             Err(error) => {
                 let error = operation_error(&error);
-                session.replies.complete(op.slot, None, |out| resp::encode::error(error, out));
+                session.replies.complete(op.slot, None, |out| encode_error(&op.wording, error, out));
             }
         }
         let op = pending.scans.remove(id);

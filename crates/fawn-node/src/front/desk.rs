@@ -1,7 +1,5 @@
 //! Owns what a front-end executes on: its node, the lines of operations, the requests that consist of several.
 use super::lines::{LineName, Lines};
-use super::scan;
-use super::wide::Wide;
 use crate::SessionId;
 use crate::cluster::{ClientOp, Node, OwnedReply, Refused};
 use crate::execute::server::{About, answer};
@@ -11,6 +9,7 @@ use crate::pending::{Batch, Op, Target};
 use crate::session::consume::Executor;
 use crate::session::{Session, Sessions};
 use crate::status::{Counters, ShardStatus};
+use crate::wide::Wide;
 use fawn_ds::Options;
 use fawn_flash::Device;
 use fawn_types::{KeyHash, OperationError, Reply, Request, TimeMs};
@@ -72,6 +71,8 @@ impl<D: Device> Executor for Desk<D> {
             Command::Single { request, shape } => self.single(session, &request, shape, now),
             Command::Multi(multi) => self.multi(session, &multi, now),
             Command::Keyspace(keyspace) => self.keyspace(session, &keyspace, now),
+            // Only shards of one node ask so, and no session of theirs is opened here.
+            Command::Wide(_) => Flow::End,
             Command::Connection(command) => connection::execute(session, &command),
             Command::Server(server) => {
                 let about = About { facts: &self.facts, options: &self.options, store: &self.store };
@@ -276,7 +277,7 @@ impl<D: Device> Desk<D> {
                 self.flush(session, shape, now);
             }
             Keyspace::DbSize => self.count_keys(session, now),
-            Keyspace::Scan { .. } => scan::begin(self, session, keyspace, now),
+            Keyspace::Scan { .. } => self.scan(session, keyspace, now),
         }
         Flow::Next
     }

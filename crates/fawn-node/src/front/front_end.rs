@@ -11,6 +11,7 @@ use crate::options::{ProcessFacts, ShardOptions};
 use crate::output::Output;
 use crate::session::consume;
 use crate::session::{SessionId, Sessions};
+use crate::shards::Placement;
 use crate::status::{Counters, ShardStatus};
 use fawn_ds::{Engine, Options};
 use fawn_flash::Device;
@@ -61,7 +62,7 @@ impl<D: Device> FrontEnd<D> {
         };
         Self {
             desk,
-            sessions: Sessions::new(&options),
+            sessions: Sessions::new(&options, Placement::ALONE),
             outputs: VecDeque::new(),
             peers: VecDeque::new(),
             has_moved: false,

@@ -117,6 +117,18 @@ impl<D: Device> ClientHost for Shard<D> {
         Self::status(self)
     }
 
+    fn handle_letter(&mut self, now: TimeMs, from: ShardId, letter: Letter) {
+        Self::handle_letter(self, now, from, &letter);
+    }
+
+    fn take_letter(&mut self, to: ShardId) -> Option<Letter> {
+        Self::take_letter(self, to)
+    }
+
+    fn set_others(&mut self, others: ShardStatus) {
+        Self::set_others(self, others);
+    }
+
     fn engines(&self) -> impl Iterator<Item = &Engine<D>> {
         std::iter::once(self.engine())
     }

@@ -12,7 +12,6 @@ mod lines;
 mod local;
 mod map_keeping;
 mod multi;
-mod scan;
 mod status;
 mod wide;
 

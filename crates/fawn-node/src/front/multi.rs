@@ -1,17 +1,14 @@
 //! Owns requests on several keys: one operation per key, gathered in order; `MSET` as one batch of one range.
 use super::desk::Desk;
-use super::wide::Form;
 use crate::cluster::WideRequest;
 use crate::cluster::payload::{Pairs, put_pair};
 use crate::execute::{Flow, Stall};
 use crate::pending::{Batch, Gathered, Target};
 use crate::session::Session;
+use crate::wide::{CROSS_SLOT, Form};
 use fawn_flash::Device;
 use fawn_types::{OperationError, Reply, Request, RingKey, TimeMs, Update, limits};
 use fawn_wire::{Fold, Multi, Shape, encode_error};
-
-/// What `MSET` answers where no batch can be atomic.
-const CROSS_SLOT: &[u8] = b"-CROSSSLOT keys are on different chains: give them one {tag}, or set them one by one\r\n";
 
 impl<D: Device> Desk<D> {
     pub(super) fn multi(&mut self, session: &mut Session, multi: &Multi<'_>, now: TimeMs) -> Flow {

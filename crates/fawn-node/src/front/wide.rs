@@ -1,34 +1,12 @@
-//! Owns requests that no single key names: sent to one range or to all, their answers folded into one reply.
+//! Owns a front-end's requests on the whole keyspace: parts sent to the ranges' chains, sessions barred meanwhile.
 use super::desk::{Desk, Purpose};
-use super::scan::ScanState;
 use crate::SessionId;
 use crate::cluster::{Refused, WideRequest};
 use crate::session::{Session, Sessions};
+use crate::wide::{Form, ScanState, Wide};
 use fawn_flash::Device;
 use fawn_types::{OperationError, Reply, RingKey, TimeMs};
-use fawn_wire::{Shape, encode_done, encode_error, resp};
-
-/// How the answers become one reply.
-#[derive(Debug)]
-pub(super) enum Form {
-    DbSize,
-    Flush(Shape),
-    SetAll(Shape),
-    Scan(ScanState),
-}
-
-/// One under way.
-#[derive(Debug)]
-pub(super) struct Wide {
-    pub(super) session: SessionId,
-    /// Its place among the session's replies.
-    pub(super) slot: u64,
-    pub(super) form: Form,
-    /// Answers still to come.
-    left: u32,
-    sum: u64,
-    pub(super) failed: Option<OperationError>,
-}
+use fawn_wire::{Keyspace, Shape};
 
 impl<D: Device> Desk<D> {
     /// Where each range begins, in ring order.
@@ -49,6 +27,19 @@ impl<D: Device> Desk<D> {
         self.begin_wide(session, Form::Flush(shape), &parts, now);
     }
 
+    /// `SCAN`: a step, which asks one range after the other. The session is quiet.
+    pub(super) fn scan(&mut self, session: &mut Session, keyspace: &Keyspace<'_>, now: TimeMs) {
+        let scan = ScanState::new(keyspace);
+        let ranges = &self.node.map().ranges;
+        match scan.next_part(ranges.len()) {
+            Some((at, part)) => {
+                let place = ranges[at].keys.start;
+                self.begin_wide(session, Form::Scan(scan), &[(place, part)], now);
+            }
+            None => session.replies.respond(ScanState::encode_nothing),
+        }
+    }
+
     /// A delayed `flush_all` whose time has come: nobody waits for it.
     pub(super) fn flush_if_due(&mut self, sessions: &mut Sessions, now: TimeMs) {
         if self.flush_at.is_none_or(|at| at > now) {
@@ -57,17 +48,9 @@ impl<D: Device> Desk<D> {
         self.flush_at = None;
         self.counters.flushes += 1;
         let parts: Vec<_> = self.places().into_iter().map(|place| (place, WideRequest::Clear)).collect();
-        let wide = Wide {
-            session: SessionId::NOBODY,
-            slot: 0,
-            form: Form::Flush(Shape::Silent),
-            left: 0,
-            sum: 0,
-            failed: None,
-        };
-        let at = self.wides.insert(wide);
+        let at = self.wides.insert(Wide::new(SessionId::NOBODY, 0, Form::Flush(Shape::Silent)));
         self.send_parts(at, &parts, now);
-        if self.wides[at].left == 0 {
+        if self.wides[at].is_over() {
             self.finish_wide(sessions, at);
         }
     }
@@ -82,48 +65,39 @@ impl<D: Device> Desk<D> {
     ) {
         assert!(session.is_quiet(), "requests on the whole keyspace are barriers");
         let slot = session.replies.reserve(0);
-        let at = self.wides.insert(Wide { session: session.id, slot, form, left: 0, sum: 0, failed: None });
+        let at = self.wides.insert(Wide::new(session.id, slot, form));
         self.send_parts(at, parts, now);
-        if self.wides[at].left == 0 {
+        if self.wides[at].is_over() {
             let wide = self.wides.remove(at);
-            return session.replies.complete(slot, None, |out| encode(&wide, out));
+            return session.replies.complete(slot, None, |out| wide.encode(out));
         }
         session.queued += 1;
         self.barred.insert(session.id);
     }
 
-    pub(super) fn send_parts(&mut self, at: usize, parts: &[(RingKey, WideRequest<'_>)], now: TimeMs) {
+    fn send_parts(&mut self, at: usize, parts: &[(RingKey, WideRequest<'_>)], now: TimeMs) {
         self.has_submitted = true;
         for (place, request) in parts {
             let wide = &mut self.wides[at];
             match self.node.submit_wide(now, *place, request) {
                 Ok(op) => {
-                    wide.left += 1;
+                    wide.asked();
                     self.at_cluster.insert(op, Purpose::Wide(at));
                 }
-                Err(Refused::Overloaded) => wide.failed = Some(OperationError::Overloaded),
-                Err(Refused::Operation(error)) => wide.failed = Some(error),
+                Err(Refused::Overloaded) => wide.fail(OperationError::Overloaded),
+                Err(Refused::Operation(error)) => wide.fail(error),
             }
         }
     }
 
     /// An answer to one of its parts.
     pub(super) fn wide_done(&mut self, sessions: &mut Sessions, at: usize, reply: &Reply<'_>, now: TimeMs) {
-        let wide = &mut self.wides[at];
-        wide.left -= 1;
-        match (reply, &mut wide.form) {
-            (Reply::Error(error), _) => wide.failed = Some(*error),
-            (Reply::Unsigned(keys), Form::DbSize) => wide.sum += keys,
-            (Reply::Deleted, Form::Flush(_)) | (Reply::Stored { .. }, Form::SetAll(_)) => {}
-            (Reply::Value(page), Form::Scan(scan)) => {
-                if let Some(part) = scan.take_page(page.value, &self.node.map().ranges) {
-                    self.send_parts(at, &[part], now);
-                }
-            }
-            // The peer is of another version, or broken.
-            _ => wide.failed = Some(OperationError::Unavailable),
+        let ranges = &self.node.map().ranges;
+        if let Some((next, part)) = self.wides[at].take(reply, ranges.len()) {
+            let place = ranges[next].keys.start;
+            self.send_parts(at, &[(place, part)], now);
         }
-        if self.wides[at].left == 0 {
+        if self.wides[at].is_over() {
             self.finish_wide(sessions, at);
         }
     }
@@ -131,22 +105,12 @@ impl<D: Device> Desk<D> {
     fn finish_wide(&mut self, sessions: &mut Sessions, at: usize) {
         let wide = self.wides.remove(at);
         self.barred.remove(&wide.session);
-        if let (Some(error), SessionId::NOBODY) = (wide.failed, wide.session) {
+        if let (Some(error), SessionId::NOBODY) = (wide.failed(), wide.session) {
             tracing::error!(%error, "the delayed flush_all failed");
         }
         let Some(session) = sessions.get_mut(wide.session) else { return };
         session.queued -= 1;
-        session.replies.complete(wide.slot, None, |out| encode(&wide, out));
+        session.replies.complete(wide.slot, None, |out| wide.encode(out));
         sessions.list(wide.session);
-    }
-}
-
-fn encode(wide: &Wide, out: &mut Vec<u8>) {
-    match (&wide.form, wide.failed) {
-        (Form::DbSize, None) => resp::encode::integer(wide.sum.cast_signed(), out),
-        (Form::Flush(shape) | Form::SetAll(shape), None) => encode_done(*shape, out),
-        (Form::Flush(shape) | Form::SetAll(shape), Some(error)) => encode_error(*shape, error, out),
-        (Form::Scan(scan), None) => scan.encode(out),
-        (Form::DbSize | Form::Scan(_), Some(error)) => resp::encode::error(error, out),
     }
 }

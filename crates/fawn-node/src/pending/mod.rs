@@ -9,7 +9,7 @@ pub(crate) use batch::{Batch, Gathered};
 pub(crate) use keys::KeyQueues;
 pub(crate) use op::{Op, Target};
 pub(crate) use reads::{Reads, Waiter};
-pub(crate) use scan::ScanOp;
+pub(crate) use scan::{ScanOp, ScanWording};
 
 use slab::Slab;
 use std::collections::VecDeque;

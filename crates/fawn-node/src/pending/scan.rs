@@ -9,7 +9,18 @@ pub(crate) struct ScanOp {
     /// Its place among the session's replies.
     pub(crate) slot: u64,
     pub(crate) scan: Scan,
-    pub(crate) pattern: Option<Vec<u8>>,
-    /// Whether its `TYPE` lets strings through, which is all that there is.
-    pub(crate) wants_strings: bool,
+    pub(crate) wording: ScanWording,
+}
+
+/// How a scan's keys are told.
+#[derive(Debug)]
+pub(crate) enum ScanWording {
+    /// To a client, those that it wants.
+    Resp {
+        pattern: Option<Vec<u8>>,
+        /// Whether its `TYPE` lets strings through, which is all that there is.
+        wants_strings: bool,
+    },
+    /// To another shard, all.
+    Page,
 }

@@ -76,7 +76,12 @@ fn consume<'a, E: Executor>(
         }
         let errors = session.replies.take_errors();
         let counters = executor.counters();
-        (counters.commands, counters.error_replies) = (counters.commands + 1, counters.error_replies + errors);
+        if session.stands_for.is_some() {
+            // Counted where it was asked.
+            counters.served += 1;
+        } else {
+            (counters.commands, counters.error_replies) = (counters.commands + 1, counters.error_replies + errors);
+        }
         at += consumed;
     }
     // What comes after the session's last command is nobody's.
@@ -193,7 +198,9 @@ fn handle_looked<'a>(
     session.replies.borrow_from(pool);
     room.look(session);
     let consumed = consume(executor, session, (first, input), now);
-    executor.counters().input_bytes += consumed as u64;
+    if session.stands_for.is_none() {
+        executor.counters().input_bytes += consumed as u64;
+    }
     if session.stalled.is_none() && !session.has_room(executor.options()) {
         // It took all that was offered and takes no more: the host must hear when it does again.
         stall(executor, session, Stall::Room);
@@ -281,7 +288,9 @@ pub(crate) fn wrote(sessions: &mut Sessions, id: SessionId, bytes: usize, counte
     let Some((session, pool, room)) = sessions.get_with_pool(id) else { return };
     session.replies.wrote(bytes);
     room.note(session);
-    counters.output_bytes += bytes as u64;
+    if session.stands_for.is_none() {
+        counters.output_bytes += bytes as u64;
+    }
     // Those that came after their request's turn.
     counters.error_replies += session.replies.take_errors();
     if !session.replies.has_output() {

@@ -20,7 +20,8 @@ pub(crate) use table::Sessions;
 
 use crate::execute::Stall;
 use crate::options::ShardOptions;
-use fawn_types::{KeyHash, Version};
+use crate::shards::Away;
+use fawn_types::{KeyHash, ShardId, Version};
 use fawn_wire::{ClientIdentity, Codec, Protocol};
 
 /// How far a session is from its end.
@@ -64,6 +65,10 @@ pub(crate) struct Session {
     room_bytes: usize,
     /// It stands in line for room.
     waits_for_room: bool,
+    /// Its requests that are away at other shards of the node.
+    pub(crate) away: Option<Box<Away>>,
+    /// The session of another shard that it stands for: then it is no client's.
+    pub(crate) stands_for: Option<(ShardId, SessionId)>,
 }
 
 impl Session {
@@ -86,6 +91,8 @@ impl Session {
             output_bytes_max: options.session_output_bytes_max,
             room_bytes: 0,
             waits_for_room: false,
+            away: None,
+            stands_for: None,
         }
     }
 
@@ -106,7 +113,7 @@ impl Session {
         match stall {
             Stall::Room => self.has_room(options),
             Stall::Quiet => self.is_quiet(),
-            Stall::Reads => self.reading.is_empty(),
+            Stall::Reads => self.reading.is_empty() && self.away.as_ref().is_none_or(|away| !away.reads()),
             Stall::Shard => relieved && self.has_room(options),
             // Those in line are called.
             Stall::Replies => !self.waits_for_room && self.has_reply_room(),

@@ -196,7 +196,7 @@ impl Replies {
         if self.slots.is_empty() {
             let before_bytes = self.out.bytes.len();
             encode(&mut self.out.bytes);
-            self.errors += u64::from(is_error(&self.out.bytes[before_bytes..]));
+            self.errors += u64::from(is_error(self.protocol, &self.out.bytes[before_bytes..]));
             return;
         }
         let bytes = self.hold(encode);
@@ -221,7 +221,7 @@ impl Replies {
     fn hold(&mut self, encode: impl FnOnce(&mut Vec<u8>)) -> u32 {
         let before = self.held.bytes.len();
         encode(&mut self.held.bytes);
-        self.errors += u64::from(is_error(&self.held.bytes[before..]));
+        self.errors += u64::from(is_error(self.protocol, &self.held.bytes[before..]));
         (self.held.bytes.len() - before) as u32
     }
 
@@ -270,16 +270,16 @@ impl Replies {
         };
         self.expected_bytes -= bytes;
         self.part_bytes -= part_bytes;
-        let before_bytes = self.bytes();
+        let (before_bytes, protocol) = (self.bytes(), self.protocol);
         if number == self.first && wait.is_none() {
             self.slots.pop_front();
             self.first += 1;
             let before_bytes = self.out.bytes.len();
             encode(&mut self.out.bytes);
-            self.errors += u64::from(is_error(&self.out.bytes[before_bytes..]));
+            self.errors += u64::from(is_error(self.protocol, &self.out.bytes[before_bytes..]));
         } else if let Reply::Own(bytes) = &mut self.slot_mut(number).reply {
             encode(bytes);
-            let (is_error, bytes) = (is_error(bytes), bytes.len());
+            let (is_error, bytes) = (is_error(protocol, bytes), bytes.len());
             self.errors += u64::from(is_error);
             self.own_bytes += bytes;
         }
@@ -351,8 +351,10 @@ impl Replies {
 /// Whether a reply is an error as a whole: RESP's `-`, memcached's `ERROR`, `CLIENT_ERROR` and `SERVER_ERROR`. No other
 /// reply of either protocol begins so.
 #[inline]
-const fn is_error(reply: &[u8]) -> bool {
-    matches!(reply, [b'-', ..] | [b'E', b'R', ..] | [b'C', b'L', ..] | [b'S', b'E', ..])
+const fn is_error(protocol: Protocol, reply: &[u8]) -> bool {
+    // Another shard's client is told there.
+    !matches!(protocol, Protocol::Native)
+        && matches!(reply, [b'-', ..] | [b'E', b'R', ..] | [b'C', b'L', ..] | [b'S', b'E', ..])
 }
 
 /// A shape of the protocol, for errors: they do not depend on the command.
@@ -360,5 +362,6 @@ pub(crate) const fn any_shape(protocol: Protocol) -> Shape {
     match protocol {
         Protocol::Resp => Shape::Resp(RespShape::Flag, RespVersion::V2),
         Protocol::Memcached => Shape::Memcached(MemcachedShape::Ok),
+        Protocol::Native => Shape::Native,
     }
 }

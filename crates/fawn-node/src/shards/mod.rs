@@ -7,8 +7,17 @@
 //! ```
 //! A shard owns a slice of the ring and everything stored there; sessions are where their connections are. Whoever
 //! connects them moves letters, in order, and loses none.
+mod answers;
+pub(crate) mod away;
 mod letter;
+mod links;
+mod peers;
 mod placement;
+pub(crate) mod wide;
 
 pub use letter::Letter;
 pub use placement::Placement;
+
+pub(crate) use away::Away;
+pub(crate) use letter::Kind;
+pub(crate) use links::Links;

@@ -1,5 +1,5 @@
 //! Owns the test bed of one store: a shard on a simulated disk.
-pub(crate) use crate::test_bed::{START, TestBed, resp};
+pub(crate) use crate::test_bed::{Restarts, START, TestBed, resp};
 use fawn_ds::{Engine, Options};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_node::{Placement, ProcessFacts, Shard, ShardOptions};
@@ -37,17 +37,17 @@ impl Bed {
         let clients = HashMap::new();
         Self { disks, host, now: START, clients, reads_replies: true, options, memory_bytes, turn_ms: 0 }
     }
+}
 
-    /// Loses power and opens what is left.
-    pub(crate) fn crash(self, seed: u64) -> Self {
+impl Restarts for Bed {
+    fn crash(self, seed: u64) -> Self {
         let Self { disks, host, options, memory_bytes, .. } = self;
         drop(host);
         disks[0].crash(seed);
         Self::on(disks, options, memory_bytes)
     }
 
-    /// Ends in order and opens again: nothing is cached then.
-    pub(crate) fn reopen(self) -> Self {
+    fn reopen(self) -> Self {
         let Self { disks, host, options, memory_bytes, .. } = self;
         drop(host.into_engine().close().unwrap());
         Self::on(disks, options, memory_bytes)

@@ -1,5 +1,5 @@
 //! Owns the tests of bounds: slow readers, endless pipelines, too much at once, the device's failure, damaged input.
-use crate::bed::{Bed, resp, shard_options};
+use crate::bed::{Bed, Restarts, resp, shard_options};
 use fawn_flash::SimOptions;
 use fawn_flash::sim::{Fault, OpKind};
 use fawn_node::ShardOptions;

@@ -1,5 +1,5 @@
 //! Owns the tests of counted work: allocations per request, submissions per turn. Timings would drift, counts do not.
-use crate::bed::{Bed, resp, shard_options};
+use crate::bed::{Bed, Restarts, resp, shard_options};
 use fawn_flash::SimOptions;
 use fawn_flash::sim::OpKind;
 use fawn_types::Durability;

@@ -8,6 +8,7 @@ mod front;
 mod model;
 mod order;
 mod room;
+mod shards;
 mod test_bed;
 mod together;
 mod transcripts;

@@ -4,14 +4,17 @@
 //! The checker walks all orders of a key's operations that respect each session's order and real time, and keeps the
 //! set of states that the key may be in; that set is where the next round starts, after a crash too.
 use crate::bed::{Bed, resp, shard_options};
+use crate::shards::{self, Several};
+use crate::test_bed::{Restarts, TestBed};
 use fawn_flash::SimOptions;
-use fawn_node::SessionId;
+use fawn_node::{ClientHost, SessionId, ShardOptions};
 use fawn_types::Durability;
 use fawn_types::random::SplitMix64;
 use fawn_wire::Protocol;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-const KEYS: [&str; 4] = ["a", "b", "c", "d"];
+/// Two and two with one tag.
+const KEYS: [&str; 4] = ["{1}a", "{1}b", "{2}c", "{2}d"];
 const SESSIONS: usize = 3;
 
 /// What a command does to one key.
@@ -140,9 +143,11 @@ fn reply(bytes: &[u8]) -> Option<(Vec<String>, &[u8])> {
 }
 
 /// One run: rounds of load, each ended in one of three ways.
-struct Run {
+struct Run<H> {
     rng: SplitMix64,
-    bed: Bed,
+    bed: TestBed<H, ShardOptions>,
+    /// Keys lie on several shards: `MSET` is asked of keys of one tag only.
+    is_split: bool,
     clock: u64,
     values: u64,
     ids: Vec<SessionId>,
@@ -152,13 +157,22 @@ struct Run {
     states: Vec<BTreeSet<State>>,
 }
 
-impl Run {
-    fn new(seed: u64) -> Self {
-        let sim = SimOptions { seed, latency_ticks: 0..=6, ..SimOptions::default() };
-        let durability = [Durability::Sync, Durability::EverySec, Durability::Memory][(seed % 3) as usize];
-        let (bed, states) = (Bed::with(sim, shard_options(durability)), vec![BTreeSet::from([None]); KEYS.len()]);
+fn sim(seed: u64) -> SimOptions {
+    SimOptions { seed, latency_ticks: 0..=6, ..SimOptions::default() }
+}
+
+fn durability(seed: u64) -> Durability {
+    [Durability::Sync, Durability::EverySec, Durability::Memory][(seed % 3) as usize]
+}
+
+impl<H: ClientHost> Run<H>
+where
+    TestBed<H, ShardOptions>: Restarts,
+{
+    fn new(seed: u64, bed: TestBed<H, ShardOptions>, is_split: bool) -> Self {
+        let states = vec![BTreeSet::from([None]); KEYS.len()];
         let (ids, under_way, history) = (Vec::new(), HashMap::new(), Vec::new());
-        Self { rng: SplitMix64::new(seed), bed, clock: 0, values: 0, ids, under_way, history, states }
+        Self { rng: SplitMix64::new(seed), bed, is_split, clock: 0, values: 0, ids, under_way, history, states }
     }
 
     fn value(&mut self) -> String {
@@ -173,7 +187,7 @@ impl Run {
 
     /// A random command, in its protocol's form and in the model's.
     fn command(&mut self) -> (String, Vec<(usize, Op)>, bool) {
-        let (i, j) = (self.rng.below(4) as usize, self.rng.below(4) as usize);
+        let (i, mut j) = (self.rng.below(4) as usize, self.rng.below(4) as usize);
         let (key, value) = (KEYS[i], self.value());
         let one = |line: String, op: Op| (line, vec![(i, op)], false);
         match self.rng.below(16) {
@@ -187,6 +201,7 @@ impl Run {
             12 => one(format!("GETDEL {key}"), Op::GetDel),
             13 => (format!("MGET {key} {}", KEYS[j]), vec![(i, Op::Get), (j, Op::Get)], true),
             14 if i != j => {
+                j = if self.is_split { i ^ 1 } else { j };
                 let line = format!("MSET {key} {value} {} {value}", KEYS[j]);
                 (line, vec![(i, Op::Set(value.clone())), (j, Op::Set(value))], false)
             }
@@ -281,24 +296,44 @@ fn note(history: &mut [Vec<Vec<Event>>], session: usize, command: Command, heard
     }
 }
 
-fn run(seed: u64) {
-    println!("seed {seed}: FAWN_SEED={seed} cargo test -p fawn-node model");
-    let mut run = Run::new(seed);
+fn rounds<H: ClientHost>(mut run: Run<H>)
+where
+    TestBed<H, ShardOptions>: Restarts,
+{
     for _ in 0..8 {
         run.round();
         run = run.end_round();
     }
 }
 
-#[test]
-fn histories_are_linearizable_and_survive_crashes() {
+fn seeds(count: u64, run: impl Fn(u64)) {
+    let run = |seed: u64| {
+        println!("seed {seed}: FAWN_SEED={seed} cargo test -p fawn-node model");
+        run(seed);
+    };
     if let Ok(seed) = std::env::var("FAWN_SEED") {
         return run(seed.parse().unwrap());
     }
-    let seeds = std::env::var("FAWN_SEEDS").map_or(400, |seeds| seeds.parse().unwrap());
-    for seed in 0..seeds {
-        run(seed);
-    }
+    let count = std::env::var("FAWN_SEEDS").map_or(count, |seeds| seeds.parse().unwrap());
+    (0..count).for_each(run);
+}
+
+#[test]
+fn histories_are_linearizable_and_survive_crashes() {
+    seeds(400, |seed| rounds(Run::new(seed, Bed::with(sim(seed), shard_options(durability(seed))), false)));
+}
+
+#[test]
+fn histories_of_several_shards_are_linearizable_and_survive_crashes() {
+    seeds(300, |seed| {
+        let options = ShardOptions {
+            // So little room that answers of long values are asked for again.
+            replies_bytes_max: if seed % 2 == 0 { 24 << 10 } else { 1 << 20 },
+            ..shard_options(durability(seed))
+        };
+        let count = 2 + (seed % 3) as u16;
+        rounds(Run::<Several>::new(seed, shards::bed(count, sim(seed), options), true));
+    });
 }
 
 #[test]

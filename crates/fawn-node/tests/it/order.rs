@@ -1,5 +1,5 @@
 //! Owns the tests of order: replies as requested, one's own writes seen, nobody else's before their commit.
-use crate::bed::{Bed, resp, shard_options};
+use crate::bed::{Bed, Restarts, resp, shard_options};
 use fawn_flash::SimOptions;
 use fawn_node::SessionId;
 use fawn_types::Durability;

@@ -23,6 +23,14 @@ pub(crate) struct Client {
     may_offer: bool,
 }
 
+/// A bed that survives its host.
+pub(crate) trait Restarts: Sized {
+    /// Loses power and opens what is left.
+    fn crash(self, seed: u64) -> Self;
+    /// Ends in order and opens again: nothing is cached then.
+    fn reopen(self) -> Self;
+}
+
 /// A host under test, and how it was made.
 pub(crate) struct TestBed<H, S> {
     pub(crate) disks: Vec<SimDisk>,
@@ -107,6 +115,7 @@ impl<H: ClientHost, S> TestBed<H, S> {
                 return self.turn();
             }
         }
+
         panic!("something is under way for ever: {:#?}", self.host.status());
     }
 

@@ -1,5 +1,5 @@
 //! Owns the transcripts: what clients send and hear, line ends shown as `|`.
-use crate::bed::{Bed, TestBed};
+use crate::bed::{Bed, Restarts, TestBed};
 use fawn_node::ClientHost;
 use fawn_wire::Protocol;
 

@@ -60,6 +60,8 @@ impl Listener {
         match self.protocol {
             Protocol::Resp => b"-ERR max number of clients reached\r\n",
             Protocol::Memcached => b"SERVER_ERROR max number of clients reached\r\n",
+            // Nobody listens for it.
+            Protocol::Native => b"",
         }
     }
 }
@@ -69,5 +71,6 @@ pub(crate) const fn name(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::Resp => "resp",
         Protocol::Memcached => "memcached",
+        Protocol::Native => "native",
     }
 }

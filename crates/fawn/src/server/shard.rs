@@ -55,6 +55,8 @@ impl Server {
             match protocol {
                 Protocol::Resp => places.resp = Some(address),
                 Protocol::Memcached => places.memcached = Some(address),
+                // Shards of one process need no address.
+                Protocol::Native => {}
             }
         }
         let (control, orders) = mpsc::channel(control::QUEUE_LEN);

@@ -6,6 +6,7 @@ mod stats;
 use super::{Core, Flow};
 use crate::options::{ProcessFacts, ShardOptions};
 use crate::session::Session;
+use crate::shards::Kind;
 use crate::status::{RepliesStatus, ShardStatus, StoreStatus};
 use fawn_flash::Device;
 use fawn_types::TimeMs;
@@ -23,6 +24,9 @@ pub(crate) fn execute<D: Device>(core: &mut Core<D>, session: &mut Session, serv
     let about = About { facts: &core.facts, options: &core.options, store: core.engine.options() };
     if answer(&about, || core.status(), session, server, now) {
         core.counters.reset();
+        if let Some(links) = &mut core.links {
+            links.tell_all(Kind::Reset, session.id);
+        }
     }
     Flow::Next
 }

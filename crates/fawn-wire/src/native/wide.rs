@@ -1,17 +1,16 @@
 //! Owns the byte form of requests on a whole range, and of atomic batches: what no single key names.
 //!
 //! ```text
-//! session u64 | kind u8 (16 count, 17 scan, 18 clear, 19 set all) | fields
+//! kind u8 (16 count, 17 scan, 18 clear, 19 set all) | fields
 //! scan:    cursor u64 | count u32        answered by a value: cursor u64 | (key_len u16 | key) …
 //! set all: (key_len u16 | value_len u32 | key | value) …
 //! ```
-use super::bytes::{PayloadError, Reader, put_u32, put_u64};
+use super::bytes::{FormError, Reader, put_u32, put_u64};
+use alloc::vec::Vec;
 use fawn_types::limits;
 
 /// Kinds from here on are wide; those of single keys stay below.
 const FIRST_KIND: u8 = 16;
-/// Bytes before the kind: the session.
-const KIND_AT: usize = 8;
 
 /// A request on one range as a whole, or on several of its keys at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,7 +39,7 @@ impl<'a> Pairs<'a> {
     ///
     /// # Errors
     /// When they are not pairs.
-    pub fn new(bytes: &'a [u8]) -> Result<Self, PayloadError> {
+    pub fn new(bytes: &'a [u8]) -> Result<Self, FormError> {
         let mut reader = Reader(bytes);
         while !reader.is_empty() {
             read_pair(&mut reader)?;
@@ -49,7 +48,7 @@ impl<'a> Pairs<'a> {
     }
 
     /// Key and value, in order.
-    pub fn iter(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
+    pub fn iter(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone + use<'a> {
         let mut reader = Reader(self.0);
         core::iter::from_fn(move || if reader.is_empty() { None } else { read_pair(&mut reader).ok() })
     }
@@ -64,20 +63,20 @@ pub fn put_pair(out: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     out.extend_from_slice(value);
 }
 
-fn read_pair<'a>(reader: &mut Reader<'a>) -> Result<(&'a [u8], &'a [u8]), PayloadError> {
+fn read_pair<'a>(reader: &mut Reader<'a>) -> Result<(&'a [u8], &'a [u8]), FormError> {
     let key_len = usize::from(reader.u16("key length")?);
     let value_len = reader.u32("value length")? as usize;
     Ok((reader.take("key", key_len)?, reader.take("value", value_len)?))
 }
 
-/// Whether the payload is a wide request's.
-pub(crate) fn is_wide(payload: &[u8]) -> bool {
-    payload.get(KIND_AT).is_some_and(|kind| *kind >= FIRST_KIND)
+/// Whether the form is a wide request's.
+#[must_use]
+pub fn is_wide(form: &[u8]) -> bool {
+    form.first().is_some_and(|kind| *kind >= FIRST_KIND)
 }
 
-/// Appends `request` of the front-end session `session`.
-pub fn encode_wide(session: u64, request: &WideRequest<'_>, out: &mut Vec<u8>) {
-    put_u64(out, session);
+/// Appends `request`.
+pub fn put_wide(request: &WideRequest<'_>, out: &mut Vec<u8>) {
     match *request {
         WideRequest::Count => out.push(FIRST_KIND),
         WideRequest::Scan { cursor, count } => {
@@ -93,26 +92,25 @@ pub fn encode_wide(session: u64, request: &WideRequest<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// The session and the request of a payload; borrows from it.
+/// The wide request that the bytes are; borrows from them.
 ///
 /// # Errors
-/// When the bytes are no wide request.
-pub fn decode_wide(payload: &[u8]) -> Result<(u64, WideRequest<'_>), PayloadError> {
-    let mut reader = Reader(payload);
-    let session = reader.u64("session")?;
+/// When they are no wide request.
+pub fn read_wide(form: &[u8]) -> Result<WideRequest<'_>, FormError> {
+    let mut reader = Reader(form);
     let request = match reader.u8("kind")? {
         16 => WideRequest::Count,
         17 => WideRequest::Scan { cursor: reader.u64("cursor")?, count: reader.u32("count")? },
         18 => WideRequest::Clear,
         19 => WideRequest::SetAll(Pairs::new(reader.rest())?),
-        found => return Err(PayloadError::Field { field: "kind", found: u64::from(found) }),
+        found => return Err(FormError::Field { field: "kind", found: u64::from(found) }),
     };
     reader.finish()?;
-    Ok((session, request))
+    Ok(request)
 }
 
 /// Appends a step of a scan: where it goes on, then keys.
-pub(crate) fn put_scan_page<'a>(out: &mut Vec<u8>, cursor: u64, keys: impl Iterator<Item = &'a [u8]>) {
+pub fn put_scan_page<'a>(out: &mut Vec<u8>, cursor: u64, keys: impl Iterator<Item = &'a [u8]>) {
     put_u64(out, cursor);
     for key in keys {
         out.extend_from_slice(&(key.len() as u16).to_le_bytes());
@@ -121,7 +119,8 @@ pub(crate) fn put_scan_page<'a>(out: &mut Vec<u8>, cursor: u64, keys: impl Itera
 }
 
 /// The cursor and the keys of a scan's answer; damaged ones end the list.
-pub(crate) fn read_scan_page(page: &[u8]) -> Option<(u64, impl Iterator<Item = &[u8]>)> {
+#[must_use]
+pub fn read_scan_page(page: &[u8]) -> Option<(u64, impl Iterator<Item = &[u8]>)> {
     let mut reader = Reader(page);
     let cursor = reader.u64("cursor").ok()?;
     let keys = core::iter::from_fn(move || {
@@ -145,13 +144,13 @@ mod tests {
         let scan = WideRequest::Scan { cursor: 1 << 63, count: 9 };
         for request in [WideRequest::Count, scan, WideRequest::Clear, WideRequest::SetAll(all)] {
             let mut bytes = Vec::new();
-            encode_wide(7, &request, &mut bytes);
+            put_wide(&request, &mut bytes);
             assert!(is_wide(&bytes));
-            assert_eq!(decode_wide(&bytes), Ok((7, request)));
-            (0..bytes.len()).for_each(|cut| assert!(decode_wide(&bytes[..cut]) != Ok((7, request))));
+            assert_eq!(read_wide(&bytes), Ok(request));
+            (0..bytes.len()).for_each(|cut| assert!(read_wide(&bytes[..cut]) != Ok(request)));
             let is_set_all = matches!(request, WideRequest::SetAll(_));
             bytes.push(1);
-            assert!(decode_wide(&bytes).is_err() || is_set_all, "trailing bytes");
+            assert!(read_wide(&bytes).is_err() || is_set_all, "trailing bytes");
         }
     }
 
@@ -160,7 +159,7 @@ mod tests {
         let mut page = Vec::new();
         put_scan_page(&mut page, 5, [&b"a"[..], b"bc"].into_iter());
         let read = read_scan_page(&page).map(|(cursor, keys)| (cursor, keys.collect::<Vec<_>>()));
-        assert_eq!(read, Some((5, vec![&b"a"[..], b"bc"])));
+        assert_eq!(read, Some((5, alloc::vec![&b"a"[..], b"bc"])));
         assert!(read_scan_page(&page[..7]).is_none());
     }
 }

@@ -1,13 +1,13 @@
 //! Owns the byte form of requests.
-use super::bytes::{PayloadError, Reader, put_u32, put_u64};
+use super::bytes::{FormError, Reader, put_u32, put_u64};
+use alloc::vec::Vec;
 use fawn_types::request::ExpiryCondition;
 use fawn_types::{Condition, Expiry, Request, Update, Version, limits};
 
-/// Appends `request` of the front-end session `session` to `out`. The key is within its limit: the caller's duty.
-pub fn encode_request(session: u64, request: &Request<'_>, out: &mut Vec<u8>) {
+/// Appends `request` to `out`. The key is within its limit: the caller's duty.
+pub fn put_request(request: &Request<'_>, out: &mut Vec<u8>) {
     let key = request.key();
     assert!(key.len() <= limits::KEY_BYTES_MAX, "a key of {} bytes", key.len());
-    put_u64(out, session);
     out.push(match request {
         Request::Get { .. } => 0,
         Request::Update { update, .. } => kind_of(update),
@@ -89,20 +89,19 @@ fn put_condition(out: &mut Vec<u8>, condition: Condition) {
     }
 }
 
-/// The session and the request of a payload; borrows from it.
+/// The request that the bytes are; borrows from them.
 ///
 /// # Errors
-/// When the bytes are no request.
-pub fn decode_request(payload: &[u8]) -> Result<(u64, Request<'_>), PayloadError> {
-    let mut reader = Reader(payload);
-    let session = reader.u64("session")?;
+/// When they are no request.
+pub fn read_request(form: &[u8]) -> Result<Request<'_>, FormError> {
+    let mut reader = Reader(form);
     let kind = reader.u8("kind")?;
     let key_len = usize::from(reader.u16("key length")?);
     let key = reader.take("key", key_len)?;
     let update = match kind {
         0 => {
             reader.finish()?;
-            return Ok((session, Request::Get { key }));
+            return Ok(Request::Get { key });
         }
         1 => read_set(&mut reader)?,
         2 | 3 => read_append(&mut reader, kind == 2)?,
@@ -114,13 +113,13 @@ pub fn decode_request(payload: &[u8]) -> Result<(u64, Request<'_>), PayloadError
             Update::Delete { condition, return_previous: reader.flag("return previous")? }
         }
         8 => read_touch(&mut reader)?,
-        other => return Err(PayloadError::Field { field: "kind", found: u64::from(other) }),
+        other => return Err(FormError::Field { field: "kind", found: u64::from(other) }),
     };
     reader.finish()?;
-    Ok((session, Request::Update { key, update }))
+    Ok(Request::Update { key, update })
 }
 
-fn read_set<'a>(reader: &mut Reader<'a>) -> Result<Update<'a>, PayloadError> {
+fn read_set<'a>(reader: &mut Reader<'a>) -> Result<Update<'a>, FormError> {
     let flags = reader.u32("flags")?;
     let expiry = read_expiry(reader)?;
     let condition = read_condition(reader)?;
@@ -128,14 +127,14 @@ fn read_set<'a>(reader: &mut Reader<'a>) -> Result<Update<'a>, PayloadError> {
     Ok(Update::Set { value: reader.rest(), flags, expiry, condition, return_previous })
 }
 
-fn read_append<'a>(reader: &mut Reader<'a>, at_end: bool) -> Result<Update<'a>, PayloadError> {
+fn read_append<'a>(reader: &mut Reader<'a>, at_end: bool) -> Result<Update<'a>, FormError> {
     let create = reader.flag("create")?;
     let condition = read_condition(reader)?;
     let bytes = reader.rest();
     Ok(if at_end { Update::Append { bytes, create, condition } } else { Update::Prepend { bytes, create, condition } })
 }
 
-fn read_touch<'a>(reader: &mut Reader<'a>) -> Result<Update<'a>, PayloadError> {
+fn read_touch<'a>(reader: &mut Reader<'a>) -> Result<Update<'a>, FormError> {
     let expiry = read_expiry(reader)?;
     let condition = match reader.u8("expiry condition")? {
         0 => ExpiryCondition::Always,
@@ -143,26 +142,26 @@ fn read_touch<'a>(reader: &mut Reader<'a>) -> Result<Update<'a>, PayloadError> {
         2 => ExpiryCondition::HasOne,
         3 => ExpiryCondition::Later,
         4 => ExpiryCondition::Earlier,
-        found => return Err(PayloadError::Field { field: "expiry condition", found: u64::from(found) }),
+        found => return Err(FormError::Field { field: "expiry condition", found: u64::from(found) }),
     };
     Ok(Update::Touch { expiry, condition, return_value: reader.flag("return value")? })
 }
 
-fn read_expiry(reader: &mut Reader<'_>) -> Result<Expiry, PayloadError> {
+fn read_expiry(reader: &mut Reader<'_>) -> Result<Expiry, FormError> {
     match reader.u8("expiry")? {
         0 => Ok(Expiry::Never),
         1 => Ok(Expiry::Keep),
         2 => Ok(Expiry::AtMs(reader.u64("expiry time")?)),
-        found => Err(PayloadError::Field { field: "expiry", found: u64::from(found) }),
+        found => Err(FormError::Field { field: "expiry", found: u64::from(found) }),
     }
 }
 
-fn read_condition(reader: &mut Reader<'_>) -> Result<Condition, PayloadError> {
+fn read_condition(reader: &mut Reader<'_>) -> Result<Condition, FormError> {
     match reader.u8("condition")? {
         0 => Ok(Condition::Always),
         1 => Ok(Condition::Exists),
         2 => Ok(Condition::Absent),
         3 => Ok(Condition::VersionIs(Version::from_u64(reader.u64("condition's version")?))),
-        found => Err(PayloadError::Field { field: "condition", found: u64::from(found) }),
+        found => Err(FormError::Field { field: "condition", found: u64::from(found) }),
     }
 }

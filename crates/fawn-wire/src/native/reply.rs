@@ -1,5 +1,7 @@
 //! Owns the byte form of replies and of the results that records keep for retries.
-use super::bytes::{PayloadError, Reader, put_u32, put_u64};
+use super::bytes::{FormError, Reader, put_u32, put_u64};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
 use fawn_types::{EntryRef, OperationError, Reply, Version};
 
 /// Set in a form: the version is that of the record which carries the result.
@@ -9,50 +11,35 @@ const HAS_ENTRY: u8 = 0x40;
 
 /// A reply's bytes, known to decode.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct OwnedForm(Box<[u8]>);
+pub struct OwnedForm(Box<[u8]>);
 
 impl OwnedForm {
-    /// Of a reply payload, the session left off.
-    pub(crate) fn new(result: &[u8]) -> Result<Self, PayloadError> {
-        decode_result(result, Version::ZERO)?;
+    /// Of the form of a reply.
+    ///
+    /// # Errors
+    /// When the bytes are none.
+    pub fn new(result: &[u8]) -> Result<Self, FormError> {
+        read_result(result, Version::ZERO)?;
         Ok(Self(result.into()))
     }
 
-    pub(crate) fn of(reply: &Reply<'_>) -> Self {
+    /// Of a reply.
+    #[must_use]
+    pub fn of(reply: &Reply<'_>) -> Self {
         let mut bytes = Vec::new();
         put_result(&mut bytes, reply);
         Self(bytes.into())
     }
 
-    pub(crate) fn as_reply(&self) -> Reply<'_> {
-        decode_result(&self.0, Version::ZERO).unwrap_or(Reply::Error(OperationError::Unavailable))
+    /// The reply.
+    #[must_use]
+    pub fn as_reply(&self) -> Reply<'_> {
+        read_result(&self.0, Version::ZERO).unwrap_or(Reply::Error(OperationError::Unavailable))
     }
 }
 
-/// Appends a whole reply payload.
-pub(crate) fn put_reply(out: &mut Vec<u8>, session: u64, reply: &Reply<'_>) {
-    put_u64(out, session);
-    put_result(out, reply);
-}
-
-/// Appends the reply that a committed record's `result` stands for.
-pub(crate) fn put_result_as_reply(out: &mut Vec<u8>, session: u64, version: Version, result: &[u8]) {
-    let reply = decode_result(result, version).unwrap_or(Reply::Error(OperationError::Corrupt));
-    put_reply(out, session, &reply);
-}
-
-/// The session and the reply of a payload.
-///
-/// # Errors
-/// When the bytes are no reply.
-pub fn decode_reply(payload: &[u8]) -> Result<(u64, Reply<'_>), PayloadError> {
-    let mut reader = Reader(payload);
-    let session = reader.u64("session")?;
-    Ok((session, decode_result(reader.rest(), Version::ZERO)?))
-}
-
 /// Appends `reply` as a result: its versions that are still to be assigned (zero) are left out.
-pub(crate) fn put_result(out: &mut Vec<u8>, reply: &Reply<'_>) {
+pub fn put_result(out: &mut Vec<u8>, reply: &Reply<'_>) {
     match reply {
         Reply::Value(entry) => put_entry(out, 1, entry),
         Reply::Absent => out.push(2),
@@ -119,7 +106,10 @@ fn put_error(out: &mut Vec<u8>, error: OperationError) {
 }
 
 /// The reply of a result that a record of `version` carries.
-fn decode_result(result: &[u8], version: Version) -> Result<Reply<'_>, PayloadError> {
+///
+/// # Errors
+/// When the bytes are no reply.
+pub fn read_result(result: &[u8], version: Version) -> Result<Reply<'_>, FormError> {
     let mut reader = Reader(result);
     let form = reader.u8("form")?;
     let own = form & OWN_VERSION != 0;
@@ -141,14 +131,14 @@ fn decode_result(result: &[u8], version: Version) -> Result<Reply<'_>, PayloadEr
             Reply::Previous { entry, applied: with == HAS_ENTRY | 13 }
         }
         plain if !own => read_plain(&mut reader, plain)?,
-        found => return Err(PayloadError::Field { field: "form", found: u64::from(found) }),
+        found => return Err(FormError::Field { field: "form", found: u64::from(found) }),
     };
     reader.finish()?;
     Ok(reply)
 }
 
 /// Forms without a version.
-fn read_plain<'a>(reader: &mut Reader<'a>, form: u8) -> Result<Reply<'a>, PayloadError> {
+fn read_plain<'a>(reader: &mut Reader<'a>, form: u8) -> Result<Reply<'a>, FormError> {
     Ok(match form {
         2 => Reply::Absent,
         4 => Reply::NotStored,
@@ -161,17 +151,17 @@ fn read_plain<'a>(reader: &mut Reader<'a>, form: u8) -> Result<Reply<'a>, Payloa
         11 => Reply::Unsigned(reader.u64("unsigned value")?),
         12 | 13 => Reply::Previous { entry: None, applied: form == 13 },
         14 => Reply::Error(read_error(reader)?),
-        found => return Err(PayloadError::Field { field: "form", found: u64::from(found) }),
+        found => return Err(FormError::Field { field: "form", found: u64::from(found) }),
     })
 }
 
-fn read_entry<'a>(reader: &mut Reader<'a>, version: Version) -> Result<EntryRef<'a>, PayloadError> {
+fn read_entry<'a>(reader: &mut Reader<'a>, version: Version) -> Result<EntryRef<'a>, FormError> {
     let flags = reader.u32("flags")?;
     let expires_at_ms = reader.u64("expiry time")?;
     Ok(EntryRef { value: reader.rest(), flags, expires_at_ms, version })
 }
 
-fn read_error(reader: &mut Reader<'_>) -> Result<OperationError, PayloadError> {
+fn read_error(reader: &mut Reader<'_>) -> Result<OperationError, FormError> {
     let code = reader.u8("error")?;
     let detail = reader.u32("error's detail")?;
     Ok(match code {
@@ -185,7 +175,7 @@ fn read_error(reader: &mut Reader<'_>) -> Result<OperationError, PayloadError> {
         8 => OperationError::Unavailable,
         9 => OperationError::Corrupt,
         10 => OperationError::Poisoned,
-        found => return Err(PayloadError::Field { field: "error", found: u64::from(found) }),
+        found => return Err(FormError::Field { field: "error", found: u64::from(found) }),
     })
 }
 
@@ -199,9 +189,7 @@ mod tests {
         let mut result = Vec::new();
         put_result(&mut result, &Reply::Stored { version: Version::ZERO, value_bytes: 3 });
         assert_eq!(result.len(), 5, "a set's result is short: it is in every record");
-        let mut reply = Vec::new();
-        put_result_as_reply(&mut reply, 9, version, &result);
-        assert_eq!(decode_reply(&reply), Ok((9, Reply::Stored { version, value_bytes: 3 })));
+        assert_eq!(read_result(&result, version), Ok(Reply::Stored { version, value_bytes: 3 }));
     }
 
     #[test]
@@ -220,9 +208,9 @@ mod tests {
         ];
         for reply in replies {
             let mut bytes = Vec::new();
-            put_reply(&mut bytes, 1, &reply);
-            assert_eq!(decode_reply(&bytes), Ok((1, reply)));
-            (0..bytes.len()).for_each(|cut| assert!(decode_reply(&bytes[..cut]) != Ok((1, reply))));
+            put_result(&mut bytes, &reply);
+            assert_eq!(read_result(&bytes, Version::ZERO), Ok(reply));
+            (0..bytes.len()).for_each(|cut| assert!(read_result(&bytes[..cut], Version::ZERO) != Ok(reply)));
         }
     }
 }

@@ -1,0 +1,78 @@
+//! Owns `SCAN` over all ranges: cell-wise, one range after the other.
+//!
+//! A cursor is a position in a range's hash order, whose low bits are zero, with the range's place in the ring in
+//! these bits. So it fits Redis's 64 bits and stays good whatever grows meanwhile.
+use fawn_wire::native::{WideRequest, read_scan_page};
+use fawn_wire::{Keyspace, glob, resp};
+
+/// Low bits of a cursor that name the range: index pages are never cut so finely that they are needed.
+const RANGE_BITS: u32 = 12;
+const RANGE_MASK: u64 = (1 << RANGE_BITS) - 1;
+/// Most keys of one step, whatever `COUNT` says.
+const COUNT_MAX: usize = 10_000;
+/// Bytes of keys after which a step ends.
+const BYTES_MAX: usize = 1 << 20;
+
+/// A step under way.
+#[derive(Debug)]
+pub(crate) struct ScanState {
+    pattern: Option<Vec<u8>>,
+    /// Whether its `TYPE` lets strings through, which is all that there is.
+    wants_strings: bool,
+    left: usize,
+    cursor: u64,
+    keys: Vec<Vec<u8>>,
+    bytes: usize,
+}
+
+impl ScanState {
+    /// Begins a step.
+    pub(crate) fn new(keyspace: &Keyspace<'_>) -> Self {
+        let Keyspace::Scan { cursor, pattern, count, .. } = *keyspace else { unreachable!("only scans scan") };
+        Self {
+            pattern: pattern.map(<[u8]>::to_vec),
+            wants_strings: keyspace.wants_strings(),
+            left: count.clamp(1, COUNT_MAX),
+            cursor,
+            keys: Vec::new(),
+            bytes: 0,
+        }
+    }
+
+    /// What to ask next, and of which of the `ranges`; nothing of a cursor that nobody gave out.
+    pub(crate) fn next_part(&self, ranges: usize) -> Option<(usize, WideRequest<'static>)> {
+        let at = (self.cursor & RANGE_MASK) as usize;
+        let count = u32::try_from(self.left).unwrap_or(u32::MAX);
+        (at < ranges).then_some((at, WideRequest::Scan { cursor: self.cursor & !RANGE_MASK, count }))
+    }
+
+    /// Takes an answer; what to ask next unless the step is over.
+    pub(super) fn take_page(&mut self, page: &[u8], ranges: usize) -> Option<(usize, WideRequest<'static>)> {
+        let (position, keys) = read_scan_page(page)?;
+        for key in keys {
+            self.left = self.left.saturating_sub(1);
+            let is_match = self.pattern.as_ref().is_none_or(|pattern| glob::matches(pattern, key));
+            if self.wants_strings && is_match {
+                self.bytes += key.len();
+                self.keys.push(key.to_vec());
+            }
+        }
+        assert!(ranges as u64 <= RANGE_MASK, "a cursor has room for {RANGE_MASK} ranges");
+        let at = self.cursor & RANGE_MASK;
+        self.cursor = match position & !RANGE_MASK {
+            0 if at + 1 < ranges as u64 => at + 1,
+            0 => 0,
+            position => position | at,
+        };
+        if self.cursor == 0 || self.left == 0 || self.bytes >= BYTES_MAX { None } else { self.next_part(ranges) }
+    }
+
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        resp::encode::scan(self.cursor, &self.keys, out);
+    }
+
+    /// The reply to a cursor that nobody gave out: nothing is there.
+    pub(crate) fn encode_nothing(out: &mut Vec<u8>) {
+        resp::encode::scan::<&[u8]>(0, &[], out);
+    }
+}

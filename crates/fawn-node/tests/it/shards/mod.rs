@@ -1,0 +1,160 @@
+//! Owns the test bed of a node with several shards: all in one thread, their letters late by as much as a seed says.
+mod clients;
+
+use crate::bed::engine_options;
+use crate::test_bed::{Restarts, START, TestBed};
+use fawn_ds::Engine;
+use fawn_flash::{SimDevice, SimDisk, SimOptions};
+use fawn_node::{ClientHost, Letter, Output, Placement, ProcessFacts, SessionId, Shard, ShardOptions, ShardStatus};
+use fawn_types::random::SplitMix64;
+use fawn_types::{ShardId, TimeMs};
+use fawn_wire::Protocol;
+use std::collections::{HashMap, VecDeque};
+
+/// Letters that may be on one way at a time: more wait with their sender, as in a server.
+const LETTERS_MAX: usize = 2;
+
+/// Several shards as one host. A session is on the shard that its serial names.
+pub(crate) struct Several {
+    shards: Vec<Shard<SimDevice>>,
+    /// From, to.
+    ways: Vec<Vec<VecDeque<Letter>>>,
+    rng: SplitMix64,
+    outputs: VecDeque<Output>,
+    opened: usize,
+}
+
+pub(crate) type ShardsBed = TestBed<Several, ShardOptions>;
+
+/// A node with so many shards.
+pub(crate) fn bed(count: u16, sim: SimOptions, options: ShardOptions) -> ShardsBed {
+    let disk = |at| SimDisk::new(SimOptions { seed: sim.seed * 64 + at, ..sim.clone() });
+    on((0..u64::from(count)).map(disk).collect(), options, 8 << 20, sim.seed)
+}
+
+fn on(disks: Vec<SimDisk>, options: ShardOptions, memory_bytes: u64, seed: u64) -> ShardsBed {
+    let count = disks.len();
+    let open = |(at, disk): (usize, &SimDisk)| {
+        let placement = Placement::new(ShardId(at as u16), count as u16).unwrap();
+        let engine = engine_options(options.durability, memory_bytes);
+        let (engine, _) = Engine::open(SimDevice::attach(disk), engine, START).unwrap();
+        Shard::new(engine, placement, options, ProcessFacts::default()).unwrap()
+    };
+    let shards = disks.iter().enumerate().map(open).collect();
+    let ways = vec![vec![VecDeque::new(); count]; count];
+    let host = Several { shards, ways, rng: SplitMix64::new(seed), outputs: VecDeque::new(), opened: 0 };
+    let clients = HashMap::new();
+    TestBed { disks, host, now: START, clients, reads_replies: true, options, memory_bytes, turn_ms: 0 }
+}
+
+impl Restarts for ShardsBed {
+    fn crash(self, seed: u64) -> Self {
+        let Self { disks, host, options, memory_bytes, .. } = self;
+        drop(host);
+        disks.iter().zip(seed..).for_each(|(disk, seed)| disk.crash(seed));
+        on(disks, options, memory_bytes, seed)
+    }
+
+    fn reopen(self) -> Self {
+        let Self { disks, mut host, options, memory_bytes, .. } = self;
+        let seed = host.rng.next();
+        for shard in host.shards {
+            drop(shard.into_engine().close().unwrap());
+        }
+        on(disks, options, memory_bytes, seed)
+    }
+}
+
+impl Several {
+    fn shard(&self, session: SessionId) -> &Shard<SimDevice> {
+        &self.shards[session.serial() as usize % self.shards.len()]
+    }
+
+    fn shard_mut(&mut self, session: SessionId) -> &mut Shard<SimDevice> {
+        let at = session.serial() as usize % self.shards.len();
+        &mut self.shards[at]
+    }
+
+    /// One shard's turn, as a server takes it; each way delivers what has come so far, or nothing.
+    fn turn_of(&mut self, at: usize, now: TimeMs) {
+        for from in 0..self.shards.len() {
+            for _ in 0..self.rng.below(LETTERS_MAX as u64 + 1) {
+                let Some(letter) = self.ways[from][at].pop_front() else { break };
+                self.shards[at].handle_letter(now, ShardId(from as u16), &letter);
+            }
+        }
+        self.shards[at].turn(now);
+        for to in (0..self.shards.len()).filter(|to| *to != at) {
+            if self.ways[at][to].len() < LETTERS_MAX {
+                self.ways[at][to].extend(self.shards[at].take_letter(ShardId(to as u16)));
+            }
+        }
+        self.outputs.extend(std::iter::from_fn(|| self.shards[at].poll_output()));
+    }
+}
+
+impl ClientHost for Several {
+    type Device = SimDevice;
+
+    fn open_session(&mut self, protocol: Protocol) -> SessionId {
+        self.opened += 1;
+        let at = self.opened % self.shards.len();
+        self.shards[at].open_session(protocol)
+    }
+
+    fn close_session(&mut self, session: SessionId) {
+        self.shard_mut(session).close_session(session);
+    }
+
+    fn end_input(&mut self, session: SessionId) {
+        self.shard_mut(session).end_input(session);
+    }
+
+    fn handle_input(&mut self, now: TimeMs, session: SessionId, input: &[u8]) -> usize {
+        self.shard_mut(session).handle_input(now, session, input)
+    }
+
+    fn wants_input(&self, session: SessionId) -> bool {
+        self.shard(session).wants_input(session)
+    }
+
+    fn need_bytes(&self, session: SessionId) -> usize {
+        self.shard(session).need_bytes(session)
+    }
+
+    fn output(&self, session: SessionId) -> &[u8] {
+        self.shard(session).output(session)
+    }
+
+    fn wrote(&mut self, session: SessionId, bytes: usize) {
+        self.shard_mut(session).wrote(session, bytes);
+    }
+
+    fn turn(&mut self, now: TimeMs) -> Option<TimeMs> {
+        let first = self.rng.below(self.shards.len() as u64) as usize;
+        for turn in 0..self.shards.len() {
+            self.turn_of((first + turn) % self.shards.len(), now);
+        }
+        None
+    }
+
+    fn wants_turn(&self) -> bool {
+        self.shards.iter().any(Shard::wants_turn)
+    }
+
+    fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.shards.iter().all(Shard::is_idle) && self.ways.iter().flatten().all(VecDeque::is_empty)
+    }
+
+    fn status(&self) -> ShardStatus {
+        self.shards[0].status()
+    }
+
+    fn engines(&self) -> impl Iterator<Item = &Engine<SimDevice>> {
+        self.shards.iter().map(Shard::engine)
+    }
+}

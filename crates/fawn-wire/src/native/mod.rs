@@ -1,0 +1,150 @@
+//! Owns FAWN's own protocol: the forms of requests and replies, and their frames between the shards of a node.
+//!
+//! ```text
+//! frame:   len u32 | form                                     (len: of the form)
+//! request: kind u8 | key_len u16 | key | fields of the kind | value or bytes to the end
+//! reply:   form u8 | fields of the form | value to the end     (also a record's result on flash)
+//! ```
+//! A reply with its high bit set leaves its version out: it is that of the record that carries it. All numbers are
+//! little endian. `docs/formats/peer-payloads.md` has the tables.
+mod bytes;
+mod reply;
+mod request;
+mod wide;
+
+pub use bytes::FormError;
+pub use reply::{OwnedForm, put_result, read_result};
+pub use request::{put_request, read_request};
+pub use wide::{Pairs, WideRequest, is_wide, put_pair, put_scan_page, put_wide, read_scan_page, read_wide};
+
+use crate::{Command, Decoded, Limits, Shape};
+use alloc::vec::Vec;
+use fawn_types::{OperationError, Reply, Request, Version, limits};
+
+/// Bytes before the form.
+const HEADER_BYTES: usize = 4;
+/// What a form takes beside its key and its value at most.
+const FIELDS_BYTES_MAX: usize = 64;
+
+/// The decoder of one native connection; it remembers nothing.
+#[derive(Clone, Debug)]
+pub struct NativeState {
+    frame_bytes_max: usize,
+}
+
+impl NativeState {
+    pub(crate) fn new(limits: Limits) -> Self {
+        let one_bytes = limits.value_bytes_max + limits::KEY_BYTES_MAX + FIELDS_BYTES_MAX;
+        Self { frame_bytes_max: limits.request_bytes_max.max(one_bytes) }
+    }
+
+    #[inline]
+    pub(crate) fn decode<'a>(&self, input: &'a [u8]) -> Decoded<'a> {
+        let Some((len, rest)) = input.split_first_chunk::<HEADER_BYTES>() else {
+            return Decoded::Incomplete { need_bytes: HEADER_BYTES };
+        };
+        let len = u32::from_le_bytes(*len) as usize;
+        if len > self.frame_bytes_max {
+            return refuse(input.len());
+        }
+        let Some(form) = rest.get(..len) else {
+            return Decoded::Incomplete { need_bytes: HEADER_BYTES + len };
+        };
+        let command = if is_wide(form) {
+            read_wide(form).map(Command::Wide)
+        } else {
+            read_request(form).map(|request| Command::Single { request, shape: Shape::Native })
+        };
+        match command {
+            Ok(command) => Decoded::Command { command, consumed: HEADER_BYTES + len },
+            Err(_) => refuse(input.len()),
+        }
+    }
+}
+
+/// What is no frame has no end either: the connection is over.
+#[cold]
+fn refuse(consumed: usize) -> Decoded<'static> {
+    let mut message = Vec::new();
+    put_reply_frame(&Reply::Error(OperationError::Unavailable), &mut message);
+    Decoded::fatal(message, consumed)
+}
+
+fn put_frame(out: &mut Vec<u8>, put_form: impl FnOnce(&mut Vec<u8>)) {
+    let at = out.len();
+    out.extend_from_slice(&[0; HEADER_BYTES]);
+    put_form(out);
+    let len = (out.len() - at - HEADER_BYTES) as u32;
+    out[at..at + HEADER_BYTES].copy_from_slice(&len.to_le_bytes());
+}
+
+/// Appends a request's frame. The key is within its limit: the caller's duty.
+pub fn put_request_frame(request: &Request<'_>, out: &mut Vec<u8>) {
+    put_frame(out, |out| put_request(request, out));
+}
+
+/// Appends the frame of a request on a range.
+pub fn put_wide_frame(request: &WideRequest<'_>, out: &mut Vec<u8>) {
+    put_frame(out, |out| put_wide(request, out));
+}
+
+/// Appends a reply's frame.
+pub fn put_reply_frame(reply: &Reply<'_>, out: &mut Vec<u8>) {
+    put_frame(out, |out| put_result(out, reply));
+}
+
+/// The first whole reply frame of `input`, and its bytes. What is no reply reads as `Unavailable`.
+#[must_use]
+#[inline]
+pub fn read_reply_frame(input: &[u8]) -> Option<(Reply<'_>, usize)> {
+    let (len, rest) = input.split_first_chunk::<HEADER_BYTES>()?;
+    let len = u32::from_le_bytes(*len) as usize;
+    let reply = read_result(rest.get(..len)?, Version::ZERO);
+    Some((reply.unwrap_or(Reply::Error(OperationError::Unavailable)), HEADER_BYTES + len))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Codec, Protocol};
+    use fawn_types::TimeMs;
+
+    #[test]
+    fn frames_are_read_whole_or_not_at_all() {
+        let (get, clear) = (Request::Get { key: b"key" }, WideRequest::Clear);
+        let mut bytes = Vec::new();
+        put_request_frame(&get, &mut bytes);
+        let first = bytes.len();
+        put_wide_frame(&clear, &mut bytes);
+        let mut codec = Codec::new(Protocol::Native, Limits::default());
+        for cut in 0..first {
+            let Decoded::Incomplete { need_bytes } = codec.decode(&bytes[..cut], TimeMs(0)) else { panic!("at {cut}") };
+            assert!(need_bytes > cut && need_bytes <= first);
+        }
+        let single = Command::Single { request: get, shape: Shape::Native };
+        assert_eq!(codec.decode(&bytes, TimeMs(0)), Decoded::Command { command: single, consumed: first });
+        let rest = &bytes[first..];
+        let wide = Decoded::Command { command: Command::Wide(clear), consumed: rest.len() };
+        assert_eq!(codec.decode(rest, TimeMs(0)), wide);
+    }
+
+    #[test]
+    fn what_is_no_frame_ends_the_connection() {
+        let mut codec = Codec::new(Protocol::Native, Limits::default());
+        for bytes in [&[255, 255, 255, 255][..], &[1, 0, 0, 0, 99], &[0, 0, 0, 0]] {
+            assert!(matches!(codec.decode(bytes, TimeMs(0)), Decoded::Error { fatal: true, .. }), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn reply_frames_come_one_after_another() {
+        let mut bytes = Vec::new();
+        for reply in [Reply::Absent, Reply::Signed(-7)] {
+            put_reply_frame(&reply, &mut bytes);
+        }
+        let (reply, at) = read_reply_frame(&bytes).unwrap_or((Reply::Deleted, 0));
+        assert_eq!(reply, Reply::Absent);
+        assert_eq!(read_reply_frame(&bytes[at..]), Some((Reply::Signed(-7), bytes.len() - at)));
+        assert_eq!(read_reply_frame(&bytes[..at - 1]), None);
+    }
+}
