@@ -31,6 +31,8 @@ pub struct Options {
     pub secret: Option<HashSecret>,
     /// The secret that a new store gets when `secret` is none; an existing store keeps its own.
     pub secret_if_new: Option<HashSecret>,
+    /// Tells a new store from others that are made with the same secret, maybe at the same time: its number among them.
+    pub number_if_new: u32,
     /// The ranges belong to chains: commit marks are logged, and what was not committed stays pending at open.
     pub chained: bool,
     /// Most (version, pointer) pairs kept per range for retransmission.
@@ -52,6 +54,7 @@ impl Default for Options {
             pad_frames: false,
             secret: None,
             secret_if_new: None,
+            number_if_new: 0,
             chained: false,
             retained_records_max: 1 << 16,
             index: IndexOptions::default(),

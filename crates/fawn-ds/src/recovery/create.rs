@@ -22,19 +22,39 @@ pub(super) fn create<D: Device>(device: &mut D, options: &Options, now: TimeMs) 
         return Err(OpenError::Option { name: "segment_bytes", found: u64::from(bytes), expected });
     }
     let secret = options.secret.or(options.secret_if_new).ok_or(OpenError::SecretMissing)?;
-    let identity = Identity { store: store_uuid(&secret, now), format: FORMAT_VERSION, segment_bytes: bytes, secret };
+    let identity = Identity {
+        store: store_uuid(&secret, options.number_if_new, now),
+        format: FORMAT_VERSION,
+        segment_bytes: bytes,
+        secret,
+    };
     let state = ManifestState { identity: Some(identity), ..ManifestState::default() };
     ManifestFile::create(device, state)
 }
 
-/// Two stores of one cluster share the secret; the time of creation tells them apart.
-fn store_uuid(secret: &HashSecret, now: TimeMs) -> StoreUuid {
+/// Stores of one cluster or node share the secret; their numbers and the times of creation tell them apart.
+fn store_uuid(secret: &HashSecret, number: u32, now: TimeMs) -> StoreUuid {
     let mut uuid = [0; 16];
     for (half, out) in uuid.chunks_exact_mut(8).enumerate() {
-        let mut input = *b"fawn-ds store ........ .";
+        let mut input = *b"fawn-ds store ........ .....";
         input[14..22].copy_from_slice(&now.0.to_le_bytes());
         input[23] = half as u8;
+        input[24..].copy_from_slice(&number.to_le_bytes());
         out.copy_from_slice(&KeyHash::of(secret, &input).0.to_le_bytes());
     }
     StoreUuid(uuid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stores_made_at_once_with_one_secret_have_names_of_their_own() {
+        let (secret, now) = (HashSecret([7; 16]), TimeMs(1_000));
+        let mut names: Vec<_> = (0..64).map(|number| store_uuid(&secret, number, now).0).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), 64, "a segment of one would pass for the other's");
+    }
 }

@@ -1,9 +1,10 @@
 //! Owns putting a cluster of three back-ends together in one thread: a directory, an engine and a share of memory each.
-use super::backing::Backing;
+use super::ServeError;
+use super::backing::{Backing, Opening};
 use super::limits::Limits;
 use super::store::{self, StoreDevice};
-use super::{Places, ServeError};
 use crate::config::Settings;
+use crate::layout::Layout;
 use fawn_ds::{Engine, Options};
 use fawn_node::cluster::NodeLimits;
 use fawn_node::front::{LocalCluster, LocalOptions};
@@ -17,10 +18,16 @@ const BACK_ENDS: u32 = 3;
 pub(crate) type Cluster = LocalCluster<StoreDevice>;
 
 impl Backing for Cluster {
-    fn open(settings: &Settings, places: &Places, now: TimeMs) -> Result<Self, ServeError> {
+    fn layout(settings: &Settings) -> Result<Layout, ServeError> {
+        Ok(Layout::flat(&settings.dir))
+    }
+
+    fn open(opening: Opening, now: TimeMs) -> Result<Self, ServeError> {
+        let Opening { settings, facts, .. } = opening;
+        let settings = &settings;
         let mut engines: Vec<Engine<StoreDevice>> = Vec::new();
         for number in 1..=BACK_ENDS {
-            let options = engine_options(settings, engines.first())?;
+            let options = engine_options(settings, number, engines.first())?;
             engines.push(store::open_engine(settings, &dir_of(settings, number), options, now)?);
         }
         let shard = store::shard_options(settings);
@@ -31,7 +38,7 @@ impl Backing for Cluster {
             ..NodeLimits::default()
         };
         let options = LocalOptions { shard, limits, ..LocalOptions::default() };
-        let opened = Self::new(engines, options, store::facts(settings, places, now)?, now);
+        let opened = Self::new(engines, options, facts, now);
         opened.map_err(|error| ServeError::Data(format!("{}: {error}", settings.dir.display())))
     }
 
@@ -50,8 +57,13 @@ pub(super) fn dir_name(number: u32) -> String {
 }
 
 /// All stores of a cluster have one secret: the first's, also when a start was interrupted before the others were made.
-fn engine_options(settings: &Settings, first: Option<&Engine<StoreDevice>>) -> Result<Options, ServeError> {
+fn engine_options(
+    settings: &Settings,
+    number: u32,
+    first: Option<&Engine<StoreDevice>>,
+) -> Result<Options, ServeError> {
     let mut options = store::engine_options(settings)?;
+    options.number_if_new = number;
     options.memory_bytes = Limits::store_bytes(settings) / u64::from(BACK_ENDS);
     options.chained = true;
     if let Some(first) = first {
