@@ -50,6 +50,44 @@ impl Counters {
     pub(crate) fn reset(&mut self) {
         *self = Self { sessions_opened: self.sessions_opened, ..Self::default() };
     }
+
+    fn add(&mut self, other: &Self) {
+        // Taken apart: a counter that is forgotten here does not compile.
+        let Self {
+            sessions_opened,
+            commands,
+            gets,
+            hits,
+            misses,
+            cold,
+            writes,
+            flushes,
+            overloaded,
+            asked_again,
+            error_replies,
+            malformed,
+            stalls,
+            turns,
+            input_bytes,
+            output_bytes,
+        } = other;
+        self.sessions_opened += sessions_opened;
+        self.commands += commands;
+        self.gets += gets;
+        self.hits += hits;
+        self.misses += misses;
+        self.cold += cold;
+        self.writes += writes;
+        self.flushes += flushes;
+        self.overloaded += overloaded;
+        self.asked_again += asked_again;
+        self.error_replies += error_replies;
+        self.malformed += malformed;
+        self.stalls += stalls;
+        self.turns += turns;
+        self.input_bytes += input_bytes;
+        self.output_bytes += output_bytes;
+    }
 }
 
 /// What the replies of all sessions take.
@@ -63,6 +101,17 @@ pub struct RepliesStatus {
     pub expected_bytes: usize,
     /// Sessions whose requests wait for room, though they have nothing under way.
     pub waiting: usize,
+}
+
+impl RepliesStatus {
+    /// The peaks need not have been at one time: their sum is a bound.
+    const fn add(&mut self, other: &Self) {
+        let Self { held_bytes, held_bytes_peak, expected_bytes, waiting } = other;
+        self.held_bytes += *held_bytes;
+        self.held_bytes_peak += *held_bytes_peak;
+        self.expected_bytes += *expected_bytes;
+        self.waiting += *waiting;
+    }
 }
 
 /// A shard at a moment.
@@ -86,6 +135,24 @@ pub struct ShardStatus {
     pub poisoned: Option<String>,
     /// Of a cluster in one thread: how its chains stand.
     pub cluster: Option<ClusterStatus>,
+}
+
+impl ShardStatus {
+    /// Adds another shard of the same node: their keys are different ones. Of clusters there is one, without others.
+    pub fn add(&mut self, other: &Self) {
+        let Self { counters, sessions, pending, reads, replies, uncommitted, store, poisoned, cluster } = other;
+        assert!(cluster.is_none(), "a cluster is in one thread");
+        self.counters.add(counters);
+        self.sessions += sessions;
+        self.pending += pending;
+        self.reads += reads;
+        self.replies.add(replies);
+        self.uncommitted += uncommitted;
+        self.store.add(store);
+        if self.poisoned.is_none() {
+            self.poisoned.clone_from(poisoned);
+        }
+    }
 }
 
 /// One chain as its manager and its members have it.
@@ -142,6 +209,56 @@ impl StoreStatus {
             is_full: engine.is_full(),
         }
     }
+
+    /// Adds another store, of other keys.
+    pub(crate) fn add(&mut self, other: &Self) {
+        let Self { keys, engine, log, memory, device, device_name, generation, is_full } = other;
+        self.keys += keys;
+        add_stats(&mut self.engine, engine);
+        add_log(&mut self.log, log);
+        add_memory(&mut self.memory, memory);
+        self.device.add(device);
+        if !device_name.is_empty() {
+            self.device_name = device_name;
+        }
+        self.generation = self.generation.max(*generation);
+        self.is_full |= is_full;
+    }
+}
+
+fn add_stats(sum: &mut EngineStats, stats: &EngineStats) {
+    sum.lookups += stats.lookups;
+    sum.hits += stats.hits;
+    sum.reads += stats.reads;
+    sum.second_reads += stats.second_reads;
+    sum.false_matches += stats.false_matches;
+    sum.verification_reads += stats.verification_reads;
+    sum.verifications_free += stats.verifications_free;
+    sum.appended_records += stats.appended_records;
+    sum.user_bytes += stats.user_bytes;
+    sum.record_bytes += stats.record_bytes;
+    sum.writes += stats.writes;
+    sum.written_bytes += stats.written_bytes;
+    sum.frames += stats.frames;
+    sum.syncs += stats.syncs;
+    sum.segments_dropped += stats.segments_dropped;
+    sum.expired += stats.expired;
+}
+
+fn add_log(sum: &mut LogReport, log: &LogReport) {
+    sum.segments += log.segments;
+    sum.segment_bytes += log.segment_bytes;
+    sum.live_bytes += log.live_bytes;
+    sum.overlay_keys += log.overlay_keys;
+    sum.verifications_queued += log.verifications_queued;
+}
+
+fn add_memory(sum: &mut MemoryReport, memory: &MemoryReport) {
+    sum.budget_bytes += memory.budget_bytes;
+    sum.index_bytes += memory.index_bytes;
+    sum.overlay_bytes += memory.overlay_bytes;
+    sum.buffer_bytes += memory.buffer_bytes;
+    sum.cache_bytes += memory.cache_bytes;
 }
 
 /// One back-end.

@@ -2,7 +2,7 @@
 use crate::cluster::{Node, NodeStatus};
 use crate::status::{BackEndStatus, ChainStatus, ClusterStatus, ShardStatus, StoreStatus};
 use fawn_chain::RangeEntry;
-use fawn_ds::{Engine, EngineStats, LogReport, MemoryReport};
+use fawn_ds::Engine;
 use fawn_flash::Device;
 use fawn_types::NodeId;
 
@@ -11,54 +11,13 @@ pub(super) fn of_engines<'a, D: Device + 'a>(engines: impl Iterator<Item = &'a E
     let mut sum = StoreStatus { device_name: "none", ..StoreStatus::default() };
     let mut poisoned = None;
     for engine in engines {
-        let StoreStatus { keys, engine: stats, log, memory, device, device_name, generation, is_full } =
-            StoreStatus::of(engine);
-        sum.keys = sum.keys.max(keys);
-        add_stats(&mut sum.engine, &stats);
-        add_log(&mut sum.log, &log);
-        add_memory(&mut sum.memory, &memory);
-        sum.device.add(&device);
-        sum.device_name = device_name;
-        sum.generation = sum.generation.max(generation);
-        sum.is_full |= is_full;
+        let store = StoreStatus::of(engine);
+        let keys = sum.keys.max(store.keys);
+        sum.add(&store);
+        sum.keys = keys;
         poisoned = poisoned.or(engine.poisoned().map(str::to_owned));
     }
     ShardStatus { store: sum, poisoned, ..ShardStatus::default() }
-}
-
-fn add_stats(sum: &mut EngineStats, stats: &EngineStats) {
-    sum.lookups += stats.lookups;
-    sum.hits += stats.hits;
-    sum.reads += stats.reads;
-    sum.second_reads += stats.second_reads;
-    sum.false_matches += stats.false_matches;
-    sum.verification_reads += stats.verification_reads;
-    sum.verifications_free += stats.verifications_free;
-    sum.appended_records += stats.appended_records;
-    sum.user_bytes += stats.user_bytes;
-    sum.record_bytes += stats.record_bytes;
-    sum.writes += stats.writes;
-    sum.written_bytes += stats.written_bytes;
-    sum.frames += stats.frames;
-    sum.syncs += stats.syncs;
-    sum.segments_dropped += stats.segments_dropped;
-    sum.expired += stats.expired;
-}
-
-fn add_log(sum: &mut LogReport, log: &LogReport) {
-    sum.segments += log.segments;
-    sum.segment_bytes += log.segment_bytes;
-    sum.live_bytes += log.live_bytes;
-    sum.overlay_keys += log.overlay_keys;
-    sum.verifications_queued += log.verifications_queued;
-}
-
-fn add_memory(sum: &mut MemoryReport, memory: &MemoryReport) {
-    sum.budget_bytes += memory.budget_bytes;
-    sum.index_bytes += memory.index_bytes;
-    sum.overlay_bytes += memory.overlay_bytes;
-    sum.buffer_bytes += memory.buffer_bytes;
-    sum.cache_bytes += memory.cache_bytes;
 }
 
 /// How the chains of a cluster stand: as the manager that `front` hosts has them, and its members say themselves.
