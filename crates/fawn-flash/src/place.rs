@@ -1,14 +1,12 @@
 //! Owns what the real devices share: one directory's names, open files, lock, space, counters and poison.
+use crate::lock::{DirLock, LOCK};
 use crate::request::{Request, Work};
 use crate::{AlignedBuf, Cause, Completion, DeviceError, FileId, IoStats, Operation};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{self, AtFlags, FlockOperation, Mode, OFlags};
+use rustix::fs::{self, AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// Name of the lock file, which no listing shows.
-const LOCK: &str = "LOCK";
 
 /// An open file.
 pub(crate) struct OpenFile {
@@ -22,7 +20,7 @@ pub struct Place {
     path: String,
     dir: OwnedFd,
     direct: bool,
-    lock: Option<OwnedFd>,
+    lock: Option<DirLock>,
     files: Vec<Option<OpenFile>>,
     pub(crate) stats: IoStats,
     pub(crate) poison: Option<DeviceError>,
@@ -154,21 +152,7 @@ impl Place {
         if self.lock.is_some() {
             return Ok(());
         }
-        let failed = |errno| self.metadata_error(errno, "lock", LOCK);
-        let lock = self.open_at(LOCK, OFlags::RDWR | OFlags::CREATE).map_err(failed)?;
-        match fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => (),
-            Err(Errno::WOULDBLOCK) => {
-                return Err(DeviceError::Locked { dir: self.path.clone(), holder: holder_of(lock.as_fd()) });
-            }
-            Err(errno) => return Err(failed(errno)),
-        }
-        // Only a hint for the loser's message, so a failure to leave it is no failure to lock.
-        let pid = format!("{}\n", std::process::id());
-        if fs::ftruncate(&lock, 0).and_then(|()| rustix::io::pwrite(&lock, pid.as_bytes(), 0)).is_err() {
-            tracing::warn!(dir = %self.path, "the lock is held, but its file does not say by whom");
-        }
-        self.lock = Some(lock);
+        self.lock = Some(DirLock::take_in(self.dir.as_fd(), &self.path)?);
         Ok(())
     }
 
@@ -270,7 +254,7 @@ impl Place {
 }
 
 /// Puts the system's words into ours.
-fn classify(errno: Errno, dir: &str, operation: Operation, name: &str, offset: u64) -> DeviceError {
+pub(crate) fn classify(errno: Errno, dir: &str, operation: Operation, name: &str, offset: u64) -> DeviceError {
     let (name, dir) = (name.to_owned(), dir.to_owned());
     match errno {
         Errno::NOENT => DeviceError::NotFound { name, dir },
@@ -300,13 +284,6 @@ fn create_dirs(path: &Path) -> std::io::Result<()> {
 
 fn assert_name(name: &str) {
     assert!(!name.is_empty() && !name.contains('/') && name != LOCK, "{name}: not a file name of a store");
-}
-
-fn holder_of(lock: BorrowedFd<'_>) -> String {
-    let mut bytes = [0; 32];
-    let len = rustix::io::pread(lock, &mut bytes, 0).unwrap_or(0);
-    let pid = std::str::from_utf8(&bytes[..len]).ok().and_then(|text| text.trim().parse::<u32>().ok());
-    pid.map_or(String::new(), |pid| format!(" (pid {pid})"))
 }
 
 #[cfg(target_os = "linux")]

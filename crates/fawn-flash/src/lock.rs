@@ -1,0 +1,57 @@
+//! Owns the lock on a directory: one process at a time, told apart by the system, so that a killed one leaves none behind.
+use crate::DeviceError;
+use crate::Operation;
+use crate::place::classify;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{self, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use std::path::Path;
+
+/// Name of the lock file, which no listing of a device shows.
+pub(crate) const LOCK: &str = "LOCK";
+
+/// A directory held for this process until this is dropped. A device takes its own by `Device::lock`; this is for
+/// directories that hold several devices' directories.
+#[derive(Debug)]
+pub struct DirLock(#[expect(dead_code, reason = "held open, never read: closing it gives the lock back")] OwnedFd);
+
+impl DirLock {
+    /// Takes the directory, which exists.
+    ///
+    /// # Errors
+    /// [`DeviceError::Locked`] when another holder lives; or the lock's file cannot be made.
+    pub fn take(dir: &Path) -> Result<Self, DeviceError> {
+        let shown = dir.display().to_string();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let failed = |errno| classify(errno, &shown, Operation::Metadata("open the directory"), &shown, 0);
+        let dir = fs::open(dir, flags, Mode::empty()).map_err(failed)?;
+        Self::take_in(dir.as_fd(), &shown)
+    }
+
+    /// Takes an open directory that messages call `shown`.
+    pub(crate) fn take_in(dir: BorrowedFd<'_>, shown: &str) -> Result<Self, DeviceError> {
+        let failed = |errno| classify(errno, shown, Operation::Metadata("lock"), LOCK, 0);
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+        let lock = fs::openat(dir, LOCK, flags, Mode::from_raw_mode(0o640)).map_err(failed)?;
+        match fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => (),
+            Err(Errno::WOULDBLOCK) => {
+                return Err(DeviceError::Locked { dir: shown.to_owned(), holder: holder_of(lock.as_fd()) });
+            }
+            Err(errno) => return Err(failed(errno)),
+        }
+        // Only a hint for the loser's message, so a failure to leave it is no failure to lock.
+        let pid = format!("{}\n", std::process::id());
+        if fs::ftruncate(&lock, 0).and_then(|()| rustix::io::pwrite(&lock, pid.as_bytes(), 0)).is_err() {
+            tracing::warn!(dir = shown, "the lock is held, but its file does not say by whom");
+        }
+        Ok(Self(lock))
+    }
+}
+
+fn holder_of(lock: BorrowedFd<'_>) -> String {
+    let mut bytes = [0; 32];
+    let len = rustix::io::pread(lock, &mut bytes, 0).unwrap_or(0);
+    let pid = std::str::from_utf8(&bytes[..len]).ok().and_then(|text| text.trim().parse::<u32>().ok());
+    pid.map_or(String::new(), |pid| format!(" (pid {pid})"))
+}
