@@ -6,6 +6,7 @@ mod cli;
 mod client;
 mod config;
 mod demo;
+mod layout;
 mod load;
 mod server;
 

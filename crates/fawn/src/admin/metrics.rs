@@ -41,6 +41,8 @@ const METRICS: &[Metric] = &[
     counter("fawn_socket_writes_total", "Writes to client sockets.", |r| r.server.writes),
     counter("fawn_received_bytes_total", "Bytes received from clients.", |r| r.server.input_bytes),
     counter("fawn_sent_bytes_total", "Bytes sent to clients.", |r| r.server.output_bytes),
+    counter("fawn_letters_received_total", "Letters of the process's other shards.", |r| r.server.letters_received),
+    counter("fawn_letters_sent_total", "Letters to the process's other shards.", |r| r.server.letters_sent),
     gauge("fawn_input_held_bytes", "Bytes of incomplete requests.", |r| r.server.input_held_bytes),
     gauge("fawn_output_held_bytes", "Bytes of replies that clients have not taken.", |r| r.server.output_held_bytes),
     counter("fawn_commands_total", "Requests executed.", |r| r.node.commands),

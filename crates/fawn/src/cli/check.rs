@@ -1,8 +1,10 @@
 //! Owns `fawn check`.
 use super::{Exit, Failure};
+use crate::layout::Layout;
 use fawn_ds::check::{CheckReport, Severity};
+use fawn_ds::format::manifest;
 use fawn_flash::{AnyDevice, DeviceKind, DeviceOptions};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Verifies a store's files offline: manifest, segments, every record. Changes nothing.
 ///
@@ -21,17 +23,42 @@ impl Check {
         if !self.dir.is_dir() {
             return Err(fail("no such directory; give the data directory of a store".to_owned()));
         }
-        // Nothing here is urgent: the device that works everywhere.
-        let options = DeviceOptions { kind: DeviceKind::Portable, ..DeviceOptions::default() };
-        let mut device = AnyDevice::open(&self.dir, &options).map_err(|error| fail(error.to_string()))?;
-        let report = fawn_ds::check::check(&mut device).map_err(|error| fail(error.to_string()))?;
-        print(&report);
-        if report.is_sound() {
+        let layout = Layout::existing(&self.dir).map_err(|error| Failure::new(Exit::Data, error.to_string()))?;
+        let is_sound = match &layout {
+            None => check_store(&self.dir),
+            Some(layout) => check_stores(layout),
+        };
+        if is_sound? {
             println!("sound");
             return Ok(());
         }
         Err(fail("damaged, as listed; keep a copy of the directory before anything else".to_owned()))
     }
+}
+
+/// All stores, also after one that is damaged.
+fn check_stores(layout: &Layout) -> Result<bool, Failure> {
+    println!("{} shards", layout.shards());
+    let mut is_sound = true;
+    for (placement, dir) in layout.places() {
+        println!("shard {}:", placement.shard().0);
+        if layout.is_unfinished() && !dir.join(manifest::FILE_NAME).exists() {
+            println!("note: not made yet; the first start was interrupted, the next goes on with it");
+            continue;
+        }
+        is_sound &= check_store(&dir)?;
+    }
+    Ok(is_sound)
+}
+
+fn check_store(dir: &Path) -> Result<bool, Failure> {
+    let fail = |error: fawn_flash::DeviceError| Failure::new(Exit::Data, format!("{}: {error}", dir.display()));
+    // Nothing here is urgent: the device that works everywhere.
+    let options = DeviceOptions { kind: DeviceKind::Portable, ..DeviceOptions::default() };
+    let mut device = AnyDevice::open(dir, &options).map_err(fail)?;
+    let report = fawn_ds::check::check(&mut device).map_err(fail)?;
+    print(&report);
+    Ok(report.is_sound())
 }
 
 fn print(report: &CheckReport) {

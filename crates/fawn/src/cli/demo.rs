@@ -47,6 +47,9 @@ pub(super) struct Demo {
     /// Written (JSON: process, addresses) once the catalogue is there and clients are served, removed at the end.
     #[arg(long, value_name = "FILE")]
     ready_file: Option<PathBuf>,
+    /// Refused with words: who knows `fawn serve` may try it.
+    #[arg(long, hide = true, value_name = "NUMBER")]
+    shards: Option<String>,
 }
 
 impl Demo {
@@ -68,6 +71,9 @@ impl Demo {
     }
 
     fn settings(self) -> Result<Settings, String> {
+        if self.shards.is_some() {
+            return Err("--shards: the demo's back-ends share one thread; `fawn serve` takes it".to_owned());
+        }
         if self.resp == Some(Endpoint::Off) {
             return Err("--resp off: the demo loads its data through RESP; give it an address".to_owned());
         }

@@ -108,6 +108,7 @@ mod tests {
             ("zzz = 1", "f:1: unknown key `zzz`; `fawn serve --help`"),
             ("# x\nmemory = '25X'", "f:2: memory: `25X` is not a size; expected a number with K"),
             ("memory = 1.5", "f:1: memory: expected a string, a whole number, true or false; found float"),
+            ("shards = 65", "f:1: shards: `65` is not a number of shards; expected 1 to 64, or auto"),
             ("durability = 'often'", "f:1: durability: invalid value 'often'"),
             ("dir = 'a'\nmemory = ", "f:2: not valid TOML"),
             ("[serve]\ndir = 'a'", "f:1: unknown key `serve`"),

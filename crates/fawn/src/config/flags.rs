@@ -1,6 +1,6 @@
 //! Owns the list of settings: flag, variable, key of the file, and their text in the manual.
 use super::settings::{DeviceChoice, DurabilityMode};
-use super::{Endpoint, LogFormat, Size, Span};
+use super::{Endpoint, LogFormat, Shards, Size, Span};
 use std::path::PathBuf;
 
 /// Every setting of a server, as given or not. The long names are also the keys of the configuration file.
@@ -22,6 +22,10 @@ pub(crate) struct Flags {
     /// container's limit].
     #[arg(long, env = "FAWN_MEMORY", value_name = "SIZE")]
     pub(crate) memory: Option<Size>,
+    /// Threads that serve clients, each with a part of the data and of the memory: 1 to 64, or `auto` (as many as there
+    /// are cores). Fixed when the directory is made [default: what the directory was made with; of a new one 1].
+    #[arg(long, env = "FAWN_SHARDS", value_name = "NUMBER")]
+    pub(crate) shards: Option<Shards>,
     /// When a write is acknowledged [default: sync].
     #[arg(long, env = "FAWN_DURABILITY", value_enum, value_name = "MODE")]
     pub(crate) durability: Option<DurabilityMode>,
@@ -76,6 +80,7 @@ impl Flags {
             memcached,
             admin,
             memory,
+            shards,
             durability,
             capacity,
             segment,

@@ -6,10 +6,12 @@ mod file;
 mod flags;
 mod memory;
 mod settings;
+mod shards;
 mod units;
 
 pub(crate) use flags::Flags;
 pub(crate) use settings::{DeviceChoice, DurabilityMode, LogFormat, Settings};
+pub(crate) use shards::Shards;
 pub(crate) use units::{Endpoint, Size, Span};
 
 /// Why a configuration is refused.

@@ -1,12 +1,13 @@
 //! Owns the settings in force: defaults filled in, and refused when they contradict each other or would do harm.
-use super::{ConfigError, Endpoint, Flags, Size, Span, file, memory};
+use super::shards::cores;
+use super::{ConfigError, Endpoint, Flags, Shards, Size, Span, file, memory};
 use clap::ValueEnum;
 use fawn_types::{Durability, limits};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Smallest budget that leaves room for a segment's buffers, an index and some cache.
+/// Smallest budget of a shard that leaves room for a segment's buffers, an index and some cache.
 const MEMORY_BYTES_MIN: u64 = 16 << 20;
 const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 const SEGMENT_BYTES_MAX: u64 = 1 << 30;
@@ -50,6 +51,8 @@ pub(crate) struct Settings {
     pub(crate) memcached: Endpoint,
     pub(crate) admin: Endpoint,
     pub(crate) memory: Size,
+    /// As given: a directory that exists has its own number.
+    pub(crate) shards: Option<Shards>,
     pub(crate) durability: DurabilityMode,
     pub(crate) capacity: Option<Size>,
     pub(crate) segment: Size,
@@ -86,6 +89,7 @@ impl Settings {
             memcached: given.memcached.unwrap_or_else(|| local(11212)),
             admin: given.admin.unwrap_or_else(|| local(8380)),
             memory: given.memory.unwrap_or_else(memory::default_budget),
+            shards: given.shards,
             durability: given.durability.unwrap_or(DurabilityMode::Sync),
             capacity: given.capacity,
             segment,
@@ -111,9 +115,10 @@ impl Settings {
                 ));
             }
         }
-        if self.memory.0 < MEMORY_BYTES_MIN {
-            return refuse(format!("memory = {}: expected at least {}", self.memory, Size(MEMORY_BYTES_MIN)));
-        }
+        self.check_memory(match self.shards {
+            Some(Shards::Number(shards)) => shards,
+            Some(Shards::Auto) | None => 1,
+        })?;
         let segment_bytes = self.segment.0;
         if !segment_bytes.is_power_of_two() || !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&segment_bytes) {
             return refuse(format!("segment = {}: expected a power of two from 64K to 1G", self.segment));
@@ -130,6 +135,28 @@ impl Settings {
             return refuse("max-connections = 0: expected at least 1".to_owned());
         }
         Ok(())
+    }
+
+    /// Whether the memory is enough for so many shards.
+    pub(crate) fn check_memory(&self, shards: u16) -> Result<(), ConfigError> {
+        let least = Size(MEMORY_BYTES_MIN * u64::from(shards));
+        if self.memory >= least {
+            return Ok(());
+        }
+        let of_each = if shards > 1 { format!(" for {shards} shards") } else { String::new() };
+        Err(ConfigError::Refused(format!("memory = {}: expected at least {least}{of_each}", self.memory)))
+    }
+
+    /// The number of shards that `auto` stands for: a core each, as far as the memory goes round.
+    pub(crate) fn shards_auto(&self) -> u16 {
+        let by_memory = u16::try_from(self.memory.0 / MEMORY_BYTES_MIN).unwrap_or(u16::MAX);
+        cores().min(by_memory).max(1)
+    }
+
+    /// What one of `shards` shards runs with: its part of what they share, and a directory of its own.
+    pub(crate) fn part(&self, shards: u16, dir: PathBuf) -> Self {
+        let part = |size: Size| Size(size.0 / u64::from(shards));
+        Self { dir, memory: part(self.memory), capacity: self.capacity.map(part), ..self.clone() }
     }
 
     /// The settings in force: keys of the configuration file with their values as TOML.
@@ -150,6 +177,7 @@ impl Settings {
             ("allow-public", self.allow_public.to_string()),
             ("log-format", name(self.log_format)),
         ];
+        pairs.extend(self.shards.map(|shards| ("shards", shards.to_string())));
         pairs.extend(self.capacity.map(|size| ("capacity", size.to_string())));
         pairs.extend(self.ready_file.as_ref().map(|path| ("ready-file", path.display().to_string())));
         pairs.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
@@ -159,6 +187,7 @@ impl Settings {
     pub(crate) fn to_toml(&self) -> String {
         let line = |(key, value): (String, String)| match key.as_str() {
             "max-connections" | "allow-public" => format!("{key} = {value}\n"),
+            "shards" if value != "auto" => format!("{key} = {value}\n"),
             _ => format!("{key} = {}\n", toml::Value::String(value)),
         };
         self.pairs().into_iter().map(line).collect()
@@ -183,7 +212,7 @@ impl From<DurabilityMode> for Durability {
 #[cfg(test)]
 mod tests {
     use super::Settings;
-    use crate::config::{Endpoint, Flags, Size, file};
+    use crate::config::{Endpoint, Flags, Shards, Size, file};
 
     fn refused(text: &str) -> String {
         let flags = file::parse("f", text).expect("valid values");
@@ -200,10 +229,17 @@ mod tests {
 
     #[test]
     fn what_is_printed_reads_back_the_same() {
-        let flags = Flags { capacity: Some(Size(1 << 40)), admin: Some(Endpoint::Off), ..Flags::default() };
-        let printed = Settings::resolve(flags, None).expect("sound").to_toml();
-        let again = file::parse("f", &printed).expect("what is printed parses");
-        assert_eq!(Settings::resolve(again, None).expect("sound").to_toml(), printed);
+        for shards in [Shards::Auto, Shards::Number(3)] {
+            let flags = Flags {
+                capacity: Some(Size(1 << 40)),
+                admin: Some(Endpoint::Off),
+                shards: Some(shards),
+                ..Flags::default()
+            };
+            let printed = Settings::resolve(flags, None).expect("sound").to_toml();
+            let again = file::parse("f", &printed).expect("what is printed parses");
+            assert_eq!(Settings::resolve(again, None).expect("sound").to_toml(), printed);
+        }
     }
 
     #[test]
@@ -212,6 +248,7 @@ mod tests {
             ("resp = '0.0.0.0:6380'", "--allow-public"),
             ("admin = '[::]:1'", "--allow-public"),
             ("memory = '1M'", "at least 16M"),
+            ("memory = '63M'\nshards = 4", "at least 64M for 4 shards"),
             ("segment = '3M'", "power of two"),
             ("segment = '1M'\nvalue-max = '512K'", "a quarter of a segment (256K)"),
             ("max-connections = 0", "at least 1"),

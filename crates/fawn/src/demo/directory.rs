@@ -1,4 +1,5 @@
 //! Owns where the demo keeps its data, and refuses directories that are somebody else's.
+use crate::layout;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -20,7 +21,7 @@ fn place(variable: impl Fn(&str) -> Option<OsString>) -> PathBuf {
 
 /// A reason not to use `dir`, if it is the store of `fawn serve`.
 pub(crate) fn refuse_foreign(dir: &Path) -> Result<(), String> {
-    if dir.join("manifest").exists() {
+    if layout::is_taken(dir) {
         let dir = dir.display();
         return Err(format!(
             "{dir}: holds the store of a `fawn serve`; choose another directory for the demo with --dir"

@@ -18,13 +18,14 @@ impl<B: Backing> Turn<B> {
     pub(super) fn accept(&mut self, listener: usize) {
         while let Some(listener) = self.listeners.get(listener) {
             match listener.socket.accept() {
-                Ok((stream, _)) if self.conns.len() >= self.limits.connections_max => {
+                Ok((stream, _)) if !self.shared.seats.take() => {
                     self.counters.refused += 1;
                     refuse(listener, stream);
                 }
                 Ok((stream, _)) => {
                     let protocol = listener.protocol;
                     if let Err(error) = self.open(protocol, stream) {
+                        self.shared.seats.give_back();
                         tracing::warn!(%error, "a connection could not be set up and was closed");
                     }
                 }

@@ -1,19 +1,36 @@
 //! Owns what the loop needs of whatever it serves, beside the clients' side: opening, closing, its devices.
+use super::ServeError;
 use super::control::Report;
 use super::counters::Counters;
 use super::store::{self, StoreDevice};
-use super::{Places, ServeError};
 use crate::config::Settings;
+use crate::layout::Layout;
 use fawn_flash::Device;
-use fawn_node::Shard;
 use fawn_node::front::ClientHost;
-use fawn_types::TimeMs;
+use fawn_node::{Placement, ProcessFacts, Shard};
+use fawn_types::{HashSecret, TimeMs};
 use std::os::fd::RawFd;
+
+/// What one shard is opened with.
+#[derive(Clone, Debug)]
+pub(crate) struct Opening {
+    /// Its part of the process's settings; the directory is its own.
+    pub(super) settings: Settings,
+    /// Which of how many it is.
+    pub(super) placement: Placement,
+    /// The secret that its store has, where several share one.
+    pub(super) secret: Option<HashSecret>,
+    /// What clients may ask about the process.
+    pub(super) facts: ProcessFacts,
+}
 
 /// One shard's store, or a whole cluster in this thread.
 pub(crate) trait Backing: ClientHost<Device = StoreDevice> + Sized {
-    /// Opens what `settings` name, or creates it.
-    fn open(settings: &Settings, places: &Places, now: TimeMs) -> Result<Self, ServeError>;
+    /// How the directory is divided among shards; a new one is divided as `settings` ask.
+    fn layout(settings: &Settings) -> Result<Layout, ServeError>;
+
+    /// Opens what `opening` names, or creates it.
+    fn open(opening: Opening, now: TimeMs) -> Result<Self, ServeError>;
 
     /// Flushes and syncs everything, then lets go of the directory.
     fn close(self) -> Result<(), ServeError>;
@@ -35,8 +52,12 @@ pub(crate) trait Backing: ClientHost<Device = StoreDevice> + Sized {
 }
 
 impl Backing for Shard<StoreDevice> {
-    fn open(settings: &Settings, places: &Places, now: TimeMs) -> Result<Self, ServeError> {
-        store::open(settings, places, now)
+    fn layout(settings: &Settings) -> Result<Layout, ServeError> {
+        Ok(Layout::settle(settings, HashSecret(store::random_bytes()?))?)
+    }
+
+    fn open(opening: Opening, now: TimeMs) -> Result<Self, ServeError> {
+        store::open(opening, now)
     }
 
     fn close(self) -> Result<(), ServeError> {

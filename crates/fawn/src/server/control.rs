@@ -1,6 +1,7 @@
 //! Owns how the rest of the process speaks to a shard: a bounded queue of orders, taken between turns.
 use super::cluster_report::ClusterReport;
 use super::counters::{Counters, NodeCounts, StoreCounts};
+use super::listener::Listener;
 use fawn_node::ShardStatus;
 use fawn_types::TimeMs;
 use tokio::sync::oneshot;
@@ -11,6 +12,8 @@ pub(super) const QUEUE_LEN: usize = 16;
 /// An order.
 #[derive(Debug)]
 pub(super) enum Control {
+    /// Let clients in there: all shards are open.
+    Listen(Vec<Listener>),
     /// Tell how things stand.
     Report(oneshot::Sender<Report>),
     /// Accept no more, send what is owed, end.

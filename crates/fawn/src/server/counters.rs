@@ -23,6 +23,10 @@ pub(crate) struct Counters {
     pub(crate) input_bytes: u64,
     /// Bytes sent.
     pub(crate) output_bytes: u64,
+    /// Letters of other shards.
+    pub(crate) letters_received: u64,
+    /// Letters to other shards.
+    pub(crate) letters_sent: u64,
     /// Bytes of incomplete requests held now.
     pub(crate) input_held_bytes: u64,
     /// Bytes of replies that clients have not taken now.

@@ -3,10 +3,13 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Descriptors beside the clients' connections: segments, rings, listeners, logs, the admin port.
 const RESERVE: u64 = 512;
+/// As many more for every further shard.
+const SHARD_RESERVE: u64 = 64;
 
 /// Makes room for `connections` and returns how many really fit.
-pub(super) fn make_room(connections: u32) -> u32 {
-    let wanted = u64::from(connections) + RESERVE;
+pub(super) fn make_room(connections: u32, shards: u16) -> u32 {
+    let reserve = RESERVE + SHARD_RESERVE * u64::from(shards.saturating_sub(1));
+    let wanted = u64::from(connections) + reserve;
     let limit = getrlimit(Resource::Nofile);
     let has = limit.current.unwrap_or(u64::MAX);
     if has >= wanted {
@@ -18,7 +21,7 @@ pub(super) fn make_room(connections: u32) -> u32 {
     if now >= wanted {
         return connections;
     }
-    let fit = u32::try_from(now.saturating_sub(RESERVE)).unwrap_or(connections).max(1);
+    let fit = u32::try_from(now.saturating_sub(reserve)).unwrap_or(connections).max(1);
     tracing::warn!(
         asked = connections,
         fit,

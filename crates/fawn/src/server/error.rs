@@ -1,5 +1,7 @@
 //! Owns why a server does not start or ends badly, and the exit code of each.
 use crate::cli::{Exit, Failure};
+use crate::config::ConfigError;
+use crate::layout::LayoutError;
 use std::net::SocketAddr;
 
 /// Why a server does not run.
@@ -15,6 +17,9 @@ pub(crate) enum ServeError {
         /// The system's words.
         detail: std::io::Error,
     },
+    /// The settings do not fit the directory.
+    #[error("{0}")]
+    Settings(#[from] ConfigError),
     /// The data directory cannot be used.
     #[error("{0}")]
     Data(String),
@@ -38,10 +43,17 @@ impl ServeError {
     }
 }
 
+impl From<LayoutError> for ServeError {
+    fn from(error: LayoutError) -> Self {
+        Self::Data(error.to_string())
+    }
+}
+
 impl From<ServeError> for Failure {
     fn from(error: ServeError) -> Self {
         let exit = match &error {
             ServeError::Listen { .. } => Exit::Address,
+            ServeError::Settings(_) => Exit::Usage,
             ServeError::Data(_) => Exit::Data,
             ServeError::System { .. } | ServeError::Died(_) => Exit::Failed,
         };

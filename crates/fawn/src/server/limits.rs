@@ -21,8 +21,6 @@ const VALUE_ROOM_BYTES: u64 = 1 << 20;
 /// The bounds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Connections at once.
-    pub(super) connections_max: usize,
     /// Incomplete requests of all connections, bytes.
     pub(super) input_bytes_max: usize,
     /// Replies that clients have not taken, all connections, bytes: past this the worst is closed. The shard's room for
@@ -35,12 +33,10 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Those of one of `shards` shards.
-    pub(super) fn of(settings: &Settings, connections_max: usize, shards: usize) -> Self {
-        assert!(shards > 0, "a node has a shard");
-        let held_bytes_max = usize::try_from(held_bytes_max(settings)).unwrap_or(usize::MAX) / shards;
+    /// Those of a shard with these settings.
+    pub(super) fn of(settings: &Settings) -> Self {
+        let held_bytes_max = Self::held_bytes(settings);
         Self {
-            connections_max: connections_max.div_ceil(shards),
             input_bytes_max: held_bytes_max,
             output_bytes_max: 2 * held_bytes_max + REPLY_BYTES_MAX,
             stall_timeout: settings.stall_timeout.0,

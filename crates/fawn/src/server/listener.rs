@@ -17,18 +17,10 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    /// Takes the address; `shared` when further shards are to listen on the same port, so that the system spreads
-    /// connections.
-    pub(super) fn new(protocol: Protocol, address: SocketAddr, shared: bool) -> Result<Self, ServeError> {
+    /// Takes the address.
+    pub(super) fn new(protocol: Protocol, address: SocketAddr) -> Result<Self, ServeError> {
         let fail = |detail: std::io::Error| ServeError::Listen { what: name(protocol), address, detail };
-        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).map_err(fail)?;
-        // Without it a restart waits for the old connections' TIME_WAIT.
-        socket.set_reuse_address(true).map_err(fail)?;
-        if shared {
-            socket.set_reuse_port(true).map_err(fail)?;
-        }
-        socket.set_nonblocking(true).map_err(fail)?;
-        socket.bind(&address.into()).map_err(fail)?;
+        let socket = bind(address, false).map_err(fail)?;
         let chosen = socket.local_addr().map_err(fail)?.as_socket();
         Ok(Self { socket, protocol, address: chosen.unwrap_or(address) })
     }
@@ -38,13 +30,39 @@ impl Bound {
         (self.protocol, self.address)
     }
 
-    /// Lets clients in.
-    pub(super) fn listen(self) -> Result<Listener, ServeError> {
+    /// Lets clients in: a listener per shard on the one port, among which the system spreads connections.
+    ///
+    /// The first listens alone, before the port is declared shared: it fails where anybody listens already, of two servers
+    /// that start at once for one of them, though the system would let processes of one user share.
+    pub(super) fn listen(self, shards: u16) -> Result<Vec<Listener>, ServeError> {
         let Self { socket, protocol, address } = self;
-        let fail = |detail: std::io::Error| ServeError::Listen { what: name(protocol), address, detail };
-        socket.listen(BACKLOG).map_err(fail)?;
-        Ok(Listener { socket: TcpListener::from_std(socket.into()), protocol })
+        let listen = || -> std::io::Result<Vec<Socket>> {
+            socket.listen(BACKLOG)?;
+            let mut sockets = vec![socket];
+            for _ in 1..shards {
+                sockets[0].set_reuse_port(true)?;
+                let further = bind(address, true)?;
+                further.listen(BACKLOG)?;
+                sockets.push(further);
+            }
+            Ok(sockets)
+        };
+        let sockets = listen().map_err(|detail| ServeError::Listen { what: name(protocol), address, detail })?;
+        let listener = |socket: Socket| Listener { socket: TcpListener::from_std(socket.into()), protocol };
+        Ok(sockets.into_iter().map(listener).collect())
     }
+}
+
+fn bind(address: SocketAddr, is_shared: bool) -> std::io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    // Without it a restart waits for the old connections' TIME_WAIT.
+    socket.set_reuse_address(true)?;
+    if is_shared {
+        socket.set_reuse_port(true)?;
+    }
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    Ok(socket)
 }
 
 /// A protocol's listening socket.

@@ -51,7 +51,7 @@ async fn serve<B: Backing + 'static>(settings: &Settings, prepare: Option<Prepar
     }
     is_prepared.store(true, Ordering::Release);
     let ready = settings.ready_file.as_deref().map(|path| ReadyFile::write(path, &places)).transpose()?;
-    tell(settings, &places);
+    tell(settings, &places, server.shard_count());
     let ended = tokio::select! {
         signal = signals.next() => Some(signal),
         () = server.ended() => None,
@@ -107,13 +107,14 @@ impl Signals {
     }
 }
 
-fn tell(settings: &Settings, places: &Places) {
+fn tell(settings: &Settings, places: &Places, shards: u16) {
     tracing::info!(
         resp = %shown(places.resp),
         memcached = %shown(places.memcached),
         admin = %shown(places.admin),
         dir = %settings.dir.display(),
         memory = %settings.memory,
+        shards,
         durability = ?settings.durability,
         "serving"
     );

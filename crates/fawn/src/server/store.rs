@@ -1,10 +1,11 @@
 //! Owns putting a shard together from the settings: device, engine, node; and taking it apart with everything synced.
+use super::backing::Opening;
 use super::limits::Limits;
 use super::{Places, ServeError};
 use crate::config::{DeviceChoice, Settings};
 use fawn_ds::{Engine, OpenReport, Options};
 use fawn_flash::{AnyDevice, Device, DeviceKind, DeviceOptions};
-use fawn_node::{Placement, ProcessFacts, Shard, ShardOptions};
+use fawn_node::{ProcessFacts, Shard, ShardOptions};
 use fawn_types::{HashSecret, TimeMs};
 use std::io::Read;
 use std::path::Path;
@@ -15,10 +16,13 @@ pub(crate) type StoreDevice = AnyDevice;
 pub(crate) type NodeShard = Shard<StoreDevice>;
 
 /// Opens the store, or creates one, and puts a shard over it.
-pub(super) fn open(settings: &Settings, places: &Places, now: TimeMs) -> Result<NodeShard, ServeError> {
-    let engine = open_engine(settings, &settings.dir, engine_options(settings)?, now)?;
-    let opened = Shard::new(engine, Placement::ALONE, shard_options(settings), facts(settings, places, now)?);
-    opened.map_err(|error| ServeError::Data(format!("{}: {error}", settings.dir.display())))
+pub(super) fn open(opening: Opening, now: TimeMs) -> Result<NodeShard, ServeError> {
+    let Opening { settings, placement, secret, facts } = opening;
+    let number = u32::from(placement.shard().0);
+    let options = Options { secret, number_if_new: number, ..engine_options(&settings)? };
+    let engine = open_engine(&settings, &settings.dir, options, now)?;
+    let opened = Shard::new(engine, placement, shard_options(&settings), facts);
+    opened.map_err(|error| ServeError::Data(placed(&settings.dir, &error.to_string())))
 }
 
 /// Bounds of the clients' sessions.
@@ -57,11 +61,18 @@ fn placed(dir: &Path, words: &str) -> String {
     if words.starts_with(&place) { words.to_owned() } else { format!("{place}: {words}") }
 }
 
-/// Created for its owner alone: the data are nobody else's business.
-fn create_dir(dir: &Path) -> Result<(), ServeError> {
+/// Created for its owner alone: the data are nobody else's business. Durably: its parents know of it.
+pub(super) fn create_dir(dir: &Path) -> Result<(), ServeError> {
     use std::os::unix::fs::DirBuilderExt;
+    let is_missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
+    let missing: Vec<_> = dir.ancestors().take_while(is_missing).collect();
     let created = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
-    created.map_err(|error| {
+    let parent = |path: &Path| match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => std::fs::File::open(parent),
+        _ => std::fs::File::open("."),
+    };
+    let synced = created.and_then(|()| missing.into_iter().try_for_each(|path| parent(path)?.sync_all()));
+    synced.map_err(|error| {
         let dir = dir.display();
         ServeError::Data(format!("{dir}: {error}; choose a directory that this user may write with --dir"))
     })
@@ -109,7 +120,12 @@ fn tell(engine: &Engine<StoreDevice>, report: &OpenReport) {
 }
 
 /// What clients may ask about the process.
-pub(super) fn facts(settings: &Settings, places: &Places, now: TimeMs) -> Result<ProcessFacts, ServeError> {
+pub(super) fn facts(
+    settings: &Settings,
+    places: &Places,
+    shards: u16,
+    now: TimeMs,
+) -> Result<ProcessFacts, ServeError> {
     let uname = rustix::system::uname();
     let words = [uname.sysname(), uname.release(), uname.machine()];
     let system: Vec<_> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
@@ -120,7 +136,7 @@ pub(super) fn facts(settings: &Settings, places: &Places, now: TimeMs) -> Result
         run_id: run_id.iter().map(|byte| format!("{byte:02x}")).collect(),
         resp_port: places.resp.map_or(0, |place| place.port()),
         memcached_port: places.memcached.map_or(0, |place| place.port()),
-        threads: 1,
+        threads: shards,
         sessions_max: settings.max_connections,
         directory: settings.dir.display().to_string(),
         system: system.join(" "),
@@ -128,7 +144,7 @@ pub(super) fn facts(settings: &Settings, places: &Places, now: TimeMs) -> Result
     })
 }
 
-fn random_bytes<const N: usize>() -> Result<[u8; N], ServeError> {
+pub(super) fn random_bytes<const N: usize>() -> Result<[u8; N], ServeError> {
     let mut bytes = [0; N];
     let read = std::fs::File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut bytes));
     read.map_err(ServeError::system("reading /dev/urandom"))?;

@@ -3,12 +3,14 @@
 //! The readiness queue is the shard's own and Tokio watches its descriptor, so that the order within a turn is ours
 //! (docs/decisions/2026-11-21-server-turn.md). A shard with nothing to do sleeps in the system: no timer ticks.
 use super::backing::Backing;
+use super::company::Company;
 use super::conn::Conn;
 use super::control::Control;
 use super::counters::Counters;
 use super::limits::Limits;
 use super::listener::Listener;
 use super::read::Pieces;
+use super::shared::Shared;
 use super::watch::Watch;
 use fawn_node::{Output, SessionId};
 use fawn_types::TimeMs;
@@ -18,6 +20,7 @@ use slab::Slab;
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::io::unix::AsyncFd;
@@ -30,6 +33,8 @@ const EVENTS_MAX: usize = 1024;
 const BUSY_TURNS_MAX: u32 = 32;
 /// Tokens from here on are listeners; below are slots of connections.
 pub(super) const LISTENER_TOKENS: usize = usize::MAX - 16;
+/// Another shard rang: its letter is taken in any case.
+pub(super) const BELL: Token = Token(LISTENER_TOKENS - 1);
 
 /// One shard with its connections.
 pub(super) struct Turn<B> {
@@ -40,6 +45,9 @@ pub(super) struct Turn<B> {
     pub(super) slots: HashMap<SessionId, usize, FxBuildHasher>,
     pub(super) shard: B,
     pub(super) limits: Limits,
+    pub(super) shared: Arc<Shared>,
+    /// The other shards, if there are any.
+    pub(super) company: Option<Company>,
     pub(super) counters: Counters,
     /// Connections to read this turn.
     pub(super) ready: Vec<usize>,
@@ -60,20 +68,23 @@ pub(super) struct Turn<B> {
 }
 
 impl<B: Backing> Turn<B> {
-    /// A shard that listens.
-    pub(super) fn new(shard: B, listeners: Vec<Listener>, limits: Limits) -> std::io::Result<Self> {
-        let queue = mio::Poll::new()?;
-        let mut listeners = listeners;
-        for (index, listener) in listeners.iter_mut().enumerate() {
-            queue.registry().register(&mut listener.socket, Token(LISTENER_TOKENS + index), Interest::READABLE)?;
-        }
-        Ok(Self {
+    /// A shard that listens nowhere yet.
+    pub(super) fn new(
+        queue: mio::Poll,
+        shard: B,
+        limits: Limits,
+        shared: Arc<Shared>,
+        company: Option<Company>,
+    ) -> Self {
+        Self {
             queue,
-            listeners,
+            listeners: Vec::new(),
             conns: Slab::new(),
             slots: HashMap::default(),
             shard,
             limits,
+            shared,
+            company,
             counters: Counters::default(),
             ready: Vec::new(),
             touched: Vec::new(),
@@ -85,7 +96,7 @@ impl<B: Backing> Turn<B> {
             stop_by: None,
             instant: Instant::now(),
             now: wall_clock(),
-        })
+        }
     }
 
     /// Runs until told to stop and every reply is sent or the time for that is over.
@@ -98,7 +109,9 @@ impl<B: Backing> Turn<B> {
         loop {
             let told = if self.may_wait(&events, &wake) {
                 busy_turns = 0;
-                poll_fn(|cx| wake.poll(cx, &mut control, deadline)).await
+                let told = poll_fn(|cx| wake.poll(cx, &mut control, deadline)).await;
+                self.company.iter().for_each(Company::woke);
+                told
             } else {
                 busy_turns += 1;
                 if busy_turns % BUSY_TURNS_MAX == 0 {
@@ -106,13 +119,15 @@ impl<B: Backing> Turn<B> {
                 }
                 control.try_recv().ok()
             };
-            told.into_iter().for_each(|control| self.handle_control(control));
+            if let Some(control) = told {
+                self.handle_control(control)?;
+            }
             match self.queue.poll(&mut events, Some(Duration::ZERO)) {
                 Err(error) if error.kind() != std::io::ErrorKind::Interrupted => return Err(error),
                 _ => {}
             }
             deadline = self.turn(&events);
-            if self.stop_by.is_some_and(|by| self.conns.is_empty() || self.instant >= by) {
+            if self.may_end() {
                 return Ok(());
             }
         }
@@ -123,12 +138,13 @@ impl<B: Backing> Turn<B> {
         self.shard
     }
 
-    /// Whether nothing is left to do until something wakes us.
-    fn may_wait(&self, events: &Events, wake: &Wake) -> bool {
+    /// Whether nothing is left to do until something wakes us; other shards have been told then that they must.
+    fn may_wait(&mut self, events: &Events, wake: &Wake) -> bool {
         // A full batch of events may have more behind it, whose edge is already taken. A device without a descriptor
         // cannot wake us, so its completions must be asked for.
         let asks = wake.is_partial && self.shard.in_flight() > 0;
-        !self.owes_turn && self.ready.is_empty() && events.iter().count() < EVENTS_MAX && !asks
+        let is_done = !self.owes_turn && self.ready.is_empty() && events.iter().count() < EVENTS_MAX && !asks;
+        is_done && self.company.as_mut().is_none_or(Company::may_sleep)
     }
 
     /// One turn; returns when the next is due though nothing happens.
@@ -136,7 +152,9 @@ impl<B: Backing> Turn<B> {
         (self.instant, self.now) = (Instant::now(), wall_clock());
         self.counters.turns += 1;
         self.owes_turn = false;
+        let has_news = !events.is_empty() || !self.ready.is_empty() || self.shard.in_flight() > 0;
         self.note_events(events);
+        self.take_letters();
         // Taken out whole: what reading lists again is for the next turn, so that none is read twice in one.
         let mut ready = std::mem::take(&mut self.ready);
         ready.drain(..).for_each(|slot| self.read(slot));
@@ -144,6 +162,8 @@ impl<B: Backing> Turn<B> {
         ready.append(&mut self.ready);
         self.ready = ready;
         let store_due = self.shard.turn(self.now);
+        // Before clients are written to: other shards work on them meanwhile.
+        self.hand_letters();
         while let Some(output) = self.shard.poll_output() {
             self.handle_output(&output);
         }
@@ -152,6 +172,7 @@ impl<B: Backing> Turn<B> {
         touched.append(&mut self.touched);
         self.touched = touched;
         self.expire();
+        self.tell_status(has_news);
         self.next_due(store_due)
     }
 
@@ -159,6 +180,7 @@ impl<B: Backing> Turn<B> {
         for event in events {
             match event.token() {
                 Token(token) if token >= LISTENER_TOKENS => self.accept(token - LISTENER_TOKENS),
+                BELL => {}
                 Token(slot) => {
                     let Some(conn) = self.conns.get_mut(slot) else { continue };
                     conn.flags.readable |= event.is_readable() || event.is_read_closed();
@@ -198,8 +220,9 @@ impl<B: Backing> Turn<B> {
         }
     }
 
-    fn handle_control(&mut self, control: Control) {
+    fn handle_control(&mut self, control: Control) -> std::io::Result<()> {
         match control {
+            Control::Listen(listeners) => self.listen(listeners)?,
             Control::Report(answer) => {
                 self.counters.connections = self.conns.len() as u64;
                 // Who asked may have stopped waiting: nothing to do about it.
@@ -207,6 +230,17 @@ impl<B: Backing> Turn<B> {
             }
             Control::Stop => self.stop(),
         }
+        Ok(())
+    }
+
+    /// Lets clients in.
+    fn listen(&mut self, mut listeners: Vec<Listener>) -> std::io::Result<()> {
+        for (index, listener) in listeners.iter_mut().enumerate() {
+            let token = Token(LISTENER_TOKENS + index);
+            self.queue.registry().register(&mut listener.socket, token, Interest::READABLE)?;
+        }
+        self.listeners = listeners;
+        Ok(())
     }
 
     /// Lists a connection for reading.
@@ -227,7 +261,11 @@ impl<B: Backing> Turn<B> {
 
     fn next_due(&self, store_due: Option<TimeMs>) -> Option<Instant> {
         let store_due = store_due.map(|due| self.instant + Duration::from_millis(due.ms_since(self.now)));
-        [store_due, self.accept_again, self.watch.next_due(), self.stop_by].into_iter().flatten().min()
+        let company = self.company.as_ref();
+        // A shard whose clients are gone waits for others, not for its own time.
+        let stop_by = self.stop_by.filter(|_| !company.is_some_and(Company::is_drained));
+        let company_due = company.and_then(|company| company.next_due(self.instant));
+        [store_due, self.accept_again, self.watch.next_due(), stop_by, company_due].into_iter().flatten().min()
     }
 }
 

@@ -157,5 +157,6 @@ impl<B: Backing> Turn<B> {
     pub(super) fn remove(&mut self, slot: usize) {
         let Conn { stream, .. } = self.conns.remove(slot);
         drop(stream);
+        self.shared.seats.give_back();
     }
 }

@@ -1,0 +1,119 @@
+//! Owns the file `layout.toml` of a directory with several shards: its bytes (docs/formats/data-directory.md), whole or
+//! not at all.
+use fawn_types::HashSecret;
+use fawn_types::checksum::checksum64;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// The file's name.
+pub(super) const NAME: &str = "layout.toml";
+/// What is being written, until it is whole.
+const NEW_NAME: &str = "layout.toml.new";
+/// The format that this program writes, and the newest that it reads.
+const FORMAT: i64 = 1;
+
+/// What the stores of a directory share.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct File {
+    /// Shards, at least 2.
+    pub(super) shards: u16,
+    /// The secret of all stores.
+    pub(super) secret: HashSecret,
+    /// Whether every shard's store was made. Before that no client was ever served.
+    pub(super) is_made: bool,
+}
+
+/// Why a file is refused.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) enum Refused {
+    /// Written by a newer program, in this format.
+    Newer(i64),
+    /// Not what any program wrote.
+    Damaged,
+}
+
+/// The whole file.
+pub(super) fn encode(file: &File) -> String {
+    let secret: String = file.secret.0.iter().map(|byte| format!("{byte:02x}")).collect();
+    let stores = if file.is_made { "made" } else { "making" };
+    let text = format!(
+        "# What the shards of this FAWN data directory share. Not to be edited; keep it with the data.\n\
+         format = {FORMAT}\nshards = {}\nsecret = \"{secret}\"\nstores = \"{stores}\"\n",
+        file.shards
+    );
+    let checksum = checksum64(text.as_bytes());
+    format!("{text}checksum = \"{checksum:016x}\"\n")
+}
+
+/// The file of these bytes: exactly those that [`encode`] makes of it.
+pub(super) fn decode(bytes: &[u8]) -> Result<File, Refused> {
+    let text = str::from_utf8(bytes).map_err(|_| Refused::Damaged)?;
+    let table: toml::Table = text.parse().map_err(|_| Refused::Damaged)?;
+    match table.get("format").and_then(toml::Value::as_integer) {
+        Some(FORMAT) => {}
+        Some(newer) if newer > FORMAT => return Err(Refused::Newer(newer)),
+        _ => return Err(Refused::Damaged),
+    }
+    let file = fields(&table).ok_or(Refused::Damaged)?;
+    // Says the checksum, too, and that nothing else stands there.
+    if encode(&file).as_bytes() == bytes { Ok(file) } else { Err(Refused::Damaged) }
+}
+
+fn fields(table: &toml::Table) -> Option<File> {
+    let shards = u16::try_from(table.get("shards")?.as_integer()?).ok().filter(|shards| *shards >= 2)?;
+    let hex = table.get("secret")?.as_str()?;
+    let number = u128::from_str_radix(hex, 16).ok()?;
+    let is_made = table.get("stores")?.as_str()? == "made";
+    Some(File { shards, secret: HashSecret(number.to_be_bytes()), is_made })
+}
+
+/// Writes the file so that it is there whole, for good, or as it was before.
+pub(super) fn write(dir: &Path, file: &File) -> std::io::Result<()> {
+    let partial = dir.join(NEW_NAME);
+    // Left by a crash; created anew, so that its mode is ours.
+    match std::fs::remove_file(&partial) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut out = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&partial)?;
+    out.write_all(encode(file).as_bytes())?;
+    out.sync_all()?;
+    std::fs::rename(&partial, dir.join(NAME))?;
+    std::fs::File::open(dir)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: File = File { shards: 3, secret: HashSecret(*b"0123456789abcde\x07"), is_made: true };
+
+    #[test]
+    fn the_bytes_are_those_of_the_format_page() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/formats/data-directory.md");
+        let page = std::fs::read_to_string(page).expect("the page is there");
+        assert!(page.contains(&encode(&FILE)), "the page should show\n{}", encode(&FILE));
+    }
+
+    #[test]
+    fn it_reads_back_and_every_flipped_bit_is_seen() {
+        for file in [FILE, File { is_made: false, ..FILE }, File { shards: 64, ..FILE }] {
+            let bytes = encode(&file).into_bytes();
+            assert_eq!(decode(&bytes), Ok(file));
+            for bit in 0..bytes.len() * 8 {
+                let mut flipped = bytes.clone();
+                flipped[bit / 8] ^= 1 << (bit % 8);
+                assert!(decode(&flipped).is_err(), "bit {bit}");
+            }
+            assert!((0..bytes.len()).all(|len| decode(&bytes[..len]) == Err(Refused::Damaged)), "cut short");
+        }
+        assert_eq!(decode(&encode(&File { shards: 1, ..FILE }).into_bytes()), Err(Refused::Damaged));
+    }
+
+    #[test]
+    fn a_newer_format_is_told_apart_whatever_else_it_says() {
+        assert_eq!(decode(b"format = 2\nislands = 7\n"), Err(Refused::Newer(2)));
+        assert_eq!(decode(b"format = 0\n"), Err(Refused::Damaged));
+    }
+}

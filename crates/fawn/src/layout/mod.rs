@@ -1,0 +1,200 @@
+//! Owns the layout of a data directory: how many shards' stores lie in it and where, fixed when it is made
+//! (docs/formats/data-directory.md).
+//!
+//! One shard's store lies in the directory itself. Of several each has a directory of its own, and `layout.toml`, which
+//! is there for good before any of them, says how many there are, and what their stores share.
+mod file;
+mod stores;
+
+use crate::config::{Settings, Shards};
+use fawn_ds::format::manifest;
+use fawn_flash::DirLock;
+use fawn_node::Placement;
+use fawn_types::{HashSecret, ShardId};
+use file::{File, Refused};
+use std::path::{Path, PathBuf};
+
+/// A data directory's layout; of several shards it holds the directory for this process.
+#[derive(Debug)]
+pub(crate) struct Layout {
+    dir: PathBuf,
+    /// Of several shards.
+    several: Option<(File, DirLock)>,
+}
+
+/// Why a directory's layout is refused; the words say what to do.
+#[derive(PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct LayoutError(String);
+
+/// A refusal that begins with the directory.
+fn refuse<T>(dir: &Path, words: impl std::fmt::Display) -> Result<T, LayoutError> {
+    Err(LayoutError(format!("{}: {words}", dir.display())))
+}
+
+fn named(path: &Path) -> impl Fn(std::io::Error) -> LayoutError {
+    move |error| LayoutError(format!("{}: {error}; give the directory to the user that runs fawn", path.display()))
+}
+
+impl Layout {
+    /// Everything in `dir` itself, whatever that is: of whoever keeps several stores there himself.
+    pub(crate) fn flat(dir: &Path) -> Self {
+        Self { dir: dir.to_owned(), several: None }
+    }
+
+    /// The layout of the directory that `settings` name, which exists; a new one is made as they ask, with `secret`.
+    /// All that can be known of the stores without opening them has been looked at.
+    pub(crate) fn settle(settings: &Settings, secret: HashSecret) -> Result<Self, LayoutError> {
+        let dir = &settings.dir;
+        let asked = settings.shards.map(|shards| match shards {
+            Shards::Number(shards) => shards,
+            Shards::Auto => settings.shards_auto(),
+        });
+        // The store of one shard locks the directory itself.
+        let is_several = asked.is_some_and(|shards| shards > 1) || has(dir, file::NAME)?;
+        let lock = is_several.then(|| lock(dir)).transpose()?;
+        let found = find(dir)?;
+        let made = match &found {
+            Found::Nothing => None,
+            Found::Flat => Some(1),
+            Found::Several(file) => Some(file.shards),
+        };
+        if let (Some(Shards::Number(asked)), Some(made)) = (settings.shards, made)
+            && asked != made
+        {
+            return Err(differs(dir, made, asked));
+        }
+        // What `auto` stands for may change under a directory, with the machine.
+        let shards = made.or(asked).unwrap_or(1);
+        let Some(lock) = lock.filter(|_| shards > 1) else { return Ok(Self::flat(dir)) };
+        let file = match found {
+            Found::Several(file) => file,
+            Found::Flat | Found::Nothing => {
+                let file = File { shards, secret, is_made: false };
+                file::write(dir, &file).map_err(named(&dir.join(file::NAME)))?;
+                file
+            }
+        };
+        stores::look(dir, &file)?;
+        Ok(Self { dir: dir.clone(), several: Some((file, lock)) })
+    }
+
+    /// The layout that lies in `dir`, for a check: changes nothing. `None`: one store, or none, in the directory itself.
+    pub(crate) fn existing(dir: &Path) -> Result<Option<Self>, LayoutError> {
+        let Found::Several(_) = find(dir)? else { return Ok(None) };
+        let lock = lock(dir)?;
+        let Found::Several(file) = find(dir)? else { return refuse(dir, "changes while it is looked at; try again") };
+        stores::look(dir, &file)?;
+        Ok(Some(Self { dir: dir.to_owned(), several: Some((file, lock)) }))
+    }
+
+    /// How many shards there are.
+    pub(crate) fn shards(&self) -> u16 {
+        self.several.as_ref().map_or(1, |(file, _)| file.shards)
+    }
+
+    /// The shards: their places, and their stores' directories.
+    pub(crate) fn places(&self) -> impl Iterator<Item = (Placement, PathBuf)> {
+        let count = self.shards();
+        let dir = move |shard| if count == 1 { self.dir.clone() } else { store_dir(&self.dir, shard) };
+        (0..count).filter_map(move |shard| Some((Placement::new(ShardId(shard), count)?, dir(shard))))
+    }
+
+    /// The secret that all stores have, where there are several.
+    pub(crate) fn secret(&self) -> Option<HashSecret> {
+        self.several.as_ref().map(|(file, _)| file.secret)
+    }
+
+    /// Whether stores may be missing: none was ever served from.
+    pub(crate) fn is_unfinished(&self) -> bool {
+        self.several.as_ref().is_some_and(|(file, _)| !file.is_made)
+    }
+
+    /// Every store is open, and so is there for good: from now on a missing one is lost, not new. Before clients are
+    /// let in.
+    pub(crate) fn finish(&mut self) -> Result<(), LayoutError> {
+        match &mut self.several {
+            Some((file, _)) if !file.is_made => {
+                file.is_made = true;
+                file::write(&self.dir, file).map_err(named(&self.dir.join(file::NAME)))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn lock(dir: &Path) -> Result<DirLock, LayoutError> {
+    DirLock::take(dir).map_err(|error| LayoutError(error.to_string()))
+}
+
+fn differs(dir: &Path, made: u16, asked: u16) -> LayoutError {
+    let (dir, plural) = (dir.display(), if made == 1 { "" } else { "s" });
+    LayoutError(format!(
+        "{dir}: was made for {made} shard{plural}, and shards = {asked} is asked for; start it without that setting, or \
+         choose a new directory and load the data into it"
+    ))
+}
+
+/// Whether a `fawn serve` keeps its data there.
+pub(crate) fn is_taken(dir: &Path) -> bool {
+    dir.join(manifest::FILE_NAME).exists() || dir.join(file::NAME).exists()
+}
+
+fn store_dir(dir: &Path, shard: u16) -> PathBuf {
+    dir.join(format!("shard-{shard}"))
+}
+
+/// What lies in a directory.
+enum Found {
+    Nothing,
+    Flat,
+    Several(File),
+}
+
+fn has(dir: &Path, name: &str) -> Result<bool, LayoutError> {
+    dir.join(name).try_exists().map_err(named(&dir.join(name)))
+}
+
+/// Whether some shard's directory is here.
+fn has_stores(dir: &Path) -> Result<bool, LayoutError> {
+    for entry in std::fs::read_dir(dir).map_err(named(dir))? {
+        let name = entry.map_err(named(dir))?.file_name();
+        if name.to_str().is_some_and(|name| name.starts_with("shard-")) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn find(dir: &Path) -> Result<Found, LayoutError> {
+    let is_flat = has(dir, manifest::FILE_NAME)?;
+    let path = dir.join(file::NAME);
+    let bytes = match std::fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(named(&path)(error)),
+        Err(_) if is_flat => return Ok(Found::Flat),
+        // The layout is made before the first of them.
+        Err(_) if has_stores(dir)? => {
+            return refuse(
+                &path,
+                "missing, though stores of shards are here; restore it from a copy of the directory, nothing was changed",
+            );
+        }
+        Err(_) => return Ok(Found::Nothing),
+    };
+    match file::decode(&bytes) {
+        Ok(_) if is_flat => refuse(
+            dir,
+            format_args!(
+                "holds a store of its own (`{}`) and one of several shards (`{}`); move the files of one of them away",
+                manifest::FILE_NAME,
+                file::NAME
+            ),
+        ),
+        Ok(file) => Ok(Found::Several(file)),
+        Err(Refused::Newer(format)) => {
+            refuse(&path, format_args!("has format {format}, from a newer fawn; start that one or a later one"))
+        }
+        Err(Refused::Damaged) => refuse(&path, "damaged; restore it from a copy of the directory, nothing was changed"),
+    }
+}

@@ -1,0 +1,114 @@
+//! Owns what all shards of a process have in common: seats for connections, a board of statuses, and who has drained.
+//!
+//! Nothing of it is touched by a request: seats by connections, the board ten times a second, the rest at the end.
+use fawn_node::ShardStatus;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What the shards of a process share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    /// Seats for connections.
+    pub(super) seats: Seats,
+    /// A status per shard.
+    pub(super) board: Board,
+    drained: AtomicUsize,
+}
+
+impl Shared {
+    pub(super) fn new(shards: u16, connections_max: usize) -> Self {
+        Self {
+            seats: Seats { taken: AtomicUsize::new(0), most: connections_max },
+            board: Board { slots: (0..shards).map(|_| Mutex::default()).collect() },
+            drained: AtomicUsize::new(0),
+        }
+    }
+
+    /// One more shard has no clients any more, or has ended. `true`: it was the last.
+    pub(super) fn count_drained(&self) -> bool {
+        // Release, and acquire below: what each sent before it counted itself has been sent when all are counted.
+        self.drained.fetch_add(1, Ordering::AcqRel) + 1 >= self.board.slots.len()
+    }
+
+    /// Whether no shard has clients any more.
+    pub(super) fn are_all_drained(&self) -> bool {
+        self.drained.load(Ordering::Acquire) >= self.board.slots.len()
+    }
+}
+
+/// Connections of the whole process: the limit is one, wherever the system lets them in.
+#[derive(Debug)]
+pub(super) struct Seats {
+    taken: AtomicUsize,
+    most: usize,
+}
+
+impl Seats {
+    /// Takes one, if there is one.
+    pub(super) fn take(&self) -> bool {
+        let is_free = |taken: usize| (taken < self.most).then_some(taken + 1);
+        self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, is_free).is_ok()
+    }
+
+    /// Gives one back that was taken.
+    pub(super) fn give_back(&self) {
+        let before = self.taken.fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(before > 0, "a seat given back that nobody took");
+    }
+}
+
+/// How each shard stood a moment ago.
+#[derive(Debug)]
+pub(super) struct Board {
+    slots: Vec<Mutex<ShardStatus>>,
+}
+
+impl Board {
+    /// How this shard stands.
+    pub(super) fn publish(&self, shard: usize, status: ShardStatus) {
+        *self.slot(shard) = status;
+    }
+
+    /// The sum of all but this shard.
+    pub(super) fn others(&self, shard: usize) -> ShardStatus {
+        let mut sum = ShardStatus::default();
+        for other in (0..self.slots.len()).filter(|other| *other != shard) {
+            sum.add(&self.slot(other));
+        }
+        sum
+    }
+
+    /// A status is put in whole: one who panicked left the one before.
+    fn slot(&self, shard: usize) -> MutexGuard<'_, ShardStatus> {
+        self.slots[shard].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seats_are_counted_for_all_shards_together() {
+        let shared = Shared::new(3, 100);
+        let takers: Vec<_> = std::thread::scope(|scope| {
+            let taker = || (0..1000).filter(|_| shared.seats.take()).count();
+            let threads: Vec<_> = (0..3).map(|_| scope.spawn(taker)).collect();
+            threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+        });
+        assert_eq!(takers.iter().sum::<usize>(), 100);
+        shared.seats.give_back();
+        assert!(shared.seats.take() && !shared.seats.take());
+    }
+
+    #[test]
+    fn the_board_sums_the_others() {
+        let shared = Shared::new(3, 1);
+        for shard in 0..3 {
+            shared.board.publish(shard, ShardStatus { sessions: 10_usize.pow(shard as u32), ..ShardStatus::default() });
+        }
+        assert_eq!([0, 1, 2].map(|shard| shared.board.others(shard).sessions), [110, 101, 11]);
+        assert!(!shared.count_drained() && !shared.count_drained() && !shared.are_all_drained());
+        assert!(shared.count_drained() && shared.are_all_drained());
+    }
+}

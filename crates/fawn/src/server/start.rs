@@ -1,0 +1,190 @@
+//! Owns a server's start: addresses, directory, a thread per shard that opens its store beside the others, then clients.
+//!
+//! Nothing that can fail for want of an address or a directory is left for after a store was opened, and nobody can
+//! connect before all are open.
+use super::backing::{Backing, Opening};
+use super::company::Company;
+use super::control::{self, Control};
+use super::limits::Limits;
+use super::listener::{Bound, Listener};
+use super::shard::join_all;
+use super::shared::Shared;
+use super::turn::{self, Turn, wall_clock};
+use super::{Places, ServeError, Server, Shards, descriptors, post, store};
+use crate::config::{Settings, Shards as ShardsSetting};
+use crate::layout::Layout;
+use fawn_wire::Protocol;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use tokio::sync::mpsc;
+
+/// A shard's thread, before it is one.
+struct Starting {
+    opening: Opening,
+    queue: mio::Poll,
+    shared: Arc<Shared>,
+    company: Option<Company>,
+    orders: mpsc::Receiver<Control>,
+    /// Told once the store is open; dropped without a word if it cannot be opened.
+    opened: std::sync::mpsc::Sender<()>,
+    /// Told when the thread ends.
+    ending: Ending,
+}
+
+/// Tells that a thread has ended, however it did.
+struct Ending(mpsc::Sender<()>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        // Full: that some thread has ended is known already.
+        let _: Result<(), _> = self.0.try_send(());
+    }
+}
+
+/// Opens the stores and serves them; returns once clients can connect.
+pub(super) fn start<B: Backing + 'static>(settings: &Settings) -> Result<Server, ServeError> {
+    let (bound, places) = bind(settings)?;
+    store::create_dir(&settings.dir)?;
+    let layout = B::layout(settings)?;
+    let shards = layout.shards();
+    settings.check_memory(shards)?;
+    let (ending, ended) = mpsc::channel(1);
+    let (opened, openings) = std::sync::mpsc::channel();
+    let (starting, controls) = prepare(settings, &places, &layout, (&opened, &ending))?;
+    // What is left are the threads' own: their ends are heard.
+    drop((opened, ending));
+    let threads = starting.into_iter().map(spawn::<B>).collect::<Result<_, _>>();
+    let mut server = Server { shards: Shards { controls }, threads: threads?, ended, places, layout };
+    if openings.iter().take(usize::from(shards)).count() < usize::from(shards) {
+        return Err(failure(server));
+    }
+    let listening = server.layout.finish().map_err(ServeError::from).and_then(|()| listen(bound, shards));
+    match listening {
+        Ok(listeners) => {
+            for (control, listeners) in server.shards.controls.iter().zip(listeners) {
+                // Its queue has room: nobody else knows of it yet. One that ended meanwhile has told so.
+                drop(control.try_send(Control::Listen(listeners)));
+            }
+            Ok(server)
+        }
+        Err(error) => {
+            stop_all(&server);
+            join_all(std::mem::take(&mut server.threads))?;
+            Err(error)
+        }
+    }
+}
+
+/// Takes the addresses; nobody can connect yet.
+fn bind(settings: &Settings) -> Result<(Vec<Bound>, Places), ServeError> {
+    let wanted = [(Protocol::Resp, settings.resp), (Protocol::Memcached, settings.memcached)];
+    let wanted = wanted.into_iter().filter_map(|(protocol, endpoint)| Some((protocol, endpoint.address()?)));
+    let bound: Vec<Bound> = wanted.map(|(protocol, at)| Bound::new(protocol, at)).collect::<Result<_, _>>()?;
+    let mut places = Places::default();
+    for (protocol, address) in bound.iter().map(Bound::place) {
+        match protocol {
+            Protocol::Resp => places.resp = Some(address),
+            Protocol::Memcached => places.memcached = Some(address),
+            // Shards of one process need no address.
+            Protocol::Native => {}
+        }
+    }
+    Ok((bound, places))
+}
+
+/// Everything that the threads need, in the order of their shards, and how to order them about.
+fn prepare(
+    settings: &Settings,
+    places: &Places,
+    layout: &Layout,
+    (opened, ending): (&std::sync::mpsc::Sender<()>, &mpsc::Sender<()>),
+) -> Result<(Vec<Starting>, Vec<mpsc::Sender<Control>>), ServeError> {
+    let shards = layout.shards();
+    let connections_max = descriptors::make_room(settings.max_connections, shards);
+    let shared = Arc::new(Shared::new(shards, connections_max as usize));
+    let in_force = Settings { shards: Some(ShardsSetting::Number(shards)), ..settings.clone() };
+    let facts = store::facts(&in_force, places, shards, wall_clock())?;
+    let queues: Vec<mio::Poll> = (0..shards).map(|_| mio::Poll::new()).collect::<Result<_, _>>().map_err(setting_up)?;
+    let companies = companies(&queues, &shared)?;
+    let (controls, orders): (Vec<_>, Vec<_>) = (0..shards).map(|_| mpsc::channel(control::QUEUE_LEN)).unzip();
+    let own = layout.places().zip(queues).zip(companies).zip(orders);
+    let starting = own.map(|((((placement, dir), queue), company), orders)| Starting {
+        opening: Opening {
+            settings: settings.part(shards, dir),
+            placement,
+            secret: layout.secret(),
+            facts: facts.clone(),
+        },
+        queue,
+        shared: shared.clone(),
+        company,
+        orders,
+        opened: opened.clone(),
+        ending: Ending(ending.clone()),
+    });
+    Ok((starting.collect(), controls))
+}
+
+/// Each shard's end of what connects it with the others; none if it is alone.
+fn companies(queues: &[mio::Poll], shared: &Arc<Shared>) -> Result<Vec<Option<Company>>, ServeError> {
+    if queues.len() == 1 {
+        return Ok(vec![None]);
+    }
+    let waker = |queue: &mio::Poll| mio::Waker::new(queue.registry(), turn::BELL);
+    let wakers = queues.iter().map(waker).collect::<Result<_, _>>().map_err(setting_up)?;
+    let company = |(shard, post)| Some(Company::new(shard, post, shared.clone()));
+    Ok(post::connect(wakers).into_iter().enumerate().map(company).collect())
+}
+
+fn setting_up(error: std::io::Error) -> ServeError {
+    ServeError::system("setting up the readiness queue")(error)
+}
+
+fn spawn<B: Backing + 'static>(starting: Starting) -> Result<JoinHandle<Result<(), ServeError>>, ServeError> {
+    let name = format!("shard-{}", starting.opening.placement.shard().0);
+    let thread = std::thread::Builder::new().name(name).spawn(move || serve::<B>(starting));
+    thread.map_err(ServeError::system("starting a shard's thread"))
+}
+
+/// A shard's thread: opens, says so, serves, closes.
+fn serve<B: Backing>(starting: Starting) -> Result<(), ServeError> {
+    let Starting { opening, queue, shared, company, orders, opened, ending } = starting;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(ServeError::system("starting a runtime"))?;
+    let limits = Limits::of(&opening.settings);
+    let shard = B::open(opening, wall_clock())?;
+    let mut turn = Turn::new(queue, shard, limits, shared, company);
+    // If whoever started us has gone, the queue of orders is closed and we stop at once.
+    let _: Result<(), _> = opened.send(());
+    drop(opened);
+    runtime.block_on(turn.run(orders)).map_err(ServeError::system("waiting for sockets"))?;
+    let closed = turn.into_shard().close();
+    drop(ending);
+    closed
+}
+
+/// Per shard a listener of each protocol.
+fn listen(bound: Vec<Bound>, shards: u16) -> Result<Vec<Vec<Listener>>, ServeError> {
+    let mut listeners: Vec<Vec<Listener>> = (0..shards).map(|_| Vec::new()).collect();
+    for bound in bound {
+        for (own, listener) in listeners.iter_mut().zip(bound.listen(shards)?) {
+            own.push(listener);
+        }
+    }
+    Ok(listeners)
+}
+
+fn stop_all(server: &Server) {
+    for control in &server.shards.controls {
+        drop(control.try_send(Control::Stop));
+    }
+}
+
+/// Some shard did not open: the others end, too, and it says why.
+fn failure(mut server: Server) -> ServeError {
+    stop_all(&server);
+    match join_all(std::mem::take(&mut server.threads)) {
+        Err(error) => error,
+        Ok(()) => ServeError::Died("a shard ended while it started".to_owned()),
+    }
+}
