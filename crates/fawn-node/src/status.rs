@@ -70,6 +70,8 @@ impl Counters {
             turns,
             input_bytes,
             output_bytes,
+            away,
+            served,
         } = other;
         self.sessions_opened += sessions_opened;
         self.commands += commands;
@@ -87,6 +89,8 @@ impl Counters {
         self.turns += turns;
         self.input_bytes += input_bytes;
         self.output_bytes += output_bytes;
+        self.away += away;
+        self.served += served;
     }
 }
 
