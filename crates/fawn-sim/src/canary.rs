@@ -27,11 +27,15 @@ pub enum Canary {
     DeleteResurrected,
     /// A copy counts as whole although parts are missing.
     CopyCutShort,
+    /// An orderly stop marks what it has not synced.
+    MarkBeforeSync,
+    /// A kill is taken for an orderly stop.
+    KillTakenForStop,
 }
 
 impl Canary {
     /// All, each with the number of seeds within which it must be seen.
-    pub const ALL: [(Self, u64); 10] = [
+    pub const ALL: [(Self, u64); 12] = [
         (Self::AckBeforeSync, 20),
         (Self::ReadUncommitted, 5),
         (Self::SequenceReused, 5),
@@ -39,9 +43,11 @@ impl Canary {
         (Self::AppliedTwice, 5),
         (Self::GapIgnored, 5),
         (Self::ChecksumIgnored, 5),
-        (Self::FailureConcealed, 10),
+        (Self::FailureConcealed, 60),
         (Self::DeleteResurrected, 60),
         (Self::CopyCutShort, 60),
+        (Self::MarkBeforeSync, 60),
+        (Self::KillTakenForStop, 60),
     ];
 
     /// Whether a finding is this bug's: another oracle's word would only show that the plant broke something else.
@@ -49,7 +55,8 @@ impl Canary {
     pub fn explains(self, finding: &str) -> bool {
         const CONTENT: &[&str] = &["not linearizable", "copies of"];
         let words: &[&str] = match self {
-            Self::AckBeforeSync => &["committed-survives", "not linearizable"],
+            Self::AckBeforeSync | Self::KillTakenForStop => &["committed-survives", "not linearizable"],
+            Self::MarkBeforeSync => &["committed-survives", "not linearizable", "nobody was killed"],
             Self::ReadUncommitted => &["committed-is-kept"],
             Self::PromiseForgotten => &["epochs-only-grow"],
             Self::AppliedTwice => &["not linearizable"],
@@ -74,6 +81,8 @@ impl Canary {
             Self::FailureConcealed => "failure-concealed",
             Self::DeleteResurrected => "delete-resurrected",
             Self::CopyCutShort => "copy-cut-short",
+            Self::MarkBeforeSync => "mark-before-sync",
+            Self::KillTakenForStop => "kill-taken-for-stop",
         }
     }
 

@@ -17,6 +17,12 @@ pub const REPORT_WAIT_MS: u64 = 1_000;
 const STALL_US_MAX: u64 = 1_500_000;
 /// Longest time that two back-ends are apart while the manager hears both, µs: long enough for a suspicion.
 const APART_US_MAX: u64 = 5_000_000;
+/// Kinds of faults, of which this one is a failing disk; how long before the end of faults these are likelier.
+const KINDS: u64 = 13;
+const FAILS: u64 = 10;
+const LAST_FAILS_US: u64 = 500_000;
+/// Power fails at most so many operations of the disk after an orderly stop began; few take more.
+const CLOSE_OPS_MAX: u64 = 16;
 /// A machine stays down for at most so long, µs.
 const DOWN_US_MAX: u64 = 3_000_000;
 
@@ -29,6 +35,14 @@ pub enum Fault {
         machines: Vec<(u32, u64)>,
         /// Whether what was written and not synced stays.
         kill: bool,
+    },
+    /// These back-ends are stopped in order, and started again after their times, µs; if so named, the first one's power
+    /// fails so many operations of its disk after the stop began.
+    Close {
+        /// Who, and how long.
+        machines: Vec<(u32, u64)>,
+        /// When power fails.
+        power_after_ops: Option<u64>,
     },
     /// A front-end's process dies and comes back after so many µs.
     FrontendDown(u32, u64),
@@ -105,7 +119,10 @@ impl Faults {
         self.next_us = now_us + 1 + self.random.below(2 * self.every_us);
         let enabled = self.enabled;
         let machine = self.random.below(u64::from(self.backends)) as u32;
-        match self.random.below(12) {
+        let drawn = self.random.below(KINDS);
+        // Disks that fail early are mostly replaced before faults end; what a cluster does without them is seen then.
+        let fails_last = enabled.fail && self.until_us - now_us < LAST_FAILS_US && self.random.chance(1, 2);
+        match if fails_last { FAILS } else { drawn } {
             0 if enabled.power => Some(Fault::Down { machines: vec![self.down(machine)], kill: false }),
             1 if enabled.power_of_all => Some(self.all_down(false)),
             2 if enabled.kill => Some(Fault::Down { machines: vec![self.down(machine)], kill: true }),
@@ -122,8 +139,9 @@ impl Faults {
                 let for_us = 1 + self.random.below(STALL_US_MAX);
                 Some(Fault::Full(machine, for_us, self.random.below(8) << 16))
             }
-            10 if enabled.fail => Some(Fault::Fail(machine, self.random.chance(1, 2), 1 + self.random.below(60))),
+            FAILS if enabled.fail => Some(Fault::Fail(machine, self.random.chance(1, 2), 1 + self.random.below(60))),
             11 if enabled.apart => self.apart(machine),
+            12 if enabled.close => Some(self.close(machine)),
             _ => None,
         }
     }
@@ -158,6 +176,14 @@ impl Faults {
 
     fn all_down(&mut self, kill: bool) -> Fault {
         Fault::Down { machines: (0..self.backends).map(|machine| self.down(machine)).collect(), kill }
+    }
+
+    /// One machine, or all; now and then power fails meanwhile.
+    fn close(&mut self, machine: u32) -> Fault {
+        let chosen = if self.random.chance(1, 2) { 0..self.backends } else { machine..machine + 1 };
+        let machines = chosen.map(|machine| self.down(machine)).collect();
+        let power_after_ops = self.random.chance(1, 3).then(|| 1 + self.random.below(CLOSE_OPS_MAX));
+        Fault::Close { machines, power_after_ops }
     }
 
     /// One machine from one other or from all, one way or both.
@@ -208,7 +234,8 @@ mod tests {
                     }
                     Some(Fault::Down { machines, kill }) => {
                         let all = machines.len() > 1;
-                        assert!(!all || kill || scenario.durability == fawn_types::Durability::Sync);
+                        let sync = scenario.durability == fawn_types::Durability::Sync;
+                        assert!(!all || kill || scenario.may_lose || sync);
                     }
                     _ => {}
                 }

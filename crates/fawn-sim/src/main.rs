@@ -92,12 +92,14 @@ fn seeds(arguments: &Arguments) -> bool {
         }
     }
     println!(
-        "{ran} seeds, trace {:016x}: {} faults, {} members dropped, {} runs on failed disks, {} copies ({} hit), {} \
-         operations answered, {} left open, {} keys judged ({} undecided), {} events, {} s virtual, {:.1} s real",
+        "{ran} seeds, trace {:016x}: {} faults, {} members dropped, {} runs on failed disks, {} stops in order, {} losses told, {} copies ({} \
+         hit), {} operations answered, {} left open, {} keys judged ({} undecided), {} events, {} s virtual, {:.1} s real",
         total.hash,
         total.faults,
         total.dropped,
         total.limped,
+        total.closes,
+        total.losses,
         total.copies,
         total.copies_hit,
         total.answered,
@@ -130,6 +132,8 @@ fn add(total: &mut Report, report: &Report) {
     total.alarms += report.alarms;
     total.limped += report.limped;
     total.dropped += report.dropped;
+    total.closes += report.closes;
+    total.losses += report.losses;
     total.copies += report.copies;
     total.copies_hit += report.copies_hit;
 }

@@ -39,6 +39,10 @@ pub struct Scenario {
     pub supervised: bool,
     /// Writes of one epoch at most.
     pub epoch_records_max: u64,
+    /// More fails than the durability mode promises to survive: what is lost must be told.
+    pub may_lose: bool,
+    /// After all has healed everything is stopped in order and started once more, before it is judged.
+    pub closes_at_end: bool,
 }
 
 /// The faults of a run.
@@ -68,6 +72,8 @@ pub struct Enabled {
     pub apart: bool,
     /// A write or sync fails.
     pub fail: bool,
+    /// Machines are stopped in order.
+    pub close: bool,
 }
 
 impl Scenario {
@@ -81,6 +87,9 @@ impl Scenario {
             _ => Durability::Sync,
         };
         let backends = [3, 3, 3, 4, 5, 1, 2][random.below(7) as usize];
+        let may_lose = durability != Durability::Sync && seed.stream("losses").chance(1, 2);
+        let mut stops = seed.stream("stops");
+        let close = stops.chance(1, 2);
         let disk_us_max = [100, 400, 2_000, 9_000][random.below(4) as usize];
         Self {
             durability,
@@ -95,9 +104,11 @@ impl Scenario {
             replay_records_max: [2, 4, 16, u64::MAX][seed.stream("copies").below(4) as usize],
             faults_us: 4_000_000 + random.below(5_000_000),
             fault_every_us: [60_000, 250_000, 900_000][random.below(3) as usize],
-            enabled: Enabled::of(&mut random, durability),
+            enabled: Enabled { close, ..Enabled::of(&mut random, durability, may_lose) },
             supervised: seed.stream("supervisor").chance(1, 4),
             epoch_records_max: if seed.stream("epochs").chance(1, 6) { 64 } else { Version::SEQ_SOFT_MAX },
+            may_lose,
+            closes_at_end: stops.chance(1, 4),
         }
     }
 }
@@ -112,7 +123,7 @@ impl Scenario {
 }
 
 impl Enabled {
-    fn of(random: &mut SplitMix64, durability: Durability) -> Self {
+    fn of(random: &mut SplitMix64, durability: Durability, may_lose: bool) -> Self {
         let mut likely = |part| random.chance(part, 4);
         let mut enabled = Self {
             power: likely(3),
@@ -127,10 +138,11 @@ impl Enabled {
             full: likely(1),
             fail: likely(2),
             apart: likely(1),
+            close: false,
         };
         // A mode is only asked what it promises: `everysec` outlives processes, `memory` single machines.
-        enabled.power_of_all &= durability == Durability::Sync;
-        enabled.kill_of_all &= durability != Durability::Memory;
+        enabled.power_of_all &= may_lose || durability == Durability::Sync;
+        enabled.kill_of_all &= may_lose || durability != Durability::Memory;
         enabled.fail &= durability == Durability::Sync;
         enabled
     }

@@ -1,11 +1,11 @@
 //! Owns one machine of the world: its medium, which outlives its process, and its process, which comes and goes.
 use crate::canary::Canary;
 use crate::network::Arrival;
-use fawn_chain::map::decode_state;
-use fawn_chain::{ClusterMap, FrontendOptions, ManagerOptions, ReplicaOptions};
+use fawn_chain::map::{decode_state, encode_state};
+use fawn_chain::{Closed, ClusterMap, FrontendOptions, ManagerOptions, PersistedState, ReplicaOptions};
 use fawn_ds::index::IndexOptions;
-use fawn_ds::{Engine, Options};
-use fawn_flash::sim::Loss;
+use fawn_ds::{Engine, EngineError, Options};
+use fawn_flash::sim::{Capture, Loss};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_node::cluster::{MapPlace, Node, NodeConfig, NodeLimits};
 use fawn_types::{BootId, Durability, NodeId, TimeMs};
@@ -103,7 +103,7 @@ impl Machine {
         canary: Option<Canary>,
     ) -> Result<(), String> {
         let now = self.clock(now_us);
-        self.boot = boot;
+        let former = std::mem::replace(&mut self.boot, boot);
         self.restart_us = None;
         self.due_us = Some(now_us);
         let name = |error: &dyn std::fmt::Display| format!("node {} does not start: {error}", self.node.0);
@@ -115,10 +115,16 @@ impl Machine {
             }
             None => None,
         };
-        if let (Some(Canary::PromiseForgotten), Some(engine)) = (canary, &mut engine) {
-            for (key, bytes) in &self.forgotten {
-                engine.put_blob(*key, bytes).map_err(|error| name(&error))?;
+        match (canary, &mut engine) {
+            (Some(Canary::PromiseForgotten), Some(engine)) => {
+                for (key, bytes) in &self.forgotten {
+                    engine.put_blob(*key, bytes).map_err(|error| name(&error))?;
+                }
             }
+            (Some(Canary::KillTakenForStop), Some(engine)) => {
+                forge_marks(engine, former).map_err(|error| name(&error))?;
+            }
+            _ => {}
         }
         let config = config(self.node, boot, map, replica);
         self.process = Some(Node::new(config, engine, now).map_err(|error| name(&error))?);
@@ -142,12 +148,55 @@ impl Machine {
             }
         }
         self.process = None;
-        if let (Loss::Power, Some(past), Some(disk)) = (loss, self.past.pop_front(), &self.disk) {
-            // The log alone is old; the manifest is as synced as it was said to be.
-            for name in past.names().iter().filter(|name| name.starts_with("segment")) {
-                disk.put(name, &past.contents(name).unwrap_or_default());
-            }
+        if loss == Loss::Power {
+            self.put_past();
         }
+        self.end();
+    }
+
+    /// Stops it in order, then takes its power, which must cost nothing. With `power_after_ops` power fails that many
+    /// operations after the stop began, if it takes so many. Returns whether it came to its end.
+    pub(super) fn close(
+        &mut self,
+        now_us: u64,
+        power_after_ops: Option<u64>,
+        seed: u64,
+        canary: Option<Canary>,
+    ) -> bool {
+        let Some(disk) = &self.disk else { return false };
+        disk.advance_to(now_us);
+        if let Some(ops) = power_after_ops {
+            disk.capture(Capture::At { op: disk.ops() + ops, loss: Loss::Power, seed });
+        }
+        let engine = self.process.take().and_then(Node::into_engine);
+        let is_closed = engine.is_some_and(|engine| engine.close().is_ok());
+        disk.capture(Capture::Never);
+        let image = disk.take_images().pop();
+        match image.is_none() && is_closed {
+            true => disk.crash(seed),
+            false => disk.kill(seed), // its disk failed or is full
+        }
+        let in_order = image.is_none() && is_closed;
+        if let Some(image) = image {
+            self.disk = Some(image.disk);
+        }
+        if canary == Some(Canary::MarkBeforeSync) {
+            self.put_past();
+        }
+        self.end();
+        in_order
+    }
+
+    /// What a lying disk is found to hold: its log alone is old, the manifest is as synced as it was said to be.
+    fn put_past(&mut self) {
+        let (Some(past), Some(disk)) = (self.past.pop_front(), &self.disk) else { return };
+        for name in past.names().iter().filter(|name| name.starts_with("segment")) {
+            disk.put(name, &past.contents(name).unwrap_or_default());
+        }
+    }
+
+    /// Nothing of its process is left.
+    fn end(&mut self) {
         self.past.clear();
         self.inbox.clear();
         self.due_us = None;
@@ -191,6 +240,18 @@ impl Machine {
             }
         }
     }
+}
+
+/// Every member that `former` left counts as closed in order, its log as whole.
+fn forge_marks(engine: &mut Engine<SimDevice>, former: BootId) -> Result<(), EngineError> {
+    for key in engine.blob_keys().collect::<Vec<_>>() {
+        let Ok(state) = decode_state(engine.blob(key).unwrap_or_default()) else { continue };
+        let Some(range) = state.entry.as_ref().map(|entry| entry.range) else { continue };
+        let last = engine.progress(range).appended;
+        let closed = Some(Closed { boot: former, last, before: None });
+        engine.put_blob(key, &encode_state(&PersistedState { closed, ..state }))?;
+    }
+    Ok(())
 }
 
 fn options(map: &ClusterMap) -> Options {

@@ -21,7 +21,7 @@ use fawn_chain::{ClusterMap, RingOptions};
 use fawn_ds::Progress;
 use fawn_flash::SimOptions;
 use fawn_flash::sim::Loss;
-use fawn_node::cluster::Output;
+use fawn_node::cluster::{Node, Output};
 use fawn_types::random::SplitMix64;
 use fawn_types::{BootId, HashSecret, NodeId};
 use machine::Machine;
@@ -60,6 +60,10 @@ pub struct Report {
     pub limped: u64,
     /// Members dropped because they said that they failed, or were suspected.
     pub dropped: u64,
+    /// Back-ends stopped in order.
+    pub closes: u64,
+    /// Losses that a manager said are possible.
+    pub losses: u64,
     /// Copies of ranges that were begun.
     pub copies: u64,
     /// Copies under way when the receiver or another back-end was made to crash.
@@ -87,6 +91,10 @@ pub struct World {
     copies_hit: u64,
     /// A mode that survives one failure at a time has had one, and has not healed since.
     hurt: bool,
+    /// Since all was whole, somebody ended otherwise than in order.
+    rough: bool,
+    /// Back-ends stopped in order.
+    closes: u64,
     /// Faults ended with processes on failed disks.
     limped: bool,
     /// Links to be mended, when.
@@ -143,6 +151,8 @@ impl World {
             struck: 0,
             copies_hit: 0,
             hurt: false,
+            rough: false,
+            closes: 0,
             limped: false,
             cuts: Vec::new(),
             quiet: false,
@@ -163,6 +173,8 @@ impl World {
             alarms: self.watch.alarms,
             limped: u64::from(self.limped),
             dropped: self.watch.dropped + process_dropped.unwrap_or(0),
+            closes: self.closes,
+            losses: self.watch.losses,
             copies: self.watch.copies,
             copies_hit: self.copies_hit,
         }
@@ -176,6 +188,9 @@ impl World {
         }
         self.run_until(self.faults.until_us())?;
         self.heal()?;
+        if self.scenario.closes_at_end {
+            self.close_all()?;
+        }
         self.judge()
     }
 
@@ -294,7 +309,7 @@ impl World {
     /// A machine's turn, if anything calls for one.
     fn wake(&mut self, index: usize) -> Result<(), String> {
         let now_us = self.now_us;
-        let lies = self.canary == Some(Canary::AckBeforeSync);
+        let lies = matches!(self.canary, Some(Canary::AckBeforeSync | Canary::MarkBeforeSync));
         let machine = &mut self.machines[index];
         machine.empty(now_us);
         if machine.process.is_none() || machine.is_paused(now_us) || machine.next_us().is_none_or(|at| at > now_us) {
@@ -320,10 +335,16 @@ impl World {
             outputs.push(output);
         }
         let node = machine.node;
-        let engine = process.engine();
-        let progress = |range| engine.map_or_else(Progress::default, |engine| engine.progress(range));
         let status = process.status();
         let is_copying = status.members.iter().any(|member| member.phase == "copying");
+        if self.watch.hear_losses(node, &status, self.rough)? && self.scenario.may_lose {
+            self.trace.say(now_us, "what was acked may be missing".to_owned());
+            self.watch.forgive();
+            self.clients.forgive();
+        }
+        let machine = &mut self.machines[index];
+        let engine = machine.process.as_ref().and_then(Node::engine);
+        let progress = |range| engine.map_or_else(Progress::default, |engine| engine.progress(range));
         self.watch.look(node, &status, progress)?;
         machine.due_us = due.map(|due| machine.when_us(due).max(now_us + TURN_US));
         outputs.into_iter().try_for_each(|output| self.carry_out(index, output))?;

@@ -1,5 +1,6 @@
 //! Owns what a fault does to the world when it strikes.
 use super::World;
+use super::machine::Machine;
 use super::watch::is_serving;
 use crate::clients::Clients;
 use crate::faults::Fault;
@@ -30,6 +31,16 @@ impl World {
                     self.stop(machine as usize, loss, for_us)?;
                 }
             }
+            Fault::Close { machines, power_after_ops } => {
+                self.rough &= !self.is_whole();
+                for (at, (machine, for_us)) in machines.into_iter().enumerate() {
+                    // Mostly nobody looks at a failed disk before faults end: chains have to go on without it.
+                    if self.machines[machine as usize].is_poisoned() && !self.random.chance(1, 8) {
+                        continue;
+                    }
+                    self.close(machine as usize, power_after_ops.filter(|_| at == 0), for_us)?;
+                }
+            }
             Fault::FrontendDown(frontend, for_us) => self.stop(backends + frontend as usize, Loss::Process, for_us)?,
             Fault::Pause(machine, for_us) => self.machines[machine as usize].paused_until_us = now_us + for_us,
             Fault::Stall(machine, for_us) => self.machines[machine as usize].stalled_until_us = now_us + for_us,
@@ -58,7 +69,8 @@ impl World {
 
     /// A turn of a machine that copies a range: now and then it crashes, or another back-end does, its donor perhaps.
     pub(super) fn strike_copy(&mut self, index: usize) -> Result<(), String> {
-        let may_strike = self.scenario.durability == Durability::Sync && self.now_us < self.faults.until_us();
+        let may_strike = (self.scenario.durability == Durability::Sync || self.scenario.may_lose)
+            && self.now_us < self.faults.until_us();
         if !may_strike || !self.random.chance(1, COPY_TURNS_PER_CRASH) {
             return Ok(());
         }
@@ -74,13 +86,24 @@ impl World {
     /// `everysec` promises nothing about power, `memory` nothing about processes, but that one machine less of a whole
     /// chain loses nothing; so the next such failure waits until the cluster is whole again.
     fn is_promised(&mut self, fault: &Fault) -> bool {
-        let Fault::Down { machines, kill } = fault else { return true };
+        let (machines, kill) = match fault {
+            Fault::Down { machines, kill } => (machines, *kill),
+            // Where power fails meanwhile, the others are only closed; full disks make kills of orderly stops.
+            Fault::Close { machines, power_after_ops } => {
+                let is_full = machines.iter().any(|(machine, _)| self.machines[*machine as usize].full_until_us > 0);
+                match power_after_ops {
+                    None if !is_full => return true,
+                    _ => (machines, false),
+                }
+            }
+            _ => return true,
+        };
         let harmless = match self.scenario.durability {
             Durability::Sync => true,
-            Durability::EverySec => *kill,
+            Durability::EverySec => kill,
             Durability::Memory => false,
         };
-        if self.scenario.durability == Durability::Sync {
+        if self.scenario.durability == Durability::Sync || self.scenario.may_lose {
             return true;
         }
         self.hurt &= !self.is_whole();
@@ -96,7 +119,23 @@ impl World {
 
     /// A machine's process ends; it comes back after `for_us`.
     pub(super) fn stop(&mut self, index: usize, loss: Loss, for_us: u64) -> Result<(), String> {
+        let (seed, canary) = (self.random.next(), self.canary);
+        self.end_process(index, for_us, |machine| {
+            machine.stop(loss, seed, canary);
+            false
+        })
+    }
+
+    /// A back-end is stopped in order; it comes back after `for_us`. Whatever its durability mode, this loses nothing,
+    /// unless power fails after so many operations.
+    pub(super) fn close(&mut self, index: usize, power_after_ops: Option<u64>, for_us: u64) -> Result<(), String> {
         let (seed, now_us, canary) = (self.random.next(), self.now_us, self.canary);
+        self.end_process(index, for_us, |machine| machine.close(now_us, power_after_ops, seed, canary))
+    }
+
+    /// A machine's process ends by `end`, which says whether that was in order.
+    fn end_process(&mut self, index: usize, for_us: u64, end: impl FnOnce(&mut Machine) -> bool) -> Result<(), String> {
+        let now_us = self.now_us;
         let machine = &mut self.machines[index];
         let Some(process) = machine.process.as_ref() else { return Ok(()) };
         let status = process.status();
@@ -104,7 +143,9 @@ impl World {
         self.watch.copies += status.counters.copies;
         self.watch.dropped += status.members_dropped;
         let asked: Vec<usize> = machine.asked.values().copied().collect();
-        machine.stop(loss, seed, canary);
+        let in_order = end(machine);
+        self.closes += u64::from(in_order);
+        self.rough |= !in_order && machine.disk.is_some();
         machine.restart_us = Some(now_us + for_us);
         let node = machine.node;
         self.watch.forget(node);

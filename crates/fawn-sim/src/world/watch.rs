@@ -5,6 +5,9 @@ use fawn_node::cluster::{MemberStatus, NodeStatus};
 use fawn_types::{Durability, Epoch, NodeId, RangeId, Version};
 use std::collections::BTreeMap;
 
+/// Who hosts the manager.
+const MANAGER: NodeId = NodeId(1);
+
 /// What was seen so far.
 #[derive(Debug)]
 pub(super) struct Watch {
@@ -18,6 +21,9 @@ pub(super) struct Watch {
     committed: BTreeMap<RangeId, Version>,
     /// Each member as of its last turn, with its log's own watermark of the durability mode.
     members: BTreeMap<(NodeId, RangeId), (MemberStatus, Version)>,
+    /// Losses that the manager which runs now said are possible, and those of all managers.
+    losses_told: u64,
+    pub(super) losses: u64,
     /// Alarms of nodes that are gone.
     pub(super) alarms: u64,
     /// Members dropped by managers that are gone, for more than silence.
@@ -35,6 +41,8 @@ impl Watch {
             tails: BTreeMap::new(),
             committed: BTreeMap::new(),
             members: BTreeMap::new(),
+            losses_told: 0,
+            losses: 0,
             alarms: 0,
             dropped: 0,
             copies: 0,
@@ -47,8 +55,31 @@ impl Watch {
         *told = (*told).max(epoch);
     }
 
+    /// Whether the manager says anew that acked writes may be missing. It may only where somebody was killed, and never
+    /// under `sync`.
+    pub(super) fn hear_losses(&mut self, node: NodeId, status: &NodeStatus, rough: bool) -> Result<bool, String> {
+        if node != MANAGER || status.possible_losses <= self.losses_told {
+            return Ok(false);
+        }
+        self.losses += status.possible_losses - self.losses_told;
+        self.losses_told = status.possible_losses;
+        match (self.durability, rough) {
+            (Durability::Sync, _) => Err("under sync the manager says that acked writes may be missing".to_owned()),
+            (_, false) => Err("nobody was killed, and the manager says that acked writes may be missing".to_owned()),
+            (_, true) => Ok(true),
+        }
+    }
+
+    /// What was committed may be missing.
+    pub(super) fn forgive(&mut self) {
+        self.committed.clear();
+    }
+
     /// A process is gone.
     pub(super) fn forget(&mut self, node: NodeId) {
+        if node == MANAGER {
+            self.losses_told = 0;
+        }
         self.members.retain(|(of, _), _| *of != node);
     }
 
@@ -59,10 +90,6 @@ impl Watch {
         status: &NodeStatus,
         progress: impl Fn(RangeId) -> Progress,
     ) -> Result<(), String> {
-        let sync = self.durability == Durability::Sync;
-        if sync && status.possible_losses > 0 {
-            return Err("under sync the manager says that acked writes may be missing".to_owned());
-        }
         for member in &status.members {
             self.look_at(node, member).map_err(|error| format!("node {}, {:?}: {error}", node.0, member.range))?;
             let Progress { appended, flushed, synced, .. } = progress(member.range);
