@@ -174,7 +174,8 @@ impl<D: Device> Shard<D> {
     /// Whether nothing is under way: no reply waits, nothing is uncommitted.
     pub fn is_idle(&self) -> bool {
         let has_mail = self.core.links.as_ref().is_some_and(|links| !links.is_idle());
-        let is_busy = self.core.pending.len() > 0 || self.core.replica.uncommitted() > 0;
+        let is_busy =
+            self.core.pending.len() > 0 || !self.core.pending.batches.is_empty() || self.core.replica.uncommitted() > 0;
         !has_mail && !is_busy && self.core.engine.in_flight() == 0
     }
 

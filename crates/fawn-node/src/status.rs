@@ -125,7 +125,9 @@ pub struct ShardStatus {
     pub counters: Counters,
     /// Sessions open.
     pub sessions: usize,
-    /// Requests that wait for a read or in a key's queue.
+    /// Sessions that stand for other shards' sessions, which ask for keys of this one.
+    pub standing: usize,
+    /// Requests that wait for a read, in a key's queue, or for another shard.
     pub pending: usize,
     /// Device reads for lookups under way, and waiting for room.
     pub reads: usize,

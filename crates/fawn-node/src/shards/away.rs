@@ -32,6 +32,7 @@ pub(super) struct Asked {
     /// Updates among them are `is_queued`.
     pub(super) op: Op,
     bytes: usize,
+    is_again: bool,
 }
 
 /// A session's requests that are away.
@@ -42,6 +43,8 @@ pub(crate) struct Away {
     next_number: u64,
     /// Reads without an answer, the late ones included.
     reads: usize,
+    /// Reads that were asked again and have no answer yet.
+    again: usize,
     /// Reads whose answers found no room, in the order of their numbers.
     pub(super) late: VecDeque<Asked>,
 }
@@ -57,7 +60,11 @@ impl Away {
 
     /// What the next answer of that shard is for.
     pub(super) fn pop(&mut self, shard: ShardId) -> Option<Awaited> {
-        self.asked.get_mut(usize::from(shard.0))?.pop_front()
+        let mut awaited = self.asked.get_mut(usize::from(shard.0))?.pop_front()?;
+        if let Awaited::Op(asked) = &mut awaited {
+            self.again -= usize::from(std::mem::replace(&mut asked.is_again, false));
+        }
+        Some(awaited)
     }
 
     /// Whether a read is without its answer.
@@ -84,9 +91,12 @@ impl Away {
         self.reads -= 1;
     }
 
-    /// Whether an earlier read of the same key is to be asked again.
+    /// Whether an earlier read of the same key is to be asked again, or has been.
     pub(super) fn is_overtaking(&self, asked: &Asked) -> bool {
-        self.late.iter().any(|late| late.number < asked.number && late.op.hash == asked.op.hash)
+        let is_before = |other: &Asked| other.number < asked.number && other.op.hash == asked.op.hash;
+        self.late.iter().any(is_before)
+            || self.again > 0
+                && self.asked.iter().flatten().any(|other| matches!(other, Awaited::Op(other) if is_before(other)))
     }
 
     /// It is to be asked again, in its order.
@@ -120,13 +130,14 @@ impl Links {
         let number = away.next_number;
         away.next_number += 1;
         away.reads += usize::from(!op.is_queued);
-        away.push(to, Awaited::Op(Asked { number, op, bytes }));
+        away.push(to, Awaited::Op(Asked { number, op, bytes, is_again: false }));
     }
 
     /// Asks a read again whose answer found no room.
     pub(super) fn send_again(&mut self, (away, session): (&mut Away, SessionId), to: ShardId, mut asked: Asked) {
         let request = Request::Get { key: asked.op.key() };
         asked.bytes = self.ask(to, session, |out| put_request_frame(&request, out));
+        (asked.is_again, away.again) = (true, away.again + 1);
         away.push(to, Awaited::Op(asked));
     }
 

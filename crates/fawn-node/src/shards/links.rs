@@ -163,6 +163,9 @@ impl Links {
 
     /// Whether nothing is under way, neither here nor for others.
     pub(crate) fn is_idle(&self) -> bool {
-        self.requests == 0 && self.speaking.is_empty() && self.outbox.iter().all(Letter::is_empty)
+        self.requests == 0
+            && self.wides.is_empty()
+            && self.speaking.is_empty()
+            && self.outbox.iter().all(Letter::is_empty)
     }
 }

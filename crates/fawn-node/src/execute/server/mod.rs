@@ -76,7 +76,8 @@ impl<D: Device> Core<D> {
         ShardStatus {
             counters: self.counters,
             sessions: self.sessions_open,
-            pending: self.pending.len(),
+            standing: self.links.as_ref().map_or(0, |links| links.standing()),
+            pending: self.pending.len() + self.links.as_ref().map_or(0, |links| links.requests()),
             // The sessions are not here: their owner fills this in.
             replies: RepliesStatus::default(),
             reads: self.pending.reads.in_flight() + self.pending.reads.waiting(),

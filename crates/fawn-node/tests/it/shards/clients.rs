@@ -1,12 +1,16 @@
 //! Owns what clients see of several shards: what they see of one, but for batches across shards.
-use super::bed;
+use super::{ShardsBed, bed};
 use crate::bed::shard_options;
+use crate::test_bed::resp;
 use crate::transcripts::{self, play};
 use fawn_flash::SimOptions;
+use fawn_node::{ClientHost, SessionId, ShardOptions};
 use fawn_types::Durability;
+use fawn_types::random::SplitMix64;
 use fawn_wire::Protocol;
+use std::collections::BTreeSet;
 
-fn plain(count: u16, seed: u64) -> super::ShardsBed {
+fn plain(count: u16, seed: u64) -> ShardsBed {
     bed(count, SimOptions::instant(seed), shard_options(Durability::Sync))
 }
 
@@ -27,4 +31,180 @@ fn transcripts_of_one_shard_hold_for_several() {
             play(transcripts::MEMCACHED_STORAGE, |line| bed.memcached(id, line));
         }
     }
+}
+
+#[test]
+fn delayed_flushes_empty_every_shard() {
+    transcripts::delayed_flush(&mut plain(3, 1));
+}
+
+#[test]
+fn batches_are_atomic_on_one_shard_and_refused_across() {
+    for seed in 0..8 {
+        let mut bed = plain(3, seed);
+        for _ in 0..3 {
+            let id = bed.connect(Protocol::Resp);
+            for tag in ["a", "b", "c", "d"] {
+                assert_eq!(bed.redis(id, &format!("MSET {{{tag}}}1 x {{{tag}}}2 y")), "+OK");
+                assert_eq!(bed.redis(id, &format!("MGET {{{tag}}}1 {{{tag}}}2")), "*2|$1|x|$1|y");
+            }
+            let across: Vec<String> = (0..20).map(|number| format!("k{number} v")).collect();
+            let refused = bed.redis(id, &format!("MSET {}", across.join(" ")));
+            assert!(refused.starts_with("-CROSSSLOT"), "{refused}");
+            assert_eq!(bed.redis(id, "GET k0"), "$-1");
+        }
+    }
+}
+
+#[test]
+fn the_whole_keyspace_is_counted_scanned_and_emptied() {
+    let mut bed = plain(4, 7);
+    let (id, other) = (bed.connect(Protocol::Resp), bed.connect(Protocol::Resp));
+    for number in 0..300 {
+        bed.send(id, &resp(&format!("SET key:{number} v")));
+    }
+    bed.settle();
+    bed.clients.get_mut(&id).unwrap().received.clear();
+    let keys: Vec<u64> = bed.host.shards.iter().map(|shard| shard.status().store.keys).collect();
+    assert!(keys.iter().all(|keys| *keys > 40), "every shard has its share: {keys:?}");
+    assert_eq!(bed.redis(other, "DBSIZE"), ":300");
+    let (mut cursor, mut found) = ("0".to_owned(), BTreeSet::new());
+    loop {
+        let reply = bed.redis(other, &format!("SCAN {cursor} COUNT 20 MATCH key:*"));
+        let mut words = reply.split('|').filter(|word| !word.starts_with(['*', '$']));
+        cursor = words.next().unwrap().to_owned();
+        found.extend(words.map(str::to_owned));
+        if cursor == "0" {
+            break;
+        }
+    }
+    assert_eq!(found.len(), 300, "SCAN finds every key");
+    assert_eq!(bed.redis(id, "FLUSHALL"), "+OK");
+    assert_eq!(bed.redis(other, "DBSIZE"), ":0");
+    assert_eq!(bed.redis(other, "SCAN 3"), "*2|$1|0|*0", "a cursor past the last shard");
+}
+
+#[test]
+fn clients_have_names_of_their_own_and_counters_are_reset_everywhere() {
+    let mut bed = plain(3, 2);
+    let ids: Vec<SessionId> = (0..9).map(|_| bed.connect(Protocol::Resp)).collect();
+    let names: BTreeSet<String> = ids.iter().map(|id| bed.redis(*id, "CLIENT ID")).collect();
+    assert_eq!(names.len(), ids.len());
+    for number in 0..30 {
+        bed.redis(ids[0], &format!("SET key:{number} v"));
+    }
+    let served: u64 = bed.host.shards.iter().map(|shard| shard.status().counters.served).sum();
+    let commands: u64 = bed.host.shards.iter().map(|shard| shard.status().counters.commands).sum();
+    assert!(served > 5, "{served} requests were another shard's");
+    assert_eq!(commands, 9 + 30, "each is counted once, where its client is");
+    let memcached = bed.connect(Protocol::Memcached);
+    assert_eq!(bed.memcached(memcached, "stats reset"), "RESET");
+    assert!(bed.host.shards.iter().all(|shard| shard.status().counters.served == 0));
+}
+
+#[test]
+fn what_sessions_leave_behind_is_forgotten() {
+    for seed in 0..40 {
+        let mut rng = SplitMix64::new(seed);
+        let sim = SimOptions { seed, latency_ticks: 0..=9, ..SimOptions::default() };
+        let mut bed = bed(3, sim, shard_options(Durability::Sync));
+        for _ in 0..30 {
+            let id = bed.connect(Protocol::Resp);
+            for _ in 0..rng.below(8) {
+                let (a, b) = (rng.below(20), rng.below(20));
+                let request = match rng.below(6) {
+                    0 => format!("SET key:{a} {}", "v".repeat(5000)),
+                    1 => format!("MGET key:{a} key:{b} key:{a}"),
+                    2 => format!("DEL key:{a} key:{b}"),
+                    3 => "DBSIZE".to_owned(),
+                    4 => "SCAN 0 COUNT 100".to_owned(),
+                    _ => format!("GET key:{a}"),
+                };
+                bed.send(id, &resp(&request));
+            }
+            bed.run(rng.below(4) as usize);
+            bed.host.close_session(id);
+            bed.clients.remove(&id);
+        }
+        bed.settle();
+        bed.host.check_empty();
+        let id = bed.connect(Protocol::Resp);
+        assert_eq!(bed.redis(id, "SET after all"), "+OK");
+    }
+}
+
+/// Answers that found no room are asked again: a reader never goes back to what was there before what it has read.
+#[test]
+fn a_readers_answers_never_go_back() {
+    let mut asked_again = 0;
+    for seed in 0..60 {
+        println!("seed {seed}");
+        let mut rng = SplitMix64::new(seed);
+        let options = ShardOptions { replies_bytes_max: 64 << 10, ..shard_options(Durability::Memory) };
+        let mut bed = bed(2, SimOptions { seed, ..SimOptions::default() }, options);
+        let writer = bed.connect(Protocol::Resp);
+        let readers: Vec<SessionId> = (0..6).map(|_| bed.connect(Protocol::Resp)).collect();
+        for version in 1..60 {
+            // Short ones first, so that many are under way when they become long.
+            let padding = "x".repeat(if version < 20 { 10 } else { 9000 + rng.below(9000) as usize });
+            bed.send(writer, &resp(&format!("SET k {version}:{padding}")));
+            for _ in 0..rng.below(10) {
+                bed.send(readers[rng.below(6) as usize], &resp("GET k"));
+            }
+            bed.reads_replies = rng.below(3) == 0;
+            if bed.reads_replies {
+                readers.iter().for_each(|id| bed.take(*id));
+            }
+            bed.turn();
+        }
+        bed.reads_replies = true;
+        readers.iter().for_each(|id| bed.take(*id));
+        bed.settle();
+        for reader in &readers {
+            let text = String::from_utf8(std::mem::take(&mut bed.clients.get_mut(reader).unwrap().received)).unwrap();
+            let versions = text.lines().filter_map(|line| line.split_once(':')?.0.parse::<u32>().ok());
+            assert!(versions.is_sorted(), "a later read saw less than an earlier one");
+        }
+        asked_again += bed.host.shards.iter().map(|shard| shard.status().counters.asked_again).sum::<u64>();
+    }
+    assert!(asked_again > 100, "{asked_again} answers found no room");
+}
+
+/// A shard that takes no turns costs the others a bounded letter, and gets everything in the end.
+#[test]
+fn a_slow_shard_costs_the_others_little() {
+    let options = ShardOptions {
+        replies_bytes_max: 16 << 20,
+        session_output_bytes_max: 1 << 20,
+        pending_max: 512,
+        ..shard_options(Durability::Memory)
+    };
+    let mut bed = bed(2, SimOptions::instant(3), options);
+    let ids: Vec<SessionId> = (0..40).map(|_| bed.connect(Protocol::Resp)).collect();
+    for number in 0..40 {
+        bed.redis(ids[0], &format!("SET key:{number} {}", "v".repeat(60_000)));
+        for id in &ids {
+            assert!(bed.redis(*id, &format!("GET key:{number}")).len() > 60_000);
+        }
+    }
+    bed.host.longest = 0;
+    for id in &ids {
+        let requests: String = (0..40)
+            .map(|number| format!("*2\r\n$3\r\nGET\r\n${}\r\nkey:{number}\r\n", if number < 10 { 5 } else { 6 }))
+            .collect();
+        bed.send(*id, requests.as_bytes());
+    }
+    let pending: Vec<usize> = bed.host.shards.iter().map(|shard| shard.status().pending).collect();
+    assert!(pending.iter().all(|pending| (100..=512).contains(pending)), "requests away are bounded: {pending:?}");
+    (0..4).for_each(|_| bed.host.turn_of(0, bed.now));
+    for _ in 0..200 {
+        bed.host.turn_of(1, bed.now);
+    }
+    let is_full = bed.host.longest > 200 << 10;
+    assert!(is_full && bed.host.longest < (256 + 64 + 4 * 1024) << 10, "{} bytes in a letter", bed.host.longest);
+    bed.settle();
+    for id in &ids {
+        assert_eq!(bed.clients[id].received.len(), 40 * (60_000 + "$60000\r\n\r\n".len()));
+    }
+    bed.host.check_empty();
 }

@@ -1,4 +1,5 @@
 //! Owns the test bed of a node with several shards: all in one thread, their letters late by as much as a seed says.
+mod alone;
 mod clients;
 
 use crate::bed::engine_options;
@@ -22,6 +23,9 @@ pub(crate) struct Several {
     rng: SplitMix64,
     outputs: VecDeque<Output>,
     opened: usize,
+    sessions: usize,
+    /// Bytes of the longest letter.
+    longest: usize,
 }
 
 pub(crate) type ShardsBed = TestBed<Several, ShardOptions>;
@@ -42,7 +46,15 @@ fn on(disks: Vec<SimDisk>, options: ShardOptions, memory_bytes: u64, seed: u64) 
     };
     let shards = disks.iter().enumerate().map(open).collect();
     let ways = vec![vec![VecDeque::new(); count]; count];
-    let host = Several { shards, ways, rng: SplitMix64::new(seed), outputs: VecDeque::new(), opened: 0 };
+    let host = Several {
+        shards,
+        ways,
+        rng: SplitMix64::new(seed),
+        outputs: VecDeque::new(),
+        opened: 0,
+        sessions: 0,
+        longest: 0,
+    };
     let clients = HashMap::new();
     TestBed { disks, host, now: START, clients, reads_replies: true, options, memory_bytes, turn_ms: 0 }
 }
@@ -75,6 +87,18 @@ impl Several {
         &mut self.shards[at]
     }
 
+    /// Nothing is left of requests that are over.
+    pub(crate) fn check_empty(&self) {
+        for shard in &self.shards {
+            assert!(shard.is_idle());
+            let status = shard.status();
+            let replies = status.replies;
+            assert_eq!((replies.held_bytes, replies.expected_bytes, replies.waiting), (0, 0, 0), "room is given back");
+            assert_eq!(status.pending, 0, "requests that wait");
+            assert!(self.sessions > 0 || status.standing == 0, "{} stand for nobody", status.standing);
+        }
+    }
+
     /// One shard's turn, as a server takes it; each way delivers what has come so far, or nothing.
     fn turn_of(&mut self, at: usize, now: TimeMs) {
         for from in 0..self.shards.len() {
@@ -86,7 +110,9 @@ impl Several {
         self.shards[at].turn(now);
         for to in (0..self.shards.len()).filter(|to| *to != at) {
             if self.ways[at][to].len() < LETTERS_MAX {
-                self.ways[at][to].extend(self.shards[at].take_letter(ShardId(to as u16)));
+                let letter = self.shards[at].take_letter(ShardId(to as u16));
+                self.longest = self.longest.max(letter.as_ref().map_or(0, Letter::bytes));
+                self.ways[at][to].extend(letter);
             }
         }
         self.outputs.extend(std::iter::from_fn(|| self.shards[at].poll_output()));
@@ -98,11 +124,13 @@ impl ClientHost for Several {
 
     fn open_session(&mut self, protocol: Protocol) -> SessionId {
         self.opened += 1;
+        self.sessions += 1;
         let at = self.opened % self.shards.len();
         self.shards[at].open_session(protocol)
     }
 
     fn close_session(&mut self, session: SessionId) {
+        self.sessions -= 1;
         self.shard_mut(session).close_session(session);
     }
 
