@@ -146,10 +146,12 @@ pub struct ShardStatus {
 impl ShardStatus {
     /// Adds another shard of the same node: their keys are different ones. Of clusters there is one, without others.
     pub fn add(&mut self, other: &Self) {
-        let Self { counters, sessions, pending, reads, replies, uncommitted, store, poisoned, cluster } = other;
+        let Self { counters, sessions, standing, pending, reads, replies, uncommitted, store, poisoned, cluster } =
+            other;
         assert!(cluster.is_none(), "a cluster is in one thread");
         self.counters.add(counters);
         self.sessions += sessions;
+        self.standing += standing;
         self.pending += pending;
         self.reads += reads;
         self.replies.add(replies);

@@ -180,6 +180,7 @@ pub(crate) fn single<D: Device>(
     }
     let slot = session.replies.reserve(u32::from(request.returns_value()));
     let op = op_of(session, Target::Slot(slot), hash, request, shape);
+    core.counters.away += 1;
     core.links().send(session, to, op, |out| put_request_frame(request, out));
     Flow::Next
 }
@@ -193,6 +194,7 @@ pub(crate) fn item<D: Device>(
     target: Target,
 ) {
     let op = op_of(session, target, hash, request, Shape::Silent);
+    core.counters.away += 1;
     core.links().send(session, to, op, |out| put_request_frame(request, out));
 }
 

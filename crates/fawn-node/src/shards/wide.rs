@@ -115,6 +115,7 @@ pub(crate) fn set_all<'a, D: Device>(
     let slot = session.replies.reserve(0);
     let mut op = Op::get(session.id, Target::Slot(slot), KeyHash(0), &[], shape);
     op.is_queued = true;
+    core.counters.away += 1;
     core.links().send(session, to, op, |out| put_wide_frame(&WideRequest::SetAll(pairs), out));
     Flow::Next
 }

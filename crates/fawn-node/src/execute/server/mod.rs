@@ -22,7 +22,14 @@ pub(crate) struct About<'a> {
 /// Answers it.
 pub(crate) fn execute<D: Device>(core: &mut Core<D>, session: &mut Session, server: &Server<'_>, now: TimeMs) -> Flow {
     let about = About { facts: &core.facts, options: &core.options, store: core.engine.options() };
-    if answer(&about, || core.status(), session, server, now) {
+    let status = || {
+        let mut status = core.status();
+        if let Some(links) = &core.links {
+            status.add(&links.others);
+        }
+        status
+    };
+    if answer(&about, status, session, server, now) {
         core.counters.reset();
         if let Some(links) = &mut core.links {
             links.tell_all(Kind::Reset, session.id);
