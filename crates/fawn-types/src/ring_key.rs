@@ -41,13 +41,19 @@ impl RingKey {
     /// Where `key` lives.
     #[must_use]
     pub fn of(secret: &HashSecret, key: &[u8]) -> Self {
-        let mut hasher = SipHasher13_128::new_with_key(&secret.0);
-        hasher.write(tag_of(key));
-        let tag = hasher.finish128().as_bytes();
+        let tag = tag_hash(secret, key);
         let mut bytes = [0; 20];
         bytes[..12].copy_from_slice(&tag[..12]);
         bytes[12..].copy_from_slice(&KeyHash::of(secret, key).0.to_be_bytes());
         Self(bytes)
+    }
+
+    /// The highest 32 bits of where `key` lives: enough where ranges are cut that coarsely, at half the price.
+    #[must_use]
+    #[inline]
+    pub fn highest_of(secret: &HashSecret, key: &[u8]) -> u32 {
+        let [a, b, c, d, ..] = tag_hash(secret, key);
+        u32::from_be_bytes([a, b, c, d])
     }
 
     /// The boundary at or below this key: its 64 low bits cleared.
@@ -69,6 +75,13 @@ impl fmt::Debug for RingKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
+}
+
+#[inline]
+fn tag_hash(secret: &HashSecret, key: &[u8]) -> [u8; 16] {
+    let mut hasher = SipHasher13_128::new_with_key(&secret.0);
+    hasher.write(tag_of(key));
+    hasher.finish128().as_bytes()
 }
 
 /// The part of `key` that decides its chain: the non-empty text between the first `{` and the next `}`, else all of it.

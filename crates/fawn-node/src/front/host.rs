@@ -118,7 +118,7 @@ impl<D: Device> ClientHost for Shard<D> {
     }
 
     fn handle_letter(&mut self, now: TimeMs, from: ShardId, letter: Letter) {
-        Self::handle_letter(self, now, from, &letter);
+        Self::handle_letter(self, now, from, letter);
     }
 
     fn take_letter(&mut self, to: ShardId) -> Option<Letter> {

@@ -37,6 +37,18 @@ impl Letter {
         self.bytes.len()
     }
 
+    /// The same memory, with nothing in it.
+    pub(crate) fn emptied(mut self) -> Self {
+        self.bytes.clear();
+        self.pieces.clear();
+        self
+    }
+
+    /// Bytes of its memory.
+    pub(crate) fn room_bytes(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }

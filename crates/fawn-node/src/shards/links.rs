@@ -14,6 +14,9 @@ use std::collections::VecDeque;
 /// Answers for one shard that wait to be handed over, bytes; beyond, they wait in their session, and it takes no more.
 const ANSWERS_BYTES_MAX: usize = 256 << 10;
 
+/// A letter with more memory than this is given back to the system.
+const SPARE_BYTES_MAX: usize = 64 << 10;
+
 /// The ways to the other shards of a node; a shard that is alone has none.
 #[derive(Debug)]
 pub(crate) struct Links {
@@ -21,6 +24,8 @@ pub(crate) struct Links {
     secret: HashSecret,
     /// What is to be handed to each shard; to this one too: requests on all ranges treat all alike.
     outbox: Vec<Letter>,
+    /// Memory of letters that were read, for those to be written.
+    spare: Vec<Letter>,
     /// Per shard, the sessions here that stand for those of its sessions which ask something of this one.
     pub(super) peers: Vec<HashMap<SessionId, SessionId, FxBuildHasher>>,
     /// Of these, those with answers to be handed over, and those that take requests again.
@@ -50,6 +55,7 @@ impl Links {
             placement,
             secret,
             outbox: vec![Letter::default(); count],
+            spare: Vec::new(),
             peers: vec![HashMap::default(); count],
             speaking: VecDeque::new(),
             resumed: VecDeque::new(),
@@ -128,7 +134,17 @@ impl Links {
     /// What is to be handed to that shard.
     pub(crate) fn take_letter(&mut self, to: ShardId) -> Option<Letter> {
         let letter = &mut self.outbox[usize::from(to.0)];
-        (!letter.is_empty()).then(|| std::mem::take(letter))
+        if letter.is_empty() {
+            return None;
+        }
+        Some(std::mem::replace(letter, self.spare.pop().unwrap_or_default()))
+    }
+
+    /// A letter is read.
+    pub(super) fn keep_spare(&mut self, letter: Letter) {
+        if self.spare.len() < self.outbox.len() && letter.room_bytes() <= SPARE_BYTES_MAX {
+            self.spare.push(letter.emptied());
+        }
     }
 
     /// What it hands to itself.

@@ -23,7 +23,7 @@ type Pieces<'a> = SmallVec<[(SessionId, &'a [u8]); PIECES_MAX]>;
 
 impl<D: Device> Shard<D> {
     /// What another shard of the node hands over.
-    pub fn handle_letter(&mut self, now: TimeMs, from: ShardId, letter: &Letter) {
+    pub fn handle_letter(&mut self, now: TimeMs, from: ShardId, letter: Letter) {
         self.note_time(now);
         let mut pieces = Pieces::new();
         for (piece, bytes) in letter.pieces() {
@@ -48,6 +48,8 @@ impl<D: Device> Shard<D> {
             }
         }
         self.execute(&mut pieces);
+        drop(pieces);
+        self.core.links().keep_spare(letter);
     }
 
     /// What is to be handed to that shard, if anything.
@@ -110,7 +112,7 @@ impl<D: Device> Shard<D> {
         }
         if let Some(letter) = self.core.links().take_own() {
             let me = self.core.links().placement().shard();
-            self.handle_letter(self.now, me, &letter);
+            self.handle_letter(self.now, me, letter);
         }
         for _ in 0..self.core.links().resumed.len() {
             let Some(id) = self.core.links().resumed.pop_front() else { break };

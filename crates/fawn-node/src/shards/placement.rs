@@ -48,8 +48,7 @@ impl Placement {
     /// The shard that a key belongs to.
     #[must_use]
     pub fn owner(self, secret: &HashSecret, key: &[u8]) -> ShardId {
-        let [a, b, c, d, ..] = RingKey::of(secret, key).0;
-        let highest = u64::from(u32::from_be_bytes([a, b, c, d]));
+        let highest = u64::from(RingKey::highest_of(secret, key));
         ShardId(((highest * u64::from(self.count)) >> 32) as u16)
     }
 }

@@ -4,7 +4,7 @@ use super::{ShardsBed, bed};
 use crate::bed::shard_options;
 use crate::test_bed::resp;
 use fawn_flash::SimOptions;
-use fawn_node::{ClientHost, SessionId, ShardOptions};
+use fawn_node::{SessionId, ShardOptions};
 use fawn_types::Durability;
 use fawn_types::random::SplitMix64;
 use fawn_wire::Protocol;

@@ -104,7 +104,7 @@ impl Several {
         for from in 0..self.shards.len() {
             for _ in 0..self.rng.below(LETTERS_MAX as u64 + 1) {
                 let Some(letter) = self.ways[from][at].pop_front() else { break };
-                self.shards[at].handle_letter(now, ShardId(from as u16), &letter);
+                self.shards[at].handle_letter(now, ShardId(from as u16), letter);
             }
         }
         self.shards[at].turn(now);
