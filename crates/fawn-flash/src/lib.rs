@@ -3,13 +3,16 @@
 
 mod any;
 mod append_buf;
+mod blocks;
 pub mod buffer;
 pub mod cache;
 pub mod device;
 mod lock;
 mod place;
 mod portable;
+mod prefetch;
 mod real;
+mod region;
 pub mod request;
 pub mod sim;
 pub mod stats;
@@ -18,11 +21,13 @@ mod uring;
 
 pub use any::{AnyDevice, DeviceKind, DeviceOptions};
 pub use append_buf::{AppendBuf, FrozenBytes};
+pub use blocks::Blocks;
 pub use buffer::AlignedBuf;
 pub use cache::{CacheStats, PageCache};
 pub use device::{Cause, Completion, Device, DeviceError, FileId, Operation, Token};
 pub use lock::DirLock;
 pub use portable::PortableDevice;
+pub use prefetch::prefetch;
 pub use real::RealDevice;
 pub use request::Request;
 pub use sim::{SimDevice, SimDisk, SimOptions};

@@ -3,6 +3,7 @@
 //! Nearly every lookup is that, and costs less without what the others need. Whatever is not goes the long way of
 //! [`super::lookup`], which alone reads from devices, judges damage and expires.
 use super::Engine;
+use super::warm::needed_of;
 use crate::format::record::{Place, Plain, decode_plain};
 use crate::index::Pointer;
 use fawn_flash::Device;
@@ -47,8 +48,9 @@ impl<D: Device> Engine<D> {
             return Some(hit(&plain, PlainSpot::Window { slot, offset, from, to }));
         }
         let (place, within) = (Place { segment_id: segment.id, offset }, offset as usize % PAGE_BYTES);
+        let needed = needed_of(segment, offset);
         let scratch = &mut self.scratch;
-        self.cache.get_if(segment.file, offset / PAGE_BYTES as u32, |page| {
+        self.cache.get_if(segment.file, offset / PAGE_BYTES as u32, needed, |page| {
             let plain = decode_plain(&page[within..], key, Some(place))?;
             if with_value {
                 scratch.clear();

@@ -5,18 +5,17 @@
 use super::Engine;
 use crate::format::record::RecordRef;
 use crate::index::Pointer;
+use crate::log::segments::Segment;
+use core::ops::Range;
 use fawn_flash::Device;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_types::{KeyHash, RangeId};
-use smallvec::SmallVec;
 
 /// Keys at once: as many misses as a core keeps under way, and few enough that nothing is pushed out before its use.
 pub const WARM_KEYS_MAX: usize = 16;
 
-/// What the processor fetches at once, bytes.
-const LINE_BYTES: usize = 64;
-/// Lines of a record that are touched; the processor follows a run that goes on by itself.
-const LINES_MAX: usize = 4;
+/// Bytes of a record that are fetched.
+const NEEDED_BYTES_MAX: usize = 320;
 
 impl<D: Device> Engine<D> {
     /// Touches what [`Engine::lookup`] or [`Engine::append`] of these keys will; changes nothing but their speed. Looks
@@ -25,21 +24,19 @@ impl<D: Device> Engine<D> {
         let hashes = &hashes[..hashes.len().min(WARM_KEYS_MAX)];
         let Ok(at) = self.range_at(range) else { return };
         let index = &self.ranges[at].index;
-        // Finding the pages touches them; only then are they looked at.
-        let mut pages: SmallVec<[_; WARM_KEYS_MAX]> = SmallVec::new();
-        pages.extend(hashes.iter().map(|&hash| index.candidates(hash)));
+        index.warm(hashes);
         let mut pointers = [Pointer(0); WARM_KEYS_MAX];
         let mut found = 0;
-        for candidates in &mut pages {
+        for &hash in hashes {
             // A second candidate is rare, and not worth the wait for the others.
-            if let Some(pointer) = candidates.next() {
+            if let Some(pointer) = index.candidates(hash).next() {
                 pointers[found] = pointer;
                 found += 1;
+                self.fetch_place(pointer);
             }
         }
         debug_assert!(found <= hashes.len(), "one candidate per key");
-        let touched = pointers[..found].iter().fold(0, |touched, &pointer| touched ^ self.touch(pointer));
-        std::hint::black_box(touched);
+        pointers[..found].iter().for_each(|&pointer| self.fetch_record(pointer));
     }
 
     /// As [`Engine::warm`], for up to [`WARM_KEYS_MAX`] records about to be appended.
@@ -55,14 +52,28 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Reads a byte of each line of the record's start, if its page is cached.
     #[inline]
-    fn touch(&self, pointer: Pointer) -> u8 {
+    fn fetch_place(&self, pointer: Pointer) {
         let (slot, offset) = self.segments.place(pointer);
-        let Some(segment) = self.segments.get(slot) else { return 0 };
-        let Some(page) = self.cache.peek(segment.file, offset / PAGE_BYTES as u32) else { return 0 };
-        let from = offset as usize % PAGE_BYTES;
-        let line = |line: usize| page.get(from + line * LINE_BYTES).copied().unwrap_or(0);
-        (0..LINES_MAX).fold(0, |touched, at| touched ^ line(at))
+        if let Some(segment) = self.segments.get(slot) {
+            self.cache.fetch_place(segment.file, offset / PAGE_BYTES as u32);
+        }
     }
+
+    #[inline]
+    fn fetch_record(&self, pointer: Pointer) {
+        let (slot, offset) = self.segments.place(pointer);
+        if let Some(segment) = self.segments.get(slot) {
+            let needed = needed_of(segment, offset);
+            self.cache.fetch_bytes(segment.file, offset / PAGE_BYTES as u32, needed);
+        }
+    }
+}
+
+/// The part of its page that a record takes, about: a step is as coarse as the lengths are known, and the processor
+/// follows a run that goes on by itself.
+#[inline]
+pub(super) fn needed_of(segment: &Segment, offset: u32) -> Range<usize> {
+    let from = offset as usize % PAGE_BYTES;
+    from..PAGE_BYTES.min(from + (segment.lengths.covering_bytes() as usize).min(NEEDED_BYTES_MAX))
 }

@@ -115,13 +115,13 @@ impl Index {
         Candidates::new(page, fragment::fresh(hash.0, address.depth))
     }
 
-    /// Fetches into the processor's cache what lookups of these keys are about to touch.
+    /// Has the processor fetch what lookups of these keys are about to touch.
     ///
     /// A lookup waits for two memory accesses in a row; those of different keys overlap, so a turn that has read many
     /// requests should call this first, for ~16 at a time.
     pub fn warm(&self, hashes: &[KeyHash]) {
-        let touched = hashes.iter().fold(0, |touched, &hash| touched ^ self.page_of(hash).1.fragments.len());
-        std::hint::black_box(touched);
+        hashes.iter().for_each(|hash| self.table.fetch(self.table.address(hash.0).page));
+        hashes.iter().for_each(|hash| self.slab.fetch(self.table.handle(self.table.address(hash.0).page)));
     }
 
     /// Adds an entry, and splits at most one page.

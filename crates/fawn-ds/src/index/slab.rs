@@ -4,8 +4,12 @@
 //! every size's peak: measured, 1.3 to 2.8 bytes per key. Here each size is *dense*: a freed slot is filled at once by
 //! the last slot of its size, and an emptied block serves any size. A slot therefore names its owner, so that the
 //! owner's handle can follow.
+//!
+//! A block has a number, which handles and links name, and a place in memory, which changes: when a block in the middle is
+//! given back, the block of the last place moves there. So memory stays dense too, and in huge pages as it grows.
 use super::fragment::VACANT;
 use crate::index::Pointer;
+use fawn_flash::{Blocks, prefetch};
 
 /// Sixteen-bit units of a block: 8 KiB keeps the tails and the ~25 partly filled blocks under 2 % at a million keys.
 const BLOCK_UNITS: usize = 4096;
@@ -20,11 +24,12 @@ pub(super) const PAGE_ENTRIES_MAX: usize = (CLASSES - 1) * CLASS_STEP;
 const OWNER_UNITS: usize = 2;
 /// Units of an entry: one of fragment, two of pointer.
 const ENTRY_UNITS: usize = 3;
-/// Emptied blocks kept for the next allocation; more go back to the allocator.
+/// Emptied blocks kept for the next allocation; more are given back.
 const SPARE_BLOCKS_MAX: u32 = 4;
 /// What the allocator adds to a block (glibc: 16 bytes), so that `resident_bytes` is not flattering.
 pub(super) const ALLOCATOR_BYTES: usize = 16;
 const NO_BLOCK: u32 = u32::MAX >> SLOT_BITS;
+const NO_PLACE: u32 = u32::MAX;
 
 const _: () = assert!(BLOCK_UNITS / (OWNER_UNITS + ENTRY_UNITS * CLASS_STEP) <= 1 << SLOT_BITS);
 const _: () = assert!(OWNER_UNITS + ENTRY_UNITS * PAGE_ENTRIES_MAX <= BLOCK_UNITS);
@@ -60,9 +65,10 @@ pub(super) struct Moved {
     pub(super) to: Handle,
 }
 
+#[derive(Clone, Copy)]
 struct Block {
-    /// `None`: given back to the allocator, the number waits to be used again.
-    units: Option<Box<[u16; BLOCK_UNITS]>>,
+    /// Where its units are; [`NO_PLACE`]: given back, the number waits to be used again.
+    place: u32,
     /// The block of this class filled before it, or the next spare or vacant block.
     before: u32,
     class: u8,
@@ -136,6 +142,9 @@ fn slots_per_block(class: u8) -> u32 {
 
 /// All pages' slots of one index.
 pub(super) struct Slab {
+    memory: Blocks<[u16; BLOCK_UNITS]>,
+    /// Whose units are at each place of `memory`.
+    numbers: Vec<u32>,
     blocks: Vec<Block>,
     classes: Box<[Class; CLASSES]>,
     /// Emptied blocks that still hold memory, and how many.
@@ -143,28 +152,29 @@ pub(super) struct Slab {
     spare_len: u32,
     /// Numbers of blocks whose memory was given back.
     vacant: u32,
-    blocks_held: usize,
 }
 
 impl Slab {
     pub(super) fn new() -> Self {
         let none = Class { last: NO_BLOCK, used: 0 };
         Self {
+            memory: Blocks::default(),
+            numbers: Vec::new(),
             blocks: Vec::new(),
             classes: Box::new([none; CLASSES]),
             spare: NO_BLOCK,
             spare_len: 0,
             vacant: NO_BLOCK,
-            blocks_held: 0,
         }
     }
 
     /// Everything the slab keeps in memory, spare blocks and the allocator's headers included.
     pub(super) fn resident_bytes(&self) -> usize {
-        self.blocks_held * (BLOCK_UNITS * 2 + ALLOCATOR_BYTES)
+        self.memory.resident_bytes()
+            + self.numbers.capacity() * size_of::<u32>()
             + self.blocks.capacity() * size_of::<Block>()
             + size_of::<[Class; CLASSES]>()
-            + 2 * ALLOCATOR_BYTES
+            + 4 * ALLOCATOR_BYTES
     }
 
     /// The page at `handle`; [`Handle::NONE`] is the empty page.
@@ -173,24 +183,36 @@ impl Slab {
         if handle == Handle::NONE {
             return Page::default();
         }
-        let block = &self.blocks[handle.block()];
+        let block = self.blocks[handle.block()];
         let places = entries_max(block.class);
         let start = handle.slot() * slot_units(block.class);
-        let slot = &units_of(block)[start..start + slot_units(block.class)];
+        let slot = &self.units(block)[start..start + slot_units(block.class)];
+        // The pointer wanted lies in another line than the fragments, often.
+        prefetch(&slot[places..]);
         let (fragments, rest) = slot.split_at(places);
         // Sizes go in steps of two, so at most the last place is vacant.
         let entries = places - usize::from(fragments[places - 1] == VACANT);
         Page { fragments: &fragments[..entries], pointers: &rest[..2 * places] }
     }
 
+    /// Has the page at `handle` fetched.
+    #[inline]
+    pub(super) fn fetch(&self, handle: Handle) {
+        if handle != Handle::NONE {
+            let block = self.blocks[handle.block()];
+            let start = handle.slot() * slot_units(block.class);
+            prefetch(&self.units(block)[start..start + slot_units(block.class)]);
+        }
+    }
+
     /// The places of the page at `handle`, which must own a slot.
     pub(super) fn page_mut(&mut self, handle: Handle) -> PageMut<'_> {
         assert_ne!(handle, Handle::NONE, "an empty page owns no slot to write to");
-        let block = &mut self.blocks[handle.block()];
+        let block = self.blocks[handle.block()];
         let places = entries_max(block.class);
         let start = handle.slot() * slot_units(block.class);
         let slot_end = start + slot_units(block.class);
-        let (fragments, rest) = units_of_mut(block)[start..slot_end].split_at_mut(places);
+        let (fragments, rest) = self.units_mut(block)[start..slot_end].split_at_mut(places);
         PageMut { fragments, pointers: &mut rest[..2 * places] }
     }
 
@@ -212,7 +234,7 @@ impl Slab {
         };
         self.classes[usize::from(class)] = Class { last: block, used: slot + 1 };
         let start = slot as usize * slot_units(class);
-        let units = &mut units_of_mut(&mut self.blocks[block as usize])[start..start + slot_units(class)];
+        let units = &mut self.units_mut(self.blocks[block as usize])[start..start + slot_units(class)];
         units[entries..entries_max(class)].fill(VACANT);
         write_owner(units, owner);
         Handle::new(block, slot)
@@ -224,13 +246,11 @@ impl Slab {
         if entries == 0 {
             return;
         }
-        // Sizes differ, so the slots lie in different blocks.
-        let Ok([from, to]) = self.blocks.get_disjoint_mut([source.block(), target.block()]) else {
-            unreachable!("slots of different sizes share block {}: it belongs to two classes", source.block())
-        };
+        let (from, to) = (self.blocks[source.block()], self.blocks[target.block()]);
         let (from_start, from_places) = (source.slot() * slot_units(from.class), entries_max(from.class));
         let (to_start, to_places) = (target.slot() * slot_units(to.class), entries_max(to.class));
-        let (from, to) = (units_of(from), units_of_mut(to));
+        // Sizes differ, so the slots lie in different blocks.
+        let [from, to] = self.memory.pair_mut(from.place as usize, to.place as usize);
         to[to_start..to_start + entries].copy_from_slice(&from[from_start..from_start + entries]);
         let (from_start, to_start) = (from_start + from_places, to_start + to_places);
         to[to_start..to_start + 2 * entries].copy_from_slice(&from[from_start..from_start + 2 * entries]);
@@ -256,13 +276,15 @@ impl Slab {
     fn copy_slot(&mut self, source: Handle, target: Handle, class: u8) -> u32 {
         let units = slot_units(class);
         let (from, to) = (source.slot() * units, target.slot() * units);
-        if source.block() == target.block() {
-            units_of_mut(&mut self.blocks[target.block()]).copy_within(from..from + units, to);
-        } else if let Ok([source, target]) = self.blocks.get_disjoint_mut([source.block(), target.block()]) {
-            assert_eq!(source.class, target.class, "slots of different sizes cannot replace each other");
-            units_of_mut(target)[to..to + units].copy_from_slice(&units_of(source)[from..from + units]);
+        let [source, target] = [source, target].map(|handle| self.blocks[handle.block()]);
+        assert_eq!(source.class, target.class, "slots of different sizes cannot replace each other");
+        if source.place == target.place {
+            self.units_mut(target).copy_within(from..from + units, to);
+        } else {
+            let [source, target] = self.memory.pair_mut(source.place as usize, target.place as usize);
+            target[to..to + units].copy_from_slice(&source[from..from + units]);
         }
-        let slot = &units_of(&self.blocks[target.block()])[to..to + units];
+        let slot = &self.units(target)[to..to + units];
         u32::from(slot[units - 2]) | u32::from(slot[units - 1]) << 16
     }
 
@@ -283,8 +305,11 @@ impl Slab {
             slots += state.used as usize + filled.saturating_sub(1) * slots_per_block(class.max(1)) as usize;
         }
         assert_eq!(chain(self.spare).count(), self.spare_len as usize);
-        assert_eq!(blocks + self.spare_len as usize, self.blocks_held);
-        assert_eq!(self.blocks_held + chain(self.vacant).count(), self.blocks.len());
+        assert_eq!(blocks + self.spare_len as usize, self.memory.len());
+        assert_eq!(self.memory.len() + chain(self.vacant).count(), self.blocks.len());
+        assert_eq!(self.memory.len(), self.numbers.len());
+        let is_home = |(place, &number): (usize, &u32)| self.blocks[number as usize].place as usize == place;
+        assert!(self.numbers.iter().enumerate().all(is_home), "a block does not know its place");
         slots
     }
 
@@ -296,17 +321,18 @@ impl Slab {
             self.spare_len -= 1;
             number
         } else {
-            self.blocks_held += 1;
-            let units = Some(Box::new([VACANT; BLOCK_UNITS]));
-            if self.vacant == NO_BLOCK {
-                self.blocks.push(Block { units, before, class });
+            let place = self.memory.push() as u32;
+            let number = if self.vacant == NO_BLOCK {
+                self.blocks.push(Block { place, before, class });
                 self.blocks.len() as u32 - 1
             } else {
                 let number = self.vacant;
                 self.vacant = self.blocks[number as usize].before;
-                self.blocks[number as usize].units = units;
+                self.blocks[number as usize].place = place;
                 number
-            }
+            };
+            self.numbers.push(number);
+            number
         };
         assert!(number < NO_BLOCK, "the index holds more blocks than 2^32 pointers can fill");
         let block = &mut self.blocks[number as usize];
@@ -323,13 +349,36 @@ impl Slab {
             self.spare = number;
             self.spare_len += 1;
         } else {
-            block.units = None;
             block.before = self.vacant;
             self.vacant = number;
-            self.blocks_held -= 1;
+            self.give_back(number);
         }
         let used = if before == NO_BLOCK { 0 } else { slots_per_block(class) };
         self.classes[usize::from(class)] = Class { last: before, used };
+    }
+
+    /// Gives the memory of block `number` back: the units of the last place take its own.
+    fn give_back(&mut self, number: u32) {
+        let place = core::mem::replace(&mut self.blocks[number as usize].place, NO_PLACE) as usize;
+        assert_eq!(self.numbers.swap_remove(place), number, "a block knows its place");
+        if let Some(&moved) = self.numbers.get(place) {
+            let last = core::mem::replace(&mut self.blocks[moved as usize].place, place as u32) as usize;
+            let [source, target] = self.memory.pair_mut(last, place);
+            target.copy_from_slice(source);
+        }
+        self.memory.pop();
+    }
+
+    #[inline]
+    fn units(&self, block: Block) -> &[u16; BLOCK_UNITS] {
+        debug_assert_ne!(block.place, NO_PLACE, "a handle points into a block that was given back");
+        self.memory.get(block.place as usize)
+    }
+
+    #[inline]
+    fn units_mut(&mut self, block: Block) -> &mut [u16; BLOCK_UNITS] {
+        debug_assert_ne!(block.place, NO_PLACE, "a handle points into a block that was given back");
+        self.memory.get_mut(block.place as usize)
     }
 }
 
@@ -337,20 +386,4 @@ fn write_owner(slot: &mut [u16], owner: u32) {
     let at = slot.len() - OWNER_UNITS;
     slot[at] = owner as u16;
     slot[at + 1] = (owner >> 16) as u16;
-}
-
-#[inline]
-fn units_of(block: &Block) -> &[u16; BLOCK_UNITS] {
-    match &block.units {
-        Some(units) => units,
-        None => unreachable!("a handle points into a block that was given back: some page missed a move"),
-    }
-}
-
-#[inline]
-fn units_of_mut(block: &mut Block) -> &mut [u16; BLOCK_UNITS] {
-    match &mut block.units {
-        Some(units) => units,
-        None => unreachable!("a handle points into a block that was given back: some page missed a move"),
-    }
 }

@@ -3,6 +3,7 @@
 //! Page `a` of depth `d` holds the hashes whose top `d` bits, read backwards, are `a`. Read backwards, the page that a
 //! split adds goes behind all others, so the table only ever grows at its end, by chunks: no copy, no second table.
 use super::slab::{ALLOCATOR_BYTES, Handle};
+use fawn_flash::prefetch;
 
 /// Handles per chunk: 4 KiB.
 const CHUNK_LEN: usize = 1024;
@@ -86,6 +87,12 @@ impl Table {
     pub(super) fn handle(&self, page: u32) -> Handle {
         debug_assert!(page < self.pages);
         self.chunks[page as usize / CHUNK_LEN][page as usize % CHUNK_LEN]
+    }
+
+    /// Has the page's handle fetched.
+    #[inline]
+    pub(super) fn fetch(&self, page: u32) {
+        prefetch(&self.chunks[page as usize / CHUNK_LEN][page as usize % CHUNK_LEN..][..1]);
     }
 
     pub(super) fn set(&mut self, page: u32, handle: Handle) {

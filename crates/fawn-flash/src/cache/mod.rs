@@ -4,7 +4,8 @@
 //! the main queue only when it was used again there; a page that comes back soon after leaving goes to the main queue
 //! at once. It was chosen over LRU and CLOCK because a scan (recovery, verification, pre-copy) flows through the small
 //! queue and leaves the rest alone, and over ARC and W-TinyLFU because a hit stores at most one byte: no list moves.
-//! Page memory is taken and given back in mappings of 1 MiB, so that the resident size follows the use and the budget.
+//! Page memory is taken and given back in steps of 1 MiB, a large cache's in huge pages of 2 MiB, so that the resident size
+//! follows the use and the budget.
 mod ghosts;
 mod queues;
 mod slab;
@@ -12,6 +13,7 @@ mod table;
 
 use crate::FileId;
 use crate::buffer::PAGE_BYTES;
+use crate::prefetch;
 use ghosts::{GHOST_BYTES, Ghosts};
 use queues::{QUEUE_BYTES, Queue, Queues};
 use slab::{CHUNK_BYTES, CHUNK_PAGES, Slab};
@@ -84,18 +86,41 @@ impl PageCache {
     }
 
     /// What `judge` makes of the page, if it is here and `judge` takes it: only then a hit and the page's use are counted.
+    /// `needed` are the bytes that it will look at, as far as known: all of them are fetched at once.
     #[inline]
     pub fn get_if<T>(
         &mut self,
         file: FileId,
         page: u32,
+        needed: Range<usize>,
         judge: impl FnOnce(&[u8; PAGE_BYTES]) -> Option<T>,
     ) -> Option<T> {
-        let frame = self.table.find(key_of(file, page), &self.keys)?;
+        let key = key_of(file, page);
+        // The likely frame's bytes are on their way while its key is still compared.
+        if let Some(frame) = self.table.guess(key) {
+            prefetch(&self.slab.page(frame)[needed]);
+        }
+        let frame = self.table.find(key, &self.keys)?;
         let taken = judge(self.slab.page(frame))?;
         self.stats.hits += 1;
         self.queues.touch(frame);
         Some(taken)
+    }
+
+    /// First of two steps ahead of a [`PageCache::get_if`]: has that fetched which says where the page is.
+    #[inline]
+    pub fn fetch_place(&self, file: FileId, page: u32) {
+        self.table.fetch(key_of(file, page));
+    }
+
+    /// Second step: has the bytes fetched, if the page is here.
+    #[inline]
+    pub fn fetch_bytes(&self, file: FileId, page: u32, needed: Range<usize>) {
+        if let Some(frame) = self.table.guess(key_of(file, page)) {
+            prefetch(&self.slab.page(frame)[needed]);
+            prefetch(&self.keys[frame as usize..=frame as usize]);
+            self.queues.fetch(frame);
+        }
     }
 
     /// As [`PageCache::get`], leaving no trace.
@@ -158,9 +183,9 @@ impl PageCache {
     /// Changes the budget. Shrinking evicts and gives memory back before it returns; small steps cost little.
     pub fn set_budget_bytes(&mut self, budget_bytes: usize) {
         let chunk_cost = CHUNK_BYTES + CHUNK_PAGES * OVERHEAD_BYTES_MAX;
-        self.chunks_max = (budget_bytes / chunk_cost).min(FRAMES_MAX / CHUNK_PAGES);
+        self.chunks_max = Slab::chunks_within((budget_bytes / chunk_cost).min(FRAMES_MAX / CHUNK_PAGES));
         while self.slab.chunks() > self.chunks_max {
-            self.drop_chunk();
+            self.drop_chunks();
         }
         let frames_max = self.chunks_max * CHUNK_PAGES;
         if Table::slots_for(frames_max) != self.table.slots() {
@@ -248,12 +273,12 @@ impl PageCache {
         self.queues.push(Queue::Free, frame);
     }
 
-    /// Moves the last chunk's pages into free frames before it and gives the chunk back.
-    fn drop_chunk(&mut self) {
-        while self.queues.len(Queue::Free) < CHUNK_PAGES {
+    /// Moves the last step's pages into free frames before it and gives the step back.
+    fn drop_chunks(&mut self) {
+        let kept = self.slab.chunks_before() * CHUNK_PAGES;
+        while self.queues.len(Queue::Free) < self.keys.len() - kept {
             self.evict();
         }
-        let kept = (self.slab.chunks() - 1) * CHUNK_PAGES;
         let (start, end) = (kept as u32, self.keys.len() as u32);
         for frame in (start..end).filter(|&frame| self.keys[frame as usize] == NO_KEY).collect::<Vec<_>>() {
             self.queues.remove(frame);

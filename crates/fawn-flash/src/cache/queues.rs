@@ -85,6 +85,12 @@ impl Queues {
         }
     }
 
+    /// Has fetched what [`Queues::touch`] will touch.
+    #[inline]
+    pub(super) fn fetch(&self, frame: u32) {
+        crate::prefetch(&self.marks[frame as usize..=frame as usize]);
+    }
+
     pub(super) fn uses(&self, frame: u32) -> u8 {
         self.marks[frame as usize] & USES_MASK
     }

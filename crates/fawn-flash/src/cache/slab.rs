@@ -1,86 +1,77 @@
-//! Owns the cache's page memory: mappings of 1 MiB, taken from the system one by one and given back the same way.
+//! Owns the cache's page memory: regions of 2 MiB, taken from the system and given back in steps of one or half of one.
 //!
 //! Straight mappings and not the allocator's, because a budget that shrinks must show in the resident size at once;
-//! an allocator may keep what was freed.
+//! an allocator may keep what was freed. A large cache's steps are huge pages; a small one's are halves of a region, which
+//! take memory page by page.
 use crate::buffer::PAGE_BYTES;
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
-use std::ptr::NonNull;
+use crate::region::Region;
 
-/// Pages per mapping.
+/// Pages that a small cache grows by.
 pub(super) const CHUNK_PAGES: usize = 256;
-/// Bytes per mapping.
+/// Bytes of those.
 pub(super) const CHUNK_BYTES: usize = CHUNK_PAGES * PAGE_BYTES;
+/// Chunks before the first huge page: a step of two of them is an eighth of the cache there, and less beyond.
+const SMALL_CHUNKS: usize = 16;
 
 type Page = [u8; PAGE_BYTES];
 
-/// `CHUNK_PAGES` pages, zero and without memory until written.
-struct Chunk {
-    start: NonNull<Page>,
-}
-
-// SAFETY: (1) a chunk owns its mapping alone; (2) it has no interior mutability.
-unsafe impl Send for Chunk {}
-// SAFETY: as above; shared access is read-only.
-unsafe impl Sync for Chunk {}
-
-impl Chunk {
-    /// `None` when the system has no memory to give: the cache then stays as small as it is.
-    fn map() -> Option<Self> {
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: (1) no address is asked for, so no mapping of ours is replaced; (2) the result is checked.
-        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), CHUNK_BYTES, protection, MapFlags::PRIVATE) };
-        NonNull::new(start.ok()?.cast()).map(|start| Self { start })
-    }
-
-    fn page(&self, index: usize) -> &Page {
-        assert!(index < CHUNK_PAGES);
-        // SAFETY: (1) in bounds by the assertion; (2) mapped, readable and initialised (zeros) since `map`;
-        // (3) aligned, for mappings start at pages and a `Page` needs no alignment; (4) `&self` excludes writers.
-        unsafe { self.start.add(index).as_ref() }
-    }
-
-    fn page_mut(&mut self, index: usize) -> &mut Page {
-        assert!(index < CHUNK_PAGES);
-        // SAFETY: as in `page`, and (4) `&mut self` excludes every other access.
-        unsafe { self.start.add(index).as_mut() }
-    }
-}
-
-impl Drop for Chunk {
-    fn drop(&mut self) {
-        // SAFETY: (1) mapped in `map` with this length; (2) no reference outlives the chunk that lent it.
-        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), CHUNK_BYTES) };
-        debug_assert!(unmapped.is_ok(), "a whole mapping can be given back");
-    }
-}
+/// Chunks per region.
+const REGION_CHUNKS: usize = Region::<Page>::ITEMS / CHUNK_PAGES;
+const _: () = assert!(REGION_CHUNKS == 2 && SMALL_CHUNKS.is_multiple_of(REGION_CHUNKS));
 
 /// Page frames, numbered densely.
 #[derive(Default)]
 pub(super) struct Slab {
-    chunks: Vec<Chunk>,
+    regions: Vec<Region<Page>>,
+    chunks: usize,
 }
 
 impl Slab {
     pub(super) const fn chunks(&self) -> usize {
-        self.chunks.len()
+        self.chunks
     }
 
-    /// Adds a chunk of frames at the end.
+    /// The most chunks that a slab can have within `chunks`.
+    pub(super) const fn chunks_within(chunks: usize) -> usize {
+        if chunks > SMALL_CHUNKS { chunks - chunks % REGION_CHUNKS } else { chunks }
+    }
+
+    /// Adds a step of frames at the end; `false` when the system has no memory to give: the cache then stays as small as
+    /// it is.
     pub(super) fn grow(&mut self) -> bool {
-        Chunk::map().map(|chunk| self.chunks.push(chunk)).is_some()
+        let is_small = self.chunks < SMALL_CHUNKS;
+        if self.chunks.is_multiple_of(REGION_CHUNKS) {
+            let Some(region) = (if is_small { Region::small() } else { Region::huge() }) else { return false };
+            self.regions.push(region);
+        }
+        self.chunks += if is_small { 1 } else { REGION_CHUNKS };
+        true
     }
 
-    /// Gives the last chunk back.
+    /// Chunks that remain once the last step is given back.
+    pub(super) const fn chunks_before(&self) -> usize {
+        self.chunks - if self.chunks > SMALL_CHUNKS { REGION_CHUNKS } else { 1 }
+    }
+
+    /// Gives the last step back.
     pub(super) fn shrink(&mut self) {
-        self.chunks.pop();
+        self.chunks = self.chunks_before();
+        self.regions.truncate(self.chunks.div_ceil(REGION_CHUNKS));
+        if !self.chunks.is_multiple_of(REGION_CHUNKS)
+            && let Some(half) = self.regions.last_mut()
+        {
+            half.discard(CHUNK_PAGES..Region::<Page>::ITEMS);
+        }
     }
 
+    #[inline]
     pub(super) fn page(&self, frame: u32) -> &Page {
-        self.chunks[frame as usize / CHUNK_PAGES].page(frame as usize % CHUNK_PAGES)
+        self.regions[frame as usize / Region::<Page>::ITEMS].get(frame as usize % Region::<Page>::ITEMS)
     }
 
+    #[inline]
     pub(super) fn page_mut(&mut self, frame: u32) -> &mut Page {
-        self.chunks[frame as usize / CHUNK_PAGES].page_mut(frame as usize % CHUNK_PAGES)
+        self.regions[frame as usize / Region::<Page>::ITEMS].get_mut(frame as usize % Region::<Page>::ITEMS)
     }
 
     /// Copies a frame's content.
