@@ -7,6 +7,8 @@ mod connections;
 mod demo;
 mod durable;
 mod harness;
+mod layout;
 mod load;
 mod one_shot;
+mod shards;
 mod shutdown;

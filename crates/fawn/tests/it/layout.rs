@@ -1,0 +1,291 @@
+//! Holds a directory of several shards to its layout: what is lost, swapped or foreign is refused with nothing changed,
+//! what a crash left half made is completed.
+use crate::harness::{Server, connect, eventually, exchange, run};
+use rustix::process::Signal;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+/// Small segments: nothing here needs more.
+const FLAGS: [&str; 2] = ["--segment", "64K"];
+const KEYS: usize = 60;
+
+fn start(dir: &Path, shards: &[&str]) -> Server {
+    Server::start_in(dir, &[&FLAGS[..], shards].concat())
+}
+
+fn stop(mut server: Server) {
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait(), Some(0));
+}
+
+fn fill(server: &Server) {
+    let mut client = connect(server.resp);
+    for key in 0..KEYS {
+        exchange(&mut client, format!("SET key{key} of-key{key}\r\n").as_bytes(), b"+OK\r\n");
+    }
+}
+
+fn assert_filled(server: &Server) {
+    let mut client = connect(server.resp);
+    exchange(&mut client, b"DBSIZE\r\n", format!(":{KEYS}\r\n").as_bytes());
+    for key in 0..KEYS {
+        let value = format!("of-key{key}");
+        exchange(
+            &mut client,
+            format!("GET key{key}\r\n").as_bytes(),
+            format!("${}\r\n{value}\r\n", value.len()).as_bytes(),
+        );
+    }
+}
+
+/// Exit code and words of a server that is not to start over `dir`.
+fn refused(dir: &Path, flags: &[&str]) -> (i32, String) {
+    let data = dir.join("data");
+    let mut args = vec!["serve", "--dir", data.to_str().expect("text"), "--memory", "64M"];
+    args.extend(["--resp", "off", "--memcached", "off", "--admin", "off"]);
+    args.extend(flags);
+    let (code, _, error) = run(&args);
+    (code, error)
+}
+
+fn shards_of(server: &Server) -> usize {
+    let page = crate::harness::http(server.admin, "GET", "/metrics").1;
+    page.lines().filter(|line| line.starts_with("fawn_turns_total{")).count()
+}
+
+#[test]
+fn the_number_is_for_life() {
+    for (made, others) in [(Some("3"), ["1", "2", "4"]), (None, ["2", "3", "4"])] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let first = made.map_or(vec![], |number| vec!["--shards", number]);
+        let count = made.map_or(1, |number| number.parse().expect("a number"));
+        let server = start(dir.path(), &first);
+        fill(&server);
+        stop(server);
+        for other in others {
+            let (code, error) = refused(dir.path(), &["--shards", other]);
+            let is_told = error.contains(&format!("was made for {count} shard")) && error.contains("new directory");
+            assert!(code == 3 && is_told, "{other}: {code} {error}");
+        }
+        for again in [&first[..], &["--shards", "auto"], &[]] {
+            let server = start(dir.path(), again);
+            assert_eq!(shards_of(&server), count, "{again:?}");
+            assert_filled(&server);
+            stop(server);
+        }
+    }
+}
+
+#[test]
+fn settings_that_do_not_fit_are_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (code, error) = refused(dir.path(), &["--shards", "5"]);
+    assert!(code == 2 && error.contains("at least 80M for 5 shards"), "{code} {error}");
+    assert!(!dir.path().join("data").exists(), "nothing was made");
+    let (code, _, error) = run(&["demo", "--shards", "2"]);
+    assert!(code == 2 && error.contains("`fawn serve` takes it"), "{code} {error}");
+    // The directory says that there are three: known only once it has been looked at.
+    stop(start(dir.path(), &["--shards", "3"]));
+    let data = dir.path().join("data");
+    let args = ["serve", "--dir", data.to_str().expect("text"), "--memory", "40M", "--admin", "off"];
+    let (code, _, error) = run(&[&args[..], &["--resp", "off", "--memcached", "off"]].concat());
+    assert!(code == 2 && error.contains("at least 48M for 3 shards"), "{code} {error}");
+}
+
+/// Something wrong with a directory: how it is done, how it is undone, and what the refusal says.
+struct Wrong {
+    doing: fn(&Path, &Path),
+    undoing: fn(&Path, &Path),
+    expected: &'static str,
+}
+
+fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    fs::rename(from, to).expect("renamed");
+}
+
+fn put_layout_aside(data: &Path, aside: &Path) {
+    rename(data.join("layout.toml"), aside.join("layout.toml"));
+}
+
+fn put_layout_back(data: &Path, aside: &Path) {
+    rename(aside.join("layout.toml"), data.join("layout.toml"));
+}
+
+fn swap(data: &Path, aside: &Path) {
+    rename(data.join("shard-0"), aside.join("shard"));
+    rename(data.join("shard-2"), data.join("shard-0"));
+    rename(aside.join("shard"), data.join("shard-2"));
+}
+
+const WRONGS: &[Wrong] = &[
+    Wrong {
+        doing: |data, aside| rename(data.join("shard-1"), aside.join("shard-1")),
+        undoing: |data, aside| rename(aside.join("shard-1"), data.join("shard-1")),
+        expected: "shard-1: missing, though shard 1 of 3 was made",
+    },
+    Wrong {
+        doing: |data, aside| {
+            rename(data.join("shard-1"), aside.join("shard-1"));
+            fs::create_dir(data.join("shard-1")).expect("a mount point without its file system");
+        },
+        undoing: |data, aside| rename(aside.join("shard-1"), data.join("shard-1")),
+        expected: "shard-1: holds no store, though shard 1 of 3 was made",
+    },
+    Wrong { doing: swap, undoing: swap, expected: "shard-0: holds the keys of shard 2, not of shard 0" },
+    Wrong {
+        doing: put_layout_aside,
+        undoing: put_layout_back,
+        expected: "layout.toml: missing, though stores of shards are here",
+    },
+    Wrong {
+        doing: |data, aside| {
+            fs::copy(data.join("layout.toml"), aside.join("layout.toml")).expect("copied");
+            let text = fs::read_to_string(data.join("layout.toml")).expect("text");
+            fs::write(data.join("layout.toml"), text.replace("shards = 3", "shards = 2")).expect("written");
+        },
+        undoing: put_layout_back,
+        expected: "layout.toml: damaged",
+    },
+    Wrong {
+        doing: |data, aside| {
+            put_layout_aside(data, aside);
+            fs::write(data.join("layout.toml"), "").expect("written");
+        },
+        undoing: put_layout_back,
+        expected: "layout.toml: damaged",
+    },
+    Wrong {
+        doing: |data, aside| {
+            put_layout_aside(data, aside);
+            fs::write(data.join("layout.toml"), "format = 7\nrings = 3\n").expect("written");
+        },
+        undoing: put_layout_back,
+        expected: "layout.toml: has format 7, from a newer fawn",
+    },
+    Wrong {
+        doing: |data, aside| {
+            put_layout_aside(data, aside);
+            fs::create_dir(data.join("layout.toml")).expect("something that cannot be read");
+        },
+        undoing: |data, aside| {
+            fs::remove_dir(data.join("layout.toml")).expect("removed");
+            put_layout_back(data, aside);
+        },
+        expected: "give the directory to the user that runs fawn",
+    },
+    Wrong {
+        doing: |data, _| assert!(fs::copy(data.join("shard-0/manifest"), data.join("manifest")).is_ok()),
+        undoing: |data, _| fs::remove_file(data.join("manifest")).expect("removed"),
+        expected: "holds a store of its own (`manifest`) and one of several shards",
+    },
+    Wrong {
+        doing: |data, aside| {
+            stop(start(&aside.join("other"), &["--shards", "3"]));
+            rename(data.join("shard-1"), aside.join("shard-1"));
+            rename(aside.join("other/data/shard-1"), data.join("shard-1"));
+        },
+        undoing: |data, aside| {
+            rename(data.join("shard-1"), aside.join("other/data/shard-1"));
+            rename(aside.join("shard-1"), data.join("shard-1"));
+        },
+        expected: "shard-1: has another hash secret than the directory's layout",
+    },
+];
+
+#[test]
+fn what_is_not_as_it_was_made_is_refused_and_left_alone() {
+    let (dir, aside) = (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("another"));
+    fs::create_dir(aside.path().join("other")).expect("room for another server");
+    let server = start(dir.path(), &["--shards", "3"]);
+    fill(&server);
+    stop(server);
+    let data = dir.path().join("data");
+    for Wrong { doing, undoing, expected } in WRONGS {
+        doing(&data, aside.path());
+        // Also with the number that it was made for.
+        for flags in [&[][..], &["--shards", "3"]] {
+            let (code, error) = refused(dir.path(), flags);
+            assert!(code == 3 && error.contains(expected), "{expected}: {code} {error}");
+        }
+        let (code, out, error) = run(&["check", data.to_str().expect("text")]);
+        assert!(code == 3 && error.contains(expected), "{expected}: {code} {out} {error}");
+        undoing(&data, aside.path());
+    }
+    assert_filled(&start(dir.path(), &[]));
+}
+
+#[test]
+fn a_kill_at_any_time_of_the_first_start_is_harmless() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut were_half_made = 0;
+    for round in 0..40 {
+        let place = dir.path().join(round.to_string());
+        fs::create_dir(&place).expect("a directory");
+        let child = Server::spawn("serve", &place, &[&FLAGS[..], &["--shards", "3"]].concat());
+        // From the first thing that it makes on; later and later.
+        eventually("the directory", || place.join("data").exists().then_some(()));
+        std::thread::park_timeout(Duration::from_micros(250 * round));
+        drop(child);
+        let layout = fs::read_to_string(place.join("data/layout.toml")).unwrap_or_default();
+        were_half_made += usize::from(layout.contains("making"));
+        let server = start(&place, &["--shards", "3"]);
+        assert_eq!(shards_of(&server), 3);
+        fill(&server);
+        stop(server);
+        let layout = fs::read_to_string(place.join("data/layout.toml")).expect("a layout");
+        assert!(layout.contains("stores = \"made\""), "{layout}");
+    }
+    println!("{were_half_made} of 40 kills left a layout without all of its stores");
+}
+
+#[test]
+fn one_process_at_a_time_serves_or_checks() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let server = start(dir.path(), &["--shards", "2"]);
+    let data = dir.path().join("data");
+    for flags in [&[][..], &["--shards", "2"], &["--shards", "4"]] {
+        let (code, error) = refused(dir.path(), flags);
+        assert!(code == 3 && error.contains("in use by another process"), "{code} {error}");
+    }
+    for place in [data.clone(), data.join("shard-1")] {
+        let (code, _, error) = run(&["check", place.to_str().expect("text")]);
+        assert!(code == 3 && error.contains("in use by another process"), "{code} {error}");
+    }
+    stop(server);
+    // One shard's store is none for a server by itself: it knows another part of the ring.
+    for shard in ["shard-0", "shard-1"] {
+        let place = data.join(shard);
+        let args = ["serve", "--dir", place.to_str().expect("text"), "--resp", "off", "--memcached", "off"];
+        let (code, _, error) = run(&[&args[..], &["--admin", "off"]].concat());
+        assert!(code == 3 && error.contains("other boundaries") || error.contains("range"), "{code} {error}");
+    }
+}
+
+#[test]
+fn check_looks_at_every_shard() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let server = start(dir.path(), &["--shards", "3"]);
+    fill(&server);
+    stop(server);
+    let data = dir.path().join("data");
+    let text = data.to_str().expect("text");
+    let (code, out, _) = run(&["check", text]);
+    let records: usize = out
+        .lines()
+        .filter_map(|line| line.split(", ").find_map(|part| part.strip_suffix(" records")))
+        .map(|number| number.parse::<usize>().expect("a number"))
+        .sum();
+    assert!(code == 0 && records == KEYS && out.starts_with("3 shards") && out.ends_with("sound\n"), "{code} {out}");
+    let manifest = data.join("shard-1/manifest");
+    let mut bytes = fs::read(&manifest).expect("a manifest");
+    bytes[520] ^= 1;
+    fs::write(&manifest, bytes).expect("written back");
+    let (code, out, error) = run(&["check", text]);
+    // The one after it is looked at all the same.
+    let is_told =
+        out.contains("shard 1:\n") && out.contains("DAMAGE: manifest") && out.contains("shard 2:\n1 segments");
+    assert!(code == 3 && is_told && error.contains("damaged, as listed"), "{code} {out} {error}");
+    let (code, error) = refused(dir.path(), &[]);
+    assert!(code == 3 && error.contains("shard-1") && error.contains("manifest"), "{code} {error}");
+}
