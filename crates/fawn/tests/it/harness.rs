@@ -31,6 +31,18 @@ pub(crate) fn run_with_input(args: &[&str], input: &[u8]) -> (i32, String, Strin
     outcome(child.wait_with_output().expect("it ends"))
 }
 
+/// As [`run`], of a server that should not start: one that does is ended, and is a failure.
+pub(crate) fn run_refused(args: &[&str]) -> (i32, String) {
+    let mut command = fawn();
+    command.args(args).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = Reaped(command.spawn().expect("the binary runs"));
+    // Little enough for a pipe that nobody reads meanwhile.
+    let status = eventually("a server that was to be refused", || child.0.try_wait().expect("it is ours"));
+    let mut error = String::new();
+    child.0.stderr.take().expect("piped").read_to_string(&mut error).expect("text");
+    (status.code().unwrap_or(-1), error)
+}
+
 fn outcome(output: Output) -> (i32, String, String) {
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))

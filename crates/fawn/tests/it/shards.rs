@@ -1,5 +1,5 @@
 //! Holds several shards to being one server: any connection sees all keys, limits are the process's, the end is one.
-use crate::harness::{Reaped, Server, connect, eventually, exchange, fawn, http, read_to_end, run};
+use crate::harness::{Reaped, Server, connect, eventually, exchange, fawn, http, read_to_end, run_refused};
 use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -144,6 +144,28 @@ fn what_was_answered_when_it_stops_under_load_is_there() {
 }
 
 #[test]
+fn a_shard_without_clients_serves_the_others_until_all_are_through() {
+    let mut server = Server::start(&THREE);
+    let mut client = connect(server.resp);
+    let value = "v".repeat(10_000);
+    for key in 0..8 {
+        let set = format!("*3\r\n$3\r\nSET\r\n$1\r\n{key}\r\n$10000\r\n{value}\r\n");
+        exchange(&mut client, set.as_bytes(), b"+OK\r\n");
+    }
+    // One read of the server's, and more replies than the system's buffers take: most are still to be asked for, of all
+    // shards, when it stops; two of them have no client.
+    let requests: String = (0..2400).map(|at| format!("*2\r\n$3\r\nGET\r\n$1\r\n{}\r\n", at % 8)).collect();
+    assert!(requests.len() < 64 << 10);
+    client.write_all(requests.as_bytes()).expect("it reads");
+    eventually("replies to be held back", || (server.metric("fawn_output_held_bytes") > 0).then_some(()));
+    server.signal(Signal::TERM);
+    std::thread::park_timeout(Duration::from_millis(300));
+    let replies = read_to_end(&mut client);
+    assert_eq!(replies.len(), 2400 * (10_000 + 10), "{} of 2400", replies.len() / 10_010);
+    assert_eq!(server.wait(), Some(0));
+}
+
+#[test]
 fn a_client_that_takes_nothing_holds_the_end_up_for_its_timeout_only() {
     let mut server = Server::start(&[&THREE[..], &["--shutdown-timeout", "500ms"]].concat());
     let mut client = connect(server.resp);
@@ -179,8 +201,8 @@ fn no_other_server_shares_the_port() {
     let (data, address) = (dir.path().join("data"), server.resp.to_string());
     for shards in ["1", "2"] {
         let args = ["serve", "--dir", data.to_str().expect("text"), "--memory", "64M", "--shards", shards];
-        let (code, _, error) =
-            run(&[&args[..], &["--resp", &address, "--memcached", "off", "--admin", "off"]].concat());
+        let args = [&args[..], &["--resp", &address, "--memcached", "off", "--admin", "off"]].concat();
+        let (code, error) = run_refused(&args);
         assert!(code == 7 && error.contains(&address) && error.contains("in use"), "{shards}: {code} {error}");
     }
 }
