@@ -202,11 +202,8 @@ fn what_is_not_as_it_was_made_is_refused_and_left_alone() {
     let data = dir.path().join("data");
     for Wrong { doing, undoing, expected } in WRONGS {
         doing(&data, aside.path());
-        // Also with the number that it was made for.
-        for flags in [&[][..], &["--shards", "3"]] {
-            let (code, error) = refused(dir.path(), flags);
-            assert!(code == 3 && error.contains(expected), "{expected}: {code} {error}");
-        }
+        let (code, error) = refused(dir.path(), &["--shards", "3"]);
+        assert!(code == 3 && error.contains(expected), "{expected}: {code} {error}");
         let (code, out, error) = run(&["check", data.to_str().expect("text")]);
         assert!(code == 3 && error.contains(expected), "{expected}: {code} {out} {error}");
         undoing(&data, aside.path());
@@ -218,13 +215,13 @@ fn what_is_not_as_it_was_made_is_refused_and_left_alone() {
 fn a_kill_at_any_time_of_the_first_start_is_harmless() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut were_half_made = 0;
-    for round in 0..40 {
+    for round in 0..20 {
         let place = dir.path().join(round.to_string());
         fs::create_dir(&place).expect("a directory");
         let child = Server::spawn("serve", &place, &[&FLAGS[..], &["--shards", "3"]].concat());
         // From the first thing that it makes on; later and later.
         eventually("the directory", || place.join("data").exists().then_some(()));
-        std::thread::park_timeout(Duration::from_micros(250 * round));
+        std::thread::park_timeout(Duration::from_micros(500 * round));
         drop(child);
         let layout = fs::read_to_string(place.join("data/layout.toml")).unwrap_or_default();
         were_half_made += usize::from(layout.contains("making"));
@@ -235,7 +232,7 @@ fn a_kill_at_any_time_of_the_first_start_is_harmless() {
         let layout = fs::read_to_string(place.join("data/layout.toml")).expect("a layout");
         assert!(layout.contains("stores = \"made\""), "{layout}");
     }
-    println!("{were_half_made} of 40 kills left a layout without all of its stores");
+    println!("{were_half_made} of 20 kills left a layout without all of its stores");
 }
 
 #[test]

@@ -15,6 +15,13 @@ fn metrics(server: &Server, name: &str) -> Vec<u64> {
     values.map(|(_, value)| value.parse().expect("a number")).collect()
 }
 
+fn info(client: &mut TcpStream) -> String {
+    client.write_all(b"INFO keyspace\r\n").expect("it reads");
+    let mut text = [0; 64];
+    let got = client.read(&mut text).expect("it answers");
+    String::from_utf8_lossy(&text[..got]).into_owned()
+}
+
 /// So many that every shard has some: one has none with a probability of 3·(2/3)^60.
 fn crowd(address: SocketAddr) -> Vec<TcpStream> {
     (0..60).map(|_| connect(address)).collect()
@@ -37,6 +44,10 @@ fn every_connection_sees_all_keys_also_after_a_restart_and_a_kill() {
         }
         for (at, client) in crowd.iter_mut().rev().enumerate() {
             exchange(client, format!("GET key{at}\r\n").as_bytes(), format!("$1\r\n{round}\r\n").as_bytes());
+        }
+        // Whichever shard is asked tells of all, a moment later.
+        for client in crowd.iter_mut().take(12) {
+            eventually("a count of all keys", || info(client).contains("db0:keys=60,").then_some(()));
         }
         let mut memcached = connect(server.memcached);
         exchange(&mut memcached, b"get key7\r\n", format!("VALUE key7 0 1\r\n{round}\r\nEND\r\n").as_bytes());

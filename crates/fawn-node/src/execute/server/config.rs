@@ -11,6 +11,8 @@ pub(super) fn settings(options: &ShardOptions, facts: &ProcessFacts, engine: &Op
         Durability::EverySec => ("everysec", "everysec"),
         Durability::Memory => ("no", "memory"),
     };
+    // Each of the process's shards has as much.
+    let memory_bytes = engine.memory_bytes * u64::from(facts.threads.max(1));
     let mut settings = vec![
         // redis-benchmark asks for these two before it starts.
         ("save", String::new()),
@@ -18,7 +20,7 @@ pub(super) fn settings(options: &ShardOptions, facts: &ProcessFacts, engine: &Op
         ("appendfsync", fsync.to_owned()),
         ("databases", "1".to_owned()),
         ("dir", facts.directory.clone()),
-        ("maxmemory", engine.memory_bytes.to_string()),
+        ("maxmemory", memory_bytes.to_string()),
         ("maxmemory-policy", "noeviction".to_owned()),
         ("maxclients", facts.sessions_max.to_string()),
         ("port", facts.resp_port.to_string()),
