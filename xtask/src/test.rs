@@ -27,6 +27,7 @@ pub(crate) fn run(only: Option<&str>) -> Result<(), String> {
         steps::run("target/release/fawn", &["bench", "memory", "--dir", &dir.to_string_lossy()])
     })?;
     gate.step("demo with real clients", demo)?;
+    gate.step("several shards with real clients", several_shards)?;
     for words in ["serve", "demo"] {
         gate.step(&format!("bad input to {words}"), || {
             let dir = clients::scratch("bad")?.join("data");
@@ -42,11 +43,13 @@ pub(crate) fn run(only: Option<&str>) -> Result<(), String> {
         let dir = clients::scratch("refused")?;
         clients::python("refused.py", &[&server::binary().to_string_lossy(), &dir.to_string_lossy()])
     })?;
-    gate.step("kill -9", || {
-        let dir = clients::scratch("kill")?.join("data");
-        let binary = server::binary();
-        clients::python("kill.py", &[&binary.to_string_lossy(), &dir.to_string_lossy(), "30", &commit(), "demo"])
-    })?;
+    for words in [&["demo"][..], &["serve", "--shards", "3"]] {
+        gate.step(&format!("kill -9 of {}", words.join(" ")), || {
+            let dir = clients::scratch("kill")?.join("data");
+            let (binary, dir, seed) = (server::binary(), dir.to_string_lossy(), commit());
+            clients::python("kill.py", &[&[&*binary.to_string_lossy(), &dir, "30", &seed], words].concat())
+        })?;
+    }
     gate.finish()
 }
 
@@ -63,6 +66,17 @@ fn demo() -> Result<(), String> {
     let server = start()?;
     clients::read_catalogue(&server, &catalogue)?;
     server.stop()
+}
+
+/// One node with three shards, worked on by real clients before and after a restart, with and without its number given.
+fn several_shards() -> Result<(), String> {
+    let dir = clients::scratch("shards")?.join("data");
+    for words in [&["serve", "--shards", "3"][..], &["serve"]] {
+        let server = Server::start(&dir, words)?;
+        clients::sessions(&server, &["ping", "set", "get", "incr"])?;
+        server.stop()?;
+    }
+    steps::run(&server::binary().to_string_lossy(), &["check", &dir.to_string_lossy()])
 }
 
 /// The commit under test, as a seed: each change is fuzzed from another start, and can be again.
