@@ -142,7 +142,6 @@ pub(crate) fn memcached() -> Vec<Vec<u8>> {
 pub(crate) fn native() -> Vec<Vec<u8>> {
     let (mut requests, mut replies, mut pairs) = (Vec::new(), Vec::new(), Vec::new());
     native::put_pair(&mut pairs, b"key", b"value");
-    let set_all = native::Pairs::new(&pairs).expect("a pair that was just encoded");
     let delete = Update::Delete { condition: Condition::Always, return_previous: true };
     let append = Update::Append { bytes: b"more", create: true, condition: Condition::Exists };
     let touch = Update::Touch { expiry: Expiry::AtMs(9), condition: ExpiryCondition::Later, return_value: false };
@@ -151,7 +150,8 @@ pub(crate) fn native() -> Vec<Vec<u8>> {
         native::put_request_frame(&Request::Update { key: b"key", update }, &mut requests);
     }
     let scan = WideRequest::Scan { cursor: 1 << 63, count: 10 };
-    for wide in [WideRequest::Count, scan, WideRequest::Clear, WideRequest::SetAll(set_all)] {
+    let set_all = native::Pairs::new(&pairs).map(WideRequest::SetAll);
+    for wide in [WideRequest::Count, scan, WideRequest::Clear].into_iter().chain(set_all) {
         native::put_wide_frame(&wide, &mut requests);
     }
     let entry = EntryRef { value: b"value", flags: 7, expires_at_ms: 8, version: Version::from_u64(9) };

@@ -170,7 +170,7 @@ mod tests {
                     table.remove(keys[frame], &keys);
                     keys[frame] = u64::MAX;
                 }
-                let key = rng.below(3) << 32 | rng.below(2 * frames as u64) * stride;
+                let key = (rng.below(3) << 32) | (rng.below(2 * frames as u64) * stride);
                 if step % 8 != 0 && table.find(key, &keys).is_none() {
                     table.insert(key, frame as u32);
                     keys[frame] = key;
