@@ -10,9 +10,10 @@ struct Peer {
     package: &'static str,
 }
 
-const PEERS: [Peer; 6] = [
+const PEERS: [Peer; 7] = [
     Peer { program: "redis-server", package: "redis-server" },
     Peer { program: "redis-benchmark", package: "redis-tools" },
+    Peer { program: "memcached", package: "memcached" },
     Peer { program: "memccapable", package: "libmemcached-tools" },
     Peer { program: "strace", package: "strace" },
     Peer { program: "python3", package: "python3" },

@@ -28,6 +28,13 @@ pub(crate) fn run(only: Option<&str>) -> Result<(), String> {
     })?;
     gate.step("demo with real clients", demo)?;
     gate.step("several shards with real clients", several_shards)?;
+    for words in [&["demo"][..], &["serve", "--shards", "3"]] {
+        gate.step(&format!("replies of {} beside those of redis and memcached", words.join(" ")), || {
+            let dir = clients::scratch("differential")?.join("data");
+            let (binary, dir, seed) = (server::binary(), dir.to_string_lossy(), commit());
+            clients::python("differential.py", &[&[&*binary.to_string_lossy(), &dir, &seed, "8"], words].concat())
+        })?;
+    }
     for words in ["serve", "demo"] {
         gate.step(&format!("bad input to {words}"), || {
             let dir = clients::scratch("bad")?.join("data");

@@ -55,5 +55,6 @@ fn holds(condition: ExpiryCondition, old_ms: u64, new: Option<u64>) -> bool {
         ExpiryCondition::HasOne => old_ms != 0,
         ExpiryCondition::Later => new > old,
         ExpiryCondition::Earlier => new < old,
+        ExpiryCondition::EarlierThanOne => old_ms != 0 && new < old,
     }
 }

@@ -58,7 +58,7 @@ pub enum OperationError {
     #[error("key longer than 65535 bytes")]
     KeyTooLong,
     /// The value would be longer than the store takes.
-    #[error("value longer than {limit_bytes} bytes; raise value-bytes-max or store it in pieces")]
+    #[error("value longer than {limit_bytes} bytes; raise value-max or store it in pieces")]
     ValueTooLong {
         /// The limit in force.
         limit_bytes: u32,

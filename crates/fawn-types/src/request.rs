@@ -41,6 +41,8 @@ pub enum ExpiryCondition {
     Later,
     /// Only if the new one is earlier; none counts as infinitely late (`LT`).
     Earlier,
+    /// Only if it had one and the new one is earlier (`XX` with `LT`).
+    EarlierThanOne,
 }
 
 /// A change of one key, evaluated at the head on the latest pending value.

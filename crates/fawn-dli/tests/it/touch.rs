@@ -37,7 +37,7 @@ fn past_deletes() {
 /// Redis 7's table: `(had, new) -> applied` for each option; 0 had none.
 #[test]
 fn conditions() {
-    use ExpiryCondition::{Earlier, HasNone, HasOne, Later};
+    use ExpiryCondition::{Earlier, EarlierThanOne, HasNone, HasOne, Later};
     let cases = [
         (HasNone, 0, 9, true),
         (HasNone, 5, 9, false),
@@ -51,6 +51,9 @@ fn conditions() {
         (Earlier, 5, 9, false),
         (Earlier, 9, 9, false),
         (Earlier, 9, 5, true),
+        (EarlierThanOne, 0, 9, false),
+        (EarlierThanOne, 5, 9, false),
+        (EarlierThanOne, 9, 5, true),
     ];
     for (condition, had, new, applied) in cases {
         let old = entry(b"old", if had == 0 { 0 } else { NOW.0 + had });

@@ -13,7 +13,6 @@ use fawn_types::{Expiry, Update};
 const NX_WITH_OTHERS: Refusal =
     Refusal::Fixed("-ERR NX and XX, GT or LT options at the same time are not compatible\r\n");
 const GT_WITH_LT: Refusal = Refusal::Fixed("-ERR GT and LT options at the same time are not compatible\r\n");
-const XX_WITH_LT: Refusal = Refusal::Fixed("-ERR XX and LT options at the same time are not supported, give one\r\n");
 
 pub(super) fn expire<'a>(invocation: &Invocation<'a>) -> Parsed<'a> {
     touch("expire", TimeForm::EX, invocation)
@@ -57,7 +56,7 @@ fn condition(invocation: &Invocation<'_>) -> Result<ExpiryCondition, Refusal> {
         (true, false, false, false) => Ok(ExpiryCondition::HasNone),
         (true, ..) => Err(NX_WITH_OTHERS),
         (_, _, true, true) => Err(GT_WITH_LT),
-        (_, true, _, true) => Err(XX_WITH_LT),
+        (_, true, _, true) => Ok(ExpiryCondition::EarlierThanOne),
         // No expiry counts as infinitely late, so GT implies XX.
         (_, _, true, _) => Ok(ExpiryCondition::Later),
         (_, _, _, true) => Ok(ExpiryCondition::Earlier),

@@ -16,10 +16,15 @@ request. Differences from the servers whose protocols these are:
 - There is one database: `SELECT 0` succeeds, any other number is refused. `FLUSHDB` is `FLUSHALL`.
 - A value longer than the limit is refused, its bytes dropped, and the connection goes on.
 - `MSET` is atomic across crashes, not only among clients.
+- `DBSIZE` counts keys whose time has come until a request meets them; nothing looks for them. A `SET` whose time is past
+  only removes what was there.
 - `TOUCH` counts keys; no access times are kept. A full store refuses writes; nothing is evicted.
 - memcached's versions (`gets`, `cas`) are the store's own: they grow with every write and survive restarts.
-- A refused memcached `set` leaves the old value in place.
-- `EXPIRE` with both `XX` and `LT` is refused.
+- Arguments are checked before the key is looked at: `GETEX` of an absent key with a time that is no number is an error.
+- `SCAN` takes cursors it gave out and refuses text that is no number.
+- A refused memcached `set` leaves the old value in place, and the block after a refused line is dropped with it, never
+  taken for commands. More words than a command has, keys with control characters and signs of plus are refused.
+- memcached times after 2038 are what they say.
 ";
 
 /// The page, whole.

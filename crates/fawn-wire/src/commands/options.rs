@@ -48,11 +48,26 @@ pub(crate) fn expiry(
     Ok(Expiry::AtMs(at_ms.unsigned_abs()))
 }
 
-/// Sets an option that may be given once.
-pub(crate) fn once<T>(slot: &mut Option<T>, value: T) -> Result<(), Refusal> {
-    if slot.is_some() {
-        return Err(SYNTAX);
+/// What a command's options say about the expiry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum KeyTime<'a> {
+    /// As it was.
+    Keep,
+    /// None.
+    Never,
+    /// At the time that the text gives, which is looked at last: of several only the one that counts.
+    At(TimeForm, &'a [u8]),
+}
+
+impl<'a> KeyTime<'a> {
+    /// Takes the place of what was said before. In Redis an option may be repeated, the last one counts, but two
+    /// different ones contradict each other.
+    pub(crate) fn replace(self, slot: &mut Option<KeyTime<'a>>) -> Result<(), Refusal> {
+        match (slot.replace(self), self) {
+            (None, _) => Ok(()),
+            (Some(KeyTime::At(before, _)), KeyTime::At(form, _)) if before == form => Ok(()),
+            (Some(before), now) if before == now => Ok(()),
+            _ => Err(SYNTAX),
+        }
     }
-    *slot = Some(value);
-    Ok(())
 }

@@ -1,5 +1,5 @@
 //! Owns the parsers of Redis's string commands: values and counters.
-use super::options::{TimeForm, expiry, once};
+use super::options::{KeyTime, TimeForm, expiry};
 use crate::command::{Each, plain_set};
 use crate::resp::decode::Parsed;
 use crate::resp::invocation::Invocation;
@@ -44,9 +44,9 @@ pub(super) fn set<'a>(invocation: &Invocation<'a>) -> Parsed<'a> {
     while let Some(word) = options.next() {
         if let Some(form) = TimeForm::of_word(word) {
             let amount = options.next().ok_or(SYNTAX)?;
-            once(&mut time, SetTime::At(form, amount))?;
+            KeyTime::At(form, amount).replace(&mut time)?;
         } else if word.eq_ignore_ascii_case(b"KEEPTTL") {
-            once(&mut time, SetTime::Keep)?;
+            KeyTime::Keep.replace(&mut time)?;
         } else if word.eq_ignore_ascii_case(b"NX") {
             only(&mut condition, Condition::Absent)?;
         } else if word.eq_ignore_ascii_case(b"XX") {
@@ -59,18 +59,13 @@ pub(super) fn set<'a>(invocation: &Invocation<'a>) -> Parsed<'a> {
     }
     let expiry = match time {
         None => Expiry::Never,
-        Some(SetTime::Keep) => Expiry::Keep,
-        Some(SetTime::At(form, amount)) => expiry("set", amount, form, invocation)?,
+        Some(KeyTime::Keep) => Expiry::Keep,
+        Some(KeyTime::Never) => unreachable!("no word of SET says so"),
+        Some(KeyTime::At(form, amount)) => expiry("set", amount, form, invocation)?,
     };
     let condition = condition.unwrap_or_default();
     let shape = if return_previous { RespShape::Bulk } else { RespShape::OkOrNull };
     update(invocation, Update::Set { value, flags: 0, expiry, condition, return_previous }, shape)
-}
-
-/// What `SET` is told about the expiry.
-enum SetTime<'a> {
-    Keep,
-    At(TimeForm, &'a [u8]),
 }
 
 /// A condition may be repeated but not contradicted, as in Redis.
@@ -111,14 +106,19 @@ pub(super) fn getdel<'a>(invocation: &Invocation<'a>) -> Parsed<'a> {
 }
 
 pub(super) fn getex<'a>(invocation: &Invocation<'a>) -> Parsed<'a> {
-    let expiry = match (invocation.get(2), invocation.get(3), invocation.count) {
-        (None, ..) => return get(invocation),
-        (Some(word), None, _) if word.eq_ignore_ascii_case(b"PERSIST") => Expiry::Never,
-        (Some(word), Some(amount), 4) => {
+    let (mut time, mut options) = (None, invocation.rest(2));
+    while let Some(word) = options.next() {
+        if word.eq_ignore_ascii_case(b"PERSIST") {
+            KeyTime::Never.replace(&mut time)?;
+        } else {
             let form = TimeForm::of_word(word).ok_or(SYNTAX)?;
-            expiry("getex", amount, form, invocation)?
+            KeyTime::At(form, options.next().ok_or(SYNTAX)?).replace(&mut time)?;
         }
-        _ => return Err(SYNTAX),
+    }
+    let expiry = match time {
+        None | Some(KeyTime::Keep) => return get(invocation),
+        Some(KeyTime::Never) => Expiry::Never,
+        Some(KeyTime::At(form, amount)) => expiry("getex", amount, form, invocation)?,
     };
     let condition = ExpiryCondition::Always;
     update(invocation, Update::Touch { expiry, condition, return_value: true }, RespShape::Bulk)

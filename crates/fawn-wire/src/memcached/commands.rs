@@ -286,8 +286,9 @@ pub(crate) fn verbosity<'a>(_: &mut MemcachedState, line: &Line<'a>) -> Decoded<
     let (Some(level), more) = (words.next(), words) else { return refuse(ERROR, line) };
     let silent = match (level, noreply(more)) {
         (b"noreply", Some(_)) => true,
-        (_, Some(silent)) => silent,
         (_, None) => return refuse(ERROR, line),
+        (level, _) if parse_u64(level).is_none() => return refuse(BAD_FORMAT, line),
+        (_, Some(silent)) => silent,
     };
     found(Command::Connection(Connection::Verbosity(shape(MemcachedShape::Ok, silent))), line)
 }

@@ -60,6 +60,7 @@ fn put_update(out: &mut Vec<u8>, update: &Update<'_>) {
                 ExpiryCondition::HasOne => 2,
                 ExpiryCondition::Later => 3,
                 ExpiryCondition::Earlier => 4,
+                ExpiryCondition::EarlierThanOne => 5,
             });
             out.push(u8::from(return_value));
         }
@@ -142,6 +143,7 @@ fn read_touch<'a>(reader: &mut Reader<'a>) -> Result<Update<'a>, FormError> {
         2 => ExpiryCondition::HasOne,
         3 => ExpiryCondition::Later,
         4 => ExpiryCondition::Earlier,
+        5 => ExpiryCondition::EarlierThanOne,
         found => return Err(FormError::Field { field: "expiry condition", found: u64::from(found) }),
     };
     Ok(Update::Touch { expiry, condition, return_value: reader.flag("return value")? })

@@ -43,8 +43,9 @@ pub(crate) fn unknown<'a>(name: &[u8], args: impl Iterator<Item = &'a [u8]>) -> 
         if list.len() >= 128 {
             break;
         }
+        let room = 128 - list.len();
         list.push(b'\'');
-        list.extend_from_slice(&arg[..arg.len().min(128 - list.len().min(127))]);
+        list.extend_from_slice(&arg[..arg.len().min(room)]);
         list.extend_from_slice(b"' ");
     }
     let name = &name[..name.len().min(128)];
@@ -78,7 +79,7 @@ pub(crate) fn protocol(error: ProtocolError) -> Cow<'static, [u8]> {
 #[cold]
 pub(crate) fn too_long(len: u64, limit: usize) -> Cow<'static, [u8]> {
     line(&format!(
-        "ERR string exceeds maximum allowed size: {len} bytes where {limit} are allowed; raise value-bytes-max or \
+        "ERR string exceeds maximum allowed size: {len} bytes where {limit} are allowed; raise value-max or \
          store it in pieces"
     ))
 }

@@ -61,6 +61,7 @@ const TRANSCRIPTS: &[(&str, &str)] = &[
     ("verbosity 1~", "OK~"),
     ("verbosity noreply~", ""),
     ("verbosity~", "ERROR~"),
+    ("verbosity x~", "CLIENT_ERROR bad command line format~"),
     ("version~", concat!("VERSION ", env!("CARGO_PKG_VERSION"), "~")),
     ("version x~", "ERROR~"),
     ("stats~", "+server~"),

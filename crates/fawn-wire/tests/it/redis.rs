@@ -36,6 +36,10 @@ const TRANSCRIPTS: &[(&str, &str)] = &[
     ("SET a 1 EX 1 PX 1", "-ERR syntax error~"),
     ("SET a 1 KEEPTTL EX 1", "-ERR syntax error~"),
     ("SET a 1 EX", "-ERR syntax error~"),
+    ("SET a 1 EX x EX 10", "+OK~"),
+    ("SET a 1 EX 10 EX x", "-ERR value is not an integer or out of range~"),
+    ("SET a 1 KEEPTTL KEEPTTL", "+OK~"),
+    ("SET a 1 PERSIST", "-ERR syntax error~"),
     ("SET a 1 BLA", "-ERR syntax error~"),
     ("SETNX k 1", ":0~"),
     ("SETNX a 1", ":1~"),
@@ -44,6 +48,11 @@ const TRANSCRIPTS: &[(&str, &str)] = &[
     ("GETSET k v", "$5~value~"),
     ("GETDEL none", "$-1~"),
     ("GETEX k PERSIST", "$5~value~"),
+    ("GETEX k PERSIST persist", "$5~value~"),
+    ("GETEX k EX 0 EX 10", "$5~value~"),
+    ("GETEX k PERSIST EX 10", "-ERR syntax error~"),
+    ("GETEX k EX 10 PX 10", "-ERR syntax error~"),
+    ("GETEX k KEEPTTL", "-ERR syntax error~"),
     ("GETEX k EX", "-ERR syntax error~"),
     ("APPEND k abc", ":8~"),
     ("STRLEN k", ":5~"),
@@ -188,6 +197,7 @@ fn options_mean_what_they_say() {
     assert_eq!(single("SET a v EXAT 10"), set(at(10_000), Condition::Always, false));
     assert_eq!(single("SET a v GET PXAT 10"), set(at(10), Condition::Always, true));
     assert_eq!(single("SET a v KEEPTTL"), set(Expiry::Keep, Condition::Always, false));
+    assert_eq!(single("SET a v PX 5 PX 10"), set(at(now + 10), Condition::Always, false), "the last one counts");
     let touch = |expiry, condition| Request::Update {
         key: b"a",
         update: Update::Touch { expiry, condition, return_value: false },
@@ -195,6 +205,7 @@ fn options_mean_what_they_say() {
     assert_eq!(single("EXPIRE a 10 GT"), touch(at(now + 10_000), ExpiryCondition::Later));
     assert_eq!(single("EXPIRE a 10 XX GT"), touch(at(now + 10_000), ExpiryCondition::Later));
     assert_eq!(single("PEXPIRE a 10 LT"), touch(at(now + 10), ExpiryCondition::Earlier));
+    assert_eq!(single("PEXPIRE a 10 LT XX"), touch(at(now + 10), ExpiryCondition::EarlierThanOne));
     assert_eq!(single("EXPIREAT a 10 NX"), touch(at(10_000), ExpiryCondition::HasNone));
     assert_eq!(single("PEXPIREAT a -5 XX"), touch(at(1), ExpiryCondition::HasOne));
     assert_eq!(single("EXPIRE a -1"), touch(at(now - 1000), ExpiryCondition::Always));

@@ -32,6 +32,11 @@ fn requests() -> Vec<Request<'static>> {
         update(Update::SubtractUnsigned { delta: u64::MAX }),
         update(Update::Delete { condition: versioned, return_previous: true }),
         update(Update::Touch { expiry: Expiry::Keep, condition: ExpiryCondition::Later, return_value: true }),
+        update(Update::Touch {
+            expiry: Expiry::Never,
+            condition: ExpiryCondition::EarlierThanOne,
+            return_value: false,
+        }),
     ]
 }
 
