@@ -200,19 +200,19 @@ def endless_pipeline(places, process):
 
 
 def eager_writers(places, process):
-    """Many write long values in one go; each is answered."""
+    """Many write long values in one go, more at a time than there is room for: they take turns, each is answered."""
     watch = Growth(process)
     value = b"w" * (1 << 20)
     writers = []
-    for number in range(6):
+    for number in range(20):
         request = b"*3\r\n$3\r\nSET\r\n$7\r\neager%02d\r\n$%d\r\n%s\r\n" % (number, len(value), value)
-        writers.append(threading.Thread(target=write_and_close, args=(connect(places["resp"]), request, 60)))
+        writers.append(threading.Thread(target=write_and_close, args=(connect(places["resp"]), request, 20)))
     for writer in writers:
         writer.start()
     for writer in writers:
         writer.join()
     assert not FAILED, FAILED[:3]
-    return watch.end("6 writers of 60 MB each")
+    return watch.end("20 writers of 20 MB each")
 
 
 def write_and_close(connection, request, times):
@@ -235,7 +235,7 @@ def endless_requests(places, process):
         try:
             connection.sendall(half)
         except OSError:
-            pass  # those that hold most are closed, as documented
+            pass  # who dawdles while others wait for its room is closed, as documented
     others(places)
     grown = watch.end("30 requests of 8 MB that never end")
     for connection in connections:

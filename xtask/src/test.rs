@@ -35,11 +35,11 @@ pub(crate) fn run(only: Option<&str>) -> Result<(), String> {
             clients::python("differential.py", &[&[&*binary.to_string_lossy(), &dir, &seed, "8"], words].concat())
         })?;
     }
-    for words in ["serve", "demo"] {
-        gate.step(&format!("bad input to {words}"), || {
+    for words in [&["serve"][..], &["demo"], &["serve", "--shards", "2"]] {
+        gate.step(&format!("bad input to {}", words.join(" ")), || {
             let dir = clients::scratch("bad")?.join("data");
-            let binary = server::binary();
-            clients::python("bad_input.py", &[&binary.to_string_lossy(), &dir.to_string_lossy(), words])
+            let (binary, dir) = (server::binary(), dir.to_string_lossy().into_owned());
+            clients::python("bad_input.py", &[&[&*binary.to_string_lossy(), &dir], words].concat())
         })?;
     }
     gate.step("system calls", || {

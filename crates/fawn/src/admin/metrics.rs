@@ -44,6 +44,7 @@ const METRICS: &[Metric] = &[
     counter("fawn_letters_received_total", "Letters of the process's other shards.", |r| r.server.letters_received),
     counter("fawn_letters_sent_total", "Letters to the process's other shards.", |r| r.server.letters_sent),
     gauge("fawn_input_held_bytes", "Bytes of incomplete requests.", |r| r.server.input_held_bytes),
+    gauge("fawn_input_waiting", "Connections whose long request waits for room.", |r| r.server.input_waiting),
     gauge("fawn_output_held_bytes", "Bytes of replies that clients have not taken.", |r| r.server.output_held_bytes),
     counter("fawn_commands_total", "Requests executed.", |r| r.node.commands),
     counter("fawn_gets_total", "Keys read.", |r| r.node.gets),

@@ -28,6 +28,8 @@ pub(super) struct Conn {
     pub(super) serial: u64,
     /// Input not consumed: an incomplete request, or complete ones that wait for room.
     pub(super) rest: Vec<u8>,
+    /// Bytes read since dawdlers were last looked for.
+    pub(super) received_bytes: u64,
     /// Bytes of replies the socket did not take.
     pub(super) held_bytes: usize,
     pub(super) phase: Phase,
@@ -53,6 +55,10 @@ pub(super) struct Flags {
     pub(super) progressed: bool,
     /// The stall watch has it.
     pub(super) watched: bool,
+    /// Its request has the room that it needs.
+    pub(super) admitted: bool,
+    /// Its request stands in line for room: it is not read.
+    pub(super) waits: bool,
     /// It is in the list of connections to read.
     pub(super) listed: bool,
     /// It is in the list of connections to write.
@@ -83,10 +89,12 @@ impl Conn {
             blocked: false,
             progressed: false,
             watched: false,
+            admitted: false,
+            waits: false,
             listed: false,
             touched: false,
         };
-        Self { stream, session, serial, rest: Vec::new(), held_bytes: 0, phase: Phase::Open, flags }
+        Self { stream, session, serial, rest: Vec::new(), received_bytes: 0, held_bytes: 0, phase: Phase::Open, flags }
     }
 
     /// One read; notes whether the socket is dry.

@@ -29,6 +29,8 @@ pub(crate) struct Counters {
     pub(crate) letters_sent: u64,
     /// Bytes of incomplete requests held now.
     pub(crate) input_held_bytes: u64,
+    /// Connections whose long request waits for room now.
+    pub(crate) input_waiting: u64,
     /// Bytes of replies that clients have not taken now.
     pub(crate) output_held_bytes: u64,
 }

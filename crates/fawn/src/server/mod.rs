@@ -9,6 +9,7 @@ mod control;
 mod counters;
 mod descriptors;
 mod error;
+mod intake;
 mod limits;
 mod listener;
 mod post;

@@ -68,6 +68,11 @@ impl<B: Backing> Turn<B> {
         if self.conns.get(slot).is_some_and(|conn| conn.flags.paused) {
             self.feed(slot, 0);
         }
+        if self.conns.get(slot).is_some_and(|conn| !conn.rest.is_empty() && !conn.flags.paused)
+            && !self.may_receive(slot)
+        {
+            return self.drain_if_over(slot);
+        }
         let large = self.conns.get(slot).is_some_and(|conn| conn.rest.len() >= READ_BYTES);
         for _ in 0..if large { LARGE_READS_MAX } else { 1 } {
             match self.read_once(slot) {
@@ -103,9 +108,13 @@ impl<B: Backing> Turn<B> {
             return Moved::Blocked;
         }
         self.counters.reads += 1;
-        let moved = conn.read(self.pieces.room());
+        let room_bytes = if conn.rest.is_empty() { self.intake.first_read_bytes() } else { READ_BYTES };
+        let moved = conn.read(&mut self.pieces.room()[..room_bytes]);
         match moved {
-            Moved::Bytes(got) => self.counters.input_bytes += got as u64,
+            Moved::Bytes(got) => {
+                self.counters.input_bytes += got as u64;
+                conn.received_bytes += got as u64;
+            }
             Moved::Broken => self.drop_conn(slot),
             Moved::Blocked | Moved::End => {}
         }
@@ -164,6 +173,9 @@ impl<B: Backing> Turn<B> {
         } else {
             conn.rest.drain(..used);
         }
+        if used > 0 {
+            self.end_intake(slot);
+        }
         self.fed(slot, held_before);
     }
 
@@ -174,12 +186,14 @@ impl<B: Backing> Turn<B> {
         let held = &mut self.counters.input_held_bytes;
         *held = *held + conn.rest.capacity() as u64 - held_before as u64;
         self.touch(slot);
-        if self.counters.input_held_bytes > self.limits.input_bytes_max as u64 {
+        // Short ones are not asked to wait, only bounded.
+        if self.counters.input_held_bytes > 2 * self.limits.input_bytes_max as u64 {
             self.shed_input();
         }
+        self.call_waiting();
     }
 
-    /// Drops the connection that holds the largest incomplete request: all together exceed their room.
+    /// Drops the connection that holds the largest incomplete request: all together exceed their room by far.
     fn shed_input(&mut self) {
         let largest = self.conns.iter().max_by_key(|(_, conn)| conn.rest.capacity()).map(|(slot, _)| slot);
         let Some(slot) = largest else { return };
@@ -193,7 +207,7 @@ impl<B: Backing> Turn<B> {
     pub(super) fn again(&mut self, slot: usize) {
         let Some(conn) = self.conns.get(slot) else { return };
         // A paused one is listed when the shard says that it takes more.
-        let may_read = conn.flags.readable && !conn.flags.paused && !conn.flags.stopping;
+        let may_read = conn.flags.readable && !conn.flags.paused && !conn.flags.waits && !conn.flags.stopping;
         if conn.phase == Phase::Open && may_read {
             self.list(slot);
         }

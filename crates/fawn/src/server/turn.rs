@@ -7,6 +7,7 @@ use super::company::Company;
 use super::conn::Conn;
 use super::control::Control;
 use super::counters::Counters;
+use super::intake::Intake;
 use super::limits::Limits;
 use super::listener::Listener;
 use super::read::Pieces;
@@ -55,6 +56,7 @@ pub(super) struct Turn<B> {
     pub(super) touched: Vec<usize>,
     pub(super) pieces: Pieces,
     pub(super) watch: Watch,
+    pub(super) intake: Intake,
     pub(super) accept_again: Option<Instant>,
     pub(super) serial: u64,
     /// The shard has news that it tells in its next turn only.
@@ -90,6 +92,7 @@ impl<B: Backing> Turn<B> {
             touched: Vec::new(),
             pieces: Pieces::default(),
             watch: Watch::default(),
+            intake: Intake::default(),
             accept_again: None,
             serial: 0,
             owes_turn: false,
@@ -225,6 +228,7 @@ impl<B: Backing> Turn<B> {
             Control::Listen(listeners) => self.listen(listeners)?,
             Control::Report(answer) => {
                 self.counters.connections = self.conns.len() as u64;
+                self.counters.input_waiting = self.intake.waiting() as u64;
                 // Who asked may have stopped waiting: nothing to do about it.
                 drop(answer.send(self.shard.report(self.counters, wall_clock())));
             }
@@ -265,7 +269,10 @@ impl<B: Backing> Turn<B> {
         // A shard whose clients are gone waits for others, not for its own time.
         let stop_by = self.stop_by.filter(|_| !company.is_some_and(Company::is_drained));
         let company_due = company.and_then(|company| company.next_due(self.instant));
-        [store_due, self.accept_again, self.watch.next_due(), stop_by, company_due].into_iter().flatten().min()
+        [store_due, self.accept_again, self.watch.next_due(), self.intake.next_due(), stop_by, company_due]
+            .into_iter()
+            .flatten()
+            .min()
     }
 }
 

@@ -67,6 +67,7 @@ impl<B: Backing> Turn<B> {
 
     /// Looks after connections whose time is over.
     pub(super) fn expire(&mut self) {
+        self.expire_intake();
         while let Some(due) = pop_due(&mut self.watch.lingering, self.instant) {
             if self.conns.get(due.slot).is_some_and(|conn| conn.serial == due.serial) {
                 self.remove(due.slot);
@@ -146,11 +147,15 @@ impl<B: Backing> Turn<B> {
     fn release(&mut self, slot: usize) {
         let conn = &mut self.conns[slot];
         self.counters.input_held_bytes -= conn.rest.capacity() as u64;
+        conn.rest = Vec::new();
+        self.leave_intake(slot);
+        let conn = &mut self.conns[slot];
         self.counters.output_held_bytes -= conn.held_bytes as u64;
-        (conn.rest, conn.held_bytes) = (Vec::new(), 0);
+        conn.held_bytes = 0;
         self.slots.remove(&conn.session);
         self.shard.close_session(conn.session);
         self.owes_turn |= self.shard.wants_turn();
+        self.call_waiting();
     }
 
     /// Closes the socket and frees the slot. Closing takes it out of the readiness queue.

@@ -135,3 +135,60 @@ fn idle_connections_cost_little() {
     let each = resident().saturating_sub(before) / connections;
     assert!(each <= 1536, "{each} bytes per idle connection");
 }
+
+/// A `SET` of a value of so many bytes, and what comes of it.
+fn long_set(key: &str, bytes: usize) -> Vec<u8> {
+    let mut request = format!("*3\r\n$3\r\nSET\r\n${}\r\n{key}\r\n${bytes}\r\n", key.len()).into_bytes();
+    request.resize(request.len() + bytes, b'v');
+    request.extend_from_slice(b"\r\n");
+    request
+}
+
+/// Has one client begin a request that takes nearly all of the eight megabytes of room that an eighth of the memory is,
+/// and another send one that waits behind it.
+fn crowd(server: &Server, begun: &[u8]) -> (std::net::TcpStream, std::thread::JoinHandle<std::net::TcpStream>) {
+    let mut first = connect(server.resp);
+    first.write_all(begun).expect("it reads");
+    eventually("room to be taken", || (server.metric("fawn_input_held_bytes") >= 7_000_000).then_some(()));
+    let mut second = connect(server.resp);
+    let sending = std::thread::spawn(move || {
+        second.write_all(&long_set("second", 3_000_000)).expect("it is read in the end");
+        second
+    });
+    eventually("the second to wait", || (server.metric("fawn_input_waiting") == 1).then_some(()));
+    (first, sending)
+}
+
+#[test]
+fn long_requests_take_turns_where_there_is_no_room_for_all() {
+    let server = Server::start(&[]);
+    let request = long_set("first", 7_000_000);
+    let (begun, rest) = request.split_at(100_000);
+    let (mut first, sending) = crowd(&server, begun);
+    // Who asks for little goes on meanwhile.
+    let mut other = connect(server.resp);
+    exchange(&mut other, b"SET k v\r\nGET k\r\n", b"+OK\r\n$1\r\nv\r\n");
+    assert_eq!(server.metric("fawn_input_waiting"), 1);
+    exchange(&mut first, rest, b"+OK\r\n");
+    let mut second = sending.join().expect("all was sent");
+    exchange(&mut second, b"", b"+OK\r\n");
+    exchange(&mut other, b"STRLEN first\r\nSTRLEN second\r\n", b":7000000\r\n:3000000\r\n");
+    assert_eq!((server.metric("fawn_input_held_bytes"), server.metric("fawn_connections_dropped_total")), (0, 0));
+}
+
+#[test]
+fn who_dawdles_in_a_request_that_others_wait_for_is_dropped() {
+    let server = Server::start(&[]);
+    let (mut first, sending) = crowd(&server, &long_set("first", 7_000_000)[..100_000]);
+    let mut second = sending.join().expect("all was sent");
+    exchange(&mut second, b"", b"+OK\r\n");
+    assert_eq!(server.metric("fawn_connections_dropped_total"), 1);
+    let mut end = [0];
+    assert!(matches!(first.read(&mut end), Ok(0) | Err(_)), "its connection is over");
+    exchange(&mut second, b"EXISTS first second\r\n", b":1\r\n");
+    // With nobody waiting, one may take all the time that it wants.
+    let mut alone = connect(server.resp);
+    alone.write_all(&long_set("alone", 7_000_000)[..100_000]).expect("it reads");
+    eventually("room to be taken", || (server.metric("fawn_input_held_bytes") >= 7_000_000).then_some(()));
+    assert_eq!((server.metric("fawn_input_waiting"), server.metric("fawn_connections_dropped_total")), (0, 1));
+}
