@@ -142,18 +142,22 @@ impl RangeState {
         self.pending.capacity() * size_of::<Pending>() + kept * size_of::<Retained>()
     }
 
-    /// Keeps a committed record for retransmission, within bounds.
-    pub(crate) fn retain(&mut self, record: Retained, records_max: usize) {
+    /// Keeps a committed record for retransmission, within bounds: of these, and of these with copied results.
+    pub(crate) fn retain(&mut self, record: Retained, retained_max: usize, records_max: usize) {
         let Some(floor) = self.retain_floor else {
             self.complete_above = record.version;
             return;
         };
         self.retained.push_back(record);
-        while self.retained.len() > records_max {
-            self.drop_oldest_retained();
-        }
+        self.bound_retained(retained_max);
         self.bound_copied_results(records_max);
         self.drop_retained_through(floor);
+    }
+
+    pub(crate) fn bound_retained(&mut self, retained_max: usize) {
+        while self.retained.len() > retained_max {
+            self.drop_oldest_retained();
+        }
     }
 
     /// Keeps a copied result, within the bound that they share with retained records.

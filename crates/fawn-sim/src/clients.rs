@@ -65,6 +65,7 @@ pub struct Clients {
     /// Generations before these may have lost writes.
     judged_from: Vec<u32>,
     think_us_max: u64,
+    deletes_often: bool,
     moment: u64,
     tokens: u64,
     histories: BTreeMap<Key, Vec<Operation>>,
@@ -87,6 +88,7 @@ impl Clients {
             generations: vec![0; scenario.keys as usize],
             judged_from: vec![0; scenario.keys as usize],
             think_us_max: scenario.think_us_max,
+            deletes_often: scenario.deletes_often,
             moment: 0,
             tokens: 0,
             histories: BTreeMap::new(),
@@ -208,6 +210,10 @@ impl Clients {
     }
 
     fn draw(&mut self, key: Key) -> Ask {
+        // What comes back from the dead is seen where many are.
+        if self.deletes_often && self.random.chance(1, 3) {
+            return Ask::Delete;
+        }
         let drawn = self.random.below(100);
         if key.is_counter() {
             return match drawn {

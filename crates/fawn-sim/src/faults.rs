@@ -205,7 +205,8 @@ impl Faults {
         let mut level = |levels: [u64; 3]| levels[self.random.below(3) as usize];
         let (loss, duplication) = (level([0, 10, 80]), level([0, 20, 200]));
         let (reset, damage) = (level([0, 1, 8]), level([0, 0, 4]));
-        Fault::Network(NetworkOptions { loss, duplication, reset, damage, ..NetworkOptions::KIND })
+        let late = level([0, 8, 40]);
+        Fault::Network(NetworkOptions { loss, duplication, reset, damage, late, ..NetworkOptions::KIND })
     }
 }
 

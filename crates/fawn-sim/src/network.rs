@@ -1,4 +1,5 @@
-//! Owns the simulated network: byte streams between nodes with delay, loss, duplication, cuts, joins and partitions.
+//! Owns the simulated network: byte streams between nodes with delay, loss, duplication, cuts, joins and
+//! partitions, and frames that come late.
 //!
 //! Frames go in, bytes come out: what was sent as one frame may arrive in pieces, and two frames in one piece, so the
 //! receiver's stream decoder is part of what is tested. A loss takes a whole frame, as a reconnecting link does; a
@@ -9,6 +10,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Bytes in flight on one link at most; what is sent beyond is lost, as on a full socket of a dead peer.
 const LINK_BYTES_MAX: usize = 16 << 20;
+
+/// Longest delay of a frame on a long route, µs, and how many are on such.
+const LATE_US_MAX: u64 = 400_000;
+const LATE_MAX: usize = 256;
 
 /// How unkind it is. Probabilities are in 1,024ths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,12 +32,22 @@ pub struct NetworkOptions {
     pub reset: u64,
     /// A bit of the frame flips.
     pub damage: u64,
+    /// A frame takes a route that was thought dead: it arrives much later, behind others, maybe after a reset.
+    pub late: u64,
 }
 
 impl NetworkOptions {
     /// Orderly: some delay, nothing else.
-    pub const KIND: Self =
-        Self { delay_us_min: 20, delay_us_max: 200, loss: 0, duplication: 0, cutting: 512, reset: 0, damage: 0 };
+    pub const KIND: Self = Self {
+        delay_us_min: 20,
+        delay_us_max: 200,
+        loss: 0,
+        duplication: 0,
+        cutting: 512,
+        reset: 0,
+        damage: 0,
+        late: 0,
+    };
 }
 
 /// What a node meets on a link.
@@ -57,6 +72,8 @@ pub struct Network {
     random: SplitMix64,
     links: BTreeMap<(NodeId, NodeId), Link>,
     cut: BTreeSet<(NodeId, NodeId)>,
+    /// Frames on long routes, when each comes to its link's end, in that order.
+    late: BTreeMap<(u64, u64), (NodeId, NodeId, Vec<u8>)>,
     /// Frames handed in.
     pub frames_sent: u64,
     /// Frames that were lost, by chance or by a cut.
@@ -68,7 +85,15 @@ impl Network {
     #[must_use]
     pub fn new(seed: u64, options: NetworkOptions) -> Self {
         let random = SplitMix64::new(seed);
-        Self { options, random, links: BTreeMap::new(), cut: BTreeSet::new(), frames_sent: 0, frames_lost: 0 }
+        Self {
+            options,
+            random,
+            links: BTreeMap::new(),
+            cut: BTreeSet::new(),
+            late: BTreeMap::new(),
+            frames_sent: 0,
+            frames_lost: 0,
+        }
     }
 
     /// From now on as `options` say.
@@ -127,6 +152,10 @@ impl Network {
             self.frames_lost += 1;
             return;
         }
+        if options.late > 0 && self.random.chance(options.late, 1024) {
+            let for_us = self.random.below(LATE_US_MAX);
+            return self.hold(now_us + for_us, from, to, frame);
+        }
         // One stream keeps its order: nothing overtakes.
         link.last_us = link.last_us.max(now_us + delay);
         for _ in 0..=u8::from(twice) {
@@ -134,14 +163,40 @@ impl Network {
         }
     }
 
+    /// Sends one frame by a long route: it arrives at `at_us`, whatever else is on the link by then.
+    pub fn send_late(&mut self, at_us: u64, from: NodeId, to: NodeId, frame: Vec<u8>) {
+        self.frames_sent += 1;
+        if self.cut.contains(&(from, to)) {
+            self.frames_lost += 1;
+            return;
+        }
+        self.hold(at_us, from, to, frame);
+    }
+
+    /// The frame that was counted last. It outlives resets and crashes: only epochs, boots and versions tell how old it is.
+    fn hold(&mut self, at_us: u64, from: NodeId, to: NodeId, frame: Vec<u8>) {
+        if self.late.len() < LATE_MAX {
+            self.late.insert((at_us, self.frames_sent), (from, to, frame));
+        } else {
+            self.frames_lost += 1;
+        }
+    }
+
     /// When the next bytes arrive, if any are in flight.
     #[must_use]
     pub fn next_us(&self) -> Option<u64> {
-        self.links.values().filter_map(|link| link.in_flight.front().map(|(at, _)| *at)).min()
+        let late = self.late.first_key_value().map(|((at, _), _)| *at);
+        self.links.values().filter_map(|link| link.in_flight.front().map(|(at, _)| *at)).chain(late).min()
     }
 
     /// What arrives up to `now_us`: one piece of one link a call, links in the order of their nodes.
     pub fn deliver(&mut self, now_us: u64) -> Option<(NodeId, NodeId, Arrival)> {
+        while let Some(entry) = self.late.first_entry().filter(|entry| entry.key().0 <= now_us) {
+            let (from, to, frame) = entry.remove();
+            let link = self.links.entry((from, to)).or_default();
+            link.last_us = link.last_us.max(now_us);
+            link.push(&frame, None);
+        }
         let ready = |link: &Link| link.in_flight.front().is_some_and(|(at, _)| *at <= now_us);
         let (&(from, to), link) = self.links.iter_mut().find(|(_, link)| ready(link))?;
         let (_, arrival) = link.in_flight.pop_front()?;
@@ -228,6 +283,26 @@ mod tests {
         assert_eq!(bytes.len(), 4000);
         let (bytes, _, resets) = run(NetworkOptions { reset: 100, ..NetworkOptions::KIND }, 500);
         assert!(resets > 0 && bytes.len() < 2000);
+    }
+
+    #[test]
+    fn a_late_frame_comes_whole_behind_others_and_after_a_reset() {
+        let (bytes, _, resets) = run(NetworkOptions { late: 256, cutting: 0, ..NetworkOptions::KIND }, 200);
+        let mut frames: Vec<u32> =
+            bytes.chunks_exact(4).map(|four| u32::from_be_bytes(four.try_into().unwrap())).collect();
+        assert!(!frames.is_sorted(), "some overtake others");
+        frames.sort_unstable();
+        assert_eq!((frames, resets), ((0..200).collect(), 0));
+
+        let mut network = Network::new(1, NetworkOptions::KIND);
+        network.send(0, A, B, vec![1]);
+        network.send_late(1_000, A, B, vec![2]);
+        network.drop_node(A, 500);
+        network.cut(A, B);
+        network.send_late(900, A, B, vec![3]);
+        let arrivals = std::iter::from_fn(|| network.next_us().and_then(|at| Some((at, network.deliver(at)?.2))));
+        assert_eq!(arrivals.collect::<Vec<_>>(), [(500, Arrival::Reset), (1_000, Arrival::Bytes(vec![2]))]);
+        assert_eq!((network.frames_sent, network.frames_lost), (3, 1));
     }
 
     #[test]

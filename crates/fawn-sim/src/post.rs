@@ -29,6 +29,8 @@ pub struct Letter {
     pub frame: Vec<u8>,
     /// The epoch that its sender acts in, where the frame says that it does: a promise it may never forget.
     pub promise: Option<(RangeId, Epoch)>,
+    /// It is a part of a copy.
+    pub is_part: bool,
 }
 
 /// The post office of all machines.
@@ -73,11 +75,12 @@ impl Post {
             let frame = stream.next_frame().map_err(|error| format!("a machine sent a damaged frame: {error}"))?;
             let Some(frame) = frame else { break };
             let promise = promise_of(&frame);
+            let is_part = matches!(frame.body, Body::Copy { .. });
             let lies = self.lies_about(&frame);
             let end = bytes.len() - stream.buffered_bytes();
-            let honest = Letter { frame: bytes[start..end].to_vec(), promise };
+            let honest = Letter { frame: bytes[start..end].to_vec(), promise, is_part };
             match lies {
-                Some(frames) => letters.extend(frames.into_iter().map(|frame| Letter { frame, promise })),
+                Some(frames) => letters.extend(frames.into_iter().map(|frame| Letter { frame, promise, is_part })),
                 None => letters.push(honest),
             }
             start = end;

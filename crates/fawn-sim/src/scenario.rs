@@ -3,6 +3,7 @@
 //! Each seed enables faults of its own choice: a run that sees everything at once hides what rare combinations show.
 use crate::seed::Seed;
 use fawn_chain::ReplicaOptions;
+use fawn_node::cluster::NodeLimits;
 use fawn_types::random::SplitMix64;
 use fawn_types::{Durability, Version};
 
@@ -23,12 +24,14 @@ pub struct Scenario {
     pub clients: u32,
     /// Keys at a time.
     pub keys: u32,
+    /// Clients delete as much as they write.
+    pub deletes_often: bool,
     /// Longest pause of a client between two operations, µs.
     pub think_us_max: u64,
     /// Device operations take up to so many µs.
     pub disk_us_max: u64,
-    /// Who missed more records than this is copied anew.
-    pub replay_records_max: u64,
+    /// Records that logs keep to send again: who missed more is copied anew.
+    pub retained_records_max: usize,
     /// How long faults go on, µs.
     pub faults_us: u64,
     /// Mean time between two faults, µs.
@@ -91,17 +94,22 @@ impl Scenario {
         let mut stops = seed.stream("stops");
         let close = stops.chance(1, 2);
         let disk_us_max = [100, 400, 2_000, 9_000][random.below(4) as usize];
+        let frontends = 1 + random.below(2) as u32;
+        let clients = 3 + random.below(6) as u32;
+        let keys = 2 + random.below(5) as u32;
+        let think_us_max = [500, 3_000, 12_000][random.below(3) as usize];
         Self {
             durability,
             backends,
             replication: backends.min(3) as u8,
             virtual_ids: 1,
-            frontends: 1 + random.below(2) as u32,
-            clients: 3 + random.below(6) as u32,
-            keys: 2 + random.below(5) as u32,
-            think_us_max: [500, 3_000, 12_000][random.below(3) as usize],
+            frontends,
+            clients,
+            keys,
+            deletes_often: seed.stream("deletes").chance(1, 2),
+            think_us_max,
             disk_us_max,
-            replay_records_max: [2, 4, 16, u64::MAX][seed.stream("copies").below(4) as usize],
+            retained_records_max: retained_records_max(think_us_max, seed.stream("copies").below(8)),
             faults_us: 4_000_000 + random.below(5_000_000),
             fault_every_us: [60_000, 250_000, 900_000][random.below(3) as usize],
             enabled: Enabled { close, ..Enabled::of(&mut random, durability, may_lose) },
@@ -113,12 +121,27 @@ impl Scenario {
     }
 }
 
+/// Mostly less than is written while a machine is away; more than is written while a batch is under way to it, or a member
+/// that streams behind never gets to the end.
+fn retained_records_max(think_us_max: u64, drawn: u64) -> usize {
+    let batch = if think_us_max < 1_000 { 24 } else { 8 };
+    [batch, batch, batch, batch, batch, 4 * batch, 16 * batch, usize::MAX][drawn as usize]
+}
+
 impl Scenario {
     /// What it makes chain members do.
     #[must_use]
     pub fn replica(&self) -> ReplicaOptions {
-        let Self { epoch_records_max, replay_records_max, .. } = *self;
-        ReplicaOptions { epoch_records_max, replay_records_max, ..ReplicaOptions::default() }
+        ReplicaOptions { epoch_records_max: self.epoch_records_max, ..ReplicaOptions::default() }
+    }
+
+    /// What it makes nodes do.
+    #[must_use]
+    pub fn limits(&self) -> NodeLimits {
+        // Parts so small that a copy of a few keys takes many, and faults strike between them.
+        let copy_part_bytes_max = 400;
+        let retained_records_max = self.retained_records_max;
+        NodeLimits { copy_part_bytes_max, retained_records_max, replica: self.replica(), ..NodeLimits::default() }
     }
 }
 

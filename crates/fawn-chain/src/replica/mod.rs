@@ -35,9 +35,6 @@ pub struct ReplicaOptions {
     pub frame_bytes_max: u32,
     /// Writes assigned and not committed at most; beyond it the head answers "overloaded".
     pub pending_max: u64,
-    /// Records that a member outside the chain may be brought up by; who missed more is copied anew, even if the log holds
-    /// them. The log's own bound on what it can send again stands beside it.
-    pub replay_records_max: u64,
     /// Silence after which a link sends again.
     pub retransmit_ms: u64,
     /// How often an idle head tells chain time.
@@ -55,7 +52,6 @@ impl Default for ReplicaOptions {
             window_bytes_max: 4 << 20,
             frame_bytes_max: 256 << 10,
             pending_max: 64 << 10,
-            replay_records_max: u64::MAX,
             retransmit_ms: 100,
             beat_ms: 50,
             suspect_ms: 1_000,

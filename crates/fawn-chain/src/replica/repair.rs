@@ -91,11 +91,6 @@ impl Replica {
             return;
         }
         let place = self.links.iter().position(|link| link.to == from);
-        let is_awaited = place.is_some_and(|index| self.links[index].kind == LinkKind::Successor);
-        if !is_awaited && self.records_above(after) > self.config.options.replay_records_max {
-            self.links.retain(|link| link.to != from);
-            return self.send(from, Body::Gone { after });
-        }
         let index = match place {
             Some(index) => {
                 let link = &mut self.links[index];
@@ -122,18 +117,6 @@ impl Replica {
             let watermark = self.watermark(index);
             self.outputs.push_back(watermark);
         }
-    }
-
-    /// How many committed records follow `after`, by the spine of activations.
-    fn records_above(&self, after: Version) -> u64 {
-        let history = self.entry.iter().flat_map(|entry| &entry.history);
-        let bases = history.filter(|activation| activation.epoch > after.epoch()).map(|activation| activation.base);
-        let (mut count, mut held) = (0, after);
-        for end in bases.chain([self.committed]).filter(|end| *end > after) {
-            count += if end.epoch() == held.epoch() { end.seq().saturating_sub(held.seq()) } else { end.seq() };
-            held = end;
-        }
-        count
     }
 
     /// When a link acts by itself: only while something waits for an answer.

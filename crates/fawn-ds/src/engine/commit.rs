@@ -32,7 +32,7 @@ impl<D: Device> Engine<D> {
         let Pending { version, pointer, len_bytes, .. } = *pending;
         let sequence = self.segments.expect(self.segments.place(pointer).0).sequence;
         let record = Retained { version, pointer, len_bytes, sequence };
-        self.ranges[at].retain(record, self.options.retained_records_max);
+        self.ranges[at].retain(record, self.retained_max, self.options.retained_records_max);
     }
 
     fn commit_key(&mut self, at: usize, name: KeyName, is_put: bool, pending: &Pending) {

@@ -91,6 +91,8 @@ pub(crate) enum InFlight {
 pub struct Engine<D: Device> {
     pub(crate) device: D,
     pub(crate) options: Options,
+    /// Records per range kept for retransmission: at most what the options say.
+    pub(crate) retained_max: usize,
     pub(crate) secret: HashSecret,
     pub(crate) ident_secret: HashSecret,
     pub(crate) store: StoreUuid,

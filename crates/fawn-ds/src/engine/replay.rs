@@ -41,6 +41,16 @@ impl<D: Device> Engine<D> {
         self.may_have_dead = true;
     }
 
+    /// Keeps fewer records per range for [`Engine::replay`] from now on than [`crate::Options::retained_records_max`] says.
+    /// What an opening finds is kept within that bound, so that whoever opens can look through all of it first.
+    pub fn set_retained_max(&mut self, records_max: usize) {
+        self.retained_max = records_max.min(self.options.retained_records_max);
+        for range in &mut self.ranges {
+            range.bound_retained(self.retained_max);
+        }
+        self.may_have_dead = true;
+    }
+
     /// Visits a range's records after `after`, oldest first, committed or not, up to about `bytes_max` of them.
     ///
     /// # Errors

@@ -208,7 +208,7 @@ impl<'e, D: Device> Builder<'e, D> {
         if self.engine.options.chained {
             range.retain_floor.get_or_insert(Version::ZERO);
         }
-        range.retain(Retained { version, pointer, len_bytes, sequence }, retained_max);
+        range.retain(Retained { version, pointer, len_bytes, sequence }, retained_max, retained_max);
         if version > self.tentative[at].cleared {
             self.index(at, entry);
         }

@@ -125,6 +125,7 @@ impl<D: Device> Engine<D> {
             progressed: false,
             now,
             stats: EngineStats::default(),
+            retained_max: options.retained_records_max,
             options,
         };
         let listed: Vec<_> = engine.manifest.state().ranges.iter().map(|(&id, entry)| (id, entry.keys)).collect();

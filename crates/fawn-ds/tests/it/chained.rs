@@ -120,6 +120,32 @@ fn replay_gives_each_record_once_and_in_order() {
     assert!(matches!(gone, Replay::Gone), "{gone:?}");
 }
 
+#[test]
+fn fewer_records_are_kept_to_send_again_from_then_on_and_never_more_than_the_options_say() {
+    let disk = SimDisk::new(SimOptions::default());
+    let options = || Options { retained_records_max: 20, ..chained() };
+    let mut node = Node::open(&disk, options(), TimeMs(1)).unwrap();
+    node.engine.set_retain_floor(RANGE, Version::ZERO);
+    let write = |node: &mut Node, seq| {
+        put(node, b"k", b"v", version(1, seq));
+        sync(node);
+        node.engine.commit(RANGE, version(1, seq));
+    };
+    (1..=30).for_each(|seq| write(&mut node, seq));
+    assert_eq!(node.engine.replay_floor(RANGE), version(1, 10));
+    node.engine.set_retained_max(5);
+    assert_eq!(node.engine.replay_floor(RANGE), version(1, 25), "at once");
+    write(&mut node, 31);
+    assert_eq!(node.engine.replay_floor(RANGE), version(1, 26), "and from then on");
+    drop(node);
+    let mut node = Node::open(&disk, options(), TimeMs(2)).unwrap();
+    let found = node.engine.replay_floor(RANGE);
+    assert!(found <= version(1, 11), "an opening looks through all: {found:?}");
+    node.engine.set_retained_max(usize::MAX);
+    (32..=60).for_each(|seq| write(&mut node, seq));
+    assert_eq!(node.engine.replay_floor(RANGE), version(1, 40));
+}
+
 /// A restart replays what the log keeps: as many reads as there are records would take it seconds.
 #[test]
 fn a_cold_replay_reads_many_records_at_once() {

@@ -50,6 +50,9 @@ pub struct NodeLimits {
     pub outbound_bytes_max: usize,
     /// Records in one part of a copy, bytes, unless one is longer.
     pub copy_part_bytes_max: usize,
+    /// Records of each range that the log keeps to send again, at most, once its start has looked through all that the
+    /// log has: a member that missed more is copied anew.
+    pub retained_records_max: usize,
     /// How often a back-end tells the manager that it lives.
     pub beat_ms: u64,
     /// Of the front-end.
@@ -70,6 +73,7 @@ impl Default for NodeLimits {
             reads_in_flight_max: 256,
             outbound_bytes_max: 64 << 20,
             copy_part_bytes_max: 256 << 10,
+            retained_records_max: usize::MAX,
             beat_ms: 200,
             frontend: FrontendOptions::default(),
             replica: ReplicaOptions::default(),

@@ -73,6 +73,7 @@ impl<D: Device> BackEnd<D> {
                 self.add_member(range, keys)?;
             }
         }
+        self.engine.set_retained_max(self.config.limits.retained_records_max);
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 use crate::canary::Canary;
 use crate::network::Arrival;
 use fawn_chain::map::{decode_state, encode_state};
-use fawn_chain::{Closed, ClusterMap, FrontendOptions, ManagerOptions, PersistedState, ReplicaOptions};
+use fawn_chain::{Closed, ClusterMap, FrontendOptions, ManagerOptions, PersistedState};
 use fawn_ds::index::IndexOptions;
 use fawn_ds::{Engine, EngineError, Options};
 use fawn_flash::sim::{Capture, Loss};
@@ -99,7 +99,7 @@ impl Machine {
         boot: BootId,
         map: &ClusterMap,
         now_us: u64,
-        replica: ReplicaOptions,
+        limits: NodeLimits,
         canary: Option<Canary>,
     ) -> Result<(), String> {
         let now = self.clock(now_us);
@@ -126,7 +126,7 @@ impl Machine {
             }
             _ => {}
         }
-        let config = config(self.node, boot, map, replica);
+        let config = config(self.node, boot, map, limits);
         self.process = Some(Node::new(config, engine, now).map_err(|error| name(&error))?);
         Ok(())
     }
@@ -267,13 +267,11 @@ fn options(map: &ClusterMap) -> Options {
     }
 }
 
-fn config(node: NodeId, boot: BootId, map: &ClusterMap, replica: ReplicaOptions) -> NodeConfig {
+fn config(node: NodeId, boot: BootId, map: &ClusterMap, limits: NodeLimits) -> NodeConfig {
     let report_wait_ms = crate::faults::REPORT_WAIT_MS;
     let manager = ManagerOptions { report_wait_ms, hold_off_ms: HOLD_OFF_MS, ..ManagerOptions::default() };
     let frontend = FrontendOptions { timeout_ms: TIMEOUT_MS, ..FrontendOptions::default() };
-    // So small that a copy of a few keys takes many parts, and faults strike between them.
-    let copy_part_bytes_max = 400;
-    let limits = NodeLimits { manager, replica, copy_part_bytes_max, frontend, ..NodeLimits::default() };
+    let limits = NodeLimits { manager, frontend, ..limits };
     let durability: Durability = map.durability;
     let map_place = MapPlace::OwnStore;
     NodeConfig { node, boot, durability, map: map.clone(), manager: Some(NodeId(1)), map_place, limits }

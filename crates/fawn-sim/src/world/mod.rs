@@ -12,7 +12,7 @@ use crate::canary::Canary;
 use crate::clients::Clients;
 use crate::faults::Faults;
 use crate::network::{Arrival, Network, NetworkOptions};
-use crate::post::Post;
+use crate::post::{Letter, Post};
 use crate::scenario::Scenario;
 use crate::seed::Seed;
 use crate::trace::Trace;
@@ -23,8 +23,9 @@ use fawn_flash::SimOptions;
 use fawn_flash::sim::Loss;
 use fawn_node::cluster::{Node, Output};
 use fawn_types::random::SplitMix64;
-use fawn_types::{BootId, HashSecret, NodeId};
+use fawn_types::{BootId, HashSecret, NodeId, RangeId};
 use machine::Machine;
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use watch::Watch;
 
@@ -32,6 +33,11 @@ use watch::Watch;
 const TURN_US: u64 = 20;
 /// A supervisor restarts a process whose disk failed after so long, µs.
 const RESTART_US: u64 = 50_000;
+/// One part of a copy in so many comes late, by so much at most, µs: less than it takes until it is asked for again.
+const PARTS_PER_LATE: u64 = 2;
+const PART_LATE_US_MAX: u64 = 90_000;
+/// Copies are often made after the last fault, so parts are late for so long after it, µs.
+const LATE_AFTER_FAULTS_US: u64 = 8_000_000;
 /// Steps without time passing, at most: more is a machine that spins.
 const STEPS_AT_ONCE_MAX: u32 = 20_000;
 
@@ -66,6 +72,8 @@ pub struct Report {
     pub losses: u64,
     /// Copies of ranges that were begun.
     pub copies: u64,
+    /// Copies compared with their tails as soon as they were whole.
+    pub copies_compared: u64,
     /// Copies under way when the receiver or another back-end was made to crash.
     pub copies_hit: u64,
 }
@@ -99,6 +107,10 @@ pub struct World {
     limped: bool,
     /// Links to be mended, when.
     cuts: Vec<(u64, NodeId, NodeId)>,
+    /// Members whose copies have become whole and were not compared with their tails yet.
+    copied: BTreeSet<(NodeId, RangeId)>,
+    /// Copies that were.
+    compared: u64,
     /// Clients ask no more by themselves.
     quiet: bool,
 }
@@ -155,6 +167,8 @@ impl World {
             closes: 0,
             limped: false,
             cuts: Vec::new(),
+            copied: BTreeSet::new(),
+            compared: 0,
             quiet: false,
         }
     }
@@ -176,6 +190,7 @@ impl World {
             closes: self.closes,
             losses: self.watch.losses,
             copies: self.watch.copies,
+            copies_compared: self.compared,
             copies_hit: self.copies_hit,
         }
     }
@@ -199,7 +214,7 @@ impl World {
         let boot = BootId(self.boots);
         let machine = &mut self.machines[index];
         self.trace.say(self.now_us, format!("node {} starts as {boot:?}", machine.node.0));
-        match machine.start(boot, &self.map, self.now_us, self.scenario.replica(), self.canary) {
+        match machine.start(boot, &self.map, self.now_us, self.scenario.limits(), self.canary) {
             // The disk's failure was ordered: a supervisor tries again.
             Err(error) if error.contains("injected failure") => {
                 self.trace.say(self.now_us, error);
@@ -345,8 +360,11 @@ impl World {
         let machine = &mut self.machines[index];
         let engine = machine.process.as_ref().and_then(Node::engine);
         let progress = |range| engine.map_or_else(Progress::default, |engine| engine.progress(range));
+        let copied = status.members.iter().filter(|member| self.watch.has_copied(node, member));
+        self.copied.extend(copied.map(|member| (node, member.range)));
         self.watch.look(node, &status, progress)?;
         machine.due_us = due.map(|due| machine.when_us(due).max(now_us + TURN_US));
+        self.compare_copied(&status)?;
         outputs.into_iter().try_for_each(|output| self.carry_out(index, output))?;
         if is_copying {
             self.strike_copy(index)?;
@@ -359,6 +377,17 @@ impl World {
         Ok(())
     }
 
+    /// Puts a frame on its way. A part of a copy that is late matters more than other frames, so more of them are.
+    fn send(&mut self, from: NodeId, to: NodeId, letter: Letter) {
+        let now_us = self.now_us;
+        let may_be_late = letter.is_part && now_us < self.faults.until_us() + LATE_AFTER_FAULTS_US;
+        if may_be_late && self.random.chance(1, PARTS_PER_LATE) {
+            let at_us = now_us + self.random.below(PART_LATE_US_MAX);
+            return self.network.send_late(at_us, from, to, letter.frame);
+        }
+        self.network.send(now_us, from, to, letter.frame);
+    }
+
     fn carry_out(&mut self, index: usize, output: Output) -> Result<(), String> {
         let now_us = self.now_us;
         let node = self.machines[index].node;
@@ -368,7 +397,7 @@ impl World {
                     if let Some(promise) = letter.promise {
                         self.watch.hear(node, promise);
                     }
-                    self.network.send(now_us, node, to, letter.frame);
+                    self.send(node, to, letter);
                 }
             }
             Output::Done { op, reply } => {

@@ -149,6 +149,7 @@ impl World {
         machine.restart_us = Some(now_us + for_us);
         let node = machine.node;
         self.watch.forget(node);
+        self.copied.retain(|(of, _)| *of != node);
         self.network.drop_node(node, now_us);
         abandon(&mut self.clients, &asked, now_us)
     }

@@ -1,9 +1,9 @@
 //! Owns the second phase and its oracles: the cluster heals, serves, holds all it ever told, and its copies are equal.
-use super::World;
 use super::machine::Machine;
+use super::{TURN_US, World};
 use crate::clients::Key;
 use crate::history::{Verdict, check};
-use fawn_node::cluster::RangeDigest;
+use fawn_node::cluster::{NodeStatus, RangeDigest};
 use fawn_types::{NodeId, RangeId};
 use std::collections::BTreeMap;
 
@@ -134,6 +134,33 @@ impl World {
         self.run_until(self.now_us + SETTLE_US)?;
         self.compare_copies()?;
         Ok(undecided)
+    }
+
+    /// A copy that has just become whole holds what the tail holds, as soon as both stand at one commit: later writes would
+    /// hide what came back.
+    pub(super) fn compare_copied(&mut self, status: &NodeStatus) -> Result<(), String> {
+        for member in &status.members {
+            let range = member.range;
+            let due: Vec<NodeId> = self.copied.iter().filter(|(_, of)| *of == range).map(|(node, _)| *node).collect();
+            for node in due {
+                let Some((copy, tail)) = self.watch.copy_and_tail(node, range) else { continue };
+                self.copied.remove(&(node, range));
+                let mut digest = |of: NodeId| {
+                    let machine = &mut self.machines[of.0 as usize - 1];
+                    // The look may have met completions that were the process's own: it takes a turn for them.
+                    machine.due_us = Some(self.now_us + TURN_US);
+                    machine.process.as_mut()?.digest(range).ok().flatten()
+                };
+                // A disk that fails just then shows nothing.
+                let (Some(held), Some(wanted)) = (digest(node), digest(tail)) else { continue };
+                self.compared += 1;
+                if held != wanted {
+                    let said = format!("node {} holds {held:?}, the tail {wanted:?}", node.0);
+                    return Err(format!("copies of {range:?} differ, made anew as of {copy:?}: {said}"));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Equal digests on all members of a range.

@@ -70,6 +70,23 @@ impl Watch {
         }
     }
 
+    /// Whether a member that is on `range` was copying a turn before.
+    pub(super) fn has_copied(&self, node: NodeId, member: &MemberStatus) -> bool {
+        let before = self.members.get(&(node, member.range));
+        member.phase == "syncing" && before.is_some_and(|(before, _)| before.phase == "copying")
+    }
+
+    /// A member that streams behind its tail and the tail, where both have committed the same.
+    pub(super) fn copy_and_tail(&self, node: NodeId, range: RangeId) -> Option<(Version, NodeId)> {
+        let (copy, _) = self.members.get(&(node, range)).filter(|(copy, _)| copy.phase == "syncing")?;
+        let of_range = self.members.iter().filter(|((_, of), _)| *of == range);
+        let mut tails = of_range.filter(|(_, (member, _))| matches!(member.phase, "tail" | "single"));
+        let ((tail, _), _) = tails.find(|(_, (member, _))| {
+            (member.epoch, member.committed, copy.last) == (copy.epoch, copy.committed, copy.committed)
+        })?;
+        Some((copy.committed, *tail))
+    }
+
     /// What was committed may be missing.
     pub(super) fn forgive(&mut self) {
         self.committed.clear();
