@@ -24,6 +24,9 @@ impl Check {
             return Err(fail("no such directory; give the data directory of a store".to_owned()));
         }
         let layout = Layout::existing(&self.dir).map_err(|error| Failure::new(Exit::Data, error.to_string()))?;
+        if layout.is_none() && !holds_store(&self.dir) {
+            return Err(fail("holds no store: neither a manifest nor segments; give a data directory".to_owned()));
+        }
         let is_sound = match &layout {
             None => check_store(&self.dir),
             Some(layout) => check_stores(layout),
@@ -34,6 +37,15 @@ impl Check {
         }
         Err(fail("damaged, as listed; keep a copy of the directory before anything else".to_owned()))
     }
+}
+
+/// Whether anything of a store lies there, be it damaged; what cannot be listed may be one.
+fn holds_store(dir: &Path) -> bool {
+    let Ok(mut entries) = dir.read_dir() else { return true };
+    entries.any(|entry| {
+        let name = entry.map(|entry| entry.file_name()).unwrap_or_default();
+        name == manifest::FILE_NAME || name.to_str().is_some_and(|name| name.ends_with(".fawn"))
+    })
 }
 
 /// All stores, also after one that is damaged.

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 /// Smallest budget of a shard that leaves room for a segment's buffers, an index and some cache.
 const MEMORY_BYTES_MIN: u64 = 16 << 20;
+/// Fewest segments of a store: while one is dropped another takes the writes.
+const SEGMENTS_MIN: u64 = 2;
 const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 
@@ -115,7 +117,7 @@ impl Settings {
                 ));
             }
         }
-        self.check_memory(match self.shards {
+        self.check_shards(match self.shards {
             Some(Shards::Number(shards)) => shards,
             Some(Shards::Auto) | None => 1,
         })?;
@@ -137,14 +139,29 @@ impl Settings {
         Ok(())
     }
 
-    /// Whether the memory is enough for so many shards.
-    pub(crate) fn check_memory(&self, shards: u16) -> Result<(), ConfigError> {
+    /// Whether the memory and the space for data are enough for so many shards.
+    pub(crate) fn check_shards(&self, shards: u16) -> Result<(), ConfigError> {
         let least = Size(MEMORY_BYTES_MIN * u64::from(shards));
-        if self.memory >= least {
-            return Ok(());
+        if self.memory < least {
+            let memory = self.memory;
+            return Err(ConfigError::Refused(format!(
+                "memory = {memory}: expected at least {least}{}",
+                of_each(shards)
+            )));
         }
-        let of_each = if shards > 1 { format!(" for {shards} shards") } else { String::new() };
-        Err(ConfigError::Refused(format!("memory = {}: expected at least {least}{of_each}", self.memory)))
+        self.check_capacity(shards)
+    }
+
+    /// A store that has no room for a segment does not even start, and one that has for one never gets space back.
+    fn check_capacity(&self, shards: u16) -> Result<(), ConfigError> {
+        let least = Size(SEGMENTS_MIN * self.segment.0 * u64::from(shards));
+        match self.capacity {
+            Some(capacity) if capacity < least => Err(ConfigError::Refused(format!(
+                "capacity = {capacity}: expected at least {SEGMENTS_MIN} segments, {least}{}, or a smaller segment",
+                of_each(shards)
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// The number of shards that `auto` stands for: a core each, as far as the memory goes round.
@@ -195,6 +212,10 @@ impl Settings {
 }
 
 /// How a choice is written.
+fn of_each(shards: u16) -> String {
+    if shards > 1 { format!(" for {shards} shards") } else { String::new() }
+}
+
 fn name<V: ValueEnum>(value: V) -> String {
     value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
@@ -251,6 +272,8 @@ mod tests {
             ("memory = '63M'\nshards = 4", "at least 64M for 4 shards"),
             ("segment = '3M'", "power of two"),
             ("segment = '1M'\nvalue-max = '512K'", "a quarter of a segment (256K)"),
+            ("capacity = '100M'", "at least 2 segments, 128M, or a smaller segment"),
+            ("capacity = '2M'\nsegment = '1M'\nshards = 2", "4M for 2 shards"),
             ("max-connections = 0", "at least 1"),
         ] {
             assert!(refused(text).contains(expected), "{text}: {}", refused(text));

@@ -50,6 +50,7 @@ impl Layout {
             Shards::Number(shards) => shards,
             Shards::Auto => settings.shards_auto(),
         });
+        refuse_shard_alone(dir)?;
         // The store of one shard locks the directory itself.
         let is_several = asked.is_some_and(|shards| shards > 1) || has(dir, file::NAME)?;
         let lock = is_several.then(|| lock(dir)).transpose()?;
@@ -133,6 +134,19 @@ fn differs(dir: &Path, made: u16, asked: u16) -> LayoutError {
         "{dir}: was made for {made} shard{plural}, and shards = {asked} is asked for; start it without that setting, or \
          choose a new directory and load the data into it"
     ))
+}
+
+/// One shard of several is no store of its own: it has a slice of the keys.
+fn refuse_shard_alone(dir: &Path) -> Result<(), LayoutError> {
+    // Of a directory that is not there or not ours somebody else tells.
+    let Ok(whole) = dir.canonicalize() else { return Ok(()) };
+    let Some((parent, name)) = whole.parent().zip(whole.file_name()) else { return Ok(()) };
+    let is_shard = name.to_str().is_some_and(|name| name.starts_with("shard-"));
+    if is_shard && parent.join(file::NAME).exists() {
+        let words = format_args!("is one shard of the data directory {}: give that one", parent.display());
+        return refuse(dir, words);
+    }
+    Ok(())
 }
 
 /// Whether a `fawn serve` keeps its data there.

@@ -3,6 +3,7 @@ use crate::cli::{Exit, Failure};
 use crate::config::ConfigError;
 use crate::layout::LayoutError;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 /// Why a server does not run.
 #[derive(Debug, thiserror::Error)]
@@ -14,6 +15,14 @@ pub(crate) enum ServeError {
         what: &'static str,
         /// Where.
         address: SocketAddr,
+        /// The system's words.
+        detail: std::io::Error,
+    },
+    /// The ready file cannot be removed or written.
+    #[error("ready-file = {}: {detail}; give a path in a directory that this user may write", path.display())]
+    ReadyFile {
+        /// Which.
+        path: PathBuf,
         /// The system's words.
         detail: std::io::Error,
     },
@@ -55,7 +64,7 @@ impl From<ServeError> for Failure {
             ServeError::Listen { .. } => Exit::Address,
             ServeError::Settings(_) => Exit::Usage,
             ServeError::Data(_) => Exit::Data,
-            ServeError::System { .. } | ServeError::Died(_) => Exit::Failed,
+            ServeError::ReadyFile { .. } | ServeError::System { .. } | ServeError::Died(_) => Exit::Failed,
         };
         Self::new(exit, error.to_string())
     }

@@ -13,8 +13,10 @@ impl ReadyFile {
     /// Removes one that a killed server left behind, so that nobody takes it for ours.
     pub(super) fn clear(path: &Path) -> Result<(), ServeError> {
         match std::fs::remove_file(path) {
+            // The file may be missing, its directory not: better told before the data are opened than after.
+            Err(error) if is_nowhere(path) => Err(ServeError::ReadyFile { path: path.to_owned(), detail: error }),
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(ServeError::system("removing the old ready file")(error))
+                Err(ServeError::ReadyFile { path: path.to_owned(), detail: error })
             }
             _ => Ok(()),
         }
@@ -22,16 +24,20 @@ impl ReadyFile {
 
     /// Writes it: the process and where it listens.
     pub(super) fn write(path: &Path, places: &Places) -> Result<Self, ServeError> {
-        let fail = ServeError::system("writing the ready file");
+        let fail = |detail| ServeError::ReadyFile { path: path.to_owned(), detail };
         let mut content = serde_json::to_value(places).unwrap_or_default();
         content["pid"] = std::process::id().into();
         // Renamed into place: whoever sees it sees all of it.
         let partial = path.with_extension("partial");
-        let mut file = std::fs::File::create(&partial).map_err(&fail)?;
-        writeln!(file, "{content}").map_err(&fail)?;
-        std::fs::rename(&partial, path).map_err(&fail)?;
+        let mut file = std::fs::File::create(&partial).map_err(fail)?;
+        writeln!(file, "{content}").map_err(fail)?;
+        std::fs::rename(&partial, path).map_err(fail)?;
         Ok(Self { path: path.to_owned() })
     }
+}
+
+fn is_nowhere(path: &Path) -> bool {
+    path.parent().is_some_and(|parent| !parent.as_os_str().is_empty() && !parent.is_dir())
 }
 
 impl Drop for ReadyFile {

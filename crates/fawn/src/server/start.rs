@@ -47,7 +47,7 @@ pub(super) fn start<B: Backing + 'static>(settings: &Settings) -> Result<Server,
     store::create_dir(&settings.dir)?;
     let layout = B::layout(settings)?;
     let shards = layout.shards();
-    settings.check_memory(shards)?;
+    settings.check_shards(shards)?;
     let (ending, ended) = mpsc::channel(1);
     let (opened, openings) = std::sync::mpsc::channel();
     let (starting, controls) = prepare(settings, &places, &layout, (&opened, &ending))?;

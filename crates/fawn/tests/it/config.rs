@@ -26,6 +26,7 @@ fn mistakes_are_refused_with_what_to_do() {
         (&["serve", "--config", file][..], "1: unknown key `max-conections`, did you mean `max-connections`?"),
         (&["config", "check", "--config", "/nowhere/fawn.toml"], "give the path of a readable TOML file"),
         (&["serve", "--resp", "0.0.0.0:0"], "--allow-public"),
+        (&["serve", "--capacity", "64M"], "expected at least 2 segments, 128M"),
         (&["serve", "--memory", "lots"], "expected a number with K, M, G or T"),
         (&["serve", "--memroy", "1G"], "--memory"),
     ] {
@@ -48,6 +49,31 @@ fn a_taken_address_is_told_apart() {
         let (code, _, error) = run(&args);
         assert!(code == 7 && error.contains(&address) && error.contains(listener), "{listener}: {code} {error}");
     }
+}
+
+/// Before the data are opened: nothing is made by a start that cannot end well.
+#[test]
+fn a_ready_file_that_cannot_be_written_is_named() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (data, ready) = (dir.path().join("data"), dir.path().join("nowhere/ready"));
+    let (data_text, ready) = (data.to_str().expect("text"), ready.to_str().expect("text"));
+    let off = ["--resp", "off", "--memcached", "off", "--admin", "off"];
+    let (code, _, error) = run(&[&["serve", "--dir", data_text, "--ready-file", ready][..], &off].concat());
+    assert!(code == 1 && error.contains(ready) && error.contains("may write"), "{code} {error}");
+    assert!(!data.exists(), "nothing was made");
+}
+
+#[test]
+fn a_directory_without_a_store_is_not_called_damaged() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let text = dir.path().to_str().expect("text");
+    std::fs::write(dir.path().join("letter"), "not a store").expect("written");
+    let (code, out, error) = run(&["check", text]);
+    assert!(code == 3 && out.is_empty() && error.contains("holds no store"), "{code} {out} {error}");
+    // Segments without their manifest are damage.
+    std::fs::write(dir.path().join("segment-000000-091da8d0213e38b4.fawn"), "").expect("written");
+    let (code, out, _) = run(&["check", text]);
+    assert!(code == 3 && out.contains("DAMAGE: manifest"), "{code} {out}");
 }
 
 #[test]

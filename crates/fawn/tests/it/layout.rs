@@ -254,7 +254,10 @@ fn one_process_at_a_time_serves_or_checks() {
         let place = data.join(shard);
         let args = ["serve", "--dir", place.to_str().expect("text"), "--resp", "off", "--memcached", "off"];
         let (code, error) = run_refused(&[&args[..], &["--admin", "off"]].concat());
-        assert!(code == 3 && error.contains("other boundaries"), "{code} {error}");
+        assert!(
+            code == 3 && error.contains("is one shard of the data directory") && error.contains("give that one"),
+            "{code} {error}"
+        );
     }
 }
 
