@@ -1,7 +1,7 @@
 //! Owns what a caller may choose when opening a store, and the sizes derived from it.
 use crate::format::record::RESULT_HEADER_BYTES_MAX;
 use crate::index::IndexOptions;
-use fawn_flash::buffer::PAGE_BYTES;
+use fawn_flash::buffer::{HUGE_BUF_BYTES, PAGE_BYTES};
 use fawn_types::{Durability, HashSecret, limits};
 
 /// Smallest segment, bytes: a manifest page's worth of records still fits many times.
@@ -71,9 +71,14 @@ impl Options {
     }
 
     /// Size of one piece of the append window; larger records get a piece of their own size.
+    ///
+    /// Where the budget allows, a buffer's huge length: a device takes it as one piece of memory. Below, small pages.
     pub(crate) fn chunk_bytes(&self) -> usize {
         let by_segment = self.segment_bytes as usize / 4;
         let by_budget = (self.memory_bytes / 64) as usize;
+        if by_budget.min(by_segment) >= HUGE_BUF_BYTES {
+            return HUGE_BUF_BYTES;
+        }
         by_budget.clamp(16 * PAGE_BYTES, 1 << 20).min(by_segment).next_multiple_of(PAGE_BYTES)
     }
 
@@ -85,5 +90,34 @@ impl Options {
     /// Longest record without its result, padding included, bytes.
     pub(crate) fn record_bytes_max(&self) -> usize {
         self.segment_bytes as usize / limits::RECORD_SEGMENT_SHARE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sizes(memory_bytes: u64, segment_bytes: u32) -> (usize, usize) {
+        let options = Options { memory_bytes, segment_bytes, ..Options::default() };
+        (options.chunk_bytes(), options.write_buffer_bytes_max())
+    }
+
+    #[test]
+    fn pieces_of_the_window_are_huge_only_where_the_budget_and_the_segments_are_large() {
+        assert_eq!(sizes(256 << 20, 64 << 20), (HUGE_BUF_BYTES, 32 << 20));
+        assert_eq!(sizes(128 << 20, 8 << 20), (HUGE_BUF_BYTES, 16 << 20));
+        assert_eq!(sizes((128 << 20) - 1, 64 << 20).0, 1 << 20);
+        assert_eq!(sizes(1 << 30, 4 << 20).0, 1 << 20);
+        // A quarter of 128 MiB, as one of four shards.
+        assert_eq!(sizes(32 << 20, 64 << 20), (512 << 10, 4 << 20));
+        assert_eq!(sizes(1 << 20, SEGMENT_BYTES_MIN), (16 << 10, 128 << 10));
+    }
+
+    #[test]
+    fn the_window_takes_at_most_an_eighth_of_the_budget() {
+        for memory_mib in [4, 32, 100, 128, 200, 256, 1000] {
+            let (chunk, most) = sizes(memory_mib << 20, 64 << 20);
+            assert!(most as u64 <= (memory_mib << 20) / 8 && most >= 4 * chunk, "{memory_mib} MiB: {most} of {chunk}");
+        }
     }
 }

@@ -133,6 +133,19 @@ impl Overlay {
         self.unconfirmed.range((Included((range, from, 0)), end)).map(|(_, written)| written)
     }
 
+    /// Takes the key's entry if all that is in flight of it is one record over a known base: once that is committed,
+    /// nothing is left to know here.
+    pub(crate) fn take_only(&mut self, range: usize, name: KeyName) -> Option<(Base, Written)> {
+        let found = self.table.find_entry(name.hash, |entry| entry.name == name && entry.range == range).ok()?;
+        let entry = found.get();
+        if entry.base == Base::Unknown || entry.committed.is_some() || entry.pending.len() != 1 {
+            return None;
+        }
+        let (base, written) = (entry.base, entry.pending[0]);
+        let _ = found.remove();
+        Some((base, written))
+    }
+
     /// Removes the key's entry if nothing of it is in flight any more.
     pub(crate) fn remove_if_settled(&mut self, range: usize, name: KeyName) {
         let found = self.table.find_entry(name.hash, |entry| entry.name == name && entry.range == range);

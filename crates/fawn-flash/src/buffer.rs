@@ -1,4 +1,5 @@
-//! Owns `AlignedBuf`: heap memory aligned for direct I/O, handed to a device and back with its completion.
+//! Owns `AlignedBuf`: memory aligned for direct I/O, handed to a device and back with its completion.
+use crate::region::{Advice, REGION_BYTES, map_region, unmap_region};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -7,6 +8,8 @@ use std::ptr::NonNull;
 pub const PAGE_BYTES: usize = 4096;
 /// What the medium writes whole or not at all, bytes.
 pub const SECTOR_BYTES: usize = 512;
+/// Length of buffers that are one huge page, where the system has them; any other length has small pages, bytes.
+pub const HUGE_BUF_BYTES: usize = REGION_BYTES;
 
 /// Zeroed memory, aligned to [`PAGE_BYTES`], its length a multiple of [`SECTOR_BYTES`].
 pub struct AlignedBuf {
@@ -27,6 +30,11 @@ impl AlignedBuf {
     #[must_use]
     pub fn zeroed(len_bytes: usize) -> Self {
         let layout = Self::layout(len_bytes);
+        if len_bytes == HUGE_BUF_BYTES {
+            // The system pins one page of it for a device, and hands over one piece, where small pages go one by one.
+            let Some(start) = map_region(Advice::Huge) else { handle_alloc_error(layout) };
+            return Self { start, len_bytes };
+        }
         // SAFETY: (1) `layout` has a non-zero size, asserted in `Self::layout`.
         let start = unsafe { alloc_zeroed(layout) };
         let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
@@ -55,6 +63,10 @@ impl AlignedBuf {
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
+        if self.len_bytes == HUGE_BUF_BYTES {
+            // SAFETY: (1) mapped in `zeroed`, as every buffer of this length, and dropped once; nothing else owns it.
+            return unsafe { unmap_region(self.start) };
+        }
         // SAFETY: (1) allocated in `zeroed` with this very layout; (2) dropped once, nothing else owns it.
         unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len_bytes)) }
     }
@@ -78,5 +90,33 @@ impl DerefMut for AlignedBuf {
 impl std::fmt::Debug for AlignedBuf {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "AlignedBuf({} B)", self.len_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pages of the process's address space; none where the system does not tell.
+    fn mapped_pages() -> usize {
+        let told = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+        told.split(' ').next().and_then(|pages| pages.parse().ok()).unwrap_or(0)
+    }
+
+    #[test]
+    fn buffers_of_every_length_are_zero_aligned_and_given_back() {
+        let before = mapped_pages();
+        for round in 0..3000_usize {
+            let lengths = [HUGE_BUF_BYTES, HUGE_BUF_BYTES - SECTOR_BYTES, HUGE_BUF_BYTES + PAGE_BYTES];
+            let mut buf = AlignedBuf::zeroed(lengths[round % 3]);
+            let align = if buf.len() == HUGE_BUF_BYTES { HUGE_BUF_BYTES } else { PAGE_BYTES };
+            assert!((buf.as_mut_ptr() as usize).is_multiple_of(align), "{buf:?}");
+            if round < 12 {
+                assert!(buf.iter().all(|&byte| byte == 0), "{buf:?} in round {round}");
+                buf.fill(7);
+            }
+        }
+        let kept_bytes = mapped_pages().saturating_sub(before) * PAGE_BYTES;
+        assert!(kept_bytes < 500 * HUGE_BUF_BYTES, "{kept_bytes} bytes are still mapped: of 1000 buffers each length");
     }
 }

@@ -43,34 +43,21 @@ impl<T: Plain> Region<T> {
 
     /// One that takes memory by small pages; `None` when the system has no address space to give.
     pub(crate) fn small() -> Option<Self> {
-        let region = Self { start: map_aligned()?, items: PhantomData };
-        region.advise(Advice::Small);
-        Some(region)
+        map_region(Advice::Small).map(|start| Self { start, items: PhantomData })
     }
 
     /// One that takes all its memory with the first write, if the system has huge pages.
     pub(crate) fn huge() -> Option<Self> {
-        let region = Self { start: map_aligned()?, items: PhantomData };
-        region.advise(Advice::Huge);
-        Some(region)
+        map_region(Advice::Huge).map(|start| Self { start, items: PhantomData })
     }
 
     /// Has the system move what is here to a huge page, now. Meant for a region in use as a whole: it takes all its
     /// memory. Nothing but the speed depends on whether the system can.
     pub(crate) fn collapse(&self) {
-        self.advise(Advice::Huge);
-        self.advise(Advice::Collapse);
-    }
-
-    fn advise(&self, advice: Advice) {
-        #[cfg(target_os = "linux")]
-        // SAFETY: (1) the range is mapped, by `map_aligned`, until `self` is dropped; (2) none of these three advices
-        // changes the content or the validity of memory.
-        unsafe {
-            libc::madvise(self.start.as_ptr().cast(), REGION_BYTES, advice as i32);
+        for advice in [Advice::Huge, Advice::Collapse] {
+            // SAFETY: (1) mapped by `map_region` until `self` is dropped.
+            unsafe { advise(self.start, advice) };
         }
-        #[cfg(not(target_os = "linux"))]
-        let _ = advice;
     }
 
     #[inline]
@@ -107,14 +94,15 @@ impl<T: Plain> Region<T> {
 
 impl<T> Drop for Region<T> {
     fn drop(&mut self) {
-        // SAFETY: (1) mapped in `map_aligned` with this length; (2) no reference outlives the region that lent it.
-        unsafe { unmap(self.start.as_ptr().cast(), REGION_BYTES) }
+        // SAFETY: (1) mapped in `map_region`; (2) no reference outlives the region that lent it.
+        unsafe { unmap_region(self.start) }
     }
 }
 
+/// How the system backs a region.
 #[derive(Clone, Copy)]
 #[cfg_attr(target_os = "linux", repr(i32))]
-enum Advice {
+pub(crate) enum Advice {
     #[cfg(target_os = "linux")]
     Small = libc::MADV_NOHUGEPAGE,
     #[cfg(target_os = "linux")]
@@ -127,6 +115,34 @@ enum Advice {
     Huge,
     #[cfg(not(target_os = "linux"))]
     Collapse,
+}
+
+/// [`REGION_BYTES`] of zeros on their boundary, the caller's alone.
+pub(crate) fn map_region(advice: Advice) -> Option<NonNull<u8>> {
+    let start = map_aligned()?;
+    // SAFETY: (1) mapped just now.
+    unsafe { advise(start, advice) };
+    Some(start)
+}
+
+/// # Safety
+/// (1) `start` came from [`map_region`] and was not given back; (2) no reference to its bytes is left.
+pub(crate) unsafe fn unmap_region(start: NonNull<u8>) {
+    // SAFETY: (1) the length is that of every region.
+    unsafe { unmap(start.as_ptr().cast(), REGION_BYTES) }
+}
+
+/// # Safety
+/// (1) `start` is that of a region that is mapped.
+unsafe fn advise(start: NonNull<u8>, advice: Advice) {
+    #[cfg(target_os = "linux")]
+    // SAFETY: (1) the range is mapped, by the caller's word; (2) none of these three advices changes the content or the
+    // validity of memory.
+    unsafe {
+        libc::madvise(start.as_ptr().cast(), REGION_BYTES, advice as i32);
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (start, advice);
 }
 
 /// A mapping of one region's size on its boundary: the system's choice if that is one, else cut out of a larger one.

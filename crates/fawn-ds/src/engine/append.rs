@@ -8,12 +8,14 @@ use crate::log::flush::OpenFrame;
 use crate::log::window::Chunk;
 use crate::overlay::{Base, Written};
 use crate::range::{Pending, PendingKind};
-use fawn_flash::Device;
 use fawn_flash::buffer::PAGE_BYTES;
+use fawn_flash::{Device, prefetch};
 use fawn_types::{KeyHash, RangeId, Version, limits};
 
 /// Keys in flight at most: beyond, callers wait for commits and verifications.
 const OVERLAY_KEYS_MAX: usize = 1 << 18;
+/// How much of the window's rest is fetched for the next record, bytes; the processor follows a longer run by itself.
+const FETCH_AHEAD_BYTES_MAX: usize = 2048;
 
 impl<D: Device> Engine<D> {
     /// Appends a record to the log: pending until [`Engine::commit`]. Versions of a range must grow.
@@ -190,6 +192,9 @@ impl<D: Device> Engine<D> {
         open.chain = open.chain.then(record::encode_into(record, envelope, place, out));
         open.count += 1;
         chunk.len += len;
+        // The next record's checksum would wait for these lines: it reads what was just written there.
+        let ahead = chunk.spare();
+        prefetch(&ahead[..len.min(FETCH_AHEAD_BYTES_MAX).min(ahead.len())]);
         self.ranges[at].in_open_frame = true;
         self.stats.record_bytes += len as u64;
         (slot, self.segments.pointer(slot, offset))

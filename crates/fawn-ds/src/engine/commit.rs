@@ -36,6 +36,11 @@ impl<D: Device> Engine<D> {
     }
 
     fn commit_key(&mut self, at: usize, name: KeyName, is_put: bool, pending: &Pending) {
+        if let Some((base, written)) = self.overlay.take_only(at, name) {
+            assert_eq!(written.version, pending.version, "a key's pending records are committed in order");
+            assert_eq!(written.is_put, is_put, "both queues describe one record");
+            return self.move_entry(at, name, base, written);
+        }
         let Some(entry) = self.overlay.find_mut(at, name) else {
             unreachable!("pending record {:?} is not in the overlay", pending.version)
         };
@@ -57,6 +62,15 @@ impl<D: Device> Engine<D> {
 
     /// Moves the index from a confirmed base to a committed record, which is the key's base from then on.
     pub(crate) fn move_index(&mut self, at: usize, name: KeyName, base: Base, written: Written) {
+        self.move_entry(at, name, base, written);
+        let now_at = Old { pointer: written.pointer, len_bytes: written.len_bytes };
+        if let Some(entry) = self.overlay.find_mut(at, name) {
+            entry.base = if written.is_put { Base::At(now_at) } else { Base::Absent };
+        }
+    }
+
+    /// The index's part of that.
+    fn move_entry(&mut self, at: usize, name: KeyName, base: Base, written: Written) {
         let hash = KeyHash(name.hash);
         let index = &mut self.ranges[at].index;
         let moved = match (base, written.is_put) {
@@ -75,10 +89,6 @@ impl<D: Device> Engine<D> {
         assert!(moved, "the index still holds what was confirmed");
         if let Base::At(old) = base {
             self.bury(at, old);
-        }
-        let now_at = Old { pointer: written.pointer, len_bytes: written.len_bytes };
-        if let Some(entry) = self.overlay.find_mut(at, name) {
-            entry.base = if written.is_put { Base::At(now_at) } else { Base::Absent };
         }
     }
 

@@ -22,10 +22,11 @@ impl<D: Device> Engine<D> {
         if !self.overlay.is_empty() && self.overlay.find(at, hash.0, || name.ident).is_some() {
             return (name, None);
         }
+        let Some(pointer) = self.ranges[at].index.candidates(hash).next() else {
+            return (name, Some(Base::Absent));
+        };
         // Nearly always the first candidate is the key's own, and at hand.
-        if let Some(pointer) = self.ranges[at].index.candidates(hash).next()
-            && let Some(hit) = self.plain_at(pointer, key, false)
-        {
+        if let Some(hit) = self.plain_at(pointer, key, false) {
             self.stats.verifications_free += 1;
             return (name, Some(Base::At(Old { pointer, len_bytes: hit.len_bytes })));
         }

@@ -112,6 +112,7 @@ impl Index {
     #[must_use]
     pub fn candidates(&self, hash: KeyHash) -> Candidates<'_> {
         let (address, page) = self.page_of(hash);
+        page.fetch_pointers();
         Candidates::new(page, fragment::fresh(hash.0, address.depth))
     }
 

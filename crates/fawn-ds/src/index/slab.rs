@@ -90,6 +90,12 @@ pub(super) struct Page<'a> {
 }
 
 impl Page<'_> {
+    /// Has the pointers fetched: the one wanted lies in another line than the fragments, often.
+    #[inline]
+    pub(super) fn fetch_pointers(&self) {
+        prefetch(self.pointers);
+    }
+
     /// The pointer of entry `at`.
     #[inline]
     pub(super) fn pointer(&self, at: usize) -> Pointer {
@@ -187,8 +193,6 @@ impl Slab {
         let places = entries_max(block.class);
         let start = handle.slot() * slot_units(block.class);
         let slot = &self.units(block)[start..start + slot_units(block.class)];
-        // The pointer wanted lies in another line than the fragments, often.
-        prefetch(&slot[places..]);
         let (fragments, rest) = slot.split_at(places);
         // Sizes go in steps of two, so at most the last place is vacant.
         let entries = places - usize::from(fragments[places - 1] == VACANT);
