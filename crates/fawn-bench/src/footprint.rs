@@ -45,6 +45,7 @@ pub fn run(options: &FootprintOptions, sink: &mut Sink) -> Result<(), BenchError
     raise_descriptors(options.connections as u64 + SPARE_DESCRIPTORS)?;
     let mut dir = OwnDir::new(&options.dir, "memory");
     let fawn = FawnOptions {
+        shards: 1,
         dir: dir.renew()?,
         keeps: Keeps::EverySec,
         memory_bytes: options.memory_bytes,

@@ -42,6 +42,8 @@ pub struct ServerOptions {
     pub value_bytes: usize,
     /// FAWN's budget.
     pub memory_bytes: u64,
+    /// FAWN's shards. With several they and the client share the cores: the rate says little then.
+    pub shards: u16,
     /// Runs of each side.
     pub pairs: usize,
     /// Only workloads whose name contains this.
@@ -104,7 +106,7 @@ pub fn run(options: &ServerOptions, sink: &mut Sink) -> Result<(), BenchError> {
 fn run_case(options: &ServerOptions, peer: Peer, case: &Case, sink: &mut Sink) -> Result<(), BenchError> {
     let (mut our_dir, mut peer_dir) = (OwnDir::new(&options.dir, "fawn"), OwnDir::new(&options.dir, "peer"));
     let (dir, memory_bytes) = (our_dir.renew()?, options.memory_bytes);
-    let fawn = FawnOptions { dir, keeps: case.keeps, memory_bytes, connections_max: 1024 };
+    let fawn = FawnOptions { dir, keeps: case.keeps, memory_bytes, connections_max: 1024, shards: options.shards };
     let protocol = if peer == Peer::Redis { Protocol::Resp } else { Protocol::Memcached };
     let ours = Server::fawn(&options.binary, protocol, &fawn, SERVER_CORE)?;
     let theirs = match peer {
@@ -124,7 +126,8 @@ fn run_case(options: &ServerOptions, peer: Peer, case: &Case, sink: &mut Sink) -
                 Peer::Memcached => by_own_client(server, options, case, pair)?,
             };
             let prefix = if peer == Peer::Memcached { "memcached " } else { "" };
-            let row = Row { workload: format!("{prefix}{}", case.name()), ..row }.with("pair", pair);
+            let suffix = if options.shards > 1 { format!(", {} shards", options.shards) } else { String::new() };
+            let row = Row { workload: format!("{prefix}{}{suffix}", case.name()), ..row }.with("pair", pair);
             let row = row.with("durability", durability(server, case)).with("rss_bytes", server.resident_bytes());
             sink.emit(row)?;
         }

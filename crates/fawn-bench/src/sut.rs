@@ -2,6 +2,7 @@
 use crate::client::Protocol;
 use crate::{BenchError, machine};
 use std::net::{TcpListener, TcpStream};
+use std::ops::Range;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -43,6 +44,8 @@ pub struct FawnOptions<'o> {
     pub memory_bytes: u64,
     /// Most connections.
     pub connections_max: usize,
+    /// Its shards, each on a core of its own as far as there are cores.
+    pub shards: u16,
 }
 
 /// A running server.
@@ -81,7 +84,7 @@ impl Server {
         Self::start(command, port, "memcached", "memcached", "memcached")
     }
 
-    /// FAWN: `binary serve`, one shard, R = 1, speaking `protocol` alone.
+    /// FAWN: `binary serve`, R = 1, speaking `protocol` alone, its shards on the cores from `core` on.
     ///
     /// # Errors
     /// As [`Server::redis`].
@@ -92,10 +95,13 @@ impl Server {
             Protocol::Resp => (&*address, "off"),
             Protocol::Memcached => ("off", &*address),
         };
-        let mut command = pinned(&binary.to_string_lossy(), core);
+        let cores_max = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let cores = core..(core + usize::from(options.shards)).min(cores_max.max(core + 1));
+        let mut command = pinned_to(&binary.to_string_lossy(), cores);
         command.args(["serve", "--resp", resp, "--memcached", memcached, "--admin", "off"]);
         command.args(["--memory", &options.memory_bytes.to_string(), "--durability", options.keeps.name()]);
-        command.args(["--max-connections", &options.connections_max.to_string(), "--dir"]).arg(options.dir);
+        command.args(["--max-connections", &options.connections_max.to_string()]);
+        command.args(["--shards", &options.shards.to_string(), "--dir"]).arg(options.dir);
         Self::start(command, port, "fawn", "fawn", "fawn")
     }
 
@@ -154,8 +160,12 @@ impl Drop for Server {
 }
 
 fn pinned(program: &str, core: usize) -> Command {
+    pinned_to(program, core..core + 1)
+}
+
+fn pinned_to(program: &str, cores: Range<usize>) -> Command {
     let mut command = Command::new("taskset");
-    command.args(["-c", &core.to_string(), program]);
+    command.args(["-c", &format!("{}-{}", cores.start, cores.end - 1), program]);
     command
 }
 

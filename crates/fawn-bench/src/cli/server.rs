@@ -37,6 +37,9 @@ pub(super) struct Server {
     /// FAWN's and memcached's memory.
     #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = units::parse_size)]
     memory: u64,
+    /// FAWN's shards; with several, each has a core as far as there are cores, and the client shares one.
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=64))]
+    shards: u16,
     #[command(flatten)]
     pairs: Pairs,
     #[command(flatten)]
@@ -52,6 +55,7 @@ impl Server {
             keys: self.keys,
             value_bytes: self.value_bytes as usize,
             memory_bytes: self.memory,
+            shards: self.shards,
             pairs: self.pairs.count(),
             only: self.only,
             dir: self.dir,
