@@ -131,6 +131,14 @@ pub enum DeviceError {
         /// What was refused.
         path: String,
     },
+    /// The file system takes no writes; reads work.
+    #[error(
+        "{dir}: the file system is mounted read-only; mount it writable, or look into the kernel's log why it is not"
+    )]
+    ReadOnly {
+        /// The device's directory.
+        dir: String,
+    },
     /// The operation failed. A failed write or sync has poisoned the device.
     #[error("{}", what_failed(operation, name, *offset, detail))]
     Io {

@@ -32,7 +32,12 @@ impl DirLock {
     pub(crate) fn take_in(dir: BorrowedFd<'_>, shown: &str) -> Result<Self, DeviceError> {
         let failed = |errno| classify(errno, shown, Operation::Metadata("lock"), LOCK, 0);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
-        let lock = fs::openat(dir, LOCK, flags, Mode::from_raw_mode(0o640)).map_err(failed)?;
+        let (lock, can_sign) = match fs::openat(dir, LOCK, flags, Mode::from_raw_mode(0o640)) {
+            // Mounted read-only, as a damaged file system is before it is checked: a lock needs no write.
+            Err(Errno::ROFS) => (fs::openat(dir, LOCK, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()), false),
+            lock => (lock, true),
+        };
+        let lock = lock.map_err(failed)?;
         match fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => (),
             Err(Errno::WOULDBLOCK) => {
@@ -41,6 +46,9 @@ impl DirLock {
             Err(errno) => return Err(failed(errno)),
         }
         // Only a hint for the loser's message, so a failure to leave it is no failure to lock.
+        if !can_sign {
+            return Ok(Self(lock));
+        }
         let pid = format!("{}\n", std::process::id());
         if fs::ftruncate(&lock, 0).and_then(|()| rustix::io::pwrite(&lock, pid.as_bytes(), 0)).is_err() {
             tracing::warn!(dir = shown, "the lock is held, but its file does not say by whom");

@@ -19,6 +19,8 @@ pub(crate) struct OpenFile {
 pub struct Place {
     path: String,
     dir: OwnedFd,
+    /// Its file system takes no writes.
+    read_only: bool,
     direct: bool,
     lock: Option<DirLock>,
     files: Vec<Option<OpenFile>>,
@@ -36,8 +38,11 @@ impl Place {
             let operation = Operation::Metadata("open the directory");
             classify(errno, &shown, operation, &shown, 0)
         })?;
+        // A damaged file system is mounted so, and then checked: what only reads must work.
+        let mounted = fs::fstatvfs(&dir).map(|space| space.f_flag);
+        let read_only = mounted.is_ok_and(|flags| flags.contains(fs::StatVfsMountFlags::RDONLY));
         let (files, stats) = (Vec::new(), IoStats::default());
-        Ok(Self { path: shown, dir, direct: false, lock: None, files, stats, poison: None })
+        Ok(Self { path: shown, dir, read_only, direct: false, lock: None, files, stats, poison: None })
     }
 
     /// The device's directory, for logs.
@@ -47,7 +52,8 @@ impl Place {
 
     /// Lets later opens bypass the system's page cache, if its file system can: else the reason why not.
     pub(crate) fn try_direct(&mut self) -> Result<OwnedFd, String> {
-        let flags = OFlags::RDWR | OFlags::CREATE | direct_flag()?;
+        let access = if self.read_only { OFlags::RDONLY } else { OFlags::RDWR | OFlags::CREATE };
+        let flags = access | direct_flag()?;
         let probe = self.open_at(LOCK, flags).map_err(|errno| format!("O_DIRECT is refused: {errno}"))?;
         let mut block = AlignedBuf::zeroed(crate::buffer::PAGE_BYTES);
         rustix::io::pread(&probe, &mut block[..], 0).map_err(|errno| format!("direct reads fail: {errno}"))?;
@@ -67,8 +73,11 @@ impl Place {
         self.error(errno, Operation::Metadata(what), name, 0)
     }
 
-    /// Refuses when poisoned.
+    /// Refuses when nothing may be written: poisoned, or a file system that takes nothing.
     pub(crate) fn healthy(&self) -> Result<(), DeviceError> {
+        if self.read_only {
+            return Err(DeviceError::ReadOnly { dir: self.path.clone() });
+        }
         self.poison.as_ref().map_or(Ok(()), |first| Err(DeviceError::Poisoned { first: first.to_string() }))
     }
 
@@ -116,7 +125,13 @@ impl Place {
 
     fn data_flags(&self) -> OFlags {
         let direct = if self.direct { direct_flag().unwrap_or(OFlags::empty()) } else { OFlags::empty() };
-        OFlags::RDWR | direct
+        if self.read_only { OFlags::RDONLY | direct } else { OFlags::RDWR | direct }
+    }
+
+    /// Takes it for one on a file system that is mounted read-only, which a test cannot mount.
+    #[cfg(test)]
+    pub(crate) const fn take_for_read_only(&mut self) {
+        self.read_only = true;
     }
 
     /// Lets a test put another file behind an open one.
@@ -260,7 +275,8 @@ pub(crate) fn classify(errno: Errno, dir: &str, operation: Operation, name: &str
         Errno::NOENT => DeviceError::NotFound { name, dir },
         Errno::EXIST => DeviceError::Exists { name, dir },
         Errno::NOSPC | Errno::DQUOT => DeviceError::Full { dir },
-        Errno::ACCESS | Errno::PERM | Errno::ROFS => DeviceError::Permission { path: format!("{dir}: {name}") },
+        Errno::ROFS => DeviceError::ReadOnly { dir },
+        Errno::ACCESS | Errno::PERM => DeviceError::Permission { path: format!("{dir}: {name}") },
         other => DeviceError::Io { operation, name, offset, detail: other.to_string() },
     }
 }

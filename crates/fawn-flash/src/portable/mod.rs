@@ -90,3 +90,36 @@ impl Queue for PoolQueue {
         "portable"
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{AlignedBuf, Cause, Device, Token};
+
+    fn end(device: &mut PortableDevice) -> Completion {
+        let mut out = VecDeque::new();
+        while out.is_empty() {
+            device.wait(&mut out);
+        }
+        out.pop_front().unwrap_or_else(|| panic!("an end"))
+    }
+
+    /// What a check of a damaged file system needs: everything reads, nothing writes, and the refusals say why.
+    #[test]
+    fn a_read_only_file_system_is_read() {
+        let Ok(dir) = tempfile::tempdir() else { panic!("no directory for the test") };
+        assert!(std::fs::write(dir.path().join("f"), [7; 4096]).is_ok());
+        let Ok(mut device) = PortableDevice::open(dir.path(), &DeviceOptions::default()) else { panic!("no device") };
+        device.place.take_for_read_only();
+        let Ok(file) = Device::open(&mut device, "f") else { panic!("it opens to be read") };
+        device.submit_read(file, 0, AlignedBuf::zeroed(4096), Cause::Foreground, Token(1));
+        let read = end(&mut device);
+        assert!(read.result.is_ok() && read.buf.is_some_and(|buf| buf.iter().all(|byte| *byte == 7)));
+        device.submit_write(file, 0, AlignedBuf::zeroed(4096), 4096, Cause::Flush, Token(2));
+        let refusals = [end(&mut device).result.map(drop), device.create("g").map(drop), device.truncate(file, 0)];
+        for refusal in refusals {
+            assert!(matches!(&refusal, Err(error) if error.to_string().contains("mounted read-only")), "{refusal:?}");
+        }
+        assert!(device.poisoned().is_none(), "nothing was tried");
+    }
+}

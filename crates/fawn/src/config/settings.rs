@@ -133,6 +133,11 @@ impl Settings {
                 Size(value_bytes_max)
             ));
         }
+        if self.stall_timeout.0.is_zero() {
+            return refuse(
+                "stall-timeout = 0s: expected more, or every client that waits a moment is cut off".to_owned(),
+            );
+        }
         if self.max_connections == 0 {
             return refuse("max-connections = 0: expected at least 1".to_owned());
         }
@@ -274,6 +279,7 @@ mod tests {
             ("segment = '1M'\nvalue-max = '512K'", "a quarter of a segment (256K)"),
             ("capacity = '100M'", "at least 2 segments, 128M, or a smaller segment"),
             ("capacity = '2M'\nsegment = '1M'\nshards = 2", "4M for 2 shards"),
+            ("stall-timeout = '0s'", "expected more"),
             ("max-connections = 0", "at least 1"),
         ] {
             assert!(refused(text).contains(expected), "{text}: {}", refused(text));
