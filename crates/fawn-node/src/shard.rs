@@ -13,7 +13,7 @@ use crate::shards::{self, Links, Placement};
 use crate::status::{Counters, ShardStatus};
 use fawn_ds::{Engine, EngineError, Event};
 use fawn_flash::Device;
-use fawn_types::{Epoch, KeyHash, TimeMs};
+use fawn_types::{Epoch, KeyHash, ShardId, TimeMs};
 use fawn_wire::{Command, Protocol};
 use std::collections::VecDeque;
 
@@ -290,8 +290,8 @@ impl<D: Device> Executor for Core<D> {
     const LOOKS_AHEAD: bool = true;
 
     #[inline]
-    fn hash(&self, key: &[u8]) -> KeyHash {
-        Self::hash(self, key)
+    fn place(&self, session: &Session, key: &[u8]) -> (KeyHash, Option<ShardId>) {
+        (self.hash(key), self.elsewhere(session, key))
     }
 
     #[inline]
@@ -301,6 +301,6 @@ impl<D: Device> Executor for Core<D> {
 
     #[inline]
     fn execute_looked(&mut self, session: &mut Session, looked: &Looked<'_>, now: TimeMs) -> Flow {
-        execute_single(self, session, looked.hash, (&looked.request, looked.shape), now)
+        execute_single(self, session, (looked.hash, looked.owner), (&looked.request, looked.shape), now)
     }
 }

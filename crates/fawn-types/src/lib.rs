@@ -16,6 +16,7 @@ pub mod random;
 pub mod reply;
 pub mod request;
 pub mod ring_key;
+mod sip;
 pub mod store;
 pub mod time;
 pub mod version;

@@ -1,7 +1,7 @@
 //! Owns where a key lives: the keyed hashes, the 160-bit ring key, the `{tag}` rule and key ranges.
+use crate::sip;
 use core::fmt;
 use core::hash::Hasher;
-use siphasher::sip::SipHasher13;
 use siphasher::sip128::{Hasher128, SipHasher13 as SipHasher13_128};
 
 /// The cluster's secret for placing keys, kept in the cluster map and in each store's manifest.
@@ -24,9 +24,7 @@ impl KeyHash {
     /// The hash of the whole `key`.
     #[must_use]
     pub fn of(secret: &HashSecret, key: &[u8]) -> Self {
-        let mut hasher = SipHasher13::new_with_key(&secret.0);
-        hasher.write(key);
-        Self(hasher.finish())
+        Self(sip::hash(&secret.0, key))
     }
 }
 
@@ -52,8 +50,8 @@ impl RingKey {
     #[must_use]
     #[inline]
     pub fn highest_of(secret: &HashSecret, key: &[u8]) -> u32 {
-        let [a, b, c, d, ..] = tag_hash(secret, key);
-        u32::from_be_bytes([a, b, c, d])
+        // The bytes of a ring key are those of the hash in little endian, read as a number in big endian.
+        (sip::first_half(&secret.0, tag_of(key)) as u32).swap_bytes()
     }
 
     /// The boundary at or below this key: its 64 low bits cleared.
@@ -87,10 +85,29 @@ fn tag_hash(secret: &HashSecret, key: &[u8]) -> [u8; 16] {
 /// The part of `key` that decides its chain: the non-empty text between the first `{` and the next `}`, else all of it.
 #[must_use]
 pub fn tag_of(key: &[u8]) -> &[u8] {
+    if !has_open(key) {
+        return key;
+    }
     let Some(open) = key.iter().position(|&byte| byte == b'{') else { return key };
     match key[open + 1..].iter().position(|&byte| byte == b'}') {
         Some(len) if len > 0 => &key[open + 1..open + 1 + len],
         _ => key,
+    }
+}
+
+/// Whether a `{` is in it: of most keys nothing more is asked, so eight bytes are looked at together.
+#[inline]
+fn has_open(key: &[u8]) -> bool {
+    const LOWEST: u64 = u64::from_le_bytes([0x01; 8]);
+    const HIGHEST: u64 = u64::from_le_bytes([0x80; 8]);
+    let is_in = |word: &[u8; 8]| {
+        // Where the byte was, zero is now; the lowest zero byte of a word sets its highest bit here, none sets none.
+        let differs = u64::from_le_bytes(*word) ^ u64::from_le_bytes([b'{'; 8]);
+        differs.wrapping_sub(LOWEST) & !differs & HIGHEST != 0
+    };
+    match key.last_chunk::<8>() {
+        Some(last) => key.as_chunks::<8>().0.iter().any(is_in) || is_in(last),
+        None => key.contains(&b'{'),
     }
 }
 

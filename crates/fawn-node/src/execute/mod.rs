@@ -25,7 +25,7 @@ use crate::session::Session;
 use crate::shards::{away, wide as node_wide};
 use fawn_ds::LookupPlan;
 use fawn_flash::Device;
-use fawn_types::{KeyHash, Request, TimeMs};
+use fawn_types::{KeyHash, Request, ShardId, TimeMs};
 use fawn_wire::{Command, Shape};
 
 /// What becomes of a session's input after a command.
@@ -70,8 +70,8 @@ pub(crate) enum Later {
 pub(crate) fn execute<D: Device>(core: &mut Core<D>, session: &mut Session, command: Command<'_>, now: TimeMs) -> Flow {
     match command {
         Command::Single { request, shape } => {
-            let hash = core.hash(request.key());
-            execute_single(core, session, hash, (&request, shape), now)
+            let place = (core.hash(request.key()), core.elsewhere(session, request.key()));
+            execute_single(core, session, place, (&request, shape), now)
         }
         Command::Multi(multi) => multi::execute(core, session, &multi, now),
         Command::Keyspace(keyspace) if core.links.is_some() => node_wide::keyspace(core, session, &keyspace, now),
@@ -82,16 +82,16 @@ pub(crate) fn execute<D: Device>(core: &mut Core<D>, session: &mut Session, comm
     }
 }
 
-/// Executes a request on one key, whose hash this is, for `session`.
+/// Executes a request on one key for `session`: its hash, and the shard that it belongs to unless that is this one.
 #[inline]
 pub(crate) fn execute_single<D: Device>(
     core: &mut Core<D>,
     session: &mut Session,
-    hash: KeyHash,
+    (hash, owner): (KeyHash, Option<ShardId>),
     (request, shape): (&Request<'_>, Shape),
     now: TimeMs,
 ) -> Flow {
-    if let Some(owner) = core.elsewhere(session, request.key()) {
+    if let Some(owner) = owner {
         return away::single(core, session, (owner, hash), request, shape);
     }
     match request {

@@ -3,9 +3,9 @@
 //! What requests wait for is main memory, and for those of a pipeline, or of many connections, that can be waited for
 //! once instead of once each. Looking changes nothing; what it decoded and hashed is kept for the request's turn.
 use super::consume::Executor;
-use super::{SessionId, Sessions};
+use super::{Session, SessionId, Sessions};
 use fawn_ds::WARM_KEYS_MAX;
-use fawn_types::{KeyHash, Request, TimeMs};
+use fawn_types::{KeyHash, Request, ShardId, TimeMs};
 use fawn_wire::{Codec, Command, Decoded, Shape};
 use smallvec::SmallVec;
 
@@ -15,6 +15,8 @@ pub(crate) struct Looked<'a> {
     pub(crate) request: Request<'a>,
     pub(crate) shape: Shape,
     pub(crate) hash: KeyHash,
+    /// The shard that its key belongs to, unless that is this one.
+    pub(crate) owner: Option<ShardId>,
     /// Bytes of the input that it takes.
     pub(crate) consumed: usize,
 }
@@ -43,28 +45,52 @@ impl<'a> Ahead<'a> {
         self.taken == self.looked.len()
     }
 
-    /// Looks at the next requests, as many as are on single keys, and warms what they touch.
+    /// Looks at the next requests, as many as are on single keys, and warms what they touch here.
     #[inline]
-    pub(crate) fn look(&mut self, executor: &impl Executor, codec: &Codec, input: &'a [u8], now: TimeMs) {
+    pub(crate) fn look(&mut self, executor: &impl Executor, session: &Session, input: &'a [u8], now: TimeMs) {
         assert!(self.is_empty(), "what was looked at has its turn first");
         self.looked.clear();
         self.taken = 0;
-        if !codec.is_between_requests() {
+        if !session.codec.is_between_requests() {
             return;
         }
         // A copy: where a request does not end, its state is that of the look, not of the decoding in its turn.
-        let (mut codec, mut at) = (codec.clone(), 0);
-        let mut hashes = [KeyHash(0); WARM_KEYS_MAX];
+        let (mut codec, mut at) = (session.codec.clone(), 0);
+        let mut own = OwnHashes::new();
         while self.looked.len() < WARM_KEYS_MAX && at < input.len() {
-            let Some(looked) = look_at_one(executor, &mut codec, &input[at..], now) else { break };
-            hashes[self.looked.len()] = looked.hash;
+            let Some(looked) = look_at_one(executor, (session, &mut codec), &input[at..], now) else { break };
+            own.add(&looked);
             at += looked.consumed;
             self.looked.push(looked);
         }
         debug_assert!(at <= input.len(), "what is decoded was there");
-        if self.looked.len() > 1 {
-            executor.warm(&hashes[..self.looked.len()]);
+        if own.count > 1 {
+            executor.warm(own.hashes());
         }
+    }
+}
+
+/// Hashes of keys of this shard: what others own is in no cache of this one, and would only drive out what is its own.
+struct OwnHashes {
+    all: [KeyHash; WARM_KEYS_MAX],
+    count: usize,
+}
+
+impl OwnHashes {
+    #[inline]
+    const fn new() -> Self {
+        Self { all: [KeyHash(0); WARM_KEYS_MAX], count: 0 }
+    }
+
+    #[inline]
+    fn add(&mut self, looked: &Looked<'_>) {
+        self.all[self.count] = looked.hash;
+        self.count += usize::from(looked.owner.is_none());
+    }
+
+    #[inline]
+    fn hashes(&self) -> &[KeyHash] {
+        &self.all[..self.count]
     }
 }
 
@@ -79,8 +105,7 @@ pub(crate) fn look_at_firsts<'a>(
     firsts: &mut [Option<Looked<'a>>; WARM_KEYS_MAX],
     now: TimeMs,
 ) {
-    let mut hashes = [KeyHash(0); WARM_KEYS_MAX];
-    let mut count = 0;
+    let mut own = OwnHashes::new();
     for (first, (id, input)) in firsts.iter_mut().zip(inputs) {
         let Some(session) = sessions.get(*id) else { continue };
         let decoded = match session.codec.decode_plain(input) {
@@ -89,21 +114,25 @@ pub(crate) fn look_at_firsts<'a>(
             None => continue,
         };
         let Decoded::Command { command: Command::Single { request, shape }, consumed } = decoded else { continue };
-        let hash = executor.hash(request.key());
-        hashes[count] = hash;
-        count += 1;
-        *first = Some(Looked { request, shape, hash, consumed });
+        let (hash, owner) = executor.place(session, request.key());
+        own.add(first.insert(Looked { request, shape, hash, owner, consumed }));
     }
-    debug_assert!(count <= inputs.len(), "one request of each");
-    executor.warm(&hashes[..count]);
+    debug_assert!(own.count <= inputs.len(), "one request of each");
+    executor.warm(own.hashes());
 }
 
 #[inline]
-fn look_at_one<'a>(executor: &impl Executor, codec: &mut Codec, input: &'a [u8], now: TimeMs) -> Option<Looked<'a>> {
+fn look_at_one<'a>(
+    executor: &impl Executor,
+    (session, codec): (&Session, &mut Codec),
+    input: &'a [u8],
+    now: TimeMs,
+) -> Option<Looked<'a>> {
     match codec.decode(input, now) {
         Decoded::Command { command: Command::Single { request, shape }, consumed } => {
             debug_assert!(codec.is_between_requests(), "a whole request leaves nothing for the next");
-            Some(Looked { request, shape, hash: executor.hash(request.key()), consumed })
+            let (hash, owner) = executor.place(session, request.key());
+            Some(Looked { request, shape, hash, owner, consumed })
         }
         _ => None,
     }

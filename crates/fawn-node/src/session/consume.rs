@@ -9,7 +9,7 @@ use crate::options::ShardOptions;
 use crate::output::Output;
 use crate::status::Counters;
 use fawn_ds::WARM_KEYS_MAX;
-use fawn_types::{KeyHash, OperationError, TimeMs, Version};
+use fawn_types::{KeyHash, OperationError, ShardId, TimeMs, Version};
 use fawn_wire::{Command, Decoded};
 use std::collections::VecDeque;
 
@@ -21,8 +21,9 @@ pub(crate) trait Executor {
 
     /// Whether it pays to look at requests before their turn: then the next three mean something.
     const LOOKS_AHEAD: bool = false;
-    fn hash(&self, _key: &[u8]) -> KeyHash {
-        KeyHash(0)
+    /// A key's hash, and the shard that it belongs to unless that is this one.
+    fn place(&self, _session: &Session, _key: &[u8]) -> (KeyHash, Option<ShardId>) {
+        (KeyHash(0), None)
     }
     /// Requests on these keys follow: what is cheaper to fetch together may be fetched now.
     fn warm(&self, _hashes: &[KeyHash]) {}
@@ -53,7 +54,7 @@ fn consume<'a, E: Executor>(
         }
         // Its first request by itself would only wait for the same memory a moment earlier.
         if E::LOOKS_AHEAD && at > 0 && ahead.is_empty() {
-            ahead.look(executor, &session.codec, &input[at..], now);
+            ahead.look(executor, session, &input[at..], now);
         }
         let (flow, consumed) = match first.take().or_else(|| ahead.pop()) {
             Some(looked) => (begin_looked(executor, session, looked, now), looked.consumed),
