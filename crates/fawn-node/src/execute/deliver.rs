@@ -1,5 +1,5 @@
 //! Owns where replies of waiting requests go: a session's slot, or an item of a request on several keys.
-use crate::pending::{Batch, Op, Target};
+use crate::pending::{Asker, Batch, Target};
 use crate::session::Sessions;
 use fawn_types::{Reply, Version};
 use fawn_wire::encode_reply;
@@ -9,15 +9,15 @@ use slab::Slab;
 pub(crate) fn deliver(
     sessions: &mut Sessions,
     batches: &mut Slab<Batch>,
-    op: &Op,
+    asker: &Asker<'_>,
     reply: &Reply<'_>,
     wait: Option<Version>,
 ) {
-    match op.target {
+    match asker.target {
         Target::Slot(slot) => {
-            let Some(session) = sessions.get_mut(op.session) else { return };
-            session.replies.complete(slot, wait, |out| encode_reply(op.shape, op.key(), reply, out));
-            sessions.list(op.session);
+            let Some(session) = sessions.get_mut(asker.session) else { return };
+            session.replies.complete(slot, wait, |out| encode_reply(asker.shape, asker.key, reply, out));
+            sessions.list(asker.session);
         }
         Target::Item { batch, item } => {
             let Some(gathered) = &mut batches[batch].gathered else {
@@ -29,7 +29,7 @@ pub(crate) fn deliver(
                 let Batch { session, slot, .. } = batches[batch];
                 if let Some(session) = sessions.get_mut(session) {
                     session.replies.hold_part(slot, held_bytes);
-                    sessions.list(op.session);
+                    sessions.list(asker.session);
                 }
             } else {
                 deliver_batch(sessions, batches.remove(batch));

@@ -1,5 +1,5 @@
 //! Owns what becomes of a reply that comes when there is no room for it: it is asked for again, or refused.
-use crate::pending::{Op, Target};
+use crate::pending::{Asker, Target};
 use crate::session::Sessions;
 use fawn_types::{OperationError, Reply};
 
@@ -23,14 +23,14 @@ impl Fit {
     }
 }
 
-/// Whether there is room for `reply` where `op` wants it. How long it would be was a guess until now.
-pub(crate) fn fits(sessions: &mut Sessions, op: &Op, reply: &Reply<'_>) -> Fit {
+/// Whether there is room for `reply` where `asker` wants it. How long it would be was a guess until now.
+pub(crate) fn fits(sessions: &mut Sessions, asker: &Asker<'_>, reply: &Reply<'_>) -> Fit {
     let Reply::Value(entry) = reply else { return Fit::Yes };
     let bytes = entry.value.len();
-    let Some((session, _, room)) = sessions.get_with_pool(op.session) else { return Fit::Yes };
-    match op.target {
+    let Some((session, _, room)) = sessions.get_with_pool(asker.session) else { return Fit::Yes };
+    match asker.target {
         // An update is not done twice, and a read in a key's queue keeps its place.
-        _ if op.is_queued => Fit::Yes,
+        _ if asker.is_queued => Fit::Yes,
         Target::Slot(slot) if room.takes(session, slot, bytes, 0) => Fit::Yes,
         Target::Slot(slot) => {
             session.replies.expect(slot, bytes);
@@ -43,8 +43,8 @@ pub(crate) fn fits(sessions: &mut Sessions, op: &Op, reply: &Reply<'_>) -> Fit {
 }
 
 /// Whether there is room now for what was too much before; `promised_bytes` counts what others were promised.
-pub(crate) fn is_due(sessions: &Sessions, op: &Op, promised_bytes: &mut usize) -> bool {
-    let (Target::Slot(slot), Some(session)) = (op.target, sessions.get(op.session)) else { return true };
+pub(crate) fn is_due(sessions: &Sessions, asker: &Asker<'_>, promised_bytes: &mut usize) -> bool {
+    let (Target::Slot(slot), Some(session)) = (asker.target, sessions.get(asker.session)) else { return true };
     let bytes = session.replies.expected_bytes(slot);
     let is_due = sessions.room_of(session).takes(session, slot, bytes, *promised_bytes);
     if is_due {

@@ -74,7 +74,7 @@ impl<D: Device> Host<'_, D> {
         let mut promised_bytes = 0;
         for _ in 0..self.core.pending.late.len() {
             let Some(id) = self.core.pending.late.pop_front() else { return };
-            if !is_due(self.sessions, &self.core.pending.ops[id], &mut promised_bytes) {
+            if !is_due(self.sessions, &self.core.pending.ops[id].asker(), &mut promised_bytes) {
                 self.core.pending.late.push_back(id);
                 continue;
             }
@@ -129,7 +129,7 @@ impl<D: Device> Host<'_, D> {
                 }
                 self.core.pending.ops.remove(id);
                 let reply = answer.reply(&self.core.scratch, wrote.unwrap_or_default());
-                deliver(self.sessions, &mut self.core.pending.batches, &op, &reply, wait);
+                deliver(self.sessions, &mut self.core.pending.batches, &op.asker(), &reply, wait);
                 return Progress::Done { next: None };
             }
             Updated::Later(Later::Read(plan)) => {
@@ -154,14 +154,14 @@ impl<D: Device> Host<'_, D> {
     fn go_on_reading(&mut self, id: usize, op: Op, plan: Option<LookupPlan>) -> Progress {
         let sessions = &mut *self.sessions;
         let went = read::go_on(self.core, &op, plan, self.now, |pending, reply, wait| {
-            let fit = fits(sessions, &op, reply);
+            let fit = fits(sessions, &op.asker(), reply);
             if matches!(fit, Fit::Later) {
                 return false;
             }
             if let Some(session) = sessions.get_mut(op.session) {
                 session.note(op.hash, wait);
             }
-            deliver(sessions, &mut pending.batches, &op, fit.reply(reply), wait);
+            deliver(sessions, &mut pending.batches, &op.asker(), fit.reply(reply), wait);
             sessions.note(op.session);
             true
         });

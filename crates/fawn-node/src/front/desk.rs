@@ -206,7 +206,7 @@ impl<D: Device> Desk<D> {
     fn answer(&mut self, sessions: &mut Sessions, name: LineName, reply: &Reply<'_>) -> bool {
         let mut ops = self.lines.answered(name).into_iter();
         while let Some(op) = ops.next() {
-            match fits(sessions, &op, reply) {
+            match fits(sessions, &op.asker(), reply) {
                 fit @ (Fit::Yes | Fit::Never) => {
                     let reply = fit.reply(reply);
                     self.count(reply);
@@ -228,7 +228,7 @@ impl<D: Device> Desk<D> {
         for _ in 0..self.late.len() {
             let Some(name) = self.late.pop_front() else { return };
             let Some(op) = self.lines.front(name) else { continue };
-            if !is_due(sessions, op, &mut promised_bytes) {
+            if !is_due(sessions, &op.asker(), &mut promised_bytes) {
                 self.late.push_back(name);
             } else if !self.advance(sessions, name, now) {
                 self.unsent.push_back(name);
@@ -242,7 +242,7 @@ impl<D: Device> Desk<D> {
             // Whoever is quiet now may be waiting for just that.
             sessions.list(op.session);
         }
-        deliver(sessions, &mut self.batches, op, reply, None);
+        deliver(sessions, &mut self.batches, &op.asker(), reply, None);
         if let Reply::Value(_) = reply {
             sessions.note(op.session);
         }

@@ -7,7 +7,7 @@ mod scan;
 
 pub(crate) use batch::{Batch, Gathered};
 pub(crate) use keys::KeyQueues;
-pub(crate) use op::{Op, Target};
+pub(crate) use op::{Asker, Op, Target};
 pub(crate) use reads::{Reads, Waiter};
 pub(crate) use scan::{ScanOp, ScanWording};
 

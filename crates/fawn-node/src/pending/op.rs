@@ -13,6 +13,17 @@ pub(crate) enum Target {
     Item { batch: usize, item: u32 },
 }
 
+/// Who gets a reply, and how it is worded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asker<'a> {
+    pub(crate) session: SessionId,
+    pub(crate) target: Target,
+    pub(crate) shape: Shape,
+    pub(crate) key: &'a [u8],
+    /// It cannot be asked again: an update, or in its key's queue.
+    pub(crate) is_queued: bool,
+}
+
 /// What is asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Action {
@@ -90,6 +101,11 @@ impl Op {
 
     pub(crate) fn is_taken(&self) -> bool {
         self.session == SessionId::NOBODY
+    }
+
+    pub(crate) fn asker(&self) -> Asker<'_> {
+        let Self { session, target, shape, is_queued, .. } = *self;
+        Asker { session, target, shape, key: self.key(), is_queued }
     }
 
     pub(crate) fn key(&self) -> &[u8] {

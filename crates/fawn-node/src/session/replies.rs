@@ -286,6 +286,11 @@ impl Replies {
         if values > 0 {
             self.learn(values, self.bytes() - before_bytes);
         }
+        if self.slots.front().is_some_and(|slot| slot.wait == Wait::Turn) {
+            // They waited for this one only. Out at once: the next one to complete is then the first, and needs no
+            // memory of its own.
+            self.settle(Version::ZERO, None);
+        }
     }
 
     /// Moves to the output what waits no longer. With `failed`, what is not committed never will be: its replies

@@ -1,5 +1,5 @@
 //! Owns the answers of other shards: each finds its request by the order, and its place among the session's replies.
-use super::away::{Asked, Awaited, Away};
+use super::away::{Asked, Awaited, Away, Late};
 use crate::SessionId;
 use crate::execute::{Fit, Host, deliver, fits, is_due};
 use crate::pending::Target;
@@ -9,50 +9,59 @@ use fawn_wire::native::read_reply_frame;
 
 impl<D: Device> Host<'_, D> {
     /// Answers of a shard to a session's requests, in their order.
-    pub(crate) fn answers(&mut self, from: ShardId, session: SessionId, mut frames: &[u8]) {
+    pub(crate) fn answers(&mut self, from: ShardId, session: SessionId, frames: &[u8]) {
+        if session == SessionId::NOBODY {
+            let mut house = std::mem::take(&mut self.links().house);
+            self.take_answers(&mut house, (from, session), frames);
+            self.links().house = house;
+            return;
+        }
+        // Out of its session meanwhile: the session's replies are worked on for each answer. One that has ended hears
+        // nothing.
+        let Some(mut away) = self.sessions.get_mut(session).and_then(|session| session.away.take()) else { return };
+        self.take_answers(&mut away, (from, session), frames);
+        if let Some(session) = self.sessions.get_mut(session) {
+            debug_assert!(session.away.is_none(), "answers ask nothing new");
+            session.away = Some(away);
+        }
+    }
+
+    fn take_answers(&mut self, away: &mut Away, (from, session): (ShardId, SessionId), mut frames: &[u8]) {
         while let Some((reply, used)) = read_reply_frame(frames) {
             frames = &frames[used..];
-            // A session that has ended meanwhile hears nothing.
-            let Some(awaited) = self.away_of(session).and_then(|away| away.pop(from)) else { return };
+            let Some(awaited) = away.pop(from) else { return };
             match awaited {
-                Awaited::Op(asked) => self.answered(asked, &reply),
+                Awaited::Op(asked) => self.answered(away, (from, session), &asked, &reply),
                 Awaited::Wide { at, bytes } => {
                     self.links().answered(bytes);
-                    self.wide_answered(at, &reply);
+                    self.wide_answered(away, at, &reply);
                 }
             }
         }
         assert!(frames.is_empty(), "{from:?} hands over whole answers, found {} bytes behind them", frames.len());
     }
 
-    fn away_of(&mut self, session: SessionId) -> Option<&mut Away> {
-        if session == SessionId::NOBODY {
-            return Some(&mut self.links().house);
-        }
-        self.sessions.get_mut(session)?.away.as_deref_mut()
-    }
-
-    fn answered(&mut self, asked: Asked, reply: &Reply<'_>) {
-        self.links().answered(asked.bytes());
-        let (session, is_read) = (asked.op.session, !asked.op.is_queued);
-        let is_overtaking = is_read && self.away_of(session).is_some_and(|away| away.is_overtaking(&asked));
-        let fit = if is_overtaking { Fit::Later } else { fits(self.sessions, &asked.op, reply) };
+    fn answered(&mut self, away: &mut Away, (from, session): (ShardId, SessionId), asked: &Asked, reply: &Reply<'_>) {
+        self.links().answered(asked.bytes);
+        let asker = asked.asker(session, away.key(from, asked));
+        let is_overtaking = !asked.is_update && away.is_overtaking(asked);
+        let fit = if is_overtaking { Fit::Later } else { fits(self.sessions, &asker, reply) };
         if matches!(fit, Fit::Later) {
-            return self.ask_later(asked);
+            self.ask_later(away, session, Late { asked: *asked, key: asker.key.into() });
+        } else {
+            deliver(self.sessions, &mut self.core.pending.batches, &asker, fit.reply(reply), None);
+            self.sessions.note(session);
+            if !asked.is_update {
+                away.read_ended();
+            }
         }
-        if is_read && let Some(away) = self.away_of(session) {
-            away.read_ended();
-        }
-        deliver(self.sessions, &mut self.core.pending.batches, &asked.op, fit.reply(reply), None);
-        self.sessions.note(session);
+        away.drop_key(from, asked);
     }
 
-    fn ask_later(&mut self, asked: Asked) {
-        let session = asked.op.session;
+    fn ask_later(&mut self, away: &mut Away, session: SessionId, late: Late) {
         self.core.counters.asked_again += 1;
-        let Some(away) = self.away_of(session) else { return };
         let is_first = away.late.is_empty();
-        away.put_late(asked);
+        away.put_late(late);
         if is_first {
             self.links().late.push_back(session);
         }
@@ -65,10 +74,13 @@ impl<D: Device> Host<'_, D> {
         for _ in 0..links.late.len() {
             let Some(id) = links.late.pop_front() else { return };
             let Some(mut away) = self.sessions.get_mut(id).and_then(|session| session.away.take()) else { continue };
-            while let Some(asked) = away.late.pop_front_if(|late| is_due(self.sessions, &late.op, &mut promised_bytes))
-            {
-                let Some(owner) = links.elsewhere(asked.op.key()) else { unreachable!("a key's shard is for life") };
-                links.send_again((&mut away, id), owner, asked);
+            let mut is_due = |late: &mut Late| {
+                let asker = late.asked.asker(id, &late.key);
+                is_due(self.sessions, &asker, &mut promised_bytes)
+            };
+            while let Some(late) = away.late.pop_front_if(&mut is_due) {
+                let Some(owner) = links.elsewhere(&late.key) else { unreachable!("a key's shard is for life") };
+                links.send_again((&mut away, id), owner, &late);
             }
             if !away.late.is_empty() {
                 links.late.push_back(id);
@@ -89,8 +101,8 @@ impl<D: Device> Host<'_, D> {
         for awaited in asked {
             match awaited {
                 Awaited::Op(asked) => {
-                    self.links().answered(asked.bytes());
-                    self.give_up(&asked);
+                    self.links().answered(asked.bytes);
+                    self.give_up(id, &asked);
                 }
                 Awaited::Wide { at, bytes } => {
                     let links = self.links();
@@ -99,14 +111,15 @@ impl<D: Device> Host<'_, D> {
                 }
             }
         }
-        late.for_each(|asked| self.give_up(&asked));
+        late.for_each(|late| self.give_up(id, &late.asked));
     }
 
     /// A request on several keys ends when each has its answer.
-    fn give_up(&mut self, asked: &Asked) {
-        if let Target::Item { .. } = asked.op.target {
+    fn give_up(&mut self, session: SessionId, asked: &Asked) {
+        if let Target::Item { .. } = asked.target {
             let reply = Reply::Error(OperationError::Unavailable);
-            deliver(self.sessions, &mut self.core.pending.batches, &asked.op, &reply, None);
+            // Items are worded as such: the key is with the request on several.
+            deliver(self.sessions, &mut self.core.pending.batches, &asked.asker(session, &[]), &reply, None);
         }
     }
 }

@@ -7,8 +7,8 @@
 use super::links::Links;
 use crate::SessionId;
 use crate::execute::{Core, Flow, Stall};
-use crate::pending::{Op, Target};
-use crate::session::Session;
+use crate::pending::{Asker, Target};
+use crate::session::{OutBuf, Session};
 use fawn_flash::Device;
 use fawn_types::{KeyHash, OperationError, Reply, Request, ShardId, limits};
 use fawn_wire::native::put_request_frame;
@@ -24,47 +24,106 @@ pub(super) enum Awaited {
     Wide { at: usize, bytes: usize },
 }
 
-/// A request on one key; of an update what it takes to answer it, of a read also what it takes to ask again.
-#[derive(Debug)]
+/// A request on one key.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     /// Requests of a session are numbered in their order.
-    pub(super) number: u64,
-    /// Updates among them are `is_queued`.
-    pub(super) op: Op,
-    bytes: usize,
+    number: u64,
+    pub(super) target: Target,
+    hash: KeyHash,
+    shape: Shape,
+    pub(super) is_update: bool,
     is_again: bool,
+    /// Of its key, which the way to the shard keeps: none where the answer is worded without it.
+    key_bytes: usize,
+    /// What it was asked with.
+    pub(super) bytes: usize,
 }
+
+impl Asked {
+    pub(super) const fn new(target: Target, hash: KeyHash, shape: Shape, is_update: bool) -> Self {
+        Self { number: 0, target, hash, shape, is_update, is_again: false, key_bytes: 0, bytes: 0 }
+    }
+
+    /// Who gets the answer.
+    pub(super) const fn asker<'a>(&self, session: SessionId, key: &'a [u8]) -> Asker<'a> {
+        Asker { session, target: self.target, shape: self.shape, key, is_queued: self.is_update }
+    }
+}
+
+/// A read whose answer found no room, with what it takes to ask again.
+#[derive(Debug)]
+pub(super) struct Late {
+    pub(super) asked: Asked,
+    pub(super) key: Box<[u8]>,
+}
+
+/// What one shard was asked and has not answered, in order.
+#[derive(Debug, Default)]
+struct Way {
+    awaited: VecDeque<Awaited>,
+    /// Keys of these, one behind the other: what goes first comes back first, so none needs memory of its own. As
+    /// many bytes at most as the requests took, which are bounded.
+    keys: OutBuf,
+}
+
+/// Memory for keys that a way without requests keeps.
+const KEPT_BYTES: usize = 4 << 10;
 
 /// A session's requests that are away.
 #[derive(Debug, Default)]
 pub(crate) struct Away {
-    /// Per shard, in order.
-    asked: Vec<VecDeque<Awaited>>,
+    /// Per shard.
+    ways: Vec<Way>,
     next_number: u64,
     /// Reads without an answer, the late ones included.
     reads: usize,
     /// Reads that were asked again and have no answer yet.
     again: usize,
     /// Reads whose answers found no room, in the order of their numbers.
-    pub(super) late: VecDeque<Asked>,
+    pub(super) late: VecDeque<Late>,
 }
 
 impl Away {
-    fn push(&mut self, shard: ShardId, awaited: Awaited) {
+    fn way(&mut self, shard: ShardId) -> &mut Way {
         let at = usize::from(shard.0);
-        if self.asked.len() <= at {
-            self.asked.resize_with(at + 1, VecDeque::new);
+        if self.ways.len() <= at {
+            self.ways.resize_with(at + 1, Way::default);
         }
-        self.asked[at].push_back(awaited);
+        &mut self.ways[at]
     }
 
-    /// What the next answer of that shard is for.
+    fn push(&mut self, shard: ShardId, asked: Asked, key: &[u8]) {
+        let way = self.way(shard);
+        way.keys.bytes.extend_from_slice(key);
+        way.awaited.push_back(Awaited::Op(Asked { key_bytes: key.len(), ..asked }));
+    }
+
+    /// What the next answer of that shard is for. Of a request on one key, [`Away::drop_key`] is due then.
     pub(super) fn pop(&mut self, shard: ShardId) -> Option<Awaited> {
-        let mut awaited = self.asked.get_mut(usize::from(shard.0))?.pop_front()?;
+        let mut awaited = self.ways.get_mut(usize::from(shard.0))?.awaited.pop_front()?;
         if let Awaited::Op(asked) = &mut awaited {
             self.again -= usize::from(std::mem::replace(&mut asked.is_again, false));
         }
         Some(awaited)
+    }
+
+    /// The key of the request that was popped last.
+    pub(super) fn key(&self, shard: ShardId, asked: &Asked) -> &[u8] {
+        &self.ways[usize::from(shard.0)].keys.as_slice()[..asked.key_bytes]
+    }
+
+    /// The key of the request that was popped last is not needed any more.
+    pub(super) fn drop_key(&mut self, shard: ShardId, asked: &Asked) {
+        let keys = &mut self.ways[usize::from(shard.0)].keys;
+        keys.consume(asked.key_bytes);
+        if keys.is_empty() && keys.bytes.capacity() > KEPT_BYTES {
+            keys.bytes = Vec::new();
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Awaited> {
+        self.ways.iter().flat_map(|way| &way.awaited)
     }
 
     /// Whether a read is without its answer.
@@ -75,8 +134,8 @@ impl Away {
     /// Whether a read of the key (or of one with its hash, which is harmless) is without its answer.
     fn reads_key(&self, hash: KeyHash) -> bool {
         self.reads > 0
-            && self.asked.iter().flatten().any(|awaited| match awaited {
-                Awaited::Op(Asked { op, .. }) => !op.is_queued && op.hash == hash,
+            && self.all().any(|awaited| match awaited {
+                Awaited::Op(asked) => !asked.is_update && asked.hash == hash,
                 Awaited::Wide { .. } => false,
             })
     }
@@ -93,52 +152,51 @@ impl Away {
 
     /// Whether an earlier read of the same key is to be asked again, or has been.
     pub(super) fn is_overtaking(&self, asked: &Asked) -> bool {
-        let is_before = |other: &Asked| other.number < asked.number && other.op.hash == asked.op.hash;
-        self.late.iter().any(is_before)
-            || self.again > 0
-                && self.asked.iter().flatten().any(|other| matches!(other, Awaited::Op(other) if is_before(other)))
+        let is_before = |other: &Asked| other.number < asked.number && other.hash == asked.hash;
+        self.late.iter().any(|late| is_before(&late.asked))
+            || self.again > 0 && self.all().any(|other| matches!(other, Awaited::Op(other) if is_before(other)))
     }
 
     /// It is to be asked again, in its order.
-    pub(super) fn put_late(&mut self, asked: Asked) {
-        let at = self.late.partition_point(|late| late.number < asked.number);
-        self.late.insert(at, asked);
+    pub(super) fn put_late(&mut self, late: Late) {
+        let at = self.late.partition_point(|other| other.asked.number < late.asked.number);
+        self.late.insert(at, late);
     }
 
     /// Everything that has no answer yet.
-    pub(super) fn drain(&mut self) -> (impl Iterator<Item = Awaited>, impl Iterator<Item = Asked>) {
-        (self.asked.drain(..).flatten(), self.late.drain(..))
+    pub(super) fn drain(&mut self) -> (impl Iterator<Item = Awaited>, impl Iterator<Item = Late>) {
+        (self.ways.drain(..).flat_map(|way| way.awaited), self.late.drain(..))
     }
 
     /// The shards that know the session.
     pub(super) fn shards(&self) -> impl Iterator<Item = ShardId> + use<> {
-        (0..self.asked.len() as u16).map(ShardId)
-    }
-}
-
-impl Asked {
-    pub(super) const fn bytes(&self) -> usize {
-        self.bytes
+        (0..self.ways.len() as u16).map(ShardId)
     }
 }
 
 impl Links {
-    /// Sends a request away for a session: what `put` writes.
-    pub(super) fn send(&mut self, session: &mut Session, to: ShardId, op: Op, put: impl FnOnce(&mut Vec<u8>)) {
+    /// Sends a request away for a session: what `put` writes. Its answer is worded with `key`.
+    pub(super) fn send(
+        &mut self,
+        session: &mut Session,
+        to: ShardId,
+        (asked, key): (Asked, &[u8]),
+        put: impl FnOnce(&mut Vec<u8>),
+    ) {
         let bytes = self.ask(to, session.id, put);
         let away = session.away.get_or_insert_default();
         let number = away.next_number;
         away.next_number += 1;
-        away.reads += usize::from(!op.is_queued);
-        away.push(to, Awaited::Op(Asked { number, op, bytes, is_again: false }));
+        away.reads += usize::from(!asked.is_update);
+        away.push(to, Asked { number, bytes, ..asked }, key);
     }
 
     /// Asks a read again whose answer found no room.
-    pub(super) fn send_again(&mut self, (away, session): (&mut Away, SessionId), to: ShardId, mut asked: Asked) {
-        let request = Request::Get { key: asked.op.key() };
-        asked.bytes = self.ask(to, session, |out| put_request_frame(&request, out));
-        (asked.is_again, away.again) = (true, away.again + 1);
-        away.push(to, Awaited::Op(asked));
+    pub(super) fn send_again(&mut self, (away, session): (&mut Away, SessionId), to: ShardId, late: &Late) {
+        let request = Request::Get { key: &late.key };
+        let bytes = self.ask(to, session, |out| put_request_frame(&request, out));
+        away.again += 1;
+        away.push(to, Asked { bytes, is_again: true, ..late.asked }, &late.key);
     }
 
     /// Sends a part of a request on all ranges away.
@@ -149,17 +207,15 @@ impl Links {
         put: impl FnOnce(&mut Vec<u8>),
     ) {
         let bytes = self.ask(to, session, put);
-        away.push(to, Awaited::Wide { at, bytes });
+        away.way(to).awaited.push_back(Awaited::Wide { at, bytes });
     }
 }
 
 /// What it takes to answer a request, and to ask a read again.
-fn op_of(session: &Session, target: Target, hash: KeyHash, request: &Request<'_>, shape: Shape) -> Op {
+const fn asked_of<'a>(target: Target, hash: KeyHash, request: &Request<'a>, shape: Shape) -> (Asked, &'a [u8]) {
     // Replies without a value are worded without the key.
     let key = if request.returns_value() { request.key() } else { &[] };
-    let mut op = Op::get(session.id, target, hash, key, shape);
-    op.is_queued = matches!(request, Request::Update { .. });
-    op
+    (Asked::new(target, hash, shape, matches!(request, Request::Update { .. })), key)
 }
 
 /// A request by itself on another shard's key.
@@ -179,9 +235,9 @@ pub(crate) fn single<D: Device>(
         return Flow::Next;
     }
     let slot = session.replies.reserve(u32::from(request.returns_value()));
-    let op = op_of(session, Target::Slot(slot), hash, request, shape);
+    let asked = asked_of(Target::Slot(slot), hash, request, shape);
     core.counters.away += 1;
-    core.links().send(session, to, op, |out| put_request_frame(request, out));
+    core.links().send(session, to, asked, |out| put_request_frame(request, out));
     Flow::Next
 }
 
@@ -193,9 +249,9 @@ pub(crate) fn item<D: Device>(
     request: &Request<'_>,
     target: Target,
 ) {
-    let op = op_of(session, target, hash, request, Shape::Silent);
+    let asked = asked_of(target, hash, request, Shape::Silent);
     core.counters.away += 1;
-    core.links().send(session, to, op, |out| put_request_frame(request, out));
+    core.links().send(session, to, asked, |out| put_request_frame(request, out));
 }
 
 /// What a request on another shard's key must wait for, if anything.

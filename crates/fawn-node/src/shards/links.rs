@@ -14,8 +14,8 @@ use std::collections::VecDeque;
 /// Answers for one shard that wait to be handed over, bytes; beyond, they wait in their session, and it takes no more.
 const ANSWERS_BYTES_MAX: usize = 256 << 10;
 
-/// A letter with more memory than this is given back to the system.
-const SPARE_BYTES_MAX: usize = 64 << 10;
+/// Memory of letters that is kept for later ones; what is beyond is given back to the system.
+const SPARE_BYTES_MAX: usize = 2 * ANSWERS_BYTES_MAX;
 
 /// The ways to the other shards of a node; a shard that is alone has none.
 #[derive(Debug)]
@@ -26,6 +26,7 @@ pub(crate) struct Links {
     outbox: Vec<Letter>,
     /// Memory of letters that were read, for those to be written.
     spare: Vec<Letter>,
+    spare_bytes: usize,
     /// Per shard, the sessions here that stand for those of its sessions which ask something of this one.
     pub(super) peers: Vec<HashMap<SessionId, SessionId, FxBuildHasher>>,
     /// Of these, those with answers to be handed over, and those that take requests again.
@@ -56,6 +57,7 @@ impl Links {
             secret,
             outbox: vec![Letter::default(); count],
             spare: Vec::new(),
+            spare_bytes: 0,
             peers: vec![HashMap::default(); count],
             speaking: VecDeque::new(),
             resumed: VecDeque::new(),
@@ -133,16 +135,20 @@ impl Links {
 
     /// What is to be handed to that shard.
     pub(crate) fn take_letter(&mut self, to: ShardId) -> Option<Letter> {
-        let letter = &mut self.outbox[usize::from(to.0)];
-        if letter.is_empty() {
+        let at = usize::from(to.0);
+        if self.outbox[at].is_empty() {
             return None;
         }
-        Some(std::mem::replace(letter, self.spare.pop().unwrap_or_default()))
+        let next = self.spare.pop().unwrap_or_default();
+        self.spare_bytes -= next.room_bytes();
+        Some(std::mem::replace(&mut self.outbox[at], next))
     }
 
     /// A letter is read.
     pub(super) fn keep_spare(&mut self, letter: Letter) {
-        if self.spare.len() < self.outbox.len() && letter.room_bytes() <= SPARE_BYTES_MAX {
+        let spare_bytes = self.spare_bytes + letter.room_bytes();
+        if self.spare.len() < self.outbox.len() && spare_bytes <= SPARE_BYTES_MAX {
+            self.spare_bytes = spare_bytes;
             self.spare.push(letter.emptied());
         }
     }

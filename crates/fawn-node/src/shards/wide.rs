@@ -1,7 +1,8 @@
 //! Owns requests on the whole keyspace of a node with several shards: a part to each, this one included.
+use super::away::{Asked, Away};
 use crate::SessionId;
 use crate::execute::{Core, Flow, Host, Stall};
-use crate::pending::{Op, Target};
+use crate::pending::Target;
 use crate::session::Session;
 use crate::wide::{CROSS_SLOT, Form, ScanState, Wide};
 use fawn_flash::Device;
@@ -113,10 +114,9 @@ pub(crate) fn set_all<'a, D: Device>(
     }
     let Ok(pairs) = Pairs::new(&bytes) else { unreachable!("pairs that were just encoded decode") };
     let slot = session.replies.reserve(0);
-    let mut op = Op::get(session.id, Target::Slot(slot), KeyHash(0), &[], shape);
-    op.is_queued = true;
+    let asked = Asked::new(Target::Slot(slot), KeyHash(0), shape, true);
     core.counters.away += 1;
-    core.links().send(session, to, op, |out| put_wide_frame(&WideRequest::SetAll(pairs), out));
+    core.links().send(session, to, (asked, &[]), |out| put_wide_frame(&WideRequest::SetAll(pairs), out));
     Flow::Next
 }
 
@@ -128,14 +128,13 @@ pub(crate) fn refuse_apart(session: &mut Session) -> Flow {
 
 impl<D: Device> Host<'_, D> {
     /// An answer to a part of a request on the whole keyspace.
-    pub(super) fn wide_answered(&mut self, at: usize, reply: &Reply<'_>) {
+    pub(super) fn wide_answered(&mut self, away: &mut Away, at: usize, reply: &Reply<'_>) {
         let links = self.core.links();
         let ranges = links.count();
         let wide = &mut links.wides[at];
         if let Some((next, part)) = wide.take(reply, ranges) {
             let id = wide.session;
             wide.asked();
-            let Some(away) = self.sessions.get_mut(id).and_then(|session| session.away.as_deref_mut()) else { return };
             return links.send_wide((away, id), (ShardId(next as u16), at), |out| put_wide_frame(&part, out));
         }
         if !wide.is_over() {
