@@ -7,7 +7,9 @@ use fawn_ds::format::manifest::{self, Edit, ManifestHeader, ManifestState};
 use fawn_ds::format::record::{self, Envelope, Place, RecordKind, RecordRef};
 use fawn_ds::format::{FRAMES_OFFSET, SegmentUuid, StoreUuid, Watermark};
 use fawn_types::request::ExpiryCondition;
-use fawn_types::{BootId, ClientTag, Durability, Epoch, HashSecret, KeyRange, NodeId, RangeId, TimeMs, Version};
+use fawn_types::{
+    BootId, ClientTag, Durability, Epoch, HashSecret, KeyHash, KeyRange, NodeId, RangeId, TimeMs, Version,
+};
 use fawn_types::{Condition, EntryRef, Expiry, OperationError, Reply, Request, Update};
 use fawn_wire::native::{self, WideRequest};
 
@@ -145,9 +147,9 @@ pub(crate) fn native() -> Vec<Vec<u8>> {
     let delete = Update::Delete { condition: Condition::Always, return_previous: true };
     let append = Update::Append { bytes: b"more", create: true, condition: Condition::Exists };
     let touch = Update::Touch { expiry: Expiry::AtMs(9), condition: ExpiryCondition::Later, return_value: false };
-    native::put_request_frame(&Request::Get { key: b"key" }, &mut requests);
+    native::put_request_frame(&Request::Get { key: b"key" }, KeyHash(1), &mut requests);
     for update in [delete, append, touch, Update::AddSigned { delta: -1 }, Update::AddUnsigned { delta: 1 }] {
-        native::put_request_frame(&Request::Update { key: b"key", update }, &mut requests);
+        native::put_request_frame(&Request::Update { key: b"key", update }, KeyHash(1), &mut requests);
     }
     let scan = WideRequest::Scan { cursor: 1 << 63, count: 10 };
     let set_all = native::Pairs::new(&pairs).map(WideRequest::SetAll);

@@ -2,7 +2,7 @@
 use crate::{Command, MemcachedState, NativeState, RespState, RespVersion};
 use alloc::borrow::Cow;
 use alloc::vec::Vec;
-use fawn_types::{TimeMs, limits};
+use fawn_types::{KeyHash, TimeMs, limits};
 
 /// What a listener speaks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -146,6 +146,16 @@ impl Codec {
         match self {
             Codec::Memcached(_) | Codec::Native(_) => None,
             Codec::Resp(state) => state.decode_plain(input),
+        }
+    }
+
+    /// The key's hash, where the whole request at the start of `input` brings it along.
+    #[must_use]
+    #[inline]
+    pub fn carried_hash(&self, input: &[u8]) -> Option<KeyHash> {
+        match self {
+            Codec::Memcached(_) | Codec::Resp(_) => None,
+            Codec::Native(_) => crate::native::hash_of(input),
         }
     }
 

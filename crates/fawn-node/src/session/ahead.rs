@@ -114,7 +114,7 @@ pub(crate) fn look_at_firsts<'a>(
             None => continue,
         };
         let Decoded::Command { command: Command::Single { request, shape }, consumed } = decoded else { continue };
-        let (hash, owner) = executor.place(session, request.key());
+        let (hash, owner) = executor.place(session, request.key(), input);
         own.add(first.insert(Looked { request, shape, hash, owner, consumed }));
     }
     debug_assert!(own.count <= inputs.len(), "one request of each");
@@ -131,7 +131,7 @@ fn look_at_one<'a>(
     match codec.decode(input, now) {
         Decoded::Command { command: Command::Single { request, shape }, consumed } => {
             debug_assert!(codec.is_between_requests(), "a whole request leaves nothing for the next");
-            let (hash, owner) = executor.place(session, request.key());
+            let (hash, owner) = executor.place(session, request.key(), input);
             Some(Looked { request, shape, hash, owner, consumed })
         }
         _ => None,

@@ -21,8 +21,8 @@ pub(crate) trait Executor {
 
     /// Whether it pays to look at requests before their turn: then the next three mean something.
     const LOOKS_AHEAD: bool = false;
-    /// A key's hash, and the shard that it belongs to unless that is this one.
-    fn place(&self, _session: &Session, _key: &[u8]) -> (KeyHash, Option<ShardId>) {
+    /// The hash of a key that `input` begins with a request on, and the shard that it belongs to unless that is this one.
+    fn place(&self, _session: &Session, _key: &[u8], _input: &[u8]) -> (KeyHash, Option<ShardId>) {
         (KeyHash(0), None)
     }
     /// Requests on these keys follow: what is cheaper to fetch together may be fetched now.

@@ -194,7 +194,7 @@ impl Links {
     /// Asks a read again whose answer found no room.
     pub(super) fn send_again(&mut self, (away, session): (&mut Away, SessionId), to: ShardId, late: &Late) {
         let request = Request::Get { key: &late.key };
-        let bytes = self.ask(to, session, |out| put_request_frame(&request, out));
+        let bytes = self.ask(to, session, |out| put_request_frame(&request, late.asked.hash, out));
         away.again += 1;
         away.push(to, Asked { bytes, is_again: true, ..late.asked }, &late.key);
     }
@@ -237,7 +237,7 @@ pub(crate) fn single<D: Device>(
     let slot = session.replies.reserve(u32::from(request.returns_value()));
     let asked = asked_of(Target::Slot(slot), hash, request, shape);
     core.counters.away += 1;
-    core.links().send(session, to, asked, |out| put_request_frame(request, out));
+    core.links().send(session, to, asked, |out| put_request_frame(request, hash, out));
     Flow::Next
 }
 
@@ -251,7 +251,7 @@ pub(crate) fn item<D: Device>(
 ) {
     let asked = asked_of(target, hash, request, Shape::Silent);
     core.counters.away += 1;
-    core.links().send(session, to, asked, |out| put_request_frame(request, out));
+    core.links().send(session, to, asked, |out| put_request_frame(request, hash, out));
 }
 
 /// What a request on another shard's key must wait for, if anything.

@@ -1,7 +1,7 @@
 //! Owns FAWN's own protocol: the forms of requests and replies, and their frames between the shards of a node.
 //!
 //! ```text
-//! frame:   len u32 | form                                     (len: of the form)
+//! frame:   len u32 | form                                     (len: of the form), of a request len u32 | hash u64 | form
 //! request: kind u8 | key_len u16 | key | fields of the kind | value or bytes to the end
 //! reply:   form u8 | fields of the form | value to the end     (also a record's result on flash)
 //! ```
@@ -19,10 +19,12 @@ pub use wide::{Pairs, WideRequest, is_wide, put_pair, put_scan_page, put_wide, r
 
 use crate::{Command, Decoded, Limits, Shape};
 use alloc::vec::Vec;
-use fawn_types::{OperationError, Reply, Request, Version, limits};
+use fawn_types::{KeyHash, OperationError, Reply, Request, Version, limits};
 
-/// Bytes before the form.
+/// Bytes before a reply's form.
 const HEADER_BYTES: usize = 4;
+/// Bytes before a request's form: the key's hash, too. Shards of a node have one secret, so who asked has hashed for both.
+const REQUEST_HEADER_BYTES: usize = 12;
 /// What a form takes beside its key and its value at most.
 const FIELDS_BYTES_MAX: usize = 64;
 
@@ -40,15 +42,15 @@ impl NativeState {
 
     #[inline]
     pub(crate) fn decode<'a>(&self, input: &'a [u8]) -> Decoded<'a> {
-        let Some((len, rest)) = input.split_first_chunk::<HEADER_BYTES>() else {
-            return Decoded::Incomplete { need_bytes: HEADER_BYTES };
+        let Some(([len @ .., _, _, _, _, _, _, _, _], rest)) = input.split_first_chunk::<REQUEST_HEADER_BYTES>() else {
+            return Decoded::Incomplete { need_bytes: REQUEST_HEADER_BYTES };
         };
         let len = u32::from_le_bytes(*len) as usize;
         if len > self.frame_bytes_max {
             return refuse(input.len());
         }
         let Some(form) = rest.get(..len) else {
-            return Decoded::Incomplete { need_bytes: HEADER_BYTES + len };
+            return Decoded::Incomplete { need_bytes: REQUEST_HEADER_BYTES + len };
         };
         let command = if is_wide(form) {
             read_wide(form).map(Command::Wide)
@@ -56,10 +58,17 @@ impl NativeState {
             read_request(form).map(|request| Command::Single { request, shape: Shape::Native })
         };
         match command {
-            Ok(command) => Decoded::Command { command, consumed: HEADER_BYTES + len },
+            Ok(command) => Decoded::Command { command, consumed: REQUEST_HEADER_BYTES + len },
             Err(_) => refuse(input.len()),
         }
     }
+}
+
+/// The hash of the key that the whole request at the start of `input` is on; of none, what its sender put there.
+#[inline]
+pub(crate) fn hash_of(input: &[u8]) -> Option<KeyHash> {
+    let (hash, _) = input.get(HEADER_BYTES..)?.split_first_chunk::<8>()?;
+    Some(KeyHash(u64::from_le_bytes(*hash)))
 }
 
 /// What is no frame has no end either: the connection is over.
@@ -70,27 +79,34 @@ fn refuse(consumed: usize) -> Decoded<'static> {
     Decoded::fatal(message, consumed)
 }
 
-fn put_frame(out: &mut Vec<u8>, put_form: impl FnOnce(&mut Vec<u8>)) {
+fn put_frame<const N: usize>(out: &mut Vec<u8>, header: [u8; N], put_form: impl FnOnce(&mut Vec<u8>)) {
     let at = out.len();
-    out.extend_from_slice(&[0; HEADER_BYTES]);
+    out.extend_from_slice(&header);
     put_form(out);
-    let len = (out.len() - at - HEADER_BYTES) as u32;
+    let len = (out.len() - at - N) as u32;
     out[at..at + HEADER_BYTES].copy_from_slice(&len.to_le_bytes());
 }
 
-/// Appends a request's frame. The key is within its limit: the caller's duty.
-pub fn put_request_frame(request: &Request<'_>, out: &mut Vec<u8>) {
-    put_frame(out, |out| put_request(request, out));
+/// A request's header, without the form's length.
+fn header(KeyHash(hash): KeyHash) -> [u8; REQUEST_HEADER_BYTES] {
+    let mut header = [0; REQUEST_HEADER_BYTES];
+    header[HEADER_BYTES..].copy_from_slice(&hash.to_le_bytes());
+    header
+}
+
+/// Appends the frame of a request on a key with this hash. The key is within its limit: the caller's duty.
+pub fn put_request_frame(request: &Request<'_>, hash: KeyHash, out: &mut Vec<u8>) {
+    put_frame(out, header(hash), |out| put_request(request, out));
 }
 
 /// Appends the frame of a request on a range.
 pub fn put_wide_frame(request: &WideRequest<'_>, out: &mut Vec<u8>) {
-    put_frame(out, |out| put_wide(request, out));
+    put_frame(out, header(KeyHash(0)), |out| put_wide(request, out));
 }
 
 /// Appends a reply's frame.
 pub fn put_reply_frame(reply: &Reply<'_>, out: &mut Vec<u8>) {
-    put_frame(out, |out| put_result(out, reply));
+    put_frame(out, [0; HEADER_BYTES], |out| put_result(out, reply));
 }
 
 /// The first whole reply frame of `input`, and its bytes. What is no reply reads as `Unavailable`.
@@ -113,7 +129,8 @@ mod tests {
     fn frames_are_read_whole_or_not_at_all() {
         let (get, clear) = (Request::Get { key: b"key" }, WideRequest::Clear);
         let mut bytes = Vec::new();
-        put_request_frame(&get, &mut bytes);
+        put_request_frame(&get, KeyHash(77), &mut bytes);
+        assert_eq!((hash_of(&bytes), hash_of(&bytes[..11])), (Some(KeyHash(77)), None));
         let first = bytes.len();
         put_wide_frame(&clear, &mut bytes);
         let mut codec = Codec::new(Protocol::Native, Limits::default());
@@ -131,7 +148,7 @@ mod tests {
     #[test]
     fn what_is_no_frame_ends_the_connection() {
         let mut codec = Codec::new(Protocol::Native, Limits::default());
-        for bytes in [&[255, 255, 255, 255][..], &[1, 0, 0, 0, 99], &[0, 0, 0, 0]] {
+        for bytes in [&[255; 12][..], &[1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 99], &[0; 12]] {
             assert!(matches!(codec.decode(bytes, TimeMs(0)), Decoded::Error { fatal: true, .. }), "{bytes:?}");
         }
     }
