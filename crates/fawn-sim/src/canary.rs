@@ -44,8 +44,8 @@ impl Canary {
         (Self::GapIgnored, 5),
         (Self::ChecksumIgnored, 5),
         (Self::FailureConcealed, 60),
-        (Self::DeleteResurrected, 10),
-        (Self::CopyCutShort, 10),
+        (Self::DeleteResurrected, 60),
+        (Self::CopyCutShort, 60),
         (Self::MarkBeforeSync, 60),
         (Self::KillTakenForStop, 60),
     ];

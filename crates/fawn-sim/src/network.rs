@@ -14,6 +14,9 @@ const LINK_BYTES_MAX: usize = 16 << 20;
 /// Longest delay of a frame on a long route, µs, and how many are on such.
 const LATE_US_MAX: u64 = 400_000;
 const LATE_MAX: usize = 256;
+/// Frames that a link sent last and that may come again long after a crash of either end, and how long after, µs.
+const STRAYS_MAX: usize = 4;
+const STRAY_US_MAX: u64 = 5_000_000;
 
 /// How unkind it is. Probabilities are in 1,024ths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,6 +67,8 @@ struct Link {
     in_flight: VecDeque<(u64, Arrival)>,
     bytes: usize,
     last_us: u64,
+    /// What was sent last, the oldest first.
+    recent: VecDeque<Vec<u8>>,
 }
 
 /// All links.
@@ -123,13 +128,28 @@ impl Network {
         }
     }
 
-    /// Breaks every link of a node: it crashed.
+    /// Breaks every link of a node: it crashed. Where frames may be late, some that were sent last come again, when their
+    /// sender may have forgotten them.
     pub fn drop_node(&mut self, node: NodeId, now_us: u64) {
-        for ((from, to), link) in &mut self.links {
-            if *from == node || *to == node {
-                link.break_off(now_us);
+        let mut strays = Vec::new();
+        for (&(from, to), link) in self.links.iter_mut().filter(|((from, to), _)| *from == node || *to == node) {
+            link.break_off(now_us);
+            for frame in link.recent.drain(..) {
+                if self.options.late > 0 && self.random.chance(1, 2) {
+                    strays.push((now_us + self.random.below(STRAY_US_MAX), from, to, frame));
+                }
             }
         }
+        for (at_us, from, to, frame) in strays {
+            self.frames_sent += 1;
+            self.hold(at_us, from, to, frame);
+        }
+    }
+
+    /// What is late to a node comes now.
+    pub fn hurry(&mut self, to: NodeId, now_us: u64) {
+        let hurried: Vec<_> = self.late.extract_if(.., |_, (_, at, _)| *at == to).collect();
+        self.late.extend(hurried.into_iter().map(|((_, number), frame)| ((now_us, number), frame)));
     }
 
     /// Sends one frame.
@@ -151,6 +171,9 @@ impl Network {
         if lost || self.cut.contains(&(from, to)) || link.bytes + frame.len() > LINK_BYTES_MAX {
             self.frames_lost += 1;
             return;
+        }
+        if options.late > 0 {
+            link.remember(&frame);
         }
         if options.late > 0 && self.random.chance(options.late, 1024) {
             let for_us = self.random.below(LATE_US_MAX);
@@ -213,6 +236,14 @@ impl Link {
         self.bytes = 0;
         self.last_us = self.last_us.max(at_us);
         self.in_flight.push_back((self.last_us, Arrival::Reset));
+    }
+
+    fn remember(&mut self, frame: &[u8]) {
+        let mut oldest =
+            if self.recent.len() < STRAYS_MAX { None } else { self.recent.pop_front() }.unwrap_or_default();
+        oldest.clear();
+        oldest.extend_from_slice(frame);
+        self.recent.push_back(oldest);
     }
 
     /// Appends a frame, perhaps joined to the piece before it, perhaps in two pieces.
@@ -303,6 +334,23 @@ mod tests {
         let arrivals = std::iter::from_fn(|| network.next_us().and_then(|at| Some((at, network.deliver(at)?.2))));
         assert_eq!(arrivals.collect::<Vec<_>>(), [(500, Arrival::Reset), (1_000, Arrival::Bytes(vec![2]))]);
         assert_eq!((network.frames_sent, network.frames_lost), (3, 1));
+    }
+
+    #[test]
+    fn what_was_sent_last_may_come_again_after_a_crash_and_is_hurried() {
+        let arrivals = |late| {
+            let mut network = Network::new(1, NetworkOptions { late, cutting: 0, ..NetworkOptions::KIND });
+            (0..50).for_each(|i| network.send(0, A, B, vec![i]));
+            network.drop_node(A, 0);
+            network.hurry(A, 0);
+            network.hurry(B, 900);
+            let each = std::iter::from_fn(|| network.next_us().and_then(|at| Some((at, network.deliver(at)?.2))));
+            each.filter_map(|(at, what)| if let Arrival::Bytes(bytes) = what { Some((at, bytes[0])) } else { None })
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(arrivals(0), []);
+        let strays = arrivals(1);
+        assert!(!strays.is_empty() && strays.iter().all(|(at, i)| *at == 900 && *i >= 46), "{strays:?}");
     }
 
     #[test]

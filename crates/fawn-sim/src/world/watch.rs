@@ -76,6 +76,13 @@ impl Watch {
         member.phase == "syncing" && before.is_some_and(|(before, _)| before.phase == "copying")
     }
 
+    /// Whether a member that is on `range` serves in an epoch in which it did not a turn before.
+    pub(super) fn has_begun(&self, node: NodeId, member: &MemberStatus) -> bool {
+        let before = self.members.get(&(node, member.range));
+        let served = before.is_some_and(|(before, _)| before.epoch == member.epoch && is_serving(before.phase));
+        is_serving(member.phase) && !served
+    }
+
     /// A member that streams behind its tail and the tail, where both have committed the same.
     pub(super) fn copy_and_tail(&self, node: NodeId, range: RangeId) -> Option<(Version, NodeId)> {
         let (copy, _) = self.members.get(&(node, range)).filter(|(copy, _)| copy.phase == "syncing")?;
