@@ -9,7 +9,7 @@ use std::path::Path;
 /// The file's name.
 pub(super) const NAME: &str = "layout.toml";
 /// What is being written, until it is whole.
-const NEW_NAME: &str = "layout.toml.new";
+pub(super) const NEW_NAME: &str = "layout.toml.new";
 /// The format that this program writes, and the newest that it reads.
 const FORMAT: i64 = 1;
 

@@ -65,6 +65,9 @@ impl Layout {
         {
             return Err(differs(dir, made, asked));
         }
+        if made.is_none() {
+            refuse_foreign(dir)?;
+        }
         // What `auto` stands for may change under a directory, with the machine.
         let shards = made.or(asked).unwrap_or(1);
         let Some(lock) = lock.filter(|_| shards > 1) else { return Ok(Self::flat(dir)) };
@@ -145,6 +148,25 @@ fn refuse_shard_alone(dir: &Path) -> Result<(), LayoutError> {
     if is_shard && parent.join(file::NAME).exists() {
         let words = format_args!("is one shard of the data directory {}: give that one", parent.display());
         return refuse(dir, words);
+    }
+    Ok(())
+}
+
+/// A store is not made among somebody else's files: a wrong `--dir` is noticed at once, and `rm -r` stays safe.
+fn refuse_foreign(dir: &Path) -> Result<(), LayoutError> {
+    for entry in std::fs::read_dir(dir).map_err(named(dir))? {
+        let name = entry.map_err(named(dir))?.file_name();
+        // What a start that was cut off leaves behind, and what a new file system comes with.
+        let is_ours = name.to_str().is_some_and(|name| {
+            ["LOCK", manifest::NEW_FILE_NAME, file::NEW_NAME, "lost+found"].contains(&name) || name.ends_with(".fawn")
+        });
+        if !is_ours {
+            let name = name.to_string_lossy();
+            return refuse(
+                dir,
+                format_args!("holds no store, but other files (`{name}`); give a directory of its own"),
+            );
+        }
     }
     Ok(())
 }

@@ -288,3 +288,27 @@ fn check_looks_at_every_shard() {
     let (code, error) = refused(dir.path(), &[]);
     assert!(code == 3 && error.contains("shard-1") && error.contains("manifest"), "{code} {error}");
 }
+
+#[test]
+fn a_store_is_not_made_among_other_files() {
+    for shards in [&[][..], &["--shards", "3"]] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let data = dir.path().join("data");
+        fs::create_dir(&data).expect("made");
+        fs::write(data.join("letter"), "mine").expect("written");
+        let (code, error) = refused(dir.path(), &[&FLAGS[..], shards].concat());
+        assert!(code == 3 && error.contains("`letter`") && error.contains("of its own"), "{code} {error}");
+        fs::remove_file(data.join("letter")).expect("removed");
+        // What a new file system has, and what a start leaves that is cut off before its store is there.
+        fs::create_dir(data.join("lost+found")).expect("made");
+        fs::write(data.join("manifest.new"), "half").expect("written");
+        let server = start(dir.path(), shards);
+        fill(&server);
+        stop(server);
+        // From then on the directory is the store's, and what else comes there is not its business.
+        fs::write(data.join("letter"), "mine").expect("written");
+        let server = start(dir.path(), &[]);
+        assert_filled(&server);
+        stop(server);
+    }
+}
