@@ -10,8 +10,8 @@ pub(super) const LARGE_READS_MAX: usize = 16;
 /// How long a closed connection is kept for the client to read its last reply.
 pub(super) const LINGER: Duration = Duration::from_secs(1);
 /// While others wait for the room that a long request holds, its client must send so much of it in so much time.
-pub(super) const INPUT_PATIENCE: Duration = Duration::from_secs(2);
-pub(super) const INPUT_PATIENCE_BYTES: u64 = 64 << 10;
+pub(super) const INPUT_PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const INPUT_PATIENCE_BYTES: u64 = 32 << 10;
 /// How long accepting pauses after the system refused (no descriptors, no memory).
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Smallest room for incomplete requests, and for replies, bytes.
