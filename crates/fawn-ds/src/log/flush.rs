@@ -12,8 +12,9 @@ pub(crate) const PAD_FRAME_BYTES_MIN: u32 = 64 << 10;
 /// A small durable write that enters blocks never written before is followed by zeros up to a multiple of this, bytes: the
 /// file system notes once that they are written, not with every sync. The log reads as zeros there anyway.
 pub(crate) const ZEROS_AHEAD_BYTES: u32 = 256 << 10;
-/// What `memory` durability gathers before it writes, bytes and milliseconds.
-pub(crate) const MEMORY_FLUSH_BYTES: u32 = 256 << 10;
+/// What `memory` durability gathers before it writes, bytes and milliseconds: a whole piece of the window, where the
+/// budget allows pieces of that size. Each write costs a system call and a word to the disk.
+pub(crate) const MEMORY_FLUSH_BYTES: u32 = 2 << 20;
 pub(crate) const MEMORY_FLUSH_MS: u64 = 50;
 /// How long `everysec` leaves flushed bytes unsynced.
 pub(crate) const EVERYSEC_SYNC_MS: u64 = 1000;
