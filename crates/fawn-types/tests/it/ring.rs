@@ -21,6 +21,22 @@ fn tags_follow_rediss_rule() {
 }
 
 #[test]
+fn a_tag_is_found_wherever_it_stands() {
+    for len in 3..40 {
+        for open in 0..len - 2 {
+            let mut key = vec![b'k'; len];
+            (key[open], key[len - 1]) = (b'{', b'}');
+            assert_eq!(tag_of(&key), &key[open + 1..len - 1], "{}", key.escape_ascii());
+            // Neighbours of the byte, and the byte with its highest bit set, are none.
+            for other in [b'z', b'|', b'{' | 0x80, b'{' ^ 0x01] {
+                key[open] = other;
+                assert_eq!(tag_of(&key), &key[..], "{}", key.escape_ascii());
+            }
+        }
+    }
+}
+
+#[test]
 fn one_tag_never_straddles_a_boundary() {
     let (a, b) = (RingKey::of(&SECRET, b"{t}1"), RingKey::of(&SECRET, b"{t}2"));
     assert_ne!(a, b, "two keys are two points");
