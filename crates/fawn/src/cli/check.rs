@@ -2,7 +2,7 @@
 use super::{Exit, Failure};
 use crate::layout::Layout;
 use fawn_ds::check::{CheckReport, Severity};
-use fawn_ds::format::manifest;
+use fawn_ds::format::{manifest, segment};
 use fawn_flash::{AnyDevice, DeviceKind, DeviceOptions};
 use std::path::{Path, PathBuf};
 
@@ -44,7 +44,7 @@ fn holds_store(dir: &Path) -> bool {
     let Ok(mut entries) = dir.read_dir() else { return true };
     entries.any(|entry| {
         let name = entry.map(|entry| entry.file_name()).unwrap_or_default();
-        name == manifest::FILE_NAME || name.to_str().is_some_and(|name| name.ends_with(".fawn"))
+        name == manifest::FILE_NAME || name.to_str().is_some_and(segment::is_file_name)
     })
 }
 

@@ -216,11 +216,12 @@ impl Settings {
     }
 }
 
-/// How a choice is written.
+/// Whom a bound is for, where it grows with the shards.
 fn of_each(shards: u16) -> String {
     if shards > 1 { format!(" for {shards} shards") } else { String::new() }
 }
 
+/// How a choice is written.
 fn name<V: ValueEnum>(value: V) -> String {
     value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }

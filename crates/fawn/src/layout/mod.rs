@@ -7,7 +7,7 @@ mod file;
 mod stores;
 
 use crate::config::{Settings, Shards};
-use fawn_ds::format::manifest;
+use fawn_ds::format::{manifest, segment};
 use fawn_flash::DirLock;
 use fawn_node::Placement;
 use fawn_types::{HashSecret, ShardId};
@@ -51,6 +51,10 @@ impl Layout {
             Shards::Auto => settings.shards_auto(),
         });
         refuse_shard_alone(dir)?;
+        if !is_taken(dir) {
+            // Before the lock, which is a file.
+            refuse_foreign(dir)?;
+        }
         // The store of one shard locks the directory itself.
         let is_several = asked.is_some_and(|shards| shards > 1) || has(dir, file::NAME)?;
         let lock = is_several.then(|| lock(dir)).transpose()?;
@@ -64,9 +68,6 @@ impl Layout {
             && asked != made
         {
             return Err(differs(dir, made, asked));
-        }
-        if made.is_none() {
-            refuse_foreign(dir)?;
         }
         // What `auto` stands for may change under a directory, with the machine.
         let shards = made.or(asked).unwrap_or(1);
@@ -156,9 +157,12 @@ fn refuse_shard_alone(dir: &Path) -> Result<(), LayoutError> {
 fn refuse_foreign(dir: &Path) -> Result<(), LayoutError> {
     for entry in std::fs::read_dir(dir).map_err(named(dir))? {
         let name = entry.map_err(named(dir))?.file_name();
-        // What a start that was cut off leaves behind, and what a new file system comes with.
+        // What a start that was cut off leaves behind, what is lost without its manifest or layout and told as such, and
+        // what a new file system comes with.
         let is_ours = name.to_str().is_some_and(|name| {
-            ["LOCK", manifest::NEW_FILE_NAME, file::NEW_NAME, "lost+found"].contains(&name) || name.ends_with(".fawn")
+            ["LOCK", manifest::NEW_FILE_NAME, file::NEW_NAME, "lost+found"].contains(&name)
+                || segment::is_file_name(name)
+                || name.starts_with("shard-")
         });
         if !is_ours {
             let name = name.to_string_lossy();

@@ -45,8 +45,12 @@ impl Intake {
 impl<B: Backing> Turn<B> {
     /// Whether a connection in the middle of a request may receive more of it; if not, it stands in line.
     pub(super) fn may_receive(&mut self, slot: usize) -> bool {
-        if self.conns[slot].flags.admitted || self.wanted_bytes(slot) <= SHORT_BYTES {
+        if self.conns[slot].flags.admitted {
+            // Only now may more be known of how long it is.
             self.reserve(slot);
+            return true;
+        }
+        if self.wanted_bytes(slot) <= SHORT_BYTES {
             return true;
         }
         if self.intake.line.is_empty() && self.has_input_room(slot) {

@@ -194,3 +194,21 @@ fn who_dawdles_in_a_request_that_others_wait_for_is_dropped() {
     eventually("room to be taken", || (server.metric("fawn_input_held_bytes") >= 7_000_000).then_some(()));
     assert_eq!((server.metric("fawn_input_waiting"), server.metric("fawn_connections_dropped_total")), (0, 1));
 }
+
+#[test]
+fn short_requests_that_are_half_sent_hold_little() {
+    let server = Server::start(&[]);
+    let mut clients: Vec<_> = (0..200).map(|_| connect(server.resp)).collect();
+    // In two pieces: the second is read on top of what is held.
+    let mut sent_bytes = 0;
+    for piece in [&b"*2\r\n$3\r\nGET\r\n"[..], b"$3\r\nk"] {
+        clients.iter_mut().for_each(|client| client.write_all(piece).expect("it reads"));
+        sent_bytes += clients.len() as u64 * piece.len() as u64;
+        eventually("all of it to be read", || (server.metric("fawn_received_bytes_total") == sent_bytes).then_some(()));
+    }
+    let held_bytes = server.metric("fawn_input_held_bytes");
+    assert!((sent_bytes..200 * 256).contains(&held_bytes), "{held_bytes} bytes for {sent_bytes} sent");
+    for client in &mut clients {
+        exchange(client, b"ey\r\n", b"$-1\r\n");
+    }
+}

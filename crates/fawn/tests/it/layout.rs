@@ -298,6 +298,7 @@ fn a_store_is_not_made_among_other_files() {
         fs::write(data.join("letter"), "mine").expect("written");
         let (code, error) = refused(dir.path(), &[&FLAGS[..], shards].concat());
         assert!(code == 3 && error.contains("`letter`") && error.contains("of its own"), "{code} {error}");
+        assert_eq!(fs::read_dir(&data).expect("listed").count(), 1, "nothing was made there");
         fs::remove_file(data.join("letter")).expect("removed");
         // What a new file system has, and what a start leaves that is cut off before its store is there.
         fs::create_dir(data.join("lost+found")).expect("made");
