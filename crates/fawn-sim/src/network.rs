@@ -319,8 +319,7 @@ mod tests {
     #[test]
     fn a_late_frame_comes_whole_behind_others_and_after_a_reset() {
         let (bytes, _, resets) = run(NetworkOptions { late: 256, cutting: 0, ..NetworkOptions::KIND }, 200);
-        let mut frames: Vec<u32> =
-            bytes.chunks_exact(4).map(|four| u32::from_be_bytes(four.try_into().unwrap())).collect();
+        let mut frames: Vec<u32> = bytes.as_chunks::<4>().0.iter().map(|four| u32::from_be_bytes(*four)).collect();
         assert!(!frames.is_sorted(), "some overtake others");
         frames.sort_unstable();
         assert_eq!((frames, resets), ((0..200).collect(), 0));
