@@ -157,11 +157,13 @@ impl RangeEntry {
     ///
     /// A version is assigned once, and every log of epoch e holds all of base(e); so a log that ends in epoch e agrees
     /// with the spine up to the base of the next activation after e, and whatever it holds above was never committed.
-    /// Older than all that is remembered: nothing is known, the copy starts anew.
+    /// A log that ends in an epoch below that of the oldest remembered base is forgotten: the copy starts from scratch.
     #[must_use]
     pub fn common_point(&self, last: Version) -> Version {
-        let forgotten =
-            self.history.len() == HISTORY_MAX && self.history.first().is_some_and(|first| last.epoch() < first.epoch);
+        // An activation writes no record. While a range is idle, all activations share one base, and forgetting some of
+        // them loses nothing: the base of the first one after `last` is the oldest remembered base.
+        let is_full = self.history.len() == HISTORY_MAX;
+        let forgotten = is_full && self.history.first().is_some_and(|first| last.epoch() < first.base.epoch());
         if forgotten {
             return Version::ZERO;
         }

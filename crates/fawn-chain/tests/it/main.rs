@@ -4,6 +4,7 @@
 mod admission;
 mod cluster;
 mod codec;
+mod idle;
 mod random;
 mod ring;
 mod routing;
