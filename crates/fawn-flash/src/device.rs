@@ -125,6 +125,14 @@ pub enum DeviceError {
         /// The device's directory.
         dir: String,
     },
+    /// The system is out of descriptors or memory, or was interrupted. Nothing was changed; retry once that is over.
+    #[error("{dir}: the system is out of a resource ({detail}); raise its limit or wait")]
+    Exhausted {
+        /// The device's directory.
+        dir: String,
+        /// The system's words.
+        detail: String,
+    },
     /// The system refused access.
     #[error("{path}: permission denied; check the owner and mode of the data directory")]
     Permission {
@@ -157,6 +165,15 @@ pub enum DeviceError {
         /// The first failure.
         first: String,
     },
+}
+
+impl DeviceError {
+    /// Whether a metadata operation that failed so has changed nothing and may succeed later: no space, no descriptors,
+    /// no memory. Says nothing of a write or sync: a failed one is never tried again.
+    #[must_use]
+    pub const fn is_retryable(&self) -> bool {
+        matches!(self, Self::Full { .. } | Self::Exhausted { .. })
+    }
 }
 
 /// The end of a data operation.

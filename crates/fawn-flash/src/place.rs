@@ -275,6 +275,9 @@ pub(crate) fn classify(errno: Errno, dir: &str, operation: Operation, name: &str
         Errno::NOENT => DeviceError::NotFound { name, dir },
         Errno::EXIST => DeviceError::Exists { name, dir },
         Errno::NOSPC | Errno::DQUOT => DeviceError::Full { dir },
+        Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::INTR if matches!(operation, Operation::Metadata(_)) => {
+            DeviceError::Exhausted { dir, detail: errno.to_string() }
+        }
         Errno::ROFS => DeviceError::ReadOnly { dir },
         Errno::ACCESS | Errno::PERM => DeviceError::Permission { path: format!("{dir}: {name}") },
         other => DeviceError::Io { operation, name, offset, detail: other.to_string() },

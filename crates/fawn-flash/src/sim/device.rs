@@ -149,6 +149,9 @@ impl Device for SimDevice {
             if state.directory.get(name).is_some() {
                 return Err(DeviceError::Exists { name: name.to_owned(), dir: DIR.to_owned() });
             }
+            if state.full {
+                return Err(full());
+            }
             let inode = state.create(name);
             *state.handles.entry(inode).or_default() += 1;
             Ok(inode)

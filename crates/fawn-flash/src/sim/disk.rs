@@ -3,6 +3,7 @@ use super::faults::{Fault, OpKind};
 use super::state::DiskState;
 use super::{Capture, Image, Loss, SimOptions};
 use fawn_types::random::SplitMix64;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A simulated medium. Clones are handles to the same one; it outlives the devices attached to it.
@@ -71,14 +72,68 @@ impl SimDisk {
         self.state().faults.order(kind, nth, fault);
     }
 
-    /// Forgets the faults ordered and not yet met.
+    /// Orders `fault` for every operation of `kind` from now on, until [`SimDisk::end_faults`] or
+    /// [`SimDisk::clear_faults`]. Replaces an earlier order for the same kind.
+    pub fn fail_every(&self, kind: OpKind, fault: Fault) {
+        self.state().faults.order_every(kind, fault);
+    }
+
+    /// Ends what [`SimDisk::fail_every`] ordered for `kind`. Operations that hang already stay in flight.
+    pub fn end_faults(&self, kind: OpKind) {
+        self.state().faults.end_every(kind);
+    }
+
+    /// Forgets the faults ordered and not yet met, standing ones included. Unreadable places stay, and so do operations
+    /// that hang already.
     pub fn clear_faults(&self) {
         self.state().faults.clear();
+    }
+
+    /// Every operation of `kind` (a read, write or sync) submitted from now on stays in flight until
+    /// [`SimDisk::release_hung`]. A device's `wait` with nothing else in flight returns without a completion, as after
+    /// a signal: a caller that loops until a completion comes then loops for ever. A crash finds a hanging write or sync
+    /// as any other in flight: in part, or not at all.
+    pub fn hang(&self, kind: OpKind) {
+        self.fail_every(kind, Fault::Hang);
+    }
+
+    /// Lets the operations that hang complete with the next reap, and no later operation hang.
+    pub fn release_hung(&self) {
+        self.state().release_hung();
+    }
+
+    /// Operations that hang now.
+    #[must_use]
+    pub fn hung(&self) -> usize {
+        self.state().queue.iter().filter(|ticket| ticket.hangs()).count()
+    }
+
+    /// Every read that touches one of `bytes` of the file fails, until [`SimDisk::heal`]. The place belongs to the file
+    /// and not to its name, survives crashes, and is in the images taken from now on. Writing to it does not heal it.
+    ///
+    /// # Panics
+    /// When there is no such file.
+    pub fn make_unreadable(&self, name: &str, bytes: Range<u64>) {
+        let mut state = self.state();
+        let Some(id) = state.directory.get(name) else { panic!("{name}: no such file to make unreadable") };
+        state.unreadable.entry(id).or_default().push(bytes);
+    }
+
+    /// Makes every unreadable place of the medium readable again, with the bytes that it had.
+    pub fn heal(&self) {
+        self.state().unreadable.clear();
     }
 
     /// Bounds the medium; `None` for plenty. Raising it is how space comes back.
     pub fn set_capacity_bytes(&self, capacity: Option<u64>) {
         self.state().capacity_bytes = capacity;
+    }
+
+    /// Fills the medium, or ends that: no file is created and no block allocated until told otherwise, whatever is
+    /// unlinked meanwhile, as when another program takes all space that comes back. Blocks allocated before still take
+    /// writes.
+    pub fn set_full(&self, full: bool) {
+        self.state().full = full;
     }
 
     /// Flips `bits` of the byte at `offset` of a file, in every state it may take.

@@ -68,6 +68,16 @@ pub enum Fault {
     Fail,
     /// No space, as when another program filled the medium; nothing changed.
     Full,
+    /// The system is out of descriptors or memory; nothing changed. Metadata operations only.
+    Exhausted,
+    /// The operation stays in flight until [`super::SimDisk::release_hung`]. Reads, writes and syncs only.
+    Hang,
+    /// The operation completes this many ticks after its kick, whatever the latency of the others. Reads, writes and
+    /// syncs only. A tick is a reap, or whatever the test's clock counts: see [`super::SimOptions::ticks_per_reap`].
+    Delay {
+        /// Ticks from kick to completion.
+        ticks: u64,
+    },
     /// A read returns the bytes at another place of the same medium, without an error.
     Misdirect {
         /// Whose bytes; `None` for the same file.
@@ -84,20 +94,41 @@ pub enum Fault {
 pub(super) struct FaultPlan {
     counts: [u64; OpKind::ALL.len()],
     ordered: Vec<(OpKind, u64, Fault)>,
+    /// Faults of every operation of a kind, until ended.
+    standing: Vec<(OpKind, Fault)>,
 }
 
 impl FaultPlan {
     pub(super) fn order(&mut self, kind: OpKind, nth: u64, fault: Fault) {
         assert!(nth > 0, "the next operation is the first");
+        assert_possible(kind, &fault);
         self.ordered.push((kind, self.counts[kind as usize] + nth, fault));
     }
 
-    /// Counts an operation and says what goes wrong with it.
+    pub(super) fn order_every(&mut self, kind: OpKind, fault: Fault) {
+        assert_possible(kind, &fault);
+        self.end_every(kind);
+        self.standing.push((kind, fault));
+    }
+
+    pub(super) fn end_every(&mut self, kind: OpKind) {
+        self.standing.retain(|(standing, _)| *standing != kind);
+    }
+
+    /// No operation submitted from now on hangs.
+    pub(super) fn end_hanging(&mut self) {
+        self.standing.retain(|(_, fault)| *fault != Fault::Hang);
+    }
+
+    /// Counts an operation and returns what goes wrong with it; an order for its number precedes one for its kind.
     pub(super) fn count(&mut self, kind: OpKind) -> Option<Fault> {
         self.counts[kind as usize] += 1;
         let due = (kind, self.counts[kind as usize]);
-        let at = self.ordered.iter().position(|(kind, nth, _)| (*kind, *nth) == due)?;
-        Some(self.ordered.swap_remove(at).2)
+        if let Some(at) = self.ordered.iter().position(|(kind, nth, _)| (*kind, *nth) == due) {
+            return Some(self.ordered.swap_remove(at).2);
+        }
+        let standing = self.standing.iter().find(|(standing, _)| *standing == kind);
+        standing.map(|(_, fault)| fault.clone())
     }
 
     pub(super) const fn counted(&self, kind: OpKind) -> u64 {
@@ -106,5 +137,16 @@ impl FaultPlan {
 
     pub(super) fn clear(&mut self) {
         self.ordered.clear();
+        self.standing.clear();
+    }
+}
+
+/// Metadata operations block, so they can fail but neither hang nor come late; data operations need no resource.
+fn assert_possible(kind: OpKind, fault: &Fault) {
+    let is_data = matches!(kind, OpKind::Read | OpKind::Write | OpKind::Sync);
+    match fault {
+        Fault::Hang | Fault::Delay { .. } => assert!(is_data, "{kind:?} blocks its caller: it cannot be in flight"),
+        Fault::Exhausted => assert!(!is_data, "{kind:?} needs neither a descriptor nor memory"),
+        Fault::Fail | Fault::Full | Fault::Misdirect { .. } | Fault::Lose => (),
     }
 }

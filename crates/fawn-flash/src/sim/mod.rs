@@ -7,6 +7,11 @@
 //! - an unsynced create, rename, link or unlink survives on its own, each atomically;
 //! - a write in flight may have arrived in any of its sectors, a sync in flight may have happened;
 //! - a failed sync marks its pages clean: they read as before and no later sync makes them durable.
+//!
+//! Faults are ordered on the disk: for the n-th operation of a kind ([`SimDisk::fail_nth`]), for all of a kind until
+//! told otherwise ([`SimDisk::fail_every`], [`SimDisk::hang`]), for a place ([`SimDisk::make_unreadable`]) or for the
+//! space ([`SimDisk::set_full`], [`SimDisk::set_capacity_bytes`]). Orders stay through a crash and are in no image;
+//! unreadable places and the lack of space are the medium's own and are in both.
 mod device;
 mod directory;
 mod disk;

@@ -27,19 +27,39 @@ pub(super) struct Ticket {
     pub(super) due: Option<u64>,
 }
 
+impl Ticket {
+    /// Whether it stays in flight until it is released.
+    pub(super) fn hangs(&self) -> bool {
+        self.fault == Some(Fault::Hang)
+    }
+}
+
 impl DiskState {
     pub(super) fn kick(&mut self, device: u64) {
         let span = self.options.latency_ticks.end().saturating_sub(*self.options.latency_ticks.start());
         for ticket in self.queue.iter_mut().filter(|ticket| ticket.device == device && ticket.due.is_none()) {
-            let latency = self.options.latency_ticks.start() + self.rng.below(span.saturating_add(1));
+            let mut latency = self.options.latency_ticks.start() + self.rng.below(span.saturating_add(1));
+            if let Some(Fault::Delay { ticks }) = ticket.fault {
+                latency = ticks;
+                ticket.fault = None;
+            }
             ticket.due = Some(self.tick + latency);
+        }
+    }
+
+    /// Hanging operations fall due, and nothing hangs from now on.
+    pub(super) fn release_hung(&mut self) {
+        self.faults.end_hanging();
+        for ticket in self.queue.iter_mut().filter(|ticket| ticket.hangs()) {
+            ticket.fault = None;
+            ticket.due = ticket.due.map(|due| due.max(self.tick));
         }
     }
 
     /// When the next operation of `device` completes.
     pub(super) fn next_due(&self, device: Option<u64>) -> Option<u64> {
         let mine = self.queue.iter().filter(|ticket| device.is_none_or(|device| ticket.device == device));
-        mine.filter_map(|ticket| ticket.due).min()
+        mine.filter(|ticket| !ticket.hangs()).filter_map(|ticket| ticket.due).min()
     }
 
     /// Lets everything of `device` that is due take effect; returns its first failure, `poison` if it had one before.
@@ -50,7 +70,9 @@ impl DiskState {
         out: &mut VecDeque<Completion>,
     ) -> Option<DeviceError> {
         let tick = self.tick;
-        let is_due = |ticket: &mut Ticket| ticket.device == device && ticket.due.is_some_and(|due| due <= tick);
+        let is_due = |ticket: &mut Ticket| {
+            ticket.device == device && !ticket.hangs() && ticket.due.is_some_and(|due| due <= tick)
+        };
         let mut due: Vec<Ticket> = self.queue.extract_if(.., is_due).collect();
         if self.options.shuffle {
             for last in (1..due.len()).rev() {
@@ -98,6 +120,9 @@ impl DiskState {
                 }
             }
             Some(_) => return Err(io(Operation::Read, &ticket.name, offset, "injected failure")),
+            None if self.is_unreadable(ticket.inode, offset, buf.len()) => {
+                return Err(io(Operation::Read, &ticket.name, offset, "unreadable place"));
+            }
             None => self.inode(ticket.inode).read(offset, buf),
         }
         Ok(())

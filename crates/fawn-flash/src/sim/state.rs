@@ -9,6 +9,7 @@ use crate::request::{Request, Work};
 use crate::{DeviceError, Operation};
 use fawn_types::random::SplitMix64;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Images kept until a test takes them; more means that it forgot to.
@@ -28,6 +29,10 @@ pub(super) struct DiskState {
     pub(super) queue: Vec<Ticket>,
     pub(super) faults: FaultPlan,
     pub(super) capacity_bytes: Option<u64>,
+    /// No block is left, whatever the capacity.
+    pub(super) full: bool,
+    /// Places that no read passes.
+    pub(super) unreadable: BTreeMap<InodeId, Vec<Range<u64>>>,
     /// Sequence of changes to files; a sync covers those at or below one.
     pub(super) seq: u64,
     pub(super) tick: u64,
@@ -52,6 +57,8 @@ impl DiskState {
             queue: Vec::new(),
             faults: FaultPlan::default(),
             capacity_bytes: None,
+            full: false,
+            unreadable: BTreeMap::new(),
             seq: 0,
             tick: 0,
             power_cycles: 0,
@@ -102,6 +109,8 @@ impl DiskState {
         let reachable = self.directory.reachable();
         let handles = &self.handles;
         self.inodes.retain(|id, _| reachable.contains(id) || handles.contains_key(id));
+        let inodes = &self.inodes;
+        self.unreadable.retain(|id, _| inodes.contains_key(id));
     }
 
     pub(super) fn release(&mut self, id: InodeId) {
@@ -116,6 +125,9 @@ impl DiskState {
 
     /// Free bytes; a medium without a capacity has plenty.
     pub(super) fn free_bytes(&self) -> u64 {
+        if self.full {
+            return 0;
+        }
         let Some(capacity) = self.capacity_bytes else { return u64::MAX / 2 };
         let named = self.directory.named();
         let used = self.inodes.iter().filter(|(id, _)| named.contains(id) || self.handles.contains_key(id));
@@ -125,12 +137,19 @@ impl DiskState {
 
     /// True when the range's unallocated blocks do not fit any more.
     pub(super) fn overflows(&self, id: InodeId, offset: u64, len_bytes: u64) -> bool {
-        if self.capacity_bytes.is_none() {
+        if self.capacity_bytes.is_none() && !self.full {
             return false;
         }
         let page_bytes = PAGE_BYTES as u64;
         let end = (offset + len_bytes).div_ceil(page_bytes);
         self.inode(id).extents.missing(offset / page_bytes, end) * page_bytes > self.free_bytes()
+    }
+
+    /// Whether a read of these bytes touches an unreadable place.
+    pub(super) fn is_unreadable(&self, id: InodeId, offset: u64, len_bytes: usize) -> bool {
+        let end = offset + len_bytes as u64;
+        let places = self.unreadable.get(&id);
+        places.is_some_and(|places| places.iter().any(|place| place.start < end && offset < place.end))
     }
 
     /// The medium as it may be found after a loss now; this one goes on.
@@ -141,6 +160,8 @@ impl DiskState {
         found.inodes = self.inodes.clone();
         found.next_inode = self.next_inode;
         found.capacity_bytes = self.capacity_bytes;
+        found.full = self.full;
+        found.unreadable = self.unreadable.clone();
         found.seq = self.seq;
         found.tick = self.tick;
         for ticket in &self.queue {
@@ -201,6 +222,10 @@ impl DiskState {
     pub(super) fn metadata(&mut self, kind: OpKind, name: &str) -> Result<(), DeviceError> {
         match self.faults.count(kind) {
             Some(Fault::Full) => Err(full()),
+            Some(Fault::Exhausted) => {
+                let detail = "injected lack of descriptors".to_owned();
+                Err(DeviceError::Exhausted { dir: super::DIR.to_owned(), detail })
+            }
             Some(_) => {
                 let operation = if kind == OpKind::SyncDir { Operation::Sync } else { operation_of(kind) };
                 Err(io(operation, name, 0, "injected failure"))

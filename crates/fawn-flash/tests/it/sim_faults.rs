@@ -264,3 +264,159 @@ fn two_writes_to_a_block_are_a_bug() {
         device.submit_write(file, token * 512, pattern(1, 512), 512, Cause::Flush, Token(token));
     }
 }
+
+#[test]
+fn an_unreadable_place_fails_every_read_that_touches_it_until_it_is_healed() {
+    let disk = disk();
+    let mut device = SimDevice::attach(&disk);
+    let file = durable_file(&mut device, "f", 4);
+    durable_file(&mut device, "g", 4);
+    disk.make_unreadable("f", BLOCK as u64 + 512..BLOCK as u64 + 1024);
+    let whole = pattern(1, 4 * BLOCK);
+    for _ in 0..50 {
+        let failed = read(&mut device, file, BLOCK as u64, BLOCK);
+        assert!(matches!(failed, Err(DeviceError::Io { .. })), "{failed:?}");
+    }
+    assert!(read(&mut device, file, 0, 4 * BLOCK).is_err(), "one sector of a longer read is enough");
+    assert_eq!(read(&mut device, file, BLOCK as u64, 512).unwrap(), whole[BLOCK..BLOCK + 512], "the sector before");
+    assert_eq!(read(&mut device, file, BLOCK as u64 + 1024, 512).unwrap(), whole[BLOCK + 1024..BLOCK + 1536]);
+    let other = device.open("g").unwrap();
+    assert!(read(&mut device, other, BLOCK as u64, BLOCK).is_ok(), "another file has its own places");
+    write(&mut device, file, BLOCK as u64, pattern(2, BLOCK)).unwrap();
+    sync(&mut device, file).unwrap();
+    assert!(read(&mut device, file, BLOCK as u64, BLOCK).is_err(), "a write does not heal it");
+    device.rename("f", "h").unwrap();
+    assert!(device.poisoned().is_none(), "a failed read poisons nothing");
+
+    let image = disk.image(Loss::Process, 1);
+    disk.kill(1);
+    let mut device = SimDevice::attach(&disk);
+    let file = device.open("h").unwrap();
+    assert!(read(&mut device, file, BLOCK as u64, BLOCK).is_err(), "it survives a crash");
+    disk.heal();
+    assert_eq!(read(&mut device, file, BLOCK as u64, BLOCK).unwrap(), pattern(2, BLOCK).to_vec());
+    let mut device = SimDevice::attach(&image);
+    let file = device.open("h").unwrap();
+    assert!(read(&mut device, file, BLOCK as u64, BLOCK).is_err(), "the image has a state of its own");
+}
+
+#[test]
+fn hanging_operations_stay_in_flight_until_they_are_released() {
+    let disk = disk();
+    let mut device = SimDevice::attach(&disk);
+    let file = durable_file(&mut device, "f", 2);
+    disk.hang(OpKind::Write);
+    disk.fail_nth(OpKind::Read, 2, Fault::Hang);
+    device.submit_write(file, 0, pattern(2, BLOCK), BLOCK, Cause::Flush, Token(1));
+    assert!(read_block(&mut device, file, 2).is_some(), "the first read is none of it");
+    assert!(read_block(&mut device, file, 3).is_none());
+    disk.advance_to(1_000_000);
+    let mut out = std::collections::VecDeque::new();
+    device.wait(&mut out);
+    device.reap(&mut out);
+    assert!(out.is_empty(), "no time is long enough");
+    assert_eq!((device.in_flight(), disk.hung(), disk.next_due()), (2, 2, None));
+    assert!(read_block(&mut device, file, 4).is_some(), "others overtake them");
+    disk.release_hung();
+    let ended = drain(&mut device);
+    assert_eq!(ended.iter().map(|done| done.token.0).collect::<BTreeSet<_>>(), BTreeSet::from([1, 3]));
+    assert!(ended.iter().all(|done| done.result.is_ok()));
+    assert_eq!(read(&mut device, file, 0, BLOCK).unwrap(), pattern(2, BLOCK).to_vec());
+    write(&mut device, file, 0, pattern(3, BLOCK)).unwrap();
+    assert_eq!(disk.hung(), 0, "nothing hangs after the release");
+}
+
+/// Submits a read of the first block; its bytes, unless it is still in flight after a wait.
+fn read_block(device: &mut SimDevice, file: fawn_flash::FileId, token: u64) -> Option<Vec<u8>> {
+    device.submit_read(file, 0, fawn_flash::AlignedBuf::zeroed(BLOCK), Cause::Foreground, Token(token));
+    let mut out = std::collections::VecDeque::new();
+    device.wait(&mut out);
+    out.pop_front().map(|done| done.buf.unwrap().to_vec())
+}
+
+#[test]
+fn a_hanging_write_may_be_found_in_part_after_a_crash() {
+    let disk = disk();
+    let mut device = SimDevice::attach(&disk);
+    let file = durable_file(&mut device, "f", 1);
+    disk.hang(OpKind::Write);
+    device.submit_write(file, 0, pattern(2, BLOCK), BLOCK, Cause::Flush, Token(1));
+    device.kick();
+    let found: BTreeSet<Vec<u8>> = (0..60).map(|seed| disk.image(Loss::Power, seed).contents("f").unwrap()).collect();
+    assert!(found.contains(&pattern(1, BLOCK).to_vec()) && found.len() > 5, "{} states", found.len());
+}
+
+#[test]
+fn a_delayed_operation_comes_after_so_many_polls_or_milliseconds() {
+    for (ticks_per_reap, by_clock) in [(1, false), (0, true)] {
+        let disk = SimDisk::new(SimOptions { ticks_per_reap, ..SimOptions::instant(1) });
+        let mut device = SimDevice::attach(&disk);
+        let file = durable_file(&mut device, "f", 1);
+        disk.fail_nth(OpKind::Sync, 1, Fault::Delay { ticks: 30 });
+        device.submit_sync(file, Cause::Flush, Token(1));
+        device.kick();
+        let start = disk.tick();
+        let mut out = std::collections::VecDeque::new();
+        let mut passed = 0;
+        while out.is_empty() {
+            if by_clock {
+                disk.advance_to(start + passed + 1);
+            }
+            device.reap(&mut out);
+            passed += 1;
+        }
+        assert_eq!(passed, 30, "by the clock: {by_clock}");
+    }
+}
+
+#[test]
+fn a_disk_stays_full_until_told_otherwise() {
+    let disk = disk();
+    let mut device = SimDevice::attach(&disk);
+    let file = durable_file(&mut device, "f", 4);
+    durable_file(&mut device, "g", 4);
+    disk.set_full(true);
+    for round in 0..20 {
+        assert!(matches!(device.create("h"), Err(DeviceError::Full { .. })), "round {round}");
+        assert!(matches!(device.allocate(file, 0, 1 << 20), Err(DeviceError::Full { .. })), "round {round}");
+    }
+    write(&mut device, file, 0, pattern(3, 4 * BLOCK)).unwrap();
+    device.unlink("g").unwrap();
+    device.sync_dir().unwrap();
+    assert!(matches!(device.create("h"), Err(DeviceError::Full { .. })), "another program takes what comes back");
+    assert_eq!(device.free_bytes(), Ok(0));
+    let mut found = SimDevice::attach(&disk.image(Loss::Power, 1));
+    assert!(matches!(found.create("h"), Err(DeviceError::Full { .. })), "after a crash too");
+    assert_eq!(device.poisoned(), None);
+    disk.set_full(false);
+    let created = device.create("h").unwrap();
+    device.allocate(created, 0, 1 << 20).unwrap();
+}
+
+#[test]
+fn faults_of_a_kind_stand_until_they_are_ended() {
+    let disk = disk();
+    let mut device = SimDevice::attach(&disk);
+    let file = durable_file(&mut device, "f", 1);
+    disk.fail_every(OpKind::Create, Fault::Exhausted);
+    disk.fail_every(OpKind::Read, Fault::Fail);
+    disk.fail_nth(OpKind::Read, 3, Fault::Misdirect { name: None, offset: 0 });
+    let failures: Vec<bool> = (0..4).map(|_| read(&mut device, file, 0, BLOCK).is_err()).collect();
+    assert_eq!(failures, [true, true, false, true], "an order for one operation precedes one for its kind");
+    for _ in 0..10 {
+        let error = device.create("g").unwrap_err();
+        assert!(matches!(error, DeviceError::Exhausted { .. }) && error.is_retryable(), "{error}");
+    }
+    assert_eq!((device.poisoned(), disk.names()), (None, vec!["f".to_owned()]));
+    disk.end_faults(OpKind::Create);
+    device.create("g").unwrap();
+    assert!(read(&mut device, file, 0, BLOCK).is_err(), "the other kind's stands");
+    disk.clear_faults();
+    assert!(read(&mut device, file, 0, BLOCK).is_ok());
+}
+
+#[test]
+#[should_panic(expected = "cannot be in flight")]
+fn metadata_operations_cannot_hang() {
+    disk().hang(OpKind::Create);
+}
