@@ -4,7 +4,7 @@
 //! which keeps them by [`OpId`] until the operation is over.
 use crate::map::{ClusterMap, RangeEntry};
 use alloc::collections::{BTreeMap, VecDeque};
-use fawn_types::{ClientTag, Epoch, NodeId, RangeId, RingKey, TimeMs};
+use fawn_types::{ClientTag, Epoch, MonoMs, NodeId, Now, RangeId, RingKey};
 
 /// Names an operation of this front-end; dense from 1, also its sequence number for exactly-once.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -70,8 +70,8 @@ pub enum FrontendOutput {
 struct Pending {
     key: RingKey,
     intent: Intent,
-    retry_at: TimeMs,
-    fails_at: TimeMs,
+    retry_at: MonoMs,
+    fails_at: MonoMs,
 }
 
 /// A front-end.
@@ -100,15 +100,15 @@ impl Frontend {
     }
 
     /// Begins an operation; `None`: too many are unanswered, answer "overloaded".
-    pub fn start(&mut self, now: TimeMs, key: RingKey, intent: Intent) -> Option<OpId> {
+    pub fn start(&mut self, now: Now, key: RingKey, intent: Intent) -> Option<OpId> {
         if self.next - self.first_incomplete() >= self.options.window_ops_max {
             return None;
         }
         let op = OpId(self.next);
         self.next += 1;
-        let fails_at = now.plus_ms(self.options.timeout_ms);
-        self.pending.insert(op.0, Pending { key, intent, retry_at: now, fails_at });
-        self.send(now, op);
+        let fails_at = now.mono.plus_ms(self.options.timeout_ms);
+        self.pending.insert(op.0, Pending { key, intent, retry_at: now.mono, fails_at });
+        self.send(now.mono, op);
         assert!(self.pending.len() as u64 <= self.options.window_ops_max);
         Some(op)
     }
@@ -119,14 +119,14 @@ impl Frontend {
     }
 
     /// A member refused it: it had no effect. Sent again by the timer, at once if a newer entry is known by now.
-    pub fn handle_refused(&mut self, now: TimeMs, op: OpId) {
+    pub fn handle_refused(&mut self, now: Now, op: OpId) {
         if let Some(pending) = self.pending.get_mut(&op.0) {
-            pending.retry_at = pending.retry_at.min(now.plus_ms(self.options.retry_ms / 8));
+            pending.retry_at = pending.retry_at.min(now.mono.plus_ms(self.options.retry_ms / 8));
         }
     }
 
     /// An entry from anybody; operations of its range go out again at once if it is news.
-    pub fn handle_entry(&mut self, now: TimeMs, entry: &RangeEntry) {
+    pub fn handle_entry(&mut self, now: Now, entry: &RangeEntry) {
         if !self.map.update(entry) || !entry.is_active() {
             return;
         }
@@ -136,30 +136,30 @@ impl Frontend {
             .filter(|(_, pending)| entry.keys.contains(&pending.key))
             .map(|(op, _)| OpId(*op))
             .collect();
-        again.into_iter().for_each(|op| self.send(now, op));
+        again.into_iter().for_each(|op| self.send(now.mono, op));
     }
 
     /// Sends silent operations again, gives up the old ones. O(operations under way), which is bounded.
-    pub fn handle_timeout(&mut self, now: TimeMs) {
+    pub fn handle_timeout(&mut self, now: Now) {
         let due: alloc::vec::Vec<(u64, bool)> = self
             .pending
             .iter()
-            .filter(|(_, pending)| pending.retry_at.min(pending.fails_at) <= now)
-            .map(|(op, pending)| (*op, pending.fails_at <= now))
+            .filter(|(_, pending)| pending.retry_at.min(pending.fails_at) <= now.mono)
+            .map(|(op, pending)| (*op, pending.fails_at <= now.mono))
             .collect();
         for (op, failed) in due {
             if failed {
                 self.pending.remove(&op);
                 self.outputs.push_back(FrontendOutput::Failed { op: OpId(op) });
             } else {
-                self.send(now, OpId(op));
+                self.send(now.mono, OpId(op));
             }
         }
     }
 
     /// When `handle_timeout` is wanted next.
     #[must_use]
-    pub fn next_timeout(&self) -> Option<TimeMs> {
+    pub fn next_timeout(&self) -> Option<MonoMs> {
         self.pending.values().map(|pending| pending.retry_at.min(pending.fails_at)).min()
     }
 
@@ -174,7 +174,7 @@ impl Frontend {
         self.pending.keys().next().copied().unwrap_or(self.next)
     }
 
-    fn send(&mut self, now: TimeMs, op: OpId) {
+    fn send(&mut self, now: MonoMs, op: OpId) {
         let first_incomplete = self.first_incomplete();
         let Some(pending) = self.pending.get_mut(&op.0) else { return };
         pending.retry_at = now.plus_ms(self.options.retry_ms);

@@ -5,7 +5,7 @@
 use fawn_ds::{Engine, EngineError, Event, Lookup, Options, RecordRef, View, WARM_KEYS_MAX};
 use fawn_flash::{AnyDevice, Cause, Device, DeviceOptions};
 use fawn_types::random::SplitMix64;
-use fawn_types::{Durability, Epoch, HashSecret, KeyHash, KeyRange, RangeId, TimeMs, Version};
+use fawn_types::{Durability, Epoch, HashSecret, KeyHash, KeyRange, Now, RangeId, TimeMs, Version};
 use std::error::Error;
 use std::path::Path;
 use std::time::Instant;
@@ -95,15 +95,15 @@ impl Bench {
         let device = AnyDevice::open(dir, &DeviceOptions::default())?;
         let secret = Some(HashSecret([3; 16]));
         let options = Options { durability, memory_bytes, secret_if_new: secret, ..Options::default() };
-        let (mut engine, _) = Engine::open(device, options, TimeMs(1))?;
+        let (mut engine, _) = Engine::open(device, options, Now::at(1))?;
         engine.add_range(RANGE, KeyRange::ALL)?;
         let epoch = Epoch::new(engine.generation()).ok_or("too many openings")?;
         let next = Version::new(epoch, 1).ok_or("no first version")?;
         Ok(Self { engine, events: Vec::new(), next, begun: Instant::now() })
     }
 
-    fn now(&self) -> TimeMs {
-        TimeMs(1 + self.begun.elapsed().as_millis() as u64)
+    fn now(&self) -> Now {
+        Now::at(1 + self.begun.elapsed().as_millis() as u64)
     }
 
     fn hash(&self, key: &[u8]) -> KeyHash {
@@ -193,7 +193,7 @@ impl Bench {
                 Lookup::Read(plan) => plan,
             };
             self.engine.read(plan, 0);
-            while self.reads_done(TimeMs(1))? == 0 {}
+            while self.reads_done(Now::at(1))? == 0 {}
         }
         Ok(())
     }
@@ -219,12 +219,12 @@ impl Bench {
         Ok(())
     }
 
-    fn reads_done(&mut self, now: TimeMs) -> Result<u64, Box<dyn Error>> {
+    fn reads_done(&mut self, now: Now) -> Result<u64, Box<dyn Error>> {
         self.engine.wait(now, &mut self.events);
         let mut done = 0;
         for event in std::mem::take(&mut self.events) {
             if let Event::Lookup { plan, user } = event {
-                match self.engine.resume(plan, now)? {
+                match self.engine.resume(plan, now.wall)? {
                     Lookup::Found(_) => done += 1,
                     Lookup::Absent => return Err("a key that was put is absent".into()),
                     Lookup::Read(plan) => self.engine.read(plan, user),
@@ -249,7 +249,7 @@ impl Bench {
                 }
             }
             if in_flight > 0 {
-                in_flight -= self.reads_done(TimeMs(1))?;
+                in_flight -= self.reads_done(Now::at(1))?;
             }
         }
         Ok(())
@@ -259,7 +259,7 @@ impl Bench {
         while self.engine.in_flight() > 0 || self.engine.progress(RANGE).flushed < self.engine.progress(RANGE).appended
         {
             self.turn();
-            self.engine.wait(TimeMs(self.now().0 + 1000), &mut self.events);
+            self.engine.wait(self.now().plus_ms(1000), &mut self.events);
             self.events.clear();
         }
     }

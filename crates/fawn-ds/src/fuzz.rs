@@ -10,7 +10,7 @@ use crate::index::IndexOptions;
 use crate::options::Options;
 use fawn_flash::sim::Loss;
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
-use fawn_types::{Durability, Epoch, HashSecret, KeyHash, KeyRange, RangeId, TimeMs, Version};
+use fawn_types::{Durability, Epoch, HashSecret, KeyHash, KeyRange, Now, RangeId, TimeMs, Version};
 use std::sync::OnceLock;
 
 const RANGE: RangeId = RangeId(1);
@@ -60,12 +60,12 @@ pub fn recovery(data: &[u8]) {
     let only_one_kind = touched != [true; 2];
     let is_sound = check(&mut SimDevice::attach(&disk)).is_ok_and(|report| report.is_sound());
     let before = contents(&disk);
-    if let Ok((mut engine, _)) = Engine::open(SimDevice::attach(&disk), options(true), TimeMs(2)) {
+    if let Ok((mut engine, _)) = Engine::open(SimDevice::attach(&disk), options(true), Now::at(2)) {
         for i in (0..KEYS).step_by(29) {
             let _ = get(&mut engine, i);
         }
     }
-    match Engine::open(SimDevice::attach(&disk), options(false), TimeMs(2)) {
+    match Engine::open(SimDevice::attach(&disk), options(false), Now::at(2)) {
         Err(error) => {
             assert!(!matches!(error, OpenError::Device(_)), "an intact device refuses nothing: {error}");
             assert_eq!(contents(&disk), before, "a refusal changes nothing");
@@ -100,7 +100,7 @@ fn goes_on(disk: &SimDisk, mut engine: Engine<SimDevice>) {
     settle(&mut engine);
     drop(engine);
     disk.crash(1);
-    let Ok((mut engine, _)) = Engine::open(SimDevice::attach(disk), options(false), TimeMs(3)) else {
+    let Ok((mut engine, _)) = Engine::open(SimDevice::attach(disk), options(false), Now::at(3)) else {
         panic!("what opened once opens again")
     };
     assert_eq!(get(&mut engine, KEYS), Ok(Some(b"after".to_vec())), "what was synced is there");
@@ -108,8 +108,8 @@ fn goes_on(disk: &SimDisk, mut engine: Engine<SimDevice>) {
 
 fn settle(engine: &mut Engine<SimDevice>) {
     for _ in 0..TURNS_MAX {
-        engine.submit(TimeMs(2));
-        engine.wait(TimeMs(2), &mut Vec::new());
+        engine.submit(Now::at(2));
+        engine.wait(Now::at(2), &mut Vec::new());
         let progress = engine.progress(RANGE);
         engine.commit(RANGE, progress.synced);
         if progress.synced == progress.appended {
@@ -135,7 +135,7 @@ fn get_of(engine: &mut Engine<SimDevice>, range: RangeId, i: u32) -> Result<Opti
         engine.read(plan, 0);
         let mut events = Vec::new();
         let plan = loop {
-            engine.wait(TimeMs(2), &mut events);
+            engine.wait(Now::at(2), &mut events);
             let read = events.drain(..).find_map(|event| match event {
                 Event::Lookup { plan, .. } => Some(plan),
                 _ => None,
@@ -171,7 +171,7 @@ fn copy(engine: &mut Engine<SimDevice>, range: RangeId, is_whole: bool) {
     }
     // Time goes by, in which the manifest's last commit is vouched for.
     for _ in 0..TURNS_MAX {
-        engine.wait(TimeMs(500), &mut Vec::new());
+        engine.wait(Now::at(500), &mut Vec::new());
     }
     assert_eq!(engine.copying(range).is_none(), is_whole, "whole is whole");
 }
@@ -181,7 +181,7 @@ fn build() -> Base {
     let disk = SimDisk::new(SimOptions::instant(1));
     let mut names = disk.names();
     for part in 0..3 {
-        let Ok((mut engine, _)) = Engine::open(SimDevice::attach(&disk), options(false), TimeMs(1)) else {
+        let Ok((mut engine, _)) = Engine::open(SimDevice::attach(&disk), options(false), Now::at(1)) else {
             unreachable!("a sound device takes a new store")
         };
         assert_eq!(engine.add_range(RANGE, KeyRange::ALL), Ok(()), "a new store takes a range");

@@ -6,6 +6,7 @@ mod append_buf;
 mod blocks;
 pub mod buffer;
 pub mod cache;
+pub mod clock;
 pub mod device;
 mod lock;
 mod place;

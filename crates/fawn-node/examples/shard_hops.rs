@@ -7,7 +7,7 @@ use fawn_ds::{Engine, Options};
 use fawn_flash::{AnyDevice, DeviceOptions};
 use fawn_node::{Letter, Output, Placement, ProcessFacts, SessionId, Shard, ShardOptions};
 use fawn_types::random::SplitMix64;
-use fawn_types::{Durability, HashSecret, ShardId, TimeMs};
+use fawn_types::{Durability, HashSecret, Now, ShardId};
 use fawn_wire::Protocol;
 use std::collections::VecDeque;
 use std::error::Error;
@@ -21,7 +21,7 @@ const VALUE: [u8; 64] = [b'x'; 64];
 const ROUNDS: usize = 50;
 /// Inputs handed over together, as in a server.
 const INPUTS_MAX: usize = 16;
-const NOW: TimeMs = TimeMs(1_700_000_000_000);
+const NOW: Now = Now::at(1_700_000_000_000);
 const SECRET: HashSecret = HashSecret([7; 16]);
 
 /// A client, on one shard for life.

@@ -13,7 +13,7 @@ use crate::shards::{self, Links, Placement};
 use crate::status::{Counters, ShardStatus};
 use fawn_ds::{Engine, EngineError, Event};
 use fawn_flash::Device;
-use fawn_types::{Epoch, KeyHash, ShardId, TimeMs};
+use fawn_types::{Epoch, KeyHash, MonoMs, Now, ShardId};
 use fawn_wire::{Command, Protocol};
 use std::collections::VecDeque;
 
@@ -29,7 +29,7 @@ pub struct Shard<D: Device> {
     pub(crate) sessions: Sessions,
     pub(crate) outputs: VecDeque<Output>,
     events: Vec<Event>,
-    pub(crate) now: TimeMs,
+    pub(crate) now: Now,
 }
 
 impl<D: Device> Shard<D> {
@@ -65,7 +65,7 @@ impl<D: Device> Shard<D> {
             links,
         };
         let (sessions, outputs) = (Sessions::new(&options, placement), VecDeque::new());
-        Ok(Self { core, sessions, outputs, events: Vec::new(), now: TimeMs(0) })
+        Ok(Self { core, sessions, outputs, events: Vec::new(), now: Now::default() })
     }
 
     /// A new connection.
@@ -111,14 +111,14 @@ impl<D: Device> Shard<D> {
 
     /// Executes the whole commands at the start of `input`; returns how many bytes it consumed. The host keeps the
     /// rest and offers it again with more behind it, or after [`Output::Resume`].
-    pub fn handle_input(&mut self, now: TimeMs, id: SessionId, input: &[u8]) -> usize {
+    pub fn handle_input(&mut self, now: Now, id: SessionId, input: &[u8]) -> usize {
         self.note_time(now);
         consume::handle_input(&mut self.core, &mut self.sessions, &mut self.outputs, (id, input), now)
     }
 
     /// As [`Shard::handle_input`] of each, whose consumption is noted in `used`: what the first requests of all wait
     /// for is waited for together.
-    pub fn handle_inputs(&mut self, now: TimeMs, inputs: &[(SessionId, &[u8])], used: &mut [usize]) {
+    pub fn handle_inputs(&mut self, now: Now, inputs: &[(SessionId, &[u8])], used: &mut [usize]) {
         self.note_time(now);
         consume::handle_inputs(&mut self.core, &mut self.sessions, &mut self.outputs, (inputs, used), now);
     }
@@ -131,7 +131,7 @@ impl<D: Device> Shard<D> {
     /// Reaps, submits what this turn appended in one go, commits what the mode's watermark allows, fills replies.
     ///
     /// Returns when the next turn is due though nothing happens until then; a time not after `now`: at once.
-    pub fn turn(&mut self, now: TimeMs) -> Option<TimeMs> {
+    pub fn turn(&mut self, now: Now) -> Option<MonoMs> {
         self.note_time(now);
         self.core.counters.turns += 1;
         self.begin_exchange();
@@ -148,11 +148,11 @@ impl<D: Device> Shard<D> {
         self.settle_sessions(had_events || has_committed || has_moved);
         let is_due = self.end_exchange();
         self.core.scratch.trim();
-        if is_due { Some(now) } else { self.deadline(now) }
+        if is_due { Some(now.mono) } else { self.deadline(now) }
     }
 
     /// As [`Shard::turn`], but blocks until the device has something: for tests and for hosts without an event loop.
-    pub fn turn_blocking(&mut self, now: TimeMs) -> Option<TimeMs> {
+    pub fn turn_blocking(&mut self, now: Now) -> Option<MonoMs> {
         if self.core.engine.in_flight() > 0 {
             let mut events = std::mem::take(&mut self.events);
             self.core.engine.wait(now, &mut events);
@@ -194,13 +194,13 @@ impl<D: Device> Shard<D> {
         ShardStatus { replies: self.sessions.room.status(), ..self.core.status() }
     }
 
-    pub(crate) fn note_time(&mut self, now: TimeMs) {
+    pub(crate) fn note_time(&mut self, now: Now) {
         // A wall clock may be set back; expiry then waits, nothing breaks.
         self.now = self.now.max(now);
     }
 
-    fn flush_if_due(&mut self, now: TimeMs) {
-        if self.core.flush_at.is_some_and(|at| at <= now) {
+    fn flush_if_due(&mut self, now: Now) {
+        if self.core.flush_at.is_some_and(|at| at <= now.mono) {
             if self.core.links.is_some() {
                 self.core.flush_at = None;
                 return shards::wide::flush_all(&mut self.core);
@@ -217,11 +217,11 @@ impl<D: Device> Shard<D> {
     }
 
     /// Whether there was anything.
-    fn reap(&mut self, now: TimeMs) -> bool {
+    fn reap(&mut self, now: Now) -> bool {
         let mut events = std::mem::take(&mut self.events);
         self.core.engine.poll(now, &mut events);
         let had_events = !events.is_empty();
-        let mut host = Host { core: &mut self.core, sessions: &mut self.sessions, now };
+        let mut host = Host { core: &mut self.core, sessions: &mut self.sessions, now: now.wall };
         for event in events.drain(..) {
             match event {
                 Event::Lookup { plan, user } => host.read_ended(plan, user),
@@ -259,14 +259,14 @@ impl<D: Device> Shard<D> {
         consume::settle(&mut self.sessions, options, (committed, failed), relieved, &mut self.outputs);
     }
 
-    fn deadline(&self, now: TimeMs) -> Option<TimeMs> {
+    fn deadline(&self, now: Now) -> Option<MonoMs> {
         let Core { engine, replica, pending, flush_at, links, .. } = &self.core;
         let waits = pending.keys.has_retries() || links.as_ref().is_some_and(|links| links.has_unsaid());
-        let retry = waits.then(|| now.plus_ms(RETRY_MS));
+        let retry = waits.then(|| now.mono.plus_ms(RETRY_MS));
         let progress = engine.progress(replica.range());
         // The modes that do not sync at once sync by time: the engine looks at the clock in `submit`.
         let is_unsynced = progress.synced < progress.appended && engine.poisoned().is_none();
-        let sync = is_unsynced.then(|| now.plus_ms(SYNC_CHECK_MS));
+        let sync = is_unsynced.then(|| now.mono.plus_ms(SYNC_CHECK_MS));
         [*flush_at, retry, sync].into_iter().flatten().min()
     }
 }
@@ -283,7 +283,7 @@ impl<D: Device> Executor for Core<D> {
     }
 
     #[inline]
-    fn execute(&mut self, session: &mut Session, command: Command<'_>, now: TimeMs) -> Flow {
+    fn execute(&mut self, session: &mut Session, command: Command<'_>, now: Now) -> Flow {
         execute(self, session, command, now)
     }
 
@@ -305,7 +305,7 @@ impl<D: Device> Executor for Core<D> {
     }
 
     #[inline]
-    fn execute_looked(&mut self, session: &mut Session, looked: &Looked<'_>, now: TimeMs) -> Flow {
+    fn execute_looked(&mut self, session: &mut Session, looked: &Looked<'_>, now: Now) -> Flow {
         execute_single(self, session, (looked.hash, looked.owner), (&looked.request, looked.shape), now)
     }
 }

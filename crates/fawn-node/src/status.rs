@@ -2,7 +2,7 @@
 use crate::cluster::MemberStatus;
 use fawn_ds::{Engine, EngineStats, LogReport, MemoryReport};
 use fawn_flash::{Device, IoStats};
-use fawn_types::{Durability, Epoch, NodeId, RangeId, TimeMs};
+use fawn_types::{Durability, Epoch, MonoMs, NodeId, RangeId};
 
 /// Counters since the shard was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -290,7 +290,7 @@ pub struct ClusterStatus {
     /// Its running back-ends.
     pub back_ends: Vec<BackEndStatus>,
     /// Since when some chain does not take writes; a change of its members takes milliseconds.
-    pub stands_since: Option<TimeMs>,
+    pub stands_since: Option<MonoMs>,
     /// Members dropped since the start because they failed or were suspected.
     pub members_dropped: u64,
     /// Activations since the start after which acknowledged writes may be missing.

@@ -1,7 +1,7 @@
 //! Owns what the manager knows of machines besides the map: beats, boots, failures told, who caught up, who is held off.
 use super::planner::Health;
 use alloc::collections::{BTreeMap, BTreeSet};
-use fawn_types::{BootId, NodeId, RangeId, TimeMs};
+use fawn_types::{BootId, MonoMs, NodeId, RangeId};
 
 /// How long a suspicion counts against whoever uttered it.
 const SUSPICION_MS: u64 = 60_000;
@@ -9,15 +9,15 @@ const SUSPICION_MS: u64 = 60_000;
 /// The machines.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Nodes {
-    pub(super) seen: BTreeMap<NodeId, (BootId, TimeMs)>,
+    pub(super) seen: BTreeMap<NodeId, (BootId, MonoMs)>,
     pub(super) caught_up: BTreeSet<(RangeId, NodeId, BootId)>,
     /// Members that can keep nothing any more, in this boot.
     failed: BTreeMap<(RangeId, NodeId), BootId>,
     /// Members that were suspected: not promoted before this time, nor kept in a chain that is as long without them.
-    held_off: BTreeMap<(RangeId, NodeId), TimeMs>,
+    held_off: BTreeMap<(RangeId, NodeId), MonoMs>,
     /// Who suspected somebody, when.
-    suspicions: BTreeMap<(RangeId, NodeId), TimeMs>,
-    pub(super) now: TimeMs,
+    suspicions: BTreeMap<(RangeId, NodeId), MonoMs>,
+    pub(super) now: MonoMs,
     dead_after_ms: u64,
 }
 

@@ -19,7 +19,7 @@ use crate::map::{ChainState, ClusterMap, RangeEntry, encode_map};
 use crate::message::{Body, Frame, Header};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
-use fawn_types::{BootId, Durability, Epoch, NodeId, RangeId, TimeMs, Version};
+use fawn_types::{BootId, Durability, Epoch, MonoMs, NodeId, Now, RangeId, Version};
 use health::Nodes;
 use planner::Health;
 use round::{Round, Stage};
@@ -135,7 +135,7 @@ pub struct Manager<C> {
     excluded: BTreeMap<RangeId, BTreeSet<NodeId>>,
     /// Who asked for the entry of a range that was not active: told once it is, instead of asking again and again.
     curious: BTreeSet<(RangeId, NodeId)>,
-    started_at: Option<TimeMs>,
+    started_at: Option<MonoMs>,
     outputs: VecDeque<ManagerOutput>,
 }
 
@@ -175,7 +175,7 @@ impl<C: Consensus> Manager<C> {
     }
 
     /// A frame from a machine.
-    pub fn handle_frame(&mut self, now: TimeMs, frame: &Frame<'_>) {
+    pub fn handle_frame(&mut self, now: Now, frame: &Frame<'_>) {
         self.begin(now);
         let Header { from, boot, range, epoch } = frame.header;
         match &frame.body {
@@ -205,13 +205,13 @@ impl<C: Consensus> Manager<C> {
     }
 
     /// Time passed.
-    pub fn handle_timeout(&mut self, now: TimeMs) {
+    pub fn handle_timeout(&mut self, now: Now) {
         self.begin(now);
         self.advance();
     }
 
     /// The bytes of `Persist { revision }` are durable.
-    pub fn handle_persisted(&mut self, now: TimeMs, revision: u64) {
+    pub fn handle_persisted(&mut self, now: Now, revision: u64) {
         self.begin(now);
         self.consensus.handle_persisted(revision);
         self.advance();
@@ -227,19 +227,19 @@ impl<C: Consensus> Manager<C> {
 
     /// When `handle_timeout` is wanted next: beats and repeats are judged this often.
     #[must_use]
-    pub fn next_timeout(&self) -> TimeMs {
+    pub fn next_timeout(&self) -> MonoMs {
         self.nodes.now.plus_ms(self.options.resend_ms)
     }
 
-    fn begin(&mut self, now: TimeMs) {
-        let slept_ms = now.ms_since(self.nodes.now);
+    fn begin(&mut self, now: Now) {
+        let slept_ms = now.mono.ms_since(self.nodes.now);
         if slept_ms > self.options.dead_after_ms / 2 {
             // It is called far more often than that: it slept, and beats may wait for it to be read. Only liveness is
             // judged by beats, so that much patience costs nothing but time.
             self.nodes.seen.values_mut().for_each(|(_, at)| *at = at.plus_ms(slept_ms));
         }
-        self.nodes.now = self.nodes.now.max(now);
-        self.started_at.get_or_insert(now);
+        self.nodes.now = self.nodes.now.max(now.mono);
+        self.started_at.get_or_insert(now.mono);
     }
 
     fn round_of(&mut self, range: RangeId, epoch: Epoch) -> Option<&mut Round> {

@@ -4,7 +4,7 @@ use crate::map::{Activation, ChainState, LastActive, Member, MemberRole, RangeEn
 use crate::message::Report;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
-use fawn_types::{BootId, Durability, NodeId, TimeMs, Version};
+use fawn_types::{BootId, Durability, MonoMs, NodeId, TimeMs, Version};
 
 /// How far a round is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,8 +23,8 @@ pub(super) enum Stage {
 #[derive(Clone, Debug)]
 pub(super) struct Round {
     pub(super) stage: Stage,
-    pub(super) stage_since: TimeMs,
-    pub(super) resend_at: TimeMs,
+    pub(super) stage_since: MonoMs,
+    pub(super) resend_at: MonoMs,
     /// Serving members of the last active epoch, and those to be promoted.
     pub(super) asked: Vec<NodeId>,
     pub(super) reports: BTreeMap<NodeId, (BootId, Report)>,
@@ -64,7 +64,7 @@ pub(super) struct Rules<'a> {
 }
 
 impl Round {
-    pub(super) fn new(entry: &RangeEntry, now: TimeMs) -> Self {
+    pub(super) fn new(entry: &RangeEntry, now: MonoMs) -> Self {
         Self {
             stage: Stage::Committing,
             stage_since: now,
@@ -77,7 +77,7 @@ impl Round {
         }
     }
 
-    pub(super) fn enter(&mut self, stage: Stage, now: TimeMs) {
+    pub(super) fn enter(&mut self, stage: Stage, now: MonoMs) {
         self.stage = stage;
         self.stage_since = now;
         self.resend_at = now;

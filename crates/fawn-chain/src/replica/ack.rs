@@ -13,7 +13,7 @@ impl Replica {
     }
 
     pub(super) fn handle_ack(&mut self, from: NodeId, received: Version, committed: Version) {
-        let (last, now) = (self.last, self.now);
+        let (last, now) = (self.last, self.now.mono);
         let Some(link) = self.links.iter_mut().find(|link| link.to == from) else { return };
         if !invariants::prefix_of_predecessor(last, received) {
             self.outputs.push_back(Output::Alarm(Alarm::AckBeyondLog { from, claimed: received, last }));

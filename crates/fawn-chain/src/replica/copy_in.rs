@@ -6,7 +6,7 @@
 //! brings later is newer than everything in the part.
 use super::{FrameVerdict, Output, Phase, Replica};
 use crate::message::{Body, CopyCursor};
-use fawn_types::{NodeId, TimeMs, Version};
+use fawn_types::{MonoMs, NodeId, Now, Version};
 
 /// A copy under way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,7 +15,7 @@ pub(super) struct CopyIn {
     base: Option<Version>,
     /// Everything before it is here.
     cursor: CopyCursor,
-    asked_at: TimeMs,
+    asked_at: MonoMs,
 }
 
 impl CopyIn {
@@ -35,7 +35,7 @@ impl Replica {
     /// The copy is given up, a new one asked for. Nothing is discarded before the tail answers.
     pub(super) fn want_copy(&mut self) {
         assert!(self.phase == Phase::Syncing, "only who is not counted on may discard what it has");
-        self.copy = Some(CopyIn { base: None, cursor: CopyCursor::START, asked_at: self.now });
+        self.copy = Some(CopyIn { base: None, cursor: CopyCursor::START, asked_at: self.now.mono });
         self.upstream = Version::ZERO;
         self.upstream_told = false;
         self.gap_asked = None;
@@ -44,7 +44,7 @@ impl Replica {
     }
 
     fn ask_copy(&mut self) {
-        let now = self.now;
+        let now = self.now.mono;
         let (Some(to), Some(copy)) = (self.predecessor, &mut self.copy) else { return };
         copy.asked_at = now;
         let CopyIn { base, cursor, .. } = *copy;
@@ -92,7 +92,7 @@ impl Replica {
 
     /// What this member had is void from here on.
     fn begin_copy(&mut self, base: Version) {
-        self.copy = Some(CopyIn { base: Some(base), cursor: CopyCursor::START, asked_at: self.now });
+        self.copy = Some(CopyIn { base: Some(base), cursor: CopyCursor::START, asked_at: self.now.mono });
         self.last = base;
         self.committed = base;
         self.own = super::Progress { appended: base, flushed: base, synced: base };
@@ -106,7 +106,7 @@ impl Replica {
 
     /// The log took the part that was handed in as [`FrameVerdict::Copy`]. If it did not, do not call this: the same
     /// part is asked for again.
-    pub fn handle_copied(&mut self, now: TimeMs, next: CopyCursor) {
+    pub fn handle_copied(&mut self, now: Now, next: CopyCursor) {
         self.now = now;
         let Some(copy) = &mut self.copy else { return };
         assert!(next > copy.cursor, "a copy moves forward: {next:?} after {:?}", copy.cursor);
@@ -117,13 +117,13 @@ impl Replica {
     }
 
     /// The copy that stands on `base` is whole, and durably so.
-    pub fn handle_copy_finished(&mut self, now: TimeMs, base: Version) {
+    pub fn handle_copy_finished(&mut self, now: Now, base: Version) {
         self.now = now;
         let ended = |copy: &CopyIn| copy.base == Some(base) && copy.cursor == CopyCursor::End;
         if self.copy.as_ref().is_some_and(ended) {
             self.copy = None;
             if self.phase == Phase::Syncing {
-                self.wake_at = Some(now); // tells the manager, once the stream is at its end too
+                self.wake_at = Some(now.mono); // tells the manager, once the stream is at its end too
             }
         }
     }
@@ -131,7 +131,7 @@ impl Replica {
     /// Asks again for what was not answered.
     pub(super) fn wake_copy(&mut self) {
         let pause_ms = self.config.options.retransmit_ms;
-        if self.copy.is_some_and(|copy| self.now.ms_since(copy.asked_at) >= pause_ms) {
+        if self.copy.is_some_and(|copy| self.now.mono.ms_since(copy.asked_at) >= pause_ms) {
             self.ask_copy();
         }
     }

@@ -6,14 +6,14 @@
 use super::{Output, Phase, Refusal, Replica};
 use crate::map::{ChainState, RangeEntry};
 use crate::message::{Body, Frame};
-use fawn_types::TimeMs;
+use fawn_types::Now;
 
 /// How often it says so.
 const SAY_MS: u64 = 200;
 
 impl Replica {
     /// The node cannot keep what this member appends, in this boot. Idempotent.
-    pub fn fail(&mut self, now: TimeMs) {
+    pub fn fail(&mut self, now: Now) {
         self.now = now;
         if self.has_failed {
             return;

@@ -4,12 +4,12 @@ use super::{Alarm, Output, PersistedState, Phase, Replica, Role};
 use crate::invariants;
 use crate::map::{ChainState, MemberRole, RangeEntry};
 use crate::message::{Body, Report};
-use fawn_types::{Durability, NodeId, TimeMs, Version};
+use fawn_types::{Durability, MonoMs, NodeId, Now, Version};
 
 impl Replica {
     /// A range entry from the manager, or from a peer that found this member behind: both only pass on what the manager
     /// committed, so both are believed.
-    pub fn handle_entry(&mut self, now: TimeMs, entry: &RangeEntry) {
+    pub fn handle_entry(&mut self, now: Now, entry: &RangeEntry) {
         assert!(entry.range == self.config.range, "entries are routed by range");
         self.now = now;
         if entry.epoch < self.promised {
@@ -57,7 +57,7 @@ impl Replica {
     }
 
     /// The state of `Persist { number }` is durable.
-    pub fn handle_persisted(&mut self, now: TimeMs, number: u64) {
+    pub fn handle_persisted(&mut self, now: Now, number: u64) {
         assert!(number <= self.persist_number, "persisted {number} of {}", self.persist_number);
         self.now = now;
         if number == self.persist_number && self.phase == (Phase::Prepared { durable: false }) {
@@ -188,8 +188,8 @@ impl Replica {
         self.predecessor = place.checked_sub(1).map(|above| chain[above]);
         self.next = if place == 0 { self.first_after(self.last) } else { None };
         let successor = chain.get(place + 1);
-        self.links.extend(successor.map(|to| Link::new(*to, LinkKind::Successor, entry.base, self.now)));
-        self.wake_at = (role == Role::Head).then_some(self.now);
+        self.links.extend(successor.map(|to| Link::new(*to, LinkKind::Successor, entry.base, self.now.mono)));
+        self.wake_at = (role == Role::Head).then_some(self.now.mono);
         // Every serving member holds everything through base, synced: that is a commit.
         if self.committed < entry.base {
             self.commit(entry.base);
@@ -229,7 +229,7 @@ impl Replica {
     }
 
     pub(super) fn wake_in(&mut self, ms: u64) {
-        self.wake_at = Some(self.now.plus_ms(ms));
+        self.wake_at = Some(self.now.mono.plus_ms(ms));
     }
 
     /// What a replica does by itself when nobody speaks to it.
@@ -260,6 +260,6 @@ impl Replica {
         if !matches!(self.phase, Phase::Aligning { .. }) {
             self.send_manager(Body::EntryWanted);
         }
-        self.wake_at = Some(self.now.plus_ms(pause_ms.saturating_mul(2)).max(TimeMs(1)));
+        self.wake_at = Some(self.now.mono.plus_ms(pause_ms.saturating_mul(2)).max(MonoMs(1)));
     }
 }

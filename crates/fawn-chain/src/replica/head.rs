@@ -1,14 +1,14 @@
 //! Owns the head's part: dense sequence numbers and chain time [replication.md §3].
 use super::{Phase, Refusal, Replica, Role};
 use crate::message::Body;
-use fawn_types::{TimeMs, Version};
+use fawn_types::{Now, Version};
 
 impl Replica {
     /// The version of the next write. The node appends it to its log in the same breath, or retracts it.
     ///
     /// # Errors
     /// When this is no serving head, or too much is under way.
-    pub fn assign(&mut self, now: TimeMs) -> Result<Version, Refusal> {
+    pub fn assign(&mut self, now: Now) -> Result<Version, Refusal> {
         let Some(version) = self.next else { return Err(self.refusal(true)) };
         let records_max = self.config.options.epoch_records_max;
         if version.seq() > records_max - records_max / 16 {
@@ -22,7 +22,7 @@ impl Replica {
             return Err(Refusal::Overloaded);
         }
         // Every replica judges expiry by this time, so it must not fall when the head's clock does.
-        self.time = self.time.max(now);
+        self.time = self.time.max(now.wall);
         self.last = version;
         self.next = version.next();
         Ok(version)
@@ -31,8 +31,8 @@ impl Replica {
     /// Sequence numbers run out; asked again with each write, but not more often than frames get lost.
     fn ask_for_epoch(&mut self) {
         let pause_ms = self.config.options.retransmit_ms;
-        if self.epoch_asked_at.is_none_or(|at| self.now.ms_since(at) >= pause_ms) {
-            self.epoch_asked_at = Some(self.now);
+        if self.epoch_asked_at.is_none_or(|at| self.now.mono.ms_since(at) >= pause_ms) {
+            self.epoch_asked_at = Some(self.now.mono);
             self.send_manager(Body::EpochWanted);
         }
     }
@@ -73,7 +73,7 @@ impl Replica {
     /// An idle head tells chain time from time to time, so that keys expire at the tail.
     pub(super) fn beat(&mut self) {
         assert!(matches!(self.phase, Phase::Serving { role: Role::Head }));
-        self.time = self.time.max(self.now);
-        self.wake_at = Some(self.now.plus_ms(self.config.options.beat_ms));
+        self.time = self.time.max(self.now.wall);
+        self.wake_at = Some(self.now.mono.plus_ms(self.config.options.beat_ms));
     }
 }

@@ -1,6 +1,6 @@
 //! Owns one link down the chain: what was sent, what was received, its byte window. The log holds the records themselves.
 use alloc::collections::VecDeque;
-use fawn_types::{NodeId, TimeMs, Version};
+use fawn_types::{MonoMs, NodeId, TimeMs, Version};
 
 /// Frames in flight on a link at most, whatever their size.
 const FRAMES_MAX: usize = 256;
@@ -32,17 +32,17 @@ pub(super) struct Link {
     /// The watermark and time last told.
     pub(super) told: (Version, TimeMs),
     /// Last time the peer moved or was prodded.
-    pub(super) moved_at: TimeMs,
+    pub(super) moved_at: MonoMs,
     /// Silent intervals in a row: each doubles the next, up to a bound.
     pub(super) silent: u32,
     /// The furthest that was ever sent: a rewind takes `sent` back, not what the peer owes an answer for.
     furthest: Version,
     /// Since when the peer owes one.
-    pub(super) owes_since: Option<TimeMs>,
+    pub(super) owes_since: Option<MonoMs>,
 }
 
 impl Link {
-    pub(super) fn new(to: NodeId, kind: LinkKind, after: Version, now: TimeMs) -> Self {
+    pub(super) fn new(to: NodeId, kind: LinkKind, after: Version, now: MonoMs) -> Self {
         Self {
             to,
             kind,
@@ -64,7 +64,7 @@ impl Link {
         if self.in_flight.len() >= FRAMES_MAX { 0 } else { window_bytes_max.saturating_sub(self.in_flight_bytes) }
     }
 
-    pub(super) fn note_sent(&mut self, last: Version, bytes: u32, now: TimeMs) {
+    pub(super) fn note_sent(&mut self, last: Version, bytes: u32, now: MonoMs) {
         assert!(last > self.sent, "a batch moves the link forward: {last:?} after {:?}", self.sent);
         self.sent = last;
         self.furthest = self.furthest.max(last);
@@ -75,12 +75,12 @@ impl Link {
     }
 
     /// Something was sent that is answered at once by whoever lives.
-    pub(super) fn note_asked(&mut self, now: TimeMs) {
+    pub(super) fn note_asked(&mut self, now: MonoMs) {
         self.owes_since.get_or_insert(now);
     }
 
     /// The peer holds everything through `received`; old acks change nothing.
-    pub(super) fn note_received(&mut self, received: Version, now: TimeMs) {
+    pub(super) fn note_received(&mut self, received: Version, now: MonoMs) {
         // An ack that does not move where records are owed is no answer: a peer that keeps nothing may still speak.
         if received >= self.furthest {
             self.owes_since = None;
@@ -103,7 +103,7 @@ impl Link {
     }
 
     /// Sends again from `after`; a replay under way is disowned.
-    pub(super) fn rewind(&mut self, after: Version, now: TimeMs) {
+    pub(super) fn rewind(&mut self, after: Version, now: MonoMs) {
         self.sent = after;
         self.in_flight.clear();
         self.in_flight_bytes = 0;

@@ -76,10 +76,10 @@ impl Replica {
     /// Asks for what is missing, once per gap; the timer asks again.
     pub(super) fn ask_replay(&mut self) {
         let pause_ms = self.config.options.retransmit_ms;
-        let asked = self.gap_asked.is_some_and(|(end, at)| end == self.last && self.now.ms_since(at) < pause_ms);
+        let asked = self.gap_asked.is_some_and(|(end, at)| end == self.last && self.now.mono.ms_since(at) < pause_ms);
         let welcome = self.copy.is_none_or(|copy| copy.takes_records());
         let Some(to) = self.predecessor.filter(|_| !asked && welcome) else { return };
-        self.gap_asked = Some((self.last, self.now));
+        self.gap_asked = Some((self.last, self.now.mono));
         self.send(to, Body::ReplayWanted { after: self.last });
     }
 }

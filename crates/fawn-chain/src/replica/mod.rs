@@ -23,7 +23,7 @@ use crate::message::{Body, Frame, Header};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use copy_in::CopyIn;
-use fawn_types::{BootId, Durability, Epoch, NodeId, RangeId, TimeMs, Version};
+use fawn_types::{BootId, Durability, Epoch, MonoMs, NodeId, Now, RangeId, TimeMs, Version};
 use link::Link;
 
 /// Limits and intervals of a replica.
@@ -132,18 +132,18 @@ pub struct Replica {
     /// An `Ack` to the predecessor is due.
     ack_due: bool,
     /// A gap was reported from here, then.
-    gap_asked: Option<(Version, TimeMs)>,
+    gap_asked: Option<(Version, MonoMs)>,
     /// When an idle or waiting replica acts by itself.
-    wake_at: Option<TimeMs>,
+    wake_at: Option<MonoMs>,
     /// This boot keeps nothing any more.
     has_failed: bool,
     /// When another epoch was asked for.
-    epoch_asked_at: Option<TimeMs>,
+    epoch_asked_at: Option<MonoMs>,
     /// What the boot before this one left, if that was closed in order and its log is here whole.
     mark: Option<Closed>,
     persist_number: u64,
     outputs: VecDeque<Output>,
-    now: TimeMs,
+    now: Now,
 }
 
 impl Replica {
@@ -171,14 +171,14 @@ impl Replica {
             commit_due: false,
             ack_due: false,
             gap_asked: None,
-            wake_at: Some(TimeMs(0)),
+            wake_at: Some(MonoMs(0)),
             has_failed: false,
             epoch_asked_at: None,
             // A log that does not end where the mark says was changed behind its back.
             mark: persisted.closed.filter(|closed| closed.last == last),
             persist_number: 0,
             outputs: VecDeque::new(),
-            now: TimeMs(0),
+            now: Now::default(),
         }
     }
 
@@ -267,7 +267,7 @@ impl Replica {
     }
 
     /// This member's own log moved. O(1); for a chain of one this is the whole commit path.
-    pub fn handle_progress(&mut self, now: TimeMs, progress: Progress) {
+    pub fn handle_progress(&mut self, now: Now, progress: Progress) {
         let Progress { appended, flushed, synced } = progress;
         assert!(invariants::watermarks_ordered(synced, flushed, appended), "{progress:?}");
         if self.has_failed {
@@ -288,7 +288,7 @@ impl Replica {
     }
 
     /// A peer's or the manager's frame about this range.
-    pub fn handle_frame(&mut self, now: TimeMs, frame: &Frame<'_>) -> FrameVerdict {
+    pub fn handle_frame(&mut self, now: Now, frame: &Frame<'_>) -> FrameVerdict {
         assert!(frame.header.range == self.config.range, "frames are routed by range");
         self.now = now;
         if self.has_failed {
@@ -359,18 +359,18 @@ impl Replica {
 
     /// When `handle_timeout` is wanted next.
     #[must_use]
-    pub fn next_timeout(&self) -> Option<TimeMs> {
+    pub fn next_timeout(&self) -> Option<MonoMs> {
         let links = self.links.iter().filter_map(|link| self.link_deadline(link));
         let suspicions = self.links.iter().filter_map(|link| self.suspicion_at(link));
         links.chain(suspicions).chain(self.wake_at).min()
     }
 
     /// Time passed: sends again what was not answered, tells chain time, asks for a missing entry.
-    pub fn handle_timeout(&mut self, now: TimeMs) {
+    pub fn handle_timeout(&mut self, now: Now) {
         self.now = now;
         self.retransmit();
         self.suspect();
-        if self.wake_at.is_some_and(|at| at <= now) {
+        if self.wake_at.is_some_and(|at| at <= now.mono) {
             self.wake();
         }
     }

@@ -1,16 +1,16 @@
 //! Owns the admission of reads and of requests in general. Leases join here: a member without a live one refuses.
 use super::{Phase, Refusal, Replica, Role};
-use fawn_types::{Epoch, RingKey, TimeMs};
+use fawn_types::{Epoch, Now, RingKey, TimeMs};
 
 impl Replica {
     /// Whether a committed read may be answered here, and the time that expiry is judged by.
     ///
     /// # Errors
     /// When this member is not the serving tail.
-    pub fn admit_read(&mut self, now: TimeMs) -> Result<TimeMs, Refusal> {
+    pub fn admit_read(&mut self, now: Now) -> Result<TimeMs, Refusal> {
         match self.phase {
             Phase::Serving { role: Role::Single } => {
-                self.time = self.time.max(now);
+                self.time = self.time.max(now.wall);
                 Ok(self.time)
             }
             Phase::Serving { role: Role::Tail } => Ok(self.time),

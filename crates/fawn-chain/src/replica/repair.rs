@@ -2,7 +2,7 @@
 use super::link::{Link, LinkKind};
 use super::{Alarm, Output, Phase, Replayed, Replica, Role};
 use crate::message::{Body, Frame};
-use fawn_types::{NodeId, TimeMs, Version};
+use fawn_types::{MonoMs, NodeId, Now, TimeMs, Version};
 
 impl Replica {
     /// The next batch or watermark that a link is due.
@@ -23,7 +23,7 @@ impl Replica {
                 return None;
             }
             if !link.has_in_flight() {
-                link.moved_at = self.now;
+                link.moved_at = self.now.mono;
             }
             link.replaying = true;
             let bytes_max = window.min(options.frame_bytes_max);
@@ -63,7 +63,7 @@ impl Replica {
     #[must_use]
     pub fn handle_replayed(
         &mut self,
-        now: TimeMs,
+        now: Now,
         to: NodeId,
         after: Version,
         replayed: Replayed,
@@ -79,7 +79,7 @@ impl Replica {
         let limit = self.link_limit(&self.links[index]);
         assert!(last > after && last <= limit, "replayed ({after:?}, {last:?}], asked through {limit:?}");
         let told = self.link_told(&self.links[index]);
-        self.links[index].note_sent(last, bytes, now);
+        self.links[index].note_sent(last, bytes, now.mono);
         self.links[index].told = told;
         Some(self.frame(Body::Append { after, last, upstream: told.0, time: told.1, records: &[] }))
     }
@@ -97,7 +97,7 @@ impl Replica {
                 // A late question must not make an awaited link ask the log for what it need not hold any more. A
                 // syncing peer may have begun to copy from an earlier base; for it a missing record is no end.
                 let after = if link.kind == LinkKind::Syncing { after } else { after.max(link.received) };
-                link.rewind(after, self.now);
+                link.rewind(after, self.now.mono);
                 index
             }
             None => {
@@ -107,7 +107,7 @@ impl Replica {
                     Phase::Serving { role: Role::Tail | Role::Single } => LinkKind::Syncing,
                     _ => return,
                 };
-                self.links.push(Link::new(from, kind, after, self.now));
+                self.links.push(Link::new(from, kind, after, self.now.mono));
                 self.links.len() - 1
             }
         };
@@ -120,7 +120,7 @@ impl Replica {
     }
 
     /// When a link acts by itself: only while something waits for an answer.
-    pub(super) fn link_deadline(&self, link: &Link) -> Option<TimeMs> {
+    pub(super) fn link_deadline(&self, link: &Link) -> Option<MonoMs> {
         let uncommitted = link.kind == LinkKind::Successor && self.committed < self.last;
         let waits = link.has_in_flight() || uncommitted;
         let interval_ms = self.config.options.retransmit_ms << link.silent.min(4);
@@ -129,7 +129,7 @@ impl Replica {
 
     /// When a successor becomes suspect. Apart from the link's own deadline, which a peer that asks for what it then does
     /// not take puts off for ever.
-    pub(super) fn suspicion_at(&self, link: &Link) -> Option<TimeMs> {
+    pub(super) fn suspicion_at(&self, link: &Link) -> Option<MonoMs> {
         let owes_since = link.owes_since.filter(|_| link.kind == LinkKind::Successor)?;
         Some(owes_since.plus_ms(self.config.options.suspect_ms))
     }
@@ -137,8 +137,8 @@ impl Replica {
     /// Reports the successor that owes an answer for too long; again after as long.
     pub(super) fn suspect(&mut self) {
         for index in 0..self.links.len() {
-            if self.suspicion_at(&self.links[index]).is_some_and(|at| at <= self.now) {
-                self.links[index].owes_since = Some(self.now);
+            if self.suspicion_at(&self.links[index]).is_some_and(|at| at <= self.now.mono) {
+                self.links[index].owes_since = Some(self.now.mono);
                 let node = self.links[index].to;
                 self.send_manager(Body::Suspect { node });
             }
@@ -148,10 +148,10 @@ impl Replica {
     /// Sends again what was not acknowledged in time; where all is received but not committed, asks how far it is.
     pub(super) fn retransmit(&mut self) {
         for index in 0..self.links.len() {
-            if self.link_deadline(&self.links[index]).is_none_or(|at| at > self.now) {
+            if self.link_deadline(&self.links[index]).is_none_or(|at| at > self.now.mono) {
                 continue;
             }
-            let now = self.now;
+            let now = self.now.mono;
             let link = &mut self.links[index];
             link.silent += 1;
             link.moved_at = now;

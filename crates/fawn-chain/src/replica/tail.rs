@@ -38,7 +38,7 @@ impl Replica {
                 self.outputs.push_back(Output::Sync);
             }
             self.send_manager(Body::CaughtUp { last: self.last });
-            self.wake_at = Some(self.now.plus_ms(self.config.options.retransmit_ms));
+            self.wake_at = Some(self.now.mono.plus_ms(self.config.options.retransmit_ms));
         }
     }
 }

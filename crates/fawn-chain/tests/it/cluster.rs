@@ -4,7 +4,7 @@ use fawn_chain::map::{ClusterMap, NodeEntry, decode_map, decode_state, encode_ma
 use fawn_chain::message::{Body, CopyCursor, Frame, Header, decode_frame, encode_frame};
 use fawn_chain::replica::{Alarm, FrameVerdict, Output, Progress, Replayed};
 use fawn_chain::{Closed, PersistedState, Replica, ReplicaConfig, ReplicaOptions, RingOptions, invariants};
-use fawn_types::{BootId, Durability, Epoch, HashSecret, NodeId, RangeId, TimeMs, Version};
+use fawn_types::{BootId, Durability, Epoch, HashSecret, NodeId, Now, RangeId, Version};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) const MANAGER: u32 = 0;
@@ -152,8 +152,8 @@ impl Cluster {
         cluster
     }
 
-    fn time(&self) -> TimeMs {
-        TimeMs(self.now)
+    fn time(&self) -> Now {
+        Now::at(self.now)
     }
 
     pub(crate) fn start_manager(&mut self) {
@@ -552,7 +552,7 @@ impl Cluster {
         for id in self.machines.keys().copied().collect::<Vec<_>>() {
             let machine = self.machines.get_mut(&id).expect("known");
             let Some(replica) = machine.replica.as_mut() else { continue };
-            if replica.next_timeout().is_some_and(|at| at <= now) {
+            if replica.next_timeout().is_some_and(|at| at <= now.mono) {
                 replica.handle_timeout(now);
             }
             if machine.hello_at <= self.now {

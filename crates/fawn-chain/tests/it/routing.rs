@@ -2,7 +2,7 @@
 use fawn_chain::completions::{Admission, CompletionLimits, Completions};
 use fawn_chain::map::{Activation, ChainState};
 use fawn_chain::{ClusterMap, Frontend, FrontendOptions, FrontendOutput, Intent, NodeEntry, RingOptions};
-use fawn_types::{ClientTag, Durability, Epoch, HashSecret, NodeId, RingKey, TimeMs, Version};
+use fawn_types::{ClientTag, Durability, Epoch, HashSecret, NodeId, Now, RingKey, Version};
 
 const SECRET: HashSecret = HashSecret([5; 16]);
 
@@ -28,8 +28,8 @@ fn writes_go_to_the_head_and_reads_to_the_tail() {
     let mut frontend = Frontend::new(7, FrontendOptions::default(), map.clone());
     let key = RingKey::of(&SECRET, b"a");
     let entry = map.range_of(&key).unwrap();
-    let write = frontend.start(TimeMs(0), key, Intent::Write).unwrap();
-    let read = frontend.start(TimeMs(0), key, Intent::Read).unwrap();
+    let write = frontend.start(Now::at(0), key, Intent::Write).unwrap();
+    let read = frontend.start(Now::at(0), key, Intent::Read).unwrap();
     let sent = drain(&mut frontend);
     let tag = ClientTag { session: 7, seq: write.0 };
     let (range, epoch) = (entry.range, entry.epoch);
@@ -43,13 +43,13 @@ fn writes_go_to_the_head_and_reads_to_the_tail() {
 #[test]
 fn silence_is_retried_with_the_same_tag_then_given_up() {
     let mut frontend = Frontend::new(7, FrontendOptions::default(), active_map());
-    let op = frontend.start(TimeMs(0), RingKey::MIN, Intent::Write).unwrap();
+    let op = frontend.start(Now::at(0), RingKey::MIN, Intent::Write).unwrap();
     let first = drain(&mut frontend);
-    frontend.handle_timeout(TimeMs(100));
+    frontend.handle_timeout(Now::at(100));
     assert!(drain(&mut frontend).is_empty(), "not yet");
-    frontend.handle_timeout(TimeMs(200));
+    frontend.handle_timeout(Now::at(200));
     assert_eq!(drain(&mut frontend), first);
-    frontend.handle_timeout(TimeMs(5_000));
+    frontend.handle_timeout(Now::at(5_000));
     assert_eq!(drain(&mut frontend), [FrontendOutput::Failed { op }]);
     assert_eq!(frontend.next_timeout(), None);
 }
@@ -58,18 +58,18 @@ fn silence_is_retried_with_the_same_tag_then_given_up() {
 fn a_newer_entry_sends_waiting_operations_again() {
     let map = active_map();
     let mut frontend = Frontend::new(7, FrontendOptions::default(), map.clone());
-    let op = frontend.start(TimeMs(0), RingKey::MIN, Intent::Write).unwrap();
+    let op = frontend.start(Now::at(0), RingKey::MIN, Intent::Write).unwrap();
     drain(&mut frontend);
     let mut newer = map.range_of(&RingKey::MIN).unwrap().clone();
     newer.epoch = Epoch::new(2).unwrap();
     newer.members.remove(0);
-    frontend.handle_refused(TimeMs(1), op);
-    frontend.handle_entry(TimeMs(1), &newer);
+    frontend.handle_refused(Now::at(1), op);
+    frontend.handle_entry(Now::at(1), &newer);
     let again = drain(&mut frontend);
     assert!(
         matches!(again[..], [FrontendOutput::Send { to, epoch, .. }] if Some(to) == newer.head() && epoch == newer.epoch)
     );
-    frontend.handle_entry(TimeMs(2), map.range_of(&RingKey::MIN).unwrap());
+    frontend.handle_entry(Now::at(2), map.range_of(&RingKey::MIN).unwrap());
     assert!(drain(&mut frontend).is_empty(), "an older entry is no news");
 }
 
@@ -77,7 +77,7 @@ fn a_newer_entry_sends_waiting_operations_again() {
 fn the_window_bounds_unanswered_operations() {
     let options = FrontendOptions { window_ops_max: 3, ..FrontendOptions::default() };
     let mut frontend = Frontend::new(7, options, active_map());
-    let start = |frontend: &mut Frontend| frontend.start(TimeMs(0), RingKey::MIN, Intent::Write);
+    let start = |frontend: &mut Frontend| frontend.start(Now::at(0), RingKey::MIN, Intent::Write);
     let first = start(&mut frontend).unwrap();
     let second = start(&mut frontend).unwrap();
     start(&mut frontend).unwrap();

@@ -4,7 +4,7 @@ use fawn_chain::message::{Body, Frame, Header};
 use fawn_chain::{
     Closed, Output, PersistedState, Progress, RangeEntry, Refusal, Replica, ReplicaConfig, ReplicaOptions, Role,
 };
-use fawn_types::{BootId, Durability, Epoch, KeyRange, NodeId, RangeId, TimeMs, Version};
+use fawn_types::{BootId, Durability, Epoch, KeyRange, NodeId, Now, RangeId, TimeMs, Version};
 
 const NODE: NodeId = NodeId(1);
 const BOOT: BootId = BootId(77);
@@ -24,19 +24,19 @@ fn single(options: ReplicaOptions) -> Replica {
     let mut entry = RangeEntry::new(RangeId(1), KeyRange::ALL, &[NODE]);
     entry.epoch = Epoch::new(4).unwrap();
     entry.members = vec![Member { node: NODE, boot: BOOT, role: MemberRole::Serving }];
-    replica.handle_entry(TimeMs(1), &entry);
+    replica.handle_entry(Now::at(1), &entry);
     let outputs = drain(&mut replica);
     assert!(matches!(outputs[..], [Output::Persist { number: 1, .. }]), "no report before the promise is kept");
-    replica.handle_persisted(TimeMs(1), 1);
+    replica.handle_persisted(Now::at(1), 1);
     assert!(matches!(drain(&mut replica)[..], [Output::SendManager { .. }]));
     let header = Header { from: NodeId(0), boot: BootId(0), range: RangeId(1), epoch: entry.epoch };
     let base = version(3, 9);
     let body = Body::Align { entry: entry.clone(), donor: NODE, base, cut: base };
-    let _ = replica.handle_frame(TimeMs(2), &Frame { header, body });
+    let _ = replica.handle_frame(Now::at(2), &Frame { header, body });
     drain(&mut replica);
     entry.state = ChainState::Active;
     entry.base = base;
-    replica.handle_entry(TimeMs(3), &entry);
+    replica.handle_entry(Now::at(3), &entry);
     let outputs = drain(&mut replica);
     assert!(outputs.contains(&Output::Commit { through: base }), "equality at activation is a commit");
     assert_eq!(replica.role(), Some(Role::Single));
@@ -50,35 +50,35 @@ fn progress(appended: Version, synced: Version) -> Progress {
 #[test]
 fn a_chain_of_one_commits_by_its_own_watermark_without_frames() {
     let mut replica = single(ReplicaOptions::default());
-    let first = replica.assign(TimeMs(5)).unwrap();
+    let first = replica.assign(Now::at(5)).unwrap();
     assert_eq!(first, version(4, 1), "a new epoch begins at 1");
-    (0..99).for_each(|_| assert!(replica.assign(TimeMs(5)).is_ok()));
-    replica.handle_progress(TimeMs(5), progress(version(4, 100), version(3, 9)));
+    (0..99).for_each(|_| assert!(replica.assign(Now::at(5)).is_ok()));
+    replica.handle_progress(Now::at(5), progress(version(4, 100), version(3, 9)));
     assert_eq!(drain(&mut replica), []);
-    replica.handle_progress(TimeMs(6), progress(version(4, 100), version(4, 60)));
+    replica.handle_progress(Now::at(6), progress(version(4, 100), version(4, 60)));
     assert_eq!(drain(&mut replica), [Output::Commit { through: version(4, 60) }], "one commit for sixty records");
-    assert_eq!(replica.admit_read(TimeMs(9)), Ok(TimeMs(9)));
-    assert_eq!(replica.admit_read(TimeMs(2)), Ok(TimeMs(9)), "chain time never falls");
+    assert_eq!(replica.admit_read(Now::at(9)), Ok(TimeMs(9)));
+    assert_eq!(replica.admit_read(Now::at(2)), Ok(TimeMs(9)), "chain time never falls");
 }
 
 #[test]
 fn a_full_log_gives_its_version_back() {
     let mut replica = single(ReplicaOptions::default());
-    let first = replica.assign(TimeMs(5)).unwrap();
+    let first = replica.assign(Now::at(5)).unwrap();
     replica.retract(version(3, 9));
-    assert_eq!(replica.assign(TimeMs(6)).unwrap(), first);
-    let second = replica.assign(TimeMs(6)).unwrap();
+    assert_eq!(replica.assign(Now::at(6)).unwrap(), first);
+    let second = replica.assign(Now::at(6)).unwrap();
     replica.retract(first);
-    assert_eq!(replica.assign(TimeMs(6)).unwrap(), second);
+    assert_eq!(replica.assign(Now::at(6)).unwrap(), second);
 }
 
 #[test]
 fn too_many_pending_writes_are_refused() {
     let mut replica = single(ReplicaOptions { pending_max: 2, ..ReplicaOptions::default() });
-    assert!(replica.assign(TimeMs(5)).is_ok() && replica.assign(TimeMs(5)).is_ok());
-    assert_eq!(replica.assign(TimeMs(5)), Err(Refusal::Overloaded));
-    replica.handle_progress(TimeMs(6), progress(version(4, 2), version(4, 1)));
-    assert!(replica.assign(TimeMs(6)).is_ok(), "a commit makes room");
+    assert!(replica.assign(Now::at(5)).is_ok() && replica.assign(Now::at(5)).is_ok());
+    assert_eq!(replica.assign(Now::at(5)), Err(Refusal::Overloaded));
+    replica.handle_progress(Now::at(6), progress(version(4, 2), version(4, 1)));
+    assert!(replica.assign(Now::at(6)).is_ok(), "a commit makes room");
 }
 
 #[test]
@@ -86,10 +86,10 @@ fn a_replica_without_a_part_refuses() {
     let options = ReplicaOptions::default();
     let config = ReplicaConfig { node: NODE, boot: BOOT, range: RangeId(1), durability: Durability::Sync, options };
     let mut replica = Replica::new(config, PersistedState::default(), Version::ZERO, Version::ZERO);
-    assert_eq!(replica.assign(TimeMs(1)), Err(Refusal::NotServing));
-    assert_eq!(replica.admit_read(TimeMs(1)), Err(Refusal::NotServing));
+    assert_eq!(replica.assign(Now::at(1)), Err(Refusal::NotServing));
+    assert_eq!(replica.admit_read(Now::at(1)), Err(Refusal::NotServing));
     assert!(matches!(replica.admit_epoch(Epoch::new(3).unwrap()), Err(Refusal::StaleEpoch { .. })));
-    replica.handle_timeout(TimeMs(500));
+    replica.handle_timeout(Now::at(500));
     assert!(matches!(drain(&mut replica)[..], [Output::SendManager { .. }]), "asks for its part");
 }
 
@@ -99,7 +99,7 @@ fn another_boot_of_a_member_does_not_serve() {
     let mut entry = replica.entry().unwrap().clone();
     entry.revision += 1;
     entry.members[0].boot = BootId(78);
-    replica.handle_entry(TimeMs(9), &entry);
+    replica.handle_entry(Now::at(9), &entry);
     assert_eq!(replica.role(), None);
     assert!(drain(&mut replica).contains(&Output::Stopped));
 }
@@ -111,7 +111,7 @@ fn a_boot_continues_the_one_closed_in_order_if_the_log_ends_there() {
     let state = before.close().expect("it promised, and has not failed");
     assert_eq!(state.closed, Some(Closed { boot: BOOT, last: version(3, 9), before: None }));
     let mut failed = before;
-    failed.fail(TimeMs(9));
+    failed.fail(Now::at(9));
     assert_eq!(failed.close(), None, "it keeps nothing any more");
     let options = ReplicaOptions::default();
     let config =
@@ -121,10 +121,10 @@ fn a_boot_continues_the_one_closed_in_order_if_the_log_ends_there() {
     for (last, continues) in [(version(3, 9), Some(BOOT)), (version(3, 8), None)] {
         let mut replica = Replica::new(config, state.clone(), last, version(3, 4));
         assert_eq!(replica.close(), None, "the mark stays as it was found");
-        replica.handle_entry(TimeMs(1), &entry);
+        replica.handle_entry(Now::at(1), &entry);
         let outputs = drain(&mut replica);
         assert!(matches!(&outputs[..], [Output::Persist { state, .. }] if state.closed.is_none()), "{outputs:?}");
-        replica.handle_persisted(TimeMs(1), 1);
+        replica.handle_persisted(Now::at(1), 1);
         let outputs = drain(&mut replica);
         let [Output::SendManager { frame: Frame { body: Body::Report(report), .. } }] = &outputs[..] else {
             panic!("a report, not {outputs:?}");

@@ -4,7 +4,7 @@ use crate::engine::{Engine, Event, Lookup, LookupPlan, Scan, ScanStep, View, WAR
 use crate::error::EngineError;
 use crate::format::record::{RecordKind, RecordRef};
 use fawn_flash::Device;
-use fawn_types::{ClientTag, Condition, Entry, EntryRef, Epoch, KeyHash, StoreError, TimeMs, Version};
+use fawn_types::{ClientTag, Condition, Entry, EntryRef, Epoch, KeyHash, Now, StoreError, TimeMs, Version};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use std::collections::VecDeque;
@@ -114,13 +114,13 @@ impl<D: Device> Driver<D> {
         engine.warm(RANGE, &hashes[..count]);
     }
 
-    pub(super) fn start(&mut self, id: u64, op: Op, now: TimeMs) {
+    pub(super) fn start(&mut self, id: u64, op: Op, now: Now) {
         let progress = self.execute(op, None, now);
         self.note(id, progress);
     }
 
     /// Submits once, reaps what is there, acknowledges.
-    pub(super) fn turn(&mut self, now: TimeMs) {
+    pub(super) fn turn(&mut self, now: Now) {
         let Some(engine) = &mut self.engine else { return };
         engine.submit(now);
         let mut events = Vec::new();
@@ -129,14 +129,14 @@ impl<D: Device> Driver<D> {
     }
 
     /// As [`Driver::turn`] but waits for something to happen.
-    pub(super) fn wait(&mut self, now: TimeMs) {
+    pub(super) fn wait(&mut self, now: Now) {
         let Some(engine) = &mut self.engine else { return };
         let mut events = Vec::new();
         engine.wait(now, &mut events);
         self.follow(events, now);
     }
 
-    fn follow(&mut self, events: Vec<Event>, now: TimeMs) {
+    fn follow(&mut self, events: Vec<Event>, now: Now) {
         for event in events {
             if let Event::Lookup { plan, user } = event
                 && let Some(waiting) = self.waiting.remove(&user)
@@ -185,7 +185,7 @@ impl<D: Device> Driver<D> {
         }
     }
 
-    fn resume(&mut self, waiting: Waiting, plan: LookupPlan, now: TimeMs) -> Result<Progress, EngineError> {
+    fn resume(&mut self, waiting: Waiting, plan: LookupPlan, now: Now) -> Result<Progress, EngineError> {
         match waiting {
             Waiting::Op(op) => self.execute(op, Some(plan), now),
             Waiting::Scan(scan, at) => {
@@ -197,7 +197,7 @@ impl<D: Device> Driver<D> {
         }
     }
 
-    fn execute(&mut self, op: Op, plan: Option<LookupPlan>, clock: TimeMs) -> Result<Progress, EngineError> {
+    fn execute(&mut self, op: Op, plan: Option<LookupPlan>, clock: Now) -> Result<Progress, EngineError> {
         let Some(engine) = &mut self.engine else {
             return Err(EngineError::Poisoned { first: "it was closed".to_owned() });
         };

@@ -10,7 +10,7 @@ use crate::error::OpenError;
 use crate::options::Options;
 use crate::recovery::OpenReport;
 use driver::{Driver, Op, Response};
-use fawn_flash::{AnyDevice, Device, DeviceOptions};
+use fawn_flash::{AnyDevice, Device, DeviceOptions, clock};
 use fawn_types::{Condition, Durability, Entry, HashSecret, KeyRange, RangeId, StoreError, TimeMs, Version};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -19,7 +19,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// The one range of an embedded store.
 pub const RANGE: RangeId = RangeId(0);
@@ -118,7 +118,7 @@ impl<D: Device + Send + 'static> Store<D> {
         options.chained = false;
         let durability = options.durability;
         options.secret_if_new = options.secret.or_else(|| Some(random_secret()));
-        let (mut engine, report) = Engine::open(device, options, clock())?;
+        let (mut engine, report) = Engine::open(device, options, clock::now())?;
         if !engine.options().read_only {
             engine.add_range(RANGE, KeyRange::ALL)?;
         }
@@ -147,7 +147,7 @@ impl<D: Device + Send + 'static> Store<D> {
         expires_at_ms: u64,
         condition: Condition,
     ) -> Result<Option<Version>, StoreError> {
-        let (key, value, now) = (key.to_vec(), value.to_vec(), clock());
+        let (key, value, now) = (key.to_vec(), value.to_vec(), clock::now().wall);
         let op = Op::PutIf { key, value, flags: 0, expires_at_ms, condition, now };
         match self.inner.call(op)? {
             Response::Written(version) => Ok(version),
@@ -231,7 +231,7 @@ impl<D: Device + Send + 'static> fawn_types::Store for Store<D> {
     }
 
     fn put(&self, key: &[u8], value: &[u8], flags: u32, expires_at_ms: u64) -> Result<Version, StoreError> {
-        let (key, value, now) = (key.to_vec(), value.to_vec(), clock());
+        let (key, value, now) = (key.to_vec(), value.to_vec(), clock::now().wall);
         let op = Op::PutIf { key, value, flags, expires_at_ms, condition: Condition::Always, now };
         match self.inner.call(op)? {
             Response::Written(Some(version)) => Ok(version),
@@ -298,10 +298,10 @@ impl<D: Device> Inner<D> {
                 let together = queued.len().min(WARM_KEYS_MAX);
                 driver.warm(queued.iter().take(together).map(|(_, op)| op));
                 for (id, op) in queued.drain(..together) {
-                    driver.start(id, op, clock());
+                    driver.start(id, op, clock::now());
                 }
             }
-            driver.turn(clock());
+            driver.turn(clock::now());
             let mut inbox = self.inbox();
             let mut mine = None;
             for (done, response) in driver.take_done() {
@@ -323,7 +323,7 @@ impl<D: Device> Inner<D> {
             if is_news {
                 self.changed.notify_all();
             }
-            driver.wait(clock());
+            driver.wait(clock::now());
         }
     }
 }
@@ -342,17 +342,12 @@ fn spawn_ticker<D: Device + Send + 'static>(inner: &Arc<Inner<D>>) -> JoinHandle
     })
 }
 
-fn clock() -> TimeMs {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    TimeMs(since.as_millis() as u64)
-}
-
 /// A secret from the standard library's per-process random keys: nobody outside can guess it.
 fn random_secret() -> HashSecret {
     let mut secret = [0; 16];
     for half in secret.chunks_exact_mut(8) {
         let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();
-        hasher.write_u64(clock().0);
+        hasher.write_u64(clock::now().mono.0);
         half.copy_from_slice(&hasher.finish().to_le_bytes());
     }
     HashSecret(secret)

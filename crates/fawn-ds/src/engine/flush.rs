@@ -11,12 +11,12 @@ use crate::log::flush::{
 use core::ops::Range;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{Cause, Device, Request, Token};
-use fawn_types::{Durability, TimeMs};
+use fawn_types::{Durability, Now};
 
 impl<D: Device> Engine<D> {
     /// Starts one write for everything appended, a sync where the mode asks for one, and verifications. While a write
     /// is under way the next waits for it, so that writers who come meanwhile share it (group commit).
-    pub fn submit(&mut self, now: TimeMs) {
+    pub fn submit(&mut self, now: Now) {
         self.now = now;
         self.log_marks();
         if self.flush_is_due() {
@@ -34,7 +34,8 @@ impl<D: Device> Engine<D> {
         match self.options.durability {
             Durability::Sync | Durability::EverySec => true,
             Durability::Memory => {
-                end - open.offset >= MEMORY_FLUSH_BYTES || self.now.ms_since(self.flush.last_flush) >= MEMORY_FLUSH_MS
+                end - open.offset >= MEMORY_FLUSH_BYTES
+                    || self.now.mono.ms_since(self.flush.last_flush) >= MEMORY_FLUSH_MS
             }
         }
     }
@@ -158,7 +159,7 @@ impl<D: Device> Engine<D> {
         }
         self.device.submit(write);
         self.flush.started += 1;
-        self.flush.last_flush = self.now;
+        self.flush.last_flush = self.now.mono;
         self.stats.writes += 1;
         self.stats.written_bytes += u64::from(write_end - from);
     }
@@ -238,14 +239,14 @@ impl<D: Device> Engine<D> {
         let end = LogPosition::new(sequence, segment.end, segment_bytes);
         let is_whole = segment.sealed && self.flush.flushed >= end;
         let is_due = self.options.durability == Durability::EverySec
-            && self.now.ms_since(self.flush.last_sync) >= EVERYSEC_SYNC_MS;
+            && self.now.mono.ms_since(self.flush.last_sync) >= EVERYSEC_SYNC_MS;
         if !is_whole && !is_due && !self.flush_everything && !self.copy_waits_for_sync() {
             return;
         }
         let file = segment.file;
         let covers = self.flush.flushed.min(end);
         self.flush.sync = Some(SyncInFlight { covers });
-        self.flush.last_sync = self.now;
+        self.flush.last_sync = self.now.mono;
         self.stats.syncs += 1;
         let token = Token(self.in_flight.insert(InFlight::Sync) as u64);
         self.device.submit_sync(file, Cause::Flush, token);

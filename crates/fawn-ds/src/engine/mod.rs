@@ -40,7 +40,7 @@ use crate::range::{Progress, RangeState};
 use crate::stats::{EngineStats, LogReport, MemoryReport};
 use fawn_flash::PageCache;
 use fawn_flash::{Completion, Device, DeviceError};
-use fawn_types::{HashSecret, KeyHash, KeyRange, RangeId, TimeMs};
+use fawn_types::{HashSecret, KeyHash, KeyRange, MonoMs, Now, RangeId};
 use fetch::{Resume, RuledOut, Span};
 use segments::Dropping;
 pub(crate) use segments::Next;
@@ -99,7 +99,7 @@ pub struct Engine<D: Device> {
     pub(crate) generation: u32,
     pub(crate) manifest: ManifestFile,
     /// When the manifest's last commit is vouched for, if no other follows by then.
-    pub(crate) vouch_at: TimeMs,
+    pub(crate) vouch_at: MonoMs,
     pub(crate) ranges: Vec<RangeState>,
     /// Ids of `ranges`, apart so that finding one touches one cache line.
     pub(crate) range_ids: Vec<RangeId>,
@@ -132,12 +132,12 @@ pub struct Engine<D: Device> {
     pub(crate) full: bool,
     pub(crate) space_back: bool,
     /// When a full device is asked for space again.
-    pub(crate) retry_at: TimeMs,
+    pub(crate) retry_at: MonoMs,
     /// Events that came up while a caller waited for something else.
     pub(crate) held_events: Vec<Event>,
     pub(crate) polls: u32,
     pub(crate) progressed: bool,
-    pub(crate) now: TimeMs,
+    pub(crate) now: Now,
     pub(crate) stats: EngineStats,
 }
 

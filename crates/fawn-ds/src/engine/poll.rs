@@ -3,14 +3,14 @@ use super::fetch::Span;
 use super::{Engine, Event, InFlight};
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Completion, Device, DeviceError};
-use fawn_types::TimeMs;
+use fawn_types::Now;
 
 /// How often the cache's share of the budget is worked out anew, polls.
 const BALANCE_POLLS: u32 = 64;
 
 impl<D: Device> Engine<D> {
     /// Reaps what has completed, goes on with what waited for it, and reports. Never blocks.
-    pub fn poll(&mut self, now: TimeMs, events: &mut Vec<Event>) {
+    pub fn poll(&mut self, now: Now, events: &mut Vec<Event>) {
         self.now = now;
         let mut reaped = core::mem::take(&mut self.completions);
         self.device.reap(&mut reaped);
@@ -19,7 +19,7 @@ impl<D: Device> Engine<D> {
     }
 
     /// As [`Engine::poll`], after waiting for a completion if anything is in flight.
-    pub fn wait(&mut self, now: TimeMs, events: &mut Vec<Event>) {
+    pub fn wait(&mut self, now: Now, events: &mut Vec<Event>) {
         self.now = now;
         let mut reaped = core::mem::take(&mut self.completions);
         if self.stale.is_empty() && self.held_events.is_empty() {

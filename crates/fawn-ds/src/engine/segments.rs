@@ -10,7 +10,7 @@ use crate::log::window::Chunk;
 use crate::manifest_file::CommitNumber;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Cause, Device, DeviceError, Token};
-use fawn_types::{KeyRange, RangeId, TimeMs};
+use fawn_types::{KeyRange, MonoMs, RangeId};
 
 /// How long a full device is left alone before space is asked for again.
 const RETRY_MS: u64 = 100;
@@ -66,7 +66,7 @@ impl<D: Device> Engine<D> {
 
     /// Asks for space, unless it was refused a moment ago.
     fn try_prepare(&mut self) -> Result<(), EngineError> {
-        if self.full && self.now < self.retry_at {
+        if self.full && self.now.mono < self.retry_at {
             return Ok(());
         }
         match self.create_segment() {
@@ -81,7 +81,7 @@ impl<D: Device> Engine<D> {
             }
             Err(DeviceError::Full { .. }) => {
                 self.full = true;
-                self.retry_at = self.now.plus_ms(RETRY_MS);
+                self.retry_at = self.now.mono.plus_ms(RETRY_MS);
                 Ok(())
             }
             Err(error) => Err(self.poison(&error)),
@@ -163,7 +163,7 @@ impl<D: Device> Engine<D> {
     /// A promise that was acknowledged must not look like a torn append when its bytes rot: some later commit has to say
     /// that it was synced.
     pub(crate) fn vouch_when_due(&mut self) {
-        if self.now >= self.vouch_at {
+        if self.now.mono >= self.vouch_at {
             self.vouch();
         }
     }
@@ -178,7 +178,7 @@ impl<D: Device> Engine<D> {
                 self.start_manifest();
             }
             // What brings space back comes first; until then the last commit is as it was.
-            Err(DeviceError::Full { .. }) => self.vouch_at = self.now.plus_ms(RETRY_MS),
+            Err(DeviceError::Full { .. }) => self.vouch_at = self.now.mono.plus_ms(RETRY_MS),
             Err(error) => drop(self.poison(&error)),
         }
     }
@@ -193,7 +193,7 @@ impl<D: Device> Engine<D> {
             Next::Listing(segment, end) if self.manifest.is_durable(end) => Next::Ready(segment),
             next => next,
         };
-        self.vouch_at = self.now.plus_ms(VOUCH_MS);
+        self.vouch_at = self.now.mono.plus_ms(VOUCH_MS);
         self.copies_listed();
         let mut dropped = false;
         let mut i = 0;
@@ -213,7 +213,7 @@ impl<D: Device> Engine<D> {
             dropped = true;
         }
         if dropped {
-            self.retry_at = TimeMs(0);
+            self.retry_at = MonoMs(0);
         }
         self.start_manifest();
     }
@@ -351,7 +351,7 @@ impl<D: Device> Engine<D> {
     }
 
     pub(crate) fn report_space(&mut self, events: &mut Vec<Event>) {
-        if self.full && self.now >= self.retry_at && matches!(self.next, Next::None) {
+        if self.full && self.now.mono >= self.retry_at && matches!(self.next, Next::None) {
             // A failure here has poisoned the engine, and is reported as that.
             let _ = self.try_prepare();
         }

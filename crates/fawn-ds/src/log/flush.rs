@@ -1,7 +1,7 @@
 //! Owns the state of flushing: the open frame, frames on their way to the device, and what is known to be there.
 use super::LogPosition;
 use crate::format::frame::Chain;
-use fawn_types::{TimeMs, Version};
+use fawn_types::{MonoMs, Version};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 
@@ -75,8 +75,8 @@ pub(crate) struct FlushState {
     pub(crate) synced: LogPosition,
     /// A flush was asked for while one was under way.
     pub(crate) wanted: bool,
-    pub(crate) last_flush: TimeMs,
-    pub(crate) last_sync: TimeMs,
+    pub(crate) last_flush: MonoMs,
+    pub(crate) last_sync: MonoMs,
 }
 
 impl FlushState {

@@ -25,7 +25,7 @@ use crate::overlay::Overlay;
 use crate::range::RangeState;
 use crate::stats::EngineStats;
 use fawn_flash::{Device, PageCache};
-use fawn_types::TimeMs;
+use fawn_types::{MonoMs, Now};
 use slab::Slab;
 use std::collections::VecDeque;
 
@@ -41,14 +41,14 @@ impl<D: Device> Engine<D> {
     ///
     /// # Errors
     /// [`OpenError`] says what is damaged and how to go on; a store is never replaced by an empty one.
-    pub fn open(mut device: D, mut options: Options, now: TimeMs) -> Result<(Self, OpenReport), OpenError> {
+    pub fn open(mut device: D, mut options: Options, now: Now) -> Result<(Self, OpenReport), OpenError> {
         device.lock()?;
         let mut report = OpenReport::default();
         let manifest = match ManifestFile::open(&mut device)? {
             Some(manifest) => manifest,
             None => {
                 report.created = true;
-                create::create(&mut device, &options, now)?
+                create::create(&mut device, &options, now.wall)?
             }
         };
         let Some(identity) = manifest.state().identity else { unreachable!("a manifest has an identity") };
@@ -81,7 +81,7 @@ impl<D: Device> Engine<D> {
     }
 
     /// An engine with nothing in it but its identity.
-    fn bare(device: D, options: Options, identity: Identity, manifest: ManifestFile, now: TimeMs) -> Self {
+    fn bare(device: D, options: Options, identity: Identity, manifest: ManifestFile, now: Now) -> Self {
         let Identity { store, secret, segment_bytes, .. } = identity;
         let mut ident_secret = secret;
         ident_secret.0.iter_mut().for_each(|byte| *byte ^= 0xA5);
@@ -94,7 +94,7 @@ impl<D: Device> Engine<D> {
             ident_secret,
             store,
             manifest,
-            vouch_at: TimeMs(0),
+            vouch_at: MonoMs(0),
             ranges: Vec::new(),
             range_ids: Vec::new(),
             segments: SegmentTable::new(segment_bytes),
@@ -104,7 +104,7 @@ impl<D: Device> Engine<D> {
             has_unlisted: true,
             window: Window::default(),
             pool: BufferPool::default(),
-            flush: FlushState { last_flush: now, last_sync: now, ..FlushState::default() },
+            flush: FlushState { last_flush: now.mono, last_sync: now.mono, ..FlushState::default() },
             flush_everything: false,
             overlay: Overlay::default(),
             verify_queue: VecDeque::new(),
@@ -119,7 +119,7 @@ impl<D: Device> Engine<D> {
             poison_reported: false,
             full: false,
             space_back: false,
-            retry_at: TimeMs(0),
+            retry_at: MonoMs(0),
             held_events: Vec::new(),
             polls: 0,
             progressed: false,

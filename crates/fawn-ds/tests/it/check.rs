@@ -2,12 +2,12 @@
 use crate::support::{Node, Write, small};
 use fawn_ds::check::{CheckReport, Severity, check};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
-use fawn_types::{Durability, TimeMs};
+use fawn_types::{Durability, Now};
 
 /// A store of several segments, closed cleanly.
 fn store() -> SimDisk {
     let disk = SimDisk::new(SimOptions::default());
-    let mut node = Node::open(&disk, small(Durability::Sync), TimeMs(1)).unwrap();
+    let mut node = Node::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
     for i in 0..400u32 {
         let (key, value) = (i.to_be_bytes().to_vec(), Some(vec![i as u8; 300]));
         node.append(&[Write { key, value, expires_at_ms: 0 }]).unwrap();

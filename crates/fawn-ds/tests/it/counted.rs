@@ -2,14 +2,14 @@
 use crate::support::{Node, RANGE, Write, small};
 use fawn_ds::{Lookup, Options, View, WARM_KEYS_MAX};
 use fawn_flash::{Device, SimDisk, SimOptions};
-use fawn_types::{Durability, RangeId, TimeMs};
+use fawn_types::{Durability, Now, RangeId, TimeMs};
 
 const KEYS: u64 = 4000;
 
 fn loaded(memory_bytes: u64) -> (SimDisk, Options, Node) {
     let disk = SimDisk::new(SimOptions::instant(1));
     let options = Options { memory_bytes, segment_bytes: 1 << 20, ..small(Durability::Sync) };
-    let mut node = Node::open(&disk, options.clone(), TimeMs(1)).unwrap();
+    let mut node = Node::open(&disk, options.clone(), Now::at(1)).unwrap();
     for i in 0..KEYS {
         let value = Some(vec![i as u8; 200 + (i % 100) as usize]);
         node.append(&[Write { key: format!("{i:08}").into_bytes(), value, expires_at_ms: 0 }]).unwrap();
@@ -25,7 +25,7 @@ fn loaded(memory_bytes: u64) -> (SimDisk, Options, Node) {
 fn a_cold_hit_costs_one_read() {
     let (disk, options, node) = loaded(1 << 20);
     node.engine.close().unwrap();
-    let mut node = Node::open(&disk, options, TimeMs(1)).unwrap();
+    let mut node = Node::open(&disk, options, Now::at(1)).unwrap();
     // In an order that no cache of this size helps.
     for i in 0..KEYS {
         let key = format!("{:08}", i * 1237 % KEYS);
@@ -72,7 +72,7 @@ fn a_cached_hit_reads_nothing() {
 #[test]
 fn a_submit_is_one_write_however_much_was_appended() {
     let disk = SimDisk::new(SimOptions::instant(1));
-    let mut node = Node::open(&disk, wide(), TimeMs(1)).unwrap();
+    let mut node = Node::open(&disk, wide(), Now::at(1)).unwrap();
     for turn in 0..50_u64 {
         let before = node.engine.stats().writes;
         for i in 0..1 + turn % 20 {
@@ -92,7 +92,7 @@ fn zeros_go_ahead_of_small_durable_writes() {
     const AHEAD_BYTES: u64 = 256 << 10;
     for durability in [Durability::Sync, Durability::EverySec] {
         let disk = SimDisk::new(SimOptions::instant(1));
-        let mut node = Node::open(&disk, Options { durability, ..wide() }, TimeMs(1)).unwrap();
+        let mut node = Node::open(&disk, Options { durability, ..wide() }, Now::at(1)).unwrap();
         let (mut long_writes, mut log_bytes) = (0, 0);
         for turn in 0..400_u64 {
             let before = *node.engine.stats();

@@ -7,7 +7,7 @@ use fawn_ds::{EngineError, Options, View};
 use fawn_flash::sim::{Capture, Fault, Image, Loss, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;
-use fawn_types::{Durability, TimeMs, Version};
+use fawn_types::{Durability, Now, Version};
 use std::collections::BTreeMap;
 
 const KEYS: u64 = 40;
@@ -53,7 +53,7 @@ struct Run {
 impl Run {
     fn new(seed: u64, options: Options) -> Self {
         let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
-        let node = Node::open(&disk, options.clone(), TimeMs(5000)).unwrap();
+        let node = Node::open(&disk, options.clone(), Now::at(5000)).unwrap();
         let mut history = History::default();
         history.prefixes.insert(Version::ZERO, Content::new());
         Self { disk, options, node, content: Content::new(), history }
@@ -140,7 +140,7 @@ struct Classes {
 
 fn check_image(history: &History, image: &Image, options: &Options, promised: bool, context: &str) -> Classes {
     let op = image.op;
-    let mut node = match Node::open(&image.disk, options.clone(), TimeMs(9000)) {
+    let mut node = match Node::open(&image.disk, options.clone(), Now::at(9000)) {
         Ok(node) => node,
         Err(error) => panic!("{context}: after operation {op} the store does not open: {error}"),
     };
@@ -168,7 +168,7 @@ fn check_image(history: &History, image: &Image, options: &Options, promised: bo
         node.append(&[write]).unwrap();
         node.settle();
         end(node, &image.disk, op);
-        let mut node = Node::open(&image.disk, options.clone(), TimeMs(9000)).unwrap();
+        let mut node = Node::open(&image.disk, options.clone(), Now::at(9000)).unwrap();
         let entry = node.get(b"k000", View::Committed).unwrap();
         assert_eq!(entry.map(|entry| entry.value), Some(b"after".to_vec()), "{context}: operation {op}: reopened");
     }

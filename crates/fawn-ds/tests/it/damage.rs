@@ -5,7 +5,7 @@ use fawn_flash::sim::{Fault, Loss, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::checksum::checksum64;
 use fawn_types::random::SplitMix64 as Rng;
-use fawn_types::{Durability, TimeMs};
+use fawn_types::{Durability, Now};
 
 const KEYS: u32 = 320;
 
@@ -16,7 +16,7 @@ fn value(i: u32) -> Vec<u8> {
 /// Several segments, the last one with many frames: closed cleanly, or killed by power loss.
 fn store(is_clean: bool, seed: u64) -> SimDisk {
     let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
-    let mut node = Node::open(&disk, small(Durability::Sync), TimeMs(1)).unwrap();
+    let mut node = Node::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
     for i in 0..KEYS {
         node.append(&[Write { key: i.to_be_bytes().to_vec(), value: Some(value(i)), expires_at_ms: 0 }]).unwrap();
         node.settle();
@@ -30,11 +30,11 @@ fn store(is_clean: bool, seed: u64) -> SimDisk {
 }
 
 fn open(disk: &SimDisk) -> Result<Node, OpenError> {
-    Node::open(disk, small(Durability::Sync), TimeMs(2))
+    Node::open(disk, small(Durability::Sync), Now::at(2))
 }
 
 fn read_only(disk: &SimDisk) -> Result<Node, OpenError> {
-    Node::open(disk, Options { read_only: true, ..small(Durability::Sync) }, TimeMs(2))
+    Node::open(disk, Options { read_only: true, ..small(Durability::Sync) }, Now::at(2))
 }
 
 fn contents(disk: &SimDisk) -> Vec<(String, Option<Vec<u8>>)> {

@@ -3,7 +3,7 @@ use crate::support::{Node, RANGE, Write, small};
 use fawn_ds::Options;
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;
-use fawn_types::{Durability, TimeMs, Version};
+use fawn_types::{Durability, Now, Version};
 use std::collections::BTreeSet;
 
 const KEYS: u64 = 6000;
@@ -68,7 +68,7 @@ fn keys_are_counted_exactly_whenever_nothing_is_under_way() {
         let mut rng = Rng::new(seed);
         let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
         let options = Options { capacity_bytes: None, ..small(durability) };
-        let node = Node::open(&disk, options, TimeMs(1)).unwrap();
+        let node = Node::open(&disk, options, Now::at(1)).unwrap();
         let mut counted = Counted { node, keys: BTreeSet::new(), waiting: Vec::new(), off: 0 };
         for _ in 0..60 {
             for _ in 0..1 + rng.below(300) {

@@ -3,7 +3,7 @@ use crate::support::{Node, RANGE, Write, small};
 use fawn_ds::{BlobTicket, EngineError, Options, View};
 use fawn_flash::sim::{Capture, Fault, Loss, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
-use fawn_types::{Durability, KeyRange, RangeId, TimeMs};
+use fawn_types::{Durability, KeyRange, Now, RangeId};
 
 const BLOB: u32 = 5;
 /// A fresh file is begun at 256 KiB.
@@ -41,7 +41,7 @@ struct Run {
 impl Run {
     fn new(seed: u64) -> Self {
         let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
-        let node = Node::open(&disk, options(), TimeMs(1)).unwrap();
+        let node = Node::open(&disk, options(), Now::at(1)).unwrap();
         Self { disk, node, put: 0, tickets: Vec::new(), durable: vec![(0, 0, 0)] }
     }
 
@@ -77,7 +77,7 @@ fn a_running_store_rewrites_a_manifest_that_is_mostly_history() {
     assert!(longest <= MANIFEST_BYTES_MAX, "{longest} bytes of manifest for {} blobs of 1 KB", run.put);
     assert!(run.put as usize * 1000 > 3 * MANIFEST_BYTES_MAX, "it was rewritten more than once");
     run.disk.crash(1);
-    let mut node = Node::open(&run.disk, options(), TimeMs(2)).unwrap();
+    let mut node = Node::open(&run.disk, options(), Now::at(2)).unwrap();
     assert_eq!(number(&node), run.put);
     assert!(node.get(&42u32.to_be_bytes(), View::Committed).unwrap().is_some());
 }
@@ -99,7 +99,7 @@ fn every_crash_while_the_manifest_is_rewritten_keeps_what_was_durable() {
             rewrites += run.disk.counted(OpKind::Rename) - before;
             for image in run.disk.take_images() {
                 let context = format!("seed {seed}, operation {} (… --test it manifest_growth::)", image.op);
-                let node = Node::open(&image.disk, options(), TimeMs(2));
+                let node = Node::open(&image.disk, options(), Now::at(2));
                 let node = node.unwrap_or_else(|error| panic!("{context}: {error}"));
                 let found = number(&node);
                 let durable = run.durable.iter().rev().find(|(op, ..)| *op <= image.op).unwrap().1;
@@ -149,13 +149,13 @@ fn a_torn_end_whose_space_is_taken_costs_the_rest_of_its_segment_only() {
     for seed in 0..8 {
         let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
         let options = Options { durability: Durability::EverySec, ..options() };
-        let mut node = Node::open(&disk, options.clone(), TimeMs(1)).unwrap();
+        let mut node = Node::open(&disk, options.clone(), Now::at(1)).unwrap();
         for i in 0..20 {
             node.append(&[write(i)]).unwrap();
             node.settle();
         }
         drop(node.engine.close().unwrap());
-        let mut node = Node::open(&disk, options.clone(), TimeMs(1)).unwrap();
+        let mut node = Node::open(&disk, options.clone(), Now::at(1)).unwrap();
         disk.fail_nth(OpKind::Write, 1, Fault::Lose);
         for i in 20..24 {
             node.append(&[Write { value: Some(vec![1; 5000]), ..write(i) }]).unwrap();
@@ -167,7 +167,7 @@ fn a_torn_end_whose_space_is_taken_costs_the_rest_of_its_segment_only() {
         for nth in 1..=3 {
             disk.fail_nth(OpKind::Allocate, nth, Fault::Full);
         }
-        let mut node = Node::open(&disk, options.clone(), TimeMs(2)).unwrap();
+        let mut node = Node::open(&disk, options.clone(), Now::at(2)).unwrap();
         assert_eq!(node.report.truncated.len(), 1, "seed {seed}");
         disk.clear_faults();
         disk.set_capacity_bytes(Some(capacity - (40 << 10)));
@@ -187,7 +187,7 @@ fn a_torn_end_whose_space_is_taken_costs_the_rest_of_its_segment_only() {
         assert_eq!(node.engine.poisoned(), None, "seed {seed}");
         let committed = node.engine.progress(RANGE).committed;
         node.engine.close().unwrap();
-        let mut node = Node::open(&disk, options, TimeMs(3)).unwrap();
+        let mut node = Node::open(&disk, options, Now::at(3)).unwrap();
         assert_eq!(node.engine.progress(RANGE).committed, committed, "seed {seed}");
         assert!(node.get(&50u32.to_be_bytes(), View::Committed).unwrap().is_some(), "seed {seed}");
     }

@@ -5,7 +5,7 @@ use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::model::ModelStore;
 use fawn_types::operation::ValueCow;
 use fawn_types::random::SplitMix64 as Rng;
-use fawn_types::{Durability, Effect, TimeMs, Version};
+use fawn_types::{Durability, Effect, Now, Version};
 
 const KEYS: u64 = 120;
 
@@ -31,7 +31,7 @@ fn apply(model: &mut ModelStore, write: &Write, version: Version) {
 impl Pair {
     fn new(seed: u64, options: Options) -> Self {
         let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
-        let node = Node::open(&disk, options.clone(), TimeMs(1_000_000)).unwrap();
+        let node = Node::open(&disk, options.clone(), Now::at(1_000_000)).unwrap();
         let (latest, committed) = (ModelStore::new(), ModelStore::new());
         Self { disk, options, node, latest, committed, waiting: Vec::new() }
     }
@@ -47,7 +47,7 @@ impl Pair {
             _ => rng.below(200),
         };
         let value = (rng.below(4) > 0).then(|| (0..len).map(|i| (i * 7 + len) as u8).collect());
-        let expires_at_ms = if rng.below(8) == 0 { self.node.now.0 + 1 + rng.below(2000) } else { 0 };
+        let expires_at_ms = if rng.below(8) == 0 { self.node.now.wall.0 + 1 + rng.below(2000) } else { 0 };
         let expires_at_ms = if value.is_some() { expires_at_ms } else { 0 };
         Write { key: Self::key(rng), value, expires_at_ms }
     }
@@ -73,7 +73,7 @@ impl Pair {
     }
 
     fn check(&mut self, key: &[u8]) {
-        let now = self.node.now;
+        let now = self.node.now.wall;
         let committed = self.node.get(key, View::Committed).unwrap();
         self.follow();
         assert_eq!(
@@ -89,7 +89,7 @@ impl Pair {
         for i in 0..KEYS {
             self.check(format!("key-{i:04}").as_bytes());
         }
-        let keys: Vec<_> = self.committed.iter(self.node.now).map(|(key, _)| key.to_vec()).collect();
+        let keys: Vec<_> = self.committed.iter(self.node.now.wall).map(|(key, _)| key.to_vec()).collect();
         assert_eq!(self.node.keys(), keys, "a scan meets exactly the keys");
     }
 

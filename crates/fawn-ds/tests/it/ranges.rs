@@ -4,11 +4,11 @@ use fawn_ds::{Engine, EngineError, Event, Lookup, RecordKind, RecordRef, View};
 use fawn_flash::sim::{Capture, Loss};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;
-use fawn_types::{Durability, Epoch, KeyHash, KeyRange, RangeId, TimeMs, Version};
+use fawn_types::{Durability, Epoch, KeyHash, KeyRange, Now, RangeId, Version};
 use std::collections::BTreeMap;
 
 const RANGES: [RangeId; 3] = [RangeId(1), RangeId(9), RangeId(1 << 20)];
-const NOW: TimeMs = TimeMs(1);
+const NOW: Now = Now::at(1);
 type Content = BTreeMap<u64, Vec<u8>>;
 
 /// One range: what it holds now, what it held as of each version, and what was acknowledged when.
@@ -67,7 +67,7 @@ fn content(engine: &mut Engine<SimDevice>, range: RangeId) -> Content {
     let mut content = Content::new();
     for i in 0..30 {
         let key = key(i);
-        let mut lookup = engine.lookup(range, KeyHash::of(&SECRET, &key), &key, View::Committed, NOW).unwrap();
+        let mut lookup = engine.lookup(range, KeyHash::of(&SECRET, &key), &key, View::Committed, NOW.wall).unwrap();
         while let Lookup::Read(plan) = lookup {
             engine.read(plan, 0);
             let mut events = Vec::new();
@@ -81,7 +81,7 @@ fn content(engine: &mut Engine<SimDevice>, range: RangeId) -> Content {
                     break plan;
                 }
             };
-            lookup = engine.resume(plan, NOW).unwrap();
+            lookup = engine.resume(plan, NOW.wall).unwrap();
         }
         if let Lookup::Found(entry) = lookup {
             content.insert(i, entry.value.to_vec());

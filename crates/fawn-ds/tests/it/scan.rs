@@ -3,7 +3,7 @@ use crate::support::{Node, RANGE, Write, small};
 use fawn_ds::{Options, Scan, ScanStep};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;
-use fawn_types::{Durability, TimeMs};
+use fawn_types::{Durability, Now};
 use std::collections::{BTreeMap, BTreeSet};
 
 const KEYS: u64 = 1500;
@@ -16,7 +16,7 @@ fn key(i: u64) -> Vec<u8> {
 fn loaded(seed: u64) -> (SimDisk, Options, Node) {
     let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
     let options = Options { memory_bytes: 1 << 20, ..small(Durability::Memory) };
-    let mut node = Node::open(&disk, options.clone(), TimeMs(1)).unwrap();
+    let mut node = Node::open(&disk, options.clone(), Now::at(1)).unwrap();
     for i in 0..KEYS {
         node.append(&[Write { key: key(i), value: Some(vec![0; 400]), expires_at_ms: 0 }]).unwrap();
         if i % 50 == 0 {
@@ -25,7 +25,7 @@ fn loaded(seed: u64) -> (SimDisk, Options, Node) {
     }
     node.settle();
     node.engine.close().unwrap();
-    let node = Node::open(&disk, options.clone(), TimeMs(1)).unwrap();
+    let node = Node::open(&disk, options.clone(), Now::at(1)).unwrap();
     (disk, options, node)
 }
 
@@ -79,7 +79,7 @@ fn a_scan_visits_what_waits_for_verification_and_nothing_deleted() {
             let mut cursor = 0;
             loop {
                 let mut scan = Scan::new(RANGE, cursor, 20);
-                while let ScanStep::Read(plan) = node.engine.scan_step(&mut scan, node.now).unwrap() {
+                while let ScanStep::Read(plan) = node.engine.scan_step(&mut scan, node.now.wall).unwrap() {
                     for (i, is_put) in model.churn(&mut node, &mut rng, 2) {
                         // Absent at some moment: it may be missed. Present at some moment: it may be met.
                         if is_put {
@@ -133,7 +133,7 @@ fn new_keys_that_a_fragment_takes_for_others_are_met() {
                 // Counted once it is verified, met at once.
                 uncounted += 1;
                 let mut scan = Scan::new(RANGE, Node::hash(&key(i)).0, 1);
-                while let ScanStep::Read(plan) = node.engine.scan_step(&mut scan, node.now).unwrap() {
+                while let ScanStep::Read(plan) = node.engine.scan_step(&mut scan, node.now.wall).unwrap() {
                     node.engine.read(plan, 42);
                     let plan = node.wait_for_plan();
                     node.engine.absorb(plan).unwrap();

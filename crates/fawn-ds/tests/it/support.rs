@@ -5,7 +5,7 @@ use fawn_ds::{
     Engine, EngineError, Event, Lookup, OpenError, OpenReport, Options, RecordKind, RecordRef, Scan, ScanStep, View,
 };
 use fawn_flash::{SimDevice, SimDisk};
-use fawn_types::{ClientTag, Durability, Entry, Epoch, HashSecret, KeyHash, KeyRange, RangeId, TimeMs, Version};
+use fawn_types::{ClientTag, Durability, Entry, Epoch, HashSecret, KeyHash, KeyRange, Now, RangeId, Version};
 
 pub(crate) const RANGE: RangeId = RangeId(7);
 pub(crate) const SECRET: HashSecret = HashSecret(*b"a secret of test");
@@ -46,12 +46,12 @@ pub(crate) struct Write {
 pub(crate) struct Node {
     pub(crate) engine: Engine<SimDevice>,
     pub(crate) report: OpenReport,
-    pub(crate) now: TimeMs,
+    pub(crate) now: Now,
     seq: u64,
 }
 
 impl Node {
-    pub(crate) fn open(disk: &SimDisk, options: Options, now: TimeMs) -> Result<Self, OpenError> {
+    pub(crate) fn open(disk: &SimDisk, options: Options, now: Now) -> Result<Self, OpenError> {
         let (mut engine, report) = Engine::open(SimDevice::attach(disk), options, now)?;
         if !engine.options().read_only {
             engine.add_range(RANGE, KeyRange::ALL)?;
@@ -144,7 +144,7 @@ impl Node {
     }
 
     pub(crate) fn get(&mut self, key: &[u8], view: View) -> Result<Option<Entry>, EngineError> {
-        let now = self.now;
+        let now = self.now.wall;
         let mut plan = match self.engine.lookup(RANGE, Self::hash(key), key, view, now)? {
             Lookup::Found(entry) => return Ok(Some(entry.to_owned())),
             Lookup::Absent => return Ok(None),
@@ -181,7 +181,7 @@ impl Node {
         let (mut cursor, mut keys) = (0, Vec::new());
         loop {
             let mut scan = Scan::new(RANGE, cursor, 10);
-            while let ScanStep::Read(plan) = self.engine.scan_step(&mut scan, self.now).unwrap() {
+            while let ScanStep::Read(plan) = self.engine.scan_step(&mut scan, self.now.wall).unwrap() {
                 self.engine.read(plan, 42);
                 let plan = self.wait_for_plan();
                 self.engine.absorb(plan).unwrap();

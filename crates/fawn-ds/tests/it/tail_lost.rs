@@ -4,7 +4,7 @@ use fawn_ds::check::{Severity, check};
 use fawn_ds::format::manifest::{Edit, decode_all, encode_commit, encode_snapshot};
 use fawn_ds::{Engine, OpenError, Options, View};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
-use fawn_types::{Durability, TimeMs};
+use fawn_types::{Durability, Now};
 
 fn fill(node: &mut Node, keys: std::ops::Range<u32>) {
     for i in keys {
@@ -33,7 +33,7 @@ fn lose_tail(disk: &SimDisk, edit: u8) -> Vec<u8> {
 fn refused_until_restored(disk: &SimDisk, manifest: &[u8], keys: u32) {
     let options = small(Durability::Sync);
     let before = contents(disk);
-    let error = Node::open(disk, options.clone(), TimeMs(2)).err();
+    let error = Node::open(disk, options.clone(), Now::at(2)).err();
     let Some(OpenError::ManifestTailLost { file, .. }) = &error else { panic!("{error:?}") };
     assert!(disk.names().contains(file), "{file} names what shows it");
     let text = error.map(|error| error.to_string()).unwrap_or_default();
@@ -41,7 +41,7 @@ fn refused_until_restored(disk: &SimDisk, manifest: &[u8], keys: u32) {
     assert_eq!(contents(disk), before, "a refusal changes nothing");
 
     let read_only = Options { read_only: true, ..options.clone() };
-    let node = Node::open(disk, read_only, TimeMs(2)).unwrap();
+    let node = Node::open(disk, read_only, Now::at(2)).unwrap();
     assert!(!node.report.damage.is_empty() && node.report.orphans_removed.is_empty(), "{:?}", node.report);
     drop(node);
     let report = check(&mut SimDevice::attach(disk)).unwrap();
@@ -49,7 +49,7 @@ fn refused_until_restored(disk: &SimDisk, manifest: &[u8], keys: u32) {
     assert_eq!(contents(disk), before, "reading changes nothing");
 
     disk.put("manifest", manifest);
-    let mut node = Node::open(disk, options, TimeMs(2)).unwrap();
+    let mut node = Node::open(disk, options, Now::at(2)).unwrap();
     for i in 0..keys {
         assert!(node.get(&i.to_be_bytes(), View::Committed).unwrap().is_some(), "key {i}");
     }
@@ -58,7 +58,7 @@ fn refused_until_restored(disk: &SimDisk, manifest: &[u8], keys: u32) {
 #[test]
 fn an_unlisted_segment_with_data_is_refused_not_removed() {
     let disk = SimDisk::new(SimOptions::default());
-    let mut node = Node::open(&disk, small(Durability::Sync), TimeMs(1)).unwrap();
+    let mut node = Node::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
     fill(&mut node, 0..500);
     drop(node.engine.close().unwrap());
     // The last segment listed may be the one prepared ahead: go on until it has data.
@@ -77,7 +77,7 @@ fn an_unlisted_segment_with_data_is_refused_not_removed() {
 fn a_frame_of_a_generation_that_the_manifest_forgot_is_refused() {
     let disk = SimDisk::new(SimOptions::default());
     for round in 0..3 {
-        let mut node = Node::open(&disk, small(Durability::Sync), TimeMs(1)).unwrap();
+        let mut node = Node::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
         fill(&mut node, round * 10..(round + 1) * 10);
         drop(node.engine.close().unwrap());
     }
@@ -88,7 +88,7 @@ fn a_frame_of_a_generation_that_the_manifest_forgot_is_refused() {
 #[test]
 fn records_of_a_range_that_the_manifest_forgot_are_refused() {
     let disk = SimDisk::new(SimOptions::default());
-    let mut node = Node::open(&disk, small(Durability::Sync), TimeMs(1)).unwrap();
+    let mut node = Node::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
     fill(&mut node, 0..30);
     drop(node.engine.close().unwrap());
     let manifest = lose_tail(&disk, 3);
@@ -98,7 +98,7 @@ fn records_of_a_range_that_the_manifest_forgot_are_refused() {
 #[test]
 fn records_of_a_range_that_was_dropped_are_counted() {
     let disk = SimDisk::new(SimOptions::default());
-    let mut node = Node::open(&disk, small(Durability::Sync), TimeMs(1)).unwrap();
+    let mut node = Node::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
     fill(&mut node, 0..30);
     drop(node.engine.close().unwrap());
     let mut manifest = disk.contents("manifest").unwrap();
@@ -113,7 +113,7 @@ fn records_of_a_range_that_was_dropped_are_counted() {
         report.is_sound() && note.is_some_and(|note| note.detail.starts_with("30 records of range 7")),
         "{report:?}"
     );
-    let (engine, report) = Engine::open(SimDevice::attach(&disk), small(Durability::Sync), TimeMs(2)).unwrap();
+    let (engine, report) = Engine::open(SimDevice::attach(&disk), small(Durability::Sync), Now::at(2)).unwrap();
     assert_eq!((report.dropped_records, engine.ranges().count()), (30, 0));
     // Also once the manifest was written anew.
     let again = decode_all(&encode_snapshot(&decode_all(&manifest).unwrap().state, 9)).unwrap();
@@ -123,13 +123,13 @@ fn records_of_a_range_that_was_dropped_are_counted() {
 #[test]
 fn orphans_without_data_are_removed() {
     let disk = SimDisk::new(SimOptions::default());
-    let mut node = Node::open(&disk, small(Durability::Sync), TimeMs(1)).unwrap();
+    let mut node = Node::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
     fill(&mut node, 0..20);
     drop(node.engine.close().unwrap());
     let names = disk.names();
     disk.put("manifest.new", b"half");
     disk.put("segment-000009-00112233445566aa.fawn", &[0; 8192]);
-    let node = Node::open(&disk, small(Durability::Sync), TimeMs(2)).unwrap();
+    let node = Node::open(&disk, small(Durability::Sync), Now::at(2)).unwrap();
     assert_eq!(node.report.orphans_removed, ["manifest.new", "segment-000009-00112233445566aa.fawn"]);
     drop(node);
     assert_eq!(disk.names(), names);
@@ -138,12 +138,12 @@ fn orphans_without_data_are_removed() {
 #[test]
 fn a_read_error_while_judging_an_orphan_refuses() {
     let disk = SimDisk::new(SimOptions::default());
-    drop(Node::open(&disk, small(Durability::Sync), TimeMs(1)).unwrap());
+    drop(Node::open(&disk, small(Durability::Sync), Now::at(1)).unwrap());
     let name = "segment-000009-00112233445566aa.fawn";
     disk.put(name, &[0; 8192]);
     // The manifest is read first, then the orphan.
     disk.fail_nth(fawn_flash::sim::OpKind::Read, 2, fawn_flash::sim::Fault::Fail);
-    let error = Node::open(&disk, small(Durability::Sync), TimeMs(2)).err();
+    let error = Node::open(&disk, small(Durability::Sync), Now::at(2)).err();
     assert!(matches!(error, Some(OpenError::Device(_))), "{error:?}");
     assert!(disk.names().iter().any(|there| there == name));
 }

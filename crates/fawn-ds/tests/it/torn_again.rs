@@ -7,7 +7,7 @@ use fawn_ds::format::segment::{self, SegmentHeader};
 use fawn_ds::{Options, View};
 use fawn_flash::sim::{Capture, Fault, Loss, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
-use fawn_types::{Durability, TimeMs};
+use fawn_types::{Durability, Now};
 
 fn options() -> Options {
     // Padded frames: each of these is whole pages, so the lost one takes nothing else along.
@@ -26,12 +26,12 @@ fn has(node: &mut Node, key: &str) -> bool {
 /// One segment up to 44 KiB, a frame that never arrived, and four whole ones behind it almost to the segment's end.
 fn torn(seed: u64) -> SimDisk {
     let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
-    let mut node = Node::open(&disk, options(), TimeMs(1)).unwrap();
+    let mut node = Node::open(&disk, options(), Now::at(1)).unwrap();
     for i in 0..10 {
         put(&mut node, &format!("a{i}"), 3000);
     }
     drop(node.engine.close().unwrap());
-    let mut node = Node::open(&disk, options(), TimeMs(1)).unwrap();
+    let mut node = Node::open(&disk, options(), Now::at(1)).unwrap();
     disk.fail_nth(OpKind::Write, 1, Fault::Lose);
     put(&mut node, "lost", 3000);
     for i in 0..4 {
@@ -46,7 +46,7 @@ fn what_lay_behind_a_torn_end_never_comes_back() {
     let mut images = 0;
     for seed in 0..4 {
         let disk = torn(seed);
-        let mut node = Node::open(&disk, options(), TimeMs(2)).unwrap();
+        let mut node = Node::open(&disk, options(), Now::at(2)).unwrap();
         let [(file, cut)] = &node.report.truncated[..] else { panic!("seed {seed}: {:?}", node.report) };
         let behind = disk.contents(file).unwrap().split_off(*cut as usize);
         assert!(behind.iter().all(|&byte| byte == 0), "seed {seed}: what was cut reads as zeros");
@@ -64,7 +64,7 @@ fn what_lay_behind_a_torn_end_never_comes_back() {
         for image in disk.take_images() {
             let context = format!("seed {seed}, operation {} (cargo test -p fawn-ds --test it torn_again::)", image.op);
             let mut node =
-                Node::open(&image.disk, options(), TimeMs(3)).unwrap_or_else(|error| panic!("{context}: {error}"));
+                Node::open(&image.disk, options(), Now::at(3)).unwrap_or_else(|error| panic!("{context}: {error}"));
             assert!(has(&mut node, "a9"), "{context}: what was synced");
             for i in 0..4 {
                 assert!(!has(&mut node, &format!("c{i}")), "{context}: c{i} came back");
@@ -72,7 +72,7 @@ fn what_lay_behind_a_torn_end_never_comes_back() {
             drop(node);
             // And once more: nothing is left to be cut by then.
             let again =
-                Node::open(&image.disk, options(), TimeMs(4)).unwrap_or_else(|error| panic!("{context}: {error}"));
+                Node::open(&image.disk, options(), Now::at(4)).unwrap_or_else(|error| panic!("{context}: {error}"));
             assert_eq!(again.report.truncated, [], "{context}: cut twice");
             images += 1;
         }
@@ -85,7 +85,7 @@ fn what_lay_behind_a_torn_end_never_comes_back() {
 fn the_log_goes_on_where_it_ends_whatever_empty_segments_lie_behind() {
     for more in 1..4_u32 {
         let disk = SimDisk::new(SimOptions::default());
-        let mut node = Node::open(&disk, small(Durability::EverySec), TimeMs(1)).unwrap();
+        let mut node = Node::open(&disk, small(Durability::EverySec), Now::at(1)).unwrap();
         let write =
             |i: u32| Write { key: i.to_be_bytes().to_vec(), value: Some(vec![i as u8; 3000]), expires_at_ms: 0 };
         for i in 0..5 {
@@ -108,7 +108,7 @@ fn the_log_goes_on_where_it_ends_whatever_empty_segments_lie_behind() {
         }
         encode_commit(&decoded.header, &edits, decoded.valid_len, decoded.valid_len, &mut manifest);
         disk.put("manifest", &manifest);
-        let mut node = Node::open(&disk, small(Durability::EverySec), TimeMs(2)).unwrap();
+        let mut node = Node::open(&disk, small(Durability::EverySec), Now::at(2)).unwrap();
         let marks = node.engine.watermarks();
         assert_eq!(marks.appended, marks.flushed, "{more} more: nothing was appended yet");
         for i in 5..60 {
@@ -117,7 +117,7 @@ fn the_log_goes_on_where_it_ends_whatever_empty_segments_lie_behind() {
         }
         node.settle();
         node.engine.close().unwrap();
-        let mut node = Node::open(&disk, small(Durability::EverySec), TimeMs(3)).unwrap();
+        let mut node = Node::open(&disk, small(Durability::EverySec), Now::at(3)).unwrap();
         for i in 0..60_u32 {
             let entry = node.get(&i.to_be_bytes(), View::Committed).unwrap();
             assert_eq!(entry.map(|entry| entry.value), write(i).value, "{more} more: key {i}");

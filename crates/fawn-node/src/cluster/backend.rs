@@ -12,7 +12,7 @@ use fawn_chain::replica::{FrameVerdict, Output, Progress};
 use fawn_chain::{Body, Completions, Frame, Header, RangeEntry, Replica};
 use fawn_ds::{Engine, EngineError, Event};
 use fawn_flash::Device;
-use fawn_types::{Durability, NodeId, RangeId, TimeMs, Version};
+use fawn_types::{Durability, MonoMs, NodeId, Now, RangeId, Version};
 use slab::Slab;
 
 /// One chain member on this node.
@@ -32,7 +32,7 @@ impl Member {
         self.copy.begin.is_none()
     }
 
-    fn next_timeout(&self) -> Option<TimeMs> {
+    fn next_timeout(&self) -> Option<MonoMs> {
         self.copy.begin.map_or_else(|| self.replica.next_timeout(), |begin| Some(begin.look_at))
     }
 }
@@ -68,7 +68,7 @@ pub(super) struct BackEnd<D: Device> {
     /// Peers that were sent a range's entry in this turn: many stale requests come together.
     told: Vec<(NodeId, RangeId)>,
     eager_sync: bool,
-    pub(super) now: TimeMs,
+    pub(super) now: Now,
 }
 
 impl<D: Device> BackEnd<D> {
@@ -90,7 +90,7 @@ impl<D: Device> BackEnd<D> {
             events: Vec::new(),
             told: Vec::new(),
             eager_sync: false,
-            now: TimeMs(0),
+            now: Now::default(),
         }
     }
 
@@ -99,7 +99,7 @@ impl<D: Device> BackEnd<D> {
     }
 
     /// Begins a turn: what the device has done is taken in. Returns the manager's map that became durable.
-    pub(super) fn reap(&mut self, now: TimeMs, mail: &mut Mail) -> Option<u64> {
+    pub(super) fn reap(&mut self, now: Now, mail: &mut Mail) -> Option<u64> {
         self.now = now;
         self.told.clear();
         let mut events = std::mem::take(&mut self.events);
@@ -138,7 +138,7 @@ impl<D: Device> BackEnd<D> {
         }
     }
 
-    fn reap_blobs(&mut self, now: TimeMs) -> Option<u64> {
+    fn reap_blobs(&mut self, now: Now) -> Option<u64> {
         let mut map = None;
         while let Some(kept) = self.blobs.pop_durable(&self.engine) {
             match kept {
@@ -158,7 +158,7 @@ impl<D: Device> BackEnd<D> {
     }
 
     /// A frame about one range, from a peer or from this node.
-    pub(super) fn handle_frame(&mut self, now: TimeMs, frame: &Frame<'_>, mail: &mut Mail) {
+    pub(super) fn handle_frame(&mut self, now: Now, frame: &Frame<'_>, mail: &mut Mail) {
         let header = frame.header;
         if let Body::Request { op, tag, first_incomplete, payload } = frame.body {
             return self.handle_request(header, (op, tag, first_incomplete), payload, mail);
@@ -196,7 +196,7 @@ impl<D: Device> BackEnd<D> {
     }
 
     /// Takes in how far the log is, for every member, and does what follows from it.
-    pub(super) fn advance(&mut self, now: TimeMs, mail: &mut Mail) {
+    pub(super) fn advance(&mut self, now: Now, mail: &mut Mail) {
         let is_poisoned = self.engine.poisoned().is_some();
         for at in 0..self.members.len() {
             if is_poisoned {
@@ -216,7 +216,7 @@ impl<D: Device> BackEnd<D> {
                 self.eager_sync = true;
                 self.engine.set_eager_sync(true);
             }
-            if replica.next_timeout().is_some_and(|due| due <= now) {
+            if replica.next_timeout().is_some_and(|due| due <= now.mono) {
                 replica.handle_timeout(now);
             }
             replica.handle_progress(now, Progress { appended, flushed, synced });
@@ -225,7 +225,7 @@ impl<D: Device> BackEnd<D> {
     }
 
     /// Ends a turn: everything appended in it is written at once.
-    pub(super) fn submit(&mut self, now: TimeMs) {
+    pub(super) fn submit(&mut self, now: Now) {
         if self.eager_sync {
             let marks = self.engine.watermarks();
             self.eager_sync = marks.synced < marks.appended;
@@ -235,7 +235,7 @@ impl<D: Device> BackEnd<D> {
         self.scratch.trim();
     }
 
-    pub(super) fn next_timeout(&self) -> Option<TimeMs> {
+    pub(super) fn next_timeout(&self) -> Option<MonoMs> {
         self.members.iter().filter_map(Member::next_timeout).min()
     }
 

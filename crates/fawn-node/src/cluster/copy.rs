@@ -9,7 +9,7 @@ use super::payload::{put_record, records_of};
 use fawn_chain::{Body, Completions, CopyCursor, Frame};
 use fawn_ds::{CopyScan, CopyStep, LookupPlan, RecordKind, RecordRef};
 use fawn_flash::Device;
-use fawn_types::{KeyHash, NodeId, RangeId, TimeMs, Version};
+use fawn_types::{KeyHash, MonoMs, NodeId, RangeId, Version};
 
 /// How often a store that has not emptied a range yet is asked again.
 const BEGIN_PAUSE_MS: u64 = 10;
@@ -20,7 +20,7 @@ pub(super) struct Begin {
     base: Version,
     /// The store has agreed, and is writing it down.
     is_started: bool,
-    pub(super) look_at: TimeMs,
+    pub(super) look_at: MonoMs,
 }
 
 /// A part that waits for a device read.
@@ -50,7 +50,7 @@ pub(super) struct CopyProgress {
 impl<D: Device> BackEnd<D> {
     /// Discards a member's copy: a new one on `base` begins.
     pub(super) fn begin_copy(&mut self, at: usize, base: Version) {
-        let begin = Begin { base, is_started: false, look_at: self.now };
+        let begin = Begin { base, is_started: false, look_at: self.now.mono };
         self.members[at].copy = CopyProgress { begin: Some(begin), ..CopyProgress::default() };
         self.tend_begin(at);
     }
@@ -59,14 +59,14 @@ impl<D: Device> BackEnd<D> {
     pub(super) fn tend_begin(&mut self, at: usize) -> bool {
         let member = &mut self.members[at];
         let Some(begin) = &mut member.copy.begin else { return true };
-        if !begin.is_started && begin.look_at <= self.now {
+        if !begin.is_started && begin.look_at <= self.now.mono {
             match self.engine.start_copy(member.id, begin.base) {
                 Ok(()) => begin.is_started = true,
                 Err(error) => tracing::warn!(range = ?member.id, %error, "a copy cannot begin yet"),
             }
         }
         if !begin.is_started || !self.engine.copy_begun(member.id) {
-            begin.look_at = self.now.plus_ms(BEGIN_PAUSE_MS);
+            begin.look_at = self.now.mono.plus_ms(BEGIN_PAUSE_MS);
             return false;
         }
         let base = begin.base;

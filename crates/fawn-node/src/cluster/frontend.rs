@@ -6,7 +6,7 @@ use super::payload::{OwnedForm, WideRequest, encode_request, encode_wide};
 use fawn_chain::frontend::Intent;
 use fawn_chain::message::FRAME_BYTES_MAX;
 use fawn_chain::{Body, ClusterMap, Frame, Frontend, FrontendOutput, OpId, RangeEntry};
-use fawn_types::{OperationError, RangeId, Request, RingKey, TimeMs, limits};
+use fawn_types::{MonoMs, Now, OperationError, RangeId, Request, RingKey, limits};
 use std::collections::VecDeque;
 
 /// How often a range's entry is asked for at most.
@@ -32,8 +32,8 @@ pub(super) struct FrontEnd {
     payloads: VecDeque<Option<Payload>>,
     first: u64,
     under_way: usize,
-    refreshed: Vec<(RangeId, TimeMs)>,
-    checked_at: TimeMs,
+    refreshed: Vec<(RangeId, MonoMs)>,
+    checked_at: MonoMs,
     scratch: Vec<u8>,
     pub(super) done: VecDeque<Output>,
 }
@@ -48,13 +48,13 @@ impl FrontEnd {
             first: 1,
             under_way: 0,
             refreshed: Vec::new(),
-            checked_at: TimeMs(0),
+            checked_at: MonoMs(0),
             scratch: Vec::new(),
             done: VecDeque::new(),
         }
     }
 
-    pub(super) fn submit(&mut self, now: TimeMs, request: &Request<'_>) -> Result<ClientOp, Refused> {
+    pub(super) fn submit(&mut self, now: Now, request: &Request<'_>) -> Result<ClientOp, Refused> {
         let key = request.key();
         if key.len() > limits::KEY_BYTES_MAX {
             return Err(OperationError::KeyTooLong.into());
@@ -71,7 +71,7 @@ impl FrontEnd {
     /// As [`FrontEnd::submit`], for the range that `place` lies in.
     pub(super) fn submit_wide(
         &mut self,
-        now: TimeMs,
+        now: Now,
         place: RingKey,
         request: &WideRequest<'_>,
     ) -> Result<ClientOp, Refused> {
@@ -89,7 +89,7 @@ impl FrontEnd {
     }
 
     /// Begins the operation whose payload is in the scratch.
-    fn start(&mut self, now: TimeMs, ring_key: RingKey, intent: Intent) -> Result<ClientOp, Refused> {
+    fn start(&mut self, now: Now, ring_key: RingKey, intent: Intent) -> Result<ClientOp, Refused> {
         if self.scratch.len() > FRAME_BYTES_MAX - FRAME_OVERHEAD_BYTES {
             let limit_bytes = (FRAME_BYTES_MAX - FRAME_OVERHEAD_BYTES - limits::KEY_BYTES_MAX) as u32;
             return Err(OperationError::ValueTooLong { limit_bytes }.into());
@@ -106,7 +106,7 @@ impl FrontEnd {
     }
 
     /// Sends what is due.
-    pub(super) fn flush(&mut self, now: TimeMs, mail: &mut Mail) {
+    pub(super) fn flush(&mut self, now: Now, mail: &mut Mail) {
         while let Some(output) = self.frontend.poll_output() {
             match output {
                 FrontendOutput::Send { op: OpId(op), to, range, epoch, tag, first_incomplete } => {
@@ -129,12 +129,12 @@ impl FrontEnd {
     }
 
     /// Asks the manager for a range's entry; all operations of the range share the question.
-    fn refresh(&mut self, now: TimeMs, range: RangeId, mail: &mut Mail) {
+    fn refresh(&mut self, now: Now, range: RangeId, mail: &mut Mail) {
         let asked = self.refreshed.iter_mut().find(|(asked, _)| *asked == range);
         match asked {
-            Some((_, at)) if now.ms_since(*at) < REFRESH_MS => return,
-            Some((_, at)) => *at = now,
-            None => self.refreshed.push((range, now)),
+            Some((_, at)) if now.mono.ms_since(*at) < REFRESH_MS => return,
+            Some((_, at)) => *at = now.mono,
+            None => self.refreshed.push((range, now.mono)),
         }
         let epoch = self.frontend.map().range(range).map(|entry| entry.epoch).unwrap_or_default();
         mail.send_manager(Frame { header: mail.header(range, epoch), body: Body::EntryWanted });
@@ -153,22 +153,22 @@ impl FrontEnd {
         }
     }
 
-    pub(super) fn handle_refused(&mut self, now: TimeMs, op: u64) {
+    pub(super) fn handle_refused(&mut self, now: Now, op: u64) {
         self.frontend.handle_refused(now, OpId(op));
     }
 
-    pub(super) fn handle_entry(&mut self, now: TimeMs, entry: &RangeEntry) {
+    pub(super) fn handle_entry(&mut self, now: Now, entry: &RangeEntry) {
         self.frontend.handle_entry(now, entry);
     }
 
-    pub(super) fn handle_timeout(&mut self, now: TimeMs) {
-        if self.under_way > 0 && now.ms_since(self.checked_at) >= CHECK_MS {
-            self.checked_at = now;
+    pub(super) fn handle_timeout(&mut self, now: Now) {
+        if self.under_way > 0 && now.mono.ms_since(self.checked_at) >= CHECK_MS {
+            self.checked_at = now.mono;
             self.frontend.handle_timeout(now);
         }
     }
 
-    pub(super) fn next_timeout(&self) -> Option<TimeMs> {
+    pub(super) fn next_timeout(&self) -> Option<MonoMs> {
         (self.under_way > 0).then(|| self.checked_at.plus_ms(CHECK_MS))
     }
 

@@ -138,7 +138,7 @@ impl<D: Device> BackEnd<D> {
 
     /// The chain's time: what expiry is judged by at the head.
     fn head_time(&self, at: usize) -> TimeMs {
-        self.members[at].replica.time().max(self.now)
+        self.members[at].replica.time().max(self.now.wall)
     }
 
     /// Evaluates and appends; or says what must be read first.

@@ -2,13 +2,13 @@
 use super::config::NodeConfig;
 use super::mail::Mail;
 use fawn_chain::{Body, ClusterMap, DropReason, FileConsensus, Frame, Manager, ManagerOutput};
-use fawn_types::TimeMs;
+use fawn_types::{MonoMs, Now};
 
 /// The manager of the cluster, where this node hosts it.
 #[derive(Debug)]
 pub(super) struct ManagerHost {
     manager: Manager<FileConsensus>,
-    wake_at: TimeMs,
+    wake_at: MonoMs,
     /// Activations that may have lost acked writes: never under `sync`.
     pub(super) possible_losses: u64,
     /// Members dropped for more than silence.
@@ -29,7 +29,7 @@ impl ManagerHost {
         let consensus = FileConsensus::default();
         let mut manager = Manager::new(config.node, config.boot, config.limits.manager, consensus, map);
         manager.set_durability(config.durability);
-        Self { manager, wake_at: TimeMs(0), possible_losses: 0, members_dropped: 0 }
+        Self { manager, wake_at: MonoMs(0), possible_losses: 0, members_dropped: 0 }
     }
 
     pub(super) const fn map(&self) -> &ClusterMap {
@@ -43,22 +43,22 @@ impl ManagerHost {
         from_members || from_anybody || matches!(body, Body::Suspect { .. } | Body::EpochWanted | Body::CannotAlign)
     }
 
-    pub(super) fn handle_frame(&mut self, now: TimeMs, frame: &Frame<'_>) {
+    pub(super) fn handle_frame(&mut self, now: Now, frame: &Frame<'_>) {
         self.manager.handle_frame(now, frame);
     }
 
-    pub(super) fn handle_persisted(&mut self, now: TimeMs, revision: u64) {
+    pub(super) fn handle_persisted(&mut self, now: Now, revision: u64) {
         self.manager.handle_persisted(now, revision);
     }
 
-    pub(super) fn handle_timeout(&mut self, now: TimeMs) {
-        if self.wake_at <= now {
+    pub(super) fn handle_timeout(&mut self, now: Now) {
+        if self.wake_at <= now.mono {
             self.manager.handle_timeout(now);
             self.wake_at = self.manager.next_timeout();
         }
     }
 
-    pub(super) const fn next_timeout(&self) -> TimeMs {
+    pub(super) const fn next_timeout(&self) -> MonoMs {
         self.wake_at
     }
 

@@ -16,7 +16,7 @@ use super::status::{MemberStatus, NodeStatus};
 use fawn_chain::{Body, ClusterMap, Frame};
 use fawn_ds::{Engine, EngineError};
 use fawn_flash::Device;
-use fawn_types::{Epoch, NodeId, RangeId, Request, RingKey, TimeMs};
+use fawn_types::{Epoch, MonoMs, NodeId, Now, RangeId, Request, RingKey};
 use std::collections::VecDeque;
 
 /// How often the engine looks at the clock while something is not synced.
@@ -36,8 +36,8 @@ pub struct Node<D: Device> {
     /// Maps that the host is to keep, and revisions that this node's store has kept for it.
     to_keep: VecDeque<(u64, Vec<u8>)>,
     kept: Option<u64>,
-    beat_at: TimeMs,
-    now: TimeMs,
+    beat_at: MonoMs,
+    now: Now,
 }
 
 impl<D: Device> Node<D> {
@@ -45,7 +45,7 @@ impl<D: Device> Node<D> {
     ///
     /// # Errors
     /// When the store is of another cluster, was opened for another use, or holds damaged promises.
-    pub fn new(config: NodeConfig, engine: Option<Engine<D>>, now: TimeMs) -> Result<Self, NodeError> {
+    pub fn new(config: NodeConfig, engine: Option<Engine<D>>, now: Now) -> Result<Self, NodeError> {
         let mail = Mail::new(config.node, config.boot, config.manager, config.limits.outbound_bytes_max);
         let mut front_end = FrontEnd::new(&config);
         let mut back_end = engine.map(|engine| BackEnd::new(config.clone(), engine));
@@ -68,12 +68,12 @@ impl<D: Device> Node<D> {
             (true, MapPlace::OwnStore, None) => return Err(NodeError::ManagerNeedsStore),
             (true, MapPlace::OwnStore, Some(back_end)) => Some(ManagerHost::new(&config, kept_map(&config, back_end)?)),
         };
-        let (resets, to_keep, beat_at) = (VecDeque::new(), VecDeque::new(), TimeMs(0));
+        let (resets, to_keep, beat_at) = (VecDeque::new(), VecDeque::new(), MonoMs(0));
         Ok(Self { config, front_end, back_end, manager, mail, resets, to_keep, kept: None, beat_at, now })
     }
 
     /// A piece of a peer's byte stream, cut and joined at will.
-    pub fn handle_bytes(&mut self, now: TimeMs, from: NodeId, bytes: &[u8]) {
+    pub fn handle_bytes(&mut self, now: Now, from: NodeId, bytes: &[u8]) {
         self.note_time(now);
         let mut stream = self.mail.take_stream(from);
         let mut piece = bytes;
@@ -96,7 +96,7 @@ impl<D: Device> Node<D> {
     }
 
     /// The link to this peer is new: what was half received or half sent on the old one is void.
-    pub fn handle_link_reset(&mut self, now: TimeMs, from: NodeId) {
+    pub fn handle_link_reset(&mut self, now: Now, from: NodeId) {
         self.note_time(now);
         self.resets.retain(|peer| *peer != from);
         self.mail.reset(from);
@@ -106,7 +106,7 @@ impl<D: Device> Node<D> {
     ///
     /// # Errors
     /// When too many are unanswered, or it is past a limit.
-    pub fn submit(&mut self, now: TimeMs, request: &Request<'_>) -> Result<ClientOp, Refused> {
+    pub fn submit(&mut self, now: Now, request: &Request<'_>) -> Result<ClientOp, Refused> {
         self.note_time(now);
         self.front_end.submit(self.now, request)
     }
@@ -115,7 +115,7 @@ impl<D: Device> Node<D> {
     ///
     /// # Errors
     /// As [`Node::submit`].
-    pub fn submit_wide(&mut self, now: TimeMs, place: RingKey, request: &WideRequest<'_>) -> Result<ClientOp, Refused> {
+    pub fn submit_wide(&mut self, now: Now, place: RingKey, request: &WideRequest<'_>) -> Result<ClientOp, Refused> {
         self.note_time(now);
         self.front_end.submit_wide(self.now, place, request)
     }
@@ -127,13 +127,13 @@ impl<D: Device> Node<D> {
 
     /// Reaps the device, carries out what follows, sends what is due, submits to the device once. Returns when the next
     /// turn is due though nothing happens until then; a time not after `now`: at once.
-    pub fn turn(&mut self, now: TimeMs) -> Option<TimeMs> {
+    pub fn turn(&mut self, now: Now) -> Option<MonoMs> {
         self.exchange(now);
         self.finish_turn()
     }
 
     /// All of a turn but its submission to the device: a host of several nodes repeats it until no frame moves.
-    pub(crate) fn exchange(&mut self, now: TimeMs) {
+    pub(crate) fn exchange(&mut self, now: Now) {
         self.note_time(now);
         let now = self.now;
         if let Some(back_end) = &mut self.back_end {
@@ -161,7 +161,7 @@ impl<D: Device> Node<D> {
     }
 
     /// Ends a turn: submits to the device once.
-    pub(crate) fn finish_turn(&mut self) -> Option<TimeMs> {
+    pub(crate) fn finish_turn(&mut self) -> Option<MonoMs> {
         if let Some(back_end) = &mut self.back_end {
             back_end.submit(self.now);
         }
@@ -183,7 +183,7 @@ impl<D: Device> Node<D> {
     }
 
     /// The map of [`Output::KeepMap`] is on enough media.
-    pub fn handle_map_kept(&mut self, now: TimeMs, revision: u64) {
+    pub fn handle_map_kept(&mut self, now: Now, revision: u64) {
         self.note_time(now);
         if let Some(manager) = &mut self.manager {
             manager.handle_persisted(self.now, revision);
@@ -248,10 +248,10 @@ impl<D: Device> Node<D> {
         let Some(back_end) = self.back_end.as_mut().filter(|back_end| back_end.member_at(range).is_some()) else {
             return Ok(None);
         };
-        back_end.digest(range, self.now).map(Some)
+        back_end.digest(range, self.now.wall).map(Some)
     }
 
-    fn note_time(&mut self, now: TimeMs) {
+    fn note_time(&mut self, now: Now) {
         // A wall clock may be set back; expiry and timers then wait, nothing breaks.
         self.now = self.now.max(now);
         if let Some(back_end) = &mut self.back_end {
@@ -318,25 +318,25 @@ impl<D: Device> Node<D> {
 
     /// A back-end tells the manager that it lives, and in which boot.
     fn beat(&mut self) {
-        if self.back_end.is_some() && self.beat_at <= self.now {
-            self.beat_at = self.now.plus_ms(self.config.limits.beat_ms);
+        if self.back_end.is_some() && self.beat_at <= self.now.mono {
+            self.beat_at = self.now.mono.plus_ms(self.config.limits.beat_ms);
             let header = self.mail.header(RangeId(0), Epoch::default());
             self.mail.send_manager(Frame { header, body: Body::Hello });
         }
     }
 
-    fn deadline(&self) -> Option<TimeMs> {
+    fn deadline(&self) -> Option<MonoMs> {
         if self.mail.has_local() {
-            return Some(self.now);
+            return Some(self.now.mono);
         }
         let mut due = self.front_end.next_timeout();
-        let mut at = |time: Option<TimeMs>| due = [due, time].into_iter().flatten().min();
+        let mut at = |time: Option<MonoMs>| due = [due, time].into_iter().flatten().min();
         at(self.manager.as_ref().map(ManagerHost::next_timeout));
         if let Some(back_end) = &self.back_end {
             at(Some(self.beat_at));
             at(back_end.next_timeout());
             let marks = back_end.engine.watermarks();
-            at((marks.synced < marks.appended).then(|| self.now.plus_ms(SYNC_CHECK_MS)));
+            at((marks.synced < marks.appended).then(|| self.now.mono.plus_ms(SYNC_CHECK_MS)));
         }
         due
     }

@@ -4,22 +4,17 @@ use super::{Core, Flow, Stall, scan};
 use crate::session::Session;
 use fawn_ds::EngineError;
 use fawn_flash::Device;
-use fawn_types::{TimeMs, Version};
+use fawn_types::{Now, TimeMs, Version};
 use fawn_wire::{Keyspace, Shape, encode_done, encode_error, resp};
 
 /// Executes it, or stalls the session until it is quiet.
-pub(crate) fn execute<D: Device>(
-    core: &mut Core<D>,
-    session: &mut Session,
-    keyspace: &Keyspace<'_>,
-    now: TimeMs,
-) -> Flow {
+pub(crate) fn execute<D: Device>(core: &mut Core<D>, session: &mut Session, keyspace: &Keyspace<'_>, now: Now) -> Flow {
     if !session.is_quiet() {
         return Flow::Stall(Stall::Quiet);
     }
     match *keyspace {
-        Keyspace::FlushAll { at_ms, shape } if at_ms > now.0 => {
-            core.flush_at = Some(TimeMs(at_ms));
+        Keyspace::FlushAll { at_ms, shape } if at_ms > now.wall.0 => {
+            core.flush_at = Some(now.mono_at(TimeMs(at_ms)));
             session.replies.respond(|out| encode_done(shape, out));
         }
         Keyspace::FlushAll { shape, .. } => return flush(core, session, shape),
@@ -27,7 +22,7 @@ pub(crate) fn execute<D: Device>(
             let keys = core.engine.len(core.replica.range());
             session.replies.respond(|out| resp::encode::integer(keys as i64, out));
         }
-        Keyspace::Scan { .. } => scan::begin(core, session, scan::Step::of(keyspace), now),
+        Keyspace::Scan { .. } => scan::begin(core, session, scan::Step::of(keyspace), now.wall),
     }
     Flow::Next
 }

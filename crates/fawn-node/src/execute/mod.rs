@@ -25,7 +25,7 @@ use crate::session::Session;
 use crate::shards::{away, wide as node_wide};
 use fawn_ds::LookupPlan;
 use fawn_flash::Device;
-use fawn_types::{KeyHash, Request, ShardId, TimeMs};
+use fawn_types::{KeyHash, Now, Request, ShardId};
 use fawn_wire::{Command, Shape};
 
 /// What becomes of a session's input after a command.
@@ -67,18 +67,18 @@ pub(crate) enum Later {
 
 /// Executes `command` for `session`.
 #[inline]
-pub(crate) fn execute<D: Device>(core: &mut Core<D>, session: &mut Session, command: Command<'_>, now: TimeMs) -> Flow {
+pub(crate) fn execute<D: Device>(core: &mut Core<D>, session: &mut Session, command: Command<'_>, now: Now) -> Flow {
     match command {
         Command::Single { request, shape } => {
             let place = (core.hash(request.key()), core.elsewhere(session, request.key()));
             execute_single(core, session, place, (&request, shape), now)
         }
-        Command::Multi(multi) => multi::execute(core, session, &multi, now),
+        Command::Multi(multi) => multi::execute(core, session, &multi, now.wall),
         Command::Keyspace(keyspace) if core.links.is_some() => node_wide::keyspace(core, session, &keyspace, now),
         Command::Keyspace(keyspace) => keyspace::execute(core, session, &keyspace, now),
-        Command::Wide(request) => wide::execute(core, session, &request, now),
+        Command::Wide(request) => wide::execute(core, session, &request, now.wall),
         Command::Connection(connection) => connection::execute(session, &connection),
-        Command::Server(server) => server::execute(core, session, &server, now),
+        Command::Server(server) => server::execute(core, session, &server, now.wall),
     }
 }
 
@@ -89,16 +89,16 @@ pub(crate) fn execute_single<D: Device>(
     session: &mut Session,
     (hash, owner): (KeyHash, Option<ShardId>),
     (request, shape): (&Request<'_>, Shape),
-    now: TimeMs,
+    now: Now,
 ) -> Flow {
     if let Some(owner) = owner {
         return away::single(core, session, (owner, hash), request, shape);
     }
     match request {
         Request::Get { key } => {
-            read::single(core, session, (hash, key), shape, now);
+            read::single(core, session, (hash, key), shape, now.wall);
             Flow::Next
         }
-        Request::Update { key, update } => update::single(core, session, (hash, key), update, shape, now),
+        Request::Update { key, update } => update::single(core, session, (hash, key), update, shape, now.wall),
     }
 }

@@ -12,7 +12,7 @@ use crate::status::{Counters, ShardStatus};
 use crate::wide::Wide;
 use fawn_ds::Options;
 use fawn_flash::Device;
-use fawn_types::{KeyHash, OperationError, Reply, Request, TimeMs};
+use fawn_types::{KeyHash, MonoMs, Now, OperationError, Reply, Request, TimeMs};
 use fawn_wire::{Command, Keyspace, Shape, encode_done, encode_reply};
 use hashbrown::{HashMap, HashSet};
 use rustc_hash::FxBuildHasher;
@@ -48,7 +48,7 @@ pub(super) struct Desk<D: Device> {
     /// What was last known of the stores behind it.
     pub(super) behind: ShardStatus,
     /// When a delayed `flush_all` empties the cluster.
-    pub(super) flush_at: Option<TimeMs>,
+    pub(super) flush_at: Option<MonoMs>,
     pub(super) sessions_open: usize,
     /// Something was submitted since the node's last exchange.
     pub(super) has_submitted: bool,
@@ -63,7 +63,7 @@ impl<D: Device> Executor for Desk<D> {
         &mut self.counters
     }
 
-    fn execute(&mut self, session: &mut Session, command: Command<'_>, now: TimeMs) -> Flow {
+    fn execute(&mut self, session: &mut Session, command: Command<'_>, now: Now) -> Flow {
         if self.barred.contains(&session.id) {
             return Flow::Stall(Stall::Quiet);
         }
@@ -76,7 +76,7 @@ impl<D: Device> Executor for Desk<D> {
             Command::Connection(command) => connection::execute(session, &command),
             Command::Server(server) => {
                 let about = About { facts: &self.facts, options: &self.options, store: &self.store };
-                if answer(&about, || self.status(), session, &server, now) {
+                if answer(&about, || self.status(), session, &server, now.wall) {
                     self.counters.reset();
                 }
                 Flow::Next
@@ -102,7 +102,7 @@ impl<D: Device> Desk<D> {
         self.lines.requests() == 0 && self.wides.is_empty() && self.at_cluster.is_empty()
     }
 
-    fn single(&mut self, session: &mut Session, request: &Request<'_>, shape: Shape, now: TimeMs) -> Flow {
+    fn single(&mut self, session: &mut Session, request: &Request<'_>, shape: Shape, now: Now) -> Flow {
         if !self.has_room() {
             return Flow::Stall(Stall::Shard);
         }
@@ -121,7 +121,7 @@ impl<D: Device> Desk<D> {
         request: &Request<'_>,
         target: Target,
         shape: Shape,
-        now: TimeMs,
+        now: Now,
     ) -> Result<(), OperationError> {
         let (id, key) = (session.id, request.key());
         let hash = self.hash(key);
@@ -145,7 +145,7 @@ impl<D: Device> Desk<D> {
         Ok(())
     }
 
-    fn submit(&mut self, now: TimeMs, request: &Request<'_>) -> Result<ClientOp, Refused> {
+    fn submit(&mut self, now: Now, request: &Request<'_>) -> Result<ClientOp, Refused> {
         let submitted = self.node.submit(now, request);
         // Only then has the node something to send: a full one must not be asked again in the same turn.
         self.has_submitted |= submitted.is_ok();
@@ -153,7 +153,7 @@ impl<D: Device> Desk<D> {
     }
 
     /// Sends what the node had no room for.
-    pub(super) fn send_unsent(&mut self, sessions: &mut Sessions, now: TimeMs) {
+    pub(super) fn send_unsent(&mut self, sessions: &mut Sessions, now: Now) {
         while let Some(name) = self.unsent.pop_front() {
             if !self.advance(sessions, name, now) {
                 return self.unsent.push_front(name);
@@ -162,7 +162,7 @@ impl<D: Device> Desk<D> {
     }
 
     /// Sends the first that waits in a line; whether there was room.
-    fn advance(&mut self, sessions: &mut Sessions, name: LineName, now: TimeMs) -> bool {
+    fn advance(&mut self, sessions: &mut Sessions, name: LineName, now: Now) -> bool {
         while let Some(op) = self.lines.next(name) {
             let request = match op.as_update() {
                 Some(update) => Request::Update { key: op.key(), update },
@@ -187,7 +187,7 @@ impl<D: Device> Desk<D> {
     }
 
     /// An operation's answer.
-    pub(super) fn done(&mut self, sessions: &mut Sessions, op: ClientOp, reply: &OwnedReply, now: TimeMs) {
+    pub(super) fn done(&mut self, sessions: &mut Sessions, op: ClientOp, reply: &OwnedReply, now: Now) {
         match self.at_cluster.remove(&op) {
             Some(Purpose::Line(name)) => {
                 if !self.answer(sessions, name, &reply.as_reply()) {
@@ -223,7 +223,7 @@ impl<D: Device> Desk<D> {
     }
 
     /// Asks again for what there was no room for, where there is some now.
-    pub(super) fn send_late(&mut self, sessions: &mut Sessions, now: TimeMs) {
+    pub(super) fn send_late(&mut self, sessions: &mut Sessions, now: Now) {
         let mut promised_bytes = 0;
         for _ in 0..self.late.len() {
             let Some(name) = self.late.pop_front() else { return };
@@ -262,13 +262,13 @@ impl<D: Device> Desk<D> {
         }
     }
 
-    fn keyspace(&mut self, session: &mut Session, keyspace: &Keyspace<'_>, now: TimeMs) -> Flow {
+    fn keyspace(&mut self, session: &mut Session, keyspace: &Keyspace<'_>, now: Now) -> Flow {
         if !session.is_quiet() {
             return Flow::Stall(Stall::Quiet);
         }
         match *keyspace {
-            Keyspace::FlushAll { at_ms, shape } if at_ms > now.0 => {
-                self.flush_at = Some(TimeMs(at_ms));
+            Keyspace::FlushAll { at_ms, shape } if at_ms > now.wall.0 => {
+                self.flush_at = Some(now.mono_at(TimeMs(at_ms)));
                 session.replies.respond(|out| encode_done(shape, out));
             }
             Keyspace::FlushAll { shape, .. } => {

@@ -15,7 +15,7 @@ use crate::shards::Placement;
 use crate::status::{Counters, ShardStatus};
 use fawn_ds::{Engine, Options};
 use fawn_flash::Device;
-use fawn_types::{NodeId, TimeMs, Version};
+use fawn_types::{MonoMs, NodeId, Now, Version};
 use fawn_wire::Protocol;
 use hashbrown::{HashMap, HashSet};
 use slab::Slab;
@@ -35,8 +35,8 @@ pub struct FrontEnd<D: Device> {
     peers: VecDeque<cluster::Output>,
     /// An answer came in this turn.
     has_moved: bool,
-    status_at: TimeMs,
-    now: TimeMs,
+    status_at: MonoMs,
+    now: Now,
 }
 
 impl<D: Device> FrontEnd<D> {
@@ -66,8 +66,8 @@ impl<D: Device> FrontEnd<D> {
             outputs: VecDeque::new(),
             peers: VecDeque::new(),
             has_moved: false,
-            status_at: TimeMs(0),
-            now: TimeMs(0),
+            status_at: MonoMs(0),
+            now: Now::default(),
         }
     }
 
@@ -82,17 +82,17 @@ impl<D: Device> FrontEnd<D> {
     }
 
     /// A piece of a peer's byte stream.
-    pub fn handle_bytes(&mut self, now: TimeMs, from: NodeId, bytes: &[u8]) {
+    pub fn handle_bytes(&mut self, now: Now, from: NodeId, bytes: &[u8]) {
         self.desk.node.handle_bytes(now, from, bytes);
     }
 
     /// The link to this peer is new.
-    pub fn handle_link_reset(&mut self, now: TimeMs, from: NodeId) {
+    pub fn handle_link_reset(&mut self, now: Now, from: NodeId) {
         self.desk.node.handle_link_reset(now, from);
     }
 
     /// The map that its manager wanted kept is on enough media.
-    pub(super) fn handle_map_kept(&mut self, now: TimeMs, revision: u64) {
+    pub(super) fn handle_map_kept(&mut self, now: Now, revision: u64) {
         self.desk.node.handle_map_kept(now, revision);
     }
 
@@ -102,7 +102,7 @@ impl<D: Device> FrontEnd<D> {
     }
 
     /// Begins a turn: what had no room before is sent, what is due by time happens.
-    pub(super) fn begin_turn(&mut self, now: TimeMs) {
+    pub(super) fn begin_turn(&mut self, now: Now) {
         // A wall clock may be set back; expiry then waits, nothing breaks.
         self.now = self.now.max(now);
         self.desk.counters.turns += 1;
@@ -131,21 +131,21 @@ impl<D: Device> FrontEnd<D> {
     }
 
     /// Ends a turn: the node's one submission, replies to sessions.
-    pub(super) fn finish_turn(&mut self) -> Option<TimeMs> {
+    pub(super) fn finish_turn(&mut self) -> Option<MonoMs> {
         let due = self.desk.node.finish_turn();
         // With nothing under way nothing will move either: then waiting would be for ever.
         let relieved = self.has_moved || self.desk.is_idle();
         let nothing = (Version::ZERO, None);
         consume::settle(&mut self.sessions, &self.desk.options, nothing, relieved, &mut self.outputs);
-        let again = self.desk.has_submitted.then_some(self.now);
+        let again = self.desk.has_submitted.then_some(self.now.mono);
         [due, self.desk.flush_at, again].into_iter().flatten().min()
     }
 
     /// Whether what is known of the stores behind is to be renewed.
     pub(super) fn wants_status(&mut self) -> bool {
-        let wants = self.now.ms_since(self.status_at) >= STATUS_MS;
+        let wants = self.now.mono.ms_since(self.status_at) >= STATUS_MS;
         if wants {
-            self.status_at = self.now;
+            self.status_at = self.now.mono;
         }
         wants
     }
@@ -181,7 +181,7 @@ impl<D: Device> ClientHost for FrontEnd<D> {
         consume::end_input(&mut self.sessions, session);
     }
 
-    fn handle_input(&mut self, now: TimeMs, session: SessionId, input: &[u8]) -> usize {
+    fn handle_input(&mut self, now: Now, session: SessionId, input: &[u8]) -> usize {
         self.now = self.now.max(now);
         consume::handle_input(&mut self.desk, &mut self.sessions, &mut self.outputs, (session, input), now)
     }
@@ -202,7 +202,7 @@ impl<D: Device> ClientHost for FrontEnd<D> {
         consume::wrote(&mut self.sessions, session, bytes, &mut self.desk.counters);
     }
 
-    fn turn(&mut self, now: TimeMs) -> Option<TimeMs> {
+    fn turn(&mut self, now: Now) -> Option<MonoMs> {
         self.begin_turn(now);
         if self.wants_status() {
             let behind = of_engines(self.engines());

@@ -2,7 +2,7 @@
 use crate::{Letter, Output, SessionId, Shard, ShardStatus};
 use fawn_ds::Engine;
 use fawn_flash::Device;
-use fawn_types::{ShardId, TimeMs};
+use fawn_types::{MonoMs, Now, ShardId};
 use fawn_wire::Protocol;
 
 /// Serves clients. Order of a turn: `handle_input` for every connection that has bytes, `turn` once, then
@@ -18,9 +18,9 @@ pub trait ClientHost {
     /// The client sends no more: its replies are finished, then comes [`Output::Close`].
     fn end_input(&mut self, session: SessionId);
     /// Executes the whole commands at the start of `input`; returns how many bytes it consumed.
-    fn handle_input(&mut self, now: TimeMs, session: SessionId, input: &[u8]) -> usize;
+    fn handle_input(&mut self, now: Now, session: SessionId, input: &[u8]) -> usize;
     /// As `handle_input` of each, whose consumption is noted in `used`; a host that gains by seeing them together does.
-    fn handle_inputs(&mut self, now: TimeMs, inputs: &[(SessionId, &[u8])], used: &mut [usize]) {
+    fn handle_inputs(&mut self, now: Now, inputs: &[(SessionId, &[u8])], used: &mut [usize]) {
         assert_eq!(inputs.len(), used.len(), "each input's consumption is noted");
         for (used, (session, input)) in used.iter_mut().zip(inputs) {
             *used = self.handle_input(now, *session, input);
@@ -35,7 +35,7 @@ pub trait ClientHost {
     /// The host wrote that many bytes of `output`.
     fn wrote(&mut self, session: SessionId, bytes: usize);
     /// One turn; returns when the next is due though nothing happens until then. A time not after `now`: at once.
-    fn turn(&mut self, now: TimeMs) -> Option<TimeMs>;
+    fn turn(&mut self, now: Now) -> Option<MonoMs>;
     /// Whether what the host did since the last turn lets somebody go on: the next turn is due at once.
     fn wants_turn(&self) -> bool;
     /// The next effect for the host.
@@ -45,7 +45,7 @@ pub trait ClientHost {
     /// Counters and gauges; of several stores their sums.
     fn status(&self) -> ShardStatus;
     /// What another shard of the node hands over.
-    fn handle_letter(&mut self, _now: TimeMs, from: ShardId, letter: Letter) {
+    fn handle_letter(&mut self, _now: Now, from: ShardId, letter: Letter) {
         unreachable!("{} bytes from {from:?} to a host that is alone", letter.bytes())
     }
     /// What is to be handed to that shard, if anything. Asked after each turn, while there is room on the way.
@@ -73,11 +73,11 @@ impl<D: Device> ClientHost for Shard<D> {
         Self::end_input(self, session);
     }
 
-    fn handle_input(&mut self, now: TimeMs, session: SessionId, input: &[u8]) -> usize {
+    fn handle_input(&mut self, now: Now, session: SessionId, input: &[u8]) -> usize {
         Self::handle_input(self, now, session, input)
     }
 
-    fn handle_inputs(&mut self, now: TimeMs, inputs: &[(SessionId, &[u8])], used: &mut [usize]) {
+    fn handle_inputs(&mut self, now: Now, inputs: &[(SessionId, &[u8])], used: &mut [usize]) {
         Self::handle_inputs(self, now, inputs, used);
     }
 
@@ -97,7 +97,7 @@ impl<D: Device> ClientHost for Shard<D> {
         Self::wrote(self, session, bytes);
     }
 
-    fn turn(&mut self, now: TimeMs) -> Option<TimeMs> {
+    fn turn(&mut self, now: Now) -> Option<MonoMs> {
         Self::turn(self, now)
     }
 
@@ -117,7 +117,7 @@ impl<D: Device> ClientHost for Shard<D> {
         Self::status(self)
     }
 
-    fn handle_letter(&mut self, now: TimeMs, from: ShardId, letter: Letter) {
+    fn handle_letter(&mut self, now: Now, from: ShardId, letter: Letter) {
         Self::handle_letter(self, now, from, letter);
     }
 

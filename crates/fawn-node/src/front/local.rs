@@ -18,7 +18,7 @@ use fawn_chain::map::NodeEntry;
 use fawn_chain::{ClusterMap, RangeEntry, RingOptions};
 use fawn_ds::{Engine, EngineError};
 use fawn_flash::Device;
-use fawn_types::{BootId, HashSecret, KeyRange, NodeId, RangeId, TimeMs};
+use fawn_types::{BootId, HashSecret, KeyRange, MonoMs, NodeId, Now, RangeId};
 use fawn_wire::Protocol;
 
 /// Rounds of frames in one turn; more go on in the next, which is due at once.
@@ -60,11 +60,11 @@ pub struct LocalCluster<D: Device> {
     members: Vec<Member<D>>,
     map_keeping: MapKeeping,
     /// Since when some chain does not take writes, as last looked at.
-    stands_since: Option<TimeMs>,
+    stands_since: Option<MonoMs>,
     is_front_due: bool,
     options: LocalOptions,
     map: ClusterMap,
-    now: TimeMs,
+    now: Now,
 }
 
 impl<D: Device> LocalCluster<D> {
@@ -77,7 +77,7 @@ impl<D: Device> LocalCluster<D> {
         engines: Vec<Engine<D>>,
         options: LocalOptions,
         facts: ProcessFacts,
-        now: TimeMs,
+        now: Now,
     ) -> Result<Self, NodeError> {
         let Some(first) = engines.first() else { return Err(NodeError::ManagerNeedsStore) };
         let (store, secret) = (first.options().clone(), *first.secret());
@@ -245,7 +245,7 @@ impl<D: Device> ClientHost for LocalCluster<D> {
         self.front.end_input(session);
     }
 
-    fn handle_input(&mut self, now: TimeMs, session: SessionId, input: &[u8]) -> usize {
+    fn handle_input(&mut self, now: Now, session: SessionId, input: &[u8]) -> usize {
         self.front.handle_input(now, session, input)
     }
 
@@ -265,21 +265,21 @@ impl<D: Device> ClientHost for LocalCluster<D> {
         self.front.wrote(session, bytes);
     }
 
-    fn turn(&mut self, now: TimeMs) -> Option<TimeMs> {
+    fn turn(&mut self, now: Now) -> Option<MonoMs> {
         self.now = self.now.max(now);
         self.front.begin_turn(self.now);
         if self.front.wants_status() {
             let behind = of_engines(self.engines());
             self.front.set_behind(behind);
             let serves = self.cluster_status().is_serving();
-            self.stands_since = if serves { None } else { Some(self.stands_since.unwrap_or(self.now)) };
+            self.stands_since = if serves { None } else { Some(self.stands_since.unwrap_or(self.now.mono)) };
         }
         self.is_front_due = true;
         self.members.iter_mut().for_each(|member| member.is_due = true);
         let is_unfinished = (0..ROUNDS_MAX).all(|_| self.round());
         let nodes = self.members.iter_mut().filter_map(|member| member.node.as_mut());
         let due = nodes.filter_map(Node::finish_turn).min();
-        let again = is_unfinished.then_some(self.now);
+        let again = is_unfinished.then_some(self.now.mono);
         [due, self.front.finish_turn(), again].into_iter().flatten().min()
     }
 

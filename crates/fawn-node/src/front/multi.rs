@@ -7,11 +7,11 @@ use crate::pending::{Batch, Gathered, Target};
 use crate::session::Session;
 use crate::wide::{CROSS_SLOT, Form};
 use fawn_flash::Device;
-use fawn_types::{OperationError, Reply, Request, RingKey, TimeMs, Update, limits};
+use fawn_types::{Now, OperationError, Reply, Request, RingKey, Update, limits};
 use fawn_wire::{Fold, Multi, Shape, encode_error};
 
 impl<D: Device> Desk<D> {
-    pub(super) fn multi(&mut self, session: &mut Session, multi: &Multi<'_>, now: TimeMs) -> Flow {
+    pub(super) fn multi(&mut self, session: &mut Session, multi: &Multi<'_>, now: Now) -> Flow {
         assert!(!multi.is_empty(), "the decoder refuses requests on no key");
         if !self.has_room() {
             return Flow::Stall(Stall::Shard);
@@ -25,7 +25,7 @@ impl<D: Device> Desk<D> {
         }
     }
 
-    fn gather(&mut self, session: &mut Session, multi: &Multi<'_>, now: TimeMs) {
+    fn gather(&mut self, session: &mut Session, multi: &Multi<'_>, now: Now) {
         let mut gathered = Gathered::new(multi.gather, Vec::new(), self.options.reply_bytes_max);
         // Its place in the table is taken before its replies are there: operations name it.
         let batch = self.batches.insert(Batch::unfilled());
@@ -45,7 +45,7 @@ impl<D: Device> Desk<D> {
     }
 
     /// A barrier for its session: its keys stand in no line.
-    fn set_all(&mut self, session: &mut Session, multi: &Multi<'_>, shape: Shape, now: TimeMs) -> Flow {
+    fn set_all(&mut self, session: &mut Session, multi: &Multi<'_>, shape: Shape, now: Now) -> Flow {
         if !session.is_quiet() {
             return Flow::Stall(Stall::Quiet);
         }

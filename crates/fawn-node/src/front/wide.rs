@@ -5,7 +5,7 @@ use crate::cluster::{Refused, WideRequest};
 use crate::session::{Session, Sessions};
 use crate::wide::{Form, ScanState, Wide};
 use fawn_flash::Device;
-use fawn_types::{OperationError, Reply, RingKey, TimeMs};
+use fawn_types::{Now, OperationError, Reply, RingKey};
 use fawn_wire::{Keyspace, Shape};
 
 impl<D: Device> Desk<D> {
@@ -15,20 +15,20 @@ impl<D: Device> Desk<D> {
     }
 
     /// `DBSIZE`: the sum over all ranges, each at its own moment.
-    pub(super) fn count_keys(&mut self, session: &mut Session, now: TimeMs) {
+    pub(super) fn count_keys(&mut self, session: &mut Session, now: Now) {
         let parts: Vec<_> = self.places().into_iter().map(|place| (place, WideRequest::Count)).collect();
         self.begin_wide(session, Form::DbSize, &parts, now);
     }
 
     /// `FLUSHALL`: one record per chain, so not atomic across chains [replication.md § 5].
-    pub(super) fn flush(&mut self, session: &mut Session, shape: Shape, now: TimeMs) {
+    pub(super) fn flush(&mut self, session: &mut Session, shape: Shape, now: Now) {
         let parts: Vec<_> = self.places().into_iter().map(|place| (place, WideRequest::Clear)).collect();
         self.counters.flushes += 1;
         self.begin_wide(session, Form::Flush(shape), &parts, now);
     }
 
     /// `SCAN`: a step, which asks one range after the other. The session is quiet.
-    pub(super) fn scan(&mut self, session: &mut Session, keyspace: &Keyspace<'_>, now: TimeMs) {
+    pub(super) fn scan(&mut self, session: &mut Session, keyspace: &Keyspace<'_>, now: Now) {
         let scan = ScanState::new(keyspace);
         let ranges = &self.node.map().ranges;
         match scan.next_part(ranges.len()) {
@@ -41,8 +41,8 @@ impl<D: Device> Desk<D> {
     }
 
     /// A delayed `flush_all` whose time has come: nobody waits for it.
-    pub(super) fn flush_if_due(&mut self, sessions: &mut Sessions, now: TimeMs) {
-        if self.flush_at.is_none_or(|at| at > now) {
+    pub(super) fn flush_if_due(&mut self, sessions: &mut Sessions, now: Now) {
+        if self.flush_at.is_none_or(|at| at > now.mono) {
             return;
         }
         self.flush_at = None;
@@ -61,7 +61,7 @@ impl<D: Device> Desk<D> {
         session: &mut Session,
         form: Form,
         parts: &[(RingKey, WideRequest<'_>)],
-        now: TimeMs,
+        now: Now,
     ) {
         assert!(session.is_quiet(), "requests on the whole keyspace are barriers");
         let slot = session.replies.reserve(0);
@@ -75,7 +75,7 @@ impl<D: Device> Desk<D> {
         self.barred.insert(session.id);
     }
 
-    fn send_parts(&mut self, at: usize, parts: &[(RingKey, WideRequest<'_>)], now: TimeMs) {
+    fn send_parts(&mut self, at: usize, parts: &[(RingKey, WideRequest<'_>)], now: Now) {
         self.has_submitted = true;
         for (place, request) in parts {
             let wide = &mut self.wides[at];
@@ -91,7 +91,7 @@ impl<D: Device> Desk<D> {
     }
 
     /// An answer to one of its parts.
-    pub(super) fn wide_done(&mut self, sessions: &mut Sessions, at: usize, reply: &Reply<'_>, now: TimeMs) {
+    pub(super) fn wide_done(&mut self, sessions: &mut Sessions, at: usize, reply: &Reply<'_>, now: Now) {
         let ranges = &self.node.map().ranges;
         if let Some((next, part)) = self.wides[at].take(reply, ranges.len()) {
             let place = ranges[next].keys.start;

@@ -9,7 +9,7 @@ use crate::options::ShardOptions;
 use crate::output::Output;
 use crate::status::Counters;
 use fawn_ds::WARM_KEYS_MAX;
-use fawn_types::{KeyHash, OperationError, ShardId, TimeMs, Version};
+use fawn_types::{KeyHash, Now, OperationError, ShardId, Version};
 use fawn_wire::{Command, Decoded};
 use std::collections::VecDeque;
 
@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 pub(crate) trait Executor {
     fn options(&self) -> &ShardOptions;
     fn counters(&mut self) -> &mut Counters;
-    fn execute(&mut self, session: &mut Session, command: Command<'_>, now: TimeMs) -> Flow;
+    fn execute(&mut self, session: &mut Session, command: Command<'_>, now: Now) -> Flow;
 
     /// Whether it pays to look at requests before their turn: then the next three mean something.
     const LOOKS_AHEAD: bool = false;
@@ -28,7 +28,7 @@ pub(crate) trait Executor {
     /// Requests on these keys follow: what is cheaper to fetch together may be fetched now.
     fn warm(&self, _hashes: &[KeyHash]) {}
     /// As [`Executor::execute`], of a request that was looked at.
-    fn execute_looked(&mut self, session: &mut Session, looked: &Looked<'_>, now: TimeMs) -> Flow {
+    fn execute_looked(&mut self, session: &mut Session, looked: &Looked<'_>, now: Now) -> Flow {
         let Looked { request, shape, .. } = *looked;
         self.execute(session, Command::Single { request, shape }, now)
     }
@@ -40,7 +40,7 @@ fn consume<'a, E: Executor>(
     executor: &mut E,
     session: &mut Session,
     (mut first, input): (Option<&Looked<'a>>, &'a [u8]),
-    now: TimeMs,
+    now: Now,
 ) -> usize {
     let (mut at, mut ahead) = (0, Ahead::default());
     session.need_bytes = 1;
@@ -54,11 +54,11 @@ fn consume<'a, E: Executor>(
         }
         // Its first request by itself would only wait for the same memory a moment earlier.
         if E::LOOKS_AHEAD && at > 0 && ahead.is_empty() {
-            ahead.look(executor, session, &input[at..], now);
+            ahead.look(executor, session, &input[at..], now.wall);
         }
         let (flow, consumed) = match first.take().or_else(|| ahead.pop()) {
             Some(looked) => (begin_looked(executor, session, looked, now), looked.consumed),
-            None => match session.codec.decode(&input[at..], now) {
+            None => match session.codec.decode(&input[at..], now.wall) {
                 Decoded::Command { command, consumed } => (begin(executor, session, command, now), consumed),
                 Decoded::Incomplete { need_bytes } => {
                     session.need_bytes = need_bytes;
@@ -91,13 +91,13 @@ fn consume<'a, E: Executor>(
 
 /// Executes the command unless it returns values for which there is no room.
 #[inline]
-fn begin(executor: &mut impl Executor, session: &mut Session, command: Command<'_>, now: TimeMs) -> Flow {
+fn begin(executor: &mut impl Executor, session: &mut Session, command: Command<'_>, now: Now) -> Flow {
     within_room(session, command.values(), |session| executor.execute(session, command, now))
 }
 
 /// As [`begin`], of a request that was looked at.
 #[inline]
-fn begin_looked(executor: &mut impl Executor, session: &mut Session, looked: &Looked<'_>, now: TimeMs) -> Flow {
+fn begin_looked(executor: &mut impl Executor, session: &mut Session, looked: &Looked<'_>, now: Now) -> Flow {
     let values = u32::from(looked.request.returns_value());
     within_room(session, values, |session| executor.execute_looked(session, looked, now))
 }
@@ -126,12 +126,7 @@ fn stall(executor: &mut impl Executor, session: &mut Session, why: Stall) {
 }
 
 #[cold]
-fn consume_rarer(
-    executor: &mut impl Executor,
-    session: &mut Session,
-    decoded: Decoded<'_>,
-    now: TimeMs,
-) -> (Flow, usize) {
+fn consume_rarer(executor: &mut impl Executor, session: &mut Session, decoded: Decoded<'_>, now: Now) -> (Flow, usize) {
     match decoded {
         Decoded::Skip { consumed } => (Flow::Next, consumed),
         Decoded::Error { message, consumed, fatal } => {
@@ -139,7 +134,7 @@ fn consume_rarer(
             session.replies.respond(|out| out.extend_from_slice(&message));
             (if fatal { Flow::End } else { Flow::Next }, consumed)
         }
-        Decoded::Rewritten { bytes, consumed } => match session.codec.decode(&bytes, now) {
+        Decoded::Rewritten { bytes, consumed } => match session.codec.decode(&bytes, now.wall) {
             Decoded::Command { command, .. } => (begin(executor, session, command, now), consumed),
             Decoded::Error { message, fatal, .. } => {
                 executor.counters().malformed += 1;
@@ -158,13 +153,13 @@ pub(crate) fn handle_inputs<E: Executor>(
     sessions: &mut Sessions,
     outputs: &mut VecDeque<Output>,
     (inputs, used): (&[(SessionId, &[u8])], &mut [usize]),
-    now: TimeMs,
+    now: Now,
 ) {
     assert_eq!(inputs.len(), used.len(), "each input's consumption is noted");
     for (inputs, used) in inputs.chunks(WARM_KEYS_MAX).zip(used.chunks_mut(WARM_KEYS_MAX)) {
         if E::LOOKS_AHEAD && inputs.len() >= FIRSTS_MIN {
             let mut firsts = [const { None }; WARM_KEYS_MAX];
-            look_at_firsts(executor, sessions, inputs, &mut firsts, now);
+            look_at_firsts(executor, sessions, inputs, &mut firsts, now.wall);
             for ((used, (id, input)), first) in used.iter_mut().zip(inputs).zip(&firsts) {
                 *used = handle_looked(executor, sessions, outputs, (*id, first.as_ref(), input), now);
             }
@@ -183,7 +178,7 @@ pub(crate) fn handle_input(
     sessions: &mut Sessions,
     outputs: &mut VecDeque<Output>,
     (id, input): (SessionId, &[u8]),
-    now: TimeMs,
+    now: Now,
 ) -> usize {
     handle_looked(executor, sessions, outputs, (id, None, input), now)
 }
@@ -193,7 +188,7 @@ fn handle_looked<'a>(
     sessions: &mut Sessions,
     outputs: &mut VecDeque<Output>,
     (id, first, input): (SessionId, Option<&Looked<'a>>, &'a [u8]),
-    now: TimeMs,
+    now: Now,
 ) -> usize {
     let Some((session, pool, room)) = sessions.get_with_pool(id) else { return input.len() };
     session.replies.borrow_from(pool);

@@ -11,7 +11,7 @@ use crate::session::consume;
 use crate::shard::Shard;
 use crate::status::ShardStatus;
 use fawn_flash::Device;
-use fawn_types::{ShardId, TimeMs};
+use fawn_types::{Now, ShardId};
 use fawn_wire::Protocol;
 use smallvec::SmallVec;
 
@@ -23,7 +23,7 @@ type Pieces<'a> = SmallVec<[(SessionId, &'a [u8]); PIECES_MAX]>;
 
 impl<D: Device> Shard<D> {
     /// What another shard of the node hands over.
-    pub fn handle_letter(&mut self, now: TimeMs, from: ShardId, letter: Letter) {
+    pub fn handle_letter(&mut self, now: Now, from: ShardId, letter: Letter) {
         self.note_time(now);
         let mut pieces = Pieces::new();
         for (piece, bytes) in letter.pieces() {
@@ -161,6 +161,6 @@ impl<D: Device> Shard<D> {
     }
 
     pub(crate) fn host(&mut self) -> Host<'_, D> {
-        Host { core: &mut self.core, sessions: &mut self.sessions, now: self.now }
+        Host { core: &mut self.core, sessions: &mut self.sessions, now: self.now.wall }
     }
 }

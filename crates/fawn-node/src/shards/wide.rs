@@ -6,7 +6,7 @@ use crate::pending::Target;
 use crate::session::Session;
 use crate::wide::{CROSS_SLOT, Form, ScanState, Wide};
 use fawn_flash::Device;
-use fawn_types::{KeyHash, OperationError, Reply, ShardId, TimeMs, limits};
+use fawn_types::{KeyHash, Now, OperationError, Reply, ShardId, TimeMs, limits};
 use fawn_wire::native::{Pairs, WideRequest, put_pair, put_wide_frame};
 use fawn_wire::{Keyspace, Shape, encode_done, encode_error};
 
@@ -15,14 +15,14 @@ pub(crate) fn keyspace<D: Device>(
     core: &mut Core<D>,
     session: &mut Session,
     keyspace: &Keyspace<'_>,
-    now: TimeMs,
+    now: Now,
 ) -> Flow {
     if !session.is_quiet() {
         return Flow::Stall(Stall::Quiet);
     }
     match *keyspace {
-        Keyspace::FlushAll { at_ms, shape } if at_ms > now.0 => {
-            core.flush_at = Some(TimeMs(at_ms));
+        Keyspace::FlushAll { at_ms, shape } if at_ms > now.wall.0 => {
+            core.flush_at = Some(now.mono_at(TimeMs(at_ms)));
             session.replies.respond(|out| encode_done(shape, out));
         }
         // One record per shard, so not atomic across shards [replication.md § 5].

@@ -57,6 +57,6 @@ impl Restarts for Bed {
 fn open(disk: &SimDisk, options: ShardOptions, memory_bytes: u64) -> Shard<SimDevice> {
     let device = SimDevice::attach(disk);
     let (engine, _) = Engine::open(device, engine_options(options.durability, memory_bytes), START).unwrap();
-    let facts = ProcessFacts { started_at_ms: START.0, ..ProcessFacts::default() };
+    let facts = ProcessFacts { started_at_ms: START.wall.0, ..ProcessFacts::default() };
     Shard::new(engine, Placement::ALONE, options, facts).unwrap()
 }

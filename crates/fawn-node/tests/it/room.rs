@@ -8,10 +8,10 @@ use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_node::{
     ClientHost, LocalCluster, LocalOptions, Output, Placement, ProcessFacts, SessionId, Shard, ShardOptions,
 };
-use fawn_types::{HashSecret, TimeMs};
+use fawn_types::{HashSecret, Now};
 use fawn_wire::Protocol;
 
-const START: TimeMs = TimeMs(1_700_000_000_000);
+const START: Now = Now::at(1_700_000_000_000);
 const VALUE_BYTES: usize = 1 << 20;
 const ROOM_BYTES: usize = 4 << 20;
 const REPLY_BYTES: usize = VALUE_BYTES + "$1048576\r\n\r\n".len();
@@ -29,7 +29,7 @@ struct Client {
 
 struct Crowd<H> {
     host: H,
-    now: TimeMs,
+    now: Now,
     clients: Vec<Client>,
 }
 

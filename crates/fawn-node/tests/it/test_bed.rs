@@ -3,11 +3,11 @@
 //! One bed for whatever serves clients; what is particular to one store or to a cluster stands in the two `bed.rs`.
 use fawn_flash::SimDisk;
 use fawn_node::{ClientHost, Output, SessionId};
-use fawn_types::TimeMs;
+use fawn_types::Now;
 use fawn_wire::Protocol;
 use std::collections::HashMap;
 
-pub(crate) const START: TimeMs = TimeMs(1_700_000_000_000);
+pub(crate) const START: Now = Now::at(1_700_000_000_000);
 /// Past this many turns nothing will happen any more.
 const TURNS_MAX: usize = 20_000;
 
@@ -35,7 +35,7 @@ pub(crate) trait Restarts: Sized {
 pub(crate) struct TestBed<H, S> {
     pub(crate) disks: Vec<SimDisk>,
     pub(crate) host: H,
-    pub(crate) now: TimeMs,
+    pub(crate) now: Now,
     pub(crate) clients: HashMap<SessionId, Client>,
     /// Whether replies are taken off the host: a slow reader is one that does not.
     pub(crate) reads_replies: bool,

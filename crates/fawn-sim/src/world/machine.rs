@@ -8,11 +8,13 @@ use fawn_ds::{Engine, EngineError, Options};
 use fawn_flash::sim::{Capture, Loss};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_node::cluster::{MapPlace, Node, NodeConfig, NodeLimits};
-use fawn_types::{BootId, Durability, NodeId, TimeMs};
+use fawn_types::{BootId, Durability, MonoMs, NodeId, Now, TimeMs};
 use std::collections::{BTreeMap, VecDeque};
 
 /// The wall clock when a world begins, ms.
 const EPOCH_MS: u64 = 1_700_000_000_000;
+/// Monotonic clocks begin this far apart, µs: none means anything to another machine.
+const MONO_START_US: u64 = 37_000_000;
 /// How long a suspected member is not promoted, ms: short, so that it comes back within a run.
 const HOLD_OFF_MS: u64 = 2_000;
 /// How often a lying disk's past is kept, µs, and how many of these.
@@ -33,8 +35,10 @@ pub(super) struct Machine {
     past_at_us: u64,
     /// The first promises of each of its blobs: what a forgetful machine comes back with.
     forgotten: BTreeMap<u32, Vec<u8>>,
-    /// Its clock runs ahead by so much.
+    /// Its wall clock runs ahead by so much.
     skew_ms: u64,
+    /// When it was switched on last: its monotonic clock counts from there.
+    powered_us: Option<u64>,
     pub(super) restart_us: Option<u64>,
     pub(super) paused_until_us: u64,
     pub(super) stalled_until_us: u64,
@@ -58,6 +62,7 @@ impl Machine {
             past_at_us: 0,
             forgotten: BTreeMap::new(),
             skew_ms,
+            powered_us: None,
             restart_us: None,
             paused_until_us: 0,
             stalled_until_us: 0,
@@ -68,14 +73,26 @@ impl Machine {
         }
     }
 
-    /// Its own clock.
-    pub(super) const fn clock(&self, now_us: u64) -> TimeMs {
-        TimeMs(EPOCH_MS + self.skew_ms + now_us / 1_000)
+    /// Its own clocks.
+    pub(super) const fn clock(&self, now_us: u64) -> Now {
+        let mono_us = now_us.saturating_sub(self.powered_at_us()) + self.mono_start_us();
+        Now { mono: MonoMs(mono_us / 1_000), wall: TimeMs(EPOCH_MS + self.skew_ms + now_us / 1_000) }
     }
 
-    /// When its clock will show `time`.
-    pub(super) const fn when_us(&self, time: TimeMs) -> u64 {
-        time.0.saturating_sub(EPOCH_MS + self.skew_ms).saturating_mul(1_000)
+    /// When its monotonic clock will show `time`.
+    pub(super) const fn when_us(&self, time: MonoMs) -> u64 {
+        time.0.saturating_mul(1_000).saturating_sub(self.mono_start_us()).saturating_add(self.powered_at_us())
+    }
+
+    const fn mono_start_us(&self) -> u64 {
+        MONO_START_US * self.node.0 as u64
+    }
+
+    const fn powered_at_us(&self) -> u64 {
+        match self.powered_us {
+            Some(at) => at,
+            None => 0,
+        }
     }
 
     pub(super) const fn is_paused(&self, now_us: u64) -> bool {
@@ -102,6 +119,7 @@ impl Machine {
         limits: NodeLimits,
         canary: Option<Canary>,
     ) -> Result<(), String> {
+        self.powered_us.get_or_insert(now_us);
         let now = self.clock(now_us);
         let former = std::mem::replace(&mut self.boot, boot);
         self.restart_us = None;
@@ -149,6 +167,7 @@ impl Machine {
         }
         self.process = None;
         if loss == Loss::Power {
+            self.powered_us = None;
             self.put_past();
         }
         self.end();

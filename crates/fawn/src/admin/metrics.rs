@@ -225,7 +225,7 @@ mod tests {
     use super::*;
     use fawn_node::cluster::MemberStatus;
     use fawn_node::{BackEndStatus, ClusterStatus, ShardStatus, StoreStatus};
-    use fawn_types::{Durability, Epoch, NodeId, RangeId, TimeMs, Version};
+    use fawn_types::{Durability, Epoch, NodeId, Now, RangeId, Version};
 
     #[test]
     fn names_follow_the_conventions() {
@@ -276,7 +276,7 @@ mod tests {
             possible_losses: 0,
         };
         let status = ShardStatus { cluster: Some(cluster), ..ShardStatus::default() };
-        Report::new(Default::default(), &status, TimeMs(0))
+        Report::new(Default::default(), &status, Now::default())
     }
 
     #[test]

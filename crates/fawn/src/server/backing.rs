@@ -8,7 +8,7 @@ use crate::layout::Layout;
 use fawn_flash::Device;
 use fawn_node::front::ClientHost;
 use fawn_node::{Placement, ProcessFacts, Shard};
-use fawn_types::{HashSecret, TimeMs};
+use fawn_types::{HashSecret, Now};
 use std::os::fd::RawFd;
 
 /// What one shard is opened with.
@@ -30,7 +30,7 @@ pub(crate) trait Backing: ClientHost<Device = StoreDevice> + Sized {
     fn layout(settings: &Settings) -> Result<Layout, ServeError>;
 
     /// Opens what `opening` names, or creates it.
-    fn open(opening: Opening, now: TimeMs) -> Result<Self, ServeError>;
+    fn open(opening: Opening, now: Now) -> Result<Self, ServeError>;
 
     /// Flushes and syncs everything, then lets go of the directory.
     fn close(self) -> Result<(), ServeError>;
@@ -46,7 +46,7 @@ pub(crate) trait Backing: ClientHost<Device = StoreDevice> + Sized {
     }
 
     /// How things stand; of several stores their sums.
-    fn report(&self, server: Counters, now: TimeMs) -> Report {
+    fn report(&self, server: Counters, now: Now) -> Report {
         Report::new(server, &self.status(), now)
     }
 }
@@ -56,7 +56,7 @@ impl Backing for Shard<StoreDevice> {
         Ok(Layout::settle(settings, HashSecret(store::random_bytes()?))?)
     }
 
-    fn open(opening: Opening, now: TimeMs) -> Result<Self, ServeError> {
+    fn open(opening: Opening, now: Now) -> Result<Self, ServeError> {
         store::open(opening, now)
     }
 

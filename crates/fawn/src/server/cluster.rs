@@ -8,7 +8,7 @@ use crate::layout::Layout;
 use fawn_ds::{Engine, Options};
 use fawn_node::cluster::NodeLimits;
 use fawn_node::front::{LocalCluster, LocalOptions};
-use fawn_types::TimeMs;
+use fawn_types::Now;
 use std::path::PathBuf;
 
 /// Back-ends, and so copies of every key.
@@ -22,7 +22,7 @@ impl Backing for Cluster {
         Ok(Layout::flat(&settings.dir))
     }
 
-    fn open(opening: Opening, now: TimeMs) -> Result<Self, ServeError> {
+    fn open(opening: Opening, now: Now) -> Result<Self, ServeError> {
         let Opening { settings, facts, .. } = opening;
         let settings = &settings;
         let mut engines: Vec<Engine<StoreDevice>> = Vec::new();

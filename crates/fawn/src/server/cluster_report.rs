@@ -2,7 +2,7 @@
 use super::counters::StoreCounts;
 use fawn_node::cluster::MemberStatus;
 use fawn_node::{BackEndStatus, ChainStatus, ClusterStatus};
-use fawn_types::{Durability, TimeMs};
+use fawn_types::{Durability, MonoMs};
 
 /// A chain that takes no writes for so long is no change of its members any more.
 const STANDS_MS: u64 = 2_000;
@@ -65,7 +65,7 @@ pub(crate) struct CopyingReport {
 }
 
 impl ClusterReport {
-    pub(super) fn of(status: &ClusterStatus, now: TimeMs) -> Self {
+    pub(super) fn of(status: &ClusterStatus, now: MonoMs) -> Self {
         let ClusterStatus { chains, back_ends, stands_since, members_dropped, possible_losses } = status;
         Self {
             is_degraded: status.is_degraded(),
@@ -168,7 +168,7 @@ mod tests {
         }
     }
 
-    fn cluster(copies: usize, poisoned: Option<&str>, stands_since: Option<TimeMs>) -> ClusterReport {
+    fn cluster(copies: usize, poisoned: Option<&str>, stands_since: Option<MonoMs>) -> ClusterReport {
         let chain = ChainStatus {
             range: RangeId(1),
             epoch: Epoch::default(),
@@ -186,7 +186,7 @@ mod tests {
         };
         let (chains, back_ends) = (vec![chain], vec![back_end]);
         let status = ClusterStatus { chains, back_ends, stands_since, members_dropped: 1, possible_losses: 0 };
-        ClusterReport::of(&status, TimeMs(10_000))
+        ClusterReport::of(&status, MonoMs(10_000))
     }
 
     #[test]
@@ -202,8 +202,8 @@ mod tests {
 
     #[test]
     fn a_chain_that_stands_is_trouble_once_it_lasts() {
-        assert_eq!(cluster(1, Some("EIO"), Some(TimeMs(9_990))).trouble(), None, "members change in milliseconds");
-        let trouble = cluster(1, Some("EIO"), Some(TimeMs(7_000))).trouble().expect("it lasts");
+        assert_eq!(cluster(1, Some("EIO"), Some(MonoMs(9_990))).trouble(), None, "members change in milliseconds");
+        let trouble = cluster(1, Some("EIO"), Some(MonoMs(7_000))).trouble().expect("it lasts");
         assert!(trouble.contains("3000 ms") && trouble.contains("node 2"), "{trouble}");
     }
 }

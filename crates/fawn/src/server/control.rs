@@ -3,7 +3,7 @@ use super::cluster_report::ClusterReport;
 use super::counters::{Counters, NodeCounts, StoreCounts};
 use super::listener::Listener;
 use fawn_node::ShardStatus;
-use fawn_types::TimeMs;
+use fawn_types::Now;
 use tokio::sync::oneshot;
 
 /// Orders that may wait for a shard; more are refused to whoever asks.
@@ -34,12 +34,12 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    pub(crate) fn new(server: Counters, status: &ShardStatus, now: TimeMs) -> Self {
+    pub(crate) fn new(server: Counters, status: &ShardStatus, now: Now) -> Self {
         Self {
             server,
             node: NodeCounts::of(status),
             store: status.cluster.is_none().then(|| StoreCounts::of(&status.store, status.poisoned.as_ref())),
-            cluster: status.cluster.as_ref().map(|cluster| ClusterReport::of(cluster, now)),
+            cluster: status.cluster.as_ref().map(|cluster| ClusterReport::of(cluster, now.mono)),
         }
     }
 

@@ -9,10 +9,11 @@ use super::limits::Limits;
 use super::listener::{Bound, Listener};
 use super::shard::join_all;
 use super::shared::Shared;
-use super::turn::{self, Turn, wall_clock};
+use super::turn::{self, Turn};
 use super::{Places, ServeError, Server, Shards, descriptors, post, store};
 use crate::config::{Settings, Shards as ShardsSetting};
 use crate::layout::Layout;
+use fawn_flash::clock;
 use fawn_wire::Protocol;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -103,7 +104,7 @@ fn prepare(
     let connections_max = descriptors::make_room(settings.max_connections, shards);
     let shared = Arc::new(Shared::new(shards, connections_max as usize));
     let in_force = Settings { shards: Some(ShardsSetting::Number(shards)), ..settings.clone() };
-    let facts = store::facts(&in_force, places, shards, wall_clock())?;
+    let facts = store::facts(&in_force, places, shards, clock::now().wall)?;
     let queues: Vec<mio::Poll> = (0..shards).map(|_| mio::Poll::new()).collect::<Result<_, _>>().map_err(setting_up)?;
     let companies = companies(&queues, &shared)?;
     let (controls, orders): (Vec<_>, Vec<_>) = (0..shards).map(|_| mpsc::channel(control::QUEUE_LEN)).unzip();
@@ -152,7 +153,7 @@ fn serve<B: Backing>(starting: Starting) -> Result<(), ServeError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(ServeError::system("starting a runtime"))?;
     let limits = Limits::of(&opening.settings);
-    let shard = B::open(opening, wall_clock())?;
+    let shard = B::open(opening, clock::now())?;
     let mut turn = Turn::new(queue, shard, limits, shared, company);
     // If whoever started us has gone, the queue of orders is closed and we stop at once.
     let _: Result<(), _> = opened.send(());

@@ -6,7 +6,7 @@ use crate::config::{DeviceChoice, Settings};
 use fawn_ds::{Engine, OpenReport, Options};
 use fawn_flash::{AnyDevice, Device, DeviceKind, DeviceOptions};
 use fawn_node::{ProcessFacts, Shard, ShardOptions};
-use fawn_types::{HashSecret, TimeMs};
+use fawn_types::{HashSecret, Now, TimeMs};
 use std::io::Read;
 use std::path::Path;
 
@@ -16,7 +16,7 @@ pub(crate) type StoreDevice = AnyDevice;
 pub(crate) type NodeShard = Shard<StoreDevice>;
 
 /// Opens the store, or creates one, and puts a shard over it.
-pub(super) fn open(opening: Opening, now: TimeMs) -> Result<NodeShard, ServeError> {
+pub(super) fn open(opening: Opening, now: Now) -> Result<NodeShard, ServeError> {
     let Opening { settings, placement, secret, facts } = opening;
     let number = u32::from(placement.shard().0);
     let options = Options { secret, number_if_new: number, ..engine_options(&settings)? };
@@ -46,7 +46,7 @@ pub(super) fn open_engine(
     settings: &Settings,
     dir: &Path,
     options: Options,
-    now: TimeMs,
+    now: Now,
 ) -> Result<Engine<StoreDevice>, ServeError> {
     create_dir(dir)?;
     let opened = Engine::open(open_device(settings, dir)?, options, now);

@@ -13,8 +13,9 @@ use super::listener::Listener;
 use super::read::Pieces;
 use super::shared::Shared;
 use super::watch::Watch;
+use fawn_flash::clock;
 use fawn_node::{Output, SessionId};
-use fawn_types::TimeMs;
+use fawn_types::{MonoMs, Now};
 use mio::{Events, Interest, Token};
 use rustc_hash::FxBuildHasher;
 use slab::Slab;
@@ -23,7 +24,7 @@ use std::future::poll_fn;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 use tokio::time::Sleep;
@@ -65,8 +66,8 @@ pub(super) struct Turn<B> {
     pub(super) stop_by: Option<Instant>,
     /// The time of this turn, for deadlines.
     pub(super) instant: Instant,
-    /// The time of this turn, as the store knows it.
-    pub(super) now: TimeMs,
+    /// The time of this turn, as the shard receives it.
+    pub(super) now: Now,
 }
 
 impl<B: Backing> Turn<B> {
@@ -98,7 +99,7 @@ impl<B: Backing> Turn<B> {
             owes_turn: false,
             stop_by: None,
             instant: Instant::now(),
-            now: wall_clock(),
+            now: clock::now(),
         }
     }
 
@@ -152,7 +153,7 @@ impl<B: Backing> Turn<B> {
 
     /// One turn; returns when the next is due though nothing happens.
     fn turn(&mut self, events: &Events) -> Option<Instant> {
-        (self.instant, self.now) = (Instant::now(), wall_clock());
+        (self.instant, self.now) = (Instant::now(), clock::now());
         self.counters.turns += 1;
         self.owes_turn = false;
         let has_news = !events.is_empty() || !self.ready.is_empty() || self.shard.in_flight() > 0;
@@ -230,7 +231,7 @@ impl<B: Backing> Turn<B> {
                 self.counters.connections = self.conns.len() as u64;
                 self.counters.input_waiting = self.intake.waiting() as u64;
                 // Who asked may have stopped waiting: nothing to do about it.
-                drop(answer.send(self.shard.report(self.counters, wall_clock())));
+                drop(answer.send(self.shard.report(self.counters, clock::now())));
             }
             Control::Stop => self.stop(),
         }
@@ -263,8 +264,8 @@ impl<B: Backing> Turn<B> {
         }
     }
 
-    fn next_due(&self, store_due: Option<TimeMs>) -> Option<Instant> {
-        let store_due = store_due.map(|due| self.instant + Duration::from_millis(due.ms_since(self.now)));
+    fn next_due(&self, store_due: Option<MonoMs>) -> Option<Instant> {
+        let store_due = store_due.map(|due| self.instant + Duration::from_millis(due.ms_since(self.now.mono)));
         let company = self.company.as_ref();
         // A shard whose clients are gone waits for others, not for its own time.
         let stop_by = self.stop_by.filter(|_| !company.is_some_and(Company::is_drained));
@@ -274,11 +275,6 @@ impl<B: Backing> Turn<B> {
             .flatten()
             .min()
     }
-}
-
-pub(super) fn wall_clock() -> TimeMs {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    TimeMs(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// What wakes an idle shard: its sockets, its devices, its controller, its next deadline.

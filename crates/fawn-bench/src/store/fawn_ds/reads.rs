@@ -4,7 +4,7 @@ use crate::store::Gets;
 use crate::{BenchError, Row, row};
 use fawn_ds::{EngineError, Event, Lookup, View};
 use fawn_flash::Device;
-use fawn_types::TimeMs;
+use fawn_types::Now;
 use fawn_types::random::SplitMix64;
 use hdrhistogram::Histogram;
 use std::time::Instant;
@@ -114,11 +114,11 @@ impl<D: Device> Session<D> {
     fn get_blocking(
         &mut self,
         n: u64,
-        now: TimeMs,
+        now: Now,
         mut check: impl FnMut(Option<&[u8]>) -> Result<(), BenchError>,
     ) -> Result<(), BenchError> {
         let (hash, key) = self.hash(n);
-        let mut answer = self.engine.lookup(RANGE, hash, &key, View::Committed, now);
+        let mut answer = self.engine.lookup(RANGE, hash, &key, View::Committed, now.wall);
         loop {
             let plan = match answer.map_err(read_failed)? {
                 Lookup::Found(entry) => return check(Some(entry.value)),
@@ -136,7 +136,7 @@ impl<D: Device> Session<D> {
                     break plan;
                 }
             };
-            answer = self.engine.resume(plan, now);
+            answer = self.engine.resume(plan, now.wall);
         }
     }
 
@@ -150,7 +150,7 @@ impl<D: Device> Session<D> {
         let mut flight = Flight::new(depth);
         let mut more = true;
         while more || flight.free.len() < depth {
-            let now_ms = now();
+            let now = now();
             for _ in 0..BURST {
                 let Some(&slot) = flight.free.last() else { break };
                 let sent = Instant::now();
@@ -162,7 +162,7 @@ impl<D: Device> Session<D> {
                 flight.slots[slot] = Slot { n, sent };
                 let (hash, key) = self.hash(n);
                 let round = self.round_if_there(n);
-                let answer = self.engine.lookup(RANGE, hash, &key, View::Committed, now_ms).map_err(read_failed)?;
+                let answer = self.engine.lookup(RANGE, hash, &key, View::Committed, now.wall).map_err(read_failed)?;
                 let plan = settle(answer, |value| check(&self.values, n, round, value))?;
                 match plan {
                     Some(plan) => self.engine.read(plan, slot as u64),
@@ -170,12 +170,12 @@ impl<D: Device> Session<D> {
                 }
             }
             let mut events = std::mem::take(&mut self.events);
-            self.engine.wait(now_ms, &mut events);
+            self.engine.wait(now, &mut events);
             for event in events.drain(..) {
                 let Event::Lookup { plan, user } = event else { continue };
                 let n = flight.slots[user as usize].n;
                 let round = self.round_if_there(n);
-                let answer = self.engine.resume(plan, now_ms).map_err(read_failed)?;
+                let answer = self.engine.resume(plan, now.wall).map_err(read_failed)?;
                 let plan = settle(answer, |value| check(&self.values, n, round, value))?;
                 match plan {
                     Some(plan) => self.engine.read(plan, user),

@@ -4,8 +4,8 @@ use crate::workload::{Values, key_into};
 use crate::{BenchError, Row, machine};
 use fawn_ds::{Engine, EngineError, Event, Options, RecordRef, WARM_KEYS_MAX};
 use fawn_flash::{CauseStats, Device};
-use fawn_types::{Epoch, HashSecret, KeyHash, KeyRange, RangeId, TimeMs, Version};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use fawn_types::{Epoch, HashSecret, KeyHash, KeyRange, RangeId, Version};
+use std::time::{Duration, Instant};
 
 /// The only range.
 pub(super) const RANGE: RangeId = RangeId(1);
@@ -144,10 +144,10 @@ impl<D: Device> Session<D> {
 
     /// Until everything appended is in the files.
     pub(super) fn write_all(&mut self) -> Result<(), BenchError> {
-        self.engine.submit(TimeMs(now().0 + LATER_MS));
+        self.engine.submit(now().plus_ms(LATER_MS));
         while self.engine.watermarks().flushed < self.engine.watermarks().appended {
             self.turn(true)?;
-            self.engine.submit(TimeMs(now().0 + LATER_MS));
+            self.engine.submit(now().plus_ms(LATER_MS));
         }
         Ok(())
     }
@@ -188,7 +188,5 @@ impl<D: Device> Session<D> {
     }
 }
 
-/// The wall clock: the engine is told the time.
-pub(super) fn now() -> TimeMs {
-    TimeMs(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64))
-}
+/// The machine's clocks: the engine receives the time.
+pub(super) use fawn_flash::clock::now;

@@ -8,7 +8,7 @@ use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_node::cluster::payload::encode_request;
 use fawn_node::cluster::{MapPlace, Node, NodeConfig, NodeError, NodeLimits, Output};
 use fawn_types::{
-    BootId, ClientTag, Condition, Durability, Epoch, Expiry, HashSecret, NodeId, RangeId, Request, TimeMs, Update,
+    BootId, ClientTag, Condition, Durability, Epoch, Expiry, HashSecret, NodeId, Now, RangeId, Request, Update,
 };
 
 /// A front-end of its own, whose requests name whatever epoch they like; returns what comes back.
@@ -74,7 +74,7 @@ fn entries_expire_by_chain_time_everywhere() {
     let update = Update::Set {
         value: b"short",
         flags: 0,
-        expiry: Expiry::AtMs(at.0),
+        expiry: Expiry::AtMs(at.wall.0),
         condition: Condition::Always,
         return_previous: false,
     };
@@ -127,7 +127,7 @@ fn a_log_that_no_longer_reaches_back_never_makes_a_copy_with_holes() {
 fn a_store_of_another_cluster_is_refused() {
     let disk = SimDisk::new(SimOptions::instant(1));
     let options = Options { secret: Some(HashSecret([9; 16])), chained: true, ..Options::default() };
-    let engine = Engine::open(SimDevice::attach(&disk), options, TimeMs(1)).unwrap().0;
+    let engine = Engine::open(SimDevice::attach(&disk), options, Now::at(1)).unwrap().0;
     let node = NodeEntry { node: NodeId(1), weight: 1, domain: 0, address: String::new() };
     let map = ClusterMap::new(SECRET, Durability::Sync, RingOptions::default(), vec![node]);
     let config = NodeConfig {
@@ -139,9 +139,9 @@ fn a_store_of_another_cluster_is_refused() {
         map_place: MapPlace::OwnStore,
         limits: NodeLimits::default(),
     };
-    let refused = Node::new(config.clone(), Some(engine), TimeMs(1)).err();
+    let refused = Node::new(config.clone(), Some(engine), Now::at(1)).err();
     assert_eq!(refused, Some(NodeError::SecretDiffers));
-    let refused = Node::<SimDevice>::new(config, None, TimeMs(1)).err();
+    let refused = Node::<SimDevice>::new(config, None, Now::at(1)).err();
     assert_eq!(refused, Some(NodeError::ManagerNeedsStore));
 }
 

@@ -7,7 +7,7 @@ use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_node::cluster::{ClientOp, MapPlace, Node, NodeConfig, NodeLimits, Output, OwnedReply, RangeDigest, Refused};
 use fawn_types::random::SplitMix64;
 use fawn_types::{
-    BootId, Condition, Durability, Expiry, HashSecret, NodeId, RangeId, Reply, Request, TimeMs, Update, Version,
+    BootId, Condition, Durability, Expiry, HashSecret, NodeId, Now, RangeId, Reply, Request, Update, Version,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ pub(crate) const BACK_ENDS: u32 = 3;
 /// The front-end-only node.
 pub(crate) const FRONT_END: u32 = 4;
 pub(crate) const SECRET: HashSecret = HashSecret(*b"a cluster's own ");
-const START: TimeMs = TimeMs(1_700_000_000_000);
+const START: Now = Now::at(1_700_000_000_000);
 
 /// What an operation came to, owned.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -53,7 +53,7 @@ pub(crate) struct World {
     /// Directed pairs that lose everything.
     pub(crate) cut: BTreeSet<(u32, u32)>,
     pub(crate) done: BTreeMap<(u32, ClientOp), Answer>,
-    pub(crate) now: TimeMs,
+    pub(crate) now: Now,
     pub(crate) random: SplitMix64,
     pub(crate) durability: Durability,
     pub(crate) limits: NodeLimits,

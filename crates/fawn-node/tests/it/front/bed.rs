@@ -4,14 +4,14 @@ use fawn_ds::{Engine, Options};
 use fawn_flash::sim::{Fault, OpKind};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_node::{ClientHost, LocalCluster, LocalOptions, ProcessFacts, ShardOptions};
-use fawn_types::{Durability, HashSecret, NodeId, TimeMs};
+use fawn_types::{Durability, HashSecret, NodeId, Now};
 use std::collections::HashMap;
 
 pub(crate) const MEMBERS: u32 = 3;
 
 pub(crate) type Bed = TestBed<LocalCluster<SimDevice>, LocalOptions>;
 
-fn open(disk: &SimDisk, options: &LocalOptions, memory_bytes: u64, now: TimeMs) -> Engine<SimDevice> {
+fn open(disk: &SimDisk, options: &LocalOptions, memory_bytes: u64, now: Now) -> Engine<SimDevice> {
     let options = Options {
         segment_bytes: (4 * options.shard.value_bytes_max).next_power_of_two().max(1 << 20),
         memory_bytes,
@@ -45,7 +45,7 @@ impl Bed {
         Self::on(disks, options, memory_bytes, START)
     }
 
-    fn on(disks: Vec<SimDisk>, options: LocalOptions, memory_bytes: u64, now: TimeMs) -> Self {
+    fn on(disks: Vec<SimDisk>, options: LocalOptions, memory_bytes: u64, now: Now) -> Self {
         let engines = disks.iter().map(|disk| open(disk, &options, memory_bytes, now)).collect();
         let host = LocalCluster::new(engines, options, ProcessFacts::default(), now).unwrap();
         let clients = HashMap::new();
@@ -64,7 +64,7 @@ impl Bed {
     pub(crate) fn stop(self) -> Self {
         let Self { disks, host, now, options, memory_bytes, .. } = self;
         host.into_engines().into_iter().for_each(|engine| drop(engine.close().unwrap()));
-        disks.iter().for_each(|disk| disk.crash(now.0));
+        disks.iter().for_each(|disk| disk.crash(now.wall.0));
         Self::on(disks, options, memory_bytes, now.plus_ms(1000))
     }
 

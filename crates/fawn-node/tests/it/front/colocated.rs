@@ -6,10 +6,10 @@ use fawn_ds::{Engine, Options};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_node::cluster::{MapPlace, Node, NodeConfig, NodeLimits};
 use fawn_node::{ClientHost, FrontEnd, Output, ProcessFacts};
-use fawn_types::{BootId, Durability, HashSecret, NodeId, TimeMs};
+use fawn_types::{BootId, Durability, HashSecret, NodeId, Now};
 use fawn_wire::Protocol;
 
-const START: TimeMs = TimeMs(1_700_000_000_000);
+const START: Now = Now::at(1_700_000_000_000);
 const SECRET: HashSecret = HashSecret(*b"a chain of one..");
 
 fn front_end(disk: &SimDisk) -> FrontEnd<SimDevice> {

@@ -225,7 +225,10 @@ fn a_slow_shard_costs_the_others_little() {
         bed.host.turn_of(1, bed.now);
     }
     let due = bed.host.shards[1].turn(bed.now);
-    assert!(due.is_some_and(|due| due.ms_since(bed.now) <= 1), "answers wait to be handed over, and nobody wakes it");
+    assert!(
+        due.is_some_and(|due| due.ms_since(bed.now.mono) <= 1),
+        "answers wait to be handed over, and nobody wakes it"
+    );
     bed.settle();
     let longest = bed.host.longest;
     assert!((256 << 10..1400 << 10).contains(&longest), "{longest} bytes in a letter");

@@ -8,7 +8,7 @@ use fawn_ds::Engine;
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_node::{ClientHost, Letter, Output, Placement, ProcessFacts, SessionId, Shard, ShardOptions, ShardStatus};
 use fawn_types::random::SplitMix64;
-use fawn_types::{ShardId, TimeMs};
+use fawn_types::{MonoMs, Now, ShardId};
 use fawn_wire::Protocol;
 use std::collections::{HashMap, VecDeque};
 
@@ -100,7 +100,7 @@ impl Several {
     }
 
     /// One shard's turn, as a server takes it; each way delivers what has come so far, or nothing.
-    fn turn_of(&mut self, at: usize, now: TimeMs) {
+    fn turn_of(&mut self, at: usize, now: Now) {
         for from in 0..self.shards.len() {
             for _ in 0..self.rng.below(LETTERS_MAX as u64 + 1) {
                 let Some(letter) = self.ways[from][at].pop_front() else { break };
@@ -138,7 +138,7 @@ impl ClientHost for Several {
         self.shard_mut(session).end_input(session);
     }
 
-    fn handle_input(&mut self, now: TimeMs, session: SessionId, input: &[u8]) -> usize {
+    fn handle_input(&mut self, now: Now, session: SessionId, input: &[u8]) -> usize {
         self.shard_mut(session).handle_input(now, session, input)
     }
 
@@ -158,7 +158,7 @@ impl ClientHost for Several {
         self.shard_mut(session).wrote(session, bytes);
     }
 
-    fn turn(&mut self, now: TimeMs) -> Option<TimeMs> {
+    fn turn(&mut self, now: Now) -> Option<MonoMs> {
         let first = self.rng.below(self.shards.len() as u64) as usize;
         for turn in 0..self.shards.len() {
             self.turn_of((first + turn) % self.shards.len(), now);
