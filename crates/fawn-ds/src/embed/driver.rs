@@ -50,23 +50,41 @@ enum Waiting {
     Scan(Box<Scan>, TimeMs),
 }
 
-/// The engine and everything under way on it.
+/// Device reads in flight at most; further lookups are queued, whatever callers ask for at once.
+const READS_IN_FLIGHT_MAX: usize = 256;
+
+/// A reply that is sent once everything through `after` is as durable as the mode promises.
+#[derive(Debug)]
+struct Unacked {
+    after: Version,
+    id: u64,
+    written: Option<Version>,
+}
+
+/// The engine and the operations in flight on it.
 pub(super) struct Driver<D: Device> {
     engine: Option<Engine<D>>,
     epoch: Epoch,
     seq: u64,
+    /// Operations whose device read is in flight: at most [`READS_IN_FLIGHT_MAX`].
     waiting: HashMap<u64, Waiting, FxBuildHasher>,
+    /// Operations that need a device read when one of those has ended, oldest first.
+    queued: VecDeque<(u64, Waiting)>,
     /// Refused for now by back-pressure, oldest first.
     deferred: VecDeque<(u64, Op)>,
-    /// Appended, in version order, not yet acknowledged.
-    unacked: VecDeque<(Version, u64)>,
+    /// Oldest first.
+    unacked: VecDeque<Unacked>,
     done: Vec<(u64, Response)>,
 }
 
 /// How an operation went on.
 enum Progress {
     Done(Response),
-    Appended(Version),
+    /// The reply waits for the commit of `after`.
+    Decided {
+        after: Version,
+        written: Option<Version>,
+    },
     Read(LookupPlan, Waiting),
     Deferred(Op),
 }
@@ -80,6 +98,7 @@ impl<D: Device> Driver<D> {
             epoch,
             seq: 0,
             waiting: HashMap::default(),
+            queued: VecDeque::new(),
             deferred: VecDeque::new(),
             unacked: VecDeque::new(),
             done: Vec::new(),
@@ -145,11 +164,25 @@ impl<D: Device> Driver<D> {
                 self.note(user, progress);
             }
         }
+        self.start_queued_reads(now);
         for (id, op) in core::mem::take(&mut self.deferred) {
             let progress = self.execute(op, None, now);
             self.note(id, progress);
         }
         self.acknowledge();
+    }
+
+    fn start_queued_reads(&mut self, now: Now) {
+        while self.waiting.len() < READS_IN_FLIGHT_MAX
+            && let Some((id, waiting)) = self.queued.pop_front()
+        {
+            // Looked up again: an earlier read may have brought the page into the cache.
+            let progress = match waiting {
+                Waiting::Op(op) => self.execute(op, None, now),
+                Waiting::Scan(scan, at) => self.scan(scan, at),
+            };
+            self.note(id, progress);
+        }
     }
 
     fn acknowledge(&mut self) {
@@ -158,9 +191,9 @@ impl<D: Device> Driver<D> {
         let through = progress.kept_under(engine.options().durability);
         engine.commit(RANGE, through);
         let failed = engine.poisoned().map(|first| EngineError::Poisoned { first: first.to_owned() });
-        while let Some(&(version, id)) = self.unacked.front() {
+        while let Some(&Unacked { after, id, written }) = self.unacked.front() {
             let response = match &failed {
-                _ if version <= through => Response::Written(Some(version)),
+                _ if after <= through => Response::Written(written),
                 // It may or may not have become durable: the caller must not believe either.
                 Some(error) => Response::Failed(error.clone().into()),
                 None => return,
@@ -173,7 +206,10 @@ impl<D: Device> Driver<D> {
     fn note(&mut self, id: u64, progress: Result<Progress, EngineError>) {
         match progress {
             Ok(Progress::Done(response)) => self.done.push((id, response)),
-            Ok(Progress::Appended(version)) => self.unacked.push_back((version, id)),
+            Ok(Progress::Decided { after, written }) => self.unacked.push_back(Unacked { after, id, written }),
+            Ok(Progress::Read(_, waiting)) if self.waiting.len() >= READS_IN_FLIGHT_MAX => {
+                self.queued.push_back((id, waiting));
+            }
             Ok(Progress::Read(plan, waiting)) => {
                 self.waiting.insert(id, waiting);
                 if let Some(engine) = &mut self.engine {
@@ -227,6 +263,7 @@ impl<D: Device> Driver<D> {
             Lookup::Absent => None,
             Lookup::Read(plan) => return Ok(Progress::Read(plan, Waiting::Op(op))),
         };
+        let seen = current.map(|entry| entry.version);
         let holds = match &op {
             Op::Get { .. } => {
                 return Ok(Progress::Done(Response::Entry(current.map(|entry| EntryRef::to_owned(&entry)))));
@@ -237,7 +274,14 @@ impl<D: Device> Driver<D> {
             }
             _ => current.is_some(),
         };
-        if holds { self.write(op) } else { Ok(Progress::Done(Response::Written(None))) }
+        if holds { self.write(op) } else { Ok(self.refuse(seen)) }
+    }
+
+    /// A condition that did not hold of a version not yet committed: the caller may not learn of a write that a crash
+    /// can still undo. An absence has no version but may be due to any pending delete, so it waits for the newest.
+    fn refuse(&self, seen: Option<Version>) -> Progress {
+        let after = seen.unwrap_or_else(|| self.engine().progress(RANGE).appended);
+        Progress::Decided { after, written: None }
     }
 
     fn next_version(&self, ahead: u64) -> Result<Version, EngineError> {
@@ -258,7 +302,7 @@ impl<D: Device> Driver<D> {
         match engine.append(RANGE, KeyHash::of(engine.secret(), key), &record) {
             Ok(()) => {
                 self.seq += 1;
-                Ok(Progress::Appended(version))
+                Ok(Progress::Decided { after: version, written: Some(version) })
             }
             Err(EngineError::Overloaded) => Ok(Progress::Deferred(op)),
             Err(error) => Err(error),
@@ -278,7 +322,7 @@ impl<D: Device> Driver<D> {
         match engine.append_batch(RANGE, &records) {
             Ok(()) => {
                 self.seq += writes.len() as u64;
-                Ok(Progress::Appended(last))
+                Ok(Progress::Decided { after: last, written: Some(last) })
             }
             Err(EngineError::Overloaded) => Ok(Progress::Deferred(op)),
             Err(error) => Err(error),

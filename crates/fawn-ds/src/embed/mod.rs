@@ -11,7 +11,9 @@ use crate::options::Options;
 use crate::recovery::OpenReport;
 use driver::{Driver, Op, Response};
 use fawn_flash::{AnyDevice, Device, DeviceOptions, clock};
-use fawn_types::{Condition, Durability, Entry, HashSecret, KeyRange, RangeId, StoreError, TimeMs, Version};
+use fawn_types::{
+    Condition, Durability, Entry, HashSecret, KeyRange, OperationError, RangeId, StoreError, TimeMs, Version,
+};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use std::collections::VecDeque;
@@ -44,6 +46,8 @@ struct Inbox {
     done: HashMap<u64, Response, FxBuildHasher>,
     has_leader: bool,
     is_closing: bool,
+    /// A leader panicked: the engine's state is unknown, so no operation reaches it any more.
+    failed: bool,
     next_id: u64,
 }
 
@@ -60,6 +64,27 @@ struct Inner<D: Device> {
     changed: Condvar,
     /// Locked by the leader alone.
     driver: Mutex<Driver<D>>,
+}
+
+/// The right to drive the engine. When a panic drops it, every caller's operation fails: no other thread would wake
+/// the callers, and an engine that stopped in the middle of a change must not be used again.
+struct Leadership<'i> {
+    inbox: &'i Mutex<Inbox>,
+    changed: &'i Condvar,
+    is_done: bool,
+}
+
+impl Drop for Leadership<'_> {
+    fn drop(&mut self) {
+        let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+        inbox.has_leader = false;
+        if !self.is_done {
+            inbox.failed = true;
+            inbox.queue.clear();
+        }
+        drop(inbox);
+        self.changed.notify_all();
+    }
 }
 
 /// A blocking key-value store on one device. Share it by reference or `Arc`.
@@ -201,6 +226,7 @@ impl<D: Device + Send + 'static> Store<D> {
         self.stop_ticker();
         let engine = self.inner.driver().take_engine();
         match engine {
+            _ if self.inner.inbox().failed => Err(OperationError::Poisoned.into()),
             Some(engine) => engine.close().map(drop).map_err(StoreError::from),
             None => Ok(()),
         }
@@ -280,6 +306,9 @@ impl<D: Device> Inner<D> {
             if let Some(response) = inbox.done.remove(&id) {
                 return response.into_result();
             }
+            if inbox.failed {
+                return Err(OperationError::Poisoned.into());
+            }
             if !inbox.has_leader {
                 inbox.has_leader = true;
                 drop(inbox);
@@ -291,6 +320,7 @@ impl<D: Device> Inner<D> {
 
     /// Drives the engine for all until `id` is done; then whoever still waits takes over.
     fn lead(&self, id: u64) -> Response {
+        let mut leadership = Leadership { inbox: &self.inbox, changed: &self.changed, is_done: false };
         let mut driver = self.driver();
         loop {
             let mut queued = core::mem::take(&mut self.inbox().queue);
@@ -312,10 +342,8 @@ impl<D: Device> Inner<D> {
                 }
             }
             if let Some(mine) = mine {
-                inbox.has_leader = false;
                 drop(inbox);
-                drop(driver);
-                self.changed.notify_all();
+                leadership.is_done = true;
                 return mine;
             }
             let is_news = !inbox.done.is_empty();
