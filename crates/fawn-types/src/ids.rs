@@ -1,4 +1,4 @@
-//! Owns the identities that must never be mixed up: machines, shards, ranges, boots, clients.
+//! Identifiers of nodes, shards, ranges, process starts and client operations; distinct types cannot be confused.
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident($inner:ty)) => {
@@ -9,40 +9,40 @@ macro_rules! id {
 }
 
 id! {
-    /// A machine, or one of the demo's three; assigned by the manager, never reused.
+    /// A machine, or one of the demo's three nodes; assigned by the manager, never reused.
     NodeId(u32)
 }
 id! {
-    /// A single-threaded owner of ranges and sessions within a node.
+    /// A single-threaded executor of ranges and sessions within a node.
     ShardId(u16)
 }
 id! {
-    /// A contiguous piece of the ring with one chain; survives changes of its members, not a split or merge.
+    /// A contiguous part of the ring with one chain. The ID survives membership changes, but not a split or merge.
     RangeId(u32)
 }
 id! {
-    /// A point on the ring that a node owns the keys up to: its ring position, high 64 bits [FAWN09 §3.4.1].
+    /// A node's position on the ring, high 64 bits: the node holds the keys up to this point [FAWN09 §3.4.1].
     VirtualId(u64)
 }
 id! {
-    /// Drawn anew at every start of a process, so that a restarted peer is told from the one before.
+    /// A random number drawn at each process start: distinguishes a restarted peer from its previous process.
     BootId(u64)
 }
 
-/// Names one client operation for exactly-once: a session and its dense sequence number. All zero: no tag.
+/// Identity of one client operation for exactly-once execution: a session and its sequence number; all zero: no tag.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct ClientTag {
-    /// The session, unique in the cluster.
+    /// The session's number, unique in the cluster.
     pub session: u64,
-    /// Dense within the session, from 1.
+    /// Sequence number within the session, without gaps, from 1.
     pub seq: u64,
 }
 
 impl ClientTag {
-    /// No identity: exactly once from the front-end inwards only.
+    /// No identity: the operation is executed exactly once only from the front-end to the back-ends.
     pub const NONE: Self = Self { session: 0, seq: 0 };
 
-    /// Whether it names an operation.
+    /// Whether the tag identifies an operation.
     #[must_use]
     pub const fn is_some(self) -> bool {
         self.session != 0

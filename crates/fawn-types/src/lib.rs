@@ -1,6 +1,6 @@
-//! Owns the vocabulary of FAWN: keys, values, versions, key ranges, requests, replies, limits and the model store.
+//! Shared types of FAWN: keys, values, versions, key ranges, requests, replies, limits and the model store.
 //!
-//! Pure: no I/O, no clock, no thread, no ambient randomness, so `no_std` with `alloc`. Time comes in as an argument.
+//! Pure: no I/O, no clock, no threads, no ambient randomness; `no_std` with `alloc`. The time is an argument.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -1,18 +1,18 @@
-//! Owns every limit that a client can meet, in one place; relations between them are proven at compile time.
+//! Limits visible to clients, all in one place; the relations between them are checked at compile time.
 
-/// Longest key, bytes (the record header's 16-bit length).
+/// Maximum key length, bytes (the record header's length field has 16 bits).
 pub const KEY_BYTES_MAX: usize = 65_535;
-/// Longest key of the memcached text protocol, bytes.
+/// Maximum key length in the memcached text protocol, bytes.
 pub const MEMCACHED_KEY_BYTES_MAX: usize = 250;
-/// Longest value by default, bytes.
+/// Default maximum value length, bytes.
 pub const VALUE_BYTES_MAX: usize = 8 << 20;
-/// A record is at most this share of a segment, so that a segment always holds several.
+/// A record is at most 1/`RECORD_SEGMENT_SHARE` of a segment, so every segment fits several records.
 pub const RECORD_SEGMENT_SHARE: usize = 4;
-/// Most arguments of one request.
+/// Maximum number of arguments in one request.
 pub const REQUEST_ARGS_MAX: usize = 1 << 20;
-/// Longest inline command or memcached command line, bytes.
+/// Maximum length of an inline command or a memcached command line, bytes.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
-/// Longest request in all, bytes: every argument of an `MSET` together.
+/// Maximum length of a whole request, bytes; for example, all arguments of an `MSET` together.
 pub const REQUEST_BYTES_MAX: usize = 64 << 20;
 
 const _: () = assert!(KEY_BYTES_MAX <= u16::MAX as usize);

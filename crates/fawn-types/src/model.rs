@@ -1,9 +1,9 @@
-//! Owns the model store: a `BTreeMap` that tests use as the oracle. Not a product store.
+//! The model store: a `BTreeMap` that tests use as the oracle. Not a product store.
 use crate::{Effect, Entry, EntryRef, HashSecret, KeyHash, TimeMs, Version};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-/// Keys with their entries, versions assigned densely in one epoch.
+/// A map from keys to entries; the caller assigns increasing versions.
 #[derive(Clone, Debug, Default)]
 pub struct ModelStore {
     entries: BTreeMap<Vec<u8>, Entry>,
@@ -11,19 +11,19 @@ pub struct ModelStore {
 }
 
 impl ModelStore {
-    /// An empty one.
+    /// An empty store.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The entry of `key`, if it is there at `now`.
+    /// The entry of `key`, if present and not expired at `now`.
     #[must_use]
     pub fn get(&self, key: &[u8], now: TimeMs) -> Option<EntryRef<'_>> {
         self.entries.get(key).map(Entry::as_ref).filter(|entry| !entry.is_expired(now))
     }
 
-    /// Applies an effect as version `version`, which must be above every earlier one.
+    /// Applies `effect` to `key` as `version`. Panics if `version` is not above every earlier one.
     pub fn apply(&mut self, key: &[u8], effect: &Effect<'_>, version: Version) {
         assert!(version > self.last, "versions grow: {version:?} after {:?}", self.last);
         self.last = version;
@@ -40,12 +40,12 @@ impl ModelStore {
         }
     }
 
-    /// Removes everything.
+    /// Removes all keys.
     pub fn clear(&mut self) {
         self.entries.clear();
     }
 
-    /// All keys that are there at `now`, in key order.
+    /// All keys present and not expired at `now`, in key order.
     pub fn iter(&self, now: TimeMs) -> impl Iterator<Item = (&[u8], EntryRef<'_>)> {
         self.entries
             .iter()
@@ -53,7 +53,7 @@ impl ModelStore {
             .filter(move |(_, entry)| !entry.is_expired(now))
     }
 
-    /// A digest of what is there at `now` that does not depend on the order of insertion.
+    /// A digest of the keys and values present at `now`; independent of the order of insertion.
     #[must_use]
     pub fn digest(&self, secret: &HashSecret, now: TimeMs) -> u64 {
         self.iter(now).fold(0, |sum, (key, entry)| {

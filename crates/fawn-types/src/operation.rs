@@ -1,36 +1,36 @@
-//! Owns the interface of read-modify-writes: what a head needs of an operation, whoever defines it [DLI12 §4.2].
+//! The interface between a chain's head and a read-modify-write operation [DLI12 §4.2].
 use crate::{EntryRef, Reply, TimeMs};
 use alloc::vec::Vec;
 
-/// What an operation does to its key. Replicas are sent this, never the operation.
+/// The change that an operation makes to its key. The head replicates the effect, never the operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Effect<'a> {
-    /// Nothing is written; the outcome travels as a result-only record.
+    /// No change; the outcome is replicated as a result-only record.
     None,
-    /// The key holds this from now on.
+    /// Stores a new entry.
     Put {
         /// The new value.
         value: ValueCow<'a>,
         /// Client flags.
         flags: u32,
-        /// Absolute expiry, ms; 0: never.
+        /// Expiry time, ms since the Unix epoch; 0: never.
         expires_at_ms: u64,
     },
-    /// The key is gone.
+    /// Removes the key.
     Delete,
 }
 
-/// A value that an operation made, or that it found in its arguments.
+/// A value that is computed by an operation or borrowed from its arguments.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ValueCow<'a> {
-    /// From the request's own bytes.
+    /// Bytes of the request itself.
     Borrowed(&'a [u8]),
-    /// Computed.
+    /// Computed by the operation.
     Owned(Vec<u8>),
 }
 
 impl ValueCow<'_> {
-    /// Its bytes.
+    /// The value's bytes.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         match self {
@@ -40,23 +40,23 @@ impl ValueCow<'_> {
     }
 }
 
-/// What came of an operation. In `reply`, a version still to be assigned stands as `Version::ZERO`.
+/// The result of an operation. In `reply`, `Version::ZERO` is a placeholder for the version that is not assigned yet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outcome<'a> {
-    /// What is written and replicated.
+    /// The change to write and replicate.
     pub effect: Effect<'a>,
-    /// What the client hears once the effect is committed.
+    /// The reply, sent to the client once the effect is committed.
     pub reply: Reply<'a>,
 }
 
 /// A read-modify-write on one key: a pure function from the key's entry to an outcome.
 ///
-/// `current` is the latest pending entry, `None` when absent or expired at `now`; both come from the head, so that
-/// every replica agrees whatever its own clock says.
+/// `current` is the latest pending entry: `None` if absent or expired at `now`. Both arguments come from the head, so
+/// the result is the same on every replica whatever its own clock shows.
 pub trait Operation<'a> {
-    /// Whether [`Operation::apply`] looks at `current`; if not, the head does not load it.
+    /// Whether [`Operation::apply`] uses `current`; if not, the head does not load it.
     fn needs_current(&self) -> bool;
 
-    /// Evaluates it.
+    /// Computes the effect and the reply.
     fn apply(&self, current: Option<EntryRef<'a>>, now: TimeMs) -> Outcome<'a>;
 }

@@ -1,81 +1,81 @@
-//! Owns the protocol-independent replies. Each codec words them in its protocol's manner.
+//! Protocol-independent replies, encoded by each codec for its own protocol.
 use crate::{EntryRef, Version};
 
-/// The answer to a [`crate::Request`].
+/// The reply to a [`crate::Request`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reply<'a> {
-    /// The entry asked for.
+    /// The entry that was read.
     Value(EntryRef<'a>),
-    /// The key read is not there.
+    /// The key to read is absent.
     Absent,
-    /// Written, as this version.
+    /// The write was applied.
     Stored {
-        /// The version assigned.
+        /// The version assigned to the write.
         version: Version,
-        /// Length of the whole value afterwards, bytes (`APPEND`).
+        /// Length of the whole value after the write, bytes (the reply to `APPEND`).
         value_bytes: u32,
     },
-    /// A condition on presence did not hold.
+    /// The write's condition on the key's presence did not hold.
     NotStored,
-    /// The version asked for is not the key's.
+    /// The key has another version than the write requires.
     VersionMismatch,
-    /// The key to change is not there.
+    /// The key to change is absent.
     NotFound,
-    /// Removed.
+    /// The key was removed.
     Deleted,
     /// The expiry was changed.
     Touched,
-    /// The expiry was not changed, its condition did not hold.
+    /// The expiry was not changed: its condition did not hold.
     NotTouched,
     /// A signed counter's new value.
     Signed(i64),
     /// An unsigned counter's new value.
     Unsigned(u64),
-    /// What was there before, and whether the write applied.
+    /// The previous entry, and whether the write was applied.
     Previous {
-        /// The entry before, if any.
+        /// The previous entry, if the key was present.
         entry: Option<EntryRef<'a>>,
-        /// Whether the condition held.
+        /// Whether the write's condition held.
         applied: bool,
     },
-    /// It failed.
+    /// The operation failed.
     Error(OperationError),
 }
 
-/// Why an operation failed: each protocol words these itself.
+/// The reason why an operation failed; each codec has its own text for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum OperationError {
-    /// Redis's counters want a signed 64-bit decimal.
+    /// The value is not a signed 64-bit decimal (Redis counters).
     #[error("value is not an integer or out of range")]
     NotAnInteger,
-    /// memcached's counters want an unsigned 64-bit decimal.
+    /// The value is not an unsigned 64-bit decimal (memcached counters).
     #[error("cannot increment or decrement non-numeric value")]
     NotANumber,
-    /// The signed result does not fit.
+    /// The signed result does not fit 64 bits.
     #[error("increment or decrement would overflow")]
     Overflow,
     /// The key is longer than [`crate::limits::KEY_BYTES_MAX`].
     #[error("key longer than 65535 bytes")]
     KeyTooLong,
-    /// The value would be longer than the store takes.
-    #[error("value longer than {limit_bytes} bytes; raise value-max or store it in pieces")]
+    /// The new value would exceed the configured maximum.
+    #[error("value longer than {limit_bytes} bytes; raise value-max or split the value")]
     ValueTooLong {
-        /// The limit in force.
+        /// The configured maximum, bytes.
         limit_bytes: u32,
     },
-    /// No space: reads and deletes go on, writes resume by themselves once space is back.
+    /// The store has no space: reads and deletes still work, and writes resume once there is space again.
     #[error("store full: delete keys or add space, then retry")]
     StoreFull,
-    /// Too much is under way; try again.
+    /// Too many requests are in flight; the client should retry.
     #[error("overloaded, try again")]
     Overloaded,
-    /// The chain is changing or unreachable; the write may or may not have happened.
+    /// The chain is changing or unreachable; the write may or may not have been applied.
     #[error("range unavailable, try again")]
     Unavailable,
-    /// Stored bytes failed their checksum.
-    #[error("stored data is damaged: run `fawn check` on the data directory")]
+    /// Stored bytes do not match their checksum.
+    #[error("stored data is corrupt: run `fawn check` on the data directory")]
     Corrupt,
-    /// A device write or sync failed; the store takes no more writes until restarted and verified.
+    /// A device write or sync failed; the store rejects writes until it is restarted and verified.
     #[error("device failed: restart the server, then run `fawn check` on the data directory")]
     Poisoned,
 }

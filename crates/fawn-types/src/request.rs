@@ -1,54 +1,54 @@
-//! Owns the protocol-independent requests on one key. Codecs produce them, heads evaluate them, peers forward them.
+//! Protocol-independent requests on one key: decoded by codecs, evaluated by heads, forwarded between peers.
 use crate::Version;
 
-/// What a write does to a key's expiry. Absolute times are ms since the Unix epoch.
+/// The effect of a write on the key's expiry. Absolute times are ms since the Unix epoch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Expiry {
-    /// The entry never expires (a plain `SET` clears the time).
+    /// The entry never expires (a plain `SET` removes the expiry).
     #[default]
     Never,
-    /// Keeps what the entry has (`KEEPTTL`, memcached's `append`).
+    /// The entry keeps its expiry (`KEEPTTL`, memcached's `append`).
     Keep,
-    /// Expires then; a time not after now deletes the key at once.
+    /// The entry expires at this time; if the time is not in the future, the key is deleted at once.
     AtMs(u64),
 }
 
-/// When a write applies.
+/// The condition under which a write applies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Condition {
-    /// Whatever is there.
+    /// Unconditionally.
     #[default]
     Always,
-    /// Only if the key exists (`XX`, `replace`).
+    /// Only if the key is present (`XX`, `replace`).
     Exists,
-    /// Only if it does not (`NX`, `add`).
+    /// Only if the key is absent (`NX`, `add`).
     Absent,
-    /// Only if the key's version is this one (`cas`).
+    /// Only if the key has this version (`cas`).
     VersionIs(Version),
 }
 
-/// When a new expiry time applies (`EXPIRE`'s options).
+/// The condition under which a new expiry applies (`EXPIRE`'s options).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ExpiryCondition {
-    /// Whatever it had.
+    /// Unconditionally.
     #[default]
     Always,
-    /// Only if it had none (`NX`).
+    /// Only if the key has no expiry (`NX`).
     HasNone,
-    /// Only if it had one (`XX`).
+    /// Only if the key has an expiry (`XX`).
     HasOne,
-    /// Only if the new one is later; none counts as infinitely late (`GT`).
+    /// Only if the new expiry is later; no expiry counts as infinitely late (`GT`).
     Later,
-    /// Only if the new one is earlier; none counts as infinitely late (`LT`).
+    /// Only if the new expiry is earlier; no expiry counts as infinitely late (`LT`).
     Earlier,
-    /// Only if it had one and the new one is earlier (`XX` with `LT`).
+    /// Only if the key has an expiry and the new one is earlier (`XX` with `LT`).
     EarlierThanOne,
 }
 
 /// A change of one key, evaluated at the head on the latest pending value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Update<'a> {
-    /// Sets the whole value. With `return_previous` the reply is [`crate::Reply::Previous`], whether or not it applied.
+    /// Stores a value. With `return_previous`, the reply is [`crate::Reply::Previous`] even if the condition fails.
     Set {
         /// The new value.
         value: &'a [u8],
@@ -56,64 +56,66 @@ pub enum Update<'a> {
         flags: u32,
         /// The new expiry.
         expiry: Expiry,
-        /// When it applies.
+        /// The condition for the write.
         condition: Condition,
-        /// Answer with what was there (`GETSET`, `SET … GET`).
+        /// Whether the reply holds the previous entry (`GETSET`, `SET … GET`).
         return_previous: bool,
     },
-    /// Appends bytes. Absent key: created when `create` (Redis), else `NotStored` (memcached).
+    /// Appends bytes. An absent key is created if `create` is set (Redis); otherwise `NotStored` (memcached).
     Append {
-        /// What is added.
+        /// The bytes to append.
         bytes: &'a [u8],
         /// Whether an absent key is created.
         create: bool,
-        /// Only at this version (memcached meta's cas), if given.
+        /// [`Condition::Always`], or a version that the key must have (cas of memcached's meta commands).
         condition: Condition,
     },
-    /// Prepends bytes; as [`Update::Append`].
+    /// Prepends bytes; otherwise like [`Update::Append`].
     Prepend {
-        /// What is added.
+        /// The bytes to prepend.
         bytes: &'a [u8],
         /// Whether an absent key is created.
         create: bool,
-        /// Only at this version, if given.
+        /// As in [`Update::Append`].
         condition: Condition,
     },
-    /// Redis's counters: a signed 64-bit decimal, absent counts as 0, overflow is an error.
+    /// Redis counters: a signed 64-bit decimal; an absent key counts as 0; overflow is an error.
     AddSigned {
         /// Added to the value.
         delta: i64,
     },
-    /// memcached's `incr`: an unsigned 64-bit decimal that wraps; absent is `NotFound`.
+    /// memcached's `incr`: an unsigned 64-bit decimal that wraps around; `NotFound` if the key is absent.
     AddUnsigned {
         /// Added to the value.
         delta: u64,
     },
-    /// memcached's `decr`: stops at 0; absent is `NotFound`; a shorter number is padded with spaces to its old length.
+    /// memcached's `decr`: stops at 0; `NotFound` if the key is absent. A shorter result is padded with spaces to the
+    /// length of the old value.
     SubtractUnsigned {
-        /// Taken from the value.
+        /// Subtracted from the value.
         delta: u64,
     },
-    /// Removes the key. With `return_previous` (`GETDEL`) the reply is `Previous`, else `Deleted` or `NotFound`.
+    /// Removes the key. The reply is `Previous` with `return_previous` (`GETDEL`), otherwise `Deleted` or `NotFound`.
     Delete {
-        /// When it applies.
+        /// The condition for the removal.
         condition: Condition,
-        /// Answer with what was there.
+        /// Whether the reply holds the removed entry.
         return_previous: bool,
     },
-    /// Changes the expiry alone. With `return_value` (`GAT`, `GETEX`) the reply is the entry, else `Touched` or `NotFound`.
+    /// Changes only the expiry. With `return_value` (`GAT`, `GETEX`) the reply is the entry, otherwise `Touched`,
+    /// `NotTouched` or `NotFound`.
     Touch {
         /// The new expiry.
         expiry: Expiry,
-        /// When it applies.
+        /// The condition for the change.
         condition: ExpiryCondition,
-        /// Answer with the entry.
+        /// Whether the reply holds the entry.
         return_value: bool,
     },
 }
 
 impl Update<'_> {
-    /// Whether the outcome depends on what the key holds, so that the head must load it first.
+    /// Whether the outcome depends on the key's current entry, so that the head must load it first.
     #[must_use]
     pub const fn needs_current(&self) -> bool {
         !matches!(
@@ -146,7 +148,7 @@ pub enum Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// The key it is about.
+    /// The key of the request.
     #[must_use]
     pub const fn key(&self) -> &'a [u8] {
         match self {
@@ -154,7 +156,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Whether its reply holds the entry's value if there is one: then it may be long.
+    /// Whether the reply may contain the entry's value, which can be long.
     #[must_use]
     pub const fn returns_value(&self) -> bool {
         match self {
@@ -165,7 +167,7 @@ impl<'a> Request<'a> {
 }
 
 impl Update<'_> {
-    /// Whether its reply holds the entry's value if there is one: then it may be long.
+    /// Whether the reply may contain the entry's value, which can be long.
     #[must_use]
     pub const fn returns_value(&self) -> bool {
         match self {

@@ -1,12 +1,12 @@
-//! Owns where a key lives: the keyed hashes, the 160-bit ring key, the `{tag}` rule and key ranges.
+//! Placement of keys: keyed hashes, the 160-bit ring key, the hash-tag rule and key ranges.
 use crate::sip;
 use core::fmt;
 use core::hash::Hasher;
 use siphasher::sip128::{Hasher128, SipHasher13 as SipHasher13_128};
 
-/// The cluster's secret for placing keys, kept in the cluster map and in each store's manifest.
+/// The cluster's secret for placing keys, stored in the cluster map and in every store's manifest.
 ///
-/// Keyed, so that a client who does not know it cannot aim its keys at one node or one index page.
+/// The hash is keyed so that a client without the secret cannot choose keys that overload one node or index page.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct HashSecret(pub [u8; 16]);
 
@@ -16,7 +16,7 @@ impl fmt::Debug for HashSecret {
     }
 }
 
-/// SipHash-1-3 of the whole key: the index's address and the low 64 bits of the ring key.
+/// SipHash-1-3 of the whole key: its position in the index, and the low 64 bits of its ring key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct KeyHash(pub u64);
 
@@ -28,7 +28,7 @@ impl KeyHash {
     }
 }
 
-/// 96 bits of the tag's hash ‖ 64 bits of the whole key's hash; compared big-endian, as a number.
+/// 96 bits of the hash tag's hash ‖ 64 bits of the whole key's hash; compared as a big-endian number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RingKey(pub [u8; 20]);
 
@@ -36,7 +36,7 @@ impl RingKey {
     /// The smallest point of the ring.
     pub const MIN: Self = Self([0; 20]);
 
-    /// Where `key` lives.
+    /// The ring key of `key`.
     #[must_use]
     pub fn of(secret: &HashSecret, key: &[u8]) -> Self {
         let tag = tag_hash(secret, key);
@@ -46,15 +46,15 @@ impl RingKey {
         Self(bytes)
     }
 
-    /// The highest 32 bits of where `key` lives: enough where ranges are cut that coarsely, at half the price.
+    /// The highest 32 bits of `key`'s ring key, at half the cost; enough if all range boundaries are multiples of 2¹²⁸.
     #[must_use]
     #[inline]
     pub fn highest_of(secret: &HashSecret, key: &[u8]) -> u32 {
-        // The bytes of a ring key are those of the hash in little endian, read as a number in big endian.
+        // A ring key starts with the hash in little-endian byte order and is compared as a big-endian number.
         (sip::first_half(&secret.0, tag_of(key)) as u32).swap_bytes()
     }
 
-    /// The boundary at or below this key: its 64 low bits cleared.
+    /// The highest boundary at or below this key: the key with its low 64 bits cleared.
     #[must_use]
     pub fn boundary(self) -> Self {
         let mut bytes = self.0;
@@ -62,7 +62,7 @@ impl RingKey {
         Self(bytes)
     }
 
-    /// Whether the 64 low bits are zero, as every range boundary's are, so that a tag never straddles two chains.
+    /// Whether the low 64 bits are zero, as in every range boundary: keys with one hash tag share a chain.
     #[must_use]
     pub fn is_boundary(&self) -> bool {
         self.0[12..] == [0; 8]
@@ -82,7 +82,8 @@ fn tag_hash(secret: &HashSecret, key: &[u8]) -> [u8; 16] {
     hasher.finish128().as_bytes()
 }
 
-/// The part of `key` that decides its chain: the non-empty text between the first `{` and the next `}`, else all of it.
+/// The hash tag: the part of `key` that decides its chain. It is the non-empty text between the first `{` and the
+/// next `}`, or else the whole key.
 #[must_use]
 pub fn tag_of(key: &[u8]) -> &[u8] {
     if !has_open(key) {
@@ -95,13 +96,14 @@ pub fn tag_of(key: &[u8]) -> &[u8] {
     }
 }
 
-/// Whether a `{` is in it: of most keys nothing more is asked, so eight bytes are looked at together.
+/// Whether `key` contains a `{`. Most keys do not, so this check examines eight bytes at a time.
 #[inline]
 fn has_open(key: &[u8]) -> bool {
     const LOWEST: u64 = u64::from_le_bytes([0x01; 8]);
     const HIGHEST: u64 = u64::from_le_bytes([0x80; 8]);
     let is_in = |word: &[u8; 8]| {
-        // Where the byte was, zero is now; the lowest zero byte of a word sets its highest bit here, none sets none.
+        // `differs` has a zero byte where `word` has a `{`. The expression marks the lowest zero byte; it is 0 without
+        // one.
         let differs = u64::from_le_bytes(*word) ^ u64::from_le_bytes([b'{'; 8]);
         differs.wrapping_sub(LOWEST) & !differs & HIGHEST != 0
     };
@@ -111,12 +113,12 @@ fn has_open(key: &[u8]) -> bool {
     }
 }
 
-/// A piece of the ring: `start ≤ key < end`; `end = None` is the ring's end. Both boundaries have 64 zero low bits.
+/// A part of the ring: `start ≤ key < end`; `end = None` is the end of the ring. Boundaries have 64 low zero bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KeyRange {
-    /// First ring key inside.
+    /// The first ring key inside.
     pub start: RingKey,
-    /// First ring key above; `None`: up to the end of the ring.
+    /// The first ring key after the range; `None`: the range ends with the ring.
     pub end: Option<RingKey>,
 }
 
@@ -124,7 +126,7 @@ impl KeyRange {
     /// The whole ring.
     pub const ALL: Self = Self { start: RingKey::MIN, end: None };
 
-    /// Whether `key` lies inside.
+    /// Whether the range contains `key`.
     #[must_use]
     pub fn contains(&self, key: &RingKey) -> bool {
         *key >= self.start && self.end.is_none_or(|end| *key < end)

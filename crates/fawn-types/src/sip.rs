@@ -1,9 +1,9 @@
-//! Owns SipHash-1-3 of bytes that are there as a whole: every key is hashed once or twice, so this is a hot path.
+//! SipHash-1-3 of a contiguous slice. Every key is hashed once or twice, so this is a hot path.
 //!
-//! The same function as the `siphasher` crate's, whose hashers take their input piece by piece and pay for that; the
-//! tests hold the two to one answer. The 128-bit variant is another function, not a longer answer of the same.
+//! Equal to the `siphasher` crate, whose streaming hashers are slower; a test compares the two. The 128-bit variant
+//! is a different function: its first half is not the 64-bit hash.
 
-/// How the 128-bit variant begins and ends.
+/// The 128-bit variant mixes this constant into its initial and final state.
 const WIDE: u64 = 0xee;
 
 struct State {
@@ -45,7 +45,7 @@ impl State {
         let (words, rest) = bytes.as_chunks::<8>();
         words.iter().for_each(|word| self.word(u64::from_le_bytes(*word)));
         let last = match bytes.last_chunk::<8>() {
-            // The last eight bytes, without those that were taken already.
+            // The last eight bytes, shifted to drop the ones that the loop has already processed.
             Some(last) if !rest.is_empty() => u64::from_le_bytes(*last) >> (8 * (8 - rest.len())),
             Some(_) => 0,
             None => rest.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)),
@@ -63,7 +63,6 @@ impl State {
     }
 }
 
-/// The 64-bit hash.
 #[inline]
 pub(crate) fn hash(secret: &[u8; 16], bytes: &[u8]) -> u64 {
     let mut state = State::new(secret);
@@ -71,7 +70,7 @@ pub(crate) fn hash(secret: &[u8; 16], bytes: &[u8]) -> u64 {
     state.finish(0xff)
 }
 
-/// The first half of the 128-bit hash: the second is three rounds more.
+/// The first half of the 128-bit hash; the second half would cost three more rounds.
 #[inline]
 pub(crate) fn first_half(secret: &[u8; 16], bytes: &[u8]) -> u64 {
     let mut state = State::new(secret);

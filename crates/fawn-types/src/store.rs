@@ -1,63 +1,63 @@
-//! Owns the interface that every store of keys offers to a caller who may block: product stores and the model alike.
+//! The blocking interface of a key-value store, implemented by product stores and by the test model.
 use crate::{Entry, TimeMs, Version};
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// When a write is acknowledged.
+/// The point at which a write is acknowledged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Durability {
-    /// When it is synced: survives power loss.
+    /// After the sync: the write survives power loss.
     #[default]
     Sync,
-    /// When it is flushed, which survives `kill -9`; synced within a second.
+    /// After the write to the operating system, which survives `kill -9`; synced within a second.
     EverySec,
-    /// When it is in memory: lost by `kill -9`.
+    /// Once it is in memory: lost by `kill -9`.
     Memory,
 }
 
-/// Why a store refused.
+/// The reason why a store rejected a call.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum StoreError {
     /// The operation itself failed.
     #[error("{0}")]
     Operation(#[from] crate::OperationError),
-    /// The device or its content failed; says where and what to do.
+    /// The device failed or its content is corrupt; the text has the location and the remedy.
     #[error("{0}")]
     Device(String),
 }
 
 /// A map from keys to entries.
 pub trait Store {
-    /// The entry of `key`, if it is there at `now`.
+    /// The entry of `key`, if present and not expired at `now`.
     ///
     /// # Errors
-    /// When stored bytes are damaged or unreadable; never for an absent key.
+    /// If stored bytes are corrupt or unreadable. An absent key is no error.
     fn get(&self, key: &[u8], now: TimeMs) -> Result<Option<Entry>, StoreError>;
 
     /// Writes unconditionally; returns the version assigned.
     ///
     /// # Errors
-    /// Past a limit, when full, or when the device failed.
+    /// If a limit is exceeded, the store is full, or the device failed.
     fn put(&self, key: &[u8], value: &[u8], flags: u32, expires_at_ms: u64) -> Result<Version, StoreError>;
 
-    /// Removes; whether the key was there at `now`.
+    /// Removes `key`; returns whether it was present at `now`.
     ///
     /// # Errors
-    /// As [`Store::put`].
+    /// See [`Store::put`].
     fn delete(&self, key: &[u8], now: TimeMs) -> Result<bool, StoreError>;
 
-    /// Number of keys, expired ones that were not met yet included.
+    /// Number of keys, including expired ones that are not removed yet.
     fn len(&self) -> u64;
 
-    /// Whether there are none.
+    /// Whether the store has no keys.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Keys of one step of a scan and the cursor to continue with; start with 0, ends with 0. Visits every key that
-    /// was there throughout at least once.
+    /// One step of a scan: keys, and the cursor for the next step. The first cursor is 0; a returned 0 ends the scan.
+    /// Every key that is present during the whole scan is returned at least once.
     ///
     /// # Errors
-    /// As [`Store::get`].
+    /// See [`Store::get`].
     fn scan(&self, cursor: u64, count: usize, now: TimeMs) -> Result<(u64, Vec<Vec<u8>>), StoreError>;
 }

@@ -1,10 +1,10 @@
-//! Owns `Version`: the total order of one range's writes, `epoch (28 bits) ‖ seq (36 bits)`; also memcached's cas.
+//! `Version`: the total order of one range's writes, `epoch (28 bits) ‖ seq (36 bits)`; also memcached's cas.
 use core::fmt;
 
 const SEQ_BITS: u32 = 36;
 const SEQ_MASK: u64 = (1 << SEQ_BITS) - 1;
 
-/// One reign of a chain: grows by at least one with every change of its members, never falls.
+/// A configuration period of a chain: increases with every change of its members, never decreases.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Epoch(u32);
 
@@ -12,13 +12,13 @@ impl Epoch {
     /// The largest epoch that fits 28 bits.
     pub const MAX: Self = Self((1 << 28) - 1);
 
-    /// `None` above 28 bits.
+    /// An epoch; `None` if `value` exceeds 28 bits.
     #[must_use]
     pub const fn new(value: u32) -> Option<Self> {
         if value <= Self::MAX.0 { Some(Self(value)) } else { None }
     }
 
-    /// The number itself.
+    /// The epoch's number.
     #[must_use]
     pub const fn get(self) -> u32 {
         self.0
@@ -37,31 +37,31 @@ impl fmt::Debug for Epoch {
     }
 }
 
-/// Where a write stands in its range's history. `Version::ZERO` precedes every write and is never assigned.
+/// Position of a write in its range's history. `Version::ZERO` precedes every write and is never assigned.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Version(u64);
 
 impl Version {
-    /// Before the first write.
+    /// The version before the first write.
     pub const ZERO: Self = Self(0);
-    /// Sequence numbers from here on make the head ask for a new epoch.
+    /// From this sequence number on, the head requests a new epoch.
     pub const SEQ_SOFT_MAX: u64 = SEQ_MASK - (1 << 20);
     /// The largest sequence number within an epoch.
     pub const SEQ_MAX: u64 = SEQ_MASK;
 
-    /// `None` when `seq` does not fit 36 bits.
+    /// A version; `None` if `seq` does not fit 36 bits.
     #[must_use]
     pub const fn new(epoch: Epoch, seq: u64) -> Option<Self> {
         if seq <= SEQ_MASK { Some(Self(((epoch.0 as u64) << SEQ_BITS) | seq)) } else { None }
     }
 
-    /// From its 64-bit form; every value is valid.
+    /// A version from its 64-bit form; every value is valid.
     #[must_use]
     pub const fn from_u64(raw: u64) -> Self {
         Self(raw)
     }
 
-    /// The 64-bit form: on flash, on the wire, and as memcached's cas.
+    /// The 64-bit form, used on flash, on the wire, and as memcached's cas.
     #[must_use]
     pub const fn as_u64(self) -> u64 {
         self.0
@@ -73,7 +73,7 @@ impl Version {
         Epoch((self.0 >> SEQ_BITS) as u32)
     }
 
-    /// Its place within the epoch, dense from 1.
+    /// Position within the epoch, without gaps from 1.
     #[must_use]
     pub const fn seq(self) -> u64 {
         self.0 & SEQ_MASK

@@ -1,4 +1,4 @@
-//! Owns the tests of the vocabulary: orders, bounds, hashes that formats freeze, and the model store itself.
+//! Tests of the shared types: order of versions, limits, frozen hashes, and the model store itself.
 
 mod model;
 mod random;
@@ -21,10 +21,11 @@ fn versions_order_by_epoch_then_sequence() {
 
 #[test]
 fn checksums_are_frozen() {
-    // XXH3-64 of nothing and of "abc", as its reference publishes them: changing the function breaks every store.
+    // XXH3-64 of the empty input and of "abc", as published by its reference: another function breaks every store.
     assert_eq!(checksum64(b""), 0x2d06_8005_38d3_94c2);
     assert_eq!(checksum64(b"abc"), 0x78af_5f94_892f_3950);
-    // Each length class has code of its own, the long ones one per processor feature; two implementations agreed.
+    // Each length class has its own code, and long inputs one variant per CPU feature. Computed with two
+    // implementations.
     let bytes: Vec<u8> = (0..70_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     for (len, hash) in [
         (8, 0xcd1c_7f88_482f_caef),

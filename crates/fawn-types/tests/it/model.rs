@@ -1,4 +1,4 @@
-//! Owns the tests of the model: the oracle must itself be right.
+//! Tests of the model store, which is the oracle of other tests.
 use fawn_types::model::ModelStore;
 use fawn_types::operation::ValueCow;
 use fawn_types::{Effect, HashSecret, TimeMs, Version};

@@ -1,4 +1,4 @@
-//! Owns the tests of the seeded generator.
+//! Tests of the seeded generator.
 use fawn_types::random::SplitMix64;
 
 #[test]

@@ -1,4 +1,4 @@
-//! Owns the tests of where a key lives.
+//! Tests of the placement of keys.
 use fawn_types::ring_key::tag_of;
 use fawn_types::{HashSecret, KeyHash, KeyRange, RingKey};
 
@@ -27,7 +27,7 @@ fn a_tag_is_found_wherever_it_stands() {
             let mut key = vec![b'k'; len];
             (key[open], key[len - 1]) = (b'{', b'}');
             assert_eq!(tag_of(&key), &key[open + 1..len - 1], "{}", key.escape_ascii());
-            // Neighbours of the byte, and the byte with its highest bit set, are none.
+            // A neighbour of `{`, or `{` with its highest bit set, must not match.
             for other in [b'z', b'|', b'{' | 0x80, b'{' ^ 0x01] {
                 key[open] = other;
                 assert_eq!(tag_of(&key), &key[..], "{}", key.escape_ascii());
