@@ -1,18 +1,17 @@
-//! Owns `APPEND` and `prepend`: the value grows at one end, its flags and expiry stay.
+//! `APPEND` and `prepend`: extend the value at one end; flags and expiry do not change.
 use crate::condition::refusal;
 use crate::string::{too_long, unchanged};
 use alloc::vec::Vec;
 use fawn_types::operation::{Effect, Outcome, ValueCow};
 use fawn_types::{Condition, EntryRef, Reply, Version};
 
-/// At which end.
 #[derive(Clone, Copy)]
 pub(crate) enum Place {
     Start,
     End,
 }
 
-/// Evaluates it on `current`.
+/// Evaluates the operation on `current`.
 pub(crate) fn apply<'a>(
     place: Place,
     bytes: &'a [u8],
@@ -22,7 +21,7 @@ pub(crate) fn apply<'a>(
     value_bytes_max: u32,
 ) -> Outcome<'a> {
     if current.is_none() && !create {
-        // Whatever the condition: memcached answers NOT_STORED, not NOT_FOUND, to an append with a cas.
+        // Regardless of the condition: memcached replies NOT_STORED, not NOT_FOUND, to an append with a cas.
         return unchanged(Reply::NotStored);
     }
     if let Some(reply) = refusal(condition, current.as_ref()) {

@@ -1,11 +1,11 @@
-//! Owns the counters: Redis's signed ones and memcached's unsigned ones, on the same values.
+//! Counters: Redis's signed and memcached's unsigned ones, on the same values.
 use crate::number::{parse_signed, parse_unsigned};
 use crate::string::unchanged;
 use alloc::vec::Vec;
 use fawn_types::operation::{Effect, Outcome, ValueCow};
 use fawn_types::{EntryRef, OperationError, Reply};
 
-/// `INCRBY`: absent counts as 0, the result must fit, flags and expiry stay.
+/// `INCRBY`: an absent key counts as 0; the result must fit 64 bits; flags and expiry do not change.
 pub(crate) fn add_signed(delta: i64, current: Option<EntryRef<'_>>) -> Outcome<'_> {
     let old = match current {
         None => Some(0),
@@ -17,7 +17,7 @@ pub(crate) fn add_signed(delta: i64, current: Option<EntryRef<'_>>) -> Outcome<'
     Outcome { effect: put(value, current), reply: Reply::Signed(new) }
 }
 
-/// `incr` and `decr`: absent is `NotFound`; the value never gets shorter.
+/// `incr` and `decr`: `NotFound` if the key is absent; the value never becomes shorter.
 pub(crate) fn change_unsigned(current: Option<EntryRef<'_>>, change: impl Fn(u64) -> u64) -> Outcome<'_> {
     let Some(entry) = current else { return unchanged(Reply::NotFound) };
     let Some(old) = parse_unsigned(entry.value) else {
@@ -25,7 +25,7 @@ pub(crate) fn change_unsigned(current: Option<EntryRef<'_>>, change: impl Fn(u64
     };
     let new = change(old);
     let mut value: Vec<u8> = itoa::Buffer::new().format(new).as_bytes().to_vec();
-    // memcached rewrites the number in place and fills the rest with spaces; clients read the old length back.
+    // memcached overwrites the number in place and pads with spaces, so clients expect a value of the old length.
     value.resize(value.len().max(entry.value.len()), b' ');
     Outcome { effect: put(value, current), reply: Reply::Unsigned(new) }
 }

@@ -1,10 +1,10 @@
-//! Owns `DEL`, `delete`, `GETDEL`.
+//! Deletion: `DEL`, `delete`, `GETDEL`.
 use crate::condition::refusal;
 use crate::string::unchanged;
 use fawn_types::operation::{Effect, Outcome};
 use fawn_types::{Condition, EntryRef, Reply};
 
-/// Evaluates it on `current`. A delete of nothing writes nothing: no tombstone for a key that is not there.
+/// Evaluates the deletion on `current`. Deleting an absent key writes nothing, not even a tombstone.
 pub(crate) fn apply(condition: Condition, return_previous: bool, current: Option<EntryRef<'_>>) -> Outcome<'_> {
     if let Some(reply) = absent_or_refused(condition, current.as_ref()) {
         let previous = Reply::Previous { entry: current, applied: false };

@@ -1,7 +1,7 @@
-//! Owns server-side operations as functions from value to value: the string commands first [DLI12 §4.2].
+//! Server-side operations as pure functions from value to value: the string commands [DLI12 §4.2].
 //!
-//! Pure: a head hands in the latest pending entry and its own time, and gets back what to write and what to answer.
-//! Lists, sets and maps join as modules beside these.
+//! The head of a chain passes in the latest pending entry and its own time; the result is the effect to write and the
+//! reply. Further data types are further modules.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
-//! Owns how each protocol reads a number out of a value: Redis strictly, memcached as C's `strtoull` does.
+//! Parsing of numbers in values: strict for Redis, like C's `strtoull` for memcached.
 
-/// A signed 64-bit decimal exactly as Redis writes it: no spaces, no `+`, no leading zero, no `-0`.
+/// Parses a signed 64-bit decimal in Redis's canonical form: no spaces, no `+`, no leading zero, no `-0`.
 #[must_use]
 pub fn parse_signed(bytes: &[u8]) -> Option<i64> {
     let (negative, digits) = match bytes {
@@ -19,8 +19,8 @@ pub fn parse_signed(bytes: &[u8]) -> Option<i64> {
     if negative { 0i64.checked_sub_unsigned(magnitude) } else { i64::try_from(magnitude).ok() }
 }
 
-/// An unsigned 64-bit decimal as memcached reads it: white space around it is skipped (`decr` pads with spaces), and
-/// what follows a white space is ignored. A minus sign is refused.
+/// Parses an unsigned 64-bit decimal as memcached does. Leading white space is skipped, and everything after the next
+/// white space is ignored, since `decr` pads with spaces. A minus sign is an error.
 #[must_use]
 pub fn parse_unsigned(bytes: &[u8]) -> Option<u64> {
     let rest = &bytes[bytes.iter().take_while(|byte| is_space(**byte)).count()..];
@@ -32,7 +32,7 @@ pub fn parse_unsigned(bytes: &[u8]) -> Option<u64> {
     decimal(&rest[..digits])
 }
 
-/// C's `isspace`, which has the vertical tab that Rust's lacks.
+/// C's `isspace`; unlike Rust's `is_ascii_whitespace`, it includes the vertical tab.
 const fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t'..=b'\r')
 }

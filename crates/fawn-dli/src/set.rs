@@ -1,4 +1,4 @@
-//! Owns `SET` in all its forms: `NX`, `XX`, `GET`, `KEEPTTL`, `add`, `replace`, `cas`.
+//! `SET` in all its forms: `NX`, `XX`, `GET`, `KEEPTTL`, `add`, `replace`, `cas`.
 use crate::condition::refusal;
 use crate::string::{too_long, unchanged};
 use fawn_types::operation::{Effect, Outcome, ValueCow};
@@ -13,7 +13,7 @@ pub(crate) struct Set<'a> {
     pub(crate) return_previous: bool,
 }
 
-/// Evaluates it on `current`, which is not expired at `now`.
+/// Evaluates the operation on `current`, which is not expired at `now`.
 pub(crate) fn apply<'a>(
     set: &Set<'a>,
     current: Option<EntryRef<'a>>,
@@ -39,7 +39,8 @@ fn effect<'a>(set: &Set<'a>, current: Option<&EntryRef<'a>>, now: TimeMs) -> Eff
     let expires_at_ms = match set.expiry {
         Expiry::Never => 0,
         Expiry::Keep => current.map_or(0, |entry| entry.expires_at_ms),
-        // Already past: what was there is gone all the same, and nothing takes its place. Time 0 would mean "never".
+        // A time in the past deletes the key, as if the new entry expired at once. Storing a time of 0 would mean
+        // "never".
         Expiry::AtMs(at) if at <= now.0 => return Effect::Delete,
         Expiry::AtMs(at) => at,
     };

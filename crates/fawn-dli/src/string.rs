@@ -1,4 +1,4 @@
-//! Owns `StringOperation`: dispatch from an `Update` to the file of its operation.
+//! `StringOperation`: dispatches an `Update` to the module of its operation.
 use crate::append::Place;
 use crate::{append, counter, delete, set, touch};
 use fawn_types::operation::{Effect, Operation, Outcome};
@@ -12,7 +12,7 @@ pub struct StringOperation<'a> {
 }
 
 impl<'a> StringOperation<'a> {
-    /// `update`, refused where it would make a value longer than `value_bytes_max`.
+    /// An operation that applies `update`, and fails if the new value would be longer than `value_bytes_max`.
     #[must_use]
     pub const fn new(update: Update<'a>, value_bytes_max: u32) -> Self {
         Self { update, value_bytes_max }
@@ -25,7 +25,7 @@ impl<'a> Operation<'a> for StringOperation<'a> {
     }
 
     fn apply(&self, current: Option<EntryRef<'a>>, now: TimeMs) -> Outcome<'a> {
-        // A caller may hand in what it found: an expired entry is no entry, on whichever replica this runs.
+        // The caller may pass in an expired entry. Dropping it here makes every replica treat it as absent.
         let current = current.filter(|entry| !entry.is_expired(now));
         let max = self.value_bytes_max;
         match self.update {
@@ -51,12 +51,12 @@ impl<'a> Operation<'a> for StringOperation<'a> {
     }
 }
 
-/// An outcome that writes nothing.
+/// An outcome without a write.
 pub(crate) const fn unchanged(reply: Reply<'_>) -> Outcome<'_> {
     Outcome { effect: Effect::None, reply }
 }
 
-/// The refusal of a value of `value_bytes`, if it is too long.
+/// An error outcome if `value_bytes` exceeds the limit.
 pub(crate) const fn too_long<'a>(value_bytes: usize, limit_bytes: u32) -> Option<Outcome<'a>> {
     if value_bytes > limit_bytes as usize {
         return Some(unchanged(Reply::Error(OperationError::ValueTooLong { limit_bytes })));

@@ -1,10 +1,10 @@
-//! Owns changes of the expiry alone: the `EXPIRE` family, `PERSIST`, `GETEX`, `touch`, `gat`.
+//! Changes of the expiry only: the `EXPIRE` family, `PERSIST`, `GETEX`, `touch`, `gat`.
 use crate::string::unchanged;
 use fawn_types::operation::{Effect, Outcome, ValueCow};
 use fawn_types::request::ExpiryCondition;
 use fawn_types::{EntryRef, Expiry, Reply, TimeMs, Version};
 
-/// Evaluates it on `current`, which is not expired at `now`.
+/// Evaluates the operation on `current`, which is not expired at `now`.
 pub(crate) fn apply(
     expiry: Expiry,
     condition: ExpiryCondition,
@@ -35,7 +35,7 @@ fn changed(entry: EntryRef<'_>, new_ms: u64, return_value: bool) -> Outcome<'_> 
     if new_ms == entry.expires_at_ms {
         return unchanged(if return_value { Reply::Value(entry) } else { Reply::Touched });
     }
-    // The touched entry is a new write: a cas that `gats` hands out must match afterwards.
+    // The changed entry is a new write, and the cas that `gats` returns must match it. Hence the placeholder version.
     let touched = EntryRef { expires_at_ms: new_ms, version: Version::ZERO, ..entry };
     let effect = Effect::Put { value: ValueCow::Borrowed(entry.value), flags: entry.flags, expires_at_ms: new_ms };
     Outcome { effect, reply: if return_value { Reply::Value(touched) } else { Reply::Touched } }
@@ -45,7 +45,7 @@ const fn finite(expires_at_ms: u64) -> Option<u64> {
     if expires_at_ms == 0 { None } else { Some(expires_at_ms) }
 }
 
-/// `None` as a time is infinitely late.
+/// Whether `condition` holds; a time of `None` is infinitely late.
 fn holds(condition: ExpiryCondition, old_ms: u64, new: Option<u64>) -> bool {
     let old = finite(old_ms).unwrap_or(u64::MAX);
     let new = new.unwrap_or(u64::MAX);

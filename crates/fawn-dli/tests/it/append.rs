@@ -1,4 +1,4 @@
-//! Owns the tests of `APPEND` and `prepend`.
+//! Tests of `APPEND` and `prepend`.
 use crate::{NOW, VALUE_BYTES_MAX, apply, entry, version, written};
 use fawn_types::operation::Effect;
 use fawn_types::{Condition, OperationError, Reply, Update, Version};

@@ -1,4 +1,4 @@
-//! Owns the tests of the counters and of how values are read as numbers.
+//! Tests of the counters and of parsing numbers in values.
 use crate::{NOW, apply, entry, written};
 use fawn_dli::{parse_signed, parse_unsigned};
 use fawn_types::operation::Effect;

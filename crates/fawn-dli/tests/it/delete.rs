@@ -1,4 +1,4 @@
-//! Owns the tests of `DEL`, `delete` and `GETDEL`.
+//! Tests of `DEL`, `delete` and `GETDEL`.
 use crate::{NOW, apply, entry, version};
 use fawn_types::operation::Effect;
 use fawn_types::{Condition, Reply, Update};

@@ -1,4 +1,4 @@
-//! Owns the tests of the string operations: tables of Redis's and memcached's answers, and a random walk.
+//! Tests of the string operations: tables of the replies of Redis and memcached, and a random walk.
 mod append;
 mod counter;
 mod delete;
@@ -25,7 +25,7 @@ pub(crate) fn apply<'a>(update: Update<'a>, current: Option<EntryRef<'a>>) -> Ou
     StringOperation::new(update, VALUE_BYTES_MAX).apply(current, NOW)
 }
 
-/// What is written: value, flags, expiry.
+/// The value, flags and expiry that the outcome writes.
 pub(crate) fn written(outcome: &Outcome<'_>) -> (Vec<u8>, u32, u64) {
     match &outcome.effect {
         Effect::Put { value, flags, expires_at_ms } => (value.as_slice().to_vec(), *flags, *expires_at_ms),

@@ -1,4 +1,4 @@
-//! Owns the tests of `SET`.
+//! Tests of `SET`.
 use crate::{NOW, VALUE_BYTES_MAX, apply, entry, version, written};
 use fawn_types::operation::Effect;
 use fawn_types::{Condition, Expiry, OperationError, Reply, Update, Version};

@@ -1,4 +1,4 @@
-//! Owns the tests of the `EXPIRE` family, `PERSIST`, `GETEX`, `touch` and `gat`.
+//! Tests of the `EXPIRE` family, `PERSIST`, `GETEX`, `touch` and `gat`.
 use crate::{NOW, apply, entry, written};
 use fawn_types::operation::Effect;
 use fawn_types::request::ExpiryCondition;
@@ -34,7 +34,7 @@ fn past_deletes() {
     }
 }
 
-/// Redis 7's table: `(had, new) -> applied` for each option; 0 had none.
+/// The table of Redis 7: `(old expiry, new expiry) -> applied` for each option; 0: no old expiry.
 #[test]
 fn conditions() {
     use ExpiryCondition::{Earlier, EarlierThanOne, HasNone, HasOne, Later};
@@ -62,7 +62,7 @@ fn conditions() {
         assert_eq!(outcome.reply, reply, "{condition:?} {had} {new}");
         assert_eq!(outcome.effect != Effect::None, applied, "{condition:?} {had} {new}");
     }
-    // A time in the past is earlier than any: `EXPIRE k -1 LT` deletes, `GT` does not.
+    // A time in the past is earlier than any other: `EXPIRE k -1 LT` deletes, `EXPIRE k -1 GT` does not.
     let old = entry(b"old", NOW.0 + 1);
     assert_eq!(apply(touch(Expiry::AtMs(0), Earlier, false), Some(old.as_ref())).effect, Effect::Delete);
     assert_eq!(apply(touch(Expiry::AtMs(0), Later, false), Some(old.as_ref())).reply, Reply::NotTouched);
@@ -84,5 +84,5 @@ fn getex_answers_what_is_there_afterwards() {
     assert_eq!((outcome.effect, outcome.reply), (Effect::None, Reply::Value(old.as_ref())));
     let outcome = apply(touch(Expiry::Never, ExpiryCondition::Always, true), Some(old.as_ref()));
     let touched = EntryRef { expires_at_ms: 0, version: Version::ZERO, ..old.as_ref() };
-    assert_eq!(outcome.reply, Reply::Value(touched), "a new write: its version is still to be assigned");
+    assert_eq!(outcome.reply, Reply::Value(touched), "a new write: its version is not assigned yet");
 }

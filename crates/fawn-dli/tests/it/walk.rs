@@ -1,4 +1,4 @@
-//! Owns the random walk: every operation on one key, checked for what must hold of any outcome.
+//! A random walk: random operations on one key, with invariants checked after each.
 use crate::{NOW, VALUE_BYTES_MAX, version};
 use fawn_dli::StringOperation;
 use fawn_types::operation::{Effect, Operation};
@@ -6,7 +6,6 @@ use fawn_types::random::SplitMix64;
 use fawn_types::request::ExpiryCondition;
 use fawn_types::{Condition, Entry, Expiry, Reply, TimeMs, Update};
 
-/// A walk is its seed.
 struct Random(SplitMix64);
 
 impl Random {
@@ -55,17 +54,17 @@ fn check(update: &Update<'_>, before: Option<&Entry>, outcome: &fawn_types::Outc
             | Reply::Error(_)
             | Reply::Previous { applied: false, .. }
     );
-    assert!(!refused || outcome.effect == Effect::None, "a refusal writes nothing: {update:?}");
+    assert!(!refused || outcome.effect == Effect::None, "a rejected operation writes nothing: {update:?}");
     if let Effect::Put { value, expires_at_ms, .. } = &outcome.effect {
         assert!(value.as_slice().len() <= VALUE_BYTES_MAX as usize, "{update:?}");
-        assert!(*expires_at_ms == 0 || *expires_at_ms > now.0, "nothing is born expired: {update:?}");
+        assert!(*expires_at_ms == 0 || *expires_at_ms > now.0, "no entry is written expired: {update:?}");
     }
     if !update.needs_current() {
         let blind = StringOperation::new(*update, VALUE_BYTES_MAX).apply(None, now);
-        assert_eq!(&blind, outcome, "says that it ignores {before:?}, yet differs: {update:?}");
+        assert_eq!(&blind, outcome, "claims to ignore the current entry {before:?}, but depends on it: {update:?}");
     }
     if outcome.effect == Effect::Delete && !matches!(update, Update::Set { .. }) {
-        assert!(before.is_some(), "no tombstone for nothing: {update:?}");
+        assert!(before.is_some(), "no tombstone for an absent key: {update:?}");
     }
 }
 
@@ -86,7 +85,7 @@ fn every_outcome_keeps_the_rules() {
                 Effect::None => {}
                 Effect::Delete => held = None,
                 Effect::Put { value, flags, expires_at_ms } => {
-                    // Few versions, so that the random conditions meet them.
+                    // Few distinct versions, so that random conditions often match.
                     let version = version(seq % 4);
                     let value = value.as_slice().to_vec();
                     held = Some(Entry { value, flags: *flags, expires_at_ms: *expires_at_ms, version });
