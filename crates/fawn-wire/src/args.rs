@@ -1,7 +1,7 @@
-//! Owns the arguments of a request as they lie in the input: a list that is walked, not built.
+//! Arguments of a request, parsed lazily from the input buffer without building a list.
 use crate::number;
 
-/// Arguments of a request, in order: an iterator over the request's own bytes, which the decoder has verified.
+/// An iterator over the arguments of a request. It borrows from the request's bytes, which the decoder has verified.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Args<'a> {
     raw: &'a [u8],
@@ -9,7 +9,7 @@ pub struct Args<'a> {
     framing: Framing,
 }
 
-/// How arguments are told apart.
+/// The separation of arguments in the input.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Framing {
     /// RESP bulk strings.
@@ -24,13 +24,13 @@ impl<'a> Args<'a> {
         Self { raw, left: count as u32, framing }
     }
 
-    /// How many are left.
+    /// Number of arguments left.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.left as usize
     }
 
-    /// Whether none is left.
+    /// Whether no argument is left.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.left == 0
@@ -69,7 +69,7 @@ impl<'a> Iterator for Args<'a> {
     }
 }
 
-/// White space between words, as C's `isspace`.
+/// White space between words; equal to C's `isspace`.
 pub(crate) const fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\r' | b'\n' | 0x0b | 0x0c)
 }

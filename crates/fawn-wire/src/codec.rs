@@ -1,26 +1,26 @@
-//! Owns what one connection's decoder is: its protocol, its limits, and what a decoding step can find.
+//! The decoder of one connection: protocol, limits, and the result of a decoding step.
 use crate::{Command, MemcachedState, NativeState, RespState, RespVersion};
 use alloc::borrow::Cow;
 use alloc::vec::Vec;
 use fawn_types::{KeyHash, TimeMs, limits};
 
-/// What a listener speaks.
+/// The protocol of a listener.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Protocol {
     /// The memcached text protocol.
     Memcached,
     /// RESP2, and RESP3 after `HELLO 3`.
     Resp,
-    /// FAWN's own, between shards; no client speaks it.
+    /// FAWN's internal protocol between shards; not offered to clients.
     Native,
 }
 
-/// What a client may send; the defaults are those of [`fawn_types::limits`].
+/// Limits on the requests of a client; the defaults are those of [`fawn_types::limits`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Longest value, bytes.
+    /// Maximum value length, bytes.
     pub value_bytes_max: usize,
-    /// Longest request in all, bytes: what a connection must be able to buffer.
+    /// Maximum length of a whole request, bytes; a connection may have to buffer this much.
     pub request_bytes_max: usize,
 }
 
@@ -30,41 +30,41 @@ impl Default for Limits {
     }
 }
 
-/// What a decoding step found at the start of the input.
+/// Result of a decoding step at the start of the input.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Decoded<'a> {
-    /// No whole request yet. Call again, with the same bytes in front, once at least `need_bytes` are there: sooner
-    /// is allowed but finds nothing new. A large value is thus not parsed again for every read.
+    /// The request is incomplete. Call again with the same bytes once the input has at least `need_bytes`; an earlier
+    /// call is allowed but finds nothing new. The hint avoids parsing a large value again after every read.
     Incomplete {
-        /// Least length of the input, from its start, at which decoding can go on.
+        /// Minimum length of the input, from its start, with which decoding can continue.
         need_bytes: usize,
     },
     /// One request.
     Command {
-        /// What is asked.
+        /// The decoded request.
         command: Command<'a>,
-        /// Bytes of the input to drop.
+        /// Number of input bytes to remove.
         consumed: usize,
     },
-    /// An inline RESP command with quotes, re-written as an array: decode `bytes`, a whole request, in its stead.
+    /// An inline RESP command with quotes, rewritten as an array. Decode `bytes`, a complete request, instead.
     Rewritten {
         /// The same request in canonical form.
         bytes: Vec<u8>,
-        /// Bytes of the input to drop.
+        /// Number of input bytes to remove.
         consumed: usize,
     },
-    /// Bytes without meaning: an empty line, the rest of a refused value.
+    /// Bytes without meaning: an empty line, or the rest of a rejected value.
     Skip {
-        /// Bytes of the input to drop; at least 1.
+        /// Number of input bytes to remove; at least 1.
         consumed: usize,
     },
-    /// A request that is refused.
+    /// A rejected request.
     Error {
-        /// The reply, worded for the protocol, line end included; empty when the client wants none.
+        /// The encoded reply, line end included; empty if the client wants no reply.
         message: Cow<'static, [u8]>,
-        /// Bytes of the input to drop.
+        /// Number of input bytes to remove.
         consumed: usize,
-        /// Whether the connection must be closed after the reply, the stream being out of step.
+        /// Whether to close the connection after the reply, because the next request cannot be located.
         fatal: bool,
     },
 }
@@ -79,19 +79,19 @@ impl Decoded<'_> {
     }
 }
 
-/// The decoder of one connection, whichever its protocol.
+/// The decoder of one connection, for any protocol.
 #[derive(Clone, Debug)]
 pub enum Codec {
     /// memcached text.
     Memcached(MemcachedState),
     /// RESP.
     Resp(RespState),
-    /// FAWN's own.
+    /// FAWN's internal protocol.
     Native(NativeState),
 }
 
 impl Codec {
-    /// A fresh connection's.
+    /// The decoder of a new connection.
     #[must_use]
     pub fn new(protocol: Protocol, limits: Limits) -> Self {
         match protocol {
@@ -101,7 +101,7 @@ impl Codec {
         }
     }
 
-    /// What it speaks.
+    /// The connection's protocol.
     #[must_use]
     pub const fn protocol(&self) -> Protocol {
         match self {
@@ -111,7 +111,7 @@ impl Codec {
         }
     }
 
-    /// The version of RESP agreed upon; other connections count as 2.
+    /// The negotiated RESP version; `V2` for other protocols.
     #[must_use]
     pub const fn resp_version(&self) -> RespVersion {
         match self {
@@ -120,14 +120,15 @@ impl Codec {
         }
     }
 
-    /// After `HELLO`: the version of RESP from here on.
+    /// Sets the RESP version negotiated by `HELLO`.
     pub const fn set_resp_version(&mut self, version: RespVersion) {
         if let Codec::Resp(state) = self {
             state.version = version;
         }
     }
 
-    /// Whether it remembers nothing of an unfinished or refused request: a copy decodes from here as it would itself.
+    /// Whether the decoder holds no state of an unfinished or rejected request. If so, a copy decodes the same
+    /// requests.
     #[must_use]
     #[inline]
     pub const fn is_between_requests(&self) -> bool {
@@ -138,8 +139,8 @@ impl Codec {
         }
     }
 
-    /// What [`Codec::decode`] would return, where that is a whole plain request of the usual framing and between
-    /// requests: then no state changes. `None` says nothing.
+    /// Fast path: the result of [`Codec::decode`] if the input starts with a complete common request and the decoder
+    /// [is between requests](Self::is_between_requests). Changes no state. `None`: use [`Codec::decode`].
     #[must_use]
     #[inline]
     pub fn decode_plain<'a>(&self, input: &'a [u8]) -> Option<Decoded<'a>> {
@@ -149,7 +150,7 @@ impl Codec {
         }
     }
 
-    /// The key's hash, where the whole request at the start of `input` brings it along.
+    /// The key's hash, if the complete request at the start of `input` contains it (internal protocol only).
     #[must_use]
     #[inline]
     pub fn carried_hash(&self, input: &[u8]) -> Option<KeyHash> {
@@ -159,7 +160,7 @@ impl Codec {
         }
     }
 
-    /// Decodes the first request of `input`. Relative times become absolute by `now`.
+    /// Decodes the first request of `input`. Relative times are converted to absolute times with `now`.
     #[inline]
     pub fn decode<'a>(&mut self, input: &'a [u8], now: TimeMs) -> Decoded<'a> {
         match self {

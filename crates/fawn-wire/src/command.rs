@@ -1,33 +1,33 @@
-//! Owns what a decoded request is: on one key, on several, on the keyspace, on the connection, on the server.
+//! Decoded requests: on one key, several keys, the keyspace, the connection, or the server.
 use crate::native::WideRequest;
 use crate::{Args, Fold, Gather, RespVersion, Shape};
 use fawn_types::request::ExpiryCondition;
 use fawn_types::{Condition, Expiry, Request, Update};
 
-/// A decoded request, borrowing from the input.
+/// A decoded request that borrows from the input.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Command<'a> {
-    /// One key: the hot ones. Answer by [`crate::encode_reply`] with `shape`.
+    /// A request on one key, the most frequent kind. Reply with [`crate::encode_reply`] and `shape`.
     Single {
-        /// What to do.
+        /// The request.
         request: Request<'a>,
-        /// How its reply is worded.
+        /// The encoding of its reply.
         shape: Shape,
     },
-    /// Several keys, or one whose reply is framed as a list.
+    /// A request on several keys, or on one key with a reply that is a list.
     Multi(Multi<'a>),
-    /// The whole keyspace.
+    /// A request on the whole keyspace.
     Keyspace(Keyspace<'a>),
-    /// A shard's range as a whole, asked by another shard. Answer in [`Shape::Native`].
+    /// A request from another shard on this shard's whole range. Reply with [`Shape::Native`].
     Wide(WideRequest<'a>),
-    /// The connection itself. Answer by [`Connection::answer`].
+    /// A request on the connection itself. Reply with [`Connection::answer`].
     Connection(Connection<'a>),
-    /// The server.
+    /// A request on the server.
     Server(Server<'a>),
 }
 
 impl Command<'_> {
-    /// How many values its reply holds at most; 0: the reply is short whatever the keys hold.
+    /// Maximum number of values in the reply. 0: the reply is short, whatever the keys hold.
     #[must_use]
     #[inline]
     pub const fn values(&self) -> u32 {
@@ -42,16 +42,16 @@ impl Command<'_> {
     }
 }
 
-/// What is done to each key of a [`Multi`].
+/// The action on each key of a [`Multi`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Each {
-    /// Read (`MGET`, `EXISTS`, memcached `get`, `gets`).
+    /// Reads the key (`MGET`, `EXISTS`, memcached `get`, `gets`).
     Get,
-    /// Removed (`DEL`, `UNLINK`).
+    /// Removes the key (`DEL`, `UNLINK`).
     Delete,
-    /// Its expiry changed, its entry returned (memcached `gat`, `gats`).
+    /// Changes the expiry and returns the entry (memcached `gat`, `gats`).
     Touch(Expiry),
-    /// Set to the argument after it (`MSET`).
+    /// Sets the key to the next argument (`MSET`).
     Set,
 }
 
@@ -59,32 +59,32 @@ pub enum Each {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Multi<'a> {
     pub(crate) keys: Args<'a>,
-    /// What is done to each key.
+    /// The action on each key.
     pub each: Each,
-    /// How the replies become one. [`Fold::Atomic`]: all of it or nothing, across crashes too.
+    /// Combines the replies into one. With [`Fold::Atomic`], all keys change or none does, even across a crash.
     pub gather: Gather,
 }
 
 impl<'a> Multi<'a> {
-    /// Number of requests it consists of.
+    /// Number of single-key requests.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.gather.len as usize
     }
 
-    /// Never: a request on no key is refused.
+    /// Always false: the decoder rejects a request without keys.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Its keys in order.
+    /// The keys, in the order of the request.
     pub fn keys(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let step = if self.each == Each::Set { 2 } else { 1 };
         self.keys.step_by(step)
     }
 
-    /// One request per key, in order, without allocation.
+    /// One request per key, in the order of the keys; does not allocate.
     pub fn requests(&self) -> impl Iterator<Item = Request<'a>> + Clone + use<'a> {
         let (mut args, each) = (self.keys, self.each);
         core::iter::from_fn(move || {
@@ -105,7 +105,7 @@ impl<'a> Multi<'a> {
     }
 }
 
-/// An unconditional write that clears the expiry.
+/// An unconditional write that removes the expiry.
 pub(crate) const fn plain_set(value: &[u8]) -> Update<'_> {
     let (expiry, condition) = (Expiry::Never, Condition::Always);
     Update::Set { value, flags: 0, expiry, condition, return_previous: false }
@@ -114,30 +114,31 @@ pub(crate) const fn plain_set(value: &[u8]) -> Update<'_> {
 /// A request on the whole keyspace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Keyspace<'a> {
-    /// Removes every key. Answer by [`crate::encode_done`].
+    /// Removes every key. Reply with [`crate::encode_done`].
     FlushAll {
-        /// When, ms since the Unix epoch; 0: at once. A later time voids what is there then (memcached).
+        /// Time of the removal, ms since the Unix epoch; 0: immediately. A delayed removal (memcached) affects the keys
+        /// present at that time.
         at_ms: u64,
-        /// How the reply is worded.
+        /// The encoding of the reply.
         shape: Shape,
     },
-    /// One step of a scan. Answer by [`crate::resp::encode::scan`].
+    /// One step of a scan. Reply with [`crate::resp::encode::scan`].
     Scan {
-        /// Where to go on; 0 starts.
+        /// Position to continue from; 0 starts a scan.
         cursor: u64,
-        /// Only keys that match, by [`crate::glob::matches`].
+        /// Returns only keys that match this pattern, see [`crate::glob::matches`].
         pattern: Option<&'a [u8]>,
-        /// About how many keys to look at.
+        /// Approximate number of keys to examine.
         count: usize,
-        /// Only keys of this type, as `TYPE` names it, whatever its case; a type that does not exist matches none.
+        /// Returns only keys of this type: a name as in `TYPE`, in any case. An unknown type matches no key.
         kind: Option<&'a [u8]>,
     },
-    /// Number of keys. Answer by [`crate::resp::encode::integer`].
+    /// Number of keys. Reply with [`crate::resp::encode::integer`].
     DbSize,
 }
 
 impl Keyspace<'_> {
-    /// Whether a scan's `TYPE` lets strings through.
+    /// Whether the scan's `TYPE` option includes strings.
     #[must_use]
     pub fn wants_strings(&self) -> bool {
         match self {
@@ -154,18 +155,18 @@ pub enum Connection<'a> {
     Ping(Option<&'a [u8]>),
     /// `ECHO`.
     Echo(&'a [u8]),
-    /// `HELLO`: perhaps another version of RESP, perhaps a name.
+    /// `HELLO`: may change the RESP version and the connection's name.
     Hello {
-        /// The version asked for.
+        /// The requested version.
         version: Option<RespVersion>,
         /// `SETNAME`.
         name: Option<&'a [u8]>,
     },
-    /// `SELECT 0`; others are refused by the decoder.
+    /// `SELECT 0`; the decoder rejects other databases.
     Select,
-    /// `QUIT`, in either protocol: close after the replies so far.
+    /// `QUIT`, in either protocol: close after the pending replies.
     Quit(Shape),
-    /// `RESET`: back to RESP2, no name.
+    /// `RESET`: back to RESP2, without a name.
     Reset,
     /// `CLIENT ID`.
     ClientId,
@@ -179,9 +180,9 @@ pub enum Connection<'a> {
     ClientSetLibVersion(&'a [u8]),
     /// `CLIENT INFO`.
     ClientInfo,
-    /// `CLIENT NO-EVICT` and `NO-TOUCH`: accepted, nothing to do.
+    /// `CLIENT NO-EVICT` and `NO-TOUCH`: accepted without effect.
     ClientNoOp,
-    /// memcached `verbosity`: accepted, logging has its own switch.
+    /// memcached `verbosity`: accepted without effect; logging is configured elsewhere.
     Verbosity(Shape),
     /// memcached `version`.
     Version,
@@ -190,26 +191,26 @@ pub enum Connection<'a> {
 /// A request on the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Server<'a> {
-    /// `INFO`: the sections asked for, none meaning the default ones. Answer by [`crate::resp::encode::text`].
+    /// `INFO`: the requested sections; none: the default ones. Reply with [`crate::resp::encode::text`].
     Info {
-        /// The sections' names.
+        /// Names of the sections.
         sections: Args<'a>,
     },
-    /// `CONFIG GET`: parameters that match any of the patterns. Answer by [`crate::resp::encode::pairs`].
+    /// `CONFIG GET`: parameters that match any of the patterns. Reply with [`crate::resp::encode::pairs`].
     ConfigGet {
         /// The patterns.
         patterns: Args<'a>,
     },
-    /// `COMMAND` and its subcommands. Answer by [`crate::commands::answer`].
+    /// `COMMAND` and its subcommands. Reply with [`crate::commands::answer`].
     Command(CommandQuery<'a>),
-    /// memcached `stats`. Answer by [`crate::memcached::encode::stats`].
+    /// memcached `stats`. Reply with [`crate::memcached::encode::stats`].
     Stats {
-        /// `settings`, `items`, …; none: the general ones.
+        /// `settings`, `items` and so on; none: the general statistics.
         argument: Option<&'a [u8]>,
     },
 }
 
-/// What `COMMAND` is asked.
+/// A query about the command table (`COMMAND`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CommandQuery<'a> {
     /// `COMMAND`: the whole table.
@@ -220,10 +221,10 @@ pub enum CommandQuery<'a> {
     Info(Args<'a>),
     /// `COMMAND DOCS [name …]`.
     Docs(Args<'a>),
-    /// `COMMAND LIST`, perhaps only names matching a pattern.
+    /// `COMMAND LIST`, with an optional pattern for the names.
     List(Option<&'a [u8]>),
     /// `COMMAND LIST FILTERBY ACLCAT`.
     ListCategory(&'a [u8]),
-    /// `COMMAND LIST FILTERBY MODULE`: there are none.
+    /// `COMMAND LIST FILTERBY MODULE`: always empty, since there are no modules.
     ListModule,
 }

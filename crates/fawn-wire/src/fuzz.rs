@@ -1,6 +1,6 @@
-//! Owns the fuzz targets: functions of arbitrary bytes that panic when a decoder breaks a promise.
+//! Fuzz targets: functions of arbitrary bytes that panic if a decoder violates its contract.
 //!
-//! Usable by libFuzzer (`fuzz_target!(|data| fawn_wire::fuzz::resp(data))`) and by a seeded driver on stable Rust.
+//! Usable with libFuzzer (`fuzz_target!(|data| fawn_wire::fuzz::resp(data))`) and by a seeded driver on stable Rust.
 use crate::client::{self, Parsed};
 use crate::{
     ClientIdentity, Codec, Command, Decoded, Limits, Protocol, Server, commands, encode_done, encode_reply, native,
@@ -9,7 +9,7 @@ use crate::{MemcachedShape, RespShape, Shape};
 use alloc::vec::Vec;
 use fawn_types::{EntryRef, Reply, TimeMs, Version};
 
-/// Small enough that short inputs meet them.
+// Small limits, so that short inputs reach them.
 const LIMITS: Limits = Limits { value_bytes_max: 1 << 10, request_bytes_max: 1 << 18 };
 const NOW: TimeMs = TimeMs(1_700_000_000_000);
 
@@ -23,7 +23,7 @@ pub fn memcached(data: &[u8]) {
     server(Protocol::Memcached, data);
 }
 
-/// A shard's decoder of what another shard asks; then the same bytes as answers.
+/// The internal protocol: decodes `data` as requests of another shard, then as its replies.
 pub fn native(data: &[u8]) {
     server(Protocol::Native, data);
     let mut input = data;
@@ -36,7 +36,7 @@ pub fn native(data: &[u8]) {
     }
 }
 
-/// A RESP client's parser: it never reads past the input, and goes through it or stops.
+/// A RESP client's parser: it never reads beyond the input, and always makes progress or stops.
 pub fn client_resp(data: &[u8]) {
     let (mut input, mut parser) = (data, client::resp::ReplyParser::new());
     loop {
@@ -44,7 +44,7 @@ pub fn client_resp(data: &[u8]) {
             Parsed::Reply { reply, consumed } => {
                 assert!(consumed > 0 && consumed <= input.len());
                 if let client::resp::Reply::Array(items) | client::resp::Reply::Map(items) = reply {
-                    // The elements were verified: each can be walked.
+                    // The elements are verified, so iteration must find all of them.
                     assert_eq!(items.len(), items.count());
                 }
                 input = &input[consumed..];
@@ -64,13 +64,13 @@ pub fn client_memcached(data: &[u8]) {
     }
 }
 
-/// A glob pattern, up to the first NUL, and a text.
+/// A glob pattern, up to the first NUL byte, and a text.
 pub fn glob(data: &[u8]) {
     let at = data.iter().position(|byte| *byte == 0).unwrap_or(data.len());
     let _ = crate::glob::matches(&data[..at], &data[at..]);
 }
 
-/// Decodes and answers everything in `data`: progress is always made, replies are well formed.
+/// Decodes and answers all requests in `data`. Decoding must make progress, and replies must be well formed.
 fn server(protocol: Protocol, data: &[u8]) {
     let (mut codec, mut identity) = (Codec::new(protocol, LIMITS), ClientIdentity::default());
     let (mut input, mut out) = (data, Vec::new());
@@ -87,7 +87,7 @@ fn server(protocol: Protocol, data: &[u8]) {
             }
             Decoded::Rewritten { bytes, consumed } => {
                 match codec.decode(&bytes, NOW) {
-                    Decoded::Incomplete { .. } | Decoded::Rewritten { .. } => panic!("a rewritten request is whole"),
+                    Decoded::Incomplete { .. } | Decoded::Rewritten { .. } => panic!("a rewritten request is complete"),
                     Decoded::Command { command, consumed } => {
                         assert_eq!(consumed, bytes.len());
                         answer(&command, &mut codec, &mut identity, &mut out);
@@ -111,7 +111,7 @@ fn server(protocol: Protocol, data: &[u8]) {
     }
 }
 
-/// Answers with whatever fits, to drive the encoders.
+/// Encodes a plausible reply to `command`, to exercise the encoders.
 fn answer(command: &Command<'_>, codec: &mut Codec, identity: &mut ClientIdentity, out: &mut Vec<u8>) {
     let entry = EntryRef { value: b"value", flags: 7, expires_at_ms: 0, version: Version::from_u64(9) };
     match command {
@@ -138,7 +138,7 @@ fn answer(command: &Command<'_>, codec: &mut Codec, identity: &mut ClientIdentit
     }
 }
 
-/// A reply that a request so worded can have.
+/// A reply that is possible with the given `shape`.
 fn fitting(shape: Shape, entry: EntryRef<'_>) -> Reply<'_> {
     match shape {
         Shape::Resp(RespShape::Counter, _) => Reply::Signed(-5),
@@ -152,7 +152,7 @@ fn fitting(shape: Shape, entry: EntryRef<'_>) -> Reply<'_> {
     }
 }
 
-/// The replies, read as a client would.
+/// Parses the replies as a client would.
 fn check(protocol: Protocol, out: &[u8]) {
     let mut rest = out;
     while !rest.is_empty() {

@@ -1,24 +1,24 @@
-//! Owns how the replies to a request on several keys become one reply, and nothing but that: it holds no key.
+//! Combination of the replies to a request on several keys into one reply. Holds no keys.
 use crate::{Shape, encode_done, encode_error, encode_reply, resp};
 use alloc::vec::Vec;
 use fawn_types::{OperationError, Reply};
 
-/// How several replies become one.
+/// The way to combine several replies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fold {
-    /// Each is worded, in order: an array in RESP, lines ended by `END` in memcached.
+    /// Encodes each reply in order: an array in RESP; in memcached text, lines that end with `END`.
     Each(Shape),
-    /// The number of those that met something (`DEL`, `EXISTS`).
+    /// Counts the successful replies (`DEL`, `EXISTS`).
     Count,
     /// One success for all: the requests are applied together or not at all (`MSET`).
     Atomic(Shape),
 }
 
-/// Collects the replies of one [`crate::Multi`]: [`begin`](Self::begin), then [`add`](Self::add) for each reply in
+/// Combines the replies to one [`crate::Multi`]. Call [`begin`](Self::begin), then [`add`](Self::add) for each reply in
 /// the order of the keys, then [`finish`](Self::finish).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gather {
-    /// How the replies become one.
+    /// The way to combine the replies.
     pub fold: Fold,
     /// Number of requests.
     pub len: u32,
@@ -32,16 +32,16 @@ impl Gather {
         Self { fold, len: len as u32, hits: 0, failed: None }
     }
 
-    /// Before the first reply: what stands in front, if anything.
+    /// Appends the header, if the reply has one. Call before the first reply.
     pub fn begin(&self, out: &mut Vec<u8>) {
         if let Fold::Each(Shape::Resp(..)) = self.fold {
             resp::encode::array_header(self.len as usize, out);
         }
     }
 
-    /// The reply to the next key.
+    /// Adds the reply for the next key.
     pub fn add(&mut self, key: &[u8], reply: &Reply<'_>, out: &mut Vec<u8>) {
-        // An array can hold an error as an element; any other reply is an error as a whole.
+        // Only a RESP array can hold an error as an element. Any other combined reply fails as a whole.
         if let (Reply::Error(error), false) = (reply, matches!(self.fold, Fold::Each(Shape::Resp(..)))) {
             self.failed.get_or_insert(*error);
             return;
@@ -53,7 +53,7 @@ impl Gather {
         }
     }
 
-    /// After the last reply: what ends it.
+    /// Appends the end of the reply. Call after the last reply.
     pub fn finish(&self, out: &mut Vec<u8>) {
         match (self.fold, self.failed) {
             (Fold::Each(shape @ Shape::Memcached(_)), Some(error)) => encode_error(shape, error, out),

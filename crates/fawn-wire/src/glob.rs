@@ -1,10 +1,10 @@
-//! Owns glob patterns as Redis's `SCAN` and `CONFIG GET` take them: `*`, `?`, `[a-z]`, `[^…]`, `\x`.
+//! Glob patterns of Redis's `SCAN` and `CONFIG GET`: `*`, `?`, `[a-z]`, `[^…]`, `\x`.
 
-/// Whether `text` matches `pattern`. Time is at most their lengths' product, whatever the pattern.
+/// Whether `text` matches `pattern`. Takes time proportional to the product of their lengths at most.
 #[must_use]
 pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut p, mut t) = (0, 0);
-    // Where to go on after a mismatch: past the last star, one byte later. Earlier stars need no second try.
+    // The position to retry from after a mismatch: after the last star, one byte later. Earlier stars need no retry.
     let mut retry: Option<(usize, usize)> = None;
     loop {
         if pattern.get(p) == Some(&b'*') {
@@ -29,7 +29,7 @@ pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// Matches one element of the pattern against `byte`; the pattern bytes it took.
+/// Matches one element of the pattern against `byte`; returns the length of the element.
 fn one(pattern: &[u8], byte: Option<u8>) -> Option<usize> {
     let byte = byte?;
     match pattern {
@@ -41,7 +41,7 @@ fn one(pattern: &[u8], byte: Option<u8>) -> Option<usize> {
     }
 }
 
-/// Matches `byte` against the class after its `[`; the bytes taken, `]` included if it is there.
+/// Matches `byte` against the class after its `[`; returns the length up to and including `]`, which may be missing.
 fn in_class(class: &[u8], byte: u8) -> Option<usize> {
     let negated = class.first() == Some(&b'^');
     let (mut at, mut found) = (usize::from(negated), false);

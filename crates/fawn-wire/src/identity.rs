@@ -1,17 +1,17 @@
-//! Owns what a connection is called and how requests on the connection itself are answered.
+//! The name of a client connection, and replies to requests on the connection itself.
 use crate::resp::encode::{bulk, integer, map_header, null, simple};
 use crate::{Codec, Connection, RespVersion, encode_done};
 use alloc::vec::Vec;
 
-/// The version of Redis whose commands' behaviour this follows; clients that choose by version see it.
+/// The Redis version that this server's commands follow; clients may select features by it.
 pub const REDIS_VERSION: &str = "7.0.0";
-/// Longest name a client may give itself or its library, bytes: the name stays for the connection's life.
+/// Maximum length of a client's or a library's name, bytes. A name is kept as long as the connection.
 pub const NAME_BYTES_MAX: usize = 256;
 
-/// What a client has said of itself.
+/// The identity of a client, partly set by the client itself.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ClientIdentity {
-    /// The connection's number, never used twice by one process.
+    /// The connection's number, unique within the process.
     pub id: u64,
     /// `CLIENT SETNAME`.
     pub name: Vec<u8>,
@@ -21,18 +21,18 @@ pub struct ClientIdentity {
     pub lib_version: Vec<u8>,
 }
 
-/// What becomes of the connection after an answer.
+/// The action on the connection after a reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum After {
-    /// It goes on.
+    /// Keep the connection open.
     GoOn,
-    /// It is closed once the output is sent.
+    /// Close the connection once the output is sent.
     Close,
 }
 
 impl Connection<'_> {
-    /// Answers it, changing the connection's codec and identity as asked.
+    /// Appends the reply, and changes the connection's codec and identity as requested.
     pub fn answer(&self, codec: &mut Codec, identity: &mut ClientIdentity, out: &mut Vec<u8>) -> After {
         match *self {
             Connection::Ping(None) => simple("PONG", out),
@@ -48,7 +48,7 @@ impl Connection<'_> {
             }
             Connection::Select | Connection::ClientNoOp => simple("OK", out),
             Connection::Quit(shape) => {
-                // memcached says nothing, Redis says OK.
+                // memcached's `quit` has no reply, Redis's `QUIT` has `OK`.
                 if matches!(shape, crate::Shape::Resp(..)) {
                     encode_done(shape, out);
                 }
@@ -68,7 +68,6 @@ impl Connection<'_> {
         After::GoOn
     }
 
-    /// `CLIENT …`.
     fn answer_client(&self, version: RespVersion, identity: &mut ClientIdentity, out: &mut Vec<u8>) {
         match *self {
             Connection::ClientId => integer(identity.id as i64, out),
@@ -84,7 +83,7 @@ impl Connection<'_> {
 }
 
 fn set(field: &mut Vec<u8>, value: &[u8], out: &mut Vec<u8>) {
-    assert!(value.len() <= NAME_BYTES_MAX, "the decoder refuses longer names");
+    assert!(value.len() <= NAME_BYTES_MAX, "the decoder rejects longer names");
     field.clear();
     field.extend_from_slice(value);
     simple("OK", out);

@@ -1,32 +1,32 @@
-//! Owns Redis's inline commands: words on a line, typed by hand or by a simple client.
+//! Redis's inline commands: a line of words, typed by hand or sent by a simple client.
 use crate::args::{Args, Framing, is_space};
 use crate::client::resp::encode_command;
 use crate::resp::frame::{SPANS, Spans};
 use alloc::vec::Vec;
 use fawn_types::limits::LINE_BYTES_MAX;
 
-/// A line of plain words.
+/// A line of words without quotes.
 pub(crate) struct Line {
     pub(crate) spans: Spans,
     pub(crate) count: usize,
-    /// Without the line end.
+    /// Length without the line end.
     pub(crate) line_bytes: usize,
     pub(crate) consumed: usize,
 }
 
-/// Why there is no line of plain words.
+/// The reason why there is no line of words without quotes.
 pub(crate) enum Stop {
-    /// More bytes are needed.
+    /// At least this many bytes are needed, from the start of the input.
     Need(usize),
     /// No line end within [`LINE_BYTES_MAX`].
     TooLong,
-    /// A quote without its partner, or text right behind a closing one.
+    /// A quote is not closed, or the closing quote is followed by text.
     Unbalanced { consumed: usize },
-    /// It has quotes: the same request as an array.
+    /// The line has quotes; `bytes` is the same request as an array.
     Quoted { bytes: Vec<u8>, consumed: usize },
 }
 
-/// Finds the line and its words; `searched_bytes` remembers where no line end is.
+/// Splits the first line into words. `searched_bytes` is the length of the input already known to have no line end.
 pub(crate) fn split(input: &[u8], searched_bytes: &mut usize) -> Result<Line, Stop> {
     let (line, consumed) = find_line(input, searched_bytes).ok_or(if input.len() >= LINE_BYTES_MAX {
         Stop::TooLong
@@ -53,7 +53,7 @@ pub(crate) fn split(input: &[u8], searched_bytes: &mut usize) -> Result<Line, St
     Ok(Line { spans, count, line_bytes: line.len(), consumed })
 }
 
-/// The first line without its end, and its length with it.
+/// The first line without its end, and its length including the end.
 pub(crate) fn find_line<'a>(input: &'a [u8], searched_bytes: &mut usize) -> Option<(&'a [u8], usize)> {
     let from = core::mem::take(searched_bytes).min(input.len());
     let Some(found) = memchr::memchr(b'\n', &input[from..]) else {
@@ -64,7 +64,7 @@ pub(crate) fn find_line<'a>(input: &'a [u8], searched_bytes: &mut usize) -> Opti
     Some((line.strip_suffix(b"\r").unwrap_or(line), from + found + 1))
 }
 
-/// The words of a line with quotes; `None` when they do not balance.
+/// The words of a line with quotes; `None` if the quotes do not balance.
 fn unquote(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let (mut words, mut at) = (Vec::new(), 0);
     loop {
@@ -79,7 +79,7 @@ fn unquote(line: &[u8]) -> Option<Vec<Vec<u8>>> {
             at += 1;
             if matches!(byte, b'"' | b'\'') {
                 at = quoted(line, at, byte, &mut word)?;
-                // A closing quote ends the word.
+                // A closing quote must end the word.
                 if line.get(at).is_some_and(|byte| !is_space(*byte)) {
                     return None;
                 }
@@ -91,7 +91,7 @@ fn unquote(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     }
 }
 
-/// Reads up to the closing `quote`; where to go on.
+/// Reads up to the closing `quote`; returns the position after it.
 fn quoted(line: &[u8], mut at: usize, quote: u8, word: &mut Vec<u8>) -> Option<usize> {
     loop {
         match line.get(at..)? {

@@ -1,10 +1,10 @@
-//! Owns the codecs of memcached text, RESP2/3 and FAWN's own protocol, both directions, and the one table that
-//! describes every command.
+//! Codecs of memcached text, RESP2/3 and FAWN's internal protocol, in both directions, and the command table.
 //!
-//! Pure: bytes in, requests out; replies in, bytes out. No I/O, no clock (`now` is an argument), so `no_std` with
-//! `alloc`. Decoding borrows from the input and does not allocate, except for inline RESP commands with quotes.
+//! Pure: no I/O and no clock (`now` is an argument), so `no_std` with `alloc`. A codec turns bytes into requests, and
+//! replies into bytes. Decoding borrows from the input and does not allocate, except for inline RESP commands with
+//! quotes.
 //!
-//! A server's loop over one connection's bytes:
+//! Decoding and answering one request:
 //! ```
 //! use fawn_types::{Reply, TimeMs};
 //! use fawn_wire::{Codec, Command, Decoded, Limits, Protocol, encode_reply};

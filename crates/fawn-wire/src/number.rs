@@ -1,7 +1,7 @@
-//! Owns decimal numbers in text: strict parsing, as the protocols demand it, and appending.
+//! Decimal numbers in text: strict parsing as the protocols require, and appending.
 use alloc::vec::Vec;
 
-/// An unsigned decimal: digits only, no sign, no space; `None` on anything else or overflow.
+/// Parses an unsigned decimal: digits only, no sign, no space. `None` for anything else and on overflow.
 #[must_use]
 #[inline]
 pub fn parse_u64(text: &[u8]) -> Option<u64> {
@@ -17,7 +17,7 @@ pub fn parse_u64(text: &[u8]) -> Option<u64> {
     })
 }
 
-/// A signed decimal in Redis's canonical form: no `+`, no leading zero, no `-0`, no space.
+/// Parses a signed decimal in Redis's canonical form: no `+`, no leading zero, no `-0`, no space.
 #[must_use]
 pub fn parse_i64_strict(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text {
@@ -31,7 +31,7 @@ pub fn parse_i64_strict(text: &[u8]) -> Option<i64> {
     }
 }
 
-/// A signed decimal, leading zeros allowed (memcached's exptime).
+/// Parses a signed decimal that may have leading zeros (memcached's exptime).
 #[must_use]
 pub fn parse_i64(text: &[u8]) -> Option<i64> {
     match text {
@@ -50,7 +50,7 @@ pub(crate) fn push(value: impl itoa::Integer, out: &mut Vec<u8>) {
     out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
-/// A verified length line at `at`: the length and where the content starts.
+/// Parses the verified length line at `at`; returns the length and the position of the content.
 #[inline]
 pub(crate) fn length_line(input: &[u8], at: usize) -> Option<(usize, usize)> {
     let mut len = 0usize;

@@ -1,68 +1,68 @@
-//! Owns how a [`Reply`] is worded: a small copyable value made by the decoder, used by the encoder.
+//! The encoding of a [`Reply`]: a small copyable value, produced by the decoder and used by the encoder.
 use crate::{RespVersion, memcached, native, resp};
 use alloc::vec::Vec;
 use fawn_types::{OperationError, Reply, TimeMs, Version};
 
-/// How one reply is worded.
+/// The encoding of one reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shape {
-    /// Not at all: memcached's `noreply`.
+    /// No reply: memcached's `noreply`.
     Silent,
-    /// In RESP, of the version given.
+    /// RESP, in the given version.
     Resp(RespShape, RespVersion),
-    /// In memcached text.
+    /// memcached text.
     Memcached(MemcachedShape),
-    /// As a native frame: all of it, for another shard to word.
+    /// An internal frame with the whole reply; the shard that receives it encodes the reply for the client.
     Native,
 }
 
-/// How RESP words a reply.
+/// The encoding of a reply in RESP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RespShape {
     /// The value, or null (`GET`, `GETSET`, `GETDEL`, `GETEX`, `SET … GET`, each of `MGET`).
     Bulk,
-    /// `OK`, or null when the condition did not hold (`SET`).
+    /// `OK`, or null if the condition did not hold (`SET`).
     OkOrNull,
-    /// 1 or 0: done or not, there or not (`SETNX`, `EXPIRE`, `PERSIST`, `DEL`, `EXISTS`).
+    /// 1 or 0 for success or failure, presence or absence (`SETNX`, `EXPIRE`, `PERSIST`, `DEL`, `EXISTS`).
     Flag,
     /// The counter's new value.
     Counter,
-    /// Length of the value found, 0 if absent (`STRLEN`).
+    /// Length of the value read, 0 if absent (`STRLEN`).
     Length,
     /// Length of the value written (`APPEND`).
     LengthWritten,
     /// `string` or `none` (`TYPE`).
     TypeName,
-    /// Time left, or -1 without expiry, -2 if absent (`TTL`, `PTTL`).
+    /// Time to live; -1 without expiry, -2 if absent (`TTL`, `PTTL`).
     Remaining {
-        /// When it was asked.
+        /// Time of the request.
         now: TimeMs,
-        /// Seconds, rounded, or else milliseconds.
+        /// Whether the unit is seconds, rounded; otherwise milliseconds.
         seconds: bool,
     },
-    /// Time of expiry, or -1, -2 (`EXPIRETIME`, `PEXPIRETIME`).
+    /// Time of expiry; -1 without expiry, -2 if absent (`EXPIRETIME`, `PEXPIRETIME`).
     ExpiresAt {
-        /// Seconds, rounded, or else milliseconds.
+        /// Whether the unit is seconds, rounded; otherwise milliseconds.
         seconds: bool,
     },
 }
 
-/// How memcached words a reply.
+/// The encoding of a reply in memcached text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MemcachedShape {
     /// `VALUE …`, then `END` (`get` of one key).
     Get {
-        /// With the version (`gets`).
+        /// Whether the reply includes the version (`gets`).
         cas: bool,
     },
-    /// `VALUE …` alone, one of several.
+    /// `VALUE …` without `END`, one of several values.
     Value {
-        /// With the version (`gets`).
+        /// Whether the reply includes the version (`gets`).
         cas: bool,
     },
     /// `STORED`, `NOT_STORED`, `EXISTS`, `NOT_FOUND`.
     Stored,
-    /// The number, or `NOT_FOUND`.
+    /// The counter's new value, or `NOT_FOUND`.
     Number,
     /// `DELETED`, `NOT_FOUND`.
     Deleted,
@@ -72,7 +72,7 @@ pub enum MemcachedShape {
     Ok,
 }
 
-/// Words `reply` to a request on `key` as `shape` says, appended to `out`.
+/// Appends `reply` to a request on `key`, encoded as `shape`.
 #[inline]
 pub fn encode_reply(shape: Shape, key: &[u8], reply: &Reply<'_>, out: &mut Vec<u8>) {
     match shape {
@@ -83,7 +83,7 @@ pub fn encode_reply(shape: Shape, key: &[u8], reply: &Reply<'_>, out: &mut Vec<u
     }
 }
 
-/// Words the success of a request without content (`FLUSHALL`, `QUIT`): `OK`.
+/// Appends the success of a request without content (`FLUSHALL`, `QUIT`): `OK`.
 pub fn encode_done(shape: Shape, out: &mut Vec<u8>) {
     match shape {
         Shape::Silent => {}
@@ -93,7 +93,7 @@ pub fn encode_done(shape: Shape, out: &mut Vec<u8>) {
     }
 }
 
-/// Words a failure.
+/// Appends an error.
 #[cold]
 pub fn encode_error(shape: Shape, error: OperationError, out: &mut Vec<u8>) {
     match shape {

@@ -1,14 +1,14 @@
-//! Owns memcached text as a client speaks it.
+//! The client side of memcached text: encodes commands and parses replies.
 use super::Parsed;
 use crate::number::{parse_u64, push};
 use alloc::vec::Vec;
 
-/// Longest line of a reply, bytes.
+/// Maximum length of a reply line, bytes.
 const LINE_BYTES_MAX: usize = 64 << 10;
-/// Longest value a client takes, bytes.
+/// Maximum value length that a client accepts, bytes.
 const VALUE_BYTES_MAX: u64 = 512 << 20;
 
-/// Appends `get` or `gets` of some keys, or any command that is words alone.
+/// Appends a command of words without a data block, such as `get` or `gets` of some keys.
 pub fn encode_words<W: AsRef<[u8]>>(words: &[W], out: &mut Vec<u8>) {
     for (i, word) in words.iter().enumerate() {
         if i > 0 {
@@ -33,15 +33,16 @@ pub struct Store<'a> {
     pub key: &'a [u8],
     /// Client flags.
     pub flags: u32,
-    /// As memcached means it: 0 never, up to 30 days from now, above since the epoch.
+    /// The expiry time in memcached's encoding: 0: never; up to 30 days: seconds from now; above: seconds since the
+    /// epoch.
     pub exptime: i64,
-    /// `cas` only: the version expected.
+    /// The expected version; `cas` only.
     pub version: Option<u64>,
-    /// No reply is wanted.
+    /// Whether the reply is suppressed.
     pub noreply: bool,
 }
 
-/// Appends a storage command with its block.
+/// Appends a storage command with its data block.
 pub fn encode_store(store: &Store<'_>, value: &[u8], out: &mut Vec<u8>) {
     out.reserve(store.key.len() + value.len() + 64);
     out.extend_from_slice(store.verb.as_bytes());
@@ -68,7 +69,7 @@ pub fn encode_set(key: &[u8], value: &[u8], out: &mut Vec<u8>) {
     encode_store(&store, value, out);
 }
 
-/// A line of a server's reply, with its block. A retrieval's values come one by one, then [`Reply::End`].
+/// One line of a server's reply, with its data block. Values of a retrieval are separate replies before [`Reply::End`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reply<'a> {
     /// `VALUE`.
@@ -77,7 +78,7 @@ pub enum Reply<'a> {
         key: &'a [u8],
         /// Client flags.
         flags: u32,
-        /// The version, after `gets`.
+        /// The version; `gets` only.
         version: Option<u64>,
         /// The value.
         value: &'a [u8],
@@ -88,7 +89,7 @@ pub enum Reply<'a> {
     Stored,
     /// `NOT_STORED`.
     NotStored,
-    /// `EXISTS`: another version.
+    /// `EXISTS`: the key has another version.
     Exists,
     /// `NOT_FOUND`.
     NotFound,
@@ -104,16 +105,16 @@ pub enum Reply<'a> {
     Version(&'a [u8]),
     /// `STAT`.
     Stat {
-        /// Its name.
+        /// The statistic's name.
         name: &'a [u8],
-        /// Its value.
+        /// The statistic's value.
         value: &'a [u8],
     },
-    /// `ERROR`, `CLIENT_ERROR …`, `SERVER_ERROR …`: the whole line.
+    /// `ERROR`, `CLIENT_ERROR …` or `SERVER_ERROR …`: the whole line.
     Error(&'a [u8]),
 }
 
-/// Parses the first line of `input`, with its block.
+/// Parses the first line of `input`, with its data block.
 #[must_use]
 pub fn parse_reply(input: &[u8]) -> Parsed<Reply<'_>> {
     let Some(end) = memchr::memchr(b'\n', &input[..input.len().min(LINE_BYTES_MAX)]) else {
@@ -128,7 +129,7 @@ pub fn parse_reply(input: &[u8]) -> Parsed<Reply<'_>> {
     }
     match word(line) {
         Some(reply) => Parsed::Reply { reply, consumed: start },
-        None => Parsed::Malformed { expected: "a reply of memcached", at: 0 },
+        None => Parsed::Malformed { expected: "a memcached reply", at: 0 },
     }
 }
 
@@ -156,7 +157,7 @@ fn text(line: &[u8]) -> Option<Reply<'_>> {
         let space = memchr::memchr(b' ', stat)?;
         return Some(Reply::Stat { name: &stat[..space], value: &stat[space + 1..] });
     }
-    // After `decr`, some servers pad the number with spaces.
+    // Some servers pad the reply to `decr` with spaces.
     parse_u64(line.trim_ascii_end()).map(Reply::Number)
 }
 

@@ -1,27 +1,27 @@
-//! Owns the other end of both protocols, for the command line's client and the load generator.
+//! The client side of both protocols, for the command-line client and the load generator.
 pub mod memcached;
 pub mod resp;
 
-/// What was found at the start of a server's bytes.
+/// Result of parsing the start of a server's output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Parsed<R> {
-    /// No whole reply yet: call again with the same bytes in front once there are at least so many.
+    /// The reply is incomplete. Call again with the same bytes once the input has at least `need_bytes`.
     Incomplete {
-        /// Least length of the input at which parsing can go on.
+        /// Minimum length of the input with which parsing can continue.
         need_bytes: usize,
     },
     /// A reply.
     Reply {
-        /// What it says.
+        /// The reply.
         reply: R,
-        /// Bytes of the input to drop.
+        /// Number of input bytes to remove.
         consumed: usize,
     },
-    /// This is not the protocol: close the connection.
+    /// The input violates the protocol: close the connection.
     Malformed {
-        /// What was expected.
+        /// Description of the expected input.
         expected: &'static str,
-        /// Where it was expected, bytes from the start.
+        /// Offset from the start of the input.
         at: usize,
     },
 }

@@ -1,14 +1,14 @@
-//! Owns RESP as a client speaks it: commands out, replies of both versions in.
+//! The client side of RESP: encodes commands and parses replies of both versions.
 use super::Parsed;
 use crate::number::{parse_i64, push};
 use alloc::vec::Vec;
 
-/// Longest line of a reply, bytes: an error's text.
+/// Maximum length of a reply line, such as an error, bytes.
 const LINE_BYTES_MAX: usize = 64 << 10;
-/// Largest string or aggregate a client takes, bytes and elements.
+/// Maximum length of a string and of an aggregate that a client accepts, bytes and elements.
 const LEN_MAX: u64 = 512 << 20;
 
-/// Appends a command, an array of bulk strings.
+/// Appends a command: an array of bulk strings.
 pub fn encode_command<A: AsRef<[u8]>>(args: &[A], out: &mut Vec<u8>) {
     out.push(b'*');
     push(args.len(), out);
@@ -18,16 +18,16 @@ pub fn encode_command<A: AsRef<[u8]>>(args: &[A], out: &mut Vec<u8>) {
     }
 }
 
-/// A reply, borrowing from the input.
+/// A reply that borrows from the input.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Reply<'a> {
-    /// `+`: a word.
+    /// `+`: a status word.
     Simple(&'a [u8]),
-    /// `-` or `!`: an error's code and text.
+    /// `-` or `!`: the code and text of an error.
     Error(&'a [u8]),
     /// `:`.
     Integer(i64),
-    /// `$` or `=`, the latter with its format in front.
+    /// `$`, or `=` with its format prefix.
     Bulk(&'a [u8]),
     /// `$-1`, `*-1`, `_`.
     Null,
@@ -37,11 +37,11 @@ pub enum Reply<'a> {
     Number(&'a [u8]),
     /// `*`, `~` or `>`.
     Array(Items<'a>),
-    /// `%`: names and values in turn.
+    /// `%`: names and values alternate.
     Map(Items<'a>),
 }
 
-/// Elements of an aggregate, verified and parsed as they are walked.
+/// The elements of an aggregate: verified before, parsed during iteration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Items<'a> {
     raw: &'a [u8],
@@ -49,13 +49,13 @@ pub struct Items<'a> {
 }
 
 impl Items<'_> {
-    /// How many are left; a map's names and values count apart.
+    /// Number of elements left; names and values of a map count separately.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.left
     }
 
-    /// Whether none is left.
+    /// Whether no element is left.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.left == 0
@@ -83,40 +83,40 @@ pub fn parse_reply(input: &[u8]) -> Parsed<Reply<'_>> {
     ReplyParser::new().parse(input)
 }
 
-/// Parses replies, remembering how far an unfinished one was read.
+/// A parser of replies that remembers its position in an incomplete reply.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReplyParser {
-    /// Whole elements before this are verified.
+    /// All elements before this position are verified.
     at: usize,
-    /// Elements still to come; 0: none under way.
+    /// Number of elements still to parse; 0: no incomplete reply.
     left: u64,
 }
 
-/// Why an element is not whole.
+/// The reason why an element is incomplete.
 enum Stop {
     Need(usize),
     Malformed(&'static str, usize),
 }
 
-/// An element's first line and what follows it.
+/// The header line of an element.
 struct Head {
     end: usize,
-    /// Elements inside.
+    /// Number of elements inside.
     children: u64,
 }
 
 impl ReplyParser {
-    /// At the start of a reply.
+    /// A parser at the start of a reply.
     #[must_use]
     pub const fn new() -> Self {
         Self { at: 0, left: 0 }
     }
 
-    /// Parses the first reply of `input`; after [`Parsed::Incomplete`] call again with the same bytes in front.
+    /// Parses the first reply of `input`. After [`Parsed::Incomplete`], call again with the same bytes plus more.
     pub fn parse<'a>(&mut self, input: &'a [u8]) -> Parsed<Reply<'a>> {
         let (mut at, mut left) = if self.left == 0 || self.at > input.len() { (0, 1) } else { (self.at, self.left) };
         *self = Self::new();
-        // No stack: depth does not matter to where a reply ends, only the number of elements still to come.
+        // No stack is needed: the end of a reply depends on the number of elements still to parse, not on their depth.
         while left > 0 {
             match head(input, at) {
                 Ok(Head { end, children }) => (at, left) = (end, left - 1 + children),
@@ -137,7 +137,7 @@ impl ReplyParser {
     }
 }
 
-/// The line at `at` without its end, and where the next begins.
+/// The line at `at` without its end, and the position of the next line.
 fn line(input: &[u8], at: usize) -> Result<(&[u8], usize), Stop> {
     let rest = &input[at..];
     match memchr::memchr(b'\r', &rest[..rest.len().min(LINE_BYTES_MAX)]) {
@@ -148,7 +148,7 @@ fn line(input: &[u8], at: usize) -> Result<(&[u8], usize), Stop> {
     }
 }
 
-/// Verifies the element at `at`, without those inside it.
+/// Verifies the element at `at`, but not the elements inside it.
 fn head(input: &[u8], at: usize) -> Result<Head, Stop> {
     let Some(&kind) = input.get(at) else { return Err(Stop::Need(at + 1)) };
     let (text, start) = line(input, at + 1)?;
@@ -177,11 +177,11 @@ fn head(input: &[u8], at: usize) -> Result<Head, Stop> {
             Err(Stop::Malformed("an integer", at + 1))
         }
         b'+' | b'-' | b':' | b'_' | b'#' | b',' | b'(' => Ok(Head { end: start, children: 0 }),
-        _ => Err(Stop::Malformed("a type of RESP", at)),
+        _ => Err(Stop::Malformed("a RESP type", at)),
     }
 }
 
-/// What the verified element says.
+/// Decodes a verified element.
 fn content(input: &[u8]) -> Option<Reply<'_>> {
     let (text, start) = line(input, 1).ok()?;
     let len = || parse_i64(text).and_then(|len| usize::try_from(len).ok());

@@ -1,10 +1,10 @@
-//! Owns the answers to `COMMAND` and its subcommands, in the layouts of redis 7.
+//! Replies to `COMMAND` and its subcommands, in the layouts of Redis 7.
 use super::{COMMANDS, CommandSpec, Flags, KeyPlaces};
 use crate::resp::encode::{array_header, bulk, integer, map_header, set_header, simple};
 use crate::{Args, CommandQuery, Protocol, RespVersion, glob};
 use alloc::vec::Vec;
 
-/// Answers `COMMAND` and its subcommands.
+/// Appends the reply to `COMMAND` or one of its subcommands.
 pub fn answer(query: &CommandQuery<'_>, version: RespVersion, out: &mut Vec<u8>) {
     match *query {
         CommandQuery::Count => integer(top_level().count() as i64, out),
@@ -53,7 +53,7 @@ fn list(wanted: impl Fn(&CommandSpec) -> bool, out: &mut Vec<u8>) {
     resp().filter(|spec| wanted(spec)).for_each(|spec| bulk(spec.name.as_bytes(), out));
 }
 
-/// One entry of `COMMAND INFO`: ten elements.
+/// Appends one entry of `COMMAND INFO`: ten elements.
 fn describe(spec: &'static CommandSpec, version: RespVersion, out: &mut Vec<u8>) {
     array_header(10, out);
     bulk(spec.name.as_bytes(), out);
@@ -65,7 +65,7 @@ fn describe(spec: &'static CommandSpec, version: RespVersion, out: &mut Vec<u8>)
     }
     set_header(version, spec.categories().count(), out);
     spec.categories().for_each(|name| simple(name, out));
-    // Tips: none are promised.
+    // No command tips.
     array_header(0, out);
     key_specs(spec, version, out);
     match spec.container() {
@@ -77,7 +77,7 @@ fn describe(spec: &'static CommandSpec, version: RespVersion, out: &mut Vec<u8>)
     }
 }
 
-/// Where the keys are, once more, in the form that describes any command's.
+/// Appends the key specification, which repeats the positions of the keys in a general form.
 fn key_specs(spec: &CommandSpec, version: RespVersion, out: &mut Vec<u8>) {
     let KeyPlaces { first, last, step } = spec.keys;
     if first == 0 {
@@ -92,7 +92,7 @@ fn key_specs(spec: &CommandSpec, version: RespVersion, out: &mut Vec<u8>) {
     bulk(b"begin_search", out);
     typed(version, "index", &[("index", first)], out);
     bulk(b"find_keys", out);
-    // Counted from the first key on, when not from the end.
+    // Relative to the first key; a negative position is relative to the end.
     let last = if last < 0 { last } else { last - first };
     typed(version, "range", &[("lastkey", last), ("keystep", step), ("limit", 0)], out);
 }
@@ -109,7 +109,7 @@ fn typed(version: RespVersion, kind: &str, fields: &[(&str, i16)], out: &mut Vec
     }
 }
 
-/// `COMMAND DOCS`: of those named that exist, or of all.
+/// Appends the reply to `COMMAND DOCS`: the named commands that exist, or all without names.
 fn docs(names: Args<'_>, version: RespVersion, out: &mut Vec<u8>) {
     if names.is_empty() {
         map_header(version, top_level().count(), out);

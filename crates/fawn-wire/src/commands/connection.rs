@@ -1,4 +1,4 @@
-//! Owns the parsers of Redis's commands on the connection.
+//! Parsers of Redis's commands on the connection.
 use crate::identity::NAME_BYTES_MAX;
 use crate::number::parse_i64_strict;
 use crate::resp::decode::Parsed;
@@ -51,7 +51,7 @@ pub(super) fn hello<'a>(invocation: &Invocation<'a>) -> Parsed<'a> {
     let (mut options, mut name) = (invocation.rest(2), None);
     while let Some(word) = options.next() {
         if word.eq_ignore_ascii_case(b"AUTH") && options.len() >= 2 {
-            // There are no users yet but the one without a password, who may give any.
+            // The default user without a password is the only user, and it accepts any password.
             if (options.next(), options.next()).0 != Some(b"default") {
                 return Err(WRONG_PASS);
             }
@@ -65,7 +65,7 @@ pub(super) fn hello<'a>(invocation: &Invocation<'a>) -> Parsed<'a> {
     done(Connection::Hello { version, name })
 }
 
-/// A name: printable, no spaces, not endless; it goes into lists for people.
+/// Validates a name: printable, without spaces, of limited length. Names are shown in client lists.
 fn checked<'a>(name: &'a [u8], what: &str) -> Result<&'a [u8], Refusal> {
     if name.len() > NAME_BYTES_MAX {
         return Err(Refusal::Told(format!("ERR {what} cannot be longer than {NAME_BYTES_MAX} bytes")));
@@ -105,7 +105,7 @@ pub(super) fn client_setinfo<'a>(invocation: &Invocation<'a>) -> Parsed<'a> {
     }
 }
 
-/// `CLIENT NO-EVICT` and `NO-TOUCH`: nothing is evicted and no access time is kept, so either answer is honoured.
+/// `CLIENT NO-EVICT` and `NO-TOUCH`: without effect, since there is no eviction and no access time.
 pub(super) fn client_switch<'a>(invocation: &Invocation<'a>) -> Parsed<'a> {
     let word = invocation.arg(2);
     if word.eq_ignore_ascii_case(b"ON") || word.eq_ignore_ascii_case(b"OFF") {

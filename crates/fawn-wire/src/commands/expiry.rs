@@ -1,4 +1,4 @@
-//! Owns the parsers of Redis's expiry commands.
+//! Parsers of Redis's expiry commands.
 use super::options::TimeForm;
 use super::strings::{read, update};
 use crate::RespShape;
@@ -33,7 +33,7 @@ pub(super) fn pexpireat<'a>(invocation: &Invocation<'a>) -> Parsed<'a> {
 fn touch<'a>(command: &'static str, form: TimeForm, invocation: &Invocation<'a>) -> Parsed<'a> {
     let condition = condition(invocation)?;
     let at_ms = form.to_ms(invocation.integer(2)?, invocation.now).ok_or(Refusal::ExpireTime(command))?;
-    // A time in the past deletes the key; 0 would mean that it never expires.
+    // A time in the past deletes the key. A time of 0 would mean that the key never expires.
     let expiry = Expiry::AtMs(at_ms.max(1).unsigned_abs());
     update(invocation, Update::Touch { expiry, condition, return_value: false }, RespShape::Flag)
 }

@@ -1,4 +1,4 @@
-//! Owns the parsers of Redis's commands on keys whatever they hold, and on the whole keyspace.
+//! Parsers of Redis's commands on keys of any type, and on the whole keyspace.
 use super::strings::{multi, read, update};
 use crate::command::Each;
 use crate::number::parse_u64;
@@ -8,9 +8,9 @@ use crate::resp::refusal::{Refusal, SYNTAX};
 use crate::{Command, Fold, Keyspace, RespShape};
 use fawn_types::{Condition, Update};
 
-/// Keys a step of a scan looks at unless told, as in Redis.
+/// Default number of keys that a scan step examines, as in Redis.
 const SCAN_COUNT: usize = 10;
-/// Most keys a step looks at, whatever it is told: one reply must not hold up the others.
+/// Maximum number of keys that a scan step examines: a longer step would delay other requests.
 const SCAN_COUNT_MAX: usize = 10_000;
 
 pub(super) fn del<'a>(invocation: &Invocation<'a>) -> Parsed<'a> {
@@ -21,7 +21,7 @@ pub(super) fn del<'a>(invocation: &Invocation<'a>) -> Parsed<'a> {
     update(invocation, Update::Delete { condition, return_previous: false }, RespShape::Flag)
 }
 
-/// `EXISTS`, and `TOUCH`: there are no access times to alter.
+/// `EXISTS`, and `TOUCH`, which is the same because there are no access times to update.
 pub(super) fn exists<'a>(invocation: &Invocation<'a>) -> Parsed<'a> {
     if invocation.count > 2 {
         return multi(invocation, Each::Get, Fold::Count, 1);

@@ -1,14 +1,14 @@
-//! Owns finding a command by name, whatever its case: a hash table made at compile time from the one list.
+//! Command lookup by name, case-insensitive: a hash table built at compile time from the command table.
 use super::{COMMANDS, CommandSpec};
 use crate::Protocol;
 
-/// Longest name in the table, bytes: names are compared as one 128-bit word.
+/// Maximum length of a name, bytes: names are compared as 128-bit words.
 const NAME_BYTES_MAX: usize = 16;
-/// Slots; at least twice the commands of either protocol, so that probing ends soon.
+/// Number of slots: at least twice the number of commands of each protocol, so that probe sequences are short.
 const SLOTS: usize = 256;
 const EMPTY: u16 = u16::MAX;
 
-/// Open addressing with linear probing: names, and rows of the table.
+/// A hash table with open addressing and linear probing: names, and their rows in the command table.
 struct Index {
     names: [u128; SLOTS],
     rows: [u16; SLOTS],
@@ -60,18 +60,18 @@ impl Index {
     }
 }
 
-/// The command called `name` in `protocol`. memcached's names are lower case only, Redis's any case.
+/// The command `name` of `protocol`. Names are case-insensitive in Redis, lower case only in memcached.
 #[inline]
 pub(crate) fn find(protocol: Protocol, name: &[u8]) -> Option<&'static CommandSpec> {
     match protocol {
         Protocol::Resp => RESP.find(name),
         Protocol::Memcached => MEMCACHED.find(name).filter(|spec| spec.name.as_bytes() == name),
-        // Its requests have kinds, not names.
+        // Internal requests have kinds, not names.
         Protocol::Native => None,
     }
 }
 
-/// The subcommand `name` of `container`. Few and rare, so by walking the table.
+/// The subcommand `name` of `container`. A linear search suffices, since subcommands are few and rarely used.
 pub(crate) fn find_subcommand(container: &str, name: &[u8]) -> Option<&'static CommandSpec> {
     COMMANDS.iter().find(|spec| {
         let sub = spec.name.split_once('|').filter(|(outer, _)| *outer == container);
@@ -79,7 +79,7 @@ pub(crate) fn find_subcommand(container: &str, name: &[u8]) -> Option<&'static C
     })
 }
 
-/// The name in lower case as one word. A leading NUL vanishes, so the lengths are compared too.
+/// The name in lower case as one word. Leading NUL bytes do not change the word, so callers compare the lengths too.
 const fn fold(name: &[u8]) -> u128 {
     let mut word = 0u128;
     let mut i = 0;

@@ -1,4 +1,4 @@
-//! Owns `docs/commands.md`: the table as a page.
+//! Generation of `docs/commands.md` from the command table.
 use super::{COMMANDS, CommandSpec, Flags, Group, Parse};
 use crate::Protocol;
 use alloc::format;
@@ -7,27 +7,27 @@ use alloc::string::String;
 const INTRO: &str = "\
 # Commands
 
-Made from the table in `crates/fawn-wire/src/commands/table.rs` by `cargo xtask fix`; a test keeps the two equal.
-Both protocols see the same keys and values. *Since* is the first version of the protocol's own server that had it.
+Generated from the table in `crates/fawn-wire/src/commands/table.rs` by `cargo xtask fix`; a test compares the two.
+Both protocols access the same keys and values. *Since* is the first version of Redis or memcached with the command.
 
-Limits: keys 65,535 bytes (250 in memcached text), values 8 MiB unless configured, 1,048,576 arguments and 64 MiB a
-request. Differences from the servers whose protocols these are:
+Limits: keys 65,535 bytes (250 in memcached text), values 8 MiB unless configured, 1,048,576 arguments and 64 MiB per
+request. Differences from Redis and memcached:
 
-- There is one database: `SELECT 0` succeeds, any other number is refused. `FLUSHDB` is `FLUSHALL`.
-- A value longer than the limit is refused, its bytes dropped, and the connection goes on.
+- There is one database: `SELECT 0` succeeds, any other number is an error. `FLUSHDB` is `FLUSHALL`.
+- A value longer than the limit is rejected and its bytes are dropped; the connection remains open.
 - `MSET` is atomic across crashes, not only among clients.
-- `DBSIZE` counts keys whose time has come until a request meets them; nothing looks for them. A `SET` whose time is past
-  only removes what was there.
-- `TOUCH` counts keys; no access times are kept. A full store refuses writes; nothing is evicted.
-- memcached's versions (`gets`, `cas`) are the store's own: they grow with every write and survive restarts.
-- Arguments are checked before the key is looked at: `GETEX` of an absent key with a time that is no number is an error.
-- `SCAN` takes cursors it gave out and refuses text that is no number.
-- A refused memcached `set` leaves the old value in place, and the block after a refused line is dropped with it, never
-  taken for commands. More words than a command has, keys with control characters and signs of plus are refused.
-- memcached times after 2038 are what they say.
+- `DBSIZE` includes expired keys until a request accesses them; there is no background expiry. A `SET` with an expiry
+  time in the past only removes the key.
+- `TOUCH` counts keys; there are no access times. A full store rejects writes; there is no eviction.
+- memcached's versions (`gets`, `cas`) are those of the store: they grow with every write and survive restarts.
+- Arguments are checked before the key is read: `GETEX` with an invalid time is an error even if the key is absent.
+- `SCAN` accepts the cursors that it returned, and rejects text that is not a number.
+- A rejected memcached `set` leaves the old value in place. The data block after a rejected line is dropped with it,
+  never executed as commands. Surplus words, keys with control characters and plus signs are rejected.
+- memcached times after 2038 are taken literally.
 ";
 
-/// The page, whole.
+/// The whole page.
 #[must_use]
 pub fn markdown() -> String {
     let mut page = String::from(INTRO);
@@ -48,7 +48,7 @@ pub fn markdown() -> String {
 
 fn table(wanted: impl Fn(&CommandSpec) -> bool, page: &mut String) {
     page.push_str("| command | does | kind | since |\n|---|---|---|---|\n");
-    // A container alone does nothing; its subcommands have rows.
+    // A container has no action of its own; its subcommands have rows.
     for spec in COMMANDS.iter().filter(|spec| wanted(spec) && !matches!(spec.parse, Parse::Container)) {
         page.push_str(&row(spec));
     }
@@ -59,7 +59,7 @@ fn row(spec: &CommandSpec) -> String {
         Protocol::Resp => spec.name.replace('|', " ").to_ascii_uppercase(),
         Protocol::Memcached | Protocol::Native => String::from(spec.name),
     };
-    // A bar would end the cell.
+    // A bar would end the table cell.
     let syntax = spec.syntax.replace('|', "\\|");
     let usage = if syntax.is_empty() { name } else { format!("{name} {syntax}") };
     let kind = match spec.flags {

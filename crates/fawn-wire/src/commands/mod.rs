@@ -1,4 +1,4 @@
-//! Owns what a command is: a row of the table, and finding it by name.
+//! Commands: the specification of a command, the command table, and the lookup by name.
 mod answer;
 mod connection;
 mod expiry;
@@ -20,47 +20,47 @@ use crate::resp::decode::Parsed;
 use crate::resp::invocation::Invocation;
 use crate::{Decoded, MemcachedState, Protocol, memcached};
 
-/// One command, as the parser, `COMMAND` and the documentation know it.
+/// Specification of a command, used by the parser, by `COMMAND` and by the documentation.
 #[derive(Clone, Copy, Debug)]
 pub struct CommandSpec {
-    /// Lower case; a subcommand is `container|sub`.
+    /// Name in lower case; a subcommand is `container|sub`.
     pub name: &'static str,
-    /// Which protocol it belongs to.
+    /// Protocol of the command.
     pub protocol: Protocol,
-    /// Number of words, the name included; negative: at least so many. memcached's `noreply` is not counted.
+    /// Number of words, including the name; negative: a minimum. memcached's `noreply` does not count.
     pub arity: i16,
-    /// What it does and when it is allowed.
+    /// Properties of the command, as in Redis.
     pub flags: Flags,
-    /// Which arguments are keys.
+    /// Positions of the keys among the arguments.
     pub keys: KeyPlaces,
-    /// The first version that had it, of the server whose protocol it is.
+    /// First version of Redis or memcached with this command.
     pub since: &'static str,
-    /// The family it is documented in.
+    /// Group in the documentation.
     pub group: Group,
-    /// Its arguments.
+    /// Syntax of the arguments.
     pub syntax: &'static str,
-    /// What it does, in a sentence.
+    /// Description in one sentence.
     pub summary: &'static str,
     pub(crate) parse: Parse,
 }
 
-/// Makes a command of a framed request.
+/// The parser that turns a framed request into a command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Parse {
     Resp(for<'a> fn(&Invocation<'a>) -> Parsed<'a>),
-    /// By the table's row for the subcommand.
+    /// Dispatches to the subcommand's row.
     Container,
     Memcached(for<'a> fn(&mut MemcachedState, &memcached::line::Line<'a>) -> Decoded<'a>),
 }
 
-/// Which arguments are keys, as Redis counts them: the name is 0, a negative `last` counts from the end.
+/// Positions of the keys among the arguments, as in Redis: the name is 0, and a negative `last` counts from the end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KeyPlaces {
-    /// The first key; 0: there is none.
+    /// Position of the first key; 0: no keys.
     pub first: i16,
-    /// The last key.
+    /// Position of the last key.
     pub last: i16,
-    /// From one key to the next.
+    /// Distance between keys.
     pub step: i16,
 }
 
@@ -72,23 +72,23 @@ impl KeyPlaces {
     pub(crate) const FROM_SECOND: Self = Self { first: 2, last: -1, step: 1 };
 }
 
-/// Redis's command flags, as a set.
+/// A set of Redis's command flags.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Flags(pub(crate) u16);
 
 impl Flags {
     pub(crate) const NONE: Self = Self(0);
-    /// It may change a key.
+    /// May change a key.
     pub const WRITE: Self = Self(1);
-    /// It changes no key.
+    /// Changes no key.
     pub const READONLY: Self = Self(1 << 1);
-    /// Refused when the store is full.
+    /// Rejected if the store is full.
     pub const DENYOOM: Self = Self(1 << 2);
-    /// It is for operators.
+    /// Intended for operators.
     pub const ADMIN: Self = Self(1 << 3);
-    /// Not for scripts.
+    /// Not allowed in scripts.
     pub const NOSCRIPT: Self = Self(1 << 4);
-    /// Allowed while loading.
+    /// Allowed while the server loads data.
     pub const LOADING: Self = Self(1 << 5);
     /// Allowed on a stale replica.
     pub const STALE: Self = Self(1 << 6);
@@ -98,10 +98,10 @@ impl Flags {
     pub const NO_AUTH: Self = Self(1 << 8);
     /// Allowed while a script blocks.
     pub const ALLOW_BUSY: Self = Self(1 << 9);
-    /// In the category `@dangerous`; no flag of Redis's own.
+    /// Puts the command into the category `@dangerous`; not one of Redis's flags.
     pub(crate) const DANGEROUS: Self = Self(1 << 15);
 
-    /// Names in the order Redis lists them.
+    /// The flags' names, in Redis's order.
     pub(crate) const NAMES: [(Self, &'static str); 10] = [
         (Self::WRITE, "write"),
         (Self::READONLY, "readonly"),
@@ -119,24 +119,24 @@ impl Flags {
         Self(self.0 | other.0)
     }
 
-    /// Whether all of `other` are among these.
+    /// Whether the set includes all flags of `other`.
     #[must_use]
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// The names Redis gives them.
+    /// Redis's names of the flags.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         Self::NAMES.into_iter().filter(move |(flag, _)| self.has(*flag)).map(|(_, name)| name)
     }
 }
 
-/// The families commands are documented in.
+/// Groups of commands in the documentation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Group {
-    /// Values as strings and counters.
+    /// Strings and counters.
     String,
-    /// Keys, whatever they hold.
+    /// Keys of any type.
     Generic,
     /// The connection.
     Connection,
@@ -145,7 +145,7 @@ pub enum Group {
 }
 
 impl Group {
-    /// As `COMMAND DOCS` names it.
+    /// The group's name in `COMMAND DOCS`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -158,19 +158,19 @@ impl Group {
 }
 
 impl CommandSpec {
-    /// Whether a request of `count` words, the name included, fits its arity.
+    /// Whether the arity allows a request of `count` words, including the name.
     #[inline]
     pub(crate) const fn takes(&self, count: usize) -> bool {
         if self.arity >= 0 { count == self.arity as usize } else { count >= self.arity.unsigned_abs() as usize }
     }
 
-    /// The container it is a subcommand of.
+    /// The container of a subcommand.
     #[must_use]
     pub fn container(&self) -> Option<&'static str> {
         self.name.split_once('|').map(|(container, _)| container)
     }
 
-    /// The access-control categories Redis puts it in.
+    /// The command's access-control categories in Redis.
     pub fn categories(&self) -> impl Iterator<Item = &'static str> {
         let is_container = matches!(self.parse, Parse::Container);
         let on_data = self.flags.has(Flags::WRITE) || self.flags.has(Flags::READONLY);

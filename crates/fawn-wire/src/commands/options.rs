@@ -1,15 +1,15 @@
-//! Owns options that several commands share: expiry times and the words that introduce them.
+//! Options shared by several commands: expiry times and their keywords.
 use crate::number::parse_i64_strict;
 use crate::resp::invocation::Invocation;
 use crate::resp::refusal::{NOT_AN_INTEGER, Refusal, SYNTAX};
 use fawn_types::{Expiry, TimeMs};
 
-/// How a time is given.
+/// The unit and the reference of a time argument.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TimeForm {
-    /// In seconds, else milliseconds.
+    /// Whether the unit is seconds; otherwise milliseconds.
     pub(crate) seconds: bool,
-    /// Since the epoch, else from now.
+    /// Whether the time is since the epoch; otherwise from now.
     pub(crate) absolute: bool,
 }
 
@@ -19,21 +19,21 @@ impl TimeForm {
     pub(crate) const EXAT: Self = Self { seconds: true, absolute: true };
     pub(crate) const PXAT: Self = Self { seconds: false, absolute: true };
 
-    /// The form that an option's word introduces.
+    /// The form that the option `word` stands for.
     pub(crate) fn of_word(word: &[u8]) -> Option<Self> {
         [(&b"EX"[..], Self::EX), (b"PX", Self::PX), (b"EXAT", Self::EXAT), (b"PXAT", Self::PXAT)]
             .into_iter()
             .find_map(|(name, form)| word.eq_ignore_ascii_case(name).then_some(form))
     }
 
-    /// Milliseconds since the epoch, negative ones too; `None` when they do not fit.
+    /// Milliseconds since the epoch, possibly negative; `None` on overflow.
     pub(crate) fn to_ms(self, amount: i64, now: TimeMs) -> Option<i64> {
         let ms = if self.seconds { amount.checked_mul(1000)? } else { amount };
         if self.absolute { Some(ms) } else { ms.checked_add(i64::try_from(now.0).ok()?) }
     }
 }
 
-/// A time of expiry that must be above 0 (`SET … EX`, `GETEX`, `SETEX`).
+/// Parses an expiry time that must be above 0 (`SET … EX`, `GETEX`, `SETEX`).
 pub(crate) fn expiry(
     command: &'static str,
     text: &[u8],
@@ -48,20 +48,20 @@ pub(crate) fn expiry(
     Ok(Expiry::AtMs(at_ms.unsigned_abs()))
 }
 
-/// What a command's options say about the expiry.
+/// The effect of a command's options on the expiry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum KeyTime<'a> {
-    /// As it was.
+    /// Keeps the expiry.
     Keep,
-    /// None.
+    /// Removes the expiry.
     Never,
-    /// At the time that the text gives, which is looked at last: of several only the one that counts.
+    /// Sets the expiry to the time in the text. The text is parsed last: of repeated options, only the last one counts.
     At(TimeForm, &'a [u8]),
 }
 
 impl<'a> KeyTime<'a> {
-    /// Takes the place of what was said before. In Redis an option may be repeated, the last one counts, but two
-    /// different ones contradict each other.
+    /// Replaces the previous option in `slot`. As in Redis, an option may be repeated and the last one counts, but two
+    /// different options are an error.
     pub(crate) fn replace(self, slot: &mut Option<KeyTime<'a>>) -> Result<(), Refusal> {
         match (slot.replace(self), self) {
             (None, _) => Ok(()),

@@ -1,4 +1,4 @@
-//! Owns the parsers of Redis's commands on the server.
+//! Parsers of Redis's commands on the server.
 use crate::resp::decode::{Parsed, parse_subcommand};
 use crate::resp::invocation::Invocation;
 use crate::resp::refusal::SYNTAX;
@@ -16,7 +16,7 @@ const fn query(query: CommandQuery<'_>) -> Parsed<'_> {
     Ok(Command::Server(Server::Command(query)))
 }
 
-/// Bare, it lists the whole table; with a word, it is a container.
+/// `COMMAND`: without arguments, the whole table; otherwise a container of subcommands.
 pub(super) fn command<'a>(invocation: &Invocation<'a>) -> Parsed<'a> {
     if invocation.count == 1 { query(CommandQuery::All) } else { parse_subcommand("command", invocation) }
 }

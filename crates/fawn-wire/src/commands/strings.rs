@@ -1,4 +1,4 @@
-//! Owns the parsers of Redis's string commands: values and counters.
+//! Parsers of Redis's string commands: values and counters.
 use super::options::{KeyTime, TimeForm, expiry};
 use crate::command::{Each, plain_set};
 use crate::resp::decode::Parsed;
@@ -8,19 +8,19 @@ use crate::{Command, Fold, Gather, Multi, RespShape};
 use fawn_types::request::ExpiryCondition;
 use fawn_types::{Condition, Expiry, Request, Update};
 
-/// A change of the key at 1.
+/// An update of the key at argument 1.
 pub(super) fn update<'a>(invocation: &Invocation<'a>, update: Update<'a>, shape: RespShape) -> Parsed<'a> {
     let request = Request::Update { key: invocation.key(1)?, update };
     Ok(Command::Single { request, shape: invocation.shape(shape) })
 }
 
-/// A read of the key at 1.
+/// A read of the key at argument 1.
 pub(super) fn read<'a>(invocation: &Invocation<'a>, shape: RespShape) -> Parsed<'a> {
     let request = Request::Get { key: invocation.key(1)? };
     Ok(Command::Single { request, shape: invocation.shape(shape) })
 }
 
-/// The keys from 1 on, every `step`th argument.
+/// A request on several keys: every `step`th argument from 1 on.
 pub(super) fn multi<'a>(invocation: &Invocation<'a>, each: Each, fold: Fold, step: usize) -> Parsed<'a> {
     let keys = invocation.keys(step)?;
     Ok(Command::Multi(Multi { keys, each, gather: Gather::new(fold, (invocation.count - 1) / step) }))
@@ -68,7 +68,7 @@ pub(super) fn set<'a>(invocation: &Invocation<'a>) -> Parsed<'a> {
     update(invocation, Update::Set { value, flags: 0, expiry, condition, return_previous }, shape)
 }
 
-/// A condition may be repeated but not contradicted, as in Redis.
+/// Sets the condition. As in Redis, a condition may be repeated, but two different ones are an error.
 fn only(slot: &mut Option<Condition>, condition: Condition) -> Result<(), Refusal> {
     match slot.replace(condition) {
         Some(other) if other != condition => Err(SYNTAX),
@@ -142,7 +142,7 @@ pub(super) fn incrby<'a>(invocation: &Invocation<'a>) -> Parsed<'a> {
 }
 
 pub(super) fn decrby<'a>(invocation: &Invocation<'a>) -> Parsed<'a> {
-    // i64::MIN has no opposite.
+    // i64::MIN has no negation.
     let delta = invocation.integer(2)?.checked_neg().ok_or(Refusal::Fixed("-ERR decrement would overflow\r\n"))?;
     update(invocation, Update::AddSigned { delta }, RespShape::Counter)
 }

@@ -1,4 +1,4 @@
-//! Owns the parsers of memcached's commands.
+//! Parsers of memcached's commands.
 use super::line::{Line, Words, expiry, is_key};
 use super::{BAD_CHUNK, BAD_FORMAT, ERROR, TOO_LARGE};
 use crate::args::{Args, Framing};
@@ -14,10 +14,10 @@ const BAD_DELTA: &[u8] = b"CLIENT_ERROR invalid numeric delta argument\r\n";
 const BAD_EXPTIME: &[u8] = b"CLIENT_ERROR invalid exptime argument\r\n";
 const BAD_DELETE: &[u8] = b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]\r\n";
 
-/// What `stats` can be asked for by name.
+/// The supported arguments of `stats`.
 const STATS: [&[u8]; 6] = [b"conns", b"items", b"reset", b"settings", b"sizes", b"slabs"];
 
-/// Whether the line ends as it may: in nothing, or in `noreply`. `None`: there is more.
+/// Parses the end of the line: empty, or `noreply`. `None`: other words follow.
 #[inline]
 fn noreply(mut words: Words<'_>) -> Option<bool> {
     match (words.next(), words.next()) {
@@ -101,7 +101,7 @@ fn retrieve<'a>(line: &Line<'a>, keys: Words<'a>, each: Each, cas: bool) -> Deco
     found(Command::Multi(Multi { keys: Args::new(raw, count, Framing::Words), each, gather }), line)
 }
 
-/// What a storage command does with its block.
+/// The action of a storage command.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Storage {
     Set(Condition),
@@ -134,7 +134,7 @@ pub(crate) fn prepend<'a>(state: &mut MemcachedState, line: &Line<'a>) -> Decode
     store(state, line, Storage::Prepend)
 }
 
-/// A storage command's line, understood.
+/// The parsed line of a storage command.
 struct Header<'a> {
     key: &'a [u8],
     flags: u32,
@@ -153,7 +153,7 @@ fn store<'a>(state: &mut MemcachedState, line: &Line<'a>, storage: Storage) -> D
     if storage == Storage::Cas && version.is_none() {
         return refuse(ERROR, line);
     }
-    // Without a length there is no telling where the next command begins; memcached too goes on after the line.
+    // Without the length, the start of the next command is unknown. Like memcached, continue after the line.
     let Some(value_bytes) = parse_u64(bytes).filter(|bytes| *bytes <= u64::from(u32::MAX)) else {
         return refuse(BAD_FORMAT, line);
     };
@@ -200,8 +200,8 @@ fn header<'a>(
     is_key(key).then_some(Header { key, flags, expiry, condition, silent })
 }
 
-/// The block does not end where the line said. Whatever lies in its place is dropped, no more and no less, as
-/// memcached does: where the next command begins must not depend on how the bytes arrived.
+/// Rejects a data block without a line end at its announced length. Exactly the announced length is dropped, as in
+/// memcached, so that the position of the next command does not depend on how the bytes arrived.
 #[cold]
 fn bad_chunk<'a>(consumed: usize, silent: bool) -> Decoded<'a> {
     Decoded::refuse(if silent { &b""[..] } else { BAD_CHUNK }, consumed)
@@ -213,7 +213,7 @@ pub(crate) fn delete<'a>(_: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a>
     if !is_key(key) {
         return refuse(BAD_FORMAT, line);
     }
-    // Old clients give a time of 0, which means nothing.
+    // Old clients send a time of 0, which has no effect.
     let rest = match words.clone().next() {
         Some(b"0") => {
             words.next();
@@ -301,7 +301,7 @@ pub(crate) fn quit<'a>(_: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a> {
     bare(line, Connection::Quit(Shape::Silent))
 }
 
-/// A command that takes no word.
+/// A command without arguments.
 fn bare<'a>(line: &Line<'a>, connection: Connection<'a>) -> Decoded<'a> {
     if line.words.rest().is_empty() { found(Command::Connection(connection), line) } else { refuse(ERROR, line) }
 }

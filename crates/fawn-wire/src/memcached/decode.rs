@@ -1,4 +1,4 @@
-//! Owns decoding of memcached text: framing, finding the command, and handing it to its parser.
+//! Decoding of memcached text: framing, command lookup, and dispatch to the command's parser.
 use super::line::{Line, Words};
 use crate::commands::{self, Parse};
 use crate::{Decoded, MemcachedState, Protocol, inline};
@@ -7,7 +7,7 @@ use fawn_types::TimeMs;
 use fawn_types::limits::LINE_BYTES_MAX;
 
 impl MemcachedState {
-    /// Decodes the first request of `input`. Relative times become absolute by `now`.
+    /// Decodes the first request of `input`. Relative times are converted to absolute times with `now`.
     #[inline]
     pub fn decode<'a>(&mut self, input: &'a [u8], now: TimeMs) -> Decoded<'a> {
         if self.swallow_bytes > 0 {
@@ -27,8 +27,8 @@ impl MemcachedState {
         }
     }
 
-    /// Refuses a request whose block of `block_bytes` is still to come or not looked at: it is dropped, so that it
-    /// is never taken for commands.
+    /// Rejects a request with a data block of `block_bytes` that is not parsed yet. The block is dropped, so that it is
+    /// never executed as commands.
     #[cold]
     pub(crate) fn refuse_block(
         &mut self,

@@ -1,10 +1,10 @@
-//! Owns how replies are worded in memcached text.
+//! Encoding of replies in memcached text.
 use crate::number::push;
 use crate::shape::MemcachedShape;
 use alloc::vec::Vec;
 use fawn_types::{EntryRef, OperationError, Reply};
 
-/// Words a reply.
+/// Appends a reply.
 #[inline]
 pub(crate) fn reply(shape: MemcachedShape, key: &[u8], reply: &Reply<'_>, out: &mut Vec<u8>) {
     match (shape, reply) {
@@ -33,13 +33,13 @@ fn word(shape: MemcachedShape, reply: &Reply<'_>) -> &'static [u8] {
         Reply::Deleted => b"DELETED\r\n",
         Reply::Touched => b"TOUCHED\r\n",
         _ => {
-            debug_assert!(false, "no wording for {reply:?} as {shape:?}");
-            b"SERVER_ERROR internal error: the reply does not answer the request; please report it\r\n"
+            debug_assert!(false, "no encoding of {reply:?} as {shape:?}");
+            b"SERVER_ERROR internal error: the reply does not match the request; please report it\r\n"
         }
     }
 }
 
-/// `VALUE <key> <flags> <bytes> [<cas>]` and the block.
+/// Appends `VALUE <key> <flags> <bytes> [<cas>]` and the data block.
 #[inline]
 fn value(key: &[u8], entry: &EntryRef<'_>, cas: bool, out: &mut Vec<u8>) {
     out.reserve(key.len() + entry.value.len() + 64);
@@ -58,11 +58,11 @@ fn value(key: &[u8], entry: &EntryRef<'_>, cas: bool, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Words a failure: `CLIENT_ERROR` when the request is at fault, `SERVER_ERROR` otherwise.
+/// Appends an error: `CLIENT_ERROR` for an invalid request, otherwise `SERVER_ERROR`.
 #[cold]
 pub fn error(error: OperationError, out: &mut Vec<u8>) {
     match error {
-        // Clients and test suites compare these two texts.
+        // Clients and test suites compare the texts of these two errors.
         OperationError::ValueTooLong { .. } => out.extend_from_slice(super::TOO_LARGE),
         OperationError::NotANumber | OperationError::NotAnInteger => {
             out.extend_from_slice(b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n");
@@ -72,7 +72,7 @@ pub fn error(error: OperationError, out: &mut Vec<u8>) {
     }
 }
 
-/// The answer to `stats`: a line for each, then `END`.
+/// Appends the reply to `stats`: one line per statistic, then `END`.
 pub fn stats(stats: &[(&str, &str)], out: &mut Vec<u8>) {
     for (name, value) in stats {
         for part in ["STAT ", name, " ", value, "\r\n"] {

@@ -1,29 +1,28 @@
-//! Owns a memcached command line as the commands' parsers see it: its words, keys and times.
+//! A memcached command line, prepared for the command parsers: words, keys and times.
 use crate::number::parse_i64;
 use fawn_types::limits::MEMCACHED_KEY_BYTES_MAX;
 use fawn_types::{Expiry, TimeMs};
 
-/// Above this, an exptime is seconds since the epoch, else seconds from now.
+/// An exptime up to this value is in seconds from now; above, in seconds since the epoch.
 const RELATIVE_SECONDS_MAX: i64 = 60 * 60 * 24 * 30;
 
-/// A command line.
 #[derive(Clone, Copy)]
 pub(crate) struct Line<'a> {
-    /// What follows the command's name.
+    /// The text after the command's name.
     pub(crate) words: Words<'a>,
-    /// Everything received, from the line's start: a value's block follows the line.
+    /// The whole input from the line's start; a data block follows the line.
     pub(crate) input: &'a [u8],
-    /// The line's length with its end.
+    /// Length of the line, including its end.
     pub(crate) consumed: usize,
     pub(crate) now: TimeMs,
 }
 
-/// Words between spaces.
+/// Words separated by spaces.
 #[derive(Clone, Copy)]
 pub(crate) struct Words<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Words<'a> {
-    /// The text left, without leading spaces.
+    /// The remaining text, without leading spaces.
     pub(crate) fn rest(&self) -> &'a [u8] {
         let start = self.0.iter().position(|byte| *byte != b' ').unwrap_or(self.0.len());
         &self.0[start..]
@@ -42,18 +41,18 @@ impl<'a> Iterator for Words<'a> {
     }
 }
 
-/// Whether memcached would take it: 1 to 250 bytes, no space and no control character.
+/// Whether memcached accepts the key: 1 to 250 bytes, without spaces and control characters.
 #[inline]
 pub(crate) fn is_key(word: &[u8]) -> bool {
     !word.is_empty() && word.len() <= MEMCACHED_KEY_BYTES_MAX && word.iter().all(|byte| *byte > b' ' && *byte != 0x7f)
 }
 
-/// An exptime: 0 never, negative at once, up to 30 days from now, above that since the epoch.
+/// Parses an exptime. 0: never; negative: at once; up to 30 days: from now; above: since the epoch.
 pub(crate) fn expiry(word: &[u8], now: TimeMs) -> Option<Expiry> {
     let seconds = parse_i64(word)?;
     Some(match seconds {
         0 => Expiry::Never,
-        // The beginning of time; 0 would mean never.
+        // The earliest time after the epoch, since a time of 0 means never.
         ..0 => Expiry::AtMs(1),
         1..=RELATIVE_SECONDS_MAX => Expiry::AtMs(now.plus_ms(seconds.unsigned_abs() * 1000).0),
         _ => Expiry::AtMs(seconds.unsigned_abs().saturating_mul(1000)),

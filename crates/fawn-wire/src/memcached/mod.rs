@@ -1,4 +1,4 @@
-//! Owns memcached text: what a connection's decoder remembers between reads.
+//! memcached text: the decoder of a connection, and the encoder of replies.
 pub(crate) mod commands;
 pub mod decode;
 pub mod encode;
@@ -11,18 +11,18 @@ pub(crate) const BAD_CHUNK: &[u8] = b"CLIENT_ERROR bad data chunk\r\n";
 pub(crate) const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
 pub(crate) const BAD_FORMAT: &[u8] = b"CLIENT_ERROR bad command line format\r\n";
 
-/// A memcached connection's decoder.
+/// The decoder of a memcached connection.
 #[derive(Clone, Debug)]
 pub struct MemcachedState {
     limits: Limits,
-    /// Bytes still to come of a refused value's block; they are dropped as they arrive, never buffered.
+    /// Bytes left of a rejected value's block; dropped as they arrive, never buffered.
     swallow_bytes: u64,
-    /// Bytes of an unfinished line known to hold no line end.
+    /// Length of an incomplete line that is known to have no line end.
     searched_bytes: usize,
 }
 
 impl MemcachedState {
-    /// A fresh connection's.
+    /// The decoder of a new connection.
     #[must_use]
     pub const fn new(limits: Limits) -> Self {
         Self { limits, swallow_bytes: 0, searched_bytes: 0 }

@@ -1,26 +1,27 @@
-//! Owns the reader and writer of a form's fields; no input makes the reader panic.
+//! Reader and writer of the fields of internal messages; the reader does not panic on any input.
 use alloc::vec::Vec;
 
-/// Why bytes are not a form. Whoever carried them vouches for them, so their sender is broken or of another version.
+/// The reason why bytes are not a message. The transport has checked the bytes, so the sender is faulty or runs
+/// another version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FormError {
-    /// It ends within a field.
-    #[error("form ends in {field}: the peer is broken or of another version")]
+    /// The message ends within a field.
+    #[error("truncated message: ends in {field}; the peer is faulty or runs another version")]
     Truncated {
-        /// Which.
+        /// Name of the field.
         field: &'static str,
     },
-    /// A field holds what it cannot.
-    #[error("form's {field} is {found}: the peer is broken or of another version")]
+    /// A field has an invalid value.
+    #[error("invalid message: {field} is {found}; the peer is faulty or runs another version")]
     Field {
-        /// Which.
+        /// Name of the field.
         field: &'static str,
-        /// What it holds.
+        /// The invalid value.
         found: u64,
     },
 }
 
-/// Reads fields one after another.
+/// Reads the fields of a message in sequence.
 #[derive(Clone)]
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
@@ -69,12 +70,12 @@ impl<'a> Reader<'a> {
         core::mem::take(&mut self.0)
     }
 
-    /// Nothing may follow.
+    /// Fails if bytes are left.
     pub(crate) fn finish(self) -> Result<(), FormError> {
         if self.0.is_empty() {
             return Ok(());
         }
-        Err(FormError::Field { field: "bytes after its end", found: self.0.len() as u64 })
+        Err(FormError::Field { field: "number of trailing bytes", found: self.0.len() as u64 })
     }
 }
 

@@ -1,12 +1,13 @@
-//! Owns FAWN's own protocol: the forms of requests and replies, and their frames between the shards of a node.
+//! FAWN's internal protocol: messages for requests and replies, and their frames between the shards of a node.
 //!
 //! ```text
-//! frame:   len u32 | form                                     (len: of the form), of a request len u32 | hash u64 | form
-//! request: kind u8 | key_len u16 | key | fields of the kind | value or bytes to the end
-//! reply:   form u8 | fields of the form | value to the end     (also a record's result on flash)
+//! request frame: len u32 | hash u64 | message                (len: of the message; hash: of the key)
+//! reply frame:   len u32 | message
+//! request:       kind u8 | key_len u16 | key | fields of the kind | value or bytes to the end
+//! reply:         kind u8 | fields of the kind | value to the end     (also the result in a record on flash)
 //! ```
-//! A reply with its high bit set leaves its version out: it is that of the record that carries it. All numbers are
-//! little endian. `docs/formats/peer-payloads.md` has the tables.
+//! If the high bit of a reply's kind is set, the version is omitted: it is the version of the record that contains
+//! the reply. All numbers are little-endian. `docs/formats/peer-payloads.md` has the tables.
 mod bytes;
 mod reply;
 mod request;
@@ -21,14 +22,15 @@ use crate::{Command, Decoded, Limits, Shape};
 use alloc::vec::Vec;
 use fawn_types::{KeyHash, OperationError, Reply, Request, Version, limits};
 
-/// Bytes before a reply's form.
+/// Bytes before the message of a reply.
 const HEADER_BYTES: usize = 4;
-/// Bytes before a request's form: the key's hash, too. Shards of a node have one secret, so who asked has hashed for both.
+/// Bytes before the message of a request. The header includes the key's hash, so the receiver need not compute it
+/// again: all shards of a node have the same secret.
 const REQUEST_HEADER_BYTES: usize = 12;
-/// What a form takes beside its key and its value at most.
+/// Maximum size of a message without its key and value.
 const FIELDS_BYTES_MAX: usize = 64;
 
-/// The decoder of one native connection; it remembers nothing.
+/// The decoder of one internal connection; it is stateless.
 #[derive(Clone, Debug)]
 pub struct NativeState {
     frame_bytes_max: usize,
@@ -64,14 +66,14 @@ impl NativeState {
     }
 }
 
-/// The hash of the key that the whole request at the start of `input` is on; of none, what its sender put there.
+/// The hash in the header of the complete request at the start of `input`. Meaningless for a request without a key.
 #[inline]
 pub(crate) fn hash_of(input: &[u8]) -> Option<KeyHash> {
     let (hash, _) = input.get(HEADER_BYTES..)?.split_first_chunk::<8>()?;
     Some(KeyHash(u64::from_le_bytes(*hash)))
 }
 
-/// What is no frame has no end either: the connection is over.
+/// Closes the connection: after an invalid frame, the start of the next one is unknown.
 #[cold]
 fn refuse(consumed: usize) -> Decoded<'static> {
     let mut message = Vec::new();
@@ -87,19 +89,19 @@ fn put_frame<const N: usize>(out: &mut Vec<u8>, header: [u8; N], put_form: impl 
     out[at..at + HEADER_BYTES].copy_from_slice(&len.to_le_bytes());
 }
 
-/// A request's header, without the form's length.
+/// A request's header with the length still zero.
 fn header(KeyHash(hash): KeyHash) -> [u8; REQUEST_HEADER_BYTES] {
     let mut header = [0; REQUEST_HEADER_BYTES];
     header[HEADER_BYTES..].copy_from_slice(&hash.to_le_bytes());
     header
 }
 
-/// Appends the frame of a request on a key with this hash. The key is within its limit: the caller's duty.
+/// Appends the frame of a request on a key with this hash. The key must not exceed the key length limit.
 pub fn put_request_frame(request: &Request<'_>, hash: KeyHash, out: &mut Vec<u8>) {
     put_frame(out, header(hash), |out| put_request(request, out));
 }
 
-/// Appends the frame of a request on a range.
+/// Appends the frame of a request on a whole range.
 pub fn put_wide_frame(request: &WideRequest<'_>, out: &mut Vec<u8>) {
     put_frame(out, header(KeyHash(0)), |out| put_wide(request, out));
 }
@@ -109,7 +111,7 @@ pub fn put_reply_frame(reply: &Reply<'_>, out: &mut Vec<u8>) {
     put_frame(out, [0; HEADER_BYTES], |out| put_result(out, reply));
 }
 
-/// The first whole reply frame of `input`, and its bytes. What is no reply reads as `Unavailable`.
+/// The first complete reply frame of `input`, and its length. An invalid reply is returned as `Unavailable`.
 #[must_use]
 #[inline]
 pub fn read_reply_frame(input: &[u8]) -> Option<(Reply<'_>, usize)> {

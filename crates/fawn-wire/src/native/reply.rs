@@ -1,29 +1,29 @@
-//! Owns the byte form of replies and of the results that records keep for retries.
+//! The binary encoding of replies, and of the results that records keep for retries.
 use super::bytes::{FormError, Reader, put_u32, put_u64};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use fawn_types::{EntryRef, OperationError, Reply, Version};
 
-/// Set in a form: the version is that of the record which carries the result.
+/// Flag in the kind: the version is that of the record that contains the result.
 const OWN_VERSION: u8 = 0x80;
-/// Set in the form of a previous entry: it was there.
+/// Flag in the kind of `Previous`: the key had an entry.
 const HAS_ENTRY: u8 = 0x40;
 
-/// A reply's bytes, known to decode.
+/// The encoded bytes of a reply, verified to decode.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OwnedForm(Box<[u8]>);
 
 impl OwnedForm {
-    /// Of the form of a reply.
+    /// Copies and verifies an encoded reply.
     ///
     /// # Errors
-    /// When the bytes are none.
+    /// If the bytes are not a valid reply.
     pub fn new(result: &[u8]) -> Result<Self, FormError> {
         read_result(result, Version::ZERO)?;
         Ok(Self(result.into()))
     }
 
-    /// Of a reply.
+    /// Encodes `reply`.
     #[must_use]
     pub fn of(reply: &Reply<'_>) -> Self {
         let mut bytes = Vec::new();
@@ -31,14 +31,14 @@ impl OwnedForm {
         Self(bytes.into())
     }
 
-    /// The reply.
+    /// Decodes the reply.
     #[must_use]
     pub fn as_reply(&self) -> Reply<'_> {
         read_result(&self.0, Version::ZERO).unwrap_or(Reply::Error(OperationError::Unavailable))
     }
 }
 
-/// Appends `reply` as a result: its versions that are still to be assigned (zero) are left out.
+/// Appends `reply` as a result. A version that is not assigned yet (zero) is omitted.
 pub fn put_result(out: &mut Vec<u8>, reply: &Reply<'_>) {
     match reply {
         Reply::Value(entry) => put_entry(out, 1, entry),
@@ -105,13 +105,13 @@ fn put_error(out: &mut Vec<u8>, error: OperationError) {
     put_u32(out, detail);
 }
 
-/// The reply of a result that a record of `version` carries.
+/// Decodes the result contained in a record of `version`.
 ///
 /// # Errors
-/// When the bytes are no reply.
+/// If the bytes are not a valid reply.
 pub fn read_result(result: &[u8], version: Version) -> Result<Reply<'_>, FormError> {
     let mut reader = Reader(result);
-    let form = reader.u8("form")?;
+    let form = reader.u8("reply kind")?;
     let own = form & OWN_VERSION != 0;
     let version_of = |reader: &mut Reader<'_>| {
         if own { Ok(version) } else { reader.u64("version").map(Version::from_u64) }
@@ -131,13 +131,13 @@ pub fn read_result(result: &[u8], version: Version) -> Result<Reply<'_>, FormErr
             Reply::Previous { entry, applied: with == HAS_ENTRY | 13 }
         }
         plain if !own => read_plain(&mut reader, plain)?,
-        found => return Err(FormError::Field { field: "form", found: u64::from(found) }),
+        found => return Err(FormError::Field { field: "reply kind", found: u64::from(found) }),
     };
     reader.finish()?;
     Ok(reply)
 }
 
-/// Forms without a version.
+/// Decodes the kinds without a version.
 fn read_plain<'a>(reader: &mut Reader<'a>, form: u8) -> Result<Reply<'a>, FormError> {
     Ok(match form {
         2 => Reply::Absent,
@@ -151,7 +151,7 @@ fn read_plain<'a>(reader: &mut Reader<'a>, form: u8) -> Result<Reply<'a>, FormEr
         11 => Reply::Unsigned(reader.u64("unsigned value")?),
         12 | 13 => Reply::Previous { entry: None, applied: form == 13 },
         14 => Reply::Error(read_error(reader)?),
-        found => return Err(FormError::Field { field: "form", found: u64::from(found) }),
+        found => return Err(FormError::Field { field: "reply kind", found: u64::from(found) }),
     })
 }
 
@@ -188,7 +188,7 @@ mod tests {
         let version = Version::from_u64(77);
         let mut result = Vec::new();
         put_result(&mut result, &Reply::Stored { version: Version::ZERO, value_bytes: 3 });
-        assert_eq!(result.len(), 5, "a set's result is short: it is in every record");
+        assert_eq!(result.len(), 5, "every record contains a result, so the result of a set is short");
         assert_eq!(read_result(&result, version), Ok(Reply::Stored { version, value_bytes: 3 }));
     }
 

@@ -1,10 +1,10 @@
-//! Owns the byte form of requests.
+//! The binary encoding of requests.
 use super::bytes::{FormError, Reader, put_u32, put_u64};
 use alloc::vec::Vec;
 use fawn_types::request::ExpiryCondition;
 use fawn_types::{Condition, Expiry, Request, Update, Version, limits};
 
-/// Appends `request` to `out`. The key is within its limit: the caller's duty.
+/// Appends `request` to `out`. The key must not exceed the key length limit.
 pub fn put_request(request: &Request<'_>, out: &mut Vec<u8>) {
     let key = request.key();
     assert!(key.len() <= limits::KEY_BYTES_MAX, "a key of {} bytes", key.len());
@@ -90,10 +90,10 @@ fn put_condition(out: &mut Vec<u8>, condition: Condition) {
     }
 }
 
-/// The request that the bytes are; borrows from them.
+/// Decodes a request; the result borrows from the bytes.
 ///
 /// # Errors
-/// When they are no request.
+/// If the bytes are not a valid request.
 pub fn read_request(form: &[u8]) -> Result<Request<'_>, FormError> {
     let mut reader = Reader(form);
     let kind = reader.u8("kind")?;

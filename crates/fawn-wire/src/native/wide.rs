@@ -1,44 +1,44 @@
-//! Owns the byte form of requests on a whole range, and of atomic batches: what no single key names.
+//! The binary encoding of requests on a whole range and of atomic batches.
 //!
 //! ```text
 //! kind u8 (16 count, 17 scan, 18 clear, 19 set all) | fields
-//! scan:    cursor u64 | count u32        answered by a value: cursor u64 | (key_len u16 | key) …
+//! scan:    cursor u64 | count u32        the reply's value: cursor u64 | (key_len u16 | key) …
 //! set all: (key_len u16 | value_len u32 | key | value) …
 //! ```
 use super::bytes::{FormError, Reader, put_u32, put_u64};
 use alloc::vec::Vec;
 use fawn_types::limits;
 
-/// Kinds from here on are wide; those of single keys stay below.
+/// First kind of the requests on a range; requests on one key have lower kinds.
 const FIRST_KIND: u8 = 16;
 
-/// A request on one range as a whole, or on several of its keys at once.
+/// A request on one whole range, or on several of its keys at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WideRequest<'a> {
     /// Number of keys committed at the tail.
     Count,
-    /// Keys from a position in hash order on.
+    /// Keys in hash order, starting at a position.
     Scan {
-        /// Where to go on; 0 starts.
+        /// Position to continue from; 0 starts a scan.
         cursor: u64,
-        /// About how many keys.
+        /// Approximate number of keys.
         count: u32,
     },
-    /// Empties the range: one record.
+    /// Removes all keys of the range, as one record.
     Clear,
     /// Sets all of these keys or none.
     SetAll(Pairs<'a>),
 }
 
-/// Keys with values, as [`put_pair`] encodes them.
+/// Key-value pairs, encoded by [`put_pair`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pairs<'a>(&'a [u8]);
 
 impl<'a> Pairs<'a> {
-    /// Of bytes that [`put_pair`] made.
+    /// Verifies bytes encoded by [`put_pair`].
     ///
     /// # Errors
-    /// When they are not pairs.
+    /// If the bytes are not valid pairs.
     pub fn new(bytes: &'a [u8]) -> Result<Self, FormError> {
         let mut reader = Reader(bytes);
         while !reader.is_empty() {
@@ -47,14 +47,14 @@ impl<'a> Pairs<'a> {
         Ok(Self(bytes))
     }
 
-    /// Key and value, in order.
+    /// The keys with their values, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone + use<'a> {
         let mut reader = Reader(self.0);
         core::iter::from_fn(move || if reader.is_empty() { None } else { read_pair(&mut reader).ok() })
     }
 }
 
-/// Appends a pair. The key is within its limit: the caller's duty.
+/// Appends a pair. The key must not exceed the key length limit.
 pub fn put_pair(out: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     assert!(key.len() <= limits::KEY_BYTES_MAX, "a key of {} bytes", key.len());
     out.extend_from_slice(&(key.len() as u16).to_le_bytes());
@@ -69,7 +69,7 @@ fn read_pair<'a>(reader: &mut Reader<'a>) -> Result<(&'a [u8], &'a [u8]), FormEr
     Ok((reader.take("key", key_len)?, reader.take("value", value_len)?))
 }
 
-/// Whether the form is a wide request's.
+/// Whether the message is a request on a range.
 #[must_use]
 pub fn is_wide(form: &[u8]) -> bool {
     form.first().is_some_and(|kind| *kind >= FIRST_KIND)
@@ -92,10 +92,10 @@ pub fn put_wide(request: &WideRequest<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// The wide request that the bytes are; borrows from them.
+/// Decodes a request on a range; the result borrows from the bytes.
 ///
 /// # Errors
-/// When they are no wide request.
+/// If the bytes are not a valid request on a range.
 pub fn read_wide(form: &[u8]) -> Result<WideRequest<'_>, FormError> {
     let mut reader = Reader(form);
     let request = match reader.u8("kind")? {
@@ -109,7 +109,7 @@ pub fn read_wide(form: &[u8]) -> Result<WideRequest<'_>, FormError> {
     Ok(request)
 }
 
-/// Appends a step of a scan: where it goes on, then keys.
+/// Appends one step of a scan: the cursor to continue with, then the keys.
 pub fn put_scan_page<'a>(out: &mut Vec<u8>, cursor: u64, keys: impl Iterator<Item = &'a [u8]>) {
     put_u64(out, cursor);
     for key in keys {
@@ -118,7 +118,7 @@ pub fn put_scan_page<'a>(out: &mut Vec<u8>, cursor: u64, keys: impl Iterator<Ite
     }
 }
 
-/// The cursor and the keys of a scan's answer; damaged ones end the list.
+/// The cursor and the keys of a scan's reply; iteration stops at an invalid key.
 #[must_use]
 pub fn read_scan_page(page: &[u8]) -> Option<(u64, impl Iterator<Item = &[u8]>)> {
     let mut reader = Reader(page);

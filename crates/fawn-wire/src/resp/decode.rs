@@ -1,4 +1,4 @@
-//! Owns decoding of RESP requests: framing, finding the command, and handing it to its parser.
+//! Decoding of RESP requests: framing, command lookup, and dispatch to the command's parser.
 use super::frame::{self, Frame, Stop};
 use super::invocation::Invocation;
 use super::refusal::{self, Refusal};
@@ -8,12 +8,11 @@ use crate::commands::{self, Parse};
 use crate::{Command, Decoded, Protocol, RespState, inline};
 use fawn_types::TimeMs;
 
-/// What a command's parser makes of a request.
+/// Result of a command's parser.
 pub(crate) type Parsed<'a> = Result<Command<'a>, Refusal>;
 
 impl RespState {
-    /// What [`RespState::decode`] would return of a whole plain request in the usual framing; see
-    /// [`Codec::decode_plain`](crate::Codec::decode_plain).
+    /// Fast path for a complete common request; see [`Codec::decode_plain`](crate::Codec::decode_plain).
     #[must_use]
     #[inline]
     pub fn decode_plain<'a>(&self, input: &'a [u8]) -> Option<Decoded<'a>> {
@@ -23,7 +22,7 @@ impl RespState {
         shortcut::decode(input, &self.limits, self.version)
     }
 
-    /// Decodes the first request of `input`. Relative times become absolute by `now`.
+    /// Decodes the first request of `input`. Relative times are converted to absolute times with `now`.
     #[inline]
     pub fn decode<'a>(&mut self, input: &'a [u8], now: TimeMs) -> Decoded<'a> {
         if self.discard.is_active() {

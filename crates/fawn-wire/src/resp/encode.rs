@@ -1,11 +1,11 @@
-//! Owns how replies are worded in RESP2 and RESP3.
+//! Encoding of replies in RESP2 and RESP3.
 use crate::number::push;
 use crate::resp::RespVersion;
 use crate::shape::RespShape;
 use alloc::vec::Vec;
 use fawn_types::{EntryRef, OperationError, Reply, TimeMs};
 
-/// Words a reply.
+/// Appends a reply.
 #[inline]
 pub(crate) fn reply(shape: RespShape, version: RespVersion, reply: &Reply<'_>, out: &mut Vec<u8>) {
     match (shape, reply) {
@@ -37,15 +37,15 @@ fn rarer(shape: RespShape, reply: &Reply<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// A reply that cannot answer the request: a defect of the server, told instead of hidden.
+/// Appends an error for a reply that cannot answer the request, which is a bug in the server.
 #[cold]
 fn mismatch(reply: &Reply<'_>, out: &mut Vec<u8>) {
-    debug_assert!(false, "no wording for {reply:?}");
+    debug_assert!(false, "no encoding of {reply:?}");
     let _ = reply;
-    out.extend_from_slice(b"-ERR internal error: the reply does not answer the request; please report it\r\n");
+    out.extend_from_slice(b"-ERR internal error: the reply does not match the request; please report it\r\n");
 }
 
-/// Whether the key was met, or the change made.
+/// Whether the key was present, or the change was made.
 pub(crate) const fn is_hit(reply: &Reply<'_>) -> bool {
     match reply {
         Reply::Value(_)
@@ -68,7 +68,7 @@ fn remaining(entry: Option<&EntryRef<'_>>, now: TimeMs, seconds: bool) -> i64 {
     match entry {
         None => -2,
         Some(entry) if entry.expires_at_ms == 0 => -1,
-        // An entry met is not expired, so at least one millisecond is left unless the clocks differ.
+        // The entry was not expired when it was read, so at least 1 ms is left, unless the clocks differ.
         Some(entry) => in_unit(TimeMs(entry.expires_at_ms).ms_since(now), seconds),
     }
 }
@@ -81,18 +81,18 @@ fn expires_at(entry: Option<&EntryRef<'_>>, seconds: bool) -> i64 {
     }
 }
 
-/// Seconds are rounded to the nearest, as Redis does.
+/// Converts to the unit of the reply; seconds are rounded to the nearest, as in Redis.
 fn in_unit(ms: u64, seconds: bool) -> i64 {
     let value = if seconds { ms.saturating_add(500) / 1000 } else { ms };
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// `$…`: a string of any bytes.
+/// Appends `$…`: a string of arbitrary bytes.
 #[inline]
 pub fn bulk(value: &[u8], out: &mut Vec<u8>) {
     out.reserve(value.len() + 25);
     match value.len() {
-        // The usual lengths in one piece.
+        // Fast path: the most frequent lengths need a single copy.
         len @ 10..=99 => out.extend_from_slice(&[b'$', b'0' + (len / 10) as u8, b'0' + (len % 10) as u8, b'\r', b'\n']),
         len => {
             out.push(b'$');
@@ -104,7 +104,7 @@ pub fn bulk(value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Nothing: `$-1`, in RESP3 `_`.
+/// Appends null: `$-1`, or `_` in RESP3.
 pub fn null(version: RespVersion, out: &mut Vec<u8>) {
     out.extend_from_slice(match version {
         RespVersion::V2 => b"$-1\r\n",
@@ -112,26 +112,26 @@ pub fn null(version: RespVersion, out: &mut Vec<u8>) {
     });
 }
 
-/// `:…`.
+/// Appends `:…`: an integer.
 pub fn integer(value: i64, out: &mut Vec<u8>) {
     out.push(b':');
     push(value, out);
     out.extend_from_slice(b"\r\n");
 }
 
-/// `+…`: a word of the protocol, without line ends.
+/// Appends `+…`: a status word, which must not contain line ends.
 pub fn simple(word: &str, out: &mut Vec<u8>) {
     out.push(b'+');
     out.extend_from_slice(word.as_bytes());
     out.extend_from_slice(b"\r\n");
 }
 
-/// `*…`: that many elements follow.
+/// Appends `*…`: the header of an array of `len` elements.
 pub fn array_header(len: usize, out: &mut Vec<u8>) {
     header(b'*', len, out);
 }
 
-/// That many pairs follow: a map in RESP3, an array of twice as many elements in RESP2.
+/// Appends the header of `pairs` pairs: a map in RESP3, an array of twice as many elements in RESP2.
 pub fn map_header(version: RespVersion, pairs: usize, out: &mut Vec<u8>) {
     match version {
         RespVersion::V2 => header(b'*', pairs * 2, out),
@@ -139,7 +139,7 @@ pub fn map_header(version: RespVersion, pairs: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// That many distinct elements follow: a set in RESP3, an array in RESP2.
+/// Appends the header of `len` distinct elements: a set in RESP3, an array in RESP2.
 pub fn set_header(version: RespVersion, len: usize, out: &mut Vec<u8>) {
     header(if version == RespVersion::V3 { b'~' } else { b'*' }, len, out);
 }
@@ -150,7 +150,7 @@ fn header(kind: u8, len: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Text for people (`INFO`): verbatim in RESP3, a plain bulk string in RESP2.
+/// Appends text for people (`INFO`): verbatim in RESP3, a bulk string in RESP2.
 pub fn text(version: RespVersion, text: &[u8], out: &mut Vec<u8>) {
     if version == RespVersion::V2 {
         return bulk(text, out);
@@ -161,7 +161,7 @@ pub fn text(version: RespVersion, text: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Names with values (`CONFIG GET`).
+/// Appends names with values (`CONFIG GET`).
 pub fn pairs(version: RespVersion, pairs: &[(&str, &str)], out: &mut Vec<u8>) {
     map_header(version, pairs.len(), out);
     for (name, value) in pairs {
@@ -170,7 +170,7 @@ pub fn pairs(version: RespVersion, pairs: &[(&str, &str)], out: &mut Vec<u8>) {
     }
 }
 
-/// One step of `SCAN`: the cursor to go on with, 0 at the end, and the keys met.
+/// Appends one step of `SCAN`: the cursor to continue with (0 at the end), and the keys.
 pub fn scan<K: AsRef<[u8]>>(cursor: u64, keys: &[K], out: &mut Vec<u8>) {
     out.extend_from_slice(b"*2\r\n");
     bulk(itoa::Buffer::new().format(cursor).as_bytes(), out);
@@ -180,7 +180,7 @@ pub fn scan<K: AsRef<[u8]>>(cursor: u64, keys: &[K], out: &mut Vec<u8>) {
     }
 }
 
-/// Words a failure: the code says what a client may do, the text what a person should.
+/// Appends an error. Its code is for client libraries, its text for people.
 #[cold]
 pub fn error(error: OperationError, out: &mut Vec<u8>) {
     let code = match error {

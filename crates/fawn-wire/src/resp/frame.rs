@@ -1,21 +1,21 @@
-//! Owns RESP's framing of requests: where an array's arguments begin and end, and how far an unfinished one was read.
+//! RESP request framing: locates the arguments of an array, and resumes after an incomplete request.
 use crate::Limits;
 use fawn_types::limits::REQUEST_ARGS_MAX;
 
-/// Arguments whose places are noted while framing: as many as `SET key value NX GET EX 10` has, but one.
+/// Number of leading arguments whose positions are recorded; `SET key value GET EX 10` has as many.
 pub(crate) const SPANS: usize = 6;
-/// Longest length line, bytes: a sign, the digits of 64 bits, the line end; generous, and no attack on memory.
+/// Maximum length of a length line, bytes: more than the digits of 64 bits need, but still a bounded amount of memory.
 const LENGTH_LINE_BYTES_MAX: usize = 32;
 
-/// Where the first arguments lie: (offset, length) from the start of the request.
+/// Positions of the first arguments: (offset, length) relative to the start of the request.
 pub(crate) type Spans = [(u32, u32); SPANS];
 
-/// How far an unfinished request was read, so that more bytes go on from there.
+/// The position reached in an incomplete request, from which framing resumes once there are more bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Resume {
-    /// Where the next argument begins; 0: at the start of the request.
+    /// Position of the next argument; 0: at the start of the request.
     at: usize,
-    /// Arguments before it.
+    /// Number of arguments before `at`.
     args: usize,
 }
 
@@ -25,47 +25,47 @@ impl Resume {
     }
 }
 
-/// The rest of a refused request, dropped as it arrives and never buffered.
+/// The remaining part of a rejected request, dropped as it arrives and never buffered.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Discard {
-    /// Of the argument under way, its line end included.
+    /// Bytes left of the current argument, including its line end.
     bytes: u64,
-    /// Whole arguments after it.
+    /// Number of further arguments.
     args: usize,
 }
 
-/// A whole request.
+/// A complete request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame {
     pub(crate) spans: Spans,
-    /// Arguments, the command's name included.
+    /// Number of arguments, including the command's name.
     pub(crate) count: usize,
-    /// Where the first argument's length line begins.
+    /// Position of the first argument's length line.
     pub(crate) body: usize,
     pub(crate) consumed: usize,
 }
 
-/// Why there is no whole request.
+/// The reason why there is no complete request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stop {
-    /// More bytes are needed, at least so many from the start.
+    /// At least this many bytes are needed, from the start of the request.
     Need(usize),
-    /// An empty array of so many bytes, ignored as Redis does.
+    /// An empty array of this many bytes, ignored as in Redis.
     Empty(usize),
-    /// An argument of `len` bytes is longer than any value may be; `at` so many bytes the rest is to be dropped.
+    /// An argument of `len` bytes exceeds the maximum value length. The rest to drop starts at `at`.
     TooLong { len: u64, at: usize, discard: DiscardPlan },
-    /// Out of step: the connection cannot go on.
+    /// The start of the next request is unknown: the connection must be closed.
     Protocol(ProtocolError),
 }
 
-/// What is left of a request refused in the middle.
+/// The remaining size of a request that was rejected before its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct DiscardPlan {
     bytes: u64,
     args: usize,
 }
 
-/// Violations of the framing, in Redis's words.
+/// Framing violations; the variants correspond to Redis's errors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ProtocolError {
     MultibulkLength,
@@ -75,7 +75,7 @@ pub(crate) enum ProtocolError {
     TooLarge(usize),
 }
 
-/// Frames the array at the start of `input`, which begins with `*`.
+/// Frames the array at the start of `input`, which must begin with `*`.
 #[inline]
 pub(crate) fn scan(input: &[u8], limits: &Limits, resume: &mut Resume) -> Result<Frame, Stop> {
     let (count, body) = array_length(input)?;
@@ -112,7 +112,7 @@ pub(crate) fn scan(input: &[u8], limits: &Limits, resume: &mut Resume) -> Result
         index += 1;
     }
     if resumed {
-        // Everything is there and verified; the arguments before the resumption still lack their spans.
+        // All arguments are complete and verified, but those before the resumption have no spans yet.
         note_spans(input, body, count, &mut spans);
     }
     Ok(Frame { spans, count, body, consumed: at })
@@ -128,10 +128,10 @@ fn note_spans(input: &[u8], body: usize, count: usize, spans: &mut Spans) {
     }
 }
 
-/// The array's length and where its first argument begins.
+/// Parses the array's length; returns it with the position of the first argument.
 #[inline]
 fn array_length(input: &[u8]) -> Result<(usize, usize), Stop> {
-    // The usual case: one digit.
+    // Fast path: one digit.
     if let [b'*', digit @ b'1'..=b'9', b'\r', b'\n', ..] = input {
         return Ok((usize::from(digit - b'0'), 4));
     }
@@ -143,7 +143,7 @@ fn array_length(input: &[u8]) -> Result<(usize, usize), Stop> {
     }
 }
 
-/// A length of one or two digits, the usual case: keys, options, small values.
+/// Fast path for a length of one or two digits, as most keys, options and small values have.
 #[inline]
 fn short_length(input: &[u8], at: usize) -> Option<(usize, usize)> {
     match *input.get(at..at + 5)? {
@@ -155,13 +155,13 @@ fn short_length(input: &[u8], at: usize) -> Option<(usize, usize)> {
     }
 }
 
-/// An argument's length and where its bytes begin.
+/// Parses an argument's length; returns it with the position of the content.
 fn bulk_length(input: &[u8], at: usize) -> Result<(usize, usize), Stop> {
     match input.get(at) {
         Some(b'$') => {
             let error = Stop::Protocol(ProtocolError::BulkLength);
             match signed_line(input, at + 1, error)? {
-                // What fits no client's memory is a broken stream; Redis draws the line at 512 MiB too.
+                // Redis has the same limit of 512 MiB. A larger length most likely means a broken stream.
                 (len, start) if (0..=512 << 20).contains(&len) => Ok((len as usize, start)),
                 _ => Err(error),
             }
@@ -171,7 +171,7 @@ fn bulk_length(input: &[u8], at: usize) -> Result<(usize, usize), Stop> {
     }
 }
 
-/// A signed number and its line end at `at`.
+/// Parses the signed number at `at`; returns it with the position after its line end.
 fn signed_line(input: &[u8], at: usize, error: Stop) -> Result<(i64, usize), Stop> {
     let line = input.get(at..).unwrap_or_default();
     let Some(end) = line.iter().take(LENGTH_LINE_BYTES_MAX).position(|byte| *byte == b'\r') else {
@@ -186,7 +186,6 @@ fn signed_line(input: &[u8], at: usize, error: Stop) -> Result<(i64, usize), Sto
 }
 
 impl Discard {
-    /// Starts dropping.
     pub(crate) fn start(&mut self, plan: DiscardPlan) {
         *self = Discard { bytes: plan.bytes, args: plan.args };
     }
@@ -195,7 +194,7 @@ impl Discard {
         self.bytes > 0 || self.args > 0
     }
 
-    /// Drops what it can of `input`: how many bytes, or why it cannot.
+    /// Drops as much of `input` as possible; returns the number of bytes dropped, or the reason why none was.
     pub(crate) fn step(&mut self, input: &[u8]) -> Result<usize, Stop> {
         let mut at = 0;
         while self.is_active() {

@@ -1,17 +1,17 @@
-//! Owns a framed request as the commands' parsers see it: arguments by place, checked keys and numbers.
+//! A framed request, prepared for the command parsers: arguments by position, checked keys and numbers.
 use super::frame::{SPANS, Spans};
 use super::refusal::{KEY_TOO_LONG, NOT_AN_INTEGER, Refusal};
 use crate::args::{Args, Framing};
 use crate::{RespShape, RespVersion, Shape, number};
 use fawn_types::{TimeMs, limits::KEY_BYTES_MAX};
 
-/// A framed request. Argument 0 is the command's name.
+/// A framed request; argument 0 is the command's name.
 pub(crate) struct Invocation<'a> {
-    /// The whole request; spans are offsets into it.
+    /// The whole request, which the spans refer to.
     pub(crate) input: &'a [u8],
     pub(crate) spans: Spans,
     pub(crate) count: usize,
-    /// Where the first argument's framing begins.
+    /// Position of the first argument's framing.
     pub(crate) body: usize,
     pub(crate) framing: Framing,
     pub(crate) version: RespVersion,
@@ -30,12 +30,12 @@ impl<'a> Invocation<'a> {
         self.rest(index).next().unwrap_or_default()
     }
 
-    /// The argument at `index`, if there is one.
+    /// The argument at `index`, if present.
     pub(crate) fn get(&self, index: usize) -> Option<&'a [u8]> {
         (index < self.count).then(|| self.arg(index))
     }
 
-    /// The arguments from `index` on.
+    /// The arguments from `index` to the end.
     pub(crate) fn rest(&self, index: usize) -> Args<'a> {
         let mut args = Args::new(&self.input[self.body..], self.count, self.framing);
         for _ in 0..index {
@@ -44,14 +44,14 @@ impl<'a> Invocation<'a> {
         args
     }
 
-    /// The key at `index`.
+    /// The key at `index`, with its length checked.
     #[inline]
     pub(crate) fn key(&self, index: usize) -> Result<&'a [u8], Refusal> {
         let key = self.arg(index);
         if key.len() <= KEY_BYTES_MAX { Ok(key) } else { Err(KEY_TOO_LONG) }
     }
 
-    /// The keys from 1 on, every `step`th argument; all verified.
+    /// The keys: every `step`th argument from 1 on, with their lengths checked.
     pub(crate) fn keys(&self, step: usize) -> Result<Args<'a>, Refusal> {
         let args = self.rest(1);
         if args.step_by(step).any(|key| key.len() > KEY_BYTES_MAX) {
@@ -65,7 +65,7 @@ impl<'a> Invocation<'a> {
         number::parse_i64_strict(self.arg(index)).ok_or(NOT_AN_INTEGER)
     }
 
-    /// How the reply is worded.
+    /// The encoding of the reply, in the connection's RESP version.
     #[inline]
     pub(crate) const fn shape(&self, shape: RespShape) -> Shape {
         Shape::Resp(shape, self.version)

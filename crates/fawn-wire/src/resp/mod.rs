@@ -1,4 +1,4 @@
-//! Owns RESP: what a connection's decoder remembers between reads.
+//! RESP: the decoder of a connection, and the encoder of replies.
 pub mod decode;
 pub mod encode;
 pub(crate) mod frame;
@@ -8,18 +8,18 @@ pub(crate) mod shortcut;
 
 use crate::Limits;
 
-/// The version of RESP a connection speaks.
+/// The RESP version of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum RespVersion {
-    /// Every connection's start.
+    /// The initial version of every connection.
     #[default]
     V2,
-    /// After `HELLO 3`.
+    /// The version after `HELLO 3`.
     V3,
 }
 
 impl RespVersion {
-    /// 2 or 3.
+    /// The version's number: 2 or 3.
     #[must_use]
     pub const fn number(self) -> i64 {
         match self {
@@ -29,23 +29,23 @@ impl RespVersion {
     }
 }
 
-/// A RESP connection's decoder.
+/// The decoder of a RESP connection.
 #[derive(Clone, Debug)]
 pub struct RespState {
-    /// The version that replies are worded in.
+    /// The version in which replies are encoded.
     pub version: RespVersion,
     limits: Limits,
     resume: frame::Resume,
     discard: frame::Discard,
-    /// Bytes of an unfinished inline line known to hold no line end.
+    /// Length of an incomplete inline command that is known to have no line end.
     searched_bytes: usize,
 }
 
 impl RespState {
-    /// A fresh connection's.
+    /// The decoder of a new connection.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
-        // Places within a request are kept in 32 bits.
+        // Positions within a request are stored in 32 bits.
         assert!(limits.request_bytes_max <= u32::MAX as usize, "request limit {}", limits.request_bytes_max);
         Self {
             version: RespVersion::V2,

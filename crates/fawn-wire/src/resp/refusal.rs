@@ -1,20 +1,20 @@
-//! Owns why a RESP request is refused, in Redis's words.
+//! Errors for rejected RESP requests, with Redis's texts.
 use super::frame::ProtocolError;
 use alloc::borrow::Cow;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// Why a framed request is refused; the connection goes on.
+/// The reason why a framed request is rejected; the connection remains open.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Refusal {
-    /// Worded in full, `-` and line end included.
+    /// The whole error line, including `-` and the line end.
     Fixed(&'static str),
-    /// Wrong number of arguments.
+    /// A wrong number of arguments for this command.
     Arity(&'static str),
-    /// An expiry that is not after the epoch, or overflows.
+    /// An expiry time that is not after the epoch, or overflows, in this command.
     ExpireTime(&'static str),
-    /// Anything else, without `-` and line end.
+    /// Any other text, without `-` and line end.
     Told(String),
 }
 
@@ -35,7 +35,7 @@ impl Refusal {
     }
 }
 
-/// A command that is not in the table, with the beginning of its arguments, at most 128 bytes of each part.
+/// The error for an unknown command. It quotes the name and the first arguments, at most 128 bytes of each.
 #[cold]
 pub(crate) fn unknown<'a>(name: &[u8], args: impl Iterator<Item = &'a [u8]>) -> Refusal {
     let mut list = Vec::new();
@@ -52,14 +52,14 @@ pub(crate) fn unknown<'a>(name: &[u8], args: impl Iterator<Item = &'a [u8]>) -> 
     Refusal::Told(format!("ERR unknown command '{}', with args beginning with: {}", lossy(name), lossy(&list)))
 }
 
-/// A subcommand that its container does not have.
+/// The error for an unknown subcommand.
 #[cold]
 pub(crate) fn unknown_subcommand(container: &str, name: &[u8]) -> Refusal {
     let name = lossy(&name[..name.len().min(128)]);
     Refusal::Told(format!("ERR unknown subcommand '{name}'. Try {} HELP.", container.to_ascii_uppercase()))
 }
 
-/// Why the connection cannot go on.
+/// The error line sent before the connection is closed.
 #[cold]
 pub(crate) fn protocol(error: ProtocolError) -> Cow<'static, [u8]> {
     match error {
@@ -75,16 +75,16 @@ pub(crate) fn protocol(error: ProtocolError) -> Cow<'static, [u8]> {
     }
 }
 
-/// An argument longer than any value may be.
+/// The error for an argument longer than the maximum value length.
 #[cold]
 pub(crate) fn too_long(len: u64, limit: usize) -> Cow<'static, [u8]> {
     line(&format!(
         "ERR string exceeds maximum allowed size: {len} bytes where {limit} are allowed; raise value-max or \
-         store it in pieces"
+         split the value"
     ))
 }
 
-/// An error line: whatever could end it early is replaced, as Redis does.
+/// An error line. Line ends in the text become spaces, as in Redis, since they would end the reply early.
 fn line(text: &str) -> Cow<'static, [u8]> {
     let mut out = Vec::with_capacity(text.len() + 3);
     out.push(b'-');

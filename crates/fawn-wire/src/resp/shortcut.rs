@@ -1,26 +1,27 @@
-//! Owns the shortcut for what nearly all traffic consists of: a plain `GET` or `SET`, whole and framed as clients do.
+//! Fast path for the most frequent requests: a `GET` or `SET` without options, complete and canonically framed.
 //!
-//! It knows no error and no option: whatever it does not take goes the long way, which gives the same for these too.
+//! It handles no errors and no options. Any other request takes the general path, which has the same result for the
+//! requests handled here.
 use super::RespVersion;
 use crate::command::plain_set;
 use crate::{Command, Decoded, Limits, RespShape, Shape};
 use fawn_types::limits::KEY_BYTES_MAX;
 use fawn_types::{Request, Update};
 
-/// The array's length, and that its first argument has three bytes.
+/// The array's length, followed by a three-byte first argument.
 const HEADS: [&[u8; 8]; 2] = [b"*2\r\n$3\r\n", b"*3\r\n$3\r\n"];
-/// Of a command's three letters and the line end behind: upper case made lower.
+/// Mask that turns the three letters of a name into lower case; the fourth byte belongs to the line end.
 const LOWER: u32 = u32::from_le_bytes([0x20, 0x20, 0x20, 0]);
 const GET: u32 = u32::from_le_bytes(*b"get\r");
 const SET: u32 = u32::from_le_bytes(*b"set\r");
-/// Where the argument after the name begins.
+/// Position of the argument after the name.
 const SECOND: usize = 13;
-/// Digits of a length: more are rare, and long to copy anyway.
+/// Maximum number of digits of a length. Longer arguments are rare, and their copy costs more than the parsing.
 const DIGITS_MAX: usize = 4;
 
-const _: () = assert!(KEY_BYTES_MAX >= 10usize.pow(DIGITS_MAX as u32) - 1, "every length read here may be a key's");
+const _: () = assert!(KEY_BYTES_MAX >= 10usize.pow(DIGITS_MAX as u32) - 1, "no key read here exceeds the limit");
 
-/// The request at the start of `input`, which no earlier piece of it has been decoded from.
+/// Decodes the request at the start of `input`. Requires that no part of the request has been decoded before.
 #[inline]
 pub(crate) fn decode<'a>(input: &'a [u8], limits: &Limits, version: RespVersion) -> Option<Decoded<'a>> {
     let (head, rest) = input.split_first_chunk::<8>()?;
@@ -48,7 +49,7 @@ pub(crate) fn decode<'a>(input: &'a [u8], limits: &Limits, version: RespVersion)
     Some(Decoded::Command { command, consumed })
 }
 
-/// A short bulk string at `at`, and where it ends.
+/// Parses a short bulk string at `at`; returns it with the position after it.
 #[inline]
 fn bulk(input: &[u8], at: usize) -> Option<(&[u8], usize)> {
     let line = input.get(at..)?;

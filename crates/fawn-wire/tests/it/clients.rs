@@ -1,4 +1,4 @@
-//! Owns the client codecs: what one side writes the other reads, cut anywhere.
+//! Tests of the client codecs: each side reads what the other side writes, cut at any position.
 use fawn_wire::client::{Parsed, memcached, resp};
 use fawn_wire::glob;
 

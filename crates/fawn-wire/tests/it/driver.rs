@@ -1,4 +1,4 @@
-//! Owns the least server there can be: decodes all it is given and answers from a fixed script of replies.
+//! A minimal server: decodes its input and answers with a fixed script of replies.
 use fawn_types::{EntryRef, Reply, Request, TimeMs, Update, Version};
 use fawn_wire::{
     After, ClientIdentity, Codec, Command, Decoded, Keyspace, Limits, Protocol, encode_done, encode_reply,
@@ -6,22 +6,22 @@ use fawn_wire::{
 
 pub(crate) const NOW: TimeMs = TimeMs(1_700_000_000_000);
 
-/// What a connection did with its bytes.
+/// The actions of a connection.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Trace {
-    /// Requests and refusals, a line each.
+    /// Requests and rejections, one per line.
     pub(crate) log: String,
     pub(crate) out: Vec<u8>,
     pub(crate) closed: bool,
 }
 
-/// Feeds `pieces` one after the other, as reads would bring them. The key `k` holds `value`; other keys are absent.
+/// Feeds `pieces` one after the other, like separate reads. The key `k` holds `value`; other keys are absent.
 pub(crate) fn feed<'p>(protocol: Protocol, limits: Limits, pieces: impl IntoIterator<Item = &'p [u8]>) -> Trace {
     let (mut codec, mut identity) = (Codec::new(protocol, limits), ClientIdentity { id: 5, ..Default::default() });
     let (mut buffer, mut trace, mut need) = (Vec::new(), Trace::default(), 0);
     for piece in pieces {
         buffer.extend_from_slice(piece);
-        // The hint is a promise: below it there is nothing to find.
+        // `need_bytes` is a guarantee: with fewer bytes, decoding finds nothing.
         while !trace.closed && buffer.len() >= need {
             need = 0;
             let consumed = match codec.decode(&buffer, NOW) {
@@ -39,7 +39,7 @@ pub(crate) fn feed<'p>(protocol: Protocol, limits: Limits, pieces: impl IntoIter
     trace
 }
 
-/// All at once.
+/// Feeds the whole input at once.
 pub(crate) fn run(protocol: Protocol, input: &[u8]) -> Trace {
     feed(protocol, Limits::default(), [input])
 }

@@ -1,7 +1,7 @@
-//! Owns holding the table to redis: what `COMMAND INFO` of redis-server 7.0.15 reports of the same commands.
+//! Comparison of the command table with the output of `COMMAND INFO` of redis-server 7.0.15.
 use fawn_wire::{COMMANDS, CommandSpec, Protocol};
 
-/// Name, arity, flags, first and last key and step, categories; commands of 7.2 are not among them.
+/// Name, arity, flags, first and last key, step, categories. Commands added in 7.2 are not included.
 const REDIS: &str = "\
 append: 3: write denyoom fast: 1 1 1: @fast @string @write
 client: -2: : 0 0 0: @slow
@@ -79,11 +79,11 @@ fn the_table_says_what_redis_says() {
     assert_eq!(
         REDIS.lines().count() + newer,
         all,
-        "a RESP command of the table is missing in REDIS above: add what `redis-cli COMMAND INFO` says of it"
+        "a RESP command of the table is missing in REDIS above: add its line from `redis-cli COMMAND INFO`"
     );
 }
 
-/// Every row's own syntax line makes a request that its parser takes.
+/// The syntax in each row is a request that the row's parser accepts.
 #[test]
 fn every_row_decodes() {
     for spec in COMMANDS.iter().filter(|spec| spec.syntax != "subcommand") {
@@ -107,7 +107,7 @@ fn every_row_decodes() {
     }
 }
 
-/// The reply to `COMMAND` and to its subcommands is whole in both versions of RESP.
+/// The replies to `COMMAND` and its subcommands are complete in both RESP versions.
 #[test]
 fn command_replies_are_whole() {
     use fawn_wire::client::{Parsed, resp};

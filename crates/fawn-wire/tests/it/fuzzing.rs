@@ -1,6 +1,6 @@
-//! Owns the seeded driver of the fuzz targets: mutated samples and plain noise.
+//! A seeded driver of the fuzz targets: mutated samples and random bytes.
 //!
-//! Longer or elsewhere: `FAWN_SEED=7 FAWN_FUZZ_CASES=1000000 cargo test -p fawn-wire --test it fuzzing`.
+//! For longer runs or other seeds: `FAWN_SEED=7 FAWN_FUZZ_CASES=1000000 cargo test -p fawn-wire --test it fuzzing`.
 use fawn_types::random::SplitMix64;
 use fawn_wire::fuzz;
 

@@ -1,4 +1,4 @@
-//! Owns the tests of the codecs: transcripts, splits, the table against redis's own, the fuzz targets by seed.
+//! Tests of the codecs: transcripts, split input, the table compared with Redis's, and the fuzz targets by seed.
 mod clients;
 mod driver;
 mod facts;

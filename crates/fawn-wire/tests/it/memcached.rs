@@ -1,4 +1,4 @@
-//! Owns memcached transcripts; the answers were compared with those of memcached 1.6.
+//! Transcripts of memcached text; the replies were compared with those of memcached 1.6.
 use crate::driver::{NOW, feed, run};
 use fawn_types::{Expiry, Request, Update};
 use fawn_wire::{Codec, Command, Decoded, Keyspace, Limits, Protocol};
@@ -72,7 +72,7 @@ const TRANSCRIPTS: &[(&str, &str)] = &[
     ("nonsense~", "ERROR~"),
 ];
 
-/// What memcached's own limits refuse; a block is dropped, never taken for commands.
+/// Requests beyond memcached's own limits are rejected; a data block is dropped, never executed as commands.
 #[test]
 fn limits_are_told_and_blocks_dropped() {
     let key = "k".repeat(251);

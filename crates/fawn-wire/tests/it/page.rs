@@ -1,7 +1,7 @@
-//! Owns keeping `docs/commands.md` equal to the table.
+//! Test that `docs/commands.md` equals the command table.
 use std::path::Path;
 
-/// With `FAWN_REGENERATE` set (`cargo xtask fix` sets it) the page is written instead of compared.
+/// With `FAWN_REGENERATE` set (as by `cargo xtask fix`), the page is written first.
 #[test]
 fn commands_page() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/commands.md");

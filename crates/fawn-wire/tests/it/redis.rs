@@ -1,10 +1,10 @@
-//! Owns RESP transcripts: what a client sends, what it reads back, in Redis's words.
+//! RESP transcripts: requests, and the replies with Redis's texts.
 use crate::driver::{NOW, run};
 use fawn_types::request::{ExpiryCondition, Update};
 use fawn_types::{Condition, Expiry, Request, TimeMs};
 use fawn_wire::{Codec, Command, Decoded, Limits, Protocol};
 
-/// A line in, as an inline command, which shares everything but the framing; what comes out.
+/// Each line is an inline command, which differs from an array only in the framing, and its reply.
 #[test]
 fn transcripts() {
     for (line, expected) in TRANSCRIPTS {
@@ -114,7 +114,7 @@ const TRANSCRIPTS: &[(&str, &str)] = &[
 const HELLO: &str = "%7~$6~server~$4~fawn~$7~version~$5~7.0.0~$5~proto~:3~$2~id~:5~$4~mode~$10~standalone~$4~role~\
                      $6~master~$7~modules~*0~_~_~+RESET~$-1~";
 
-/// Broken framing: told once, then closed.
+/// Broken framing: one error, then the connection is closed.
 #[test]
 fn protocol_errors_are_fatal() {
     for (input, expected) in [
@@ -133,13 +133,13 @@ fn protocol_errors_are_fatal() {
     assert!(run(Protocol::Resp, &[b'a'; 70_000]).closed);
 }
 
-/// Empty arrays mean nothing, and say nothing.
+/// Empty arrays have no effect and no reply.
 #[test]
 fn empty_arrays_are_ignored() {
     assert_eq!(run(Protocol::Resp, b"*0\r\n*-1\r\n\r\n*1\r\n$4\r\nPING\r\n").out, b"+PONG\r\n");
 }
 
-/// A value past the limit is refused at once and dropped as it comes; the connection goes on.
+/// A value beyond the limit is rejected at once and dropped as it arrives; the connection remains open.
 #[test]
 fn a_value_too_long_is_dropped() {
     let limits = Limits { value_bytes_max: 70_000, ..Limits::default() };
@@ -152,7 +152,7 @@ fn a_value_too_long_is_dropped() {
     assert!(text.ends_with("\r\n$5\r\nvalue\r\n") && text.lines().count() == 3, "{text}");
 }
 
-/// A key past the limit is refused whatever the command.
+/// A key beyond the limit is rejected by every command.
 #[test]
 fn a_key_too_long_is_refused() {
     let key = vec![b'k'; 65_536];
@@ -164,7 +164,7 @@ fn a_key_too_long_is_refused() {
     }
 }
 
-/// An array that arrives bit by bit is not read again from its start: the work is linear.
+/// An array that arrives in small pieces is not parsed again from its start: the work is linear.
 #[test]
 fn a_long_array_is_resumed() {
     let args: Vec<String> = std::iter::once("DEL".into()).chain((0..200_000).map(|i| i.to_string())).collect();
@@ -183,7 +183,7 @@ fn single(line: &str) -> Request<'static> {
     }
 }
 
-/// Relative times become absolute, in milliseconds; conditions are what they are called.
+/// Relative times are converted to absolute milliseconds, and options to the conditions of their name.
 #[test]
 fn options_mean_what_they_say() {
     let TimeMs(now) = NOW;

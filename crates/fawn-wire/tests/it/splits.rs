@@ -1,4 +1,4 @@
-//! Owns the proof that how bytes arrive does not matter: cut anywhere, the requests and replies are the same.
+//! Test that the boundaries of reads do not matter: the requests and replies are the same for every cut.
 use crate::driver::{feed, run};
 use fawn_wire::{Limits, Protocol};
 
@@ -24,7 +24,7 @@ fn every_cut_gives_the_same() {
     }
 }
 
-/// Requests that arrive whole take a shortcut if they can; cut ones never do. They must mean the same, sound or not.
+/// Only requests that arrive complete take the fast path. Cut requests must have the same result, valid or not.
 #[test]
 fn the_shortcut_gives_what_the_long_way_gives() {
     let samples: [&[u8]; 4] = [
@@ -35,7 +35,7 @@ fn the_shortcut_gives_what_the_long_way_gives() {
     ];
     let limits = [Limits::default(), Limits { value_bytes_max: 5, request_bytes_max: 30 }];
     for (sample, limits) in samples.iter().flat_map(|sample| limits.map(|limits| (sample, limits))) {
-        // Behind the name: the second argument's length line is cut, so that decoding stops once and goes on.
+        // The cut is after the name, within the second argument's length line, so that decoding stops once and resumes.
         let cut = 15;
         for at in 0..sample.len() {
             for byte in 0..=u8::MAX {
