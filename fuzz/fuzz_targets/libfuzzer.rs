@@ -1,4 +1,4 @@
-//! Owns libFuzzer's way in: one binary for every target, which `FAWN_FUZZ_TARGET` names.
+//! The entry point for libFuzzer: one binary for all targets, selected by `FAWN_FUZZ_TARGET`.
 #![no_main]
 
 use fawn_fuzz::{Target, find, names};

@@ -1,19 +1,19 @@
-//! Owns the table of fuzz targets: a name, the function that must survive any input, and valid samples to start from.
+//! The table of fuzz targets: name, function under test, and valid samples as starting points.
 #![forbid(unsafe_code)]
 
 mod samples;
 
-/// Something that must survive any input.
+/// A fuzz target: code that must handle any input.
 pub struct Target {
-    /// Its name: also libFuzzer's.
+    /// The target's name, as used by libFuzzer.
     pub name: &'static str,
-    /// Panics, or does not return, when the code under test is wrong.
+    /// The function under test. It panics or hangs if the code is wrong.
     pub run: fn(&[u8]),
     /// Valid inputs.
     pub samples: fn() -> Vec<Vec<u8>>,
 }
 
-/// Every decoder, and what stands behind it.
+/// All targets: every decoder, and the code behind it.
 pub static TARGETS: &[Target] = &[
     Target { name: "record", run: fawn_ds::format::fuzz::record, samples: samples::records },
     Target { name: "frame", run: fawn_ds::format::fuzz::frame, samples: samples::frames },
@@ -35,7 +35,7 @@ pub fn find(name: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|target| target.name == name)
 }
 
-/// Every target's name, for messages.
+/// The names of all targets, for messages.
 #[must_use]
 pub fn names() -> String {
     TARGETS.iter().map(|target| target.name).collect::<Vec<_>>().join(" ")

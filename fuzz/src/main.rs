@@ -1,4 +1,4 @@
-//! Owns the seeded driver: mutates valid samples and feeds every target for a bounded time, on stable Rust.
+//! The seeded driver: mutates valid samples and feeds every target for a limited time, on stable Rust.
 #![forbid(unsafe_code)]
 
 use fawn_fuzz::{TARGETS, Target, find, names};
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
             }
         };
     }
-    // Two at a time: the time is bounded per target, and two cores are the least that a machine has.
+    // Two targets run at a time: the time limit is per target, and every machine has at least two CPU cores.
     let results = args.targets.chunks(2).flat_map(|pair| {
         std::thread::scope(|scope| {
             let started: Vec<_> = pair.iter().map(|target| scope.spawn(|| run(target, &args))).collect();
@@ -50,11 +50,11 @@ fn main() -> ExitCode {
 fn parse(mut words: impl Iterator<Item = String>) -> Result<Args, String> {
     let mut args = Args { limit: Duration::from_secs(20), seed: 1, input: None, samples: None, targets: Vec::new() };
     while let Some(word) = words.next() {
-        let mut value = || words.next().ok_or(format!("{word} wants a value"));
+        let mut value = || words.next().ok_or(format!("{word} needs a value"));
         let number = |text: String| text.parse::<u64>().map_err(|error| format!("{text}: {error}"));
         match word.as_str() {
             "--seconds" => args.limit = Duration::from_secs(number(value()?)?),
-            // Any text is a seed, a commit's hash too.
+            // Any text can be a seed, such as a commit hash.
             "--seed" => args.seed = fawn_types::checksum::checksum64(value()?.as_bytes()),
             "--samples" => args.samples = Some(value()?.into()),
             "--input" => args.input = Some(from_hex(&value()?)?),
@@ -75,7 +75,7 @@ fn from_hex(text: &str) -> Result<Vec<u8>, String> {
     digits.map(|pair| u8::from_str_radix(pair, 16).map_err(|error| format!("{pair}: {error}"))).collect()
 }
 
-/// The target's samples as files in `DIR/TARGET`: the corpus that libFuzzer starts from.
+/// Writes the target's samples to `DIR/TARGET` as the initial corpus of libFuzzer.
 fn write_samples(target: &Target, dir: &Path) -> std::io::Result<()> {
     let dir = dir.join(target.name);
     std::fs::create_dir_all(&dir)?;
@@ -83,14 +83,14 @@ fn write_samples(target: &Target, dir: &Path) -> std::io::Result<()> {
     numbered.try_for_each(|(number, sample)| std::fs::write(dir.join(format!("sample-{number}")), sample))
 }
 
-/// Feeds one target until its time is up; whether it survived. A panic is printed with the input that reproduces it.
+/// Feeds one target until its time is up; returns whether it passed. Prints an input that causes a panic.
 fn run(target: &'static Target, args: &Args) -> bool {
     if let Some(input) = &args.input {
         return survives(target, input);
     }
     let mut random = SplitMix64::new(args.seed);
     let samples = (target.samples)();
-    assert!(!samples.is_empty(), "{}: no samples to start from", target.name);
+    assert!(!samples.is_empty(), "{}: no samples", target.name);
     let started = Instant::now();
     let mut inputs = 0_u64;
     while started.elapsed() < args.limit {
@@ -107,7 +107,7 @@ fn run(target: &'static Target, args: &Args) -> bool {
             }
         }
     }
-    println!("{}: {inputs} inputs survived in {:.1} s", target.name, started.elapsed().as_secs_f64());
+    println!("{}: {inputs} inputs passed in {:.1} s", target.name, started.elapsed().as_secs_f64());
     true
 }
 
@@ -115,12 +115,12 @@ fn survives(target: &Target, input: &[u8]) -> bool {
     catch_unwind(|| (target.run)(input)).is_ok()
 }
 
-/// Uniform below `bound`, 0 for an empty one.
+/// A number uniform below `bound`; 0 if `bound` is 0.
 fn below(random: &mut SplitMix64, bound: usize) -> usize {
     random.below(bound.max(1) as u64) as usize
 }
 
-/// A sample with a few of the changes that break decoders: flipped bits, odd lengths, cut, repeated and spliced parts.
+/// A sample with typical corruptions: flipped bits, invalid lengths, and truncated, repeated or spliced parts.
 fn mutate(samples: &[Vec<u8>], random: &mut SplitMix64) -> Vec<u8> {
     let mut bytes = samples[below(random, samples.len())].clone();
     for _ in 0..below(random, 6) {

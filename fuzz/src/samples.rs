@@ -1,4 +1,4 @@
-//! Owns the valid inputs that mutation starts from: without them it would rarely get past a magic or a checksum.
+//! Valid inputs as the start of mutation: without them, mutated data would rarely pass a magic number or checksum.
 use fawn_chain::map::{RangeEntry, encode_map};
 use fawn_chain::message::{Report, encode_frame};
 use fawn_chain::{Body, ClusterMap, Frame, Header, NodeEntry, RingOptions};
@@ -13,7 +13,7 @@ use fawn_types::{
 use fawn_types::{Condition, EntryRef, Expiry, OperationError, Reply, Request, Update};
 use fawn_wire::native::{self, WideRequest};
 
-/// The segment that the targets of `fawn-ds` pretend to read.
+/// The segment that the targets of `fawn-ds` simulate.
 const UUID: SegmentUuid = SegmentUuid([7; 16]);
 const SEGMENT_ID: u64 = 0;
 
@@ -75,7 +75,7 @@ pub(crate) fn frames() -> Vec<Vec<u8>> {
     vec![frame_of(UUID.fold(), FRAMES_OFFSET, &[b"a", b"bb", &[0; 100]]), frame_of(UUID.fold(), FRAMES_OFFSET, &[])]
 }
 
-/// The chunk size's byte, then frames one after another.
+/// The chunk size as one byte, then a sequence of frames.
 pub(crate) fn segments() -> Vec<Vec<u8>> {
     let mut bytes = vec![100];
     for values in [&[&b"a"[..], b"b"][..], &[&[1; 300]], &[b""]] {
@@ -96,7 +96,7 @@ pub(crate) fn manifests() -> Vec<Vec<u8>> {
         Edit::Blob { key: 7, bytes: vec![1, 2, 3] },
     ];
     for edit in &edits {
-        assert!(state.apply(edit).is_ok(), "a sample is valid");
+        assert!(state.apply(edit).is_ok(), "a sample is invalid");
     }
     let mut bytes = manifest::encode_snapshot(&state, 1);
     let header = ManifestHeader { store, rewrite: 1 };
@@ -105,7 +105,7 @@ pub(crate) fn manifests() -> Vec<Vec<u8>> {
     vec![bytes]
 }
 
-/// Bytes over a sound store's files: `file u8, offset u24, len u16, bytes`, several times.
+/// Patches to the files of an intact store: `file u8, offset u24, len u16, bytes`, repeated.
 pub(crate) fn splices() -> Vec<Vec<u8>> {
     let splice = |file: u8, offset: u32, bytes: &[u8]| {
         let mut splice = vec![file];
@@ -140,7 +140,7 @@ pub(crate) fn memcached() -> Vec<Vec<u8>> {
     ])
 }
 
-/// What one shard asks another, in one stream; and replies.
+/// Streams of the internal protocol: requests of another shard, and replies.
 pub(crate) fn native() -> Vec<Vec<u8>> {
     let (mut requests, mut replies, mut pairs) = (Vec::new(), Vec::new(), Vec::new());
     native::put_pair(&mut pairs, b"key", b"value");
@@ -177,7 +177,7 @@ pub(crate) fn memcached_replies() -> Vec<Vec<u8>> {
     texts(&["VALUE k 1 5 7\r\nvalue\r\nEND\r\nSTORED\r\n42\r\n", "SERVER_ERROR no\r\nSTAT a b\r\nEND\r\nVERSION 1\r\n"])
 }
 
-/// One frame of most kinds, all of them in one stream, and a map's image.
+/// One frame of most kinds, a stream of all of them, and the image of a cluster map.
 pub(crate) fn peer_frames() -> Vec<Vec<u8>> {
     let version = Version::from_u64;
     let entry = RangeEntry::new(RangeId(1), KeyRange::ALL, &[NodeId(1), NodeId(2), NodeId(3)]);

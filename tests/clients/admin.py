@@ -1,6 +1,6 @@
-"""Asks a FAWN server's admin port what an operator would: admin.py HOST:PORT [BACK_ENDS].
+"""Checks the pages of a FAWN server's admin port: admin.py HOST:PORT [BACK_ENDS].
 
-BACK_ENDS: of a cluster in one process, each of which must be shown by itself and apart from the front-end.
+BACK_ENDS: number of back-ends, for a cluster in one process. Each must be reported apart from the front-end.
 """
 
 import json
@@ -16,8 +16,8 @@ def get(path):
 
 
 def cluster(shard, metrics, count):
-    """Every back-end with its directory, its copies, its keys and its device; none of it summed over them."""
-    assert shard["store"] is None, "the stores are the back-ends'"
+    """Checks that directory, copies, keys and device are reported per back-end, without sums over the back-ends."""
+    assert shard["store"] is None, "only back-ends have stores"
     members = shard["cluster"]["back_ends"]
     assert [member["node"] for member in members] == list(range(1, count + 1)), members
     assert [member["directory"] for member in members] == [f"node-{node}" for node in range(1, count + 1)]
@@ -25,19 +25,19 @@ def cluster(shard, metrics, count):
     for member in members:
         assert member["poisoned"] is None and member["store"]["poisoned"] is None
         assert all(copy["broken"] is None for copy in member["copies"]) and member["copies"], member
-        assert all(copy["copying"] is None for copy in member["copies"]), "nobody was away, so nothing is made anew"
+        assert all(copy["copying"] is None for copy in member["copies"]), "no failures, so no copy in progress"
         roles |= {copy["phase"] for copy in member["copies"]}
         store = member["store"]
         assert store["log_writes"] > 0 and store["device_name"] in ("io_uring", "portable"), store
-        assert sum(cause["written_bytes"] for cause in store["device"]) > 0, "each has a device of its own"
+        assert sum(cause["written_bytes"] for cause in store["device"]) > 0, "each back-end has its own device"
     assert roles == {"head", "middle", "tail"}, roles
     keys = [member["store"]["keys"] for member in members]
-    assert min(keys) > 0 and max(keys) - min(keys) <= max(keys) // 100, f"each has all keys: {keys}"
-    assert shard["node"]["commands"] > 0 and "keys" not in shard["node"], "requests are the front-end's"
+    assert min(keys) > 0 and max(keys) - min(keys) <= max(keys) // 100, f"each back-end has all keys: {keys}"
+    assert shard["node"]["commands"] > 0 and "keys" not in shard["node"], "the front-end counts requests, not keys"
     for name in ("fawn_keys", "fawn_store_poisoned", "fawn_log_writes_total", "fawn_device_writes_total"):
         nodes = set(re.findall(rf'^{name}\{{shard="0",node="(\d+)"', metrics, re.M))
         assert nodes == {str(node) for node in range(1, count + 1)}, f"{name} of {nodes}"
-        assert not re.search(rf'^{name}\{{shard="0"[}}]', metrics, re.M), f"{name} is summed as well"
+        assert not re.search(rf'^{name}\{{shard="0"[}}]', metrics, re.M), f"{name} must not be summed"
     copies = {(member["node"], copy["range"]) for member in members for copy in member["copies"]}
     for name in ("fawn_copying", "fawn_copying_keys", "fawn_copying_keys_about"):
         samples = re.findall(rf'^{name}\{{shard="0",node="(\d+)",range="(\d+)"\}} (\d+)$', metrics, re.M)
@@ -65,7 +65,7 @@ def main():
         assert shards[0]["cluster"] is None and shards[0]["store"]["keys"] >= 0
     try:
         get("/nothing-here")
-        raise AssertionError("an unknown page must be refused")
+        raise AssertionError("an unknown page must be an error")
     except urllib.error.HTTPError as error:
         assert error.code == 404
     print(f"admin: {samples} samples, health, readiness and status answered")

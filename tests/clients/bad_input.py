@@ -1,7 +1,9 @@
-"""Sends a FAWN server what no client should, and looks that the others notice nothing: bad_input.py BINARY DIR WORDS…
+"""Sends invalid and abusive input to a FAWN server, and checks that other clients are unaffected.
 
-WORDS start the server (`serve` or `demo`). Every refusal must be worded in its protocol's manner and say what to do.
-What the server's memory grows by is measured at its peak, by the kernel's own mark.
+bad_input.py BINARY DIR WORDS…
+
+WORDS start the server (`serve` or `demo`). Every error must follow its protocol and state a remedy. Memory growth is
+measured at its peak, by the kernel's high-water mark.
 """
 
 import json
@@ -15,17 +17,17 @@ import time
 
 IDLE_CONNECTIONS = 10_000
 MEMORY = 256 << 20
-# What clients do may cost a sixteenth of the budget each way (docs/operations.md); what is on its way between sockets,
-# stores and front-end comes on top of it, and the stores' own buffers and caches of what is written and read.
+# Client buffers may use a sixteenth of the budget in each direction (docs/operations.md). Data in transit between
+# sockets, stores and front-end adds to that, and so do the stores' own buffers and caches.
 GROWTH_MAX = MEMORY // 4 * 3
-# The process as a whole, as in `fawn bench memory`.
+# Limit for the whole process, as in `fawn bench memory`.
 RESIDENT_MAX = MEMORY * 11 // 10 + (32 << 20)
-# The demo loads its catalogue; what it is does not matter here.
+# The demo loads a catalogue; its content does not matter here.
 CATALOGUE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../crates/fawn/data/catalogue.deb822")
 
 
 def start(binary, directory, words, extra=(), ready=True):
-    """The running server and its places; with ready=False the finished process and what it printed."""
+    """Starts a server; returns it with its addresses. With ready=False: the exit code and the output of the process."""
     path = directory + ".ready"
     if os.path.exists(path):
         os.unlink(path)
@@ -38,11 +40,11 @@ def start(binary, directory, words, extra=(), ready=True):
     if not ready:
         _, words = process.communicate(timeout=60)
         return process.returncode, words
-    # Logs are drained, or a full pipe would stop the server.
+    # Drain the log, or a full pipe would block the server.
     threading.Thread(target=lambda: process.stderr.read(), daemon=True).start()
     deadline = time.monotonic() + 60
     while not os.path.exists(path):
-        assert process.poll() is None and time.monotonic() < deadline, "the server did not come up"
+        assert process.poll() is None and time.monotonic() < deadline, "the server did not start"
         time.sleep(0.01)
     with open(path) as file:
         return process, json.load(file)
@@ -58,14 +60,14 @@ def connect(address):
 
 
 def say(address, data, half_close=True):
-    """Everything the server answers to `data`."""
+    """Sends `data`; returns all replies."""
     with connect(address) as connection:
         try:
             connection.sendall(data)
             if half_close:
                 connection.shutdown(socket.SHUT_WR)
         except OSError:
-            pass  # it may close on us while we still send: what it answered is read below
+            pass  # The server may close the connection while we still send; its replies are read below.
         heard = b""
         try:
             while piece := connection.recv(65536):
@@ -88,7 +90,7 @@ def protocols(places):
     refused(say(resp, b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$%d\r\n" % big + b"x" * big + b"\r\n"), "-ERR")
     refused(say(resp, b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$-5\r\n"), "-ERR Protocol error", "bulk length")
     refused(say(resp, b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$99999999999999999999\r\n"), "-ERR Protocol error")
-    refused(say(resp, b"*-7\r\n*1\r\n$4\r\nPING\r\n"), "+PONG")  # redis skips a negative multibulk count
+    refused(say(resp, b"*-7\r\n*1\r\n$4\r\nPING\r\n"), "+PONG")  # like Redis: a negative array length is skipped
     refused(say(resp, b"*99999999\r\n"), "-ERR Protocol error", "multibulk length")
     refused(say(resp, b"*1\r\nPING\r\n"), "-ERR Protocol error", "expected '$'")
     refused(say(resp, b"\x00\x01\x02\xff\r\n"), "-ERR unknown command")
@@ -103,7 +105,7 @@ def protocols(places):
 
 
 def half_closed(places):
-    """A client that shuts its side after asking still hears every answer."""
+    """A client that shuts down its sending side after the requests still receives all replies."""
     assert say(places["resp"], b"SET half v\r\n" * 50 + b"GET half\r\n") == b"+OK\r\n" * 50 + b"$1\r\nv\r\n"
 
 
@@ -115,8 +117,8 @@ def store(places, key, size):
 
 
 def slow_readers(places, process, count, gets, warm=False):
-    """Many ask for far more than they read: the server must neither buffer it all, nor stop serving others, nor cut
-    anybody off. With `warm` they are known for short replies first."""
+    """Clients that request far more than they read. The server must not buffer all replies, stop serving others, or
+    close the connections. With `warm`, the clients have read short replies before."""
     reply, short = [store(places, b"slow%d" % key, 1 << 20) for key in range(8)][0], store(places, b"short", 1)
     readers = [connect(places["resp"]) for _ in range(count)]
     if warm:
@@ -127,7 +129,7 @@ def slow_readers(places, process, count, gets, warm=False):
     for reader in readers:
         reader.sendall(b"".join(b"GET slow%d\r\n" % (get % 8) for get in range(gets)))
     others(places)
-    grown = watch.end(f"{count} slow readers{' known for short replies' if warm else ''}")
+    grown = watch.end(f"{count} slow readers{' that read short replies before' if warm else ''}")
     threads = [threading.Thread(target=receive_and_close, args=(reader, gets * reply)) for reader in readers]
     for thread in threads:
         thread.start()
@@ -145,7 +147,7 @@ def receive_and_close(reader, size):
         with reader:
             receive(reader, size)
     except (AssertionError, OSError) as error:
-        FAILED.append(f"a slow reader that reads in the end is not served: {error!r}")
+        FAILED.append(f"a slow reader that eventually reads is not served: {error!r}")
 
 
 def receive(connection, size):
@@ -156,15 +158,15 @@ def receive(connection, size):
 
 
 def others(places):
-    """Everybody else goes on: one that came before, and new ones; a read of a short value among them."""
+    """Other clients are still served, on new connections of both protocols."""
     for _ in range(20):
         assert say(places["resp"], b"PING\r\n") == b"+PONG\r\n"
         assert say(places["memcached"], b"version\r\n").startswith(b"VERSION")
 
 
 class Growth:
-    """How far the process's resident memory is above its base at its peak. The base is taken once: what an earlier part
-    grew by and left behind would hide what the next one costs."""
+    """The peak growth of the process's resident memory above its base. The base is taken only once: otherwise memory
+    left over from an earlier part would hide the cost of a later one."""
 
     base = None
 
@@ -178,14 +180,14 @@ class Growth:
     def end(self, what, limit=GROWTH_MAX):
         grown = max(0, status_bytes(self.process, "VmHWM") - Growth.base)
         print(f"  {what}: {grown >> 10} KiB of {limit >> 10} KiB", flush=True)
-        assert grown < limit, f"{what} cost {grown >> 10} KiB, expected less than {limit >> 10} KiB"
+        assert grown < limit, f"{what} used {grown >> 10} KiB, expected less than {limit >> 10} KiB"
         resident = status_bytes(self.process, "VmHWM")
         assert resident < RESIDENT_MAX, f"{what}: {resident >> 20} MiB resident under --memory {MEMORY >> 20}M"
         return grown
 
 
 def endless_pipeline(places, process):
-    """A pipeline that goes on for ever, its answers never read, is stopped by back-pressure, not by memory."""
+    """An endless pipeline without reading the replies is stopped by back-pressure before it consumes memory."""
     watch = Growth(process)
     with connect(places["resp"]) as connection:
         connection.settimeout(2)
@@ -196,13 +198,13 @@ def endless_pipeline(places, process):
         except TimeoutError:
             pass
         others(places)
-    assert sent < 400 << 20, "it was never stopped"
+    assert sent < 400 << 20, "the server never applied back-pressure"
     watch.end(f"an endless pipeline, stopped after {sent >> 20} MiB,")
     return sent
 
 
 def eager_writers(places, process):
-    """Many write long values in one go, more at a time than there is room for: they take turns, each is answered."""
+    """Many clients write long values at once, more than fit the memory budget: they take turns, and all are served."""
     watch = Growth(process)
     value = b"w" * (1 << 20)
     writers = []
@@ -214,7 +216,7 @@ def eager_writers(places, process):
     for writer in writers:
         writer.join()
     assert not FAILED, FAILED[:3]
-    # The stores may fill what is theirs with what is written.
+    # The stores' own buffers may fill with the written data, hence the limit for the whole process.
     return watch.end("20 writers of 20 MB each", RESIDENT_MAX)
 
 
@@ -226,12 +228,12 @@ def write_and_close(connection, request, times):
             receive(connection, times * len(b"+OK\r\n"))
             sender.join()
     except (AssertionError, OSError) as error:
-        FAILED.append(f"an eager writer is not served: {error!r}")
+        FAILED.append(f"a writer of long values is not served: {error!r}")
 
 
 def endless_requests(places, process):
-    """Requests that never end, on many connections at once: together they stay within their room, and who wants it for
-    a request that does end gets it."""
+    """Incomplete requests on many connections stay within the memory budget, and a request that completes is still
+    admitted."""
     watch = Growth(process)
     half = b"*3\r\n$3\r\nSET\r\n$4\r\nhalf\r\n$8000000\r\n" + b"x" * 4_000_000
     connections = [connect(places["resp"]) for _ in range(12)]
@@ -240,10 +242,10 @@ def endless_requests(places, process):
         try:
             connection.sendall(half)
         except OSError:
-            pass  # it waits in line, or others waited and it was closed, as documented
+            pass  # As documented: the connection is queued, or was closed because others were queued.
     others(places)
     store(places, b"after", 4 << 20)
-    grown = watch.end("12 requests of 8 MB that never end")
+    grown = watch.end("12 incomplete requests of 8 MB")
     for connection in connections:
         connection.close()
     return grown
@@ -279,7 +281,7 @@ def directories(binary, directory, words, process):
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
     code, text = start(binary, "/proc/fawn-cannot-be-here", words, ready=False)
-    assert code not in (0, -9) and "/proc/fawn-cannot-be-here" in text, f"an impossible directory: {code} {text}"
+    assert code not in (0, -9) and "/proc/fawn-cannot-be-here" in text, f"an unusable directory: {code} {text}"
 
 
 def configuration(binary, directory, words):
@@ -299,7 +301,7 @@ def configuration(binary, directory, words):
         code, text = start(binary, directory, words, ["--config", path], ready=False)
         assert code not in (0, -9) and "memroy" in text and "memory" in text, f"an unknown key: {code} {text}"
     code, text = start(binary, directory, words, ["--durability", "perhaps"], ready=False)
-    assert code not in (0, -9) and "perhaps" in text and "everysec" in text, f"a wrong value: {code} {text}"
+    assert code not in (0, -9) and "perhaps" in text and "everysec" in text, f"an invalid value: {code} {text}"
 
 
 def loading(binary, directory, words):
@@ -321,7 +323,7 @@ def load_bad_rows(binary, directory, places):
     done = subprocess.run(load, capture_output=True, text=True, timeout=60)
     text = done.stdout + done.stderr
     assert done.returncode != 0 and ":2" in text.replace("line ", ":") and ":3" in text.replace("line ", ":"), f"{done.returncode} {text}"
-    assert say(places["resp"], b"GET row1\r\nGET row2\r\n") == b"$1\r\na\r\n$1\r\nb\r\n", "good rows are loaded"
+    assert say(places["resp"], b"GET row1\r\nGET row2\r\n") == b"$1\r\na\r\n$1\r\nb\r\n", "valid rows must be loaded"
 
 
 def main():
@@ -338,7 +340,7 @@ def main():
         pipeline = endless_pipeline(places, process)
         endless_requests(places, process)
         eager_writers(places, process)
-        assert say(places["resp"], b"GET witness\r\n") == b"$1\r\nw\r\n", "the witness noticed something"
+        assert say(places["resp"], b"GET witness\r\n") == b"$1\r\nw\r\n", "the witness key has changed"
         directories(binary, directory, words, process)
         configuration(binary, directory, words)
         loading(binary, directory, words)
@@ -346,8 +348,8 @@ def main():
         process.kill()
         process.wait()
     print(
-        f"bad input to {words[0]}: refused as it should be; slow readers cost {slow >> 20} MiB at most, an endless "
-        f"pipeline was stopped after {pipeline >> 20} MiB, {IDLE_CONNECTIONS} idle connections cost {idle >> 10} KiB"
+        f"bad input to {words[0]}: all rejected; slow readers used {slow >> 20} MiB at most, an endless pipeline was "
+        f"stopped after {pipeline >> 20} MiB, {IDLE_CONNECTIONS} idle connections used {idle >> 10} KiB"
     )
 
 

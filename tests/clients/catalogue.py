@@ -1,9 +1,9 @@
-"""Reads the machine's whole package catalogue back from a demo, byte for byte, through both protocols.
+"""Reads all packages of the catalogue back from a demo through both protocols, and compares every byte.
 
 catalogue.py RESP_HOST:PORT MEMCACHED_HOST:PORT CATALOGUE_FILE
 
-The catalogue is what `apt-cache dumpavail` printed: stanzas separated by an empty line; the key is the stanza's
-Package field, the value the stanza without the separator. Where a name stands twice, the last stanza wins.
+The catalogue is the output of `apt-cache dumpavail`: stanzas separated by an empty line. The key is the stanza's
+Package field, the value is the stanza without the separator. If a name occurs twice, the last stanza counts.
 """
 
 import sys
@@ -33,7 +33,7 @@ def name_of(stanza):
 def main():
     resp, memcached, path = sys.argv[1:4]
     wanted = {name_of(stanza): stanza for stanza in stanzas(path)}
-    assert wanted, "an empty catalogue shows nothing"
+    assert wanted, "the catalogue is empty"
     host, port = resp.rsplit(":", 1)
     by_redis = redis.Redis(host=host, port=int(port), socket_timeout=60)
     host, port = memcached.rsplit(":", 1)

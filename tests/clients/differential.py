@@ -1,10 +1,10 @@
-"""Random requests to a FAWN server and to the server whose protocol it is, compared reply for reply.
+"""Sends random requests to FAWN and to redis-server or memcached, and compares the replies.
 
     differential.py BINARY DIRECTORY SEED [SECONDS [WORDS…]]
 
-Redis is asked in RESP2 and in RESP3, memcached in its text protocol. What differs on purpose stands in
-docs/commands.md and is left out below, each with its reason; any other difference ends the run, with the seed and the
-requests since the keys were last removed.
+Redis is tested in RESP2 and RESP3, memcached in its text protocol. Intended differences are listed in docs/commands.md
+and excluded below, each with its reason. Any other difference ends the run and prints the seed and the requests since
+the keys were last removed.
 """
 
 import os
@@ -20,12 +20,12 @@ from server import Server, resp
 
 ROUND_REQUESTS = 60
 SHOWN_REQUESTS = 25
-# Two servers are asked at two times: what is left of a time may differ by so much.
+# The two servers receive a request at different times, so remaining times may differ by this much.
 SLACK_MS = 1500
 
 
 class Peer:
-    """The protocol's own server, on a free loopback port, keeping nothing."""
+    """The reference server of the protocol, on a free loopback port, without persistence."""
 
     def __init__(self, make_command):
         with socket.socket() as probe:
@@ -65,7 +65,7 @@ def memcached_command(port, _directory):
 
 
 class Wire:
-    """A connection's bytes, and replies taken from them whole."""
+    """A connection's input, from which complete replies are taken."""
 
     def __init__(self, connection):
         self.connection = connection
@@ -93,7 +93,7 @@ class Wire:
         return block
 
     def value(self):
-        """A RESP2 or RESP3 value, its type's character kept: a bulk string is no simple string."""
+        """Parses a RESP2 or RESP3 value with its type character, so that a bulk string differs from a simple string."""
         line = self.line()
         kind, rest = line[:1], line[1:]
         if kind in (b"+", b"-", b":", b"_", b"#", b",", b"("):
@@ -107,7 +107,7 @@ class Wire:
         raise AssertionError(f"no reply begins with {line!r}")
 
     def text(self):
-        """What memcached's text protocol says before the `version` that follows each request."""
+        """Reads the memcached replies up to the reply to the `version` that follows each request."""
         reply = []
         while True:
             line = self.line()
@@ -127,7 +127,8 @@ class Redis:
     VALUES = [b"", b"0", b"1", b"-1", b"10", b"007", b"+1", b" 1", b"1 ", b"1.5", b"1e3", b"-0", b"x", b"\r\n", b"v" * 40]
     VALUES += [b"9223372036854775807", b"-9223372036854775808", b"9223372036854775808", b"18446744073709551615"]
     VALUES += [b"\xff\x00", b"v" * 5000, b"nan"]
-    # Refused, overflowing or past: a time that comes meanwhile would find the two servers at different sides of it.
+    # Invalid, overflowing or past times. A time in the near future could expire between the requests to the two
+    # servers.
     TIMES = [b"", b"0", b"-1", b"+1", b" 1", b"1.5", b"1e3", b"-0", b"x", b"-9223372036854775808"]
     TIMES += [b"9223372036854775807", b"9223372036854775808", b"9223372036854776", b"-9223372036854775"]
     NUMBERS = VALUES + TIMES + [b"2", b"100", b"-5", b"99999999999"]
@@ -144,10 +145,10 @@ class Redis:
         return self.random.choice(self.random.choice([self.KEYS, self.VALUES, self.NUMBERS, self.WORDS, self.WORDS]))
 
     def near(self, seconds):
-        """A time around now, or an odd one."""
+        """A time near the present, or an unusual one."""
         if self.random.random() < 0.3:
             return self.random.choice(self.TIMES)
-        # Far enough apart that both servers find the same one later.
+        # Times are far enough apart that both servers agree which one is later.
         later = 10 * self.random.randrange(10, 10000)
         at = self.random.choice([-100, 10**14 + later, later])
         return b"%d" % (at if seconds else at * 1000)
@@ -199,7 +200,7 @@ class Redis:
                 lambda: [b"EXPIREAT", self.key(), self.instant(True)] + self.when(),
                 lambda: [b"PEXPIREAT", self.key(), self.instant(False)] + self.when(),
                 lambda: [pick([b"DEL", b"UNLINK", b"EXISTS", b"TOUCH", b"MGET"])] + self.keys(),
-                # Of one place, so that any number of shards takes it.
+                # One hash tag, so that MSET works with any number of shards.
                 lambda: [b"MSET"] + [word for _ in range(pick([1, 2, 3])) for word in (pick([b"{t}1", b"{t}2"]), pick(self.VALUES))],
                 lambda: [pick([b"ECHO", b"PING"]), pick(self.VALUES)],
                 lambda: [b"DBSIZE"],
@@ -218,11 +219,12 @@ class Redis:
         name = self.random.choice(self.NAMES)
         words = [self.word() for _ in range(self.random.choice([0, 1, 2, 3, 4]))]
         if b"EX" in name or b"EXP" in name or name == b"SET":
-            # No time so near that it comes between the two servers.
+            # No time in the near future, which could expire between the requests to the two servers.
             words = [b"x" if word.strip().isdigit() and 0 < int(word) < 100_000 else word for word in words]
         return [name, *words]
 
-    # Any number of any words may follow these. Not HELLO, RESET and QUIT, which change how replies are read.
+    # Commands for any number of random arguments. HELLO, RESET and QUIT are excluded: they change how replies are
+    # parsed.
     NAMES = [b"APPEND", b"DECR", b"DECRBY", b"GET", b"GETDEL", b"GETEX", b"GETSET", b"INCR", b"INCRBY", b"MGET", b"PSETEX"]
     NAMES += [b"SET", b"SETEX", b"SETNX", b"STRLEN", b"DEL", b"EXISTS", b"EXPIRE", b"EXPIREAT", b"EXPIRETIME", b"PERSIST"]
     NAMES += [b"PEXPIRE", b"PEXPIREAT", b"PEXPIRETIME", b"PTTL", b"TOUCH", b"TTL", b"TYPE", b"UNLINK", b"ECHO", b"PING"]
@@ -246,28 +248,28 @@ def redis_equal(words, ours, theirs):
 
 
 def redis_left_out(words, ours, theirs):
-    """Whether they differ on purpose."""
+    """Whether the difference is intended."""
     name = words[0].upper()
     if ours[0] == theirs[0] == b"-":
-        # Redis ends texts at a zero byte and shows bytes that are no UTF-8.
+        # Redis ends error texts at a zero byte, and prints bytes that are not UTF-8 differently.
         ours, theirs = (kept(text[1]) for text in (ours, theirs))
         return ours == theirs or name == b"SCAN" and ours == b"ERR invalid cursor" or name == b"SELECT"
     if ours[0] == b"-":
-        # Arguments are checked before the key is looked at; a cursor is a number.
+        # FAWN checks arguments before it reads the key, and requires a numeric cursor.
         absent = theirs in ((b"$", None), (b"_", b""))
         return name == b"GETEX" and absent or name == b"SCAN" and ours[1] == b"ERR invalid cursor"
     if name == b"DBSIZE":
-        # Redis counts a key that was set to expire in the past until it meets it.
+        # Redis counts a key with an expiry time in the past until a request accesses it.
         return int(ours[1]) <= int(theirs[1])
     if name == b"SCAN" and words[1] != b"0":
-        # A cursor that nobody gave out.
+        # A cursor that neither server has returned.
         return True
-    # The table's own commands, and what is known of them.
+    # The command tables differ.
     return name == b"COMMAND"
 
 
 def kept(text):
-    """An error without what each server shows of odd or long words in its own way."""
+    """An error without the parts in which the servers quote unusual or long words differently."""
     for odd in (b"\xef\xbf\xbd", b"\xff", b"\x00", b"'", b"x" * 64, b"v" * 40):
         text = text.split(odd)[0]
     return text.strip()
@@ -280,7 +282,7 @@ def redis_round(random, protocol, ours, theirs):
         wire.value(), wire.value()
     requests = [generator.request() for _ in range(ROUND_REQUESTS)]
     if random.random() < 0.3:
-        # One by one: what waits for a commit, and what does not.
+        # One by one: covers both replies that wait for a commit and replies that do not.
         pieces = [[request] for request in requests]
     else:
         pieces = [requests]
@@ -298,7 +300,7 @@ def redis_round(random, protocol, ours, theirs):
 
 
 class Memcached:
-    """Random requests in memcached's text protocol. `{CAS}` stands for the version that the server gave out last."""
+    """Random requests in memcached's text protocol. `{CAS}` stands for the last version that the server returned."""
 
     KEYS = [b"a", b"b", b"c", b"n", b"k" * 250, b"k" * 251, b"\xc3\xa9", b"a\x01", b"a\tb", b"a\x7f", b"noreply", b"0"]
     VALUES = [b"", b"0", b"1", b"10", b"99", b"007", b"-1", b" 1", b"5 ", b"x", b"1x", b"\r\nx", b"get a\r\n", b"v" * 3000]
@@ -312,7 +314,7 @@ class Memcached:
         self.random = random
 
     def key(self):
-        # Mostly a few good ones.
+        # Mostly valid keys.
         return self.random.choice(self.KEYS[:4] if self.random.random() < 0.7 else self.KEYS)
 
     def ending(self):
@@ -354,7 +356,7 @@ class Memcached:
         return made if isinstance(made, bytes) else b" ".join(made) + pick([b"\r\n", b"\r\n", b"\r\n", b"\n", b" \r\n"])
 
 
-    # The most words of a line, without `noreply`, where memcached itself ignores more.
+    # Maximum number of words per line, without `noreply`. memcached ignores surplus words.
     WORDS = {b"set": 5, b"add": 5, b"replace": 5, b"append": 5, b"prepend": 5, b"cas": 6, b"touch": 3, b"incr": 3, b"decr": 3}
     WORDS |= {b"delete": 3, b"verbosity": 2, b"version": 1, b"flush_all": 2}
 
@@ -373,7 +375,7 @@ def memcached_round(random, ours, theirs):
             wire.send(request.replace(b"{CAS}", wire.cas) + b"version\r\n")
             reply = wire.text()
             for line in reply:
-                # Versions are each server's own.
+                # Each server has its own versions.
                 if isinstance(line, tuple) and line[1]:
                     wire.cas = line[1][0]
             replies.append([(line[0], len(line[1]), line[2]) if isinstance(line, tuple) else line for line in reply])
@@ -381,13 +383,13 @@ def memcached_round(random, ours, theirs):
             continue
         if not memcached_left_out(request, *replies):
             report("memcached", done, *replies)
-        # What one of them refused the other may have stored.
+        # One server may have stored a value that the other one rejected.
         break
     return len(done)
 
 
 def memcached_left_out(request, ours, theirs):
-    """Whether they differ on purpose: this server refuses what memcached takes, ignores or takes for several lines."""
+    """Whether the difference is intended: FAWN rejects lines that memcached accepts, ignores or splits."""
     if len(ours) != 1 or not ours[0].startswith((b"ERROR", b"CLIENT_ERROR")):
         return False
     words = [word for word in request.split(b"\n")[0].strip(b"\r").split(b" ") if word]
@@ -395,9 +397,9 @@ def memcached_left_out(request, ours, theirs):
     return (
         silent
         or len(words) > Memcached.WORDS.get(words[0], len(words))
-        # Keys with control characters; numbers with a plus.
+        # Keys with control characters, and numbers with a plus sign.
         or any(word.startswith(b"+") or any(byte < 32 or byte == 127 for byte in word) for word in words)
-        # The block after a refused line is dropped, not taken for commands.
+        # FAWN drops the data block after a rejected line; memcached executes it as commands.
         or words[0] in Memcached.STORES and (theirs[:1] == ours or words[2] == b"4294967296")
         or words[0] == b"delete" and theirs == [ours[0] + b".  Usage: delete <key> [noreply]"]
         or words[0] in (b"gat", b"gats") and len(words) == 2
@@ -405,7 +407,7 @@ def memcached_left_out(request, ours, theirs):
 
 
 def report(protocol, done, ours, theirs):
-    print(f"{protocol}: replies differ. The requests since the keys were removed, the last ones:")
+    print(f"{protocol}: replies differ. The last requests since the keys were removed:")
     for request in done[-SHOWN_REQUESTS:]:
         print("   ", str(request)[:400])
     print(f"FAWN:  {str(ours)[:600]}\ntheirs: {str(theirs)[:600]}")
@@ -427,12 +429,13 @@ def main():
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             count += redis_round(source, source.choice([2, 3]), *resp_wires)
-            # A refused line may leave the two at different places of the stream.
+            # New connections for each round: after a rejected line, the servers may disagree about the start of the
+            # next one.
             with server.connect("memcached") as ours, memcached.connect() as theirs:
                 count += memcached_round(source, Wire(ours), Wire(theirs))
         server.stop()
     assert count > 1000, f"only {count} requests were compared"
-    print(f"{count} requests had the replies of redis-server and memcached")
+    print(f"{count} requests had the same replies as from redis-server and memcached")
 
 
 main()

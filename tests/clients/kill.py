@@ -1,11 +1,11 @@
-"""Kills a real FAWN server under load, again and again, and looks for anything acknowledged that is missing.
+"""Kills a FAWN server under load repeatedly, and checks that no acknowledged write is lost.
 
 kill.py BINARY DIR KILLS SEED WORDS…      e.g. kill.py target/release/fawn /tmp/k 30 1 demo
 
-WORDS start the server (`serve`, `demo`); the first half of the kills runs under `sync`, the second under `everysec`,
-on the same directory. Writers of both protocols write ever larger numbers to keys of their own, delete some, and
-remember the last answer per key. After each kill -9 and restart every key must hold what was last acknowledged, or
-what was asked and not answered when the server died; never less, never anything else.
+WORDS start the server (`serve`, `demo`). The first half of the kills runs with `sync`, the second with `everysec`, on
+the same directory. Writers of both protocols write increasing numbers to their own keys, delete some keys, and record
+the last acknowledged value per key. After each `kill -9` and restart, every key must hold its last acknowledged value,
+or the value of a request that was not acknowledged when the server died.
 """
 
 import random
@@ -16,13 +16,13 @@ import time
 
 from server import Server
 
-WRITERS = 2  # of each protocol
-KEYS = 40  # of each writer
+WRITERS = 2  # per protocol
+KEYS = 40  # per writer
 PIPELINE = 8
 
 
 class Writer(threading.Thread):
-    """One connection that writes to its own keys; `acked` and `asked` hold, per key, the last known values."""
+    """One connection that writes to its own keys; `acked` and `asked` are the acknowledged and the requested value."""
 
     def __init__(self, name, address, seed, state):
         super().__init__(daemon=True)
@@ -37,8 +37,8 @@ class Writer(threading.Thread):
                 while True:
                     self.batch(lines)
         except (OSError, EOFError):
-            pass  # the server was killed: that is the point
-        except Exception as error:  # anything else is a finding
+            pass  # expected: the server was killed
+        except Exception as error:  # unexpected: a failure of the test
             self.failure = f"{type(error).__name__}: {error}"
 
     def batch(self, lines):
@@ -65,7 +65,7 @@ class Resp(Writer):
     def hear(self, lines, value):
         line = read_line(lines)
         good = line in (b":0\r\n", b":1\r\n") if value is None else line == b"+OK\r\n"
-        assert good, f"{line!r} in answer to {'DEL' if value is None else 'SET'}"
+        assert good, f"unexpected reply {line!r} to {'DEL' if value is None else 'SET'}"
 
 
 class Memcached(Writer):
@@ -75,7 +75,7 @@ class Memcached(Writer):
     def hear(self, lines, value):
         line = read_line(lines)
         good = line in (b"DELETED\r\n", b"NOT_FOUND\r\n") if value is None else line == b"STORED\r\n"
-        assert good, f"{line!r} in answer to a {'delete' if value is None else 'set'}"
+        assert good, f"unexpected reply {line!r} to {'delete' if value is None else 'set'}"
 
 
 def read_line(lines):
@@ -86,7 +86,7 @@ def read_line(lines):
 
 
 def verify(resp, state):
-    """Reads every key over RESP; what an unanswered request left behind becomes the new truth."""
+    """Checks every key over RESP. The value left by an unacknowledged request becomes the expected value."""
     host, port = resp.rsplit(":", 1)
     found = lost = 0
     with socket.create_connection((host, int(port)), timeout=60) as connection:
@@ -100,7 +100,7 @@ def verify(resp, state):
             if value not in allowed:
                 lost += 1
                 shown = [text and text[:20] for text in [value, *allowed]]
-                print(f"LOST {name}: holds {shown[0]!r}, acknowledged {shown[1]!r}, asked {shown[2:]!r}")
+                print(f"LOST {name}: holds {shown[0]!r}, acknowledged {shown[1]!r}, requested {shown[2:]!r}")
             held["acked"] = value
             held.pop("asked", None)
             found += 1
@@ -132,8 +132,8 @@ def main():
                     failures += 1
                     print(f"FAILED {writer.name}: {writer.failure}")
                 answered += writer.answers
-    assert answered > kills * 20, f"only {answered} answers: the load was no load"
-    print(f"kill -9: {kills} kills, {answered} answers, {checked} keys checked, {failures} failures (seed {seed})")
+    assert answered > kills * 20, f"only {answered} replies: too little load for a meaningful test"
+    print(f"kill -9: {kills} kills, {answered} replies, {checked} keys checked, {failures} failures (seed {seed})")
     sys.exit(1 if failures else 0)
 
 

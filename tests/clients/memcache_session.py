@@ -1,4 +1,4 @@
-"""A real session of pymemcache against a FAWN server: memcache_session.py HOST:PORT."""
+"""A session of pymemcache with a FAWN server: memcache_session.py HOST:PORT."""
 
 import socket
 import sys
@@ -34,14 +34,14 @@ def counters(client):
     client.set("n", b"10", noreply=False)
     assert client.incr("n", 5, noreply=False) == 15 and client.decr("n", 20, noreply=False) == 0
     client.set("n", b"100", noreply=False)
-    assert client.decr("n", 1, noreply=False) == 99 and client.get("n") == b"99 ", "a number never gets shorter"
+    assert client.decr("n", 1, noreply=False) == 99 and client.get("n") == b"99 ", "a counter never gets shorter"
     client.set("n", b"18446744073709551615", noreply=False)
-    assert client.incr("n", 1, noreply=False) == 0, "incr wraps at 64 bits"
+    assert client.incr("n", 1, noreply=False) == 0, "incr wraps around at 64 bits"
     assert client.incr("none", 1, noreply=False) is None
     client.set("n", b"x", noreply=False)
     try:
         client.incr("n", 1, noreply=False)
-        raise AssertionError("incr of text must be refused")
+        raise AssertionError("incr of text must be rejected")
     except MemcacheClientError:
         pass
 
@@ -66,7 +66,7 @@ def expiry(client):
 
 
 def get_and_touch(host, port):
-    """pymemcache has no `gat`: spoken by hand."""
+    """`gat` and `gats` over a plain socket, since pymemcache does not have them."""
     with socket.create_connection((host, port), timeout=20) as connection:
         lines = connection.makefile("rwb")
         lines.write(b"set g 7 0 1\r\nv\r\ngat 100 g none\r\ngats 0 g\r\ndelete g\r\n")
@@ -90,10 +90,10 @@ def server(client):
     ):
         try:
             call()
-            raise AssertionError("past a limit must be refused")
+            raise AssertionError("a request beyond a limit must be rejected")
         except (MemcacheClientError, MemcacheServerError, MemcacheIllegalInputError):
             pass
-    assert client.get("c") == b"2", "a refused request must not end the service"
+    assert client.get("c") == b"2", "a rejected request must not stop the service"
 
 
 def main():

@@ -1,9 +1,8 @@
-"""Runs a FAWN server where the kernel refuses io_uring: refused.py BINARY DIR.
+"""Runs a FAWN server on a kernel that denies io_uring: refused.py BINARY DIR.
 
-Many containers and hardened hosts refuse it, by a seccomp filter like the one that this script puts on its own child
-alone. The demo must come up on its other device, say so with the reason, keep what is written, and read what it wrote
-with io_uring before, as well as the other way round. Where io_uring is asked for by name, the refusal must be an error
-that names it.
+Many containers and hardened hosts deny io_uring with a seccomp filter; this script installs one in its child process.
+The demo must start with the portable device, log the reason, and keep all writes. It must also read data written with
+io_uring, and the reverse. If io_uring is configured explicitly, the denial must be an error that names it.
 """
 
 import ctypes
@@ -19,7 +18,7 @@ from server import Server, resp
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
 LOAD_WORD, JUMP_IF_EQUAL, RETURN = 0x20, 0x15, 0x06
 ALLOW, ERRNO = 0x7FFF0000, 0x00050000
-# The same number on every architecture.
+# The number is the same on all architectures.
 IO_URING_SETUP = 425
 EPERM = 1
 PACKAGES = 40
@@ -32,9 +31,9 @@ class Program(ctypes.Structure):
 
 
 def refuse_io_uring():
-    """From here on `io_uring_setup` fails in this process and its children; nothing else changes."""
+    """Makes `io_uring_setup` fail in this process and its children; changes nothing else."""
     steps = [
-        (LOAD_WORD, 0, 0, 0),  # the call's number
+        (LOAD_WORD, 0, 0, 0),  # number of the system call
         (JUMP_IF_EQUAL, 0, 1, IO_URING_SETUP),
         (RETURN, 0, 0, ERRNO | EPERM),
         (RETURN, 0, 0, ALLOW),
@@ -62,7 +61,7 @@ def get(lines, key):
 
 
 def check(server, stanzas, written):
-    """Everything that was loaded and written is there; `written` grows by a key that is."""
+    """Checks all loaded and written keys, then writes another key and adds it to `written`."""
     with server.connect() as connection:
         lines = connection.makefile("rwb")
         for key, value in {**stanzas, **written}.items():
@@ -75,7 +74,7 @@ def check(server, stanzas, written):
 
 
 def devices_told(server):
-    """What /status says about devices, as text."""
+    """The /status page as text."""
     with urllib.request.urlopen(f"http://{server.places['admin']}/status", timeout=20) as reply:
         return json.dumps(json.loads(reply.read()))
 
@@ -89,17 +88,17 @@ def demo(binary, directory, stanzas, written, is_refused):
         server.stop()
     fallen_back = [line for line in log.splitlines() if "device chosen" in line and 'device="portable"' in line]
     if is_refused:
-        assert len(fallen_back) >= 3, f"each back-end says that it fell back:\n{log}"
+        assert len(fallen_back) >= 3, f"each back-end must log the fallback:\n{log}"
         assert all("io_uring" in line and "not permitted" in line for line in fallen_back), log
         print(fallen_back[0])
     elif fallen_back:
-        print(f"this machine has no io_uring by itself: {fallen_back[0]}")
+        print(f"io_uring is not available on this machine: {fallen_back[0]}")
     kinds = ("portable", "io_uring") if fallen_back else ("io_uring", "portable")
-    assert f'"{kinds[0]}"' in status and f'"{kinds[1]}"' not in status, f"expected {kinds[0]} alone: {status}"
+    assert f'"{kinds[0]}"' in status and f'"{kinds[1]}"' not in status, f"expected only {kinds[0]}: {status}"
 
 
 def serve(binary, directory):
-    """A single node says it too, and an explicit wish is refused rather than replaced."""
+    """Checks that a single node logs the fallback too, and that an explicit `--device uring` is an error."""
     with Server(binary, ["serve"], directory, prepare=refuse_io_uring) as server:
         check(server, {}, {})
         assert '"portable"' in devices_told(server), devices_told(server)
@@ -119,7 +118,7 @@ def main():
     for is_refused in (True, False, True):
         demo(binary, data, stanzas, written, is_refused)
     print(serve(binary, directory + "/serve"))
-    print(f"io_uring refused: {len(stanzas)} packages and {len(written)} writes survived two changes of device")
+    print(f"io_uring denied: {len(stanzas)} packages and {len(written)} writes survived two changes of device")
 
 
 main()

@@ -1,4 +1,4 @@
-"""A FAWN server for one session: started on free loopback ports, awaited by its ready file, ended by its own id."""
+"""A FAWN server for one test: started on free loopback ports, awaited by its ready file, stopped by its process ID."""
 
 import json
 import os
@@ -11,7 +11,7 @@ STOP_LIMIT_S = 60
 
 
 class Server:
-    """`BINARY WORDS… --dir DIRECTORY`, with `before` in front of the command and `prepare` run in the new process."""
+    """Runs `BINARY WORDS… --dir DIRECTORY`; `before` prefixes the command, `prepare` runs in the new process."""
 
     def __init__(self, binary, words, directory, before=(), prepare=None):
         ready, self.log_path = directory + ".ready", directory + ".log"
@@ -27,7 +27,7 @@ class Server:
         while not os.path.exists(ready):
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self.process.kill()
-                raise AssertionError(f"the server did not come up: {self.process.wait()}\n{self.log()[-3000:]}")
+                raise AssertionError(f"the server did not start: {self.process.wait()}\n{self.log()[-3000:]}")
             time.sleep(0.01)
         with open(ready) as file:
             self.places = json.load(file)
@@ -43,20 +43,20 @@ class Server:
         return connection
 
     def stop(self):
-        """Asks it to end, as a service manager does; it must end with 0."""
+        """Stops the server gracefully, as a service manager does; the exit code must be 0."""
         self.process.terminate()
-        assert self.process.wait(STOP_LIMIT_S) == 0, f"ended with {self.process.returncode}\n{self.log()[-3000:]}"
+        assert self.process.wait(STOP_LIMIT_S) == 0, f"exit code {self.process.returncode}\n{self.log()[-3000:]}"
 
     def __enter__(self):
         return self
 
     def __exit__(self, *failure):
-        # Ours by id; after `stop` it is gone already.
+        # Kills only our own process; after `stop` it has already ended.
         self.process.kill()
         self.process.wait()
 
 
 def resp(*words):
-    """A request in RESP."""
+    """A RESP request."""
     words = [word if isinstance(word, bytes) else str(word).encode() for word in words]
     return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)

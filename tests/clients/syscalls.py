@@ -1,8 +1,8 @@
-"""Counts the system calls that a request costs a FAWN server: syscalls.py BINARY DIR.
+"""Counts a FAWN server's system calls per request: syscalls.py BINARY DIR.
 
-The server runs under strace. It is stopped while 50 connections send and goes on when all of it has arrived, so that
-what one turn finds does not depend on who was faster: the counts are the same on any machine. What is bounded is the
-process's whole count, all threads, housekeeping too.
+The server runs under strace. It is stopped while 50 connections send, and continued once all input has arrived. So
+each loop iteration finds the same input on every machine, and the counts are reproducible. The limits apply to all
+threads of the process, including background work.
 """
 
 import collections
@@ -18,13 +18,13 @@ CONNECTIONS = 50
 KEYS = 1000
 VALUE = b"v" * 64
 STOP_LIMIT_S = 30
-# `PID name(…) = …`, or in two lines `PID name(… <unfinished ...>` and `PID <... name resumed>…) = …`.
+# `PID name(…) = …`, or two lines: `PID name(… <unfinished ...>` and `PID <... name resumed>…) = …`.
 CALL = re.compile(r"^\d+ +(<\.\.\. )?([a-z0-9_]+)")
 INTERRUPTED = re.compile(r"= \?? ?(-1 EINTR|ERESTART)")
 
 
 class Traced(Server):
-    """A server under strace, whose calls can be counted from one moment to another."""
+    """A server under strace; its system calls can be counted over any period."""
 
     def __init__(self, binary, words, directory):
         self.trace = directory + ".strace"
@@ -46,7 +46,7 @@ class Traced(Server):
             time.sleep(0.0005)
 
     def __exit__(self, *failure):
-        # The server itself first: strace ends with it.
+        # Kill the server first: strace ends with it.
         try:
             os.kill(self.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -69,7 +69,7 @@ def states(pid):
 
 
 def counted(path, start):
-    """Calls by name in the trace after byte `start`, without those that our own stopping interrupted."""
+    """Calls by name in the trace after byte `start`, without calls that our SIGSTOP interrupted."""
     calls = collections.Counter()
     with open(path, errors="replace") as trace:
         trace.seek(start)
@@ -81,7 +81,7 @@ def counted(path, start):
 
 
 def rounds(server, connections, count, request, answer):
-    """Sends `request` on every connection at once and reads `answer` from each, `count` times."""
+    """Sends `request` on all connections at once and reads `answer` from each, `count` times."""
     for _ in range(count):
         server.pause()
         for connection in connections:
@@ -91,7 +91,7 @@ def rounds(server, connections, count, request, answer):
             heard = b""
             while len(heard) < len(answer):
                 part = connection.recv(1 << 20)
-                assert part, "the server hung up"
+                assert part, "the server closed the connection"
                 heard += part
             assert heard == answer, f"{heard[:80]!r}, expected {answer[:80]!r}"
 
@@ -101,7 +101,7 @@ def measure(binary, directory, durability, name, request, answer, pipeline, coun
         connections = [server.connect() for _ in range(CONNECTIONS)]
         load = b"".join(resp("SET", f"key:{n}", VALUE) for n in range(KEYS))
         rounds(server, connections[:1], 1, load, b"+OK\r\n" * KEYS)
-        # Buffers grow to their sizes before anything is counted.
+        # Warm up, so that growing buffers are not counted.
         rounds(server, connections, 2, request * pipeline, answer * pipeline)
         start = os.path.getsize(server.trace)
         rounds(server, connections, count, request * pipeline, answer * pipeline)
@@ -113,7 +113,7 @@ def measure(binary, directory, durability, name, request, answer, pipeline, coun
     parts = sorted(((calls[call], call) for call in calls), reverse=True)[:6]
     shown = ", ".join(f"{call} {number / requests:.4f}" for number, call in parts)
     print(f"{name}: {total:.3f} system calls per request, at most {most} allowed ({shown})")
-    assert calls, "nothing was counted: the check sees no calls"
+    assert calls, "no calls were counted: the trace is empty"
     assert total <= most, f"{name}: {total:.3f} system calls per request, at most {most} allowed"
 
 
@@ -121,10 +121,10 @@ def main():
     binary, directory = sys.argv[1:]
     get, found = resp("GET", "key:7"), b"$64\r\n" + VALUE + b"\r\n"
     put, done = resp("SET", "key:7", VALUE), b"+OK\r\n"
-    # The floor is a read and a write per connection and turn, and one wait per turn.
+    # The minimum is one read and one write per connection and loop iteration, and one wait per iteration.
     measure(binary, directory + "/get", "memory", "GET", get, found, 1, 40, 2.1)
-    measure(binary, directory + "/get32", "memory", "GET, pipelined by 32", get, found, 32, 10, 0.15)
-    # One batch per turn: its write and its sync are shared by 50 clients.
+    measure(binary, directory + "/get32", "memory", "GET at pipeline depth 32", get, found, 32, 10, 0.15)
+    # One batch per iteration: 50 clients share its write and its sync.
     measure(binary, directory + "/set", "sync", "SET acknowledged after its sync", put, done, 1, 40, 2.3)
 
 
