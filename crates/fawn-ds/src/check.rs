@@ -3,9 +3,9 @@
 //! Reads only. What opening would silently tidy up (torn ends, orphans) is a note; what it would refuse is damage.
 use crate::format::manifest::{self, Decoded, ManifestVerdict, SegmentEntry};
 use crate::format::record::Stored;
-use crate::format::scan::{ScanInput, ScanReport, Scanner, Verdict};
+use crate::format::scan::{ScanInput, ScanReport, Scanner, SyncedLog, Verdict};
 use crate::format::segment::{self, HEADER_BYTES, SegmentHeader};
-use crate::format::{FRAMES_OFFSET, StoreUuid, Watermark, frame};
+use crate::format::{FRAMES_OFFSET, StoreUuid, frame};
 use crate::recovery::io::Io;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{Cause, Device, DeviceError, FileId};
@@ -84,9 +84,10 @@ pub fn check<D: Device>(device: &mut D) -> Result<CheckReport, DeviceError> {
         .filter_map(|(slot, entry)| check_segment(device, &decoded, slot, entry, &mut report))
         .collect();
     check_ranges(&decoded, &scans, &mut report);
-    let known = scans.iter().map(|(_, scan, _)| scan.watermark).max().unwrap_or(Watermark::NONE);
+    let mut known = SyncedLog::new(state.end_of_log);
+    scans.iter().for_each(|(_, scan, _)| known.add(scan));
     for (name, scan, _) in &scans {
-        judge(name, scan, known, state.generation, &mut report);
+        judge(name, scan, &known, state.generation, &mut report);
     }
     check_unlisted(device, &names, &decoded, &mut report);
     Ok(report)
@@ -219,7 +220,7 @@ fn check_ranges(decoded: &Decoded, scans: &[(String, ScanReport, RangeCounts)], 
     }
 }
 
-fn judge(name: &str, scan: &ScanReport, known: Watermark, generation: u32, report: &mut CheckReport) {
+fn judge(name: &str, scan: &ScanReport, known: &SyncedLog, generation: u32, report: &mut CheckReport) {
     let why = scan.damage.map_or_else(|| "frames are missing".to_owned(), |error| error.to_string());
     match scan.judge(known) {
         Verdict::Clean => {}

@@ -45,6 +45,12 @@ pub enum EngineError {
         /// Which.
         range: RangeId,
     },
+    /// The store is without chains: all that it appends is committed at the next opening, so nothing can be taken back.
+    #[error("the store has no chains: what was appended to range {range:?} cannot be rolled back")]
+    NotChained {
+        /// Which.
+        range: RangeId,
+    },
     /// Stored bytes are not what was written there.
     #[error("damaged record in {file} at byte {offset_bytes}: {detail}; run `fawn check` on the data directory")]
     Corrupt {
@@ -71,9 +77,10 @@ impl From<EngineError> for StoreError {
                 OperationError::ValueTooLong { limit_bytes: u32::try_from(limit_bytes).unwrap_or(u32::MAX) }.into()
             }
             EngineError::Corrupt { .. } => OperationError::Corrupt.into(),
-            EngineError::UnknownRange { .. } | EngineError::RangeExists { .. } | EngineError::Device(_) => {
-                Self::Device(error.to_string())
-            }
+            EngineError::UnknownRange { .. }
+            | EngineError::RangeExists { .. }
+            | EngineError::NotChained { .. }
+            | EngineError::Device(_) => Self::Device(error.to_string()),
         }
     }
 }

@@ -250,7 +250,12 @@ impl<D: Device> Engine<D> {
         let (slot, sequence, end) = (last.slot, last.sequence, last.end());
         let base = end - end % page;
         let mut buf = self.pool.take(bytes);
-        // The page that the last frame ends in is rewritten with the next: it must be whole here too.
+        // The page that the last frame ends in is rewritten with the next: it must be whole here too, its header
+        // included. A frame that ends within a page was handed to the device as soon as it was closed.
+        assert!(
+            end.is_multiple_of(page) || self.flush.started == self.flush.frames.len(),
+            "carried without its header"
+        );
         let carried = (end - base) as usize;
         buf[..carried].copy_from_slice(&last.buf[(base - last.base) as usize..last.len]);
         self.window.push(Chunk { slot, sequence, base, len: carried, buf: buf.into() });

@@ -5,8 +5,8 @@ use crate::format::Watermark;
 use crate::format::frame::{self, FrameHeader};
 use crate::log::LogPosition;
 use crate::log::flush::{
-    ClosedFrame, EVERYSEC_SYNC_MS, FrameRanges, MEMORY_FLUSH_BYTES, MEMORY_FLUSH_MS, PAD_FRAME_BYTES_MIN, SyncInFlight,
-    Unsynced, WRITES_IN_FLIGHT_MAX, ZEROS_AHEAD_BYTES,
+    ClosedFrame, EVERYSEC_SYNC_MS, FrameRanges, MEMORY_FLUSH_BYTES, MEMORY_FLUSH_MS, OpenFrame, PAD_FRAME_BYTES_MIN,
+    SyncInFlight, Unsynced, WRITES_IN_FLIGHT_MAX, ZEROS_AHEAD_BYTES,
 };
 use core::ops::Range;
 use fawn_flash::buffer::PAGE_BYTES;
@@ -61,13 +61,14 @@ impl<D: Device> Engine<D> {
         if flush.started < flush.frames.len() || flush.started >= WRITES_IN_FLIGHT_MAX {
             return false;
         }
-        flush.frames.back().is_none_or(|last| !shares_block(last, open.slot, open.offset))
+        // Records gather while the segment before is not synced yet: this frame's header must say that it is.
+        self.predecessor_is_synced(self.segments.expect(open.slot).sequence)
+            && flush.frames.back().is_none_or(|last| !shares_block(last, open.slot, open.offset))
     }
 
-    /// Closes the open frame; padded to a page when `pad` or when it is large.
+    /// Closes the open frame: it takes no more records. Padded to a page when `pad` or when it is large.
     pub(crate) fn close_frame(&mut self, pad: bool) {
         let Some(open) = self.flush.open.take() else { return };
-        let synced = self.synced_watermark();
         let segment_bytes = self.options.segment_bytes;
         let segment = self.segments.expect_mut(open.slot);
         let Some(chunk) = self.window.active_mut() else { unreachable!("an open frame lies in a piece") };
@@ -83,24 +84,33 @@ impl<D: Device> Engine<D> {
             chunk.spare()[..padding_bytes].fill(0);
             chunk.len += padding_bytes;
         }
-        let header = FrameHeader {
-            uuid: segment.uuid,
-            generation: self.generation,
-            offset: open.offset,
-            frame_bytes: end - open.offset,
-            record_bytes,
-            count: open.count,
-            synced,
-            chain: open.chain,
-        };
-        frame::encode_header(&header, chunk.buf.rest_mut(start));
         segment.end = end;
         let (slot, sequence) = (open.slot, segment.sequence);
+        let OpenFrame { offset, count, chain, .. } = open;
         let ranges = self.take_frame_ranges();
         let write_end = end.next_multiple_of(PAGE_BYTES as u32);
-        let frame = ClosedFrame { slot, sequence, offset: open.offset, end, write_end, ranges, done: false };
+        let done = false;
+        let frame = ClosedFrame { slot, sequence, offset, end, record_bytes, count, chain, write_end, ranges, done };
         self.flush.frames.push_back(frame);
         self.stats.frames += 1;
+    }
+
+    /// Writes the header of a closed frame into its piece, as late as possible: a frame whose predecessor segment was
+    /// not synced when it was closed must not carry the watermark of that time.
+    fn encode_frame_header(&mut self, at: usize) {
+        let frame = &self.flush.frames[at];
+        let header = FrameHeader {
+            uuid: self.segments.expect(frame.slot).uuid,
+            generation: self.generation,
+            offset: frame.offset,
+            frame_bytes: frame.end - frame.offset,
+            record_bytes: frame.record_bytes,
+            count: frame.count,
+            synced: self.synced_watermark(),
+            chain: frame.chain,
+        };
+        let Some(bytes) = self.window.frame_mut(frame.slot, frame.offset, frame.end) else { not_in_its_piece() };
+        frame::encode_header(&header, bytes);
     }
 
     fn take_frame_ranges(&mut self) -> FrameRanges {
@@ -144,6 +154,7 @@ impl<D: Device> Engine<D> {
     }
 
     fn start_write(&mut self, at: usize) {
+        self.encode_frame_header(at);
         let write_end = self.write_end(&self.flush.frames[at]);
         let frame = &mut self.flush.frames[at];
         frame.write_end = write_end;
@@ -283,6 +294,8 @@ impl<D: Device> Engine<D> {
     /// # Errors
     /// [`EngineError::Poisoned`] when that failed.
     pub fn close(mut self) -> Result<D, EngineError> {
+        self.sync_all()?;
+        self.record_end_of_log();
         self.sync_all()?;
         self.vouch();
         self.sync_all()?;

@@ -8,6 +8,7 @@ mod chained;
 mod commit;
 mod copy;
 mod copy_scan;
+mod end_of_log;
 mod fetch;
 mod flush;
 mod lookup;
@@ -113,6 +114,8 @@ pub struct Engine<D: Device> {
     pub(crate) window: Window,
     pub(crate) pool: BufferPool,
     pub(crate) flush: FlushState,
+    /// Synced end of the log when that was last recorded in the manifest.
+    pub(crate) recorded_end: LogPosition,
     /// Closing: syncs no longer wait for their time.
     pub(crate) flush_everything: bool,
     pub(crate) overlay: Overlay,

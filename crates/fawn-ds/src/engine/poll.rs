@@ -41,6 +41,7 @@ impl<D: Device> Engine<D> {
         self.tend_segments();
         self.tend_copies();
         self.vouch_when_due();
+        self.record_end_when_idle();
         self.pump_verifications();
         self.report_space(events);
         self.device.kick();

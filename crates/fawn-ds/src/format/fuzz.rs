@@ -3,7 +3,7 @@
 //! Each panics when a decoder breaks a promise: that it accepts only what an encoder writes, byte for byte.
 use super::manifest::{ManifestVerdict, decode_all};
 use super::record::{Place, RecordKind, RecordRef, Stored, encode_into, encoded_len};
-use super::scan::{ScanInput, Scanner, Verdict};
+use super::scan::{ScanInput, Scanner, SyncedLog, Verdict};
 use super::{FRAMES_OFFSET, SEGMENT_BYTES_MIN, SegmentUuid, Watermark, frame, manifest, record, segment};
 use fawn_types::ClientTag;
 
@@ -103,7 +103,7 @@ pub fn scan(data: &[u8]) {
     let (whole, parts) = (scan(data.len()), scan(usize::from(first)));
     assert_eq!((whole.valid_len, whole.watermark), (parts.valid_len, parts.watermark), "chunks do not matter");
     assert_eq!(whole.damage.is_some(), parts.damage.is_some(), "chunks do not matter");
-    if whole.judge(Watermark::NONE) == Verdict::Clean {
+    if whole.judge(&SyncedLog::default()) == Verdict::Clean {
         assert!(whole.damage.is_none(), "clean is without damage");
     }
 }

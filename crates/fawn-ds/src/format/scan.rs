@@ -8,6 +8,7 @@ use super::bytes::is_zero;
 use super::frame::{self, FrameError, FrameHeader, HEADER_BYTES};
 use super::record::Stored;
 use super::{FRAMES_OFFSET, SegmentUuid, UNIT_BYTES, Watermark};
+use std::collections::BTreeMap;
 
 /// Which bytes a scan is about to be given.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,6 +59,67 @@ pub enum Verdict {
     },
 }
 
+/// How far a log is known to have been synced: by the watermarks of all frames, by which segments have frames at all,
+/// and by the end that the manifest records.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct SyncedLog {
+    /// Highest offset known to be synced, by the segment's sequence number.
+    offsets: BTreeMap<u64, u32>,
+    /// The highest watermark.
+    newest: Watermark,
+    /// The highest sequence number of a segment with a frame.
+    last_with_frames: u64,
+}
+
+impl SyncedLog {
+    /// What the manifest says, before any segment was scanned.
+    #[must_use]
+    pub fn new(end_of_log: Watermark) -> Self {
+        let mut known = Self::default();
+        known.add_watermark(end_of_log);
+        known
+    }
+
+    /// Adds what the frames of a scanned segment say.
+    pub fn add(&mut self, report: &ScanReport) {
+        let ScanInput { sequence, segment_bytes, .. } = report.input;
+        for watermark in [report.first_watermark, report.watermark] {
+            // The end of a full segment is written as the start of the next one.
+            self.add_watermark(match (watermark.sequence.checked_sub(1), watermark.offset) {
+                (Some(sequence), 0) => Watermark { sequence, offset: segment_bytes },
+                _ => watermark,
+            });
+        }
+        if report.has_frame() {
+            self.last_with_frames = self.last_with_frames.max(sequence);
+        }
+    }
+
+    fn add_watermark(&mut self, watermark: Watermark) {
+        let Watermark { sequence, offset } = watermark;
+        self.newest = self.newest.max(watermark);
+        let known = self.offsets.entry(sequence).or_default();
+        *known = offset.max(*known);
+    }
+
+    /// How far damage at `here` proves to be damage to synced bytes.
+    fn beyond_damage(&self, here: Watermark) -> Option<Watermark> {
+        if self.newest > here {
+            return Some(self.newest);
+        }
+        // The first frame of a segment is encoded when everything before it is synced.
+        let next = Watermark { sequence: self.last_with_frames, offset: FRAMES_OFFSET };
+        (next.sequence > here.sequence).then_some(next)
+    }
+
+    /// How far the segment of `here` is known to be synced, if that is beyond `here`.
+    fn beyond_zeros(&self, here: Watermark) -> Option<Watermark> {
+        let Watermark { sequence, offset: end } = here;
+        let offset = *self.offsets.get(&sequence)?;
+        (offset > end).then_some(Watermark { sequence, offset })
+    }
+}
+
 /// What a scan found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ScanReport {
@@ -69,6 +131,8 @@ pub struct ScanReport {
     pub damage: Option<FrameError>,
     /// The highest watermark of any frame header, beyond the damage included.
     pub watermark: Watermark,
+    /// The watermark of the first frame header: where the segment before ended.
+    pub first_watermark: Watermark,
     /// The highest generation of any frame header; one above the manifest's says that the manifest lost its tail.
     pub generation: u32,
     /// Frames accepted.
@@ -78,10 +142,16 @@ pub struct ScanReport {
 }
 
 impl ScanReport {
-    /// The verdict, when the log is known from elsewhere to be synced through `known`: the highest watermark that the
-    /// scans of all segments found.
+    /// Whether any frame header was found, whatever became of its records.
     #[must_use]
-    pub fn judge(&self, known: Watermark) -> Verdict {
+    pub const fn has_frame(&self) -> bool {
+        // Generations begin at 1, with the first opening.
+        self.generation > 0
+    }
+
+    /// The verdict, given what all segments and the manifest say about how far the log was synced.
+    #[must_use]
+    pub fn judge(&self, known: &SyncedLog) -> Verdict {
         let (sequence, offset) = (self.input.sequence, self.valid_len);
         let here = Watermark { sequence, offset };
         if let Some(sealed_len) = self.input.sealed_len {
@@ -89,13 +159,13 @@ impl ScanReport {
             let watermark = Watermark { sequence, offset: sealed_len };
             return if watermark > here { Verdict::CorruptAt { offset, watermark } } else { Verdict::Clean };
         }
-        let watermark = self.watermark.max(known);
-        if watermark > here && (self.damage.is_some() || watermark.sequence == sequence) {
-            // Zeros count as damage below this segment's own watermark. A later segment's does not tell where this one
-            // ended: with zeros after its last frame it may have ended just there.
-            return Verdict::CorruptAt { offset, watermark };
+        // Zeros count as damage only below an end that is known for this very segment: it may have ended just there.
+        let beyond = known.beyond_zeros(here);
+        match (beyond.or_else(|| self.damage.and(known.beyond_damage(here))), self.damage) {
+            (Some(watermark), _) => Verdict::CorruptAt { offset, watermark },
+            (None, Some(_)) => Verdict::TornAt { offset },
+            (None, None) => Verdict::Clean,
         }
-        if self.damage.is_some() { Verdict::TornAt { offset } } else { Verdict::Clean }
     }
 }
 
@@ -124,6 +194,7 @@ impl Scanner {
             valid_len: FRAMES_OFFSET,
             damage: None,
             watermark: Watermark::NONE,
+            first_watermark: Watermark::NONE,
             generation: 0,
             frames: 0,
             records: 0,
@@ -218,9 +289,9 @@ impl Scanner {
         assert_eq!(header.offset, self.offset, "frames follow one another");
         self.offset = header.end();
         self.need = HEADER_BYTES;
+        self.note_header(header);
         let report = &mut self.report;
         report.valid_len = header.end();
-        report.watermark = report.watermark.max(header.synced);
         report.generation = header.generation;
         report.frames += 1;
         report.records += u64::from(header.count);
@@ -262,9 +333,17 @@ impl Scanner {
         }
         let ScanInput { uuid, segment_bytes, .. } = self.report.input;
         if let Ok(header) = frame::decode_header(bytes, uuid, self.offset + ahead, segment_bytes) {
-            self.report.watermark = self.report.watermark.max(header.synced);
-            self.report.generation = self.report.generation.max(header.generation);
+            self.note_header(&header);
         }
+    }
+
+    fn note_header(&mut self, header: &FrameHeader) {
+        let report = &mut self.report;
+        if !report.has_frame() {
+            report.first_watermark = header.synced;
+        }
+        report.watermark = report.watermark.max(header.synced);
+        report.generation = report.generation.max(header.generation);
     }
 
     /// The end of the segment, or of its file: what was found.

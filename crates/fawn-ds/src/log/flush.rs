@@ -32,13 +32,17 @@ pub(crate) struct OpenFrame {
 /// Last version of each range in a frame.
 pub(crate) type FrameRanges = SmallVec<[(usize, Version); 1]>;
 
-/// A closed frame that is not flushed yet.
+/// A closed frame that is not flushed yet. Its header is encoded when its write starts: the synced watermark in it is
+/// the one of that time.
 #[derive(Debug)]
 pub(crate) struct ClosedFrame {
     pub(crate) slot: u32,
     pub(crate) sequence: u64,
     pub(crate) offset: u32,
     pub(crate) end: u32,
+    pub(crate) record_bytes: u32,
+    pub(crate) count: u32,
+    pub(crate) chain: Chain,
     /// Where its write ends: whole pages, perhaps zeros after them.
     pub(crate) write_end: u32,
     pub(crate) ranges: FrameRanges,

@@ -143,6 +143,12 @@ impl Window {
         }
     }
 
+    /// The bytes of a closed frame that no device was handed yet, from its header on.
+    pub(crate) fn frame_mut(&mut self, slot: u32, from: u32, end: u32) -> Option<&mut [u8]> {
+        let chunk = self.chunks.iter_mut().find(|chunk| chunk.holds_all(slot, from, end))?;
+        Some(chunk.buf.rest_mut((from - chunk.base) as usize))
+    }
+
     /// The bytes of a closed frame, from the page it starts in.
     pub(crate) fn frame_bytes(&self, slot: u32, from: u32, end: u32) -> Option<&[u8]> {
         let chunk = self.chunks.iter().find(|chunk| chunk.holds_all(slot, from, end))?;

@@ -6,7 +6,7 @@ use crate::check;
 use crate::engine::Engine;
 use crate::error::OpenError;
 use crate::format::manifest;
-use crate::format::scan::Verdict;
+use crate::format::scan::{SyncedLog, Verdict};
 use crate::format::segment;
 use crate::format::{FRAMES_OFFSET, Watermark};
 use fawn_flash::Device;
@@ -83,13 +83,14 @@ impl<D: Device> Engine<D> {
         scanned: &[Scanned],
         report: &mut OpenReport,
     ) -> Result<Vec<(u32, u32)>, OpenError> {
-        let known = scanned.iter().map(|scanned| scanned.report.watermark).max().unwrap_or(Watermark::NONE);
+        let mut known = SyncedLog::new(self.manifest.state().end_of_log);
+        scanned.iter().for_each(|scanned| known.add(&scanned.report));
         let mut torn = Vec::new();
         for scanned in scanned {
             let file = self.segments.expect(scanned.slot).name.clone();
             let damage = scanned.report.damage;
             let detail = damage.map_or_else(|| "frames are missing".to_owned(), |error| error.to_string());
-            match scanned.report.judge(known) {
+            match scanned.report.judge(&known) {
                 Verdict::Clean => {}
                 Verdict::TornAt { offset } => torn.push((scanned.slot, offset)),
                 Verdict::CorruptAt { offset, watermark } if self.options.read_only => {

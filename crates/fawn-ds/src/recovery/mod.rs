@@ -16,6 +16,7 @@ use crate::engine::{Engine, Next};
 use crate::error::{EngineError, OpenError};
 use crate::format::manifest::{Identity, SegmentEntry};
 use crate::format::scan::ScanReport;
+use crate::log::LogPosition;
 use crate::log::flush::FlushState;
 use crate::log::segments::SegmentTable;
 use crate::log::window::{BufferPool, Window};
@@ -105,6 +106,7 @@ impl<D: Device> Engine<D> {
             window: Window::default(),
             pool: BufferPool::default(),
             flush: FlushState { last_flush: now.mono, last_sync: now.mono, ..FlushState::default() },
+            recorded_end: LogPosition(0),
             flush_everything: false,
             overlay: Overlay::default(),
             verify_queue: VecDeque::new(),

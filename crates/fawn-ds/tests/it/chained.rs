@@ -1,6 +1,6 @@
 //! Owns the tests of what chains need: pending across openings, marks, rollbacks, replay.
 use crate::support::{Node, RANGE, SECRET, small};
-use fawn_ds::{Options, RecordKind, RecordRef, Replay, View};
+use fawn_ds::{EngineError, Options, RecordKind, RecordRef, Replay, View};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, Epoch, KeyHash, Now, Version};
 
@@ -14,6 +14,23 @@ fn version(epoch: u32, seq: u64) -> Version {
 
 fn put(node: &mut Node, key: &[u8], value: &[u8], version: Version) {
     node.engine.append(RANGE, KeyHash::of(&SECRET, key), &RecordRef::put(version, key, value)).unwrap();
+}
+
+#[test]
+fn a_store_without_chains_refuses_to_roll_back() {
+    let disk = SimDisk::new(SimOptions::default());
+    let mut node = Node::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
+    put(&mut node, b"a", b"one", version(1, 1));
+    sync(&mut node);
+    node.engine.commit(RANGE, version(1, 1));
+    put(&mut node, b"a", b"two", version(1, 2));
+    sync(&mut node);
+    let refused = node.engine.rollback(RANGE, version(1, 1));
+    assert_eq!(refused, Err(EngineError::NotChained { range: RANGE }));
+    assert_eq!(value(&mut node, b"a", View::Latest), Some(b"two".to_vec()), "nothing has changed");
+    disk.crash(1);
+    let mut node = Node::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
+    assert_eq!(value(&mut node, b"a", View::Latest), Some(b"two".to_vec()));
 }
 
 /// Flushes and syncs without committing.

@@ -1,5 +1,5 @@
 //! Owns the tests of damage: whatever bit of a store goes wrong is found, named, and never taken for absence.
-use crate::support::{Node, Write, manifest_commits, small};
+use crate::support::{Node, Write, frames, manifest_commits, small};
 use fawn_ds::{EngineError, OpenError, Options, View};
 use fawn_flash::sim::{Fault, Loss, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
@@ -39,17 +39,6 @@ fn read_only(disk: &SimDisk) -> Result<Node, OpenError> {
 
 fn contents(disk: &SimDisk) -> Vec<(String, Option<Vec<u8>>)> {
     disk.names().into_iter().map(|name| (name.clone(), disk.contents(&name))).collect()
-}
-
-/// Where a segment's frames start and end.
-fn frames(bytes: &[u8]) -> Vec<(usize, usize)> {
-    let (mut frames, mut at) = (Vec::new(), 4096);
-    while bytes.get(at..at + 4) == Some(b"FwnF") {
-        let end = at + u32::from_le_bytes(bytes[at + 8..at + 12].try_into().unwrap()) as usize;
-        frames.push((at, end));
-        at = end;
-    }
-    frames
 }
 
 /// A place in each region of a segment with data, and what to call it; none in the last frame, which nothing vouches for.

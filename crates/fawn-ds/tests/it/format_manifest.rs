@@ -45,6 +45,7 @@ fn commits() -> Vec<Vec<Edit>> {
             Edit::CopyWhole { range: RangeId(2) },
         ],
         vec![Edit::Pad { bytes: 400 }, Edit::Pad { bytes: 0 }],
+        vec![Edit::EndOfLog { end: Watermark { sequence: 2, offset: 9216 } }],
         vec![Edit::ClearRange { range: RangeId(2), version: Version::from_u64(80) }],
     ]
 }
@@ -162,6 +163,10 @@ fn contradictions_are_corruption_and_change_nothing() {
         Edit::BeginCopy { range: RangeId(9), from: Watermark::NONE, base: Version::ZERO },
         Edit::CopyWhole { range: RangeId(2) },
         Edit::CopyWhole { range: RangeId(9) },
+        Edit::EndOfLog { end: Watermark { sequence: 2, offset: 9200 } },
+        Edit::EndOfLog { end: Watermark { sequence: 4, offset: 9216 } },
+        Edit::EndOfLog { end: Watermark { sequence: 3, offset: 16 } },
+        Edit::EndOfLog { end: Watermark { sequence: 3, offset: u32::MAX } },
     ];
     for edit in bad {
         let mut state = state_after(commits().len());

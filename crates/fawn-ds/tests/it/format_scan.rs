@@ -3,7 +3,7 @@ use crate::rng::Rng;
 use crate::segment_image::{Image, SEGMENT_BYTES, UUID};
 use fawn_ds::format::frame::HEADER_BYTES;
 use fawn_ds::format::record::Stored;
-use fawn_ds::format::scan::{ScanInput, ScanReport, Scanner, Verdict};
+use fawn_ds::format::scan::{ScanInput, ScanReport, Scanner, SyncedLog, Verdict};
 use fawn_ds::format::{FRAMES_OFFSET, Watermark};
 
 const INPUT: ScanInput = ScanInput { uuid: UUID, sequence: 5, segment_bytes: SEGMENT_BYTES, sealed_len: None };
@@ -18,6 +18,13 @@ fn scan_in_chunks(input: ScanInput, bytes: &[u8], chunk_bytes: usize) -> (ScanRe
     let mut visitor = |offset: u32, stored: &Stored<'_>| found.push((offset, stored.record.value.to_vec()));
     bytes[FRAMES_OFFSET as usize..].chunks(chunk_bytes).for_each(|chunk| scanner.push(chunk, &mut visitor));
     (scanner.finish(), found)
+}
+
+/// The verdict when there is no other segment.
+fn judge_alone(report: &ScanReport) -> Verdict {
+    let mut known = SyncedLog::default();
+    known.add(report);
+    report.judge(&known)
 }
 
 fn scan(bytes: &[u8]) -> ScanReport {
@@ -41,7 +48,7 @@ fn chunks_of_any_size_yield_the_same() {
     let (whole, records) = scan_in_chunks(INPUT, &image.bytes, usize::MAX);
     assert_eq!((whole.valid_len, whole.frames, whole.records, whole.damage), (image.end, 5, 10, None));
     assert_eq!((whole.generation, whole.watermark), (3, at(image.frames[3])));
-    assert_eq!(whole.judge(Watermark::NONE), Verdict::Clean);
+    assert_eq!(judge_alone(&whole), Verdict::Clean);
     assert_eq!(records.len(), 10);
     for chunk_bytes in (1..200).chain([511, 512, 513, 4096, 65_536]) {
         assert_eq!(scan_in_chunks(INPUT, &image.bytes, chunk_bytes), (whole, records.clone()), "{chunk_bytes}");
@@ -70,7 +77,7 @@ fn every_flipped_bit_is_judged_by_the_watermark() {
         } else {
             Verdict::TornAt { offset }
         };
-        assert_eq!(report.judge(Watermark::NONE), expected, "byte {byte}");
+        assert_eq!(judge_alone(&report), expected, "byte {byte}");
     }
 }
 
@@ -83,7 +90,7 @@ fn lost_sectors_are_found_in_any_chunks() {
         let first = FRAMES_OFFSET as usize / 512 + rng.below((image.end - FRAMES_OFFSET) as usize / 512);
         damaged[first * 512..(first + 1) * 512].fill(0);
         let whole = scan_in_chunks(INPUT, &damaged, usize::MAX);
-        assert_ne!(whole.0.judge(Watermark::NONE), Verdict::Clean);
+        assert_ne!(judge_alone(&whole.0), Verdict::Clean);
         assert_eq!(scan_in_chunks(INPUT, &damaged, 1 + rng.below(700)), whole);
     }
 }
@@ -94,9 +101,13 @@ fn zeros_below_the_watermark_are_corruption() {
     image.bytes[image.frames[2] as usize..].fill(0);
     let report = scan(&image.bytes);
     let offset = image.frames[2];
-    assert_eq!(report.judge(Watermark::NONE), Verdict::Clean, "nothing here tells");
+    assert_eq!(judge_alone(&report), Verdict::Clean, "nothing here tells");
     let known = at(offset + 16);
-    assert_eq!(report.judge(known), Verdict::CorruptAt { offset, watermark: known }, "a frame elsewhere does");
+    assert_eq!(
+        report.judge(&SyncedLog::new(known)),
+        Verdict::CorruptAt { offset, watermark: known },
+        "a frame elsewhere does"
+    );
 }
 
 #[test]
@@ -105,9 +116,51 @@ fn a_later_segments_watermark_makes_damage_corruption() {
     image.bytes[image.frames[4] as usize + HEADER_BYTES] ^= 1;
     let report = scan(&image.bytes);
     let offset = image.frames[4];
-    assert_eq!(report.judge(Watermark::NONE), Verdict::TornAt { offset });
+    assert_eq!(judge_alone(&report), Verdict::TornAt { offset });
     let known = Watermark { sequence: INPUT.sequence + 1, offset: FRAMES_OFFSET };
-    assert_eq!(report.judge(known), Verdict::CorruptAt { offset, watermark: known });
+    assert_eq!(report.judge(&SyncedLog::new(known)), Verdict::CorruptAt { offset, watermark: known });
+}
+
+/// The first frame of a segment is encoded when all before it is synced, whatever its watermark says.
+#[test]
+fn any_frame_of_a_later_segment_makes_damage_corruption() {
+    let mut earlier = image();
+    earlier.bytes[earlier.frames[4] as usize + HEADER_BYTES] ^= 1;
+    let report = scan(&earlier.bytes);
+    let input = ScanInput { sequence: INPUT.sequence + 2, ..INPUT };
+    let mut later = Image::new();
+    later.frame(3, Watermark::NONE, &[(b"key", b"value")]);
+    // Its records may be damaged: a header alone proves as much.
+    later.bytes[FRAMES_OFFSET as usize + HEADER_BYTES] ^= 1;
+    let later = scan_in_chunks(input, &later.bytes, 4096).0;
+    assert_eq!((later.frames, later.has_frame()), (0, true));
+    let mut known = SyncedLog::default();
+    known.add(&report);
+    assert_eq!(report.judge(&known), Verdict::TornAt { offset: earlier.frames[4] });
+    known.add(&later);
+    let watermark = Watermark { sequence: input.sequence, offset: FRAMES_OFFSET };
+    assert_eq!(report.judge(&known), Verdict::CorruptAt { offset: earlier.frames[4], watermark });
+}
+
+/// The first frame's watermark is where the segment before ended, even if a later watermark is known too.
+#[test]
+fn zeros_where_the_next_segment_says_that_frames_were_are_corruption() {
+    let segment_bytes = SEGMENT_BYTES;
+    for (end, first) in [(image().end, at(image().end)), (segment_bytes, Watermark { sequence: 6, offset: 0 })] {
+        let mut earlier = image();
+        earlier.bytes[earlier.frames[4] as usize..].fill(0);
+        let report = scan(&earlier.bytes);
+        let mut later = Image::new();
+        later.frame(3, first, &[(b"key", b"value")]);
+        later.frame(3, Watermark { sequence: 6, offset: later.end }, &[(b"key", b"value")]);
+        let later = scan_in_chunks(ScanInput { sequence: 6, ..INPUT }, &later.bytes, 4096).0;
+        let mut known = SyncedLog::default();
+        [report, later].iter().for_each(|report| known.add(report));
+        assert_eq!(report.judge(&known), Verdict::CorruptAt { offset: earlier.frames[4], watermark: at(end) });
+        let whole = scan(&image().bytes);
+        let is_whole = whole.judge(&known) == Verdict::Clean;
+        assert_eq!(is_whole, end == image().end, "it ended just there");
+    }
 }
 
 #[test]
@@ -116,11 +169,11 @@ fn a_sealed_segment_is_whole_or_corrupt() {
     let input = ScanInput { sealed_len: Some(image.end), ..INPUT };
     image.bytes[image.end as usize..].fill(0xAB);
     let report = scan_in_chunks(input, &image.bytes, 1000).0;
-    assert_eq!((report.judge(Watermark::NONE), report.damage), (Verdict::Clean, None), "nothing beyond is read");
+    assert_eq!((judge_alone(&report), report.damage), (Verdict::Clean, None), "nothing beyond is read");
     image.bytes[image.frames[4] as usize..].fill(0);
     let report = scan_in_chunks(input, &image.bytes, 1000).0;
     let expected = Verdict::CorruptAt { offset: image.frames[4], watermark: at(image.end) };
-    assert_eq!(report.judge(Watermark::NONE), expected);
+    assert_eq!(judge_alone(&report), expected);
 }
 
 #[test]
@@ -131,7 +184,7 @@ fn generations_never_fall_within_a_segment() {
     }
     let report = scan(&image.bytes);
     assert_eq!((report.valid_len, report.generation), (image.frames[3], 2));
-    assert_eq!(report.judge(Watermark::NONE), Verdict::TornAt { offset: image.frames[3] });
+    assert_eq!(judge_alone(&report), Verdict::TornAt { offset: image.frames[3] });
 }
 
 #[test]
@@ -141,7 +194,7 @@ fn a_cut_file_is_torn() {
         let report = scan(&image.bytes[..end as usize]);
         let offset = image.frames.iter().copied().rfind(|&start| start <= end && start >= image.frames[3]).unwrap();
         let verdict = if end == offset { Verdict::Clean } else { Verdict::TornAt { offset } };
-        assert_eq!(report.judge(Watermark::NONE), verdict, "cut at {end}");
+        assert_eq!(judge_alone(&report), verdict, "cut at {end}");
     }
 }
 

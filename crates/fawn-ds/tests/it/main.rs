@@ -28,6 +28,7 @@ mod rng;
 mod scan;
 mod segment_image;
 mod support;
+mod synced_end;
 mod tail_lost;
 mod torn_again;
 mod vouched;

@@ -34,6 +34,17 @@ pub(crate) fn manifest_commits(bytes: &[u8]) -> Vec<(usize, usize)> {
     commits
 }
 
+/// Where a segment's frames start and end.
+pub(crate) fn frames(bytes: &[u8]) -> Vec<(usize, usize)> {
+    let (mut frames, mut at) = (Vec::new(), 4096);
+    while bytes.get(at..at + 4) == Some(b"FwnF") {
+        let end = at + u32::from_le_bytes(bytes[at + 8..at + 12].try_into().unwrap()) as usize;
+        frames.push((at, end));
+        at = end;
+    }
+    frames
+}
+
 /// A write as the tests name it.
 #[derive(Clone, Debug)]
 pub(crate) struct Write {

@@ -98,7 +98,10 @@ pub(crate) fn operation_error(error: &EngineError) -> OperationError {
             tracing::error!(%error, "stored data is damaged");
             OperationError::Corrupt
         }
-        EngineError::UnknownRange { .. } | EngineError::RangeExists { .. } | EngineError::Device(_) => {
+        EngineError::UnknownRange { .. }
+        | EngineError::RangeExists { .. }
+        | EngineError::NotChained { .. }
+        | EngineError::Device(_) => {
             tracing::error!(%error, "request failed");
             OperationError::Unavailable
         }

@@ -93,6 +93,11 @@ pub enum Edit {
         /// How many zeros.
         bytes: u32,
     },
+    /// The log ended here when the store was closed or idle, and was synced through here. Tag 13.
+    EndOfLog {
+        /// Where its last frame ended.
+        end: Watermark,
+    },
 }
 
 impl Edit {
@@ -110,6 +115,7 @@ impl Edit {
             Self::BeginCopy { .. } => 10,
             Self::CopyWhole { .. } => 11,
             Self::Pad { .. } => 12,
+            Self::EndOfLog { .. } => 13,
         }
     }
 
@@ -164,6 +170,10 @@ impl Edit {
                 out.extend_from_slice(&from.sequence.to_le_bytes());
                 out.extend_from_slice(&from.offset.to_le_bytes());
                 out.extend_from_slice(&base.as_u64().to_le_bytes());
+            }
+            Self::EndOfLog { end } => {
+                out.extend_from_slice(&end.sequence.to_le_bytes());
+                out.extend_from_slice(&end.offset.to_le_bytes());
             }
             Self::Pad { bytes } => out.resize(out.len() + *bytes as usize, 0),
             Self::Blob { key, bytes } => {
@@ -221,6 +231,7 @@ impl Edit {
             },
             (11, 4) => Self::CopyWhole { range: RangeId(u32_at(body, 0)) },
             (12, 0..=PAD_MAX) if is_zero(body) => Self::Pad { bytes: body.len() as u32 },
+            (13, 12) => Self::EndOfLog { end: Watermark { sequence: u64_at(body, 0), offset: u32_at(body, 8) } },
             (9, 4..=BLOB_BODY_MAX) => Self::Blob { key: u32_at(body, 0), bytes: body[4..].to_vec() },
             _ => return None,
         })

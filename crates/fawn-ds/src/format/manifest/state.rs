@@ -65,6 +65,8 @@ pub struct ManifestState {
     pub segments: BTreeMap<u32, SegmentEntry>,
     /// The highest sequence number that a segment ever had.
     pub last_sequence: u64,
+    /// Where the log was known to end, synced, when that was last recorded.
+    pub end_of_log: Watermark,
     /// Bytes kept for higher layers.
     pub blobs: BTreeMap<u32, Vec<u8>>,
 }
@@ -98,6 +100,7 @@ impl ManifestState {
             Edit::SealSegment { slot, len } => self.seal_segment(*slot, *len),
             Edit::DropSegment { slot, uuid } => self.drop_segment(*slot, *uuid),
             Edit::Pad { .. } => Ok(()),
+            Edit::EndOfLog { end } => self.end_log(*end),
             Edit::Blob { key, bytes } => {
                 if bytes.is_empty() {
                     self.blobs.remove(key);
@@ -219,6 +222,21 @@ impl ManifestState {
         }
     }
 
+    fn end_log(&mut self, end: Watermark) -> Result<(), &'static str> {
+        let segment_bytes = self.identity.map_or(0, |identity| identity.segment_bytes);
+        if end < self.end_of_log {
+            return Err("the synced end of the log only grows");
+        }
+        if end.sequence > self.last_sequence {
+            return Err("the log ends in a segment that was listed");
+        }
+        if end.offset < FRAMES_OFFSET || end.offset > segment_bytes {
+            return Err("the log ends between a segment's header and its end");
+        }
+        self.end_of_log = end;
+        Ok(())
+    }
+
     /// The edits that rebuild this state, identity first; empty before there is one.
     #[must_use]
     pub fn snapshot(&self) -> Vec<Edit> {
@@ -243,6 +261,9 @@ impl ManifestState {
             }
         }
         edits.extend(self.snapshot_segments());
+        if self.end_of_log > Watermark::NONE {
+            edits.push(Edit::EndOfLog { end: self.end_of_log });
+        }
         edits.extend(self.blobs.iter().map(|(&key, bytes)| Edit::Blob { key, bytes: bytes.clone() }));
         edits
     }

@@ -1,0 +1,45 @@
+//! The recorded end of the log: when a store is closed, and once when it is idle, the manifest says how far the log goes.
+//!
+//! A later frame proves that the frames before it were synced. Nothing follows the last frame of a log at rest, so damage
+//! to it would pass for a torn write; the manifest's record makes it corruption.
+use super::Engine;
+use crate::format::manifest::Edit;
+use crate::format::{FRAMES_OFFSET, Watermark};
+use fawn_flash::{Device, DeviceError};
+
+/// Idle time after the last write of the log before its end is recorded.
+const IDLE_MS: u64 = 1000;
+/// Space that the record takes in the manifest at most, bytes.
+const RECORD_BYTES_MAX: u64 = 256;
+
+impl<D: Device> Engine<D> {
+    pub(crate) fn record_end_when_idle(&mut self) {
+        // One comparison at every poll: the rest is for the few polls after the log came to rest.
+        if self.flush.synced != self.recorded_end && self.now.mono.ms_since(self.flush.last_flush) >= IDLE_MS {
+            self.record_end_of_log();
+        }
+    }
+
+    /// Records the end of the log in the manifest, if all of the log is synced and its end is not recorded yet.
+    pub(crate) fn record_end_of_log(&mut self) {
+        let is_at_rest = self.flush.is_idle() && self.flush.unsynced.is_empty();
+        if self.poisoned.is_some() || self.options.read_only || !is_at_rest {
+            return;
+        }
+        let Some(slot) = self.window.active().map(|chunk| chunk.slot) else { return };
+        let segment = self.segments.expect(slot);
+        let end = Watermark { sequence: segment.sequence, offset: segment.end };
+        // A segment without a frame has a sealed predecessor, and the seal says the same.
+        if end.offset > FRAMES_OFFSET && end > self.manifest.state().end_of_log {
+            match self.manifest.reserve(&mut self.device, RECORD_BYTES_MAX) {
+                Ok(()) => {}
+                // The record is an extra safeguard; on a full device deletes and drops come first.
+                Err(DeviceError::Full { .. }) => return,
+                Err(error) => return drop(self.poison(&error)),
+            }
+            self.manifest.commit(&[Edit::EndOfLog { end }]);
+            self.start_manifest();
+        }
+        self.recorded_end = self.flush.synced;
+    }
+}

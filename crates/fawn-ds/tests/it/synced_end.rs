@@ -1,0 +1,155 @@
+//! Damage to the synced end of a log, or of one segment of it: refused as corruption, never cut off as a torn write.
+use crate::support::{Node, Write, frames, small};
+use fawn_ds::check::check;
+use fawn_ds::format::manifest::decode_all;
+use fawn_ds::format::segment;
+use fawn_ds::{OpenError, View};
+use fawn_flash::sim::{Capture, Loss, OpKind};
+use fawn_flash::{SimDevice, SimDisk, SimOptions};
+use fawn_types::{Durability, Now};
+
+fn put(key: u32, bytes: usize) -> Write {
+    Write { key: key.to_be_bytes().to_vec(), value: Some(vec![7; bytes]), expires_at_ms: 0 }
+}
+
+/// The segments that a medium's manifest lists, in log order: name, content, whether it is sealed.
+fn listed(disk: &SimDisk) -> Vec<(String, Vec<u8>, bool)> {
+    let Some(Ok(decoded)) = disk.contents("manifest").map(|bytes| decode_all(&bytes)) else { return Vec::new() };
+    let mut listed: Vec<_> = decoded.state.segments.iter().collect();
+    listed.sort_by_key(|(_, entry)| entry.sequence);
+    let named = listed.into_iter().map(|(slot, entry)| (segment::file_name(*slot, entry.uuid), entry.sealed_len));
+    named
+        .filter_map(|(name, sealed)| Some((disk.contents(&name)?, name, sealed.is_some())))
+        .map(|(bytes, name, sealed)| (name, bytes, sealed))
+        .collect()
+}
+
+fn is_refused(disk: &SimDisk, durability: Durability, name: &str) -> bool {
+    let opened = Node::open(disk, small(durability), Now::at(9000));
+    let refused = matches!(&opened, Err(OpenError::Damaged { file, .. }) if file == name);
+    assert!(refused || opened.is_ok(), "{:?}", opened.err());
+    refused
+}
+
+/// Every medium on which a segment has frames while the seal of the one before is not listed yet. The last frame of
+/// the unsealed one is damaged in one image, lost as zeros in another.
+fn holes(durability: Durability) -> usize {
+    let mut candidates = 0;
+    for seed in 0..6 {
+        let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
+        let mut node = Node::open(&disk, small(durability), Now::at(1000)).unwrap();
+        disk.capture(Capture::Every { stride: 1, loss: Loss::Power, seed });
+        for i in 0..220 {
+            node.append(&[put(i, 900)]).unwrap();
+            if i % 3 == 0 {
+                node.turn();
+                node.now = node.now.plus_ms(1);
+            }
+        }
+        disk.capture(Capture::Never);
+        for image in disk.take_images() {
+            let segments = listed(&image.disk);
+            for pair in segments.windows(2) {
+                let (earlier, later) = (&pair[0], &pair[1]);
+                let (Some(&(at, end)), false) = (frames(&earlier.1).last(), frames(&later.1).is_empty()) else {
+                    continue;
+                };
+                if earlier.2 {
+                    continue;
+                }
+                candidates += 1;
+                let context = format!("seed {seed}, operation {} (… --test it synced_end::)", image.op);
+                let damaged = image.disk.image(Loss::Process, 0);
+                damaged.flip_bits(&earlier.0, at as u64 + 100, 4);
+                assert!(is_refused(&damaged, durability, &earlier.0), "{context}: a flipped bit");
+                let lost = image.disk.image(Loss::Process, 0);
+                let mut bytes = earlier.1.clone();
+                bytes[at..end].fill(0);
+                lost.put(&earlier.0, &bytes);
+                assert!(is_refused(&lost, durability, &earlier.0), "{context}: zeros");
+            }
+        }
+    }
+    candidates
+}
+
+#[test]
+fn damage_before_a_later_segment_with_data_is_never_a_torn_end() {
+    for durability in [Durability::Sync, Durability::EverySec] {
+        let candidates = holes(durability);
+        assert!(candidates > 0, "{durability:?}: the window was never met");
+    }
+}
+
+/// A log with a first frame and a last one of thirty records, all acknowledged and synced.
+fn log_at_rest(durability: Durability) -> (SimDisk, Node) {
+    let disk = SimDisk::new(SimOptions::default());
+    let mut node = Node::open(&disk, small(durability), Now::at(1)).unwrap();
+    node.append(&[put(1000, 900)]).unwrap();
+    node.settle();
+    let batch: Vec<_> = (0..30).map(|i| put(i, 900)).collect();
+    node.append(&batch).unwrap();
+    node.settle();
+    (disk, node)
+}
+
+/// Time goes by, and nothing else happens.
+fn idle(node: &mut Node, ms: u64) {
+    for _ in 0..ms / 100 {
+        node.now = node.now.plus_ms(100);
+        node.turn();
+    }
+}
+
+/// Every byte of the last frame is protected: a flipped bit in any of some places is refused, so are zeros.
+fn last_frame_is_protected(disk: &SimDisk, durability: Durability) -> bool {
+    let (name, bytes, _) = listed(disk).into_iter().rfind(|(_, bytes, _)| !frames(bytes).is_empty()).unwrap();
+    let (at, end) = *frames(&bytes).last().unwrap();
+    let places = (at..end).step_by(509).map(|at| {
+        let damaged = disk.image(Loss::Process, 0);
+        damaged.flip_bits(&name, at as u64, 1);
+        damaged
+    });
+    let mut zeros = bytes.clone();
+    zeros[at..].fill(0);
+    let lost = disk.image(Loss::Process, 0);
+    lost.put(&name, &zeros);
+    let mut protected = true;
+    for damaged in places.chain([lost]) {
+        let refused = is_refused(&damaged, durability, &name);
+        assert_eq!(check(&mut SimDevice::attach(&damaged)).unwrap().is_sound(), !refused, "check agrees with opening");
+        protected &= refused;
+    }
+    protected
+}
+
+#[test]
+fn closing_protects_the_last_frame() {
+    for durability in [Durability::Sync, Durability::EverySec, Durability::Memory] {
+        let (disk, node) = log_at_rest(durability);
+        drop(node.engine.close().unwrap());
+        assert!(last_frame_is_protected(&disk, durability), "{durability:?}");
+        let mut node = Node::open(&disk, small(durability), Now::at(2)).unwrap();
+        assert!(node.get(&7u32.to_be_bytes(), View::Committed).unwrap().is_some());
+    }
+}
+
+#[test]
+fn an_idle_log_has_its_last_frame_protected_by_one_write() {
+    for durability in [Durability::Sync, Durability::EverySec] {
+        let (disk, mut node) = log_at_rest(durability);
+        assert!(!last_frame_is_protected(&disk, durability), "{durability:?}: nothing vouches for it yet");
+        idle(&mut node, 3000);
+        disk.crash(1);
+        assert!(last_frame_is_protected(&disk, durability), "{durability:?}");
+        let (disk, mut node) = log_at_rest(durability);
+        idle(&mut node, 3000);
+        let before = disk.counted(OpKind::Write);
+        idle(&mut node, 60_000);
+        assert_eq!(disk.counted(OpKind::Write), before, "{durability:?}: once, not all the time");
+        node.append(&[put(5, 10)]).unwrap();
+        idle(&mut node, 3000);
+        disk.crash(2);
+        assert!(last_frame_is_protected(&disk, durability), "{durability:?}: again after the next write");
+    }
+}
