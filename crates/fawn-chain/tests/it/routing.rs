@@ -37,7 +37,7 @@ fn writes_go_to_the_head_and_reads_to_the_tail() {
     assert_eq!(sent[0], FrontendOutput::Send { op: write, to, range, epoch, tag, first_incomplete: 1 });
     assert!(matches!(sent[1], FrontendOutput::Send { to, .. } if Some(to) == entry.tail()));
     assert!(frontend.handle_reply(write) && !frontend.handle_reply(write), "the second answer is a duplicate");
-    assert_eq!(frontend.first_incomplete(), read.0);
+    assert_eq!(frontend.first_incomplete(range), read.0);
 }
 
 #[test]
@@ -86,6 +86,61 @@ fn the_window_bounds_unanswered_operations() {
     assert_eq!(start(&mut frontend), None, "the oldest one holds the window: completions stay bounded");
     frontend.handle_reply(first);
     assert!(start(&mut frontend).is_some());
+}
+
+/// A key of each range of the map.
+fn keys(map: &ClusterMap) -> Vec<RingKey> {
+    map.ranges.iter().map(|entry| entry.keys.start).collect()
+}
+
+#[test]
+fn a_silent_range_leaves_the_windows_of_the_others_alone() {
+    let options = FrontendOptions { window_ops_max: 3, ..FrontendOptions::default() };
+    let (map, keys) = (active_map(), keys(&active_map()));
+    let mut frontend = Frontend::new(7, options, map.clone());
+    let silent = frontend.start(Now::at(0), keys[0], Intent::Write).unwrap();
+    for _ in 0..100 {
+        let op = frontend.start(Now::at(0), keys[1], Intent::Write).expect("a range of its own");
+        let sent = drain(&mut frontend);
+        let first = |output: &FrontendOutput| match output {
+            FrontendOutput::Send { first_incomplete, .. } => Some(*first_incomplete),
+            _ => None,
+        };
+        assert_eq!(sent.last().and_then(first), Some(op.0), "all earlier ones of its range are answered");
+        assert!(frontend.handle_reply(op));
+    }
+    assert_eq!(frontend.first_incomplete(map.range_of(&keys[0]).unwrap().range), silent.0);
+}
+
+#[test]
+fn silent_ranges_leave_room_for_the_others() {
+    let options = FrontendOptions { window_ops_max: 100, pending_ops_max: 16, ..FrontendOptions::default() };
+    let keys = keys(&active_map());
+    let mut frontend = Frontend::new(7, options, active_map());
+    let mut fill = |key: RingKey| (0..100).map_while(|_| frontend.start(Now::at(0), key, Intent::Write)).count();
+    assert_eq!((fill(keys[0]), fill(keys[1]), fill(keys[2])), (8, 4, 2), "each half of what is left");
+    frontend.handle_timeout(Now::at(5_000));
+    let room = (0..100).map_while(|_| frontend.start(Now::at(5_000), keys[2], Intent::Write)).count();
+    assert_eq!(room, 8, "those that timed out hold nothing");
+}
+
+#[test]
+fn a_boundary_that_moves_takes_pending_operations_along() {
+    let map = active_map();
+    let mut frontend = Frontend::new(7, FrontendOptions::default(), map.clone());
+    let mut key = RingKey::MIN;
+    key.0[19] = 1;
+    let stays = frontend.start(Now::at(0), RingKey::MIN, Intent::Write).unwrap();
+    let moves = frontend.start(Now::at(0), key, Intent::Write).unwrap();
+    let (mut below, mut above) = (map.ranges[0].clone(), map.ranges[1].clone());
+    (below.keys.end, above.keys.start) = (Some(key), key);
+    for entry in [&mut below, &mut above] {
+        entry.epoch = Epoch::new(2).unwrap();
+        frontend.handle_entry(Now::at(1), entry);
+    }
+    assert_eq!(frontend.first_incomplete(below.range), stays.0);
+    assert_eq!(frontend.first_incomplete(above.range), moves.0);
+    assert!(frontend.handle_reply(moves) && frontend.handle_reply(stays));
 }
 
 fn version(seq: u64) -> Version {

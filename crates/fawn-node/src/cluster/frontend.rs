@@ -7,6 +7,8 @@ use fawn_chain::frontend::Intent;
 use fawn_chain::message::FRAME_BYTES_MAX;
 use fawn_chain::{Body, ClusterMap, Frame, Frontend, FrontendOutput, OpId, RangeEntry};
 use fawn_types::{MonoMs, Now, OperationError, RangeId, Request, RingKey, limits};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
 use std::collections::VecDeque;
 
 /// How often a range's entry is asked for at most.
@@ -28,10 +30,8 @@ struct Payload {
 pub(super) struct FrontEnd {
     frontend: Frontend,
     session: u64,
-    /// Payloads of operations from `first` on; `None` once answered. Bounded by the front-end's window.
-    payloads: VecDeque<Option<Payload>>,
-    first: u64,
-    under_way: usize,
+    /// Payloads of unanswered operations: `pending_ops_max` at most.
+    payloads: HashMap<u64, Payload, FxBuildHasher>,
     refreshed: Vec<(RangeId, MonoMs)>,
     checked_at: MonoMs,
     scratch: Vec<u8>,
@@ -44,9 +44,7 @@ impl FrontEnd {
         Self {
             frontend: Frontend::new(session, config.limits.frontend, config.map.clone()),
             session,
-            payloads: VecDeque::new(),
-            first: 1,
-            under_way: 0,
+            payloads: HashMap::default(),
             refreshed: Vec::new(),
             checked_at: MonoMs(0),
             scratch: Vec::new(),
@@ -95,14 +93,12 @@ impl FrontEnd {
             return Err(OperationError::ValueTooLong { limit_bytes }.into());
         }
         let OpId(op) = self.frontend.start(now, ring_key, intent).ok_or(Refused::Overloaded)?;
-        assert_eq!(op, self.first + self.payloads.len() as u64, "operations are numbered densely");
-        self.payloads.push_back(Some(Payload { bytes: self.scratch.as_slice().into(), is_sent: false }));
-        self.under_way += 1;
+        self.payloads.insert(op, Payload { bytes: self.scratch.as_slice().into(), is_sent: false });
         Ok(ClientOp(op))
     }
 
-    pub(super) const fn under_way(&self) -> usize {
-        self.under_way
+    pub(super) fn under_way(&self) -> usize {
+        self.payloads.len()
     }
 
     /// Sends what is due.
@@ -111,8 +107,7 @@ impl FrontEnd {
             match output {
                 FrontendOutput::Send { op: OpId(op), to, range, epoch, tag, first_incomplete } => {
                     // It may have been answered since this was decided.
-                    let Some(at) = op.checked_sub(self.first) else { continue };
-                    let Some(Some(payload)) = self.payloads.get_mut(at as usize) else { continue };
+                    let Some(payload) = self.payloads.get_mut(&op) else { continue };
                     let again = std::mem::replace(&mut payload.is_sent, true);
                     mail.send_request(to, mail.header(range, epoch), (op, tag, first_incomplete), &payload.bytes);
                     if again {
@@ -162,28 +157,19 @@ impl FrontEnd {
     }
 
     pub(super) fn handle_timeout(&mut self, now: Now) {
-        if self.under_way > 0 && now.mono.ms_since(self.checked_at) >= CHECK_MS {
+        if !self.payloads.is_empty() && now.mono.ms_since(self.checked_at) >= CHECK_MS {
             self.checked_at = now.mono;
             self.frontend.handle_timeout(now);
         }
     }
 
     pub(super) fn next_timeout(&self) -> Option<MonoMs> {
-        (self.under_way > 0).then(|| self.checked_at.plus_ms(CHECK_MS))
+        (!self.payloads.is_empty()).then(|| self.checked_at.plus_ms(CHECK_MS))
     }
 
     fn end(&mut self, op: u64, reply: OwnedReply) {
-        let Some(payload) = op.checked_sub(self.first).and_then(|at| self.payloads.get_mut(at as usize)) else {
-            return;
-        };
-        if payload.take().is_none() {
-            return;
-        }
-        self.under_way -= 1;
-        self.done.push_back(Output::Done { op: ClientOp(op), reply });
-        while let Some(None) = self.payloads.front() {
-            self.payloads.pop_front();
-            self.first += 1;
+        if self.payloads.remove(&op).is_some() {
+            self.done.push_back(Output::Done { op: ClientOp(op), reply });
         }
     }
 }

@@ -12,12 +12,12 @@ use crate::status::{Counters, ShardStatus};
 use crate::wide::Wide;
 use fawn_ds::Options;
 use fawn_flash::Device;
-use fawn_types::{KeyHash, MonoMs, Now, OperationError, Reply, Request, TimeMs};
+use fawn_types::{KeyHash, MonoMs, Now, OperationError, RangeId, Reply, Request, RingKey, TimeMs};
 use fawn_wire::{Command, Keyspace, Shape, encode_done, encode_reply};
 use hashbrown::{HashMap, HashSet};
 use rustc_hash::FxBuildHasher;
 use slab::Slab;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// What an operation at the cluster belongs to.
 #[derive(Clone, Copy, Debug)]
@@ -32,8 +32,9 @@ pub(super) struct Desk<D: Device> {
     pub(super) node: Node<D>,
     pub(super) lines: Lines,
     pub(super) at_cluster: HashMap<ClientOp, Purpose, FxBuildHasher>,
-    /// Lines whose first operation the node had no room for.
-    pub(super) unsent: VecDeque<LineName>,
+    /// Lines whose first operation the node had no room for, by the range of their keys: the window of one range may be
+    /// full while those of others are not.
+    pub(super) unsent: BTreeMap<RangeId, VecDeque<LineName>>,
     /// Lines whose first read was answered when there was no room for the answer.
     pub(super) late: VecDeque<LineName>,
     pub(super) batches: Slab<Batch>,
@@ -90,11 +91,21 @@ impl<D: Device> Desk<D> {
         KeyHash::of(&self.node.map().secret, key)
     }
 
-    /// Whether one more request is taken.
-    pub(super) fn has_room(&self) -> bool {
-        self.unsent.is_empty()
+    /// Whether one more request on these keys is taken.
+    pub(super) fn has_room<'a>(&self, mut keys: impl Iterator<Item = &'a [u8]>) -> bool {
+        (self.unsent.is_empty() || !keys.any(|key| self.unsent.contains_key(&self.range_of(key))))
             && self.lines.bytes() <= self.options.requests_bytes_max
             && self.lines.requests() < self.options.pending_max
+    }
+
+    fn range_of(&self, key: &[u8]) -> RangeId {
+        let map = self.node.map();
+        map.range_of(&RingKey::of(&map.secret, key)).map_or(RangeId::default(), |entry| entry.range)
+    }
+
+    /// The line's first operation waits until the window of its range has room.
+    fn put_unsent(&mut self, range: RangeId, name: LineName) {
+        self.unsent.entry(range).or_default().push_back(name);
     }
 
     /// Whether nothing is under way.
@@ -103,7 +114,7 @@ impl<D: Device> Desk<D> {
     }
 
     fn single(&mut self, session: &mut Session, request: &Request<'_>, shape: Shape, now: Now) -> Flow {
-        if !self.has_room() {
+        if !self.has_room(std::iter::once(request.key())) {
             return Flow::Stall(Stall::Shard);
         }
         let slot = session.replies.reserve(u32::from(request.returns_value()));
@@ -133,7 +144,7 @@ impl<D: Device> Desk<D> {
                 self.at_cluster.insert(op, Purpose::Line(name));
             }
             Err(Refused::Overloaded) if waits => {}
-            Err(Refused::Overloaded) => self.unsent.push_back(name),
+            Err(Refused::Overloaded) => self.put_unsent(self.range_of(key), name),
             Err(Refused::Operation(error)) => return Err(error),
         }
         let op = match request {
@@ -154,10 +165,24 @@ impl<D: Device> Desk<D> {
 
     /// Sends what the node had no room for.
     pub(super) fn send_unsent(&mut self, sessions: &mut Sessions, now: Now) {
-        while let Some(name) = self.unsent.pop_front() {
-            if !self.advance(sessions, name, now) {
-                return self.unsent.push_front(name);
+        let mut unsent = std::mem::take(&mut self.unsent);
+        for lines in unsent.values_mut() {
+            while let Some(name) = lines.front()
+                && self.advance(sessions, *name, now)
+            {
+                lines.pop_front();
             }
+        }
+        unsent.retain(|_, lines| !lines.is_empty());
+        self.unsent = unsent;
+    }
+
+    /// Sends the first that waits in a line, or puts the line among the unsent.
+    fn advance_or_wait(&mut self, sessions: &mut Sessions, name: LineName, now: Now) {
+        if !self.advance(sessions, name, now)
+            && let Some(range) = self.lines.front(name).map(|op| self.range_of(op.key()))
+        {
+            self.put_unsent(range, name);
         }
     }
 
@@ -193,9 +218,7 @@ impl<D: Device> Desk<D> {
                 if !self.answer(sessions, name, &reply.as_reply()) {
                     return self.late.push_back(name);
                 }
-                if !self.advance(sessions, name, now) {
-                    self.unsent.push_back(name);
-                }
+                self.advance_or_wait(sessions, name, now);
             }
             Some(Purpose::Wide(at)) => self.wide_done(sessions, at, &reply.as_reply(), now),
             None => {}
@@ -230,8 +253,8 @@ impl<D: Device> Desk<D> {
             let Some(op) = self.lines.front(name) else { continue };
             if !is_due(sessions, &op.asker(), &mut promised_bytes) {
                 self.late.push_back(name);
-            } else if !self.advance(sessions, name, now) {
-                self.unsent.push_back(name);
+            } else {
+                self.advance_or_wait(sessions, name, now);
             }
         }
     }

@@ -19,7 +19,7 @@ use fawn_types::{MonoMs, NodeId, Now, Version};
 use fawn_wire::Protocol;
 use hashbrown::{HashMap, HashSet};
 use slab::Slab;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Answers that release further operations on this very node are taken in the same turn, so many times.
 const ROUNDS_MAX: usize = 64;
@@ -46,7 +46,7 @@ impl<D: Device> FrontEnd<D> {
             node,
             lines: Lines::default(),
             at_cluster: HashMap::default(),
-            unsent: VecDeque::new(),
+            unsent: BTreeMap::new(),
             late: VecDeque::new(),
             batches: Slab::new(),
             wides: Slab::new(),

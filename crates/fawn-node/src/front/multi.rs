@@ -13,7 +13,7 @@ use fawn_wire::{Fold, Multi, Shape, encode_error};
 impl<D: Device> Desk<D> {
     pub(super) fn multi(&mut self, session: &mut Session, multi: &Multi<'_>, now: Now) -> Flow {
         assert!(!multi.is_empty(), "the decoder refuses requests on no key");
-        if !self.has_room() {
+        if !self.has_room(multi.requests().map(|request| request.key())) {
             return Flow::Stall(Stall::Shard);
         }
         match multi.gather.fold {
