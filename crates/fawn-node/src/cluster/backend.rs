@@ -3,7 +3,7 @@ use super::config::NodeConfig;
 use super::copy::{CopyJob, CopyProgress};
 use super::mail::Mail;
 use super::parked::{Asker, ParkedRequests, Purpose};
-use super::persist::{Blobs, Kept};
+use super::persist::{Kept, PersistQueue};
 use super::status::Counters;
 use super::wide::ScanJob;
 use crate::execute::Scratch;
@@ -57,7 +57,7 @@ pub(super) struct BackEnd<D: Device> {
     pub(super) replays: Slab<ReplayJob>,
     pub(super) scans: Slab<ScanJob>,
     pub(super) copies: Slab<CopyJob>,
-    pub(super) blobs: Blobs,
+    pub(super) persists: PersistQueue,
     pub(super) counters: Counters,
     pub(super) scratch: Scratch,
     /// A reply or result on its way into a frame or record.
@@ -82,7 +82,7 @@ impl<D: Device> BackEnd<D> {
             replays: Slab::new(),
             scans: Slab::new(),
             copies: Slab::new(),
-            blobs: Blobs::default(),
+            persists: PersistQueue::default(),
             counters: Counters::default(),
             scratch: Scratch::default(),
             encoded: Vec::new(),
@@ -108,7 +108,7 @@ impl<D: Device> BackEnd<D> {
             self.handle_event(event, mail);
         }
         self.events = events;
-        self.reap_blobs(now)
+        self.reap_persists(now)
     }
 
     fn handle_event(&mut self, event: Event, mail: &mut Mail) {
@@ -133,14 +133,17 @@ impl<D: Device> BackEnd<D> {
                     "the store takes no more writes: its copies leave their chains; look at its medium, then restart it"
                 );
             }
-            Event::SpaceBack => tracing::info!("space is back, writes go on"),
+            Event::SpaceBack => {
+                tracing::info!("space is back, writes go on");
+                self.persists.retry_now();
+            }
             Event::Progress => {}
         }
     }
 
-    fn reap_blobs(&mut self, now: Now) -> Option<u64> {
+    fn reap_persists(&mut self, now: Now) -> Option<u64> {
         let mut map = None;
-        while let Some(kept) = self.blobs.pop_durable(&self.engine) {
+        while let Some(kept) = self.persists.pop_durable(&self.engine) {
             match kept {
                 Kept::Replica { range, number } => {
                     if let Some(at) = self.member_at(range) {
@@ -150,11 +153,14 @@ impl<D: Device> BackEnd<D> {
                 Kept::Map { revision } => map = Some(revision),
             }
         }
+        self.persists.advance(&mut self.engine, now.mono);
         map
     }
 
+    /// Makes a manager's map durable here.
     pub(super) fn persist_map(&mut self, revision: u64, image: &[u8]) {
-        self.blobs.put_map(&mut self.engine, revision, image);
+        self.persists.put_map(revision, image.to_vec());
+        self.persists.advance(&mut self.engine, self.now.mono);
     }
 
     /// A frame about one range, from a peer or from this node.
@@ -236,7 +242,8 @@ impl<D: Device> BackEnd<D> {
     }
 
     pub(super) fn next_timeout(&self) -> Option<MonoMs> {
-        self.members.iter().filter_map(Member::next_timeout).min()
+        let members = self.members.iter().filter_map(Member::next_timeout);
+        members.chain(self.persists.next_timeout()).min()
     }
 
     /// Carries out what a member decided, in order.
@@ -254,8 +261,8 @@ impl<D: Device> BackEnd<D> {
             Output::Commit { through } => self.commit(at, through, mail),
             Output::Rollback { after } => self.roll_back(at, after),
             Output::Persist { number, state } => {
-                let bytes = fawn_chain::map::encode_state(&state);
-                self.blobs.put_replica(&mut self.engine, (id, number), &bytes);
+                self.persists.put_replica((id, number), fawn_chain::map::encode_state(&state));
+                self.persists.advance(&mut self.engine, self.now.mono);
             }
             Output::Sync => {
                 self.eager_sync = true;

@@ -8,7 +8,7 @@ use fawn_chain::map::{ClusterMap, decode_map, encode_state};
 use fawn_ds::format::manifest::BLOB_BYTES_MAX;
 use fawn_ds::{BlobTicket, Engine, EngineError, Progress};
 use fawn_flash::Device;
-use fawn_types::RangeId;
+use fawn_types::{MonoMs, RangeId};
 use std::collections::VecDeque;
 
 const MAP_ROOT: u32 = 0;
@@ -30,52 +30,111 @@ const fn piece_key(set: u8, piece: usize) -> u32 {
     MAP_PIECES + (set as usize * MAP_PIECES_MAX + piece) as u32
 }
 
-/// Who is told when a blob is durable.
+/// An item that must become durable: each new version of it replaces the older ones.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Item {
+    Replica(RangeId),
+    Map,
+}
+
+/// A version of an item that is durable now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kept {
     Replica { range: RangeId, number: u64 },
     Map { revision: u64 },
 }
 
-/// Blobs on their way to the medium, in order. Bounded: a member or manager has at most a few under way.
-#[derive(Debug, Default)]
-pub(super) struct Blobs {
-    under_way: VecDeque<(BlobTicket, Kept)>,
+impl Kept {
+    const fn item(self) -> Item {
+        match self {
+            Self::Replica { range, .. } => Item::Replica(range),
+            Self::Map { .. } => Item::Map,
+        }
+    }
 }
 
-impl Blobs {
-    /// Begins to write a member's state. A store that takes no writes keeps no promise either, so nobody is told and
-    /// the member stays silent.
-    pub(super) fn put_replica<D: Device>(
-        &mut self,
-        engine: &mut Engine<D>,
-        (range, number): (RangeId, u64),
-        bytes: &[u8],
-    ) {
-        let put = engine.put_blob(replica_key(range), bytes);
-        self.follow(put, Kept::Replica { range, number });
+/// The first and the longest pause before a full store is asked again, ms.
+const RETRY_MS_MIN: u64 = 20;
+const RETRY_MS_MAX: u64 = 1_000;
+
+/// Promises and maps on their way to the disk, retried until they are durable: a full or slow disk delays them.
+///
+/// Bounded: of each item one version is in flight, and the newest later one waits.
+#[derive(Debug, Default)]
+pub(super) struct PersistQueue {
+    waiting: VecDeque<(Kept, Vec<u8>)>,
+    in_flight: VecDeque<(BlobTicket, Kept)>,
+    /// When a store that was full is asked again, and the pause before that.
+    retry: Option<(MonoMs, u64)>,
+}
+
+impl PersistQueue {
+    /// Queues a member's state; written by the next [`PersistQueue::advance`].
+    pub(super) fn put_replica(&mut self, (range, number): (RangeId, u64), bytes: Vec<u8>) {
+        self.put(Kept::Replica { range, number }, bytes);
     }
 
-    /// Begins to write a map.
-    pub(super) fn put_map<D: Device>(&mut self, engine: &mut Engine<D>, revision: u64, image: &[u8]) {
-        let put = put_map(engine, image);
-        self.follow(put, Kept::Map { revision });
+    /// Queues a map, as above.
+    pub(super) fn put_map(&mut self, revision: u64, image: Vec<u8>) {
+        self.put(Kept::Map { revision }, image);
     }
 
-    fn follow(&mut self, put: Result<BlobTicket, EngineError>, kept: Kept) {
-        match put {
-            Ok(ticket) => self.under_way.push_back((ticket, kept)),
-            Err(error) => tracing::error!(?kept, %error, "what must be durable could not be written"),
+    fn put(&mut self, version: Kept, bytes: Vec<u8>) {
+        self.waiting.retain(|(older, _)| older.item() != version.item());
+        self.waiting.push_back((version, bytes));
+    }
+
+    /// Space is back: the pause ends.
+    pub(super) fn retry_now(&mut self) {
+        self.retry = None;
+    }
+
+    /// Starts to write what waits, unless a full store is left alone for a while.
+    pub(super) fn advance<D: Device>(&mut self, engine: &mut Engine<D>, now: MonoMs) {
+        if self.waiting.is_empty() || self.retry.is_some_and(|(at, _)| now < at) {
+            return;
         }
+        let mut is_full = false;
+        for _ in 0..self.waiting.len() {
+            let Some((version, bytes)) = self.waiting.pop_front() else { break };
+            let in_flight = self.in_flight.iter().any(|(_, earlier)| earlier.item() == version.item());
+            if is_full || in_flight {
+                self.waiting.push_back((version, bytes));
+                continue;
+            }
+            let put = match version {
+                Kept::Replica { range, .. } => engine.put_blob(replica_key(range), &bytes),
+                Kept::Map { .. } => put_map(engine, &bytes),
+            };
+            match put {
+                Ok(ticket) => self.in_flight.push_back((ticket, version)),
+                Err(EngineError::StoreFull) => {
+                    is_full = true;
+                    self.waiting.push_back((version, bytes));
+                }
+                // A poisoned store writes nothing until a restart, and its members report themselves failed.
+                Err(error) => tracing::error!(?version, %error, "a promise or map cannot be written"),
+            }
+        }
+        let pause_ms = self.retry.map_or(RETRY_MS_MIN, |(_, pause_ms)| (pause_ms * 2).min(RETRY_MS_MAX));
+        if is_full && self.retry.is_none() {
+            tracing::warn!("the disk is full: promises and maps wait until space is back");
+        }
+        self.retry = is_full.then(|| (now.plus_ms(pause_ms), pause_ms));
+    }
+
+    /// When [`PersistQueue::advance`] is wanted although nothing completes.
+    pub(super) fn next_timeout(&self) -> Option<MonoMs> {
+        self.retry.filter(|_| !self.waiting.is_empty()).map(|(at, _)| at)
     }
 
     /// The next one that is durable now.
     pub(super) fn pop_durable<D: Device>(&mut self, engine: &Engine<D>) -> Option<Kept> {
-        let (ticket, kept) = *self.under_way.front()?;
+        let (ticket, kept) = *self.in_flight.front()?;
         if !engine.is_blob_durable(ticket) {
             return None;
         }
-        self.under_way.pop_front();
+        self.in_flight.pop_front();
         Some(kept)
     }
 }

@@ -129,7 +129,12 @@ impl<D: Device> LocalCluster<D> {
         assert!(member.node.is_none(), "{name:?} runs already");
         let boot = BootId(u64::from(engine.generation()));
         let config = member_config(name, boot, manager, &self.map, &self.options);
-        member.node = Some(Node::new(config, Some(engine), self.now)?);
+        let mut node = Node::new(config, Some(engine), self.now)?;
+        // A killed process took its waiting map along: without it no majority might ever keep the map.
+        if let Some((revision, image)) = self.map_keeping.wanted() {
+            node.keep_map(revision, image);
+        }
+        member.node = Some(node);
         Ok(())
     }
 
@@ -216,13 +221,13 @@ impl<D: Device> LocalCluster<D> {
                 }
             }
             NodeOutput::KeepMap { revision, image } => {
-                self.map_keeping.begin(revision);
                 for member in &mut self.members {
                     if let Some(node) = &mut member.node {
                         node.keep_map(revision, &image);
                         member.is_due = true;
                     }
                 }
+                self.map_keeping.begin(revision, image);
             }
             NodeOutput::Reset { peer } => unreachable!("memory does not damage frames of {peer:?} to {from:?}"),
             NodeOutput::Done { op, .. } => unreachable!("only the front-end submits, found {op:?} of {from:?}"),

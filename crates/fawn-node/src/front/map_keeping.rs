@@ -12,13 +12,20 @@ use fawn_types::NodeId;
 pub(super) struct MapKeeping {
     revision: u64,
     kept_by: Vec<NodeId>,
+    /// The map, until most stores have it: a store that is opened meanwhile is given it too.
+    image: Option<Vec<u8>>,
 }
 
 impl MapKeeping {
     /// A map is given to the stores; the former one was kept, because the manager offers one at a time.
-    pub(super) fn begin(&mut self, revision: u64) {
+    pub(super) fn begin(&mut self, revision: u64, image: Vec<u8>) {
         assert!(revision > self.revision, "maps are numbered upwards: {revision} after {}", self.revision);
-        *self = Self { revision, kept_by: Vec::new() };
+        *self = Self { revision, kept_by: Vec::new(), image: Some(image) };
+    }
+
+    /// The map that most stores do not have yet, for a store that was just opened.
+    pub(super) fn wanted(&self) -> Option<(u64, &[u8])> {
+        self.image.as_deref().map(|image| (self.revision, image))
     }
 
     /// A store has kept a map; whether that makes it enough for the one on its way, which is told once.
@@ -27,7 +34,11 @@ impl MapKeeping {
             return false;
         }
         self.kept_by.push(node);
-        self.kept_by.len() == stores / 2 + 1
+        let is_enough = self.kept_by.len() == stores / 2 + 1;
+        if is_enough {
+            self.image = None;
+        }
+        is_enough
     }
 }
 
@@ -51,15 +62,17 @@ mod tests {
     #[test]
     fn most_stores_are_enough_and_told_once() {
         let mut keeping = MapKeeping::default();
-        keeping.begin(1);
+        keeping.begin(1, vec![1]);
         assert!(!keeping.note(NodeId(1), 1, 3));
         assert!(!keeping.note(NodeId(1), 1, 3), "the same store again");
+        assert_eq!(keeping.wanted(), Some((1, &[1][..])), "a store that is opened now is asked too");
         assert!(keeping.note(NodeId(3), 1, 3));
+        assert_eq!(keeping.wanted(), None);
         assert!(!keeping.note(NodeId(2), 1, 3));
-        keeping.begin(2);
+        keeping.begin(2, vec![2]);
         assert!(!keeping.note(NodeId(2), 1, 3), "late, of the former map");
         assert!(!keeping.note(NodeId(2), 2, 3) && keeping.note(NodeId(3), 2, 3));
-        keeping.begin(3);
+        keeping.begin(3, vec![3]);
         assert!(keeping.note(NodeId(1), 3, 1), "one store alone");
     }
 }

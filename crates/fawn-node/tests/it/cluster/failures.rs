@@ -1,7 +1,8 @@
 //! Owns the tests of failures: a node dies and comes back, the whole cluster loses power, answers get lost.
 use super::world::{Answer, BACK_ENDS, FRONT_END, World, set};
+use fawn_flash::SimDisk;
 use fawn_flash::sim::{Fault, OpKind};
-use fawn_types::{Durability, Request, Update};
+use fawn_types::{Durability, Request, RingKey, Update};
 
 #[test]
 fn a_node_dies_and_comes_back_without_loss() {
@@ -238,4 +239,70 @@ fn another_durability_takes_effect_with_the_next_epoch() {
     (1..=BACK_ENDS).for_each(|node| world.start(node));
     world.put(b"served", b"again");
     assert!(world.nodes[&1].status().possible_losses > 0, "acks in memory may be missing after a kill");
+}
+
+/// One head is out of the front-end's reach: operations on its range wait, those on other ranges do not.
+#[test]
+fn a_silent_head_stops_its_own_range_only() {
+    let mut world = World::new(7);
+    for i in 0..10_u32 {
+        world.put(format!("k{i}").as_bytes(), b"1");
+    }
+    let map = world.nodes[&1].manager_map().unwrap().clone();
+    let entry_of = |key: &[u8]| map.range_of(&RingKey::of(&map.secret, key)).unwrap();
+    let (stuck, head) = (b"k0", entry_of(b"k0").head().unwrap());
+    let is_other = |key: &Vec<u8>| entry_of(key).range != entry_of(stuck).range && entry_of(key).head() != Some(head);
+    let other = (0..1000_u32).map(|i| format!("o{i}").into_bytes()).find(is_other).unwrap();
+    world.cut.insert((FRONT_END, head.0));
+    let silent = world.submit(&set(stuck, b"2")).unwrap();
+    // More than a window, in less time than the silent one takes to fail.
+    let window = world.limits.frontend.window_ops_max;
+    for round in 0..(2 * window / 64) {
+        let ops: Vec<_> = (0..64).map(|_| world.submit(&set(&other, b"3"))).collect();
+        for op in ops {
+            let op = op.unwrap_or_else(|error| panic!("round {round} of a healthy range: {error:?}"));
+            assert!(matches!(world.wait(op), Answer::Stored(_)));
+        }
+    }
+    assert!(!world.done.contains_key(&(FRONT_END, silent)), "it outlasted a window of the others");
+}
+
+/// No byte more than they hold fits on the disks.
+fn fill(disks: impl Iterator<Item = SimDisk>) {
+    for disk in disks {
+        let len = |name: &String| disk.contents(name).map_or(0, |contents| contents.len() as u64);
+        let used_bytes = disk.names().iter().map(|name| len(name).next_multiple_of(4096)).sum();
+        disk.set_capacity_bytes(Some(used_bytes));
+    }
+}
+
+/// **whole-again**: all disks are full while promises and maps are due, because a member is restarted now and then. Once
+/// space is back, everything serves without another restart.
+#[test]
+fn full_disks_delay_promises_and_maps() {
+    let mut world = World::new(2);
+    for i in 0..10_u32 {
+        world.put(format!("k{i}").as_bytes(), b"1");
+    }
+    world.run(1_000);
+    fill(world.disks.values().cloned());
+    for _ in 0..60 {
+        world.kill(3, false);
+        world.start(3);
+        world.run(1_500);
+    }
+    let is_serving = |world: &World| {
+        let serves = |phase| matches!(phase, "head" | "middle" | "tail" | "single");
+        let statuses = world.statuses();
+        let mut members = statuses.iter().flat_map(|(_, status)| &status.members);
+        members.all(|member| serves(member.phase))
+    };
+    assert!(!is_serving(&world), "nothing was due on the full disks");
+    world.disks.values().for_each(|disk| disk.set_capacity_bytes(None));
+    world.run(60_000);
+    assert!(is_serving(&world), "60 s after space was back: {:#?}", world.statuses());
+    for i in 0..10_u32 {
+        world.put(format!("k{i}").as_bytes(), b"2");
+    }
+    world.assert_equal_copies();
 }

@@ -45,6 +45,15 @@ impl Bed {
         Self::on(disks, options, memory_bytes, START)
     }
 
+    /// With so many unanswered operations of each range at most.
+    pub(crate) fn with_window(window_ops_max: u64) -> Self {
+        let mut options = LocalOptions { is_one_range: false, ..LocalOptions::default() };
+        options.shard.value_bytes_max = 200 << 10;
+        options.limits.frontend.window_ops_max = window_ops_max;
+        let disks = (1..=MEMBERS).map(|seed| SimDisk::new(SimOptions::instant(u64::from(seed)))).collect();
+        Self::on(disks, options, 8 << 20, START)
+    }
+
     fn on(disks: Vec<SimDisk>, options: LocalOptions, memory_bytes: u64, now: Now) -> Self {
         let engines = disks.iter().map(|disk| open(disk, &options, memory_bytes, now)).collect();
         let host = LocalCluster::new(engines, options, ProcessFacts::default(), now).unwrap();

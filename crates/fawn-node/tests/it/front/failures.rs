@@ -209,3 +209,55 @@ fn stores_that_all_fail_leave_reads() {
     assert!(bed.redis(id, "GET k").starts_with("$1|"), "reads go on");
     assert!(!bed.host.status().cluster.expect("a cluster").is_serving());
 }
+
+/// Most stores are full while maps are due, and are killed meanwhile: the map that waited in their memory is given to
+/// them again, so that the cluster serves once space is back.
+#[test]
+fn maps_wait_for_space_in_stores_that_are_killed() {
+    let mut bed = Bed::new(false);
+    let id = bed.connect(Protocol::Memcached);
+    for i in 0..60 {
+        assert_eq!(bed.memcached(id, &format!("set k{i} 0 0 6|before")), "STORED");
+    }
+    for disk in &bed.disks[..2] {
+        let len = |name: &String| disk.contents(name).map_or(0, |contents| contents.len() as u64);
+        disk.set_capacity_bytes(Some(disk.names().iter().map(|name| len(name).next_multiple_of(4096)).sum()));
+    }
+    for round in 0..60 {
+        bed.kill(3, round);
+        bed.restart(3);
+        bed.run(1_500);
+    }
+    assert!(!bed.host.is_serving(), "no map was due on the full disks");
+    (1..=2).for_each(|victim| bed.kill(victim, 99));
+    bed.disks.iter().for_each(|disk| disk.set_capacity_bytes(None));
+    (1..=2).for_each(|victim| bed.restart(victim));
+    bed.run(60_000);
+    assert!(bed.host.is_serving(), "60 s after space was back: {:#?}", bed.host.statuses());
+    for i in 0..60 {
+        assert_eq!(bed.memcached(id, &format!("set k{i} 0 0 5|after")), "STORED", "k{i}");
+    }
+    assert_eq!(bed.assert_three_equal_copies(), 60);
+}
+
+/// Reads of ranges whose tail is dead fill the windows of these ranges. Sessions that read other ranges are served
+/// meanwhile.
+#[test]
+fn a_dead_tail_does_not_stall_sessions_on_other_ranges() {
+    let mut bed = Bed::with_window(4);
+    let id = bed.connect(Protocol::Resp);
+    let keys: Vec<String> = (0..200).map(|i| format!("k{i}")).collect();
+    for key in &keys {
+        assert_eq!(bed.redis(id, &format!("SET {key} 1")), "+OK");
+    }
+    bed.kill(1, 7);
+    let pipeline: Vec<u8> = keys.iter().flat_map(|key| resp(&format!("GET {key}"))).collect();
+    bed.send(id, &pipeline);
+    bed.run(20);
+    assert!(!bed.clients[&id].received.ends_with(b"$1\r\n1\r\n".repeat(200).as_slice()), "some ranges are silent");
+    let others: Vec<_> = keys.iter().map(|key| (bed.connect(Protocol::Resp), key)).collect();
+    others.iter().for_each(|(other, key)| bed.send(*other, &resp(&format!("GET {key}"))));
+    bed.run(20);
+    let served = others.iter().filter(|(other, _)| bed.clients[other].received == b"$1\r\n1\r\n").count();
+    assert!((50..200).contains(&served), "{served} of 200 keys are served while some tails are dead");
+}
