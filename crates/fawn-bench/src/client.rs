@@ -1,4 +1,4 @@
-//! Owns the load client of the server rung and of the memory experiment: both protocols, pipelined, every answer checked.
+//! The load client of the server level and of the memory experiment: both protocols, pipelined, checks every reply.
 use crate::workload::Values;
 use crate::{BenchError, Row, row};
 use fawn_types::random::SplitMix64;
@@ -7,33 +7,33 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// Longest wait for a server's answer: longer is a failure, not a result.
+/// Timeout for a reply; a later reply is a failure, not a result.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 const INPUT_BYTES: usize = 256 << 10;
-/// Requests per batch of a load. Their answers fit socket buffers, so that neither side waits for the other for ever.
+/// Requests per batch of a load. The replies fit the socket buffers, so that client and server cannot block each other.
 const BATCH: u64 = 256;
 
-/// What is spoken.
+/// The protocol of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Protocol {
-    /// Redis's.
+    /// RESP.
     Resp,
-    /// memcached's text.
+    /// memcached text.
     Memcached,
 }
 
-/// What a request came to.
+/// The reply to a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer<'a> {
-    /// The value.
+    /// The value of the key.
     Value(&'a [u8]),
-    /// No such key.
+    /// The key is absent.
     Absent,
-    /// Written.
+    /// The value was stored.
     Stored,
 }
 
-/// The key of number `n` in the form that redis-benchmark has for it: 16 bytes.
+/// The key of number `n`, in redis-benchmark's format: 16 bytes.
 #[must_use]
 pub fn key_of(n: u64) -> [u8; 16] {
     let mut key = *b"key:000000000000";
@@ -51,15 +51,15 @@ pub struct Connection {
     protocol: Protocol,
     out: Vec<u8>,
     input: Vec<u8>,
-    /// What of `input` is read and not yet parsed.
+    /// The part of `input` that is received but not parsed yet.
     unread: std::ops::Range<usize>,
 }
 
 impl Connection {
-    /// To a server on this machine.
+    /// Connects to a server on this machine.
     ///
     /// # Errors
-    /// When it does not accept.
+    /// If the connection fails.
     pub fn open(port: u16, protocol: Protocol) -> Result<Self, BenchError> {
         let stream = TcpStream::connect(("127.0.0.1", port)).map_err(|error| failed(&error))?;
         stream.set_nodelay(true).map_err(|error| failed(&error))?;
@@ -83,20 +83,20 @@ impl Connection {
         }
     }
 
-    /// Sends what is queued.
+    /// Sends the queued requests.
     ///
     /// # Errors
-    /// When the connection breaks.
+    /// If the connection breaks.
     pub fn send(&mut self) -> Result<(), BenchError> {
         self.stream.write_all(&self.out).map_err(|error| failed(&error))?;
         self.out.clear();
         Ok(())
     }
 
-    /// Reads `count` answers, in order.
+    /// Reads `count` replies, in order.
     ///
     /// # Errors
-    /// When the connection breaks, the server reports an error, or `take` refuses an answer.
+    /// If the connection breaks, the server replies with an error, or `take` rejects a reply.
     pub fn answers(
         &mut self,
         count: u64,
@@ -120,10 +120,10 @@ impl Connection {
         Ok(())
     }
 
-    /// A command of words and the text of its answer, for RESP only.
+    /// Sends a command and returns its reply as text; RESP only.
     ///
     /// # Errors
-    /// As [`Connection::answers`].
+    /// See [`Connection::answers`].
     pub fn text(&mut self, words: &[&[u8]]) -> Result<String, BenchError> {
         resp::encode_command(words, &mut self.out);
         self.send()?;
@@ -157,13 +157,13 @@ fn failed(error: &dyn std::fmt::Display) -> BenchError {
 }
 
 fn refused(message: &[u8]) -> BenchError {
-    failed(&format_args!("the server answered: {}", String::from_utf8_lossy(message)))
+    failed(&format_args!("the server replied: {}", String::from_utf8_lossy(message)))
 }
 
 fn parse_resp(input: &[u8]) -> Result<Option<(Answer<'_>, usize)>, BenchError> {
     match resp::parse_reply(input) {
         Parsed::Incomplete { .. } => Ok(None),
-        Parsed::Malformed { expected, at } => Err(failed(&format_args!("no RESP: expected {expected} at byte {at}"))),
+        Parsed::Malformed { expected, at } => Err(failed(&format_args!("not RESP: expected {expected} at byte {at}"))),
         Parsed::Reply { reply, consumed } => match reply {
             resp::Reply::Bulk(value) => Ok(Some((Answer::Value(value), consumed))),
             resp::Reply::Null => Ok(Some((Answer::Absent, consumed))),
@@ -173,12 +173,12 @@ fn parse_resp(input: &[u8]) -> Result<Option<(Answer<'_>, usize)>, BenchError> {
     }
 }
 
-/// A value is followed by `END`, which is taken with it.
+/// Parses a reply; a value is consumed together with the `END` after it.
 fn parse_memcached(input: &[u8]) -> Result<Option<(Answer<'_>, usize)>, BenchError> {
     let (reply, consumed) = match memcached::parse_reply(input) {
         Parsed::Incomplete { .. } => return Ok(None),
         Parsed::Malformed { expected, at } => {
-            return Err(failed(&format_args!("no memcached text: expected {expected} at byte {at}")));
+            return Err(failed(&format_args!("not memcached text: expected {expected} at byte {at}")));
         }
         Parsed::Reply { reply, consumed } => (reply, consumed),
     };
@@ -188,7 +188,7 @@ fn parse_memcached(input: &[u8]) -> Result<Option<(Answer<'_>, usize)>, BenchErr
                 Ok(Some((Answer::Value(value), consumed + end)))
             }
             Parsed::Incomplete { .. } => Ok(None),
-            _ => Err(failed(&"a value without END after it")),
+            _ => Err(failed(&"the value is not followed by END")),
         },
         memcached::Reply::End => Ok(Some((Answer::Absent, consumed))),
         memcached::Reply::Stored => Ok(Some((Answer::Stored, consumed))),
@@ -196,10 +196,10 @@ fn parse_memcached(input: &[u8]) -> Result<Option<(Answer<'_>, usize)>, BenchErr
     }
 }
 
-/// Sets every key once, in order of their numbers.
+/// Sets every key once, in the order of their numbers.
 ///
 /// # Errors
-/// When the server refuses one.
+/// If the server rejects a write.
 pub fn load(connection: &mut Connection, keys: u64, value_bytes: usize) -> Result<(), BenchError> {
     let (values, mut value) = (Values::new(value_bytes), vec![0; value_bytes]);
     for first in (0..keys).step_by(BATCH as usize) {
@@ -211,19 +211,19 @@ pub fn load(connection: &mut Connection, keys: u64, value_bytes: usize) -> Resul
         connection.send()?;
         connection.answers(count, |at, answer| match answer {
             Answer::Stored => Ok(()),
-            _ => Err(BenchError::Unverified(format!("key number {}: SET answered {answer:?}", first + at))),
+            _ => Err(BenchError::Unverified(format!("key number {}: SET returned {answer:?}", first + at))),
         })?;
     }
     Ok(())
 }
 
-/// Reads every key back and checks its value.
+/// Reads every key and checks its value.
 ///
 /// # Errors
-/// [`BenchError::Unverified`] with the first that differs.
+/// [`BenchError::Unverified`] with the first wrong key.
 pub fn verify(connection: &mut Connection, keys: u64, value_bytes: usize) -> Result<(), BenchError> {
     let (values, mut expected) = (Values::new(value_bytes), vec![0; value_bytes]);
-    // Answers of a batch together stay small.
+    // Limit the total size of a batch's replies.
     let batch = (64 << 10) / (value_bytes as u64 + 64) + 1;
     for first in (0..keys).step_by(batch as usize) {
         let count = batch.min(keys - first);
@@ -241,30 +241,30 @@ pub fn verify(connection: &mut Connection, keys: u64, value_bytes: usize) -> Res
     Ok(())
 }
 
-/// What the closed loop of [`measure`] asks for.
+/// Parameters of the closed loop in [`measure`].
 #[derive(Clone, Copy, Debug)]
 pub struct Loop {
-    /// Connections.
+    /// Number of connections.
     pub clients: usize,
     /// Requests per connection and round.
     pub pipeline: u64,
-    /// Requests in all.
+    /// Total number of requests.
     pub requests: u64,
-    /// Distinct keys, loaded before.
+    /// Number of distinct keys, which are already loaded.
     pub keys: u64,
     /// Size of the values.
     pub value_bytes: usize,
-    /// Whether to write, not read.
+    /// Whether to write instead of read.
     pub writes: bool,
-    /// Decides which keys.
+    /// Seed for the choice of keys.
     pub seed: u64,
 }
 
-/// Rounds of requests over all connections: send to each, then read from each. Rate and latencies only; the caller
-/// knows the server and its CPU.
+/// Runs rounds of requests: sends to all connections, then reads from all. Measures rate and latency only; the caller
+/// adds the engine's name and CPU time.
 ///
 /// # Errors
-/// When an answer is not what it must be.
+/// If a reply is not as expected.
 pub fn measure(port: u16, protocol: Protocol, ask: &Loop) -> Result<Row, BenchError> {
     let mut connections =
         (0..ask.clients).map(|_| Connection::open(port, protocol)).collect::<Result<Vec<_>, BenchError>>()?;
@@ -288,7 +288,7 @@ pub fn measure(port: u16, protocol: Protocol, ask: &Loop) -> Result<Row, BenchEr
             connection.answers(ask.pipeline, |_, answer| match answer {
                 Answer::Stored if ask.writes => Ok(()),
                 Answer::Value(value) if !ask.writes && value.len() == ask.value_bytes => Ok(()),
-                other => Err(BenchError::Unverified(format!("a loaded key answered {other:?}"))),
+                other => Err(BenchError::Unverified(format!("a loaded key returned {other:?}"))),
             })?;
             nanos.saturating_record(sent.elapsed().as_nanos() as u64);
         }

@@ -1,4 +1,4 @@
-//! Owns the device rung: our `Device` against fio, on the same file, at the same depth, in turn.
+//! The device level: FAWN's `Device` compared with fio, on the same file and at the same depth, alternating.
 use crate::{BenchError, Row, machine, row};
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Cause, Completion, Device, FileId, Token};
@@ -8,28 +8,28 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// The file that both sides read.
+/// Name of the file that both sides read.
 pub const FILE_NAME: &str = "bench-device.dat";
 const FILL_BYTES: usize = 1 << 20;
 const FILL_DEPTH: usize = 8;
 
-/// What is asked of both sides.
+/// Parameters for both sides.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceOptions {
     /// Size of the file, bytes.
     pub file_bytes: u64,
-    /// Requests in flight.
+    /// Number of requests in flight.
     pub depth: usize,
-    /// Time per run.
+    /// Duration of a run.
     pub run: Duration,
-    /// Decides which pages are read.
+    /// Seed for the choice of pages.
     pub seed: u64,
 }
 
-/// Opens the file, creating and filling it with incompressible bytes where it is missing or short.
+/// Opens the file. If it is missing or too short, it is created and filled with incompressible bytes.
 ///
 /// # Errors
-/// When the device fails.
+/// If the device fails.
 pub fn prepare<D: Device>(device: &mut D, options: &DeviceOptions) -> Result<FileId, BenchError> {
     if device.list()?.iter().any(|name| name == FILE_NAME) {
         let file = device.open(FILE_NAME)?;
@@ -77,10 +77,10 @@ fn check(done: &mut VecDeque<Completion>) -> Result<(), BenchError> {
     done.drain(..).try_for_each(|completion| completion.result.map(drop).map_err(BenchError::from))
 }
 
-/// Random 4 KiB reads of `file` through `device`, `depth` in flight, for the time asked.
+/// Measures random 4 KiB reads of `file` through `device`, with `depth` in flight.
 ///
 /// # Errors
-/// When a read fails.
+/// If a read fails.
 pub fn random_reads<D: Device>(device: &mut D, file: FileId, options: &DeviceOptions) -> Result<Row, BenchError> {
     let pages = options.file_bytes / PAGE_BYTES as u64;
     let mut random = SplitMix64::new(options.seed);
@@ -117,10 +117,10 @@ pub fn random_reads<D: Device>(device: &mut D, file: FileId, options: &DeviceOpt
     Ok(row)
 }
 
-/// The same by fio.
+/// Measures the same with fio.
 ///
 /// # Errors
-/// When fio is missing or fails.
+/// If fio is missing or fails.
 pub fn fio_random_reads(dir: &Path, options: &DeviceOptions) -> Result<Row, BenchError> {
     let output = Command::new("fio")
         .args(["--name=r", "--rw=randread", "--bs=4k", "--direct=1", "--ioengine=io_uring", "--output-format=json"])
@@ -139,7 +139,7 @@ pub fn fio_random_reads(dir: &Path, options: &DeviceOptions) -> Result<Row, Benc
 fn fio_row(report: &serde_json::Value) -> Result<Row, BenchError> {
     let job = &report["jobs"][0];
     let number = |value: &serde_json::Value, what: &str| {
-        value.as_f64().ok_or_else(|| BenchError::failed("fio", format!("its report has no {what}")))
+        value.as_f64().ok_or_else(|| BenchError::failed("fio", format!("its report lacks {what}")))
     };
     let mut row = Row::new("device", "fio", "random read 4 KiB");
     row.ops_per_s = number(&job["read"]["iops"], "read.iops")?;

@@ -1,4 +1,4 @@
-//! Owns the memory experiment: many small records and many idle connections within a budget, held by a bound.
+//! The memory experiment: many small records and many idle connections within a memory budget, checked by a limit.
 use crate::client::{self, Connection, Loop, Protocol};
 use crate::sink::Sink;
 use crate::store::OwnDir;
@@ -7,40 +7,40 @@ use crate::{BenchError, Row};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::path::PathBuf;
 
-/// Allowed above a tenth over the budget, bytes.
+/// Resident memory allowed in addition to 110 % of the budget, bytes.
 const SLACK_BYTES: u64 = 32 << 20;
-/// Descriptors that this process needs beside its idle connections.
+/// File descriptors that this process needs in addition to its idle connections.
 const SPARE_DESCRIPTORS: u64 = 64;
 
-/// What is asked.
+/// Parameters of the experiment.
 #[derive(Clone, Debug)]
 pub struct FootprintOptions {
-    /// The `fawn` to measure.
+    /// The `fawn` binary to measure.
     pub binary: PathBuf,
-    /// Where it keeps its files.
+    /// Data directory of the server.
     pub dir: PathBuf,
-    /// Distinct keys, 16 bytes each.
+    /// Number of distinct keys, 16 bytes each.
     pub keys: u64,
     /// Size of the values.
     pub value_bytes: usize,
-    /// The budget.
+    /// Memory budget, bytes.
     pub memory_bytes: u64,
-    /// Idle connections.
+    /// Number of idle connections.
     pub connections: usize,
-    /// Random reads after the load, so that the cache fills to what the budget gives it.
+    /// Number of random reads after the load, which fill the cache up to its share of the budget.
     pub reads: u64,
 }
 
-/// Most that may be resident under a budget.
+/// Maximum resident memory for a budget, bytes.
 #[must_use]
 pub const fn resident_bytes_limit(memory_bytes: u64) -> u64 {
     memory_bytes + memory_bytes / 10 + SLACK_BYTES
 }
 
-/// Runs it; the row is emitted whether the bound holds or not.
+/// Runs the experiment; emits the row even if the limit is exceeded.
 ///
 /// # Errors
-/// When the load does not verify, or more was ever resident than the bound allows.
+/// If the load cannot be verified, or the peak of resident memory exceeds the limit.
 pub fn run(options: &FootprintOptions, sink: &mut Sink) -> Result<(), BenchError> {
     raise_descriptors(options.connections as u64 + SPARE_DESCRIPTORS)?;
     let mut dir = OwnDir::new(&options.dir, "memory");
@@ -72,7 +72,7 @@ pub fn run(options: &FootprintOptions, sink: &mut Sink) -> Result<(), BenchError
     sink.emit(row(options, measured, peak, &server, index_bytes))?;
     let limit = resident_bytes_limit(options.memory_bytes);
     if peak > limit {
-        let detail = format!("{peak} bytes were resident, at most {limit} are allowed ({} over)", peak - limit);
+        let detail = format!("{peak} bytes were resident, expected at most {limit} ({} over)", peak - limit);
         return Err(BenchError::failed("memory bound", detail));
     }
     Ok(())
@@ -89,7 +89,7 @@ fn row(options: &FootprintOptions, measured: Row, peak: u64, server: &Server, in
     row.with("rss_max_over_budget", format!("{:.3}", peak as f64 / options.memory_bytes as f64))
 }
 
-/// Connections that have each asked once, so that whatever a connection costs has been paid.
+/// Opens connections and sends one request on each, so that all memory of a connection is allocated.
 fn idle_connections(port: u16, count: usize) -> Result<Vec<Connection>, BenchError> {
     let mut connections = Vec::with_capacity(count);
     for _ in 0..count {
@@ -102,7 +102,7 @@ fn idle_connections(port: u16, count: usize) -> Result<Vec<Connection>, BenchErr
     Ok(connections)
 }
 
-/// The index's size, as the server's INFO tells it.
+/// The index's size, from the server's INFO.
 fn index_bytes_of(info: &str) -> Option<u64> {
     info.lines().find_map(|line| line.strip_prefix("used_memory_index:")?.trim().parse().ok())
 }

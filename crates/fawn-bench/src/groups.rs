@@ -1,11 +1,11 @@
-//! Owns which rows may be compared: those of one run, then runs of the same workload and settings.
+//! Selection of comparable rows: rows of one run, then runs with the same workload and settings.
 //!
-//! A folder of results is appended to for as long as somebody measures, so it holds runs of other sizes, of other days
-//! and of one side alone. A ratio across those would look like a figure and be none.
+//! A folder of results can have rows of different sizes, of different days, or of one side alone. A ratio across such
+//! rows would be meaningless.
 use crate::Row;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a row's `config` holds beside settings: where the row belongs, and what was measured.
+/// Names in a row's `config` that are not settings: the row's identity, and measured values.
 const NO_SETTINGS: [&str; 9] = [
     "pair",
     "run",
@@ -17,8 +17,8 @@ const NO_SETTINGS: [&str; 9] = [
     "false_reads_per_op",
     "second_reads",
 ];
-/// Settings of one engine, which its peer has no like of or words otherwise. Any other name is a setting of the
-/// workload: a new one keeps rows apart until it is listed here.
+/// Settings of one engine that its peers do not have or name differently. All other settings belong to the workload:
+/// an unlisted new setting keeps rows apart.
 const ENGINE_SETTINGS: [&str; 7] = ["durability", "device", "note", "settings", "threads", "writers", "write_bytes"];
 
 type Settings<'r> = BTreeMap<&'r str, &'r str>;
@@ -27,28 +27,28 @@ type Settings<'r> = BTreeMap<&'r str, &'r str>;
 pub(crate) struct Group<'r> {
     pub(crate) rung: &'r str,
     pub(crate) workload: &'r str,
-    /// What every side was asked alike.
+    /// Settings common to all sides.
     pub(crate) settings: Settings<'r>,
-    /// A line of the table each, in the order in which they were first run.
+    /// One line of the table each, in the order of their first run.
     pub(crate) lines: Vec<Line<'r>>,
 }
 
-/// The rows of one engine with one choice of its own settings.
+/// The rows of one engine with the same engine settings.
 pub(crate) struct Line<'r> {
     pub(crate) engine: &'r str,
     pub(crate) settings: Settings<'r>,
     pub(crate) rows: Vec<Placed<'r>>,
 }
 
-/// A row, and the pair it ran in.
+/// A row with its pair.
 #[derive(Clone, Copy)]
 pub(crate) struct Placed<'r> {
     pub(crate) row: &'r Row,
-    /// Equal for the rows that ran in turn, within the same minutes; `None` for a row that had no other side.
+    /// Equal for rows that ran alternately, within minutes; `None` for a row without a counterpart.
     pub(crate) pair: Option<(usize, u64)>,
 }
 
-/// Rows that ran in turn: one workload, one command.
+/// Rows that ran alternately: one workload, one command.
 struct Run<'r> {
     of: (&'r str, &'r str, &'r str),
     settings: Settings<'r>,
@@ -57,7 +57,7 @@ struct Run<'r> {
     rows: Vec<&'r Row>,
 }
 
-/// The groups, in the order in which they were first run.
+/// The groups, in the order of their first run.
 pub(crate) fn of(rows: &[Row]) -> Vec<Group<'_>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     for (number, run) in runs(rows).into_iter().enumerate() {
@@ -85,8 +85,8 @@ impl<'r> Group<'r> {
     }
 }
 
-/// Cuts the rows into runs. Rows of older folders do not say which run they are of; there the order tells: pairs count
-/// up, each side runs once per pair.
+/// Splits the rows into runs. In old folders, rows do not name their run. There the order decides: pair numbers
+/// increase, and each side runs once per pair.
 fn runs(rows: &[Row]) -> Vec<Run<'_>> {
     let mut runs: Vec<Run<'_>> = Vec::new();
     for row in rows {
@@ -111,7 +111,7 @@ impl<'r> Run<'r> {
             (Some(last), Some(pair)) => pair > last || (pair == last && !self.engines_of_pair.contains(&*row.engine)),
             _ => false,
         };
-        // A side that does not state a setting (raw reads know nothing of keys) contradicts none.
+        // A side may lack a setting; for example, raw reads have no keys. A missing setting fits every run.
         let contradicts = |(name, value): (&&str, &&str)| row.config.get(*name).is_some_and(|other| other != value);
         in_order && !self.settings.iter().any(contradicts)
     }
@@ -137,7 +137,7 @@ fn pair_of(row: &Row) -> Option<u64> {
     row.config.get("pair")?.parse().ok()
 }
 
-/// In words, those of `settings` that tell them from `others`; empty where nothing does.
+/// Describes the `settings` that differ from any of `others`; empty if none does.
 pub(crate) fn telling<'s>(settings: &Settings<'_>, others: impl Iterator<Item = &'s Settings<'s>>) -> String {
     let mut differing: BTreeSet<&str> = BTreeSet::new();
     for other in others {

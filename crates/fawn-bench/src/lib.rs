@@ -1,7 +1,8 @@
-//! Owns measuring: the ladder of benchmarks (device, store, server), the peers they run against, and their rows.
+//! Benchmarks at three levels (device, store, server), the peers to compare with, and the result rows.
 //!
-//! Rules of the house: ratios in one run, ours and the peer's in turn, at least five pairs, median with min and max;
-//! a load is verified before its reads are believed; next to each rate stand counted work and CPU, which do not drift.
+//! A comparison is a ratio within one run: our side and the peer alternate, with at least five pairs, and the result is
+//! the median with minimum and maximum. A load is verified before reads are measured. Each rate is reported with
+//! operation counts and CPU time, which vary less between runs.
 #![forbid(unsafe_code)]
 
 pub mod cli;
@@ -25,35 +26,35 @@ pub mod workload;
 
 pub use row::Row;
 
-/// Why a benchmark could not be run.
+/// The reason why a benchmark failed.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// A program is missing.
     #[error("{program} is not installed; install Debian's package `{package}` and run again")]
     MissingPeer {
-        /// What was to be run.
+        /// Name of the program.
         program: &'static str,
-        /// What brings it.
+        /// Debian package that contains it.
         package: &'static str,
     },
-    /// A peer or the system failed.
+    /// A peer or the operating system failed.
     #[error("{what}: {detail}")]
     Failed {
-        /// What was tried.
+        /// The failed action.
         what: String,
-        /// What came of it.
+        /// Details of the failure.
         detail: String,
     },
-    /// The load read back wrong, so its reads mean nothing.
+    /// The loaded data is wrong, so measurements of reads would be meaningless.
     #[error("the load did not verify: {0}")]
     Unverified(String),
-    /// Our device failed.
+    /// FAWN's device failed.
     #[error(transparent)]
     Device(#[from] fawn_flash::DeviceError),
 }
 
 impl BenchError {
-    /// From anything that prints.
+    /// A failure with any printable detail.
     pub fn failed(what: impl Into<String>, detail: impl std::fmt::Display) -> Self {
         Self::Failed { what: what.into(), detail: detail.to_string() }
     }

@@ -1,9 +1,9 @@
-//! Owns what a result must say about the machine, and the readings of CPU time and resident memory.
+//! Description of the machine for a result, and readings of CPU time and resident memory.
 use std::collections::BTreeMap;
 use std::fs::read_to_string;
 use std::time::Duration;
 
-/// The machine's description: processor, cores, memory, kernel, file system of `dir`.
+/// The machine's description: CPU, cores, memory, kernel, and the file system of `dir`.
 #[must_use]
 pub fn describe(dir: &std::path::Path) -> BTreeMap<String, String> {
     let mut facts = BTreeMap::new();
@@ -20,7 +20,7 @@ pub fn describe(dir: &std::path::Path) -> BTreeMap<String, String> {
     facts
 }
 
-/// The commit that is measured, where git knows it; `-dirty` if files differ from it.
+/// The measured commit, if git knows it; with `-dirty` if files differ from the commit.
 fn commit() -> String {
     let output = std::process::Command::new("git").args(["describe", "--always", "--dirty", "--abbrev=12"]).output();
     let text = output.ok().filter(|output| output.status.success()).map(|output| output.stdout);
@@ -45,7 +45,7 @@ pub fn own_cpu() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
 }
 
-/// CPU time of process `pid` so far, from its scheduler's statistics (nanoseconds) summed over its threads.
+/// CPU time of process `pid` so far: scheduler statistics in nanoseconds, summed over its threads.
 #[must_use]
 pub fn cpu_of(pid: u32) -> Option<Duration> {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
@@ -62,7 +62,7 @@ pub fn resident_bytes_of(pid: u32) -> Option<u64> {
     status_bytes(pid, "VmRSS:")
 }
 
-/// The highest that [`resident_bytes_of`] has been.
+/// Peak of the resident memory of process `pid`, bytes.
 #[must_use]
 pub fn resident_bytes_max_of(pid: u32) -> Option<u64> {
     status_bytes(pid, "VmHWM:")

@@ -1,12 +1,12 @@
-//! Owns which device the in-process rungs run on: the one that a server on this machine would choose.
+//! The device of the in-process levels: the one that a server on this machine would choose.
 use crate::BenchError;
 use fawn_flash::{AnyDevice, DeviceOptions};
 use std::path::Path;
 
-/// Opens the device of `dir` with room for `depth` requests in flight.
+/// Opens the device of `dir` for up to `depth` requests in flight.
 ///
 /// # Errors
-/// When the directory cannot be used.
+/// If the directory cannot be used.
 pub fn open(dir: &Path, depth: usize) -> Result<AnyDevice, BenchError> {
     let mut options = DeviceOptions::default();
     options.queue_depth = options.queue_depth.max(u32::try_from(depth).unwrap_or(u32::MAX));

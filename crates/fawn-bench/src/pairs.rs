@@ -1,21 +1,21 @@
-//! Owns what a comparison is quoted as: the median of the pairs' ratios, with minimum and maximum.
+//! The result of a comparison: the median of the pairs' ratios, with minimum and maximum.
 
-/// Fewest pairs that a comparison is quoted from.
+/// Minimum number of pairs for a valid comparison.
 pub const PAIRS_MIN: usize = 5;
 
 /// The ratios of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ratios {
-    /// Smallest.
+    /// The smallest ratio.
     pub min: f64,
-    /// The middle one, or the mean of the middle two.
+    /// The median: the middle ratio, or the mean of the two middle ones.
     pub median: f64,
-    /// Largest.
+    /// The largest ratio.
     pub max: f64,
 }
 
 impl Ratios {
-    /// Of the ratios of single pairs; `None` without any.
+    /// Computes median, minimum and maximum of the pairs' ratios; `None` if there are none.
     #[must_use]
     pub fn of(mut ratios: Vec<f64>) -> Option<Self> {
         ratios.sort_by(f64::total_cmp);

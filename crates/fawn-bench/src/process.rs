@@ -1,4 +1,4 @@
-//! Owns running a peer as a process: its lines as they come, and what it had used by each of them.
+//! Execution of a peer as a process: its output lines, with the resources used by the time of each line.
 use crate::{BenchError, machine};
 use std::fs::{File, read_to_string};
 use std::io::{BufRead, BufReader};
@@ -6,21 +6,21 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What a process has used so far, by the kernel's own accounting, ended threads included.
+/// Resources used by a process, from the kernel's accounting; includes ended threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Processor time, user and system; resolution 10 ms.
+    /// CPU time, user and system; resolution 10 ms.
     pub cpu: Duration,
-    /// Read system calls. With direct I/O each is one request to the device.
+    /// Number of read system calls. With direct I/O, each call is one request to the device.
     pub read_calls: u64,
-    /// Bytes it had the storage write.
+    /// Bytes written to storage.
     pub written_bytes: u64,
     /// Resident memory, bytes.
     pub resident_bytes: u64,
 }
 
 impl Usage {
-    /// Of process `pid`; zeros where it is gone.
+    /// Reads the accounting of process `pid`; all zero if the process has ended.
     #[must_use]
     pub fn of(pid: u32) -> Self {
         let io = read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
@@ -35,25 +35,25 @@ impl Usage {
     }
 }
 
-/// utime and stime of `/proc/PID/stat`: the 12th and 13th field after the command's name, which may hold spaces.
+/// Sum of utime and stime in `/proc/PID/stat`: fields 12 and 13 after the command name, which may contain spaces.
 fn cpu_of_stat(stat: &str) -> Option<Duration> {
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
     Some(Duration::from_nanos(ticks * (1_000_000_000 / rustix::param::clock_ticks_per_second().max(1))))
 }
 
-/// A line of standard output, when it came, and what the process had used by then.
+/// A line of standard output, with its time and the resources used so far.
 #[derive(Clone, Debug)]
 pub struct Line {
-    /// Its text.
+    /// The line's text.
     pub text: String,
-    /// When it came.
+    /// The time at which the line arrived.
     pub at: Instant,
-    /// What had been used.
+    /// The resources used so far.
     pub usage: Usage,
 }
 
-/// A child that ends with its owner: an interrupted comparison leaves no load behind.
+/// A child process that is killed on drop, so that an interrupted comparison leaves no process behind.
 struct Owned(Child);
 
 impl Drop for Owned {
@@ -63,10 +63,10 @@ impl Drop for Owned {
     }
 }
 
-/// Runs `command` to its end; its errors go to `log`. The line at the front is empty and marks the start.
+/// Runs `command` to its end, with its errors in `log`. The first returned line is empty and marks the start.
 ///
 /// # Errors
-/// When the program is missing or ends badly; then with the end of its log.
+/// If the program is missing or fails; a failure includes the end of the log.
 pub fn run_lines(
     mut command: Command,
     program: &'static str,
@@ -86,7 +86,7 @@ pub fn run_lines(
     let status = child.0.wait().map_err(|error| BenchError::failed(program, error))?;
     match status.code() {
         Some(0) => Ok(lines),
-        // `stdbuf`, `taskset` and the shell all report a missing program so.
+        // Exit code 127: `stdbuf`, `taskset` and the shell all use it for a missing program.
         Some(127) => Err(BenchError::MissingPeer { program, package }),
         _ => Err(BenchError::failed(program, format!("ended with {status}: {}", tail_of(log)))),
     }

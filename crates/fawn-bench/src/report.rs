@@ -1,21 +1,21 @@
-//! Owns the table that people quote: medians and ratios, made from raw rows alone so that each figure traces to a file.
+//! The report table: medians and ratios, computed from raw rows only, so that each number is traceable to a file.
 use crate::groups::{self, Line, Placed};
 use crate::pairs::Ratios;
 use crate::{BenchError, Row};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Engines that are ours; the others are peers.
+/// FAWN's own engines; all others are peers.
 const OURS: [&str; 2] = ["fawn", "fawn-ds"];
 const HEAD: &str = "| rung | workload | engine | ops/s, median (min–max) | CPU µs/op | device reads/op | written/user byte \
                     | DRAM B/key | p50 / p99 / p99.9 µs | ours ÷ it, rate | ours ÷ it, CPU |\n\
                     |---|---|---|---|---|---|---|---|---|---|---|\n";
 
-/// Reads every `*.jsonl` of `dir`. A row that does not say which run it is of (older ones do not) gets its file's name, so
-/// that rows of two files are never taken for one run.
+/// Reads all `*.jsonl` files of `dir`. An old row without a run gets the name of its file as its run, so that rows of
+/// two files are never in one run.
 ///
 /// # Errors
-/// When a file cannot be read or a line is no row: which line, and why.
+/// If a file cannot be read or a line is not a row; the error has the line and the reason.
 pub fn read_dir(dir: &Path) -> Result<Vec<Row>, BenchError> {
     let failed = |path: &Path, error: &dyn std::fmt::Display| BenchError::failed(path.display().to_string(), error);
     let entries = std::fs::read_dir(dir).map_err(|error| failed(dir, &error))?;
@@ -33,13 +33,13 @@ pub fn read_dir(dir: &Path) -> Result<Vec<Row>, BenchError> {
         }
     }
     if rows.is_empty() {
-        return Err(failed(dir, &"no rows; expected *.jsonl files as `fawn bench … --out FILE` writes them"));
+        return Err(failed(dir, &"no rows; expected *.jsonl files written by `fawn bench … --out FILE`"));
     }
     Ok(rows)
 }
 
-/// The table in Markdown: a line per workload, settings and engine. Settings are named where there is something to tell
-/// apart.
+/// The table in Markdown: one line per workload, settings and engine. Settings are listed only where lines would
+/// otherwise look the same.
 #[must_use]
 pub fn table(rows: &[Row]) -> String {
     let groups = groups::of(rows);
@@ -62,7 +62,7 @@ pub fn table(rows: &[Row]) -> String {
     text
 }
 
-/// The columns of one line; ratios only where there are rows of `ours` to take them of.
+/// The columns of one line. Ratios need rows of `ours` in the same pairs.
 fn figures(rows: &[Placed<'_>], ours: &[Placed<'_>]) -> String {
     let of = |figure: &dyn Fn(&Row) -> Option<f64>| Ratios::of(rows.iter().filter_map(|it| figure(it.row)).collect());
     let median = |figure: &dyn Fn(&Row) -> Option<f64>, digits: usize| {
@@ -90,7 +90,7 @@ fn figures(rows: &[Placed<'_>], ours: &[Placed<'_>]) -> String {
     )
 }
 
-/// Ours over the peer's within each pair: only what ran in turn is compared.
+/// The ratios of our rows to the peer's rows within each pair; other rows did not run alternately.
 fn paired(ours: &[Placed<'_>], peer: &[Placed<'_>], figure: &dyn Fn(&Row) -> Option<f64>) -> Vec<f64> {
     let by_pair: BTreeMap<(usize, u64), f64> =
         peer.iter().filter_map(|placed| Some((placed.pair?, figure(placed.row)?))).collect();
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn ratios_are_taken_within_pairs_not_of_medians() {
-        // The medians' ratio would be 2; within pairs it is 10, 1 and 2.
+        // The ratio of the medians would be 2; the ratios within pairs are 10, 1 and 2.
         let rates = [(1000.0, 100.0), (50.0, 50.0), (200.0, 100.0)];
         let rows: Vec<Row> = rates
             .iter()
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(text.lines().count(), 4, "{text}");
     }
 
-    /// The line of the table that begins so, without its engine's other figures: the two ratios.
+    /// The line of the table with this start, reduced to the two ratios.
     fn ratios(rows: &[Row], begins: &str) -> String {
         let text = table(rows);
         let found: Vec<&str> = text.lines().filter(|line| line.starts_with(begins)).collect();
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn rows_of_other_sizes_are_never_paired() {
         let sized = |engine: &str, keys: u64, rate: f64| row(engine, 0, rate).with("keys", keys);
-        // Both sizes in one folder, in either order, of one run or of two.
+        // Both sizes in one folder, in either order, from one run or two.
         let small = [sized("fawn-ds", 300, 10.0), sized("x", 300, 10.0)];
         let large = [sized("fawn-ds", 4000, 90.0), sized("x", 4000, 30.0)];
         for rows in [[small.clone(), large.clone()], [large, small]] {
@@ -143,7 +143,7 @@ mod tests {
             assert_eq!(ratios(&rows, "| store | get; keys 300 | x |"), "**1.00** (1.00–1.00)");
             assert_eq!(ratios(&rows, "| store | get; keys 4000 | x |"), "**3.00** (3.00–3.00)");
         }
-        // One side of one size, the other of the other: nothing to compare.
+        // Different sizes per side: nothing to compare.
         let apart = [sized("fawn-ds", 300, 10.0), sized("x", 4000, 30.0)];
         assert_eq!(ratios(&apart, "| store | get; keys 4000 | x |"), "–");
     }
@@ -159,7 +159,8 @@ mod tests {
 
     #[test]
     fn runs_of_one_side_alone_are_compared_with_nobody() {
-        // Ours alone; later both; later the peer alone: only the middle run has pairs, and all of ours make its median.
+        // Our side alone, then both sides, then the peer alone. Only the second run has pairs; all of our rows count
+        // for the median.
         let rows = [
             row("fawn-ds", 0, 1.0),
             row("fawn-ds", 1, 1.0),
@@ -170,7 +171,7 @@ mod tests {
             row("x", 0, 1000.0),
         ];
         assert_eq!(ratios(&rows, "| store | get | x |"), "**2.00** (2.00–2.00)");
-        // A run that says which one it is needs no order.
+        // Rows that name their run need no order.
         let named = |engine, run: &str, rate| row(engine, 0, rate).with("run", run);
         let rows = [named("fawn-ds", "a", 6.0), named("fawn-ds", "b", 5.0), named("x", "b", 5.0), named("x", "a", 2.0)];
         assert_eq!(ratios(&rows, "| store | get | x |"), "**2.00** (1.00–3.00)");

@@ -1,25 +1,25 @@
-//! Owns the form of a result: one JSON object a line, the same fields on every rung.
+//! The result row: one JSON object per line, with the same fields at every level.
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// One measured workload. A field that a rung cannot know is `None`, never zero.
+/// One measured workload. A field that a level cannot measure is `None`, never zero.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// `device`, `store`, `server` or `memory`.
     pub rung: String,
-    /// Who ran: `fawn-ds`, `fio`, `rocksdb`, `redis`, …
+    /// The engine: `fawn-ds`, `fio`, `rocksdb`, `redis`, …
     pub engine: String,
-    /// What was run.
+    /// The workload's name.
     pub workload: String,
-    /// Operations a second.
+    /// Operations per second.
     pub ops_per_s: f64,
-    /// Processor time of the process under test, user and system, µs per operation.
+    /// CPU time of the measured process, user and system, µs per operation.
     pub cpu_us_per_op: Option<f64>,
     /// Read requests to the device per operation.
     pub device_reads_per_op: Option<f64>,
-    /// Bytes written to the device per byte that a user gave, all causes.
+    /// Bytes written to the device per byte of user data, for all reasons.
     pub device_bytes_written_per_user_byte: Option<f64>,
     /// Resident memory per key, bytes.
     pub dram_bytes_per_key: Option<f64>,
@@ -29,12 +29,12 @@ pub struct Row {
     pub p99_us: Option<f64>,
     /// 99.9th percentile of latency, µs.
     pub p999_us: Option<f64>,
-    /// What else decides the result: depth, sizes, durability, pair number.
+    /// Further parameters of the result: depth, sizes, durability, pair number.
     pub config: BTreeMap<String, String>,
 }
 
 impl Row {
-    /// A row without figures.
+    /// A row without measurements.
     #[must_use]
     pub fn new(rung: &str, engine: &str, workload: &str) -> Self {
         Self { rung: rung.into(), engine: engine.into(), workload: workload.into(), ..Self::default() }
@@ -47,7 +47,7 @@ impl Row {
         self
     }
 
-    /// Sets rate and CPU from a finished run.
+    /// Sets rate and CPU time from a finished run.
     #[must_use]
     pub fn timed(mut self, operations: u64, elapsed: Duration, cpu: Option<Duration>) -> Self {
         let count = operations.max(1) as f64;
@@ -56,7 +56,7 @@ impl Row {
         self
     }
 
-    /// Sets the percentiles from a histogram of nanoseconds.
+    /// Sets the percentiles from a histogram in nanoseconds.
     #[must_use]
     pub fn latencies(mut self, nanos: &Histogram<u64>) -> Self {
         if !nanos.is_empty() {
@@ -66,13 +66,13 @@ impl Row {
         self
     }
 
-    /// As one line of JSON.
+    /// The row as one line of JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).unwrap_or_else(|error| unreachable!("a row of strings and numbers: {error}"))
     }
 
-    /// As one line for people.
+    /// The row as one line of text.
     #[must_use]
     pub fn to_text(&self) -> String {
         let mut text =
@@ -93,7 +93,7 @@ impl Row {
     }
 }
 
-/// A histogram of nanoseconds up to a minute, three significant digits.
+/// A histogram of nanoseconds up to one minute, with three significant digits.
 #[must_use]
 pub fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 60_000_000_000, 3).unwrap_or_else(|error| unreachable!("constant bounds: {error}"))

@@ -1,22 +1,23 @@
-//! Owns the server rung: the same public client (redis-benchmark) against FAWN and its peers, server on one core,
-//! client on the other; rate from the client, CPU per operation from the server's own accounting.
+//! The server level: redis-benchmark against FAWN and its peers, with server and client on one core each.
+//!
+//! The rate is the client's; the CPU time per operation is from the kernel's accounting of the server.
 use crate::sut::Server;
 use crate::{BenchError, Row};
 use std::process::Command;
 use std::time::Instant;
 
-/// One workload of the rung.
+/// A workload of the level.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerWorkload {
-    /// The name that redis-benchmark has for it: `get`, `set`, …
+    /// redis-benchmark's name of the test: `get`, `set`, …
     pub test: &'static str,
     /// Requests in flight per connection.
     pub pipeline: usize,
-    /// Connections.
+    /// Number of connections.
     pub clients: usize,
-    /// Requests in all.
+    /// Total number of requests.
     pub requests: u64,
-    /// Distinct keys.
+    /// Number of distinct keys.
     pub keys: u64,
     /// Value size, bytes.
     pub value_bytes: usize,
@@ -25,7 +26,7 @@ pub struct ServerWorkload {
 /// Runs `workload` once against `server`.
 ///
 /// # Errors
-/// When the client is missing, fails, or reports an error.
+/// If the client is missing, fails, or reports an error.
 pub fn redis_benchmark(server: &Server, workload: &ServerWorkload) -> Result<Row, BenchError> {
     let (started, cpu) = (Instant::now(), server.cpu());
     let output = Command::new("taskset")
@@ -55,8 +56,8 @@ struct Measured {
     p99_ms: f64,
 }
 
-/// The last line of `--csv`: `"GET","94339.62","0.268","0.080","0.263","0.327","0.391","0.927"`, that is test, rate,
-/// then average, minimum, p50, p95, p99 and maximum in ms.
+/// Parses the last line of `--csv`, such as `"GET","94339.62","0.268","0.080","0.263","0.327","0.391","0.927"`: test,
+/// rate, then average, minimum, p50, p95, p99 and maximum in ms.
 fn csv_row(text: &str) -> Option<Measured> {
     let line = text.lines().rev().find(|line| line.starts_with('"') && !line.contains("test"))?;
     let fields: Vec<f64> = line.split(',').skip(1).filter_map(|field| field.trim_matches('"').parse().ok()).collect();

@@ -1,4 +1,4 @@
-//! Owns the server rung's ladder: which workloads against which peer, everything started, loaded and verified alike.
+//! Runs of the server level: workloads for each peer; both sides are started, loaded and verified in the same way.
 use crate::client::{self, Connection, Loop, Protocol};
 use crate::server::{ServerWorkload, redis_benchmark};
 use crate::sink::Sink;
@@ -13,40 +13,40 @@ use std::time::Duration;
 const SERVER_CORE: usize = 0;
 const CLIENT_CORE: usize = 1;
 const CLIENTS: usize = 50;
-/// Pipelined requests take so much less time that a run needs more of them.
+/// Factor for the number of pipelined requests, which take less time each.
 const PIPELINED_FACTOR: u64 = 8;
 
-/// A peer of the rung.
+/// A peer of the level.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Peer {
-    /// Over RESP, by redis-benchmark.
+    /// redis-server: RESP, measured with redis-benchmark.
     Redis,
-    /// Over memcached's text protocol, by a client of our own; one worker thread.
+    /// memcached: text protocol, measured with our client; one worker thread.
     Memcached,
 }
 
-/// What is asked.
+/// Parameters of the level.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// The `fawn` to measure.
+    /// The `fawn` binary to measure.
     pub binary: PathBuf,
-    /// Where servers keep their files.
+    /// Directory for the servers' data.
     pub dir: PathBuf,
-    /// Against whom.
+    /// The peers to compare with.
     pub peers: Vec<Peer>,
-    /// Requests of a run without pipelining.
+    /// Number of requests of a run without pipelining.
     pub requests: u64,
-    /// Distinct keys.
+    /// Number of distinct keys.
     pub keys: u64,
     /// Size of the values.
     pub value_bytes: usize,
-    /// FAWN's budget.
+    /// FAWN's memory budget, bytes.
     pub memory_bytes: u64,
-    /// FAWN's shards. With several they and the client share the cores: the rate says little then.
+    /// FAWN's number of shards. Several shards share the cores with the client, so the rate is less meaningful.
     pub shards: u16,
-    /// Runs of each side.
+    /// Number of runs of each side.
     pub pairs: usize,
-    /// Only workloads whose name contains this.
+    /// Runs only workloads whose name contains this text.
     pub only: Option<String>,
 }
 
@@ -84,10 +84,10 @@ const REDIS_CASES: [Case; 4] = [
 const MEMCACHED_CASES: [Case; 3] =
     [Case::new("get", Keeps::Memory, 1), Case::new("get", Keeps::Memory, 32), Case::new("set", Keeps::Memory, 32)];
 
-/// Runs the rung.
+/// Runs all selected workloads.
 ///
 /// # Errors
-/// The first error of any side; rows emitted before stay.
+/// The first error of any side; rows emitted before are kept.
 pub fn run(options: &ServerOptions, sink: &mut Sink) -> Result<(), BenchError> {
     for peer in &options.peers {
         let cases: &[Case] = match peer {
@@ -102,7 +102,7 @@ pub fn run(options: &ServerOptions, sink: &mut Sink) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// The rest of a core's time is nobody's: both servers stay up, one of them idle.
+/// Runs one workload. Both servers stay up, but the one that is not measured is idle.
 fn run_case(options: &ServerOptions, peer: Peer, case: &Case, sink: &mut Sink) -> Result<(), BenchError> {
     let (mut our_dir, mut peer_dir) = (OwnDir::new(&options.dir, "fawn"), OwnDir::new(&options.dir, "peer"));
     let (dir, memory_bytes) = (our_dir.renew()?, options.memory_bytes);
@@ -136,7 +136,7 @@ fn run_case(options: &ServerOptions, peer: Peer, case: &Case, sink: &mut Sink) -
     Ok(())
 }
 
-/// What the server's data is worth: where sides differ the row says it.
+/// The durability of the server's data, for the row: the two sides may differ.
 fn durability(server: &Server, case: &Case) -> &'static str {
     match (server.engine, case.keeps) {
         ("fawn", keeps) => keeps.name(),
@@ -173,7 +173,7 @@ fn by_own_client(server: &Server, options: &ServerOptions, case: &Case, pair: us
     Ok(row.with("client", "closed loop, all connections in rounds"))
 }
 
-/// This thread on one core, and back on all of them when dropped.
+/// Pins this process to one core; unpins it on drop.
 struct Pinned;
 
 impl Pinned {
@@ -192,7 +192,7 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // The next run pins itself anew; a failure here only keeps this process on one core.
+        // The next run pins this process again, so a failure here only leaves it on one core.
         let _ = Self::set("0-1023");
     }
 }

@@ -1,45 +1,45 @@
-//! Owns where rows go: to standard output as they come, and to a file beside the machine's description.
+//! The destination of rows: standard output as they arrive, and a file with the machine's description next to it.
 use crate::{BenchError, Row, machine, report};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// The machine's description lies beside the rows under this name: a list, an entry per command that wrote there.
+/// Name of the file with machine descriptions, next to the rows: a list with one entry per command.
 pub const MACHINE_FILE: &str = "machine.json";
 
-/// Takes rows. What has been measured is never lost to a later failure: each row is written when it comes.
+/// Receives rows. Each row is written at once, so that a later failure loses no measurement.
 pub struct Sink {
     json: bool,
     quiet: bool,
-    /// Which command this is: rows of two commands are no pair.
+    /// Identity of this command: rows of two commands are never a pair.
     run: String,
     file: Option<(PathBuf, File)>,
     rows: Vec<Row>,
 }
 
 impl Sink {
-    /// Prints rows as JSON or as text, and appends them to `file` where one is given. `data_dir` is what the machine's
-    /// description names the file system of.
+    /// Prints rows as JSON or text, and appends them to `file` if given. The machine's description includes the file
+    /// system of `data_dir`.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// If the file cannot be written.
     pub fn open(json: bool, file: Option<&Path>, data_dir: &Path) -> Result<Self, BenchError> {
         let run = run_name();
         let file = file.map(|path| open_rows(path, data_dir, &run)).transpose()?;
         Ok(Self { json, quiet: false, run, file, rows: Vec::new() })
     }
 
-    /// Keeps rows without printing, for tests.
+    /// Collects rows without printing, for tests.
     #[must_use]
     pub fn quiet() -> Self {
         Self { json: true, quiet: true, run: run_name(), file: None, rows: Vec::new() }
     }
 
-    /// Takes a row.
+    /// Prints and stores a row.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If the row cannot be written.
     pub fn emit(&mut self, row: Row) -> Result<(), BenchError> {
         let row = row.with("run", &self.run);
         if let Some((path, file)) = &mut self.file {
@@ -53,13 +53,13 @@ impl Sink {
         Ok(())
     }
 
-    /// Everything taken so far.
+    /// All rows so far.
     #[must_use]
     pub fn rows(&self) -> &[Row] {
         &self.rows
     }
 
-    /// Ends with the table of medians and ratios, for people only.
+    /// Prints the table of medians and ratios, unless the output is JSON.
     pub fn finish(self) {
         if !self.json {
             println!("\n{}", report::table(&self.rows));
@@ -67,7 +67,7 @@ impl Sink {
     }
 }
 
-/// Seconds since 1970 and this process's number: unlike that of any other command on the machine.
+/// Seconds since 1970 and this process's ID: unique among the commands on this machine.
 fn run_name() -> String {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     format!("{}-{}", since.as_secs(), std::process::id())
@@ -87,8 +87,8 @@ fn open_rows(path: &Path, data_dir: &Path, run: &str) -> Result<(PathBuf, File),
     Ok((path.to_owned(), file))
 }
 
-/// Adds an entry to the list in `path`. What stands there stays; a single description, as older commands left it,
-/// becomes the first entry.
+/// Appends an entry to the list in `path`. Existing entries are kept; a single description, the format of older
+/// versions, becomes the first entry.
 fn add_machine(path: &Path, facts: &BTreeMap<String, String>) -> Result<(), BenchError> {
     let failed = |error: &dyn std::fmt::Display| BenchError::failed(path.display().to_string(), error);
     let mut entries = match std::fs::read_to_string(path) {
@@ -101,7 +101,7 @@ fn add_machine(path: &Path, facts: &BTreeMap<String, String>) -> Result<(), Benc
     };
     entries.push(serde_json::json!(facts));
     let text = serde_json::to_string_pretty(&entries).map_err(|error| failed(&error))? + "\n";
-    // Written aside and renamed: a command that dies here does not take the earlier entries with it.
+    // Write a new file and rename it: a crash here does not lose the earlier entries.
     let aside = path.with_extension("json.new");
     std::fs::write(&aside, text).and_then(|()| std::fs::rename(&aside, path)).map_err(|error| failed(&error))
 }
@@ -127,7 +127,7 @@ mod tests {
     fn every_command_of_a_folder_stays_described() {
         let dir = tempfile::tempdir().unwrap();
         let machine = dir.path().join(MACHINE_FILE);
-        // As a command of before the list left it.
+        // The format of older versions.
         std::fs::write(&machine, r#"{"command": "first"}"#).unwrap();
         for name in ["a.jsonl", "b.jsonl"] {
             drop(Sink::open(true, Some(&dir.path().join(name)), dir.path()).unwrap());
@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(entries[0]["command"], "first");
         assert_eq!(entries[1..].iter().map(|entry| &*entry["rows"]).collect::<Vec<_>>(), ["a.jsonl", "b.jsonl"]);
         assert!(entries[1..].iter().all(|entry| entry["kernel"].contains('.') && !entry["run"].is_empty()));
-        // A damaged list is somebody's measurement: it is named, not written over.
+        // A corrupt list may hold results of another run: report it instead of overwriting it.
         std::fs::write(&machine, "[").unwrap();
         let refused = Sink::open(true, Some(&dir.path().join("c.jsonl")), dir.path()).err().unwrap().to_string();
         assert!(refused.contains("machine.json"), "{refused}");

@@ -1,4 +1,4 @@
-//! Owns the servers under test: starts one on a free loopback port, pinned to one core, and ends it by its own id.
+//! The servers under test: started on a free loopback port, pinned to cores, and stopped by process ID.
 use crate::client::Protocol;
 use crate::{BenchError, machine};
 use std::net::{TcpListener, TcpStream};
@@ -10,19 +10,19 @@ use std::time::{Duration, Instant};
 const START_LIMIT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(10);
 
-/// How a server keeps what it acknowledges; the same on both sides, or the table's head says the difference.
+/// The durability of acknowledged writes: equal on both sides, or else the row says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keeps {
-    /// Memory only (redis without files; memcached; FAWN's `memory` mode still writes its log).
+    /// In memory only: Redis without files, memcached. FAWN's `memory` mode still writes its log.
     Memory,
-    /// Written at once, synced within a second.
+    /// Written at once and synced within a second.
     EverySec,
     /// Acknowledged after a sync.
     Sync,
 }
 
 impl Keeps {
-    /// FAWN's word for it.
+    /// The name of FAWN's durability mode.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -33,35 +33,35 @@ impl Keeps {
     }
 }
 
-/// How FAWN is started.
+/// Options for starting FAWN.
 #[derive(Clone, Copy, Debug)]
 pub struct FawnOptions<'o> {
-    /// Its data directory.
+    /// The data directory.
     pub dir: &'o Path,
-    /// When it acknowledges.
+    /// The durability mode.
     pub keeps: Keeps,
-    /// Its budget.
+    /// The memory budget, bytes.
     pub memory_bytes: u64,
-    /// Most connections.
+    /// Maximum number of connections.
     pub connections_max: usize,
-    /// Its shards, each on a core of its own as far as there are cores.
+    /// Number of shards; each runs on its own core if there are enough.
     pub shards: u16,
 }
 
 /// A running server.
 pub struct Server {
     child: Child,
-    /// Its client port on 127.0.0.1.
+    /// The client port on 127.0.0.1.
     pub port: u16,
-    /// Its name in rows.
+    /// The server's name in rows.
     pub engine: &'static str,
 }
 
 impl Server {
-    /// Redis, pinned to core `core`, with its append-only file as `keeps` says.
+    /// Starts redis-server, pinned to core `core`, with its append-only file configured by `keeps`.
     ///
     /// # Errors
-    /// When it is missing or does not come up.
+    /// If the program is missing or does not start.
     pub fn redis(dir: &Path, keeps: Keeps, core: usize) -> Result<Self, BenchError> {
         let port = free_port()?;
         let append = if keeps == Keeps::Memory { "no" } else { "yes" };
@@ -72,10 +72,10 @@ impl Server {
         Self::start(command, port, "redis", "redis-server", "redis-server")
     }
 
-    /// memcached with one worker thread and `memory_mib` of memory.
+    /// Starts memcached with one worker thread and `memory_mib` MiB of memory.
     ///
     /// # Errors
-    /// As [`Server::redis`].
+    /// See [`Server::redis`].
     pub fn memcached(memory_mib: u32, core: usize) -> Result<Self, BenchError> {
         let port = free_port()?;
         let mut command = pinned("memcached", core);
@@ -84,10 +84,10 @@ impl Server {
         Self::start(command, port, "memcached", "memcached", "memcached")
     }
 
-    /// FAWN: `binary serve`, R = 1, speaking `protocol` alone, its shards on the cores from `core` on.
+    /// Starts `binary serve`: one replica, one protocol, with its shards pinned to the cores from `core` on.
     ///
     /// # Errors
-    /// As [`Server::redis`].
+    /// See [`Server::redis`].
     pub fn fawn(binary: &Path, protocol: Protocol, options: &FawnOptions<'_>, core: usize) -> Result<Self, BenchError> {
         let port = free_port()?;
         let address = format!("127.0.0.1:{port}");
@@ -125,7 +125,7 @@ impl Server {
                 ));
             }
             if Instant::now() > deadline {
-                return Err(BenchError::failed(engine, "does not answer on its port"));
+                return Err(BenchError::failed(engine, "does not accept connections on its port"));
             }
             std::thread::park_timeout(POLL);
         }
@@ -138,7 +138,7 @@ impl Server {
         machine::cpu_of(self.child.id()).unwrap_or_default()
     }
 
-    /// Highest resident memory so far, bytes.
+    /// Peak of the resident memory, bytes.
     #[must_use]
     pub fn resident_bytes_max(&self) -> u64 {
         machine::resident_bytes_max_of(self.child.id()).unwrap_or_default()
@@ -153,7 +153,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Ours by id; it may have ended by itself, which is fine.
+        // Kills only our own process, which may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,10 +1,10 @@
-//! Owns how sizes and times are written in flags.
+//! Parsing of sizes, durations and counts in command-line flags.
 use std::time::Duration;
 
-/// A number of bytes: `4096`, `64K`, `256M`, `2G`; powers of 1024.
+/// Parses a number of bytes: `4096`, `64K`, `256M`, `2G`; the units are powers of 1024.
 ///
 /// # Errors
-/// What was found and what is expected, for clap to print.
+/// The invalid text and the expected format, printed by clap.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let refuse = || format!("`{text}` is not a size; expected a number with K, M or G, such as 256M");
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
@@ -19,20 +19,20 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| format!("`{text}` is larger than 2^64 bytes"))
 }
 
-/// Seconds, fractions included, more than none.
+/// Parses a number of seconds above zero, possibly with a fraction.
 ///
 /// # Errors
-/// As [`parse_size`].
+/// See [`parse_size`].
 pub fn parse_seconds(text: &str) -> Result<Duration, String> {
-    let refuse = || format!("`{text}` is not a number of seconds; expected such as 2 or 0.5");
+    let refuse = || format!("`{text}` is not a number of seconds; expected a number such as 2 or 0.5");
     let seconds: f64 = text.parse().map_err(|_| refuse())?;
     if seconds <= 0.0 { Err(refuse()) } else { Duration::try_from_secs_f64(seconds).map_err(|_| refuse()) }
 }
 
-/// A count of at least one.
+/// Parses a count of at least one.
 ///
 /// # Errors
-/// As [`parse_size`].
+/// See [`parse_size`].
 pub fn parse_count(text: &str) -> Result<u64, String> {
     text.parse().ok().filter(|&count| count > 0).ok_or_else(|| format!("`{text}` is not a number above zero"))
 }

@@ -1,8 +1,8 @@
-//! Owns what is asked: keys and values that can be recomputed from their number, so that every read can be verified.
+//! Keys and values of the workloads: computed from their number, so that every read can be verified.
 
 use fawn_types::random::SplitMix64;
 
-/// The 16-byte key of number `n`: hexadecimal of a mixed number, so neighbours share no prefix.
+/// Computes the 16-byte key of number `n`: a mixed number in hexadecimal, so that neighbours share no prefix.
 pub fn key_into(n: u64, out: &mut [u8; 16]) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mixed = SplitMix64::mix(n.wrapping_add(0x51_7C_C1_B7));
@@ -11,7 +11,7 @@ pub fn key_into(n: u64, out: &mut [u8; 16]) {
     }
 }
 
-/// Values that follow from their number and version. Cut from a pool of random bytes, because making fresh random bytes
+/// Values computed from their number and version. They are cut from a pool of random bytes, because fresh random bytes
 /// per value would take longer than a good store takes to write them.
 pub struct Values {
     pool: Vec<u8>,
@@ -20,7 +20,7 @@ pub struct Values {
 impl Values {
     const POOL_BYTES: usize = 256 << 10;
 
-    /// Values of up to `value_bytes_max`.
+    /// A pool for values of up to `value_bytes_max`.
     #[must_use]
     pub fn new(value_bytes_max: usize) -> Self {
         let mut random = SplitMix64::new(0xFA_3E);
@@ -28,8 +28,8 @@ impl Values {
         Self { pool: (0..words).flat_map(|_| random.next().to_le_bytes()).collect() }
     }
 
-    /// The value of number `n` in its `round`-th version. Its first eight bytes are unlike those of any other number or
-    /// version, the rest is unlike most others'.
+    /// Computes the value of number `n` in version `round`. Its first eight bytes are unique to number and version;
+    /// most values differ in the rest, too.
     pub fn fill(&self, n: u64, round: u64, out: &mut [u8]) {
         let stamp = SplitMix64::mix(n ^ round.rotate_left(40));
         let at = (stamp >> 32) as usize % (self.pool.len() - out.len());

@@ -1,4 +1,4 @@
-//! Owns `fawn bench device`.
+//! The command `fawn bench device`.
 use super::output::{Output, Pairs};
 use crate::device::{self, DeviceOptions};
 use crate::store::{OwnDir, ladder};
@@ -7,24 +7,24 @@ use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Random 4 KiB reads through our device against fio: same file, same depth, in turn.
+/// Measures random 4 KiB reads of FAWN's device and of fio: same file, same depth, alternating.
 ///
-/// The target is 0.95 of fio's rate and 1.05 of its CPU per read, median of 15 pairs.
+/// The target is at least 0.95 of fio's rate and at most 1.05 of its CPU time per read, as the median of 15 pairs.
 #[derive(Args)]
 pub(super) struct Device {
-    /// Where the file is made; on the disk to be measured.
+    /// Directory of the test file; must be on the disk to measure.
     #[arg(long, value_name = "DIR", default_value_os_t = ladder::default_dir().to_owned())]
     dir: PathBuf,
-    /// Size of the file; larger than any cache of the device.
+    /// Size of the file; should exceed every cache of the device.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = units::parse_size)]
     file: u64,
-    /// Reads in flight.
+    /// Number of reads in flight.
     #[arg(long, value_name = "N", default_value = "32", value_parser = units::parse_count)]
     depth: u64,
-    /// Time per run.
+    /// Duration of a run.
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = units::parse_seconds)]
     seconds: Duration,
-    /// Decides which pages are read.
+    /// Seed for the choice of pages.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     #[command(flatten)]

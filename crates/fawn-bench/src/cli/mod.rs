@@ -1,4 +1,4 @@
-//! Owns `fawn bench` on the command line: the manual that `--help` prints, and the way from flags to runs.
+//! The command `fawn bench`: its help text, and the conversion of flags into runs.
 mod device;
 mod memory;
 mod output;
@@ -9,23 +9,24 @@ mod store;
 use crate::BenchError;
 use clap::{Args, Subcommand};
 
-/// Measures this machine's device, FAWN's store and its server, each against its peers.
+/// Measures this machine's device, FAWN's store and its server, each compared with its peers.
 ///
-/// A comparison is a ratio within one run on one machine: our side and the peer's in turn, at least five pairs, median
-/// with minimum and maximum. Loads are verified, every key, before their reads are believed. Rows are printed as they
-/// come; with --json one object a line, with --out also appended to a file beside the machine's description.
+/// A comparison is a ratio within one run on one machine: our side and the peer alternate, with at least five pairs,
+/// and the result is the median with minimum and maximum. All loaded keys are verified before reads are measured.
+/// Rows are printed as they arrive; --json prints one JSON object per line, and --out also appends the rows to a file
+/// with a description of the machine next to it.
 #[derive(Args)]
 #[command(after_long_help = "\
 Examples:
-  fawn bench device                                   our device against fio
-  fawn bench store --engine fawn-ds --engine rocksdb  the stores, every workload, about two minutes
+  fawn bench device                                   FAWN's device against fio
+  fawn bench store --engine fawn-ds --engine rocksdb  the stores, all workloads, about two minutes
   fawn bench store --workload get-cold --keys 8000000 --seconds 10 --pairs 15
   fawn bench server --against redis                   the servers, one core each
   fawn bench memory                                   20 M keys and 10,000 idle connections within 512 MiB
   fawn bench store --out eval/results/today/store.jsonl && fawn bench report eval/results/today
 
-Peers come from Debian's packages fio, rocksdb-tools, redis-server, redis-tools and memcached; what is missing is
-named. Peers run as their own documentation advises; differences in what they promise stand in each row's config.")]
+The peers are in Debian's packages fio, rocksdb-tools, redis-server, redis-tools and memcached; an error names the
+missing one. Peers are configured as their documentation recommends; each row's config states its durability.")]
 pub struct Bench {
     #[command(subcommand)]
     rung: Rung,
@@ -40,10 +41,10 @@ enum Rung {
     Report(report::Report),
 }
 
-/// Runs what was asked.
+/// Runs the selected benchmark.
 ///
 /// # Errors
-/// The first failure; rows printed and written before it stay.
+/// The first failure; rows printed and written before are kept.
 pub fn run(bench: Bench) -> Result<(), BenchError> {
     match bench.rung {
         Rung::Device(rung) => rung.run(),

@@ -1,4 +1,4 @@
-//! Owns the flags that rungs share: how often, and where rows go.
+//! Flags common to several levels: number of runs, and destination of the rows.
 use crate::sink::Sink;
 use crate::{BenchError, pairs::PAIRS_MIN, units};
 use clap::Args;
@@ -6,17 +6,17 @@ use std::path::{Path, PathBuf};
 
 #[derive(Args)]
 pub(super) struct Output {
-    /// Prints each row as a JSON object on a line of its own, and no table.
+    /// Prints each row as one line of JSON, and no table.
     #[arg(long)]
     json: bool,
-    /// Appends the rows to this file too (JSON lines), and writes machine.json beside it.
+    /// Also appends the rows to this file (JSON lines), and adds the machine to machine.json next to it.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
 
 #[derive(Args)]
 pub(super) struct Pairs {
-    /// Runs of each side, in turn; fewer than five are no comparison.
+    /// Number of runs of each side, alternating; fewer than five are not a valid comparison.
     #[arg(long, value_name = "N", default_value = "5", value_parser = units::parse_count)]
     pairs: u64,
 }
@@ -24,7 +24,7 @@ pub(super) struct Pairs {
 impl Pairs {
     pub(super) fn count(&self) -> usize {
         if self.pairs < PAIRS_MIN as u64 {
-            eprintln!("fewer than {PAIRS_MIN} pairs: good for a look, not for a claim");
+            eprintln!("fewer than {PAIRS_MIN} pairs: not a valid comparison");
         }
         self.pairs as usize
     }
@@ -36,7 +36,7 @@ impl Output {
     }
 }
 
-/// Where to find the binary to be measured: this very program, unless told otherwise.
+/// Path of the binary to measure; by default, this program.
 pub(super) fn binary(given: Option<PathBuf>) -> Result<PathBuf, BenchError> {
     given.map_or_else(|| std::env::current_exe().map_err(|error| BenchError::failed("this program's path", error)), Ok)
 }

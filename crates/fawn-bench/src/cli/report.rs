@@ -1,12 +1,12 @@
-//! Owns `fawn bench report`.
+//! The command `fawn bench report`.
 use crate::{BenchError, report};
 use clap::Args;
 use std::path::PathBuf;
 
-/// Prints the table of a directory of results: medians, ratios within pairs, from the raw rows alone.
+/// Prints the table of a directory of results: medians and ratios within pairs, computed from the raw rows.
 #[derive(Args)]
 pub(super) struct Report {
-    /// The directory; every *.jsonl in it is read.
+    /// The directory; all *.jsonl files in it are read.
     dir: PathBuf,
 }
 

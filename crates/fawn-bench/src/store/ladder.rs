@@ -1,4 +1,4 @@
-//! Owns the store rung's ladder: which workloads, what is set up for each, and whose turn it is.
+//! Runs of the store level: the workloads, the setup of each, and the alternation of the sides.
 use super::fawn_ds::FawnDs;
 use super::raw::RawDevice;
 use super::rocksdb::RocksDb;
@@ -9,76 +9,76 @@ use crate::{BenchError, Row};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Least memory budget given to a store, bytes: less starves both of their write buffers.
+/// Minimum memory budget of a store, bytes; a smaller one would leave too little for the write buffers of either store.
 const MEMORY_BYTES_MIN: u64 = 16 << 20;
-/// Data of the cold workloads is at least so many times the budget.
+/// Minimum ratio of data to budget in the cold workloads.
 const COLD_FACTOR: u64 = 4;
-/// Most bytes that the yardstick's file of random reads has.
+/// Maximum size of the raw device's file for random reads, bytes.
 const RAW_FILE_BYTES_MAX: u64 = 8 << 30;
 
-/// A store that the rung knows.
+/// A store of this level.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Engine {
-    /// FAWN's own, in this process.
+    /// FAWN-DS, in this process.
     FawnDs,
     /// RocksDB through `db_bench` (Debian's package rocksdb-tools).
     Rocksdb,
 }
 
-/// A workload of the rung.
+/// A workload of this level.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Workload {
-    /// Bulk load of 1 KiB values against raw sequential writes.
+    /// Bulk load of 1 KiB values, compared with raw sequential writes.
     Load,
     /// Puts of small values, acknowledged from memory.
     Put,
     /// Puts of small values, each acknowledged after a sync.
     Durable,
-    /// Random lookups of data that fits the budget, one thread.
+    /// Random lookups on data that fits the budget, by one thread.
     GetCached,
-    /// Random lookups of data four times the budget, against raw reads.
+    /// Random lookups on data of four times the budget, compared with raw reads.
     GetCold,
-    /// Random lookups of keys that are not there.
+    /// Random lookups of absent keys.
     GetMissing,
-    /// Random overwrites of data four times the budget, against raw reads.
+    /// Random overwrites on data of four times the budget, compared with raw reads.
     OverwriteCold,
 }
 
-/// What is asked.
+/// Parameters of the level.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
-    /// Where the stores lie.
+    /// Directory for the stores.
     pub dir: PathBuf,
-    /// Who runs; the first is what ratios are of.
+    /// The stores; ratios are those of the first one over the others.
     pub engines: Vec<Engine>,
-    /// What is run, in the order of the ladder.
+    /// The workloads to run.
     pub workloads: Vec<Workload>,
-    /// Distinct keys.
+    /// Number of distinct keys.
     pub keys: u64,
-    /// Length of the values of every workload but the bulk load.
+    /// Length of the values of all workloads except the bulk load, bytes.
     pub value_bytes: usize,
-    /// Length of the bulk load's.
+    /// Length of the values of the bulk load, bytes.
     pub load_value_bytes: usize,
-    /// The budget; by default what each workload needs.
+    /// Memory budget, bytes; by default, chosen for each workload.
     pub memory_bytes: Option<u64>,
-    /// Time per run.
+    /// Duration of a run.
     pub run: Duration,
-    /// Runs of each side.
+    /// Number of runs of each side.
     pub pairs: usize,
-    /// Lookups in flight of the cold workloads.
+    /// Number of lookups in flight in the cold workloads.
     pub depth: usize,
-    /// Writers of the durable workload.
+    /// Number of writers in the durable workload.
     pub writers: usize,
-    /// Decides which keys.
+    /// Seed for the choice of keys.
     pub seed: u64,
 }
 
 type Side<'s> = Box<dyn FnMut(u64) -> Result<Row, BenchError> + 's>;
 
-/// Runs the rung.
+/// Runs all selected workloads.
 ///
 /// # Errors
-/// The first error of any side; rows emitted before stay.
+/// The first error of any side; rows emitted before are kept.
 pub fn run(options: &StoreOptions, sink: &mut Sink) -> Result<(), BenchError> {
     let mut contenders: Vec<Box<dyn Contender>> = Vec::new();
     for engine in &options.engines {
@@ -90,10 +90,10 @@ pub fn run(options: &StoreOptions, sink: &mut Sink) -> Result<(), BenchError> {
     run_with(options, contenders, RawDevice::new(&options.dir), sink)
 }
 
-/// As [`run`], with contenders of the caller's.
+/// Like [`run`], with the given contenders.
 ///
 /// # Errors
-/// As [`run`].
+/// See [`run`].
 pub fn run_with(
     options: &StoreOptions,
     contenders: Vec<Box<dyn Contender>>,
@@ -107,7 +107,7 @@ pub fn run_with(
     ladder.cold()
 }
 
-/// The directory that stores get when none is chosen: on the disk to be measured, not on a memory file system.
+/// The default directory for stores: relative, so that it is on a disk rather than in a memory file system.
 #[must_use]
 pub fn default_dir() -> &'static Path {
     Path::new("fawn-bench-data")
@@ -125,10 +125,10 @@ impl Ladder<'_> {
         self.options.workloads.contains(&workload)
     }
 
-    /// The shape of a store whose data fits its budget.
+    /// The data and budget for a store with all data in memory.
     fn fitting(&self, value_bytes: usize) -> Result<Shape, BenchError> {
         let shape = Shape { keys: self.options.keys, value_bytes, memory_bytes: 0 };
-        // Twice the data covers headers, padding, the index and block overhead of every contender.
+        // Twice the data is enough for headers, padding, the index and the block overhead of every store.
         let needed = 2 * shape.user_bytes() + MEMORY_BYTES_MIN;
         let memory_bytes = self.options.memory_bytes.unwrap_or(needed);
         if memory_bytes < shape.user_bytes() * 3 / 2 {
@@ -142,7 +142,7 @@ impl Ladder<'_> {
         Ok(Shape { memory_bytes, ..shape })
     }
 
-    /// The shape of a store whose data is many times its budget.
+    /// The data and budget for a store with much more data than memory.
     fn cold_shape(&self) -> Result<Shape, BenchError> {
         let shape = Shape { keys: self.options.keys, value_bytes: self.options.value_bytes, memory_bytes: 0 };
         let most = shape.user_bytes() / COLD_FACTOR;
@@ -157,7 +157,7 @@ impl Ladder<'_> {
         Ok(Shape { memory_bytes, ..shape })
     }
 
-    /// Fresh stores each time: the bulk load against the device, then small puts.
+    /// Runs the bulk load, compared with the device, and then the small puts; each on a new store.
     fn fills(&mut self) -> Result<(), BenchError> {
         let options = self.options;
         let budget = options.memory_bytes.unwrap_or(256 << 20);
@@ -283,7 +283,7 @@ fn raw_reads(raw: &mut RawDevice, options: DeviceOptions) -> Side<'_> {
     Box::new(move |seed| raw.random_reads(&DeviceOptions { seed, ..options }))
 }
 
-/// A B C A B C …: each side once per pair, each pair with its own seed, the same for all sides.
+/// Runs the sides alternately: A B C A B C …. Each pair has its own seed, common to all sides.
 fn in_turn(
     options: &StoreOptions,
     workload: &str,

@@ -1,4 +1,4 @@
-//! Owns the store rung: what every contender must be able to do, and the workloads of the ladder in turn.
+//! The store level: the interface of a store under test, its workloads, and the data directories.
 pub mod fawn_ds;
 pub mod ladder;
 pub mod raw;
@@ -11,103 +11,103 @@ use std::time::Duration;
 /// Length of every key, bytes.
 pub const KEY_BYTES: usize = 16;
 
-/// What lies in a store.
+/// The data and memory budget of a store.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// Distinct keys.
+    /// Number of distinct keys.
     pub keys: u64,
-    /// Length of each value.
+    /// Length of each value, bytes.
     pub value_bytes: usize,
-    /// The engine's memory budget.
+    /// Memory budget of the engine, bytes.
     pub memory_bytes: u64,
 }
 
 impl Shape {
-    /// Key and value bytes in all.
+    /// Total size of keys and values, bytes.
     #[must_use]
     pub const fn user_bytes(&self) -> u64 {
         self.keys * (KEY_BYTES + self.value_bytes) as u64
     }
 }
 
-/// What ends the time of a fill.
+/// The end of a fill's measurement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FillEnd {
     /// The last acknowledgement.
     Acknowledged,
-    /// Everything is in the store's files: what a raw sequential write may be compared with.
+    /// All data is in the store's files; comparable with a raw sequential write.
     Written,
 }
 
-/// Random reads.
+/// Parameters of random reads.
 #[derive(Clone, Copy, Debug)]
 pub struct Gets {
-    /// Lookups in flight.
+    /// Number of lookups in flight.
     pub depth: usize,
-    /// How long.
+    /// Duration of the run.
     pub run: Duration,
-    /// Whether the keys asked for are there.
+    /// Whether the keys are present.
     pub present: bool,
-    /// Whether the data may be brought into memory first, outside the time.
+    /// Whether the data may be loaded into memory before the measurement.
     pub warm: bool,
-    /// Decides which keys.
+    /// Seed for the choice of keys.
     pub seed: u64,
 }
 
-/// Random writes.
+/// Parameters of random writes.
 #[derive(Clone, Copy, Debug)]
 pub struct Puts {
-    /// Writers that wait for their acknowledgement before they write again.
+    /// Number of writers; each waits for its acknowledgement before the next write.
     pub writers: usize,
-    /// How long.
+    /// Duration of the run.
     pub run: Duration,
-    /// Decides which keys.
+    /// Seed for the choice of keys.
     pub seed: u64,
 }
 
-/// A store under test. Rows come without a workload's name; the ladder gives it.
+/// A store under test. It returns rows without a workload name; the caller sets the name.
 pub trait Contender {
-    /// Its name in rows.
+    /// The store's name in rows.
     fn name(&self) -> &'static str;
 
-    /// Empties the store, then puts every key once, in no order, without syncs (`memory`), by one thread.
+    /// Empties the store, then puts every key once, in random order, without syncs (`memory`), with one thread.
     ///
     /// # Errors
-    /// When the engine fails.
+    /// If the engine fails.
     fn fill(&mut self, shape: &Shape, end: FillEnd) -> Result<Row, BenchError>;
 
-    /// Reads every key of the last fill back and checks its value.
+    /// Reads every key of the last fill and checks its value.
     ///
     /// # Errors
-    /// [`BenchError::Unverified`] with the first key that differs.
+    /// [`BenchError::Unverified`] with the first wrong key.
     fn verify(&mut self) -> Result<(), BenchError>;
 
-    /// Random lookups of a filled store.
+    /// Random lookups in a filled store.
     ///
     /// # Errors
-    /// When the engine fails, or a lookup finds other than it must.
+    /// If the engine fails, or a lookup has an unexpected result.
     fn gets(&mut self, gets: &Gets) -> Result<Row, BenchError>;
 
-    /// Random overwrites of a filled store, without syncs.
+    /// Random overwrites in a filled store, without syncs.
     ///
     /// # Errors
-    /// When the engine fails.
+    /// If the engine fails.
     fn overwrites(&mut self, puts: &Puts) -> Result<Row, BenchError>;
 
     /// Random puts into an empty store, each acknowledged after a sync.
     ///
     /// # Errors
-    /// When the engine fails.
+    /// If the engine fails.
     fn durable_puts(&mut self, shape: &Shape, puts: &Puts) -> Result<Row, BenchError>;
 
-    /// Removes its files.
+    /// Removes the store's files.
     ///
     /// # Errors
-    /// When they cannot be removed.
+    /// If the files cannot be removed.
     fn discard(&mut self) -> Result<(), BenchError>;
 }
 
-/// A directory that a contender has for itself: made when needed, removed with its owner, never one that was there.
+/// A contender's own directory: created when needed, removed on drop. A directory that existed before is never removed.
 #[derive(Debug)]
 pub struct OwnDir {
     path: PathBuf,
@@ -115,28 +115,28 @@ pub struct OwnDir {
 }
 
 impl OwnDir {
-    /// `name` within `parent`; nothing is made yet.
+    /// The directory `name` in `parent`; not created yet.
     #[must_use]
     pub fn new(parent: &Path, name: &str) -> Self {
         Self { path: parent.join(name), made: false }
     }
 
-    /// Where it is.
+    /// The directory's path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Makes it, empty.
+    /// Creates the directory, empty.
     ///
     /// # Errors
-    /// When it was there before: what others left is not ours to remove.
+    /// If the directory existed before: its content may belong to another program.
     pub fn renew(&mut self) -> Result<&Path, BenchError> {
         self.remove()?;
         std::fs::create_dir_all(self.path.parent().unwrap_or(&self.path)).map_err(|error| self.failed(&error))?;
         std::fs::create_dir(&self.path).map_err(|error| match error.kind() {
             std::io::ErrorKind::AlreadyExists => {
-                self.failed(&"is there already; remove it or choose another --dir (a benchmark empties its directory)")
+                self.failed(&"already exists; remove it or choose another --dir (a benchmark empties its directory)")
             }
             _ => self.failed(&error),
         })?;
@@ -144,10 +144,10 @@ impl OwnDir {
         Ok(&self.path)
     }
 
-    /// Removes it with all that it holds, if this owner made it.
+    /// Removes the directory with its content, if this owner has created it.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// If the system call fails.
     pub fn remove(&mut self) -> Result<(), BenchError> {
         if std::mem::take(&mut self.made) {
             std::fs::remove_dir_all(&self.path).map_err(|error| self.failed(&error))?;
@@ -162,7 +162,7 @@ impl OwnDir {
 
 impl Drop for OwnDir {
     fn drop(&mut self) {
-        // Best effort: the next run says so if something stayed.
+        // Best effort: if the directory remains, the next run reports it.
         let _ = self.remove();
     }
 }
@@ -181,7 +181,7 @@ mod tests {
         assert!(parent.path().join("theirs").exists());
         let mut ours = OwnDir::new(parent.path(), "ours");
         std::fs::write(ours.renew().unwrap().join("x"), "y").unwrap();
-        assert!(!ours.renew().unwrap().join("x").exists(), "renewed means emptied");
+        assert!(!ours.renew().unwrap().join("x").exists(), "renewing empties the directory");
         drop(ours);
         assert!(!parent.path().join("ours").exists());
     }

@@ -1,4 +1,4 @@
-//! Owns the yardstick of the store rung: the same device without a store, in the same minute.
+//! The baseline of the store level: the same device without a store, within the same minutes.
 use super::{KEY_BYTES, OwnDir, Shape};
 use crate::device::{self, DeviceOptions};
 use crate::workload::Values;
@@ -8,33 +8,33 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::time::Instant;
 
-/// The yardstick's name in rows.
+/// The baseline's name in rows.
 pub const NAME: &str = "raw-device";
 const WRITE_BYTES: usize = 1 << 20;
 const WRITE_DEPTH: usize = 4;
 const WRITE_FILE: &str = "bench-write.dat";
 
-/// A device with nothing on it.
+/// A device without a store.
 pub struct RawDevice {
     dir: OwnDir,
 }
 
 impl RawDevice {
-    /// With its file under `parent`.
+    /// A raw device with its file under `parent`.
     #[must_use]
     pub fn new(parent: &Path) -> Self {
         Self { dir: OwnDir::new(parent, "raw") }
     }
 
-    /// Writes as many bytes as `shape` has, sequentially, direct, in megabytes, as a log would; counted in its records.
+    /// Writes the size of `shape` sequentially with direct I/O, like a log, and reports it as records per second.
     ///
     /// # Errors
-    /// When the device fails.
+    /// If the device fails.
     pub fn sequential_write(&mut self, shape: &Shape) -> Result<Row, BenchError> {
         let mut device = crate::medium::open(self.dir.renew()?, WRITE_DEPTH)?;
         let total = shape.user_bytes().next_multiple_of(WRITE_BYTES as u64);
         let mut spare: Vec<_> = (0..WRITE_DEPTH).map(|_| AlignedBuf::zeroed(WRITE_BYTES)).collect();
-        // Incompressible, and touched before the time begins.
+        // Incompressible data, in memory that is touched before the measurement.
         let values = Values::new(WRITE_BYTES);
         spare.iter_mut().zip(0..).for_each(|(buf, n)| values.fill(n, 0, buf));
         let (started, cpu) = (Instant::now(), machine::own_cpu());
@@ -64,10 +64,10 @@ impl RawDevice {
         Ok(row)
     }
 
-    /// Makes the file that [`RawDevice::random_reads`] reads.
+    /// Creates the file for [`RawDevice::random_reads`].
     ///
     /// # Errors
-    /// When the device fails.
+    /// If the device fails.
     pub fn prepare(&mut self, options: &DeviceOptions) -> Result<(), BenchError> {
         let mut device = self.open_for_reads(options, true)?;
         device::prepare(&mut device, options).map(drop)
@@ -78,10 +78,10 @@ impl RawDevice {
         crate::medium::open(path, options.depth)
     }
 
-    /// Random 4 KiB reads of it.
+    /// Measures random 4 KiB reads of the file.
     ///
     /// # Errors
-    /// When the device fails.
+    /// If the device fails.
     pub fn random_reads(&mut self, options: &DeviceOptions) -> Result<Row, BenchError> {
         let mut device = self.open_for_reads(options, false)?;
         let file = device::prepare(&mut device, options)?;

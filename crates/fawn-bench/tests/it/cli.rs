@@ -1,4 +1,4 @@
-//! Owns the command line's tests: flags are taken, nonsense is refused, the manual names its examples.
+//! Tests of the command line: valid flags, errors for invalid ones, and examples in the help text.
 use clap::{CommandFactory, Parser};
 use fawn_bench::cli::{self, Bench};
 
@@ -11,7 +11,7 @@ struct Host {
 
 fn refused(words: &[&str]) -> String {
     match Host::try_parse_from(words.iter().copied()) {
-        Ok(_) => panic!("{words:?} was taken"),
+        Ok(_) => panic!("{words:?} was accepted"),
         Err(error) => error.to_string(),
     }
 }

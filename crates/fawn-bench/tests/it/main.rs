@@ -1,4 +1,4 @@
-//! Owns the benchmarks' own tests: tiny runs end to end, and proof that a wrong load is found.
+//! Tests of the benchmarks: tiny complete runs, and detection of a wrong load.
 mod cli;
 mod servers;
 mod stores;

@@ -1,4 +1,4 @@
-//! Owns the tests of the server rung's client and starts, against the peers where they are installed.
+//! Tests of the server level's client and of starting servers; peers are tested where installed.
 use fawn_bench::BenchError;
 use fawn_bench::client::{self, Connection, Loop, Protocol, key_of};
 use fawn_bench::server::{ServerWorkload, redis_benchmark};
@@ -25,7 +25,7 @@ fn check(server: &Server, protocol: Protocol) -> Result<(), BenchError> {
     }
     client::verify(&mut connection, KEYS, VALUE_BYTES)?;
     assert!(server.cpu() > std::time::Duration::ZERO && server.resident_bytes_max() >= server.resident_bytes());
-    // A planted wrong value, then a missing key: each must be found.
+    // A wrong value and a missing key: each must be found.
     connection.queue_set(&key_of(333), &[b'x'; VALUE_BYTES]);
     connection.send()?;
     connection.answers(1, |_, _| Ok(()))?;

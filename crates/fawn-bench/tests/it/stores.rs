@@ -1,4 +1,4 @@
-//! Owns the store rung's tests.
+//! Tests of the store level.
 use fawn_bench::device::{self, DeviceOptions};
 use fawn_bench::row::Row;
 use fawn_bench::sink::Sink;
@@ -129,7 +129,7 @@ fn rocksdb_runs_on_a_verified_load_where_it_is_installed() {
         eprintln!("skipped: Debian's package rocksdb-tools is not installed");
         return;
     }
-    // No overwrites here: db_bench waits seconds for their compactions.
+    // Without overwrites: db_bench would wait seconds for their compactions.
     let dir = tempfile::tempdir_in(".").unwrap();
     let mut store = RocksDb::new(dir.path());
     let filled = store.fill(&SHAPE, FillEnd::Written).unwrap();

@@ -1,4 +1,4 @@
-//! Owns FAWN-DS as a contender: the engine itself, in this process, driven as a server's turn drives it.
+//! FAWN-DS as a contender: the engine runs in this process, driven like in a server's event loop.
 mod reads;
 mod session;
 mod writes;
@@ -13,7 +13,7 @@ use std::path::Path;
 
 type OpenDevice<D> = Box<dyn FnMut(&Path) -> Result<D, BenchError>>;
 
-/// FAWN-DS's contender.
+/// FAWN-DS under test.
 pub struct FawnDs<D: Device> {
     dir: OwnDir,
     open_device: OpenDevice<D>,
@@ -22,7 +22,7 @@ pub struct FawnDs<D: Device> {
 }
 
 impl FawnDs<AnyDevice> {
-    /// With its files under `parent`, on the device that a server would use there.
+    /// FAWN-DS with its files under `parent`, on the device that a server would choose there.
     #[must_use]
     pub fn new(parent: &Path) -> Self {
         Self::over(parent, Options::default().segment_bytes, |dir| crate::medium::open(dir, 64))
@@ -30,7 +30,7 @@ impl FawnDs<AnyDevice> {
 }
 
 impl<D: Device> FawnDs<D> {
-    /// On a device of the caller's.
+    /// FAWN-DS on the given device.
     pub fn over(
         parent: &Path,
         segment_bytes: u32,
@@ -39,10 +39,10 @@ impl<D: Device> FawnDs<D> {
         Self { dir: OwnDir::new(parent, "fawn-ds"), open_device: Box::new(open_device), segment_bytes, session: None }
     }
 
-    /// Writes a wrong value under key number `n`, so that a test can see that verification finds it.
+    /// Writes a wrong value for key number `n`, so that a test can check the verification.
     ///
     /// # Errors
-    /// When the engine fails.
+    /// If the engine fails.
     pub fn plant_wrong_value(&mut self, n: u64) -> Result<(), BenchError> {
         let session = self.filled()?;
         session.put(n, u64::MAX)?;

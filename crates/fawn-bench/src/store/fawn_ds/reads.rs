@@ -1,4 +1,4 @@
-//! Owns the reading workloads on FAWN-DS, and the check of a load.
+//! Read workloads on FAWN-DS, and the verification of a load.
 use super::session::{RANGE, Session, now};
 use crate::store::Gets;
 use crate::{BenchError, Row, row};
@@ -9,21 +9,20 @@ use fawn_types::random::SplitMix64;
 use hdrhistogram::Histogram;
 use std::time::Instant;
 
-/// Lookups in flight while a load is verified.
+/// Number of lookups in flight during verification.
 const VERIFY_DEPTH: usize = 32;
-/// Operations between two looks at the clock; of these one is timed by itself.
+/// Number of operations between two readings of the clock; one of them is timed.
 const CLOCK_EVERY: u64 = 64;
-/// Lookups that memory answers before the device is looked at again.
+/// Maximum number of lookups issued before the next poll of the device.
 const BURST: usize = 64;
 
-/// A lookup under way.
 #[derive(Clone, Copy)]
 struct Slot {
     n: u64,
     sent: Instant,
 }
 
-/// Lookups in flight: where each slot stands, and what they came to.
+/// The lookups in flight, with their latencies.
 struct Flight {
     slots: Vec<Slot>,
     free: Vec<usize>,
@@ -45,7 +44,7 @@ impl Flight {
 }
 
 impl<D: Device> Session<D> {
-    /// Every key's value against what was written last.
+    /// Compares every key's value with the last one written.
     pub(super) fn verify(&mut self) -> Result<(), BenchError> {
         let keys = self.shape.keys;
         let held = self.engine.len(RANGE);
@@ -68,11 +67,11 @@ impl<D: Device> Session<D> {
                 )))
             },
         )?;
-        assert_eq!(flight.operations, keys, "each key was looked at once");
+        assert_eq!(flight.operations, keys, "every key must be read exactly once");
         Ok(())
     }
 
-    /// `depth` lookups in flight until the time is over.
+    /// Measures `depth` lookups in flight for the given duration.
     pub(super) fn gets_in_flight(&mut self, gets: &Gets) -> Result<Row, BenchError> {
         let (mark, mut random) = (self.mark(), SplitMix64::new(gets.seed));
         let (keys, value_bytes) = (self.shape.keys, self.shape.value_bytes);
@@ -88,7 +87,7 @@ impl<D: Device> Session<D> {
         Ok(row.with("false_reads_per_op", format!("{false_reads:.5}")).with("second_reads", second_reads))
     }
 
-    /// One lookup after the other.
+    /// Measures lookups one at a time.
     pub(super) fn gets_one_by_one(&mut self, gets: &Gets) -> Result<Row, BenchError> {
         let (mark, mut random) = (self.mark(), SplitMix64::new(gets.seed));
         let (keys, value_bytes) = (self.shape.keys, self.shape.value_bytes);
@@ -140,7 +139,7 @@ impl<D: Device> Session<D> {
         }
     }
 
-    /// Keeps `depth` lookups in flight: `next` names keys until it has no more, `check` sees what each came to.
+    /// Keeps `depth` lookups in flight until `next` returns no more keys. `check` receives the result of each lookup.
     fn drive(
         &mut self,
         depth: usize,
@@ -192,7 +191,7 @@ impl<D: Device> Session<D> {
     }
 }
 
-/// Checks a final answer, or hands the plan back.
+/// Checks a final result, or returns the plan to read.
 fn settle(
     answer: Lookup<'_>,
     check: impl FnOnce(Option<&[u8]>) -> Result<(), BenchError>,
@@ -204,12 +203,12 @@ fn settle(
     }
 }
 
-/// A key that is there, or one that never was.
+/// A key that is present, or one that was never written.
 fn pick(random: &mut SplitMix64, keys: u64, present: bool) -> u64 {
     random.below(keys) + if present { 0 } else { keys }
 }
 
-/// While the time runs only what is cheap: the load's values were verified before.
+/// A cheap check during the measurement; the values themselves were verified after the load.
 fn check(n: u64, value: Option<&[u8]>, present: bool, value_bytes: usize) -> Result<(), BenchError> {
     match value {
         Some(value) if present && value.len() == value_bytes => Ok(()),

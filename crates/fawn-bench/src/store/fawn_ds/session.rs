@@ -1,4 +1,4 @@
-//! Owns an open engine with what a load generator must remember about it: versions given, rounds written, counters.
+//! An open engine with the state of the load generator: assigned versions, rounds per key, counters.
 use crate::store::{KEY_BYTES, Shape};
 use crate::workload::{Values, key_into};
 use crate::{BenchError, Row, machine};
@@ -7,27 +7,26 @@ use fawn_flash::{CauseStats, Device};
 use fawn_types::{Epoch, HashSecret, KeyHash, KeyRange, RangeId, Version};
 use std::time::{Duration, Instant};
 
-/// The only range.
+/// The engine's only range.
 pub(super) const RANGE: RangeId = RangeId(1);
-/// Writes between two turns, as a busy server's turn has them.
+/// Number of writes per loop iteration, as in a busy server.
 pub(super) const TURN_WRITES: u64 = 64;
-/// Ahead of now, so that everything that waits for its time is due.
+/// Time added to now, so that all timers of the engine are due.
 const LATER_MS: u64 = 60_000;
 
-/// An engine under load.
 pub(super) struct Session<D: Device> {
     pub(super) engine: Engine<D>,
     pub(super) shape: Shape,
     pub(super) events: Vec<Event>,
     pub(super) values: Values,
-    /// How often each key was overwritten.
+    /// Number of overwrites per key.
     rounds: Vec<u16>,
     value: Vec<u8>,
     epoch: Epoch,
     seq: u64,
 }
 
-/// What had been used when a measurement began.
+/// Resources used before a measurement.
 pub(super) struct Mark {
     at: Instant,
     cpu: Duration,
@@ -52,13 +51,13 @@ impl<D: Device> Session<D> {
         (KeyHash::of(self.engine.secret(), &key), key)
     }
 
-    /// Appends key number `n` with its value of `round`; turns the engine while it says that it has too much to do.
+    /// Appends key number `n` with its value of `round`. Runs loop iterations while the engine is overloaded.
     pub(super) fn put(&mut self, n: u64, round: u64) -> Result<Version, BenchError> {
         let (hash, key) = self.hash(n);
         self.put_hashed(n, round, hash, &key)
     }
 
-    /// As [`Session::put`] of the keys from `first` on, as many as the engine warms at once, or as are left.
+    /// Puts the keys from `first` on: as many as the engine prefetches at once, or all remaining ones.
     pub(super) fn put_warmed(&mut self, first: u64) -> Result<(), BenchError> {
         let count = (self.shape.keys - first).min(WARM_KEYS_MAX as u64) as usize;
         let mut hashed = [(KeyHash(0), [0; KEY_BYTES]); WARM_KEYS_MAX];
@@ -92,20 +91,20 @@ impl<D: Device> Session<D> {
     /// Puts the next version of key number `n`.
     pub(super) fn put_next_round(&mut self, n: u64) -> Result<Version, BenchError> {
         let round = &mut self.rounds[n as usize];
-        // A key overwritten 65,536 times starts over: its newest value is still known.
+        // The round wraps around after 65,536 overwrites, which is harmless: only the newest value is expected.
         *round = round.wrapping_add(1);
         let round = u64::from(*round);
         self.put(n, round)
     }
 
-    /// Puts, and turns the engine as often as a server would.
+    /// Puts the next version, and runs a loop iteration as often as a server would.
     pub(super) fn put_in_turns(&mut self, n: u64) -> Result<(), BenchError> {
         self.put_next_round(n)?;
         if self.seq.is_multiple_of(TURN_WRITES) { self.turn(false) } else { Ok(()) }
     }
 
-    /// One turn: submit, reap (waiting for it if asked to), commit what the mode acknowledges. Lookups must not be under
-    /// way.
+    /// One loop iteration: submit writes, poll or wait for completions, commit as the durability mode allows. No lookup
+    /// may be in flight.
     pub(super) fn turn(&mut self, wait: bool) -> Result<(), BenchError> {
         let now = now();
         self.engine.submit(now);
@@ -122,7 +121,7 @@ impl<D: Device> Session<D> {
         Ok(())
     }
 
-    /// Commits by the mode, as a store without replicas does. Returns the last version committed.
+    /// Commits as the durability mode allows, like a store without replicas. Returns the last committed version.
     pub(super) fn commit(&mut self) -> Version {
         let progress = self.engine.progress(RANGE);
         let through = progress.kept_under(self.engine.options().durability);
@@ -130,7 +129,7 @@ impl<D: Device> Session<D> {
         through
     }
 
-    /// Until every put is acknowledged and every overwritten key's old version confirmed.
+    /// Waits until every put is acknowledged and the old version of every overwritten key is confirmed.
     pub(super) fn acknowledge_all(&mut self) -> Result<(), BenchError> {
         loop {
             self.turn(true)?;
@@ -142,7 +141,7 @@ impl<D: Device> Session<D> {
         }
     }
 
-    /// Until everything appended is in the files.
+    /// Waits until everything appended is in the files.
     pub(super) fn write_all(&mut self) -> Result<(), BenchError> {
         self.engine.submit(now().plus_ms(LATER_MS));
         while self.engine.watermarks().flushed < self.engine.watermarks().appended {
@@ -152,7 +151,7 @@ impl<D: Device> Session<D> {
         Ok(())
     }
 
-    /// What key number `n` must hold now.
+    /// The round that key number `n` must hold now.
     pub(super) fn round_of(&self, n: u64) -> u64 {
         u64::from(self.rounds[n as usize])
     }
@@ -161,7 +160,7 @@ impl<D: Device> Session<D> {
         Mark { at: Instant::now(), cpu: machine::own_cpu(), io: self.engine.device().stats().total() }
     }
 
-    /// A row of `operations` since `mark`.
+    /// A row with `operations` since `mark`.
     pub(super) fn row(&self, mark: &Mark, operations: u64) -> Row {
         let cpu = machine::own_cpu().saturating_sub(mark.cpu);
         let row = Row::new("store", "fawn-ds", "").timed(operations, mark.at.elapsed(), Some(cpu));
@@ -175,7 +174,7 @@ impl<D: Device> Session<D> {
         row
     }
 
-    /// Reads by the device since `mark`, per operation.
+    /// Device reads since `mark`, per operation.
     pub(super) fn reads_per_op(&self, mark: &Mark, operations: u64) -> f64 {
         let reads = self.engine.device().stats().total().reads - mark.io.reads;
         reads as f64 / operations.max(1) as f64
@@ -188,5 +187,5 @@ impl<D: Device> Session<D> {
     }
 }
 
-/// The machine's clocks: the engine receives the time.
+/// Reads the machine's clocks, since the engine takes the time as an argument.
 pub(super) use fawn_flash::clock::now;

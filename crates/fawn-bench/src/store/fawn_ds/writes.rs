@@ -1,4 +1,4 @@
-//! Owns the writing workloads on FAWN-DS.
+//! Write workloads on FAWN-DS.
 use super::session::{RANGE, Session, TURN_WRITES};
 use crate::store::{FillEnd, Puts};
 use crate::{BenchError, Row, row};
@@ -9,12 +9,12 @@ use fawn_types::random::SplitMix64;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Operations between two looks at the clock.
+/// Number of operations between two readings of the clock.
 const CLOCK_EVERY: u64 = 256;
 
 impl<D: Device> Session<D> {
-    /// Every key once. `key_into` scatters neighbours, so this is random order to the store; a loader knows the next keys
-    /// and warms them together, as a session does with the requests that it has read.
+    /// Puts every key once. `key_into` scatters neighbours, so the store receives them in random order. Keys are
+    /// prefetched in groups, as a session does with requests that it has already read.
     pub(super) fn fill(&mut self, end: FillEnd) -> Result<Row, BenchError> {
         let (mark, keys) = (self.mark(), self.shape.keys);
         for first in (0..keys).step_by(WARM_KEYS_MAX) {
@@ -29,14 +29,14 @@ impl<D: Device> Session<D> {
         }
         let mut row = self.row(&mark, keys).with("end", format!("{end:?}"));
         if end == FillEnd::Acknowledged {
-            // Outside the time: the bytes are counted whole.
+            // After the measurement of time, so that the number of bytes is complete.
             self.write_all()?;
         }
         row.device_bytes_written_per_user_byte = Some(self.written_per_user_byte(&mark, keys));
         Ok(row)
     }
 
-    /// Random keys of the filled store, by one writer; old versions are confirmed within the time.
+    /// Puts random keys of the filled store with one writer. The time includes the confirmation of old versions.
     pub(super) fn overwrites(&mut self, puts: &Puts) -> Result<Row, BenchError> {
         let (mark, mut random) = (self.mark(), SplitMix64::new(puts.seed));
         let deadline = Instant::now() + puts.run;
@@ -53,7 +53,7 @@ impl<D: Device> Session<D> {
         Ok(row)
     }
 
-    /// `writers` that each wait for their acknowledgement; the engine's loop commits them in groups.
+    /// Puts by `writers` that each wait for their acknowledgement; the engine's loop commits them in groups.
     pub(super) fn durable_puts(&mut self, puts: &Puts) -> Result<Row, BenchError> {
         let (mark, mut random) = (self.mark(), SplitMix64::new(puts.seed));
         let deadline = Instant::now() + puts.run;
@@ -76,7 +76,7 @@ impl<D: Device> Session<D> {
         }
         let mut row = self.row(&mark, operations).latencies(&nanos).with("writers", puts.writers);
         row.device_bytes_written_per_user_byte = Some(self.written_per_user_byte(&mark, operations));
-        // Too few keys for their number to mean anything.
+        // The store has too few keys for a meaningful number per key.
         row.dram_bytes_per_key = None;
         Ok(row.with("note", "writers are operations in flight in one event loop"))
     }

@@ -1,8 +1,8 @@
-//! Owns RocksDB as a contender: Debian's `db_bench`, run as a process, set as RocksDB's own documentation advises.
+//! RocksDB as a contender: Debian's `db_bench` as a process, configured as RocksDB's documentation recommends.
 //!
-//! Same key and value sizes, no compression on either side, direct reads and direct flushes, a ten-bit Bloom filter, a
-//! block cache of the whole memory budget (its indexes, filters and memtables come on top, which favours it).
-//! Its CPU, reads and bytes written are the kernel's accounts of the process between two lines of its output.
+//! Key and value sizes are the same, neither side compresses. RocksDB uses direct reads, direct flushes, a ten-bit
+//! Bloom filter, and a block cache of the whole memory budget. Its indexes, filters and memtables add to the budget,
+//! which favours RocksDB. CPU time, reads and written bytes are from the kernel's accounting between two output lines.
 mod output;
 
 use super::{Contender, FillEnd, Gets, KEY_BYTES, OwnDir, Puts, Shape};
@@ -12,7 +12,7 @@ use output::Report;
 use std::path::Path;
 use std::process::Command;
 
-/// Settings that hold for every run; the rest depends on the workload.
+/// Settings of all runs; further ones depend on the workload.
 const SETTINGS: [&str; 12] = [
     "--compression_type=none",
     "--bloom_bits=10",
@@ -24,25 +24,25 @@ const SETTINGS: [&str; 12] = [
     "--max_background_jobs=2",
     "--bytes_per_sync=1048576",
     "--open_files=-1",
-    // A counter that never fires: progress lines would cost it time.
+    // The interval is never reached: progress lines would cost time.
     "--stats_interval=2000000000",
     "--histogram=true",
 ];
 
-/// RocksDB's contender.
+/// RocksDB under test.
 pub struct RocksDb {
     dir: OwnDir,
     shape: Option<Shape>,
 }
 
 impl RocksDb {
-    /// With its files under `parent`.
+    /// RocksDB with its files under `parent`.
     #[must_use]
     pub fn new(parent: &Path) -> Self {
         Self { dir: OwnDir::new(parent, "rocksdb"), shape: None }
     }
 
-    /// Has the next verification expect `keys`, so that a test can see it fail.
+    /// Makes the next verification expect `keys`, so that a test can check it.
     pub fn expect_keys(&mut self, keys: u64) {
         if let Some(shape) = &mut self.shape {
             shape.keys = keys;
@@ -50,12 +50,12 @@ impl RocksDb {
     }
 
     fn filled(&self) -> Result<Shape, BenchError> {
-        self.shape.ok_or_else(|| BenchError::failed("rocksdb", "reads of a store that was never filled"))
+        self.shape.ok_or_else(|| BenchError::failed("rocksdb", "reads of a store that was not filled"))
     }
 
-    /// Runs the named benchmarks one after the other in one process.
+    /// Runs the named benchmarks in sequence in one process.
     fn run(&self, shape: &Shape, benchmarks: &str, more: &[String]) -> Result<Vec<Line>, BenchError> {
-        // Line-buffered, so that each line comes when it is true.
+        // Line-buffered, so that each line arrives when the benchmark prints it.
         let mut command = Command::new("stdbuf");
         command.args(["-oL", "db_bench", &format!("--benchmarks={benchmarks}")]).args(SETTINGS);
         command.arg(format!("--db={}", self.dir.path().display()));
@@ -64,7 +64,7 @@ impl RocksDb {
         command.args(more);
         let log = self.dir.path().with_extension("log");
         let lines = process::run_lines(command, "db_bench", "rocksdb-tools", &log);
-        // Its content is in the error by now.
+        // A failure already includes the log's content.
         let _ = std::fs::remove_file(log);
         lines
     }
@@ -80,7 +80,7 @@ impl RocksDb {
         }
     }
 
-    /// A row of one benchmark of `lines`, with its reads and CPU.
+    /// A row of one benchmark from `lines`, with its reads and CPU time.
     fn measured(&self, shape: &Shape, lines: &[Line], benchmark: &str) -> Result<(Row, Report), BenchError> {
         let report = output::find(lines, benchmark)?;
         let mut row = self.row(shape, lines).timed(report.operations, report.elapsed, Some(report.cpu));
@@ -113,7 +113,7 @@ impl Contender for RocksDb {
             row.ops_per_s = report.operations as f64 / elapsed.as_secs_f64().max(1e-9);
         }
         row.device_reads_per_op = None;
-        // All causes: the compactions that the fill made necessary too.
+        // All written bytes count, including compactions caused by the fill.
         row.device_bytes_written_per_user_byte =
             Some(settled.usage.written_bytes as f64 / shape.user_bytes().max(1) as f64);
         Ok(row.with("durability", "memory (no write-ahead log)").with("end", format!("{end:?}")))
@@ -134,7 +134,7 @@ impl Contender for RocksDb {
     fn gets(&mut self, gets: &Gets) -> Result<Row, BenchError> {
         let shape = self.filled()?;
         let benchmark = if gets.present { "readrandom" } else { "readmissing" };
-        // `stats` opens the database, so that the opening is not counted to the reads.
+        // `stats` opens the database, so that the reads do not include the open.
         let before = if gets.warm { "readtocache" } else { "stats" };
         let mut flags = vec!["--use_existing_db=true".to_owned(), format!("--threads={}", gets.depth)];
         flags.push(format!("--duration={}", gets.run.as_secs().max(1)));
@@ -145,7 +145,7 @@ impl Contender for RocksDb {
             Some((found, of)) if found == if gets.present { of } else { 0 } => {}
             found => {
                 return Err(BenchError::Unverified(format!(
-                    "rocksdb, {benchmark}: found {found:?} of what it asked for"
+                    "rocksdb, {benchmark}: found {found:?} of the requested keys"
                 )));
             }
         }
@@ -160,8 +160,8 @@ impl Contender for RocksDb {
         let lines = self.run(&shape, "stats,overwrite,flush,waitforcompaction", &flags)?;
         let (mut row, report) = self.measured(&shape, &lines, "overwrite")?;
         row.device_reads_per_op = None;
-        // The rate ends with the last acknowledgement; the bytes are those of flush and compaction too, or a short run
-        // would show memtables that were never written.
+        // The rate ends with the last acknowledgement, but the bytes include flush and compaction. A short run would
+        // otherwise count memtables as never written.
         let settled = lines.last().map_or(0, |line| line.usage.written_bytes);
         let written_bytes = settled.saturating_sub(report.written_before_bytes);
         row.device_bytes_written_per_user_byte =

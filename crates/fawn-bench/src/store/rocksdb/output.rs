@@ -1,16 +1,16 @@
-//! Owns reading what `db_bench` prints.
+//! Parser for the output of `db_bench`.
 use crate::BenchError;
 use crate::process::Line;
 use std::time::{Duration, Instant};
 
-/// What one benchmark of a run came to.
+/// Result of one benchmark of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Report {
     pub(super) ops_per_s: f64,
     pub(super) operations: u64,
     pub(super) elapsed: Duration,
     pub(super) ended_at: Instant,
-    /// `(found of asked)`, as one thread of a read reports it.
+    /// `(found, requested)`, as reported by one thread of a read benchmark.
     pub(super) found: Option<(u64, u64)>,
     pub(super) p50_us: Option<f64>,
     pub(super) p99_us: Option<f64>,
@@ -18,11 +18,11 @@ pub(super) struct Report {
     pub(super) cpu: Duration,
     pub(super) read_calls: u64,
     pub(super) written_bytes: u64,
-    /// Written by the process before this benchmark.
+    /// Bytes written by the process before this benchmark.
     pub(super) written_before_bytes: u64,
 }
 
-/// The report of `benchmark`; what it used is the difference to the line before it.
+/// The result of `benchmark`. Its resource usage is the difference from the line before.
 pub(super) fn find(lines: &[Line], benchmark: &str) -> Result<Report, BenchError> {
     let missing = || {
         let last = lines.iter().rev().take(3).map(|line| &*line.text).collect::<Vec<_>>().join(" / ");
@@ -31,7 +31,7 @@ pub(super) fn find(lines: &[Line], benchmark: &str) -> Result<Report, BenchError
     let at = lines.iter().position(|line| is_of(&line.text, benchmark)).ok_or_else(missing)?;
     let (line, before) = (&lines[at], &lines[at.saturating_sub(1)]);
     let text = &line.text;
-    // Percentiles follow the result, before the next benchmark's.
+    // The percentiles are between this result and the next one.
     let later = lines[at + 1..].iter().take_while(|line| !line.text.contains("micros/op"));
     let percentiles = later.map(|line| &*line.text).find(|text| text.starts_with("Percentiles:")).unwrap_or("");
     let after = |name: &str| number_after(percentiles, name);
@@ -52,13 +52,14 @@ pub(super) fn find(lines: &[Line], benchmark: &str) -> Result<Report, BenchError
     })
 }
 
-/// The first line with `text`.
+/// The first line that contains `text`.
 pub(super) fn after<'l>(lines: &'l [Line], text: &str) -> Result<&'l Line, BenchError> {
     let line = lines.iter().find(|line| line.text.contains(text));
     line.ok_or_else(|| BenchError::failed("db_bench", format!("did not print `{text}`")))
 }
 
-/// `readrandom   :       2.079 micros/op 480865 ops/sec 0.416 seconds 200000 operations;   79.0 MB/s (126 of 200 found)`
+/// Whether `text` is the result line of `benchmark`, such as `readrandom   :       2.079 micros/op 480865 ops/sec 0.416
+/// seconds 200000 operations;   79.0 MB/s (126 of 200 found)`
 fn is_of(text: &str, benchmark: &str) -> bool {
     text.strip_prefix(benchmark).is_some_and(|rest| rest.trim_start().starts_with(':')) && text.contains("micros/op")
 }
@@ -106,7 +107,7 @@ mod tests {
         assert_eq!((report.p50_us, report.p99_us, report.p999_us), (Some(1.5), Some(3.98), Some(9.09)));
         assert_eq!((report.cpu, report.read_calls), (Duration::from_millis(10), 7));
         let next = find(&lines, "overwrite").unwrap();
-        assert_eq!((next.found, next.p50_us), (None, None), "the percentiles above are another's");
+        assert_eq!((next.found, next.p50_us), (None, None), "the percentiles above belong to another benchmark");
         assert_eq!(after(&lines, "flush").unwrap().text, "flush memtable");
     }
 
