@@ -21,6 +21,7 @@ pub(crate) fn apply(
         Expiry::AtMs(at) => at,
     };
     let gone = matches!(expiry, Expiry::AtMs(at) if at <= now.0);
+    // `finite` would read a time of 0 as "never", but `AtMs(0)` is in the past.
     if !holds(condition, entry.expires_at_ms, if gone { Some(new_ms) } else { finite(new_ms) }) {
         return unchanged(if return_value { Reply::Value(entry) } else { Reply::NotTouched });
     }
@@ -32,6 +33,7 @@ pub(crate) fn apply(
 }
 
 fn changed(entry: EntryRef<'_>, new_ms: u64, return_value: bool) -> Outcome<'_> {
+    // An equal expiry is no change: nothing is written, and the key keeps its version.
     if new_ms == entry.expires_at_ms {
         return unchanged(if return_value { Reply::Value(entry) } else { Reply::Touched });
     }

@@ -114,6 +114,7 @@ impl ReplyParser {
 
     /// Parses the first reply of `input`. After [`Parsed::Incomplete`], call again with the same bytes plus more.
     pub fn parse<'a>(&mut self, input: &'a [u8]) -> Parsed<Reply<'a>> {
+        // An input shorter than the position reached cannot be the same reply, so start from its beginning.
         let (mut at, mut left) = if self.left == 0 || self.at > input.len() { (0, 1) } else { (self.at, self.left) };
         *self = Self::new();
         // No stack is needed: the end of a reply depends on the number of elements still to parse, not on their depth.

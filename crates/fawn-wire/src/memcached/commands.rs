@@ -77,6 +77,7 @@ fn retrieve_and_touch<'a>(line: &Line<'a>, cas: bool) -> Decoded<'a> {
 #[inline]
 fn retrieve<'a>(line: &Line<'a>, keys: Words<'a>, each: Each, cas: bool) -> Decoded<'a> {
     let raw = keys.rest();
+    // Fast path: the text of several keys is not a valid key, because it contains spaces.
     if is_key(raw) {
         let request = match each {
             Each::Touch(expiry) => {

@@ -38,6 +38,7 @@ pub struct NativeState {
 
 impl NativeState {
     pub(crate) fn new(limits: Limits) -> Self {
+        // The largest request on one key must fit, even if the configured request limit is smaller.
         let one_bytes = limits.value_bytes_max + limits::KEY_BYTES_MAX + FIELDS_BYTES_MAX;
         Self { frame_bytes_max: limits.request_bytes_max.max(one_bytes) }
     }

@@ -93,6 +93,7 @@ pub(crate) fn scan(input: &[u8], limits: &Limits, resume: &mut Resume) -> Result
             None => bulk_length(input, at).map_err(|stop| stopped(stop, resume))?,
         };
         let end = start + len + 2;
+        // Framing does not know which arguments are keys, so the longer of the two limits applies to all.
         if len > limits.value_bytes_max.max(fawn_types::limits::KEY_BYTES_MAX) {
             let discard = DiscardPlan { bytes: len as u64 + 2, args: count - index - 1 };
             return Err(Stop::TooLong { len: len as u64, at: start, discard });
@@ -175,6 +176,7 @@ fn bulk_length(input: &[u8], at: usize) -> Result<(usize, usize), Stop> {
 fn signed_line(input: &[u8], at: usize, error: Stop) -> Result<(i64, usize), Stop> {
     let line = input.get(at..).unwrap_or_default();
     let Some(end) = line.iter().take(LENGTH_LINE_BYTES_MAX).position(|byte| *byte == b'\r') else {
+        // Fail early if no further bytes can make this a valid line.
         let hopeless = line.len() >= LENGTH_LINE_BYTES_MAX || line.iter().any(|b| !matches!(b, b'-' | b'0'..=b'9'));
         return Err(if hopeless { error } else { Stop::Need(input.len() + 1) });
     };
