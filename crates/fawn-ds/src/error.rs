@@ -51,6 +51,15 @@ pub enum EngineError {
         /// Which.
         range: RangeId,
     },
+    /// The write would need an old version read, and as many of those are unreadable as memory has room for.
+    #[error(
+        "the old versions of {keys} overwritten keys are damaged or cannot be read, and memory has no room for more; \
+         replace the store's disk, or raise its memory"
+    )]
+    TooDamaged {
+        /// Keys whose old version cannot be read.
+        keys: u64,
+    },
     /// Stored bytes are not what was written there.
     #[error("damaged record in {file} at byte {offset_bytes}: {detail}; run `fawn check` on the data directory")]
     Corrupt {
@@ -76,7 +85,7 @@ impl From<EngineError> for StoreError {
             EngineError::TooLarge { limit_bytes, .. } => {
                 OperationError::ValueTooLong { limit_bytes: u32::try_from(limit_bytes).unwrap_or(u32::MAX) }.into()
             }
-            EngineError::Corrupt { .. } => OperationError::Corrupt.into(),
+            EngineError::Corrupt { .. } | EngineError::TooDamaged { .. } => OperationError::Corrupt.into(),
             EngineError::UnknownRange { .. }
             | EngineError::RangeExists { .. }
             | EngineError::NotChained { .. }

@@ -1,6 +1,7 @@
 //! Owns what a caller may choose when opening a store, and the sizes derived from it.
 use crate::format::record::RESULT_HEADER_BYTES_MAX;
 use crate::index::IndexOptions;
+use crate::range::Retained;
 use fawn_flash::buffer::{HUGE_BUF_BYTES, PAGE_BYTES};
 use fawn_types::{Durability, HashSecret, limits};
 
@@ -10,6 +11,9 @@ pub const SEGMENT_BYTES_MIN: u32 = 64 << 10;
 pub const SEGMENT_BYTES_MAX: u32 = 1 << 30;
 /// Segment size unless chosen otherwise, bytes.
 pub const SEGMENT_BYTES_DEFAULT: u32 = 64 << 20;
+
+/// What records between append and commit may take whatever the budget is, bytes.
+const PENDING_BYTES_MIN: usize = 64 << 10;
 
 /// How a store is opened.
 #[derive(Clone, Debug)]
@@ -35,7 +39,8 @@ pub struct Options {
     pub number_if_new: u32,
     /// The ranges belong to chains: commit marks are logged, and what was not committed stays pending at open.
     pub chained: bool,
-    /// Most (version, pointer) pairs kept per range for retransmission.
+    /// Most (version, pointer) pairs kept per range for retransmission; all ranges together take at most a sixteenth of
+    /// the budget, whatever this says.
     pub retained_records_max: usize,
     /// The sizes that each range's index is born with.
     pub index: IndexOptions,
@@ -68,6 +73,23 @@ impl Options {
     pub(crate) fn write_buffer_bytes_max(&self) -> usize {
         let share = (self.memory_bytes / 8).min(32 << 20) as usize;
         share.max(4 * self.chunk_bytes())
+    }
+
+    /// Most bytes that records between append and commit take in memory before callers are told to wait.
+    pub(crate) fn pending_bytes_max(&self) -> usize {
+        ((self.memory_bytes / 8) as usize).max(PENDING_BYTES_MIN)
+    }
+
+    /// Most bytes that keys take in memory whose old versions cannot be read. The cache gives them up.
+    pub(crate) fn apart_bytes_max(&self) -> usize {
+        ((self.memory_bytes / 2) as usize).max(PENDING_BYTES_MIN)
+    }
+
+    /// Most records that each of `ranges` ranges keeps for retransmission: together a sixteenth of the budget, with
+    /// queues that are half empty at worst.
+    pub(crate) fn retained_share(&self, ranges: usize) -> usize {
+        let store_max = (self.memory_bytes / 16) as usize / (2 * size_of::<Retained>());
+        self.retained_records_max.min(store_max / ranges.max(1))
     }
 
     /// Size of one piece of the append window; larger records get a piece of their own size.

@@ -5,8 +5,7 @@
 use crate::index::Pointer;
 use fawn_types::Version;
 use hashbrown::HashTable;
-use smallvec::SmallVec;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// 128 bits of a key's keyed hashes: the index's 64 and an independent 64.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,16 +43,81 @@ pub(crate) enum Base {
     At(Old),
 }
 
+/// Records of a key that are appended and not yet committed: their number and the newest. The range's queue of pending
+/// records has the others, so that a commit costs the same however many versions of one key wait for theirs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PendingOfKey {
+    count: u32,
+    newest: Written,
+}
+
 /// One key in flight.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct OverlayEntry {
     pub(crate) name: KeyName,
     pub(crate) range: usize,
     pub(crate) base: Base,
     /// Newest committed record while `base` is unknown.
     pub(crate) committed: Option<Written>,
-    /// Not yet committed, oldest first.
-    pub(crate) pending: SmallVec<[Written; 1]>,
+    pending: PendingOfKey,
+    /// A verification of it is queued or in flight.
+    pub(crate) is_queued: bool,
+}
+
+// An entry owns no memory of its own: whatever a commit does to it costs the same, and a table of them is all there is.
+const _: () = assert!(!core::mem::needs_drop::<OverlayEntry>());
+
+/// What an entry takes in the table at most: the table is at least 7/16 full, and has a byte of its own per place.
+pub(crate) const ENTRY_BYTES: usize = (size_of::<OverlayEntry>() + 1) * 16 / 7;
+/// What an entry over a base that cannot be read takes besides: its places in two ordered sets, half empty at worst.
+pub(crate) const APART_BYTES: usize = 4 * size_of::<Place>() + 2 * size_of::<Written>();
+
+/// A key in order: range, hash, second hash.
+type Place = (usize, u64, u64);
+
+const fn place_of(range: usize, name: KeyName) -> Place {
+    (range, name.hash, name.ident)
+}
+
+impl OverlayEntry {
+    /// The newest record that is not yet committed.
+    pub(crate) fn newest_pending(&self) -> Option<&Written> {
+        (self.pending.count > 0).then_some(&self.pending.newest)
+    }
+
+    /// Adds a record behind the others.
+    pub(crate) fn push_pending(&mut self, written: Written) {
+        debug_assert!(self.pending.count == 0 || written.version > self.pending.newest.version, "versions grow");
+        self.pending = PendingOfKey { count: self.pending.count + 1, newest: written };
+    }
+
+    /// Takes the oldest record, which is committed now.
+    pub(crate) fn take_oldest(&mut self, oldest: &Written) {
+        assert!(self.pending.count > 0, "a key's pending records are committed in order");
+        self.pending.count -= 1;
+        let is_last = self.pending.count == 0;
+        assert_eq!(
+            is_last,
+            self.pending.newest.version == oldest.version,
+            "a key's pending records are committed in order"
+        );
+    }
+
+    /// Takes the newest record, which is rolled back. What is left needs [`OverlayEntry::set_newest`].
+    pub(crate) fn take_newest(&mut self) {
+        assert!(self.pending.count > 0, "only what is pending is rolled back");
+        self.pending.count -= 1;
+    }
+
+    /// Names the newest record that is left.
+    pub(crate) fn set_newest(&mut self, written: Written) {
+        assert!(self.pending.count > 0, "what is named newest is pending");
+        self.pending.newest = written;
+    }
+
+    fn is_settled(&self) -> bool {
+        self.pending.count == 0 && self.committed.is_none()
+    }
 }
 
 /// All keys in flight of one engine.
@@ -61,7 +125,9 @@ pub(crate) struct OverlayEntry {
 pub(crate) struct Overlay {
     table: HashTable<OverlayEntry>,
     /// Entries with a committed record that the index does not have yet, by range and in hash order, as scans go.
-    unconfirmed: BTreeMap<(usize, u64, u64), Written>,
+    unconfirmed: BTreeMap<Place, Written>,
+    /// Entries over a base that could not be read when it was last tried: they stay, and are tried again now and then.
+    apart: BTreeSet<Place>,
 }
 
 impl Overlay {
@@ -74,8 +140,28 @@ impl Overlay {
     }
 
     pub(crate) fn resident_bytes(&self) -> usize {
-        let unconfirmed = self.unconfirmed.len() * (size_of::<(usize, u64, u64)>() + size_of::<Written>());
-        self.table.capacity() * (size_of::<OverlayEntry>() + 1) + unconfirmed
+        let unconfirmed = self.unconfirmed.len() * (size_of::<Place>() + size_of::<Written>());
+        self.table.capacity() * (size_of::<OverlayEntry>() + 1) + unconfirmed + self.apart.len() * size_of::<Place>()
+    }
+
+    /// Entries over a base that cannot be read.
+    pub(crate) fn apart(&self) -> usize {
+        self.apart.len()
+    }
+
+    /// The key's base could not be read. Returns whether that is new.
+    pub(crate) fn set_apart(&mut self, range: usize, name: KeyName) -> bool {
+        let Some(entry) = self.find_mut(range, name) else { return false };
+        assert_eq!(entry.base, Base::Unknown, "a known base needs no read");
+        entry.is_queued = false;
+        self.apart.insert(place_of(range, name))
+    }
+
+    /// Up to `count` entries apart that follow `after`, around the end; none twice.
+    pub(crate) fn apart_after(&self, after: Place, count: usize) -> Vec<(usize, KeyName)> {
+        use core::ops::Bound::{Excluded, Unbounded};
+        let around = self.apart.range((Excluded(after), Unbounded)).chain(self.apart.range(..=after));
+        around.take(count).map(|&(range, hash, ident)| (range, KeyName { hash, ident })).collect()
     }
 
     /// The entry of a key; `ident` is computed only when 64 bits already match.
@@ -90,19 +176,19 @@ impl Overlay {
     /// Adds a key that has none yet.
     pub(crate) fn insert(&mut self, range: usize, name: KeyName, base: Base, written: Written) {
         debug_assert!(self.find(range, name.hash, || name.ident).is_none(), "one overlay entry per key");
-        let mut pending = SmallVec::new();
-        pending.push(written);
-        let entry = OverlayEntry { name, range, base, committed: None, pending };
+        let pending = PendingOfKey { count: 1, newest: written };
+        let entry = OverlayEntry { name, range, base, committed: None, pending, is_queued: false };
         self.table.insert_unique(name.hash, entry, |entry| entry.name.hash);
     }
 
     /// Adds a key that has none yet, with a committed record over an unknown base.
     pub(crate) fn insert_committed(&mut self, range: usize, name: KeyName, written: Written) {
         debug_assert!(self.find(range, name.hash, || name.ident).is_none(), "one overlay entry per key");
-        let pending = SmallVec::new();
-        let entry = OverlayEntry { name, range, base: Base::Unknown, committed: Some(written), pending };
+        let pending = PendingOfKey { count: 0, newest: written };
+        let committed = Some(written);
+        let entry = OverlayEntry { name, range, base: Base::Unknown, committed, pending, is_queued: false };
         self.table.insert_unique(name.hash, entry, |entry| entry.name.hash);
-        self.unconfirmed.insert((range, name.hash, name.ident), written);
+        self.unconfirmed.insert(place_of(range, name), written);
     }
 
     /// The key's newest committed record, while its base is unknown; returns the one before.
@@ -110,7 +196,7 @@ impl Overlay {
         let entry = self.find_mut(range, name)?;
         assert_eq!(entry.base, Base::Unknown, "the index takes what is committed over a known base");
         let replaced = entry.committed.replace(written);
-        self.unconfirmed.insert((range, name.hash, name.ident), written);
+        self.unconfirmed.insert(place_of(range, name), written);
         replaced
     }
 
@@ -119,10 +205,12 @@ impl Overlay {
         assert_ne!(base, Base::Unknown, "confirmed means known");
         let entry = self.find_mut(range, name)?;
         entry.base = base;
+        entry.is_queued = false;
         let waiting = entry.committed.take();
         if waiting.is_some() {
-            self.unconfirmed.remove(&(range, name.hash, name.ident));
+            self.unconfirmed.remove(&place_of(range, name));
         }
+        self.apart.remove(&place_of(range, name));
         waiting
     }
 
@@ -138,10 +226,10 @@ impl Overlay {
     pub(crate) fn take_only(&mut self, range: usize, name: KeyName) -> Option<(Base, Written)> {
         let found = self.table.find_entry(name.hash, |entry| entry.name == name && entry.range == range).ok()?;
         let entry = found.get();
-        if entry.base == Base::Unknown || entry.committed.is_some() || entry.pending.len() != 1 {
+        if entry.base == Base::Unknown || entry.committed.is_some() || entry.pending.count != 1 {
             return None;
         }
-        let (base, written) = (entry.base, entry.pending[0]);
+        let (base, written) = (entry.base, entry.pending.newest);
         let _ = found.remove();
         Some((base, written))
     }
@@ -149,30 +237,36 @@ impl Overlay {
     /// Removes the key's entry if nothing of it is in flight any more.
     pub(crate) fn remove_if_settled(&mut self, range: usize, name: KeyName) {
         let found = self.table.find_entry(name.hash, |entry| entry.name == name && entry.range == range);
-        if let Ok(found) = found {
-            let entry = found.get();
-            if entry.pending.is_empty() && entry.committed.is_none() {
-                let _ = found.remove();
-            }
+        if let Ok(found) = found
+            && found.get().is_settled()
+        {
+            let _ = found.remove();
+            self.apart.remove(&place_of(range, name));
         }
     }
 
     /// Everything of the range is void, what is pending too.
     pub(crate) fn forget_range(&mut self, range: usize) {
-        self.unconfirmed.retain(|&(at, ..), _| at != range);
+        self.forget_bases(range);
         self.table.retain(|entry| entry.range != range);
+    }
+
+    fn forget_bases(&mut self, range: usize) {
+        self.unconfirmed.retain(|&(at, ..), _| at != range);
+        self.apart.retain(|&(at, ..)| at != range);
     }
 
     /// The range was emptied: nothing of the index or of earlier commits is left beneath its pending records.
     pub(crate) fn clear_range(&mut self, range: usize) {
-        self.unconfirmed.retain(|&(at, ..), _| at != range);
+        self.forget_bases(range);
         self.table.retain(|entry| {
             if entry.range != range {
                 return true;
             }
             entry.base = Base::Absent;
+            entry.is_queued = false;
             entry.committed = None;
-            !entry.pending.is_empty()
+            !entry.is_settled()
         });
     }
 }

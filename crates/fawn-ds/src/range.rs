@@ -166,7 +166,7 @@ impl RangeState {
         self.bound_copied_results(records_max);
     }
 
-    fn bound_copied_results(&mut self, records_max: usize) {
+    pub(crate) fn bound_copied_results(&mut self, records_max: usize) {
         while !self.copied_results.is_empty() && self.copied_results.len() + self.retained.len() > records_max {
             self.copied_results.pop_front();
         }

@@ -15,6 +15,8 @@ pub struct EngineStats {
     pub false_matches: u64,
     /// Device reads that confirm overwritten keys' old versions.
     pub verification_reads: u64,
+    /// Old versions that could not be read or were damaged, each time that they were tried.
+    pub verifications_failed: u64,
     /// Old versions confirmed without a device read.
     pub verifications_free: u64,
     /// Records appended.
@@ -46,10 +48,16 @@ pub struct LogReport {
     pub segment_bytes: u64,
     /// Bytes of records that are current.
     pub live_bytes: u64,
+    /// Segments that walks over all of them have come by since the opening: what writes and idle polls cost beyond what
+    /// they do. A writing turn must not add to it.
+    pub segments_visited: u64,
     /// Keys in the overlay.
     pub overlay_keys: u64,
     /// Old versions waiting for confirmation.
     pub verifications_queued: u64,
+    /// Overwritten or deleted keys whose old version could not be read, or is damaged. Each keeps an entry in memory
+    /// that answers for the key, and is tried again from time to time.
+    pub keys_apart: u64,
 }
 
 /// Where the memory went, bytes.
@@ -61,7 +69,7 @@ pub struct MemoryReport {
     pub index_bytes: u64,
     /// Keys in flight and pending records.
     pub overlay_bytes: u64,
-    /// Append window and I/O buffers.
+    /// Append window and I/O buffers, those of reads in flight included.
     pub buffer_bytes: u64,
     /// Page cache.
     pub cache_bytes: u64,

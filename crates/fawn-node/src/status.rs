@@ -241,6 +241,7 @@ fn add_stats(sum: &mut EngineStats, stats: &EngineStats) {
     sum.second_reads += stats.second_reads;
     sum.false_matches += stats.false_matches;
     sum.verification_reads += stats.verification_reads;
+    sum.verifications_failed += stats.verifications_failed;
     sum.verifications_free += stats.verifications_free;
     sum.appended_records += stats.appended_records;
     sum.user_bytes += stats.user_bytes;
@@ -255,10 +256,12 @@ fn add_stats(sum: &mut EngineStats, stats: &EngineStats) {
 
 fn add_log(sum: &mut LogReport, log: &LogReport) {
     sum.segments += log.segments;
+    sum.segments_visited += log.segments_visited;
     sum.segment_bytes += log.segment_bytes;
     sum.live_bytes += log.live_bytes;
     sum.overlay_keys += log.overlay_keys;
     sum.verifications_queued += log.verifications_queued;
+    sum.keys_apart += log.keys_apart;
 }
 
 fn add_memory(sum: &mut MemoryReport, memory: &MemoryReport) {

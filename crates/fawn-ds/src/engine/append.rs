@@ -12,8 +12,6 @@ use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{Device, prefetch};
 use fawn_types::{KeyHash, RangeId, Version, limits};
 
-/// Keys in flight at most: beyond, callers wait for commits and verifications.
-const OVERLAY_KEYS_MAX: usize = 1 << 18;
 /// How much of the window's rest is fetched for the next record, bytes; the processor follows a longer run by itself.
 const FETCH_AHEAD_BYTES_MAX: usize = 2048;
 
@@ -27,6 +25,9 @@ impl<D: Device> Engine<D> {
         let at = self.range_at(range)?;
         self.check_begun(at)?;
         let len = self.check_record(record)?;
+        if record.kind.is_of_key() {
+            self.check_apart(at, hash, record.key)?;
+        }
         self.make_room(len, record.kind != RecordKind::Put)?;
         self.append_one(at, hash, record, len, false);
         Ok(())
@@ -40,8 +41,11 @@ impl<D: Device> Engine<D> {
         let at = self.range_at(range)?;
         self.check_begun(at)?;
         let mut len = 0;
-        for (_, record) in records {
+        for (hash, record) in records {
             len += self.check_record(record)?;
+            if record.kind.is_of_key() {
+                self.check_apart(at, *hash, record.key)?;
+            }
         }
         let limit_bytes = self.options.segment_bytes as usize / 2;
         if len > limit_bytes {
@@ -94,10 +98,7 @@ impl<D: Device> Engine<D> {
         if len - result_len > limit_bytes {
             return Err(EngineError::TooLarge { found_bytes: len - result_len, limit_bytes });
         }
-        let waiting = self.verify_queue.len() + self.verify_in_flight;
-        if waiting >= super::verify::WAITING_MAX || self.overlay.len() >= OVERLAY_KEYS_MAX {
-            return Err(EngineError::Overloaded);
-        }
+        self.check_pending()?;
         Ok(len)
     }
 
@@ -133,6 +134,7 @@ impl<D: Device> Engine<D> {
         let range = &mut self.ranges[at];
         range.progress.appended = version;
         range.pending.push_back(Pending { version, pointer, len_bytes: len as u32, kind });
+        self.pending_records += 1;
         self.stats.appended_records += 1;
         self.stats.user_bytes += (record.key.len() + record.value.len()) as u64;
     }
@@ -142,13 +144,13 @@ impl<D: Device> Engine<D> {
         match base {
             None => {
                 if let Some(entry) = self.overlay.find_mut(at, name) {
-                    entry.pending.push(written);
+                    entry.push_pending(written);
                 }
             }
             Some(base) => {
                 self.overlay.insert(at, name, base, written);
                 if base == Base::Unknown {
-                    self.verify_queue.push_back((at, name));
+                    self.queue_verification(at, name);
                 }
             }
         }

@@ -16,6 +16,7 @@ impl<D: Device> Engine<D> {
                 break;
             }
             self.ranges[at].pending.pop_front();
+            self.pending_records -= 1;
             match pending.kind {
                 PendingKind::OfKey { name, is_put } => self.commit_key(at, name, is_put, &pending),
                 PendingKind::Result => {}
@@ -32,7 +33,8 @@ impl<D: Device> Engine<D> {
         let Pending { version, pointer, len_bytes, .. } = *pending;
         let sequence = self.segments.expect(self.segments.place(pointer).0).sequence;
         let record = Retained { version, pointer, len_bytes, sequence };
-        self.ranges[at].retain(record, self.retained_max, self.options.retained_records_max);
+        let (retained_max, records_max) = (self.retained_max.min(self.retained_share), self.retained_share);
+        self.ranges[at].retain(record, retained_max, records_max);
     }
 
     fn commit_key(&mut self, at: usize, name: KeyName, is_put: bool, pending: &Pending) {
@@ -44,10 +46,9 @@ impl<D: Device> Engine<D> {
         let Some(entry) = self.overlay.find_mut(at, name) else {
             unreachable!("pending record {:?} is not in the overlay", pending.version)
         };
-        assert!(!entry.pending.is_empty(), "a key's pending records are committed in order");
-        let written = entry.pending.remove(0);
-        assert_eq!(written.version, pending.version, "a key's pending records are committed in order");
-        assert_eq!(written.is_put, is_put, "both queues describe one record");
+        let Pending { version, pointer, len_bytes, .. } = *pending;
+        let written = Written { version, pointer, len_bytes, is_put };
+        entry.take_oldest(&written);
         let base = entry.base;
         if base == Base::Unknown {
             let replaced = self.overlay.set_committed(at, name, written);
@@ -147,10 +148,12 @@ impl<D: Device> Engine<D> {
                 break;
             }
             self.ranges[at].pending.pop_back();
+            self.pending_records -= 1;
             if let PendingKind::OfKey { name, is_put } = pending.kind {
                 self.rollback_key(at, name, is_put, &pending);
             }
         }
+        self.rename_newest(at);
         let is_clear = |pending: &&Pending| pending.kind == PendingKind::Clear;
         let range = &mut self.ranges[at];
         range.pending_clear = range.pending.iter().rev().find(is_clear).map(|pending| pending.version);
@@ -165,12 +168,23 @@ impl<D: Device> Engine<D> {
 
     fn rollback_key(&mut self, at: usize, name: KeyName, is_put: bool, pending: &Pending) {
         if let Some(entry) = self.overlay.find_mut(at, name) {
-            let last = entry.pending.pop();
-            assert_eq!(last.map(|written| written.version), Some(pending.version), "newest first");
+            entry.take_newest();
         }
         self.overlay.remove_if_settled(at, name);
         if is_put {
             self.bury(at, Old { pointer: pending.pointer, len_bytes: pending.len_bytes });
+        }
+    }
+
+    /// After a rollback, the keys of the records that are left learn which of those is their newest. One pass, oldest
+    /// first, costs less than a search for each record that was rolled back.
+    fn rename_newest(&mut self, at: usize) {
+        for pending in &self.ranges[at].pending {
+            let PendingKind::OfKey { name, is_put } = pending.kind else { continue };
+            let Pending { version, pointer, len_bytes, .. } = *pending;
+            if let Some(entry) = self.overlay.find_mut(at, name) {
+                entry.set_newest(Written { version, pointer, len_bytes, is_put });
+            }
         }
     }
 }

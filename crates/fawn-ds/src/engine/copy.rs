@@ -83,6 +83,7 @@ impl<D: Device> Engine<D> {
             segment.forget_range(at, end);
         }
         self.may_have_dead = true;
+        self.pending_records -= self.ranges[at].pending.len();
         self.ranges[at].begin_anew(base, from.sequence);
         Ok(listed)
     }
@@ -120,6 +121,9 @@ impl<D: Device> Engine<D> {
         let is_put = record.kind == RecordKind::Put;
         assert!(is_put || record.kind == RecordKind::Result, "a {:?} is never copied", record.kind);
         let len = self.check_record(record)?;
+        if is_put {
+            self.check_apart(at, hash, record.key)?;
+        }
         // Before the base is looked at: making room may let verifications move it.
         self.make_room(len, false)?;
         if !is_put {
@@ -163,7 +167,7 @@ impl<D: Device> Engine<D> {
     /// Writes a copied record to the log.
     fn write_copied(&mut self, at: usize, record: &RecordRef<'_>, len: usize) -> Written {
         let (slot, pointer) = self.encode(at, record, len, false);
-        let retained_max = self.options.retained_records_max;
+        let retained_max = self.retained_share;
         let (version, len_bytes, is_put) = (record.version, len as u32, record.kind == RecordKind::Put);
         let segment = self.segments.expect_mut(slot);
         segment.lengths.add(len);
@@ -181,12 +185,12 @@ impl<D: Device> Engine<D> {
     fn enter_unconfirmed(&mut self, at: usize, name: KeyName, written: Written) {
         let Some(entry) = self.overlay.find_mut(at, name) else {
             self.overlay.insert_committed(at, name, written);
-            self.verify_queue.push_back((at, name));
+            self.queue_verification(at, name);
             return;
         };
         if entry.base != Base::Unknown {
             entry.base = Base::Unknown;
-            self.verify_queue.push_back((at, name));
+            self.queue_verification(at, name);
         }
         if let Some(old) = self.overlay.set_committed(at, name, written).filter(|old| old.is_put) {
             self.bury(at, Old { pointer: old.pointer, len_bytes: old.len_bytes });

@@ -145,12 +145,15 @@ impl<D: Device> Engine<D> {
     }
 
     /// A new segment takes data only after the one before it is synced whole.
+    ///
+    /// Frames are flushed in the order of the log. While one of an older segment is queued, the predecessor is not even
+    /// flushed; with none queued, and none of this segment flushed, the last flushed frame is the predecessor's last.
     fn predecessor_is_synced(&self, sequence: u64) -> bool {
-        let previous = self.segments.iter().filter(|segment| segment.sequence < sequence);
-        previous.max_by_key(|segment| segment.sequence).is_none_or(|segment| {
-            let end = LogPosition::new(segment.sequence, segment.end, self.options.segment_bytes);
-            self.flush.synced >= end
-        })
+        let flush = &self.flush;
+        let has_older_queued = flush.frames.front().is_some_and(|frame| frame.sequence < sequence);
+        // A position of a full segment's end is the next one's start: only past that a frame of this one was flushed.
+        let has_begun = flush.flushed > LogPosition::new(sequence, 0, self.options.segment_bytes);
+        !has_older_queued && (has_begun || flush.synced >= flush.flushed)
     }
 
     fn start_write(&mut self, at: usize) {
@@ -214,7 +217,12 @@ impl<D: Device> Engine<D> {
                 let progress = &mut self.ranges[at].progress;
                 progress.flushed = progress.flushed.max(version.min(progress.appended));
             }
-            self.flush.unsynced.push_back(Unsynced { sequence: frame.sequence, end, ranges: frame.ranges });
+            self.flush.unsynced.push_back(Unsynced {
+                slot: frame.slot,
+                sequence: frame.sequence,
+                end,
+                ranges: frame.ranges,
+            });
             self.progressed = true;
         }
         if self.options.durability == Durability::Sync {
@@ -246,7 +254,9 @@ impl<D: Device> Engine<D> {
         let Some(first) = self.flush.unsynced.front() else { return };
         let segment_bytes = self.options.segment_bytes;
         let sequence = first.sequence;
-        let Some(segment) = self.segments.iter().find(|segment| segment.sequence == sequence) else { return };
+        let Some(segment) = self.segments.get(first.slot).filter(|segment| segment.sequence == sequence) else {
+            return;
+        };
         let end = LogPosition::new(sequence, segment.end, segment_bytes);
         let is_whole = segment.sealed && self.flush.flushed >= end;
         let is_due = self.options.durability == Durability::EverySec
@@ -289,7 +299,8 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Writes and syncs everything, waits for it, and gives the device back.
+    /// Writes and syncs everything, waits for it, and gives the device back. Reads may still be in flight on it: they
+    /// are not waited for, since a read that never ends would make the closing never end.
     ///
     /// # Errors
     /// [`EngineError::Poisoned`] when that failed.
@@ -323,12 +334,15 @@ impl<D: Device> Engine<D> {
             self.flush.wanted |= self.flush.open.is_some();
             self.advance_flush();
             self.wait(self.now, &mut events);
-            events.clear();
         }
+        self.held_events.append(&mut events);
     }
 
+    /// Whether all is synced and nothing that writes is in flight. Reads are not asked: an old version that cannot be
+    /// read must not hold up a closing.
     fn is_quiet(&self) -> bool {
-        self.flush.is_idle() && self.flush.unsynced.is_empty() && self.device.in_flight() == 0
+        let writes = self.in_flight.iter().filter(|(_, operation)| !operation.is_read());
+        self.flush.is_idle() && self.flush.unsynced.is_empty() && writes.count() == 0
     }
 }
 

@@ -162,7 +162,7 @@ impl<D: Device> Engine<D> {
             return if cleared.is_some() { Aim::Absent } else { Aim::Index };
         };
         let newest = match view {
-            View::Latest => entry.pending.last().or(entry.committed.as_ref()),
+            View::Latest => entry.newest_pending().or(entry.committed.as_ref()),
             View::Committed => entry.committed.as_ref(),
         };
         if let Some(clear) = cleared
@@ -260,6 +260,7 @@ impl<D: Device> Engine<D> {
         };
         segment.pins += 1;
         let file = segment.file;
+        self.read_bytes_in_flight += span.len();
         let token = Token(self.in_flight.insert(in_flight) as u64);
         let buf = self.pool.take_exact(span.len());
         self.device.submit_read(file, u64::from(span.from), buf, cause, token);

@@ -26,6 +26,7 @@ pub use copy_scan::{CopyScan, CopyStep};
 pub use lookup::{Lookup, LookupPlan, View};
 pub use replay::Replay;
 pub use scan::{Scan, ScanItem, ScanStep};
+pub(crate) use verify::ApartRetry;
 pub use warm::WARM_KEYS_MAX;
 
 use crate::error::EngineError;
@@ -88,12 +89,20 @@ pub(crate) enum InFlight {
     Verify { range: usize, name: KeyName, span: Span, ruled_out: RuledOut },
 }
 
+impl InFlight {
+    pub(crate) const fn is_read(&self) -> bool {
+        matches!(self, Self::Lookup { .. } | Self::Verify { .. })
+    }
+}
+
 /// One shard's store.
 pub struct Engine<D: Device> {
     pub(crate) device: D,
     pub(crate) options: Options,
     /// Records per range kept for retransmission: at most what the options say.
     pub(crate) retained_max: usize,
+    /// As many as each range may keep within the budget; copied results count with them.
+    pub(crate) retained_share: usize,
     pub(crate) secret: HashSecret,
     pub(crate) ident_secret: HashSecret,
     pub(crate) store: StoreUuid,
@@ -121,6 +130,10 @@ pub struct Engine<D: Device> {
     pub(crate) overlay: Overlay,
     pub(crate) verify_queue: VecDeque<(usize, KeyName)>,
     pub(crate) verify_in_flight: usize,
+    pub(crate) apart: ApartRetry,
+    /// Records of all ranges between append and commit.
+    pub(crate) pending_records: usize,
+    pub(crate) read_bytes_in_flight: usize,
     pub(crate) cache: PageCache,
     pub(crate) scratch: Vec<u8>,
     pub(crate) resume: Option<Resume>,
@@ -183,6 +196,7 @@ impl<D: Device> Engine<D> {
         self.list_range(id, keys)?;
         self.ranges.push(RangeState::new(id, keys, self.options.index));
         self.range_ids.push(id);
+        self.bound_retained();
         if self.options.chained {
             self.append_mark(self.ranges.len() - 1)?;
         }
@@ -222,23 +236,29 @@ impl<D: Device> Engine<D> {
 
     /// What the log holds now.
     pub fn log_report(&self) -> LogReport {
+        let segments_visited = self.segments.visited();
         LogReport {
+            segments_visited,
             segments: self.segments.len() as u64,
             segment_bytes: self.segments.len() as u64 * u64::from(self.options.segment_bytes),
             live_bytes: self.segments.iter().map(Segment::live_bytes).sum(),
             overlay_keys: self.overlay.len() as u64,
             verifications_queued: (self.verify_queue.len() + self.verify_in_flight) as u64,
+            keys_apart: self.overlay.apart() as u64,
         }
     }
 
     /// Where the memory is.
     pub fn memory(&self) -> MemoryReport {
         let pending: usize = self.ranges.iter().map(RangeState::queue_bytes).sum();
+        let records: usize = self.ranges.iter().map(|range| range.pending.len()).sum();
+        debug_assert_eq!(records, self.pending_records, "every pending record is counted once");
         MemoryReport {
             budget_bytes: self.options.memory_bytes,
             index_bytes: self.ranges.iter().map(|range| range.index.resident_bytes() as u64).sum(),
             overlay_bytes: (self.overlay.resident_bytes() + pending) as u64,
-            buffer_bytes: (self.window.capacity_bytes() + self.pool.resident_bytes()) as u64,
+            buffer_bytes: (self.window.capacity_bytes() + self.pool.resident_bytes() + self.read_bytes_in_flight)
+                as u64,
             cache_bytes: self.cache.resident_bytes() as u64,
         }
     }

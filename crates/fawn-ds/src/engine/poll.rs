@@ -108,6 +108,7 @@ impl<D: Device> Engine<D> {
         assert_eq!(segment.sequence, span.sequence, "a pinned segment stays");
         segment.pins -= 1;
         let file = segment.file;
+        self.read_bytes_in_flight -= span.len();
         result?;
         let Some(buf) = buf else { unreachable!("a read brings its buffer back") };
         if buf.len() <= super::fetch::GATHER_BYTES_MAX {

@@ -45,8 +45,16 @@ impl<D: Device> Engine<D> {
     /// What an opening finds is kept within that bound, so that whoever opens can look through all of it first.
     pub fn set_retained_max(&mut self, records_max: usize) {
         self.retained_max = records_max.min(self.options.retained_records_max);
+        self.bound_retained();
+    }
+
+    /// What each range keeps follows the bounds and the number of ranges that share the budget.
+    pub(crate) fn bound_retained(&mut self) {
+        self.retained_share = self.options.retained_share(self.ranges.len());
+        let (retained_max, records_max) = (self.retained_max.min(self.retained_share), self.retained_share);
         for range in &mut self.ranges {
-            range.bound_retained(self.retained_max);
+            range.bound_retained(retained_max);
+            range.bound_copied_results(records_max);
         }
         self.may_have_dead = true;
     }

@@ -203,7 +203,7 @@ impl<D: Device> Engine<D> {
                 continue;
             }
             let Dropping { segment, .. } = self.dropping.swap_remove(i);
-            self.cache.invalidate_file(segment.file);
+            // Its cached pages age out: no other file ever gets its number.
             self.device.close(segment.file);
             // Should the unlinking not survive a crash, the file is an orphan at the next opening.
             if let Err(error) = self.device.unlink(&segment.name) {
@@ -269,14 +269,15 @@ impl<D: Device> Engine<D> {
         let synced = self.flush.synced;
         let mut edits = Vec::new();
         // Every poll comes here; looking at every segment is for the few polls after one was sealed.
-        let unlisted = core::mem::take(&mut self.has_unlisted);
-        for segment in self.segments.iter_mut().filter(|_| unlisted) {
-            let end = LogPosition::new(segment.sequence, segment.end, segment_bytes);
-            if segment.sealed && !segment.listed_sealed && synced >= end {
-                segment.listed_sealed = true;
-                edits.push(Edit::SealSegment { slot: segment.slot, len: segment.end });
+        if core::mem::take(&mut self.has_unlisted) {
+            for segment in self.segments.iter_mut() {
+                let end = LogPosition::new(segment.sequence, segment.end, segment_bytes);
+                if segment.sealed && !segment.listed_sealed && synced >= end {
+                    segment.listed_sealed = true;
+                    edits.push(Edit::SealSegment { slot: segment.slot, len: segment.end });
+                }
+                self.has_unlisted |= segment.sealed && !segment.listed_sealed;
             }
-            self.has_unlisted |= segment.sealed && !segment.listed_sealed;
         }
         if !edits.is_empty() {
             self.manifest.commit(&edits);

@@ -1,21 +1,61 @@
 //! Owns verification: finding out, off the ack path, whether an overwritten key's index entry is really its own.
 //!
 //! A fragment match is never assumed to be the key. What memory knows is free (a read-modify-write has just loaded the
-//! page); the rest is read in batches, bounded, and appends wait when too much of it waits.
+//! page); the rest is read in batches, bounded, and appends wait when too much of it waits. An old version that cannot be
+//! read, or is damaged, leaves its entry *apart*: the overlay answers for the key, nothing waits for it, and the read is
+//! tried again with back-off.
 use super::fetch::{Look, Resume, RuledOut, Span, Wanted};
 use super::{Engine, InFlight};
+use crate::error::EngineError;
 use crate::index::Pointer;
-use crate::overlay::{Base, KeyName, Old, Written};
+use crate::overlay::{APART_BYTES, Base, ENTRY_BYTES, KeyName, Old, Written};
+use crate::range::Pending;
 use fawn_flash::{AlignedBuf, Cause, Device, DeviceError};
-use fawn_types::{KeyHash, Version};
+use fawn_types::{KeyHash, MonoMs, Version};
 use smallvec::SmallVec;
 
 /// Verification reads in flight at most.
 const IN_FLIGHT_MAX: usize = 64;
 /// Keys waiting for verification at most; beyond, appends are told to wait.
-pub(crate) const WAITING_MAX: usize = 4096;
+const WAITING_MAX: usize = 4096;
+/// Entries apart that are tried again at a time.
+const RETRY_KEYS_MAX: usize = 64;
+/// How long entries apart are left alone after the first failure; each further one doubles it.
+const RETRY_MS_MIN: u64 = 100;
+const RETRY_MS_MAX: u64 = 60_000;
+
+/// When entries apart are tried again, and which come next.
+#[derive(Debug, Default)]
+pub(crate) struct ApartRetry {
+    retry_at: MonoMs,
+    delay_ms: u64,
+    after: (usize, u64, u64),
+}
 
 impl<D: Device> Engine<D> {
+    /// Whether the memory of records in flight takes another: else the caller waits for commits and verifications.
+    /// Entries apart do not count, or a bad place on the medium would stop all writes; they have their own bound.
+    pub(crate) fn check_pending(&self) -> Result<(), EngineError> {
+        let waiting = self.verify_queue.len() + self.verify_in_flight;
+        let keys = self.overlay.len() - self.overlay.apart();
+        let bytes = self.pending_records * 2 * size_of::<Pending>() + keys * ENTRY_BYTES;
+        let is_full = waiting >= WAITING_MAX || bytes >= self.options.pending_bytes_max();
+        if is_full { Err(EngineError::Overloaded) } else { Ok(()) }
+    }
+
+    /// Refuses a write of a key whose old version would have to be read, once as many cannot be read as memory has
+    /// room for: it might be another. Waiting would not help.
+    pub(crate) fn check_apart(&mut self, at: usize, hash: KeyHash, key: &[u8]) -> Result<(), EngineError> {
+        let keys = self.overlay.apart();
+        if keys * (ENTRY_BYTES + APART_BYTES) < self.options.apart_bytes_max() {
+            return Ok(());
+        }
+        match self.base_of(at, hash, key) {
+            (_, Some(Base::Unknown)) => Err(EngineError::TooDamaged { keys: keys as u64 }),
+            _ => Ok(()),
+        }
+    }
+
     /// The key's name, and what the index holds for it as far as memory can tell; no base where the overlay has it.
     pub(crate) fn base_of(&mut self, at: usize, hash: KeyHash, key: &[u8]) -> (KeyName, Option<Base>) {
         let name = self.name_of(hash.0, key);
@@ -39,13 +79,22 @@ impl<D: Device> Engine<D> {
     /// Enters a record that opening found beyond the last commit mark.
     pub(crate) fn pend_recovered(&mut self, at: usize, name: KeyName, written: Written) {
         if let Some(entry) = self.overlay.find_mut(at, name) {
-            entry.pending.push(written);
+            entry.push_pending(written);
             return;
         }
         let has_candidates = self.ranges[at].index.candidates(KeyHash(name.hash)).next().is_some();
         let base = if has_candidates { Base::Unknown } else { Base::Absent };
         self.overlay.insert(at, name, base, written);
         if base == Base::Unknown {
+            self.queue_verification(at, name);
+        }
+    }
+
+    /// Has the key's base verified, unless that is under way.
+    pub(crate) fn queue_verification(&mut self, at: usize, name: KeyName) {
+        if let Some(entry) = self.overlay.find_mut(at, name)
+            && !core::mem::replace(&mut entry.is_queued, true)
+        {
             self.verify_queue.push_back((at, name));
         }
     }
@@ -82,23 +131,52 @@ impl<D: Device> Engine<D> {
 
     /// Starts queued verifications, as many as may be in flight.
     pub(crate) fn pump_verifications(&mut self) {
+        self.retry_apart();
         while self.verify_in_flight < IN_FLIGHT_MAX {
             let Some((at, name)) = self.verify_queue.pop_front() else { return };
             self.verify_step(at, name, RuledOut::new());
         }
     }
 
+    /// Queues some entries apart again when their time has come. A fixed number of them and not all: they may be as many
+    /// as a segment has records, and every attempt is a device read.
+    fn retry_apart(&mut self) {
+        if self.overlay.apart() == 0 || self.now.mono < self.apart.retry_at {
+            return;
+        }
+        let ApartRetry { delay_ms, after, .. } = self.apart;
+        let keys = self.overlay.apart_after(after, RETRY_KEYS_MAX);
+        let after = keys.last().map_or(after, |&(at, name)| (at, name.hash, name.ident));
+        let retry_at = self.now.mono.plus_ms(delay_ms);
+        self.apart = ApartRetry { retry_at, delay_ms: (2 * delay_ms).min(RETRY_MS_MAX), after };
+        for (at, name) in keys {
+            self.queue_verification(at, name);
+        }
+    }
+
+    /// The key's old version cannot be read, or is damaged: the overlay goes on answering for the key.
+    fn keep_apart(&mut self, at: usize, name: KeyName, reason: &dyn core::fmt::Display) {
+        self.stats.verifications_failed += 1;
+        let is_first = self.overlay.apart() == 0;
+        if self.overlay.set_apart(at, name) && is_first {
+            tracing::warn!(%reason, "an overwritten key's old version cannot be verified: its entry stays in memory");
+            let retry_at = self.now.mono.plus_ms(RETRY_MS_MIN);
+            self.apart = ApartRetry { retry_at, delay_ms: 2 * RETRY_MS_MIN, after: self.apart.after };
+        }
+    }
+
+    fn is_unknown(&mut self, at: usize, name: KeyName) -> bool {
+        self.overlay.find_mut(at, name).is_some_and(|entry| entry.base == Base::Unknown)
+    }
+
     /// Confirms one key's base or reads what it takes to; nothing to do if the key has settled otherwise.
     pub(crate) fn verify_step(&mut self, at: usize, name: KeyName, mut ruled_out: RuledOut) {
-        let is_unknown = self.overlay.find_mut(at, name).is_some_and(|entry| entry.base == Base::Unknown);
-        if !is_unknown {
+        if !self.is_unknown(at, name) {
             return;
         }
         match self.confirm(at, name, Wanted::Name(name), &mut ruled_out) {
-            // The overlay goes on answering for the key; the next opening sees both records and decides by version.
-            Ok((Base::Unknown, _)) => {
-                tracing::warn!("a damaged record may be an overwritten key's: its entry stays apart")
-            }
+            // The next opening sees both records and decides by version.
+            Ok((Base::Unknown, _)) => self.keep_apart(at, name, &"the record is damaged"),
             Ok((base, version)) => self.settle(at, name, base, version),
             Err(mut span) => {
                 span.cacheable_to = self.cacheable_to(span.slot);
@@ -124,14 +202,20 @@ impl<D: Device> Engine<D> {
                 self.set_resume(Some(Resume { span, buf }));
                 self.verify_step(at, name, ruled_out);
             }
-            // The old version stays unconfirmed and the overlay goes on answering; a later poll tries again.
-            Err(_) => self.verify_queue.push_back((at, name)),
+            Err(error) if self.is_unknown(at, name) => self.keep_apart(at, name, &error),
+            Err(_) => {}
         }
     }
 
     /// The base is known: a commit that waited for it moves the index now.
     fn settle(&mut self, at: usize, name: KeyName, base: Base, version: Version) {
-        match self.overlay.confirm(at, name, base) {
+        let apart = self.overlay.apart();
+        let waiting = self.overlay.confirm(at, name, base);
+        if self.overlay.apart() < apart {
+            // The medium is readable again, there at least: the others need not wait.
+            self.apart = ApartRetry { retry_at: self.now.mono, delay_ms: RETRY_MS_MIN, after: self.apart.after };
+        }
+        match waiting {
             // A copied record that came twice: the first stays.
             Some(written) if version >= written.version && written.is_put => {
                 self.bury(at, Old { pointer: written.pointer, len_bytes: written.len_bytes });

@@ -52,6 +52,7 @@ pub(crate) struct ClosedFrame {
 /// Flushed bytes of one segment that wait for a sync.
 #[derive(Debug)]
 pub(crate) struct Unsynced {
+    pub(crate) slot: u32,
     /// Of its segment; the position of a full segment's end is the next one's start already.
     pub(crate) sequence: u64,
     pub(crate) end: LogPosition,

@@ -2,6 +2,7 @@
 use super::LogPosition;
 use crate::format::{SegmentUuid, UNIT_BYTES};
 use crate::index::Pointer;
+use core::cell::Cell;
 use fawn_flash::FileId;
 use fawn_flash::buffer::PAGE_BYTES;
 use smallvec::SmallVec;
@@ -161,12 +162,14 @@ pub(crate) struct SegmentTable {
     slot_shift: u32,
     slots_max: u32,
     count: usize,
+    /// Segments that a walk over all of them has come by: a measure of work that grows with the store.
+    visited: Cell<u64>,
 }
 
 impl SegmentTable {
     pub(crate) fn new(segment_bytes: u32) -> Self {
         let slot_shift = segment_bytes.ilog2() - UNIT_BYTES.ilog2();
-        Self { slots: Vec::new(), slot_shift, slots_max: 1 << (32 - slot_shift), count: 0 }
+        Self { slots: Vec::new(), slot_shift, slots_max: 1 << (32 - slot_shift), count: 0, visited: Cell::new(0) }
     }
 
     pub(crate) fn pointer(&self, slot: u32, offset: u32) -> Pointer {
@@ -229,12 +232,18 @@ impl SegmentTable {
         self.count
     }
 
+    pub(crate) fn visited(&self) -> u64 {
+        self.visited.get()
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Segment> {
-        self.slots.iter().flatten()
+        let visited = &self.visited;
+        self.slots.iter().flatten().inspect(|_| visited.set(visited.get() + 1))
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Segment> {
-        self.slots.iter_mut().flatten()
+        let visited = &self.visited;
+        self.slots.iter_mut().flatten().inspect(|_| visited.set(visited.get() + 1))
     }
 
     pub(crate) fn oldest_sequence(&self) -> Option<u64> {

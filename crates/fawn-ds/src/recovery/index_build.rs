@@ -155,7 +155,7 @@ impl<'e, D: Device> Builder<'e, D> {
         match kind {
             RecordKind::Result => {
                 let kept = Retained { version, pointer, len_bytes, sequence };
-                let retained_max = self.engine.options.retained_records_max;
+                let retained_max = self.engine.retained_share;
                 self.engine.ranges[at].keep_copied_result(kept, retained_max);
             }
             _ => self.index(at, entry),
@@ -199,7 +199,7 @@ impl<'e, D: Device> Builder<'e, D> {
         let &Entry { version, pointer, len_bytes, .. } = entry;
         let (slot, _) = self.engine.segments.place(pointer);
         let sequence = self.engine.segments.expect(slot).sequence;
-        let retained_max = self.engine.options.retained_records_max;
+        let retained_max = self.engine.retained_share;
         let range = &self.engine.ranges[at];
         let last = range.retained.back().map_or(range.complete_above, |kept| kept.version);
         self.close_gap(at, sequence, version, last);
@@ -304,5 +304,6 @@ impl<'e, D: Device> Builder<'e, D> {
             _ => PendingKind::Result,
         };
         self.engine.ranges[at].pending.push_back(Pending { version, pointer, len_bytes, kind });
+        self.engine.pending_records += 1;
     }
 }

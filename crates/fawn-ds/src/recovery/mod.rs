@@ -12,7 +12,7 @@ mod report;
 
 pub use report::{Damage, OpenReport, RangeReport};
 
-use crate::engine::{Engine, Next};
+use crate::engine::{ApartRetry, Engine, Next};
 use crate::error::{EngineError, OpenError};
 use crate::format::manifest::{Identity, SegmentEntry};
 use crate::format::scan::ScanReport;
@@ -30,6 +30,15 @@ use fawn_types::{MonoMs, Now};
 use slab::Slab;
 use std::collections::VecDeque;
 
+/// Ends what another engine left in flight on the device: its completions would be taken for this one's.
+fn abandon_operations<D: Device>(device: &mut D) {
+    let mut abandoned = VecDeque::new();
+    while device.in_flight() > 0 {
+        device.wait(&mut abandoned);
+        abandoned.clear();
+    }
+}
+
 /// A segment after its scan.
 struct Scanned {
     entry: SegmentEntry,
@@ -44,6 +53,7 @@ impl<D: Device> Engine<D> {
     /// [`OpenError`] says what is damaged and how to go on; a store is never replaced by an empty one.
     pub fn open(mut device: D, mut options: Options, now: Now) -> Result<(Self, OpenReport), OpenError> {
         device.lock()?;
+        abandon_operations(&mut device);
         let mut report = OpenReport::default();
         let manifest = match ManifestFile::open(&mut device)? {
             Some(manifest) => manifest,
@@ -86,6 +96,7 @@ impl<D: Device> Engine<D> {
         let Identity { store, secret, segment_bytes, .. } = identity;
         let mut ident_secret = secret;
         ident_secret.0.iter_mut().for_each(|byte| *byte ^= 0xA5);
+        let manifest_ranges = manifest.state().ranges.len();
         let mut engine = Self {
             generation: manifest.state().generation,
             last_sequence: manifest.state().last_sequence,
@@ -111,6 +122,9 @@ impl<D: Device> Engine<D> {
             overlay: Overlay::default(),
             verify_queue: VecDeque::new(),
             verify_in_flight: 0,
+            apart: ApartRetry::default(),
+            pending_records: 0,
+            read_bytes_in_flight: 0,
             scratch: Vec::new(),
             resume: None,
             in_flight: Slab::new(),
@@ -128,6 +142,7 @@ impl<D: Device> Engine<D> {
             now,
             stats: EngineStats::default(),
             retained_max: options.retained_records_max,
+            retained_share: options.retained_share(manifest_ranges),
             options,
         };
         let listed: Vec<_> = engine.manifest.state().ranges.iter().map(|(&id, entry)| (id, entry.keys)).collect();

@@ -150,3 +150,46 @@ fn warming_reads_nothing_and_changes_nothing() {
         assert!(node.get(key, View::Committed).unwrap().is_some());
     }
 }
+
+/// A writing turn, and an idle one, cost the same however many segments there are.
+#[test]
+fn a_turn_looks_at_no_segment() {
+    for durability in [Durability::Sync, Durability::EverySec, Durability::Memory] {
+        let disk = SimDisk::new(SimOptions::instant(1));
+        let options = Options { memory_bytes: 16 << 20, ..small(durability) };
+        let mut node = Node::open(&disk, options, Now::at(1)).unwrap();
+        let put = |node: &mut Node, i: u32, len: usize| {
+            let (key, value) = (i.to_be_bytes().to_vec(), Some(vec![7; len]));
+            node.append(&[Write { key, value, expires_at_ms: 0 }]).unwrap();
+            node.now = node.now.plus_ms(60);
+            node.turn();
+        };
+        for i in 0..1600 {
+            put(&mut node, i, 15_000);
+        }
+        // And on to the start of another one, so that none ends below.
+        let mut segments = node.engine.log_report().segments;
+        for i in 1600.. {
+            put(&mut node, i, 15_000);
+            if core::mem::replace(&mut segments, node.engine.log_report().segments) < node.engine.log_report().segments
+            {
+                break;
+            }
+        }
+        node.now = node.now.plus_ms(2000);
+        node.settle();
+        assert!(segments > 390, "{segments} segments");
+        let (before, writes) = (node.engine.log_report().segments_visited, node.engine.stats().writes);
+        for i in 10_000..10_020 {
+            put(&mut node, i, 100);
+        }
+        for _ in 0..100 {
+            node.turn();
+        }
+        assert!(node.engine.stats().writes >= writes + 20, "{durability:?}: each turn wrote");
+        assert_eq!(node.engine.log_report().segments, segments, "{durability:?}: within one segment");
+        // The report itself looks at all of them, twice here.
+        let visited = node.engine.log_report().segments_visited - before - 2 * segments;
+        assert_eq!(visited, 0, "{durability:?}: segments looked at by 120 turns");
+    }
+}

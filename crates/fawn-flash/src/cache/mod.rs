@@ -4,6 +4,8 @@
 //! the main queue only when it was used again there; a page that comes back soon after leaving goes to the main queue
 //! at once. It was chosen over LRU and CLOCK because a scan (recovery, verification, pre-copy) flows through the small
 //! queue and leaves the rest alone, and over ARC and W-TinyLFU because a hit stores at most one byte: no list moves.
+//! There is no way to forget a whole file: a device never uses a file's number twice, so pages of a file that is gone are
+//! never asked for again and leave as unused ones do. Looking for them would cost a look at every frame.
 //! Page memory is taken and given back in steps of 1 MiB, a large cache's in huge pages of 2 MiB, so that the resident size
 //! follows the use and the budget.
 mod ghosts;
@@ -164,15 +166,7 @@ impl PageCache {
             pages.for_each(|page| self.invalidate(file, page));
             return;
         }
-        self.forget_where(|key| key >> 32 == u64::from(file.0) && pages.contains(&(key as u32)));
-    }
-
-    /// Forgets all pages of a file: looks at every frame, so it is for files that go away.
-    pub fn invalidate_file(&mut self, file: FileId) {
-        self.forget_where(|key| key >> 32 == u64::from(file.0));
-    }
-
-    fn forget_where(&mut self, is_meant: impl Fn(u64) -> bool) {
+        let is_meant = |key: u64| key >> 32 == u64::from(file.0) && pages.contains(&(key as u32));
         for frame in 0..self.keys.len() {
             if self.keys[frame] != NO_KEY && is_meant(self.keys[frame]) {
                 self.forget(frame as u32);

@@ -65,10 +65,6 @@ fn never_shows_what_a_map_would_not() {
                     cache.invalidate_pages(FileId(file), number..end);
                     model.retain(|&(of, at), _| of != file || !(number..end).contains(&at));
                 }
-                996 => {
-                    cache.invalidate_file(FileId(file));
-                    model.retain(|&(of, _), _| of != file);
-                }
                 _ => {
                     let budget = rng.below(8) as usize * MIB;
                     cache.set_budget_bytes(budget);

@@ -1,0 +1,233 @@
+//! Tests of old versions that cannot be read: they hold up neither writes nor a closing, and are tried again with
+//! back-off until the medium is readable again.
+use crate::support::{Node, RANGE, Write, small};
+use fawn_ds::{EngineError, Options, RecordRef, View};
+use fawn_flash::sim::{Fault, OpKind};
+use fawn_flash::{SimDisk, SimOptions};
+use fawn_types::{Durability, Now};
+
+/// One segment holds all of it.
+fn options() -> Options {
+    Options { segment_bytes: 1 << 20, memory_bytes: 16 << 20, ..small(Durability::Sync) }
+}
+
+fn put(key: u32, len: usize) -> Write {
+    Write { key: key.to_be_bytes().to_vec(), value: Some(vec![7; len]), expires_at_ms: 0 }
+}
+
+/// `keys` keys, closed and opened again, so that none of their pages is in memory.
+fn cold(keys: u32, value_len: usize) -> (SimDisk, Node) {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = Node::open(&disk, options(), Now::at(1)).unwrap();
+    for key in 0..keys {
+        node.append(&[put(key, value_len)]).unwrap();
+        if key % 50 == 0 {
+            node.turn();
+        }
+    }
+    node.settle();
+    drop(node.engine.close().unwrap());
+    let node = Node::open(&disk, options(), Now::at(2)).unwrap();
+    (disk, node)
+}
+
+/// Every record of the first opening; the second one's lie in another segment.
+fn break_segments(disk: &SimDisk) {
+    for name in disk.names().iter().filter(|name| name.starts_with("segment-")) {
+        disk.make_unreadable(name, 4096..1 << 20);
+    }
+}
+
+#[test]
+fn one_unreadable_old_version_is_read_with_back_off() {
+    let (disk, mut node) = cold(100, 900);
+    break_segments(&disk);
+    let before = disk.counted(OpKind::Read);
+    node.append(&[put(3, 10)]).unwrap();
+    for _ in 0..1000 {
+        node.turn();
+    }
+    assert_eq!(disk.counted(OpKind::Read) - before, 1, "no time has passed since the first attempt");
+    assert_eq!(node.engine.log_report().keys_apart, 1);
+    assert_eq!(node.engine.log_report().verifications_queued, 0);
+    for _ in 0..6000 {
+        node.now = node.now.plus_ms(100);
+        node.turn();
+    }
+    let reads = disk.counted(OpKind::Read) - before;
+    assert!((10..=25).contains(&reads), "{reads} reads in ten minutes");
+    assert_eq!(node.engine.stats().verifications_failed, reads);
+    // The entry answers for the key meanwhile, whatever is written to it.
+    assert_eq!(node.get(&3_u32.to_be_bytes(), View::Committed).unwrap().unwrap().value.len(), 10);
+    node.append(&[Write { value: None, ..put(3, 0) }]).unwrap();
+    node.turn();
+    node.turn();
+    assert_eq!(node.get(&3_u32.to_be_bytes(), View::Committed).unwrap(), None);
+    assert!(node.get(&4_u32.to_be_bytes(), View::Committed).is_err(), "what cannot be read is no miss");
+    disk.heal();
+    node.now = node.now.plus_ms(60_000);
+    node.settle();
+    assert_eq!(node.engine.log_report().keys_apart, 0);
+    assert_eq!(node.engine.len(RANGE), 99);
+}
+
+#[test]
+fn closing_ends_however_many_old_versions_cannot_be_read() {
+    for kind in ["fails", "hangs"] {
+        let (disk, mut node) = cold(300, 900);
+        if kind == "fails" {
+            break_segments(&disk);
+        } else {
+            disk.hang(OpKind::Read);
+        }
+        for key in 0..300 {
+            node.append(&[put(key, 10)]).unwrap();
+        }
+        node.turn();
+        let before = disk.counted(OpKind::Read);
+        drop(node.engine.close().unwrap());
+        let reads = disk.counted(OpKind::Read) - before;
+        assert!(reads <= 300, "{reads} reads while closing: each old version at most once; a read {kind}");
+        disk.heal();
+        disk.release_hung();
+        let mut node = Node::open(&disk, options(), Now::at(3)).unwrap();
+        for key in 0..300_u32 {
+            let found = node.get(&key.to_be_bytes(), View::Committed).unwrap();
+            assert_eq!(found.unwrap().value.len(), 10, "key {key}");
+        }
+    }
+}
+
+#[test]
+fn unreadable_old_versions_do_not_stop_other_writes() {
+    const KEYS: u32 = 5000;
+    let (disk, mut node) = cold(KEYS, 20);
+    break_segments(&disk);
+    for key in 0..KEYS {
+        node.append(&[put(key, 10)]).unwrap();
+        if key % 50 == 0 {
+            node.turn();
+        }
+    }
+    for _ in 0..200 {
+        node.turn();
+    }
+    // A few records lie in pages that the opening read.
+    let apart = node.engine.log_report().keys_apart;
+    assert!(apart > 4900, "{apart} keys apart, of which 4096 once stopped all writes");
+    for key in KEYS..KEYS + 500 {
+        let version = node.next_version();
+        let key = key.to_be_bytes();
+        node.engine.append(RANGE, Node::hash(&key), &RecordRef::put(version, &key, b"x")).unwrap();
+        node.turn();
+    }
+    assert_eq!(node.engine.poisoned(), None);
+    disk.heal();
+    node.now = node.now.plus_ms(60_000);
+    node.settle();
+    assert_eq!(node.engine.len(RANGE), u64::from(KEYS) + 500);
+}
+
+/// As many as the fixed bound on keys in flight once was: damage, which no later read ends.
+#[test]
+fn damaged_old_versions_have_no_dead_end() {
+    const KEYS: u32 = (1 << 18) + 2000;
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let options = Options { segment_bytes: 32 << 20, memory_bytes: 256 << 20, ..small(Durability::Sync) };
+    let mut node = Node::open(&disk, options.clone(), Now::at(1)).unwrap();
+    for key in 0..KEYS {
+        node.append(&[put(key, 4)]).unwrap();
+        if key % 2000 == 0 {
+            node.turn();
+        }
+    }
+    node.settle();
+    drop(node.engine.close().unwrap());
+    let mut node = Node::open(&disk, options, Now::at(2)).unwrap();
+    let name = disk.names().into_iter().find(|name| name.starts_with("segment-")).unwrap();
+    let len = disk.contents(&name).unwrap().len() as u64;
+    // A byte of every record's checksum.
+    for offset in (4096..len).step_by(32) {
+        disk.flip_bits(&name, offset, 1);
+    }
+    for key in 0..KEYS {
+        node.append(&[put(key, 4)]).unwrap();
+        if key % 500 == 0 {
+            node.turn();
+        }
+    }
+    for _ in 0..5000 {
+        node.turn();
+    }
+    let apart = node.engine.log_report().keys_apart;
+    assert!(apart > 1 << 18, "{apart} keys apart");
+    node.append(&[put(KEYS, 4)]).unwrap();
+    node.turn();
+    assert!(node.get(&KEYS.to_be_bytes(), View::Committed).unwrap().is_some());
+    drop(node.engine.close().unwrap());
+}
+
+/// Where memory has no room for more of them, only writes that might add another are refused, and with a reason.
+#[test]
+fn more_unreadable_old_versions_than_memory_has_room_for_are_refused() {
+    let (disk, node) = cold(5000, 20);
+    drop(node.engine.close().unwrap());
+    let options = Options { memory_bytes: 1 << 20, ..options() };
+    let mut node = Node::open(&disk, options, Now::at(3)).unwrap();
+    break_segments(&disk);
+    let mut refused = None;
+    for key in 0..5000 {
+        if let Err(error) = node.append(&[put(key, 10)]) {
+            refused = Some((key, error));
+            break;
+        }
+        node.turn();
+    }
+    let Some((key, EngineError::TooDamaged { keys })) = refused else { panic!("{refused:?}") };
+    assert!(keys <= u64::from(key) && keys > 1000, "{keys} of {key}");
+    assert!(node.engine.memory().overlay_bytes <= 1 << 20, "{:?}", node.engine.memory());
+    for key in (0..100).chain(5000..5500) {
+        node.append(&[put(key, 30)]).unwrap();
+        node.turn();
+    }
+    assert_eq!(node.engine.poisoned(), None);
+}
+
+#[test]
+fn a_rolled_back_write_leaves_nothing_apart() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let chained = || Options { chained: true, ..options() };
+    let mut node = Node::open(&disk, chained(), Now::at(1)).unwrap();
+    for key in 0..50 {
+        node.append(&[put(key, 900)]).unwrap();
+        node.turn();
+    }
+    drop(node.engine.close().unwrap());
+    let mut node = Node::open(&disk, chained(), Now::at(2)).unwrap();
+    // What was committed after the last mark in the log is pending again.
+    let recovered = node.engine.progress(RANGE).appended;
+    node.engine.commit(RANGE, recovered);
+    node.settle();
+    disk.fail_every(OpKind::Read, Fault::Fail);
+    for _ in 0..20 {
+        for key in 0..50 {
+            let version = node.next_version();
+            let key = u32::to_be_bytes(key);
+            node.engine.append(RANGE, Node::hash(&key), &RecordRef::put(version, &key, b"new")).unwrap();
+        }
+        let mut events = Vec::new();
+        for _ in 0..20 {
+            node.engine.submit(node.now);
+            node.engine.wait(node.now, &mut events);
+        }
+        assert!(node.engine.log_report().keys_apart > 40);
+        node.engine.rollback(RANGE, recovered).unwrap();
+        assert_eq!(node.engine.log_report().keys_apart, 0);
+        assert_eq!(node.engine.log_report().overlay_keys, 0);
+    }
+    disk.clear_faults();
+    for key in 0..50_u32 {
+        let found = node.get(&key.to_be_bytes(), View::Latest).unwrap();
+        assert_eq!(found.unwrap().value.len(), 900, "key {key}");
+    }
+}
