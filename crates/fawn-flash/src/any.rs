@@ -1,4 +1,4 @@
-//! Owns the choice between the real devices: a probe at start, its result and reason in the log.
+//! Choice of the device at start: io_uring if a probe succeeds, else the thread pool; logged with the reason.
 use crate::place::Place;
 use crate::portable::{PoolQueue, PortableDevice};
 use crate::real::{Queue, RealDevice};
@@ -10,28 +10,28 @@ use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::path::Path;
 
-/// Which device is wanted.
+/// The requested kind of device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum DeviceKind {
-    /// io_uring with direct I/O where both work, else the portable one.
+    /// io_uring with direct I/O where both work, else the portable device.
     #[default]
     Auto,
-    /// io_uring or an error.
+    /// io_uring, or an error.
     Uring,
-    /// The pool of threads.
+    /// The thread pool.
     Portable,
 }
 
-/// How a device is opened.
+/// Options for opening a device.
 #[derive(Clone, Debug)]
 pub struct DeviceOptions {
-    /// Which one.
+    /// The kind of device.
     pub kind: DeviceKind,
-    /// Entries of the submission ring. More operations may be in flight; they go in further turns.
+    /// Entries of the submission ring. More operations may be in flight; they are submitted by later calls.
     pub queue_depth: u32,
     /// Threads of the portable device.
     pub threads: usize,
-    /// Bypass the system's page cache where that works. The ring always does; without it memory is used twice.
+    /// Bypass the system's page cache where possible. io_uring always does. Otherwise cached data is in memory twice.
     pub direct: bool,
 }
 
@@ -41,16 +41,19 @@ impl Default for DeviceOptions {
     }
 }
 
-/// One of the real devices.
+/// A device whose queue is chosen at run time.
 pub type AnyDevice = RealDevice<AnyQueue>;
 
-/// One of the queues, dispatched by a branch.
-#[expect(clippy::large_enum_variant, reason = "one per shard, moved once; a box would cost a look-up per operation")]
+/// Any of the queues, dispatched by a branch.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one per shard, moved once; a box would cost an indirection per operation"
+)]
 pub enum AnyQueue {
     /// io_uring.
     #[cfg(target_os = "linux")]
     Uring(UringQueue),
-    /// A pool of threads.
+    /// A thread pool.
     Portable(PoolQueue),
 }
 
@@ -58,7 +61,7 @@ impl AnyDevice {
     /// Opens `dir`, creating it if missing, with the best device that works there.
     ///
     /// # Errors
-    /// When the directory cannot be used, or the kind that was asked for does not work there.
+    /// If the directory cannot be used, or the requested kind does not work there.
     pub fn open(dir: &Path, options: &DeviceOptions) -> Result<Self, DeviceError> {
         if options.kind != DeviceKind::Portable {
             match Self::open_uring(dir, options)? {
@@ -70,7 +73,7 @@ impl AnyDevice {
                 }
             }
         }
-        tracing::info!(dir = %dir.display(), device = "portable", reason = "asked for", "device chosen");
+        tracing::info!(dir = %dir.display(), device = "portable", reason = "requested", "device chosen");
         Self::portable(dir, options)
     }
 
@@ -101,7 +104,7 @@ pub(crate) fn refused(dir: &Path, detail: String) -> DeviceError {
     DeviceError::Io { operation, name: dir.display().to_string(), offset: 0, detail }
 }
 
-/// Calls the same method of whichever it is.
+/// Calls the same method on the queue in use.
 macro_rules! either {
     ($self:expr, $queue:ident => $call:expr) => {
         match $self {

@@ -1,17 +1,17 @@
-//! Owns `AppendBuf`: memory that is still appended to while its front is on its way to a device, without a copy.
+//! `AppendBuf`: an append buffer whose front can be written to a device while its rest grows, without a copy.
 use crate::AlignedBuf;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-/// A buffer in two parts: the front is frozen, read by [`FrozenBytes`] elsewhere and never changed again; the rest is
-/// its owner's alone.
+/// A buffer in two parts. The front is frozen: it never changes again, and [`FrozenBytes`] read it from elsewhere. Only
+/// the buffer's owner accesses the rest.
 #[derive(Debug)]
 pub struct AppendBuf {
     memory: Arc<AlignedBuf>,
     frozen_bytes: usize,
 }
 
-/// Some bytes of an [`AppendBuf`]'s frozen front. They stay when the buffer goes.
+/// A range of an [`AppendBuf`]'s frozen front. It remains valid after the buffer is dropped.
 #[derive(Debug)]
 pub struct FrozenBytes {
     memory: Arc<AlignedBuf>,
@@ -22,27 +22,30 @@ impl AppendBuf {
     /// Freezes everything up to the range's end and shares the range.
     ///
     /// # Panics
-    /// When the range is not within the buffer.
+    /// If the range is not within the buffer.
     pub fn share(&mut self, range: Range<usize>) -> FrozenBytes {
         assert!(range.start <= range.end && range.end <= self.memory.len(), "{range:?} is not within the buffer");
         self.frozen_bytes = self.frozen_bytes.max(range.end);
         FrozenBytes { memory: Arc::clone(&self.memory), range }
     }
 
-    /// The bytes from `from` on, to be written.
+    /// The mutable bytes from `from` on.
     ///
     /// # Panics
-    /// When one of them is frozen.
+    /// If one of them is frozen, or `from` is past the end.
     pub fn rest_mut(&mut self, from: usize) -> &mut [u8] {
         let len_bytes = self.memory.len();
-        assert!(self.frozen_bytes <= from && from <= len_bytes, "byte {from} of {len_bytes} is frozen or not there");
-        // SAFETY: (1) the range lies within the allocation, asserted above, and is initialised (zeroed at birth);
+        assert!(
+            self.frozen_bytes <= from && from <= len_bytes,
+            "byte {from} of {len_bytes} is frozen or out of bounds"
+        );
+        // SAFETY: (1) the range lies within the allocation, asserted above, and is initialised (zeroed on allocation);
         // (2) no other reference to it exists: `FrozenBytes` refer to bytes below `frozen_bytes` only, which never
-        // shrinks, and `&mut self` excludes `deref`; (3) the memory lives as long as the borrow, held by `self.memory`.
+        // decreases, and `&mut self` excludes `deref`; (3) `self.memory` keeps the memory alive as long as the borrow.
         unsafe { std::slice::from_raw_parts_mut(self.memory.address().add(from), len_bytes - from) }
     }
 
-    /// The whole buffer, to be used for something else, once nobody shares it any more.
+    /// The whole buffer, for reuse, if no [`FrozenBytes`] share it any more.
     #[must_use]
     pub fn into_inner(self) -> Option<AlignedBuf> {
         Arc::into_inner(self.memory)
@@ -58,7 +61,7 @@ impl From<AlignedBuf> for AppendBuf {
 impl Deref for AppendBuf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // Others only read, and `&self` excludes `rest_mut`.
+        // Other owners only read, and `&self` excludes `rest_mut`.
         &self.memory
     }
 }
@@ -66,9 +69,9 @@ impl Deref for AppendBuf {
 impl Deref for FrozenBytes {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: (1) the range lies within the allocation, asserted in `share`; (2) nobody writes to it: `rest_mut`
-        // gives out only bytes behind the frozen ones; (3) no reference to the whole buffer is made here, for its
-        // owner may hold a mutable one to the rest; (4) the memory lives as long as `self.memory`.
+        // SAFETY: (1) the range lies within the allocation, asserted in `share`; (2) no code writes to it: `rest_mut`
+        // returns only bytes after the frozen ones; (3) this makes no reference to the whole buffer, because its owner
+        // may hold a mutable one to the rest; (4) the memory lives as long as `self.memory`.
         unsafe { std::slice::from_raw_parts(self.memory.address().add(self.range.start), self.range.len()) }
     }
 }
@@ -88,8 +91,8 @@ mod tests {
         assert_eq!((buf[1023], buf[1024], buf[1536]), (1, 2, 0));
         let other = std::thread::scope(|scope| scope.spawn(|| front.iter().all(|&byte| byte == 1)).join());
         assert!(other.is_ok_and(|all| all));
-        assert!(buf.into_inner().is_none(), "it is shared");
-        assert_eq!(front[511], 1, "what is shared stays");
+        assert!(buf.into_inner().is_none(), "a shared buffer cannot be reused");
+        assert_eq!(front[511], 1, "shared bytes outlive the buffer");
     }
 
     #[test]

@@ -1,16 +1,16 @@
-//! Owns `Blocks`: blocks of one size, dense, that a growing structure takes and gives back at the end.
+//! `Blocks`: an array of equal blocks that grows and shrinks at its end.
 //!
-//! Memory follows the use to within a sixty-fourth, as an allocator's would not; each 2 MiB in use as a whole becomes a
-//! huge page, and only then, so a small structure pays for what it uses.
+//! Resident memory exceeds the blocks in use by at most a sixty-fourth; a general allocator guarantees no such bound.
+//! Each 2 MiB that is fully in use becomes a huge page, and only then, so a small structure pays only for what it uses.
 use crate::region::{Plain, Region};
 use std::alloc::{Layout, handle_alloc_error};
 
-/// Blocks numbered from zero.
+/// Equal blocks, numbered from zero.
 #[derive(Debug)]
 pub struct Blocks<T> {
     regions: Vec<Region<T>>,
     len: usize,
-    /// Blocks that may hold memory: those in use and some after them, kept for the next.
+    /// Blocks that may hold memory: those in use, and some after them that are kept for reuse.
     touched: usize,
 }
 
@@ -27,19 +27,19 @@ impl<T: Plain> Blocks<T> {
         self.len
     }
 
-    /// Whether none is in use.
+    /// Whether no block is in use.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Memory held.
+    /// Resident memory, bytes.
     #[must_use]
     pub fn resident_bytes(&self) -> usize {
         self.touched * size_of::<T>() + self.regions.capacity() * size_of::<Region<T>>()
     }
 
-    /// Adds a block at the end, its content unspecified, and names it.
+    /// Adds a block with unspecified content at the end and returns its number.
     pub fn push(&mut self) -> usize {
         let at = self.len;
         if at == self.regions.len() * Region::<T>::ITEMS {
@@ -54,14 +54,14 @@ impl<T: Plain> Blocks<T> {
         at
     }
 
-    /// Gives the last block back.
+    /// Removes the last block.
     ///
     /// # Panics
-    /// When there is none.
+    /// If no block is in use.
     pub fn pop(&mut self) {
         assert!(self.len > 0, "no block is in use");
         self.len -= 1;
-        // A large structure that swings by a block or two shall not ask the system each time.
+        // Keep some blocks, so that a large structure that alternates between sizes makes no system call each time.
         let kept = self.len / 64;
         if self.touched - self.len > kept {
             self.discard_from(self.len + kept / 2);
@@ -80,10 +80,10 @@ impl<T: Plain> Blocks<T> {
         self.touched = from;
     }
 
-    /// A block.
+    /// The content of a block.
     ///
     /// # Panics
-    /// When it is not in use; so below.
+    /// If it is not in use; the same holds for the methods below.
     #[inline]
     #[must_use]
     pub fn get(&self, at: usize) -> &T {
@@ -91,7 +91,7 @@ impl<T: Plain> Blocks<T> {
         self.regions[at / Region::<T>::ITEMS].get(at % Region::<T>::ITEMS)
     }
 
-    /// A block, to be written.
+    /// The mutable content of a block.
     #[inline]
     #[must_use]
     pub fn get_mut(&mut self, at: usize) -> &mut T {
@@ -99,13 +99,14 @@ impl<T: Plain> Blocks<T> {
         self.regions[at / Region::<T>::ITEMS].get_mut(at % Region::<T>::ITEMS)
     }
 
-    /// Two different blocks, to be written.
+    /// The mutable content of two different blocks.
     #[must_use]
     pub fn pair_mut(&mut self, first: usize, second: usize) -> [&mut T; 2] {
-        assert_ne!(first, second, "a block has one writer");
+        assert_ne!(first, second, "two mutable references to one block");
         let [first, second] = [first, second].map(|at| std::ptr::from_mut(self.get_mut(at)));
-        // SAFETY: (1) both are in use, by `get_mut`, and different, so they do not overlap; (2) making the second touched
-        // no byte of the first; (3) they live as long as the borrow of `self`, which excludes every other access.
+        // SAFETY: (1) both are in use, by `get_mut`, and different, so they do not overlap; (2) creating the second
+        // reference accessed no byte of the first; (3) they live as long as the borrow of `self`, which excludes every
+        // other access.
         unsafe { [&mut *first, &mut *second] }
     }
 }

@@ -1,4 +1,4 @@
-//! Owns `AlignedBuf`: memory aligned for direct I/O, handed to a device and back with its completion.
+//! `AlignedBuf`: memory aligned for direct I/O; a device owns it until the operation completes.
 use crate::region::{Advice, REGION_BYTES, map_region, unmap_region};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
@@ -6,9 +6,10 @@ use std::ptr::NonNull;
 
 /// Page size of the cache and alignment of every buffer, bytes.
 pub const PAGE_BYTES: usize = 4096;
-/// What the medium writes whole or not at all, bytes.
+/// The unit that a disk writes atomically, bytes.
 pub const SECTOR_BYTES: usize = 512;
-/// Length of buffers that are one huge page, where the system has them; any other length has small pages, bytes.
+/// Length of a buffer that is backed by one huge page, where the system has them, bytes. All other lengths use small
+/// pages.
 pub const HUGE_BUF_BYTES: usize = REGION_BYTES;
 
 /// Zeroed memory, aligned to [`PAGE_BYTES`], its length a multiple of [`SECTOR_BYTES`].
@@ -17,21 +18,21 @@ pub struct AlignedBuf {
     len_bytes: usize,
 }
 
-// SAFETY: (1) the buffer owns its memory alone, as a `Box<[u8]>` does; (2) it has no interior mutability.
+// SAFETY: (1) the buffer exclusively owns its memory, as a `Box<[u8]>` does; (2) it has no interior mutability.
 unsafe impl Send for AlignedBuf {}
 // SAFETY: as above; shared access is read-only.
 unsafe impl Sync for AlignedBuf {}
 
 impl AlignedBuf {
-    /// `len_bytes` zero bytes.
+    /// A buffer of `len_bytes` zero bytes.
     ///
     /// # Panics
-    /// When the length is zero or no multiple of [`SECTOR_BYTES`]: a caller's error, never an input's.
+    /// If the length is zero or not a multiple of [`SECTOR_BYTES`]: a bug in the caller, never caused by input.
     #[must_use]
     pub fn zeroed(len_bytes: usize) -> Self {
         let layout = Self::layout(len_bytes);
         if len_bytes == HUGE_BUF_BYTES {
-            // The system pins one page of it for a device, and hands over one piece, where small pages go one by one.
+            // For I/O the system pins and describes one huge page, instead of each small page.
             let Some(start) = map_region(Advice::Huge) else { handle_alloc_error(layout) };
             return Self { start, len_bytes };
         }
@@ -45,17 +46,17 @@ impl AlignedBuf {
         assert!(len_bytes > 0 && len_bytes.is_multiple_of(SECTOR_BYTES), "direct I/O moves whole sectors");
         match Layout::from_size_align(len_bytes, PAGE_BYTES) {
             Ok(layout) => layout,
-            Err(error) => unreachable!("{len_bytes} bytes cannot be laid out: {error}"),
+            Err(error) => unreachable!("no layout for {len_bytes} bytes: {error}"),
         }
     }
 
-    /// Address for a device; stays the same while the buffer is moved.
+    /// The address for a device; it does not change when the buffer is moved.
     #[must_use]
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.start.as_ptr()
     }
 
-    /// The address, without a reference to the bytes: parts of them may be in use elsewhere.
+    /// The address, without creating a reference to the bytes: parts of them may be in use elsewhere.
     pub(crate) const fn address(&self) -> *mut u8 {
         self.start.as_ptr()
     }
@@ -64,10 +65,10 @@ impl AlignedBuf {
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
         if self.len_bytes == HUGE_BUF_BYTES {
-            // SAFETY: (1) mapped in `zeroed`, as every buffer of this length, and dropped once; nothing else owns it.
+            // SAFETY: (1) mapped in `zeroed`, as every buffer of this length, and dropped once; it has no other owner.
             return unsafe { unmap_region(self.start) };
         }
-        // SAFETY: (1) allocated in `zeroed` with this very layout; (2) dropped once, nothing else owns it.
+        // SAFETY: (1) allocated in `zeroed` with this layout; (2) dropped once, and it has no other owner.
         unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len_bytes)) }
     }
 }
@@ -75,7 +76,7 @@ impl Drop for AlignedBuf {
 impl Deref for AlignedBuf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: (1) `len_bytes` bytes from `start` are allocated and initialised (zeroed at birth).
+        // SAFETY: (1) `len_bytes` bytes from `start` are allocated and initialised (zeroed on allocation).
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len_bytes) }
     }
 }
@@ -97,7 +98,7 @@ impl std::fmt::Debug for AlignedBuf {
 mod tests {
     use super::*;
 
-    /// Pages of the process's address space; none where the system does not tell.
+    /// Mapped pages of the process; 0 where the system does not report them.
     fn mapped_pages() -> usize {
         let told = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
         told.split(' ').next().and_then(|pages| pages.parse().ok()).unwrap_or(0)
@@ -117,6 +118,9 @@ mod tests {
             }
         }
         let kept_bytes = mapped_pages().saturating_sub(before) * PAGE_BYTES;
-        assert!(kept_bytes < 500 * HUGE_BUF_BYTES, "{kept_bytes} bytes are still mapped: of 1000 buffers each length");
+        assert!(
+            kept_bytes < 500 * HUGE_BUF_BYTES,
+            "{kept_bytes} bytes are still mapped after 1000 buffers of each length"
+        );
     }
 }

@@ -3,10 +3,10 @@ use fawn_types::{MonoMs, Now, TimeMs};
 use rustix::time::{ClockId, clock_gettime};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The monotonic clock that also counts the time for which the machine is suspended.
+/// The monotonic clock that also counts time during which the machine is suspended.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const MONOTONIC: ClockId = ClockId::Boottime;
-/// As above: here it counts suspended time under this name.
+/// On other systems the monotonic clock counts suspended time under this name.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const MONOTONIC: ClockId = ClockId::Monotonic;
 

@@ -1,36 +1,36 @@
-//! Owns the `Device` trait: files of 4 KiB-aligned blocks in one directory, with reads, writes and syncs in flight.
+//! The `Device` trait: files of 4 KiB-aligned blocks in one directory, with asynchronous reads, writes and syncs.
 //!
-//! One device serves one shard (one ring per core), so every method takes `&mut self` and nothing locks. Data
-//! operations are queued by `submit_*`, handed to the system by [`Device::kick`] at the turn's end, some by themselves
-//! before it where the system would run low, and come back through
-//! [`Device::reap`] or [`Device::wait`] as [`Completion`]s in any order. The device owns a buffer from its submission
-//! to its completion. Metadata operations are rare and block.
+//! One device serves one shard (one ring per core), so every method takes `&mut self` and there are no locks. Data
+//! operations are queued by `submit_*` and submitted to the system by [`Device::kick`] at the end of an event-loop
+//! iteration; some are submitted earlier if the system has few left. They complete in any order, through
+//! [`Device::reap`] or [`Device::wait`], as [`Completion`]s. The device owns a buffer from its submission to its
+//! completion. Metadata operations are rare and block.
 use crate::{AlignedBuf, Request};
 use std::collections::VecDeque;
 
-/// An open file of one device; never reused while the device lives.
+/// An open file of one device; the ID is never reused while the device exists.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FileId(pub u32);
 
-/// Chosen by the caller, returned with the completion.
+/// Identifies an operation: chosen by the caller, returned in the completion.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Token(pub u64);
 
-/// On whose behalf bytes move: amplification is a metric, not an estimate.
+/// The component for which bytes are moved, so that amplification is measured, not estimated.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum Cause {
     /// A client's lookup.
     Foreground,
-    /// The log's own appends.
+    /// Appends of the log.
     Flush,
-    /// Confirming that an overwritten key's old version is its own.
+    /// Reads that confirm the old version of an overwritten key.
     Verification,
     /// Opening a store.
     Recovery,
     /// The manifest.
     Manifest,
-    /// Moving live records out of victims.
+    /// Moving live records out of segments that are cleaned.
     Cleaning,
     /// Building sorted runs.
     Sort,
@@ -41,7 +41,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// All of them, in the order of their numbers.
+    /// All causes, in the order of their numbers.
     pub const ALL: [Self; 9] = [
         Self::Foreground,
         Self::Flush,
@@ -54,7 +54,7 @@ impl Cause {
         Self::Checkpoint,
     ];
 
-    /// Its name in metrics.
+    /// The cause's name in metrics.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -71,20 +71,20 @@ impl Cause {
     }
 }
 
-/// What a device was asked to do when it failed.
+/// The kind of operation that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Operation {
     /// List, create, open, rename, link, unlink, truncate, allocate, punch, lock.
     Metadata(&'static str),
-    /// Positioned read.
+    /// A positioned read.
     Read,
-    /// Positioned write.
+    /// A positioned write.
     Write,
-    /// Sync of a file or of the directory.
+    /// A sync of a file or of the directory.
     Sync,
 }
 
-/// An operation on the directory or on a whole file has no place within it.
+/// The offset is omitted for operations on the directory or on a whole file.
 fn what_failed(operation: &Operation, name: &str, offset: u64, detail: &str) -> String {
     match operation {
         Operation::Metadata(what) => format!("{name}: could not {what}: {detail}"),
@@ -92,10 +92,10 @@ fn what_failed(operation: &Operation, name: &str, offset: u64, detail: &str) -> 
     }
 }
 
-/// Why a device refused or failed, where, and what to do.
+/// An error of a device: the reason, the place, and a remedy.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DeviceError {
-    /// The name is not there.
+    /// The name does not exist.
     #[error("{name}: no such file in {dir}")]
     NotFound {
         /// The file's name.
@@ -103,7 +103,7 @@ pub enum DeviceError {
         /// The device's directory.
         dir: String,
     },
-    /// The name is taken.
+    /// The name already exists.
     #[error("{name}: already exists in {dir}")]
     Exists {
         /// The file's name.
@@ -116,33 +116,31 @@ pub enum DeviceError {
     Locked {
         /// The device's directory.
         dir: String,
-        /// ` (pid N)` where known.
+        /// ` (pid N)` if known.
         holder: String,
     },
-    /// No space left. Nothing was written; retry once space is back.
+    /// No space left. Nothing was written; retry once there is space.
     #[error("no space left on the device of {dir}; free space or delete keys")]
     Full {
         /// The device's directory.
         dir: String,
     },
-    /// The system is out of descriptors or memory, or was interrupted. Nothing was changed; retry once that is over.
+    /// The system is out of descriptors or memory, or was interrupted. Nothing was changed; retry later.
     #[error("{dir}: the system is out of a resource ({detail}); raise its limit or wait")]
     Exhausted {
         /// The device's directory.
         dir: String,
-        /// The system's words.
+        /// The system's error text.
         detail: String,
     },
-    /// The system refused access.
+    /// The system denied access.
     #[error("{path}: permission denied; check the owner and mode of the data directory")]
     Permission {
-        /// What was refused.
+        /// The path that was denied.
         path: String,
     },
-    /// The file system takes no writes; reads work.
-    #[error(
-        "{dir}: the file system is mounted read-only; mount it writable, or look into the kernel's log why it is not"
-    )]
+    /// The file system is read-only; reads work.
+    #[error("{dir}: the file system is mounted read-only; mount it writable, or find the reason in the kernel's log")]
     ReadOnly {
         /// The device's directory.
         dir: String,
@@ -150,16 +148,16 @@ pub enum DeviceError {
     /// The operation failed. A failed write or sync has poisoned the device.
     #[error("{}", what_failed(operation, name, *offset, detail))]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         operation: Operation,
         /// The file's name.
         name: String,
-        /// Where, bytes.
+        /// Offset in the file, bytes.
         offset: u64,
-        /// The system's words.
+        /// The system's error text.
         detail: String,
     },
-    /// A write or sync failed earlier: what reached the medium is unknown, so nothing more is written.
+    /// A write or sync failed earlier, so the content of the disk is unknown and all further writes fail.
     #[error("device poisoned by an earlier failure ({first}); restart and run `fawn check`")]
     Poisoned {
         /// The first failure.
@@ -168,21 +166,21 @@ pub enum DeviceError {
 }
 
 impl DeviceError {
-    /// Whether a metadata operation that failed so has changed nothing and may succeed later: no space, no descriptors,
-    /// no memory. Says nothing of a write or sync: a failed one is never tried again.
+    /// Whether a metadata operation with this error changed nothing and may succeed later: no space, no descriptors, no
+    /// memory. Does not apply to writes and syncs, because a failed one is never retried.
     #[must_use]
     pub const fn is_retryable(&self) -> bool {
         matches!(self, Self::Full { .. } | Self::Exhausted { .. })
     }
 }
 
-/// The end of a data operation.
+/// The completion of a data operation.
 #[derive(Debug)]
 pub struct Completion {
-    /// What the caller named it.
+    /// The token passed at submission.
     pub token: Token,
-    /// Bytes moved (0 for a sync), or the failure. A read past the end of a file yields zero bytes in the buffer there
-    /// and counts the whole length.
+    /// Bytes moved (0 for a sync), or the failure. A read past the end of a file fills the buffer with zeros there and
+    /// counts its whole length.
     pub result: Result<usize, DeviceError>,
     /// The buffer of a read or write.
     pub buf: Option<AlignedBuf>,
@@ -196,13 +194,13 @@ pub trait Device {
     /// When the directory cannot be read.
     fn list(&mut self) -> Result<Vec<String>, DeviceError>;
 
-    /// Takes the directory for this process until the device is dropped.
+    /// Locks the directory for this process until the device is dropped.
     ///
     /// # Errors
-    /// [`DeviceError::Locked`] when another holder lives.
+    /// [`DeviceError::Locked`] if another process holds the lock.
     fn lock(&mut self) -> Result<(), DeviceError>;
 
-    /// Creates an empty file. It is durable only after [`Device::sync_dir`].
+    /// Creates an empty file. Its name is durable only after [`Device::sync_dir`].
     ///
     /// # Errors
     /// [`DeviceError::Exists`], [`DeviceError::Full`].
@@ -214,7 +212,7 @@ pub trait Device {
     /// [`DeviceError::NotFound`].
     fn open(&mut self, name: &str) -> Result<FileId, DeviceError>;
 
-    /// Closes it; nothing may be in flight on it.
+    /// Closes a file; none of its operations may be in flight.
     fn close(&mut self, file: FileId);
 
     /// Renames, replacing the target. Durable after [`Device::sync_dir`].
@@ -223,7 +221,7 @@ pub trait Device {
     /// [`DeviceError::NotFound`].
     fn rename(&mut self, from: &str, to: &str) -> Result<(), DeviceError>;
 
-    /// A second name for the same file. Durable after [`Device::sync_dir`].
+    /// Adds a second name for the same file. Durable after [`Device::sync_dir`].
     ///
     /// # Errors
     /// [`DeviceError::NotFound`], [`DeviceError::Exists`].
@@ -235,43 +233,43 @@ pub trait Device {
     /// [`DeviceError::NotFound`].
     fn unlink(&mut self, name: &str) -> Result<(), DeviceError>;
 
-    /// Makes creations, renames, links and unlinks durable. A failure poisons.
+    /// Makes creations, renames, links and unlinks durable. A failure poisons the device.
     ///
     /// # Errors
     /// [`DeviceError::Io`].
     fn sync_dir(&mut self) -> Result<(), DeviceError>;
 
-    /// Length, bytes.
+    /// Length of a file, bytes.
     ///
     /// # Errors
     /// [`DeviceError::Io`].
     fn len(&mut self, file: FileId) -> Result<u64, DeviceError>;
 
-    /// Cuts or extends with zeros. Durable after a sync of the file.
+    /// Sets the length of a file; new bytes are zeros. Durable after a sync of the file.
     ///
     /// # Errors
-    /// [`DeviceError::Io`]; poisons.
+    /// [`DeviceError::Io`]; it poisons the device.
     fn truncate(&mut self, file: FileId, len_bytes: u64) -> Result<(), DeviceError>;
 
-    /// Reserves space, so that later writes within it do not fail for want of it; the length grows to cover it.
+    /// Reserves space, so that later writes within it do not fail for lack of space; extends the length to cover it.
     ///
     /// # Errors
     /// [`DeviceError::Full`]: nothing changed.
     fn allocate(&mut self, file: FileId, offset: u64, len_bytes: u64) -> Result<(), DeviceError>;
 
-    /// Gives space back; the bytes read as zeros.
+    /// Deallocates a range of a file; its bytes then read as zeros.
     ///
     /// # Errors
     /// [`DeviceError::Io`].
     fn punch(&mut self, file: FileId, offset: u64, len_bytes: u64) -> Result<(), DeviceError>;
 
-    /// Free bytes on the medium.
+    /// Free bytes on the disk.
     ///
     /// # Errors
     /// [`DeviceError::Io`].
     fn free_bytes(&mut self) -> Result<u64, DeviceError>;
 
-    /// Queues a data operation. At most one write may be in flight per 4 KiB block: the caller's duty.
+    /// Queues a data operation. The caller must keep at most one write in flight per 4 KiB block.
     fn submit(&mut self, request: Request);
 
     /// Queues a read of `buf.len()` bytes; `offset` and length are multiples of a sector.
@@ -292,8 +290,8 @@ pub trait Device {
         self.submit(Request::write(file, offset, buf, len_bytes, cause, token));
     }
 
-    /// As [`Device::submit_write`], durable when it completes, where that is cheaper than a sync after it. Covers only
-    /// this write's own bytes (and the metadata to reach them), not earlier writes.
+    /// As [`Device::submit_write`], but durable when it completes; for use where that is cheaper than a separate sync.
+    /// Covers only this write's own bytes (and the metadata to reach them), not earlier writes.
     fn submit_write_durable(
         &mut self,
         file: FileId,
@@ -306,35 +304,35 @@ pub trait Device {
         self.submit(Request::write(file, offset, buf, len_bytes, cause, token).durable());
     }
 
-    /// Queues a data sync of everything written to `file` whose completion was reaped before this call.
+    /// Queues a data sync of all writes to `file` whose completions were reaped before this call.
     fn submit_sync(&mut self, file: FileId, cause: Cause, token: Token) {
         self.submit(Request::sync(file, cause, token));
     }
 
-    /// Hands everything still queued to the system: at most one system call.
+    /// Submits all queued operations to the system, with at most one system call.
     fn kick(&mut self);
 
-    /// Appends what has completed to `out`; never blocks.
+    /// Appends the operations that have completed to `out`; never blocks.
     fn reap(&mut self, out: &mut VecDeque<Completion>);
 
-    /// As [`Device::reap`], after waiting for at least one completion if any operation is in flight. Kicks first.
+    /// As [`Device::reap`], but first kicks, and waits for at least one completion if any operation is in flight.
     fn wait(&mut self, out: &mut VecDeque<Completion>);
 
-    /// Data operations submitted and not yet reaped. The caller bounds them: real devices panic beyond 65,536.
+    /// Data operations submitted but not reaped. The caller must bound them: real devices panic beyond 65,536.
     fn in_flight(&self) -> usize;
 
-    /// A descriptor that becomes readable when an idle loop should reap; `None` where completions come by themselves.
-    /// Only for polling: nobody but the device reads from it. A poll of it may end early, as by a signal.
+    /// A descriptor that becomes readable when an idle loop should reap; `None` if completions need no wake-up. Only
+    /// for polling: no caller may read from it. A poll of it may end early, as after a signal.
     fn wake_fd(&self) -> Option<std::os::fd::RawFd> {
         None
     }
 
-    /// Requests and bytes so far, by cause.
+    /// Requests and bytes so far, per cause.
     fn stats(&self) -> &crate::IoStats;
 
-    /// The failure that poisoned it, if any.
+    /// The failure that poisoned the device, if any.
     fn poisoned(&self) -> Option<&DeviceError>;
 
-    /// Its name for logs: `io_uring`, `portable`, `sim`.
+    /// The device's name for logs: `io_uring`, `portable`, `sim`.
     fn name(&self) -> &'static str;
 }

@@ -1,5 +1,5 @@
-//! Owns the storage boundary: the `Device` trait, its real and simulated implementations, the page cache and the
-//! accounting of requests and bytes by cause. The only crate with `unsafe`.
+//! Storage boundary: the `Device` trait with its real and simulated implementations, the page cache, and I/O accounting
+//! by cause. The only crate with `unsafe`.
 
 mod any;
 mod append_buf;

@@ -1,4 +1,4 @@
-//! Owns the lock on a directory: one process at a time, told apart by the system, so that a killed one leaves none behind.
+//! `DirLock`: an exclusive directory lock that the system releases when its process dies.
 use crate::DeviceError;
 use crate::Operation;
 use crate::place::classify;
@@ -7,19 +7,19 @@ use rustix::fs::{self, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::path::Path;
 
-/// Name of the lock file, which no listing of a device shows.
+/// Name of the lock file; `Device::list` omits it.
 pub(crate) const LOCK: &str = "LOCK";
 
-/// A directory held for this process until this is dropped. A device takes its own by `Device::lock`; this is for
-/// directories that hold several devices' directories.
+/// An exclusive lock on a directory, held until dropped. A device locks its own directory by `Device::lock`; this type
+/// is for a directory that contains several devices' directories.
 #[derive(Debug)]
-pub struct DirLock(#[expect(dead_code, reason = "held open, never read: closing it gives the lock back")] OwnedFd);
+pub struct DirLock(#[expect(dead_code, reason = "held open, never read: closing it releases the lock")] OwnedFd);
 
 impl DirLock {
-    /// Takes the directory, which exists.
+    /// Locks an existing directory.
     ///
     /// # Errors
-    /// [`DeviceError::Locked`] when another holder lives; or the lock's file cannot be made.
+    /// [`DeviceError::Locked`] if another process holds the lock; any failure to create the lock file.
     pub fn take(dir: &Path) -> Result<Self, DeviceError> {
         let shown = dir.display().to_string();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -28,12 +28,12 @@ impl DirLock {
         Self::take_in(dir.as_fd(), &shown)
     }
 
-    /// Takes an open directory that messages call `shown`.
+    /// As [`DirLock::take`], for an open directory that messages call `shown`.
     pub(crate) fn take_in(dir: BorrowedFd<'_>, shown: &str) -> Result<Self, DeviceError> {
         let failed = |errno| classify(errno, shown, Operation::Metadata("lock"), LOCK, 0);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
         let (lock, can_sign) = match fs::openat(dir, LOCK, flags, Mode::from_raw_mode(0o640)) {
-            // Mounted read-only, as a damaged file system is before it is checked: a lock needs no write.
+            // A damaged file system is mounted read-only and then checked. The lock itself needs no write.
             Err(Errno::ROFS) => (fs::openat(dir, LOCK, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()), false),
             lock => (lock, true),
         };
@@ -45,13 +45,14 @@ impl DirLock {
             }
             Err(errno) => return Err(failed(errno)),
         }
-        // Only a hint for the loser's message, so a failure to leave it is no failure to lock.
+        // The process ID is only a hint in the other process's error message, so a failure to write it is not a failure
+        // to lock.
         if !can_sign {
             return Ok(Self(lock));
         }
         let pid = format!("{}\n", std::process::id());
         if fs::ftruncate(&lock, 0).and_then(|()| rustix::io::pwrite(&lock, pid.as_bytes(), 0)).is_err() {
-            tracing::warn!(dir = shown, "the lock is held, but its file does not say by whom");
+            tracing::warn!(dir = shown, "the lock is held, but its file lacks the holder's process ID");
         }
         Ok(Self(lock))
     }

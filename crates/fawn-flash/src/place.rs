@@ -1,4 +1,4 @@
-//! Owns what the real devices share: one directory's names, open files, lock, space, counters and poison.
+//! `Place`: the state that all real devices share: a directory, open files, lock, space, counters, poison.
 use crate::lock::{DirLock, LOCK};
 use crate::request::{Request, Work};
 use crate::{AlignedBuf, Cause, Completion, DeviceError, FileId, IoStats, Operation};
@@ -8,18 +8,16 @@ use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// An open file.
 pub(crate) struct OpenFile {
     pub(crate) fd: Arc<OwnedFd>,
     pub(crate) name: Arc<str>,
     pub(crate) in_flight: usize,
 }
 
-/// One directory in use by one device.
+/// A directory in use by one device.
 pub struct Place {
     path: String,
     dir: OwnedFd,
-    /// Its file system takes no writes.
     read_only: bool,
     direct: bool,
     lock: Option<DirLock>,
@@ -38,23 +36,23 @@ impl Place {
             let operation = Operation::Metadata("open the directory");
             classify(errno, &shown, operation, &shown, 0)
         })?;
-        // A damaged file system is mounted so, and then checked: what only reads must work.
+        // A damaged file system is mounted read-only and then checked, so read-only use must work.
         let mounted = fs::fstatvfs(&dir).map(|space| space.f_flag);
         let read_only = mounted.is_ok_and(|flags| flags.contains(fs::StatVfsMountFlags::RDONLY));
         let (files, stats) = (Vec::new(), IoStats::default());
         Ok(Self { path: shown, dir, read_only, direct: false, lock: None, files, stats, poison: None })
     }
 
-    /// The device's directory, for logs.
+    /// The directory's path, for logs.
     pub(crate) fn path(&self) -> &str {
         &self.path
     }
 
-    /// Lets later opens bypass the system's page cache, if its file system can: else the reason why not.
+    /// Makes later opens bypass the system's page cache; the error is the reason why that does not work.
     pub(crate) fn try_direct(&mut self) -> Result<OwnedFd, String> {
         let access = if self.read_only { OFlags::RDONLY } else { OFlags::RDWR | OFlags::CREATE };
         let flags = access | direct_flag()?;
-        let probe = self.open_at(LOCK, flags).map_err(|errno| format!("O_DIRECT is refused: {errno}"))?;
+        let probe = self.open_at(LOCK, flags).map_err(|errno| format!("O_DIRECT is not supported: {errno}"))?;
         let mut block = AlignedBuf::zeroed(crate::buffer::PAGE_BYTES);
         rustix::io::pread(&probe, &mut block[..], 0).map_err(|errno| format!("direct reads fail: {errno}"))?;
         self.direct = true;
@@ -73,7 +71,7 @@ impl Place {
         self.error(errno, Operation::Metadata(what), name, 0)
     }
 
-    /// Refuses when nothing may be written: poisoned, or a file system that takes nothing.
+    /// Fails if nothing may be written: the device is poisoned or the file system is read-only.
     pub(crate) fn healthy(&self) -> Result<(), DeviceError> {
         if self.read_only {
             return Err(DeviceError::ReadOnly { dir: self.path.clone() });
@@ -81,19 +79,19 @@ impl Place {
         self.poison.as_ref().map_or(Ok(()), |first| Err(DeviceError::Poisoned { first: first.to_string() }))
     }
 
-    /// Records the first failure of a write or sync.
+    /// Poisons the device on the first failure of a write or sync.
     pub(crate) fn poison<T>(&mut self, result: Result<T, DeviceError>) -> Result<T, DeviceError> {
         if let Err(error) = &result
             && self.poison.is_none()
         {
-            tracing::error!(dir = %self.path, %error, "the device is poisoned: nothing more is written");
+            tracing::error!(dir = %self.path, %error, "the device is poisoned: all further writes fail");
             self.poison = Some(error.clone());
         }
         result
     }
 
-    /// The end of an operation, or the system's refusal and how far it had come. After a failed write or sync no later
-    /// one is believed either, since the kernel reports an error of writing back only once.
+    /// The completion of an operation; a failure comes with the number of bytes moved. After a failed write or sync,
+    /// later ones fail too: the kernel reports a write-back error only once, so their success would prove nothing.
     pub(crate) fn end(&mut self, request: Request, result: Result<(), (Errno, usize)>) -> Completion {
         let open = self.file_mut(request.file);
         open.in_flight -= 1;
@@ -128,13 +126,13 @@ impl Place {
         if self.read_only { OFlags::RDONLY | direct } else { OFlags::RDWR | direct }
     }
 
-    /// Takes it for one on a file system that is mounted read-only, which a test cannot mount.
+    /// Treats the file system as mounted read-only, because a test cannot mount one.
     #[cfg(test)]
     pub(crate) const fn take_for_read_only(&mut self) {
         self.read_only = true;
     }
 
-    /// Lets a test put another file behind an open one.
+    /// Replaces the file behind an open file ID.
     #[cfg(test)]
     pub(crate) fn replace_fd(&mut self, file: FileId, fd: OwnedFd) {
         self.file_mut(file).fd = Arc::new(fd);
@@ -238,10 +236,10 @@ impl Place {
         let (before, end) = (self.len(file)?, offset + len_bytes);
         let open = self.file(file);
         let result = match fs::fallocate(&open.fd, fs::FallocateFlags::empty(), offset, len_bytes) {
-            // A file system that cannot reserve: the length alone is what it can give.
+            // The file system cannot reserve space, so only the length is set.
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => fs::ftruncate(&open.fd, before.max(end)),
             Err(Errno::NOSPC) => {
-                // What was reserved before space ran out goes back, so that nothing has changed.
+                // Release the space that was reserved before it ran out, so that nothing has changed.
                 fs::ftruncate(&open.fd, before).and(Err(Errno::NOSPC))
             }
             other => other,
@@ -268,7 +266,7 @@ impl Place {
     }
 }
 
-/// Puts the system's words into ours.
+/// Maps a system error to a [`DeviceError`].
 pub(crate) fn classify(errno: Errno, dir: &str, operation: Operation, name: &str, offset: u64) -> DeviceError {
     let (name, dir) = (name.to_owned(), dir.to_owned());
     match errno {
@@ -289,7 +287,8 @@ fn io_error(path: &str, what: &'static str, error: &std::io::Error) -> DeviceErr
     classify(errno, path, Operation::Metadata(what), path, 0)
 }
 
-/// Creates the directory and its parents; each new name is synced, or a power loss could take the whole store.
+/// Creates the directory and its parents. Each new name is synced, because a power loss could otherwise remove the
+/// whole store.
 fn create_dirs(path: &Path) -> std::io::Result<()> {
     let missing: Vec<PathBuf> =
         path.ancestors().take_while(|at| !at.as_os_str().is_empty() && !at.exists()).map(Path::to_owned).collect();
@@ -302,7 +301,7 @@ fn create_dirs(path: &Path) -> std::io::Result<()> {
 }
 
 fn assert_name(name: &str) {
-    assert!(!name.is_empty() && !name.contains('/') && name != LOCK, "{name}: not a file name of a store");
+    assert!(!name.is_empty() && !name.contains('/') && name != LOCK, "{name}: not a valid file name in a store");
 }
 
 #[cfg(target_os = "linux")]
@@ -334,7 +333,7 @@ fn write_zeros(fd: BorrowedFd<'_>, mut offset: u64, end: u64) -> Result<(), Errn
     Ok(())
 }
 
-/// Data and the metadata to reach it. Where `fsync` only reaches the drive's cache, the stronger call.
+/// Syncs data and the metadata to reach it. Uses a stronger call where `fsync` only reaches the drive's cache.
 pub(crate) fn sync_data(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     #[cfg(target_vendor = "apple")]
     return fs::fcntl_fullfsync(fd);

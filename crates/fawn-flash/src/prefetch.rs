@@ -1,9 +1,9 @@
-//! Owns `prefetch`: asks the processor for memory that is about to be read, and does not wait for it.
+//! `prefetch`: CPU hints for memory that is about to be read.
 
-/// What the processor fetches at once, bytes.
+/// Cache line size, bytes.
 const LINE_BYTES: usize = 64;
 
-/// Starts fetching the lines of `bytes` into the processor's caches. A hint: where it is not known how, nothing is done.
+/// Starts loading the cache lines of `bytes` without waiting. A no-op except on x86-64.
 #[inline]
 pub fn prefetch<T>(items: &[T]) {
     let (start, len_bytes) = (items.as_ptr().cast::<i8>(), size_of_val(items));

@@ -1,7 +1,7 @@
-//! Owns `RealDevice`: one directory and a queue of data operations on its files, whichever the queue is.
+//! `RealDevice`: one directory of the file system, with data operations through a [`Queue`].
 //!
-//! Names, metadata, accounting and poison are the same for all real devices; only how reads, writes and syncs reach the
-//! system differs, and that is the [`Queue`].
+//! Names, metadata, accounting and poisoning are the same for all real devices. Only the path of reads, writes and
+//! syncs to the system differs: that is the [`Queue`].
 use crate::place::Place;
 use crate::request::{Request, Work};
 use crate::{Completion, Device, DeviceError, FileId, IoStats};
@@ -9,37 +9,37 @@ use rustix::fd::OwnedFd;
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
 
-/// Operations in flight in one device; a caller beyond it has lost its own bound.
+/// Operations in flight in one device; exceeding it means that the caller does not bound them.
 const IN_FLIGHT_MAX: usize = 1 << 16;
 
-/// How data operations reach the system. The methods are those of [`Device`].
+/// The path of data operations to the system. The methods correspond to those of [`Device`].
 pub trait Queue {
-    /// A file was opened.
+    /// Called after a file was opened.
     fn opened(&mut self, _: FileId, _: &OwnedFd) {}
-    /// A file was closed; nothing is in flight on it.
+    /// Called before a file is closed; nothing is in flight on it.
     fn closed(&mut self, _: FileId) {}
-    /// Takes an operation on an open file; its alignment is checked.
+    /// Queues an operation on an open file; its alignment is already checked.
     fn submit(&mut self, place: &mut Place, request: Request);
-    /// Hands over what is queued.
+    /// Submits the queued operations to the system.
     fn kick(&mut self, place: &mut Place);
-    /// Takes what has completed.
+    /// Appends completed operations to `out`.
     fn reap(&mut self, place: &mut Place, out: &mut VecDeque<Completion>);
-    /// Hands over what is queued and takes at least one completion if anything is in flight.
+    /// Submits the queued operations, and waits for at least one completion if any operation is in flight.
     fn wait(&mut self, place: &mut Place, out: &mut VecDeque<Completion>);
-    /// Operations submitted whose completions were not taken.
+    /// Operations submitted but not reaped.
     fn in_flight(&self) -> usize;
-    /// Becomes readable when an idle loop should reap.
+    /// A descriptor that becomes readable when an idle loop should reap.
     fn wake_fd(&self) -> RawFd;
-    /// Its name for logs.
+    /// The queue's name for logs.
     fn name(&self) -> &'static str;
 }
 
-/// A directory of the system's, used through a queue.
+/// A directory of the file system, accessed through a queue.
 pub struct RealDevice<Q> {
-    // First, so that it is dropped first: it waits for the system to let go of its buffers and files.
+    // First, so that it is dropped first: its drop waits until the system no longer uses the buffers and files.
     pub(crate) queue: Q,
     pub(crate) place: Place,
-    /// Writes and syncs after a failure: they come back with the next reap.
+    /// Writes and syncs rejected after a failure; the next reap returns them.
     refused: VecDeque<Completion>,
 }
 
@@ -113,7 +113,7 @@ impl<Q: Queue> Device for RealDevice<Q> {
     }
 
     fn submit(&mut self, request: Request) {
-        assert!(self.in_flight() < IN_FLIGHT_MAX, "the caller bounds what it submits");
+        assert!(self.in_flight() < IN_FLIGHT_MAX, "the caller must bound its operations in flight");
         self.place.stats.count(&request);
         if request.work != Work::Read
             && let Err(poisoned) = self.place.healthy()

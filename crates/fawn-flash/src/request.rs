@@ -1,23 +1,23 @@
-//! Owns `Request`: one data operation as every device takes it, checked against the caller's duties.
+//! `Request`: one data operation, checked for alignment when it is created.
 use crate::buffer::SECTOR_BYTES;
 use crate::{AlignedBuf, Cause, Completion, DeviceError, FileId, FrozenBytes, Operation, Token};
 
-/// What is to be done.
+/// Kind of a data operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Work {
     /// Fill the buffer.
     Read,
     /// Write from the buffer.
     Write {
-        /// It completes when its own bytes, and the metadata to reach them, survive power loss.
+        /// Complete only when the written bytes, and the metadata to reach them, survive power loss.
         durable: bool,
     },
-    /// Make durable what was written to the file and reaped before.
+    /// Make durable all writes to the file that were reaped before.
     Sync,
 }
 
 impl Work {
-    /// Its name in errors.
+    /// The operation's name in errors.
     pub(crate) const fn operation(self) -> Operation {
         match self {
             Self::Read => Operation::Read,
@@ -27,20 +27,20 @@ impl Work {
     }
 }
 
-/// What an operation moves bytes to or from; kept until the device has answered.
+/// Memory that an operation reads from or writes to; kept until the operation completes.
 #[derive(Debug, Default)]
 pub(crate) enum Memory {
-    /// Nothing: a sync.
+    /// No memory: a sync.
     #[default]
     None,
-    /// A buffer that goes back to the caller.
+    /// A buffer that returns to the caller.
     Own(AlignedBuf),
-    /// Bytes to be written that others may read meanwhile.
+    /// Bytes to write, which others may read at the same time.
     Shared(FrozenBytes),
 }
 
 impl Memory {
-    /// The bytes that a write takes.
+    /// The bytes of a write.
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             Self::None => &[],
@@ -54,7 +54,7 @@ impl Memory {
         if let Self::Own(buf) = self { Some(buf) } else { None }
     }
 
-    /// Address of byte `at` for the system; to be written to only by a read.
+    /// The address of byte `at` for the system; only a read may write to it.
     pub(crate) fn address(&mut self, at: usize) -> *mut u8 {
         match self {
             Self::None => std::ptr::null_mut(),
@@ -64,7 +64,7 @@ impl Memory {
     }
 }
 
-/// A data operation; it owns its buffer until the device has answered.
+/// A data operation; it owns its memory until it completes.
 #[derive(Debug)]
 pub struct Request {
     pub(crate) token: Token,
@@ -77,10 +77,10 @@ pub struct Request {
 }
 
 impl Request {
-    /// Reads all of `buf` from `offset` on.
+    /// A read of all of `buf` at `offset`.
     ///
     /// # Panics
-    /// When `offset` is no multiple of a sector, which direct I/O would answer with an error.
+    /// If `offset` is not a multiple of a sector: direct I/O would fail.
     #[must_use]
     pub fn read(file: FileId, offset: u64, buf: AlignedBuf, cause: Cause, token: Token) -> Self {
         let len_bytes = buf.len();
@@ -88,45 +88,48 @@ impl Request {
         Self { token, file, cause, work: Work::Read, offset, len_bytes, memory: Memory::Own(buf) }
     }
 
-    /// Writes the first `len_bytes` of `buf`.
+    /// A write of the first `len_bytes` of `buf`.
     ///
     /// # Panics
-    /// When offset or length is no multiple of a sector, which direct I/O would answer with an error that poisons, or
-    /// the buffer is too short.
+    /// If the offset or length is not a multiple of a sector, or the buffer is too short. Direct I/O would fail, and
+    /// the failed write would poison the device.
     #[must_use]
     pub fn write(file: FileId, offset: u64, buf: AlignedBuf, len_bytes: usize, cause: Cause, token: Token) -> Self {
         assert_aligned(offset, len_bytes);
-        assert!(len_bytes <= buf.len(), "{len_bytes} bytes are to be written of a buffer of {}", buf.len());
+        assert!(len_bytes <= buf.len(), "cannot write {len_bytes} bytes of a buffer of {}", buf.len());
         Self { token, file, cause, work: Work::Write { durable: false }, offset, len_bytes, memory: Memory::Own(buf) }
     }
 
-    /// Writes `bytes`, which stay readable to others; the completion brings no buffer.
+    /// A write of `bytes`, which others may still read; the completion returns no buffer.
     ///
     /// # Panics
-    /// When offset, length or place in the buffer is no multiple of a sector.
+    /// If the offset, the length or the position in the buffer is not a multiple of a sector.
     #[must_use]
     pub fn write_shared(file: FileId, offset: u64, bytes: FrozenBytes, cause: Cause, token: Token) -> Self {
         let len_bytes = bytes.len();
         assert_aligned(offset, len_bytes);
-        assert!(bytes.as_ptr().addr().is_multiple_of(SECTOR_BYTES), "direct I/O takes memory from whole sectors");
+        assert!(
+            bytes.as_ptr().addr().is_multiple_of(SECTOR_BYTES),
+            "direct I/O needs memory that is aligned to sectors"
+        );
         let work = Work::Write { durable: false };
         Self { token, file, cause, work, offset, len_bytes, memory: Memory::Shared(bytes) }
     }
 
-    /// The same write, durable when it completes.
+    /// The same write, but durable when it completes.
     #[must_use]
     pub fn durable(self) -> Self {
-        assert!(self.work == Work::Write { durable: false }, "only a write becomes durable");
+        assert!(self.work == Work::Write { durable: false }, "only a write can be durable");
         Self { work: Work::Write { durable: true }, ..self }
     }
 
-    /// Syncs `file`.
+    /// A sync of `file`.
     #[must_use]
     pub const fn sync(file: FileId, cause: Cause, token: Token) -> Self {
         Self { token, file, cause, work: Work::Sync, offset: 0, len_bytes: 0, memory: Memory::None }
     }
 
-    /// Its end: all of it moved, or the failure.
+    /// The completion of the whole operation: all bytes moved, or the failure.
     pub(crate) fn completion(self, result: Result<(), DeviceError>) -> Completion {
         let buf = if let Memory::Own(buf) = self.memory { Some(buf) } else { None };
         Completion { token: self.token, result: result.map(|()| self.len_bytes), buf }
@@ -134,6 +137,9 @@ impl Request {
 }
 
 fn assert_aligned(offset: u64, len_bytes: usize) {
-    assert!(offset.is_multiple_of(SECTOR_BYTES as u64), "offset {offset} is no multiple of a sector");
-    assert!(len_bytes > 0 && len_bytes.is_multiple_of(SECTOR_BYTES), "length {len_bytes} is no multiple of a sector");
+    assert!(offset.is_multiple_of(SECTOR_BYTES as u64), "offset {offset} is not a multiple of a sector");
+    assert!(
+        len_bytes > 0 && len_bytes.is_multiple_of(SECTOR_BYTES),
+        "length {len_bytes} is not a multiple of a sector"
+    );
 }

@@ -1,4 +1,4 @@
-//! Owns the accounting: requests and bytes read, written and synced, by cause.
+//! I/O accounting: requests and bytes read, written and synced, per `Cause`.
 use crate::Cause;
 use crate::request::{Request, Work};
 
@@ -13,7 +13,7 @@ pub struct CauseStats {
     pub writes: u64,
     /// Bytes written.
     pub written_bytes: u64,
-    /// Syncs, of files and of the directory; a durable write counts as one too.
+    /// Syncs of files and of the directory; a durable write counts as one too.
     pub syncs: u64,
 }
 
@@ -21,7 +21,7 @@ pub struct CauseStats {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct IoStats {
     by_cause: [CauseStats; Cause::ALL.len()],
-    /// System calls made to submit and reap.
+    /// System calls to submit and reap.
     pub system_calls: u64,
 }
 
@@ -32,7 +32,7 @@ impl IoStats {
         &self.by_cause[cause as usize]
     }
 
-    /// Counts a request and the bytes that it asks to move.
+    /// Counts a request and the bytes it is to move.
     pub(crate) fn count(&mut self, request: &Request) {
         let (stats, bytes) = (&mut self.by_cause[request.cause as usize], request.len_bytes as u64);
         match request.work {
@@ -49,7 +49,6 @@ impl IoStats {
         }
     }
 
-    /// Counts a sync of the directory.
     pub(crate) fn count_sync(&mut self, cause: Cause) {
         self.by_cause[cause as usize].syncs += 1;
     }
@@ -66,7 +65,7 @@ impl IoStats {
         self.system_calls += other.system_calls;
     }
 
-    /// Sum over all causes.
+    /// The sum over all causes.
     #[must_use]
     pub fn total(&self) -> CauseStats {
         self.by_cause.iter().fold(CauseStats::default(), |sum, cause| CauseStats {

@@ -1,13 +1,13 @@
-//! Owns the memory of pages evicted lately: fingerprints with the time of their eviction, two to a bucket.
+//! Ghost entries of recently evicted pages: a fingerprint and the eviction number, two per bucket.
 
 #[derive(Clone, Copy, Default)]
 struct Ghost {
     fingerprint: u32,
-    /// Evictions so far when it left; 0 is an empty place.
+    /// Eviction counter at the page's eviction; 0 if the entry is empty.
     evicted_at: u32,
 }
 
-/// Which keys left the small queue within the last evictions, approximately: a false match only keeps a page longer.
+/// Approximate set of keys recently evicted from the small queue. A false match only keeps a page longer.
 pub(super) struct Ghosts {
     places: Vec<Ghost>,
     evictions: u32,
@@ -16,13 +16,13 @@ pub(super) struct Ghosts {
 pub(super) const GHOST_BYTES: usize = size_of::<Ghost>();
 
 impl Ghosts {
-    /// Places for a cache of `frames`.
+    /// Sizes the table for a cache of `frames`.
     pub(super) fn new(frames: usize) -> Self {
         Self { places: vec![Ghost::default(); Self::places_for(frames)], evictions: 0 }
     }
 
     pub(super) fn places_for(frames: usize) -> usize {
-        // Rounded down: half to all of the frames, 4 to 8 bytes a page.
+        // Rounded down to a power of two: half to all of the frames, 4 to 8 bytes per page.
         1 << frames.max(64).ilog2()
     }
 
@@ -45,7 +45,7 @@ impl Ghosts {
         self.places[bucket + older] = ghost;
     }
 
-    /// Whether the key left lately; it is then forgotten here.
+    /// Whether the key was evicted recently. Removes its entry.
     pub(super) fn take(&mut self, hash: u64) -> bool {
         let bucket = self.bucket(hash);
         let fingerprint = (hash >> 32) as u32;

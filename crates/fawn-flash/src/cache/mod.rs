@@ -1,12 +1,17 @@
-//! Owns the page cache: 4 KiB pages of a device's files in one budget that may change while it runs.
+//! Page cache: 4 KiB pages of a device's files, within a memory budget that can change at run time.
 //!
-//! Eviction is S3-FIFO [Yang et al., SOSP 2023]: a new page enters a small queue of a tenth of the frames and moves to
-//! the main queue only when it was used again there; a page that comes back soon after leaving goes to the main queue
-//! at once. It was chosen over LRU and CLOCK because a scan (recovery, verification, pre-copy) flows through the small
-//! queue and leaves the rest alone, and over ARC and W-TinyLFU because a hit stores at most one byte: no list moves.
-//! There is no way to forget a whole file: a device never uses a file's number twice, so pages of a file that is gone are
-//! never asked for again and leave as unused ones do. Looking for them would cost a look at every frame.
-//! Page memory is taken and given back in steps of 1 MiB, a large cache's in huge pages of 2 MiB, so that the resident size
+//! Eviction is S3-FIFO [Yang et al., SOSP 2023]. A new page enters a small queue of a tenth of the frames, and moves to
+//! the main queue only if it is used again there. A page that returns soon after its eviction enters the main queue at
+//! once.
+//!
+//! S3-FIFO was chosen over LRU and CLOCK because a scan (recovery, verification, pre-copy) passes through the small
+//! queue and evicts nothing else. It was chosen over ARC and W-TinyLFU because a hit stores at most one byte and moves
+//! no list node.
+//!
+//! The cache has no operation to remove a whole file, which would visit every frame. A device never reuses a file's ID,
+//! so pages of a deleted file are never requested again and are evicted like other unused pages.
+//!
+//! Page memory grows and shrinks in steps of 1 MiB (2 MiB huge pages in a large cache), so that the resident size
 //! follows the use and the budget.
 mod ghosts;
 mod queues;
@@ -22,28 +27,28 @@ use slab::{CHUNK_BYTES, CHUNK_PAGES, Slab};
 use std::ops::Range;
 use table::{FRAMES_MAX, Table};
 
-/// Key of a frame without a page: page number and file are never both all ones.
+/// Key of an empty frame: no page has both this file and this page number.
 const NO_KEY: u64 = u64::MAX;
-/// Share of the frames that new pages pass through: one in ten, as the paper found best over its traces.
+/// Fraction of the frames in the small queue, one in ten: the paper's best over its traces.
 const SMALL_SHARE: usize = 10;
-/// At most, per page: key, links, mark, hash table (4 B at a load of one third or more), ghosts.
+/// Maximum overhead per page: key, links, mark, hash table (4 B at a load of one third or more), ghosts.
 const OVERHEAD_BYTES_MAX: usize = size_of::<u64>() + QUEUE_BYTES + 12 + GHOST_BYTES;
 const _: () = assert!(OVERHEAD_BYTES_MAX <= 40);
 
-/// What the cache did.
+/// Counters of the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CacheStats {
-    /// Pages asked for and there.
+    /// Lookups that found the page.
     pub hits: u64,
-    /// Pages asked for and not there.
+    /// Lookups that did not find the page.
     pub misses: u64,
     /// Pages added.
     pub inserts: u64,
-    /// Pages pushed out for room.
+    /// Pages evicted.
     pub evictions: u64,
 }
 
-/// Pages by (file, page number).
+/// A cache of pages by (file, page number).
 pub struct PageCache {
     slab: Slab,
     keys: Vec<u64>,
@@ -59,7 +64,7 @@ const fn key_of(file: FileId, page: u32) -> u64 {
 }
 
 impl PageCache {
-    /// A cache that takes at most `budget_bytes`, its own tables included; below about 1 MiB it caches nothing.
+    /// A cache that takes at most `budget_bytes`, including its own tables. Below about 1 MiB it caches nothing.
     #[must_use]
     pub fn new(budget_bytes: usize) -> Self {
         let mut cache = Self {
@@ -75,7 +80,7 @@ impl PageCache {
         cache
     }
 
-    /// The page, if it is here. Counts a hit or a miss and the page's use.
+    /// The page, if cached. Counts a hit or a miss, and a use of the page.
     #[inline]
     pub fn get(&mut self, file: FileId, page: u32) -> Option<&[u8; PAGE_BYTES]> {
         let Some(frame) = self.table.find(key_of(file, page), &self.keys) else {
@@ -87,8 +92,8 @@ impl PageCache {
         Some(self.slab.page(frame))
     }
 
-    /// What `judge` makes of the page, if it is here and `judge` takes it: only then a hit and the page's use are counted.
-    /// `needed` are the bytes that it will look at, as far as known: all of them are fetched at once.
+    /// The result of `judge` on the page, if the page is cached and `judge` returns `Some`: only then a hit and a use
+    /// are counted. `needed` is the byte range that `judge` reads, as far as known; it is prefetched as a whole.
     #[inline]
     pub fn get_if<T>(
         &mut self,
@@ -98,7 +103,7 @@ impl PageCache {
         judge: impl FnOnce(&[u8; PAGE_BYTES]) -> Option<T>,
     ) -> Option<T> {
         let key = key_of(file, page);
-        // The likely frame's bytes are on their way while its key is still compared.
+        // Prefetch the likely frame's bytes while its key is still being compared.
         if let Some(frame) = self.table.guess(key) {
             prefetch(&self.slab.page(frame)[needed]);
         }
@@ -109,13 +114,13 @@ impl PageCache {
         Some(taken)
     }
 
-    /// First of two steps ahead of a [`PageCache::get_if`]: has that fetched which says where the page is.
+    /// Prefetch for [`PageCache::get_if`], step one of two: the table's word for the page.
     #[inline]
     pub fn fetch_place(&self, file: FileId, page: u32) {
         self.table.fetch(key_of(file, page));
     }
 
-    /// Second step: has the bytes fetched, if the page is here.
+    /// Step two: the page's bytes, if it is cached.
     #[inline]
     pub fn fetch_bytes(&self, file: FileId, page: u32, needed: Range<usize>) {
         if let Some(frame) = self.table.guess(key_of(file, page)) {
@@ -125,20 +130,20 @@ impl PageCache {
         }
     }
 
-    /// As [`PageCache::get`], leaving no trace.
+    /// As [`PageCache::get`], but counts nothing.
     #[must_use]
     pub fn peek(&self, file: FileId, page: u32) -> Option<&[u8; PAGE_BYTES]> {
         self.table.find(key_of(file, page), &self.keys).map(|frame| self.slab.page(frame))
     }
 
-    /// Keeps a page's content, replacing an older one; may evict others.
+    /// Caches a page's content, replacing an older one; may evict other pages.
     ///
     /// # Panics
-    /// When `content` is not one page long.
+    /// If `content` is not one page long.
     pub fn insert(&mut self, file: FileId, page: u32, content: &[u8]) {
         assert_eq!(content.len(), PAGE_BYTES, "the cache holds whole pages");
         let key = key_of(file, page);
-        assert!(key != NO_KEY, "no file has that page");
+        assert!(key != NO_KEY, "the key of empty frames");
         if let Some(frame) = self.table.find(key, &self.keys) {
             self.slab.page_mut(frame).copy_from_slice(content);
             return;
@@ -153,14 +158,14 @@ impl PageCache {
         self.stats.inserts += 1;
     }
 
-    /// Forgets a page.
+    /// Removes a page.
     pub fn invalidate(&mut self, file: FileId, page: u32) {
         if let Some(frame) = self.table.find(key_of(file, page), &self.keys) {
             self.forget(frame);
         }
     }
 
-    /// Forgets a file's pages in `pages`.
+    /// Removes a file's pages in `pages`.
     pub fn invalidate_pages(&mut self, file: FileId, pages: Range<u32>) {
         if pages.len() <= self.keys.len() {
             pages.for_each(|page| self.invalidate(file, page));
@@ -174,7 +179,7 @@ impl PageCache {
         }
     }
 
-    /// Changes the budget. Shrinking evicts and gives memory back before it returns; small steps cost little.
+    /// Changes the budget. Shrinking evicts pages and returns memory before it returns; small steps are cheap.
     pub fn set_budget_bytes(&mut self, budget_bytes: usize) {
         let chunk_cost = CHUNK_BYTES + CHUNK_PAGES * OVERHEAD_BYTES_MAX;
         self.chunks_max = Slab::chunks_within((budget_bytes / chunk_cost).min(FRAMES_MAX / CHUNK_PAGES));
@@ -188,31 +193,31 @@ impl PageCache {
         if Ghosts::places_for(frames_max) != self.ghosts.places() {
             self.ghosts = Ghosts::new(frames_max);
         }
-        // Address space only: memory is taken as frames come into use.
+        // Reserves address space only: memory is taken as frames come into use.
         self.queues.reserve(frames_max);
         self.keys.reserve_exact(frames_max.saturating_sub(self.keys.len()));
     }
 
-    /// Memory taken, tables included, whether or not the system has backed all of it yet.
+    /// Memory allocated, including the tables, whether or not the system has backed all of it.
     #[must_use]
     pub fn resident_bytes(&self) -> usize {
         let frame_bytes = PAGE_BYTES + size_of::<u64>() + QUEUE_BYTES;
         self.keys.len() * frame_bytes + self.table.slots() * size_of::<u32>() + self.ghosts.places() * GHOST_BYTES
     }
 
-    /// Pages held.
+    /// Cached pages.
     #[must_use]
     pub const fn pages(&self) -> usize {
         self.queues.len(Queue::Small) + self.queues.len(Queue::Main)
     }
 
-    /// Hits, misses, inserts, evictions so far.
+    /// Hits, misses, inserts and evictions so far.
     #[must_use]
     pub const fn stats(&self) -> CacheStats {
         self.stats
     }
 
-    /// A frame that stands nowhere: a free one, a new one, or that of an evicted page.
+    /// A frame in no queue: a free frame, a new one, or one of an evicted page.
     fn take_frame(&mut self) -> Option<u32> {
         if self.queues.len(Queue::Free) == 0 {
             if self.slab.chunks() < self.chunks_max && self.slab.grow() {
@@ -226,7 +231,7 @@ impl PageCache {
         self.queues.pop(Queue::Free)
     }
 
-    /// Makes one frame free, if any holds a page.
+    /// Frees one frame, if any holds a page.
     fn evict(&mut self) {
         let small_target = self.keys.len() / SMALL_SHARE;
         while self.queues.len(Queue::Small) > small_target || self.queues.len(Queue::Main) == 0 {
@@ -239,7 +244,7 @@ impl PageCache {
                 return self.vacate(frame);
             }
         }
-        // Ends: every round lowers a use count, and a count of zero leaves.
+        // Terminates: every round decrements a use count, and a frame with a count of zero leaves.
         while let Some(frame) = self.queues.pop(Queue::Main) {
             match self.queues.uses(frame) {
                 0 => return self.vacate(frame),
@@ -267,7 +272,7 @@ impl PageCache {
         self.queues.push(Queue::Free, frame);
     }
 
-    /// Moves the last step's pages into free frames before it and gives the step back.
+    /// Moves the pages of the last growth step into free frames before it, and frees the step.
     fn drop_chunks(&mut self) {
         let kept = self.slab.chunks_before() * CHUNK_PAGES;
         while self.queues.len(Queue::Free) < self.keys.len() - kept {
@@ -289,7 +294,7 @@ impl PageCache {
     }
 
     fn relocate(&mut self, from: u32) {
-        let Some(to) = self.queues.pop(Queue::Free) else { unreachable!("as many frames were freed as leave") };
+        let Some(to) = self.queues.pop(Queue::Free) else { unreachable!("one frame was freed per page to move") };
         let key = self.keys[from as usize];
         self.slab.copy(from, to);
         self.table.rename(key, &self.keys, to);

@@ -1,18 +1,18 @@
-//! Owns the order of frames: three doubly linked queues (free, small, main) threaded through one array of links.
+//! Queues of frames: three doubly linked lists (free, small, main) threaded through one array of links.
 
 const NONE: u32 = u32::MAX;
 const USES_MASK: u8 = 3;
 const QUEUE_SHIFT: u8 = 2;
 
-/// Where a frame stands.
+/// The queue that a frame is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum Queue {
-    /// Holds no page.
+    /// Frames without a page.
     Free,
-    /// Pages seen once; a scan passes through here.
+    /// Pages used once; a scan passes through this queue.
     Small,
-    /// Pages that were used again.
+    /// Pages used again.
     Main,
 }
 
@@ -31,10 +31,10 @@ struct Ends {
     len: usize,
 }
 
-/// Bytes per frame kept here.
+/// Memory per frame, bytes.
 pub(super) const QUEUE_BYTES: usize = size_of::<Link>() + 1;
 
-/// Every frame stands in exactly one queue, with its use count (0 to 3).
+/// Three queues; every frame is in exactly one of them and has a use count (0 to 3).
 pub(super) struct Queues {
     links: Vec<Link>,
     /// Use count in the low bits, queue above.
@@ -69,7 +69,7 @@ impl Queues {
         }
     }
 
-    /// Drops the frames from `frames` on; all of them are out of every queue.
+    /// Removes the frames from `frames` on; none of them may be in a queue.
     pub(super) fn truncate(&mut self, frames: usize) {
         self.links.truncate(frames);
         self.marks.truncate(frames);
@@ -77,7 +77,7 @@ impl Queues {
         self.marks.shrink_to(frames);
     }
 
-    /// Counts a use. Stores only when the count changes: a hot page's line stays clean.
+    /// Counts a use. Stores only if the count changes, so a hot page's cache line stays clean.
     pub(super) fn touch(&mut self, frame: u32) {
         let mark = &mut self.marks[frame as usize];
         if *mark & USES_MASK < USES_MASK {
@@ -85,7 +85,7 @@ impl Queues {
         }
     }
 
-    /// Has fetched what [`Queues::touch`] will touch.
+    /// Prefetches the memory that [`Queues::touch`] accesses.
     #[inline]
     pub(super) fn fetch(&self, frame: u32) {
         crate::prefetch(&self.marks[frame as usize..=frame as usize]);
@@ -100,7 +100,7 @@ impl Queues {
         *mark = (*mark & !USES_MASK) | uses;
     }
 
-    /// Appends a frame that stands nowhere; its use count is kept.
+    /// Appends a frame that is in no queue; keeps its use count.
     pub(super) fn push(&mut self, queue: Queue, frame: u32) {
         let ends = &mut self.ends[queue as usize];
         self.links[frame as usize] = Link { before: ends.last, after: NONE };
@@ -114,7 +114,7 @@ impl Queues {
         *mark = (*mark & USES_MASK) | ((queue as u8) << QUEUE_SHIFT);
     }
 
-    /// Takes a frame out of its queue.
+    /// Removes a frame from its queue.
     pub(super) fn remove(&mut self, frame: u32) {
         let queue = self.queue_of(frame);
         let Link { before, after } = self.links[frame as usize];
@@ -130,7 +130,7 @@ impl Queues {
         }
     }
 
-    /// Takes the first frame out.
+    /// Removes and returns the first frame.
     pub(super) fn pop(&mut self, queue: Queue) -> Option<u32> {
         let first = self.ends[queue as usize].first;
         (first != NONE).then(|| {
@@ -139,7 +139,7 @@ impl Queues {
         })
     }
 
-    /// Lets `to`, which stands nowhere, take `from`'s place in its queue.
+    /// Gives `to`, which is in no queue, the position of `from` in its queue.
     pub(super) fn relocate(&mut self, from: u32, to: u32) {
         let link = self.links[from as usize];
         let queue = self.queue_of(from);

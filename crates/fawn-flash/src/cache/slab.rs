@@ -1,25 +1,23 @@
-//! Owns the cache's page memory: regions of 2 MiB, taken from the system and given back in steps of one or half of one.
+//! Page memory of the cache: mappings of 2 MiB, allocated and freed in steps of a half or a whole one.
 //!
-//! Straight mappings and not the allocator's, because a budget that shrinks must show in the resident size at once;
-//! an allocator may keep what was freed. A large cache's steps are huge pages; a small one's are halves of a region, which
-//! take memory page by page.
+//! The memory is mapped directly. An allocator may keep freed memory, but a smaller budget must reduce the resident
+//! size at once. The steps of a large cache are huge pages. Those of a small cache are halves of a region, which take
+//! memory page by page.
 use crate::buffer::PAGE_BYTES;
 use crate::region::Region;
 
-/// Pages that a small cache grows by.
+/// Pages by which a small cache grows.
 pub(super) const CHUNK_PAGES: usize = 256;
-/// Bytes of those.
 pub(super) const CHUNK_BYTES: usize = CHUNK_PAGES * PAGE_BYTES;
-/// Chunks before the first huge page: a step of two of them is an eighth of the cache there, and less beyond.
+/// Chunks before the first huge page. A step of two chunks is then an eighth of the cache, and less beyond.
 const SMALL_CHUNKS: usize = 16;
 
 type Page = [u8; PAGE_BYTES];
 
-/// Chunks per region.
 const REGION_CHUNKS: usize = Region::<Page>::ITEMS / CHUNK_PAGES;
 const _: () = assert!(REGION_CHUNKS == 2 && SMALL_CHUNKS.is_multiple_of(REGION_CHUNKS));
 
-/// Page frames, numbered densely.
+/// Page frames, numbered densely from zero.
 #[derive(Default)]
 pub(super) struct Slab {
     regions: Vec<Region<Page>>,
@@ -31,13 +29,13 @@ impl Slab {
         self.chunks
     }
 
-    /// The most chunks that a slab can have within `chunks`.
+    /// The largest number of chunks, up to `chunks`, that a slab can have.
     pub(super) const fn chunks_within(chunks: usize) -> usize {
         if chunks > SMALL_CHUNKS { chunks - chunks % REGION_CHUNKS } else { chunks }
     }
 
-    /// Adds a step of frames at the end; `false` when the system has no memory to give: the cache then stays as small as
-    /// it is.
+    /// Adds one step of frames at the end. Returns `false` if the system has no memory left: the cache then keeps its
+    /// size.
     pub(super) fn grow(&mut self) -> bool {
         let is_small = self.chunks < SMALL_CHUNKS;
         if self.chunks.is_multiple_of(REGION_CHUNKS) {
@@ -48,12 +46,12 @@ impl Slab {
         true
     }
 
-    /// Chunks that remain once the last step is given back.
+    /// Number of chunks without the last step.
     pub(super) const fn chunks_before(&self) -> usize {
         self.chunks - if self.chunks > SMALL_CHUNKS { REGION_CHUNKS } else { 1 }
     }
 
-    /// Gives the last step back.
+    /// Frees the last step.
     pub(super) fn shrink(&mut self) {
         self.chunks = self.chunks_before();
         self.regions.truncate(self.chunks.div_ceil(REGION_CHUNKS));
@@ -74,7 +72,7 @@ impl Slab {
         self.regions[frame as usize / Region::<Page>::ITEMS].get_mut(frame as usize % Region::<Page>::ITEMS)
     }
 
-    /// Copies a frame's content.
+    /// Copies the content of a frame.
     pub(super) fn copy(&mut self, from: u32, to: u32) {
         let content = *self.page(from);
         *self.page_mut(to) = content;

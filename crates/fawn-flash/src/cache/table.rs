@@ -1,42 +1,42 @@
-//! Owns the cache's hash table: open addressing over 32-bit words, a tag of 8 bits and a frame number of 24 in each.
+//! Hash table of the cache: open addressing over 32-bit words, each an 8-bit tag and a 24-bit frame number.
 //!
-//! The tag spares the look at another page's key. Neighbouring pages of a file have neighbouring words, so that a table with
-//! more room than pages touches few cache lines: at 300,000 pages in two million words a tenth.
+//! The tag avoids most key comparisons with other pages. Neighbouring pages of a file have neighbouring words, so a
+//! sparse table touches few cache lines: at 300,000 pages in two million words, a tenth.
 //! Keys are (file, page) pairs that the store chooses itself, so the hash needs no secret.
 use crate::prefetch;
 
 const MULTIPLIER: u64 = 0x9E37_79B9_7F4A_7C15;
-/// Words of a cache line, and so pages that share one.
+/// Log2 of the words per cache line, and so of the pages that share one.
 const GROUP_BITS: u32 = 4;
-/// How far a probe goes on: to another line and another place in it, so that full groups do not pile up. Odd, so that it
-/// comes to every word.
+/// Probe distance: to another cache line and another position in it, so that full lines do not cluster. Odd, so a probe
+/// sequence reaches every word.
 const STEP: usize = (1 << GROUP_BITS) + 1;
-/// `STEP`'s inverse modulo any power of two up to 2^32: distances in steps.
+/// Inverse of `STEP` modulo any power of two up to 2^32: converts a distance to steps.
 const STEP_INVERSE: usize = 0xF0F0_F0F1;
 const _: () = assert!(STEP.wrapping_mul(STEP_INVERSE) as u32 == 1);
 const FRAME_BITS: u32 = 24;
 const FRAME_MASK: u32 = (1 << FRAME_BITS) - 1;
-/// Frames that a word can name; zero means empty.
+/// Number of frames that a word can hold; zero means empty.
 pub(super) const FRAMES_MAX: usize = FRAME_MASK as usize;
 
-/// Where the hash of `key` sends it.
+/// The first slot and the tag of a key.
 #[derive(Clone, Copy)]
 struct Home {
     slot: usize,
     tag: u32,
 }
 
-/// Frame numbers by key; the keys themselves lie with the frames.
+/// Frame numbers by key; the caller stores the keys, by frame.
 pub(super) struct Table {
     words: Vec<u32>,
     shift: u32,
 }
 
 impl Table {
-    /// Room for `frames` at a load of at most two thirds.
+    /// A table for `frames` at a load of at most two thirds.
     pub(super) fn new(frames: usize) -> Self {
         let slots = Self::slots_for(frames);
-        // Zeroed by the system, so that it takes memory as it fills.
+        // The system provides zeroed pages on first use, so the table takes memory as it fills.
         Self { words: vec![0; slots], shift: 64 - (slots.trailing_zeros() - GROUP_BITS) }
     }
 
@@ -53,30 +53,30 @@ impl Table {
         let group = key >> GROUP_BITS;
         let hash = (group ^ (group >> 29)).wrapping_mul(MULTIPLIER);
         let below = hash >> (self.shift - 8);
-        // Places within lines are dealt out differently for each: a store may well read every sixteenth page only.
+        // Vary the position within the line: a store may read only every sixteenth page.
         let place = (key ^ (below >> 4)) & ((1 << GROUP_BITS) - 1);
         let tag = (below ^ (key << 3)) as u8;
         Home { slot: ((hash >> self.shift) << GROUP_BITS | place) as usize, tag: u32::from(tag) << FRAME_BITS }
     }
 
-    /// Has the line fetched where `key` would be.
+    /// Prefetches the cache line of `key`'s first slot.
     #[inline]
     pub(super) fn fetch(&self, key: u64) {
         prefetch(std::slice::from_ref(&self.words[self.home(key).slot]));
     }
 
-    /// A 64-bit hash of `key`, independent enough of the slots to serve the ghosts.
+    /// A 64-bit hash of `key`, independent enough of the slots to be used for the ghosts.
     pub(super) const fn hash(key: u64) -> u64 {
         let mixed = (key ^ (key >> 33)).wrapping_mul(0xFF51_AFD7_ED55_8CCD);
         mixed ^ (mixed >> 32)
     }
 
-    /// The frame of `key`.
+    /// The frame of `key`, if present.
     pub(super) fn find(&self, key: u64, keys: &[u64]) -> Option<u32> {
         self.slot_of(key, keys).map(|slot| (self.words[slot] & FRAME_MASK) - 1)
     }
 
-    /// The first frame that may be `key`'s, by its tag alone.
+    /// The first frame whose tag matches `key`, without comparing keys.
     #[inline]
     pub(super) fn guess(&self, key: u64) -> Option<u32> {
         let home = self.home(key);
@@ -110,7 +110,7 @@ impl Table {
         }
     }
 
-    /// Adds `key`, which is not there.
+    /// Adds `key`, which must be absent.
     pub(super) fn insert(&mut self, key: u64, frame: u32) {
         let home = self.home(key);
         let mask = self.words.len() - 1;
@@ -121,14 +121,14 @@ impl Table {
         self.words[slot & mask] = home.tag | (frame + 1);
     }
 
-    /// Lets `key`, which is there, name another frame.
+    /// Changes the frame of `key`, which must be present.
     pub(super) fn rename(&mut self, key: u64, keys: &[u64], frame: u32) {
         if let Some(slot) = self.slot_of(key, keys) {
             self.words[slot] = (self.words[slot] & !FRAME_MASK) | (frame + 1);
         }
     }
 
-    /// Removes `key` and closes the gap, so that no tombstones slow later misses.
+    /// Removes `key` and closes the gap, so that no tombstones slow down later misses.
     pub(super) fn remove(&mut self, key: u64, keys: &[u64]) {
         let Some(mut gap) = self.slot_of(key, keys) else { return };
         let mask = self.words.len() - 1;
@@ -141,7 +141,7 @@ impl Table {
             }
             let home = self.home(keys[((word & FRAME_MASK) - 1) as usize]).slot;
             let steps_from = |other: usize| slot.wrapping_sub(other).wrapping_mul(STEP_INVERSE) & mask;
-            // The entry may move back to the gap unless its home lies after the gap, around the ring.
+            // The entry may move back to the gap unless its home is after the gap, cyclically.
             if steps_from(home) >= steps_from(gap) {
                 self.words[gap] = word;
                 gap = slot;
@@ -156,14 +156,14 @@ mod tests {
     use super::*;
     use fawn_types::random::SplitMix64;
 
-    /// As full as it ever gets, whatever comes and goes: what is there is found, and nothing else.
+    /// At maximum load, under random inserts and removals: present keys are found, and no others.
     #[test]
     fn every_key_stays_findable() {
-        // In the small one probes go around.
+        // In the small table, probe sequences wrap around.
         for (seed, stride, frames) in [(1, 1, 680), (2, 16, 680), (3, 1, 42), (4, 16, 42)] {
             let mut rng = SplitMix64::new(seed);
             let (mut table, mut keys) = (Table::new(frames), vec![u64::MAX; frames]);
-            assert_eq!(table.slots(), Table::slots_for(frames - 1), "as full as it gets");
+            assert_eq!(table.slots(), Table::slots_for(frames - 1), "the maximum load");
             for step in 0..20_000 {
                 let frame = rng.below(frames as u64) as usize;
                 if keys[frame] != u64::MAX {
@@ -183,7 +183,10 @@ mod tests {
                     assert_eq!(table.words.iter().filter(|&&word| word != 0).count(), used, "seed {seed} step {step}");
                 }
             }
-            assert!(keys.iter().filter(|&&key| key != u64::MAX).count() > frames * 2 / 3, "seed {seed}: hardly filled");
+            assert!(
+                keys.iter().filter(|&&key| key != u64::MAX).count() > frames * 2 / 3,
+                "seed {seed}: too few keys to test the maximum load"
+            );
         }
     }
 }

@@ -1,5 +1,6 @@
-//! Owns `PortableDevice`: positioned reads and writes on a small pool of threads, for macOS and for containers that
-//! refuse io_uring. The same semantics as the ring's, at the price of two thread switches per operation.
+//! `PortableDevice`: positioned reads and writes on a thread pool, where io_uring is not available. For macOS, and for
+//! containers that forbid io_uring. The semantics are those of the ring, at the cost of two thread switches per
+//! operation.
 mod pool;
 
 use crate::place::Place;
@@ -11,22 +12,22 @@ use std::os::fd::RawFd;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A device of blocking calls on a pool.
+/// A device that makes blocking calls on a thread pool.
 pub type PortableDevice = RealDevice<PoolQueue>;
 
-/// Operations that a pool's threads run.
+/// Operations executed by a thread pool.
 pub struct PoolQueue {
     pool: Pool,
-    /// Submitted, not yet kicked.
+    /// Submitted, but not kicked.
     queued: Vec<Job>,
     in_flight: usize,
 }
 
 impl PortableDevice {
-    /// Opens `dir`, creating it if missing. Bypasses the system's page cache where it can.
+    /// Opens `dir`, creating it if missing. Bypasses the system's page cache where possible.
     ///
     /// # Errors
-    /// When the directory cannot be opened or no thread started.
+    /// If the directory cannot be opened or a thread cannot be started.
     pub fn open(dir: &Path, options: &DeviceOptions) -> Result<Self, DeviceError> {
         let mut place = Place::open(dir)?;
         if options.direct
@@ -104,14 +105,14 @@ mod tests {
         out.pop_front().unwrap_or_else(|| panic!("an end"))
     }
 
-    /// What a check of a damaged file system needs: everything reads, nothing writes, and the refusals say why.
+    /// A check of a damaged file system needs this: reads work, writes fail, and the errors state the reason.
     #[test]
     fn a_read_only_file_system_is_read() {
         let Ok(dir) = tempfile::tempdir() else { panic!("no directory for the test") };
         assert!(std::fs::write(dir.path().join("f"), [7; 4096]).is_ok());
         let Ok(mut device) = PortableDevice::open(dir.path(), &DeviceOptions::default()) else { panic!("no device") };
         device.place.take_for_read_only();
-        let Ok(file) = Device::open(&mut device, "f") else { panic!("it opens to be read") };
+        let Ok(file) = Device::open(&mut device, "f") else { panic!("the file must open for reading") };
         device.submit_read(file, 0, AlignedBuf::zeroed(4096), Cause::Foreground, Token(1));
         let read = end(&mut device);
         assert!(read.result.is_ok() && read.buf.is_some_and(|buf| buf.iter().all(|byte| *byte == 7)));
@@ -120,6 +121,6 @@ mod tests {
         for refusal in refusals {
             assert!(matches!(&refusal, Err(error) if error.to_string().contains("mounted read-only")), "{refusal:?}");
         }
-        assert!(device.poisoned().is_none(), "nothing was tried");
+        assert!(device.poisoned().is_none(), "no write was attempted");
     }
 }

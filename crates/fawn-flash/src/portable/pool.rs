@@ -1,4 +1,4 @@
-//! Owns the pool: threads that make blocking calls, a queue to them, one back, and the descriptor that wakes a loop.
+//! Thread pool: blocking calls, a job queue, a completion queue, and a descriptor that wakes the event loop.
 use crate::place::sync_data;
 use crate::request::{Request, Work};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -9,13 +9,13 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// An operation; the thread that runs it owns the buffer meanwhile.
+/// An operation; the thread that executes it owns the buffer.
 pub(super) struct Job {
     pub(super) fd: Arc<OwnedFd>,
     pub(super) request: Request,
 }
 
-/// An operation that has ended.
+/// A completed operation.
 pub(super) struct Done {
     pub(super) job: Job,
     pub(super) result: Result<(), Errno>,
@@ -35,15 +35,15 @@ struct Shared {
     bell: UnixStream,
 }
 
-/// Threads and both queues. Dropping it finishes what was handed over, then joins.
+/// The threads and both queues. Dropping the pool finishes the submitted jobs, then joins the threads.
 pub(super) struct Pool {
     shared: Arc<Shared>,
-    /// The other end of the bell: readable while the outbox has something new.
+    /// The other end of `bell`: readable while the outbox has new completions.
     ear: UnixStream,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// The queues stay consistent whatever panics: they are only pushed to and taken from.
+/// Ignores poisoning: the queues are only pushed to and popped from, so a panic leaves them consistent.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -75,13 +75,13 @@ impl Pool {
         if count == 1 { self.shared.arrived.notify_one() } else { self.shared.arrived.notify_all() }
     }
 
-    /// What has ended.
+    /// All completions.
     pub(super) fn take(&mut self) -> VecDeque<Done> {
         let mut outbox = locked(&self.shared.outbox);
         empty(&mut outbox, &self.ear)
     }
 
-    /// What has ended, at least one.
+    /// Waits for completions and returns them, at least one.
     pub(super) fn wait(&mut self) -> VecDeque<Done> {
         let outbox = locked(&self.shared.outbox);
         let waited = self.shared.ended.wait_while(outbox, |outbox| outbox.is_empty());
@@ -93,11 +93,13 @@ impl Pool {
     }
 }
 
-/// Takes all and silences the bell; under the outbox's lock, so that no later ring is silenced with it.
+/// Takes all completions and drains the wake-up socket. The caller holds the outbox's lock, so no later wake-up is
+/// lost.
 fn empty(outbox: &mut VecDeque<Done>, mut ear: &UnixStream) -> VecDeque<Done> {
     let mut rings = [0; 64];
     if !outbox.is_empty() {
-        // One ring per time it was empty; should more be left, the loop wakes once in vain.
+        // One byte was written each time that the outbox had been empty. If bytes remain, the loop wakes once for
+        // nothing.
         let _ = ear.read(&mut rings);
     }
     std::mem::take(outbox)
@@ -108,7 +110,7 @@ impl Drop for Pool {
         locked(&self.shared.inbox).closed = true;
         self.shared.arrived.notify_all();
         for thread in self.threads.drain(..) {
-            // A thread that panicked has nothing left to say.
+            // The panic of a thread was reported when it happened.
             let _ = thread.join();
         }
     }
@@ -122,7 +124,7 @@ impl Shared {
             let was_empty = outbox.is_empty();
             outbox.push_back(Done { job, result });
             if was_empty {
-                // A full bell is rung already.
+                // If the socket is full, the loop is about to wake anyway.
                 let _ = (&self.bell).write(&[1]);
             }
             drop(outbox);
@@ -147,7 +149,7 @@ fn run(job: &mut Job) -> Result<(), Errno> {
             if durable { sync_data(fd) } else { Ok(()) }
         }
         (Work::Sync, _) => sync_data(fd),
-        (Work::Read, None) => unreachable!("a read carries a buffer of its own"),
+        (Work::Read, None) => unreachable!("a read owns its buffer"),
     }
 }
 
@@ -158,7 +160,7 @@ fn read_full(fd: BorrowedFd<'_>, offset: u64, buf: &mut [u8]) -> Result<(), Errn
             Ok(0) => break,
             Ok(moved) => done += moved,
             Err(Errno::INTR) => (),
-            // Direct I/O past an end that is not aligned.
+            // Direct I/O past a file end that is not aligned.
             Err(Errno::INVAL) if done > 0 => break,
             Err(errno) => return Err(errno),
         }

@@ -1,4 +1,4 @@
-//! Owns `SimDevice`: the `Device` trait over a [`SimDisk`], with the misuse checks that real devices cannot afford.
+//! `SimDevice`: the `Device` trait over a [`SimDisk`], with checks for misuse that real devices cannot afford.
 use super::directory::InodeId;
 use super::faults::OpKind;
 use super::queue::Ticket;
@@ -16,7 +16,7 @@ struct Handle {
     name: Arc<str>,
 }
 
-/// A process's use of a simulated medium. Dropping it is being killed: what is in flight arrives in part.
+/// A process's access to a simulated disk. Dropping it is like killing the process: writes in flight arrive in part.
 #[derive(Debug)]
 pub struct SimDevice {
     disk: SimDisk,
@@ -29,7 +29,7 @@ pub struct SimDevice {
 }
 
 impl SimDevice {
-    /// A device over an empty medium of its own; see [`SimDevice::disk`].
+    /// A device over a new, empty disk, which [`SimDevice::disk`] returns.
     #[must_use]
     pub fn new(seed: u64, options: SimOptions) -> Self {
         Self::attach(&SimDisk::new(SimOptions { seed, ..options }))
@@ -46,7 +46,7 @@ impl SimDevice {
         Self { disk: disk.clone(), id, power_cycles, files, in_flight: 0, stats, poison: None }
     }
 
-    /// The medium.
+    /// The disk.
     #[must_use]
     pub const fn disk(&self) -> &SimDisk {
         &self.disk
@@ -57,7 +57,7 @@ impl SimDevice {
         handle.unwrap_or_else(|| panic!("{file:?} is not open"))
     }
 
-    /// The medium, unless power was lost since this device was attached.
+    /// The disk, unless power was lost after this device was attached.
     fn alive(&self) -> Result<MutexGuard<'_, DiskState>, DeviceError> {
         let state = self.disk.state();
         if state.power_cycles == self.power_cycles {
@@ -66,7 +66,7 @@ impl SimDevice {
         Err(io(Operation::Metadata("use"), DIR, 0, "power was lost; attach a new device"))
     }
 
-    /// As [`SimDevice::alive`], for what changes the medium.
+    /// As [`SimDevice::alive`], for operations that change the disk.
     fn healthy(&self) -> Result<MutexGuard<'_, DiskState>, DeviceError> {
         match &self.poison {
             Some(first) => Err(DeviceError::Poisoned { first: first.to_string() }),
@@ -74,7 +74,7 @@ impl SimDevice {
         }
     }
 
-    /// Counts a change of metadata, lets an ordered fault refuse it, else makes it; a crash image may follow.
+    /// Counts a metadata operation, then fails it if a fault is ordered, else applies it. A crash image may follow.
     fn change<T>(
         &self,
         kind: OpKind,
@@ -109,7 +109,7 @@ impl SimDevice {
 
     fn deliver(&mut self, out: &mut VecDeque<Completion>) {
         if self.alive().is_err() {
-            // The medium forgot what was in flight; what is submitted from now on comes back refused.
+            // The disk has dropped the operations in flight. Operations submitted from now on complete with an error.
             self.in_flight = self.disk.state().queue.iter().filter(|ticket| ticket.device == self.id).count();
         }
         let before = out.len();
@@ -118,7 +118,7 @@ impl SimDevice {
     }
 }
 
-/// The caller's duty that no real device checks: at most one write in flight per block.
+/// Checks a duty of the caller that no real device checks: at most one write in flight per block.
 fn assert_apart(state: &DiskState, inode: InodeId, write: &Request) {
     let page = PAGE_BYTES as u64;
     let blocks = |write: &Request| write.offset / page..(write.offset + write.len_bytes as u64).div_ceil(page);

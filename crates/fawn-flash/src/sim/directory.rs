@@ -1,8 +1,8 @@
-//! Owns the simulated directory: the names of now, the durable ones, and the edits between them.
+//! Simulated directory: the current names, the durable names, and the edits between them.
 use fawn_types::random::SplitMix64;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Number of a file on the simulated disk; names and handles point at it.
+/// Number of a file on the simulated disk; names and handles refer to it.
 pub(super) type InodeId = u64;
 
 #[derive(Clone, Debug)]
@@ -12,7 +12,7 @@ enum Edit {
     Rename(String, String, InodeId),
 }
 
-/// Names. Each edit since the last directory sync survives a crash or not, on its own (Pebble's `CrashClone`).
+/// Directory state. Each edit since the last directory sync survives a crash independently (Pebble's `CrashClone`).
 #[derive(Clone, Default, Debug)]
 pub(super) struct Directory {
     live: BTreeMap<String, InodeId>,
@@ -49,7 +49,7 @@ impl Directory {
         self.durable.clone_from(&self.live);
     }
 
-    /// Files that a live name, a durable name or an edit reaches.
+    /// Files referenced by a current name, a durable name or an edit.
     pub(super) fn reachable(&self) -> BTreeSet<InodeId> {
         let edited = self.edits.iter().filter_map(|edit| match edit {
             Edit::Set(_, inode) | Edit::Rename(_, _, inode) => Some(*inode),
@@ -58,12 +58,12 @@ impl Directory {
         self.live.values().chain(self.durable.values()).copied().chain(edited).collect()
     }
 
-    /// Files that a live name reaches.
+    /// Files referenced by a current name.
     pub(super) fn named(&self) -> BTreeSet<InodeId> {
         self.live.values().copied().collect()
     }
 
-    /// Takes one of the states a power loss may leave.
+    /// Replaces the state by one of those that a power loss may leave.
     pub(super) fn crash(&mut self, rng: &mut SplitMix64, survive: u64) {
         let mut names = self.durable.clone();
         for edit in std::mem::take(&mut self.edits) {
@@ -85,7 +85,7 @@ fn apply(names: &mut BTreeMap<String, InodeId>, edit: &Edit) {
             names.remove(name);
         }
         Edit::Rename(from, to, inode) => {
-            // Two names of one file: POSIX leaves both.
+            // POSIX: a rename between two names of one file changes nothing.
             if names.get(from) != names.get(to) || names.get(to).is_none() {
                 names.remove(from);
                 names.insert(to.clone(), *inode);

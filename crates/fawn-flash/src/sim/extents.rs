@@ -1,21 +1,21 @@
-//! Owns the simulated file's allocation map: which 4 KiB blocks take space on the medium.
+//! Allocation map of a simulated file: the 4 KiB blocks that take space on the disk.
 use std::collections::BTreeMap;
 
-/// Disjoint, non-adjacent ranges of blocks.
+/// A set of blocks as disjoint, non-adjacent ranges.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Extents {
-    /// First block of a range to the block after its last.
+    /// Start of each range to its exclusive end.
     ranges: BTreeMap<u64, u64>,
     blocks: u64,
 }
 
 impl Extents {
-    /// Blocks held.
+    /// Number of allocated blocks.
     pub(super) const fn blocks(&self) -> u64 {
         self.blocks
     }
 
-    /// Blocks of `start..end` that are not held yet.
+    /// Number of blocks in `start..end` that are not allocated.
     pub(super) fn missing(&self, start: u64, end: u64) -> u64 {
         let held: u64 = self.overlapping(start, end).map(|(from, to)| to.min(end) - from.max(start)).sum();
         end.saturating_sub(start) - held
@@ -30,7 +30,7 @@ impl Extents {
             .filter(move |&(from, to)| start < end && from < end && to > start)
     }
 
-    /// Holds `start..end`.
+    /// Allocates `start..end`.
     pub(super) fn insert(&mut self, start: u64, end: u64) {
         if start >= end {
             return;
@@ -47,7 +47,7 @@ impl Extents {
         self.ranges.insert(from, to);
     }
 
-    /// Gives `start..end` back.
+    /// Deallocates `start..end`.
     pub(super) fn remove(&mut self, start: u64, end: u64) {
         let cut: Vec<(u64, u64)> = self.overlapping(start, end).collect();
         for (from, to) in cut {

@@ -1,7 +1,7 @@
-//! Owns the faults a test can order: which operation, the how-manieth, and what goes wrong.
+//! Faults that a test can order: the kind of operation, its number, and the effect.
 use crate::request::Work;
 
-/// Kinds of operations, each counted on its own.
+/// Kinds of operations; each is counted separately.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum OpKind {
@@ -34,7 +34,7 @@ pub enum OpKind {
 }
 
 impl OpKind {
-    /// All of them, in the order of their numbers.
+    /// All kinds, in the order of their numbers.
     pub const ALL: [Self; 13] = [
         Self::Read,
         Self::Write,
@@ -60,47 +60,47 @@ impl OpKind {
     }
 }
 
-/// What goes wrong.
+/// The effect of a fault.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// The operation fails. A write has then moved any subset of its sectors; a sync has marked its pages clean, so
-    /// that they still read but a crash may lose them and no later sync covers them.
+    /// The operation fails. A failed write has applied any subset of its sectors. A failed sync has marked its pages
+    /// clean: they still read, but a crash may lose them and no later sync covers them.
     Fail,
-    /// No space, as when another program filled the medium; nothing changed.
+    /// No space, as if another program had filled the disk; nothing changed.
     Full,
     /// The system is out of descriptors or memory; nothing changed. Metadata operations only.
     Exhausted,
     /// The operation stays in flight until [`super::SimDisk::release_hung`]. Reads, writes and syncs only.
     Hang,
-    /// The operation completes this many ticks after its kick, whatever the latency of the others. Reads, writes and
-    /// syncs only. A tick is a reap, or whatever the test's clock counts: see [`super::SimOptions::ticks_per_reap`].
+    /// The operation completes this many ticks after its kick, regardless of the latency of the others. Reads, writes
+    /// and syncs only. A tick is one reap, or one unit of the test's clock: see [`super::SimOptions::ticks_per_reap`].
     Delay {
         /// Ticks from kick to completion.
         ticks: u64,
     },
-    /// A read returns the bytes at another place of the same medium, without an error.
+    /// A read returns the bytes at another place of the same disk, without an error.
     Misdirect {
-        /// Whose bytes; `None` for the same file.
+        /// File to read instead; `None` for the same file.
         name: Option<String>,
-        /// From where.
+        /// Offset to read from instead.
         offset: u64,
     },
-    /// A write is acknowledged and never reaches anything: a lost write.
+    /// A write is acknowledged, but has no effect: a lost write.
     Lose,
 }
 
-/// Faults ordered and operations counted.
+/// Ordered faults and operation counts.
 #[derive(Clone, Default, Debug)]
 pub(super) struct FaultPlan {
     counts: [u64; OpKind::ALL.len()],
     ordered: Vec<(OpKind, u64, Fault)>,
-    /// Faults of every operation of a kind, until ended.
+    /// Faults for every operation of a kind, until ended.
     standing: Vec<(OpKind, Fault)>,
 }
 
 impl FaultPlan {
     pub(super) fn order(&mut self, kind: OpKind, nth: u64, fault: Fault) {
-        assert!(nth > 0, "the next operation is the first");
+        assert!(nth > 0, "`nth` counts from 1, the next operation");
         assert_possible(kind, &fault);
         self.ordered.push((kind, self.counts[kind as usize] + nth, fault));
     }
@@ -115,12 +115,13 @@ impl FaultPlan {
         self.standing.retain(|(standing, _)| *standing != kind);
     }
 
-    /// No operation submitted from now on hangs.
+    /// Removes all faults that make later operations hang.
     pub(super) fn end_hanging(&mut self) {
         self.standing.retain(|(_, fault)| *fault != Fault::Hang);
     }
 
-    /// Counts an operation and returns what goes wrong with it; an order for its number precedes one for its kind.
+    /// Counts an operation and returns its fault, if any. A fault for its number takes precedence over one for its
+    /// kind.
     pub(super) fn count(&mut self, kind: OpKind) -> Option<Fault> {
         self.counts[kind as usize] += 1;
         let due = (kind, self.counts[kind as usize]);
@@ -141,11 +142,12 @@ impl FaultPlan {
     }
 }
 
-/// Metadata operations block, so they can fail but neither hang nor come late; data operations need no resource.
+/// Metadata operations block, so they can fail but neither hang nor be delayed; data operations need no descriptor or
+/// memory.
 fn assert_possible(kind: OpKind, fault: &Fault) {
     let is_data = matches!(kind, OpKind::Read | OpKind::Write | OpKind::Sync);
     match fault {
-        Fault::Hang | Fault::Delay { .. } => assert!(is_data, "{kind:?} blocks its caller: it cannot be in flight"),
+        Fault::Hang | Fault::Delay { .. } => assert!(is_data, "{kind:?} is synchronous: it cannot be in flight"),
         Fault::Exhausted => assert!(!is_data, "{kind:?} needs neither a descriptor nor memory"),
         Fault::Fail | Fault::Full | Fault::Misdirect { .. } | Fault::Lose => (),
     }

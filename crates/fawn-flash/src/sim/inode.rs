@@ -1,9 +1,9 @@
-//! Owns a simulated file: what it reads as now, and every state its unsynced sectors may be found in after a crash.
+//! A simulated file: its current content, and every state that a crash may leave its unsynced sectors in.
 //!
-//! A block that was written since its last sync keeps its durable content and each version written over it. A crash
-//! picks for every 512-byte sector on its own: the durable content or any of the versions, since a device may have
-//! destaged an older one before the power went. Lengths are versions of the inode in the same way. Contents are shared
-//! by reference, so that thousands of crash images cost little more than their dirty blocks.
+//! A block that was written since its last sync keeps its durable content and each version written over it. After a
+//! crash, every 512-byte sector independently has the durable content or that of any version, because a device may have
+//! destaged an older version before the power failed. Lengths are versions of the inode in the same way. Contents are
+//! reference-counted, so thousands of crash images cost little more than their dirty blocks.
 use super::extents::Extents;
 use crate::buffer::{PAGE_BYTES, SECTOR_BYTES};
 use fawn_types::random::SplitMix64;
@@ -13,16 +13,17 @@ use std::sync::Arc;
 pub(super) type Block = [u8; PAGE_BYTES];
 
 const SECTORS_PER_BLOCK: usize = PAGE_BYTES / SECTOR_BYTES;
-/// Versions remembered per block and lengths per file; older ones merge, else a log that never syncs would grow without bound.
+/// Maximum versions per block, and lengths per file. Older ones are merged; otherwise a log that never syncs would grow
+/// without bound.
 const VERSIONS_MAX: usize = 6;
 
-/// One write's effect on one block; `data` is the whole block after it, `None` for zeros.
+/// The effect of one write on one block; `data` is the whole block after it, `None` for zeros.
 #[derive(Clone, Debug)]
 struct BlockVersion {
     seq: u64,
-    /// Bit per sector that this version still may decide.
+    /// Sectors whose content this version may still determine, one bit each.
     mask: u8,
-    /// A failed sync marked it clean: no later sync covers it [ATC 2020, Rebello et al.].
+    /// A failed sync marked the version clean: no later sync covers it [ATC 2020, Rebello et al.].
     lost: bool,
     data: Option<Arc<Block>>,
 }
@@ -34,14 +35,14 @@ struct Dirty {
     versions: Vec<BlockVersion>,
 }
 
-/// A file's content, its length and what of both is durable.
+/// A file's content and length, and which parts of both are durable.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Inode {
     blocks: BTreeMap<u64, Arc<Block>>,
     dirty: BTreeMap<u64, Dirty>,
     len: u64,
     durable_len: u64,
-    /// Lengths not yet durable, oldest first, each with its sequence number.
+    /// Lengths that are not durable, oldest first, each with its sequence number.
     lengths: Vec<(u64, u64)>,
     pub(super) extents: Extents,
 }
@@ -55,7 +56,7 @@ impl Inode {
         self.dirty.is_empty() && self.lengths.is_empty() && self.len == self.durable_len
     }
 
-    /// Live bytes from `offset`; zeros in holes and past the end.
+    /// Reads the current bytes from `offset`; holes, and bytes past the end, are zeros.
     pub(super) fn read(&self, offset: u64, out: &mut [u8]) {
         for (index, byte_range) in chunks(offset, out.len()) {
             let within = (offset + byte_range.start as u64) as usize % PAGE_BYTES;
@@ -67,7 +68,7 @@ impl Inode {
         }
     }
 
-    /// Writes live bytes; they may or may not survive a crash until a sync covers `seq`.
+    /// Writes bytes that may or may not survive a crash until a sync covers `seq`.
     pub(super) fn write(&mut self, seq: u64, offset: u64, bytes: &[u8]) {
         for (index, byte_range) in chunks(offset, bytes.len()) {
             let within = (offset + byte_range.start as u64) as usize % PAGE_BYTES;
@@ -82,7 +83,7 @@ impl Inode {
         }
     }
 
-    /// As [`Inode::write`], its own bytes (and the length to reach them) durable at once.
+    /// As [`Inode::write`], but the bytes (and the length to reach them) are durable at once.
     pub(super) fn write_durable(&mut self, seq: u64, offset: u64, bytes: &[u8]) {
         self.write(seq, offset, bytes);
         for (index, byte_range) in chunks(offset, bytes.len()) {
@@ -117,7 +118,7 @@ impl Inode {
         }
     }
 
-    /// Cuts or extends; not durable until synced. What was cut off becomes zeros, sector by sector.
+    /// Sets the length; durable only after a sync. Bytes that are cut off become zeros, sector by sector.
     pub(super) fn truncate(&mut self, seq: u64, len: u64) {
         if len < self.len {
             self.zero(seq, len, self.len);
@@ -128,7 +129,7 @@ impl Inode {
         }
     }
 
-    /// Makes whole blocks of the range holes; partial ones are zeroed.
+    /// Deallocates the whole blocks of the range and zeroes the partial ones.
     pub(super) fn punch(&mut self, seq: u64, offset: u64, len_bytes: u64) {
         let end = (offset + len_bytes).min(self.len);
         if end <= offset {
@@ -138,7 +139,7 @@ impl Inode {
         self.extents.remove(offset.div_ceil(PAGE_BYTES as u64), end / PAGE_BYTES as u64);
     }
 
-    /// Grows the length to cover the reserved range.
+    /// Extends the length to cover the reserved range.
     pub(super) fn allocate(&mut self, seq: u64, offset: u64, len_bytes: u64) {
         let end = offset + len_bytes;
         self.extents.insert(offset / PAGE_BYTES as u64, end.div_ceil(PAGE_BYTES as u64));
@@ -163,7 +164,7 @@ impl Inode {
         }
     }
 
-    /// Makes durable what was written up to and including `covered`.
+    /// Makes changes up to and including `covered` durable.
     pub(super) fn sync(&mut self, covered: u64) {
         self.dirty.retain(|_, dirty| {
             dirty.sync(covered);
@@ -175,14 +176,15 @@ impl Inode {
         self.lengths.retain(|&(seq, _)| seq > covered);
     }
 
-    /// A sync failed and the kernel marked its pages clean: still read, perhaps on the medium, covered by no later sync.
+    /// Applies a failed sync, after which the kernel marked the pages clean: they still read, may be on the disk, and
+    /// no later sync covers them.
     pub(super) fn sync_failed(&mut self, covered: u64) {
         for version in self.dirty.values_mut().flat_map(|dirty| &mut dirty.versions) {
             version.lost |= version.seq <= covered;
         }
     }
 
-    /// Flips bits on the medium, in every version of the byte.
+    /// Flips bits of one byte, in all its versions.
     pub(super) fn flip(&mut self, offset: u64, bits: u8) {
         let (index, within) = (offset / PAGE_BYTES as u64, offset as usize % PAGE_BYTES);
         let flip = |block: &mut Arc<Block>| Arc::make_mut(block)[within] ^= bits;
@@ -193,7 +195,8 @@ impl Inode {
         }
     }
 
-    /// Takes one of the states a power loss may leave: each unsynced sector is the newest with `survive` chances of 16.
+    /// Replaces the state by one that a power loss may leave. Each unsynced version of a sector is applied with a
+    /// chance of `survive` in 16.
     pub(super) fn crash(&mut self, rng: &mut SplitMix64, survive: u64) {
         for (index, dirty) in std::mem::take(&mut self.dirty) {
             match dirty.pick(rng, survive) {
@@ -212,7 +215,7 @@ impl Inode {
         self.cut_content();
     }
 
-    /// Only the durable bytes, for tests that ask what is certain.
+    /// The file with only its durable bytes.
     pub(super) fn durable_only(&self) -> Self {
         let mut certain = self.clone();
         certain.crash(&mut SplitMix64::new(0), 0);
@@ -236,7 +239,7 @@ impl Dirty {
     fn push(&mut self, version: BlockVersion) {
         self.versions.push(version);
         if self.versions.len() > VERSIONS_MAX && !self.versions[0].lost {
-            // A block's content is cumulative, so the second version can stand for the first one's sectors too.
+            // A block's content is cumulative, so the second version also contains the first one's sectors.
             let oldest = self.versions.remove(0);
             self.versions[0].mask |= oldest.mask;
         }
@@ -253,7 +256,7 @@ impl Dirty {
     fn sync(&mut self, covered: u64) {
         let mut settled = 0;
         for version in self.versions.iter_mut().rev().filter(|version| version.seq <= covered) {
-            // Newest first: what a newer covered version decided, an older one no longer does.
+            // Newest first: a sector that a newer covered version determined is no longer determined by an older one.
             version.mask &= !settled;
             if !version.lost {
                 copy_sectors(&mut self.base, version.data.as_ref(), version.mask);
@@ -294,13 +297,13 @@ fn copy_sectors(target: &mut Option<Arc<Block>>, source: Option<&Arc<Block>>, ma
     *target = Some(Arc::new(block));
 }
 
-/// Sectors that `len` bytes from `within` touch.
+/// Mask of the sectors that `len` bytes from `within` touch.
 fn mask_of(within: usize, len: usize) -> u8 {
     let (first, end) = (within / SECTOR_BYTES, (within + len).div_ceil(SECTOR_BYTES));
     (first..end).fold(0, |mask, sector| mask | 1 << sector)
 }
 
-/// Splits `len` bytes from `offset` at block borders: block number, and the bytes' range within the request.
+/// Splits `len` bytes from `offset` at block boundaries: block number, and the range within the request.
 fn chunks(offset: u64, len: usize) -> impl Iterator<Item = (u64, std::ops::Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {

@@ -1,17 +1,18 @@
-//! Owns the simulated device: deterministic, its live bytes kept apart from its durable ones, with every fault that the
-//! design names (storage.md, the boundary).
+//! Simulated device: deterministic, with separate live and durable bytes, and every fault in the design. The design is
+//! storage.md, in the section about the storage boundary.
 //!
-//! A [`SimDisk`] is the medium and the test's hand on it; a [`SimDevice`] is a process's use of it. Crash semantics:
+//! A [`SimDisk`] is the disk and the test's control of it; a [`SimDevice`] is a process's access to it. Crash
+//! semantics:
 //!
-//! - a file's unsynced sectors survive each on its own, in the newest or an older version; so does its length;
-//! - an unsynced create, rename, link or unlink survives on its own, each atomically;
-//! - a write in flight may have arrived in any of its sectors, a sync in flight may have happened;
+//! - a file's unsynced sectors survive independently, each in the newest or an older version; so does its length;
+//! - an unsynced create, rename, link or unlink survives independently, each atomically;
+//! - a write in flight may have arrived in any of its sectors; a sync in flight may have taken effect;
 //! - a failed sync marks its pages clean: they read as before and no later sync makes them durable.
 //!
-//! Faults are ordered on the disk: for the n-th operation of a kind ([`SimDisk::fail_nth`]), for all of a kind until
-//! told otherwise ([`SimDisk::fail_every`], [`SimDisk::hang`]), for a place ([`SimDisk::make_unreadable`]) or for the
-//! space ([`SimDisk::set_full`], [`SimDisk::set_capacity_bytes`]). Orders stay through a crash and are in no image;
-//! unreadable places and the lack of space are the medium's own and are in both.
+//! Faults are ordered on the disk: for the n-th operation of a kind ([`SimDisk::fail_nth`]), for all operations of a
+//! kind ([`SimDisk::fail_every`], [`SimDisk::hang`]), for a place ([`SimDisk::make_unreadable`]) or for the space
+//! ([`SimDisk::set_full`], [`SimDisk::set_capacity_bytes`]). Orders survive a crash but are not part of images.
+//! Unreadable places and the lack of space belong to the disk and are kept in both cases.
 mod device;
 mod directory;
 mod disk;
@@ -27,19 +28,19 @@ pub use faults::{Fault, OpKind};
 
 use std::ops::RangeInclusive;
 
-/// What the simulated directory calls itself in errors.
+/// The name of the simulated directory in errors.
 pub(crate) const DIR: &str = "the simulated disk";
 
-/// How the simulated medium behaves.
+/// Behaviour of the simulated disk.
 #[derive(Clone, Debug)]
 pub struct SimOptions {
-    /// Decides every choice.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// Completions that fall due together come in any order.
+    /// Whether completions that are due at the same time arrive in random order.
     pub shuffle: bool,
     /// Ticks from kick to completion.
     pub latency_ticks: RangeInclusive<u64>,
-    /// Ticks that pass with each reap; 0 leaves the time to [`SimDisk::advance_to`]. A wait always makes progress.
+    /// Ticks added by each reap; 0 leaves the time to [`SimDisk::advance_to`]. A wait always makes progress.
     pub ticks_per_reap: u64,
 }
 
@@ -50,52 +51,52 @@ impl Default for SimOptions {
 }
 
 impl SimOptions {
-    /// Every operation completes at the first reap after its kick, in order.
+    /// Options by which every operation completes at the first reap after its kick, in order.
     #[must_use]
     pub const fn instant(seed: u64) -> Self {
         Self { seed, shuffle: false, latency_ticks: 0..=0, ticks_per_reap: 1 }
     }
 }
 
-/// What is lost.
+/// The kind of failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Loss {
-    /// Power: whatever was not synced may be gone.
+    /// Power loss: unsynced data may be lost.
     Power,
-    /// The process: what completed stays.
+    /// A killed process: completed operations stay.
     Process,
 }
 
-/// Which operations leave an image of the medium after a loss.
+/// The operations after which an image of the disk is taken, as left by a loss.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Capture {
-    /// None.
+    /// No images.
     Never,
-    /// Every `stride`-th.
+    /// Every `stride`-th operation.
     Every {
         /// 1 for every operation.
         stride: u64,
-        /// What is lost.
+        /// The kind of failure.
         loss: Loss,
-        /// Decides what survives, together with the operation's number.
+        /// Determines the surviving data, together with the operation's number.
         seed: u64,
     },
-    /// The one with this number, counted from the medium's birth.
+    /// The operation with this number, counted from the creation of the disk.
     At {
         /// Its number.
         op: u64,
-        /// What is lost.
+        /// The kind of failure.
         loss: Loss,
-        /// Decides what survives, together with the operation's number.
+        /// Determines the surviving data, together with the operation's number.
         seed: u64,
     },
 }
 
-/// The medium as found after a loss right after operation `op`.
+/// The disk as found after a loss directly after operation `op`.
 #[derive(Clone, Debug)]
 pub struct Image {
     /// Number of the operation.
     pub op: u64,
-    /// A medium of its own.
+    /// A separate disk.
     pub disk: SimDisk,
 }

@@ -1,7 +1,7 @@
-//! Owns operations in flight on the simulated medium: when each falls due, in which order they take effect, and how.
+//! Operations in flight on the simulated disk: time and order of their completion, and their effects.
 //!
-//! An operation takes effect when its completion is delivered, never earlier: whoever relies on data before reaping it
-//! finds it missing. A crash may still find any part of it (see `state`).
+//! An operation takes effect only when its completion is delivered, so code that relies on data before reaping it fails
+//! in tests. A crash may still apply any part of an operation (see `state`).
 use super::directory::InodeId;
 use super::faults::Fault;
 use super::state::{DiskState, full, io};
@@ -11,24 +11,23 @@ use crate::{AlignedBuf, Completion, DeviceError, Operation};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// One operation in flight.
 #[derive(Debug)]
 pub(super) struct Ticket {
     pub(super) device: u64,
     pub(super) inode: InodeId,
     pub(super) name: Arc<str>,
     pub(super) request: Request,
-    /// Changes up to this sequence number were made when it was submitted: what a sync covers.
+    /// The last sequence number of changes made before the submission: a sync covers changes up to it.
     pub(super) covered: u64,
     pub(super) fault: Option<Fault>,
-    /// A refusal decided at submission (poisoned, dead device).
+    /// An error determined at submission (poisoned or disconnected device).
     pub(super) refused: Option<DeviceError>,
-    /// When it completes; `None` until it is kicked.
+    /// Tick of the completion; `None` until the operation is kicked.
     pub(super) due: Option<u64>,
 }
 
 impl Ticket {
-    /// Whether it stays in flight until it is released.
+    /// Whether the operation stays in flight until it is released.
     pub(super) fn hangs(&self) -> bool {
         self.fault == Some(Fault::Hang)
     }
@@ -47,7 +46,7 @@ impl DiskState {
         }
     }
 
-    /// Hanging operations fall due, and nothing hangs from now on.
+    /// Makes hanging operations due; none hangs from now on.
     pub(super) fn release_hung(&mut self) {
         self.faults.end_hanging();
         for ticket in self.queue.iter_mut().filter(|ticket| ticket.hangs()) {
@@ -56,13 +55,14 @@ impl DiskState {
         }
     }
 
-    /// When the next operation of `device` completes.
+    /// The tick at which the next operation completes, of one device or of all.
     pub(super) fn next_due(&self, device: Option<u64>) -> Option<u64> {
         let mine = self.queue.iter().filter(|ticket| device.is_none_or(|device| ticket.device == device));
         mine.filter(|ticket| !ticket.hangs()).filter_map(|ticket| ticket.due).min()
     }
 
-    /// Lets everything of `device` that is due take effect; returns its first failure, `poison` if it had one before.
+    /// Applies all due operations of `device`. Returns the device's first failure, which is `poison` if it had one
+    /// before.
     pub(super) fn deliver(
         &mut self,
         device: u64,
@@ -88,7 +88,7 @@ impl DiskState {
             if let (true, Err(error)) = (poisons, &completion.result) {
                 failure.get_or_insert_with(|| error.clone());
             } else if let (true, Some(first)) = (poisons, &failure) {
-                // As the real devices: after a failure no success is believed.
+                // As on real devices, no operation succeeds after a failure.
                 completion.result = Err(DeviceError::Poisoned { first: first.to_string() });
             }
             out.push_back(completion);
@@ -103,7 +103,7 @@ impl DiskState {
         let result = match (ticket.refused.take(), work, memory.buf_mut()) {
             (Some(refused), ..) => Err(refused),
             (None, Work::Read, Some(buf)) => self.read(&ticket, offset, buf),
-            (None, Work::Read, None) => unreachable!("a read carries a buffer of its own"),
+            (None, Work::Read, None) => unreachable!("a read owns its buffer"),
             (None, Work::Write { durable }, _) => self.write(&ticket, offset, &memory.bytes()[..len_bytes], durable),
             (None, Work::Sync, _) => self.sync(&ticket),
         };
@@ -149,7 +149,7 @@ impl DiskState {
         Ok(())
     }
 
-    /// A failed write: each sector has arrived or not.
+    /// Applies a failed write: each sector arrives or not.
     fn write_some(&mut self, id: InodeId, offset: u64, bytes: &[u8]) {
         for (index, sector) in bytes.chunks(SECTOR_BYTES).enumerate() {
             if self.rng.coin() {

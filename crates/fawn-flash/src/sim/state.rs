@@ -1,4 +1,4 @@
-//! Owns the simulated medium: files, names, space, the queue of operations in flight, and the making of crash images.
+//! State of the simulated disk: files, names, space, operations in flight; creation of crash images.
 use super::directory::{Directory, InodeId};
 use super::faults::{Fault, FaultPlan, OpKind};
 use super::inode::Inode;
@@ -12,31 +12,30 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Images kept until a test takes them; more means that it forgot to.
+/// Maximum number of images that a test has not taken; more means that it forgot to take them.
 const IMAGES_MAX: usize = 4096;
-/// Chances out of 16 that an unsynced sector or name survives; one is drawn per image, so the extremes are common.
+/// Chances out of 16 that an unsynced sector or name survives. One is drawn per image, so the extremes are common.
 const SURVIVAL: [u64; 5] = [0, 2, 8, 14, 16];
 
-/// Everything behind a [`SimDisk`].
+/// The state behind a [`SimDisk`].
 #[derive(Debug)]
 pub(super) struct DiskState {
     pub(super) options: SimOptions,
     pub(super) rng: SplitMix64,
     pub(super) directory: Directory,
     pub(super) inodes: BTreeMap<InodeId, Arc<Inode>>,
-    /// Handles per open file: an unlinked one keeps its space until the last is closed.
+    /// Handles per open file: an unlinked file keeps its space until the last one is closed.
     pub(super) handles: BTreeMap<InodeId, usize>,
     pub(super) queue: Vec<Ticket>,
     pub(super) faults: FaultPlan,
     pub(super) capacity_bytes: Option<u64>,
-    /// No block is left, whatever the capacity.
+    /// Whether allocation fails regardless of the capacity.
     pub(super) full: bool,
-    /// Places that no read passes.
     pub(super) unreadable: BTreeMap<InodeId, Vec<Range<u64>>>,
-    /// Sequence of changes to files; a sync covers those at or below one.
+    /// Sequence number of changes to files; a sync covers the changes up to one such number.
     pub(super) seq: u64,
     pub(super) tick: u64,
-    /// Bumped by a crash, so that devices attached before it know that they are dead.
+    /// Number of crashes, by which devices attached earlier detect that they no longer work.
     pub(super) power_cycles: u64,
     pub(super) lock_holder: Option<u64>,
     pub(super) devices: u64,
@@ -71,7 +70,7 @@ impl DiskState {
         }
     }
 
-    /// Counts an operation that was issued or has taken effect, and takes the image ordered for it.
+    /// Counts an operation that was issued or has taken effect, and takes the image ordered for that count.
     pub(super) fn count_op(&mut self) {
         self.ops += 1;
         let (loss, seed) = match self.capture {
@@ -80,7 +79,7 @@ impl DiskState {
             Capture::At { op, loss, seed } if self.ops == op => (loss, seed),
             Capture::Every { .. } | Capture::At { .. } => return,
         };
-        assert!(self.images.len() < IMAGES_MAX, "take the crash images more often: {IMAGES_MAX} are waiting");
+        assert!(self.images.len() < IMAGES_MAX, "take the crash images more often: {IMAGES_MAX} are pending");
         let disk = SimDisk::from_state(self.after(loss, SplitMix64::new(seed).fork(self.ops)));
         self.images.push(Image { op: self.ops, disk });
     }
@@ -89,7 +88,7 @@ impl DiskState {
         &self.inodes[&id]
     }
 
-    /// The file, to be changed, and the change's sequence number.
+    /// The file for a change, and the change's sequence number.
     pub(super) fn change(&mut self, id: InodeId) -> (&mut Inode, u64) {
         self.seq += 1;
         let inode = self.inodes.get_mut(&id);
@@ -104,7 +103,7 @@ impl DiskState {
         id
     }
 
-    /// Forgets files that nothing reaches any more.
+    /// Removes files without a reference.
     pub(super) fn collect(&mut self) {
         let reachable = self.directory.reachable();
         let handles = &self.handles;
@@ -123,7 +122,7 @@ impl DiskState {
         }
     }
 
-    /// Free bytes; a medium without a capacity has plenty.
+    /// Free bytes; a very large number without a capacity.
     pub(super) fn free_bytes(&self) -> u64 {
         if self.full {
             return 0;
@@ -135,7 +134,7 @@ impl DiskState {
         capacity.saturating_sub(used_blocks * PAGE_BYTES as u64)
     }
 
-    /// True when the range's unallocated blocks do not fit any more.
+    /// Whether the range's unallocated blocks exceed the free space.
     pub(super) fn overflows(&self, id: InodeId, offset: u64, len_bytes: u64) -> bool {
         if self.capacity_bytes.is_none() && !self.full {
             return false;
@@ -152,7 +151,7 @@ impl DiskState {
         places.is_some_and(|places| places.iter().any(|place| place.start < end && offset < place.end))
     }
 
-    /// The medium as it may be found after a loss now; this one goes on.
+    /// A copy of the disk in a state after a loss at this moment; `self` is not changed.
     pub(super) fn after(&self, loss: Loss, mut rng: SplitMix64) -> Self {
         let mut found = Self::new(self.options.clone());
         found.rng = rng.fork(1);
@@ -174,7 +173,7 @@ impl DiskState {
         found
     }
 
-    /// An operation that was on its way: any part of a write may have arrived, a sync may have happened.
+    /// Applies an operation that was in flight: any part of a write may have arrived, a sync may have taken effect.
     pub(super) fn overtake(&mut self, ticket: &Ticket, loss: Loss, rng: &mut SplitMix64) {
         if ticket.due.is_none() || ticket.refused.is_some() || ticket.fault == Some(Fault::Lose) {
             return;
@@ -206,7 +205,7 @@ impl DiskState {
         }
     }
 
-    /// Loses power in place: attached devices die, what they had in flight is torn.
+    /// Applies a loss in place: attached devices fail, and their writes in flight arrive in part.
     pub(super) fn crash(&mut self, loss: Loss, seed: u64) {
         let mut found = self.after(loss, SplitMix64::new(seed));
         std::mem::swap(&mut found.faults, &mut self.faults);
@@ -218,7 +217,7 @@ impl DiskState {
         *self = found;
     }
 
-    /// Counts a metadata operation and refuses it when a fault was ordered.
+    /// Counts a metadata operation; fails if a fault is ordered for it.
     pub(super) fn metadata(&mut self, kind: OpKind, name: &str) -> Result<(), DeviceError> {
         match self.faults.count(kind) {
             Some(Fault::Full) => Err(full()),
@@ -235,7 +234,7 @@ impl DiskState {
     }
 }
 
-/// How much of a write a killed process got through: nothing, all, or whole sectors of its beginning.
+/// Bytes of a write that arrived before the process was killed: none, all, or a prefix of whole sectors.
 fn arrived_bytes(len_bytes: usize, rng: &mut SplitMix64) -> usize {
     let sectors = (len_bytes / SECTOR_BYTES) as u64;
     match rng.below(3) {

@@ -1,9 +1,9 @@
-//! Owns `UringDevice`: one io_uring per shard over files opened with `O_DIRECT`.
+//! `UringDevice`: one io_uring per shard, over files opened with `O_DIRECT`.
 //!
-//! Submissions are written into the ring and handed over by one `io_uring_enter` per kick, or before it when the kernel
-//! has run low: a turn that gathers a whole queue's worth of reads would let the device idle meanwhile. Completions are
-//! taken from the completion ring without a system call. The ring's own descriptor becomes readable when completions wait, so an
-//! idle loop polls that and no counter has to be written or read per completion, as an eventfd would.
+//! Submissions are written into the ring and submitted by one `io_uring_enter` per kick. They are submitted before the
+//! kick if the kernel has few left: otherwise an iteration that collects many reads would leave the device idle.
+//! Completions are taken from the completion ring without a system call. The ring's own descriptor becomes readable
+//! when completions wait. An idle loop polls it, and no counter is written or read per completion, as with an eventfd.
 mod ring;
 mod slots;
 #[cfg(test)]
@@ -22,20 +22,21 @@ use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::path::Path;
 
-/// So many wait before they are handed over ahead of the kick: fewer are not worth a system call of their own.
+/// Minimum number of waiting entries to submit ahead of the kick; fewer are not worth a system call.
 const AHEAD_MIN: usize = 4;
 
-/// A device of one ring.
+/// A device on one ring.
 pub type UringDevice = RealDevice<UringQueue>;
 
 /// Operations in one ring.
 pub struct UringQueue {
-    // First, so that it is dropped first: it waits for the kernel to let go of the buffers in `slots`.
+    // First, so that it is dropped first: its drop waits until the kernel no longer uses the buffers in `slots`.
     ring: Ring,
     slots: Slots,
-    /// Operations that found the ring full, or that moved only a part; they go in first with the next turn.
+    /// Operations that found the ring full or moved only part of their bytes; they enter the ring first at the next
+    /// kick.
     backlog: VecDeque<u32>,
-    /// The backlog holds something that was kicked already.
+    /// Whether the backlog contains an operation that was already kicked.
     overdue: bool,
 }
 
@@ -43,7 +44,7 @@ impl UringDevice {
     /// Opens `dir`, creating it if missing.
     ///
     /// # Errors
-    /// When the directory cannot be used, or io_uring or direct I/O does not work there.
+    /// If the directory cannot be used, or io_uring or direct I/O does not work there.
     pub fn open(dir: &Path, options: &DeviceOptions) -> Result<Self, DeviceError> {
         let (place, queue) = UringQueue::probe(dir, options)?.map_err(|reason| refused(dir, reason))?;
         Ok(Self::new(place, queue))
@@ -51,7 +52,7 @@ impl UringDevice {
 }
 
 impl UringQueue {
-    /// A ring for `dir`, which is created if missing; the inner error says why another device should be used here.
+    /// A ring for `dir`, which is created if missing. The inner error is the reason to use another device.
     pub(crate) fn probe(dir: &Path, options: &DeviceOptions) -> Result<Result<(Place, Self), String>, DeviceError> {
         let mut place = Place::open(dir)?;
         let probe = match place.try_direct() {
@@ -65,13 +66,14 @@ impl UringQueue {
         }))
     }
 
-    /// Which of the kernel's options the ring got, for logs.
+    /// The kernel options of the ring, for logs.
     pub(crate) fn setup(&self) -> &str {
         self.ring.setup()
     }
 
-    /// Half of what is in the ring waits to be handed over: then the device has less than it could work on. So a queue
-    /// of `n` that came back at once refills in `log n` calls, each as large as all before it together.
+    /// Submits early if half of the ring's entries are waiting, since the device then has less work than it could take.
+    /// A queue of `n` operations that complete together thus refills in `log n` calls, each as large as all before it
+    /// together.
     fn hand_over_ahead(&mut self, place: &mut Place) {
         let waiting = self.ring.unsubmitted();
         if waiting >= AHEAD_MIN && 2 * waiting >= self.ring.in_ring() {
@@ -85,7 +87,7 @@ impl UringQueue {
         self.ring.push(index, slot, &file.fd)
     }
 
-    /// Moves the backlog into the ring as far as it goes.
+    /// Moves as much of the backlog into the ring as fits.
     fn refill(&mut self, place: &Place) {
         while let Some(&index) = self.backlog.front() {
             if !self.push(place, index) {
@@ -101,7 +103,7 @@ impl UringQueue {
         self.overdue = !self.backlog.is_empty() || self.ring.unsubmitted() > 0;
     }
 
-    /// Hands the queue over at once if completions are ready; else the wait that follows does both in one call.
+    /// Submits at once if completions are ready; otherwise the wait that follows submits and waits in one call.
     fn kick_unless_waiting(&mut self, place: &mut Place) {
         self.refill(place);
         if self.ring.unsubmitted() > 0 && self.ring.is_ready() {
@@ -109,7 +111,7 @@ impl UringQueue {
         }
     }
 
-    /// Takes what is in the completion ring.
+    /// Takes all completions in the completion ring.
     fn drain(&mut self, place: &mut Place, out: &mut VecDeque<Completion>) -> usize {
         let before = out.len();
         while let Some((index, result)) = self.ring.pop() {
@@ -133,16 +135,16 @@ impl UringQueue {
         let Slot { request, done_bytes } = self.slots.remove(index);
         let failure = match result {
             ..0 => Some(Errno::from_raw_os_error(-result)),
-            // A write that moved nothing has named no reason.
+            // A write that moved nothing returns no error code, so it gets a generic one.
             0 if matches!(request.work, Work::Write { .. }) => Some(Errno::IO),
-            // A short read ends here only at the end of the file, its rest zeroed.
+            // A short read is complete only at the end of the file; the rest of its buffer is zeroed.
             0.. => None,
         };
         out.push_back(place.end(request, failure.map_or(Ok(()), |errno| Err((errno, done_bytes)))));
     }
 }
 
-/// A short read at the end of the file is complete: zeroes the rest. False when there is more to read.
+/// Completes a short read at the end of the file by zeroing the rest. Returns `false` if there is more to read.
 fn fill_at_end(place: &Place, slot: &mut Slot) -> bool {
     let Slot { request, done_bytes } = slot;
     if request.work != Work::Read {
@@ -183,7 +185,7 @@ impl Queue for UringQueue {
 
     fn reap(&mut self, place: &mut Place, out: &mut VecDeque<Completion>) {
         if self.drain(place, out) == 0 && self.ring.has_pending_work() {
-            // Completions that the kernel finishes only when entered.
+            // The kernel delivers these completions only on a system call.
             self.enter(place, 0);
             self.drain(place, out);
         }
@@ -194,7 +196,7 @@ impl Queue for UringQueue {
 
     fn wait(&mut self, place: &mut Place, out: &mut VecDeque<Completion>) {
         self.kick_unless_waiting(place);
-        // What is ready comes first; only when there is nothing, the submission's own system call also waits.
+        // Ready completions come first. Only if there are none, the system call that submits also waits.
         while self.drain(place, out) == 0 && self.ring.in_ring() > 0 {
             self.refill(place);
             self.enter(place, 1);

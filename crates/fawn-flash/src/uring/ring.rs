@@ -1,4 +1,4 @@
-//! Owns the ring: its setup with fallbacks, the registered files, pushing entries and taking completions.
+//! The ring itself: setup with fallbacks, registered files, submission and completion entries.
 use super::slots::Slot;
 use crate::buffer::PAGE_BYTES;
 use crate::request::Work;
@@ -6,21 +6,21 @@ use crate::{AlignedBuf, FileId};
 use io_uring::{IoUring, opcode, types};
 use rustix::fd::{AsRawFd, OwnedFd, RawFd};
 
-/// Files known to the ring by number, which spares the kernel a look-up per operation; others go by descriptor.
+/// Registered files, which save the kernel a look-up per operation; further files are passed by descriptor.
 const FIXED_FILES: u32 = 512;
-/// Completion entries per submission entry.
 const COMPLETIONS_PER_ENTRY: u32 = 4;
 
-/// Bytes that one operation may move; the rest follows. The kernel's own limit is just below 2 GiB.
+/// Maximum bytes moved by one submission; the rest follows. The kernel's own limit is just below 2 GiB.
 const MOVE_MAX: u32 = 1 << 30;
 
-/// The entry for the part that is not done yet. A macro, because the two kinds of descriptor share no public trait.
+/// The entry for the remaining part of an operation. A macro, because the two kinds of descriptor share no public
+/// trait.
 macro_rules! entry_for {
     ($slot:expr, $fd:expr) => {{
         let Slot { request, done_bytes }: &mut Slot = $slot;
         let at = request.offset + *done_bytes as u64;
         let len = u32::try_from(request.len_bytes - *done_bytes).unwrap_or(MOVE_MAX).min(MOVE_MAX);
-        // Within the memory: see `push`. A sync has none.
+        // Within the memory, as `push` argues. A sync has none.
         let start = request.memory.address(*done_bytes);
         match request.work {
             Work::Read => opcode::Read::new($fd, start, len).offset(at).build(),
@@ -33,20 +33,20 @@ macro_rules! entry_for {
     }};
 }
 
-/// An io_uring and what is in it.
+/// An io_uring and the number of its entries in flight.
 pub(super) struct Ring {
     ring: IoUring,
     setup: String,
-    /// Entries handed to the ring whose completion was not taken yet; never more than its completion entries.
+    /// Entries pushed whose completions were not taken; never more than the completion ring holds.
     in_ring: usize,
     in_ring_max: usize,
-    /// Registered number by file, and the numbers that are free.
+    /// Registered number by file, and the free numbers.
     fixed: Vec<Option<u32>>,
     fixed_free: Vec<u32>,
 }
 
 impl Ring {
-    /// A ring of `entries`, with the best options that the kernel grants.
+    /// A ring of `entries`, with the best options that the kernel supports.
     pub(super) fn new(entries: u32) -> Result<Self, String> {
         let entries = entries.clamp(8, 4096);
         let (ring, mut setup) = match build(entries, true) {
@@ -74,7 +74,7 @@ impl Ring {
         self.in_ring
     }
 
-    /// Reads a block of `file` through the ring: does it work at all here?
+    /// Reads a block of `file` through the ring, to check that it works at all.
     pub(super) fn try_read(&mut self, file: &OwnedFd) -> Result<(), String> {
         let mut buf = AlignedBuf::zeroed(PAGE_BYTES);
         let entry = opcode::Read::new(types::Fd(file.as_raw_fd()), buf.as_mut_ptr(), PAGE_BYTES as u32).build();
@@ -91,7 +91,6 @@ impl Ring {
         if answer < 0 { Err(std::io::Error::from_raw_os_error(-answer).to_string()) } else { Ok(()) }
     }
 
-    /// Tells the ring of a file.
     pub(super) fn register(&mut self, file: FileId, fd: &OwnedFd) {
         self.fixed.resize(self.fixed.len().max(file.0 as usize + 1), None);
         let Some(number) = self.fixed_free.pop() else { return };
@@ -100,7 +99,7 @@ impl Ring {
         }
     }
 
-    /// Lets the ring forget a closed file, so that an unlinked one gives its space back.
+    /// Unregisters a closed file, because a registered file keeps its space even after it is unlinked.
     pub(super) fn unregister(&mut self, file: FileId) {
         if let Some(number) = self.fixed[file.0 as usize].take()
             && self.ring.submitter().register_files_update(number, &[-1]).is_ok()
@@ -109,7 +108,7 @@ impl Ring {
         }
     }
 
-    /// Queues the rest of an operation; false when the ring is full.
+    /// Queues the remaining part of an operation; `false` if the ring is full.
     pub(super) fn push(&mut self, index: u32, slot: &mut Slot, fd: &OwnedFd) -> bool {
         if self.in_ring == self.in_ring_max {
             return false;
@@ -119,21 +118,21 @@ impl Ring {
             None => entry_for!(slot, types::Fd(fd.as_raw_fd())),
         };
         let entry = entry.user_data(u64::from(index));
-        // SAFETY: (1) the memory is kept by the slot, stays where it is when the slot moves, and leaves the slot only
-        // with its completion; (2) the range is within it: `done_bytes <= len_bytes <=` its length; (3) the file is
-        // open until then, for closing asserts that nothing is in flight; (4) dropping the ring waits for the kernel;
-        // (5) the kernel writes only where a read owns its buffer alone; shared memory nobody writes to.
+        // SAFETY: (1) the slot keeps the memory, which does not move when the slot moves, and leaves the slot only with
+        // its completion; (2) the range is within it: `done_bytes <= len_bytes <=` its length; (3) the file is open
+        // until then, because closing asserts that nothing is in flight; (4) dropping the ring waits for the kernel;
+        // (5) the kernel writes only where a read exclusively owns its buffer; shared memory is never written.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         self.in_ring += usize::from(pushed.is_ok());
         pushed.is_ok()
     }
 
-    /// Entries that the kernel has not seen yet.
+    /// Entries not yet submitted to the kernel.
     pub(super) fn unsubmitted(&mut self) -> usize {
         self.ring.submission().len()
     }
 
-    /// Completions exist that only an entry into the kernel delivers.
+    /// Whether there are completions that only a system call delivers.
     pub(super) fn has_pending_work(&mut self) -> bool {
         let submission = self.ring.submission();
         self.in_ring > 0 && (submission.taskrun() || submission.cq_overflow())
@@ -143,13 +142,13 @@ impl Ring {
         !self.ring.completion().is_empty()
     }
 
-    /// Submits all and waits for `want` completions. An error (interrupted, busy) leaves the entries where they are, to
-    /// go with the next call: callers look at `unsubmitted`.
+    /// Submits all entries and waits for `want` completions. On an error (interrupted, busy) the entries stay in the
+    /// ring for the next call, so callers check `unsubmitted`.
     pub(super) fn enter(&mut self, want: usize) -> bool {
         self.ring.submit_and_wait(want).is_ok()
     }
 
-    /// The next completion: which operation, and the kernel's result.
+    /// The next completion: the operation's number and the kernel's result.
     pub(super) fn pop(&mut self) -> Option<(u32, i32)> {
         let completion = self.ring.completion().next()?;
         self.in_ring -= 1;
@@ -159,11 +158,12 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // The kernel may still write to buffers that are freed after this.
+        // The kernel may still write to buffers that are freed after this, so wait for all operations.
         while self.in_ring > 0 {
             while self.pop().is_some() {}
             if self.in_ring > 0 && !self.enter(1) && self.unsubmitted() > 0 {
-                // It takes no more entries; those it never saw never complete. Wait for the others alone.
+                // The kernel accepts no more entries, and unsubmitted ones never complete. Wait for the submitted ones
+                // only.
                 let unseen = self.ring.submission().len();
                 if self.in_ring <= unseen {
                     return;
@@ -177,8 +177,8 @@ fn build(entries: u32, cooperative: bool) -> std::io::Result<IoUring> {
     let mut builder = IoUring::builder();
     builder.setup_cqsize(entries * COMPLETIONS_PER_ENTRY).setup_clamp();
     if cooperative {
-        // No interrupt to this thread per completion: the next system call delivers them, or the flag asks for one.
-        // Not SINGLE_ISSUER nor DEFER_TASKRUN: a store may be used by one thread after another.
+        // Completions do not interrupt this thread: the next system call delivers them, or the flag requests one.
+        // Neither SINGLE_ISSUER nor DEFER_TASKRUN: several threads may use a store in turn.
         builder.setup_coop_taskrun().setup_taskrun_flag();
     }
     builder.build(entries)

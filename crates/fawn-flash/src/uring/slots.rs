@@ -1,35 +1,35 @@
-//! Owns operations in flight: the buffer the kernel works on, how far it has come, and the numbers that name them.
+//! Operations in flight by number: the buffer in use by the kernel, and the progress.
 use crate::request::{Request, Work};
 use rustix::io::Errno;
 
-/// One operation; its buffer stays here until the kernel has answered.
+/// One operation; its buffer stays here until the kernel completes it.
 pub(super) struct Slot {
     pub(super) request: Request,
     pub(super) done_bytes: usize,
 }
 
-/// What a completion means for its operation.
+/// Effect of a completion on its operation.
 pub(super) enum Step {
-    /// Ended, well or badly.
+    /// Completed, with success or failure.
     Done,
-    /// Moved a part; for a read perhaps all there is.
+    /// Moved part of the bytes; for a read, perhaps up to the end of the file.
     Short,
-    /// Interrupted before anything happened.
+    /// Interrupted before any bytes moved.
     Again,
 }
 
 impl Slot {
-    /// Takes the kernel's result into account.
+    /// Applies the kernel's result.
     pub(super) fn advance(&mut self, result: i32) -> Step {
         match usize::try_from(result) {
             Ok(_) if self.request.work == Work::Sync => Step::Done,
             Ok(moved) => {
                 self.done_bytes += moved;
-                assert!(self.done_bytes <= self.request.len_bytes, "the kernel moves no more than asked");
+                assert!(self.done_bytes <= self.request.len_bytes, "the kernel moved more bytes than requested");
                 let stuck_write = moved == 0 && self.request.work != Work::Read;
                 if self.done_bytes == self.request.len_bytes || stuck_write { Step::Done } else { Step::Short }
             }
-            // Only reads: a write or sync that failed is never tried again.
+            // Only reads are retried: a failed write or sync never is.
             Err(_) if self.request.work == Work::Read && is_interruption(result) => Step::Again,
             Err(_) => Step::Done,
         }
@@ -63,12 +63,12 @@ impl Slots {
 
     pub(super) fn get_mut(&mut self, index: u32) -> &mut Slot {
         let slot = self.slots[index as usize].as_mut();
-        slot.unwrap_or_else(|| unreachable!("the kernel answers only what it was asked"))
+        slot.unwrap_or_else(|| unreachable!("a completion without an operation"))
     }
 
     pub(super) fn remove(&mut self, index: u32) -> Slot {
         self.free.push(index);
         let slot = self.slots[index as usize].take();
-        slot.unwrap_or_else(|| unreachable!("the kernel answers each operation once"))
+        slot.unwrap_or_else(|| unreachable!("a second completion of an operation"))
     }
 }

@@ -1,4 +1,4 @@
-//! Owns the ring's tests that need its inside: failures that no file system gives on order, and partial operations.
+//! Ring tests that need private access: failures that no file system produces on demand, and partial operations.
 use super::slots::{Slot, Step};
 use super::*;
 use crate::{AlignedBuf, Cause, Device, Token};
@@ -14,17 +14,18 @@ fn partial_operations_go_on_and_failed_writes_do_not() {
     let mut partial = slot(write);
     assert!(matches!(partial.advance(512), Step::Short));
     assert!(matches!(partial.advance(3584), Step::Done));
-    assert!(matches!(slot(write).advance(0), Step::Done), "no progress is a failure, not a loop");
+    assert!(matches!(slot(write).advance(0), Step::Done), "a write without progress fails instead of looping");
     assert!(matches!(slot(Work::Read).advance(0), Step::Short), "perhaps the end of the file");
     for interrupted in [-libc::EINTR, -libc::EAGAIN] {
         assert!(matches!(slot(Work::Read).advance(interrupted), Step::Again));
-        assert!(matches!(slot(write).advance(interrupted), Step::Done), "a failed write is never tried again");
+        assert!(matches!(slot(write).advance(interrupted), Step::Done), "a failed write is never retried");
         assert!(matches!(slot(Work::Sync).advance(interrupted), Step::Done));
     }
     assert!(matches!(slot(Work::Read).advance(-libc::EIO), Step::Done));
 }
 
-/// Every write to `/dev/full` ends in ENOSPC; in the same turn a write that succeeded is believed no more.
+/// Every write to `/dev/full` fails with ENOSPC. A write that succeeded in the same batch is then reported as failed
+/// too.
 #[test]
 fn a_full_medium_poisons_and_later_successes_are_not_believed() {
     let Ok(dir) = tempfile::tempdir() else { panic!("no directory for the test") };
@@ -48,7 +49,7 @@ fn a_full_medium_poisons_and_later_successes_are_not_believed() {
         device.wait(&mut out);
     }
     assert!(matches!(out[0].result, Err(DeviceError::Full { .. })), "{:?}", out[0].result);
-    assert_eq!(out[0].buf.as_ref().map(|buf| buf.len()), Some(4096), "the buffer comes back");
+    assert_eq!(out[0].buf.as_ref().map(|buf| buf.len()), Some(4096), "the completion returns the buffer");
     assert!(matches!(device.poisoned(), Some(DeviceError::Full { .. })));
     assert!(matches!(device.sync_dir(), Err(DeviceError::Poisoned { .. })));
     device.place.poison = None;

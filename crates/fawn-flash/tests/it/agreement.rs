@@ -1,4 +1,4 @@
-//! Owns the seeded driver that gives all devices the same operations and compares every answer.
+//! A seeded driver that runs the same operations on all devices and compares every result.
 //!
 //! Reproduce a seed: `FAWN_SEED=<seed> cargo test -p fawn-flash --test it agreement`.
 use crate::support::{BLOCK, Place, drain, pattern, place};
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 const BLOCKS: u64 = 32;
 
-/// An answer without what may differ: where the device lives.
+/// A result without the part that may differ between devices: the directory's path.
 fn plain<T: std::fmt::Debug>(answer: Result<T, DeviceError>) -> String {
     match answer {
         Ok(value) => format!("{value:?}"),
@@ -57,7 +57,7 @@ impl<D: Device> Driver<D> {
         self.log.push(line);
     }
 
-    /// Holds a few files open; which one makes room is the seed's choice, so that all drivers agree.
+    /// Keeps a few files open. The seed decides which one is closed, so that all drivers agree.
     fn keep(&mut self, rng: &mut SplitMix64, file: Option<FileId>) {
         let place = rng.below(4);
         if let Some(file) = file
@@ -115,7 +115,7 @@ impl<D: Device> Driver<D> {
         format!("{:?}", self.ends())
     }
 
-    /// Ends of all operations in flight, by token: result and a digest of the buffer of a read.
+    /// Completions of all operations in flight, by token: the result, and for a read a digest of its buffer.
     fn ends(&mut self) -> Vec<(u64, String, u64)> {
         let mut ends: Vec<_> = drain(&mut self.device)
             .into_iter()

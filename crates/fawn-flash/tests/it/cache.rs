@@ -1,4 +1,4 @@
-//! Owns the page cache's tests: against a naive model, at changing budgets, under a scan, and without allocation.
+//! Tests of the page cache: against a naive model, with changing budgets, under a scan, and without allocation.
 use fawn_flash::{FileId, PageCache};
 use fawn_types::random::SplitMix64;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -11,10 +11,10 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The system's allocator, counting this thread's allocations.
+/// The system's allocator, with a count of this thread's allocations.
 struct Counting;
 
-// SAFETY: (1) every call goes to the system's allocator unchanged; (2) counting allocates nothing.
+// SAFETY: (1) every call is passed to the system's allocator unchanged; (2) counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|count| count.set(count.get() + 1));
@@ -37,7 +37,8 @@ fn page(tag: u64) -> Vec<u8> {
     content
 }
 
-/// What the cache holds is the last content inserted and not invalidated, whatever it evicts and however it shrinks.
+/// The cached content of a page is always the last one inserted and not invalidated, however pages are evicted and the
+/// cache shrinks.
 #[test]
 fn never_shows_what_a_map_would_not() {
     for seed in 0..4 {
@@ -70,7 +71,7 @@ fn never_shows_what_a_map_would_not() {
                     cache.set_budget_bytes(budget);
                     let all = (0..4).flat_map(|file| (0..600).map(move |number| (FileId(file), number)));
                     let found = all.filter(|&(file, number)| cache.peek(file, number).is_some()).count();
-                    assert_eq!(found, cache.pages(), "seed {seed} step {step}: a page that is held can be found");
+                    assert_eq!(found, cache.pages(), "seed {seed} step {step}: every cached page can be found");
                     assert!(cache.resident_bytes() <= budget.max(4096), "seed {seed}: {cache:?} of {budget}");
                 }
             }
@@ -79,7 +80,7 @@ fn never_shows_what_a_map_would_not() {
     }
 }
 
-/// All pages fit: none may be missing.
+/// If all pages fit, none may be missing.
 #[test]
 fn holds_everything_while_there_is_room() {
     let mut cache = PageCache::new(8 * MIB);
@@ -140,7 +141,7 @@ fn overhead_is_within_forty_bytes_a_page() {
             cache.insert(FileId(0), number, &content);
         }
         let overhead = cache.resident_bytes() - cache.pages() * 4096;
-        assert!(overhead <= 40 * cache.pages(), "{mebibytes} MiB: {} B a page", overhead / cache.pages());
+        assert!(overhead <= 40 * cache.pages(), "{mebibytes} MiB: {} B per page", overhead / cache.pages());
     }
 }
 

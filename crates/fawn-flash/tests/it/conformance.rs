@@ -1,4 +1,4 @@
-//! Owns the one suite that every device passes: the contract of the `Device` trait, test by test.
+//! Conformance suite: the contract of the `Device` trait, test by test, for every device.
 use crate::support::{BLOCK, Place, drain, pattern, place, read, sync, uring, write, write_durable};
 use fawn_flash::{
     AlignedBuf, AppendBuf, Cause, Device, DeviceError, DeviceOptions, PortableDevice, Request, SimDevice, SimDisk,
@@ -6,7 +6,7 @@ use fawn_flash::{
 };
 use std::collections::{BTreeSet, VecDeque};
 
-/// Runs each check as a test of its own, over a device that `$attach` opens on a fresh place.
+/// Runs each check as a separate test, over a device that `$attach` opens in a fresh directory.
 macro_rules! conformance {
     ($module:ident, $place:expr, $attach:expr) => {
         mod $module {
@@ -60,7 +60,7 @@ fn names_are_refused<D: Device>(attach: &mut dyn FnMut() -> D) {
     device.create("y").unwrap();
     assert!(matches!(device.create("x"), Err(DeviceError::Exists { name, .. }) if name == "x"));
     assert!(matches!(device.link("x", "y"), Err(DeviceError::Exists { .. })));
-    assert_eq!(device.poisoned(), None, "a refused name harms nothing");
+    assert_eq!(device.poisoned(), None, "a failed metadata operation does not poison the device");
 }
 
 fn data<D: Device>(attach: &mut dyn FnMut() -> D) {
@@ -84,7 +84,7 @@ fn past_the_end<D: Device>(attach: &mut dyn FnMut() -> D) {
     write(&mut device, file, 0, pattern(1, 512)).unwrap();
     let bytes = read(&mut device, file, 0, BLOCK).unwrap();
     assert_eq!(bytes[..512], pattern(1, 512)[..]);
-    assert!(bytes[512..].iter().all(|&byte| byte == 0), "past the end is zero, not what the buffer held");
+    assert!(bytes[512..].iter().all(|&byte| byte == 0), "bytes past the end are zero, not the buffer's old content");
     assert!(read(&mut device, file, 1 << 20, BLOCK).unwrap().iter().all(|&byte| byte == 0));
 }
 
@@ -141,7 +141,7 @@ fn truncation<D: Device>(attach: &mut dyn FnMut() -> D) {
     let mut expected = pattern(1, 2 * BLOCK).to_vec();
     expected[BLOCK + 512..].fill(0);
     expected.resize(3 * BLOCK, 0);
-    assert_eq!(read(&mut device, file, 0, 3 * BLOCK).unwrap(), expected, "what was cut off does not come back");
+    assert_eq!(read(&mut device, file, 0, 3 * BLOCK).unwrap(), expected, "bytes that were cut off do not return");
 }
 
 fn allocation<D: Device>(attach: &mut dyn FnMut() -> D) {
@@ -174,7 +174,11 @@ fn unlinked_but_open<D: Device>(attach: &mut dyn FnMut() -> D) {
     write(&mut device, file, 0, pattern(1, BLOCK)).unwrap();
     device.unlink("gone").unwrap();
     device.sync_dir().unwrap();
-    assert_eq!(read(&mut device, file, 0, BLOCK).unwrap(), pattern(1, BLOCK).to_vec(), "pins rely on this");
+    assert_eq!(
+        read(&mut device, file, 0, BLOCK).unwrap(),
+        pattern(1, BLOCK).to_vec(),
+        "an unlinked file stays readable while it is open: pins rely on this"
+    );
     let again = device.create("gone").unwrap();
     assert_ne!(file, again, "a FileId is never reused");
     device.close(file);
@@ -233,11 +237,11 @@ fn partial_buffer<D: Device>(attach: &mut dyn FnMut() -> D) {
     device.submit_write(file, 0, pattern(1, 2 * BLOCK), BLOCK, Cause::Flush, Token(4));
     let done = drain(&mut device).remove(0);
     assert_eq!(done.result, Ok(BLOCK));
-    assert_eq!(done.buf.unwrap().len(), 2 * BLOCK, "the whole buffer comes back");
+    assert_eq!(done.buf.unwrap().len(), 2 * BLOCK, "the completion returns the whole buffer");
     assert_eq!(device.len(file), Ok(BLOCK as u64));
 }
 
-/// The rest of a buffer is appended to while its front is being written.
+/// The rest of a buffer can be appended to while its front is being written.
 fn shared_memory<D: Device>(attach: &mut dyn FnMut() -> D) {
     let mut device = attach();
     let file = device.create("shared").unwrap();
@@ -251,10 +255,10 @@ fn shared_memory<D: Device>(attach: &mut dyn FnMut() -> D) {
     }
     for done in drain(&mut device) {
         assert_eq!(done.result, Ok(BLOCK));
-        assert!(done.buf.is_none(), "it was never the device's");
+        assert!(done.buf.is_none(), "the device never owned the buffer");
     }
     let flush = *device.stats().of(Cause::Flush);
     assert_eq!((flush.writes, flush.written_bytes, flush.syncs), (4, 4 * BLOCK as u64, 1));
     assert_eq!(read(&mut device, file, 0, 4 * BLOCK).unwrap(), buf[..]);
-    assert!(buf.into_inner().is_some(), "all devices have let go of it");
+    assert!(buf.into_inner().is_some(), "no device uses the buffer any more");
 }

@@ -1,4 +1,4 @@
-//! Owns the integration tests of the devices and of the page cache: one binary.
+//! Integration tests of the devices and the page cache, in one binary.
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that meets an error has failed")]
 mod agreement;
 mod cache;

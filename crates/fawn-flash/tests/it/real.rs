@@ -1,4 +1,4 @@
-//! Owns the tests that only real devices can have: the choice and its refusals, system calls, full media, the wake.
+//! Tests of real devices only: device choice and its errors, system calls, a full disk, the wake-up descriptor.
 #[cfg(target_os = "linux")]
 use crate::support::uring;
 use crate::support::{BLOCK, drain, pattern, place, write};
@@ -57,7 +57,7 @@ fn a_loop_is_woken() {
                 let patience = Timespec { tv_sec: 5, tv_nsec: 0 };
                 match poll(&mut [PollFd::new(&wake, PollFlags::IN)], Some(&patience)) {
                     Ok(ready) => assert_eq!(ready, 1, "{kind:?}: the completion wakes the loop"),
-                    // The ring's own work interrupts a wait, as a signal does.
+                    // The ring's own work may interrupt a wait, as a signal does.
                     Err(errno) => assert_eq!(errno, rustix::io::Errno::INTR),
                 }
                 device.reap(&mut out);
@@ -67,7 +67,7 @@ fn a_loop_is_woken() {
     }
 }
 
-/// A small turn is one system call; of a large one the device has the first half while the second is gathered.
+/// A small batch takes one system call. Of a large batch, the first half is submitted while the second is collected.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_turn_is_submitted_in_few_system_calls_and_not_only_at_its_end() {
@@ -90,8 +90,8 @@ fn a_turn_is_submitted_in_few_system_calls_and_not_only_at_its_end() {
     }
 }
 
-/// `/dev/full` answers every write with ENOSPC, for root too; a link to it stands in for a full medium. It takes no
-/// `O_DIRECT`; the ring's half of this test lies with the ring.
+/// Every write to `/dev/full` fails with ENOSPC, even as root, so a link to it simulates a full disk. It does not
+/// support `O_DIRECT`; the ring's part of this test is in the ring's own tests.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_write_without_space_says_so_and_poisons() {
@@ -110,7 +110,7 @@ fn a_write_without_space_says_so_and_poisons() {
     assert!(matches!(write(&mut device, file, 0, pattern(1, BLOCK)), Err(DeviceError::Poisoned { .. })));
 }
 
-/// Dropping a device in the middle of its work waits for the kernel to let go of the buffers.
+/// Dropping a device with operations in flight waits until the kernel no longer uses the buffers.
 #[test]
 fn dropping_with_operations_in_flight_is_safe() {
     for kind in [DeviceKind::Auto, DeviceKind::Portable] {

@@ -1,4 +1,4 @@
-//! Owns the tests of the simulated device's faults: each is shown to happen, and to happen only where it may.
+//! Tests of the simulated device's faults: each occurs, and occurs only where it may.
 use crate::support::{BLOCK, drain, pattern, read, sync, write, write_durable};
 use fawn_flash::sim::{Capture, Fault, Loss, OpKind};
 use fawn_flash::{Cause, Device, DeviceError, SimDevice, SimDisk, SimOptions, Token};
@@ -8,7 +8,7 @@ fn disk() -> SimDisk {
     SimDisk::new(SimOptions::instant(11))
 }
 
-/// A durable file of `blocks` blocks tagged 1.
+/// A durable file of `blocks` blocks with tag 1.
 fn durable_file(device: &mut SimDevice, name: &str, blocks: usize) -> fawn_flash::FileId {
     let file = device.create(name).unwrap();
     write(device, file, 0, pattern(1, blocks * BLOCK)).unwrap();
@@ -33,7 +33,10 @@ fn synced_data_survives_every_crash_and_unsynced_sectors_survive_each_on_its_own
                 let range = sector * 512..(sector + 1) * 512;
                 let bytes = &found[BLOCK..][range.clone()];
                 let is_new = bytes == &new[range.clone()];
-                assert!(is_new || bytes == &old[BLOCK..][range], "seed {seed}: a sector is whole, old or new");
+                assert!(
+                    is_new || bytes == &old[BLOCK..][range],
+                    "seed {seed}: a sector is entirely old or entirely new"
+                );
                 is_new
             })
             .collect();
@@ -78,10 +81,10 @@ fn a_durable_write_survives_alone() {
     for seed in 0..50 {
         let found = disk.image(Loss::Power, seed).contents("f").unwrap();
         assert_eq!(found[BLOCK..2 * BLOCK], pattern(3, BLOCK)[..]);
-        assert_eq!(found[8 * BLOCK..], pattern(4, BLOCK)[..], "and the length to reach it");
+        assert_eq!(found[8 * BLOCK..], pattern(4, BLOCK)[..], "a durable write also makes the length durable");
         first_block_lost |= found[..BLOCK] == pattern(1, BLOCK)[..];
     }
-    assert!(first_block_lost, "it covers only its own bytes");
+    assert!(first_block_lost, "a durable write covers only its own bytes");
 }
 
 #[test]
@@ -96,13 +99,17 @@ fn a_failed_sync_poisons_and_its_pages_are_clean() {
     assert!(matches!(sync(&mut device, file), Err(DeviceError::Poisoned { .. })));
     assert!(matches!(write(&mut device, file, 0, pattern(3, BLOCK)), Err(DeviceError::Poisoned { .. })));
     assert!(matches!(device.create("g"), Err(DeviceError::Poisoned { .. })));
-    assert_eq!(read(&mut device, file, 0, BLOCK).unwrap(), pattern(2, BLOCK).to_vec(), "reads go on and show it");
+    assert_eq!(
+        read(&mut device, file, 0, BLOCK).unwrap(),
+        pattern(2, BLOCK).to_vec(),
+        "reads continue and return the new bytes"
+    );
     drop(device);
     let mut device = SimDevice::attach(&disk);
     let file = device.open("f").unwrap();
     sync(&mut device, file).unwrap();
     let lost = (0..50).any(|seed| disk.image(Loss::Power, seed).contents("f").unwrap() == pattern(1, BLOCK).to_vec());
-    assert!(lost, "a later sync does not cover what a failed one marked clean");
+    assert!(lost, "a later sync does not cover pages that a failed one marked clean");
 }
 
 #[test]
@@ -144,7 +151,7 @@ fn space_runs_out_and_comes_back() {
     assert_eq!(device.free_bytes(), Ok(2 * BLOCK as u64));
     let other = device.create("g").unwrap();
     assert!(matches!(device.allocate(other, 0, 3 * BLOCK as u64), Err(DeviceError::Full { .. })));
-    assert_eq!(device.len(other), Ok(0), "a refused allocation changes nothing");
+    assert_eq!(device.len(other), Ok(0), "a failed allocation changes nothing");
     assert_eq!(device.poisoned(), None);
     write(&mut device, file, 0, pattern(1, 6 * BLOCK)).unwrap();
     device.unlink("f").unwrap();
@@ -153,7 +160,7 @@ fn space_runs_out_and_comes_back() {
     device.allocate(other, 0, 3 * BLOCK as u64).unwrap();
     let result = write(&mut device, other, 3 * BLOCK as u64, pattern(1, 6 * BLOCK));
     assert!(matches!(result, Err(DeviceError::Full { .. })));
-    assert!(device.poisoned().is_some(), "a write that found no space may have happened in part");
+    assert!(device.poisoned().is_some(), "a write that failed for lack of space may be partial");
 }
 
 #[test]
@@ -197,7 +204,7 @@ fn an_image_after_every_operation() {
     write(&mut device, file, 0, pattern(2, BLOCK)).unwrap();
     device.close(file);
     let images = disk.take_images();
-    // create, write twice, sync twice, sync_dir, write twice.
+    // Operations: create, write twice, sync twice, sync_dir, write twice.
     assert_eq!(images.iter().map(|image| image.op).collect::<Vec<_>>(), (1..=8).collect::<Vec<_>>());
     assert_eq!(images[5].disk.contents("f").unwrap(), pattern(1, BLOCK).to_vec());
     let mut found = SimDevice::attach(&images[7].disk);
@@ -217,7 +224,7 @@ fn a_crash_kills_the_device_and_a_kill_keeps_what_completed() {
     let mut device = SimDevice::attach(&disk);
     let file = device.open("f").unwrap();
     assert_eq!(read(&mut device, file, 0, BLOCK).unwrap(), pattern(1, BLOCK).to_vec());
-    assert!((0..40).any(|seed| disk.image(Loss::Power, seed).names().is_empty()), "it never was durable");
+    assert!((0..40).any(|seed| disk.image(Loss::Power, seed).names().is_empty()), "the name was never durable");
 }
 
 #[test]
@@ -277,14 +284,14 @@ fn an_unreadable_place_fails_every_read_that_touches_it_until_it_is_healed() {
         let failed = read(&mut device, file, BLOCK as u64, BLOCK);
         assert!(matches!(failed, Err(DeviceError::Io { .. })), "{failed:?}");
     }
-    assert!(read(&mut device, file, 0, 4 * BLOCK).is_err(), "one sector of a longer read is enough");
+    assert!(read(&mut device, file, 0, 4 * BLOCK).is_err(), "one unreadable sector fails a longer read");
     assert_eq!(read(&mut device, file, BLOCK as u64, 512).unwrap(), whole[BLOCK..BLOCK + 512], "the sector before");
     assert_eq!(read(&mut device, file, BLOCK as u64 + 1024, 512).unwrap(), whole[BLOCK + 1024..BLOCK + 1536]);
     let other = device.open("g").unwrap();
-    assert!(read(&mut device, other, BLOCK as u64, BLOCK).is_ok(), "another file has its own places");
+    assert!(read(&mut device, other, BLOCK as u64, BLOCK).is_ok(), "unreadable places are per file");
     write(&mut device, file, BLOCK as u64, pattern(2, BLOCK)).unwrap();
     sync(&mut device, file).unwrap();
-    assert!(read(&mut device, file, BLOCK as u64, BLOCK).is_err(), "a write does not heal it");
+    assert!(read(&mut device, file, BLOCK as u64, BLOCK).is_err(), "a write does not heal the place");
     device.rename("f", "h").unwrap();
     assert!(device.poisoned().is_none(), "a failed read poisons nothing");
 
@@ -292,12 +299,12 @@ fn an_unreadable_place_fails_every_read_that_touches_it_until_it_is_healed() {
     disk.kill(1);
     let mut device = SimDevice::attach(&disk);
     let file = device.open("h").unwrap();
-    assert!(read(&mut device, file, BLOCK as u64, BLOCK).is_err(), "it survives a crash");
+    assert!(read(&mut device, file, BLOCK as u64, BLOCK).is_err(), "the place survives a crash");
     disk.heal();
     assert_eq!(read(&mut device, file, BLOCK as u64, BLOCK).unwrap(), pattern(2, BLOCK).to_vec());
     let mut device = SimDevice::attach(&image);
     let file = device.open("h").unwrap();
-    assert!(read(&mut device, file, BLOCK as u64, BLOCK).is_err(), "the image has a state of its own");
+    assert!(read(&mut device, file, BLOCK as u64, BLOCK).is_err(), "healing the disk does not heal an image");
 }
 
 #[test]
@@ -308,15 +315,15 @@ fn hanging_operations_stay_in_flight_until_they_are_released() {
     disk.hang(OpKind::Write);
     disk.fail_nth(OpKind::Read, 2, Fault::Hang);
     device.submit_write(file, 0, pattern(2, BLOCK), BLOCK, Cause::Flush, Token(1));
-    assert!(read_block(&mut device, file, 2).is_some(), "the first read is none of it");
+    assert!(read_block(&mut device, file, 2).is_some(), "the first read is not affected");
     assert!(read_block(&mut device, file, 3).is_none());
     disk.advance_to(1_000_000);
     let mut out = std::collections::VecDeque::new();
     device.wait(&mut out);
     device.reap(&mut out);
-    assert!(out.is_empty(), "no time is long enough");
+    assert!(out.is_empty(), "hanging operations never complete");
     assert_eq!((device.in_flight(), disk.hung(), disk.next_due()), (2, 2, None));
-    assert!(read_block(&mut device, file, 4).is_some(), "others overtake them");
+    assert!(read_block(&mut device, file, 4).is_some(), "other operations overtake the hanging ones");
     disk.release_hung();
     let ended = drain(&mut device);
     assert_eq!(ended.iter().map(|done| done.token.0).collect::<BTreeSet<_>>(), BTreeSet::from([1, 3]));
@@ -326,7 +333,7 @@ fn hanging_operations_stay_in_flight_until_they_are_released() {
     assert_eq!(disk.hung(), 0, "nothing hangs after the release");
 }
 
-/// Submits a read of the first block; its bytes, unless it is still in flight after a wait.
+/// Reads the first block. Returns `None` if the read is still in flight after a wait.
 fn read_block(device: &mut SimDevice, file: fawn_flash::FileId, token: u64) -> Option<Vec<u8>> {
     device.submit_read(file, 0, fawn_flash::AlignedBuf::zeroed(BLOCK), Cause::Foreground, Token(token));
     let mut out = std::collections::VecDeque::new();
@@ -383,10 +390,13 @@ fn a_disk_stays_full_until_told_otherwise() {
     write(&mut device, file, 0, pattern(3, 4 * BLOCK)).unwrap();
     device.unlink("g").unwrap();
     device.sync_dir().unwrap();
-    assert!(matches!(device.create("h"), Err(DeviceError::Full { .. })), "another program takes what comes back");
+    assert!(
+        matches!(device.create("h"), Err(DeviceError::Full { .. })),
+        "space freed by an unlink is taken by another program"
+    );
     assert_eq!(device.free_bytes(), Ok(0));
     let mut found = SimDevice::attach(&disk.image(Loss::Power, 1));
-    assert!(matches!(found.create("h"), Err(DeviceError::Full { .. })), "after a crash too");
+    assert!(matches!(found.create("h"), Err(DeviceError::Full { .. })), "the disk is also full after a power loss");
     assert_eq!(device.poisoned(), None);
     disk.set_full(false);
     let created = device.create("h").unwrap();
@@ -402,7 +412,7 @@ fn faults_of_a_kind_stand_until_they_are_ended() {
     disk.fail_every(OpKind::Read, Fault::Fail);
     disk.fail_nth(OpKind::Read, 3, Fault::Misdirect { name: None, offset: 0 });
     let failures: Vec<bool> = (0..4).map(|_| read(&mut device, file, 0, BLOCK).is_err()).collect();
-    assert_eq!(failures, [true, true, false, true], "an order for one operation precedes one for its kind");
+    assert_eq!(failures, [true, true, false, true], "a fault for one operation precedes one for its kind");
     for _ in 0..10 {
         let error = device.create("g").unwrap_err();
         assert!(matches!(error, DeviceError::Exhausted { .. }) && error.is_retryable(), "{error}");
@@ -410,7 +420,7 @@ fn faults_of_a_kind_stand_until_they_are_ended() {
     assert_eq!((device.poisoned(), disk.names()), (None, vec!["f".to_owned()]));
     disk.end_faults(OpKind::Create);
     device.create("g").unwrap();
-    assert!(read(&mut device, file, 0, BLOCK).is_err(), "the other kind's stands");
+    assert!(read(&mut device, file, 0, BLOCK).is_err(), "the fault for the other kind remains");
     disk.clear_faults();
     assert!(read(&mut device, file, 0, BLOCK).is_ok());
 }

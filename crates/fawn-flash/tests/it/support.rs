@@ -1,4 +1,4 @@
-//! Owns what the tests share: blocking calls over a device, patterned buffers, a device of each kind.
+//! Shared test support: blocking calls over a device, patterned buffers, a device of each kind.
 use fawn_flash::{AlignedBuf, Cause, Completion, Device, DeviceError, FileId, Token};
 use std::collections::VecDeque;
 #[cfg(target_os = "linux")]
@@ -6,7 +6,7 @@ use std::io::Write;
 
 pub(crate) const BLOCK: usize = 4096;
 
-/// A buffer of `len` bytes that tell `tag` and their place.
+/// A buffer of `len` bytes that encode `tag` and their position.
 pub(crate) fn pattern(tag: u64, len: usize) -> AlignedBuf {
     let mut buf = AlignedBuf::zeroed(len);
     for (index, word) in buf.chunks_exact_mut(8).enumerate() {
@@ -15,7 +15,7 @@ pub(crate) fn pattern(tag: u64, len: usize) -> AlignedBuf {
     buf
 }
 
-/// Waits until nothing is in flight; completions in the order they came.
+/// Waits until nothing is in flight; returns the completions in order of arrival.
 pub(crate) fn drain<D: Device>(device: &mut D) -> Vec<Completion> {
     let mut out = VecDeque::new();
     while device.in_flight() > 0 {
@@ -69,16 +69,17 @@ pub(crate) fn read<D: Device>(device: &mut D, file: FileId, offset: u64, len: us
     })
 }
 
-/// A directory of a test's own on a real file system.
+/// A test's temporary directory on a real file system.
 pub(crate) type Place = tempfile::TempDir;
 
 pub(crate) fn place() -> Place {
-    // Under the target directory, not in memory: there `O_DIRECT` may be refused.
+    // In the target directory, not in a RAM file system, where `O_DIRECT` may not work.
     tempfile::Builder::new().prefix("flash").tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-/// A ring; where the kernel or the file system refuses it the portable device, so that the suite still runs, and says
-/// so: loudly past the capture of output, and by failing where `FAWN_TEST_DEVICE=io_uring` promised a ring.
+/// An io_uring device. If the kernel or the file system does not support one, the portable device, so that the suite
+/// still runs. The fallback is reported on the uncaptured standard error, and is a failure if
+/// `FAWN_TEST_DEVICE=io_uring` promised a ring.
 #[cfg(target_os = "linux")]
 #[expect(clippy::explicit_write, reason = "the macro's output would be captured")]
 pub(crate) fn uring(dir: &Place, queue_depth: u32) -> fawn_flash::AnyDevice {
