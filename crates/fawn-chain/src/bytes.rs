@@ -1,48 +1,48 @@
-//! Owns the little-endian reader and writer under every codec of this crate; no input makes the reader panic.
+//! Little-endian reader and writer for all codecs of this crate; no input makes the reader panic.
 use alloc::vec::Vec;
 
-/// Why bytes are not what they should be.
+/// A decoding error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DecodeError {
-    /// It ends too early.
+    /// The input ends too early.
     #[error("{what}: {need_bytes} bytes expected, {have_bytes} left; the sender is broken or of another version")]
     Truncated {
-        /// Which field.
+        /// Field being read.
         what: &'static str,
-        /// What it needs.
+        /// Bytes that the field needs.
         need_bytes: usize,
-        /// What is there.
+        /// Bytes left.
         have_bytes: usize,
     },
-    /// Bytes follow its end.
+    /// Bytes follow the end of the message.
     #[error("{what}: {extra_bytes} bytes after its end; the sender is broken or of another version")]
     Trailing {
-        /// Which message.
+        /// Message being read.
         what: &'static str,
-        /// How many.
+        /// Number of extra bytes.
         extra_bytes: usize,
     },
-    /// The checksum is wrong: bytes were damaged on the way or on flash.
+    /// The checksum is wrong: bytes were corrupted in transit or on flash.
     #[error("{what}: checksum {expected:#018x} expected, {found:#018x} found; drop the link, or restore the file")]
     Checksum {
-        /// Which message.
+        /// Message being read.
         what: &'static str,
-        /// As computed.
+        /// Checksum computed from the bytes.
         expected: u64,
-        /// As read.
+        /// Checksum found in the bytes.
         found: u64,
     },
-    /// A field holds a value that it cannot have.
-    #[error("{what}: {found} is not possible; the sender is broken or of another version")]
+    /// A field has an invalid value.
+    #[error("{what}: the value {found} is invalid; the sender is broken or of another version")]
     Value {
-        /// Which field.
+        /// Field being read.
         what: &'static str,
-        /// What it holds.
+        /// Its value.
         found: u64,
     },
 }
 
-/// Reads fields one after another.
+/// Reads consecutive fields.
 #[derive(Clone, Debug)]
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],
@@ -73,7 +73,7 @@ impl<'a> Reader<'a> {
         Ok(self.array::<1>(what)?[0])
     }
 
-    /// A byte that is 0 or 1, so that every value has one encoding.
+    /// A byte that is 0 or 1; any other value is an error, so that every value has one encoding.
     pub(crate) fn flag(&mut self, what: &'static str) -> Result<bool, DecodeError> {
         match self.u8(what)? {
             0 => Ok(false),
@@ -94,13 +94,13 @@ impl<'a> Reader<'a> {
         Ok(u64::from_le_bytes(self.array(what)?))
     }
 
-    /// A `u32` length, then that many bytes; the length is checked against what is there before anything is taken.
+    /// A `u32` length, then that many bytes. The length is checked against the remaining bytes first.
     pub(crate) fn blob(&mut self, what: &'static str) -> Result<&'a [u8], DecodeError> {
         let len = self.u32(what)? as usize;
         self.take(what, len)
     }
 
-    /// Everything that is left.
+    /// All remaining bytes.
     pub(crate) fn rest(&mut self) -> &'a [u8] {
         core::mem::take(&mut self.rest)
     }
@@ -116,7 +116,7 @@ pub(crate) trait Put {
     fn put_u16(&mut self, value: u16);
     fn put_u32(&mut self, value: u32);
     fn put_u64(&mut self, value: u64);
-    /// A `u32` length, then the bytes. Callers keep them below 4 GiB: frames and images are bounded far lower.
+    /// Appends a `u32` length, then the bytes. Callers keep them below 4 GiB: frames and images are bounded far lower.
     fn put_blob(&mut self, bytes: &[u8]);
 }
 

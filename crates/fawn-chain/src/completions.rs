@@ -1,24 +1,25 @@
-//! Owns exactly-once: what became of each tagged operation, kept until the session says it has the answer.
+//! Exactly-once execution: the result of each tagged operation, kept until the session acknowledges it.
 //!
-//! Every member keeps the same completions, because they are in the records: whoever is head after a failure knows
-//! which retries it has seen [replication.md §3]. Bounded per session and in sessions.
+//! Every member keeps the same completions, because they are part of the records. So the head after a failure knows
+//! which retries it has seen [replication.md §3]. Bounded per session, and in the number of sessions.
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use fawn_types::{ClientTag, Version};
 
-/// From here on a result is checked against the bound on all sessions' bytes; what is shorter is bounded by number.
+/// Shorter results are bounded by number; results of at least this length also count against the bound for all
+/// sessions.
 const LONG_RESULT_BYTES: usize = 4096;
 
-/// Limits.
+/// Limits on kept completions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CompletionLimits {
-    /// Operations of one session that are not known to be answered, at most: the front-end's own window.
+    /// Maximum operations per session without an acknowledged reply: the front-end's own window.
     pub per_session_max: usize,
-    /// Results of these operations, bytes: the head takes no more while they are past it, a replica forgets the oldest.
+    /// Maximum bytes of their results. The head accepts no more while they exceed it; a replica forgets the oldest.
     pub per_session_bytes_max: usize,
-    /// Results of all sessions, bytes; past it the session idle for longest is forgotten.
+    /// Maximum bytes of the results of all sessions; beyond it, the session idle for the longest time is forgotten.
     pub bytes_max: usize,
-    /// Sessions at most; the one idle for longest is forgotten beyond it.
+    /// Maximum number of sessions; beyond it, the session idle for the longest time is forgotten.
     pub sessions_max: usize,
 }
 
@@ -28,38 +29,36 @@ impl Default for CompletionLimits {
     }
 }
 
-/// What became of one operation.
+/// The outcome of one operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Completion {
-    /// The record that carries it.
+    /// Version of the record that contains it.
     pub version: Version,
     /// Its encoded result.
     pub result: Vec<u8>,
 }
 
-/// What a head does with a tagged operation.
+/// The head's decision on a tagged operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Admission<'a> {
-    /// Evaluate it.
+    /// The operation is new: evaluate it.
     New,
-    /// It is assigned and not committed: the tail will answer.
+    /// The operation has this version but is not committed: the tail will reply.
     Pending(Version),
-    /// It is done: answer with this.
+    /// The operation is complete: reply with its result.
     Done(&'a Completion),
-    /// The session said it has the answer: a late duplicate from the network; drop it.
+    /// The session has acknowledged the reply: drop this late duplicate.
     Answered,
-    /// The session has too many unanswered operations; try again.
+    /// The session has too many unacknowledged operations; try again.
     Overloaded,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Session {
     first_incomplete: u64,
-    /// By the session's sequence number.
     done: BTreeMap<u64, Completion>,
-    /// Of all their results.
     bytes: usize,
-    /// Newest version that belongs to it: how long it is idle.
+    /// Newest version of the session, which tells how long it has been idle.
     newest: Version,
 }
 
@@ -73,8 +72,8 @@ impl Session {
         self.bytes -= self.done.remove(&seq).map_or(0, |done| done.result.len());
     }
 
-    /// A replica does not refuse; it forgets the oldest, which the head would not have admitted beside the rest. The head
-    /// looks before it takes one more, so that one (`newest_bytes`) comes on top.
+    /// Forgets the oldest completions beyond the limits, because a replica cannot reject a record. The head checks the
+    /// limit before it accepts a result, so the newest result (`newest_bytes`) may exceed it.
     fn trim(&mut self, limits: &CompletionLimits, newest_bytes: usize) {
         let is_past = |session: &Self| {
             let bytes_before = session.bytes.saturating_sub(newest_bytes);
@@ -94,20 +93,20 @@ impl Session {
 pub struct Completions {
     limits: CompletionLimits,
     sessions: BTreeMap<u64, Session>,
-    /// Not committed yet, in version order. Bounded by the head's `pending_max`.
+    /// Uncommitted operations, in version order. Bounded by the head's `pending_max`.
     pending: VecDeque<(Version, ClientTag)>,
     committed: Version,
 }
 
 impl Completions {
-    /// None yet.
+    /// An empty set.
     #[must_use]
     pub fn new(limits: CompletionLimits) -> Self {
         assert!(limits.per_session_max > 0 && limits.sessions_max > 0);
         Self { limits, ..Self::default() }
     }
 
-    /// What to do with an operation at the head; `first_incomplete` is piggybacked on it.
+    /// The head's decision on an operation. `first_incomplete` is sent along with the operation.
     pub fn admit(&mut self, tag: ClientTag, first_incomplete: u64) -> Admission<'_> {
         if !tag.is_some() {
             return Admission::New;
@@ -126,7 +125,7 @@ impl Completions {
         }
     }
 
-    /// The session has the answers to everything below `first_incomplete`.
+    /// Forgets all operations below `first_incomplete`, whose replies the session has received.
     pub fn acknowledge(&mut self, session: u64, first_incomplete: u64) {
         if let Some(session) = self.sessions.get_mut(&session)
             && first_incomplete > session.first_incomplete
@@ -138,7 +137,7 @@ impl Completions {
         }
     }
 
-    /// A record with this tag was appended: at the head, on replicas and in recovery alike, in version order.
+    /// Adds a record with this tag. Called on the head, on replicas and in recovery, in version order.
     pub fn record(&mut self, tag: ClientTag, version: Version, result: &[u8]) {
         if !tag.is_some() {
             return;
@@ -152,8 +151,8 @@ impl Completions {
         self.pending.push_back((version, tag));
     }
 
-    /// What became of an operation that was committed before this copy began to be made, or the log's oldest record:
-    /// in any order, and perhaps twice.
+    /// Adds the completion of an operation committed before this copy was begun, or before the log's oldest record. In
+    /// any order, and possibly more than once.
     pub fn restore(&mut self, tag: ClientTag, version: Version, result: &[u8]) {
         if !tag.is_some() {
             return;
@@ -168,7 +167,7 @@ impl Completions {
         }
     }
 
-    /// All from this session's operation on, by session and operation.
+    /// All completions from this session's operation on, ordered by session and operation.
     pub fn from(&self, (session, seq): (u64, u64)) -> impl Iterator<Item = (ClientTag, &Completion)> {
         self.sessions.range(session..).flat_map(move |(&id, known)| {
             let first = if id == session { seq } else { 0 };
@@ -176,18 +175,18 @@ impl Completions {
         })
     }
 
-    /// Whether the head may take one more result of this session, however long. Asked when it is about to: many may have
-    /// been admitted before any was evaluated.
+    /// Whether the head may accept one more result of this session, of any length. Checked directly before the
+    /// evaluation, because many operations may be admitted before any is evaluated.
     #[must_use]
     pub fn has_room(&self, session: u64) -> bool {
         self.sessions.get(&session).is_none_or(|session| session.bytes < self.limits.per_session_bytes_max)
     }
 
-    /// Forgets sessions idle for longest until one more result of `id` fits.
+    /// Forgets the sessions idle for the longest time until one more result of `id` fits.
     fn make_room(&mut self, id: u64, bytes: usize) {
         loop {
             let is_new = !self.sessions.contains_key(&id);
-            // Few results are long: sessions are only summed up for these.
+            // Few results are long, so the sum over all sessions is computed only for these.
             let is_short = bytes >= LONG_RESULT_BYTES && self.result_bytes() + bytes > self.limits.bytes_max;
             let is_full = is_new && self.sessions.len() >= self.limits.sessions_max;
             if !(is_short || is_full) || !self.forget_idle(id) {
@@ -200,7 +199,7 @@ impl Completions {
         self.sessions.values().map(|session| session.bytes).sum()
     }
 
-    /// Forgets the session, but `id`, that is idle for longest. Returns whether there was one.
+    /// Forgets the session idle for the longest time, except `id`. Returns whether there was one.
     fn forget_idle(&mut self, id: u64) -> bool {
         let committed = self.committed;
         let idle = self.sessions.iter().filter(|(of, session)| **of != id && session.newest <= committed);
@@ -208,8 +207,8 @@ impl Completions {
         idle.is_some_and(|idle| self.sessions.remove(&idle).is_some())
     }
 
-    /// Everything through `through` is committed; `answer` is called for each operation, in version order. The tail
-    /// sends these as replies.
+    /// Commits all operations through `through` and calls `answer` for each, in version order. The tail sends these as
+    /// replies.
     pub fn commit(&mut self, through: Version, mut answer: impl FnMut(ClientTag, &Completion)) {
         self.committed = self.committed.max(through);
         while let Some(&(version, tag)) = self.pending.front()
@@ -223,7 +222,7 @@ impl Completions {
         }
     }
 
-    /// Records above `after` were cut off: their operations never happened.
+    /// Removes the operations whose records above `after` were cut off; they never happened.
     pub fn rollback(&mut self, after: Version) {
         while let Some(&(version, tag)) = self.pending.back()
             && version > after
@@ -237,13 +236,13 @@ impl Completions {
         }
     }
 
-    /// Operations kept, over all sessions.
+    /// Number of completions, over all sessions.
     #[must_use]
     pub fn len(&self) -> usize {
         self.sessions.values().map(|session| session.done.len()).sum()
     }
 
-    /// Whether there are none.
+    /// Whether there are no completions.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -1,35 +1,35 @@
-//! Owns a front-end's routing: key → range → head or tail, retries with a newer entry, timeouts, operation names.
+//! Front-end routing: key to range to head or tail, retries, timeouts, operation IDs.
 //!
-//! Safe with any stale map: a member of another epoch refuses and sends the newer entry. Payloads stay with the node,
-//! which keeps them by [`OpId`] until the operation is over.
+//! A stale map is safe: a member of another epoch rejects the operation and sends its newer entry. The node keeps the
+//! payloads, by [`OpId`], until the operation is complete.
 use crate::map::{ClusterMap, RangeEntry};
 use alloc::collections::{BTreeMap, VecDeque};
 use fawn_types::{ClientTag, Epoch, MonoMs, NodeId, Now, RangeId, RingKey};
 
-/// Names an operation of this front-end; dense from 1, also its sequence number for exactly-once.
+/// Identifies an operation of this front-end; dense from 1, and also its sequence number for exactly-once execution.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct OpId(pub u64);
 
-/// Where an operation goes.
+/// The destination of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Intent {
-    /// To the tail.
+    /// A read: sent to the tail.
     Read,
-    /// To the head; the tail answers.
+    /// A write: sent to the head; the tail replies.
     Write,
 }
 
 /// Limits and intervals of a front-end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrontendOptions {
-    /// Operations of one range from its oldest unanswered one to its newest, at most: bounds completions at back-ends.
+    /// Maximum distance from a range's oldest unanswered operation to its newest: bounds the completions at back-ends.
     pub window_ops_max: u64,
-    /// Unanswered operations of all ranges at most. A range may have no more of them than there is room left, so that
-    /// any number of silent ranges leaves room for the others.
+    /// Maximum unanswered operations of all ranges. Each range may have at most as many as there are free, so any
+    /// number of unresponsive ranges leaves capacity for the others.
     pub pending_ops_max: u64,
-    /// Silence after which an operation is sent again.
+    /// Time without a reply after which an operation is sent again.
     pub retry_ms: u64,
-    /// After this long an operation fails: it may or may not have happened.
+    /// Time after which an operation fails; it may or may not have taken effect.
     pub timeout_ms: u64,
 }
 
@@ -46,25 +46,25 @@ pub enum FrontendOutput {
     Send {
         /// The operation.
         op: OpId,
-        /// Head or tail.
+        /// The head or the tail.
         to: NodeId,
-        /// The range its key lies in.
+        /// The range that contains its key.
         range: RangeId,
-        /// The epoch this front-end believes in.
+        /// The epoch of the range in this front-end's map.
         epoch: Epoch,
         /// The same in every retry; none for reads.
         tag: ClientTag,
-        /// All operations of this range below are answered.
+        /// All operations of this range below this one are answered.
         first_incomplete: u64,
     },
-    /// It took too long: answer the client with "unavailable", a write may or may not have happened.
+    /// The operation timed out: reply "unavailable" to the client; a write may or may not have taken effect.
     Failed {
         /// The operation.
         op: OpId,
     },
-    /// The map has no active chain for it: ask the manager for the range's entry.
+    /// The map has no active chain for the range: request the range's entry from the manager.
     RefreshMap {
-        /// Which.
+        /// The range.
         range: RangeId,
     },
 }
@@ -78,15 +78,15 @@ struct Pending {
     fails_at: MonoMs,
 }
 
-/// The operations of one range from its oldest unanswered one on.
+/// The operations of one range, from the oldest unanswered one on.
 #[derive(Clone, Debug, Default)]
 struct Window {
-    /// In order; the first one is unanswered, later ones may be answered.
+    /// In ascending order. The first operation is unanswered; later ones may be answered.
     ops: VecDeque<u64>,
     unanswered: u64,
 }
 
-/// A front-end.
+/// The routing state of a front-end.
 #[derive(Clone, Debug)]
 pub struct Frontend {
     session: u64,
@@ -94,13 +94,13 @@ pub struct Frontend {
     map: ClusterMap,
     next: u64,
     pending: BTreeMap<u64, Pending>,
-    /// By range: a silent head fills the window of its own range only.
+    /// One window per range, so that an unresponsive head fills only the window of its own range.
     windows: BTreeMap<RangeId, Window>,
     outputs: VecDeque<FrontendOutput>,
 }
 
 impl Frontend {
-    /// With any map of the cluster; `session` is unique in it and never used again after a restart.
+    /// A front-end with any map of the cluster. `session` is unique in the cluster and is not reused after a restart.
     #[must_use]
     pub fn new(session: u64, options: FrontendOptions, map: ClusterMap) -> Self {
         assert!(session != 0, "session 0 is no session");
@@ -108,13 +108,14 @@ impl Frontend {
         Self { session, options, map, next: 1, pending, windows, outputs }
     }
 
-    /// Its map.
+    /// The current map.
     #[must_use]
     pub const fn map(&self) -> &ClusterMap {
         &self.map
     }
 
-    /// Begins an operation; `None`: too many of its range, or of all ranges, are unanswered: answer "overloaded".
+    /// Starts an operation. `None` if its range, or all ranges together, have too many unanswered operations: reply
+    /// "overloaded".
     pub fn start(&mut self, now: Now, key: RingKey, intent: Intent) -> Option<OpId> {
         let range = self.map.range_of(&key)?.range;
         let room = self.options.pending_ops_max.saturating_sub(self.pending.len() as u64);
@@ -133,7 +134,7 @@ impl Frontend {
         Some(op)
     }
 
-    /// The answer came: whether the operation still waited for it (else it is a duplicate, to be dropped).
+    /// Handles a reply. Returns whether the operation was still unanswered; otherwise the reply is a duplicate to drop.
     pub fn handle_reply(&mut self, op: OpId) -> bool {
         self.end(op.0)
     }
@@ -151,7 +152,7 @@ impl Frontend {
         true
     }
 
-    /// Assigns every pending operation to the range that its key lies in now.
+    /// Reassigns every pending operation to the range that now contains its key.
     fn rebuild_windows(&mut self) {
         self.windows.clear();
         for (op, pending) in &mut self.pending {
@@ -164,14 +165,15 @@ impl Frontend {
         }
     }
 
-    /// A member refused it: it had no effect. Sent again by the timer, at once if a newer entry is known by now.
+    /// Handles a rejection, so the operation had no effect. The timer sends it again, or it is sent now if a newer
+    /// entry is known.
     pub fn handle_refused(&mut self, now: Now, op: OpId) {
         if let Some(pending) = self.pending.get_mut(&op.0) {
             pending.retry_at = pending.retry_at.min(now.mono.plus_ms(self.options.retry_ms / 8));
         }
     }
 
-    /// An entry from anybody; operations of its range go out again at once if it is news.
+    /// Handles an entry from any node. If it is newer, operations of its range are sent again at once.
     pub fn handle_entry(&mut self, now: Now, entry: &RangeEntry) {
         let former_keys = self.map.range(entry.range).map(|held| held.keys);
         if !self.map.update(entry) {
@@ -192,7 +194,7 @@ impl Frontend {
         again.into_iter().for_each(|op| self.send(now.mono, op));
     }
 
-    /// Sends silent operations again, gives up the old ones. O(operations under way), which is bounded.
+    /// Sends unanswered operations again and fails those that timed out. O(operations in flight), which is bounded.
     pub fn handle_timeout(&mut self, now: Now) {
         let due: alloc::vec::Vec<(u64, bool)> = self
             .pending
@@ -210,7 +212,7 @@ impl Frontend {
         }
     }
 
-    /// When `handle_timeout` is wanted next.
+    /// The time of the next `handle_timeout`.
     #[must_use]
     pub fn next_timeout(&self) -> Option<MonoMs> {
         self.pending.values().map(|pending| pending.retry_at.min(pending.fails_at)).min()
@@ -221,8 +223,8 @@ impl Frontend {
         self.outputs.pop_front()
     }
 
-    /// The oldest operation of the range without an answer. Completions are kept per range, so operations of other
-    /// ranges do not hold it back.
+    /// The oldest unanswered operation of the range. Completions are kept per range, so operations of other ranges do
+    /// not delay it.
     #[must_use]
     pub fn first_incomplete(&self, range: RangeId) -> u64 {
         let first = self.windows.get(&range).and_then(|window| window.ops.front());

@@ -1,9 +1,9 @@
-//! Owns the fuzz functions of this crate: arbitrary bytes into every decoder; what decodes must encode to itself.
+//! Fuzz functions: arbitrary bytes for every decoder; decoded values must encode to the same bytes.
 use crate::map::{IMAGE_VERSION, STATE_VERSION, decode_map, decode_state, encode_map, encode_state};
 use crate::message::{FrameStream, decode_frame, encode_frame};
 use alloc::vec::Vec;
 
-/// Peer frames: as one frame, as a stream in pieces, and as the images of map and promise.
+/// Fuzzes peer frames: as one frame, as a stream in pieces, and as the images of map and promise.
 pub fn peer_frame(data: &[u8]) {
     if let Ok(frame) = decode_frame(data) {
         let mut again = Vec::new();
@@ -11,14 +11,14 @@ pub fn peer_frame(data: &[u8]) {
         assert!(again == data, "a frame that decodes is the encoding of what it decodes to");
     }
     let mut stream = FrameStream::new();
-    // The first byte decides how the rest is cut.
+    // The first byte determines the length of the pieces.
     let piece = usize::from(data.first().copied().unwrap_or(0)) + 1;
     for bytes in data.chunks(piece) {
         stream.push(bytes);
         while let Ok(Some(_)) = stream.next_frame() {}
         assert!(stream.buffered_bytes() <= data.len());
     }
-    // Images of older versions are read, and written as this one.
+    // Images of older versions are decoded, but encoded in the current version.
     let is_of = |version: u16| data.get(4..6) == Some(&version.to_le_bytes());
     if let Ok(map) = decode_map(data) {
         let again = encode_map(&map);

@@ -1,19 +1,19 @@
-//! Owns the invariants of replication, one named predicate each, the same for asserts, simulator and tests.
+//! Replication invariants: one named predicate each, shared by asserts, simulator and tests.
 use fawn_types::{Epoch, Version};
 
-/// **epochs-only-grow**: a promise is never taken back, restarts included [replication.md §7].
+/// **epochs-only-grow**: a promise is never withdrawn, not even by a restart [replication.md §7].
 #[must_use]
 pub fn epochs_only_grow(before: Epoch, after: Epoch) -> bool {
     before <= after
 }
 
-/// **follows**: `next` may stand directly after `previous` in one log: the next of its epoch, or a later epoch's first.
+/// **follows**: `next` may directly follow `previous` in a log: the next of its epoch, or the first of a later epoch.
 #[must_use]
 pub fn follows(previous: Version, next: Version) -> bool {
     previous.next() == Some(next) || (next.epoch() > previous.epoch() && next.seq() == 1)
 }
 
-/// **dense**: a log without holes: every version follows the one before it.
+/// **dense**: a log without gaps: every version follows the one before it.
 pub fn dense(versions: impl IntoIterator<Item = Version>) -> bool {
     let mut previous: Option<Version> = None;
     versions.into_iter().all(|next| previous.replace(next).is_none_or(|previous| follows(previous, next)))
@@ -25,25 +25,25 @@ pub fn prefix_of_predecessor(predecessor_last: Version, last: Version) -> bool {
     last <= predecessor_last
 }
 
-/// **committed-is-kept**: what is committed has reached this member's own watermark of the durability mode.
+/// **committed-is-kept**: committed versions have reached this member's own watermark for the durability mode.
 #[must_use]
 pub fn committed_is_kept(committed: Version, watermark: Version) -> bool {
     committed <= watermark
 }
 
-/// **committed-survives**: cutting a log off above `cut` undoes nothing committed.
+/// **committed-survives**: cutting off a log above `cut` removes no committed version.
 #[must_use]
 pub fn committed_survives(committed: Version, cut: Version) -> bool {
     committed <= cut
 }
 
-/// **watermarks-ordered**: what is synced was flushed, what is flushed was appended.
+/// **watermarks-ordered**: synced versions were flushed, and flushed versions were appended.
 #[must_use]
 pub fn watermarks_ordered(synced: Version, flushed: Version, appended: Version) -> bool {
     synced <= flushed && flushed <= appended
 }
 
-/// **equal-at-activation**: a member that begins to serve ends in the activation's base.
+/// **equal-at-activation**: the log of a member that begins to serve ends at the activation's base.
 #[must_use]
 pub fn equal_at_activation(last: Version, base: Version) -> bool {
     last == base

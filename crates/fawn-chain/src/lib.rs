@@ -1,24 +1,24 @@
-//! Owns replication's decisions [FAWN09 §3.4]: ring, cluster map and epochs, the manager, chain replicas, routing.
+//! Replication protocol [FAWN09 §3.4]: ring, cluster map and epochs, manager, chain replicas, routing.
 //!
-//! Pure: no I/O, no clock, no thread, no ambient randomness, so `no_std` with `alloc`. Each state machine takes events
-//! through `handle_*(now, …)` and gives effects through `poll_output()`; payload bytes never enter: a replica decides on
-//! versions, watermarks, roles and epochs, the node appends records to its log and replays them from there, so that
-//! forwarding and retransmission are one path ("the log is the retransmission buffer").
+//! Pure: no I/O, clock, thread or ambient randomness, hence `no_std` with `alloc`. Each state machine takes events
+//! through `handle_*(now, …)` and returns effects through `poll_output()`. Payload bytes never enter: a replica decides
+//! on versions, watermarks, roles and epochs. The node appends records to its log and replays them from there, so
+//! forwarding and retransmission share one path ("the log is the retransmission buffer").
 //!
-//! | module | owns |
+//! | module | contents |
 //! |---|---|
-//! | [`ring`] | virtual IDs, which nodes form which range's chain |
-//! | [`map`] | the cluster map: nodes, ranges, chains, epochs, what was last active |
+//! | [`ring`] | virtual IDs, and the nodes that form each range's chain |
+//! | [`map`] | the cluster map: nodes, ranges, chains, epochs, last active members |
 //! | [`manager`] | commits `Prepare` and `Active` through a [`manager::Consensus`]; the planner of chain changes |
 //! | [`replica`] | one member of one chain: head, middle, tail, acks, repair, handshake |
 //! | [`frontend`] | routing, retries and timeouts of operations |
-//! | [`completions`] | exactly-once: what became of each tagged operation |
+//! | [`completions`] | exactly-once execution: the result of each tagged operation |
 //! | [`message`] | peer frames, byte-exact (`docs/formats/peer-frames.md`) |
-//! | [`invariants`] | one predicate per invariant, for asserts, simulator and tests alike |
+//! | [`invariants`] | one predicate per invariant, for asserts, simulator and tests |
 //!
-//! Not here yet, and where it will go: leases between machines (`replica/read.rs` and `replica/head.rs` admit, the
-//! manager waits before it activates), Raft (another `Consensus`), joins with pre-copy (planner).
-//! Until leases exist a member that is *paused* and dropped may answer reads from its old epoch when it wakes up.
+//! Not implemented, with their future places: leases between machines (`replica/read.rs` and `replica/head.rs` admit,
+//! the manager waits before it activates), Raft (another `Consensus`), joins with pre-copy (planner).
+//! Without leases, a member that was *paused* and dropped may reply to reads from its old epoch when it resumes.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -1,13 +1,13 @@
-//! Owns the ring: virtual IDs hashed from node IDs, and which nodes form the chain of which range [FAWN09 §3.4.1].
+//! The ring: virtual IDs hashed from node IDs, and the nodes that form each range's chain [FAWN09 §3.4.1].
 use alloc::vec::Vec;
 use core::hash::Hasher;
 use fawn_types::{HashSecret, KeyRange, NodeId, RingKey, VirtualId};
 use siphasher::sip::SipHasher13;
 
-/// Members of a chain at most; a chain longer than this only adds latency.
+/// Maximum number of members of a chain; a longer chain only adds latency.
 pub const CHAIN_MEMBERS_MAX: usize = 8;
 
-/// How a ring is laid out.
+/// Layout parameters of a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RingOptions {
     /// R: copies of each range.
@@ -22,21 +22,21 @@ impl Default for RingOptions {
     }
 }
 
-/// What the ring needs to know of a node.
+/// The ring's view of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RingNode {
-    /// Which.
+    /// The node's ID.
     pub node: NodeId,
     /// Multiplies its virtual IDs: a machine with twice the flash holds twice the ranges.
     pub weight: u16,
-    /// Its failure domain (rack, power strip); 0: not labelled, a domain of its own.
+    /// Failure domain (rack, power strip); 0 if not labelled, which counts as a separate domain.
     pub domain: u32,
 }
 
-/// One range of the layout with the nodes that should hold it, head first.
+/// One range of the layout and the nodes that should hold it, head first.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RangeLayout {
-    /// The ring keys inside.
+    /// The ring keys in the range.
     pub keys: KeyRange,
     /// The chain: owner, then the next nodes clockwise.
     pub chain: Vec<NodeId>,
@@ -49,7 +49,7 @@ pub struct Ring {
     options: RingOptions,
 }
 
-/// The `index`-th virtual ID of `node`: a function of its ID alone, so a node that comes back owns what it owned.
+/// The `index`-th virtual ID of `node`. Depends on the node's ID only, so a node that returns owns the same ranges.
 #[must_use]
 pub fn virtual_id(secret: &HashSecret, node: NodeId, index: u16) -> VirtualId {
     let mut hasher = SipHasher13::new_with_key(&secret.0);
@@ -59,7 +59,7 @@ pub fn virtual_id(secret: &HashSecret, node: NodeId, index: u16) -> VirtualId {
     VirtualId(hasher.finish())
 }
 
-/// The ring key of a virtual ID: a range boundary, so its 64 low bits are zero and no `{tag}` straddles it.
+/// The ring key of a virtual ID. It is a range boundary: its 64 low bits are zero, so no `{tag}` spans two ranges.
 #[must_use]
 pub fn position(id: VirtualId) -> RingKey {
     let mut bytes = [0; 20];
@@ -68,7 +68,7 @@ pub fn position(id: VirtualId) -> RingKey {
 }
 
 impl Ring {
-    /// Places every node's virtual IDs. Two nodes that hash to one point stand in node order.
+    /// Places every node's virtual IDs. Two nodes that hash to one point are in node order.
     #[must_use]
     pub fn new(secret: &HashSecret, nodes: &[RingNode], options: RingOptions) -> Self {
         assert!(options.replication >= 1 && usize::from(options.replication) <= CHAIN_MEMBERS_MAX);
@@ -90,14 +90,15 @@ impl Ring {
         &self.points
     }
 
-    /// The chain of the virtual ID at `index`: its node, then the next R−1 *other nodes* clockwise, in other failure
-    /// domains as long as there are enough of those.
+    /// The chain of the virtual ID at `index`: its node, then the next R−1 *other nodes* clockwise. They are in
+    /// different failure domains as long as there are enough domains.
     #[must_use]
     pub fn chain_at(&self, index: usize) -> Vec<NodeId> {
         let wanted = usize::from(self.options.replication);
         let clockwise = || (0..self.points.len()).map(|step| self.points[(index + step) % self.points.len()].1);
         let mut chain: Vec<RingNode> = Vec::with_capacity(wanted);
-        // First pass: a new domain each. Second: any new node, because a copy in a shared domain beats no copy.
+        // The first pass accepts new domains only. The second accepts any new node: a copy in a shared domain beats no
+        // copy.
         for strict in [true, false] {
             for node in clockwise() {
                 if chain.len() == wanted {
@@ -114,8 +115,8 @@ impl Ring {
         chain.into_iter().map(|member| member.node).collect()
     }
 
-    /// The ranges in ring order. The first virtual ID also owns what lies above the last one (the ring closes), as a
-    /// range of its own; neighbours with the very same chain are one range, so one node alone has a single one.
+    /// The ranges in ring order. The first virtual ID also owns the keys above the last one (the ring is closed), as a
+    /// separate range. Neighbours with equal chains are merged, so a single node has one range.
     #[must_use]
     pub fn layout(&self) -> Vec<RangeLayout> {
         let mut ranges: Vec<RangeLayout> = Vec::with_capacity(self.points.len() + 1);

@@ -1,4 +1,4 @@
-//! Owns the byte forms of range entries, maps and a replica's promises (`docs/formats/peer-frames.md`): decoding.
+//! Decoding of range entries, maps and a replica's promises (`docs/formats/peer-frames.md`).
 use super::encode::{IMAGE_VERSION, MAP_MAGIC, STATE_MAGIC, STATE_VERSION};
 use super::{Activation, ChainState, ClusterMap, HISTORY_MAX, LastActive, Member, MemberRole, NodeEntry, RangeEntry};
 use crate::bytes::{DecodeError, Reader};
@@ -9,22 +9,22 @@ use alloc::vec::Vec;
 use fawn_types::checksum::checksum64;
 use fawn_types::{BootId, Durability, Epoch, HashSecret, KeyRange, NodeId, RangeId, RingKey, TimeMs, Version};
 
-/// How entries lie in what is read.
+/// Layout of encoded entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum EntryLayout {
-    /// Of images of version 1, where entries did not say their durability: the whole cluster's was in force.
+    /// In images of version 1: entries had no durability mode, and the cluster's mode applied.
     Version1(Durability),
-    /// Of images of version 2, and of frames.
+    /// In images of version 2, and in frames.
     Version2,
 }
 
-/// Serving members of one chain and as many syncing ones.
+/// The serving members of one chain, and as many syncing ones.
 pub(super) const MEMBERS_MAX: usize = 2 * CHAIN_MEMBERS_MAX;
 
-/// The map of an image that `encode_map` wrote.
+/// Decodes a map encoded by `encode_map`.
 ///
 /// # Errors
-/// When it is cut, damaged, or of another layout version.
+/// If the image is truncated, corrupt, or of another layout version.
 pub fn decode_map(image: &[u8]) -> Result<ClusterMap, DecodeError> {
     let (mut reader, version) = open("cluster map", image, (MAP_MAGIC, IMAGE_VERSION))?;
     let revision = reader.u64("map revision")?;
@@ -49,17 +49,17 @@ pub fn decode_map(image: &[u8]) -> Result<ClusterMap, DecodeError> {
     Ok(ClusterMap { revision, secret: HashSecret(secret), durability, ring, nodes, ranges })
 }
 
-/// The promise of an image that `encode_state` wrote.
+/// Decodes a promise encoded by `encode_state`.
 ///
 /// # Errors
-/// When it is cut, damaged, or of another layout version.
+/// If the image is truncated, corrupt, or of another layout version.
 pub fn decode_state(image: &[u8]) -> Result<PersistedState, DecodeError> {
     let (mut reader, version) = open("promise", image, (STATE_MAGIC, STATE_VERSION))?;
-    // A promise of version 1 does not know: what asks least of the logs is right for whoever builds on it.
+    // A promise of version 1 lacks the mode. The weakest mode is safe, because it expects the least of the logs.
     let layout = if version == 1 { EntryLayout::Version1(Durability::Memory) } else { EntryLayout::Version2 };
     let promised = read_epoch(&mut reader, "promised epoch")?;
     let entry = if reader.flag("entry present")? { Some(read_entry(&mut reader, layout)?) } else { None };
-    // Before version 3 nobody said how a boot ended: like one that was killed.
+    // Images before version 3 do not record how a boot ended, so it counts as killed.
     let is_closed = version >= 3 && reader.flag("closed boot present")?;
     let closed = if is_closed { Some(read_closed(&mut reader, version)?) } else { None };
     reader.finish("promise")?;
@@ -74,7 +74,7 @@ fn read_closed(reader: &mut Reader<'_>, version: u16) -> Result<Closed, DecodeEr
     Ok(Closed { boot, last, before })
 }
 
-/// Checks checksum and magic; the reader stands at the content and ends before the checksum. Returns the layout version.
+/// Checks checksum and magic. The returned reader covers only the content. Returns the layout version too.
 fn open<'a>(
     what: &'static str,
     image: &'a [u8],

@@ -1,4 +1,4 @@
-//! Owns the byte forms of range entries, maps and a replica's promises (`docs/formats/peer-frames.md`): encoding.
+//! Encoding of range entries, maps and a replica's promises (`docs/formats/peer-frames.md`).
 use super::{ChainState, ClusterMap, Member, MemberRole, RangeEntry};
 use crate::bytes::Put;
 use crate::replica::{Closed, PersistedState};
@@ -9,12 +9,12 @@ use fawn_types::{Durability, KeyRange, checksum::checksum64};
 pub(super) const MAP_MAGIC: u32 = u32::from_le_bytes(*b"FWNM");
 /// First bytes of a promise's image.
 pub(super) const STATE_MAGIC: u32 = u32::from_le_bytes(*b"FWNP");
-/// Layout of a promise's image.
+/// Layout version of a promise's image.
 pub(crate) const STATE_VERSION: u16 = 4;
-/// Layout of a map's image.
+/// Layout version of a map's image.
 pub(crate) const IMAGE_VERSION: u16 = 2;
 
-/// The map as kept by the manager: magic, layout version, content, checksum of all before it.
+/// The map as stored by the manager: magic, layout version, content, checksum of all preceding bytes.
 #[must_use]
 pub fn encode_map(map: &ClusterMap) -> Vec<u8> {
     let mut out = Vec::with_capacity(256 + map.ranges.len() * 256);
@@ -37,7 +37,7 @@ pub fn encode_map(map: &ClusterMap) -> Vec<u8> {
     seal(out)
 }
 
-/// A replica's promise and newest entry, as its node keeps them.
+/// A replica's promise and newest entry, as its node stores them.
 #[must_use]
 pub fn encode_state(state: &PersistedState) -> Vec<u8> {
     let mut out = Vec::with_capacity(256);

@@ -1,6 +1,7 @@
-//! Owns the cluster map: nodes, ranges with their chains and epochs, and the spine of activations that logs hang on.
+//! Cluster map: nodes, ranges with their chains and epochs, and the history of activations that logs must match.
 //!
-//! Kept by the manager, copied by everybody else; any stale copy is safe because every message names its epoch.
+//! The manager keeps the map; all other nodes have copies. A stale copy is safe, because every message contains its
+//! epoch.
 mod decode;
 mod encode;
 
@@ -14,15 +15,15 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use fawn_types::{BootId, Durability, Epoch, HashSecret, KeyRange, NodeId, RangeId, RingKey, TimeMs, Version};
 
-/// Activations remembered per range. A copy that slept through more of them is copied anew, never merged.
+/// Activations remembered per range. A copy that missed more of them needs a full resync; it is never merged.
 pub const HISTORY_MAX: usize = 64;
 
-/// What a member is.
+/// Role of a member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MemberRole {
-    /// Part of the chain: it is awaited by every commit.
+    /// Part of the chain: every commit waits for it.
     Serving,
-    /// Streams behind the tail, is never awaited and never read.
+    /// Receives records from the tail; no commit waits for it and it serves no reads.
     Syncing,
 }
 
@@ -31,22 +32,22 @@ pub enum MemberRole {
 pub struct Member {
     /// The machine.
     pub node: NodeId,
-    /// The start of its process that took this part; another boot of the same machine must go through the handshake.
+    /// The boot of its process that took this role; another boot of the same machine must go through the handshake.
     pub boot: BootId,
-    /// Its part.
+    /// Its role.
     pub role: MemberRole,
 }
 
-/// Where a chain stands.
+/// State of a chain.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum ChainState {
-    /// `Prepare(epoch)` is committed: nobody serves, logs are being made equal.
+    /// `Prepare(epoch)` is committed: no member serves, and logs are being made equal.
     Preparing,
     /// `Active(epoch, base)` is committed: serving members serve.
     Active,
 }
 
-/// One activation: from `base` on, this epoch's head wrote.
+/// One activation: this epoch's head assigned the versions after `base`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Activation {
     /// The epoch.
@@ -55,14 +56,14 @@ pub struct Activation {
     pub base: Version,
 }
 
-/// Who may restart a chain [replication.md §2.2].
+/// The members that may restart a chain [replication.md §2.2].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LastActive {
     /// The last epoch that was activated.
     pub epoch: Epoch,
-    /// When a write counted as kept in it: what may be expected of logs that are older than the next one.
+    /// Durability mode of that epoch: determines what logs older than the next epoch must contain.
     pub durability: Durability,
-    /// Its serving members with the boots in which they served.
+    /// Its serving members, with the boots in which they served.
     pub members: Vec<Member>,
 }
 
@@ -71,30 +72,30 @@ pub struct LastActive {
 pub struct RangeEntry {
     /// Which range.
     pub range: RangeId,
-    /// The ring keys inside.
+    /// The ring keys in the range.
     pub keys: KeyRange,
-    /// The reign; only grows.
+    /// The chain's current epoch; it only grows.
     pub epoch: Epoch,
-    /// Counts changes within an epoch: syncing members come and go without stopping the chain.
+    /// Counts changes within an epoch: syncing members are added and removed without stopping the chain.
     pub revision: u32,
     /// Preparing or active.
     pub state: ChainState,
-    /// When a write of this epoch counts as kept, the same on every member.
+    /// Durability mode of this epoch, the same on every member.
     pub durability: Durability,
-    /// The activation's base; meaningful while active.
+    /// The activation's base; only meaningful while active.
     pub base: Version,
-    /// Greatest chain time any member had seen at activation; a new head starts there.
+    /// Greatest chain time that any member had seen at activation; a new head starts there.
     pub time: TimeMs,
     /// Serving members in chain order, head first, then syncing ones.
     pub members: Vec<Member>,
-    /// Who served last; kept through `Preparing`.
+    /// The members that served last; kept while preparing.
     pub last_active: Option<LastActive>,
     /// The newest activations, oldest first.
     pub history: Vec<Activation>,
 }
 
 impl RangeEntry {
-    /// A range that never served.
+    /// A range that has never served.
     #[must_use]
     pub fn new(range: RangeId, keys: KeyRange, chain: &[NodeId]) -> Self {
         let member = |&node| Member { node, boot: BootId::default(), role: MemberRole::Serving };
@@ -113,7 +114,7 @@ impl RangeEntry {
         }
     }
 
-    /// The copy on `node`, if it has one.
+    /// The copy on `node`, if any.
     #[must_use]
     pub fn member(&self, node: NodeId) -> Option<&Member> {
         self.members.iter().find(|member| member.node == node)
@@ -124,43 +125,44 @@ impl RangeEntry {
         self.members.iter().filter(|member| member.role == MemberRole::Serving)
     }
 
-    /// Members that stream behind the tail.
+    /// Members that receive records from the tail.
     pub fn syncing(&self) -> impl Iterator<Item = &Member> {
         self.members.iter().filter(|member| member.role == MemberRole::Syncing)
     }
 
-    /// Who writes go to; `None` while not active.
+    /// The member that receives writes; `None` while not active.
     #[must_use]
     pub fn head(&self) -> Option<NodeId> {
         self.is_active().then(|| self.serving().next()).flatten().map(|member| member.node)
     }
 
-    /// Who commits, replies and is read; `None` while not active.
+    /// The member that commits, replies and serves reads; `None` while not active.
     #[must_use]
     pub fn tail(&self) -> Option<NodeId> {
         self.is_active().then(|| self.serving().next_back()).flatten().map(|member| member.node)
     }
 
-    /// Whether it serves.
+    /// Whether the chain is active.
     #[must_use]
     pub fn is_active(&self) -> bool {
         self.state == ChainState::Active
     }
 
-    /// Its age among entries of the same range: newer compares greater.
+    /// The entry's age among entries of the same range: a newer one compares greater.
     #[must_use]
     pub fn age(&self) -> (Epoch, ChainState, u32) {
         (self.epoch, self.state, self.revision)
     }
 
-    /// How much of a log that ends in `last` lies on the spine, the one history that activations agreed on.
+    /// The last version up to which a log that ends in `last` agrees with the history of activations.
     ///
-    /// A version is assigned once, and every log of epoch e holds all of base(e); so a log that ends in epoch e agrees
-    /// with the spine up to the base of the next activation after e, and whatever it holds above was never committed.
-    /// A log that ends in an epoch below that of the oldest remembered base is forgotten: the copy starts from scratch.
+    /// A version is assigned once, and every log of epoch e holds all of base(e). So a log that ends in epoch e agrees
+    /// with the history up to the base of the next activation after e. Anything that it holds above was never
+    /// committed. A log that ends in an epoch below that of the oldest remembered base is forgotten: it needs a full
+    /// resync.
     #[must_use]
     pub fn common_point(&self, last: Version) -> Version {
-        // An activation writes no record. While a range is idle, all activations share one base, and forgetting some of
+        // An activation writes no record. While a range is idle, all activations share one base, so forgetting some of
         // them loses nothing: the base of the first one after `last` is the oldest remembered base.
         let is_full = self.history.len() == HISTORY_MAX;
         let forgotten = is_full && self.history.first().is_some_and(|first| last.epoch() < first.base.epoch());
@@ -171,7 +173,7 @@ impl RangeEntry {
         next.map_or(last, |activation| last.min(activation.base))
     }
 
-    /// Remembers an activation, forgetting the oldest one past [`HISTORY_MAX`].
+    /// Adds an activation; forgets the oldest one past [`HISTORY_MAX`].
     pub fn remember(&mut self, activation: Activation) {
         let newest = self.history.last();
         assert!(newest.is_none_or(|newest| newest.epoch < activation.epoch && newest.base <= activation.base));
@@ -185,13 +187,13 @@ impl RangeEntry {
 /// A machine of the cluster.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodeEntry {
-    /// Which; never reused.
+    /// The node's ID; never reused.
     pub node: NodeId,
     /// Multiplies its virtual IDs.
     pub weight: u16,
-    /// Its failure domain; 0: not labelled.
+    /// Failure domain; 0 if not labelled.
     pub domain: u32,
-    /// Where its peers reach it, as the binary writes addresses; opaque here.
+    /// Address for its peers, in the binary's notation; opaque here.
     pub address: String,
 }
 
@@ -200,20 +202,20 @@ pub struct NodeEntry {
 pub struct ClusterMap {
     /// Counts committed maps.
     pub revision: u64,
-    /// Places keys.
+    /// Secret of the hash that places keys.
     pub secret: HashSecret,
-    /// When a write counts as kept in epochs to come; each range's entry says it of its present one.
+    /// Durability mode of epochs to come; each range's entry has the mode of its current epoch.
     pub durability: Durability,
     /// R and V.
     pub ring: RingOptions,
     /// Machines, by ID.
     pub nodes: Vec<NodeEntry>,
-    /// Ranges in ring order: together they cover the ring.
+    /// Ranges in ring order; together they cover the ring.
     pub ranges: Vec<RangeEntry>,
 }
 
 impl ClusterMap {
-    /// The map of a new cluster: the ring's layout, no range active yet.
+    /// The map of a new cluster: the ring's layout, with no active range.
     #[must_use]
     pub fn new(secret: HashSecret, durability: Durability, ring: RingOptions, nodes: Vec<NodeEntry>) -> Self {
         assert!(!nodes.is_empty(), "a cluster has a node");
@@ -234,7 +236,7 @@ impl ClusterMap {
         Ring::new(&self.secret, &self.nodes.iter().map(node).collect::<Vec<_>>(), self.ring)
     }
 
-    /// The range that `key` lies in; `None` only for a map without ranges.
+    /// The range that contains `key`; `None` only for a map without ranges.
     #[must_use]
     pub fn range_of(&self, key: &RingKey) -> Option<&RangeEntry> {
         let above = self.ranges.partition_point(|entry| entry.keys.start <= *key);
@@ -242,18 +244,18 @@ impl ClusterMap {
         entry.keys.contains(key).then_some(entry)
     }
 
-    /// The range called `range`.
+    /// The entry of `range`.
     #[must_use]
     pub fn range(&self, range: RangeId) -> Option<&RangeEntry> {
         self.ranges.iter().find(|entry| entry.range == range)
     }
 
-    /// The same, to change it.
+    /// The mutable entry of `range`.
     pub fn range_mut(&mut self, range: RangeId) -> Option<&mut RangeEntry> {
         self.ranges.iter_mut().find(|entry| entry.range == range)
     }
 
-    /// Takes `entry` if it is newer than what is held; whether it was.
+    /// Replaces the held entry by `entry` if that is newer. Returns whether it was.
     pub fn update(&mut self, entry: &RangeEntry) -> bool {
         match self.range_mut(entry.range) {
             Some(held) if held.age() < entry.age() => {

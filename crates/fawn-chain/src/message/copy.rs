@@ -1,28 +1,28 @@
-//! Owns how far a copy is: results of operations first, then keys by their hashes, and their place in frames.
+//! Copy cursor: the position in a copy (results of operations, then keys by hash) and its encoding.
 use crate::bytes::{DecodeError, Put, Reader};
 use alloc::vec::Vec;
 
-/// Where a part of a copy begins. Means the same at every member, so that another tail can go on with a copy.
+/// The start of a part of a copy. It is independent of the sending member, so another tail can continue a copy.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum CopyCursor {
-    /// Results of this session's operations from this one on, those of greater sessions, all keys.
+    /// Results of this session's operations from this one on, those of greater sessions, and all keys.
     Results {
-        /// Whose.
+        /// The session.
         session: u64,
-        /// Its operation.
+        /// The operation's sequence number.
         seq: u64,
     },
     /// Keys with this hash or a greater one.
     Keys {
-        /// Of the key.
+        /// The hash of a key.
         hash: u64,
     },
-    /// Nothing.
+    /// Nothing is left.
     End,
 }
 
 impl CopyCursor {
-    /// Of a copy that has nothing yet.
+    /// The start of a copy.
     pub const START: Self = Self::Results { session: 0, seq: 0 };
 
     pub(super) fn put(self, out: &mut Vec<u8>) {

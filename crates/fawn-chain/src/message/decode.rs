@@ -1,4 +1,4 @@
-//! Owns the byte form of peer frames (`docs/formats/peer-frames.md`): decoding. Arbitrary bytes give an error, no panic.
+//! Decoding of peer frames (`docs/formats/peer-frames.md`); arbitrary bytes cause an error, never a panic.
 use super::{Body, CopyCursor, FRAME_BYTES_MAX, FRAME_VERSION, Frame, Header, PREFIX_BYTES, RefusedReason, Report};
 use crate::bytes::{DecodeError, Reader};
 use crate::map::{EntryLayout, read_entry, read_epoch};
@@ -8,7 +8,7 @@ use fawn_types::{BootId, ClientTag, NodeId, RangeId, TimeMs, Version};
 /// The length of the whole frame that begins with this prefix.
 ///
 /// # Errors
-/// When the prefix is damaged, of another version, or announces more than [`FRAME_BYTES_MAX`].
+/// If the prefix is corrupt, of another version, or announces more than [`FRAME_BYTES_MAX`].
 pub(super) fn frame_bytes(prefix: &[u8; PREFIX_BYTES]) -> Result<usize, DecodeError> {
     let mut reader = Reader::new(&prefix[8..]);
     let body_bytes = reader.u32("frame length")? as usize;
@@ -28,10 +28,10 @@ pub(super) fn frame_bytes(prefix: &[u8; PREFIX_BYTES]) -> Result<usize, DecodeEr
     }
 }
 
-/// The frame that `bytes` hold, exactly.
+/// Decodes `bytes` as exactly one frame.
 ///
 /// # Errors
-/// When anything about it is not as `encode_frame` writes it.
+/// If the bytes differ in any way from the output of `encode_frame`.
 pub fn decode_frame(bytes: &[u8]) -> Result<Frame<'_>, DecodeError> {
     let what = "frame";
     let short = DecodeError::Truncated { what, need_bytes: PREFIX_BYTES, have_bytes: bytes.len() };
@@ -107,7 +107,7 @@ fn version(reader: &mut Reader<'_>) -> Result<Version, DecodeError> {
 fn read_append<'a>(reader: &mut Reader<'a>) -> Result<Body<'a>, DecodeError> {
     let (after, last) = (version(reader)?, version(reader)?);
     if after >= last {
-        // An empty or backward batch would let a receiver believe in records that are not there.
+        // A receiver would take an empty or backward batch as proof of records that do not exist.
         return Err(DecodeError::Value { what: "append's last version", found: last.as_u64() });
     }
     let upstream = version(reader)?;
@@ -145,7 +145,7 @@ fn read_copy<'a>(reader: &mut Reader<'a>) -> Result<Body<'a>, DecodeError> {
     let (cursor, next) = (CopyCursor::read(reader)?, CopyCursor::read(reader)?);
     let as_of = version(reader)?;
     if next < cursor || as_of < base {
-        // A part that leads backward would never end; one older than its base is none.
+        // A part that leads backward would never end, and a part older than its base is invalid.
         return Err(DecodeError::Value { what: "a copy's order", found: as_of.as_u64() });
     }
     let keys = reader.u64("keys")?;

@@ -1,11 +1,11 @@
-//! Owns the byte form of peer frames (`docs/formats/peer-frames.md`): encoding.
+//! Encoding of peer frames (`docs/formats/peer-frames.md`).
 use super::{Body, FRAME_BYTES_MAX, FRAME_VERSION, Frame, PREFIX_BYTES, RefusedReason, Report};
 use crate::bytes::Put;
 use crate::map::put_entry;
 use alloc::vec::Vec;
 use fawn_types::checksum::checksum64;
 
-/// Appends `frame` to `out`. Callers bound records by the link's frame size, so that [`FRAME_BYTES_MAX`] is never met.
+/// Appends `frame` to `out`. Callers bound records by the link's frame size, which is below [`FRAME_BYTES_MAX`].
 pub fn encode_frame(frame: &Frame<'_>, out: &mut Vec<u8>) {
     let start = out.len();
     out.extend_from_slice(&[0; PREFIX_BYTES]);
@@ -19,8 +19,8 @@ pub fn encode_frame(frame: &Frame<'_>, out: &mut Vec<u8>) {
     seal(&mut out[start..], kind);
 }
 
-/// Fills in the prefix. The short check over length and kind lets a stream refuse a damaged length at once, instead of
-/// waiting for bytes that never come.
+/// Fills in the prefix. Its short check over length and kind lets a stream reject a corrupt length at once, instead of
+/// waiting for bytes that never arrive.
 fn seal(frame: &mut [u8], kind: u8) {
     let body_bytes = (frame.len() - PREFIX_BYTES) as u32;
     frame[8..12].copy_from_slice(&body_bytes.to_le_bytes());
@@ -32,7 +32,7 @@ fn seal(frame: &mut [u8], kind: u8) {
     frame[..8].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Appends the body, returns its kind.
+/// Appends the body and returns its kind.
 fn put_body(out: &mut Vec<u8>, body: &Body<'_>) -> u8 {
     match body {
         Body::Append { after, last, upstream, time, records } => {
@@ -83,7 +83,7 @@ fn put_body(out: &mut Vec<u8>, body: &Body<'_>) -> u8 {
     }
 }
 
-/// Frames between members and manager, and other frames without records.
+/// Appends frames between members and manager, and other frames without records.
 fn put_control(out: &mut Vec<u8>, body: &Body<'_>) -> u8 {
     match body {
         Body::Entry(entry) => {

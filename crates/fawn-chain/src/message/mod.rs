@@ -1,7 +1,7 @@
-//! Owns the vocabulary of peer frames: what replicas, managers and front-ends tell each other.
+//! Peer frames: the messages between replicas, managers and front-ends.
 //!
-//! Every frame names `(from, range, epoch, boot)`; a receiver in another epoch answers with the newer side's entry
-//! [replication.md §2.1], a frame of a peer's former boot is dropped.
+//! Every frame contains `(from, range, epoch, boot)`. A receiver in another epoch replies with the newer side's entry
+//! [replication.md §2.1]. A frame of a peer's former boot is dropped.
 mod copy;
 mod decode;
 mod encode;
@@ -17,15 +17,15 @@ use fawn_types::{BootId, ClientTag, Epoch, NodeId, RangeId, TimeMs, Version, lim
 
 /// Bytes before a frame's body: checksum, body length, kind, layout version, check of these three.
 pub const PREFIX_BYTES: usize = 16;
-/// A whole frame at most: one record with a value and, as its result, a former value, both of the greatest length; or a
-/// batch of records far below that.
+/// Maximum length of a whole frame. It fits one record with a value and, as its result, a former value, both of maximum
+/// length. Batches of records are far smaller.
 pub const FRAME_BYTES_MAX: usize = 17 << 20;
 
 const _: () = assert!(FRAME_BYTES_MAX > 2 * limits::VALUE_BYTES_MAX + limits::KEY_BYTES_MAX + 4096);
 /// Layout of every frame.
 pub const FRAME_VERSION: u8 = 2;
 
-/// Where a frame comes from and what it is about.
+/// Sender and subject of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
     /// The sending machine.
@@ -41,126 +41,129 @@ pub struct Header {
 /// One frame.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Frame<'a> {
-    /// Who, what, when.
+    /// Sender, range and epoch.
     pub header: Header,
-    /// What it says.
+    /// The content.
     pub body: Body<'a>,
 }
 
-/// What a member tells the manager of its log once it has promised, durably.
+/// A member's report to the manager about its log, sent once its promise is durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Report {
     /// The last version of its log, synced or not.
     pub last: Version,
-    /// What it knows to be committed.
+    /// The last version that it knows to be committed.
     pub committed: Version,
     /// The greatest chain time it has seen.
     pub time: TimeMs,
-    /// The boot that this one goes on from without having lost anything, as it was closed in order.
+    /// The previous boot, if this one continues it without loss after a clean shutdown.
     pub continues: Option<BootId>,
 }
 
-/// What a frame says.
+/// The content of a frame.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Body<'a> {
-    /// Records down the chain: the sender's log from just above `after` through `last`.
+    /// Records sent down the chain: the sender's log from directly above `after` through `last`.
     Append {
         /// The version before the first record in the sender's log; the receiver must hold it.
         after: Version,
         /// The last record's version.
         last: Version,
-        /// The least watermark that the sender and all above it have reached (to a syncing member: committed).
+        /// The least watermark of the sender and all members above it (to a syncing member: the last committed
+        /// version).
         upstream: Version,
         /// Chain time.
         time: TimeMs,
-        /// Encoded records, as the log holds them.
+        /// Encoded records, as in the log.
         records: &'a [u8],
     },
-    /// No records: how far the upstream's watermarks are, and chain time. Always answered by `Ack`.
+    /// The upstream's watermarks and chain time, without records. Always answered by `Ack`.
     Watermark {
-        /// The last version that was sent on this link; more than the receiver holds means a gap.
+        /// The last version sent on this link; if the receiver holds less, there is a gap.
         sent: Version,
         /// As in `Append`.
         upstream: Version,
         /// Chain time.
         time: TimeMs,
     },
-    /// Up the chain, cumulative: frees the link's window through `received`, commits through `committed`.
+    /// Sent up the chain, cumulative: frees the link's window through `received`, commits through `committed`.
     Ack {
-        /// The receiver's log ends here.
+        /// The end of the receiver's log.
         received: Version,
-        /// The tail committed through here.
+        /// The last version committed by the tail.
         committed: Version,
     },
-    /// The receiver's log ends at `after` and something above it is missing: send again from there.
+    /// The receiver's log ends at `after` and later records are missing: send again from there.
     ReplayWanted {
-        /// The end of the asking log.
+        /// The end of the receiver's log.
         after: Version,
     },
-    /// The log no longer holds what `ReplayWanted { after }` asks for: the copy must be made anew.
+    /// The log no longer holds the records that `ReplayWanted { after }` requested: a full resync is needed.
     Gone {
-        /// As asked.
+        /// As requested.
         after: Version,
     },
-    /// The newest entry the sender knows: the answer to an older epoch, and the manager's way to tell of
-    /// `Prepare` and `Active`.
+    /// The newest entry known to the sender. Sent in reply to an older epoch, and by the manager to announce `Prepare`
+    /// and `Active`.
     Entry(RangeEntry),
-    /// The sender's entry is older than what it was just shown: answered by `Entry`.
+    /// The sender's entry is older than that of the frame it received. Answered by `Entry`.
     EntryWanted,
-    /// To the manager: promised, stopped, and this is my log.
+    /// To the manager: promised and stopped; the state of this log.
     Report(Report),
     /// From the manager: make your log equal to the donor's, which ends at `base`.
     Align {
-        /// The entry under preparation with the members decided on and their boots.
+        /// The entry under preparation, with the chosen members and their boots.
         entry: RangeEntry,
-        /// Whose log counts.
+        /// The member whose log is authoritative.
         donor: NodeId,
-        /// Where it ends.
+        /// The end of the donor's log.
         base: Version,
-        /// How much of the receiver's log agrees with it; what is above is cut off.
+        /// The end of the part of the receiver's log that agrees with it; the rest is cut off.
         cut: Version,
     },
-    /// To the manager: my log ends at `base` and is synced through it.
+    /// To the manager: this log ends at `base` and is synced through it.
     Equal {
-        /// As told by `Align`.
+        /// As in `Align`.
         base: Version,
     },
-    /// To the manager: this syncing member has everything the tail had committed a moment ago.
+    /// To the manager: this syncing member has everything that the tail had committed shortly before.
     CaughtUp {
         /// The end of its log.
         last: Version,
     },
-    /// To the manager: this log cannot be made equal in this epoch, go on without it; it is copied afterwards.
+    /// To the manager: this log cannot be made equal in this epoch. Continue without this member, which is copied
+    /// afterwards.
     CannotAlign,
-    /// To the tail: the next part of a copy, please.
+    /// To the tail: a request for the next part of a copy.
     CopyWanted {
-        /// The version that the copy stands on; `None`: name one.
+        /// The version that the copy is based on; `None` asks the tail to choose one.
         base: Option<Version>,
-        /// Everything before it is here.
+        /// The receiver has everything before this cursor.
         cursor: CopyCursor,
     },
-    /// A part of a copy: everything of `base` between the cursors that was still there at `as_of`.
+    /// A part of a copy: everything of `base` between the cursors that still existed at `as_of`.
     Copy {
-        /// Keys and results above it come by the stream of records.
+        /// Keys and results above this version arrive through the stream of records.
         base: Version,
-        /// Where this part begins: as asked.
+        /// The start of this part, as requested.
         cursor: CopyCursor,
-        /// Where the next one does.
+        /// The start of the next part.
         next: CopyCursor,
-        /// What the sender had committed when it looked the records up. A receiver whose log is past it has perhaps
-        /// seen one of them deleted, and does not take them.
+        /// The sender's last committed version when it read the records. A receiver whose log is past it rejects the
+        /// part, because it may have seen one of the keys deleted.
         as_of: Version,
-        /// About so many keys are to be copied in all.
+        /// Approximate number of keys in the whole copy.
         keys: u64,
         /// Encoded records: results, then puts.
         records: &'a [u8],
     },
-    /// To the manager, at start and as a beat: this machine runs, in this boot.
+    /// To the manager, at start and as a heartbeat: this machine runs, in this boot.
     Hello,
-    /// To the manager, and again until this boot ends: this member keeps nothing any more (its medium failed, say). Below
-    /// the header's epoch it has stopped; in it, it answers reads at most, until it is asked to promise another.
+    /// To the manager, repeated until this boot ends: this member can no longer store anything (for example, its disk
+    /// failed). It has stopped all epochs below the header's. In the header's epoch it at most replies to reads, until
+    /// it is asked to promise another epoch.
     Failed,
-    /// To the manager: the successor has not acknowledged for long what was sent to it.
+    /// To the manager: the successor has not acknowledged records for a long time.
     Suspect {
         /// The successor.
         node: NodeId,
@@ -169,37 +172,37 @@ pub enum Body<'a> {
     EpochWanted,
     /// To a head (updates) or a tail (reads): a front-end's operation.
     Request {
-        /// Names it for the answer.
+        /// Identifies the operation in the reply.
         op: u64,
-        /// Names it for exactly-once.
+        /// Identifies the operation for exactly-once execution.
         tag: ClientTag,
-        /// The session's operations below this one are all answered.
+        /// All operations of the session below this one are answered.
         first_incomplete: u64,
         /// The operation, encoded by the node.
         payload: &'a [u8],
     },
-    /// From a tail: what came of it.
+    /// From a tail: the outcome of an operation.
     Reply {
-        /// As asked.
+        /// As in the request.
         op: u64,
         /// The result, encoded by the node.
         payload: &'a [u8],
     },
-    /// Instead of a reply: not done here; with what to do.
+    /// Instead of a reply: the operation was not executed here, for this reason.
     Refused {
-        /// As asked.
+        /// As in the request.
         op: u64,
-        /// Why.
+        /// The reason.
         reason: RefusedReason,
     },
 }
 
-/// Why a request was not done. It has had no effect.
+/// Reason why a request was rejected. It had no effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RefusedReason {
-    /// Another epoch, not this member's part, or no chain active: an `Entry` follows if a newer one is known.
+    /// Another epoch, another member's role, or no active chain. An `Entry` follows if a newer one is known.
     StaleEpoch,
-    /// Too much is under way.
+    /// Too many operations are in flight.
     Overloaded,
     /// The key is not in the range.
     WrongRange,

@@ -1,41 +1,41 @@
-//! Owns the cutting of a byte stream into frames: pieces may be cut and joined anywhere.
+//! Splitting of a byte stream into frames, regardless of how the bytes arrive in pieces.
 use super::decode::frame_bytes;
 use super::{Frame, PREFIX_BYTES, decode_frame};
 use crate::bytes::DecodeError;
 use alloc::vec::Vec;
 
-/// Why a stream is over: after damage its frame boundaries are lost, so the link is closed and opened anew.
+/// A corrupt stream: its frame boundaries are lost, so the link must be closed and reconnected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("peer stream damaged {offset_bytes} bytes after its start: {cause}; close the link and connect again")]
 pub struct StreamError {
-    /// Where the damaged frame begins.
+    /// Offset of the corrupt frame.
     pub offset_bytes: u64,
-    /// What is wrong.
+    /// The decoding error.
     pub cause: DecodeError,
 }
 
-/// A longer buffer goes back to the system once its frame is taken.
+/// A longer buffer is freed once its frame is taken.
 const BUFFER_BYTES_KEPT: usize = 64 << 10;
 
-/// Bytes received on one link and not yet taken as frames; never more than one frame and what came with its end.
+/// Bytes received on one link and not yet taken as frames: at most one frame and the piece that contains its end.
 #[derive(Clone, Debug, Default)]
 pub struct FrameStream {
     buffer: Vec<u8>,
-    /// Bytes at the front that were taken already.
+    /// Bytes at the front that were already taken.
     taken: usize,
-    /// Bytes of the stream before the buffer's first.
+    /// Offset in the stream of the buffer's first byte.
     offset_bytes: u64,
     broken: Option<StreamError>,
 }
 
 impl FrameStream {
-    /// Of a new link.
+    /// A stream for a new link.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds bytes as they came. Callers read bounded pieces and take all frames between two pieces, which bounds the
+    /// Adds received bytes. Callers read bounded pieces and take all frames before the next piece, which bounds the
     /// buffer by [`super::FRAME_BYTES_MAX`] and one piece.
     pub fn push(&mut self, piece: &[u8]) {
         if self.taken > 0 {
@@ -48,8 +48,8 @@ impl FrameStream {
         }
     }
 
-    /// As [`FrameStream::push`] of `piece` and [`FrameStream::next_frame`], but a frame that lies in the piece as a whole
-    /// is not copied. What is taken leaves `piece`; with `None` all of it is.
+    /// As [`FrameStream::push`] of `piece` and [`FrameStream::next_frame`], but a frame that is entirely within the
+    /// piece is not copied. Removes the consumed bytes from `piece`; with `None`, that is all of them.
     ///
     /// # Errors
     /// As [`FrameStream::next_frame`].
@@ -80,10 +80,10 @@ impl FrameStream {
         }
     }
 
-    /// The next whole frame; `None` until more bytes come.
+    /// The next whole frame; `None` until more bytes arrive.
     ///
     /// # Errors
-    /// When the stream is damaged; every later call says the same.
+    /// If the stream is corrupt; every later call returns the same error.
     pub fn next_frame(&mut self) -> Result<Option<Frame<'_>>, StreamError> {
         if let Some(error) = self.broken {
             return Err(error);
@@ -103,7 +103,7 @@ impl FrameStream {
         }
     }
 
-    /// Bytes held that no frame was made of yet.
+    /// Bytes held that are not part of a returned frame.
     #[must_use]
     pub fn buffered_bytes(&self) -> usize {
         self.buffer.len() - self.taken
