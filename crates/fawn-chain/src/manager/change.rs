@@ -1,4 +1,4 @@
-//! Owns changing chains: what the planner says becomes a handshake, which is carried on until the chain is active.
+//! Chain changes: starts the handshakes that the planner requests, and drives them until the chain is active.
 use super::planner::{self, Change, Health};
 use super::round::{Round, Rules, Stage};
 use super::{Consensus, Manager};
@@ -9,9 +9,9 @@ use alloc::vec::Vec;
 use fawn_types::{BootId, Epoch, NodeId, RangeId, Version};
 
 impl<C: Consensus> Manager<C> {
-    /// Begins what the planner says, where nothing is under way.
+    /// Starts the changes that the planner requests, where no handshake is in flight.
     pub(super) fn plan(&mut self) {
-        // After its own start the manager first lets beats arrive, else it would think everybody dead.
+        // After its own start the manager first waits for heartbeats; otherwise it would treat every member as dead.
         let started_at = self.started_at.unwrap_or(self.nodes.now);
         let settling = self.nodes.now.ms_since(started_at) < self.options.dead_after_ms;
         for change in planner::plan(&self.draft, &self.nodes) {
@@ -24,7 +24,7 @@ impl<C: Consensus> Manager<C> {
         }
     }
 
-    /// Whether all that is wrong with an active chain is that some member was not heard of yet.
+    /// Whether the only defect of an active chain is a member that has not sent a heartbeat yet.
     fn only_unseen(&self, range: RangeId) -> bool {
         let Some(entry) = self.draft.range(range) else { return false };
         let is_seen = |member: &Member| self.nodes.seen.contains_key(&member.node);
@@ -32,7 +32,7 @@ impl<C: Consensus> Manager<C> {
         entry.is_active() && entry.serving().all(|m| !is_seen(m) || is_fine(m)) && !entry.serving().all(is_seen)
     }
 
-    /// Begins a handshake in a new epoch; one under way is superseded, its number burnt.
+    /// Starts a handshake in a new epoch. A handshake in flight is superseded, and its epoch number is never used.
     pub(super) fn reform(&mut self, range: RangeId, promote: &[NodeId]) {
         let (now, durability) = (self.nodes.now, self.durability);
         let Some(entry) = self.draft.range_mut(range) else { return };

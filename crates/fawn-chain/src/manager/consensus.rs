@@ -1,38 +1,39 @@
-//! Owns how a new map becomes the map: the `Consensus` trait and its file-backed single member. Raft is another one.
+//! `Consensus`: the trait that commits each new map, and its file-backed single member. Raft is another implementation.
 use alloc::vec::Vec;
 
-/// Agrees on one map after another. The manager offers at most one at a time and acts on none before it is committed.
+/// Agrees on a sequence of maps. The manager proposes at most one at a time and acts on none before it is committed.
 pub trait Consensus {
-    /// Offers the encoded map of `revision` as the next one.
+    /// Proposes the encoded map of `revision` as the next one.
     fn propose(&mut self, revision: u64, image: Vec<u8>);
 
-    /// What became of offers.
+    /// The outcome of proposals.
     fn poll_event(&mut self) -> Option<ConsensusEvent>;
 
-    /// Bytes that this machine must have on its medium, then `handle_persisted`; given out once each.
+    /// Bytes that this machine must store durably before it calls `handle_persisted`; each is returned once.
     fn poll_persist(&mut self) -> Option<(u64, Vec<u8>)>;
 
-    /// The bytes of `revision` are durable here.
+    /// The bytes of `revision` are durable on this machine.
     fn handle_persisted(&mut self, revision: u64);
 }
 
-/// What became of an offer.
+/// The outcome of a proposal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ConsensusEvent {
-    /// It is the map, for good.
+    /// The map is committed permanently.
     Committed {
-        /// Which.
+        /// The map's revision.
         revision: u64,
     },
-    /// It is not, and never will be: another leader's came first. The manager starts over from the committed map.
+    /// The map is not committed and never will be: another leader's came first. The manager restarts from the committed
+    /// map.
     Lost {
-        /// Which.
+        /// The map's revision.
         revision: u64,
     },
 }
 
-/// A single member: what is in its file is committed. The node writes the file whole, beside the old one, syncs it and
-/// renames it over, so that a crash leaves the one or the other.
+/// A single member: the content of its file is committed. The node writes a complete new file next to the old one,
+/// syncs it and renames it over the old one, so a crash leaves either.
 #[derive(Clone, Debug, Default)]
 pub struct FileConsensus {
     offered: Option<(u64, Vec<u8>)>,

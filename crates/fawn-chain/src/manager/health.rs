@@ -1,21 +1,21 @@
-//! Owns what the manager knows of machines besides the map: beats, boots, failures told, who caught up, who is held off.
+//! Health of machines: heartbeats, boots, reported failures, caught-up copies, hold-off after suspicion.
 use super::planner::Health;
 use alloc::collections::{BTreeMap, BTreeSet};
 use fawn_types::{BootId, MonoMs, NodeId, RangeId};
 
-/// How long a suspicion counts against whoever uttered it.
+/// How long a suspicion also counts against the member that reported it.
 const SUSPICION_MS: u64 = 60_000;
 
-/// The machines.
+/// Health of all machines.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Nodes {
     pub(super) seen: BTreeMap<NodeId, (BootId, MonoMs)>,
     pub(super) caught_up: BTreeSet<(RangeId, NodeId, BootId)>,
-    /// Members that can keep nothing any more, in this boot.
+    /// Members that can no longer store anything in this boot.
     failed: BTreeMap<(RangeId, NodeId), BootId>,
-    /// Members that were suspected: not promoted before this time, nor kept in a chain that is as long without them.
+    /// Suspected members, until this time: they are not promoted, and a chain that is as long without them drops them.
     held_off: BTreeMap<(RangeId, NodeId), MonoMs>,
-    /// Who suspected somebody, when.
+    /// Time of the last suspicion that each member reported.
     suspicions: BTreeMap<(RangeId, NodeId), MonoMs>,
     pub(super) now: MonoMs,
     dead_after_ms: u64,
@@ -40,7 +40,7 @@ impl Nodes {
         Self { dead_after_ms, ..Self::default() }
     }
 
-    /// A beat, or anything else that says in which boot a machine is; whether it is another than before.
+    /// Handles a heartbeat, or any other frame that contains a machine's boot. Returns whether the boot changed.
     pub(super) fn note_boot(&mut self, node: NodeId, boot: BootId) -> bool {
         let former = self.seen.insert(node, (boot, self.now));
         let is_new = former.is_some_and(|(former, _)| former != boot);
@@ -51,7 +51,7 @@ impl Nodes {
         is_new
     }
 
-    /// The member can keep nothing any more; whether that is news.
+    /// Records that the member can no longer store anything. Returns whether that is new.
     pub(super) fn note_failed(&mut self, range: RangeId, node: NodeId, boot: BootId) -> bool {
         self.failed.insert((range, node), boot) != Some(boot)
     }
@@ -60,13 +60,14 @@ impl Nodes {
         self.held_off.get(&(range, node)).is_some_and(|until| *until > self.now)
     }
 
-    /// Those that are, of a range.
+    /// The members of a range that are held off.
     pub(super) fn held_off(&self, range: RangeId) -> BTreeSet<NodeId> {
         let of_range = self.held_off.iter().filter(|((of, _), until)| *of == range && **until > self.now);
         of_range.map(|((_, node), _)| *node).collect()
     }
 
-    /// `reporter` suspects `suspect`: who goes. Whoever suspects one after the other is itself the cause.
+    /// The member to drop if `reporter` suspects `suspect`. A member that suspects one after another is itself the
+    /// cause.
     pub(super) fn judge(&mut self, range: RangeId, reporter: NodeId, suspect: NodeId, hold_off_ms: u64) -> NodeId {
         let now = self.now;
         self.suspicions.retain(|_, at| now.ms_since(*at) < SUSPICION_MS);

@@ -1,12 +1,12 @@
-//! Owns the manager: the cluster map, changed only through consensus, and the handshakes that change chains.
+//! Manager: changes the cluster map through consensus, and chains through handshakes.
 //!
-//! | module | owns |
+//! | module | contents |
 //! |---|---|
-//! | `consensus` | how a new map becomes the map |
-//! | [`planner`] | the next safe change of each chain: pure, asked again and again |
-//! | `change` | carrying a change out: rounds of the handshake, begun, stepped, superseded |
-//! | `round` | one round: who was asked, what they said, whose log counts |
-//! | `health` | what is known of machines besides the map |
+//! | `consensus` | how a new map is committed |
+//! | [`planner`] | the next safe change of each chain: pure, called repeatedly |
+//! | `change` | execution of a change: rounds of the handshake, started, advanced, superseded |
+//! | `round` | one round: members asked, their reports, choice of the donor |
+//! | `health` | the state of machines that is not in the map |
 mod change;
 mod consensus;
 mod health;
@@ -24,27 +24,27 @@ use health::Nodes;
 use planner::Health;
 use round::{Round, Stage};
 
-/// Nodes that are told of an activation because they asked before it; those beyond ask again.
+/// Maximum number of nodes notified of an activation because they asked before it; further nodes ask again.
 const CURIOUS_MAX: usize = 1 << 14;
-/// Suspicion alone never leaves fewer members in a chain.
+/// Suspicion alone never reduces a chain below this number of members.
 pub(super) const SUSPICION_LEAVES: usize = 2;
 
 /// Intervals of the manager.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ManagerOptions {
-    /// How long a handshake waits for reports before it goes on without the silent: nobody waits for the dead. Until
-    /// leases exist it must outlast a live member's silences: one that was left out may still answer reads.
+    /// How long a handshake waits for reports before it continues without the silent members. Without leases it must
+    /// exceed a live member's pauses, because a member that was left out may still reply to reads.
     pub report_wait_ms: u64,
     /// How long it waits before a rebooted member may donate in a mode that acks before it syncs, and before a new
     /// range starts without all of its members.
     pub rebooted_wait_ms: u64,
-    /// How long members may take to become equal before a new round leaves the late ones out.
+    /// How long members may take to become equal before a new round excludes the slow ones.
     pub align_wait_ms: u64,
-    /// Unanswered frames are repeated this often.
+    /// Interval at which unanswered frames are repeated.
     pub resend_ms: u64,
-    /// A machine without beats for so long is dropped. Leases will add their own wait.
+    /// A machine without heartbeats for this long is dropped. Leases will add their own wait.
     pub dead_after_ms: u64,
-    /// A member that was dropped on suspicion is not promoted again before: it streams meanwhile.
+    /// A member that was dropped on suspicion is not promoted again before this time; it receives records until then.
     pub hold_off_ms: u64,
 }
 
@@ -64,83 +64,83 @@ impl Default for ManagerOptions {
 /// An effect of the manager.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ManagerOutput {
-    /// Have these bytes on the medium, then call `handle_persisted(revision)`. Nothing that follows from this map is
-    /// given out before.
+    /// Store these bytes durably, then call `handle_persisted(revision)`. No consequence of this map is returned
+    /// before.
     Persist {
-        /// To give back.
+        /// To pass to `handle_persisted`.
         revision: u64,
         /// The encoded map.
         image: Vec<u8>,
     },
-    /// A frame to a member; may be lost, is repeated.
+    /// A frame to a member. It may be lost; the manager repeats it.
     Send {
-        /// To whom.
+        /// The receiver.
         to: NodeId,
-        /// What.
+        /// The frame.
         frame: Frame<'static>,
     },
     /// A range serves again.
     Activated {
-        /// Which.
+        /// The range.
         range: RangeId,
-        /// Since.
+        /// The new epoch.
         epoch: Epoch,
-        /// From here.
+        /// Its base.
         base: Version,
-        /// Acked writes may be missing: log it, loudly. Never under `sync`.
+        /// Acked writes may be missing, which deserves a prominent log entry. Never under `sync`.
         possible_loss: bool,
     },
-    /// A member is on its way out of a range's chain, for more than silence.
+    /// A member that still sends heartbeats is being removed from a range's chain.
     Dropping {
-        /// Which range.
+        /// The range.
         range: RangeId,
-        /// Which member.
+        /// The member.
         node: NodeId,
-        /// Why.
+        /// The reason.
         reason: DropReason,
     },
 }
 
-/// Why a member that beats is dropped.
+/// Reason to drop a member that sends heartbeats.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DropReason {
-    /// It said that it can keep nothing any more: restart it once its medium is in order.
+    /// The member reported that it can no longer store anything: restart it once its disk works again.
     Failed,
-    /// This member says that it does not acknowledge.
+    /// Another member reported that it does not acknowledge.
     Suspected {
-        /// Who.
+        /// The reporting member.
         by: NodeId,
     },
-    /// It suspected one successor after the other, so it is itself the cause.
+    /// It suspected one successor after another, so it is itself the cause.
     SuspectsAll,
 }
 
-/// The manager.
+/// The manager's state.
 #[derive(Clone, Debug)]
 pub struct Manager<C> {
     node: NodeId,
     boot: BootId,
     options: ManagerOptions,
     consensus: C,
-    /// As committed: the only thing anybody is told.
+    /// The committed map: only this one is sent to other nodes.
     map: ClusterMap,
-    /// With changes that are not offered or not committed yet.
+    /// The map with changes that are not proposed or not committed yet.
     draft: ClusterMap,
-    /// The mode that epochs to come serve in; the draft is brought into line with it.
+    /// Durability mode of epochs to come; the draft follows it.
     durability: Durability,
     dirty: bool,
     offered: Option<ClusterMap>,
     nodes: Nodes,
     rounds: BTreeMap<RangeId, Round>,
     excluded: BTreeMap<RangeId, BTreeSet<NodeId>>,
-    /// Who asked for the entry of a range that was not active: told once it is, instead of asking again and again.
+    /// Nodes that requested the entry of an inactive range: notified once it is active, so that they need not poll.
     curious: BTreeSet<(RangeId, NodeId)>,
     started_at: Option<MonoMs>,
     outputs: VecDeque<ManagerOutput>,
 }
 
 impl<C: Consensus> Manager<C> {
-    /// From the committed map, or from a new one (`revision` 0), which is committed first.
+    /// A manager with the committed map, or with a new one (`revision` 0), which is committed first.
     #[must_use]
     pub fn new(node: NodeId, boot: BootId, options: ManagerOptions, consensus: C, map: ClusterMap) -> Self {
         let nodes = Nodes::new(options.dead_after_ms);
@@ -163,7 +163,7 @@ impl<C: Consensus> Manager<C> {
         }
     }
 
-    /// Writes of epochs to come count as kept by this mode; chains that serve in another one begin a new epoch.
+    /// Sets the durability mode of epochs to come; chains that serve in another mode begin a new epoch.
     pub fn set_durability(&mut self, durability: Durability) {
         self.durability = durability;
     }
@@ -174,7 +174,7 @@ impl<C: Consensus> Manager<C> {
         &self.map
     }
 
-    /// A frame from a machine.
+    /// Handles a frame from a machine.
     pub fn handle_frame(&mut self, now: Now, frame: &Frame<'_>) {
         self.begin(now);
         let Header { from, boot, range, epoch } = frame.header;
@@ -204,7 +204,6 @@ impl<C: Consensus> Manager<C> {
         self.advance();
     }
 
-    /// Time passed.
     pub fn handle_timeout(&mut self, now: Now) {
         self.begin(now);
         self.advance();
@@ -225,7 +224,7 @@ impl<C: Consensus> Manager<C> {
         self.outputs.pop_front()
     }
 
-    /// When `handle_timeout` is wanted next: beats and repeats are judged this often.
+    /// The time of the next `handle_timeout`: heartbeats and repeats are checked at this interval.
     #[must_use]
     pub fn next_timeout(&self) -> MonoMs {
         self.nodes.now.plus_ms(self.options.resend_ms)
@@ -234,8 +233,8 @@ impl<C: Consensus> Manager<C> {
     fn begin(&mut self, now: Now) {
         let slept_ms = now.mono.ms_since(self.nodes.now);
         if slept_ms > self.options.dead_after_ms / 2 {
-            // It is called far more often than that: it slept, and beats may wait for it to be read. Only liveness is
-            // judged by beats, so that much patience costs nothing but time.
+            // The interval between calls is normally far shorter: the process was suspended, and heartbeats may be
+            // waiting in the input. Heartbeats decide liveness only, so this patience costs nothing but time.
             self.nodes.seen.values_mut().for_each(|(_, at)| *at = at.plus_ms(slept_ms));
         }
         self.nodes.now = self.nodes.now.max(now.mono);
@@ -244,12 +243,12 @@ impl<C: Consensus> Manager<C> {
 
     fn round_of(&mut self, range: RangeId, epoch: Epoch) -> Option<&mut Round> {
         if self.draft.range(range)?.epoch != epoch {
-            return None; // superseded: its number is burnt
+            return None; // Superseded: its epoch number is never used.
         }
         self.rounds.get_mut(&range)
     }
 
-    /// A new boot makes what the former one said worthless: rounds it takes part in start over.
+    /// A new boot invalidates the reports of the former one: rounds that include the member start again.
     fn note_boot(&mut self, from: NodeId, boot: BootId) {
         if !self.nodes.note_boot(from, boot) {
             return;
@@ -258,7 +257,7 @@ impl<C: Consensus> Manager<C> {
         let ranges: Vec<RangeId> =
             self.rounds.iter().filter(|(_, round)| stale(round)).map(|(range, _)| *range).collect();
         for range in ranges {
-            // While Active is being committed the planner sees the reboot afterwards.
+            // While Active is being committed, the planner detects the reboot afterwards.
             if self.rounds.get(&range).is_some_and(|round| round.stage != Stage::Activating) {
                 self.reform(range, &[]);
             }
@@ -267,7 +266,7 @@ impl<C: Consensus> Manager<C> {
 
     fn handle_entry_wanted(&mut self, to: NodeId, range: RangeId) {
         let Some(entry) = self.map.range(range).cloned() else { return };
-        // A chain of members that were not heard of in these boots yet is about to be another one.
+        // A chain whose members have not been seen in these boots is about to change.
         let is_settled = entry.is_active()
             && !self.rounds.contains_key(&range)
             && entry.serving().all(|member| self.nodes.boot(range, member.node) == Some(member.boot));
@@ -279,7 +278,8 @@ impl<C: Consensus> Manager<C> {
         }
     }
 
-    /// The member has stopped below `epoch`, and takes part in no handshake of this boot: nobody waits for it.
+    /// Handles a member that has stopped below `epoch` and takes part in no handshake of this boot: no round waits for
+    /// it.
     fn handle_failed(&mut self, from: NodeId, boot: BootId, range: RangeId, epoch: Epoch) {
         self.note_boot(from, boot);
         if self.nodes.note_failed(range, from, boot) {
@@ -292,21 +292,21 @@ impl<C: Consensus> Manager<C> {
                 round.reports.remove(&from);
                 round.gone.insert(from);
             }
-            // It was counted on: the next round knows better.
+            // The round relied on this member, so a new round starts without it.
             Stage::Aligning if decided => self.reform(range, &[]),
             Stage::Committing | Stage::Aligning | Stage::Activating => {}
         }
     }
 
-    /// Of two neighbours that both beat, the downstream one goes; who suspects twice goes itself. Liveness only, so it
-    /// leaves two members at least [replication.md §2.4].
+    /// Of two neighbours that both send heartbeats, drops the downstream one, or the reporter if it has suspected
+    /// before. This serves liveness only, so it leaves at least two members [replication.md §2.4].
     fn handle_suspect(&mut self, from: (NodeId, BootId), range: RangeId, epoch: Epoch, suspect: NodeId) {
         let Some(entry) = self.active_entry(from, range, epoch) else { return };
         let chain: Vec<NodeId> = entry.serving().map(|member| member.node).collect();
         let are_neighbours = chain.windows(2).any(|pair| pair == [from.0, suspect]);
         let both_beat = entry.serving().all(|member| self.nodes.boot(range, member.node) == Some(member.boot));
         if !are_neighbours || !both_beat || chain.len() <= SUSPICION_LEAVES {
-            return; // a silent one is dropped for its silence
+            return; // A silent member is dropped for its silence.
         }
         let node = self.nodes.judge(range, from.0, suspect, self.options.hold_off_ms);
         let by_itself = node == from.0;
@@ -321,7 +321,7 @@ impl<C: Consensus> Manager<C> {
         }
     }
 
-    /// The range's entry, if it is of this epoch, active, not about to change, and the sender serves in it.
+    /// The range's entry, if it is active in this epoch, not about to change, and the sender serves in it.
     fn active_entry(&self, (from, boot): (NodeId, BootId), range: RangeId, epoch: Epoch) -> Option<&RangeEntry> {
         let entry = self.draft.range(range).filter(|entry| entry.is_active() && entry.epoch == epoch)?;
         let serves = entry.serving().any(|member| member.node == from && member.boot == boot);
@@ -337,7 +337,8 @@ impl<C: Consensus> Manager<C> {
         }
     }
 
-    /// A member is no copy, or cannot be made equal: the others go on without it, at once. It will be copied.
+    /// Handles a member that has no copy or cannot be made equal: the others continue without it at once. It is copied
+    /// later.
     fn handle_cannot_align(&mut self, from: NodeId, boot: BootId, range: RangeId, epoch: Epoch) {
         self.note_boot(from, boot);
         let Some(round) = self.round_of(range, epoch) else { return };
@@ -388,7 +389,7 @@ impl<C: Consensus> Manager<C> {
         }
     }
 
-    /// Tells members of what was just committed.
+    /// Notifies members of the newly committed changes.
     fn announce(&mut self, before: &ClusterMap) {
         let now = self.nodes.now;
         let changed: Vec<RangeEntry> =

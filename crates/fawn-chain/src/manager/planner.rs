@@ -1,41 +1,41 @@
-//! Owns the planner: the ring says what the map should be, the planner names the next safe change of each chain.
+//! Planner: compares the map with the ring's layout and returns the next safe change of each chain.
 //!
-//! Pure and idempotent: asked again after any crash it says the same. Splits and merges will be two more changes.
+//! Pure and idempotent: after a crash it returns the same change. Splits and merges will be two more changes.
 use crate::map::{ClusterMap, MemberRole, RangeEntry};
 use alloc::vec::Vec;
 use fawn_types::{BootId, Durability, NodeId, RangeId};
 
-/// What the manager knows of a machine besides the map.
+/// Health of machines as seen by the planner.
 pub trait Health {
-    /// Its present boot, while its beats come and its copy of the range is not known to have failed.
+    /// The machine's current boot, if its heartbeats arrive and its copy of the range is not known to have failed.
     fn boot(&self, range: RangeId, node: NodeId) -> Option<BootId>;
-    /// Whether this syncing copy said, in its present boot, that it caught up.
+    /// Whether this syncing copy reported, in its current boot, that it caught up.
     fn caught_up(&self, range: RangeId, node: NodeId) -> bool;
 }
 
 /// One change of one chain.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Change {
-    /// Begin a new epoch: the chain never was active, or serves in another mode than wanted, or a serving member is
-    /// gone, failed or rebooted, or one is promoted.
+    /// Begin a new epoch. Either the chain was never active, or its durability mode changes; or a serving member is
+    /// gone, failed or rebooted; or a member is promoted.
     Reform {
-        /// Which.
+        /// The range.
         range: RangeId,
         /// Syncing members that become serving.
         promote: Vec<NodeId>,
     },
-    /// Let this machine stream behind the tail; the epoch goes on.
+    /// Add this machine as a syncing member behind the tail; the epoch continues.
     AddSyncing {
-        /// Which.
+        /// The range.
         range: RangeId,
-        /// Who.
+        /// The machine.
         node: NodeId,
-        /// In which boot.
+        /// Its boot.
         boot: BootId,
     },
 }
 
-/// The next change of `entry`'s chain, if any. `desired` is the ring's chain, `durability` the mode wanted.
+/// The next change of `entry`'s chain, if any. `desired` is the ring's chain, `durability` the requested mode.
 #[must_use]
 pub fn next_change(
     entry: &RangeEntry,
@@ -50,7 +50,7 @@ pub fn next_change(
     }
     let is_sick = entry.serving().any(|member| boot(member.node) != Some(member.boot));
     if is_sick || entry.durability != durability {
-        // With nobody to go on with, an epoch that still answers reads is worth more than one that cannot begin.
+        // If no member is left to continue, an epoch that still replies to reads is better than one that cannot begin.
         let somebody = entry.serving().any(|member| boot(member.node).is_some());
         return somebody.then_some(Change::Reform { range, promote: Vec::new() });
     }
@@ -73,7 +73,7 @@ pub fn next_change(
 #[must_use]
 pub fn plan(map: &ClusterMap, health: &impl Health) -> Vec<Change> {
     let layout = map.ring().layout();
-    // A range that is not cut along the ring (yet) follows the ring's chain at its start.
+    // A range that is not divided along the ring (yet) uses the ring's chain at its start.
     let desired = |entry: &RangeEntry| layout.iter().find(|range| range.keys.contains(&entry.keys.start));
     map.ranges
         .iter()

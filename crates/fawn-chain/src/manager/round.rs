@@ -1,4 +1,4 @@
-//! Owns one run of the handshake for one range, the manager's half: who was asked, what they said, whose log counts.
+//! One round of the handshake for one range, on the manager: members asked, reports, choice of the donor.
 use super::SUSPICION_LEAVES;
 use crate::map::{Activation, ChainState, LastActive, Member, MemberRole, RangeEntry};
 use crate::message::Report;
@@ -6,16 +6,16 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use fawn_types::{BootId, Durability, MonoMs, NodeId, TimeMs, Version};
 
-/// How far a round is.
+/// Stage of a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stage {
-    /// `Prepare` is offered, not committed.
+    /// `Prepare` is proposed, not committed.
     Committing,
     /// Members promise and report.
     Reporting,
     /// Members make their logs equal to the donor's.
     Aligning,
-    /// `Active` is offered, not committed.
+    /// `Active` is proposed, not committed.
     Activating,
 }
 
@@ -25,41 +25,42 @@ pub(super) struct Round {
     pub(super) stage: Stage,
     pub(super) stage_since: MonoMs,
     pub(super) resend_at: MonoMs,
-    /// Serving members of the last active epoch, and those to be promoted.
+    /// Serving members of the last active epoch, and members to promote.
     pub(super) asked: Vec<NodeId>,
     pub(super) reports: BTreeMap<NodeId, (BootId, Report)>,
-    /// Asked, and stopped, but not to be counted on in their present boots.
+    /// Members that were asked and have stopped, but cannot be used in their current boots.
     pub(super) gone: BTreeSet<NodeId>,
     pub(super) equal: BTreeSet<NodeId>,
     pub(super) decision: Option<Decision>,
 }
 
-/// What the reports led to.
+/// The decision derived from the reports.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Decision {
     pub(super) donor: NodeId,
     pub(super) base: Version,
     pub(super) time: TimeMs,
-    /// The entry with the members decided on.
+    /// The entry with the chosen members.
     pub(super) entry: RangeEntry,
-    /// How much of each member's log stays.
+    /// The part of each member's log to keep, by its last version.
     pub(super) cuts: BTreeMap<NodeId, Version>,
-    /// Acked writes may be missing: only rebooted members were left, in a mode that does not sync before it acks.
+    /// Acked writes may be missing: only rebooted members are left, in a mode that acks before it syncs.
     pub(super) possible_loss: bool,
 }
 
-/// What a decision is made under.
+/// Conditions of a decision.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules<'a> {
-    /// The ring's chain: the order members stand in.
+    /// The ring's chain, which determines the order of members.
     pub(super) desired: &'a [NodeId],
-    /// Members that did not become equal in an earlier round of this range: left out, unless nobody else can donate.
+    /// Members that did not become equal in an earlier round of this range: excluded, unless no other member can
+    /// donate.
     pub(super) excluded: &'a BTreeSet<NodeId>,
-    /// Members that are left out as long as two others remain.
+    /// Members that are excluded as long as two others remain.
     pub(super) suspected: &'a BTreeSet<NodeId>,
-    /// Everybody had time to report.
+    /// Whether all members had time to report.
     pub(super) waited: bool,
-    /// Everybody had the longer time that a rebooted donor needs where acks are not synced.
+    /// Whether all had the longer time that a rebooted donor requires where acks are not synced.
     pub(super) waited_long: bool,
 }
 
@@ -83,14 +84,14 @@ impl Round {
         self.resend_at = now;
     }
 
-    /// Whose log counts, if that can be said yet.
+    /// The decision on donor and members, if the reports suffice.
     pub(super) fn decide(&self, entry: &RangeEntry, rules: Rules<'_>) -> Option<Decision> {
         let complete = self.asked.iter().all(|node| self.reports.contains_key(node) || self.gone.contains(node));
         if !complete && !rules.waited {
             return None;
         }
         let (donors, possible_loss) = self.donors(entry, rules, complete)?;
-        // Greatest log on the spine; what a log holds beside it was discarded by an earlier activation.
+        // The greatest log within the history; an earlier activation discarded everything else in a log.
         let effective = |node: &NodeId| self.reports.get(node).map(|(_, report)| entry.common_point(report.last));
         let donor = donors.iter().copied().max_by_key(|node| {
             let is_left_out = rules.excluded.contains(node) || rules.suspected.contains(node);
@@ -118,10 +119,11 @@ impl Round {
         Some(Decision { donor, base, time, entry, cuts, possible_loss })
     }
 
-    /// Who may donate, and whether acked writes may be missing then [replication.md §2.2].
+    /// The members that may donate, and whether acked writes may then be missing [replication.md §2.2].
     fn donors(&self, entry: &RangeEntry, rules: Rules<'_>, complete: bool) -> Option<(Vec<NodeId>, bool)> {
         let Some(last) = &entry.last_active else {
-            // Never active: nothing was ever acked. Wait for all who can come, then go on with those who did.
+            // Never active, so nothing was ever acked. Wait for all members that can report, then continue with those
+            // that did.
             let ready = complete || rules.waited_long;
             return (ready && !self.reports.is_empty()).then(|| (self.reports.keys().copied().collect(), false));
         };
@@ -131,9 +133,9 @@ impl Round {
         for member in &last.members {
             let Some((boot, report)) = self.reports.get(&member.node) else { continue };
             if entry.common_point(report.last) < base {
-                continue; // its disk was changed: it had synced base before it served
+                continue; // Its disk was changed: it had synced the base before it served.
             }
-            // Closed in order and started again is as good as never stopped: the log lost nothing on the way.
+            // A clean shutdown and restart counts as running throughout: the log lost nothing.
             let is_unbroken = *boot == member.boot || report.continues == Some(member.boot);
             if is_unbroken { unrebooted.push(member.node) } else { rebooted.push(member.node) }
         }
@@ -148,14 +150,14 @@ impl Round {
         (!rebooted.is_empty() && (all_back || rules.waited_long)).then_some((rebooted, true))
     }
 
-    /// Whether this member, in this boot, is to be made equal to the donor and has not said that it is.
+    /// Whether this member, in this boot, still has to report that it is equal to the donor.
     pub(super) fn is_awaited(&self, node: NodeId, boot: BootId) -> bool {
         let Some(decision) = &self.decision else { return false };
         let there = decision.entry.serving().any(|member| member.node == node && member.boot == boot);
         there && decision.donor != node && !self.equal.contains(&node)
     }
 
-    /// Whether all decided members are equal.
+    /// Whether all chosen members are equal.
     pub(super) fn all_equal(&self) -> bool {
         let Some(decision) = &self.decision else { return false };
         decision.entry.serving().all(|member| self.equal.contains(&member.node))

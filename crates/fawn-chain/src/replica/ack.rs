@@ -1,11 +1,11 @@
-//! Owns acknowledgements up the chain: cumulative; received frees windows, committed moves every member's index.
+//! Acknowledgements up the chain: cumulative; `received` frees windows, `committed` advances every member's index.
 use super::{Alarm, Output, Phase, Replica, Role};
 use crate::invariants;
 use crate::message::Body;
 use fawn_types::{NodeId, Version};
 
 impl Replica {
-    /// The ack that is due, with the numbers of this moment: one for all frames of a turn.
+    /// The ack that is due, with the current versions: one for all frames of an iteration.
     pub(super) fn ack(&mut self) -> Option<Output> {
         let to = self.predecessor?;
         let frame = self.frame(Body::Ack { received: self.last, committed: self.committed });
@@ -24,7 +24,8 @@ impl Replica {
         if !awaited || committed <= self.committed {
             return;
         }
-        // The tail counted this member's own watermark, so a commit beyond it cannot be of this epoch's tail.
+        // The tail's commit includes this member's own watermark, so a commit beyond it cannot be from this epoch's
+        // tail.
         if !invariants::committed_is_kept(committed, self.running_minimum()) {
             self.outputs.push_back(Output::Alarm(Alarm::AckBeyondLog { from, claimed: committed, last }));
             return;

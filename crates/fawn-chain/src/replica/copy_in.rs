@@ -1,38 +1,38 @@
-//! Owns the receiver's side of a copy: a member that cannot be brought up by records discards what it has and pulls the
-//! range from the tail, part by part, while records above the copy's base stream in beside it.
+//! Receiver of a full resync: discards its copy and requests the range from the tail, part by part. Records above the
+//! copy's base arrive in the stream at the same time.
 //!
-//! A deleted key leaves nothing behind, so an old copy is never merged [replication.md §5]. Nor may a part undo what the
-//! stream brought: it is taken only while this log ends at or before the moment that the part shows. Whatever the stream
-//! brings later is newer than everything in the part.
+//! A deleted key leaves no trace, so an old copy is never merged [replication.md §5]. Nor may a part undo a change from
+//! the stream: it is accepted only while this log ends at or before the version that the part reflects. All later
+//! records of the stream are newer than everything in the part.
 use super::{FrameVerdict, Output, Phase, Replica};
 use crate::message::{Body, CopyCursor};
 use fawn_types::{MonoMs, NodeId, Now, Version};
 
-/// A copy under way.
+/// A copy in progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct CopyIn {
-    /// What it stands on; `None`: the tail has not named it yet, and the old copy is still there.
+    /// The copy's base version; `None` while the tail has not chosen one and the old copy still exists.
     base: Option<Version>,
-    /// Everything before it is here.
+    /// Everything before this cursor was received.
     cursor: CopyCursor,
     asked_at: MonoMs,
 }
 
 impl CopyIn {
-    /// It has a base, so records above that are welcome.
+    /// Whether the copy has a base, so that records above it are accepted.
     pub(super) const fn takes_records(&self) -> bool {
         self.base.is_some()
     }
 }
 
 impl Replica {
-    /// Whether this member's copy is being made anew: it is no copy until that is done, durably.
+    /// Whether a full resync of this member is in progress. Until it is finished durably, the member holds no copy.
     #[must_use]
     pub const fn is_copying(&self) -> bool {
         self.copy.is_some()
     }
 
-    /// The copy is given up, a new one asked for. Nothing is discarded before the tail answers.
+    /// Requests a full resync. Nothing is discarded before the tail replies.
     pub(super) fn want_copy(&mut self) {
         assert!(self.phase == Phase::Syncing, "only who is not counted on may discard what it has");
         self.copy = Some(CopyIn { base: None, cursor: CopyCursor::START, asked_at: self.now.mono });
@@ -54,20 +54,20 @@ impl Replica {
         }
     }
 
-    /// The predecessor's log no longer holds what follows this one.
+    /// Handles that the predecessor's log no longer holds the records after the end of this log.
     pub(super) fn handle_gone(&mut self, from: NodeId, after: Version) {
         if self.predecessor != Some(from) || after != self.last {
-            return; // an answer to an earlier question
+            return; // A reply to an earlier request.
         }
         match self.phase {
             Phase::Syncing if self.copy.is_none_or(|copy| copy.takes_records()) => self.want_copy(),
-            // The others go on without this member, which is then copied.
+            // The others continue without this member, which is then copied.
             Phase::Aligning { .. } => self.send_manager(Body::CannotAlign),
             _ => {}
         }
     }
 
-    /// A part of the copy, or the naming of its base.
+    /// Handles a part of the copy, or the choice of its base.
     pub(super) fn handle_copy(
         &mut self,
         from: NodeId,
@@ -79,18 +79,18 @@ impl Replica {
             return FrameVerdict::Nothing;
         };
         match copy.base {
-            // A late part of an earlier copy names a base too, but one that the stream may not reach back to.
+            // A late part of an earlier copy also contains a base, but possibly one that the stream no longer reaches.
             None if cursor == CopyCursor::START && next == cursor => self.begin_copy(base),
-            // A key of a part that this log is past may have been deleted by a record that is here already.
+            // If this log is past the part, a record that is already here may have deleted a key of the part.
             Some(held) if held == base && copy.cursor == cursor && next > cursor && self.last <= as_of => {
                 return FrameVerdict::Copy { next };
             }
-            _ => {} // too old, of another copy, or had before: the timer asks again
+            _ => {} // Too old, of another copy, or received before: the timer asks again.
         }
         FrameVerdict::Nothing
     }
 
-    /// What this member had is void from here on.
+    /// Discards this member's previous copy.
     fn begin_copy(&mut self, base: Version) {
         self.copy = Some(CopyIn { base: Some(base), cursor: CopyCursor::START, asked_at: self.now.mono });
         self.last = base;
@@ -104,8 +104,8 @@ impl Replica {
         self.ask_copy();
     }
 
-    /// The log took the part that was handed in as [`FrameVerdict::Copy`]. If it did not, do not call this: the same
-    /// part is asked for again.
+    /// The log accepted the part that was returned as [`FrameVerdict::Copy`]. If the log rejected it, do not call this:
+    /// the same part is requested again.
     pub fn handle_copied(&mut self, now: Now, next: CopyCursor) {
         self.now = now;
         let Some(copy) = &mut self.copy else { return };
@@ -116,19 +116,19 @@ impl Replica {
         }
     }
 
-    /// The copy that stands on `base` is whole, and durably so.
+    /// The copy with base `base` is complete and durable.
     pub fn handle_copy_finished(&mut self, now: Now, base: Version) {
         self.now = now;
         let ended = |copy: &CopyIn| copy.base == Some(base) && copy.cursor == CopyCursor::End;
         if self.copy.as_ref().is_some_and(ended) {
             self.copy = None;
             if self.phase == Phase::Syncing {
-                self.wake_at = Some(now.mono); // tells the manager, once the stream is at its end too
+                self.wake_at = Some(now.mono); // Notifies the manager, once the stream is at its end too.
             }
         }
     }
 
-    /// Asks again for what was not answered.
+    /// Repeats unanswered requests.
     pub(super) fn wake_copy(&mut self) {
         let pause_ms = self.config.options.retransmit_ms;
         if self.copy.is_some_and(|copy| self.now.mono.ms_since(copy.asked_at) >= pause_ms) {
@@ -136,7 +136,7 @@ impl Replica {
         }
     }
 
-    /// A copy under way goes on behind another tail, if all that it has of the stream is history there too.
+    /// Continues a copy behind another tail, if all records received from the stream are in that tail's history.
     pub(super) fn resume_copy(&mut self, is_history: bool) {
         let goes_on = is_history && self.copy.is_some_and(|copy| copy.takes_records());
         if !goes_on {

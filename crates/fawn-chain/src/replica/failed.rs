@@ -1,18 +1,18 @@
-//! Owns a member whose boot can keep nothing any more: it says so until it is replaced, and lets go of its epoch.
+//! Failed members: a member that can no longer store anything reports that until it is replaced.
 //!
-//! A medium that failed once is not believed again before a restart has looked at it. Such a member neither acknowledges
-//! nor commits; a tail goes on answering reads of what is committed until the manager asks for another epoch, which it
-//! promises in memory alone: a restart is another boot, and that one begins with nothing to serve.
+//! A disk that failed once is not trusted before a restart has checked it. Such a member neither acknowledges nor
+//! commits. A tail continues to reply to reads of committed data until the manager requests another epoch. It promises
+//! that epoch only in memory: a restart is another boot, which begins without a role.
 use super::{Output, Phase, Refusal, Replica};
 use crate::map::{ChainState, RangeEntry};
 use crate::message::{Body, Frame};
 use fawn_types::Now;
 
-/// How often it says so.
+/// Interval of its reports.
 const SAY_MS: u64 = 200;
 
 impl Replica {
-    /// The node cannot keep what this member appends, in this boot. Idempotent.
+    /// The node can no longer store the records that this member appends, in this boot. Idempotent.
     pub fn fail(&mut self, now: Now) {
         self.now = now;
         if self.has_failed {
@@ -22,7 +22,7 @@ impl Replica {
         self.next = None;
         self.links.clear();
         self.ack_due = false;
-        // Nothing of what it was about to do or to claim may go out any more.
+        // No pending action or claim may be sent any more.
         self.outputs.retain(|output| matches!(output, Output::Stopped | Output::Alarm(_)));
         if !matches!(self.phase, Phase::Serving { .. }) {
             self.phase = Phase::Idle;
@@ -44,7 +44,7 @@ impl Replica {
         }
     }
 
-    /// Another epoch, asked for or begun without it: the old one is over.
+    /// Ends the old epoch when another one was requested, or began without this member.
     fn let_go(&mut self, entry: &RangeEntry) {
         if entry.epoch > self.promised {
             self.stop();
@@ -61,7 +61,7 @@ impl Replica {
         self.wake_in(SAY_MS);
     }
 
-    /// A head that has failed refuses so that its clients ask again: a chain without it is on its way.
+    /// A failed head rejects requests so that clients retry: a chain without this member is being formed.
     pub(super) const fn refusal_if_failed(&self) -> Option<Refusal> {
         if self.has_failed { Some(Refusal::NotServing) } else { None }
     }

@@ -1,4 +1,4 @@
-//! Owns the member's half of the handshake [replication.md §2.2]: promise, stop, report, align, prove equality, serve.
+//! Handshake on a member [replication.md §2.2]: promise, stop, report, align, prove equality, serve.
 use super::link::{Link, LinkKind};
 use super::{Alarm, Output, PersistedState, Phase, Replica, Role};
 use crate::invariants;
@@ -7,13 +7,13 @@ use crate::message::{Body, Report};
 use fawn_types::{Durability, MonoMs, NodeId, Now, Version};
 
 impl Replica {
-    /// A range entry from the manager, or from a peer that found this member behind: both only pass on what the manager
-    /// committed, so both are believed.
+    /// Handles a range entry from the manager or from a peer that noticed an old epoch here. Both only forward entries
+    /// that the manager committed, so both are trusted.
     pub fn handle_entry(&mut self, now: Now, entry: &RangeEntry) {
         assert!(entry.range == self.config.range, "entries are routed by range");
         self.now = now;
         if entry.epoch < self.promised {
-            return; // burnt
+            return; // This epoch number is never used.
         }
         match entry.state {
             ChainState::Preparing if entry.epoch > self.promised => self.promise(entry),
@@ -24,7 +24,7 @@ impl Replica {
         }
     }
 
-    /// Stops the old epoch at once and has the promise kept; the report waits for that.
+    /// Stops the old epoch at once and persists the promise; the report waits for that.
     fn promise(&mut self, entry: &RangeEntry) {
         assert!(invariants::epochs_only_grow(self.promised, entry.epoch));
         self.stop();
@@ -68,17 +68,17 @@ impl Replica {
 
     fn report(&mut self) {
         if self.copy.is_some() {
-            return self.send_manager(Body::CannotAlign); // half a copy is none
+            return self.send_manager(Body::CannotAlign); // An incomplete copy is no copy.
         }
         let Self { last, committed, time, .. } = *self;
         let report = Report { last, committed, time, continues: self.continues() };
         self.send_manager(Body::Report(report));
     }
 
-    /// The manager decided whose log counts: cuts off what differs, fetches what is missing.
+    /// Handles the manager's choice of the donor: cuts off differing records and requests missing ones.
     pub(super) fn handle_align(&mut self, entry: &RangeEntry, donor: NodeId, base: Version, cut: Version) {
         if entry.epoch != self.promised || entry.range != self.config.range {
-            return; // superseded
+            return; // Superseded.
         }
         match self.phase {
             Phase::Prepared { durable: true } => {}
@@ -95,11 +95,12 @@ impl Replica {
         }
         if !invariants::committed_survives(self.committed, cut) {
             if entry.last_active.as_ref().is_none_or(|last| last.durability == Durability::Sync) {
-                // Nothing acked is ever undone under `sync`: better one copy less than a lie.
+                // Acked writes are never undone under `sync`: one copy less is better than a lost write.
                 let alarm = Alarm::CutBelowCommitted { cut, committed: self.committed };
                 return self.outputs.push_back(Output::Alarm(alarm));
             }
-            // Everybody who knew of the commit lost power. What is committed cannot be cut, but copied anew.
+            // All members that knew of the commit lost power. Committed records cannot be cut off, only replaced by a
+            // full resync.
             return self.send_manager(Body::CannotAlign);
         }
         self.entry = Some(entry.clone());
@@ -117,8 +118,8 @@ impl Replica {
         self.try_equal();
     }
 
-    /// Equality counts once it is synced, in every durability mode: whoever served epoch e holds base(e) for good, which
-    /// is what [`RangeEntry::common_point`] builds on.
+    /// Reports equality once it is synced, in every durability mode: a member that served epoch e durably holds
+    /// base(e), which [`RangeEntry::common_point`] relies on.
     pub(super) fn try_equal(&mut self) {
         let Phase::Aligning { base, .. } = self.phase else { return };
         if self.last != base {
@@ -143,7 +144,7 @@ impl Replica {
             (Some(MemberRole::Serving), Phase::Serving { .. }) if begun => self.revise(entry, news),
             (Some(MemberRole::Syncing), Phase::Syncing) if begun => self.revise(entry, news),
             (Some(MemberRole::Syncing), _) => self.sync_behind(entry),
-            // Dropped, or of another boot: no part until the manager gives one.
+            // Dropped, or of another boot: no role until the manager assigns one.
             _ if !begun || news => self.step_aside(entry),
             _ => {}
         }
@@ -156,7 +157,7 @@ impl Replica {
         self.persist();
     }
 
-    /// Another revision of the epoch: only syncing members changed.
+    /// Handles another revision of the epoch: only syncing members changed.
     fn revise(&mut self, entry: &RangeEntry, news: bool) {
         if news {
             self.entry = Some(entry.clone());
@@ -166,8 +167,8 @@ impl Replica {
         }
     }
 
-    /// Serves from here on. The entry is kept durably too, but not awaited: a member that forgets it reboots, and is
-    /// then not believed to be equal anyway.
+    /// Starts serving. The entry is also persisted, without waiting: a member that forgets it has rebooted, and is then
+    /// not assumed to be equal anyway.
     fn serve(&mut self, entry: &RangeEntry) {
         assert!(invariants::equal_at_activation(self.last, entry.base));
         let chain: alloc::vec::Vec<NodeId> = entry.serving().map(|member| member.node).collect();
@@ -180,7 +181,7 @@ impl Replica {
             (_, false) => Role::Middle,
         };
         self.stop();
-        self.mark = None; // from now on it is this boot that is counted on
+        self.mark = None; // From now on the chain relies on this boot.
         self.phase = Phase::Serving { role };
         self.entry = Some(entry.clone());
         self.time = self.time.max(entry.time);
@@ -190,7 +191,7 @@ impl Replica {
         let successor = chain.get(place + 1);
         self.links.extend(successor.map(|to| Link::new(*to, LinkKind::Successor, entry.base, self.now.mono)));
         self.wake_at = (role == Role::Head).then_some(self.now.mono);
-        // Every serving member holds everything through base, synced: that is a commit.
+        // Every serving member has synced everything through the base, so it is committed.
         if self.committed < entry.base {
             self.commit(entry.base);
         }
@@ -198,14 +199,14 @@ impl Replica {
         self.outputs.push_back(Output::NowServing { epoch: entry.epoch });
     }
 
-    /// Streams behind the tail from the last point that this copy shares with the chain's history.
+    /// Receives records as a syncing member, from the last point that this copy shares with the chain's history.
     fn sync_behind(&mut self, entry: &RangeEntry) {
         self.stop();
-        self.mark = None; // the chain went on without it
+        self.mark = None; // The chain continued without it.
         self.promised = entry.epoch;
         self.entry = Some(entry.clone());
         let cut = entry.common_point(self.last);
-        let fresh = cut == Version::ZERO; // older than all that is remembered: copied anew, never merged
+        let fresh = cut == Version::ZERO; // Older than the remembered history: full resync, never merged.
         let survives = invariants::committed_survives(self.committed, cut);
         if entry.durability == Durability::Sync && !fresh && !survives {
             let alarm = Alarm::CutBelowCommitted { cut, committed: self.committed };
@@ -232,7 +233,7 @@ impl Replica {
         self.wake_at = Some(self.now.mono.plus_ms(ms));
     }
 
-    /// What a replica does by itself when nobody speaks to it.
+    /// Timer actions that do not depend on received frames.
     pub(super) fn wake(&mut self) {
         let pause_ms = self.config.options.retransmit_ms;
         match self.phase {
@@ -242,7 +243,7 @@ impl Replica {
             Phase::Aligning { base, donor } if donor != self.config.node && self.last < base => self.ask_replay(),
             Phase::Aligning { .. } => self.try_equal(),
             Phase::Syncing => {
-                // Also the only way to reach a tail that restarted its link, and to tell the manager again.
+                // Also the only way to reach a tail that restarted its link, and to notify the manager again.
                 self.wake_at = None;
                 self.wake_copy();
                 if !self.upstream_told || self.last < self.upstream {

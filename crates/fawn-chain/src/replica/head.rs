@@ -1,13 +1,13 @@
-//! Owns the head's part: dense sequence numbers and chain time [replication.md §3].
+//! The head's role: dense sequence numbers and chain time [replication.md §3].
 use super::{Phase, Refusal, Replica, Role};
 use crate::message::Body;
 use fawn_types::{Now, Version};
 
 impl Replica {
-    /// The version of the next write. The node appends it to its log in the same breath, or retracts it.
+    /// Assigns the version of the next write. The node appends it to its log at once, or retracts it.
     ///
     /// # Errors
-    /// When this is no serving head, or too much is under way.
+    /// If this member is not the serving head, or too many writes are in flight.
     pub fn assign(&mut self, now: Now) -> Result<Version, Refusal> {
         let Some(version) = self.next else { return Err(self.refusal(true)) };
         let records_max = self.config.options.epoch_records_max;
@@ -21,14 +21,14 @@ impl Replica {
         if version.seq() - self.committed_seq() > self.config.options.pending_max {
             return Err(Refusal::Overloaded);
         }
-        // Every replica judges expiry by this time, so it must not fall when the head's clock does.
+        // Every replica evaluates expiry by this time, so it must not decrease when the head's clock does.
         self.time = self.time.max(now.wall);
         self.last = version;
         self.next = version.next();
         Ok(version)
     }
 
-    /// Sequence numbers run out; asked again with each write, but not more often than frames get lost.
+    /// Requests a new epoch when sequence numbers run out. Repeated on later writes, but at a limited rate.
     fn ask_for_epoch(&mut self) {
         let pause_ms = self.config.options.retransmit_ms;
         if self.epoch_asked_at.is_none_or(|at| self.now.mono.ms_since(at) >= pause_ms) {
@@ -37,8 +37,8 @@ impl Replica {
         }
     }
 
-    /// The log did not take what is above `after` (it is full, say): as if it was never assigned or received. Only
-    /// before outputs are polled again, so that nobody has heard of it.
+    /// The log rejected the records above `after` (it is full, for example): they count as never assigned or received.
+    /// Only valid before outputs are polled again, so that no peer knows of the records.
     pub fn retract(&mut self, after: Version) {
         assert!(after <= self.last && after >= self.own.appended, "{after:?} of {:?}", self.last);
         self.last = after;
@@ -47,17 +47,17 @@ impl Replica {
         }
     }
 
-    /// The first version this epoch's head assigns after `last`.
+    /// The first version that this epoch's head assigns after `last`.
     pub(super) fn first_after(&self, last: Version) -> Option<Version> {
         if last.epoch() == self.promised { last.next() } else { Version::new(self.promised, 1) }
     }
 
-    /// Committed writes of this epoch.
+    /// Number of committed writes in this epoch.
     fn committed_seq(&self) -> u64 {
         if self.committed.epoch() == self.promised { self.committed.seq() } else { 0 }
     }
 
-    /// Why this member does not do it.
+    /// The reason why this member rejects a request.
     pub(super) fn refusal(&self, write: bool) -> Refusal {
         if let Some(refusal) = self.refusal_if_failed() {
             return refusal;
@@ -70,7 +70,7 @@ impl Replica {
         }
     }
 
-    /// An idle head tells chain time from time to time, so that keys expire at the tail.
+    /// An idle head sends chain time at intervals, so that keys expire at the tail.
     pub(super) fn beat(&mut self) {
         assert!(matches!(self.phase, Phase::Serving { role: Role::Head }));
         self.time = self.time.max(self.now.wall);

@@ -1,43 +1,43 @@
-//! Owns one link down the chain: what was sent, what was received, its byte window. The log holds the records themselves.
+//! Link to a downstream peer: sent and received versions, and the byte window. The log holds the records.
 use alloc::collections::VecDeque;
 use fawn_types::{MonoMs, NodeId, TimeMs, Version};
 
-/// Frames in flight on a link at most, whatever their size.
+/// Maximum frames in flight on a link, regardless of their size.
 const FRAMES_MAX: usize = 256;
 
-/// What a link is for.
+/// Purpose of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum LinkKind {
-    /// The next serving member: gets all records, its acks count.
+    /// To the next serving member, which receives all records and whose acks count.
     Successor,
-    /// Streams behind the tail: gets committed records only, is never awaited.
+    /// To a syncing member, which receives committed records only; no commit waits for it.
     Syncing,
-    /// A member that is being made equal to this donor.
+    /// To a member that is being made equal to this donor.
     Aligning,
 }
 
-/// Sender's side of a link.
+/// The sender's side of a link.
 #[derive(Clone, Debug)]
 pub(super) struct Link {
     pub(super) to: NodeId,
     pub(super) kind: LinkKind,
-    /// Records through here are in flight or received.
+    /// Last version in flight or received.
     pub(super) sent: Version,
-    /// Received, as the peer said.
+    /// Last version that the peer acknowledged.
     pub(super) received: Version,
     in_flight: VecDeque<(Version, u32)>,
     in_flight_bytes: u32,
-    /// A `SendRecords` is out and not answered.
+    /// A `SendRecords` was output and its outcome is pending.
     pub(super) replaying: bool,
-    /// The watermark and time last told.
+    /// The last watermark and time sent.
     pub(super) told: (Version, TimeMs),
-    /// Last time the peer moved or was prodded.
+    /// Time of the peer's last progress, or of the last retransmission.
     pub(super) moved_at: MonoMs,
-    /// Silent intervals in a row: each doubles the next, up to a bound.
+    /// Consecutive silent intervals: each doubles the next one, up to a bound.
     pub(super) silent: u32,
-    /// The furthest that was ever sent: a rewind takes `sent` back, not what the peer owes an answer for.
+    /// The greatest version ever sent: a rewind lowers `sent`, but not the version that the peer must acknowledge.
     furthest: Version,
-    /// Since when the peer owes one.
+    /// Time since which an acknowledgement is due.
     pub(super) owes_since: Option<MonoMs>,
 }
 
@@ -59,7 +59,7 @@ impl Link {
         }
     }
 
-    /// Bytes that may be sent now; 0: wait for acks.
+    /// Bytes that may be sent now; 0 means wait for acks.
     pub(super) fn window_left(&self, window_bytes_max: u32) -> u32 {
         if self.in_flight.len() >= FRAMES_MAX { 0 } else { window_bytes_max.saturating_sub(self.in_flight_bytes) }
     }
@@ -74,14 +74,14 @@ impl Link {
         assert!(self.in_flight.len() <= FRAMES_MAX);
     }
 
-    /// Something was sent that is answered at once by whoever lives.
+    /// Records that a frame was sent which every live peer answers at once.
     pub(super) fn note_asked(&mut self, now: MonoMs) {
         self.owes_since.get_or_insert(now);
     }
 
-    /// The peer holds everything through `received`; old acks change nothing.
+    /// The peer holds everything through `received`; older acks change nothing.
     pub(super) fn note_received(&mut self, received: Version, now: MonoMs) {
-        // An ack that does not move where records are owed is no answer: a peer that keeps nothing may still speak.
+        // An ack without progress while records are due does not count: a peer that stores nothing may still send acks.
         if received >= self.furthest {
             self.owes_since = None;
         } else if received > self.received {
@@ -102,7 +102,7 @@ impl Link {
         }
     }
 
-    /// Sends again from `after`; a replay under way is disowned.
+    /// Sends again from `after`; the result of a replay in flight is ignored.
     pub(super) fn rewind(&mut self, after: Version, now: MonoMs) {
         self.sent = after;
         self.in_flight.clear();

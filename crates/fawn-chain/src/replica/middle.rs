@@ -1,4 +1,4 @@
-//! Owns receiving: records and watermarks from the predecessor, whoever receives them (middle, tail, syncing, aligning).
+//! Receipt of records and watermarks from the predecessor, in all roles (middle, tail, syncing, aligning).
 use super::{FrameVerdict, Phase, Replica, Role};
 use crate::message::Body;
 use fawn_types::{NodeId, TimeMs, Version};
@@ -22,7 +22,8 @@ impl Replica {
         }
         self.ack_due = true;
         let verdict = if after > self.last {
-            // A gap: something before this frame was lost. Nothing is kept aside; the log resends it.
+            // A gap: an earlier frame was lost. These records are not buffered; the predecessor resends them from its
+            // log.
             self.ask_replay();
             FrameVerdict::Nothing
         } else if last <= self.last {
@@ -36,7 +37,7 @@ impl Replica {
         verdict
     }
 
-    /// How far the members above are; no records.
+    /// Handles the watermarks of the members above, without records.
     pub(super) fn handle_watermark(&mut self, from: NodeId, sent: Version, told: (Version, TimeMs)) {
         if !self.receives_from(from) {
             return;
@@ -48,7 +49,7 @@ impl Replica {
         self.take_told(told);
     }
 
-    /// Only the predecessor of this epoch is believed.
+    /// Only this epoch's predecessor is accepted.
     fn receives_from(&self, from: NodeId) -> bool {
         let receives = match self.phase {
             Phase::Serving { role } => matches!(role, Role::Middle | Role::Tail),
@@ -73,7 +74,7 @@ impl Replica {
         }
     }
 
-    /// Asks for what is missing, once per gap; the timer asks again.
+    /// Requests the missing records, once per gap; the timer repeats the request.
     pub(super) fn ask_replay(&mut self) {
         let pause_ms = self.config.options.retransmit_ms;
         let asked = self.gap_asked.is_some_and(|(end, at)| end == self.last && self.now.mono.ms_since(at) < pause_ms);

@@ -1,12 +1,12 @@
-//! Owns the admission of reads and of requests in general. Leases join here: a member without a live one refuses.
+//! Admission of reads, and of requests in general. Lease checks belong here: a member without a lease must reject.
 use super::{Phase, Refusal, Replica, Role};
 use fawn_types::{Epoch, Now, RingKey, TimeMs};
 
 impl Replica {
-    /// Whether a committed read may be answered here, and the time that expiry is judged by.
+    /// Checks that this member may reply to a committed read. Returns the time by which expiry is evaluated.
     ///
     /// # Errors
-    /// When this member is not the serving tail.
+    /// If this member is not the serving tail.
     pub fn admit_read(&mut self, now: Now) -> Result<TimeMs, Refusal> {
         match self.phase {
             Phase::Serving { role: Role::Single } => {
@@ -18,15 +18,15 @@ impl Replica {
         }
     }
 
-    /// Whether a request that names `epoch` may be looked at.
+    /// Checks the epoch in a request.
     ///
     /// # Errors
-    /// When it names another; send the newest entry back.
+    /// If the request has another epoch; reply with the newest entry.
     pub fn admit_epoch(&self, epoch: Epoch) -> Result<(), Refusal> {
         if epoch == self.promised { Ok(()) } else { Err(Refusal::StaleEpoch { asked: epoch, current: self.promised }) }
     }
 
-    /// Whether the key lies in this range; back-ends check, because a front-end's map may be of any age.
+    /// Whether the key is in this range. Back-ends check, because a front-end's map may be outdated.
     #[must_use]
     pub fn covers(&self, key: &RingKey) -> bool {
         self.entry.as_ref().is_some_and(|entry| entry.keys.contains(key))

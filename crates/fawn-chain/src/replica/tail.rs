@@ -1,11 +1,11 @@
-//! Owns the commit rule: the tail alone commits, when the least watermark of all members reaches it [replication.md §3].
+//! The commit rule: only the tail commits, up to the least watermark of all members [replication.md §3].
 use super::{Output, Phase, Replica, Role};
 use crate::invariants;
 use crate::message::Body;
 use fawn_types::Version;
 
 impl Replica {
-    /// The running minimum: what this member and all above it have kept, by the durability mode.
+    /// The running minimum: the version that this member and all above it have reached, by the durability mode.
     pub(super) fn running_minimum(&self) -> Version {
         match self.phase {
             Phase::Serving { role: Role::Head | Role::Single } => self.own_mark(),
@@ -13,7 +13,7 @@ impl Replica {
         }
     }
 
-    /// Commits what every member has kept. A syncing member does the same with what the tail told it is committed.
+    /// Commits versions that every member has reached. A syncing member applies the commits that the tail sent it.
     pub(super) fn try_commit(&mut self) {
         let through = self.running_minimum();
         if through <= self.committed {
@@ -30,8 +30,9 @@ impl Replica {
         self.commit_due = true;
     }
 
-    /// A syncing member that is a whole copy and has all the tail had committed says so, and again until the manager acts. Under load its
-    /// medium is always a little behind, so that is not awaited: the handshake awaits it, and finds little left to sync.
+    /// A complete syncing member that has all versions the tail had committed reports so, repeatedly, until the manager
+    /// acts. Under load its disk is always slightly behind, so this does not wait for a sync: the handshake does, and
+    /// finds little left to sync.
     pub(super) fn try_caught_up(&mut self) {
         if self.copy.is_none() && self.last >= self.upstream && self.wake_at.is_none() {
             if self.own.synced < self.last {
