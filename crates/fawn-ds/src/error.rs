@@ -8,8 +8,8 @@ pub enum EngineError {
     /// A bounded buffer is full; retry after a poll.
     #[error("too much under way; poll, then retry")]
     Overloaded,
-    /// No space for another segment; reads and deletes go on, retried at later appends.
-    #[error("store full: delete keys or add space, then retry")]
+    /// No space, or no descriptor, for another segment; reads and deletes go on, retried at later appends.
+    #[error("store full: delete keys or add space, then retry; where the log says so, raise the limit on open files")]
     StoreFull,
     /// A write or sync failed earlier, or the store is read-only: nothing more is written.
     #[error("store takes no more writes: {first}; restart and run `fawn check`")]

@@ -77,8 +77,9 @@ impl ManifestFile {
         let allocated = (len_bytes + AHEAD_BYTES_MIN).next_multiple_of(AHEAD_STEP_BYTES);
         if let Err(error) = device.allocate(file, 0, allocated) {
             device.close(file);
-            device.unlink(NEW_FILE_NAME)?;
-            return Err(error);
+            // Where that fails too, the next attempt unlinks it first.
+            let unlinked = device.unlink(NEW_FILE_NAME);
+            return Err(unlinked.err().filter(|failure| !failure.is_retryable()).unwrap_or(error));
         }
         Ok((file, allocated))
     }
@@ -156,7 +157,7 @@ impl ManifestFile {
     /// As [`ManifestFile::reserve`], but a full device is no failure: there may be enough left.
     fn allocate_ahead<D: Device>(&mut self, device: &mut D, bytes: u64) -> Result<(), DeviceError> {
         match self.reserve(device, bytes) {
-            Err(error) if !matches!(error, DeviceError::Full { .. }) => Err(error),
+            Err(error) if !error.is_retryable() => Err(error),
             _ => Ok(()),
         }
     }
@@ -221,7 +222,7 @@ impl ManifestFile {
     /// Starts the write of everything queued: to the file's end, or as a fresh file when most of this one is history.
     ///
     /// # Errors
-    /// The device's, but for a lack of space for a fresh file: then the old one goes on.
+    /// The device's, but for a lack of space or descriptors for a fresh file: then the old one goes on.
     pub(crate) fn start<D: Device>(&mut self, device: &mut D, token: Token) -> Result<(), DeviceError> {
         assert!(self.is_due(), "one write of the manifest at a time");
         if self.len() >= self.rewrite_from.max(manifest::REWRITE_BYTES_MIN) && self.start_rewrite(device, token)? {
@@ -246,7 +247,7 @@ impl ManifestFile {
         }
         let file = match Self::create_new(device, bytes.len() as u64) {
             Ok((file, _)) => file,
-            Err(DeviceError::Full { .. }) => return Ok(false),
+            Err(error) if error.is_retryable() => return Ok(false),
             Err(error) => return Err(error),
         };
         let len = bytes.len().next_multiple_of(PAGE_BYTES);

@@ -10,6 +10,10 @@ use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::path::Path;
 
+/// Files with a descriptor unless chosen otherwise: under the usual soft limit of 1,024, with room for another device, and
+/// fewer than the numbers that a ring keeps for files.
+const DESCRIPTORS_MAX: usize = 384;
+
 /// The requested kind of device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum DeviceKind {
@@ -33,11 +37,14 @@ pub struct DeviceOptions {
     pub threads: usize,
     /// Bypass the system's page cache where possible. io_uring always does. Otherwise cached data is in memory twice.
     pub direct: bool,
+    /// Files that have a descriptor at a time; others are opened again when they are used. More have one while they are
+    /// in use, were just written to, or are not synced; fewer where the process has no descriptor left.
+    pub descriptors_max: usize,
 }
 
 impl Default for DeviceOptions {
     fn default() -> Self {
-        Self { kind: DeviceKind::Auto, queue_depth: 256, threads: 8, direct: true }
+        Self { kind: DeviceKind::Auto, queue_depth: 256, threads: 8, direct: true, descriptors_max: DESCRIPTORS_MAX }
     }
 }
 

@@ -9,6 +9,7 @@ pub mod cache;
 pub mod clock;
 pub mod device;
 mod lock;
+mod open_files;
 mod place;
 mod portable;
 mod prefetch;

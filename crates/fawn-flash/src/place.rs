@@ -1,5 +1,6 @@
 //! `Place`: the state that all real devices share: a directory, open files, lock, space, counters, poison.
 use crate::lock::{DirLock, LOCK};
+use crate::open_files::{OpenFile, OpenFiles, replaced};
 use crate::request::{Request, Work};
 use crate::{AlignedBuf, Cause, Completion, DeviceError, FileId, IoStats, Operation};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,11 +9,8 @@ use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub(crate) struct OpenFile {
-    pub(crate) fd: Arc<OwnedFd>,
-    pub(crate) name: Arc<str>,
-    pub(crate) in_flight: usize,
-}
+/// How often a call is made again that a signal interrupted; after that the caller is asked to retry.
+const INTERRUPTS_MAX: usize = 16;
 
 /// A directory in use by one device.
 pub struct Place {
@@ -21,14 +19,14 @@ pub struct Place {
     read_only: bool,
     direct: bool,
     lock: Option<DirLock>,
-    files: Vec<Option<OpenFile>>,
+    files: OpenFiles,
     pub(crate) stats: IoStats,
     pub(crate) poison: Option<DeviceError>,
 }
 
 impl Place {
     /// Opens the directory, creating it (durably) if it is missing.
-    pub(crate) fn open(path: &Path) -> Result<Self, DeviceError> {
+    pub(crate) fn open(path: &Path, descriptors_max: usize) -> Result<Self, DeviceError> {
         let shown = path.display().to_string();
         create_dirs(path).map_err(|error| io_error(&shown, "create the directory", &error))?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -39,7 +37,7 @@ impl Place {
         // A damaged file system is mounted read-only and then checked, so read-only use must work.
         let mounted = fs::fstatvfs(&dir).map(|space| space.f_flag);
         let read_only = mounted.is_ok_and(|flags| flags.contains(fs::StatVfsMountFlags::RDONLY));
-        let (files, stats) = (Vec::new(), IoStats::default());
+        let (files, stats) = (OpenFiles::new(descriptors_max), IoStats::default());
         Ok(Self { path: shown, dir, read_only, direct: false, lock: None, files, stats, poison: None })
     }
 
@@ -60,7 +58,7 @@ impl Place {
     }
 
     fn open_at(&self, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
-        fs::openat(&self.dir, name, flags | OFlags::CLOEXEC, Mode::from_raw_mode(0o640))
+        uninterrupted(|| fs::openat(&self.dir, name, flags | OFlags::CLOEXEC, Mode::from_raw_mode(0o640)))
     }
 
     fn error(&self, errno: Errno, operation: Operation, name: &str, offset: u64) -> DeviceError {
@@ -93,8 +91,7 @@ impl Place {
     /// The completion of an operation; a failure comes with the number of bytes moved. After a failed write or sync,
     /// later ones fail too: the kernel reports a write-back error only once, so their success would prove nothing.
     pub(crate) fn end(&mut self, request: Request, result: Result<(), (Errno, usize)>) -> Completion {
-        let open = self.file_mut(request.file);
-        open.in_flight -= 1;
+        self.files.end(request.file, request.work, result.is_ok());
         let result = result.map_err(|(errno, done_bytes)| {
             let name = &self.file(request.file).name;
             self.error(errno, request.work.operation(), name, request.offset + done_bytes as u64)
@@ -107,18 +104,45 @@ impl Place {
     }
 
     pub(crate) fn file(&self, file: FileId) -> &OpenFile {
-        let open = self.files.get(file.0 as usize).and_then(Option::as_ref);
-        open.unwrap_or_else(|| panic!("{file:?} is not open"))
+        self.files.get(file)
     }
 
-    pub(crate) fn file_mut(&mut self, file: FileId) -> &mut OpenFile {
-        let open = self.files.get_mut(file.0 as usize).and_then(Option::as_mut);
-        open.unwrap_or_else(|| panic!("{file:?} is not open"))
+    /// The descriptor of a file that [`Place::has_descriptor`].
+    pub(crate) fn fd(&self, file: FileId) -> &Arc<OwnedFd> {
+        self.files.fd(file)
     }
 
-    fn add_file(&mut self, name: &str, fd: OwnedFd) -> FileId {
-        self.files.push(Some(OpenFile { fd: Arc::new(fd), name: name.into(), in_flight: 0 }));
-        FileId(self.files.len() as u32 - 1)
+    /// Notes an operation that is submitted.
+    pub(crate) fn begin(&mut self, request: &Request) {
+        self.files.begin(request.file, request.work);
+    }
+
+    /// Notes a use of the file. False: [`Place::reopen`] comes first.
+    pub(crate) fn has_descriptor(&mut self, file: FileId) -> bool {
+        self.files.touch(file)
+    }
+
+    /// Whether another descriptor would be one too many.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.files.is_crowded()
+    }
+
+    /// Closes a descriptor that is not needed now; whose.
+    pub(crate) fn evict(&mut self) -> Option<FileId> {
+        self.files.evict()
+    }
+
+    /// Opens a file again whose descriptor was given back.
+    pub(crate) fn reopen(&mut self, file: FileId) -> Result<(), DeviceError> {
+        let name = Arc::clone(&self.file(file).name);
+        let opened = self.open_at(&name, self.data_flags()).and_then(|fd| self.files.reattach(file, fd));
+        let is_same = opened.map_err(|errno| self.metadata_error(errno, "open", &name))?;
+        if is_same { Ok(()) } else { Err(replaced(&name)) }
+    }
+
+    /// Open files of this name.
+    pub(crate) fn named(&self, name: &str) -> Vec<FileId> {
+        self.files.named(name)
     }
 
     fn data_flags(&self) -> OFlags {
@@ -135,7 +159,7 @@ impl Place {
     /// Replaces the file behind an open file ID.
     #[cfg(test)]
     pub(crate) fn replace_fd(&mut self, file: FileId, fd: OwnedFd) {
-        self.file_mut(file).fd = Arc::new(fd);
+        self.files.replace_fd(file, fd);
     }
 
     pub(crate) fn list(&self) -> Result<Vec<String>, DeviceError> {
@@ -174,24 +198,27 @@ impl Place {
         self.healthy()?;
         let flags = self.data_flags() | OFlags::CREATE | OFlags::EXCL;
         let fd = self.open_at(name, flags).map_err(|errno| self.metadata_error(errno, "create", name))?;
-        Ok(self.add_file(name, fd))
+        let file = self.files.add(name, fd).map_err(|errno| self.metadata_error(errno, "create", name))?;
+        self.files.wrote(file);
+        Ok(file)
     }
 
     pub(crate) fn open_file(&mut self, name: &str) -> Result<FileId, DeviceError> {
         assert_name(name);
         let fd = self.open_at(name, self.data_flags()).map_err(|errno| self.metadata_error(errno, "open", name))?;
-        Ok(self.add_file(name, fd))
+        self.files.add(name, fd).map_err(|errno| self.metadata_error(errno, "open", name))
     }
 
     pub(crate) fn close(&mut self, file: FileId) {
-        assert_eq!(self.file(file).in_flight, 0, "{file:?} closed with operations in flight");
-        self.files[file.0 as usize] = None;
+        self.files.close(file);
     }
 
     pub(crate) fn rename(&mut self, from: &str, to: &str) -> Result<(), DeviceError> {
         assert_name(to);
         self.healthy()?;
-        fs::renameat(&self.dir, from, &self.dir, to).map_err(|errno| self.metadata_error(errno, "rename", from))
+        fs::renameat(&self.dir, from, &self.dir, to).map_err(|errno| self.metadata_error(errno, "rename", from))?;
+        self.files.rename(from, to);
+        Ok(())
     }
 
     pub(crate) fn link(&mut self, from: &str, to: &str) -> Result<(), DeviceError> {
@@ -206,7 +233,9 @@ impl Place {
     pub(crate) fn unlink(&mut self, name: &str) -> Result<(), DeviceError> {
         assert_name(name);
         self.healthy()?;
-        fs::unlinkat(&self.dir, name, AtFlags::empty()).map_err(|errno| self.metadata_error(errno, "unlink", name))
+        fs::unlinkat(&self.dir, name, AtFlags::empty()).map_err(|errno| self.metadata_error(errno, "unlink", name))?;
+        self.files.unname(name);
+        Ok(())
     }
 
     pub(crate) fn sync_dir(&mut self) -> Result<(), DeviceError> {
@@ -218,52 +247,61 @@ impl Place {
     }
 
     pub(crate) fn len(&self, file: FileId) -> Result<u64, DeviceError> {
-        let open = self.file(file);
-        let stat = fs::fstat(&open.fd).map_err(|errno| self.metadata_error(errno, "len", &open.name))?;
+        let stat = fs::fstat(self.fd(file));
+        let stat = stat.map_err(|errno| self.metadata_error(errno, "len", &self.file(file).name))?;
         Ok(u64::try_from(stat.st_size).unwrap_or(0))
     }
 
     pub(crate) fn truncate(&mut self, file: FileId, len_bytes: u64) -> Result<(), DeviceError> {
         self.healthy()?;
-        let open = self.file(file);
-        let result = fs::ftruncate(&open.fd, len_bytes);
-        let result = result.map_err(|errno| self.metadata_error(errno, "truncate", &open.name));
+        let result = fs::ftruncate(self.fd(file), len_bytes);
+        let result = result.map_err(|errno| self.metadata_error(errno, "truncate", &self.file(file).name));
+        self.files.changed(file);
         self.poison(result)
     }
 
     pub(crate) fn allocate(&mut self, file: FileId, offset: u64, len_bytes: u64) -> Result<(), DeviceError> {
         self.healthy()?;
         let (before, end) = (self.len(file)?, offset + len_bytes);
-        let open = self.file(file);
-        let result = match fs::fallocate(&open.fd, fs::FallocateFlags::empty(), offset, len_bytes) {
-            // The file system cannot reserve space, so only the length is set.
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => fs::ftruncate(&open.fd, before.max(end)),
-            Err(Errno::NOSPC) => {
-                // Release the space that was reserved before it ran out, so that nothing has changed.
-                fs::ftruncate(&open.fd, before).and(Err(Errno::NOSPC))
+        let fd = self.fd(file);
+        let reserved = uninterrupted(|| fs::fallocate(fd, fs::FallocateFlags::empty(), offset, len_bytes));
+        let result = match reserved {
+            // A file system that cannot reserve: the length alone is what it can give.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => fs::ftruncate(fd, before.max(end)),
+            // What was reserved before it failed goes back, so that nothing has changed.
+            Err(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::NOMEM | Errno::INTR)) => {
+                fs::ftruncate(fd, before).and(Err(errno))
             }
             other => other,
         };
-        result.map_err(|errno| self.metadata_error(errno, "allocate", &open.name))
+        result.map_err(|errno| self.metadata_error(errno, "allocate", &self.file(file).name))
     }
 
     pub(crate) fn punch(&mut self, file: FileId, offset: u64, len_bytes: u64) -> Result<(), DeviceError> {
         self.healthy()?;
-        let open = self.file(file);
-        let result = match punch_hole(open.fd.as_fd(), offset, len_bytes) {
+        let fd = self.fd(file);
+        let result = match punch_hole(fd.as_fd(), offset, len_bytes) {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
                 let end = self.len(file)?.min(offset + len_bytes);
-                write_zeros(open.fd.as_fd(), offset, end)
+                write_zeros(fd.as_fd(), offset, end)
             }
             other => other,
         };
-        result.map_err(|errno| self.metadata_error(errno, "punch", &open.name))
+        let result = result.map_err(|errno| self.metadata_error(errno, "punch", &self.file(file).name));
+        self.files.changed(file);
+        result
     }
 
     pub(crate) fn free_bytes(&self) -> Result<u64, DeviceError> {
         let space = fs::fstatvfs(&self.dir).map_err(|errno| self.metadata_error(errno, "free_bytes", &self.path))?;
         Ok(space.f_bavail.saturating_mul(space.f_frsize))
     }
+}
+
+/// Makes a call again that a signal interrupted: it has done nothing, or can be made again from the start.
+fn uninterrupted<T>(call: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
+    let again = |result: &Result<T, Errno>| matches!(result, Err(Errno::INTR));
+    (1..INTERRUPTS_MAX).fold(call(), |result, _| if again(&result) { call() } else { result })
 }
 
 /// Maps a system error to a [`DeviceError`].

@@ -14,9 +14,9 @@ const IN_FLIGHT_MAX: usize = 1 << 16;
 
 /// The path of data operations to the system. The methods correspond to those of [`Device`].
 pub trait Queue {
-    /// Called after a file was opened.
+    /// Called after a file got a descriptor.
     fn opened(&mut self, _: FileId, _: &OwnedFd) {}
-    /// Called before a file is closed; nothing is in flight on it.
+    /// Called after a file's descriptor was closed; nothing is in flight on it.
     fn closed(&mut self, _: FileId) {}
     /// Queues an operation on an open file; its alignment is already checked.
     fn submit(&mut self, place: &mut Place, request: Request);
@@ -39,7 +39,8 @@ pub struct RealDevice<Q> {
     // First, so that it is dropped first: its drop waits until the system no longer uses the buffers and files.
     pub(crate) queue: Q,
     pub(crate) place: Place,
-    /// Writes and syncs rejected after a failure; the next reap returns them.
+    /// Writes and syncs rejected after a failure, and operations on a file that could not be opened; the next reap
+    /// returns them.
     refused: VecDeque<Completion>,
 }
 
@@ -48,8 +49,44 @@ impl<Q: Queue> RealDevice<Q> {
         Self { queue, place, refused: VecDeque::new() }
     }
 
+    /// Makes a call that needs a descriptor more, after closing others where there are too many.
+    fn with_descriptor<T>(&mut self, call: impl Fn(&mut Place) -> Result<T, DeviceError>) -> Result<T, DeviceError> {
+        while self.place.is_crowded() && self.evict() {}
+        loop {
+            match call(&mut self.place) {
+                // The process as a whole is at its limit: another of this device's own makes room.
+                Err(DeviceError::Exhausted { .. }) if self.evict() => {}
+                result => return result,
+            }
+        }
+    }
+
+    /// Closes the descriptor of a file that is not in use; false if there is none.
+    fn evict(&mut self) -> bool {
+        let evicted = self.place.evict();
+        if let Some(file) = evicted {
+            self.queue.closed(file);
+        }
+        evicted.is_some()
+    }
+
+    /// Sees to the file's descriptor before it is used.
+    fn ready(&mut self, file: FileId) -> Result<(), DeviceError> {
+        if self.place.has_descriptor(file) {
+            return Ok(());
+        }
+        self.with_descriptor(|place| place.reopen(file))?;
+        self.queue.opened(file, self.place.fd(file));
+        Ok(())
+    }
+
+    /// Files of a name that goes away are opened while it leads to them.
+    fn ready_named(&mut self, name: &str) -> Result<(), DeviceError> {
+        self.place.named(name).into_iter().try_for_each(|file| self.ready(file))
+    }
+
     fn opened(&mut self, file: FileId) -> FileId {
-        self.queue.opened(file, &self.place.file(file).fd);
+        self.queue.opened(file, self.place.fd(file));
         file
     }
 }
@@ -64,11 +101,11 @@ impl<Q: Queue> Device for RealDevice<Q> {
     }
 
     fn create(&mut self, name: &str) -> Result<FileId, DeviceError> {
-        self.place.create(name).map(|file| self.opened(file))
+        self.with_descriptor(|place| place.create(name)).map(|file| self.opened(file))
     }
 
     fn open(&mut self, name: &str) -> Result<FileId, DeviceError> {
-        self.place.open_file(name).map(|file| self.opened(file))
+        self.with_descriptor(|place| place.open_file(name)).map(|file| self.opened(file))
     }
 
     fn close(&mut self, file: FileId) {
@@ -77,6 +114,7 @@ impl<Q: Queue> Device for RealDevice<Q> {
     }
 
     fn rename(&mut self, from: &str, to: &str) -> Result<(), DeviceError> {
+        self.ready_named(to)?;
         self.place.rename(from, to)
     }
 
@@ -85,6 +123,7 @@ impl<Q: Queue> Device for RealDevice<Q> {
     }
 
     fn unlink(&mut self, name: &str) -> Result<(), DeviceError> {
+        self.ready_named(name)?;
         self.place.unlink(name)
     }
 
@@ -93,18 +132,22 @@ impl<Q: Queue> Device for RealDevice<Q> {
     }
 
     fn len(&mut self, file: FileId) -> Result<u64, DeviceError> {
+        self.ready(file)?;
         self.place.len(file)
     }
 
     fn truncate(&mut self, file: FileId, len_bytes: u64) -> Result<(), DeviceError> {
+        self.ready(file)?;
         self.place.truncate(file, len_bytes)
     }
 
     fn allocate(&mut self, file: FileId, offset: u64, len_bytes: u64) -> Result<(), DeviceError> {
+        self.ready(file)?;
         self.place.allocate(file, offset, len_bytes)
     }
 
     fn punch(&mut self, file: FileId, offset: u64, len_bytes: u64) -> Result<(), DeviceError> {
+        self.ready(file)?;
         self.place.punch(file, offset, len_bytes)
     }
 
@@ -121,7 +164,11 @@ impl<Q: Queue> Device for RealDevice<Q> {
             self.refused.push_back(request.completion(Err(poisoned)));
             return;
         }
-        self.place.file_mut(request.file).in_flight += 1;
+        if let Err(refused) = self.ready(request.file) {
+            self.refused.push_back(request.completion(Err(refused)));
+            return;
+        }
+        self.place.begin(&request);
         self.queue.submit(&mut self.place, request);
     }
 

@@ -5,7 +5,7 @@
 use super::Engine;
 use crate::format::manifest::Edit;
 use crate::format::{FRAMES_OFFSET, Watermark};
-use fawn_flash::{Device, DeviceError};
+use fawn_flash::Device;
 
 /// Idle time after the last write of the log before its end is recorded.
 const IDLE_MS: u64 = 1000;
@@ -34,7 +34,7 @@ impl<D: Device> Engine<D> {
             match self.manifest.reserve(&mut self.device, RECORD_BYTES_MAX) {
                 Ok(()) => {}
                 // The record is an extra safeguard; on a full device deletes and drops come first.
-                Err(DeviceError::Full { .. }) => return,
+                Err(error) if error.is_retryable() => return,
                 Err(error) => return drop(self.poison(&error)),
             }
             self.manifest.commit(&[Edit::EndOfLog { end }]);

@@ -79,8 +79,11 @@ impl<D: Device> Engine<D> {
                 self.next = Next::Header(segment);
                 Ok(())
             }
-            Err(DeviceError::Full { .. }) => {
-                self.full = true;
+            // Nothing was written, so nothing is unknown.
+            Err(error) if error.is_retryable() => {
+                if !core::mem::replace(&mut self.full, true) {
+                    tracing::warn!(%error, "no further segment: writes are refused until there is room again");
+                }
                 self.retry_at = self.now.mono.plus_ms(RETRY_MS);
                 Ok(())
             }
@@ -115,8 +118,9 @@ impl<D: Device> Engine<D> {
         let file = self.device.create(&name)?;
         if let Err(error) = self.device.allocate(file, 0, segment_bytes) {
             self.device.close(file);
-            self.device.unlink(&name)?;
-            return Err(error);
+            // Where that fails too, an empty file is left, which is an orphan at the next opening.
+            let unlinked = self.device.unlink(&name);
+            return Err(unlinked.err().filter(|failure| !failure.is_retryable()).unwrap_or(error));
         }
         Ok(Segment::new(slot, sequence, uuid, file, name))
     }
@@ -145,7 +149,7 @@ impl<D: Device> Engine<D> {
     pub(crate) fn reserve_manifest(&mut self, bytes: usize) -> Result<(), EngineError> {
         match self.manifest.reserve(&mut self.device, bytes as u64 + EDIT_BYTES) {
             Ok(()) => Ok(()),
-            Err(DeviceError::Full { .. }) => Err(EngineError::StoreFull),
+            Err(error) if error.is_retryable() => Err(EngineError::StoreFull),
             Err(error) => Err(self.poison(&error)),
         }
     }
@@ -178,7 +182,7 @@ impl<D: Device> Engine<D> {
                 self.start_manifest();
             }
             // What brings space back comes first; until then the last commit is as it was.
-            Err(DeviceError::Full { .. }) => self.vouch_at = self.now.mono.plus_ms(RETRY_MS),
+            Err(error) if error.is_retryable() => self.vouch_at = self.now.mono.plus_ms(RETRY_MS),
             Err(error) => drop(self.poison(&error)),
         }
     }
@@ -205,8 +209,10 @@ impl<D: Device> Engine<D> {
             let Dropping { segment, .. } = self.dropping.swap_remove(i);
             // Its cached pages age out: no other file ever gets its number.
             self.device.close(segment.file);
-            // Should the unlinking not survive a crash, the file is an orphan at the next opening.
-            if let Err(error) = self.device.unlink(&segment.name) {
+            // Should the unlinking be refused for now, or not survive a crash, the file is an orphan at the next opening.
+            if let Err(error) = self.device.unlink(&segment.name)
+                && !error.is_retryable()
+            {
                 self.poison(&error);
             }
             self.stats.segments_dropped += 1;

@@ -9,7 +9,7 @@ use crate::format::segment::{self, HEADER_BYTES};
 use crate::log::LogPosition;
 use crate::log::window::Chunk;
 use fawn_flash::buffer::PAGE_BYTES;
-use fawn_flash::{Cause, Device, DeviceError};
+use fawn_flash::{Cause, Device};
 use fawn_types::Version;
 
 impl<D: Device> Engine<D> {
@@ -136,7 +136,7 @@ impl<D: Device> Engine<D> {
         let segment_bytes = u64::from(self.options.segment_bytes);
         match self.device.allocate(file, 0, segment_bytes) {
             Ok(()) => {}
-            Err(DeviceError::Full { .. }) => return self.give_up_rest(slot),
+            Err(error) if error.is_retryable() => return self.give_up_rest(slot),
             Err(error) => return Err(error.into()),
         }
         let base = end - end % PAGE_BYTES as u32;
@@ -178,7 +178,7 @@ impl<D: Device> Engine<D> {
         let segment = match self.create_segment() {
             Ok(segment) => segment,
             // A store that exists is read, and takes writes again once there is space.
-            Err(DeviceError::Full { .. }) if self.segments.len() > 0 => {
+            Err(error) if error.is_retryable() && self.segments.len() > 0 => {
                 self.full = true;
                 return Ok(());
             }

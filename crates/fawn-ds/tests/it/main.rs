@@ -20,6 +20,7 @@ mod gaps;
 mod len;
 mod manifest_growth;
 mod model;
+mod out_of_descriptors;
 mod page_ends;
 mod panicking_device;
 mod pending;

@@ -29,7 +29,7 @@ impl PortableDevice {
     /// # Errors
     /// If the directory cannot be opened or a thread cannot be started.
     pub fn open(dir: &Path, options: &DeviceOptions) -> Result<Self, DeviceError> {
-        let mut place = Place::open(dir)?;
+        let mut place = Place::open(dir, options.descriptors_max)?;
         if options.direct
             && let Err(reason) = place.try_direct().map(drop)
         {
@@ -57,7 +57,7 @@ impl PoolQueue {
 impl Queue for PoolQueue {
     fn submit(&mut self, place: &mut Place, request: Request) {
         self.in_flight += 1;
-        let fd = Arc::clone(&place.file(request.file).fd);
+        let fd = Arc::clone(place.fd(request.file));
         self.queued.push(Job { fd, request });
     }
 

@@ -54,7 +54,7 @@ impl UringDevice {
 impl UringQueue {
     /// A ring for `dir`, which is created if missing. The inner error is the reason to use another device.
     pub(crate) fn probe(dir: &Path, options: &DeviceOptions) -> Result<Result<(Place, Self), String>, DeviceError> {
-        let mut place = Place::open(dir)?;
+        let mut place = Place::open(dir, options.descriptors_max)?;
         let probe = match place.try_direct() {
             Ok(probe) => probe,
             Err(reason) => return Ok(Err(reason)),
@@ -83,8 +83,8 @@ impl UringQueue {
 
     fn push(&mut self, place: &Place, index: u32) -> bool {
         let slot = self.slots.get_mut(index);
-        let file = place.file(slot.request.file);
-        self.ring.push(index, slot, &file.fd)
+        let fd = place.fd(slot.request.file);
+        self.ring.push(index, slot, fd)
     }
 
     /// Moves as much of the backlog into the ring as fits.

@@ -78,14 +78,22 @@ impl Ring {
     pub(super) fn try_read(&mut self, file: &OwnedFd) -> Result<(), String> {
         let mut buf = AlignedBuf::zeroed(PAGE_BYTES);
         let entry = opcode::Read::new(types::Fd(file.as_raw_fd()), buf.as_mut_ptr(), PAGE_BYTES as u32).build();
-        // SAFETY: (1) `buf` and `file` live until the completion is taken below, or `settle` has waited for it.
+        // SAFETY: (1) `buf` and `file` live until the completion is taken below, or the kernel has refused to take the
+        // entry, which it then never sees: see `drop`.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         pushed.map_err(|error| error.to_string())?;
         self.in_ring += 1;
         let answer = loop {
-            self.enter(1);
+            let entered = self.ring.submit_and_wait(1);
             if let Some((_, answer)) = self.pop() {
                 break answer;
+            }
+            // Some sandboxes allow setting a ring up and refuse to enter it. A kernel that took the entry answers it.
+            if let Err(error) = entered
+                && error.kind() != std::io::ErrorKind::Interrupted
+                && self.unsubmitted() > 0
+            {
+                return Err(format!("io_uring_enter is refused: {error}"));
             }
         };
         if answer < 0 { Err(std::io::Error::from_raw_os_error(-answer).to_string()) } else { Ok(()) }

@@ -61,3 +61,15 @@ fn a_full_medium_poisons_and_later_successes_are_not_believed() {
     }
     assert!(matches!(out[1].result, Err(DeviceError::Poisoned { .. })), "{:?}", out[1].result);
 }
+
+/// A sandbox may allow setting a ring up and refuse to enter it. A descriptor that is no ring's is refused likewise.
+#[test]
+fn a_ring_that_cannot_be_entered_is_refused_and_not_waited_for() {
+    let (Ok(mut ring), Ok(dir)) = (Ring::new(8), tempfile::tempdir()) else { return };
+    let Ok(file) = std::fs::File::create_new(dir.path().join("f")) else { panic!("an empty directory") };
+    let (fd, Ok(no_ring)) = (ring.fd(), std::fs::File::open("/dev/null")) else { panic!("no /dev/null") };
+    // SAFETY: (1) both descriptors are open; (2) the ring's own is closed by this, and its number stays the ring's.
+    assert_eq!(unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&no_ring), fd) }, fd);
+    let refused = ring.try_read(&file.into());
+    assert!(refused.as_ref().is_err_and(|reason| reason.contains("io_uring_enter")), "{refused:?}");
+}

@@ -20,7 +20,7 @@ fn plain<T: std::fmt::Debug>(answer: Result<T, DeviceError>) -> String {
 }
 
 fn name(rng: &mut SplitMix64) -> String {
-    format!("f{}", rng.below(5))
+    format!("f{}", rng.below(9))
 }
 
 struct Driver<D> {
@@ -59,7 +59,7 @@ impl<D: Device> Driver<D> {
 
     /// Keeps a few files open. The seed decides which one is closed, so that all drivers agree.
     fn keep(&mut self, rng: &mut SplitMix64, file: Option<FileId>) {
-        let place = rng.below(4);
+        let place = rng.below(10);
         if let Some(file) = file
             && let Some(old) = self.open.insert(place, file)
         {
@@ -68,7 +68,7 @@ impl<D: Device> Driver<D> {
     }
 
     fn pick(&self, rng: &mut SplitMix64) -> Option<FileId> {
-        let place = rng.below(4);
+        let place = rng.below(10);
         self.open.get(&place).copied()
     }
 
@@ -141,8 +141,10 @@ fn story<D: Device>(device: D, seed: u64, steps: u64) -> Vec<String> {
     driver.log
 }
 
+/// With few descriptors, so that files are closed and opened again all the time.
 fn real(dir: &Place, kind: DeviceKind) -> AnyDevice {
-    AnyDevice::open(dir.path(), &DeviceOptions { kind, queue_depth: 8, threads: 3, direct: true }).unwrap()
+    let options = DeviceOptions { kind, queue_depth: 8, threads: 3, direct: true, descriptors_max: 1 };
+    AnyDevice::open(dir.path(), &options).unwrap()
 }
 
 #[test]

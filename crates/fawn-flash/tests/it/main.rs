@@ -3,6 +3,7 @@
 mod agreement;
 mod cache;
 mod conformance;
+mod descriptors;
 mod real;
 mod sim_faults;
 mod support;

@@ -5,11 +5,16 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 const RESERVE: u64 = 512;
 /// As many more for every further shard.
 const SHARD_RESERVE: u64 = 64;
+/// As many more for every further shard where the system allows it: then each store keeps all the files open that it
+/// would. With fewer, stores close files and open them again.
+const SHARD_RESERVE_WANTED: u64 = 448;
 
 /// Makes room for `connections` and returns how many really fit.
 pub(super) fn make_room(connections: u32, shards: u16) -> u32 {
-    let reserve = RESERVE + SHARD_RESERVE * u64::from(shards.saturating_sub(1));
-    let wanted = u64::from(connections) + reserve;
+    let further = u64::from(shards.saturating_sub(1));
+    let reserve = RESERVE + SHARD_RESERVE * further;
+    let needed = u64::from(connections) + reserve;
+    let wanted = u64::from(connections) + RESERVE + SHARD_RESERVE_WANTED * further;
     let limit = getrlimit(Resource::Nofile);
     let has = limit.current.unwrap_or(u64::MAX);
     if has >= wanted {
@@ -18,7 +23,7 @@ pub(super) fn make_room(connections: u32, shards: u16) -> u32 {
     let allowed = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
     let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(allowed), maximum: limit.maximum });
     let now = if raised.is_ok() { allowed } else { has };
-    if now >= wanted {
+    if now >= needed {
         return connections;
     }
     let fit = u32::try_from(now.saturating_sub(reserve)).unwrap_or(connections).max(1);

@@ -1,0 +1,113 @@
+//! Tests of a system that is out of descriptors or memory: nothing was written, so writes are refused for a while and
+//! nothing is poisoned.
+use crate::support::{Node, Write, small};
+use fawn_ds::embed::Store;
+use fawn_ds::{EngineError, Event, Options, View};
+use fawn_flash::sim::{Fault, OpKind};
+use fawn_flash::{SimDisk, SimOptions};
+use fawn_types::{Durability, Now, Store as _};
+
+fn put(key: u32) -> Write {
+    Write { key: key.to_be_bytes().to_vec(), value: Some(vec![7; 900]), expires_at_ms: 0 }
+}
+
+#[test]
+fn a_segment_that_cannot_be_created_is_tried_again() {
+    for kind in [OpKind::Create, OpKind::Allocate] {
+        let disk = SimDisk::new(SimOptions::instant(1));
+        let mut node = Node::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
+        node.append(&[put(0)]).unwrap();
+        node.settle();
+        disk.fail_every(kind, Fault::Exhausted);
+        let mut taken = 0;
+        let refused = loop {
+            taken += 1;
+            match node.append(&[put(taken)]) {
+                Ok(_) => node.turn(),
+                Err(error) => break error,
+            };
+            assert!(taken < 1000, "{kind:?}: without a segment there is an end");
+        };
+        assert_eq!(refused, EngineError::StoreFull, "{kind:?}");
+        assert_eq!(node.engine.poisoned(), None, "{kind:?}");
+        for key in 0..taken {
+            assert!(node.get(&key.to_be_bytes(), View::Committed).unwrap().is_some(), "{kind:?}: key {key}");
+        }
+        disk.clear_faults();
+        node.now = node.now.plus_ms(100);
+        let mut events = Vec::new();
+        for _ in 0..10 {
+            node.engine.submit(node.now);
+            node.engine.wait(node.now, &mut events);
+        }
+        assert!(events.iter().any(|event| matches!(event, Event::SpaceBack)), "{kind:?}: {events:?}");
+        for key in 0..500 {
+            node.append(&[put(key)]).unwrap();
+        }
+        node.settle();
+        drop(node.engine.close().unwrap());
+        Node::open(&disk, small(Durability::Sync), Now::at(2)).unwrap();
+    }
+}
+
+/// Whenever it happens, whatever the engine does at the time: it goes on afterwards, and all acked writes are there.
+#[test]
+fn a_refusal_at_any_moment_poisons_nothing() {
+    for kind in [OpKind::Create, OpKind::Allocate, OpKind::Unlink] {
+        for nth in 1..12 {
+            let disk = SimDisk::new(SimOptions::instant(nth));
+            let mut node = Node::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
+            disk.fail_nth(kind, nth, Fault::Exhausted);
+            for round in 0..12 {
+                for key in 0..60 {
+                    while let Err(error) = node.append(&[put(key)]) {
+                        assert_eq!(error, EngineError::StoreFull, "{kind:?} {nth}");
+                        node.now = node.now.plus_ms(100);
+                        node.turn();
+                    }
+                    node.turn();
+                }
+                node.settle();
+                assert_eq!(node.engine.poisoned(), None, "{kind:?} {nth} round {round}");
+            }
+            disk.clear_faults();
+            drop(node.engine.close().unwrap());
+            let mut node = Node::open(&disk, small(Durability::Sync), Now::at(2)).unwrap();
+            assert_eq!(node.keys().len(), 60, "{kind:?} {nth}");
+        }
+    }
+}
+
+const CHILD: &str = "FAWN_TEST_FEW_DESCRIPTORS";
+
+/// Many more segments than the process may have files open, on a real device: in a process with a limit of its own.
+#[test]
+fn a_store_has_more_segments_than_the_process_has_descriptors() {
+    if std::env::var_os(CHILD).is_none() {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        let test = "out_of_descriptors::a_store_has_more_segments_than_the_process_has_descriptors";
+        let output = child.args(["--exact", test, "--nocapture"]).env(CHILD, "1").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && said.contains("1 passed"), "{said}");
+        return;
+    }
+    let maximum = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+    let limit = rustix::process::Rlimit { current: Some(64), maximum };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let durability = Durability::Memory;
+    let options = Options { memory_bytes: 4 << 20, durability, segment_bytes: 64 << 10, ..Options::default() };
+    let store = Store::open(dir.path(), options.clone()).unwrap();
+    const KEYS: u32 = 1500;
+    for key in 0..KEYS {
+        store.put(&key.to_be_bytes(), &[7; 8000], 0, 0).unwrap();
+    }
+    assert!(store.inspect(|engine| engine.log_report().segments) > 150);
+    store.close().unwrap();
+    let store = Store::open(dir.path(), options).unwrap();
+    for key in 0..KEYS {
+        let key = (key * 997) % KEYS;
+        assert!(store.get(&key.to_be_bytes(), Now::at(1).wall).unwrap().is_some(), "key {key}");
+    }
+    store.close().unwrap();
+}

@@ -1,0 +1,239 @@
+//! The open files of one device. A file has a descriptor when it is used; the least recently used give theirs back, so
+//! that a store of thousands of segments stays within the process's limit. A file that is used again is opened by name.
+use crate::request::Work;
+use crate::{DeviceError, FileId};
+use rustix::fd::OwnedFd;
+use rustix::fs;
+use rustix::io::Errno;
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+/// Files that were written to last and keep their descriptors: the manifest, its successor, and two segments. A write
+/// must never find that its file cannot be opened.
+const WRITERS_MAX: usize = 4;
+
+/// An open file.
+pub(crate) struct OpenFile {
+    fd: Option<Arc<OwnedFd>>,
+    pub(crate) name: Arc<str>,
+    pub(crate) in_flight: usize,
+    /// Device and number of the file behind the name when it was opened first.
+    identity: (u64, u64),
+    /// Used since the clock's hand came by.
+    was_used: bool,
+    /// Bytes of it are not synced. The system reports a failure of writing them back to descriptors that were open at
+    /// the time, so this one stays.
+    is_dirty: bool,
+    /// Something was written since the last sync was submitted.
+    is_dirty_anew: bool,
+    /// Its name is gone or is another file's: closed, it could not be opened again.
+    is_unnamed: bool,
+}
+
+/// All of them.
+pub(crate) struct OpenFiles {
+    /// By number; numbers are never used twice.
+    files: Vec<Option<OpenFile>>,
+    names: BTreeSet<(Arc<str>, FileId)>,
+    /// Files with a descriptor, in the order of the clock's hand; some were closed since.
+    clock: VecDeque<FileId>,
+    writers: VecDeque<FileId>,
+    descriptors: usize,
+    descriptors_max: usize,
+}
+
+impl OpenFiles {
+    pub(crate) fn new(descriptors_max: usize) -> Self {
+        Self {
+            files: Vec::new(),
+            names: BTreeSet::new(),
+            clock: VecDeque::new(),
+            writers: VecDeque::new(),
+            descriptors: 0,
+            descriptors_max,
+        }
+    }
+
+    pub(crate) fn add(&mut self, name: &str, fd: OwnedFd) -> Result<FileId, Errno> {
+        let file = FileId(self.files.len() as u32);
+        let (name, identity) = (Arc::<str>::from(name), identity_of(&fd)?);
+        self.names.insert((Arc::clone(&name), file));
+        self.files.push(Some(OpenFile {
+            fd: None,
+            name,
+            in_flight: 0,
+            identity,
+            was_used: true,
+            is_dirty: false,
+            is_dirty_anew: false,
+            is_unnamed: false,
+        }));
+        self.attach(file, fd);
+        Ok(file)
+    }
+
+    fn attach(&mut self, file: FileId, fd: OwnedFd) {
+        self.get_mut(file).fd = Some(Arc::new(fd));
+        self.descriptors += 1;
+        self.clock.push_back(file);
+    }
+
+    /// Gives an open file a descriptor again. False: what has its name now is another file.
+    pub(crate) fn reattach(&mut self, file: FileId, fd: OwnedFd) -> Result<bool, Errno> {
+        let is_same = identity_of(&fd)? == self.get(file).identity;
+        if is_same {
+            self.attach(file, fd);
+        }
+        Ok(is_same)
+    }
+
+    pub(crate) fn get(&self, file: FileId) -> &OpenFile {
+        let open = self.files.get(file.0 as usize).and_then(Option::as_ref);
+        open.unwrap_or_else(|| panic!("{file:?} is not open"))
+    }
+
+    pub(crate) fn get_mut(&mut self, file: FileId) -> &mut OpenFile {
+        let open = self.files.get_mut(file.0 as usize).and_then(Option::as_mut);
+        open.unwrap_or_else(|| panic!("{file:?} is not open"))
+    }
+
+    /// Its descriptor.
+    ///
+    /// # Panics
+    /// When it has none: every use is preceded by [`OpenFiles::touch`].
+    pub(crate) fn fd(&self, file: FileId) -> &Arc<OwnedFd> {
+        self.get(file).fd.as_ref().unwrap_or_else(|| panic!("{file:?} is used without a descriptor"))
+    }
+
+    /// Notes a use. False: it has to be opened first.
+    pub(crate) fn touch(&mut self, file: FileId) -> bool {
+        let open = self.get_mut(file);
+        open.was_used = true;
+        open.fd.is_some()
+    }
+
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.descriptors >= self.descriptors_max
+    }
+
+    /// Notes that an operation is submitted.
+    pub(crate) fn begin(&mut self, file: FileId, work: Work) {
+        let open = self.get_mut(file);
+        match work {
+            Work::Write { durable: false } => (open.is_dirty, open.is_dirty_anew) = (true, true),
+            // A sync covers what was written and reaped before it.
+            Work::Sync => open.is_dirty_anew &= open.in_flight > 0,
+            Work::Read | Work::Write { durable: true } => {}
+        }
+        open.in_flight += 1;
+        if work != Work::Read {
+            self.wrote(file);
+        }
+    }
+
+    /// Notes that an operation has ended.
+    pub(crate) fn end(&mut self, file: FileId, work: Work, is_ok: bool) {
+        let open = self.get_mut(file);
+        open.in_flight -= 1;
+        if work == Work::Sync && is_ok && !open.is_dirty_anew {
+            open.is_dirty = false;
+        }
+    }
+
+    /// Notes a change that only a sync makes durable, apart from writes.
+    pub(crate) fn changed(&mut self, file: FileId) {
+        let open = self.get_mut(file);
+        (open.is_dirty, open.is_dirty_anew) = (true, true);
+        self.wrote(file);
+    }
+
+    /// Notes that the file is among those being written.
+    pub(crate) fn wrote(&mut self, file: FileId) {
+        if self.writers.back() == Some(&file) {
+            return;
+        }
+        self.writers.retain(|&writer| writer != file);
+        if self.writers.len() == WRITERS_MAX {
+            self.writers.pop_front();
+        }
+        self.writers.push_back(file);
+    }
+
+    /// Takes the descriptor of the least recently used file that can do without; that file, if there is one.
+    pub(crate) fn evict(&mut self) -> Option<FileId> {
+        // Twice around: the first time clears the marks of use.
+        for _ in 0..2 * self.clock.len() {
+            let file = self.clock.pop_front()?;
+            let is_writer = self.writers.contains(&file);
+            let Some(open) = self.files[file.0 as usize].as_mut().filter(|open| open.fd.is_some()) else { continue };
+            let is_needed = is_writer || open.in_flight > 0 || open.is_dirty || open.is_unnamed;
+            if core::mem::take(&mut open.was_used) || is_needed {
+                self.clock.push_back(file);
+                continue;
+            }
+            open.fd = None;
+            self.descriptors -= 1;
+            return Some(file);
+        }
+        None
+    }
+
+    pub(crate) fn close(&mut self, file: FileId) {
+        let open = self.get(file);
+        assert_eq!(open.in_flight, 0, "{file:?} closed with operations in flight");
+        let (name, had_descriptor) = (Arc::clone(&open.name), open.fd.is_some());
+        self.names.remove(&(name, file));
+        self.files[file.0 as usize] = None;
+        self.descriptors -= usize::from(had_descriptor);
+        if self.clock.len() > 2 * self.descriptors + 16 {
+            let files = &self.files;
+            self.clock.retain(|file| files[file.0 as usize].as_ref().is_some_and(|open| open.fd.is_some()));
+        }
+    }
+
+    /// Open files of this name.
+    pub(crate) fn named(&self, name: &str) -> Vec<FileId> {
+        let first = (Arc::<str>::from(name), FileId(0));
+        self.names.range(first..).take_while(|(of, _)| **of == *name).map(|&(_, file)| file).collect()
+    }
+
+    /// The name is gone, or about to be another file's.
+    pub(crate) fn unname(&mut self, name: &str) {
+        for file in self.named(name) {
+            self.get_mut(file).is_unnamed = true;
+            self.names.remove(&(Arc::from(name), file));
+        }
+    }
+
+    /// Files of one name have another now.
+    pub(crate) fn rename(&mut self, from: &str, to: &str) {
+        self.unname(to);
+        for file in self.named(from) {
+            self.names.remove(&(Arc::from(from), file));
+            let to = Arc::<str>::from(to);
+            self.get_mut(file).name = Arc::clone(&to);
+            self.names.insert((to, file));
+        }
+    }
+
+    /// Lets a test put another file behind an open one.
+    #[cfg(test)]
+    pub(crate) fn replace_fd(&mut self, file: FileId, fd: OwnedFd) {
+        self.get_mut(file).fd = Some(Arc::new(fd));
+    }
+}
+
+fn identity_of(fd: &OwnedFd) -> Result<(u64, u64), Errno> {
+    let stat = fs::fstat(fd)?;
+    Ok((stat.st_dev as u64, stat.st_ino as u64))
+}
+
+/// What is said of a file that was replaced by another behind the device's back.
+pub(crate) fn replaced(name: &str) -> DeviceError {
+    DeviceError::Io {
+        operation: crate::Operation::Metadata("open"),
+        name: name.to_owned(),
+        offset: 0,
+        detail: "another file has its name now; something else writes to the directory".to_owned(),
+    }
+}

@@ -1,0 +1,171 @@
+//! Tests of real devices with fewer descriptors than files: files are closed and opened again, and nothing shows it.
+#![cfg(target_os = "linux")]
+use crate::support::{BLOCK, Place, drain, pattern, place, read, sync, write, write_durable};
+use fawn_flash::{AlignedBuf, AnyDevice, Cause, Device, DeviceError, DeviceKind, DeviceOptions, FileId, Token};
+use fawn_types::random::SplitMix64;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::fs::File;
+
+const KINDS: [DeviceKind; 2] = [DeviceKind::Auto, DeviceKind::Portable];
+
+fn open(dir: &Place, kind: DeviceKind, descriptors_max: usize) -> AnyDevice {
+    AnyDevice::open(dir.path(), &DeviceOptions { kind, descriptors_max, ..DeviceOptions::default() }).unwrap()
+}
+
+/// Descriptors of this process that are files in `dir`, the lock left out.
+fn held(dir: &Place) -> usize {
+    let all = std::fs::read_dir("/proc/self/fd").unwrap();
+    let paths = all.filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok());
+    paths.filter(|path| path.parent() == Some(dir.path()) && !path.ends_with("LOCK")).count()
+}
+
+fn files(device: &mut AnyDevice, count: u64) -> Vec<FileId> {
+    let create = |number: u64| {
+        let file = device.create(&format!("f{number}")).unwrap();
+        write_durable(device, file, 0, pattern(number, BLOCK)).unwrap();
+        file
+    };
+    (0..count).map(create).collect()
+}
+
+#[test]
+fn few_descriptors_serve_many_files() {
+    for kind in KINDS {
+        let dir = place();
+        let mut device = open(&dir, kind, 8);
+        let files = files(&mut device, 60);
+        assert!(held(&dir) <= 8, "{kind:?}: {} descriptors", held(&dir));
+        let mut rng = SplitMix64::new(1);
+        for round in 0..20 {
+            // Files in flight keep theirs: as many as that, for as long.
+            for lane in 0..20 {
+                let number = rng.below(60);
+                let (buf, token) = (AlignedBuf::zeroed(BLOCK), Token(lane << 32 | number));
+                device.submit_read(files[number as usize], 0, buf, Cause::Foreground, token);
+            }
+            for done in drain(&mut device) {
+                done.result.unwrap();
+                assert_eq!(done.buf.unwrap()[..], pattern(done.token.0 & 0xFF, BLOCK)[..], "{kind:?} round {round}");
+            }
+            assert_eq!(read(&mut device, files[round], 0, BLOCK).unwrap(), pattern(round as u64, BLOCK).to_vec());
+            assert!(held(&dir) <= 8 + 20, "{kind:?}: {} descriptors", held(&dir));
+        }
+        for &file in &files {
+            assert_eq!(device.len(file), Ok(BLOCK as u64));
+        }
+        assert!(held(&dir) <= 8, "{kind:?}: {} descriptors", held(&dir));
+        files.into_iter().for_each(|file| device.close(file));
+        assert_eq!(held(&dir), 0);
+    }
+}
+
+/// The system reports a failed write-back to descriptors that were open then: until the sync, they stay.
+#[test]
+fn a_file_that_is_not_synced_keeps_its_descriptor() {
+    for kind in KINDS {
+        let dir = place();
+        let mut device = open(&dir, kind, 8);
+        let files = files(&mut device, 30);
+        for &file in &files {
+            write(&mut device, file, 0, pattern(7, BLOCK)).unwrap();
+        }
+        assert_eq!(held(&dir), 30, "{kind:?}");
+        for &file in &files {
+            sync(&mut device, file).unwrap();
+        }
+        device.create("another").unwrap();
+        assert!(held(&dir) <= 8, "{kind:?}: {} descriptors", held(&dir));
+    }
+}
+
+#[test]
+fn a_file_whose_name_goes_away_stays_the_file_that_it_is() {
+    for kind in KINDS {
+        let dir = place();
+        let mut device = open(&dir, kind, 1);
+        let files = files(&mut device, 30);
+        device.rename("f1", "f0").unwrap();
+        device.unlink("f2").unwrap();
+        device.link("f3", "g3").unwrap();
+        device.create("f1").unwrap();
+        for number in 4..30 {
+            read(&mut device, files[number], 0, BLOCK).unwrap();
+        }
+        for number in 0..30 {
+            let found = read(&mut device, files[number], 0, BLOCK).unwrap();
+            assert_eq!(found, pattern(number as u64, BLOCK).to_vec(), "{kind:?}: file {number}");
+        }
+    }
+}
+
+/// Something else put a file of the same name there: its bytes are not taken for the file's.
+#[test]
+fn another_file_of_the_same_name_is_refused() {
+    let dir = place();
+    let mut device = open(&dir, DeviceKind::Portable, 1);
+    let files = files(&mut device, 10);
+    std::fs::write(dir.path().join("new"), [9; BLOCK]).unwrap();
+    std::fs::rename(dir.path().join("new"), dir.path().join("f0")).unwrap();
+    let refused = read(&mut device, files[0], 0, BLOCK).unwrap_err();
+    assert!(refused.to_string().contains("another file"), "{refused}");
+    assert_eq!(device.poisoned(), None);
+}
+
+const CHILD: &str = "FAWN_TEST_FEW_DESCRIPTORS";
+
+/// Runs one test of this binary in a process of its own, which may change its limits.
+fn in_a_child(test: &str) -> bool {
+    if std::env::var_os(CHILD).is_some() {
+        return true;
+    }
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    let output = child.args(["--exact", test, "--nocapture"]).env(CHILD, "1").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    false
+}
+
+#[test]
+fn a_process_at_its_limit_makes_do_and_is_never_poisoned() {
+    if !in_a_child("descriptors::a_process_at_its_limit_makes_do_and_is_never_poisoned") {
+        return;
+    }
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: Some(64), maximum }).unwrap();
+    for kind in KINDS {
+        let dir = place();
+        // As many as it likes: the limit is the process's.
+        let mut device = open(&dir, kind, 1000);
+        let files = files(&mut device, 200);
+        for number in 0..200 {
+            let found = read(&mut device, files[number], 0, BLOCK).unwrap();
+            assert_eq!(found, pattern(number as u64, BLOCK).to_vec(), "{kind:?}: file {number}");
+        }
+        // Others take every descriptor; the device gives its own for what it needs most.
+        let mut others = Vec::new();
+        while let Ok(other) = File::open("/dev/null") {
+            others.push(other);
+        }
+        device.create("one more").unwrap();
+        let (mut refused, mut written) = (None, Vec::new());
+        for number in 0..200 {
+            match device.create(&format!("g{number}")) {
+                Ok(file) => {
+                    write(&mut device, file, 0, pattern(1, BLOCK)).unwrap();
+                    written.push(file);
+                }
+                Err(error) => refused = refused.or(Some(error)),
+            }
+        }
+        // Files that are not synced keep theirs, so at last there is none.
+        let error = refused.unwrap();
+        assert!(matches!(error, DeviceError::Exhausted { .. }) && error.is_retryable(), "{kind:?}: {error}");
+        assert_eq!(device.poisoned(), None, "{kind:?}");
+        drop(others);
+        for file in written {
+            sync(&mut device, file).unwrap();
+        }
+        device.create("and another").unwrap();
+        assert_eq!(read(&mut device, files[0], 0, BLOCK).unwrap(), pattern(0, BLOCK).to_vec());
+    }
+}
