@@ -204,6 +204,7 @@ impl<C: Consensus> Manager<C> {
         self.advance();
     }
 
+    /// Handles the passage of time.
     pub fn handle_timeout(&mut self, now: Now) {
         self.begin(now);
         self.advance();
