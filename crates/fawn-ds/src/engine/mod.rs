@@ -8,10 +8,13 @@ mod chained;
 mod commit;
 mod copy;
 mod copy_scan;
+mod drop_rule;
+mod drops;
 mod end_of_log;
 mod fetch;
 mod flush;
 mod lookup;
+mod marks;
 mod plain;
 mod poll;
 mod replay;
@@ -23,6 +26,7 @@ mod warm;
 pub use blob::BlobTicket;
 pub use copy::CopiedResults;
 pub use copy_scan::{CopyScan, CopyStep};
+pub use drop_rule::Kept;
 pub use lookup::{Lookup, LookupPlan, View};
 pub use replay::Replay;
 pub use scan::{Scan, ScanItem, ScanStep};
@@ -40,11 +44,11 @@ use crate::options::Options;
 use crate::overlay::{KeyName, Overlay};
 use crate::range::{Progress, RangeState};
 use crate::stats::{EngineStats, LogReport, MemoryReport};
+pub(crate) use drops::Drops;
 use fawn_flash::PageCache;
 use fawn_flash::{Completion, Device, DeviceError};
 use fawn_types::{HashSecret, KeyHash, KeyRange, MonoMs, Now, RangeId};
 use fetch::{Resume, RuledOut, Span};
-use segments::Dropping;
 pub(crate) use segments::Next;
 use slab::Slab;
 use std::collections::VecDeque;
@@ -115,9 +119,8 @@ pub struct Engine<D: Device> {
     pub(crate) range_ids: Vec<RangeId>,
     pub(crate) segments: SegmentTable,
     pub(crate) next: Next,
-    pub(crate) dropping: Vec<Dropping>,
+    pub(crate) drops: Drops,
     pub(crate) last_sequence: u64,
-    pub(crate) may_have_dead: bool,
     /// A sealed segment is not yet listed as such.
     pub(crate) has_unlisted: bool,
     pub(crate) window: Window,
@@ -197,10 +200,11 @@ impl<D: Device> Engine<D> {
         self.ranges.push(RangeState::new(id, keys, self.options.index));
         self.range_ids.push(id);
         self.bound_retained();
-        if self.options.chained {
-            self.append_mark(self.ranges.len() - 1)?;
+        match self.append_mark(self.ranges.len() - 1) {
+            // Whatever there is no room for now is written before the range's first record.
+            Ok(()) | Err(EngineError::Overloaded | EngineError::StoreFull) => Ok(()),
+            Err(error) => Err(error),
         }
-        Ok(())
     }
 
     /// How far a range's writes have come; all zero for one that is not here.

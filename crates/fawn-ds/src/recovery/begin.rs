@@ -50,6 +50,7 @@ impl<D: Device> Engine<D> {
         edits.extend(self.void_copies(scanned));
         self.manifest.commit_and_wait(&mut self.device, &edits)?;
         self.choose_active(scanned)?;
+        self.examine_all();
         self.balance_memory();
         Ok(())
     }
@@ -159,7 +160,6 @@ impl<D: Device> Engine<D> {
         let edit = Edit::SealSegment { slot, len: segment.end };
         self.manifest.commit_and_wait(&mut self.device, &[edit])?;
         self.full = true;
-        self.may_have_dead = true;
         Ok(())
     }
 

@@ -12,7 +12,7 @@ mod report;
 
 pub use report::{Damage, OpenReport, RangeReport};
 
-use crate::engine::{ApartRetry, Engine, Next};
+use crate::engine::{ApartRetry, Drops, Engine, Next};
 use crate::error::{EngineError, OpenError};
 use crate::format::manifest::{Identity, SegmentEntry};
 use crate::format::scan::ScanReport;
@@ -111,8 +111,7 @@ impl<D: Device> Engine<D> {
             range_ids: Vec::new(),
             segments: SegmentTable::new(segment_bytes),
             next: Next::None,
-            dropping: Vec::new(),
-            may_have_dead: true,
+            drops: Drops::default(),
             has_unlisted: true,
             window: Window::default(),
             pool: BufferPool::default(),

@@ -3,11 +3,13 @@
 #![expect(clippy::unwrap_used, reason = "what a helper of a test unwraps, the test asserts")]
 
 mod chained;
+mod chained_crash;
 mod check;
 mod copy;
 mod counted;
 mod crash;
 mod damage;
+mod dropping;
 mod embedded;
 mod embedded_faults;
 mod format_frame;

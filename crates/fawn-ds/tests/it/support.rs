@@ -10,7 +10,7 @@ use fawn_types::{ClientTag, Durability, Entry, Epoch, HashSecret, KeyHash, KeyRa
 pub(crate) const RANGE: RangeId = RangeId(7);
 pub(crate) const SECRET: HashSecret = HashSecret(*b"a secret of test");
 
-/// Small enough that every boundary is met: segments of 64 KiB, a cache of a few pages.
+/// Small enough that every boundary is met: segments of 64 KiB, no page cache at all.
 pub(crate) fn small(durability: Durability) -> Options {
     Options {
         segment_bytes: 64 << 10,
@@ -20,6 +20,11 @@ pub(crate) fn small(durability: Durability) -> Options {
         index: IndexOptions { entries_min: 64, page_entries: 8 },
         ..Options::default()
     }
+}
+
+/// As [`small`], with a page cache of about 2 MiB: all that these tests write is cached once it was read.
+pub(crate) fn cached(durability: Durability) -> Options {
+    Options { memory_bytes: 4 << 20, ..small(durability) }
 }
 
 /// Where each commit of a manifest starts and ends.
