@@ -137,6 +137,12 @@ pub struct Replica {
     wake_at: Option<MonoMs>,
     /// This boot keeps nothing any more.
     has_failed: bool,
+    /// The chain has too few members for writes.
+    is_short: bool,
+    /// The promise found at this boot's start.
+    found: Epoch,
+    /// Members that answered a probe of the promised epoch.
+    reach: Vec<NodeId>,
     /// When another epoch was asked for.
     epoch_asked_at: Option<MonoMs>,
     /// What the boot before this one left, if that was closed in order and its log is here whole.
@@ -173,6 +179,9 @@ impl Replica {
             gap_asked: None,
             wake_at: Some(MonoMs(0)),
             has_failed: false,
+            is_short: false,
+            found: persisted.promised,
+            reach: Vec::new(),
             epoch_asked_at: None,
             // A log that does not end where the mark says was changed behind its back.
             mark: persisted.closed.filter(|closed| closed.last == last),
@@ -216,6 +225,13 @@ impl Replica {
             Phase::Serving { role } => Some(role),
             _ => None,
         }
+    }
+
+    /// Whether it serves in a chain with enough members for writes. Below that, what is committed by an activation is in
+    /// doubt: it is read, because it may have been acknowledged before, and nothing is acknowledged for it.
+    #[must_use]
+    pub const fn acknowledges(&self) -> bool {
+        self.role().is_some() && !self.is_short
     }
 
     /// The end of its log.
@@ -298,6 +314,9 @@ impl Replica {
         match &frame.body {
             Body::Entry(entry) => self.handle_entry(now, entry),
             Body::EntryWanted => self.send_entry(frame.header.from),
+            // Any member answers, in whatever epoch it is.
+            Body::Probe => self.send(frame.header.from, Body::ProbeReply { epoch: frame.header.epoch }),
+            Body::ProbeReply { epoch } => self.handle_probe_reply(frame.header.from, *epoch),
             Body::Align { entry, donor, base, cut } => self.handle_align(entry, *donor, *base, *cut),
             _ if !self.admits(&frame.header) => {}
             Body::Append { after, last, upstream, time, records: _ } => {

@@ -5,6 +5,7 @@ mod admission;
 mod cluster;
 mod codec;
 mod idle;
+mod manager;
 mod random;
 mod ring;
 mod routing;

@@ -47,7 +47,13 @@ impl<D: Device> BackEnd<D> {
     pub(super) fn replay_read(&mut self, at: usize, plan: LookupPlan, mail: &mut Mail) {
         let job = self.replays.remove(at);
         if let Err(error) = self.engine.absorb(plan) {
+            // Asked for again at once it would fail again at once, at the device's speed.
             tracing::error!(?job, %error, "the log could not be replayed");
+            let Some(at) = self.member_at(job.range) else { return };
+            let replica = &mut self.members[at].replica;
+            let frame = replica.handle_replayed(self.now, job.to, job.after, Replayed::Gone);
+            assert!(frame.is_none(), "no records, no frame");
+            return;
         }
         self.send_records(job, mail);
     }

@@ -99,6 +99,12 @@ impl<D: Device> BackEnd<D> {
     pub(super) fn admit(&mut self, job: Job<'_>, first_incomplete: u64, mail: &mut Mail) -> bool {
         let Job { at, asker, tag, .. } = job;
         let member = &mut self.members[at];
+        if !member.replica.acknowledges() {
+            // Retries too: what such a chain made committed may be on one disk alone.
+            let range = member.id;
+            self.refuse(range, asker, RefusedReason::TooFewCopies, mail);
+            return false;
+        }
         match member.completions.admit(tag, first_incomplete) {
             Admission::New => !self.parked.holds_tag(tag),
             Admission::Pending(_) | Admission::Answered => false,
@@ -245,6 +251,7 @@ impl<D: Device> BackEnd<D> {
             Err(Refusal::Overloaded | Refusal::EpochFull) => {
                 return self.refuse(range, job.asker, RefusedReason::Overloaded, mail);
             }
+            Err(Refusal::TooFewCopies) => return self.refuse(range, job.asker, RefusedReason::TooFewCopies, mail),
             Err(_) => return self.refuse(range, job.asker, RefusedReason::StaleEpoch, mail),
         };
         let Draft { kind, key, value, flags, expires_at_ms } = *draft;

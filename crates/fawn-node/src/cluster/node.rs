@@ -300,8 +300,9 @@ impl<D: Device> Node<D> {
         let now = self.now;
         match &frame.body {
             Body::Reply { op, payload } => return self.front_end.handle_reply(*op, payload),
-            Body::Refused { op, .. } => return self.front_end.handle_refused(now, *op),
+            Body::Refused { op, reason } => return self.front_end.handle_refused(now, *op, *reason),
             Body::Entry(entry) if entry.range != frame.header.range => return,
+            Body::PromisedAbove(entry) if entry.range != frame.header.range => return,
             Body::Align { entry, .. } if entry.range != frame.header.range => return,
             Body::Entry(entry) => self.front_end.handle_entry(now, entry),
             body if ManagerHost::takes(body) => {

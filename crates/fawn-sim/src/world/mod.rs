@@ -94,7 +94,7 @@ pub struct World {
     trace: Trace,
     /// Chances of the world itself: what crashes leave, mostly.
     random: SplitMix64,
-    boots: u64,
+    boots: u32,
     struck: u64,
     copies_hit: u64,
     /// A mode that survives one failure at a time has had one, and has not healed since.
@@ -211,7 +211,7 @@ impl World {
 
     fn start(&mut self, index: usize) -> Result<(), String> {
         self.boots += 1;
-        let boot = BootId(self.boots);
+        let boot = BootId::new(self.boots, self.random.next() as u32);
         let machine = &mut self.machines[index];
         self.trace.say(self.now_us, format!("node {} starts as {boot:?}", machine.node.0));
         match machine.start(boot, &self.map, self.now_us, self.scenario.limits(), self.canary) {
