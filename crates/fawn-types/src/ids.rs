@@ -84,6 +84,12 @@ impl ClientTag {
     /// No identity: the operation is executed exactly once only from the front-end to the back-ends.
     pub const NONE: Self = Self { session: 0, seq: 0 };
 
+    /// The node of the session's front-end: its high half.
+    #[must_use]
+    pub const fn node(self) -> NodeId {
+        NodeId((self.session >> 32) as u32)
+    }
+
     /// Whether the tag identifies an operation.
     #[must_use]
     pub const fn is_some(self) -> bool {

@@ -4,6 +4,7 @@
 mod admission;
 mod cluster;
 mod codec;
+mod completions;
 mod idle;
 mod manager;
 mod random;

@@ -2,7 +2,7 @@
 use super::backend::{BackEnd, ReplayJob};
 use super::mail::Mail;
 use super::parked::Purpose;
-use super::payload::{put_record, records_of};
+use super::payload::{put_record, records_of, split_acknowledged};
 use fawn_chain::invariants;
 use fawn_chain::replica::Replayed;
 use fawn_chain::{Body, Frame};
@@ -121,7 +121,8 @@ impl<D: Device> BackEnd<D> {
                 tracing::debug!(range = ?member.id, %error, "the log takes no more records for now");
                 break;
             }
-            member.completions.record(record.tag, record.version, record.result);
+            let (result, first_incomplete) = split_acknowledged(record.tag, record.result);
+            member.completions.record(record.tag, first_incomplete, record.version, result);
             last = record.version;
             self.counters.records_received += batch.len() as u64;
             batch.clear();
