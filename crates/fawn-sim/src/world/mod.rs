@@ -3,6 +3,7 @@
 //!
 //! Two phases. First faults strike, and what must hold at each moment is looked at after every turn. Then faults end:
 //! the cluster must heal within a bounded time, serve, and answer for everything that clients were told before.
+mod idle;
 mod machine;
 mod strike;
 mod verdict;
@@ -150,7 +151,7 @@ impl World {
             post: Post::new(seed.number("post"), canary),
             clients: Clients::new(seed, &scenario),
             faults: Faults::new(seed, &scenario),
-            watch: Watch::new(scenario.durability),
+            watch: Watch::new(scenario.durability, map.copies_min()),
             trace: Trace::new(aloud),
             seed: seed.clone(),
             scenario,
@@ -203,6 +204,9 @@ impl World {
         }
         self.run_until(self.faults.until_us())?;
         self.heal()?;
+        if self.scenario.idles {
+            self.pass_idle_epochs()?;
+        }
         if self.scenario.closes_at_end {
             self.close_all()?;
         }
