@@ -28,5 +28,5 @@ pub use reply::{OperationError, Reply};
 pub use request::{Condition, Expiry, Request, Update};
 pub use ring_key::{HashSecret, KeyHash, KeyRange, RingKey};
 pub use store::{Durability, Store, StoreError};
-pub use time::{MonoMs, Now, TimeMs};
+pub use time::{ExpiryClock, MonoMs, Now, SteadyTime, TimeMs};
 pub use version::{Epoch, Version};

@@ -297,6 +297,7 @@ impl<D: Device> Engine<D> {
         self.mark_everything();
         self.sync_all()?;
         self.record_end_of_log();
+        self.persist_clock();
         self.sync_all()?;
         self.vouch();
         self.sync_all()?;

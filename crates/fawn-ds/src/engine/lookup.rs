@@ -225,9 +225,13 @@ impl<D: Device> Engine<D> {
         damage.map_or(Ok(Step::Absent), Err)
     }
 
-    /// An expired record is a tombstone: it leaves the index, and its segment hides what may lie beneath.
+    /// A record that is expired by the store's own clock is a tombstone: it leaves the index, and its segment hides what may
+    /// lie beneath.
     fn expire(&mut self, at: usize, hash: KeyHash, hit: &Hit, key: &[u8]) {
-        if self.overlay.find(at, hash.0, || self.name_of(hash.0, key).ident).is_some() {
+        // The reader's clock may be wrong; the answer is the reader's alone, but what leaves the index is gone for all.
+        if !is_expired(hit, self.clock.get())
+            || self.overlay.find(at, hash.0, || self.name_of(hash.0, key).ident).is_some()
+        {
             return;
         }
         let removed = self.ranges[at].index.remove(hash, hit.pointer);

@@ -5,6 +5,7 @@
 mod append;
 mod blob;
 mod chained;
+mod clock;
 mod commit;
 mod copy;
 mod copy_scan;
@@ -47,7 +48,7 @@ use crate::stats::{EngineStats, LogReport, MemoryReport};
 pub(crate) use drops::Drops;
 use fawn_flash::PageCache;
 use fawn_flash::{Completion, Device, DeviceError};
-use fawn_types::{HashSecret, KeyHash, KeyRange, MonoMs, Now, RangeId};
+use fawn_types::{ExpiryClock, HashSecret, KeyHash, KeyRange, MonoMs, Now, RangeId};
 use fetch::{Resume, RuledOut, Span};
 pub(crate) use segments::Next;
 use slab::Slab;
@@ -157,6 +158,10 @@ pub struct Engine<D: Device> {
     pub(crate) polls: u32,
     pub(crate) progressed: bool,
     pub(crate) now: Now,
+    /// Expiry time: what was expired by it may be forgotten.
+    pub(crate) clock: ExpiryClock,
+    /// When a full device is asked again for the space of the expiry time's own commit.
+    pub(crate) persist_clock_at: MonoMs,
     pub(crate) stats: EngineStats,
 }
 

@@ -14,7 +14,7 @@ use fawn_flash::{AlignedBuf, Cause, Device, DeviceError, Token};
 use fawn_types::{KeyRange, RangeId};
 
 /// How long a full device is left alone before space is asked for again.
-const RETRY_MS: u64 = 100;
+pub(super) const RETRY_MS: u64 = 100;
 
 /// How long a durable commit waits for another to vouch for it before one is written for that alone.
 const VOUCH_MS: u64 = 100;
@@ -262,6 +262,7 @@ impl<D: Device> Engine<D> {
         }
         listed.into_iter().for_each(|slot| self.examine_if_dead(slot));
         self.drop_dead();
+        self.persist_stale_clock();
         self.start_manifest();
     }
 

@@ -46,6 +46,7 @@ impl<D: Device> Engine<D> {
     /// Begins a generation and a segment to append to.
     pub(super) fn begin(&mut self, scanned: &[Scanned]) -> Result<(), OpenError> {
         self.generation += 1;
+        self.manifest.note_clock(self.clock.get(), self.now.mono);
         let mut edits = vec![Edit::Generation(self.generation)];
         edits.extend(self.void_copies(scanned));
         self.manifest.commit_and_wait(&mut self.device, &edits)?;

@@ -5,6 +5,7 @@
 mod chained;
 mod chained_crash;
 mod check;
+mod clocks;
 mod copy;
 mod counted;
 mod crash;

@@ -128,6 +128,7 @@ impl Node {
 
     /// One turn: submit, wait, commit by mode. Returns what is acknowledged.
     pub(crate) fn turn(&mut self) -> Version {
+        self.engine.advance_clock(self.now);
         self.engine.submit(self.now);
         let mut events = Vec::new();
         self.engine.wait(self.now, &mut events);
