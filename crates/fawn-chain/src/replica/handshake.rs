@@ -96,7 +96,8 @@ impl Replica {
         if self.copy.is_some() {
             return self.send_manager(Body::CannotAlign); // An incomplete copy is no copy.
         }
-        let Self { last, committed, time, .. } = *self;
+        let Self { last, committed, .. } = *self;
+        let time = self.time();
         let (continues, found, reach) = (self.continues(), self.found, self.reach.clone());
         let report = Report { last, committed, time, continues, found, reach };
         self.send_manager(Body::Report(report));
@@ -212,7 +213,8 @@ impl Replica {
         self.phase = Phase::Serving { role };
         self.is_short = !entry.takes_writes();
         self.entry = Some(entry.clone());
-        self.time = self.time.max(entry.time);
+        // Chain time runs on from the greatest that any member had seen.
+        self.time.raise(entry.time, self.now.mono);
         self.upstream = entry.base;
         self.predecessor = place.checked_sub(1).map(|above| chain[above]);
         self.next = if place == 0 { self.first_after(self.last) } else { None };

@@ -23,7 +23,7 @@ use crate::message::{Body, Frame, Header};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use copy_in::CopyIn;
-use fawn_types::{BootId, Durability, Epoch, MonoMs, NodeId, Now, RangeId, TimeMs, Version};
+use fawn_types::{BootId, Durability, Epoch, MonoMs, NodeId, Now, RangeId, SteadyTime, TimeMs, Version};
 use link::Link;
 
 /// Limits and intervals of a replica.
@@ -122,7 +122,7 @@ pub struct Replica {
     upstream: Version,
     /// The predecessor said so in this phase: nothing committed is news too.
     upstream_told: bool,
-    time: TimeMs,
+    time: SteadyTime,
     /// This member's copy is being made anew, in whatever phase: until that is done it holds no copy.
     copy: Option<CopyIn>,
     predecessor: Option<NodeId>,
@@ -163,7 +163,7 @@ impl Replica {
             config,
             phase: Phase::Idle,
             promised: persisted.promised,
-            time: persisted.entry.as_ref().map_or(TimeMs(0), |entry| entry.time),
+            time: SteadyTime::new(persisted.entry.as_ref().map_or(TimeMs(0), |entry| entry.time), MonoMs(0)),
             entry: persisted.entry,
             last,
             next: None,
@@ -255,7 +255,7 @@ impl Replica {
     /// Chain time: what expiry is judged by.
     #[must_use]
     pub const fn time(&self) -> TimeMs {
-        self.time
+        self.time.get()
     }
 
     /// The phase in one word, for status pages and scripts.

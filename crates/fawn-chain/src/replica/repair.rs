@@ -54,8 +54,8 @@ impl Replica {
 
     fn link_told(&self, link: &Link) -> (Version, TimeMs) {
         match link.kind {
-            LinkKind::Syncing => (self.committed, self.time),
-            LinkKind::Successor | LinkKind::Aligning => (self.running_minimum(), self.time),
+            LinkKind::Syncing => (self.committed, self.time()),
+            LinkKind::Successor | LinkKind::Aligning => (self.running_minimum(), self.time()),
         }
     }
 

@@ -143,8 +143,8 @@ impl<D: Device> BackEnd<D> {
     }
 
     /// The chain's time: what expiry is judged by at the head.
-    fn head_time(&self, at: usize) -> TimeMs {
-        self.members[at].replica.time().max(self.now.wall)
+    fn head_time(&mut self, at: usize) -> TimeMs {
+        self.members[at].replica.advance_time(self.now)
     }
 
     /// Evaluates and appends; or says what must be read first.

@@ -78,7 +78,7 @@ pub(crate) fn execute<D: Device>(core: &mut Core<D>, session: &mut Session, comm
         Command::Keyspace(keyspace) => keyspace::execute(core, session, &keyspace, now),
         Command::Wide(request) => wide::execute(core, session, &request, now.wall),
         Command::Connection(connection) => connection::execute(session, &connection),
-        Command::Server(server) => server::execute(core, session, &server, now.wall),
+        Command::Server(server) => server::execute(core, session, &server),
     }
 }
 

@@ -274,7 +274,7 @@ impl<D: Device> ClientHost for LocalCluster<D> {
     }
 
     fn turn(&mut self, now: Now) -> Option<MonoMs> {
-        self.now = self.now.max(now);
+        self.now = now;
         self.front.begin_turn(self.now);
         if self.front.wants_status() {
             let behind = of_engines(self.engines());
