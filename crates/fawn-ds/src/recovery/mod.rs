@@ -135,6 +135,7 @@ impl<D: Device> Engine<D> {
             scratch: Vec::new(),
             resume: None,
             in_flight: Slab::new(),
+            writes_in_flight: VecDeque::new(),
             stale: VecDeque::new(),
             completions: VecDeque::new(),
             missing: None,
