@@ -23,6 +23,7 @@ use crate::message::{Body, Frame, Header};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use copy_in::CopyIn;
+use copy_out::CopyOut;
 use fawn_types::{BootId, Durability, Epoch, MonoMs, NodeId, Now, RangeId, SteadyTime, TimeMs, Version};
 use link::Link;
 
@@ -125,6 +126,7 @@ pub struct Replica {
     time: SteadyTime,
     /// This member's copy is being made anew, in whatever phase: until that is done it holds no copy.
     copy: Option<CopyIn>,
+    copy_out: Option<CopyOut>,
     predecessor: Option<NodeId>,
     links: Vec<Link>,
     /// A `Commit` is due through `committed`.
@@ -172,6 +174,7 @@ impl Replica {
             upstream: Version::ZERO,
             upstream_told: false,
             copy: None,
+            copy_out: None,
             predecessor: None,
             links: Vec::new(),
             commit_due: false,

@@ -115,6 +115,8 @@ pub(crate) struct Cluster {
     pub(crate) epoch_records_max: u64,
     /// Committed records that a log can send again.
     pub(crate) retained_max: usize,
+    /// No part of a copy is sent: the tail cannot read what is due.
+    pub(crate) is_rotten: bool,
     pub(crate) copies: usize,
     pub(crate) durability: Durability,
     boots: u64,
@@ -150,6 +152,7 @@ impl Cluster {
             cut: BTreeSet::new(),
             epoch_records_max: Version::SEQ_SOFT_MAX,
             retained_max: usize::MAX,
+            is_rotten: false,
             copies: 0,
             durability,
             boots: 0,
@@ -425,6 +428,9 @@ impl Cluster {
 
     /// The content that `base` stands for is here all records up to it, in order of their versions.
     fn send_copy(&mut self, id: u32, to: NodeId, base: Version, cursor: CopyCursor) {
+        if self.is_rotten {
+            return;
+        }
         let machine = &self.machines[&id];
         let first = match cursor {
             CopyCursor::Results { .. } => 0,

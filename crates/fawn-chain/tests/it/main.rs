@@ -5,6 +5,7 @@ mod admission;
 mod cluster;
 mod codec;
 mod completions;
+mod copies;
 mod idle;
 mod manager;
 mod random;
