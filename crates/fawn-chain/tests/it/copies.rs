@@ -22,9 +22,8 @@ fn one_member_of_a_chain_is_copied_at_a_time() {
     }
     cluster.is_rotten = true;
     cluster.run(10_000);
-    let copying = |cluster: &Cluster| {
-        [4, 5].into_iter().filter(|member| cluster.machines[member].log.copy.is_some()).count()
-    };
+    let copying =
+        |cluster: &Cluster| [4, 5].into_iter().filter(|member| cluster.machines[member].log.copy.is_some()).count();
     assert_eq!(copying(&cluster), 1, "one has discarded what it had, the other waits with its old copy");
     cluster.is_rotten = false;
     cluster.run(10_000);

@@ -11,7 +11,7 @@ use crate::log::window::Chunk;
 use crate::manifest_file::CommitNumber;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Cause, Device, DeviceError};
-use fawn_types::{KeyRange, MonoMs, RangeId};
+use fawn_types::{KeyRange, RangeId};
 
 /// How long a full device is left alone before space is asked for again.
 pub(super) const RETRY_MS: u64 = 100;

@@ -270,7 +270,7 @@ impl Run {
         let elsewhere = SimDevice::attach(&SimDisk::new(SimOptions::default()));
         let (spare, _) = Engine::open(elsewhere, small(Durability::Sync), self.now).unwrap();
         let ended = std::mem::replace(&mut self.engine, spare);
-        let is_crash = self.options.durability == Durability::Sync && seed % 2 == 0;
+        let is_crash = self.options.durability == Durability::Sync && seed.is_multiple_of(2);
         if is_crash {
             drop(ended);
             self.disk.crash(seed);
@@ -359,7 +359,7 @@ fn check_range(
 
 fn run(seed: u64, options: Options, loss: Loss, steps: u64) -> Tally {
     let mut rng = Rng::new(seed);
-    let retained_records_max = if seed % 3 == 0 { 8 } else { 1 << 16 };
+    let retained_records_max = if seed.is_multiple_of(3) { 8 } else { 1 << 16 };
     let mut run = Run::new(seed, Options { chained: true, retained_records_max, ..options }, loss);
     for step in 0..2 * steps {
         if step == steps {

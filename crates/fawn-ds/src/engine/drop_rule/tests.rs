@@ -6,6 +6,9 @@ use fawn_types::Version;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
+/// Committed version, appended version, index and pending records of a range.
+type SeenRange = (u64, u64, [Option<u64>; KEYS], Vec<(Kind, u64)>);
+
 const RANGES: usize = 2;
 const KEYS: usize = 2;
 
@@ -217,8 +220,8 @@ impl Store {
         }
     }
 
-    /// What callers can tell of an opening.
-    fn seen(&self) -> Vec<(u64, u64, [Option<u64>; KEYS], Vec<(Kind, u64)>)> {
+    /// The state that callers can observe after an open.
+    fn seen(&self) -> Vec<SeenRange> {
         let of_range = |range: &Range| {
             // Without chains, versions begin again above the opening's number.
             let (committed, appended) = if self.is_chained { (range.committed, range.appended) } else { (0, 0) };
@@ -228,11 +231,10 @@ impl Store {
     }
 
     fn newest_durable_mark(&self, at: usize) -> Option<(u64, u64)> {
-        let marks =
+        let mut marks =
             self.segments.iter().flat_map(|segment| segment.records.iter().map(move |record| (segment, record)));
         marks
-            .filter(|(_, record)| record.range == at && record.kind == Kind::Mark && record.at < self.synced)
-            .last()
+            .rfind(|(_, record)| record.range == at && record.kind == Kind::Mark && record.at < self.synced)
             .map(|(segment, record)| (segment.sequence, record.version))
     }
 
