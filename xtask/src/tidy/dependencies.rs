@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::process::Command;
 
 /// A crate and its layer; docs/decisions/ says why `fawn-bench` stands beside `fawn-node`.
-const LAYERS: [(&str, u8); 13] = [
+pub(super) const LAYERS: [(&str, u8); 13] = [
     ("fawn-types", 0),
     ("fawn-flash", 1),
     ("fawn-chain", 1),

@@ -42,7 +42,7 @@ pub(crate) fn run() -> Result<(), String> {
     }
     findings.extend(texts.iter().flat_map(words::check_text));
     findings.extend(dependencies::check()?);
-    findings.extend(architecture::check()?);
+    findings.extend(architecture::check(&rust)?);
     findings.extend(commits::check()?);
     // The tidy tests plant references to pages that do not exist.
     findings.extend(references::check(texts.iter().filter(|source| !source.path.starts_with("xtask/src/tidy/")))?);
@@ -52,6 +52,11 @@ pub(crate) fn run() -> Result<(), String> {
     }
     println!("tidy: {} Rust files, {} text files, {} findings", rust.len(), texts.len(), findings.len());
     if findings.is_empty() { Ok(()) } else { Err(format!("{} lint rules broken", findings.len())) }
+}
+
+/// Writes the generated part of the code map anew.
+pub(crate) fn regenerate_code_map() -> Result<(), String> {
+    architecture::regenerate(&tree::sources(|path| path.ends_with(".rs"))?)
 }
 
 /// Lowers the list of exceptions to what is left of them.
