@@ -1,4 +1,4 @@
-//! Owns the steps with real clients: libmemcached's own suite, redis-benchmark, redis-py, pymemcache.
+//! Gate steps with real clients: libmemcached's own suite, redis-benchmark, redis-py, pymemcache.
 use crate::server::Server;
 use crate::{peers, steps, tree};
 use std::path::PathBuf;
@@ -14,13 +14,13 @@ pub(crate) fn scratch(name: &str) -> Result<PathBuf, String> {
     Ok(dir)
 }
 
-/// Runs all of them against the demo.
+/// Runs all client sessions against the demo.
 pub(crate) fn run(server: &Server) -> Result<(), String> {
     sessions(server, &["ping", "set", "get", "incr", "mset"])?;
     python("admin.py", &[&server.admin, "3"])
 }
 
-/// Runs those that any server must please, and redis-benchmark's `tests`: its MSET writes keys of several shards.
+/// Runs the sessions that any server must pass, and redis-benchmark's `tests` (its MSET would write keys of several shards).
 pub(crate) fn sessions(server: &Server, tests: &[&str]) -> Result<(), String> {
     memccapable(&server.memcached)?;
     redis_benchmark(&server.resp, tests)?;
@@ -29,7 +29,7 @@ pub(crate) fn sessions(server: &Server, tests: &[&str]) -> Result<(), String> {
     python("memcache_session.py", &[&server.memcached])
 }
 
-/// What `fawn demo` loads on this machine, as a file; where there is no catalogue, what comes with it.
+/// The catalogue that `fawn demo` loads on this machine, as a file; the built-in one where the machine has none.
 pub(crate) fn catalogue() -> Result<PathBuf, String> {
     let dumped = Command::new("apt-cache").arg("dumpavail").output().map(|output| output.stdout).unwrap_or_default();
     if dumped.is_empty() {
@@ -45,7 +45,7 @@ pub(crate) fn read_catalogue(server: &Server, catalogue: &std::path::Path) -> Re
     python("catalogue.py", &[&server.resp, &server.memcached, &catalogue.to_string_lossy()])
 }
 
-/// A script of `tests/clients`.
+/// Runs a script of `tests/clients`.
 pub(crate) fn python(script: &str, args: &[&str]) -> Result<(), String> {
     let script = format!("tests/clients/{script}");
     steps::run(&peers::python().to_string_lossy(), &[&[script.as_str()], args].concat())

@@ -1,18 +1,19 @@
-//! Owns the fuzz targets under libFuzzer: built with coverage and AddressSanitizer by the nightly toolchain, each started
-//! from its samples and from what earlier runs found.
+//! Fuzz targets under libFuzzer: built with coverage and AddressSanitizer by the nightly toolchain.
+//!
+//! Each target starts from its samples and from the corpus of earlier runs.
 use crate::steps::{run, run_with};
 use crate::tree;
 
-/// What guides libFuzzer: edges counted in place, compared values traced. The same that `cargo fuzz` passes.
+/// Instrumentation for libFuzzer, as `cargo fuzz` passes it: edge counters and traced comparisons.
 const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
                      -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
                      -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions -Zsanitizer=address --cfg fuzzing";
-/// Resident memory past which a run is a finding: decoders must not trust lengths. AddressSanitizer's own share is in it.
+/// Resident memory above which a run is a finding, AddressSanitizer's share included: decoders must not trust lengths.
 const RSS_MIB_MAX: &str = "-rss_limit_mb=2048";
-/// One input may take so long.
+/// Time limit for one input.
 const INPUT_SECONDS_MAX: &str = "-timeout=20";
 
-/// Runs each target for `seconds`; all of them if none is named.
+/// Runs the named targets, or all, for `seconds` each.
 pub(crate) fn fuzz(seconds: u64, targets: &[String]) -> Result<(), String> {
     let host = host()?;
     build(&host)?;
@@ -46,7 +47,7 @@ fn fuzz_one(binary: &std::path::Path, home: &std::path::Path, target: &str, seco
     })
 }
 
-/// Build scripts and macros are left uninstrumented because a target is named.
+/// A named target triple keeps build scripts and macros uninstrumented.
 fn build(host: &str) -> Result<(), String> {
     let words = ["run", "nightly", "cargo", "build", "--release", "--locked", "-p", "fawn-fuzz", "--bin", "libfuzzer"];
     let more = ["--features", "libfuzzer", "--target", host, "--target-dir", "target/libfuzzer"];

@@ -1,4 +1,4 @@
-//! Owns FAWN's automation: one read-only gate (`ci`, `test`), one fixer (`fix`), the house rules as tests (`tidy`).
+//! FAWN's automation: one read-only gate (`ci`, `test`), its short form (`quick`), one fixer (`fix`), lint rules (`tidy`).
 #![forbid(unsafe_code)]
 
 mod clients;
@@ -32,6 +32,8 @@ enum Command {
         #[arg(long)]
         only: Option<String>,
     },
+    /// The part of the gate to run while working: lint rules, format, lints, unit and model tests.
+    Quick,
     /// Formats, and regenerates pages that derive from code.
     Fix,
     /// The fuzz targets under libFuzzer, with the nightly toolchain and a C++ compiler; the gate's seeded driver needs
@@ -43,7 +45,7 @@ enum Command {
         /// Targets [default: all].
         targets: Vec<String>,
     },
-    /// The house rules alone.
+    /// The lint rules alone.
     Tidy,
 }
 
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
     let outcome = match Args::parse().command {
         Command::Ci => test::run(None),
         Command::Test { only } => test::run(only.as_deref()),
+        Command::Quick => test::quick(),
         Command::Fix => fix::run(),
         Command::Fuzz { seconds, targets } => fuzz::fuzz(seconds, &targets),
         Command::Tidy => tidy::run(),

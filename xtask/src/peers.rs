@@ -1,10 +1,10 @@
-//! Owns the real parts that tests run against: installs what is missing when it may, or says exactly what to install.
+//! Peers that tests run against: installs missing packages if it may, or reports exactly which to install.
 use crate::steps::run_with;
 use crate::tree;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// A program that a test runs, and the Debian package that brings it.
+/// A program that a test runs, and its Debian package.
 struct Peer {
     program: &'static str,
     package: &'static str,
@@ -20,14 +20,14 @@ const PEERS: [Peer; 7] = [
     Peer { program: "git", package: "git" },
 ];
 
-/// Python packages that the client sessions use, exact versions: a new release must not turn the gate red.
+/// Python packages of the client sessions. Versions are exact: a new release must not fail the gate.
 const PYTHON_PACKAGES: [&str; 2] = ["redis==5.2.1", "pymemcache==4.0.0"];
 
-/// Installs what is missing.
+/// Installs missing peers.
 pub(crate) fn install() -> Result<(), String> {
     let missing: Vec<&Peer> = PEERS.iter().filter(|peer| !on_path(peer.program)).collect();
     if missing.is_empty() {
-        println!("every peer is there");
+        println!("all peers are installed");
     } else {
         let packages: Vec<&str> = missing.iter().map(|peer| peer.package).collect();
         apt_install(&packages)?;
@@ -35,7 +35,7 @@ pub(crate) fn install() -> Result<(), String> {
     python_environment()
 }
 
-/// The interpreter of the tests' own Python environment.
+/// The interpreter of the tests' Python environment.
 pub(crate) fn python() -> PathBuf {
     tree::root().join("target/python/bin/python3")
 }

@@ -1,5 +1,4 @@
-//! Owns the server that the gate's clients talk to: started in a directory of its own, awaited by its ready file,
-//! ended by its own id.
+//! A server process for the gate's clients: started in its own directory, awaited by its ready file, ended by its id.
 use crate::tree;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -17,11 +16,11 @@ pub(crate) fn binary() -> PathBuf {
 /// A running `fawn`.
 pub(crate) struct Server {
     child: Child,
-    /// RESP's address.
+    /// RESP address.
     pub(crate) resp: String,
-    /// memcached's address.
+    /// memcached address.
     pub(crate) memcached: String,
-    /// The admin port's address.
+    /// Admin address.
     pub(crate) admin: String,
 }
 
@@ -44,7 +43,7 @@ impl Server {
         Ok(Self { resp: place("resp")?, memcached: place("memcached")?, admin: place("admin")?, child })
     }
 
-    /// Asks it to stop, as a service manager does, and waits; it must end with success.
+    /// Sends SIGTERM, as a service manager does, and waits. Fails unless the server exits with success.
     pub(crate) fn stop(mut self) -> Result<(), String> {
         let pid = self.child.id().to_string();
         crate::steps::run("kill", &["-TERM", &pid])?;
@@ -63,7 +62,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Ours by id; after `stop` it is gone already.
+        // After `stop` the process is gone already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -76,7 +75,7 @@ fn await_ready(child: &mut Child, ready: &Path) -> Result<serde_json::Value, Str
             return serde_json::from_str(&text).map_err(|error| format!("{}: {error}", ready.display()));
         }
         if let Ok(Some(status)) = child.try_wait() {
-            return Err(format!("the server ended at its start with {status}"));
+            return Err(format!("the server ended during its start with {status}"));
         }
         if Instant::now() > deadline {
             return Err("the server was not ready within 300 s".to_owned());

@@ -1,14 +1,14 @@
-//! Owns how a gate's steps run: in order, each timed, the first failure ends it, a table of times at the end.
+//! Gate runner: steps run in order and are timed; the first failure ends the run, a table of times closes it.
 use crate::tree;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// What the gate should take on two cores from an empty target directory; past it, it says so.
-const USUAL: Duration = Duration::from_secs(25 * 60);
-/// Past this the gate fails even though every step passed.
+/// Expected duration on two cores from an empty target directory; a longer run prints a warning.
+const EXPECTED: Duration = Duration::from_secs(25 * 60);
+/// A longer run fails even if every step passed.
 const LIMIT: Duration = Duration::from_secs(90 * 60);
 
-/// Runs named steps and remembers their times.
+/// Runs named steps and records their times.
 pub(crate) struct Steps<'a> {
     only: Option<&'a str>,
     started: Instant,
@@ -16,7 +16,7 @@ pub(crate) struct Steps<'a> {
 }
 
 impl<'a> Steps<'a> {
-    /// With `only`, the steps whose names do not contain it are left out, and that is said.
+    /// With `only`, steps whose names do not contain it are left out and listed as such.
     pub(crate) fn new(only: Option<&'a str>) -> Self {
         Self { only, started: Instant::now(), times: Vec::new() }
     }
@@ -41,9 +41,14 @@ impl<'a> Steps<'a> {
         for (name, time) in &self.times {
             println!("{:>6.1} s  {name}", time.as_secs_f64());
         }
-        println!("{:>6.1} s  in all (usual {} s, limit {} s)", total.as_secs_f64(), USUAL.as_secs(), LIMIT.as_secs());
-        if total > USUAL {
-            println!("WARNING: slower than it should be; find out which step, or the gate will be left out");
+        println!(
+            "{:>6.1} s  in total (expected {} s, limit {} s)",
+            total.as_secs_f64(),
+            EXPECTED.as_secs(),
+            LIMIT.as_secs()
+        );
+        if total > EXPECTED {
+            println!("WARNING: slower than expected: find the step that grew");
         }
         let passed = self.times.len();
         if passed == 0 {
@@ -54,12 +59,12 @@ impl<'a> Steps<'a> {
     }
 }
 
-/// Runs a program from the root; its output goes through.
+/// Runs a program from the checkout's root; its output is passed through.
 pub(crate) fn run(program: &str, args: &[&str]) -> Result<(), String> {
     run_with(program, args, &[])
 }
 
-/// As [`run`], with environment variables.
+/// Like [`run`], with environment variables.
 pub(crate) fn run_with(program: &str, args: &[&str], env: &[(&str, &str)]) -> Result<(), String> {
     println!("$ {program} {}", args.join(" "));
     let status = Command::new(program)

@@ -1,23 +1,39 @@
-//! Owns the gate: which steps there are, in which order, and what each of them runs.
+//! The gate: its steps, their order, and the command of each.
 use crate::server::Server;
 use crate::steps::{self, Steps};
 use crate::{clients, peers, server, tidy};
+
+/// Runs the steps that a change needs most often: lint rules, format, lints, unit and model tests.
+pub(crate) fn quick() -> Result<(), String> {
+    let mut gate = Steps::new(None);
+    lints(&mut gate)?;
+    tests(&mut gate)?;
+    gate.finish()
+}
+
+fn lints(gate: &mut Steps<'_>) -> Result<(), String> {
+    gate.step("tidy", tidy::run)?;
+    gate.step("format", || steps::run("cargo", &["fmt", "--all", "--check"]))?;
+    gate.step("clippy", || {
+        steps::run("cargo", &["clippy", "--workspace", "--all-targets", "--locked", "--", "--deny", "warnings"])
+    })
+}
+
+fn tests(gate: &mut Steps<'_>) -> Result<(), String> {
+    gate.step("unit and integration tests", || steps::run("cargo", &["test", "--workspace", "--locked", "--quiet"]))
+}
 
 /// Runs every step, or with `only` those whose names contain it.
 pub(crate) fn run(only: Option<&str>) -> Result<(), String> {
     let mut gate = Steps::new(only);
     gate.step("peers", peers::install)?;
-    gate.step("tidy", tidy::run)?;
-    gate.step("format", || steps::run("cargo", &["fmt", "--all", "--check"]))?;
-    gate.step("clippy", || {
-        steps::run("cargo", &["clippy", "--workspace", "--all-targets", "--locked", "--", "--deny", "warnings"])
-    })?;
+    lints(&mut gate)?;
     gate.step("documentation", || {
         // A broken link is an error.
         let env = [("RUSTDOCFLAGS", "--deny warnings")];
         steps::run_with("cargo", &["doc", "--workspace", "--no-deps", "--locked", "--quiet"], &env)
     })?;
-    gate.step("unit and integration tests", || steps::run("cargo", &["test", "--workspace", "--locked", "--quiet"]))?;
+    tests(&mut gate)?;
     gate.step("release build", || steps::run("cargo", &["build", "--release", "--workspace", "--locked"]))?;
     gate.step("fuzz", || steps::run("target/release/fawn-fuzz", &["--seconds", "20", "--seed", &commit()]))?;
     gate.step("simulator", || steps::run("target/release/fawn-sim", &["--seeds", "500"]))?;

@@ -1,4 +1,4 @@
-//! Owns the view of the checkout: its root, and the files that git knows or would take.
+//! The checkout: its root, and the files that git tracks or would add.
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -6,7 +6,7 @@ use std::process::Command;
 pub(crate) struct Source {
     /// Path from the root, with `/`.
     pub(crate) path: String,
-    /// Its content.
+    /// Content.
     pub(crate) text: String,
 }
 
@@ -16,7 +16,7 @@ pub(crate) fn root() -> PathBuf {
     manifest.parent().map_or_else(|| manifest.clone(), PathBuf::from)
 }
 
-/// Paths that git tracks, or would if they were added; deleted ones left out.
+/// Paths that git tracks or would add, without deleted files.
 pub(crate) fn paths() -> Result<Vec<String>, String> {
     let output = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard"])

@@ -1,10 +1,10 @@
-//! Owns the direction of dependencies: down only, siblings do not name each other, Tokio in two crates.
+//! Dependency rules: down only, siblings do not name each other, Tokio in two crates.
 use super::Finding;
 use crate::tree;
 use serde_json::Value;
 use std::process::Command;
 
-/// A crate and its layer; docs/decisions/ says why `fawn-bench` stands beside `fawn-node`.
+/// Crates and their layers. `docs/decisions` explains why `fawn-bench` is on the layer of `fawn-node`.
 pub(super) const LAYERS: [(&str, u8); 13] = [
     ("fawn-types", 0),
     ("fawn-flash", 1),
@@ -21,10 +21,10 @@ pub(super) const LAYERS: [(&str, u8); 13] = [
     ("xtask", 5),
 ];
 const MAY_TOKIO: [&str; 2] = ["fawn", "fawn-bench"];
-/// Packages that cannot be built without a C compiler's helpers or that bring C along.
+/// Packages that need C build tools or contain C.
 const NEVER: [&str; 5] = ["bindgen", "cmake", "prost-build", "openssl-sys", "librocksdb-sys"];
 
-/// Checks the workspace as cargo resolves it.
+/// Checks the workspace's manifests as cargo resolves them.
 pub(crate) fn check() -> Result<Vec<Finding>, String> {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--format-version=1", "--no-deps"])

@@ -1,4 +1,4 @@
-//! Owns the size rules: 800 lines a file, 70 a function, `//!` on top of every file.
+//! Size rules: 800 lines a file, 70 a function, a `//!` head in every file.
 use super::Finding;
 use crate::tree::Source;
 use syn::spanned::Spanned;
@@ -16,7 +16,7 @@ pub(crate) fn check(source: &Source) -> Vec<Finding> {
             .push(Finding::new(&*source.path, format!("{lines} lines, at most {FILE_LINES_MAX}: split by concept")));
     }
     if !source.text.starts_with("//!") {
-        findings.push(Finding::new(&*source.path, "opens without `//!`: say what the file owns"));
+        findings.push(Finding::new(&*source.path, "opens without `//!`: name the file's subject"));
     }
     match syn::parse_file(&source.text) {
         Ok(file) => {

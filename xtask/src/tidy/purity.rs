@@ -1,5 +1,6 @@
-//! Owns the invariants of absence: no `std` in pure crates, no clock, file or socket in deterministic ones, `unsafe`
-//! only at the storage boundary. The compiler holds most of it; this holds that nobody loosens what makes it do so.
+//! Invariants of absence: no `std` in pure crates, no clock, file or socket in deterministic ones, `unsafe` in one crate.
+//!
+//! The compiler enforces most of them; these checks keep the attributes that make it do so.
 use super::{Finding, crate_of, is_product};
 use crate::tree::Source;
 
@@ -7,7 +8,7 @@ const PURE: [&str; 4] = ["fawn-types", "fawn-chain", "fawn-wire", "fawn-dli"];
 const DETERMINISTIC: [&str; 2] = ["fawn-ds", "fawn-node"];
 const MAY_UNSAFE: &str = "fawn-flash";
 
-/// What deterministic code must not name. `std::collections::HashMap` has a random seed, so its order differs by run.
+/// Names that deterministic code must not use. `std::collections::HashMap` is randomly seeded, so its order differs by run.
 const IMPURE: [&str; 9] = [
     "std::fs",
     "std::net",
@@ -26,11 +27,11 @@ pub(crate) fn check(source: &Source) -> Vec<Finding> {
     let mut findings = Vec::new();
     let root = source.path.ends_with("/src/lib.rs") || source.path.ends_with("/src/main.rs");
     if root && name != MAY_UNSAFE && !source.text.contains("#![forbid(unsafe_code)]") {
-        findings.push(Finding::new(&*source.path, "wants `#![forbid(unsafe_code)]`"));
+        findings.push(Finding::new(&*source.path, "lacks `#![forbid(unsafe_code)]`"));
     }
     if PURE.contains(&name) {
         if root && !source.text.contains("#![no_std]") {
-            findings.push(Finding::new(&*source.path, "a pure crate wants `#![no_std]`"));
+            findings.push(Finding::new(&*source.path, "a pure crate lacks `#![no_std]`"));
         }
         findings.extend(lines_with(source, &["extern crate std", "cfg_attr(not(test), no_std)"]));
     }

@@ -1,14 +1,14 @@
-//! Owns the words that must not be committed: unfinished code, switched-off tests, addresses of one machine.
+//! Forbidden text: unfinished code, disabled tests, paths of one machine, hosts of registries.
 use super::{Finding, is_product};
 use crate::tree::Source;
 
-// Written in pieces so that this file does not find itself.
+// In pieces, so that the check does not match this file.
 const NEVER: [(&str, &str); 6] = [
     (concat!("todo", "!("), "finish it or leave it out"),
     (concat!("unimplemented", "!("), "finish it or leave it out"),
     (concat!("FIX", "ME"), "mend it or open an issue"),
     (concat!("XX", "X:"), "mend it or open an issue"),
-    (concat!("#[", "ignore"), "a switched-off test shows nothing"),
+    (concat!("#[", "ignore"), "a disabled test shows nothing"),
     (concat!("thread::", "sleep"), "sleep is not synchronisation"),
 ];
 const MACHINE: [&str; 4] =
