@@ -1,4 +1,4 @@
-//! Owns accepting connections and refusing those beyond the limit in their protocol's words.
+//! Accepting connections, and refusing those beyond the limit in their protocol.
 use super::backing::Backing;
 use super::conn::Conn;
 use super::limits::ACCEPT_PAUSE;
@@ -10,11 +10,11 @@ use socket2::{SockRef, TcpKeepalive};
 use std::io::{ErrorKind, Write};
 use std::time::Duration;
 
-/// A client whose machine died without a word is noticed after about this long.
+/// Keep-alive time after which a dead client machine is noticed.
 const KEEPALIVE: Duration = Duration::from_secs(300);
 
 impl<B: Backing> Turn<B> {
-    /// Accepts everything that waits at a listener.
+    /// Accepts all pending connections of a listener.
     pub(super) fn accept(&mut self, listener: usize) {
         while let Some(listener) = self.listeners.get(listener) {
             match listener.socket.accept() {
@@ -33,7 +33,7 @@ impl<B: Backing> Turn<B> {
                 // The client gave up before it was accepted.
                 Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
                 Err(error) => {
-                    // Out of descriptors or memory: readiness is told once only, so come back by the clock.
+                    // No descriptors or memory: readiness is reported once only, so a timer retries.
                     tracing::warn!(%error, protocol = listener::name(listener.protocol), "accepting pauses");
                     self.accept_again = Some(self.instant + ACCEPT_PAUSE);
                     return;
@@ -43,7 +43,7 @@ impl<B: Backing> Turn<B> {
     }
 
     fn open(&mut self, protocol: fawn_wire::Protocol, mut stream: TcpStream) -> std::io::Result<()> {
-        // Replies leave in one write per turn; Nagle would hold the last of them back.
+        // Replies leave in one write per iteration; Nagle's algorithm would delay the last one.
         stream.set_nodelay(true)?;
         SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))?;
         let slot = self.conns.vacant_key();
@@ -54,13 +54,13 @@ impl<B: Backing> Turn<B> {
         self.counters.accepted += 1;
         self.conns.insert(Conn::new(stream, session, self.serial));
         self.slots.insert(session, slot);
-        // A first request often came along with the connection.
+        // The first request often arrives together with the connection.
         self.list(slot);
         Ok(())
     }
 }
 
-/// Tells the client why. Its socket's buffer is empty, so the few bytes always fit.
+/// Sends the refusal. The socket's buffer is empty, so the few bytes always fit.
 fn refuse(listener: &Listener, mut stream: TcpStream) {
     let told = stream.write(listener.too_many());
     tracing::debug!(?told, protocol = listener::name(listener.protocol), "refused: too many connections");

@@ -1,4 +1,4 @@
-//! Owns what the loop needs of whatever it serves, beside the clients' side: opening, closing, its devices.
+//! The interface of what the event loop serves besides clients: open, close, devices, statistics.
 use super::ServeError;
 use super::control::Report;
 use super::counters::Counters;
@@ -11,31 +11,30 @@ use fawn_node::{Placement, ProcessFacts, Shard};
 use fawn_types::{HashSecret, Now};
 use std::os::fd::RawFd;
 
-/// What one shard is opened with.
+/// Arguments of opening one shard.
 #[derive(Clone, Debug)]
 pub(crate) struct Opening {
-    /// Its part of the process's settings; the directory is its own.
+    /// The shard's part of the process's settings, with its own directory.
     pub(super) settings: Settings,
-    /// Which of how many it is.
     pub(super) placement: Placement,
-    /// The secret that its store has, where several share one.
+    /// The hash secret, if several stores share one.
     pub(super) secret: Option<HashSecret>,
-    /// What clients may ask about the process.
+    /// Facts that clients may query.
     pub(super) facts: ProcessFacts,
 }
 
 /// One shard's store, or a whole cluster in this thread.
 pub(crate) trait Backing: ClientHost<Device = StoreDevice> + Sized {
-    /// How the directory is divided among shards; a new one is divided as `settings` ask.
+    /// The directory's division into shards; a new directory is divided as `settings` ask.
     fn layout(settings: &Settings) -> Result<Layout, ServeError>;
 
-    /// Opens what `opening` names, or creates it.
+    /// Opens or creates the store that `opening` describes.
     fn open(opening: Opening, now: Now) -> Result<Self, ServeError>;
 
-    /// Flushes and syncs everything, then lets go of the directory.
+    /// Flushes and syncs everything, then releases the directory.
     fn close(self) -> Result<(), ServeError>;
 
-    /// Per device, the descriptor that wakes an idle loop when the device has completed something.
+    /// Per device, the descriptor that wakes an idle loop on completions.
     fn wake_fds(&self) -> Vec<Option<RawFd>> {
         self.engines().map(|engine| engine.device().wake_fd()).collect()
     }
@@ -45,7 +44,7 @@ pub(crate) trait Backing: ClientHost<Device = StoreDevice> + Sized {
         self.engines().map(fawn_ds::Engine::in_flight).sum()
     }
 
-    /// How things stand; of several stores their sums.
+    /// Statistics and state; sums where there are several stores.
     fn report(&self, server: Counters, now: Now) -> Report {
         Report::new(server, &self.status(), now)
     }

@@ -1,4 +1,4 @@
-//! Owns putting a cluster of three back-ends together in one thread: a directory, an engine and a share of memory each.
+//! Assembly of a cluster with three back-ends in one thread: a directory, an engine and a share of memory each.
 use super::ServeError;
 use super::backing::{Backing, Opening};
 use super::limits::Limits;
@@ -11,7 +11,7 @@ use fawn_node::front::{LocalCluster, LocalOptions};
 use fawn_types::Now;
 use std::path::PathBuf;
 
-/// Back-ends, and so copies of every key.
+/// Number of back-ends, and copies of every key.
 const BACK_ENDS: u32 = 3;
 
 /// Three back-ends, the manager, a front-end.
@@ -33,7 +33,7 @@ impl Backing for Cluster {
         let shard = store::shard_options(settings);
         let limits = NodeLimits {
             value_bytes_max: shard.value_bytes_max,
-            // What waits at the front-end may be on its way at once, and as much again that finds no room there.
+            // The front-end's requests may all be in flight at once, and as many again wait for budget.
             outbound_bytes_max: (2 * shard.replies_bytes_max).min(NodeLimits::default().outbound_bytes_max),
             ..NodeLimits::default()
         };
@@ -51,12 +51,12 @@ fn dir_of(settings: &Settings, number: u32) -> PathBuf {
     settings.dir.join(dir_name(number))
 }
 
-/// Of a back-end's store, under the data directory.
+/// Directory of a back-end's store, under the data directory.
 pub(super) fn dir_name(number: u32) -> String {
     format!("node-{number}")
 }
 
-/// All stores of a cluster have one secret: the first's, also when a start was interrupted before the others were made.
+/// The first store's hash secret. All stores share it, also after a start that was interrupted before all were created.
 fn engine_options(
     settings: &Settings,
     number: u32,

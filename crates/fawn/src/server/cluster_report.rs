@@ -1,28 +1,28 @@
-//! Owns what the admin port shows of a cluster in one process: chains, back-ends, what is wrong and what to do.
+//! Cluster part of the admin port: chains, back-ends, problems and their remedies.
 use super::counters::StoreCounts;
 use fawn_node::cluster::MemberStatus;
 use fawn_node::{BackEndStatus, ChainStatus, ClusterStatus};
 use fawn_types::{Durability, MonoMs};
 
-/// A chain that takes no writes for so long is no change of its members any more.
+/// A chain without writes for this long has a problem; shorter pauses are handshakes.
 const STANDS_MS: u64 = 2_000;
 
-/// A cluster.
+/// State of a cluster.
 #[derive(Clone, Debug, serde::Serialize)]
 pub(crate) struct ClusterReport {
-    /// Some chain has fewer copies than it should.
+    /// Some chain has fewer copies than configured.
     pub(crate) is_degraded: bool,
-    /// What to do about it, if anything.
+    /// Remedy, if there is one.
     pub(crate) advice: Option<String>,
     pub(crate) chains: Vec<ChainReport>,
     pub(crate) back_ends: Vec<BackEndReport>,
     pub(crate) members_dropped: u64,
     pub(crate) possible_losses: u64,
-    /// For how long some chain has not taken writes, ms.
+    /// How long some chain has taken no writes, ms.
     pub(crate) stands_ms: Option<u64>,
 }
 
-/// A chain.
+/// State of a chain.
 #[derive(Clone, Debug, serde::Serialize)]
 pub(crate) struct ChainReport {
     pub(crate) range: u32,
@@ -33,13 +33,13 @@ pub(crate) struct ChainReport {
     pub(crate) copies_wanted: usize,
 }
 
-/// A back-end.
+/// State of a back-end.
 #[derive(Clone, Debug, serde::Serialize)]
 pub(crate) struct BackEndReport {
     pub(crate) node: u32,
-    /// The failure that ended its store's writes, if any.
+    /// The failure that stopped its store's writes, if any.
     pub(crate) poisoned: Option<String>,
-    /// Where its store lies, under the data directory.
+    /// Directory of its store, under the data directory.
     pub(crate) directory: String,
     pub(crate) store: StoreCounts,
     pub(crate) copies: Vec<CopyReport>,
@@ -50,17 +50,17 @@ pub(crate) struct BackEndReport {
 pub(crate) struct CopyReport {
     pub(crate) range: u32,
     pub(crate) phase: &'static str,
-    /// How far it is, while it is made anew: until then it is no copy.
+    /// Progress of a full resync; until it ends this is no copy.
     pub(crate) copying: Option<CopyingReport>,
     pub(crate) broken: Option<String>,
 }
 
-/// A copy that is made anew.
+/// Progress of a full resync.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
 pub(crate) struct CopyingReport {
-    /// Keys so far.
+    /// Keys received.
     pub(crate) keys: u64,
-    /// About so many there are; 0 until the first part has come.
+    /// Estimated number of keys; 0 until the first chunk has arrived.
     pub(crate) keys_about: u64,
 }
 
@@ -78,19 +78,19 @@ impl ClusterReport {
         }
     }
 
-    /// Why clients should not be sent here, if so.
+    /// Reason to send no clients here, if there is one.
     pub(crate) fn trouble(&self) -> Option<String> {
         let stands_ms = self.stands_ms.filter(|ms| *ms >= STANDS_MS)?;
         let advice = self.advice.as_deref().unwrap_or("the log says why");
         Some(format!("a chain has taken no writes for {stands_ms} ms: {advice}"))
     }
 
-    /// Chains that have fewer copies than they should.
+    /// Chains with fewer copies than configured.
     pub(crate) fn degraded(&self) -> u64 {
         self.chains.iter().filter(|chain| chain.copies < chain.copies_wanted).count() as u64
     }
 
-    /// Copies of the chain that has fewest.
+    /// Smallest number of copies of a chain.
     pub(crate) fn copies_min(&self) -> u64 {
         self.chains.iter().map(|chain| chain.copies).min().unwrap_or(0) as u64
     }
@@ -136,7 +136,7 @@ impl CopyReport {
     }
 }
 
-/// What mends the first back-end that cannot go on.
+/// Remedy for the first failed back-end.
 fn advice(back_ends: &[BackEndStatus]) -> Option<String> {
     back_ends.iter().find_map(|back_end| {
         let node = back_end.node.0;

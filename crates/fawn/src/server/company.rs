@@ -1,4 +1,4 @@
-//! Owns a shard's dealings with the other shards of its process, turn by turn: letters, statuses, and the end together.
+//! The other shards of the process, as one shard sees them: message exchange, statistics, joint shutdown.
 use super::backing::Backing;
 use super::post::Post;
 use super::shared::Shared;
@@ -7,65 +7,63 @@ use fawn_node::Letter;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How old a shard's status on the board may be while it works, and what it knows of the others'.
+/// Maximum age of the statistics that shards publish and read while they work.
 const STATUS_AGE: Duration = Duration::from_millis(100);
-/// When a letter that found a queue full is offered again.
+/// Retry interval for a batch that found a full queue.
 const RETRY: Duration = Duration::from_millis(1);
-/// Letters taken in one turn; more go on in the next, which is due at once.
+/// Maximum batches received per iteration; more make the next iteration due at once.
 const LETTERS_MAX: usize = 256;
 
-/// One shard among the others. A shard that is alone has none of this.
+/// The other shards. A shard that is alone has none.
 #[derive(Debug)]
 pub(super) struct Company {
     shard: usize,
     post: Post<Letter>,
     shared: Arc<Shared>,
-    /// When the status was put on the board.
     told_at: Instant,
-    /// Something has happened since.
+    /// Something has happened since the last publication.
     has_news: bool,
-    /// When the others' were read there.
     read_at: Instant,
     ending: Ending,
 }
 
-/// How far the end has come. A shard serves the others' letters until none of them has clients.
+/// Progress of a shutdown. A shard serves the others' requests until no shard has clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Ending {
-    /// Not told to stop, or it still has clients.
+    /// Not asked to stop, or still has clients.
     Serving,
-    /// Its clients are gone; others may still have some.
+    /// No clients; other shards may still have some.
     Drained,
-    /// Nobody has clients: what was sent before that is taken in one more turn.
+    /// No shard has clients: one more iteration receives what was sent before.
     LastTurn,
 }
 
 impl Company {
     pub(super) fn new(shard: usize, post: Post<Letter>, shared: Arc<Shared>) -> Self {
         let now = Instant::now();
-        // The first turn tells at once: others that ask before are told of an empty shard.
+        // The first iteration publishes at once: until then other shards see an empty shard.
         let told_at = now.checked_sub(STATUS_AGE).unwrap_or(now);
         Self { shard, post, shared, told_at, has_news: true, read_at: told_at, ending: Ending::Serving }
     }
 
-    /// When the next turn is due for the others' sake.
+    /// When the next iteration is due for the other shards' sake.
     pub(super) fn next_due(&self, now: Instant) -> Option<Instant> {
         let retry = self.post.has_kept().then(|| now + RETRY);
         let status = self.has_news.then(|| self.told_at + STATUS_AGE);
         [retry, status].into_iter().flatten().min()
     }
 
-    /// As [`Post::may_sleep`].
+    /// See [`Post::may_sleep`].
     pub(super) fn may_sleep(&mut self) -> bool {
         self.post.may_sleep()
     }
 
-    /// As [`Post::woke`].
+    /// See [`Post::woke`].
     pub(super) fn woke(&self) {
         self.post.woke();
     }
 
-    /// Whether its clients are gone, and the others know.
+    /// Whether this shard has no clients and the others know it.
     pub(super) fn is_drained(&self) -> bool {
         self.ending != Ending::Serving
     }
@@ -77,7 +75,7 @@ impl Company {
         }
     }
 
-    /// Takes the next step to the end, if there is one, of a shard that was told to stop: its clients are gone, or
+    /// Advances the shutdown of a shard that was asked to stop, once its clients are gone or
     /// their time is over.
     fn step_to_end(&mut self) -> Step {
         if self.ending == Ending::Serving {
@@ -94,7 +92,7 @@ impl Company {
     }
 }
 
-/// What a stopping shard does next.
+/// The next step of a stopping shard.
 enum Step {
     Wait,
     Turn,
@@ -103,7 +101,7 @@ enum Step {
 
 impl Drop for Company {
     fn drop(&mut self) {
-        // It ends without having been told to, maybe before it began: nobody is to wait for it.
+        // The shard ends without a request to stop, perhaps before it began: the others must not wait for it.
         if self.ending == Ending::Serving {
             self.count_drained();
         }
@@ -111,7 +109,7 @@ impl Drop for Company {
 }
 
 impl<B: Backing> Turn<B> {
-    /// At the start of a turn: what others have handed over, and how they stand.
+    /// Start of an iteration: receives batches and statistics.
     pub(super) fn take_letters(&mut self) {
         let Some(company) = &mut self.company else { return };
         if self.instant.duration_since(company.read_at) >= STATUS_AGE {
@@ -126,14 +124,14 @@ impl<B: Backing> Turn<B> {
         }
     }
 
-    /// After the shard's turn: what it has for others, as far as their queues take it.
+    /// End of an iteration: sends this shard's batches, as far as the queues accept them.
     pub(super) fn hand_letters(&mut self) {
         let Some(company) = &mut self.company else { return };
         let (shard, sent) = (&mut self.shard, &mut self.counters.letters_sent);
         company.post.deliver(|to| shard.take_letter(to).inspect(|_| *sent += 1));
     }
 
-    /// At the end of a turn that had `news`: puts the shard's status on the board if the one there is old.
+    /// End of an iteration that had `news`: publishes the statistics if the published ones are old.
     pub(super) fn tell_status(&mut self, news: bool) {
         let Some(company) = &mut self.company else { return };
         company.has_news |= news;
@@ -143,12 +141,12 @@ impl<B: Backing> Turn<B> {
         }
     }
 
-    /// Whether a shard that was told to stop has nothing left to do, for its own clients or others'.
+    /// Whether a shard that was asked to stop has nothing left to do, for its own clients or other shards.
     pub(super) fn may_end(&mut self) -> bool {
         let Some(by) = self.stop_by else { return false };
         let is_late = self.instant >= by;
         let Some(company) = &mut self.company else { return self.conns.is_empty() || is_late };
-        // What it asked of others for nobody's reply is on its way, too, before it counts as drained.
+        // Fire-and-forget messages must be sent before this shard counts as drained.
         let has_drained = self.conns.is_empty() && !company.post.has_kept();
         if !company.is_drained() && !has_drained && !is_late {
             return false;

@@ -1,78 +1,76 @@
-//! Owns one client connection: its socket, the bytes of an incomplete request, and what is known of its readiness.
+//! One client connection: socket, incomplete input, known readiness.
 //!
-//! An idle connection holds no buffer: what it costs is one slot of the slab.
+//! An idle connection holds no buffer: it costs one slot of the slab.
 use fawn_node::SessionId;
 use mio::net::TcpStream;
 use std::io::{ErrorKind, Read, Write};
 
-/// Where a connection stands.
+/// Phases of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {
     /// Requests are read and answered.
     Open,
-    /// Nothing more is read; the shard has been told and finishes what it has.
+    /// Nothing more is read; the shard finishes pending requests.
     Draining,
-    /// The last reply is in the output; it ends once that is sent.
+    /// The last reply is in the output; the connection ends once it is sent.
     Ending,
-    /// Our side is closed; what the client still sends is thrown away, so that the kernel does not reset the
-    /// connection before the client has read its last reply.
+    /// The server's side is closed. Further input is discarded: unread input would make the kernel reset the connection
+    /// before the client has read its last reply.
     Lingering,
 }
 
-/// One connection.
+/// A client connection.
 #[derive(Debug)]
 pub(super) struct Conn {
     pub(super) stream: TcpStream,
     pub(super) session: SessionId,
-    /// Distinguishes it from earlier users of its slot.
+    /// Distinguishes the connection from earlier users of its slot.
     pub(super) serial: u64,
-    /// Input not consumed: an incomplete request, or complete ones that wait for room.
+    /// Unconsumed input: an incomplete request, or complete ones that wait for budget.
     pub(super) rest: Vec<u8>,
-    /// Bytes read since dawdlers were last looked for.
+    /// Bytes read since the last check for slow senders.
     pub(super) received_bytes: u64,
-    /// Bytes of replies the socket did not take.
+    /// Bytes of replies that the socket did not take.
     pub(super) held_bytes: usize,
     pub(super) phase: Phase,
     pub(super) flags: Flags,
 }
 
-/// What is known of a connection. Readiness is edge-triggered: the system says it once, so we must remember it.
+/// Known readiness. It is edge-triggered: the kernel reports it once, so it must be remembered.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Flags {
-    /// The socket may have bytes.
+    /// The socket may have input.
     pub(super) readable: bool,
-    /// The system said that the client sends nothing more: read on until the end shows.
+    /// The client has shut down its sending side: read on until the end of the stream.
     pub(super) hung_up: bool,
-    /// The end was read.
+    /// The end of the stream was read.
     pub(super) eof: bool,
-    /// We want no more of it: the server is stopping.
+    /// The server is stopping: no more input is wanted.
     pub(super) stopping: bool,
-    /// `rest` may hold complete requests that the shard had no room for.
+    /// `rest` may hold complete requests that found no budget.
     pub(super) paused: bool,
-    /// The socket took no more; the system will say when it does.
+    /// The socket's buffer is full; the kernel reports when it is not.
     pub(super) blocked: bool,
-    /// Some output was taken since the stall watch last looked.
+    /// Output was taken since the last check for stalls.
     pub(super) progressed: bool,
-    /// The stall watch has it.
+    /// Queued for the check for stalls.
     pub(super) watched: bool,
-    /// Its request has the room that it needs.
+    /// Its request has been admitted.
     pub(super) admitted: bool,
-    /// Its request stands in line for room: it is not read.
+    /// Its request is queued for admission and is not read.
     pub(super) waits: bool,
-    /// It is in the list of connections to read.
     pub(super) listed: bool,
-    /// It is in the list of connections to write.
     pub(super) touched: bool,
 }
 
-/// The outcome of one read or write.
+/// Outcome of one read or write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Moved {
-    /// So many bytes, at least one.
+    /// This many bytes, at least one.
     Bytes(usize),
-    /// None now.
+    /// Nothing possible now.
     Blocked,
-    /// The other side has closed.
+    /// The peer has closed the connection.
     End,
     /// The connection is broken.
     Broken,
@@ -97,11 +95,11 @@ impl Conn {
         Self { stream, session, serial, rest: Vec::new(), received_bytes: 0, held_bytes: 0, phase: Phase::Open, flags }
     }
 
-    /// One read; notes whether the socket is dry.
+    /// Reads once; records whether the socket is empty.
     pub(super) fn read(&mut self, scratch: &mut [u8]) -> Moved {
         let moved = moved(|| self.stream.read(scratch));
         match moved {
-            // A short read has emptied the socket, unless the end of the stream is still behind it.
+            // A short read has emptied the socket, unless the end of the stream follows.
             Moved::Bytes(got) => self.flags.readable = got == scratch.len() || self.flags.hung_up,
             Moved::Blocked => self.flags.readable = false,
             Moved::End => (self.flags.readable, self.flags.eof) = (false, true),
@@ -110,7 +108,7 @@ impl Conn {
         moved
     }
 
-    /// One write; notes whether the socket is full.
+    /// Writes once; records whether the socket is full.
     pub(super) fn write(&mut self, bytes: &[u8]) -> Moved {
         let moved = moved(|| self.stream.write(bytes));
         self.flags.blocked = match moved {

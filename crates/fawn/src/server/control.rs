@@ -1,4 +1,4 @@
-//! Owns how the rest of the process speaks to a shard: a bounded queue of orders, taken between turns.
+//! Orders from the rest of the process to a shard: a bounded queue, taken between iterations.
 use super::cluster_report::ClusterReport;
 use super::counters::{Counters, NodeCounts, StoreCounts};
 use super::listener::Listener;
@@ -6,30 +6,30 @@ use fawn_node::ShardStatus;
 use fawn_types::Now;
 use tokio::sync::oneshot;
 
-/// Orders that may wait for a shard; more are refused to whoever asks.
+/// Capacity of a shard's queue of orders; senders beyond it are refused.
 pub(super) const QUEUE_LEN: usize = 16;
 
-/// An order.
+/// An order to a shard.
 #[derive(Debug)]
 pub(super) enum Control {
-    /// Let clients in there: all shards are open.
+    /// Accept clients at these listeners: all shards are open.
     Listen(Vec<Listener>),
-    /// Tell how things stand.
+    /// Report state and statistics.
     Report(oneshot::Sender<Report>),
-    /// Accept no more, send what is owed, end.
+    /// Accept no more connections, send pending replies, end.
     Stop,
 }
 
-/// How things stand with one shard.
+/// State and statistics of one shard.
 #[derive(Clone, Debug, serde::Serialize)]
 pub(crate) struct Report {
-    /// The loop and its connections.
+    /// The event loop and its connections.
     pub(crate) server: Counters,
-    /// Sessions and requests: of a cluster, its front-end's.
+    /// Sessions and requests; in a cluster, those of its front-end.
     pub(crate) node: NodeCounts,
-    /// The store; of a cluster, see its back-ends.
+    /// The store; in a cluster, see its back-ends.
     pub(crate) store: Option<StoreCounts>,
-    /// Of a cluster: its chains and back-ends.
+    /// Chains and back-ends of a cluster.
     pub(crate) cluster: Option<ClusterReport>,
 }
 
@@ -43,17 +43,17 @@ impl Report {
         }
     }
 
-    /// Its stores, each with the back-end it belongs to if it is one of several.
+    /// Its stores, each with its back-end if there are several.
     pub(crate) fn stores(&self) -> impl Iterator<Item = (Option<u32>, &StoreCounts)> {
         let back_ends = self.cluster.iter().flat_map(|cluster| &cluster.back_ends);
         let own = self.store.iter().map(|store| (None, store));
         own.chain(back_ends.map(|back_end| (Some(back_end.node), &back_end.store)))
     }
 
-    /// Why clients should not be sent here, if so. A full store still reads and deletes.
+    /// Reason to send no clients here, if there is one. A full store still reads and deletes.
     pub(crate) fn trouble(&self) -> Option<String> {
         if let Some(cluster) = &self.cluster {
-            // A back-end less is the others' work, not the clients'.
+            // A missing back-end is repaired by the others; clients need not leave.
             return cluster.trouble();
         }
         let first = self.store.as_ref()?.poisoned.as_ref()?;

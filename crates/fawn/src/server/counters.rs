@@ -1,19 +1,19 @@
-//! Owns what a shard counts, as the admin port shows it: its loop, its store, its device; never reset.
+//! Counters of a shard for the admin port: event loop, store, device. They are never reset.
 use fawn_flash::{Cause, CauseStats, IoStats};
 use fawn_node::{ShardStatus, StoreStatus};
 
-/// Counts since the start, except where it says now.
+/// Counts since the start, except fields that are documented as current.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub(crate) struct Counters {
-    /// Connections open now.
+    /// Current connections.
     pub(crate) connections: u64,
-    /// Connections accepted.
+    /// Accepted connections.
     pub(crate) accepted: u64,
-    /// Connections told that there are too many.
+    /// Connections refused over the limit.
     pub(crate) refused: u64,
-    /// Connections dropped for taking no replies, or because all together took too much room.
+    /// Connections closed because they took no replies, or because all replies exceeded their bound.
     pub(crate) dropped: u64,
-    /// Turns of the loop.
+    /// Iterations of the event loop.
     pub(crate) turns: u64,
     /// Reads from sockets.
     pub(crate) reads: u64,
@@ -23,19 +23,19 @@ pub(crate) struct Counters {
     pub(crate) input_bytes: u64,
     /// Bytes sent.
     pub(crate) output_bytes: u64,
-    /// Letters of other shards.
+    /// Message batches received from other shards.
     pub(crate) letters_received: u64,
-    /// Letters to other shards.
+    /// Message batches sent to other shards.
     pub(crate) letters_sent: u64,
-    /// Bytes of incomplete requests held now.
+    /// Current bytes of incomplete requests.
     pub(crate) input_held_bytes: u64,
-    /// Connections whose long request waits for room now.
+    /// Current connections whose long request waits for admission.
     pub(crate) input_waiting: u64,
-    /// Bytes of replies that clients have not taken now.
+    /// Current bytes of replies that clients have not taken.
     pub(crate) output_held_bytes: u64,
 }
 
-/// What a shard counts of its clients' requests.
+/// Counters of the clients' requests.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub(crate) struct NodeCounts {
     pub(crate) sessions: u64,
@@ -84,7 +84,7 @@ impl NodeCounts {
     }
 }
 
-/// What a store, its memory and its device count.
+/// Counters of a store, its memory and its device.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub(crate) struct StoreCounts {
     pub(crate) keys: u64,
@@ -103,11 +103,11 @@ pub(crate) struct StoreCounts {
     pub(crate) memory_cache_bytes: u64,
     pub(crate) generation: u64,
     pub(crate) is_full: bool,
-    /// The failure that ended writes, if any.
+    /// The failure that stopped writes, if any.
     pub(crate) poisoned: Option<String>,
     /// The device's name.
     pub(crate) device_name: &'static str,
-    /// The device, by cause, in the order of their names.
+    /// Device operations by cause, in the order of the causes' names.
     pub(crate) device: Vec<DeviceCounts>,
 }
 
@@ -138,7 +138,7 @@ impl StoreCounts {
     }
 }
 
-/// What moved between the store and its device for one cause.
+/// Traffic between the store and its device for one cause.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
 pub(crate) struct DeviceCounts {
     pub(crate) cause: &'static str,

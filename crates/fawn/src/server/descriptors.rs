@@ -1,15 +1,15 @@
-//! Owns the limit on open descriptors: raised to what the connections need, or the connections cut to what it allows.
+//! Limit on open descriptors: raised to what the connections need, else the connections are reduced to it.
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Descriptors beside the clients' connections: segments, rings, listeners, logs, the admin port.
+/// Descriptors besides client connections: segments, rings, listeners, logs, the admin port.
 const RESERVE: u64 = 512;
-/// As many more for every further shard.
+/// Additional descriptors per further shard.
 const SHARD_RESERVE: u64 = 64;
 /// As many more for every further shard where the system allows it: then each store keeps all the files open that it
 /// would. With fewer, stores close files and open them again.
 const SHARD_RESERVE_WANTED: u64 = 448;
 
-/// Makes room for `connections` and returns how many really fit.
+/// Raises the limit for `connections` and returns how many fit.
 pub(super) fn make_room(connections: u32, shards: u16) -> u32 {
     let further = u64::from(shards.saturating_sub(1));
     let reserve = RESERVE + SHARD_RESERVE * further;

@@ -1,52 +1,52 @@
-//! Owns why a server does not start or ends badly, and the exit code of each.
+//! Errors of starting and running a server, each with its exit code.
 use crate::cli::{Exit, Failure};
 use crate::config::ConfigError;
 use crate::layout::LayoutError;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Why a server does not run.
+/// Reasons why a server does not start or ends with a failure.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ServeError {
-    /// The address is taken or not ours.
+    /// The address is in use or not local.
     #[error("{what} cannot listen on {address}: {detail}; stop what uses it or choose another with --{what}")]
     Listen {
-        /// The listener, named as its flag.
+        /// The listener, by the name of its flag.
         what: &'static str,
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// The system's words.
+        /// The system's error text.
         detail: std::io::Error,
     },
     /// The ready file cannot be removed or written.
     #[error("ready-file = {}: {detail}; give a path in a directory that this user may write", path.display())]
     ReadyFile {
-        /// Which.
+        /// Its path.
         path: PathBuf,
-        /// The system's words.
+        /// The system's error text.
         detail: std::io::Error,
     },
-    /// The settings do not fit the directory.
+    /// The settings do not match the directory.
     #[error("{0}")]
     Settings(#[from] ConfigError),
     /// The data directory cannot be used.
     #[error("{0}")]
     Data(String),
-    /// The system refused something that every server needs.
+    /// The system refused an operation that every server needs.
     #[error("{what}: {detail}")]
     System {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// The system's words.
+        /// The system's error text.
         detail: std::io::Error,
     },
-    /// A shard ended by itself.
+    /// A shard ended on its own.
     #[error("{0}; the log above says why; restart, and run `fawn check` on the data directory if it happens again")]
     Died(String),
 }
 
 impl ServeError {
-    /// From an error of the system.
+    /// Converts an error of the system.
     pub(super) fn system(what: &'static str) -> impl Fn(std::io::Error) -> Self {
         move |detail| Self::System { what, detail }
     }

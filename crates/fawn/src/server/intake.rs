@@ -1,9 +1,9 @@
-//! Owns the room for requests that are still coming in: who receives on, who waits in line, and whom others outwait.
+//! Admission control for large requests: admits, queues, and drops slow senders under memory pressure.
 //!
-//! A long request is admitted when the room for all of it is free, or when none is admitted: then it may exceed the
-//! room by itself. Its memory is taken at once, so that what is admitted is never short of room half way. The others
-//! wait in line, unread, and are called in their order; nobody is cut off for what others hold, only who dawdles in the
-//! middle of a request while others wait.
+//! A large request is admitted when the budget covers all of it, or when no other is admitted: then it may exceed the
+//! budget. Its memory is reserved at once, so an admitted request never runs out of budget half way. Other requests
+//! wait in order, unread. A connection is closed only if it sends too slowly in the middle of a request while other
+//! connections are queued.
 use super::backing::Backing;
 use super::conn::Phase;
 use super::limits::{INPUT_PATIENCE, INPUT_PATIENCE_BYTES, READ_BYTES};
@@ -11,22 +11,19 @@ use super::turn::Turn;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Requests up to this need no admission.
+/// Requests up to this length need no admission.
 const SHORT_BYTES: usize = 16 << 10;
 
-/// The line, and how many are past it.
+/// Queue of waiting connections, and the admitted ones.
 #[derive(Debug, Default)]
 pub(super) struct Intake {
-    /// Slots and serials of connections that wait for room.
     line: VecDeque<(usize, u64)>,
-    /// Connections whose request has its room.
     admitted: usize,
-    /// When those are looked through for dawdlers.
     check_at: Option<Instant>,
 }
 
 impl Intake {
-    /// Connections that wait.
+    /// Number of waiting connections.
     pub(super) fn waiting(&self) -> usize {
         self.line.len()
     }
@@ -35,18 +32,18 @@ impl Intake {
         self.check_at
     }
 
-    /// How much is read of a connection of which nothing is held. While others wait it is little: what turns out to be
-    /// the start of a long request is kept until its turn, too.
+    /// Maximum bytes to read from a connection without buffered input. It is small while others wait, because the start of
+    /// a large request is kept in memory until the request's turn, too.
     pub(super) fn first_read_bytes(&self) -> usize {
         if self.line.is_empty() { READ_BYTES } else { SHORT_BYTES }
     }
 }
 
 impl<B: Backing> Turn<B> {
-    /// Whether a connection in the middle of a request may receive more of it; if not, it stands in line.
+    /// Whether a connection in the middle of a request may receive more of it; if not, it is queued.
     pub(super) fn may_receive(&mut self, slot: usize) -> bool {
         if self.conns[slot].flags.admitted {
-            // Only now may more be known of how long it is.
+            // The length is parsed again here: more of the request may have arrived.
             self.reserve(slot);
             return true;
         }
@@ -65,10 +62,10 @@ impl<B: Backing> Turn<B> {
         false
     }
 
-    /// Calls those in line for whom there is room now.
+    /// Admits waiting connections while the budget lasts.
     pub(super) fn call_waiting(&mut self) {
         while let Some(&(slot, serial)) = self.intake.line.front() {
-            // One whose last reply is on its way asks for nothing any more.
+            // A connection whose last reply is being sent has no more requests.
             if self.conns.get(slot).is_some_and(|conn| conn.serial == serial && conn.phase == Phase::Open) {
                 if !self.has_input_room(slot) {
                     return;
@@ -82,7 +79,7 @@ impl<B: Backing> Turn<B> {
         self.intake.check_at = None;
     }
 
-    /// The connection is over.
+    /// Removes a connection that has ended.
     pub(super) fn leave_intake(&mut self, slot: usize) {
         self.end_intake(slot);
         let conn = &mut self.conns[slot];
@@ -92,19 +89,19 @@ impl<B: Backing> Turn<B> {
         }
     }
 
-    /// A request of the connection is complete, or will never be: the next is admitted anew.
+    /// Ends the admission of a connection whose request is complete or never will be.
     pub(super) fn end_intake(&mut self, slot: usize) {
         let conn = &mut self.conns[slot];
         if std::mem::replace(&mut conn.flags.admitted, false) {
             self.intake.admitted -= 1;
             if !self.intake.line.is_empty() {
-                // Its memory is somebody else's turn.
+                // Release the buffer for the next request's reservation.
                 conn.rest.shrink_to_fit();
             }
         }
     }
 
-    /// Drops who has sent next to nothing of a long request for a while, if others wait for its room.
+    /// Drops admitted connections that have sent almost nothing for a while, if others wait.
     pub(super) fn expire_intake(&mut self) {
         if self.intake.check_at.is_none_or(|at| at > self.instant) {
             return;
@@ -113,7 +110,7 @@ impl<B: Backing> Turn<B> {
         let mut dawdlers = Vec::new();
         for (slot, conn) in &mut self.conns {
             let received = std::mem::take(&mut conn.received_bytes);
-            // What waits for the shard, or to be read, is not for the client to hurry up.
+            // The client cannot speed up input that waits for the shard, or for being read.
             let is_owed = conn.flags.admitted && !conn.flags.paused && !conn.flags.readable;
             if is_owed && received < INPUT_PATIENCE_BYTES {
                 dawdlers.push((slot, received));
@@ -133,7 +130,7 @@ impl<B: Backing> Turn<B> {
         self.call_waiting();
     }
 
-    /// Bytes that the connection's request will have taken when it can be decoded, as far as anybody knows.
+    /// Total length of the connection's request once it can be decoded, as far as it is known.
     fn wanted_bytes(&self, slot: usize) -> usize {
         let conn = &self.conns[slot];
         self.shard.need_bytes(conn.session).max(conn.rest.len() + 1)
@@ -149,14 +146,14 @@ impl<B: Backing> Turn<B> {
         self.intake.admitted += 1;
         let conn = &mut self.conns[slot];
         conn.flags.admitted = true;
-        // Until it has had its time it is no dawdler.
+        // A newly admitted connection gets a full period.
         conn.received_bytes = INPUT_PATIENCE_BYTES;
         self.reserve(slot);
     }
 
-    /// Takes the memory for a request at once: growing by doubling would take twice as much.
+    /// Reserves the request's memory at once: doubling would take up to twice as much.
     fn reserve(&mut self, slot: usize) {
-        // The last read may bring what comes behind it.
+        // The last read may include the start of the next request.
         let bytes = self.wanted_bytes(slot) + READ_BYTES;
         let rest = &mut self.conns[slot].rest;
         let before = rest.capacity();

@@ -1,42 +1,42 @@
-//! Owns the bounds of one shard's connections; everything a client can make grow has one here.
+//! Bounds of one shard's connections, one for each thing that a client can make grow.
 use crate::config::Settings;
 use fawn_types::limits::REQUEST_BYTES_MAX;
 use std::time::Duration;
 
-/// Bytes read from one connection before others get their turn.
+/// Maximum bytes read from one connection before others are served.
 pub(super) const READ_BYTES: usize = 64 << 10;
-/// Reads of a turn from a connection that is in the middle of a large request.
+/// Reads per iteration from a connection in the middle of a large request.
 pub(super) const LARGE_READS_MAX: usize = 16;
-/// How long a closed connection is kept for the client to read its last reply.
+/// Time for a client to read its last reply after its connection was closed.
 pub(super) const LINGER: Duration = Duration::from_secs(1);
-/// While others wait for the room that a long request holds, its client must send so much of it in so much time.
+/// Minimum progress, in bytes per period, of an admitted request while others wait.
 pub(super) const INPUT_PATIENCE: Duration = Duration::from_secs(1);
 pub(super) const INPUT_PATIENCE_BYTES: u64 = 32 << 10;
-/// How long accepting pauses after the system refused (no descriptors, no memory).
+/// Pause of accepting after the system refused (no descriptors, no memory).
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Smallest room for incomplete requests, and for replies, bytes.
+/// Minimum budget for incomplete requests, and for replies, bytes.
 const HELD_BYTES_MIN: u64 = 4 << 20;
-/// Longest reply to a request on several keys: the room may be exceeded by one.
+/// Maximum reply to a request on several keys; one such reply may exceed the budget.
 const REPLY_BYTES_MAX: usize = 64 << 20;
-/// What a request needs beside its largest value: key, framing, the read behind it.
+/// Length of a request besides its largest value: key, framing, the read after it.
 const VALUE_ROOM_BYTES: u64 = 1 << 20;
 
-/// The bounds.
+/// Bounds of a shard's connections.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Incomplete requests of all connections, bytes: past this further long ones wait. One may exceed it.
+    /// Incomplete requests of all connections, bytes: beyond it large ones wait. One may exceed it.
     pub(super) input_bytes_max: usize,
-    /// Replies that clients have not taken, all connections, bytes: past this the worst is closed. The shard's room for
-    /// replies makes clients wait long before.
+    /// Untaken replies of all connections, bytes: beyond it the largest holder is closed. The reply budget makes
+    /// clients wait long before.
     pub(super) output_bytes_max: usize,
-    /// How long a client may take nothing of what waits for it.
+    /// How long a client may leave its replies untaken.
     pub(super) stall_timeout: Duration,
     /// How long a stopping shard waits for clients to take their replies.
     pub(super) shutdown_timeout: Duration,
 }
 
 impl Limits {
-    /// Those of a shard with these settings.
+    /// Bounds for a shard with these settings.
     pub(super) fn of(settings: &Settings) -> Self {
         let held_bytes_max = Self::held_bytes(settings);
         Self {
@@ -47,20 +47,20 @@ impl Limits {
         }
     }
 
-    /// What replies of all connections, and likewise requests under way, may take before more of them wait.
+    /// Budget for replies of all connections, and likewise for requests in progress.
     pub(super) fn held_bytes(settings: &Settings) -> usize {
         usize::try_from(held_bytes_max(settings)).unwrap_or(usize::MAX)
     }
 
-    /// What the budget leaves for stores once all these buffers are full.
+    /// The part of the budget that is left for stores when all these buffers are full.
     pub(super) fn store_bytes(settings: &Settings) -> u64 {
-        // Of a tiny budget the stores keep most: their floors come before a crowd of large requests.
+        // Of a tiny budget the stores keep most: their minimum precedes a crowd of large requests.
         settings.memory.0 - (2 * held_bytes_max(settings)).min(settings.memory.0 / 4)
     }
 }
 
-/// Bytes that all connections together may hold, each way: a sixteenth of the budget. Small budgets give up to an
-/// eighth, so that one largest value passes.
+/// Bytes that all connections together may hold, per direction: a sixteenth of the budget. Small budgets give up to an
+/// eighth, so that one maximum value passes.
 fn held_bytes_max(settings: &Settings) -> u64 {
     let (share, one_value) = (settings.memory.0 / 16, settings.value_max.0 + VALUE_ROOM_BYTES);
     let wanted = share.max(one_value.min(settings.memory.0 / 8));

@@ -1,14 +1,14 @@
-//! Owns listening sockets: binding them (one per shard on the same port), and what refused clients are told.
+//! Listening sockets: one per shard on the same port, and the text for refused clients.
 use super::ServeError;
 use fawn_wire::Protocol;
 use mio::net::TcpListener;
 use socket2::{Domain, Socket, Type};
 use std::net::SocketAddr;
 
-/// Connections that may wait to be accepted; the system caps it.
+/// Backlog of pending connections; the system caps it.
 const BACKLOG: i32 = 4096;
 
-/// An address taken, where nobody can connect yet: a clash shows before the store is opened, clients only come after.
+/// A bound address that does not listen yet: conflicts show before the store is opened, clients connect after.
 #[derive(Debug)]
 pub(super) struct Bound {
     socket: Socket,
@@ -17,7 +17,7 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    /// Takes the address.
+    /// Binds the address.
     pub(super) fn new(protocol: Protocol, address: SocketAddr) -> Result<Self, ServeError> {
         let fail = |detail: std::io::Error| ServeError::Listen { what: name(protocol), address, detail };
         let socket = bind(address, false).map_err(fail)?;
@@ -25,15 +25,15 @@ impl Bound {
         Ok(Self { socket, protocol, address: chosen.unwrap_or(address) })
     }
 
-    /// The protocol and where; the port is the one the system chose if 0 was asked for.
+    /// Protocol and address; port 0 is replaced by the chosen port.
     pub(super) const fn place(&self) -> (Protocol, SocketAddr) {
         (self.protocol, self.address)
     }
 
-    /// Lets clients in: a listener per shard on the one port, among which the system spreads connections.
+    /// Starts listening: a listener per shard on one port, among which the kernel distributes connections.
     ///
-    /// The first listens alone, before the port is declared shared: it fails where anybody listens already, of two servers
-    /// that start at once for one of them, though the system would let processes of one user share.
+    /// The first socket listens before the port is declared shared. It therefore fails if another process listens already,
+    /// although the kernel would let processes of one user share the port.
     pub(super) fn listen(self, shards: u16) -> Result<Vec<Listener>, ServeError> {
         let Self { socket, protocol, address } = self;
         let listen = || -> std::io::Result<Vec<Socket>> {
@@ -65,7 +65,7 @@ fn bind(address: SocketAddr, is_shared: bool) -> std::io::Result<Socket> {
     Ok(socket)
 }
 
-/// A protocol's listening socket.
+/// A listening socket of one protocol.
 #[derive(Debug)]
 pub(super) struct Listener {
     pub(super) socket: TcpListener,
@@ -73,12 +73,12 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// What a client hears when there are too many, in its protocol's words.
+    /// The refusal of clients beyond the limit, in their protocol.
     pub(super) const fn too_many(&self) -> &'static [u8] {
         match self.protocol {
             Protocol::Resp => b"-ERR max number of clients reached\r\n",
             Protocol::Memcached => b"SERVER_ERROR max number of clients reached\r\n",
-            // Nobody listens for it.
+            // Internal messages have no listener.
             Protocol::Native => b"",
         }
     }

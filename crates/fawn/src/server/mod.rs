@@ -1,4 +1,4 @@
-//! Owns the running server: shards on threads of their own, each with its listeners; started, asked, stopped as one.
+//! The running server: shards on their own threads, each with its listeners; started, queried and stopped together.
 mod accept;
 mod backing;
 mod cluster;

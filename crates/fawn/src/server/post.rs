@@ -1,46 +1,46 @@
-//! Owns how the shards of a process hand each other letters: bounded queues without locks, and bells that wake sleepers.
+//! Mailboxes between the shards of a process: bounded lock-free queues, and wakers for parked shards.
 //!
-//! A letter is never lost and never overtakes an earlier one of its sender. One that finds the receiver's queue full is
-//! kept by its sender and offered again a moment later; meanwhile the next is not taken from the shard.
+//! Batches are never lost and never overtake earlier ones of the same sender. A batch that finds the receiver's queue full
+//! stays with the sender and is offered again shortly; until then the shard's next batch is not taken.
 //!
-//! # No wake-up is lost
-//! A receiver that finds nothing to do (1) says that it sleeps, (2) looks once more, and only then waits. A sender
-//! (3) puts its letter into the queue, (4) looks whether the receiver sleeps, and wakes it if so. Between (1) and (2), and
-//! between (3) and (4), stands a sequentially consistent fence. The two fences have one order for everybody: if the
-//! receiver's is first, (4) sees what (1) said, and wakes; if the sender's is first, (2) sees what (3) put there, and does
-//! not wait. Without the fences both may look before the other's word is out: a letter in the queue of a sleeper. (The
-//! standard library's queue has barriers of its own that do the same on some machines; nothing promises that.)
-//! A waking is not lost either: the bell's event stays pending in the readiness queue until the receiver takes it.
+//! # Why no wake-up is lost
+//! A receiver without work (1) announces that it parks, (2) checks its queue once more, and only then blocks. A sender
+//! (3) puts its batch into the queue, (4) checks whether the receiver is parked, and wakes it if so. A sequentially
+//! consistent fence separates (1) from (2), and (3) from (4). All threads see the two fences in one order. If the
+//! receiver's fence is first, (4) sees (1) and wakes. If the sender's is first, (2) sees (3) and does not block. Without
+//! the fences both checks may miss the other side's store, and a parked shard would have a batch in its queue. (The
+//! standard library's queue happens to contain such barriers on some machines; its contract does not promise them.)
+//! A wake-up is not lost either: the waker's event stays pending in the readiness queue until the receiver takes it.
 use fawn_types::ShardId;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
-/// Letters that wait for one shard, of all others together.
+/// Capacity of a shard's queue, in batches of all other shards together.
 const QUEUE_LEN: usize = 256;
 
 /// One shard's end of the queues between all shards.
 #[derive(Debug)]
 pub(super) struct Post<T> {
     inbox: Receiver<(ShardId, T)>,
-    /// Came while falling asleep: the first to be taken.
+    /// Received while parking: delivered first.
     early: Option<(ShardId, T)>,
     bell: Arc<Bell>,
     peers: Vec<Peer<T>>,
     own: ShardId,
 }
 
-/// The way to another shard.
+/// The sending end towards another shard.
 #[derive(Debug)]
 struct Peer<T> {
     shard: ShardId,
     queue: SyncSender<(ShardId, T)>,
     bell: Arc<Bell>,
-    /// Found the queue full.
+    /// A batch that found the queue full.
     kept: Option<T>,
 }
 
-/// Wakes a shard that sleeps; of one that does not it costs a look at a flag.
+/// Wakes a parked shard. For a shard that runs, the cost is a load of a flag.
 #[derive(Debug)]
 struct Bell {
     sleeps: AtomicBool,
@@ -48,10 +48,10 @@ struct Bell {
 }
 
 impl Bell {
-    /// After something was put where the shard looks before it sleeps.
+    /// Call after a store that the shard checks before it parks.
     fn ring(&self) {
         fence(Ordering::SeqCst);
-        // Of several who find it asleep one wakes it.
+        // Of several senders that find it parked, one wakes it.
         if self.sleeps.load(Ordering::Relaxed) && self.sleeps.swap(false, Ordering::Relaxed) {
             self.wake();
         }
@@ -64,7 +64,7 @@ impl Bell {
     }
 }
 
-/// Connects shards, each with the waker of its readiness queue. In the order of their numbers.
+/// Connects shards, each with the waker of its readiness queue, in the order of their numbers.
 pub(super) fn connect<T>(wakers: Vec<mio::Waker>) -> Vec<Post<T>> {
     let bells: Vec<_> =
         wakers.into_iter().map(|waker| Arc::new(Bell { sleeps: AtomicBool::new(false), waker })).collect();
@@ -84,17 +84,17 @@ pub(super) fn connect<T>(wakers: Vec<mio::Waker>) -> Vec<Post<T>> {
 }
 
 impl<T> Post<T> {
-    /// The next letter that has come, and who sent it.
+    /// The next received batch and its sender.
     pub(super) fn take(&mut self) -> Option<(ShardId, T)> {
         self.early.take().or_else(|| self.receive())
     }
 
     fn receive(&self) -> Option<(ShardId, T)> {
-        // An error: none is there, or all others have ended and what they sent has been taken.
+        // Err: the queue is empty, or all senders have ended and their batches were taken.
         self.inbox.try_recv().ok()
     }
 
-    /// Hands over what `next` has for each other shard, as long as that one's queue takes it.
+    /// Sends the batches of `next` to each other shard while that shard's queue accepts them.
     pub(super) fn deliver(&mut self, mut next: impl FnMut(ShardId) -> Option<T>) {
         for peer in &mut self.peers {
             while let Some(letter) = peer.kept.take().or_else(|| next(peer.shard)) {
@@ -104,19 +104,19 @@ impl<T> Post<T> {
                         peer.kept = Some(letter);
                         break;
                     }
-                    // It has ended, which ends the process: nobody waits for this any more.
+                    // The receiver has ended, which ends the process: the batch has no reader.
                     Err(TrySendError::Disconnected(_)) => break,
                 }
             }
         }
     }
 
-    /// Whether some letter found a queue full: [`Post::deliver`] is due again soon.
+    /// Whether a batch found a full queue: [`Post::deliver`] is due again soon.
     pub(super) fn has_kept(&self) -> bool {
         self.peers.iter().any(|peer| peer.kept.is_some())
     }
 
-    /// Says that this shard is about to wait. `false`: it must not, a letter has come.
+    /// Announces that this shard is about to block. Returns `false` if it must not, because a batch has arrived.
     pub(super) fn may_sleep(&mut self) -> bool {
         if self.early.is_some() {
             return false;
@@ -130,12 +130,12 @@ impl<T> Post<T> {
         self.early.is_none()
     }
 
-    /// This shard does not wait any more: nobody needs to wake it.
+    /// Announces that this shard runs again.
     pub(super) fn woke(&self) {
         self.bell.sleeps.store(false, Ordering::Relaxed);
     }
 
-    /// Wakes all others, whether they sleep or are about to.
+    /// Wakes all other shards, parked or parking.
     pub(super) fn wake_others(&self) {
         self.peers.iter().for_each(|peer| peer.bell.wake());
     }
@@ -147,7 +147,7 @@ mod tests {
     use std::time::Duration;
 
     const TOKEN: mio::Token = mio::Token(0);
-    /// Nothing here takes longer, however busy the machine: what waits so long was not woken.
+    /// Test deadline: a wait this long means a lost wake-up, however busy the machine.
     const DEADLINE: Duration = Duration::from_secs(5);
 
     fn posts(count: usize) -> (Vec<mio::Poll>, Vec<Post<u64>>) {
@@ -156,14 +156,14 @@ mod tests {
         (queues, connect(wakers))
     }
 
-    /// As a shard waits: until a letter has come.
+    /// Waits as a shard does, until a batch has arrived.
     fn wait(queue: &mut mio::Poll, post: &mut Post<u64>, spins: u64) -> (ShardId, u64) {
         let mut events = mio::Events::with_capacity(8);
         loop {
             if let Some(letter) = post.take() {
                 return letter;
             }
-            // The rest of a turn: a letter that comes now is not rung for.
+            // The rest of an iteration: a batch that arrives now needs no wake-up.
             (0..spins % 67).for_each(|_| std::hint::spin_loop());
             if post.may_sleep() {
                 queue.poll(&mut events, Some(DEADLINE)).expect("a poll");
@@ -188,7 +188,7 @@ mod tests {
                 }
             });
             for round in 0..ROUNDS {
-                // The receiver falls asleep now: a letter is to meet it in every step of that.
+                // The receiver parks now: batches must meet it in every step of that.
                 let mut spins = 0;
                 while heard.load(Ordering::Acquire) < round {
                     spins += 1;
@@ -230,7 +230,7 @@ mod tests {
                         None => {}
                     }
                 }
-                // Ends only when all are done: a queue without a receiver takes nothing.
+                // Ends only when all are done: a queue without a receiver accepts nothing.
                 post
             })
         });

@@ -1,17 +1,17 @@
-//! Owns the first half of a turn: bytes from sockets to the shard, within the bounds on what is held.
+//! First half of an iteration: bytes from sockets to the shard, within the bounds on buffered input.
 //!
-//! Most connections have one short read per turn. Those are gathered and handed over together: what their requests
-//! wait for in memory is then waited for once.
+//! Most connections have one short read per iteration. These are gathered and executed together, so that their
+//! requests' memory accesses overlap.
 use super::backing::Backing;
 use super::conn::{Conn, Moved, Phase};
 use super::limits::{LARGE_READS_MAX, READ_BYTES};
 use super::turn::Turn;
 use fawn_node::SessionId;
 
-/// Pieces handed over together.
+/// Maximum reads executed together.
 const PIECES_MAX: usize = 16;
 
-/// What was read from several connections and is not executed yet.
+/// Input of several connections that is not executed yet.
 #[derive(Debug)]
 pub(super) struct Pieces {
     bytes: Vec<u8>,
@@ -19,7 +19,7 @@ pub(super) struct Pieces {
     list: Vec<Piece>,
 }
 
-/// What was read from one connection.
+/// Input of one connection.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     slot: usize,
@@ -30,13 +30,13 @@ struct Piece {
 
 impl Default for Pieces {
     fn default() -> Self {
-        // Room for one more whole read behind every piece but the last.
+        // Capacity for one more whole read after every piece but the last.
         Self { bytes: vec![0; 2 * READ_BYTES], filled: 0, list: Vec::with_capacity(PIECES_MAX) }
     }
 }
 
 impl Pieces {
-    /// Room for one read.
+    /// Free space for one read.
     fn room(&mut self) -> &mut [u8] {
         &mut self.bytes[self.filled..][..READ_BYTES]
     }
@@ -53,7 +53,7 @@ impl Pieces {
 }
 
 impl<B: Backing> Turn<B> {
-    /// Reads a connection that may have bytes; they are executed by [`Turn::execute_pieces`] at the latest.
+    /// Reads a ready connection; [`Turn::execute_pieces`] executes the input at the latest.
     pub(super) fn read(&mut self, slot: usize) {
         let Some(conn) = self.conns.get_mut(slot) else { return };
         conn.flags.listed = false;
@@ -63,7 +63,7 @@ impl<B: Backing> Turn<B> {
             Phase::Draining | Phase::Ending => return,
             Phase::Lingering => return self.discard(slot),
         }
-        // What it continues is in its own buffer.
+        // The input continues the connection's own buffer.
         self.execute_pieces();
         if self.conns.get(slot).is_some_and(|conn| conn.flags.paused) {
             self.feed(slot, 0);
@@ -84,7 +84,7 @@ impl<B: Backing> Turn<B> {
         self.again(slot);
     }
 
-    /// Reads a connection of which nothing is held.
+    /// Reads a connection without buffered input.
     fn read_piece(&mut self, slot: usize) {
         match self.read_once(slot) {
             Moved::Bytes(got) => {
@@ -101,7 +101,7 @@ impl<B: Backing> Turn<B> {
         }
     }
 
-    /// One read, if there may be one; a broken connection is dropped.
+    /// Reads once, if allowed; drops a broken connection.
     fn read_once(&mut self, slot: usize) -> Moved {
         let Some(conn) = self.conns.get_mut(slot) else { return Moved::Broken };
         if conn.flags.stopping || conn.flags.paused || !conn.flags.readable {
@@ -121,9 +121,9 @@ impl<B: Backing> Turn<B> {
         moved
     }
 
-    /// Hands the shard what was read from connections of which nothing was held.
+    /// Executes the gathered input of connections without buffers.
     pub(super) fn execute_pieces(&mut self) {
-        // Taken out whole and given back: its memory is the next turn's.
+        // Taken out whole and put back: its memory serves the next iteration.
         let mut pieces = std::mem::take(&mut self.pieces.list);
         self.pieces.filled = 0;
         let mut used = [0; PIECES_MAX];
@@ -148,10 +148,10 @@ impl<B: Backing> Turn<B> {
         self.pieces.list = pieces;
     }
 
-    /// The shard took `used` bytes of what was read from a connection of which nothing was held.
+    /// The shard consumed `used` bytes of a connection without buffered input.
     fn executed(&mut self, piece: Piece, used: usize) {
         let is_open = |conn: &&mut Conn| conn.session == piece.session && conn.phase == Phase::Open;
-        // One before it may have taken the room for incomplete requests, and its connection with it.
+        // An earlier connection of the batch may have caused this one to be closed.
         let Some(conn) = self.conns.get_mut(piece.slot).filter(is_open) else { return };
         conn.rest.extend_from_slice(&self.pieces.bytes[piece.from + used..piece.to]);
         self.fed(piece.slot, 0);
@@ -159,7 +159,7 @@ impl<B: Backing> Turn<B> {
         self.again(piece.slot);
     }
 
-    /// Hands the shard what is held and the first `got` bytes just read; holds what it leaves.
+    /// Executes the buffered input and the first `got` bytes just read; buffers the rest.
     fn feed(&mut self, slot: usize, got: usize) {
         let conn = &mut self.conns[slot];
         let held_before = conn.rest.capacity();
@@ -168,7 +168,7 @@ impl<B: Backing> Turn<B> {
         let is_worth_it = conn.rest.len() >= self.shard.need_bytes(conn.session);
         let used = if is_worth_it { self.shard.handle_input(self.now, conn.session, &conn.rest) } else { 0 };
         if used == conn.rest.len() {
-            // Given back at once: an idle connection holds no buffer.
+            // Released at once: an idle connection holds no buffer.
             conn.rest = Vec::new();
         } else {
             conn.rest.drain(..used);
@@ -179,21 +179,21 @@ impl<B: Backing> Turn<B> {
         self.fed(slot, held_before);
     }
 
-    /// The shard took what it could of a connection that held `held_before` bytes of memory.
+    /// Accounts for a connection whose buffer held `held_before` bytes before the shard consumed input.
     fn fed(&mut self, slot: usize, held_before: usize) {
         let conn = &mut self.conns[slot];
         conn.flags.paused = !conn.rest.is_empty() && !self.shard.wants_input(conn.session);
         let held = &mut self.counters.input_held_bytes;
         *held = *held + conn.rest.capacity() as u64 - held_before as u64;
         self.touch(slot);
-        // Short ones are not asked to wait, only bounded.
+        // Short requests are bounded, not queued.
         if self.counters.input_held_bytes > 2 * self.limits.input_bytes_max as u64 {
             self.shed_input();
         }
         self.call_waiting();
     }
 
-    /// Drops the connection that holds the largest incomplete request: all together exceed their room by far.
+    /// Drops the connection with the largest incomplete request: all together exceed the budget by far.
     fn shed_input(&mut self) {
         let largest = self.conns.iter().max_by_key(|(_, conn)| conn.rest.capacity()).map(|(slot, _)| slot);
         let Some(slot) = largest else { return };
@@ -203,17 +203,17 @@ impl<B: Backing> Turn<B> {
         self.drop_conn(slot);
     }
 
-    /// Lists a connection for the next turn if there is more to read that may be read.
+    /// Schedules the connection for the next iteration if it has more to read and may.
     pub(super) fn again(&mut self, slot: usize) {
         let Some(conn) = self.conns.get(slot) else { return };
-        // A paused one is listed when the shard says that it takes more.
+        // A paused connection is scheduled when the shard resumes it.
         let may_read = conn.flags.readable && !conn.flags.paused && !conn.flags.waits && !conn.flags.stopping;
         if conn.phase == Phase::Open && may_read {
             self.list(slot);
         }
     }
 
-    /// Throws away what a client sends after our side is closed.
+    /// Discards input after the server's side is closed.
     fn discard(&mut self, slot: usize) {
         for _ in 0..LARGE_READS_MAX {
             match self.conns[slot].read(self.pieces.room()) {
@@ -222,7 +222,7 @@ impl<B: Backing> Turn<B> {
                 Moved::End | Moved::Broken => break,
             }
         }
-        // The end, or a flood that goes on in spite of our close.
+        // The end of the stream, or a client that keeps sending.
         self.remove(slot);
     }
 }

@@ -1,19 +1,19 @@
-//! Owns the ready file: appears whole once clients are served, goes when the server does.
+//! Ready file: created atomically once clients are served, removed when the server ends.
 use super::{Places, ServeError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// A ready file in place; dropped, it is removed.
+/// An existing ready file; dropping it removes it.
 #[derive(Debug)]
 pub(super) struct ReadyFile {
     path: PathBuf,
 }
 
 impl ReadyFile {
-    /// Removes one that a killed server left behind, so that nobody takes it for ours.
+    /// Removes a file that a killed server left behind.
     pub(super) fn clear(path: &Path) -> Result<(), ServeError> {
         match std::fs::remove_file(path) {
-            // The file may be missing, its directory not: better told before the data are opened than after.
+            // The directory may be missing: report it before the data is opened.
             Err(error) if is_nowhere(path) => Err(ServeError::ReadyFile { path: path.to_owned(), detail: error }),
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 Err(ServeError::ReadyFile { path: path.to_owned(), detail: error })
@@ -22,12 +22,12 @@ impl ReadyFile {
         }
     }
 
-    /// Writes it: the process and where it listens.
+    /// Writes the process id and the addresses.
     pub(super) fn write(path: &Path, places: &Places) -> Result<Self, ServeError> {
         let fail = |detail| ServeError::ReadyFile { path: path.to_owned(), detail };
         let mut content = serde_json::to_value(places).unwrap_or_default();
         content["pid"] = std::process::id().into();
-        // Renamed into place: whoever sees it sees all of it.
+        // Renamed into place, so that readers see all of it.
         let partial = path.with_extension("partial");
         let mut file = std::fs::File::create(&partial).map_err(fail)?;
         writeln!(file, "{content}").map_err(fail)?;

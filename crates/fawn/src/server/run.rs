@@ -1,4 +1,4 @@
-//! Owns the life of a server: start, prepare, say that it is ready, wait for a signal, stop within a bound.
+//! Life of a server: start, prepare, report ready, wait for a signal, stop within a bound.
 use super::backing::Backing;
 use super::ready_file::ReadyFile;
 use super::{Places, ServeError, Server};
@@ -11,22 +11,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
-/// What a command does once clients can connect and before it calls itself ready; on a thread of its own.
+/// Work of a command between the first possible connection and readiness, on its own thread.
 pub(crate) type Prepare = Box<dyn FnOnce(&Places) -> Result<(), Failure> + Send>;
 
-/// Serves until told to stop.
+/// Serves until a signal stops it.
 pub(crate) fn run<B: Backing + 'static>(settings: &Settings, prepare: Option<Prepare>) -> Result<(), Failure> {
     if let Some(path) = &settings.ready_file {
         ReadyFile::clear(path)?;
     }
-    // The main thread's runtime: signals and the admin port, never a client's request.
+    // The main thread's runtime serves signals and the admin port, never a client's request.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(ServeError::system("starting a runtime"))?;
     runtime.block_on(serve::<B>(settings, prepare))
 }
 
 async fn serve<B: Backing + 'static>(settings: &Settings, prepare: Option<Prepare>) -> Result<(), Failure> {
-    // Before anything is opened: a signal during start must not kill us half way.
+    // Before anything is opened: a signal during the start must not kill the process half way.
     let mut signals = Signals::watch()?;
     let admin = settings.admin.address().map(Admin::bind).transpose()?;
     let mut server = Server::start::<B>(settings)?;
@@ -60,7 +60,7 @@ async fn serve<B: Backing + 'static>(settings: &Settings, prepare: Option<Prepar
     stop(server, ended).await
 }
 
-/// Runs `prepare` where it may block. When we stop waiting for it, it meets closed connections and ends.
+/// Runs `prepare` where it may block. If the server stops first, it finds closed connections and ends.
 async fn prepared(prepare: Option<Prepare>, places: Places) -> Result<(), Failure> {
     let Some(prepare) = prepare else { return Ok(()) };
     let (sender, outcome) = oneshot::channel();
@@ -73,7 +73,7 @@ async fn prepared(prepare: Option<Prepare>, places: Places) -> Result<(), Failur
     }
 }
 
-/// Ends the server after a signal, or after a shard that ended by itself.
+/// Ends the server after a signal, or after a shard ended on its own.
 async fn stop(server: Server, signal: Option<&'static str>) -> Result<(), Failure> {
     let Some(signal) = signal else {
         server.stop().await?;
@@ -85,7 +85,7 @@ async fn stop(server: Server, signal: Option<&'static str>) -> Result<(), Failur
     Ok(())
 }
 
-/// The signals that end a server well.
+/// Signals that stop a server gracefully.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -98,7 +98,7 @@ impl Signals {
         Ok(Self { terminate, interrupt })
     }
 
-    /// The next one's name.
+    /// Waits for the next signal; returns its name.
     async fn next(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",

@@ -1,4 +1,4 @@
-//! Owns the running shards of a process: knowing when one ends, asking all, stopping all.
+//! The running shards of a process: detects their end, queries all, stops all.
 use super::backing::Backing;
 use super::control::{Control, Report};
 use super::{ServeError, start};
@@ -9,10 +9,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
-/// How long whoever asks a shard waits for its answer.
+/// How long a query waits for a shard's reply.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Where a server listens.
+/// Addresses of a server.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub(crate) struct Places {
     /// For Redis clients.
@@ -23,19 +23,17 @@ pub(crate) struct Places {
     pub(crate) admin: Option<SocketAddr>,
 }
 
-/// Running shards.
+/// The running shards.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(super) shards: Shards,
     pub(super) threads: Vec<JoinHandle<Result<(), ServeError>>>,
-    /// Told by every thread that ends.
     pub(super) ended: mpsc::Receiver<()>,
     pub(super) places: Places,
-    /// Holds the directory while its stores are open.
     pub(super) layout: Layout,
 }
 
-/// A way to ask the shards, for whoever needs one.
+/// A handle for queries to the shards.
 #[derive(Clone, Debug)]
 pub(crate) struct Shards {
     pub(super) controls: Vec<mpsc::Sender<Control>>,
@@ -47,30 +45,30 @@ impl Server {
         start::start::<B>(settings)
     }
 
-    /// How many shards it has.
+    /// Number of shards.
     pub(crate) fn shard_count(&self) -> u16 {
         self.layout.shards()
     }
 
-    /// Where it listens.
+    /// Addresses in use.
     pub(crate) const fn places(&self) -> Places {
         self.places
     }
 
-    /// A way to ask its shards.
+    /// A handle for queries.
     pub(crate) fn shards(&self) -> Shards {
         self.shards.clone()
     }
 
-    /// Returns when some shard has ended, which none does unasked while all is well.
+    /// Returns when a shard has ended, which happens unasked only after a failure.
     pub(crate) async fn ended(&mut self) {
         let _: Option<()> = self.ended.recv().await;
     }
 
-    /// Stops every shard: what was read is answered, then everything is flushed and synced.
+    /// Stops every shard: received requests are answered, then everything is flushed and synced.
     pub(crate) async fn stop(self) -> Result<(), ServeError> {
         for control in &self.shards.controls {
-            // A shard that has ended already is told apart by its result below.
+            // A shard that has ended already reports its result below.
             drop(control.send(Control::Stop).await);
         }
         join_all(self.threads)
@@ -78,7 +76,7 @@ impl Server {
 }
 
 impl Shards {
-    /// How things stand with each; an error names the shard that does not answer in time.
+    /// State of each shard; the error names the shard that does not reply in time.
     pub(crate) async fn report(&self) -> Result<Vec<Report>, String> {
         let mut reports = Vec::with_capacity(self.controls.len());
         for (shard, control) in self.controls.iter().enumerate() {
@@ -96,7 +94,7 @@ impl Shards {
     }
 }
 
-/// Waits for all to end; the first that ended badly says why.
+/// Waits for all shards to end; returns the first failure.
 pub(super) fn join_all(threads: Vec<JoinHandle<Result<(), ServeError>>>) -> Result<(), ServeError> {
     let outcomes: Vec<_> = threads.into_iter().map(join).collect();
     outcomes.into_iter().collect()

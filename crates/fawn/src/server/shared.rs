@@ -1,16 +1,14 @@
-//! Owns what all shards of a process have in common: seats for connections, a board of statuses, and who has drained.
+//! State shared by all shards of a process: connection permits, published statistics, shutdown progress.
 //!
-//! Nothing of it is touched by a request: seats by connections, the board ten times a second, the rest at the end.
+//! No request touches it: permits are taken per connection, statistics ten times a second, the rest at the end.
 use fawn_node::ShardStatus;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What the shards of a process share.
+/// State shared by the shards of a process.
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// Seats for connections.
     pub(super) seats: Seats,
-    /// A status per shard.
     pub(super) board: Board,
     drained: AtomicUsize,
 }
@@ -24,9 +22,9 @@ impl Shared {
         }
     }
 
-    /// One more shard has no clients any more, or has ended. `true`: it was the last.
+    /// Counts one more shard without clients, or ended. Returns `true` for the last.
     pub(super) fn count_drained(&self) -> bool {
-        // Release, and acquire below: what each sent before it counted itself has been sent when all are counted.
+        // Release here, acquire below: batches sent before a shard counted itself are visible when all are counted.
         self.drained.fetch_add(1, Ordering::AcqRel) + 1 >= self.board.slots.len()
     }
 
@@ -36,7 +34,7 @@ impl Shared {
     }
 }
 
-/// Connections of the whole process: the limit is one, wherever the system lets them in.
+/// Connection permits of the whole process, whichever shard accepts.
 #[derive(Debug)]
 pub(super) struct Seats {
     taken: AtomicUsize,
@@ -44,27 +42,27 @@ pub(super) struct Seats {
 }
 
 impl Seats {
-    /// Takes one, if there is one.
+    /// Takes a permit, if one is left.
     pub(super) fn take(&self) -> bool {
         let is_free = |taken: usize| (taken < self.most).then_some(taken + 1);
         self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, is_free).is_ok()
     }
 
-    /// Gives one back that was taken.
+    /// Returns a permit.
     pub(super) fn give_back(&self) {
         let before = self.taken.fetch_sub(1, Ordering::Relaxed);
         debug_assert!(before > 0, "a seat given back that nobody took");
     }
 }
 
-/// How each shard stood a moment ago.
+/// Last published statistics of each shard.
 #[derive(Debug)]
 pub(super) struct Board {
     slots: Vec<Mutex<ShardStatus>>,
 }
 
 impl Board {
-    /// How this shard stands.
+    /// Publishes this shard's statistics.
     pub(super) fn publish(&self, shard: usize, status: ShardStatus) {
         *self.slot(shard) = status;
     }
@@ -78,7 +76,7 @@ impl Board {
         sum
     }
 
-    /// A status is put in whole: one who panicked left the one before.
+    /// Statistics are stored whole, so a thread that panicked left the previous ones.
     fn slot(&self, shard: usize) -> MutexGuard<'_, ShardStatus> {
         self.slots[shard].lock().unwrap_or_else(PoisonError::into_inner)
     }

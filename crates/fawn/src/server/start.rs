@@ -1,7 +1,7 @@
-//! Owns a server's start: addresses, directory, a thread per shard that opens its store beside the others, then clients.
+//! Start of a server: addresses, directory, one thread per shard that opens its store, then clients.
 //!
-//! Nothing that can fail for want of an address or a directory is left for after a store was opened, and nobody can
-//! connect before all are open.
+//! Every step that can fail for an address or a directory precedes the opening of stores, and no client can
+//! connect before all stores are open.
 use super::backing::{Backing, Opening};
 use super::company::Company;
 use super::control::{self, Control};
@@ -19,25 +19,24 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use tokio::sync::mpsc;
 
-/// A shard's thread, before it is one.
+/// A shard's thread before it starts.
 struct Starting {
     opening: Opening,
     queue: mio::Poll,
     shared: Arc<Shared>,
     company: Option<Company>,
     orders: mpsc::Receiver<Control>,
-    /// Told once the store is open; dropped without a word if it cannot be opened.
+    /// Signalled once the store is open; dropped unsignalled if it cannot be opened.
     opened: std::sync::mpsc::Sender<()>,
-    /// Told when the thread ends.
     ending: Ending,
 }
 
-/// Tells that a thread has ended, however it did.
+/// Signals the end of a thread, also after a panic.
 struct Ending(mpsc::Sender<()>);
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        // Full: that some thread has ended is known already.
+        // A full queue has already announced the end of a thread.
         let _: Result<(), _> = self.0.try_send(());
     }
 }
@@ -52,7 +51,7 @@ pub(super) fn start<B: Backing + 'static>(settings: &Settings) -> Result<Server,
     let (ending, ended) = mpsc::channel(1);
     let (opened, openings) = std::sync::mpsc::channel();
     let (starting, controls) = prepare(settings, &places, &layout, (&opened, &ending))?;
-    // What is left are the threads' own: their ends are heard.
+    // The remaining senders belong to the threads, so their ends are noticed.
     drop((opened, ending));
     let threads = starting.into_iter().map(spawn::<B>).collect::<Result<_, _>>();
     let mut server = Server { shards: Shards { controls }, threads: threads?, ended, places, layout };
@@ -63,7 +62,7 @@ pub(super) fn start<B: Backing + 'static>(settings: &Settings) -> Result<Server,
     match listening {
         Ok(listeners) => {
             for (control, listeners) in server.shards.controls.iter().zip(listeners) {
-                // Its queue has room: nobody else knows of it yet. One that ended meanwhile has told so.
+                // The queue is new and has space. A shard that ended meanwhile has signalled it.
                 drop(control.try_send(Control::Listen(listeners)));
             }
             Ok(server)
@@ -76,7 +75,7 @@ pub(super) fn start<B: Backing + 'static>(settings: &Settings) -> Result<Server,
     }
 }
 
-/// Takes the addresses; nobody can connect yet.
+/// Binds the addresses; no client can connect yet.
 fn bind(settings: &Settings) -> Result<(Vec<Bound>, Places), ServeError> {
     let wanted = [(Protocol::Resp, settings.resp), (Protocol::Memcached, settings.memcached)];
     let wanted = wanted.into_iter().filter_map(|(protocol, endpoint)| Some((protocol, endpoint.address()?)));
@@ -93,7 +92,7 @@ fn bind(settings: &Settings) -> Result<(Vec<Bound>, Places), ServeError> {
     Ok((bound, places))
 }
 
-/// Everything that the threads need, in the order of their shards, and how to order them about.
+/// Arguments of all threads, in the order of their shards, and the queues of orders to them.
 fn prepare(
     settings: &Settings,
     places: &Places,
@@ -126,7 +125,7 @@ fn prepare(
     Ok((starting.collect(), controls))
 }
 
-/// Each shard's end of what connects it with the others; none if it is alone.
+/// Each shard's connection to the others; none for a shard that is alone.
 fn companies(queues: &[mio::Poll], shared: &Arc<Shared>) -> Result<Vec<Option<Company>>, ServeError> {
     if queues.len() == 1 {
         return Ok(vec![None]);
@@ -147,7 +146,7 @@ fn spawn<B: Backing + 'static>(starting: Starting) -> Result<JoinHandle<Result<(
     thread.map_err(ServeError::system("starting a shard's thread"))
 }
 
-/// A shard's thread: opens, says so, serves, closes.
+/// A shard's thread: opens, signals, serves, closes.
 fn serve<B: Backing>(starting: Starting) -> Result<(), ServeError> {
     let Starting { opening, queue, shared, company, orders, opened, ending } = starting;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -155,7 +154,7 @@ fn serve<B: Backing>(starting: Starting) -> Result<(), ServeError> {
     let limits = Limits::of(&opening.settings);
     let shard = B::open(opening, clock::now())?;
     let mut turn = Turn::new(queue, shard, limits, shared, company);
-    // If whoever started us has gone, the queue of orders is closed and we stop at once.
+    // If the starter has gone, the queue of orders is closed and the shard stops at once.
     let _: Result<(), _> = opened.send(());
     drop(opened);
     runtime.block_on(turn.run(orders)).map_err(ServeError::system("waiting for sockets"))?;
@@ -164,7 +163,7 @@ fn serve<B: Backing>(starting: Starting) -> Result<(), ServeError> {
     closed
 }
 
-/// Per shard a listener of each protocol.
+/// One listener of each protocol per shard.
 fn listen(bound: Vec<Bound>, shards: u16) -> Result<Vec<Vec<Listener>>, ServeError> {
     let mut listeners: Vec<Vec<Listener>> = (0..shards).map(|_| Vec::new()).collect();
     for bound in bound {
@@ -181,7 +180,7 @@ fn stop_all(server: &Server) {
     }
 }
 
-/// Some shard did not open: the others end, too, and it says why.
+/// A shard did not open: ends the others and returns its error.
 fn failure(mut server: Server) -> ServeError {
     stop_all(&server);
     match join_all(std::mem::take(&mut server.threads)) {

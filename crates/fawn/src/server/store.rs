@@ -1,4 +1,4 @@
-//! Owns putting a shard together from the settings: device, engine, node; and taking it apart with everything synced.
+//! Assembly of a shard from the settings: device, engine, node; and its orderly close.
 use super::backing::Opening;
 use super::limits::Limits;
 use super::{Places, ServeError};
@@ -10,12 +10,12 @@ use fawn_types::{HashSecret, Now, TimeMs};
 use std::io::Read;
 use std::path::Path;
 
-/// The device that production runs on.
+/// The production device.
 pub(crate) type StoreDevice = AnyDevice;
-/// A shard on it.
+/// A shard on the production device.
 pub(crate) type NodeShard = Shard<StoreDevice>;
 
-/// Opens the store, or creates one, and puts a shard over it.
+/// Opens or creates the store, and builds a shard on it.
 pub(super) fn open(opening: Opening, now: Now) -> Result<NodeShard, ServeError> {
     let Opening { settings, placement, secret, facts } = opening;
     let number = u32::from(placement.shard().0);
@@ -36,12 +36,12 @@ pub(super) fn shard_options(settings: &Settings) -> ShardOptions {
     }
 }
 
-/// Flushes and syncs everything, then lets go of the directory.
+/// Flushes and syncs everything, then releases the directory.
 pub(super) fn close(engine: Engine<StoreDevice>) -> Result<(), ServeError> {
     engine.close().map(drop).map_err(|error| ServeError::Data(error.to_string()))
 }
 
-/// Opens the engine in `dir`, or creates one.
+/// Opens or creates the engine in `dir`.
 pub(super) fn open_engine(
     settings: &Settings,
     dir: &Path,
@@ -55,13 +55,13 @@ pub(super) fn open_engine(
     Ok(engine)
 }
 
-/// The words with the directory in front, unless they begin with it.
+/// Prefixes the text with the directory, unless it begins with it.
 fn placed(dir: &Path, words: &str) -> String {
     let place = dir.display().to_string();
     if words.starts_with(&place) { words.to_owned() } else { format!("{place}: {words}") }
 }
 
-/// Created for its owner alone: the data are nobody else's business. Durably: its parents know of it.
+/// Creates the directory with mode 0700, durably in its parents.
 pub(super) fn create_dir(dir: &Path) -> Result<(), ServeError> {
     use std::os::unix::fs::DirBuilderExt;
     let is_missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
@@ -90,7 +90,7 @@ fn open_device(settings: &Settings, dir: &Path) -> Result<StoreDevice, ServeErro
 
 pub(super) fn engine_options(settings: &Settings) -> Result<Options, ServeError> {
     Ok(Options {
-        // Checked to fit by the settings.
+        // The settings have checked the range.
         segment_bytes: u32::try_from(settings.segment.0).unwrap_or(u32::MAX),
         memory_bytes: Limits::store_bytes(settings),
         durability: settings.durability.into(),
@@ -119,7 +119,7 @@ fn tell(engine: &Engine<StoreDevice>, report: &OpenReport) {
     );
 }
 
-/// What clients may ask about the process.
+/// Facts that clients may query.
 pub(super) fn facts(
     settings: &Settings,
     places: &Places,

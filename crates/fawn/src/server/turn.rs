@@ -1,7 +1,7 @@
-//! Owns the turn: wait → read every ready connection → execute → submit once → one write per connection.
+//! Event loop of a shard: wait → read all ready connections → execute → submit once → one write per connection.
 //!
-//! The readiness queue is the shard's own and Tokio watches its descriptor, so that the order within a turn is ours
-//! (docs/decisions/2026-11-21-server-turn.md). A shard with nothing to do sleeps in the system: no timer ticks.
+//! The shard has its own readiness queue, whose descriptor Tokio watches. The loop, not a scheduler, therefore decides the
+//! order of work (docs/decisions/2026-11-21-server-turn.md). An idle shard blocks in the kernel: no timer ticks.
 use super::backing::Backing;
 use super::company::Company;
 use super::conn::Conn;
@@ -29,49 +29,45 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 use tokio::time::Sleep;
 
-/// Readiness taken from the system at once.
+/// Maximum events taken from the kernel at once.
 const EVENTS_MAX: usize = 1024;
-/// Turns in a row without waiting before the runtime's other tasks get theirs.
+/// Iterations without waiting before other tasks of the runtime get to run.
 const BUSY_TURNS_MAX: u32 = 32;
-/// Tokens from here on are listeners; below are slots of connections.
+/// Tokens from here on are listeners; tokens below are slots of connections.
 pub(super) const LISTENER_TOKENS: usize = usize::MAX - 16;
-/// Another shard rang: its letter is taken in any case.
+/// Token of the wake-up from other shards.
 pub(super) const BELL: Token = Token(LISTENER_TOKENS - 1);
 
-/// One shard with its connections.
+/// The event loop of one shard, with its connections.
 pub(super) struct Turn<B> {
     pub(super) queue: mio::Poll,
     pub(super) listeners: Vec<Listener>,
     pub(super) conns: Slab<Conn>,
-    /// The slot of each session's connection. Its keys are numbers of ours, never a client's.
+    // The loop assigns the session IDs, so an unkeyed hash is safe.
     pub(super) slots: HashMap<SessionId, usize, FxBuildHasher>,
     pub(super) shard: B,
     pub(super) limits: Limits,
     pub(super) shared: Arc<Shared>,
-    /// The other shards, if there are any.
     pub(super) company: Option<Company>,
     pub(super) counters: Counters,
-    /// Connections to read this turn.
     pub(super) ready: Vec<usize>,
-    /// Connections to write this turn.
     pub(super) touched: Vec<usize>,
     pub(super) pieces: Pieces,
     pub(super) watch: Watch,
     pub(super) intake: Intake,
     pub(super) accept_again: Option<Instant>,
     pub(super) serial: u64,
-    /// The shard has news that it tells in its next turn only.
+    /// The next iteration is due at once: the shard has output that only an iteration delivers.
     pub(super) owes_turn: bool,
-    /// Set once the shard is to stop: when it stops waiting for its clients.
+    /// Set when the shard is asked to stop: when it stops waiting for clients.
     pub(super) stop_by: Option<Instant>,
-    /// The time of this turn, for deadlines.
     pub(super) instant: Instant,
-    /// The time of this turn, as the shard receives it.
+    /// The time of this iteration, as the shard receives it.
     pub(super) now: Now,
 }
 
 impl<B: Backing> Turn<B> {
-    /// A shard that listens nowhere yet.
+    /// Creates a loop without listeners.
     pub(super) fn new(
         queue: mio::Poll,
         shard: B,
@@ -103,9 +99,9 @@ impl<B: Backing> Turn<B> {
         }
     }
 
-    /// Runs until told to stop and every reply is sent or the time for that is over.
+    /// Runs until the shard is asked to stop and every reply is sent, or the time for that is over.
     ///
-    /// Returns nothing large: the runtime moves a result's room each time that it is asked, ready or not.
+    /// Returns `()`: the future would otherwise move a large result on every poll.
     pub(super) async fn run(&mut self, mut control: mpsc::Receiver<Control>) -> std::io::Result<()> {
         let mut wake = Wake::new(&self.queue, self.shard.wake_fds())?;
         let mut events = Events::with_capacity(EVENTS_MAX);
@@ -137,21 +133,21 @@ impl<B: Backing> Turn<B> {
         }
     }
 
-    /// Ends its connections; the shard is to be closed.
+    /// Closes all connections; the shard is closed next.
     pub(super) fn into_shard(self) -> B {
         self.shard
     }
 
-    /// Whether nothing is left to do until something wakes us; other shards have been told then that they must.
+    /// Prepares to block: returns whether nothing is left to do, and has announced to the other shards that they must wake this one.
     fn may_wait(&mut self, events: &Events, wake: &Wake) -> bool {
-        // A full batch of events may have more behind it, whose edge is already taken. A device without a descriptor
-        // cannot wake us, so its completions must be asked for.
+        // A full batch of events may hide more, whose edge is already consumed. A device without a descriptor
+        // cannot wake the loop, so its completions must be polled.
         let asks = wake.is_partial && self.shard.in_flight() > 0;
         let is_done = !self.owes_turn && self.ready.is_empty() && events.iter().count() < EVENTS_MAX && !asks;
         is_done && self.company.as_mut().is_none_or(Company::may_sleep)
     }
 
-    /// One turn; returns when the next is due though nothing happens.
+    /// Runs one iteration; returns the time of the next one if no event arrives.
     fn turn(&mut self, events: &Events) -> Option<Instant> {
         (self.instant, self.now) = (Instant::now(), clock::now());
         self.counters.turns += 1;
@@ -159,14 +155,14 @@ impl<B: Backing> Turn<B> {
         let has_news = !events.is_empty() || !self.ready.is_empty() || self.shard.in_flight() > 0;
         self.note_events(events);
         self.take_letters();
-        // Taken out whole: what reading lists again is for the next turn, so that none is read twice in one.
+        // Taken out whole: connections that reading schedules again belong to the next iteration.
         let mut ready = std::mem::take(&mut self.ready);
         ready.drain(..).for_each(|slot| self.read(slot));
         self.execute_pieces();
         ready.append(&mut self.ready);
         self.ready = ready;
         let store_due = self.shard.turn(self.now);
-        // Before clients are written to: other shards work on them meanwhile.
+        // Before writing to clients: the other shards work on these messages in the meantime.
         self.hand_letters();
         while let Some(output) = self.shard.poll_output() {
             self.handle_output(&output);
@@ -230,7 +226,7 @@ impl<B: Backing> Turn<B> {
             Control::Report(answer) => {
                 self.counters.connections = self.conns.len() as u64;
                 self.counters.input_waiting = self.intake.waiting() as u64;
-                // Who asked may have stopped waiting: nothing to do about it.
+                // The requester may have stopped waiting.
                 drop(answer.send(self.shard.report(self.counters, clock::now())));
             }
             Control::Stop => self.stop(),
@@ -238,7 +234,7 @@ impl<B: Backing> Turn<B> {
         Ok(())
     }
 
-    /// Lets clients in.
+    /// Registers a listener.
     fn listen(&mut self, mut listeners: Vec<Listener>) -> std::io::Result<()> {
         for (index, listener) in listeners.iter_mut().enumerate() {
             let token = Token(LISTENER_TOKENS + index);
@@ -248,7 +244,6 @@ impl<B: Backing> Turn<B> {
         Ok(())
     }
 
-    /// Lists a connection for reading.
     pub(super) fn list(&mut self, slot: usize) {
         let flags = &mut self.conns[slot].flags;
         if !std::mem::replace(&mut flags.listed, true) {
@@ -256,7 +251,6 @@ impl<B: Backing> Turn<B> {
         }
     }
 
-    /// Lists a connection for writing.
     pub(super) fn touch(&mut self, slot: usize) {
         let flags = &mut self.conns[slot].flags;
         if !std::mem::replace(&mut flags.touched, true) {
@@ -267,7 +261,7 @@ impl<B: Backing> Turn<B> {
     fn next_due(&self, store_due: Option<MonoMs>) -> Option<Instant> {
         let store_due = store_due.map(|due| self.instant + Duration::from_millis(due.ms_since(self.now.mono)));
         let company = self.company.as_ref();
-        // A shard whose clients are gone waits for others, not for its own time.
+        // A shard without clients waits for other shards; it has no deadline of its own.
         let stop_by = self.stop_by.filter(|_| !company.is_some_and(Company::is_drained));
         let company_due = company.and_then(|company| company.next_due(self.instant));
         [store_due, self.accept_again, self.watch.next_due(), self.intake.next_due(), stop_by, company_due]
@@ -277,11 +271,11 @@ impl<B: Backing> Turn<B> {
     }
 }
 
-/// What wakes an idle shard: its sockets, its devices, its controller, its next deadline.
+/// Event sources of an idle shard: sockets, devices, controller, next deadline.
 struct Wake {
     sockets: AsyncFd<RawFd>,
     devices: Vec<AsyncFd<RawFd>>,
-    /// Some device cannot wake us.
+    /// Some device has no descriptor that could wake the loop.
     is_partial: bool,
     sleep: std::pin::Pin<Box<Sleep>>,
 }
@@ -298,7 +292,7 @@ impl Wake {
         Ok(Self { sockets, devices: devices?, is_partial, sleep: Box::pin(tokio::time::sleep(Duration::ZERO)) })
     }
 
-    /// Ready when a turn is due. Every source is polled each time, so that each has this task's waker.
+    /// Ready when an iteration is due. Polls every source, so that each holds this task's waker.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -317,7 +311,7 @@ impl Wake {
         }
         match control.poll_recv(cx) {
             Poll::Ready(Some(control)) => Poll::Ready(Some(control)),
-            // The controller is gone: the process is ending without having said so.
+            // The controller is gone: the process ends.
             Poll::Ready(None) => Poll::Ready(Some(Control::Stop)),
             Poll::Pending if woken => Poll::Ready(None),
             Poll::Pending => Poll::Pending,
@@ -325,7 +319,7 @@ impl Wake {
     }
 }
 
-/// Whether the descriptor became readable; cleared before it is looked at, so that what comes later wakes again.
+/// Whether the descriptor became readable. Readiness is cleared before the check, so that a later event wakes again.
 fn clear(descriptor: &AsyncFd<RawFd>, cx: &mut Context<'_>) -> bool {
     match descriptor.poll_read_ready(cx) {
         Poll::Ready(Ok(mut guard)) => {

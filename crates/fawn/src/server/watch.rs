@@ -1,14 +1,14 @@
-//! Owns the two queues of connections with a deadline. Each queue's time is constant, so first in is first due: no
-//! timer per connection, no periodic sweep.
+//! Deadlines of connections, in two queues. Each queue has one constant time-out, so first in is first due: no timer
+//! per connection, no periodic sweep.
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// A connection that is looked at again then.
+/// A connection and its deadline.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Due {
     pub(super) at: Instant,
     pub(super) slot: usize,
-    /// Of the connection meant; a later user of the slot has another.
+    /// The connection's serial; a later user of the slot has another.
     pub(super) serial: u64,
 }
 
@@ -27,7 +27,7 @@ impl Watch {
     }
 }
 
-/// Takes the first of `queue` if it is due.
+/// Takes the first entry of `queue` if it is due.
 pub(super) fn pop_due(queue: &mut VecDeque<Due>, now: Instant) -> Option<Due> {
     queue.pop_front_if(|due| due.at <= now)
 }

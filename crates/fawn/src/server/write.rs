@@ -1,4 +1,4 @@
-//! Owns the second half of a turn: replies to sockets, slow readers, and the end of connections.
+//! Second half of an iteration: replies to sockets, slow readers, the end of connections.
 use super::backing::Backing;
 use super::conn::{Conn, Moved, Phase};
 use super::limits::LINGER;
@@ -7,7 +7,7 @@ use super::watch::{Due, pop_due};
 use std::net::Shutdown;
 
 impl<B: Backing> Turn<B> {
-    /// Sends a connection's replies in one write; then ends it, or lists it for more.
+    /// Sends a connection's replies in one write; then ends it, or schedules it for more.
     pub(super) fn flush(&mut self, slot: usize) {
         let Some(conn) = self.conns.get_mut(slot) else { return };
         conn.flags.touched = false;
@@ -21,7 +21,7 @@ impl<B: Backing> Turn<B> {
                 Moved::Bytes(wrote) => {
                     self.counters.output_bytes += wrote as u64;
                     self.shard.wrote(conn.session, wrote);
-                    // Room was made: the shard says in its next turn who may go on.
+                    // Budget was freed: the next iteration resumes waiting sessions.
                     self.owes_turn |= conn.flags.paused || self.shard.wants_turn();
                 }
                 Moved::Blocked => {}
@@ -34,12 +34,12 @@ impl<B: Backing> Turn<B> {
         }
     }
 
-    /// Everything there was is sent: a connection that is over ends, another may be read on.
+    /// All output is sent: a finished connection ends, another one may be read again.
     fn flushed(&mut self, slot: usize) {
         if self.conns[slot].phase == Phase::Ending { self.finish(slot) } else { self.again(slot) }
     }
 
-    /// Keeps the sum of what clients have not taken; watches those who take nothing; sheds the worst past the bound.
+    /// Maintains the sum of untaken replies, watches stalled clients, closes the largest holder beyond the bound.
     fn account(&mut self, slot: usize) {
         let conn = &mut self.conns[slot];
         let held_bytes = if conn.flags.blocked { self.shard.output(conn.session).len() } else { 0 };
@@ -65,7 +65,7 @@ impl<B: Backing> Turn<B> {
         self.drop_conn(slot);
     }
 
-    /// Looks after connections whose time is over.
+    /// Handles connections whose deadline has passed.
     pub(super) fn expire(&mut self) {
         self.expire_intake();
         while let Some(due) = pop_due(&mut self.watch.lingering, self.instant) {
@@ -84,7 +84,7 @@ impl<B: Backing> Turn<B> {
         }
     }
 
-    /// Tells the shard once no more input will come: it finishes what it has, then says so.
+    /// Tells the shard that no more input will come: it finishes pending requests and then reports the end.
     pub(super) fn drain_if_over(&mut self, slot: usize) {
         let Some(conn) = self.conns.get_mut(slot) else { return };
         let is_over = (conn.flags.eof || conn.flags.stopping) && !conn.flags.paused;
@@ -100,12 +100,12 @@ impl<B: Backing> Turn<B> {
         self.touch(slot);
     }
 
-    /// Stops accepting and ends every connection; what was read is still answered.
+    /// Stops accepting and ends every connection; received requests are still answered.
     pub(super) fn stop(&mut self) {
         if self.stop_by.is_some() {
             return;
         }
-        // Who connected before we stopped is answered or closed in order, not reset.
+        // Connections accepted before the stop are answered or closed gracefully, not reset.
         (0..self.listeners.len()).for_each(|listener| self.accept(listener));
         self.listeners.clear();
         self.accept_again = None;
@@ -117,7 +117,7 @@ impl<B: Backing> Turn<B> {
         }
     }
 
-    /// Closes our side; the client gets a moment to read what was sent.
+    /// Closes the server's side; the client gets a moment to read the last replies.
     fn finish(&mut self, slot: usize) {
         if self.conns[slot].flags.eof {
             return self.drop_conn(slot);
@@ -143,7 +143,7 @@ impl<B: Backing> Turn<B> {
         self.remove(slot);
     }
 
-    /// Gives back what a connection holds beside its socket.
+    /// Releases everything of a connection besides its socket.
     fn release(&mut self, slot: usize) {
         let conn = &mut self.conns[slot];
         self.counters.input_held_bytes -= conn.rest.capacity() as u64;
@@ -158,7 +158,7 @@ impl<B: Backing> Turn<B> {
         self.call_waiting();
     }
 
-    /// Closes the socket and frees the slot. Closing takes it out of the readiness queue.
+    /// Closes the socket and frees the slot. Closing removes it from the readiness queue.
     pub(super) fn remove(&mut self, slot: usize) {
         let Conn { stream, .. } = self.conns.remove(slot);
         drop(stream);
