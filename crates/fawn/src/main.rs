@@ -1,4 +1,4 @@
-//! The `fawn` binary: parses the command line, runs the command, turns its end into an exit code.
+//! The `fawn` binary: parses the command line, runs the command, turns its result into an exit code.
 #![forbid(unsafe_code)]
 
 mod admin;

@@ -1,16 +1,16 @@
-//! Owns `/metrics`: every counter and gauge under Prometheus's conventions (`_total`, base units, a help line each).
+//! `/metrics`: every counter and gauge under Prometheus's conventions (`_total`, base units, a help line each).
 use crate::server::{ClusterReport, CopyReport, DeviceCounts, Report, StoreCounts};
 use std::fmt::Write;
 use std::time::Duration;
 
-/// Whether a value only grows.
+/// Counter or gauge.
 #[derive(Clone, Copy)]
 enum Kind {
     Counter,
     Gauge,
 }
 
-/// One metric with a value per shard.
+/// A metric with a value per shard.
 struct Metric {
     name: &'static str,
     kind: Kind,
@@ -26,7 +26,7 @@ const fn gauge(name: &'static str, help: &'static str, value: fn(&Report) -> u64
     Metric { name, kind: Kind::Gauge, help, value }
 }
 
-/// A cluster's value; 0 for a store by itself.
+/// A value of the cluster; 0 for a single store.
 fn of(report: &Report, value: fn(&ClusterReport) -> u64) -> u64 {
     report.cluster.as_ref().map_or(0, value)
 }
@@ -76,7 +76,7 @@ const METRICS: &[Metric] = &[
     }),
 ];
 
-/// One metric with a value per store: per shard, and of a cluster per back-end.
+/// A metric with a value per store: per shard, and per back-end in a cluster.
 struct StoreMetric {
     name: &'static str,
     kind: Kind,
@@ -111,7 +111,7 @@ const STORE_METRICS: &[StoreMetric] = &[
     store_gauge("fawn_store_poisoned", "1 after a failed write or sync.", |s| s.poisoned.is_some() as u64),
 ];
 
-/// One metric with a value per store and cause.
+/// A metric with a value per store and cause.
 struct DeviceMetric {
     name: &'static str,
     help: &'static str,
@@ -126,7 +126,7 @@ const DEVICE_METRICS: &[DeviceMetric] = &[
     DeviceMetric { name: "fawn_device_syncs_total", help: "Syncs, durable writes included.", value: |c| c.syncs },
 ];
 
-/// One gauge with a value per back-end and range: of a copy that is made anew; 0 where none is.
+/// A gauge with a value per back-end and range during a full resync; 0 otherwise.
 struct CopyMetric {
     name: &'static str,
     help: &'static str,
@@ -151,7 +151,7 @@ const COPY_METRICS: &[CopyMetric] = &[
     },
 ];
 
-/// The page.
+/// Renders the page.
 pub(super) fn text(uptime: Duration, reports: &[Report]) -> String {
     let mut text = String::with_capacity(16 << 10);
     head(&mut text, "fawn_build_info", Kind::Gauge, "The version that runs; always 1.");
@@ -183,7 +183,7 @@ pub(super) fn text(uptime: Duration, reports: &[Report]) -> String {
     text
 }
 
-/// Copies that are made anew; of a store by itself there is nothing to say.
+/// Copies in full resync; none for a single store.
 fn copies(text: &mut String, reports: &[Report]) {
     for metric in COPY_METRICS {
         head(text, metric.name, Kind::Gauge, metric.help);
@@ -197,7 +197,7 @@ fn copies(text: &mut String, reports: &[Report]) {
     }
 }
 
-/// All stores, with the labels that tell them apart.
+/// All stores with their labels.
 fn stores(reports: &[Report]) -> impl Iterator<Item = (String, &StoreCounts)> {
     reports.iter().enumerate().flat_map(|(shard, report)| {
         report.stores().map(move |(node, store)| match node {
@@ -249,7 +249,7 @@ mod tests {
         assert_eq!(names.len(), count, "a name stands twice");
     }
 
-    /// A cluster of which node 2 is copied anew and node 3 is well.
+    /// A cluster with node 2 in full resync and node 3 healthy.
     fn report() -> Report {
         let member = |phase, copied| MemberStatus {
             range: RangeId(7),

@@ -1,7 +1,7 @@
-//! Owns the admin port: health, readiness, metrics and status over HTTP/1.1, on the main thread, away from clients.
+//! Admin port: health, readiness, metrics and status over HTTP/1.1, on the main thread, apart from clients.
 //!
-//! A shard answers a question between two turns, as it would a request; the port itself is bounded in connections and
-//! in time, so that nothing done to it reaches the data path.
+//! A shard answers a query between two iterations. The port is bounded in connections and time, so its load does not
+//! reach the data path.
 mod metrics;
 mod pages;
 
@@ -17,15 +17,15 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
-/// Operators, probes and scrapers at once; those beyond wait in the system's queue.
+/// Concurrent connections; more wait in the listener's backlog.
 const CONNECTIONS_MAX: usize = 32;
-/// Longest head of a request, bytes.
+/// Maximum length of a request's head, bytes.
 const HEAD_BYTES_MAX: usize = 8 << 10;
-/// A client must finish its request's head within this.
+/// Time for a client to send its request's head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
-/// A connection is closed after this whatever it does: probes and scrapers connect again.
+/// Maximum life of a connection: probes and scrapers connect again.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
-/// Accepting goes on after the system refused.
+/// Pause of accepting after the system refused.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A bound admin port.
@@ -36,7 +36,7 @@ pub(crate) struct Admin {
 }
 
 impl Admin {
-    /// Takes the address. Needs a runtime.
+    /// Binds the address. Needs a runtime.
     pub(crate) fn bind(address: SocketAddr) -> Result<Self, ServeError> {
         let fail = |detail| ServeError::Listen { what: "admin", address, detail };
         let listener = std::net::TcpListener::bind(address).map_err(fail)?;
@@ -46,12 +46,12 @@ impl Admin {
         Ok(Self { listener, address })
     }
 
-    /// Where it listens.
+    /// The bound address.
     pub(crate) const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Answers until the runtime ends. Not ready before `is_prepared` is set.
+    /// Serves until the runtime ends. Not ready before `is_prepared` is set.
     pub(crate) async fn serve(self, shards: Shards, is_prepared: Arc<AtomicBool>) {
         let pages = Arc::new(Pages::new(shards, is_prepared));
         let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));

@@ -1,4 +1,4 @@
-//! Owns what the admin port answers to which path.
+//! Pages of the admin port.
 use super::metrics;
 use crate::server::{Report, Shards};
 use http_body_util::Full;
@@ -11,7 +11,7 @@ use std::time::Instant;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
-/// The version of the text format that Prometheus asks for.
+/// Version of the text format that Prometheus requests.
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 const INDEX: &str = "\
@@ -22,11 +22,11 @@ FAWN admin port
   /status   JSON
 ";
 
-/// The pages.
+/// The pages and their data.
 #[derive(Debug)]
 pub(super) struct Pages {
     shards: Shards,
-    /// Set once the server calls itself ready.
+    /// Set once the server is ready.
     is_prepared: Arc<AtomicBool>,
     started: Instant,
 }
@@ -38,7 +38,7 @@ impl Pages {
         Self { shards, is_prepared, started: Instant::now() }
     }
 
-    /// Answers one request; its body, if any, is not read.
+    /// Answers one request; a body is not read.
     pub(super) async fn answer(&self, request: &Request<Incoming>) -> Page {
         if request.method() != Method::GET && request.method() != Method::HEAD {
             let mut page = page(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET and HEAD\n".to_owned());
@@ -91,7 +91,7 @@ fn page(status: StatusCode, kind: &'static str, body: String) -> Page {
     let mut page = Response::new(Full::new(Bytes::from(body)));
     *page.status_mut() = status;
     page.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-    // A probe must see what is, not what a proxy remembers.
+    // A probe must see the current state, not a proxy's cache.
     page.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     page
 }

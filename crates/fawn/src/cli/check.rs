@@ -1,4 +1,4 @@
-//! Owns `fawn check`.
+//! Command `fawn check`.
 use super::{Exit, Failure};
 use crate::layout::Layout;
 use fawn_ds::check::{CheckReport, Severity};
@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 /// Verifies a store's files offline: manifest, segments, every record. Changes nothing.
 ///
-/// A `note` is the trace of a crash that the next start deals with; nothing promised is missing. `DAMAGE` is promised
-/// data that is damaged or missing, and makes the command end with exit code 3.
+/// A `note` is a trace of a crash that the next start handles; no acknowledged data is missing. `DAMAGE` is acknowledged
+/// data that is corrupt or missing, and makes the command end with exit code 3.
 #[derive(clap::Args)]
 pub(super) struct Check {
     /// The data directory; no server may be using it.
@@ -39,7 +39,7 @@ impl Check {
     }
 }
 
-/// Whether anything of a store lies there, be it damaged; what cannot be listed may be one.
+/// Whether the directory contains a store, perhaps a damaged one. A directory that cannot be listed may.
 fn holds_store(dir: &Path) -> bool {
     let Ok(mut entries) = dir.read_dir() else { return true };
     entries.any(|entry| {
@@ -48,7 +48,7 @@ fn holds_store(dir: &Path) -> bool {
     })
 }
 
-/// All stores, also after one that is damaged.
+/// Checks all stores, also after a damaged one.
 fn check_stores(layout: &Layout) -> Result<bool, Failure> {
     println!("{} shards", layout.shards());
     let mut is_sound = true;
@@ -65,7 +65,7 @@ fn check_stores(layout: &Layout) -> Result<bool, Failure> {
 
 fn check_store(dir: &Path) -> Result<bool, Failure> {
     let fail = |error: fawn_flash::DeviceError| Failure::new(Exit::Data, format!("{}: {error}", dir.display()));
-    // Nothing here is urgent: the device that works everywhere.
+    // Speed does not matter here: the portable device works everywhere.
     let options = DeviceOptions { kind: DeviceKind::Portable, ..DeviceOptions::default() };
     let mut device = AnyDevice::open(dir, &options).map_err(fail)?;
     let report = fawn_ds::check::check(&mut device).map_err(fail)?;

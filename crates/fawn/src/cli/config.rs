@@ -1,10 +1,10 @@
-//! Owns `fawn config`.
+//! Command `fawn config`.
 use super::{Exit, Failure};
 use crate::config::{Flags, Settings};
 use clap::Subcommand;
 use std::path::PathBuf;
 
-/// Looks at the configuration without starting anything.
+/// Inspects the configuration without starting a server.
 #[derive(clap::Args)]
 pub(super) struct Config {
     #[command(subcommand)]
@@ -13,7 +13,7 @@ pub(super) struct Config {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Checks flags, environment and file together and prints the settings in force, as a file that means the same.
+    /// Checks flags, environment and file together and prints the effective settings as a configuration file.
     Check(Check),
 }
 

@@ -1,11 +1,11 @@
-//! Owns `fawn del`.
+//! Command `fawn del`.
 use super::target::Target;
 use super::{Exit, Failure};
 use fawn_wire::client::resp::Reply;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
-/// Removes keys and prints how many were there; exit code 6 if none was.
+/// Removes keys and prints how many existed; exit code 6 if none did.
 #[derive(clap::Args)]
 pub(super) struct Del {
     /// The keys.

@@ -1,53 +1,53 @@
-//! Owns `fawn demo`.
+//! Command `fawn demo`.
 use super::{Exit, Failure, logs};
 use crate::config::{DurabilityMode, Endpoint, Flags, Settings, Size};
 use crate::demo;
 use std::path::PathBuf;
 
-/// Enough for the catalogue's indexes and a cache; a demo does not take a quarter of the machine.
+/// Enough for the catalogue's indexes and a cache; a demo does not need a quarter of the machine.
 const MEMORY_DEFAULT: Size = Size(512 << 20);
-/// Three stores with a smallest budget each.
+/// Three stores with the minimum budget each.
 const MEMORY_MIN: Size = Size(64 << 20);
 
 /// Shows a replicated store on this machine: three back-ends, a front-end and the manager in one process.
 ///
-/// It loads the machine's package catalogue (`apt-cache dumpavail`: the key is the package, the value its stanza; where
-/// there is none, a small catalogue that comes with fawn), serves Redis and memcached clients, and prints three
-/// commands to type next. Every write is kept by all three back-ends before it is acknowledged.
+/// It loads the machine's package catalogue (`apt-cache dumpavail`: the key is the package, the value its stanza; on other
+/// machines a small built-in catalogue), serves Redis and memcached clients, and prints three
+/// commands to type next. Every write is stored by all three back-ends before it is acknowledged.
 ///
-/// Started again on the same directory it finds its data; a load that was interrupted is completed. Variables of the
-/// environment do not apply: the demo never touches the directory of a `fawn serve`.
+/// A restart on the same directory finds its data; an interrupted load is completed. Environment variables
+/// do not apply: the demo never touches the directory of a `fawn serve`.
 #[derive(clap::Args)]
 #[command(
     after_long_help = "Example:\n  fawn demo\n  fawn demo --dir /mnt/flash/demo --memory 1G --durability everysec"
 )]
 pub(super) struct Demo {
-    /// Directory of the data, one part per back-end [default: fawn/demo in $XDG_DATA_HOME or ~/.local/share].
+    /// Data directory, one part per back-end [default: fawn/demo in $XDG_DATA_HOME or ~/.local/share].
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// The catalogue: a file in Debian's control format instead of the machine's own.
+    /// Catalogue file in Debian's control format, instead of the machine's catalogue.
     #[arg(long, value_name = "FILE")]
     catalogue: Option<PathBuf>,
-    /// Where Redis clients connect [default: 127.0.0.1:6380].
+    /// Address for Redis clients [default: 127.0.0.1:6380].
     #[arg(long, value_name = "ADDR:PORT")]
     resp: Option<Endpoint>,
-    /// Where memcached clients connect, or `off` [default: 127.0.0.1:11212].
+    /// Address for memcached clients, or `off` [default: 127.0.0.1:11212].
     #[arg(long, value_name = "ADDR:PORT")]
     memcached: Option<Endpoint>,
-    /// Where /healthz, /readyz, /metrics and /status are served over HTTP, or `off` [default: 127.0.0.1:8380].
+    /// HTTP address of /healthz, /readyz, /metrics and /status, or `off` [default: 127.0.0.1:8380].
     #[arg(long, value_name = "ADDR:PORT")]
     admin: Option<Endpoint>,
     /// Memory of all three back-ends and of client buffers together, at least 64M [default: 512M, or a quarter of the
     /// machine if that is less].
     #[arg(long, value_name = "SIZE")]
     memory: Option<Size>,
-    /// When a back-end counts a write as kept [default: sync].
+    /// When a back-end counts a write as stored [default: sync].
     #[arg(long, value_enum, value_name = "MODE")]
     durability: Option<DurabilityMode>,
-    /// Written (JSON: process, addresses) once the catalogue is there and clients are served, removed at the end.
+    /// File (JSON: process, addresses) that exists while the catalogue is loaded and clients are served.
     #[arg(long, value_name = "FILE")]
     ready_file: Option<PathBuf>,
-    /// Refused with words: who knows `fawn serve` may try it.
+    /// Refused with an explanation: users of `fawn serve` may try it.
     #[arg(long, hide = true, value_name = "NUMBER")]
     shards: Option<String>,
 }
@@ -56,7 +56,7 @@ impl Demo {
     pub(super) fn run(self) -> Result<(), Failure> {
         let usage = |message: String| Failure::new(Exit::Usage, message);
         let catalogue = self.catalogue.clone();
-        // Before any store is made: what cannot be loaded later is wrong now.
+        // Before any store is created: a catalogue that cannot be loaded is an error now.
         if let Some(path) = &catalogue
             && let Err(error) = std::fs::metadata(path)
         {
@@ -65,7 +65,7 @@ impl Demo {
         }
         let settings = self.settings().map_err(usage)?;
         demo::refuse_foreign(&settings.dir).map_err(|message| Failure::new(Exit::Data, message))?;
-        // What a user of the demo reads is on standard output; the log speaks up when something is wrong.
+        // Users of the demo read standard output; the log reports problems only.
         logs::start_quiet(settings.log_format);
         demo::run(&settings, catalogue)
     }

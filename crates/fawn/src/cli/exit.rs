@@ -1,7 +1,7 @@
-//! Owns the exit codes and the one place where a failure is told to the user.
+//! Exit codes, and the one place where a failure is reported to the user.
 use std::process::ExitCode;
 
-/// The section on exit codes of `fawn --help`; docs/operations.md carries the same table.
+/// Section on exit codes in `fawn --help`; docs/operations.md has the same table.
 pub(crate) const MANUAL: &str = "\
 Exit codes:
   0  done
@@ -15,27 +15,27 @@ Exit codes:
 
 Documentation: docs/operations.md. Logs go to standard error; FAWN_LOG=debug shows more.";
 
-/// Why a command ended otherwise than well. The numbers are part of the interface.
+/// Failures of a command. The numbers are part of the interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Exit {
-    /// Anything without a number of its own.
+    /// Any failure without a number of its own.
     Failed = 1,
     /// Wrong flags, environment or file; clap uses the same number.
     Usage = 2,
-    /// The data directory.
+    /// The data directory cannot be used.
     Data = 3,
-    /// The server.
+    /// The server cannot be reached or replied with an error.
     Server = 4,
-    /// Rows that could not be loaded.
+    /// Rows could not be loaded.
     BadRows = 5,
-    /// A key that is not there.
+    /// No such key.
     Absent = 6,
-    /// An address.
+    /// Cannot listen on an address.
     Address = 7,
 }
 
-/// A command's bad end: what to tell, and the number to leave with.
+/// A failed command: message and exit code.
 #[derive(Debug)]
 pub(crate) struct Failure {
     exit: Exit,
@@ -43,17 +43,17 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// One with words.
+    /// A failure with a message.
     pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
         Self { exit, message: message.into() }
     }
 
-    /// One that the exit code says alone (`fawn get` of an absent key prints nothing).
+    /// A failure without a message (`fawn get` of an absent key prints nothing).
     pub(crate) const fn silent(exit: Exit) -> Self {
         Self { exit, message: String::new() }
     }
 
-    /// Tells the user, on standard error.
+    /// Prints the message on standard error.
     pub(crate) fn report(self) -> ExitCode {
         if !self.message.is_empty() {
             eprintln!("fawn: {}", self.message);

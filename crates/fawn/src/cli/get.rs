@@ -1,4 +1,4 @@
-//! Owns `fawn get`.
+//! Command `fawn get`.
 use super::target::Target;
 use super::{Exit, Failure};
 use fawn_wire::client::resp::Reply;
@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 
-/// Prints a key's value, byte for byte; exit code 6 if the key is not there.
+/// Prints a key's value, byte for byte; exit code 6 if the key does not exist.
 #[derive(clap::Args)]
 pub(super) struct Get {
     /// The key.

@@ -1,4 +1,4 @@
-//! Owns `fawn load`.
+//! Command `fawn load`.
 use super::target::Target;
 use super::{Exit, Failure};
 use crate::load::{self, Fields, Format, LoadError, Present, Progress, Summary};
@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 /// Loads a file of rows into a server.
 ///
-/// Each row is one SET, pipelined. A bad row is named with its line on standard error and counted; the rows after it
-/// are loaded all the same, and the command ends with exit code 5 unless --skip-bad says that this is fine. Loading
+/// Each row is one SET, pipelined. A bad row is reported with its line number on standard error and counted; later rows
+/// are still loaded, and the command ends with exit code 5 unless --skip-bad is given. Loading
 /// the same file again is harmless.
 #[derive(clap::Args)]
 #[command(after_long_help = "Examples:\n  apt-cache dumpavail | fawn load --format deb822 --key Package\n  \
@@ -17,19 +17,19 @@ use std::path::{Path, PathBuf};
 pub(super) struct Load {
     /// The file; `-` or nothing: standard input.
     file: Option<PathBuf>,
-    /// Form of the input.
+    /// Format of the input.
     #[arg(long, value_enum, value_name = "FORM")]
     format: Format,
-    /// The field that is the key.
+    /// Field with the key.
     #[arg(long, value_name = "FIELD")]
     key: String,
-    /// The field that is the value; without it the value is the whole row.
+    /// Field with the value; without it the value is the whole row.
     #[arg(long, value_name = "FIELD")]
     value: Option<String>,
-    /// Put in front of every key.
+    /// Prefix of every key.
     #[arg(long, value_name = "TEXT", default_value = "")]
     prefix: String,
-    /// Bad rows are reported but do not make the command fail.
+    /// Report bad rows without failing.
     #[arg(long)]
     skip_bad: bool,
     #[command(flatten)]
@@ -54,12 +54,12 @@ impl Load {
     }
 }
 
-/// What is loaded.
+/// The input of a load.
 struct Input {
     reader: Box<dyn BufRead>,
-    /// In messages.
+    /// Name in messages.
     name: String,
-    /// Where that is known.
+    /// Length, if known.
     total_bytes: Option<u64>,
 }
 

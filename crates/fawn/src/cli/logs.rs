@@ -1,4 +1,4 @@
-//! Owns the set-up of logs: standard error, human or JSON, filtered by `FAWN_LOG`.
+//! Logging set-up: standard error, human or JSON, filtered by `FAWN_LOG`.
 use crate::config::LogFormat;
 use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
@@ -8,7 +8,7 @@ pub(super) fn start(format: LogFormat) {
     start_at(format, "info");
 }
 
-/// As [`start`], for commands that tell their user all that is well by themselves.
+/// Like [`start`], for commands that report their progress themselves: warnings only.
 pub(super) fn start_quiet(format: LogFormat) {
     start_at(format, "warn");
 }
@@ -20,6 +20,6 @@ fn start_at(format: LogFormat, level: &str) {
         LogFormat::Human => builder.with_ansi(std::io::stderr().is_terminal()).with_target(false).try_init(),
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
     };
-    // A second start within one process (never outside tests) keeps the first one's settings.
+    // A second start within one process (only in tests) keeps the first one's settings.
     drop(outcome);
 }

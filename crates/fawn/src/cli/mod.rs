@@ -1,4 +1,4 @@
-//! Owns the command line: one file per command, the manual that `--help` prints, and how a command ends.
+//! Command line: one file per command, the manual that `--help` prints, the exit of a command.
 mod check;
 mod config;
 mod del;
@@ -19,8 +19,8 @@ use std::process::ExitCode;
 /// A durable, replicated, flash-first key-value store that speaks Redis's and memcached's protocols.
 ///
 /// It keeps far more data than fits in memory on flash, answers a lookup with one flash read, and loses nothing that
-/// it acknowledged. `fawn demo` shows a replicated store with real data in it; `fawn serve` is a complete one-node
-/// store; every other command talks to a server or to a store's files.
+/// it acknowledged. `fawn demo` runs a replicated store with real data; `fawn serve` is a complete one-node
+/// store; the other commands talk to a server or to a store's files.
 ///
 /// Each command has its own page: `fawn serve --help`.
 #[derive(Parser)]

@@ -1,4 +1,4 @@
-//! Owns `fawn serve`.
+//! Command `fawn serve`.
 use super::{Exit, Failure, logs};
 use crate::config::{Flags, Settings};
 use crate::server::{self, NodeShard};
@@ -6,11 +6,11 @@ use std::path::PathBuf;
 
 /// Runs one node: a complete store by itself.
 ///
-/// Redis clients (RESP2 and RESP3) and memcached clients (text) see the same keys. It serves until SIGTERM or SIGINT,
-/// then stops accepting, answers what it has read, flushes, syncs, and exits 0 within the shutdown timeout.
+/// Redis clients (RESP2 and RESP3) and memcached clients (text) see the same keys. On SIGTERM or SIGINT the server
+/// stops accepting, answers received requests, flushes, syncs, and exits 0 within the shutdown timeout.
 ///
-/// Every setting can be given as a flag, as a variable of the environment (FAWN_…), or as a key of one TOML file;
-/// flags win over the environment, the environment over the file. `fawn config check` shows what is in force.
+/// Every setting is a flag, an environment variable (FAWN_…), and a key of one TOML file;
+/// flags override the environment, the environment overrides the file. `fawn config check` prints the effective settings.
 #[derive(clap::Args)]
 #[command(after_long_help = "Example:\n  fawn serve --dir /var/lib/fawn --memory 512M --durability everysec\n  \
                              redis-cli -p 6380 set greeting hello")]

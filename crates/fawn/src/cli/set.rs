@@ -1,4 +1,4 @@
-//! Owns `fawn set`.
+//! Command `fawn set`.
 use super::target::Target;
 use super::{Exit, Failure};
 use crate::config::Span;
@@ -15,13 +15,13 @@ pub(super) struct Set {
     key: OsString,
     /// The value.
     value: Option<OsString>,
-    /// The key ceases to exist after this time.
+    /// Time until the key expires.
     #[arg(long, value_name = "SPAN")]
     ttl: Option<Span>,
-    /// Only if the key is not there.
+    /// Set only if the key does not exist.
     #[arg(long, conflicts_with = "only_if_present")]
     only_if_absent: bool,
-    /// Only if the key is there.
+    /// Set only if the key exists.
     #[arg(long)]
     only_if_present: bool,
     #[command(flatten)]
@@ -50,7 +50,7 @@ impl Set {
     }
 }
 
-/// One byte more than any server takes tells a value that is too long from one that just fits.
+/// One byte above every server's limit: distinguishes a value that is too long from one that just fits.
 fn read_value() -> Result<Vec<u8>, Failure> {
     let mut value = Vec::new();
     let read = std::io::stdin().take(2 * VALUE_BYTES_MAX as u64 + 1).read_to_end(&mut value);

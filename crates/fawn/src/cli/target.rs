@@ -1,15 +1,15 @@
-//! Owns how client commands name their server.
+//! Server address of client commands.
 use super::{Exit, Failure};
 use crate::client::{Client, ClientError};
 use crate::config::Span;
 
-/// Which server.
+/// The server to use.
 #[derive(clap::Args)]
 pub(super) struct Target {
-    /// The server's RESP address.
+    /// RESP address of the server.
     #[arg(long, env = "FAWN_SERVER", value_name = "ADDR:PORT", default_value = "127.0.0.1:6380")]
     server: String,
-    /// Longest wait for it.
+    /// Maximum wait for the server.
     #[arg(long, value_name = "SPAN", default_value = "10s")]
     timeout: Span,
 }

@@ -1,48 +1,48 @@
-//! Owns the command line's client: RESP over one blocking connection, every wait bounded.
+//! Client of the command line: RESP over one blocking connection, every wait bounded.
 use fawn_wire::client::Parsed;
 use fawn_wire::client::resp::{Reply, ReplyParser, encode_command};
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-/// Bytes asked of the socket at once.
+/// Bytes read from the socket at once.
 const READ_BYTES: usize = 64 << 10;
 
-/// Why a server could not be used.
+/// Reasons why a server could not be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClientError {
     /// No connection.
     #[error("{address}: {detail}; is `fawn serve` running there? (--server ADDR:PORT chooses another)")]
     Unreachable {
-        /// The server.
+        /// Address of the server.
         address: String,
-        /// The system's words.
+        /// The system's error text.
         detail: String,
     },
     /// The connection broke.
     #[error("{address}: connection lost: {detail}")]
     Lost {
-        /// The server.
+        /// Address of the server.
         address: String,
-        /// The system's words.
+        /// The system's error text.
         detail: String,
     },
     /// The server does not speak RESP.
     #[error("{address}: not a RESP server: expected {expected} at byte {at} of its reply")]
     Malformed {
-        /// The server.
+        /// Address of the server.
         address: String,
-        /// What should have come.
+        /// The expected reply.
         expected: &'static str,
-        /// Where.
+        /// Offset of the unexpected byte.
         at: usize,
     },
-    /// The server answered with an error.
+    /// The server replied with an error.
     #[error("{address}: the server answered: {message}")]
     Refused {
-        /// The server.
+        /// Address of the server.
         address: String,
-        /// Its words.
+        /// The error reply.
         message: String,
     },
 }
@@ -53,7 +53,7 @@ pub(crate) struct Client {
     stream: TcpStream,
     address: String,
     input: Vec<u8>,
-    /// Bytes of `input` already given out.
+    /// Bytes of `input` already consumed.
     used: usize,
     parser: ReplyParser,
 }
@@ -81,7 +81,7 @@ impl Client {
         Err(fail(last))
     }
 
-    /// One command, one reply; an error reply is an error.
+    /// Sends one command and returns its reply; an error reply is an error.
     pub(crate) fn call<R>(&mut self, args: &[&[u8]], read: impl FnOnce(Reply<'_>) -> R) -> Result<R, ClientError> {
         let mut request = Vec::new();
         encode_command(args, &mut request);
@@ -116,7 +116,7 @@ impl Client {
         }
     }
 
-    /// Reads until `need_bytes` are there behind what was used.
+    /// Reads until `need_bytes` are available after the consumed ones.
     fn fill(&mut self, need_bytes: usize) -> Result<(), ClientError> {
         self.input.drain(..std::mem::take(&mut self.used));
         while self.input.len() < need_bytes {

@@ -1,14 +1,14 @@
-//! Owns the configuration file: TOML whose keys are the long names of flags; an unknown key is an error.
+//! Configuration file: TOML whose keys are the long names of flags; an unknown key is an error.
 use super::{ConfigError, Flags};
 use clap::{CommandFactory, Parser};
 use std::error::Error;
 use std::path::Path;
 use toml::de::{DeTable, DeValue};
 
-/// Names closer than this are suggested (Jaro–Winkler, 1 is equal).
+/// Minimum similarity of a suggested name (Jaro–Winkler, 1 is equal).
 const SUGGESTION_LIKENESS_MIN: f64 = 0.75;
 
-/// A command line of settings alone, to parse the file's values by the flags' own parsers.
+/// A command line of settings alone: the flags' parsers also parse the file's values.
 #[derive(Parser)]
 #[command(disable_help_flag = true)]
 struct Lines {
@@ -23,7 +23,7 @@ pub(super) fn read(path: &Path) -> Result<Flags, ConfigError> {
     parse(&name, &std::fs::read_to_string(path).map_err(unreadable)?)
 }
 
-/// Parses the text of a file called `path`.
+/// Parses the text of the file `path`.
 pub(super) fn parse(path: &str, text: &str) -> Result<Flags, ConfigError> {
     let line_of = |byte: usize| text[..byte.min(text.len())].matches('\n').count() + 1;
     let table = DeTable::parse(text).map_err(|error| ConfigError::Syntax {
@@ -55,7 +55,7 @@ fn known_keys() -> Vec<String> {
     Lines::command().get_arguments().filter_map(|arg| arg.get_long().map(str::to_owned)).collect()
 }
 
-/// Whether one setting parses; if not, what its parser says.
+/// Parses one setting; returns its parser's error.
 fn check(argument: &str) -> Result<(), String> {
     match Lines::try_parse_from(["fawn", argument]) {
         Ok(_) => Ok(()),
@@ -66,7 +66,7 @@ fn check(argument: &str) -> Result<(), String> {
     }
 }
 
-/// A value as one would write it after a flag.
+/// A value in the syntax of a flag.
 fn value_text(value: &DeValue<'_>) -> Result<String, String> {
     match value {
         DeValue::String(text) => Ok(text.to_string()),
@@ -76,7 +76,7 @@ fn value_text(value: &DeValue<'_>) -> Result<String, String> {
     }
 }
 
-/// `, did you mean …?`, when some known name is close.
+/// `, did you mean …?`, if a known name is similar.
 fn suggestion(key: &str, known: &[String]) -> String {
     let likeness = |name: &&String| strsim::jaro_winkler(key, name);
     let best = known.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));

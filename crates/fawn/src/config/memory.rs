@@ -1,7 +1,7 @@
-//! Owns the default memory budget: a quarter of what this process may have.
+//! Default memory budget: a quarter of what this process may use.
 use super::Size;
 
-/// Used where nothing says how much there is.
+/// Assumed memory where the system reports none.
 const FALLBACK_BYTES: u64 = 1 << 30;
 const BUDGET_BYTES_MIN: u64 = 64 << 20;
 
@@ -24,7 +24,7 @@ fn machine_bytes() -> Option<u64> {
     None
 }
 
-/// The limit of this process's control group (version 2), where there is one: `max` or a number of bytes.
+/// Limit of this process's control group (version 2), if there is one: `max` or a number of bytes.
 fn container_bytes() -> Option<u64> {
     std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok()?.trim().parse().ok()
 }

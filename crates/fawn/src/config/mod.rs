@@ -1,7 +1,7 @@
-//! Owns configuration: flags over environment (`FAWN_…`) over one TOML file over defaults.
+//! Configuration: flags over environment (`FAWN_…`) over one TOML file over defaults.
 //!
-//! [`Flags`] is the only list of settings: a key of the file is the long name of a flag and its value is parsed by
-//! that flag's own parser, so that the three sources cannot drift apart.
+//! [`Flags`] is the only list of settings: a key of the file is the long name of a flag, and the flag's own parser
+//! reads its value, so the three sources cannot diverge.
 mod file;
 mod flags;
 mod memory;
@@ -14,52 +14,52 @@ pub(crate) use settings::{DeviceChoice, DurabilityMode, LogFormat, Settings};
 pub(crate) use shards::Shards;
 pub(crate) use units::{Endpoint, Size, Span};
 
-/// Why a configuration is refused.
+/// Reasons to refuse a configuration.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigError {
-    /// The file is not there or not readable.
+    /// The file does not exist or cannot be read.
     #[error("{path}: {detail}; give the path of a readable TOML file with --config or FAWN_CONFIG")]
     Unreadable {
-        /// Which.
+        /// Its path.
         path: String,
-        /// The system's words.
+        /// The system's error text.
         detail: String,
     },
     /// The file is not TOML.
     #[error("{path}:{line}: not valid TOML: {detail}")]
     Syntax {
-        /// Which.
+        /// Its path.
         path: String,
-        /// From 1.
+        /// Line, from 1.
         line: usize,
-        /// The parser's words.
+        /// The parser's error text.
         detail: String,
     },
-    /// The file has a key that no flag is called.
+    /// A key of the file is not the name of a flag.
     #[error("{path}:{line}: unknown key `{key}`{suggestion}; `fawn serve --help` lists every setting")]
     UnknownKey {
-        /// Which.
+        /// The file's path.
         path: String,
-        /// From 1.
+        /// Line, from 1.
         line: usize,
         /// The key.
         key: String,
         /// `, did you mean …?` or nothing.
         suggestion: String,
     },
-    /// A value of the file that its setting does not take.
+    /// A value of the file that its setting does not accept.
     #[error("{path}:{line}: {key}: {detail}")]
     BadValue {
-        /// Which.
+        /// The file's path.
         path: String,
-        /// From 1.
+        /// Line, from 1.
         line: usize,
         /// The key.
         key: String,
         /// Expected and found.
         detail: String,
     },
-    /// Settings that do not go together or would do harm.
+    /// Settings that contradict each other or would do harm.
     #[error("{0}")]
     Refused(String),
 }

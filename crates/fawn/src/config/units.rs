@@ -1,10 +1,10 @@
-//! Owns how sizes, spans of time and addresses are written in flags, environment and files.
+//! Syntax of sizes, durations and addresses in flags, environment and files.
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// A number of bytes: `4096`, `64K`, `256M`, `2G`, `1T`; powers of 1024, an ending `B` or `iB` is fine.
+/// A number of bytes: `4096`, `64K`, `256M`, `2G`, `1T`; powers of 1024, a suffix `B` or `iB` is allowed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Size(pub(crate) u64);
 
@@ -41,7 +41,7 @@ impl fmt::Display for Size {
     }
 }
 
-/// A span of time: `250ms`, `10s`, `5m`, `2h`.
+/// A duration: `250ms`, `10s`, `5m`, `2h`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Span(pub(crate) Duration);
 
@@ -72,17 +72,17 @@ impl fmt::Display for Span {
     }
 }
 
-/// Where to listen: `127.0.0.1:6380`, `localhost:6380`, `[::1]:6380`, or `off`. Port 0 takes any free one.
+/// A listening address: `127.0.0.1:6380`, `localhost:6380`, `[::1]:6380`, or `off`. Port 0 takes any free one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Endpoint {
-    /// Not at all.
+    /// No listener.
     Off,
-    /// There.
+    /// This address.
     At(SocketAddr),
 }
 
 impl Endpoint {
-    /// The address, if it is on.
+    /// The address, unless it is off.
     pub(crate) const fn address(self) -> Option<SocketAddr> {
         match self {
             Self::Off => None,

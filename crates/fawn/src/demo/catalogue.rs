@@ -1,4 +1,4 @@
-//! Owns what the demo loads: the machine's package catalogue, a file, or the small one that comes with the binary.
+//! Catalogue of the demo: the machine's packages, a file, or the small one built into the binary.
 use crate::cli::{Exit, Failure};
 use crate::load::{self, BadRow, Fields, Format, Row, Rows};
 use fawn_types::checksum::checksum64;
@@ -9,26 +9,26 @@ use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// For machines without a catalogue of their own.
+/// For machines without a catalogue.
 const SHIPPED: &[u8] = include_bytes!("../../data/catalogue.deb822");
-/// Largest catalogue: it is held in memory while it is loaded.
+/// Maximum catalogue length: it is held in memory while it is loaded.
 const BYTES_MAX: u64 = 1 << 30;
 
 /// Stanzas in Debian's control format.
 pub(super) struct Catalogue {
-    /// Where it comes from, in the user's words.
+    /// Its origin, for messages.
     pub(super) source: String,
-    /// Names it: the same digest, the same bytes.
+    /// Digest of the bytes.
     pub(super) digest: String,
     bytes: Cow<'static, [u8]>,
-    /// The line where each name's last stanza begins: of several, that one counts.
+    /// Line of each name's last stanza: the last one wins.
     last_lines: HashMap<Vec<u8>, u64>,
     /// Name of the first package.
     first: Vec<u8>,
 }
 
 impl Catalogue {
-    /// The file's, or the machine's, or the shipped one.
+    /// Loads the given file, or the machine's catalogue, or the built-in one.
     pub(super) fn read(file: Option<&Path>) -> Result<Self, Failure> {
         if let Some(path) = file {
             let source = path.display().to_string();
@@ -48,7 +48,7 @@ impl Catalogue {
         })
     }
 
-    /// `None`: there is no package in it.
+    /// Returns `None` if there is no package in it.
     fn new(source: String, bytes: Cow<'static, [u8]>) -> Option<Self> {
         let digest = format!("{:016x}", checksum64(&bytes));
         let (mut last_lines, mut first) = (HashMap::new(), None);
@@ -74,7 +74,7 @@ impl Catalogue {
         self.bytes.len() as u64
     }
 
-    /// A package to look at: one that everybody knows, or the first.
+    /// An example package: a well-known one, or the first.
     pub(super) fn example(&self) -> String {
         let known = [&b"bash"[..], b"coreutils"].into_iter().find(|name| self.last_lines.contains_key(*name));
         String::from_utf8_lossy(known.unwrap_or(&self.first)).into_owned()
@@ -111,7 +111,7 @@ fn parse(bytes: &[u8]) -> Box<dyn Rows + '_> {
     load::rows(Format::Deb822, bytes, Fields { key: "Package".to_owned(), value: None, prefix: String::new() })
 }
 
-/// The output of `apt-cache dumpavail`, or why there is none.
+/// The output of `apt-cache dumpavail`, or the reason why there is none.
 fn machines() -> Result<Vec<u8>, String> {
     let fail = |error: std::io::Error| format!("apt-cache: {error}");
     let mut command = Command::new("apt-cache");
@@ -119,7 +119,7 @@ fn machines() -> Result<Vec<u8>, String> {
     let mut child = command.spawn().map_err(fail)?;
     let bytes = child.stdout.take().map_or(Ok(Vec::new()), read_bounded);
     if bytes.is_err() {
-        // Already ended: nothing to kill.
+        // The process may have ended already.
         drop(child.kill());
     }
     let status = child.wait().map_err(fail)?;

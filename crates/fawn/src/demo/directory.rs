@@ -1,9 +1,9 @@
-//! Owns where the demo keeps its data, and refuses directories that are somebody else's.
+//! Data directory of the demo; directories of other programs are refused.
 use crate::layout;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// The user's own place for data, the same from every working directory, so that a second start finds the first one's.
+/// The user's data directory, the same from every working directory, so that a second start finds the first one's data.
 pub(crate) fn default_dir() -> PathBuf {
     place(|name| std::env::var_os(name).filter(|value| !value.is_empty()))
 }
@@ -14,12 +14,12 @@ fn place(variable: impl Fn(&str) -> Option<OsString>) -> PathBuf {
     let data = data.or_else(|| variable("HOME").map(|home| PathBuf::from(home).join(".local/share")));
     match data {
         Some(data) => data.join("fawn/demo"),
-        // No home: where we stand, as `fawn serve` does.
+        // No home: the working directory, as for `fawn serve`.
         None => PathBuf::from("fawn-demo"),
     }
 }
 
-/// A reason not to use `dir`, if it is the store of `fawn serve`.
+/// Reason not to use `dir`, if it is the store of a `fawn serve`.
 pub(crate) fn refuse_foreign(dir: &Path) -> Result<(), String> {
     if layout::is_taken(dir) {
         let dir = dir.display();

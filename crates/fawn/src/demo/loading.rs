@@ -1,4 +1,4 @@
-//! Owns loading the catalogue once: a store that has all of it is left alone, one that was interrupted is completed.
+//! Loading the catalogue once: a complete store is left alone, an interrupted load is completed.
 use super::catalogue::Catalogue;
 use super::marker::Marker;
 use crate::cli::{Exit, Failure};
@@ -8,12 +8,12 @@ use crate::server::Places;
 use std::path::Path;
 use std::time::Duration;
 
-/// Longest wait for one reply.
+/// Maximum wait for one reply.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// What the cluster refused for a moment is sent again so often.
+/// Retries of rows that the cluster refused temporarily.
 const PASSES_MAX: u32 = 5;
 
-/// Makes sure that the catalogue is in the store; returns what is.
+/// Makes sure that the catalogue is in the store; returns its marker.
 pub(super) fn ensure(places: &Places, file: Option<&Path>) -> Result<Marker, Failure> {
     let Some(address) = places.resp else {
         return Err(Failure::new(Exit::Usage, "the demo loads its data through RESP; leave --resp on"));
@@ -30,7 +30,7 @@ pub(super) fn ensure(places: &Places, file: Option<&Path>) -> Result<Marker, Fai
     let catalogue = Catalogue::read(file)?;
     let (source, digest, example) = (catalogue.source.clone(), catalogue.digest.clone(), catalogue.example());
     let mut marker = Marker { source, digest, packages: catalogue.len(), example, is_complete: false };
-    // Of the same catalogue what is there already is right; values of another one are replaced.
+    // Existing values of the same catalogue are right; values of another one are replaced.
     let present = if found.as_ref() == Some(&marker) { Present::Kept } else { Present::Replaced };
     println!("loading {} packages of {}", marker.packages, marker.source);
     marker.store(&mut client)?;

@@ -1,4 +1,4 @@
-//! Owns `fawn demo` beside its server: the catalogue, loading it once, and what a user is told.
+//! The demo besides its server: the catalogue, loading it once, and hints for the user.
 mod catalogue;
 mod directory;
 mod hints;
@@ -12,7 +12,7 @@ use crate::config::Settings;
 use crate::server::{self, Cluster, Places};
 use std::path::PathBuf;
 
-/// Serves until told to stop; `catalogue`: the file to load instead of the machine's own.
+/// Serves until a signal stops it; `catalogue`: the file to load instead of the machine's own.
 pub(crate) fn run(settings: &Settings, catalogue: Option<PathBuf>) -> Result<(), Failure> {
     println!("FAWN demo: three back-ends (R = 3), a front-end and the manager, all in this process");
     println!("data in {}, memory {}", settings.dir.display(), settings.memory);

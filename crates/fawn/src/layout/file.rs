@@ -1,5 +1,5 @@
-//! Owns the file `layout.toml` of a directory with several shards: its bytes (docs/formats/data-directory.md), whole or
-//! not at all.
+//! File `layout.toml` of a directory with several shards: its bytes (docs/formats/data-directory.md), replaced
+//! atomically.
 use fawn_types::HashSecret;
 use fawn_types::checksum::checksum64;
 use std::io::Write;
@@ -8,32 +8,32 @@ use std::path::Path;
 
 /// The file's name.
 pub(super) const NAME: &str = "layout.toml";
-/// What is being written, until it is whole.
+/// Name of the file while it is being written.
 pub(super) const NEW_NAME: &str = "layout.toml.new";
 /// The format that this program writes, and the newest that it reads.
 const FORMAT: i64 = 1;
 
-/// What the stores of a directory share.
+/// Properties shared by the stores of a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct File {
-    /// Shards, at least 2.
+    /// Number of shards, at least 2.
     pub(super) shards: u16,
-    /// The secret of all stores.
+    /// Hash secret of all stores.
     pub(super) secret: HashSecret,
-    /// Whether every shard's store was made. Before that no client was ever served.
+    /// Whether every shard's store was created. Before that no client was ever served.
     pub(super) is_made: bool,
 }
 
-/// Why a file is refused.
+/// Reasons to refuse a file.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum Refused {
     /// Written by a newer program, in this format.
     Newer(i64),
-    /// Not what any program wrote.
+    /// Not written by any version of this program.
     Damaged,
 }
 
-/// The whole file.
+/// Encodes the whole file.
 pub(super) fn encode(file: &File) -> String {
     let secret: String = file.secret.0.iter().map(|byte| format!("{byte:02x}")).collect();
     let stores = if file.is_made { "made" } else { "making" };
@@ -46,7 +46,7 @@ pub(super) fn encode(file: &File) -> String {
     format!("{text}checksum = \"{checksum:016x}\"\n")
 }
 
-/// The file of these bytes: exactly those that [`encode`] makes of it.
+/// Decodes the file: accepts exactly the bytes that [`encode`] produces.
 pub(super) fn decode(bytes: &[u8]) -> Result<File, Refused> {
     let text = str::from_utf8(bytes).map_err(|_| Refused::Damaged)?;
     let table: toml::Table = text.parse().map_err(|_| Refused::Damaged)?;
@@ -56,7 +56,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<File, Refused> {
         _ => return Err(Refused::Damaged),
     }
     let file = fields(&table).ok_or(Refused::Damaged)?;
-    // Says the checksum, too, and that nothing else stands there.
+    // Covers the checksum and excludes other content.
     if encode(&file).as_bytes() == bytes { Ok(file) } else { Err(Refused::Damaged) }
 }
 
@@ -68,10 +68,10 @@ fn fields(table: &toml::Table) -> Option<File> {
     Some(File { shards, secret: HashSecret(number.to_be_bytes()), is_made })
 }
 
-/// Writes the file so that it is there whole, for good, or as it was before.
+/// Writes the file atomically and durably.
 pub(super) fn write(dir: &Path, file: &File) -> std::io::Result<()> {
     let partial = dir.join(NEW_NAME);
-    // Left by a crash; created anew, so that its mode is ours.
+    // A crash may have left it; created again for the right mode.
     match std::fs::remove_file(&partial) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
         _ => {}

@@ -1,8 +1,8 @@
-//! Owns the layout of a data directory: how many shards' stores lie in it and where, fixed when it is made
+//! Layout of a data directory: number and places of its shards' stores, fixed at creation
 //! (docs/formats/data-directory.md).
 //!
-//! One shard's store lies in the directory itself. Of several each has a directory of its own, and `layout.toml`, which
-//! is there for good before any of them, says how many there are, and what their stores share.
+//! A single shard's store is in the directory itself. Each of several shards has its own directory, and `layout.toml`,
+//! which is durable before any of them, records their number and what their stores share.
 mod file;
 mod stores;
 
@@ -14,15 +14,15 @@ use fawn_types::{HashSecret, ShardId};
 use file::{File, Refused};
 use std::path::{Path, PathBuf};
 
-/// A data directory's layout; of several shards it holds the directory for this process.
+/// The layout of a data directory; with several shards it holds the directory's lock.
 #[derive(Debug)]
 pub(crate) struct Layout {
     dir: PathBuf,
-    /// Of several shards.
+    /// Several shards.
     several: Option<(File, DirLock)>,
 }
 
-/// Why a directory's layout is refused; the words say what to do.
+/// A refused layout; the text names the remedy.
 #[derive(PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct LayoutError(String);
@@ -37,13 +37,13 @@ fn named(path: &Path) -> impl Fn(std::io::Error) -> LayoutError {
 }
 
 impl Layout {
-    /// Everything in `dir` itself, whatever that is: of whoever keeps several stores there himself.
+    /// One store in `dir` itself, without checks: for callers that keep several stores there themselves.
     pub(crate) fn flat(dir: &Path) -> Self {
         Self { dir: dir.to_owned(), several: None }
     }
 
-    /// The layout of the directory that `settings` name, which exists; a new one is made as they ask, with `secret`.
-    /// All that can be known of the stores without opening them has been looked at.
+    /// The layout of the directory that `settings` name. A new directory is laid out as they ask, with `secret`.
+    /// Everything that can be checked without opening the stores has been checked.
     pub(crate) fn settle(settings: &Settings, secret: HashSecret) -> Result<Self, LayoutError> {
         let dir = &settings.dir;
         let asked = settings.shards.map(|shards| match shards {
@@ -55,7 +55,7 @@ impl Layout {
             // Before the lock, which is a file.
             refuse_foreign(dir)?;
         }
-        // The store of one shard locks the directory itself.
+        // The store of a single shard locks the directory itself.
         let is_several = asked.is_some_and(|shards| shards > 1) || has(dir, file::NAME)?;
         let lock = is_several.then(|| lock(dir)).transpose()?;
         let found = find(dir)?;
@@ -69,7 +69,7 @@ impl Layout {
         {
             return Err(differs(dir, made, asked));
         }
-        // What `auto` stands for may change under a directory, with the machine.
+        // The value of `auto` may differ from the directory's number after a change of machine.
         let shards = made.or(asked).unwrap_or(1);
         let Some(lock) = lock.filter(|_| shards > 1) else { return Ok(Self::flat(dir)) };
         let file = match found {
@@ -84,7 +84,7 @@ impl Layout {
         Ok(Self { dir: dir.clone(), several: Some((file, lock)) })
     }
 
-    /// The layout that lies in `dir`, for a check: changes nothing. `None`: one store, or none, in the directory itself.
+    /// The existing layout of `dir`, for a check: changes nothing. `None`: one store, or none, in the directory itself.
     pub(crate) fn existing(dir: &Path) -> Result<Option<Self>, LayoutError> {
         let Found::Several(_) = find(dir)? else { return Ok(None) };
         let lock = lock(dir)?;
@@ -93,29 +93,29 @@ impl Layout {
         Ok(Some(Self { dir: dir.to_owned(), several: Some((file, lock)) }))
     }
 
-    /// How many shards there are.
+    /// Number of shards.
     pub(crate) fn shards(&self) -> u16 {
         self.several.as_ref().map_or(1, |(file, _)| file.shards)
     }
 
-    /// The shards: their places, and their stores' directories.
+    /// The shards: their slices, and their stores' directories.
     pub(crate) fn places(&self) -> impl Iterator<Item = (Placement, PathBuf)> {
         let count = self.shards();
         let dir = move |shard| if count == 1 { self.dir.clone() } else { store_dir(&self.dir, shard) };
         (0..count).filter_map(move |shard| Some((Placement::new(ShardId(shard), count)?, dir(shard))))
     }
 
-    /// The secret that all stores have, where there are several.
+    /// The common secret, if there are several stores.
     pub(crate) fn secret(&self) -> Option<HashSecret> {
         self.several.as_ref().map(|(file, _)| file.secret)
     }
 
-    /// Whether stores may be missing: none was ever served from.
+    /// Whether stores may be missing, because no client was ever served.
     pub(crate) fn is_unfinished(&self) -> bool {
         self.several.as_ref().is_some_and(|(file, _)| !file.is_made)
     }
 
-    /// Every store is open, and so is there for good: from now on a missing one is lost, not new. Before clients are
+    /// Records that every store exists durably: from now on a missing one is lost, not new. Call before clients are
     /// let in.
     pub(crate) fn finish(&mut self) -> Result<(), LayoutError> {
         match &mut self.several {
@@ -140,9 +140,9 @@ fn differs(dir: &Path, made: u16, asked: u16) -> LayoutError {
     ))
 }
 
-/// One shard of several is no store of its own: it has a slice of the keys.
+/// Refuses the directory of one shard of several: it has a slice of the keys only.
 fn refuse_shard_alone(dir: &Path) -> Result<(), LayoutError> {
-    // Of a directory that is not there or not ours somebody else tells.
+    // A missing or inaccessible directory is reported elsewhere.
     let Ok(whole) = dir.canonicalize() else { return Ok(()) };
     let Some((parent, name)) = whole.parent().zip(whole.file_name()) else { return Ok(()) };
     let is_shard = name.to_str().is_some_and(|name| name.starts_with("shard-"));
@@ -153,12 +153,12 @@ fn refuse_shard_alone(dir: &Path) -> Result<(), LayoutError> {
     Ok(())
 }
 
-/// A store is not made among somebody else's files: a wrong `--dir` is noticed at once, and `rm -r` stays safe.
+/// Refuses to create a store among other files: a wrong `--dir` is noticed at once, and `rm -r` stays safe.
 fn refuse_foreign(dir: &Path) -> Result<(), LayoutError> {
     for entry in std::fs::read_dir(dir).map_err(named(dir))? {
         let name = entry.map_err(named(dir))?.file_name();
-        // What a start that was cut off leaves behind, what is lost without its manifest or layout and told as such, and
-        // what a new file system comes with.
+        // Files that an interrupted start leaves, files whose loss is reported elsewhere, and
+        // files of a new file system.
         let is_ours = name.to_str().is_some_and(|name| {
             ["LOCK", manifest::NEW_FILE_NAME, file::NEW_NAME, "lost+found"].contains(&name)
                 || segment::is_file_name(name)
@@ -184,7 +184,7 @@ fn store_dir(dir: &Path, shard: u16) -> PathBuf {
     dir.join(format!("shard-{shard}"))
 }
 
-/// What lies in a directory.
+/// Names in a directory.
 enum Found {
     Nothing,
     Flat,
@@ -195,7 +195,7 @@ fn has(dir: &Path, name: &str) -> Result<bool, LayoutError> {
     dir.join(name).try_exists().map_err(named(&dir.join(name)))
 }
 
-/// Whether some shard's directory is here.
+/// Whether some shard's directory exists here.
 fn has_stores(dir: &Path) -> Result<bool, LayoutError> {
     for entry in std::fs::read_dir(dir).map_err(named(dir))? {
         let name = entry.map_err(named(dir))?.file_name();
@@ -213,7 +213,7 @@ fn find(dir: &Path) -> Result<Found, LayoutError> {
         Ok(bytes) => bytes,
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(named(&path)(error)),
         Err(_) if is_flat => return Ok(Found::Flat),
-        // The layout is made before the first of them.
+        // The layout file is created before the first of them.
         Err(_) if has_stores(dir)? => {
             return refuse(
                 &path,

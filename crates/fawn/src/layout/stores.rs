@@ -1,4 +1,4 @@
-//! Owns looking at the stores of several shards before any is opened: lost, swapped, or another node's; changes nothing.
+//! Inspection of the shards' stores before any is opened: missing, swapped or foreign ones. Changes nothing.
 use super::file::File;
 use super::{LayoutError, refuse, store_dir};
 use fawn_ds::format::manifest::{self, ManifestState};
@@ -6,7 +6,7 @@ use fawn_node::Placement;
 use fawn_types::ShardId;
 use std::path::Path;
 
-/// Looks at each; an error says what is wrong with the first that is not as the layout has it.
+/// Checks every store; the error describes the first that contradicts the layout.
 pub(super) fn look(dir: &Path, file: &File) -> Result<(), LayoutError> {
     (0..file.shards).try_for_each(|shard| look_at(dir, file, shard))
 }
@@ -17,7 +17,7 @@ fn look_at(dir: &Path, file: &File, shard: u16) -> Result<(), LayoutError> {
     let bytes = match std::fs::read(&path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(super::named(&path)(error)),
-        // Nobody was ever served: it was not made yet, or a crash came before that was told.
+        // No client was ever served: the store was not created yet, or a crash came before that was recorded.
         Err(_) if !file.is_made => return Ok(()),
         Err(_) => {
             let what = if store.is_dir() { "holds no store" } else { "missing" };
@@ -31,7 +31,7 @@ fn look_at(dir: &Path, file: &File, shard: u16) -> Result<(), LayoutError> {
             );
         }
     };
-    // A damaged manifest is told by whoever opens or checks the store.
+    // Opening or checking the store reports a damaged manifest.
     let Ok(decoded) = manifest::decode_all(&bytes) else { return Ok(()) };
     check_identity(&store, file, &decoded.state)?;
     check_slice(&store, file, shard, &decoded.state)

@@ -1,38 +1,38 @@
-//! Owns Debian's control format: stanzas of fields, continued by lines that begin with a space, ended by a blank line.
+//! Debian's control format: stanzas of fields, continued by lines that begin with a space, ended by a blank line.
 //!
-//! The value is the stanza byte for byte, without what separates it from the next: its last line's end and the blank
-//! line. So the last stanza of a file is the same whether or not the file ends with a line's end.
+//! The value is the stanza byte for byte, without its last line end and the blank line. The last stanza of a file
+//! is therefore the same with or without a final line end.
 use super::lines::{Line, Lines};
 use super::row::{ROW_BYTES_MAX, Rows, key_of};
 use super::{BadRow, Fields, Row};
 use std::io::BufRead;
 
-/// The stanzas of an input.
+/// Rows of an input in control format.
 #[derive(Debug)]
 pub(super) struct Deb822<R> {
     lines: Lines<R>,
     fields: Fields,
 }
 
-/// A stanza as far as it was read.
+/// A stanza, as far as it was read.
 #[derive(Default)]
 struct Stanza {
     row: Row,
     key: Option<Vec<u8>>,
     value: Option<Vec<u8>>,
-    /// Which of them the next continuation line continues.
+    /// Field that the next continuation line continues.
     open: Open,
     bad: Option<BadRow>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 enum Open {
-    /// No field yet: a continuation line has nothing to continue.
+    /// No field yet: a continuation line is an error.
     #[default]
     Nothing,
-    /// A field that nobody asked for, or the key, which has one line.
+    /// Another field, or the key, which has one line.
     Other,
-    /// The value.
+    /// The value's field.
     Value,
 }
 
@@ -41,7 +41,7 @@ impl<R: BufRead> Deb822<R> {
         Self { lines: Lines::new(input, ROW_BYTES_MAX), fields }
     }
 
-    /// Takes one line into the stanza. What follows a bad line is read over, up to the stanza's end.
+    /// Adds one line to the stanza. After a bad line the rest of the stanza is skipped.
     fn take(&self, stanza: &mut Stanza, at: usize) {
         let number = self.lines.number;
         if stanza.row.value.len() > ROW_BYTES_MAX {
@@ -49,7 +49,7 @@ impl<R: BufRead> Deb822<R> {
             stanza.bad.get_or_insert_with(|| too_long(number));
         }
         if stanza.bad.is_some() {
-            // Nothing of a bad stanza is kept, however long it goes on.
+            // A bad stanza keeps no memory, however long it is.
             stanza.row.value.clear();
             return;
         }
@@ -82,7 +82,7 @@ impl<R: BufRead> Deb822<R> {
         }
     }
 
-    /// The row that the stanza makes.
+    /// The row of the complete stanza.
     fn close(&self, stanza: Stanza) -> Result<Row, BadRow> {
         if let Some(bad) = stanza.bad {
             return Err(bad);

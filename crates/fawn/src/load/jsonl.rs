@@ -1,11 +1,11 @@
-//! Owns JSON lines: an object per line; the key is one of its fields, the value the line or another field.
+//! JSON lines: an object per line; the key is one of its fields, the value the line or another field.
 use super::lines::{Line, Lines};
 use super::row::{ROW_BYTES_MAX, Rows, key_of};
 use super::{BadRow, Fields, Row};
 use serde_json::Value;
 use std::io::BufRead;
 
-/// The lines of an input.
+/// Rows of an input in JSON lines.
 #[derive(Debug)]
 pub(super) struct Jsonl<R> {
     lines: Lines<R>,
@@ -38,7 +38,7 @@ impl<R: BufRead> Jsonl<R> {
     }
 }
 
-/// A key's bytes: only what has one obvious written form.
+/// Bytes of a key: only strings and numbers with one obvious form.
 fn scalar(value: &Value, name: &str, line: u64) -> Result<Vec<u8>, BadRow> {
     match value {
         Value::String(text) => Ok(text.clone().into_bytes()),

@@ -1,24 +1,24 @@
-//! Owns reading lines of bounded length, counted, with or without a newline at the very end.
+//! Lines of bounded length, counted, with or without a newline at the end of the input.
 use std::io::{BufRead, Read};
 
 /// Lines of an input.
 #[derive(Debug)]
 pub(super) struct Lines<R> {
     input: R,
-    /// Number of the line read last, from 1.
+    /// Number of the last line, from 1.
     pub(super) number: u64,
     pub(super) consumed_bytes: u64,
     bytes_max: usize,
 }
 
-/// What a line is.
+/// Result of reading a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Line {
-    /// There is none: the end.
+    /// End of the input.
     End,
-    /// It was appended, with its newline if it has one.
+    /// A line was appended, with its newline if it has one.
     Whole,
-    /// It is longer than allowed; it was skipped to its end.
+    /// The line exceeds the limit and was skipped.
     TooLong,
 }
 

@@ -1,4 +1,4 @@
-//! Owns bulk loading: rows out of a file, pipelined to a server, every bad row counted and named by its line.
+//! Bulk loading: rows of a file, pipelined to a server; every bad row counted and reported by its line.
 mod deb822;
 mod jsonl;
 mod lines;
@@ -12,24 +12,24 @@ pub(crate) use send::{LoadError, Present, Summary, send};
 
 use std::io::BufRead;
 
-/// Form of the input.
+/// Format of the input.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(crate) enum Format {
-    /// Stanzas of `Field: value` lines, a blank line between two: Debian's Packages files. The value is the stanza,
-    /// without what separates it from the next.
+    /// Stanzas of `Field: value` lines, separated by a blank line: Debian's Packages files. The value is the stanza,
+    /// without the separator.
     Deb822,
     /// A JSON object per line. The value is the line, or one of its fields.
     Jsonl,
 }
 
-/// What becomes key and value.
+/// Selection of key and value.
 #[derive(Clone, Debug)]
 pub(crate) struct Fields {
-    /// The field that is the key.
+    /// Field with the key.
     pub(crate) key: String,
-    /// The field that is the value; none: the whole row as it stands.
+    /// Field with the value; none: the whole row.
     pub(crate) value: Option<String>,
-    /// Put in front of every key.
+    /// Prefix of every key.
     pub(crate) prefix: String,
 }
 

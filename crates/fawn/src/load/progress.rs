@@ -1,13 +1,13 @@
-//! Owns what a user sees of a load: a bar with rate and time left on a terminal, bad rows always.
+//! Progress of a load: a bar with rate and remaining time on a terminal; bad rows always.
 use super::BadRow;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::cell::Cell;
 use std::io::IsTerminal;
 
-/// Where there is no terminal, a line is printed whenever another so much of the input is done.
+/// Without a terminal, a line is printed whenever this share of the input is done.
 const LINE_PERCENT: u64 = 10;
 
-/// A load's face; silent where standard error is not a terminal, but for bad rows and for lines that are asked for.
+/// Progress display; without a terminal it prints bad rows and requested lines only.
 #[derive(Debug)]
 pub(crate) struct Progress {
     bar: ProgressBar,
@@ -18,12 +18,12 @@ pub(crate) struct Progress {
 #[derive(Debug)]
 struct Lines {
     total_bytes: u64,
-    /// The next one is printed at so many per cent.
+    /// Percentage of the next line.
     next_percent: Cell<u64>,
 }
 
 impl Progress {
-    /// For an input of so many bytes, if that is known.
+    /// Creates a display for an input of this many bytes, if known.
     pub(crate) fn new(total_bytes: Option<u64>) -> Self {
         let (bar, template) = match total_bytes {
             Some(total) => (
@@ -32,19 +32,19 @@ impl Progress {
             ),
             None => (ProgressBar::no_length(), "{spinner} {bytes}  {bytes_per_sec}  {elapsed}  {msg}"),
         };
-        // The templates are constants; indicatif's default stands in should a new version reject one.
+        // The templates are constants; indicatif's default replaces one that a new version rejects.
         bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
         Self { bar, lines: None }
     }
 
-    /// As [`Progress::new`], with plain lines where there is no terminal.
+    /// Like [`Progress::new`], with plain lines where there is no terminal.
     pub(crate) fn with_lines(total_bytes: u64) -> Self {
         let next_percent = Cell::new(LINE_PERCENT);
         let lines = (!std::io::stderr().is_terminal()).then_some(Lines { total_bytes, next_percent });
         Self { lines, ..Self::new(Some(total_bytes)) }
     }
 
-    /// So much of the input is consumed, so many rows are stored.
+    /// Updates consumed bytes and stored rows.
     pub(super) fn show(&self, consumed_bytes: u64, rows: u64) {
         self.bar.set_position(consumed_bytes);
         self.bar.set_message(format!("{rows} rows"));
@@ -56,12 +56,12 @@ impl Progress {
         }
     }
 
-    /// Names a bad row, above the bar.
+    /// Prints a bad row above the bar.
     pub(super) fn bad_row(&self, name: &str, bad: &BadRow) {
         self.bar.suspend(|| eprintln!("{name}:{}: {}", bad.line, bad.reason));
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(super) fn finish(&self) {
         self.bar.finish_and_clear();
     }

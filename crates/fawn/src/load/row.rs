@@ -1,8 +1,8 @@
-//! Owns what every input format yields: rows, and rows that cannot be loaded.
+//! Rows of all input formats, and rows that cannot be loaded.
 use super::Fields;
 use fawn_types::limits::{KEY_BYTES_MAX, REQUEST_BYTES_MAX};
 
-/// Longest row, bytes: a longer one cannot be sent as one request, whatever the server's own limit.
+/// Maximum row length, bytes: a longer one cannot be sent as one request, whatever the server's limit.
 pub(super) const ROW_BYTES_MAX: usize = REQUEST_BYTES_MAX / 2;
 
 /// A key and its value.
@@ -12,16 +12,16 @@ pub(crate) struct Row {
     pub(crate) key: Vec<u8>,
     /// The value.
     pub(crate) value: Vec<u8>,
-    /// Where it begins, from 1.
+    /// Line where the row begins, from 1.
     pub(crate) line: u64,
 }
 
-/// A row that cannot be loaded. The rows after it can.
+/// A row that cannot be loaded. Later rows can.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct BadRow {
-    /// Where it is bad, from 1.
+    /// Line of the problem, from 1.
     pub(crate) line: u64,
-    /// What was expected and what found.
+    /// Expected and found.
     pub(crate) reason: String,
 }
 
@@ -36,14 +36,14 @@ pub(crate) trait Rows {
     /// The next row, good or bad; `None` at the end.
     ///
     /// # Errors
-    /// When the input itself cannot be read further.
+    /// If the input itself cannot be read further.
     fn next_row(&mut self) -> std::io::Result<Option<Result<Row, BadRow>>>;
 
     /// Bytes of the input consumed so far.
     fn consumed_bytes(&self) -> u64;
 }
 
-/// The whole key, or why there is none.
+/// The whole key, or the reason why there is none.
 pub(super) fn key_of(fields: &Fields, found: Option<&[u8]>, line: u64) -> Result<Vec<u8>, BadRow> {
     let Some(found) = found else { return Err(BadRow::new(line, format!("no field `{}` for the key", fields.key))) };
     let mut key = Vec::with_capacity(fields.prefix.len() + found.len());

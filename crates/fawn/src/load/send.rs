@@ -1,58 +1,58 @@
-//! Owns the pipeline: batches of SETs on one connection, two under way, each reply matched with its row's line.
+//! Pipelined load: batches of SETs on one connection, two in flight, each reply matched with its row's line.
 use super::row::Rows;
 use super::{BadRow, Progress, Row};
 use crate::client::{Client, ClientError};
 use fawn_wire::client::resp::{Reply, encode_command};
 use std::time::{Duration, Instant};
 
-/// A batch is sent once it has so many bytes or rows. Its replies (5 bytes a row) fit any socket's buffer, so that
-/// sending never waits for a server that waits for us to read.
+/// Batch limit in bytes and rows. The replies of a batch (5 bytes a row) fit any socket's buffer, so
+/// sending never waits for a server that waits for the client to read.
 const BATCH_BYTES: usize = 256 << 10;
 const BATCH_ROWS: usize = 1024;
 
-/// What becomes of a key that is there already.
+/// Treatment of keys that exist already.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Present {
-    /// It gets the row's value.
+    /// Overwrite with the row's value.
     Replaced,
-    /// It stays as it is.
+    /// Keep the existing value.
     Kept,
 }
 
-/// What a load did.
+/// Result of a load.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Summary {
     /// Rows stored.
     pub(crate) rows: u64,
-    /// Rows whose keys were there already and were kept.
+    /// Rows whose keys existed and were kept.
     pub(crate) kept: u64,
-    /// Rows that were bad, here or in the server's eyes.
+    /// Bad rows, by syntax or by the server's reply.
     pub(crate) bad_rows: u64,
-    /// Of these, those that the server refused: some for a moment only.
+    /// Of these, rows that the server refused, perhaps temporarily.
     pub(crate) refused: u64,
     /// Bytes of keys and values stored.
     pub(crate) bytes: u64,
-    /// How long it took.
+    /// Duration.
     pub(crate) elapsed: Duration,
 }
 
-/// Why a load stopped before its end.
+/// Reasons why a load stopped early.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LoadError {
     /// The input cannot be read further.
     #[error("{name}: {detail}")]
     Input {
-        /// The input.
+        /// Name of the input.
         name: String,
-        /// The system's words.
+        /// The system's error text.
         detail: std::io::Error,
     },
-    /// The server.
+    /// The connection to the server failed.
     #[error("{0}; rows up to line {1} are stored, run the load again")]
     Server(ClientError, u64),
 }
 
-/// Encoded SETs with where each came from.
+/// Encoded SETs with the origin of each.
 struct Batch {
     present: Present,
     requests: Vec<u8>,
@@ -78,7 +78,7 @@ impl Batch {
     }
 }
 
-/// Loads all of `rows`; `name` is the input's in messages.
+/// Loads all of `rows`; `name` is the input's name in messages.
 pub(crate) fn send(
     rows: &mut dyn Rows,
     name: &str,
@@ -93,7 +93,7 @@ pub(crate) fn send(
         let (batch, more) = fill(rows, name, present, progress, &mut summary)?;
         let sent = client.send(&batch.requests);
         sent.map_err(|error| LoadError::Server(error, stored_line))?;
-        // One batch is on its way while the one before is confirmed: neither side waits for the other.
+        // One batch is in flight while the one before is confirmed: neither side waits for the other.
         stored_line = settle(&under_way, name, client, progress, &mut summary, stored_line)?;
         under_way = batch;
         if !more {
@@ -108,7 +108,7 @@ pub(crate) fn send(
     }
 }
 
-/// Gathers a batch; whether the input goes on.
+/// Gathers a batch; returns whether the input continues.
 fn fill(
     rows: &mut dyn Rows,
     name: &str,
@@ -131,7 +131,7 @@ fn fill(
     Ok((batch, true))
 }
 
-/// Takes a batch's replies; returns the line up to which all is settled.
+/// Receives a batch's replies; returns the line up to which all rows are done.
 fn settle(
     batch: &Batch,
     name: &str,

@@ -34,7 +34,7 @@ impl<B: Backing> Turn<B> {
                 Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
                 Err(error) => {
                     // No descriptors or memory: readiness is reported once only, so a timer retries.
-                    tracing::warn!(%error, protocol = listener::name(listener.protocol), "accepting pauses");
+                    tracing::warn!(%error, protocol = listener::name(listener.protocol), "cannot accept connections; retrying shortly");
                     self.accept_again = Some(self.instant + ACCEPT_PAUSE);
                     return;
                 }

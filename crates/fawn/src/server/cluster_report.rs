@@ -81,7 +81,7 @@ impl ClusterReport {
     /// Reason to send no clients here, if there is one.
     pub(crate) fn trouble(&self) -> Option<String> {
         let stands_ms = self.stands_ms.filter(|ms| *ms >= STANDS_MS)?;
-        let advice = self.advice.as_deref().unwrap_or("the log says why");
+        let advice = self.advice.as_deref().unwrap_or("see the log");
         Some(format!("a chain has taken no writes for {stands_ms} ms: {advice}"))
     }
 
@@ -141,11 +141,11 @@ fn advice(back_ends: &[BackEndStatus]) -> Option<String> {
     back_ends.iter().find_map(|back_end| {
         let node = back_end.node.0;
         if let Some(failure) = &back_end.poisoned {
-            let steps = "look at its medium, restart, and run `fawn check` on its directory if it happens again";
+            let steps = "check its disk, restart, and run `fawn check` on its directory if it happens again";
             return Some(format!("the store of node {node} takes no more writes: {failure}; {steps}"));
         }
         let (range, why) = back_end.members.iter().find_map(|copy| Some((copy.range, copy.broken.as_deref()?)))?;
-        Some(format!("the copy of range {} on node {node} cannot go on: {why}; restart", range.0))
+        Some(format!("the copy of range {} on node {node} has failed: {why}; restart it", range.0))
     })
 }
 

@@ -9,7 +9,9 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ServeError {
     /// The address is in use or not local.
-    #[error("{what} cannot listen on {address}: {detail}; stop what uses it or choose another with --{what}")]
+    #[error(
+        "{what} cannot listen on {address}: {detail}; stop the program that uses it or choose another with --{what}"
+    )]
     Listen {
         /// The listener, by the name of its flag.
         what: &'static str,
@@ -41,7 +43,7 @@ pub(crate) enum ServeError {
         detail: std::io::Error,
     },
     /// A shard ended on its own.
-    #[error("{0}; the log above says why; restart, and run `fawn check` on the data directory if it happens again")]
+    #[error("{0}; see the log above; restart, and run `fawn check` on the data directory if it happens again")]
     Died(String),
 }
 

@@ -122,7 +122,7 @@ impl<B: Backing> Turn<B> {
                 bytes,
                 received,
                 ?patience,
-                "a connection that dawdles in a request others wait for is closed"
+                "closed a slow sender: other connections wait for the memory of its request"
             );
             self.counters.dropped += 1;
             self.drop_conn(slot);

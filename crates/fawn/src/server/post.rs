@@ -59,7 +59,7 @@ impl Bell {
 
     fn wake(&self) {
         if let Err(error) = self.waker.wake() {
-            tracing::error!(%error, "a shard could not be woken; it goes on at its next event");
+            tracing::error!(%error, "cannot wake a shard; it continues at its next event");
         }
     }
 }
@@ -167,7 +167,7 @@ mod tests {
             (0..spins % 67).for_each(|_| std::hint::spin_loop());
             if post.may_sleep() {
                 queue.poll(&mut events, Some(DEADLINE)).expect("a poll");
-                assert!(!events.is_empty() || post.inbox.try_recv().is_err(), "a letter came and nobody rang");
+                assert!(!events.is_empty() || post.inbox.try_recv().is_err(), "a batch arrived without a wake-up");
                 assert!(!events.is_empty(), "nothing came");
                 post.woke();
             }
@@ -236,7 +236,7 @@ mod tests {
         });
         let threads: Vec<_> = threads.collect();
         let posts: Vec<_> = threads.into_iter().map(|thread| thread.join().expect("all came")).collect();
-        assert!(posts.iter().all(|post| post.inbox.try_recv().is_err()), "none came twice");
+        assert!(posts.iter().all(|post| post.inbox.try_recv().is_err()), "no batch arrived twice");
     }
 
     #[test]

@@ -144,7 +144,7 @@ impl<B: Backing> Turn<B> {
         for (piece, used) in pieces.drain(..).zip(used) {
             self.executed(piece, *used);
         }
-        debug_assert!(self.pieces.list.is_empty(), "nothing is read while pieces are executed");
+        debug_assert!(self.pieces.list.is_empty(), "no reads while gathered input is executed");
         self.pieces.list = pieces;
     }
 
@@ -198,7 +198,11 @@ impl<B: Backing> Turn<B> {
         let largest = self.conns.iter().max_by_key(|(_, conn)| conn.rest.capacity()).map(|(slot, _)| slot);
         let Some(slot) = largest else { return };
         let (bytes, limit) = (self.conns[slot].rest.len(), self.limits.input_bytes_max);
-        tracing::warn!(bytes, limit, "incomplete requests exceed their room: the largest one's connection is closed");
+        tracing::warn!(
+            bytes,
+            limit,
+            "incomplete requests exceed their budget: closed the connection with the largest one"
+        );
         self.counters.dropped += 1;
         self.drop_conn(slot);
     }

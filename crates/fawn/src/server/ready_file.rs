@@ -43,7 +43,7 @@ fn is_nowhere(path: &Path) -> bool {
 impl Drop for ReadyFile {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_file(&self.path) {
-            tracing::warn!(%error, path = %self.path.display(), "the ready file could not be removed");
+            tracing::warn!(%error, path = %self.path.display(), "cannot remove the ready file");
         }
     }
 }

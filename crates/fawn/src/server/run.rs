@@ -77,9 +77,9 @@ async fn prepared(prepare: Option<Prepare>, places: Places) -> Result<(), Failur
 async fn stop(server: Server, signal: Option<&'static str>) -> Result<(), Failure> {
     let Some(signal) = signal else {
         server.stop().await?;
-        return Err(ServeError::Died("a shard ended unasked".to_owned()).into());
+        return Err(ServeError::Died("a shard ended unexpectedly".to_owned()).into());
     };
-    tracing::info!(signal, "stopping: no new connections; what was read is answered, flushed and synced");
+    tracing::info!(signal, "stopping: no new connections; received requests are answered, then flushed and synced");
     server.stop().await?;
     tracing::info!("stopped");
     Ok(())

@@ -51,7 +51,7 @@ impl Seats {
     /// Returns a permit.
     pub(super) fn give_back(&self) {
         let before = self.taken.fetch_sub(1, Ordering::Relaxed);
-        debug_assert!(before > 0, "a seat given back that nobody took");
+        debug_assert!(before > 0, "a permit was returned twice");
     }
 }
 

@@ -104,10 +104,10 @@ pub(super) fn engine_options(settings: &Settings) -> Result<Options, ServeError>
 
 fn tell(engine: &Engine<StoreDevice>, report: &OpenReport) {
     for (file, from_bytes) in &report.truncated {
-        tracing::warn!(file, from_bytes, "an unfinished end was cut off; nothing in it had been acknowledged");
+        tracing::warn!(file, from_bytes, "cut off an unfinished end of the log; nothing in it had been acknowledged");
     }
     for file in &report.orphans_removed {
-        tracing::info!(file, "removed a file of an unfinished step");
+        tracing::info!(file, "removed a file left by an interrupted step");
     }
     tracing::info!(
         device = engine.device().name(),

@@ -54,13 +54,13 @@ impl<B: Backing> Turn<B> {
         }
         if *held > self.limits.output_bytes_max as u64 {
             let worst = self.conns.iter().max_by_key(|(_, conn)| conn.held_bytes).map(|(slot, _)| slot);
-            worst.into_iter().for_each(|slot| self.drop_slow(slot, "replies not taken exceed their room"));
+            worst.into_iter().for_each(|slot| self.drop_slow(slot, "untaken replies exceed their budget"));
         }
     }
 
     fn drop_slow(&mut self, slot: usize, reason: &str) {
         let bytes = self.conns[slot].held_bytes;
-        tracing::warn!(bytes, reason, "a slow reader's connection is closed");
+        tracing::warn!(bytes, reason, "closed the connection of a slow reader");
         self.counters.dropped += 1;
         self.drop_conn(slot);
     }
@@ -77,7 +77,7 @@ impl<B: Backing> Turn<B> {
             let Some(conn) = self.conns.get_mut(due.slot).filter(|conn| conn.serial == due.serial) else { continue };
             conn.flags.watched = false;
             if conn.flags.blocked && !conn.flags.progressed && conn.phase != Phase::Lingering {
-                self.drop_slow(due.slot, "took nothing for the stall timeout");
+                self.drop_slow(due.slot, "took no reply during the stall timeout");
             } else if self.conns[due.slot].flags.blocked {
                 self.account(due.slot);
             }
