@@ -1,76 +1,76 @@
-//! Owns the list of settings: flag, variable, key of the file, and their text in the manual.
+//! List of settings: flag, variable, key of the file, and their help text.
 use super::settings::{DeviceChoice, DurabilityMode};
 use super::{Endpoint, LogFormat, Shards, Size, Span};
 use std::path::PathBuf;
 
-/// Every setting of a server, as given or not. The long names are also the keys of the configuration file.
+/// Every setting of a server, given or not. The long names are also the keys of the configuration file.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct Flags {
-    /// Directory of the data; created if it is not there. One server at a time [default: fawn-data].
+    /// Data directory; created if it does not exist. One server at a time [default: fawn-data].
     #[arg(long, env = "FAWN_DIR", value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
-    /// Where Redis clients connect (RESP2, RESP3), or `off` [default: 127.0.0.1:6380].
+    /// Address for Redis clients (RESP2, RESP3), or `off` [default: 127.0.0.1:6380].
     #[arg(long, env = "FAWN_RESP", value_name = "ADDR:PORT")]
     pub(crate) resp: Option<Endpoint>,
-    /// Where memcached clients connect (text protocol), or `off` [default: 127.0.0.1:11212].
+    /// Address for memcached clients (text protocol), or `off` [default: 127.0.0.1:11212].
     #[arg(long, env = "FAWN_MEMCACHED", value_name = "ADDR:PORT")]
     pub(crate) memcached: Option<Endpoint>,
-    /// Where /healthz, /readyz, /metrics and /status are served over HTTP, or `off` [default: 127.0.0.1:8380].
+    /// HTTP address of /healthz, /readyz, /metrics and /status, or `off` [default: 127.0.0.1:8380].
     #[arg(long, env = "FAWN_ADMIN", value_name = "ADDR:PORT")]
     pub(crate) admin: Option<Endpoint>,
     /// Memory for indexes, caches and buffers together, such as 256M [default: a quarter of the machine's or of the
     /// container's limit].
     #[arg(long, env = "FAWN_MEMORY", value_name = "SIZE")]
     pub(crate) memory: Option<Size>,
-    /// Threads that serve clients, each with a part of the data and of the memory: 1 to 64, or `auto` (as many as there
-    /// are cores). Fixed when the directory is made [default: what the directory was made with; of a new one 1].
+    /// Threads that serve clients, each with a part of the data and of the memory: 1 to 64, or `auto` (one per
+    /// core). Fixed when the directory is created [default: the directory's number; 1 for a new directory].
     #[arg(long, env = "FAWN_SHARDS", value_name = "NUMBER")]
     pub(crate) shards: Option<Shards>,
     /// When a write is acknowledged [default: sync].
     #[arg(long, env = "FAWN_DURABILITY", value_enum, value_name = "MODE")]
     pub(crate) durability: Option<DurabilityMode>,
-    /// Most space the data may take on the device [default: what the device has].
+    /// Maximum space for the data on the device [default: the size of the device].
     #[arg(long, env = "FAWN_CAPACITY", value_name = "SIZE")]
     pub(crate) capacity: Option<Size>,
     /// Size of the log's segments, a power of two; a record is at most a quarter of it [default: 64M].
     #[arg(long, env = "FAWN_SEGMENT", value_name = "SIZE")]
     pub(crate) segment: Option<Size>,
-    /// Longest value [default: 8M, or a quarter of a segment if that is less].
+    /// Maximum value length [default: 8M, or a quarter of a segment if that is less].
     #[arg(long, env = "FAWN_VALUE_MAX", value_name = "SIZE")]
     pub(crate) value_max: Option<Size>,
-    /// How storage is reached: io_uring, the portable fallback, or whichever works here [default: auto].
+    /// Storage access: io_uring, the portable fallback, or auto: io_uring where it works [default: auto].
     #[arg(long, env = "FAWN_DEVICE", value_enum, value_name = "KIND")]
     pub(crate) device: Option<DeviceChoice>,
-    /// Most client connections at once; those beyond are told so and closed [default: 16384].
+    /// Maximum client connections; more get an error and are closed [default: 16384].
     #[arg(long, env = "FAWN_MAX_CONNECTIONS", value_name = "NUMBER")]
     pub(crate) max_connections: Option<u32>,
-    /// A client that takes nothing of its waiting replies for so long is disconnected [default: 60s].
+    /// Disconnect a client that takes none of its replies for this long [default: 60s].
     #[arg(long, env = "FAWN_STALL_TIMEOUT", value_name = "SPAN")]
     pub(crate) stall_timeout: Option<Span>,
-    /// Longest that a stopping server waits for clients to take their replies [default: 5s].
+    /// How long a stopping server waits for clients to take their replies [default: 5s].
     #[arg(long, env = "FAWN_SHUTDOWN_TIMEOUT", value_name = "SPAN")]
     pub(crate) shutdown_timeout: Option<Span>,
-    /// Listen on addresses that other machines reach. There is no authentication yet: whoever reaches the port can
-    /// read and write everything.
+    /// Listen on addresses that other machines reach. There is no authentication yet: every client that reaches the port
+    /// can read and write everything.
     #[arg(long, env = "FAWN_ALLOW_PUBLIC", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) allow_public: Option<bool>,
-    /// Written (JSON: process, addresses) once clients are served, removed at the end.
+    /// File (JSON: process, addresses) that exists while clients are served.
     #[arg(long, env = "FAWN_READY_FILE", value_name = "FILE")]
     pub(crate) ready_file: Option<PathBuf>,
-    /// Form of the logs on standard error [default: human].
+    /// Format of the logs on standard error [default: human].
     #[arg(long, env = "FAWN_LOG_FORMAT", value_enum, value_name = "FORM")]
     pub(crate) log_format: Option<LogFormat>,
 }
 
 macro_rules! first_given {
     ($first:ident, $second:ident, $($field:ident),+ $(,)?) => {
-        // Exhaustive on purpose: a setting that is forgotten here does not compile.
+        // Exhaustive on purpose: a forgotten setting does not compile.
         Flags { $($field: $first.$field.or($second.$field)),+ }
     };
 }
 
 impl Flags {
-    /// These, and where they say nothing, `fallback`.
+    /// These settings, completed from `fallback`.
     pub(crate) fn or(self, fallback: Self) -> Self {
         first_given!(
             self,

@@ -1,4 +1,4 @@
-//! Owns the settings in force: defaults filled in, and refused when they contradict each other or would do harm.
+//! Effective settings: defaults filled in, contradictions and harmful values refused.
 use super::shards::cores;
 use super::{ConfigError, Endpoint, Flags, Shards, Size, Span, file, memory};
 use clap::ValueEnum;
@@ -7,9 +7,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Smallest budget of a shard that leaves room for a segment's buffers, an index and some cache.
+/// Minimum budget of a shard: a segment's buffers, an index and some cache.
 const MEMORY_BYTES_MIN: u64 = 16 << 20;
-/// Fewest segments of a store: while one is dropped another takes the writes.
+/// Minimum number of segments: while one is dropped another takes the writes.
 const SEGMENTS_MIN: u64 = 2;
 const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 const SEGMENT_BYTES_MAX: u64 = 1 << 30;
@@ -17,15 +17,15 @@ const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 /// When a write is acknowledged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum DurabilityMode {
-    /// Once it is synced: survives power loss.
+    /// When it is synced: survives power loss.
     Sync,
-    /// Once it is written, which survives kill -9; synced within a second.
+    /// When it is written, which survives kill -9; synced within a second.
     Everysec,
-    /// Once it is in memory: acknowledged writes may be lost by kill -9.
+    /// When it is in memory: kill -9 may lose acknowledged writes.
     Memory,
 }
 
-/// How storage is reached.
+/// Storage access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum DeviceChoice {
     /// io_uring where it works, else portable; the choice is logged.
@@ -36,16 +36,16 @@ pub(crate) enum DeviceChoice {
     Portable,
 }
 
-/// Form of the logs.
+/// Format of the logs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum LogFormat {
-    /// Lines to read.
+    /// Plain lines.
     Human,
-    /// An object per line.
+    /// A JSON object per line.
     Json,
 }
 
-/// What a server runs with.
+/// The settings of a server.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) dir: PathBuf,
@@ -53,7 +53,7 @@ pub(crate) struct Settings {
     pub(crate) memcached: Endpoint,
     pub(crate) admin: Endpoint,
     pub(crate) memory: Size,
-    /// As given: a directory that exists has its own number.
+    /// As given; an existing directory has its own number.
     pub(crate) shards: Option<Shards>,
     pub(crate) durability: DurabilityMode,
     pub(crate) capacity: Option<Size>,
@@ -69,7 +69,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Flags and environment over the file over the defaults; checked.
+    /// Combines flags, environment, file and defaults, and checks the result.
     pub(crate) fn resolve(flags: Flags, config: Option<&Path>) -> Result<Self, ConfigError> {
         let given = match config {
             Some(path) => flags.or(file::read(path)?),
@@ -144,7 +144,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Whether the memory and the space for data are enough for so many shards.
+    /// Checks that memory and capacity suffice for this many shards.
     pub(crate) fn check_shards(&self, shards: u16) -> Result<(), ConfigError> {
         let least = Size(MEMORY_BYTES_MIN * u64::from(shards));
         if self.memory < least {
@@ -157,7 +157,7 @@ impl Settings {
         self.check_capacity(shards)
     }
 
-    /// A store that has no room for a segment does not even start, and one that has for one never gets space back.
+    /// A store without space for a segment cannot start, and a store with one segment never gets space back.
     fn check_capacity(&self, shards: u16) -> Result<(), ConfigError> {
         let least = Size(SEGMENTS_MIN * self.segment.0 * u64::from(shards));
         match self.capacity {
@@ -169,19 +169,19 @@ impl Settings {
         }
     }
 
-    /// The number of shards that `auto` stands for: a core each, as far as the memory goes round.
+    /// The number of shards for `auto`: one per core while each gets its minimum memory.
     pub(crate) fn shards_auto(&self) -> u16 {
         let by_memory = u16::try_from(self.memory.0 / MEMORY_BYTES_MIN).unwrap_or(u16::MAX);
         cores().min(by_memory).max(1)
     }
 
-    /// What one of `shards` shards runs with: its part of what they share, and a directory of its own.
+    /// Settings of one of `shards` shards: its share of memory and capacity, and its own directory.
     pub(crate) fn part(&self, shards: u16, dir: PathBuf) -> Self {
         let part = |size: Size| Size(size.0 / u64::from(shards));
         Self { dir, memory: part(self.memory), capacity: self.capacity.map(part), ..self.clone() }
     }
 
-    /// The settings in force: keys of the configuration file with their values as TOML.
+    /// The effective settings: keys of the configuration file with their values as TOML.
     pub(crate) fn pairs(&self) -> Vec<(String, String)> {
         let mut pairs = vec![
             ("dir", self.dir.display().to_string()),
@@ -216,12 +216,12 @@ impl Settings {
     }
 }
 
-/// Whom a bound is for, where it grows with the shards.
+/// Suffix of an error text for a bound that grows with the shards.
 fn of_each(shards: u16) -> String {
     if shards > 1 { format!(" for {shards} shards") } else { String::new() }
 }
 
-/// How a choice is written.
+/// Name of a choice in flags and files.
 fn name<V: ValueEnum>(value: V) -> String {
     value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }

@@ -1,16 +1,16 @@
-//! Owns how many shards a server is to have, as written in flags, environment and files.
+//! Number of shards, as written in flags, environment and files.
 use std::fmt;
 use std::str::FromStr;
 
-/// Most shards of a node.
+/// Maximum number of shards of a node.
 pub(crate) const SHARDS_MAX: u16 = 64;
 
 /// A number of shards: `4`, or `auto`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Shards {
-    /// As many as there are cores when the directory is made.
+    /// One per core when the directory is created.
     Auto,
-    /// So many.
+    /// This number.
     Number(u16),
 }
 
@@ -37,7 +37,7 @@ impl fmt::Display for Shards {
     }
 }
 
-/// Cores that this process may use: its affinity and its container's quota count.
+/// Cores that this process may use, by its affinity and its container's quota.
 pub(super) fn cores() -> u16 {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     u16::try_from(cores).unwrap_or(SHARDS_MAX).min(SHARDS_MAX)

@@ -1,11 +1,11 @@
-//! Owns what the user reads once the demo serves: where, and three commands that work with the tools that are there.
+//! Text for the user once the demo serves: addresses, and three commands for the installed tools.
 use super::marker::Marker;
 use crate::server::Places;
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-/// Commands shown.
+/// Number of commands shown.
 const COMMANDS: usize = 3;
 
 /// The whole text.
@@ -33,12 +33,12 @@ fn line(text: &mut String, words: std::fmt::Arguments<'_>) {
     let _: std::fmt::Result = write!(text, "\n{words}");
 }
 
-/// What is installed.
+/// Installed tools.
 struct Tools {
     redis_cli: bool,
     nc: bool,
     curl: bool,
-    /// This program, as one would type it.
+    /// This program, as the user would type it.
     fawn: String,
 }
 
@@ -51,7 +51,7 @@ impl Tools {
     }
 }
 
-/// Its name where the shell finds it, else its path.
+/// The program's name if the shell finds it, else its path.
 fn own_name(path_dirs: &[PathBuf]) -> String {
     let Ok(own) = std::env::current_exe() else { return "fawn".to_owned() };
     if own.parent().is_some_and(|dir| path_dirs.iter().any(|known| known == dir)) {
@@ -61,7 +61,7 @@ fn own_name(path_dirs: &[PathBuf]) -> String {
     quoted(&own.strip_prefix(here).unwrap_or(&own).display().to_string())
 }
 
-/// The first three of what can be done.
+/// The first three possible commands.
 fn commands(places: &Places, example: &str, tools: &Tools) -> Vec<String> {
     let key = quoted(example);
     let mut commands = Vec::new();
@@ -93,7 +93,7 @@ fn redis(place: SocketAddr, tools: &Tools, words: &str) -> String {
     }
 }
 
-/// Sends `words` (as `printf` takes them) and prints what comes, by netcat or by bash alone.
+/// Sends `words` (in the syntax of `printf`) and prints the reply, by netcat or by bash alone.
 fn over_tcp(place: SocketAddr, tools: &Tools, words: &str) -> String {
     let (host, port) = (place.ip(), place.port());
     match tools.nc {
@@ -102,7 +102,7 @@ fn over_tcp(place: SocketAddr, tools: &Tools, words: &str) -> String {
     }
 }
 
-/// Whether it can stand in a line of memcached's protocol, within quotes of a shell.
+/// Whether the key fits a line of memcached's protocol within shell quotes.
 fn is_memcached_key(key: &str) -> bool {
     !key.is_empty() && key.bytes().all(is_plain) && key.len() <= fawn_types::limits::MEMCACHED_KEY_BYTES_MAX
 }
@@ -111,7 +111,7 @@ const fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'+' | b'-' | b'_' | b'/' | b':')
 }
 
-/// As a shell takes it for one word.
+/// Quoted as one word for a shell.
 fn quoted(word: &str) -> String {
     match !word.is_empty() && word.bytes().all(is_plain) {
         true => word.to_owned(),

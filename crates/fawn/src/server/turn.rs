@@ -138,7 +138,7 @@ impl<B: Backing> Turn<B> {
         self.shard
     }
 
-    /// Prepares to block: returns whether nothing is left to do, and has announced to the other shards that they must wake this one.
+    /// Prepares to block: announces to the other shards that they must wake this one. Returns `false` if work is left.
     fn may_wait(&mut self, events: &Events, wake: &Wake) -> bool {
         // A full batch of events may hide more, whose edge is already consumed. A device without a descriptor
         // cannot wake the loop, so its completions must be polled.
