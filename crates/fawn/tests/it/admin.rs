@@ -1,4 +1,4 @@
-//! Holds the admin port to its pages and its bounds.
+//! Admin port: pages and bounds.
 use crate::harness::{Server, connect, eventually, exchange, http};
 use std::io::Read;
 
@@ -32,7 +32,7 @@ fn an_idle_server_takes_no_turns() {
     let before = server.metric("fawn_turns_total");
     std::thread::park_timeout(std::time::Duration::from_millis(300));
     let turns = server.metric("fawn_turns_total") - before;
-    // The scrape itself is one.
+    // The scrape itself counts as one.
     assert!(turns <= 2, "{turns} turns in 300 ms with nothing to do");
 }
 
@@ -40,7 +40,7 @@ fn an_idle_server_takes_no_turns() {
 fn silent_connections_do_not_shut_others_out_for_good() {
     let server = Server::start(&[]);
     let mut silent: Vec<_> = (0..40).map(|_| connect(server.admin)).collect();
-    // They are closed when their request's head does not come in time, which makes room.
+    // Connections without a request head are closed after the time-out, which frees their permits.
     assert_eq!(http(server.admin, "GET", "/healthz").0, 200);
     let mut byte = [0];
     assert!(silent[0].read(&mut byte).is_ok_and(|got| got == 0) || byte[0] == b'H');

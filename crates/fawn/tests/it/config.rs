@@ -1,4 +1,4 @@
-//! Holds the three sources of settings to their order, and bad settings to clear refusals.
+//! Configuration: precedence of the three sources, and clear refusals of bad settings.
 use crate::harness::{fawn, run};
 use std::net::TcpListener;
 
@@ -51,7 +51,7 @@ fn a_taken_address_is_told_apart() {
     }
 }
 
-/// Before the data are opened: nothing is made by a start that cannot end well.
+/// Settings are checked before the data is opened: a start that must fail creates nothing.
 #[test]
 fn a_ready_file_that_cannot_be_written_is_named() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -1,4 +1,4 @@
-//! Holds connections to their bounds: too many, half-closed, slow, garbled, idle; others notice nothing.
+//! Bounds of connections: too many, half-closed, slow, garbled, idle ones. Other clients are not affected.
 use crate::harness::{Server, connect, eventually, exchange, read_to_end};
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -14,7 +14,7 @@ fn too_many_are_told_so_in_their_protocol() {
     assert_eq!(server.metric("fawn_connections_refused_total"), 2);
     let [mut stays, goes] = kept;
     drop(goes);
-    // Room again, and the one that stayed was not disturbed.
+    // A permit is free again, and the remaining connection was not disturbed.
     eventually("room for another", || {
         let mut next = connect(server.resp);
         next.write_all(b"PING\r\n").ok()?;
@@ -31,7 +31,7 @@ fn a_half_closed_connection_hears_every_reply() {
     stream.write_all(&b"*1\r\n$4\r\nPING\r\n".repeat(20_000)).expect("it reads");
     stream.shutdown(Shutdown::Write).expect("half closed");
     assert_eq!(read_to_end(&mut stream), b"+PONG\r\n".repeat(20_000));
-    // An incomplete request at the end is nobody's: the connection just ends.
+    // An incomplete request before the end of the stream is dropped with the connection.
     let mut stream = connect(server.resp);
     stream.write_all(b"*1\r\n$4\r\nPING\r\n*2\r\n$3\r\nGET").expect("it reads");
     stream.shutdown(Shutdown::Write).expect("half closed");
@@ -65,7 +65,7 @@ fn a_slow_reader_is_paused_then_dropped_and_others_go_on() {
     set.extend_from_slice(&[b'v'; 100_000]);
     set.extend_from_slice(b"\r\n");
     exchange(&mut other, &set, b"+OK\r\n");
-    // A pipeline without end whose replies nobody reads: at some point the server takes no more of it.
+    // An endless pipeline whose replies are not read: the server stops reading it.
     let mut slow = connect(server.resp);
     slow.set_write_timeout(Some(Duration::from_millis(100))).expect("a timeout");
     let requests = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n".repeat(1000);
@@ -109,7 +109,7 @@ fn garbage_is_answered_and_closed_alone() {
     for garbage in [&b"*-5\r\n"[..], b"*1\r\n$-7\r\n", b"*1\r\n:3\r\n", b"*99999999999\r\n"] {
         let mut stream = connect(server.resp);
         stream.write_all(garbage).expect("it reads");
-        // More that the server will never read must not turn its answer into a reset.
+        // Further input that the server never reads must not turn its reply into a reset.
         let _ = stream.write_all(&[0; 200_000]);
         let _ = stream.shutdown(Shutdown::Write);
         let reply = read_to_end(&mut stream);
@@ -136,7 +136,7 @@ fn idle_connections_cost_little() {
     assert!(each <= 1536, "{each} bytes per idle connection");
 }
 
-/// A `SET` of a value of so many bytes, and what comes of it.
+/// Sends a `SET` of a value of this length; returns the reply.
 fn long_set(key: &str, bytes: usize) -> Vec<u8> {
     let mut request = format!("*3\r\n$3\r\nSET\r\n${}\r\n{key}\r\n${bytes}\r\n", key.len()).into_bytes();
     request.resize(request.len() + bytes, b'v');
@@ -144,8 +144,8 @@ fn long_set(key: &str, bytes: usize) -> Vec<u8> {
     request
 }
 
-/// Has one client begin a request that takes nearly all of the eight megabytes of room that an eighth of the memory is,
-/// and another send one that waits behind it.
+/// Lets one client begin a request that takes nearly all of the budget (8 MiB, an eighth of the memory),
+/// and another client send one that has to wait for it.
 fn crowd(server: &Server, begun: &[u8]) -> (std::net::TcpStream, std::thread::JoinHandle<std::net::TcpStream>) {
     let mut first = connect(server.resp);
     first.write_all(begun).expect("it reads");
@@ -165,7 +165,7 @@ fn long_requests_take_turns_where_there_is_no_room_for_all() {
     let request = long_set("first", 7_000_000);
     let (begun, rest) = request.split_at(100_000);
     let (mut first, sending) = crowd(&server, begun);
-    // Who asks for little goes on meanwhile.
+    // Small requests continue meanwhile.
     let mut other = connect(server.resp);
     exchange(&mut other, b"SET k v\r\nGET k\r\n", b"+OK\r\n$1\r\nv\r\n");
     assert_eq!(server.metric("fawn_input_waiting"), 1);
@@ -173,7 +173,7 @@ fn long_requests_take_turns_where_there_is_no_room_for_all() {
     let mut second = sending.join().expect("all was sent");
     exchange(&mut second, b"", b"+OK\r\n");
     exchange(&mut other, b"STRLEN first\r\nSTRLEN second\r\n", b":7000000\r\n:3000000\r\n");
-    // Longer than all room: it passes because nobody else is on the way.
+    // Longer than the whole budget: it is admitted because no other request is.
     exchange(&mut other, &long_set("longest", 8 << 20), b"+OK\r\n");
     assert_eq!((server.metric("fawn_input_held_bytes"), server.metric("fawn_connections_dropped_total")), (0, 0));
 }
@@ -188,7 +188,7 @@ fn who_dawdles_in_a_request_that_others_wait_for_is_dropped() {
     let mut end = [0];
     assert!(matches!(first.read(&mut end), Ok(0) | Err(_)), "its connection is over");
     exchange(&mut second, b"EXISTS first second\r\n", b":1\r\n");
-    // With nobody waiting, one may take all the time that it wants.
+    // Without waiting requests a slow sender may take its time.
     let mut alone = connect(server.resp);
     alone.write_all(&long_set("alone", 7_000_000)[..100_000]).expect("it reads");
     eventually("room to be taken", || (server.metric("fawn_input_held_bytes") >= 7_000_000).then_some(()));
@@ -199,7 +199,7 @@ fn who_dawdles_in_a_request_that_others_wait_for_is_dropped() {
 fn short_requests_that_are_half_sent_hold_little() {
     let server = Server::start(&[]);
     let mut clients: Vec<_> = (0..200).map(|_| connect(server.resp)).collect();
-    // In two pieces: the second is read on top of what is held.
+    // In two pieces: the second extends the buffered input.
     let mut sent_bytes = 0;
     for piece in [&b"*2\r\n$3\r\nGET\r\n"[..], b"$3\r\nk"] {
         clients.iter_mut().for_each(|client| client.write_all(piece).expect("it reads"));

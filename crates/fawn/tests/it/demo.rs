@@ -1,5 +1,5 @@
-//! Holds the demo to its promises: every package reads back by both protocols, is loaded once, and a kill in the middle
-//! of loading is made good; the commands that it prints work.
+//! The demo: every package reads back through both protocols and is loaded once; a kill during the load is
+//! repaired; the printed commands work.
 use crate::harness::{Reaped, Server, connect, eventually, exchange, fawn, http, run};
 use rustix::process::Signal;
 use std::fmt::Write as _;
@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A catalogue of so many packages; returns the file and the stanzas.
+/// Writes a catalogue of this many packages; returns the file and the stanzas.
 fn catalogue(dir: &Path, packages: usize, text_bytes: usize) -> (PathBuf, Vec<String>) {
     let text = "x".repeat(text_bytes);
     let stanzas: Vec<String> =
@@ -21,7 +21,7 @@ fn text(dir: &Path, name: &str) -> String {
     std::fs::read_to_string(dir.join(name)).expect("text")
 }
 
-/// Every stanza by both protocols, byte for byte, pipelined in one go each.
+/// Reads every stanza through both protocols, byte for byte, in one pipeline each.
 fn reads_back(server: &Server, stanzas: &[String]) {
     let (mut asked, mut expected) = (String::new(), String::new());
     let (mut mc_asked, mut mc_expected) = (String::new(), String::new());
@@ -54,7 +54,7 @@ fn a_catalogue_is_loaded_once_and_reads_back_by_both_protocols() {
     server.signal(Signal::INT);
     assert_eq!(server.wait(), Some(0));
     assert!(!server.ready_file().exists());
-    // The catalogue itself is not needed any more.
+    // The catalogue file is no longer needed.
     std::fs::remove_file(&file).expect("removed");
     let server = Server::demo_in(dir.path(), &[]);
     reads_back(&server, &stanzas);
@@ -153,7 +153,7 @@ fn what_it_cannot_use_it_refuses_with_what_to_do() {
 #[test]
 fn it_is_not_ready_while_it_loads_and_a_signal_then_ends_it_well() {
     let dir = tempfile::tempdir().expect("a directory");
-    // A catalogue that never comes: nobody writes into the pipe.
+    // A catalogue that never arrives: the pipe has no writer.
     let pipe = dir.path().join("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().expect("it runs").success());
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound");

@@ -1,4 +1,4 @@
-//! Holds the data directory to its promises: restarts, kills, a second server, damage; and both protocols to one store.
+//! The data directory: restarts, kills, a second server, damage; both protocols see one store.
 use crate::harness::{Server, connect, exchange, run};
 use rustix::process::Signal;
 use std::io::{Read, Write};
@@ -44,7 +44,7 @@ fn what_was_acknowledged_survives_a_kill() {
             for earlier in 0..round {
                 exchange(&mut client, format!("GET last{earlier}\r\n").as_bytes(), b"$2\r\nok\r\n");
             }
-            // Pipelined so that the kill falls between writes; what was heard must be there.
+            // Pipelined, so that the kill falls between writes; every acknowledged write must be found.
             let mut acked = 0_u32;
             let batch = "SET counter 1\r\n".repeat(50) + &format!("SET last{round} ok\r\n");
             client.write_all(batch.as_bytes()).expect("it reads");
@@ -104,7 +104,7 @@ fn a_flipped_bit_is_found_and_the_store_does_not_open_as_if_nothing_were_wrong()
     assert!(code == 3 && error.contains("is damaged from byte"), "{code} {error}");
 }
 
-/// In the first record of the first segment that has one.
+/// Damages the first record of the first segment that has one.
 fn flip_a_bit(data: &std::path::Path) {
     let files = std::fs::read_dir(data).expect("a directory").map(|entry| entry.expect("an entry").path());
     for file in files.filter(|path| path.extension().is_some_and(|extension| extension == "fawn")) {

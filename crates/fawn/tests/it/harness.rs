@@ -1,14 +1,14 @@
-//! Owns starting a real `fawn serve`, talking to it in raw bytes, and waiting for things without sleeping.
+//! Test harness: starts a real `fawn serve`, talks to it in raw bytes, waits for conditions without sleeping.
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Nothing in these tests takes longer, even on a busy machine; past it they fail rather than hang.
+/// Deadline of every wait: a test fails rather than hangs, also on a busy machine.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
 
-/// The binary, cut off from the environment's own settings.
+/// The binary, isolated from the environment's settings.
 pub(crate) fn fawn() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fawn"));
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("FAWN_")) {
@@ -17,12 +17,12 @@ pub(crate) fn fawn() -> Command {
     command
 }
 
-/// Runs it to its end; exit code, standard output, standard error.
+/// Runs the binary to its end; returns exit code, standard output, standard error.
 pub(crate) fn run(args: &[&str]) -> (i32, String, String) {
     outcome(fawn().args(args).output().expect("the binary runs"))
 }
 
-/// As [`run`], with `input` on standard input.
+/// Like [`run`], with `input` on standard input.
 pub(crate) fn run_with_input(args: &[&str], input: &[u8]) -> (i32, String, String) {
     let mut command = fawn();
     command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -31,12 +31,12 @@ pub(crate) fn run_with_input(args: &[&str], input: &[u8]) -> (i32, String, Strin
     outcome(child.wait_with_output().expect("it ends"))
 }
 
-/// As [`run`], of a server that should not start: one that does is ended, and is a failure.
+/// Like [`run`], for a server that must not start: one that does is ended, and the test fails.
 pub(crate) fn run_refused(args: &[&str]) -> (i32, String) {
     let mut command = fawn();
     command.args(args).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = Reaped(command.spawn().expect("the binary runs"));
-    // Little enough for a pipe that nobody reads meanwhile.
+    // Short enough for an unread pipe.
     let status = eventually("a server that was to be refused", || child.0.try_wait().expect("it is ours"));
     let mut error = String::new();
     child.0.stderr.take().expect("piped").read_to_string(&mut error).expect("text");
@@ -48,7 +48,7 @@ fn outcome(output: Output) -> (i32, String, String) {
     (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))
 }
 
-/// Asks `probe` again until it has an answer.
+/// Repeats `probe` until it returns a value.
 pub(crate) fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
@@ -60,7 +60,7 @@ pub(crate) fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) ->
     }
 }
 
-/// A running server on free ports over a directory of its own.
+/// A running server on free ports with its own directory.
 pub(crate) struct Server {
     child: Reaped,
     ready_file: PathBuf,
@@ -79,17 +79,17 @@ impl Server {
         server
     }
 
-    /// Over a given directory.
+    /// Starts on a given directory.
     pub(crate) fn start_in(dir: &Path, flags: &[&str]) -> Self {
         Self::await_ready(dir, Self::spawn("serve", dir, flags))
     }
 
-    /// `fawn demo` over a given directory; what it says goes to the files `out` and `err` there.
+    /// Starts `fawn demo` on a given directory; its output goes to the files `out` and `err` there.
     pub(crate) fn demo_in(dir: &Path, flags: &[&str]) -> Self {
         Self::await_ready(dir, Self::spawn("demo", dir, flags))
     }
 
-    /// Starts a server that is not waited for.
+    /// Starts a server without waiting for it.
     pub(crate) fn spawn(word: &str, dir: &Path, flags: &[&str]) -> Reaped {
         let any = "127.0.0.1:0";
         let mut command = fawn();
@@ -105,7 +105,7 @@ impl Server {
             assert_eq!(child.0.try_wait().expect("it is ours"), None, "the server ended before it was ready");
             let ready = std::fs::read(&ready_file).ok()?;
             let ready: serde_json::Value = serde_json::from_slice(&ready).expect("the ready file is JSON, whole");
-            // Until it is removed at the start, there may be one of a server that was killed.
+            // Until the start removes it, the file of a killed server may exist.
             (ready["pid"] == child.0.id()).then_some(ready)
         });
         let place = |name: &str| ready[name].as_str().and_then(|text| text.parse().ok()).expect("an address");
@@ -126,7 +126,7 @@ impl Server {
         rustix::process::kill_process(pid, signal).expect("it is ours");
     }
 
-    /// Waits for its end; the exit code, if it left by itself.
+    /// Waits for the server's end; returns the exit code unless a signal ended it.
     pub(crate) fn wait(&mut self) -> Option<i32> {
         eventually("the server's end", || self.child.0.try_wait().expect("it is ours")).code()
     }
@@ -140,18 +140,18 @@ impl Server {
     }
 }
 
-/// A process that does not outlive its test, however that ends.
+/// A process that ends with its test.
 pub(crate) struct Reaped(pub(crate) Child);
 
 impl Drop for Reaped {
     fn drop(&mut self) {
-        // Already ended: nothing to kill.
+        // The process may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// A connection whose every wait is bounded.
+/// A connection with a bound on every wait.
 pub(crate) fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).expect("it listens");
     stream.set_read_timeout(Some(DEADLINE)).expect("a timeout");
@@ -167,7 +167,7 @@ pub(crate) fn exchange(stream: &mut TcpStream, request: &[u8], reply: &[u8]) {
     assert_eq!(got.escape_ascii().to_string(), reply.escape_ascii().to_string());
 }
 
-/// Everything up to the end of the stream.
+/// Reads up to the end of the stream.
 pub(crate) fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
     let mut all = Vec::new();
     stream.read_to_end(&mut all).expect("it closes in an orderly way");

@@ -1,12 +1,12 @@
-//! Holds a directory of several shards to its layout: what is lost, swapped or foreign is refused with nothing changed,
-//! what a crash left half made is completed.
+//! Layout of a directory with several shards: missing, swapped and foreign stores are refused without a change,
+//! interrupted creations are completed.
 use crate::harness::{Server, connect, eventually, exchange, run, run_refused};
 use rustix::process::Signal;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// Small segments: nothing here needs more.
+/// Small segments keep the tests quick.
 const FLAGS: [&str; 2] = ["--segment", "64K"];
 const KEYS: usize = 60;
 
@@ -39,7 +39,7 @@ fn assert_filled(server: &Server) {
     }
 }
 
-/// Exit code and words of a server that is not to start over `dir`.
+/// Exit code and message of a server that must not start on `dir`.
 fn refused(dir: &Path, flags: &[&str]) -> (i32, String) {
     let data = dir.join("data");
     let mut args = vec!["serve", "--dir", data.to_str().expect("text"), "--memory", "64M"];
@@ -84,7 +84,7 @@ fn settings_that_do_not_fit_are_refused() {
     assert!(!dir.path().join("data").exists(), "nothing was made");
     let (code, _, error) = run(&["demo", "--shards", "2"]);
     assert!(code == 2 && error.contains("`fawn serve` takes it"), "{code} {error}");
-    // The directory says that there are three: known only once it has been looked at.
+    // The directory's three shards are known only after the layout was read.
     stop(start(dir.path(), &["--shards", "3"]));
     let data = dir.path().join("data");
     let args = ["serve", "--dir", data.to_str().expect("text"), "--memory", "40M", "--admin", "off"];
@@ -92,7 +92,7 @@ fn settings_that_do_not_fit_are_refused() {
     assert!(code == 2 && error.contains("at least 48M for 3 shards"), "{code} {error}");
 }
 
-/// Something wrong with a directory: how it is done, how it is undone, and what the refusal says.
+/// A fault of a directory: how to cause it, how to undo it, and the expected refusal.
 struct Wrong {
     doing: fn(&Path, &Path),
     undoing: fn(&Path, &Path),
@@ -219,7 +219,7 @@ fn a_kill_at_any_time_of_the_first_start_is_harmless() {
         let place = dir.path().join(round.to_string());
         fs::create_dir(&place).expect("a directory");
         let child = Server::spawn("serve", &place, &[&FLAGS[..], &["--shards", "3"]].concat());
-        // From the first thing that it makes on; later and later.
+        // Interrupted at each step of the creation, later and later.
         eventually("the directory", || place.join("data").exists().then_some(()));
         std::thread::park_timeout(Duration::from_micros(500 * round));
         drop(child);
@@ -249,7 +249,7 @@ fn one_process_at_a_time_serves_or_checks() {
         assert!(code == 3 && error.contains("in use by another process"), "{code} {error}");
     }
     stop(server);
-    // One shard's store is none for a server by itself: it knows another part of the ring.
+    // The store of one shard cannot serve alone: it has a slice of the ring.
     for shard in ["shard-0", "shard-1"] {
         let place = data.join(shard);
         let args = ["serve", "--dir", place.to_str().expect("text"), "--resp", "off", "--memcached", "off"];
@@ -281,7 +281,7 @@ fn check_looks_at_every_shard() {
     bytes[520] ^= 1;
     fs::write(&manifest, bytes).expect("written back");
     let (code, out, error) = run(&["check", text]);
-    // The one after it is looked at all the same.
+    // The next store is checked all the same.
     let is_told =
         out.contains("shard 1:\n") && out.contains("DAMAGE: manifest") && out.contains("shard 2:\n1 segments");
     assert!(code == 3 && is_told && error.contains("damaged, as listed"), "{code} {out} {error}");
@@ -300,13 +300,13 @@ fn a_store_is_not_made_among_other_files() {
         assert!(code == 3 && error.contains("`letter`") && error.contains("of its own"), "{code} {error}");
         assert_eq!(fs::read_dir(&data).expect("listed").count(), 1, "nothing was made there");
         fs::remove_file(data.join("letter")).expect("removed");
-        // What a new file system has, and what a start leaves that is cut off before its store is there.
+        // Files of a new file system, and files that an interrupted first start leaves.
         fs::create_dir(data.join("lost+found")).expect("made");
         fs::write(data.join("manifest.new"), "half").expect("written");
         let server = start(dir.path(), shards);
         fill(&server);
         stop(server);
-        // From then on the directory is the store's, and what else comes there is not its business.
+        // Once the directory has a store, other files in it are ignored.
         fs::write(data.join("letter"), "mine").expect("written");
         let server = start(dir.path(), &[]);
         assert_filled(&server);

@@ -1,4 +1,4 @@
-//! Holds the bulk loader to bytes, counts, line numbers and exit codes.
+//! Bulk loader: bytes, counts, line numbers and exit codes.
 use crate::harness::{Server, run, run_with_input};
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! Owns the tests of the binary: real processes on loopback, every wait bounded, no fixed ports.
+//! Tests of the binary: real processes on loopback, every wait bounded, no fixed ports.
 #![expect(clippy::expect_used, reason = "a test that meets what it does not expect should stop")]
 
 mod admin;

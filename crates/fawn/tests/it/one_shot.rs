@@ -1,4 +1,4 @@
-//! Holds the one-shot client to its exit codes and to bytes that come back as they went.
+//! One-shot client: exit codes, and bytes that return unchanged.
 use crate::harness::{Server, run, run_with_input};
 
 #[test]

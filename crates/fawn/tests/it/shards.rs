@@ -1,4 +1,4 @@
-//! Holds several shards to being one server: any connection sees all keys, limits are the process's, the end is one.
+//! Several shards as one server: any connection reaches all keys, limits are per process, one shutdown.
 use crate::harness::{Reaped, Server, connect, eventually, exchange, fawn, http, read_to_end, run_refused};
 use rustix::process::Signal;
 use std::io::{Read, Write};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 const THREE: [&str; 4] = ["--shards", "3", "--segment", "64K"];
 
-/// A metric per shard.
+/// A metric's value per shard.
 fn metrics(server: &Server, name: &str) -> Vec<u64> {
     let page = http(server.admin, "GET", "/metrics").1;
     let values = page.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix("{shard=\"")?.split_once("} "));
@@ -22,7 +22,7 @@ fn info(client: &mut TcpStream) -> String {
     String::from_utf8_lossy(&text[..got]).into_owned()
 }
 
-/// So many that every shard has some: one has none with a probability of 3·(2/3)^60.
+/// Enough keys that every shard has some: one has none with a probability of 3·(2/3)^60.
 fn crowd(address: SocketAddr) -> Vec<TcpStream> {
     (0..60).map(|_| connect(address)).collect()
 }
@@ -45,7 +45,7 @@ fn every_connection_sees_all_keys_also_after_a_restart_and_a_kill() {
         for (at, client) in crowd.iter_mut().rev().enumerate() {
             exchange(client, format!("GET key{at}\r\n").as_bytes(), format!("$1\r\n{round}\r\n").as_bytes());
         }
-        // Whichever shard is asked tells of all, a moment later.
+        // Any shard reports the counts of all, a moment later.
         for client in crowd.iter_mut().take(12) {
             eventually("a count of all keys", || info(client).contains("db0:keys=60,").then_some(()));
         }
@@ -70,7 +70,7 @@ fn the_limit_on_connections_is_the_processs() {
         assert_eq!(read_to_end(&mut connect(server.resp)), b"-ERR max number of clients reached\r\n");
     }
     assert_eq!(server.metric("fawn_connections_refused_total"), 12);
-    // Each that goes makes room for one, on whichever shard.
+    // Each closed connection frees a permit, whichever shard accepts next.
     for _ in 0..12 {
         drop(crowd.pop());
     }
@@ -89,7 +89,7 @@ fn idle_shards_take_no_turns() {
     let server = Server::start(&THREE);
     let mut client = connect(server.resp);
     (0..20).for_each(|key| exchange(&mut client, format!("SET k{key} v\r\n").as_bytes(), b"+OK\r\n"));
-    // Each says once how it stands after it had something to do.
+    // Each shard publishes once after it had work.
     std::thread::park_timeout(Duration::from_millis(400));
     let before = metrics(&server, "fawn_turns_total");
     std::thread::park_timeout(Duration::from_millis(300));
@@ -99,7 +99,7 @@ fn idle_shards_take_no_turns() {
     assert!(turns.iter().all(|turns| *turns <= 2), "{turns:?} turns in 300 ms with nothing to do");
 }
 
-/// A client that writes one key after another, each once, until the server goes; the last key it heard to be written.
+/// A client that writes keys one after another until the server ends; returns the last acknowledged key.
 fn write_until_the_end(server: SocketAddr, number: usize) -> usize {
     let mut stream = connect(server);
     let mut heard = 0;
@@ -163,8 +163,8 @@ fn a_shard_without_clients_serves_the_others_until_all_are_through() {
         let set = format!("*3\r\n$3\r\nSET\r\n$1\r\n{key}\r\n$10000\r\n{value}\r\n");
         exchange(&mut client, set.as_bytes(), b"+OK\r\n");
     }
-    // One read of the server's, and more replies than the system's buffers take: most are still to be asked for, of all
-    // shards, when it stops; two of them have no client.
+    // The replies exceed the kernel's buffers, so at the stop most requests to all shards are still outstanding;
+    // two of the shards have no client.
     let requests: String = (0..2400).map(|at| format!("*2\r\n$3\r\nGET\r\n$1\r\n{}\r\n", at % 8)).collect();
     assert!(requests.len() < 64 << 10);
     client.write_all(requests.as_bytes()).expect("it reads");
@@ -184,11 +184,11 @@ fn a_client_that_takes_nothing_holds_the_end_up_for_its_timeout_only() {
     let set = format!("*3\r\n$3\r\nSET\r\n$3\r\nbig\r\n${}\r\n{value}\r\n", value.len());
     exchange(&mut client, set.as_bytes(), b"+OK\r\n");
     let mut others = crowd(server.resp);
-    // More replies than the system's buffers take, on every shard.
+    // More replies than the kernel's buffers take, on every shard.
     let requests = b"*2\r\n$3\r\nGET\r\n$3\r\nbig\r\n".repeat(2000);
     for stream in &mut others {
         stream.set_write_timeout(Some(Duration::from_millis(50))).expect("a timeout");
-        // It may stop reading before all is sent.
+        // The client may stop reading before all is sent.
         let _ = stream.write_all(&requests);
     }
     server.signal(Signal::TERM);
@@ -197,7 +197,7 @@ fn a_client_that_takes_nothing_holds_the_end_up_for_its_timeout_only() {
     assert!(told.elapsed() < Duration::from_secs(5), "{:?}", told.elapsed());
 }
 
-/// A server that is to listen at `address`, with an own directory.
+/// A server for `address`, with its own directory.
 fn rival(dir: &std::path::Path, address: &str, shards: &str) -> Reaped {
     let mut command = fawn();
     command.args(["serve", "--memory", "64M", "--segment", "64K", "--memcached", "off", "--admin", "off"]);

@@ -1,4 +1,4 @@
-//! Holds a stopping server to its promise: what was read is answered, the exit is 0 and comes within a bound.
+//! Shutdown: received requests are answered, the exit code is 0 and comes within a bound.
 use crate::harness::{Server, connect, exchange, read_to_end};
 use rustix::process::Signal;
 use std::io::Write;
