@@ -1,9 +1,10 @@
-//! Owns a node without sockets, clocks or threads: sessions, execution, and the store of one shard.
+//! A node without sockets, clocks or threads: sessions, execution, chain members, and the stores beneath.
 //!
 //! ```text
 //! bytes → session (codec, order of replies) → execute (read, update, multi, keyspace, …) → replica → fawn-ds
 //! ```
-//! `fawn` gives a [`Shard`] bytes from sockets, `fawn-sim` bytes from a simulated network: both drive this code.
+//! `fawn` feeds a [`Shard`] with bytes from sockets. `fawn-sim` drives the same chain members and stores through
+//! [`cluster::Node`]; it does not drive sessions yet.
 #![forbid(unsafe_code)]
 
 pub mod cluster;

@@ -1,13 +1,12 @@
-//! Owns the host of one range's replica: assigns versions at the head, and says what is committed.
+//! Sequencer of a range with one member: assigns versions and decides commits.
 //!
-//! With one member the head is the tail, and the rule is short: versions are dense in the epoch of this opening, and
-//! a version is committed once the mode's watermark of the member's own log reaches it. With several members
-//! `fawn_chain::Replica` gives both answers instead: `assign` asks its head, `advance` hears its commits, and the
-//! appended records are forwarded by replaying the log.
+//! With one member the head is the tail: versions are dense in the epoch of this open, and
+//! a version is committed once the log's watermark of the durability mode reaches it. Members of a chain use
+//! `fawn_chain::Replica` instead.
 use fawn_ds::Progress;
 use fawn_types::{Durability, Epoch, RangeId, Version};
 
-/// One range's replica.
+/// One range's sequencer.
 #[derive(Debug)]
 pub(crate) struct Replica {
     range: RangeId,
@@ -18,7 +17,7 @@ pub(crate) struct Replica {
 }
 
 impl Replica {
-    /// Opens the reign `epoch`, which must be above every earlier one of this store.
+    /// Starts the epoch, which must be above every earlier one of this store.
     pub(crate) fn new(range: RangeId, epoch: Epoch, durability: Durability, progress: Progress) -> Self {
         let base = Version::new(epoch, 0).unwrap_or(progress.appended);
         assert!(progress.appended < base || progress.appended.seq() == 0, "an epoch is used once: {epoch:?}");
@@ -29,13 +28,13 @@ impl Replica {
         self.range
     }
 
-    /// The next `count` versions; `None` when the epoch is used up. Not assigned until [`Replica::assigned`].
+    /// The next `count` versions; `None` when the epoch is used up. They count as assigned after [`Replica::assigned`].
     pub(crate) fn assign(&self, count: u64) -> Option<Version> {
         let last = Version::new(self.assigned.epoch(), self.assigned.seq() + count)?;
         (last.seq() <= Version::SEQ_SOFT_MAX).then(|| self.assigned.next())?
     }
 
-    /// The log took the versions up to `through`.
+    /// The log accepted the versions up to `through`.
     pub(crate) fn assigned(&mut self, through: Version) {
         assert!(through > self.assigned, "sequence numbers are used once: {through:?} after {:?}", self.assigned);
         self.assigned = through;
@@ -49,12 +48,12 @@ impl Replica {
         self.committed
     }
 
-    /// Versions assigned and not committed.
+    /// Number of versions assigned and not committed.
     pub(crate) const fn uncommitted(&self) -> u64 {
         self.assigned.seq() - self.committed.seq()
     }
 
-    /// What a read that saw `seen` must wait for before anybody hears of it: nothing, if that is committed.
+    /// The version whose commit a reader of `seen` must wait for; none if it is committed.
     pub(crate) fn wait_for(&self, seen: Version) -> Option<Version> {
         (seen > self.committed).then_some(seen)
     }

@@ -1,6 +1,6 @@
-//! Owns the shard: sessions and one range's store behind three calls, `handle_input`, `turn`, `poll_output`.
+//! Shard: sessions and one range's store behind three calls, `handle_input`, `turn`, `poll_output`.
 //!
-//! Order of a server's turn: `handle_input` for every connection that has bytes, then [`Shard::turn`] once (which
+//! Per iteration the host calls `handle_input` for every connection with input, then [`Shard::turn`] once (which
 //! submits once for all of them), then [`Shard::poll_output`] until it is empty: one write per connection.
 use crate::execute::{Core, Flow, Host, Scratch, clear, execute, execute_single};
 use crate::options::{ProcessFacts, ShardOptions};
@@ -17,9 +17,9 @@ use fawn_types::{Epoch, KeyHash, MonoMs, Now, ShardId, TimeMs};
 use fawn_wire::{Command, Protocol};
 use std::collections::VecDeque;
 
-/// When to try again what found the log's buffers full, if the device does not wake the host before.
+/// Retry interval of requests that found the log's buffers full, if no device event comes before.
 const RETRY_MS: u64 = 1;
-/// How often the engine looks at the clock while something is not synced.
+/// Interval of calls to the engine while something is not synced.
 const SYNC_CHECK_MS: u64 = 100;
 
 /// A single-threaded owner of sessions and of a store.
@@ -34,10 +34,10 @@ pub struct Shard<D: Device> {
 }
 
 impl<D: Device> Shard<D> {
-    /// A shard over an open engine, whose options must agree with `options`. All shards of a node have one secret.
+    /// Creates a shard over an open engine, whose options must agree with `options`. All shards of a node share one secret.
     ///
     /// # Errors
-    /// When the engine cannot take the shard's slice of the ring as its range: it holds another one.
+    /// If the engine holds another range than the shard's slice of the ring.
     pub fn new(
         mut engine: Engine<D>,
         placement: Placement,
@@ -70,7 +70,7 @@ impl<D: Device> Shard<D> {
         Ok(Self { core, sessions, outputs, events: Vec::new(), now: Now::default() })
     }
 
-    /// A new connection.
+    /// Opens a session.
     pub fn open_session(&mut self, protocol: Protocol) -> SessionId {
         self.core.counters.sessions_opened += 1;
         let id = self.sessions.open(protocol, &self.core.options);
@@ -78,25 +78,25 @@ impl<D: Device> Shard<D> {
         id
     }
 
-    /// The connection is gone: what it asked may still be done, nobody hears of it.
+    /// Ends a session: its pending requests may still be executed, without a reply.
     pub fn close_session(&mut self, session: SessionId) {
         self.host().forget_away(session);
         self.sessions.close(session);
         self.count_sessions();
     }
 
-    /// Of clients: some stand for other shards' sessions.
+    /// Number of clients' sessions, without proxy sessions of other shards.
     fn count_sessions(&mut self) {
         let standing = self.core.links.as_ref().map_or(0, |links| links.standing());
         self.core.sessions_open = self.sessions.len() - standing;
     }
 
-    /// The client sends no more (a half-closed socket): its replies are finished, then comes [`Output::Close`].
+    /// The client sends no more (a half-closed socket): pending replies are finished, then [`Output::Close`] follows.
     pub fn end_input(&mut self, session: SessionId) {
         consume::end_input(&mut self.sessions, session);
     }
 
-    /// Whether the session takes input now; if not, [`Output::Resume`] or [`Output::Close`] will follow.
+    /// Whether the session accepts input; if not, [`Output::Resume`] or [`Output::Close`] will follow.
     pub fn wants_input(&self, session: SessionId) -> bool {
         consume::wants_input(&self.sessions, &self.core.options, session)
     }
@@ -106,33 +106,33 @@ impl<D: Device> Shard<D> {
         self.sessions.get(session).map_or(&[], |session| session.replies.output())
     }
 
-    /// The host wrote that many bytes of [`Shard::output`].
+    /// The host wrote this many bytes of [`Shard::output`].
     pub fn wrote(&mut self, id: SessionId, bytes: usize) {
         consume::wrote(&mut self.sessions, id, bytes, &mut self.core.counters);
     }
 
-    /// Executes the whole commands at the start of `input`; returns how many bytes it consumed. The host keeps the
-    /// rest and offers it again with more behind it, or after [`Output::Resume`].
+    /// Executes the complete commands at the start of `input`; returns the number of consumed bytes. The host keeps the
+    /// rest and offers it again with more input, or after [`Output::Resume`].
     pub fn handle_input(&mut self, now: Now, id: SessionId, input: &[u8]) -> usize {
         self.note_time(now);
         consume::handle_input(&mut self.core, &mut self.sessions, &mut self.outputs, (id, input), self.now)
     }
 
-    /// As [`Shard::handle_input`] of each, whose consumption is noted in `used`: what the first requests of all wait
-    /// for is waited for together.
+    /// Like [`Shard::handle_input`] for each input, with consumed bytes in `used`. The first requests of all inputs are
+    /// prefetched together.
     pub fn handle_inputs(&mut self, now: Now, inputs: &[(SessionId, &[u8])], used: &mut [usize]) {
         self.note_time(now);
         consume::handle_inputs(&mut self.core, &mut self.sessions, &mut self.outputs, (inputs, used), self.now);
     }
 
-    /// How long the input must be, from its first unconsumed byte, before it is worth offering again.
+    /// Length that the input must reach, from its first unconsumed byte, before it is worth offering again.
     pub fn need_bytes(&self, session: SessionId) -> usize {
         self.sessions.get(session).map_or(1, |session| session.need_bytes)
     }
 
-    /// Reaps, submits what this turn appended in one go, commits what the mode's watermark allows, fills replies.
+    /// Reaps completions, submits all appends of this iteration, commits what the watermark allows, delivers replies.
     ///
-    /// Returns when the next turn is due though nothing happens until then; a time not after `now`: at once.
+    /// Returns when the next call is due without an event; a time not after `now` means at once.
     pub fn turn(&mut self, now: Now) -> Option<MonoMs> {
         self.note_time(now);
         self.core.counters.turns += 1;
@@ -143,7 +143,7 @@ impl<D: Device> Shard<D> {
         host.retry_late();
         host.retry_queues();
         host.ask_late();
-        // Everything that this turn reads or appends is queued by now: one submission for all.
+        // All reads and appends of this iteration are queued by now: one submission for all.
         self.core.engine.submit(now);
         let has_committed = self.commit();
         let has_moved = self.core.links.as_ref().is_some_and(|links| links.has_moved());
@@ -153,7 +153,7 @@ impl<D: Device> Shard<D> {
         if is_due { Some(now.mono) } else { self.deadline(now) }
     }
 
-    /// As [`Shard::turn`], but blocks until the device has something: for tests and for hosts without an event loop.
+    /// Like [`Shard::turn`], but blocks until a device event: for tests and for hosts without an event loop.
     pub fn turn_blocking(&mut self, now: Now) -> Option<MonoMs> {
         if self.core.engine.in_flight() > 0 {
             let mut events = std::mem::take(&mut self.events);
@@ -163,7 +163,7 @@ impl<D: Device> Shard<D> {
         self.turn(now)
     }
 
-    /// Whether what the host did since the last turn lets a session go on: the next turn is due at once.
+    /// Whether calls since the last iteration let a session continue: the next iteration is due at once.
     pub fn wants_turn(&self) -> bool {
         self.sessions.wants_turn() || !self.core.pending.late.is_empty()
     }
@@ -173,7 +173,7 @@ impl<D: Device> Shard<D> {
         self.outputs.pop_front()
     }
 
-    /// Whether nothing is under way: no reply waits, nothing is uncommitted.
+    /// Whether no reply waits and nothing is uncommitted.
     pub fn is_idle(&self) -> bool {
         let has_mail = self.core.links.as_ref().is_some_and(|links| !links.is_idle());
         let is_busy =
@@ -186,7 +186,7 @@ impl<D: Device> Shard<D> {
         &self.core.engine
     }
 
-    /// Ends the shard and gives the engine back, to be closed. Waiting sessions hear nothing more.
+    /// Ends the shard and returns the engine for closing. Waiting sessions get no replies.
     pub fn into_engine(self) -> Engine<D> {
         self.core.engine
     }
@@ -219,7 +219,6 @@ impl<D: Device> Shard<D> {
         }
     }
 
-    /// Whether there was anything.
     fn reap(&mut self, now: Now) -> bool {
         let mut events = std::mem::take(&mut self.events);
         self.core.engine.poll(now, &mut events);
@@ -240,7 +239,7 @@ impl<D: Device> Shard<D> {
         had_events
     }
 
-    /// Whether the committed version moved.
+    /// Returns whether the committed version moved.
     fn commit(&mut self) -> bool {
         let Core { engine, replica, .. } = &mut self.core;
         let through = replica.advance(engine.progress(replica.range()));
@@ -250,9 +249,9 @@ impl<D: Device> Shard<D> {
         through.is_some()
     }
 
-    /// Moves replies that are due to the outputs, and tells the host what has changed.
+    /// Moves due replies to the outputs and emits the effects that follow.
     fn settle_sessions(&mut self, has_moved: bool) {
-        // With nothing under way nothing will move either: then waiting would be for ever.
+        // With nothing in flight nothing will change: waiting could last for ever.
         let is_away = self.core.links.as_ref().is_some_and(|links| links.requests() > 0);
         let is_idle = !is_away && self.core.replica.uncommitted() == 0 && self.core.pending.keys.len() == 0;
         let relieved = has_moved || is_idle;
@@ -267,7 +266,7 @@ impl<D: Device> Shard<D> {
         let waits = pending.keys.has_retries() || links.as_ref().is_some_and(|links| links.has_unsaid());
         let retry = waits.then(|| now.mono.plus_ms(RETRY_MS));
         let progress = engine.progress(replica.range());
-        // The modes that do not sync at once sync by time: the engine looks at the clock in `submit`.
+        // Modes that do not sync at once sync by time: the engine checks the clock in `submit`.
         let is_unsynced = progress.synced < progress.appended && engine.poisoned().is_none();
         let sync = is_unsynced.then(|| now.mono.plus_ms(SYNC_CHECK_MS));
         [*flush_at, retry, sync].into_iter().flatten().min()
@@ -295,7 +294,7 @@ impl<D: Device> Executor for Core<D> {
     #[inline]
     fn place(&self, session: &Session, key: &[u8], input: &[u8]) -> (KeyHash, Option<ShardId>) {
         if let Some(hash) = session.codec.carried_hash(input) {
-            // Of a session of another shard: that the key is here was decided there.
+            // The asking shard has already chosen this shard as the key's owner.
             debug_assert!(session.stands_for.is_some() && hash == self.hash(key), "shards of a node have one secret");
             return (hash, None);
         }

@@ -1,9 +1,8 @@
-//! Owns requests on the connection itself: the codec words them, this keeps them in order.
+//! Requests on the connection itself: the codec encodes their replies, this module orders them.
 use super::Flow;
 use crate::session::Session;
 use fawn_wire::{After, Connection};
 
-/// Answers it.
 pub(crate) fn execute(session: &mut Session, connection: &Connection<'_>) -> Flow {
     let Session { codec, identity, replies, .. } = session;
     let mut after = After::GoOn;

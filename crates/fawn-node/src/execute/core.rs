@@ -1,4 +1,4 @@
-//! Owns what execution works on: the engine, the range's replica, what waits, and the counters; no session.
+//! State of execution: engine, sequencer, waiting requests, counters; no sessions.
 use crate::options::{ProcessFacts, ShardOptions};
 use crate::pending::Pending;
 use crate::replica::Replica;
@@ -19,32 +19,32 @@ pub(crate) struct Core<D: Device> {
     pub(crate) counters: Counters,
     pub(crate) options: ShardOptions,
     pub(crate) facts: ProcessFacts,
-    /// When a delayed `flush_all` empties the store.
+    /// Time of a delayed `flush_all`.
     pub(crate) flush_at: Option<MonoMs>,
-    /// What the machine's wall clock shows: for reports. Expiry has a time of its own.
+    /// The machine's wall clock, for reports. Expiry has a clock of its own.
     pub(crate) wall: TimeMs,
-    /// Sessions open: the table itself is not here.
+    /// Number of open sessions; the table is elsewhere.
     pub(crate) sessions_open: usize,
-    /// The ways to the other shards of the node, if there are any.
+    /// Queues to the other shards of the node, if there are any.
     pub(crate) links: Option<Box<Links>>,
 }
 
-/// Buffers that live on between requests.
+/// Buffers that are reused between requests.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
-    /// The value that an operation made.
+    /// Value produced by an operation.
     pub(crate) value: Vec<u8>,
-    /// The value that was there before.
+    /// Previous value.
     pub(crate) previous: Vec<u8>,
-    /// The replies to several keys.
+    /// Replies to several keys.
     pub(crate) gathered: Vec<u8>,
 }
 
-/// A scratch buffer larger than this is given back after use.
+/// A larger scratch buffer is released after use.
 const SCRATCH_BYTES_KEPT: usize = 1 << 20;
 
 impl Scratch {
-    /// Gives back what one large request took.
+    /// Releases the memory of a large request.
     pub(crate) fn trim(&mut self) {
         for buffer in [&mut self.value, &mut self.previous, &mut self.gathered] {
             if buffer.capacity() > SCRATCH_BYTES_KEPT {
@@ -60,15 +60,15 @@ impl<D: Device> Core<D> {
         KeyHash::of(self.engine.secret(), key)
     }
 
-    /// The shard that a session's key belongs to, unless it is this one.
+    /// The shard that owns the key, unless it is this one.
     #[inline]
     pub(crate) fn elsewhere(&self, session: &Session, key: &[u8]) -> Option<ShardId> {
         let links = self.links.as_ref()?;
-        // What another shard asks for is here: that was decided there.
+        // The asking shard has already chosen this shard.
         if session.stands_for.is_some() { None } else { links.elsewhere(key) }
     }
 
-    /// The ways to the other shards: only asked where there are some.
+    /// The queues to other shards; call only if there are any.
     pub(crate) fn links(&mut self) -> &mut Links {
         let Some(links) = &mut self.links else { unreachable!("a shard that is alone asks nobody and is not asked") };
         links
@@ -79,13 +79,13 @@ impl<D: Device> Core<D> {
         self.pending.len() < self.options.pending_max
     }
 
-    /// The failure that ended writes, if any.
+    /// The failure that stopped writes, if any.
     pub(crate) fn failure(&self) -> Option<OperationError> {
         self.engine.poisoned().map(|_| OperationError::Poisoned)
     }
 }
 
-/// What a client hears of an engine's refusal.
+/// Reply for an engine's error.
 #[cold]
 pub(crate) fn operation_error(error: &EngineError) -> OperationError {
     match error {

@@ -1,11 +1,11 @@
-//! Owns where replies of waiting requests go: a session's slot, or an item of a request on several keys.
+//! Delivery of late replies: to a session's slot, or to an item of a request on several keys.
 use crate::pending::{Asker, Batch, Target};
 use crate::session::Sessions;
 use fawn_types::{Reply, Version};
 use fawn_wire::encode_reply;
 use slab::Slab;
 
-/// Hands `reply` to whoever asked; a session that ended meanwhile hears nothing.
+/// Delivers `reply`; nothing happens if the session has ended.
 pub(crate) fn deliver(
     sessions: &mut Sessions,
     batches: &mut Slab<Batch>,

@@ -1,20 +1,20 @@
-//! Owns evaluation: an update against the key's latest pending entry, its outcome copied out of the store's pages.
+//! Evaluation of an update against the key's latest pending entry.
 //!
-//! The entry is borrowed from the engine and appending changes the engine, so what the outcome borrowed from the entry
-//! is copied to the shard's scratch buffers first.
+//! The entry is borrowed from the engine and an append changes the engine, so borrowed parts of the outcome
+//! are copied to the shard's scratch buffers first.
 use super::Scratch;
 use fawn_dli::StringOperation;
 use fawn_types::operation::{Effect, Operation, Outcome};
 use fawn_types::{EntryRef, OperationError, Reply, TimeMs, Update, Version};
 
-/// What is to be appended.
+/// Effect of an evaluation on the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Write {
-    /// Nothing.
+    /// No record.
     None,
-    /// The key holds [`Scratch::value`].
+    /// A put of [`Scratch::value`].
     Put { flags: u32, expires_at_ms: u64 },
-    /// The key is gone.
+    /// A tombstone.
     Delete,
 }
 
@@ -94,7 +94,7 @@ impl Answer {
         })
     }
 
-    /// The reply, the version that was still to be assigned filled in.
+    /// The reply, completed with the assigned version.
     pub(crate) fn reply<'a>(&self, scratch: &'a Scratch, assigned: Version) -> Reply<'a> {
         let entry = |kept: Kept| EntryRef {
             value: &scratch.previous,

@@ -1,4 +1,4 @@
-//! Owns requests on the whole keyspace: barriers, executed once nothing of their session is under way.
+//! Whole-keyspace requests: barriers, executed once their session has no pending request.
 use super::core::operation_error;
 use super::{Core, Flow, Stall, scan};
 use crate::session::Session;
@@ -7,7 +7,7 @@ use fawn_flash::Device;
 use fawn_types::{Now, TimeMs, Version};
 use fawn_wire::{Keyspace, Shape, encode_done, encode_error, resp};
 
-/// Executes it, or stalls the session until it is quiet.
+/// Executes the request, or stalls the session until it is quiet.
 pub(crate) fn execute<D: Device>(core: &mut Core<D>, session: &mut Session, keyspace: &Keyspace<'_>, now: Now) -> Flow {
     if !session.is_quiet() {
         return Flow::Stall(Stall::Quiet);
@@ -30,7 +30,7 @@ pub(crate) fn execute<D: Device>(core: &mut Core<D>, session: &mut Session, keys
 pub(super) fn flush<D: Device>(core: &mut Core<D>, session: &mut Session, shape: Shape) -> Flow {
     match clear(core) {
         Ok(version) => {
-            // A later flush that was announced is overtaken by this one.
+            // An earlier delayed flush is replaced by this one.
             core.flush_at = None;
             session.own.push_clear(version);
             session.replies.respond_after(Some(version), |out| encode_done(shape, out));
@@ -44,7 +44,7 @@ pub(super) fn flush<D: Device>(core: &mut Core<D>, session: &mut Session, shape:
     Flow::Next
 }
 
-/// Empties the range: one record, whatever it held. Updates that are being loaded find the key absent.
+/// Empties the range with one record. Updates that wait for their value find the key absent.
 pub(crate) fn clear<D: Device>(core: &mut Core<D>) -> Result<Version, EngineError> {
     let version = core.replica.assign(1).ok_or_else(super::update::epoch_used_up)?;
     core.engine.clear(core.replica.range(), version)?;

@@ -1,4 +1,4 @@
-//! Owns execution: from a decoded command to replies, appended records, and requests that wait.
+//! Execution: from a decoded command to replies, appended records, and waiting requests.
 pub(crate) mod connection;
 mod core;
 mod deliver;
@@ -28,29 +28,29 @@ use fawn_flash::Device;
 use fawn_types::{KeyHash, Now, Request, ShardId};
 use fawn_wire::{Command, Shape};
 
-/// What becomes of a session's input after a command.
+/// What happens to a session's input after a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Flow {
-    /// The command is taken; the next one may follow.
+    /// The command is consumed; the next one may follow.
     Next,
-    /// The command is not taken: offer it again once what it waits for has come.
+    /// The command is not consumed: offer it again once the stall ends.
     Stall(Stall),
-    /// The command is taken and was the session's last.
+    /// The command is consumed and was the session's last.
     End,
 }
 
-/// What a session's input waits for.
+/// Reason of a session's stall.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stall {
-    /// Its own bounds: fewer waiting requests or bytes.
+    /// The session's own bounds on waiting requests and bytes.
     Room,
-    /// All its requests so far: a whole-keyspace command is a barrier.
+    /// All earlier requests of the session: a whole-keyspace command is a barrier.
     Quiet,
-    /// Its reads under way: a write must not overtake them.
+    /// The session's reads in flight: a write must not overtake them.
     Reads,
-    /// The shard's room for replies: the request would bring values.
+    /// The shard's reply budget: the request returns values.
     Replies,
-    /// The shard's bounds: the log's buffers, writes without commit, keys being loaded.
+    /// The shard's bounds: log buffers, uncommitted writes, keys being loaded.
     Shard,
 }
 
@@ -59,7 +59,7 @@ pub(crate) enum Stall {
 pub(crate) enum Later {
     /// Its record is on flash.
     Read(LookupPlan),
-    /// The session's earlier read of the key, this operation, waits.
+    /// This earlier read of the key by the same session is in flight.
     Behind(usize),
     /// Earlier operations on the key are being loaded.
     Queue,
@@ -82,7 +82,7 @@ pub(crate) fn execute<D: Device>(core: &mut Core<D>, session: &mut Session, comm
     }
 }
 
-/// Executes a request on one key for `session`: its hash, and the shard that it belongs to unless that is this one.
+/// Executes a request on one key, with its hash and the shard that owns it unless it is this one.
 #[inline]
 pub(crate) fn execute_single<D: Device>(
     core: &mut Core<D>,

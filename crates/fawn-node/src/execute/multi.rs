@@ -1,4 +1,4 @@
-//! Owns requests on several keys: `MGET`, `DEL`, `EXISTS`, memcached's multi-key `get`, and the atomic `MSET`.
+//! Requests on several keys: `MGET`, `DEL`, `EXISTS`, memcached's multi-key `get`, and the atomic `MSET`.
 use super::core::operation_error;
 use super::update::{self, Updated};
 use super::{Core, Flow, Later, Stall, read};
@@ -40,7 +40,7 @@ pub(crate) fn execute<D: Device>(core: &mut Core<D>, session: &mut Session, mult
     }
 }
 
-/// Keys with values, as `MSET` names them.
+/// Keys with values, as in `MSET`.
 fn pairs_of<'a>(multi: &Multi<'a>) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone + use<'a> {
     multi.requests().map(|request| {
         let Request::Update { key, update: Update::Set { value, .. } } = request else {
@@ -50,14 +50,14 @@ fn pairs_of<'a>(multi: &Multi<'a>) -> impl Iterator<Item = (&'a [u8], &'a [u8])>
     })
 }
 
-/// `MSET`: one batch in the log, there as a whole or not at all after a crash.
+/// `MSET`: one batch in the log, complete or absent after a crash.
 pub(super) fn set_all<'a, D: Device>(
     core: &mut Core<D>,
     session: &mut Session,
     mut pairs: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
     shape: Shape,
 ) -> Flow {
-    // Updates that are being loaded are evaluated first: they came first.
+    // Updates that wait for their value precede the batch.
     if core.pending.keys.len() > 0 && pairs.clone().any(|(key, _)| core.pending.keys.contains(core.hash(key))) {
         return Flow::Stall(Stall::Shard);
     }
@@ -80,7 +80,7 @@ pub(super) fn set_all<'a, D: Device>(
     Flow::Next
 }
 
-/// Appends the batch; the hashes with their versions, and the last version.
+/// Appends the batch; returns the hashes with their versions, and the last version.
 fn append_all<'a, D: Device>(
     core: &mut Core<D>,
     pairs: &mut (impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone),
@@ -124,7 +124,7 @@ fn gather<D: Device>(core: &mut Core<D>, session: &mut Session, multi: &Multi<'_
     }
 }
 
-/// One key of it: answered, or an item of `batch` that waits.
+/// Executes one key: an immediate reply, or a waiting item of `batch`.
 fn step<D: Device>(
     core: &mut Core<D>,
     session: &mut Session,
@@ -149,7 +149,7 @@ fn step<D: Device>(
         core.counters.overloaded += 1;
         return gathered.push(key, &Reply::Error(OperationError::Overloaded), None);
     }
-    // Its place in the table is taken before its replies are there: operations name it.
+    // The slot is reserved before the replies exist: operations refer to it.
     let batch = *batch.get_or_insert_with(|| core.pending.batches.insert(Batch::unfilled()));
     let target = Target::Item { batch, item: gathered.push_unknown(key) };
     match request {
@@ -163,7 +163,7 @@ fn step<D: Device>(
     }
 }
 
-/// One key of it that belongs to another shard.
+/// Forwards one key to the shard that owns it.
 fn step_away<D: Device>(
     core: &mut Core<D>,
     session: &mut Session,
@@ -197,7 +197,7 @@ fn update_step<D: Device>(
             None
         }
         Updated::Later(later) => Some(later),
-        // Keys before this one are done, so the request cannot be offered again as a whole: this one queues alone.
+        // Earlier keys are done, so the request cannot be offered again as a whole: this key is queued alone.
         Updated::Stall => {
             if !core.pending.keys.contains(hash) {
                 core.pending.keys.retry_later(hash);

@@ -1,8 +1,8 @@
-//! Owns reads of one key: the cached ones answered straight into the session's output, the others made to wait.
+//! Reads of one key: cached values are encoded directly into the session's output, other reads wait.
 //!
-//! A session reads what is committed, but its own writes under way as if they were: their value is taken now and the
-//! reply waits for their commit. So a pipelined `SET a`, `GET a`, `SET a` takes no detour, and nobody hears of a value
-//! that could still be undone.
+//! A session reads committed values, and its own pending writes: that value is taken now and the
+//! reply waits for their commit. A pipelined `SET a`, `GET a`, `SET a` therefore never stalls, and no client sees a
+//! value that could still be undone.
 use super::core::operation_error;
 use super::{Core, Later};
 use crate::pending::{Op, Pending, Target, Waiter};
@@ -14,7 +14,7 @@ use fawn_flash::Device;
 use fawn_types::{KeyHash, OperationError, Reply, TimeMs, Version};
 use fawn_wire::{Shape, encode_reply};
 
-/// A `GET` by itself. The hot path: nothing here allocates when the page is cached and nothing waits before it.
+/// A single `GET`. Hot path: no allocation when the page is cached and no earlier request on the key waits.
 #[inline]
 pub(crate) fn single<D: Device>(
     core: &mut Core<D>,
@@ -31,7 +31,7 @@ pub(crate) fn single<D: Device>(
     }
 }
 
-/// Answers by `emit`, or says what for the read must wait.
+/// Replies by `emit`, or returns why the read must wait.
 #[inline]
 pub(crate) fn begin<D: Device>(
     core: &mut Core<D>,
@@ -41,8 +41,8 @@ pub(crate) fn begin<D: Device>(
     now: TimeMs,
     emit: impl FnOnce(&mut Session, &Reply<'_>, Option<Version>),
 ) -> Option<Later> {
-    // Of one key a session has reads under way or requests in its queue, never both: a write waits for the former, and
-    // a read follows whichever there is.
+    // A session has reads in flight or queued requests on one key, never both: a write waits for reads in flight, and
+    // a read follows either.
     if let Some(before) = session.reading.last(hash) {
         return Some(Later::Behind(before));
     }
@@ -61,7 +61,7 @@ pub(crate) fn begin<D: Device>(
     answer(lookup, &mut core.counters, wait_for, emit).map(Later::Read)
 }
 
-/// What the session must see of the key: no less than it wrote or saw before.
+/// The view of the key that the session needs: no older than its own writes and earlier reads.
 #[inline]
 pub(crate) fn view_of<D: Device>(core: &Core<D>, session: Option<&Session>, hash: KeyHash) -> View {
     let session = session.filter(|session| !session.own.is_empty());
@@ -72,8 +72,8 @@ pub(crate) fn view_of<D: Device>(core: &Core<D>, session: Option<&Session>, hash
     }
 }
 
-/// What a reply that saw a version, or no entry, waits for. A pending absence does not tell its version: it waits for
-/// the newest there is.
+/// The version whose commit a reply waits for, given the version it saw. A pending absence has no version, so it
+/// waits for the newest one.
 #[inline]
 fn wait_for(replica: &Replica, view: View, seen: Option<Version>) -> Option<Version> {
     match view {
@@ -82,7 +82,7 @@ fn wait_for(replica: &Replica, view: View, seen: Option<Version>) -> Option<Vers
     }
 }
 
-/// Answers by `emit` what `lookup` found; `wait_for` says what a reply that saw a version, or no entry, waits for.
+/// Replies by `emit` with the result of `lookup`; `wait_for` maps the seen version to the version to wait for.
 #[inline]
 fn answer(
     lookup: Result<Lookup<'_>, EngineError>,
@@ -128,7 +128,7 @@ fn park_single<D: Device>(
     park(core, session, Op::get(session.id, target, hash, key, shape), later);
 }
 
-/// Lets a read wait.
+/// Parks a read.
 pub(crate) fn park<D: Device>(core: &mut Core<D>, session: &mut Session, mut op: Op, later: Later) {
     let hash = op.hash;
     match later {
@@ -152,23 +152,23 @@ pub(crate) fn park<D: Device>(core: &mut Core<D>, session: &mut Session, mut op:
     }
 }
 
-/// Reads from the device for `op`.
+/// Schedules a device read for `op`.
 pub(crate) fn start<D: Device>(core: &mut Core<D>, plan: LookupPlan, op: usize) {
     core.counters.cold += 1;
     core.pending.reads.start(&mut core.engine, plan, Waiter::Op(op));
 }
 
-/// How far a read that waited came.
+/// Outcome of a resumed read.
 pub(crate) enum Went {
     Answered,
     /// It needs the device (again).
     Read(LookupPlan),
-    /// `emit` had no room for what was found.
+    /// `emit` had no budget for the value.
     NoRoom,
 }
 
-/// Goes on with a read that waited: with the plan that its device read filled, or anew when its key's queue has come
-/// to it. `emit` says whether it took the reply.
+/// Resumes a parked read, with the plan that its device read filled, or from the start when it is first in its key's
+/// queue. `emit` returns whether it accepted the reply.
 pub(crate) fn go_on<D: Device>(
     core: &mut Core<D>,
     op: &Op,
@@ -187,7 +187,7 @@ pub(crate) fn go_on<D: Device>(
         Some(plan) => Went::Read(plan),
         None if is_taken => Went::Answered,
         None => {
-            // It is read again, and counted then.
+            // The read is repeated later and counted then.
             *counters = Counters { asked_again: before.asked_again + 1, ..before };
             Went::NoRoom
         }

@@ -1,4 +1,4 @@
-//! Owns what happens when something that a request waited for has come: its bytes, its place in the key's queue.
+//! Resumption of waiting requests: bytes have arrived, or the request is first in its key's queue.
 use super::deliver::deliver;
 use super::read::Went;
 use super::update::{self, Updated};
@@ -10,28 +10,28 @@ use fawn_ds::LookupPlan;
 use fawn_flash::Device;
 use fawn_types::{KeyHash, TimeMs};
 
-/// A shard's two halves, for work that may answer any session.
+/// Both halves of a shard, for work that may reply to any session.
 pub(crate) struct Host<'a, D: Device> {
     pub(crate) core: &'a mut Core<D>,
     pub(crate) sessions: &'a mut Sessions,
     pub(crate) now: TimeMs,
 }
 
-/// How far an operation came.
+/// Outcome of running an operation.
 enum Progress {
-    /// It is back in its place and waits on.
+    /// It is stored again and keeps waiting.
     Waits,
-    /// It is answered and gone; `next` follows it.
+    /// It is done and removed; `next` follows it.
     Done { next: Option<usize> },
 }
 
 impl<D: Device> Host<'_, D> {
-    /// The ways to the other shards: only asked where there are some.
+    /// The queues to other shards; call only if there are any.
     pub(crate) fn links(&mut self) -> &mut Links {
         self.core.links()
     }
 
-    /// A device read has ended: `user` says whose.
+    /// A device read has ended: `user` identifies its operation.
     pub(crate) fn read_ended(&mut self, plan: LookupPlan, user: u64) {
         self.core.pending.reads.ended(plan.read_bytes());
         match Waiter::from_user(user) {
@@ -69,7 +69,7 @@ impl<D: Device> Host<'_, D> {
         }
     }
 
-    /// Reads again what found no room for its reply, where there is some now.
+    /// Repeats reads whose replies found no budget, as far as there is some now.
     pub(crate) fn retry_late(&mut self) {
         let mut promised_bytes = 0;
         for _ in 0..self.core.pending.late.len() {
@@ -85,7 +85,7 @@ impl<D: Device> Host<'_, D> {
         }
     }
 
-    /// Tries again what found the log's buffers full.
+    /// Retries requests that found the log's buffers full.
     pub(crate) fn retry_queues(&mut self) {
         for hash in self.core.pending.keys.take_retries() {
             self.run_queue(hash);
@@ -118,7 +118,7 @@ impl<D: Device> Host<'_, D> {
         update::apply_decided(self.core, op.hash, op.key(), decided)
     }
 
-    /// Answers an update that is evaluated; else puts it back in its place.
+    /// Replies to an evaluated update; otherwise stores it again.
     fn after_update(&mut self, id: usize, op: Op, updated: Updated) -> Progress {
         let hash = op.hash;
         match updated {
@@ -144,13 +144,13 @@ impl<D: Device> Host<'_, D> {
         Progress::Waits
     }
 
-    /// A read whose turn has come.
+    /// Runs a read that is first in its key's queue.
     fn read_anew(&mut self, id: usize, mut op: Op) -> Progress {
         op.view = read::view_of(self.core, self.sessions.get(op.session), op.hash);
         self.go_on_reading(id, op, None)
     }
 
-    /// Answers a read that has its bytes; else puts it back in its place and reads on.
+    /// Replies to a read whose bytes have arrived; otherwise stores it again and reads on.
     fn go_on_reading(&mut self, id: usize, op: Op, plan: Option<LookupPlan>) -> Progress {
         let sessions = &mut *self.sessions;
         let went = read::go_on(self.core, &op, plan, self.now, |pending, reply, wait| {

@@ -1,4 +1,4 @@
-//! Owns `SCAN`: steps of whole index cells, the keys read from their records, one device read after the other.
+//! `SCAN`: steps of whole index cells; keys are read from their records, one device read at a time.
 use super::Core;
 use super::core::operation_error;
 use super::resume::Host;
@@ -11,10 +11,10 @@ use fawn_types::{EntryRef, OperationError, Reply, TimeMs, Version};
 use fawn_wire::native::{put_reply_frame, put_scan_page};
 use fawn_wire::{Keyspace, glob, resp};
 
-/// Most keys of one step, whatever `COUNT` says: its reply is bounded.
+/// Maximum keys of one step, whatever `COUNT` requests: the reply is bounded.
 const COUNT_MAX: usize = 10_000;
 
-/// A step to be taken.
+/// Parameters of a step.
 pub(crate) struct Step {
     pub(crate) cursor: u64,
     pub(crate) count: usize,
@@ -22,7 +22,7 @@ pub(crate) struct Step {
 }
 
 impl Step {
-    /// As a client asked for it.
+    /// A client's request.
     pub(crate) fn of(keyspace: &Keyspace<'_>) -> Self {
         let Keyspace::Scan { cursor, pattern, count, .. } = *keyspace else { unreachable!("only scans scan") };
         let (pattern, wants_strings) = (pattern.map(<[u8]>::to_vec), keyspace.wants_strings());
@@ -30,7 +30,7 @@ impl Step {
     }
 }
 
-/// Takes a step; the session is quiet.
+/// Runs a step; the session is quiet.
 pub(crate) fn begin<D: Device>(core: &mut Core<D>, session: &mut Session, step: Step, now: TimeMs) {
     let Step { cursor, count, wording } = step;
     if !core.has_room() {

@@ -1,4 +1,4 @@
-//! Owns updates of one key: evaluated at once where the value is at hand or not needed, else queued behind its load.
+//! Updates of one key: evaluated at once if the value is in memory or not needed, else queued while it is loaded.
 use super::core::operation_error;
 use super::evaluate::{Answer, Decision, Write, evaluate};
 use super::{Core, Flow, Later, Stall, read};
@@ -12,14 +12,14 @@ use fawn_types::operation::{Effect, Operation};
 use fawn_types::{ClientTag, KeyHash, OperationError, Reply, TimeMs, Update, Version, limits};
 use fawn_wire::{Shape, encode_reply};
 
-/// What became of an update.
+/// Outcome of an update.
 #[derive(Debug)]
 pub(crate) enum Updated {
-    /// Evaluated. The client may hear of it once `wait` is committed.
+    /// Evaluated. The reply may be sent once `wait` is committed.
     Done { answer: Answer, wrote: Option<Version>, wait: Option<Version> },
     /// The value must be loaded first.
     Later(Later),
-    /// The log's buffers are full: try again after a turn.
+    /// The log's buffers are full: retry after an iteration.
     Stall,
 }
 
@@ -29,7 +29,7 @@ impl Updated {
     }
 }
 
-/// An update by itself.
+/// A single update.
 #[inline]
 pub(crate) fn single<D: Device>(
     core: &mut Core<D>,
@@ -63,7 +63,7 @@ pub(crate) fn single<D: Device>(
     Flow::Next
 }
 
-/// Evaluates an update unless earlier ones on its key are being loaded, or its value has to be.
+/// Evaluates an update unless earlier ones on its key are being loaded, or its value must be.
 #[inline]
 pub(crate) fn begin<D: Device>(
     core: &mut Core<D>,
@@ -84,7 +84,7 @@ pub(crate) fn begin<D: Device>(
     run(core, hash, key, update, now)
 }
 
-/// Evaluates an update that is first in its key's line.
+/// Evaluates an update that is first in its key's queue.
 pub(crate) fn run<D: Device>(
     core: &mut Core<D>,
     hash: KeyHash,
@@ -100,18 +100,18 @@ pub(crate) fn run<D: Device>(
     apply_decided(core, hash, key, decided)
 }
 
-/// What a lookup lets an update come to.
+/// What a lookup permits.
 pub(crate) enum Decided {
     Decision {
         decision: Decision,
-        /// The version of the entry found.
+        /// The version of the found entry.
         seen: Option<Version>,
     },
     Read(fawn_ds::LookupPlan),
     Error(OperationError),
 }
 
-/// Evaluates `update` on what `lookup` found.
+/// Evaluates `update` on the result of `lookup`.
 pub(crate) fn decide(
     lookup: Result<Lookup<'_>, EngineError>,
     scratch: &mut super::Scratch,
@@ -129,7 +129,7 @@ pub(crate) fn decide(
     Decided::Decision { decision, seen: entry.map(|entry| entry.version) }
 }
 
-/// A write that does not depend on what is there: its value goes from the input to the log without a copy between.
+/// A write that does not depend on the current value: the value goes from the input to the log without a copy.
 fn run_blind<D: Device>(core: &mut Core<D>, hash: KeyHash, key: &[u8], update: &Update<'_>, now: TimeMs) -> Updated {
     let outcome = StringOperation::new(*update, core.options.value_bytes_max).apply(None, now);
     let (kind, value, flags, expires_at_ms) = match &outcome.effect {
@@ -147,7 +147,7 @@ fn run_blind<D: Device>(core: &mut Core<D>, hash: KeyHash, key: &[u8], update: &
     ended(append(core, hash, key, (kind, value, flags, expires_at_ms)), answer)
 }
 
-/// Appends what an evaluation decided.
+/// Appends the result of an evaluation.
 pub(crate) fn apply_decided<D: Device>(core: &mut Core<D>, hash: KeyHash, key: &[u8], decided: Decided) -> Updated {
     let (Decision { write, answer }, seen) = match decided {
         Decided::Decision { decision, seen } => (decision, seen),
@@ -157,7 +157,7 @@ pub(crate) fn apply_decided<D: Device>(core: &mut Core<D>, hash: KeyHash, key: &
     let value = std::mem::take(&mut core.scratch.value);
     let updated = match write {
         Write::None => {
-            // What it tells must not be undone: it waits for what it saw. An absence has no version to wait for but
+            // A reply must not be undone, so it waits for what it depends on. An absence has no version to wait for but
             // the newest (a pending tombstone may be the reason).
             let wait = core.replica.wait_for(seen.unwrap_or(core.replica.last_assigned()));
             Updated::Done { answer, wrote: None, wait }
@@ -195,13 +195,13 @@ fn append<D: Device>(
     Ok(version)
 }
 
-/// 68 billion writes in one opening.
+/// The sequence numbers of one epoch are used up, after 68 billion writes.
 #[cold]
 pub(crate) fn epoch_used_up() -> EngineError {
     EngineError::Poisoned { first: "the epoch's sequence numbers are used up".to_owned() }
 }
 
-/// Lets an update wait: it opens its key's queue, or joins it.
+/// Parks an update: it opens its key's queue, or joins it.
 pub(crate) fn park<D: Device>(core: &mut Core<D>, op: Op, later: Later) {
     let hash = op.hash;
     let op = core.pending.ops.insert(op);

@@ -1,4 +1,4 @@
-//! Owns what other shards of the node ask of this one's range as a whole: counts, steps of scans, clears, batches.
+//! Requests of other shards on this one's whole range: counts, scan steps, clears, batches.
 use super::{Core, Flow, Stall, keyspace, multi, scan};
 use crate::session::Session;
 use fawn_flash::Device;
@@ -6,10 +6,10 @@ use fawn_types::{Reply, TimeMs};
 use fawn_wire::Shape;
 use fawn_wire::native::{WideRequest, put_reply_frame};
 
-/// Keys that one step of a scan looks at, whatever it asks for: the asking shard goes on where it ended.
+/// Keys of one scan step, whatever was requested: the asking shard continues from there.
 const SCAN_KEYS_MAX: usize = 256;
 
-/// Executes it, or stalls the session until it is quiet: a barrier, as where it was asked.
+/// Executes the request, or stalls the proxy session until it is quiet: a barrier.
 pub(crate) fn execute<D: Device>(
     core: &mut Core<D>,
     session: &mut Session,
@@ -17,7 +17,7 @@ pub(crate) fn execute<D: Device>(
     now: TimeMs,
 ) -> Flow {
     if let WideRequest::SetAll(pairs) = request {
-        // On keys like any other: its order among the session's requests is kept by the log.
+        // Keys like any other: the log keeps the order among the session's requests.
         return multi::set_all(core, session, pairs.iter(), Shape::Native);
     }
     if !session.is_quiet() {

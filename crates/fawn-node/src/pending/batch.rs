@@ -1,10 +1,10 @@
-//! Owns a request on several keys: replies gathered in the order of the keys, whichever comes first.
+//! Requests on several keys: replies gathered in the order of the keys, in whatever order they arrive.
 use crate::SessionId;
 use fawn_types::{Entry, EntryRef, OperationError, Reply, Version};
 use fawn_wire::{Fold, Gather};
 use std::collections::VecDeque;
 
-/// A reply that outlives the lookup: what an item of a batch keeps until those before it are known.
+/// A reply that outlives the lookup: kept for an item until the items before it are known.
 #[derive(Debug)]
 pub(crate) enum OwnedReply {
     Value(Entry),
@@ -31,7 +31,7 @@ impl OwnedReply {
             Reply::Signed(value) => Self::Plain(Reply::Signed(value)),
             Reply::Unsigned(value) => Self::Plain(Reply::Unsigned(value)),
             Reply::Error(error) => Self::Plain(Reply::Error(error)),
-            // No request on several keys asks for what was there before.
+            // No request on several keys returns previous values.
             Reply::Previous { .. } => Self::Plain(Reply::Error(OperationError::Unavailable)),
         }
     }
@@ -51,7 +51,7 @@ impl OwnedReply {
     }
 }
 
-/// One key of it whose reply is not yet in the bytes.
+/// An item whose reply is not yet in the bytes.
 #[derive(Debug)]
 pub(crate) struct Item {
     key: Box<[u8]>,
@@ -65,7 +65,7 @@ pub(crate) struct Gathered {
     pub(crate) bytes: Vec<u8>,
     /// The newest version that any reply depends on.
     pub(crate) wait: Option<Version>,
-    /// Items from the first that is not known on.
+    /// Items from the first unknown one on.
     items: VecDeque<Item>,
     /// Number of the first of `items`.
     first: u32,
@@ -83,7 +83,7 @@ impl Gathered {
         Self { gather, bytes, wait: None, items, first: 0, stored_bytes: 0, bytes_max, is_too_long: false }
     }
 
-    /// The reply to the next key.
+    /// Adds the reply to the next key.
     pub(crate) fn push(&mut self, key: &[u8], reply: &Reply<'_>, wait: Option<Version>) {
         self.wait = self.wait.max(wait);
         if self.items.is_empty() {
@@ -99,18 +99,18 @@ impl Gathered {
         self.bytes.len() + self.stored_bytes
     }
 
-    /// How many values the reply holds at most.
+    /// Maximum number of values in the reply.
     pub(crate) fn values(&self) -> u32 {
         if matches!(self.gather.fold, Fold::Each(_)) { self.gather.len } else { 0 }
     }
 
-    /// The next key's reply is not known yet; its number.
+    /// Reserves an item for the next key; returns its number.
     pub(crate) fn push_unknown(&mut self, key: &[u8]) -> u32 {
         self.items.push_back(Item { key: key.into(), reply: None });
         self.first + self.items.len() as u32 - 1
     }
 
-    /// The reply to an item that was unknown.
+    /// Fills a reserved item.
     pub(crate) fn complete(&mut self, item: u32, reply: &Reply<'_>, wait: Option<Version>) {
         self.wait = self.wait.max(wait);
         let owned = self.keep(reply);
@@ -145,7 +145,7 @@ impl Gathered {
         }
     }
 
-    /// Ends the reply.
+    /// Finishes the reply.
     pub(crate) fn finish(&mut self) {
         assert!(self.is_complete(), "{} items are not known yet", self.items.len());
         if !self.is_too_long {
@@ -165,14 +165,14 @@ impl Gathered {
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) session: SessionId,
-    /// Its place among the session's replies.
+    /// Its slot among the session's replies.
     pub(crate) slot: u64,
     /// `None` only while the request is being executed.
     pub(crate) gathered: Option<Gathered>,
 }
 
 impl Batch {
-    /// What holds its place until its replies so far are moved in.
+    /// Placeholder until the replies so far are moved in.
     pub(crate) fn unfilled() -> Self {
         Self { session: SessionId::NOBODY, slot: u64::MAX, gathered: None }
     }

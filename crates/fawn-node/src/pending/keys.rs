@@ -1,4 +1,4 @@
-//! Owns the queues of keys whose value is being loaded for an update: whoever comes later waits behind.
+//! Queues of keys whose value is being loaded for an update: later requests on the key wait behind it.
 //!
 //! Sequence numbers follow evaluation, so N pipelined updates of one cold key cost one read [replication.md § 3].
 use fawn_types::KeyHash;
@@ -9,12 +9,12 @@ use std::collections::VecDeque;
 /// Operations on one key in order of arrival; the first one's value is being loaded.
 type KeyQueue = VecDeque<usize>;
 
-/// All of them, by the keyed hash of the key: clients cannot aim at one bucket, and two keys of one hash merely share
+/// All queues, by the keyed hash of the key: clients cannot aim at one bucket, and two keys of one hash merely share
 /// a queue.
 #[derive(Debug, Default)]
 pub(crate) struct KeyQueues {
     queues: HashMap<u64, KeyQueue, FxBuildHasher>,
-    /// Keys whose first operation found the log's buffers full; tried again next turn.
+    /// Keys whose first operation found the log's buffers full; retried in the next iteration.
     retry: Vec<KeyHash>,
 }
 
@@ -28,7 +28,7 @@ impl KeyQueues {
         self.queues.len()
     }
 
-    /// Puts `op` at the end of the key's queue; the first one is loading.
+    /// Appends `op` to the key's queue; the first one is loading.
     pub(crate) fn push(&mut self, hash: KeyHash, op: usize) {
         self.queues.entry(hash.0).or_default().push_back(op);
     }
@@ -37,7 +37,7 @@ impl KeyQueues {
         self.queues.get(&hash.0)?.front().copied()
     }
 
-    /// The first one is done; the queue goes with its last operation.
+    /// Removes the first operation; the queue is removed with its last one.
     pub(crate) fn pop(&mut self, hash: KeyHash) {
         let Some(queue) = self.queues.get_mut(&hash.0) else { unreachable!("the queue of a running operation exists") };
         queue.pop_front();
@@ -46,7 +46,7 @@ impl KeyQueues {
         }
     }
 
-    /// The first one cannot run before the next turn.
+    /// The first operation cannot run before the next iteration.
     pub(crate) fn retry_later(&mut self, hash: KeyHash) {
         self.retry.push(hash);
     }

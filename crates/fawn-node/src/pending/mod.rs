@@ -1,4 +1,4 @@
-//! Owns requests that cannot be answered at once: what they wait for, and where their replies go.
+//! Waiting requests: their conditions, and the targets of their replies.
 mod batch;
 mod keys;
 mod op;
@@ -14,16 +14,16 @@ pub(crate) use scan::{ScanOp, ScanWording};
 use slab::Slab;
 use std::collections::VecDeque;
 
-/// Everything that waits.
+/// All waiting requests.
 #[derive(Debug)]
 pub(crate) struct Pending {
     /// Requests on one key.
     pub(crate) ops: Slab<Op>,
-    /// Updates that wait for their key's value to be loaded.
+    /// Updates that wait for their key's value.
     pub(crate) keys: KeyQueues,
-    /// Plans whose device read waits for room.
+    /// Plans whose device read is queued.
     pub(crate) reads: Reads,
-    /// Reads that found no room for their reply.
+    /// Reads whose reply found no budget.
     pub(crate) late: VecDeque<usize>,
     /// Requests on several keys.
     pub(crate) batches: Slab<Batch>,
@@ -42,13 +42,13 @@ impl Pending {
         }
     }
 
-    /// Lets `op` go on when `before` is done.
+    /// Lets `op` continue when `before` is done.
     pub(crate) fn follow(&mut self, before: usize, op: usize) {
         let last = self.ops[before].next.replace(op);
         assert_eq!(last, None, "only the last of a key is followed");
     }
 
-    /// Takes an operation out to work with it while the rest is borrowed; [`Pending::put_back`] it, or remove it.
+    /// Takes an operation out while the rest is borrowed; [`Pending::put_back`] it, or remove it.
     pub(crate) fn take(&mut self, op: usize) -> Op {
         std::mem::replace(&mut self.ops[op], Op::taken())
     }
@@ -58,7 +58,7 @@ impl Pending {
         self.ops[at] = op;
     }
 
-    /// Number of requests that wait, batches counted by their keys.
+    /// Number of waiting requests; a request on several keys counts per key.
     pub(crate) fn len(&self) -> usize {
         self.ops.len() + self.scans.len()
     }

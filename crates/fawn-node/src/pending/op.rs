@@ -1,10 +1,10 @@
-//! Owns a request on one key that waits: an owned copy of it, and where its reply goes.
+//! A waiting request on one key: an owned copy, and the target of its reply.
 use crate::SessionId;
 use fawn_ds::View;
 use fawn_types::{KeyHash, Update};
 use fawn_wire::Shape;
 
-/// Where a reply goes.
+/// Place of a reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Target {
     /// The session's reserved slot of this number.
@@ -13,18 +13,18 @@ pub(crate) enum Target {
     Item { batch: usize, item: u32 },
 }
 
-/// Who gets a reply, and how it is worded.
+/// Receiver and format of a reply.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asker<'a> {
     pub(crate) session: SessionId,
     pub(crate) target: Target,
     pub(crate) shape: Shape,
     pub(crate) key: &'a [u8],
-    /// It cannot be asked again: an update, or in its key's queue.
+    /// The request cannot be repeated: it is an update, or is in its key's queue.
     pub(crate) is_queued: bool,
 }
 
-/// What is asked.
+/// Kind of a waiting request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Action {
     Get,
@@ -32,7 +32,7 @@ pub(crate) enum Action {
     Update(Update<'static>),
 }
 
-/// A request that waits: for its read, or in its key's queue.
+/// A request that waits for its read, or in its key's queue.
 #[derive(Debug)]
 pub(crate) struct Op {
     pub(crate) session: SessionId,
@@ -40,11 +40,11 @@ pub(crate) struct Op {
     pub(crate) hash: KeyHash,
     pub(crate) shape: Shape,
     pub(crate) action: Action,
-    /// It is in its key's queue; else it is a read by itself.
+    /// It is in its key's queue; else it is a single read.
     pub(crate) is_queued: bool,
-    /// What a read must see; updates see the latest.
+    /// The view that a read needs; updates see the latest.
     pub(crate) view: View,
-    /// The session's next read of the same key: it goes on when this one is done.
+    /// The session's next read of the same key, which runs when this one is done.
     pub(crate) next: Option<usize>,
     /// The key, then the update's bytes.
     bytes: Box<[u8]>,
@@ -81,7 +81,7 @@ impl Op {
         Self { session, target, hash, shape, action, is_queued: true, view: View::Latest, next: None, bytes, key_bytes }
     }
 
-    /// What stands in the table while the operation is worked with.
+    /// Placeholder in the table while the operation is taken out.
     pub(crate) fn taken() -> Self {
         let (session, target) = (SessionId::NOBODY, Target::Slot(u64::MAX));
         let (shape, action, bytes) = (Shape::Silent, Action::Get, Box::default());
@@ -118,12 +118,12 @@ impl Op {
         Some(attach(update, &self.bytes[self.key_bytes..]))
     }
 
-    /// What it was asked with: the key, and the update's bytes.
+    /// The request: key and update with bytes.
     pub(crate) const fn asked_bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// The same without the update's bytes: enough to answer it. Still marked as an update by `is_queued`.
+    /// The same without the update's bytes: enough to reply. `is_queued` still marks it as an update.
     pub(crate) fn into_answerable(self) -> Self {
         if !self.is_update() {
             return self;
@@ -136,7 +136,7 @@ impl Op {
     }
 }
 
-/// The update without its bytes, and its bytes.
+/// Splits an update into its form without bytes, and its bytes.
 fn detach<'a>(update: &Update<'a>) -> (Update<'static>, &'a [u8]) {
     match *update {
         Update::Set { value, flags, expiry, condition, return_previous } => {
@@ -159,7 +159,7 @@ fn attach<'a>(update: Update<'static>, payload: &'a [u8]) -> Update<'a> {
         }
         Update::Append { create, condition, .. } => Update::Append { bytes: payload, create, condition },
         Update::Prepend { create, condition, .. } => Update::Prepend { bytes: payload, create, condition },
-        // Named one by one: a new update that has bytes must not lose them while it waits.
+        // Listed one by one: a new update with bytes must not lose them while it waits.
         Update::AddSigned { .. }
         | Update::AddUnsigned { .. }
         | Update::SubtractUnsigned { .. }

@@ -1,10 +1,10 @@
-//! Owns the bound on device reads for lookups: so many at a time, the rest in order of arrival.
+//! Bound on device reads for lookups: the rest waits in order of arrival.
 use crate::options::READS_IN_FLIGHT_BYTES_MAX;
 use fawn_ds::{Engine, LookupPlan};
 use fawn_flash::Device;
 use std::collections::VecDeque;
 
-/// Who waits for a read.
+/// Owner of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Waiter {
     /// A request on one key.
@@ -14,7 +14,7 @@ pub(crate) enum Waiter {
 }
 
 impl Waiter {
-    /// What the engine is told: the number, and one bit for the kind.
+    /// The token for the engine: the number, and one bit for the kind.
     const fn to_user(self) -> u64 {
         match self {
             Self::Op(at) => (at as u64) << 1,
@@ -43,20 +43,20 @@ impl Reads {
         Self { in_flight: 0, in_flight_bytes: 0, in_flight_max, waiting: VecDeque::new() }
     }
 
-    /// Reads for `waiter`, now or when earlier ones are done.
+    /// Reads for `waiter`, now or after earlier reads.
     pub(crate) fn start<D: Device>(&mut self, engine: &mut Engine<D>, plan: LookupPlan, waiter: Waiter) {
         self.waiting.push_back((plan, waiter));
         self.refill(engine);
     }
 
-    /// One has ended that brought so many bytes.
+    /// A read of this many bytes has ended.
     pub(crate) fn ended(&mut self, bytes: usize) {
         assert!(self.in_flight > 0, "a read ends once");
         self.in_flight -= 1;
         self.in_flight_bytes -= bytes;
     }
 
-    /// Submits what there is room for.
+    /// Submits reads within the bounds.
     pub(crate) fn refill<D: Device>(&mut self, engine: &mut Engine<D>) {
         while self.in_flight < self.in_flight_max
             && (self.in_flight == 0 || self.in_flight_bytes < READS_IN_FLIGHT_BYTES_MAX)

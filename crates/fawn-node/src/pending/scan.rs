@@ -1,26 +1,26 @@
-//! Owns a `SCAN` that waits for a device read.
+//! A `SCAN` step that waits for a device read.
 use crate::SessionId;
 use fawn_ds::Scan;
 
-/// A step under way.
+/// A step in flight.
 #[derive(Debug)]
 pub(crate) struct ScanOp {
     pub(crate) session: SessionId,
-    /// Its place among the session's replies.
+    /// Its slot among the session's replies.
     pub(crate) slot: u64,
     pub(crate) scan: Scan,
     pub(crate) wording: ScanWording,
 }
 
-/// How a scan's keys are told.
+/// Format of a scan's keys.
 #[derive(Debug)]
 pub(crate) enum ScanWording {
-    /// To a client, those that it wants.
+    /// For a client: matching keys.
     Resp {
         pattern: Option<Vec<u8>>,
-        /// Whether its `TYPE` lets strings through, which is all that there is.
+        /// Whether its `TYPE` includes strings, the only type.
         wants_strings: bool,
     },
-    /// To another shard, all.
+    /// For another shard: all keys.
     Page,
 }

@@ -1,7 +1,7 @@
-//! Owns looking ahead: requests decoded before their turn, so that what their keys need is fetched together.
+//! Look-ahead: requests decoded before their turn, so that their keys can be prefetched together.
 //!
-//! What requests wait for is main memory, and for those of a pipeline, or of many connections, that can be waited for
-//! once instead of once each. Looking changes nothing; what it decoded and hashed is kept for the request's turn.
+//! Requests mostly wait for main memory. The accesses of a pipeline, or of many connections, overlap when they are
+//! prefetched together. The look-ahead changes no state; its decoded and hashed requests are kept for execution.
 use super::consume::Executor;
 use super::{Session, SessionId, Sessions};
 use fawn_ds::WARM_KEYS_MAX;
@@ -15,13 +15,13 @@ pub(crate) struct Looked<'a> {
     pub(crate) request: Request<'a>,
     pub(crate) shape: Shape,
     pub(crate) hash: KeyHash,
-    /// The shard that its key belongs to, unless that is this one.
+    /// The shard that owns the key, unless it is this one.
     pub(crate) owner: Option<ShardId>,
-    /// Bytes of the input that it takes.
+    /// Length of the request in the input, bytes.
     pub(crate) consumed: usize,
 }
 
-/// Sessions whose first requests are looked at together at least: fewer wait for less than the look costs.
+/// Minimum number of sessions whose first requests are prefetched together: for fewer the cost exceeds the gain.
 pub(crate) const FIRSTS_MIN: usize = 4;
 
 /// The next requests of a session's input, in order.
@@ -32,7 +32,7 @@ pub(crate) struct Ahead<'a> {
 }
 
 impl<'a> Ahead<'a> {
-    /// The request whose turn it is, if it was looked at.
+    /// The next request, if it was decoded ahead.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<&Looked<'a>> {
         let looked = self.looked.get(self.taken)?;
@@ -45,7 +45,7 @@ impl<'a> Ahead<'a> {
         self.taken == self.looked.len()
     }
 
-    /// Looks at the next requests, as many as are on single keys, and warms what they touch here.
+    /// Decodes the next requests, as far as they are on single keys, and prefetches those of this shard.
     #[inline]
     pub(crate) fn look(&mut self, executor: &impl Executor, session: &Session, input: &'a [u8], now: TimeMs) {
         assert!(self.is_empty(), "what was looked at has its turn first");
@@ -54,7 +54,7 @@ impl<'a> Ahead<'a> {
         if !session.codec.is_between_requests() {
             return;
         }
-        // A copy: where a request does not end, its state is that of the look, not of the decoding in its turn.
+        // A copy: an incomplete request must leave the session's codec state untouched.
         let (mut codec, mut at) = (session.codec.clone(), 0);
         let mut own = OwnHashes::new();
         while self.looked.len() < WARM_KEYS_MAX && at < input.len() {
@@ -70,7 +70,7 @@ impl<'a> Ahead<'a> {
     }
 }
 
-/// Hashes of keys of this shard: what others own is in no cache of this one, and would only drive out what is its own.
+/// Hashes of keys of this shard. Other shards' keys are in no cache here and would only evict this shard's.
 struct OwnHashes {
     all: [KeyHash; WARM_KEYS_MAX],
     count: usize,
@@ -94,9 +94,9 @@ impl OwnHashes {
     }
 }
 
-/// The first requests of several sessions' inputs, each where it is on a single key; what they touch is warmed.
+/// The first request of each session's input, if it is on a single key; its key is prefetched.
 ///
-/// Written where the caller keeps them: they are too large to be moved for every turn.
+/// Results are written in place: they are too large to be moved per iteration.
 #[inline]
 pub(crate) fn look_at_firsts<'a>(
     executor: &impl Executor,

@@ -1,6 +1,6 @@
-//! Owns the way of a session's input: decoded command by command and executed, until it ends or the session waits.
+//! Input of a session: decoded command by command and executed, until it ends or the session stalls.
 //!
-//! Whoever executes, a shard's own store or a cluster, the session's rules are these.
+//! The rules are the same for both executors, a shard's own store and a cluster.
 use super::ahead::{Ahead, FIRSTS_MIN, Looked, look_at_firsts};
 use super::{Phase, Room, Session, Sessions};
 use crate::SessionId;
@@ -13,21 +13,21 @@ use fawn_types::{KeyHash, Now, OperationError, ShardId, Version};
 use fawn_wire::{Command, Decoded};
 use std::collections::VecDeque;
 
-/// Who executes commands.
+/// An executor of commands.
 pub(crate) trait Executor {
     fn options(&self) -> &ShardOptions;
     fn counters(&mut self) -> &mut Counters;
     fn execute(&mut self, session: &mut Session, command: Command<'_>, now: Now) -> Flow;
 
-    /// Whether it pays to look at requests before their turn: then the next three mean something.
+    /// Whether look-ahead pays; then the next three methods are meaningful.
     const LOOKS_AHEAD: bool = false;
-    /// The hash of a key that `input` begins with a request on, and the shard that it belongs to unless that is this one.
+    /// Hash of the key of the request at the start of `input`, and the shard that owns it unless it is this one.
     fn place(&self, _session: &Session, _key: &[u8], _input: &[u8]) -> (KeyHash, Option<ShardId>) {
         (KeyHash(0), None)
     }
-    /// Requests on these keys follow: what is cheaper to fetch together may be fetched now.
+    /// Prefetches keys of requests that follow.
     fn warm(&self, _hashes: &[KeyHash]) {}
-    /// As [`Executor::execute`], of a request that was looked at.
+    /// Like [`Executor::execute`], for a request decoded ahead.
     fn execute_looked(&mut self, session: &mut Session, looked: &Looked<'_>, now: Now) -> Flow {
         let Looked { request, shape, .. } = *looked;
         self.execute(session, Command::Single { request, shape }, now)
@@ -52,7 +52,7 @@ fn consume<'a, E: Executor>(
             stall(executor, session, Stall::Room);
             return at;
         }
-        // Its first request by itself would only wait for the same memory a moment earlier.
+        // A prefetch of the first request alone would only wait for the same memory a moment earlier.
         if E::LOOKS_AHEAD && at > 0 && ahead.is_empty() {
             ahead.look(executor, session, &input[at..], now.wall);
         }
@@ -78,24 +78,24 @@ fn consume<'a, E: Executor>(
         let errors = session.replies.take_errors();
         let counters = executor.counters();
         if session.stands_for.is_some() {
-            // Counted where it was asked.
+            // The asking shard has counted it.
             counters.served += 1;
         } else {
             (counters.commands, counters.error_replies) = (counters.commands + 1, counters.error_replies + errors);
         }
         at += consumed;
     }
-    // What comes after the session's last command is nobody's.
+    // Discard input after QUIT.
     if session.phase == Phase::Open { at } else { input.len() }
 }
 
-/// Executes the command unless it returns values for which there is no room.
+/// Executes the command unless it returns values and the reply budget is used up.
 #[inline]
 fn begin(executor: &mut impl Executor, session: &mut Session, command: Command<'_>, now: Now) -> Flow {
     within_room(session, command.values(), |session| executor.execute(session, command, now))
 }
 
-/// As [`begin`], of a request that was looked at.
+/// Like [`begin`], for a request decoded ahead.
 #[inline]
 fn begin_looked(executor: &mut impl Executor, session: &mut Session, looked: &Looked<'_>, now: Now) -> Flow {
     let values = u32::from(looked.request.returns_value());
@@ -112,7 +112,7 @@ fn within_room(session: &mut Session, values: u32, execute: impl FnOnce(&mut Ses
     }
     let before_bytes = session.replies.bytes();
     let flow = execute(session);
-    // What was answered at once; the others are learnt from when they come.
+    // Immediate replies update the length estimate here, later ones when they arrive.
     let bytes = session.replies.bytes() - before_bytes;
     if bytes > 0 {
         session.replies.learn(values, bytes);
@@ -147,7 +147,7 @@ fn consume_rarer(executor: &mut impl Executor, session: &mut Session, decoded: D
     }
 }
 
-/// Pieces of several sessions' inputs, as their host hands them over: notes how much of each is consumed.
+/// Executes input of several sessions; records how much of each is consumed.
 pub(crate) fn handle_inputs<E: Executor>(
     executor: &mut E,
     sessions: &mut Sessions,
@@ -171,7 +171,7 @@ pub(crate) fn handle_inputs<E: Executor>(
     }
 }
 
-/// A piece of a session's input, as its host hands it over: returns how much of it is consumed.
+/// Executes input of a session; returns how much is consumed.
 #[inline]
 pub(crate) fn handle_input(
     executor: &mut impl Executor,
@@ -198,7 +198,7 @@ fn handle_looked<'a>(
         executor.counters().input_bytes += consumed as u64;
     }
     if session.stalled.is_none() && !session.has_room(executor.options()) {
-        // It took all that was offered and takes no more: the host must hear when it does again.
+        // All offered input was consumed and no more is accepted: the host must be told when it is.
         stall(executor, session, Stall::Room);
     }
     room.note(session);
@@ -213,7 +213,7 @@ fn handle_looked<'a>(
     consumed
 }
 
-/// Moves replies that are due to the outputs, and tells the host what has changed; `relieved`: room was made.
+/// Moves due replies to the outputs and emits the effects; `relieved`: budget or queue space was freed.
 pub(crate) fn settle(
     sessions: &mut Sessions,
     options: &ShardOptions,
@@ -234,7 +234,7 @@ pub(crate) fn settle(
             wait_for_room(session, room);
         }
         tell(session, options, relieved, outputs);
-        // Who stands in line is called.
+        // The grant queue resumes waiting sessions.
         if !session.is_quiet() || session.stalled.is_some() && !session.waits_for_room {
             sessions.list(id);
         }
@@ -243,7 +243,7 @@ pub(crate) fn settle(
     sessions.call_waiting(outputs);
 }
 
-/// A session that holds nothing waits in line; another one for its own client first, with what room is left now.
+/// Queues a session that holds no replies; any other waits for its own client first, with the budget as it is now.
 fn wait_for_room(session: &mut Session, room: &mut Room) {
     room.look(session);
     if session.replies.charge().sum() == 0 {
@@ -251,7 +251,7 @@ fn wait_for_room(session: &mut Session, room: &mut Room) {
     }
 }
 
-/// Tells the host what a session can do now.
+/// Emits the effects that a session's state calls for.
 fn tell(session: &mut Session, options: &ShardOptions, relieved: bool, outputs: &mut VecDeque<Output>) {
     if session.replies.has_output() && !session.announced {
         session.announced = true;
@@ -269,7 +269,7 @@ fn tell(session: &mut Session, options: &ShardOptions, relieved: bool, outputs: 
     }
 }
 
-/// The client sends no more (a half-closed socket): its replies are finished, then comes [`Output::Close`].
+/// The client sends no more (a half-closed socket): pending replies are finished, then [`Output::Close`] follows.
 pub(crate) fn end_input(sessions: &mut Sessions, id: SessionId) {
     if let Some(session) = sessions.get_mut(id)
         && session.phase == Phase::Open
@@ -279,7 +279,7 @@ pub(crate) fn end_input(sessions: &mut Sessions, id: SessionId) {
     sessions.list(id);
 }
 
-/// The host wrote that many bytes of the session's output.
+/// The host wrote this many bytes of the session's output.
 pub(crate) fn wrote(sessions: &mut Sessions, id: SessionId, bytes: usize, counters: &mut Counters) {
     let Some((session, pool, room)) = sessions.get_with_pool(id) else { return };
     session.replies.wrote(bytes);
@@ -287,7 +287,7 @@ pub(crate) fn wrote(sessions: &mut Sessions, id: SessionId, bytes: usize, counte
     if session.stands_for.is_none() {
         counters.output_bytes += bytes as u64;
     }
-    // Those that came after their request's turn.
+    // Errors of replies that came after their request's turn.
     counters.error_replies += session.replies.take_errors();
     if !session.replies.has_output() {
         session.announced = false;
@@ -298,7 +298,7 @@ pub(crate) fn wrote(sessions: &mut Sessions, id: SessionId, bytes: usize, counte
     }
 }
 
-/// Whether the session takes input now; if not, [`Output::Resume`] or [`Output::Close`] will follow.
+/// Whether the session accepts input; if not, [`Output::Resume`] or [`Output::Close`] will follow.
 pub(crate) fn wants_input(sessions: &Sessions, options: &ShardOptions, id: SessionId) -> bool {
     sessions
         .get(id)

@@ -1,4 +1,4 @@
-//! Owns one connection's state: its codec, its replies in order, its own writes under way, and its end.
+//! State of one connection: codec, replies in order, its own uncommitted writes, its end.
 mod ahead;
 pub(crate) mod consume;
 mod out;
@@ -24,12 +24,12 @@ use crate::shards::Away;
 use fawn_types::{KeyHash, ShardId, Version};
 use fawn_wire::{ClientIdentity, Codec, Protocol};
 
-/// How far a session is from its end.
+/// Progress of a session towards its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Phase {
-    /// It takes input.
+    /// Input is accepted.
     Open,
-    /// No more input; it ends once its replies are out.
+    /// No more input; the session ends once its replies are sent.
     Draining,
     /// The host has been told to close it.
     Ended,
@@ -44,30 +44,30 @@ pub(crate) struct Session {
     pub(crate) replies: Replies,
     pub(crate) own: OwnWrites,
     pub(crate) reading: OwnReads,
-    /// Its requests that wait in a key's queue; updates among them have no version yet.
+    /// Its requests in key queues; updates among them have no version yet.
     pub(crate) queued: u32,
     pub(crate) phase: Phase,
-    /// Why it left input unconsumed; it is to be told when it takes more.
+    /// Why input was left unconsumed; the host is told when more is accepted.
     pub(crate) stalled: Option<Stall>,
-    /// How long its input must be before decoding can go on.
+    /// Length that its input must reach before decoding can continue.
     pub(crate) need_bytes: usize,
-    /// It is in the table's list of sessions to look at in the next turn.
+    /// Scheduled in the table for the next iteration.
     pub(crate) listed: bool,
     /// The host knows that there is output.
     pub(crate) announced: bool,
-    /// What it is charged with of the shard's room for replies.
+    /// Its usage of the shard's reply budget.
     charged: Charge,
-    /// The same as far as it counts as short replies.
+    /// The part of that usage that counts as short replies.
     charged_short_bytes: usize,
-    /// Its own bound.
+    /// Its own bound on replies.
     output_bytes_max: usize,
-    /// What others left of that room when it was last looked at.
+    /// Reply budget left by the other sessions, as of the last check.
     room_bytes: usize,
-    /// It stands in line for room.
+    /// Queued for reply budget.
     waits_for_room: bool,
-    /// Its requests that are away at other shards of the node.
+    /// Its requests to other shards of the node.
     pub(crate) away: Option<Box<Away>>,
-    /// The session of another shard that it stands for: then it is no client's.
+    /// For a proxy session: the session of another shard that it stands for.
     pub(crate) stands_for: Option<(ShardId, SessionId)>,
 }
 
@@ -96,26 +96,26 @@ impl Session {
         }
     }
 
-    /// It has written or seen a version of the key that is not committed.
+    /// Records an uncommitted version of the key that the session wrote or saw.
     pub(crate) fn note(&mut self, hash: KeyHash, version: Option<Version>) {
         if let Some(version) = version {
             self.own.push(hash, version);
         }
     }
 
-    /// Whether nothing of it is under way: what a whole-keyspace command waits for.
+    /// Whether it has no pending request: whole-keyspace commands wait for that.
     pub(crate) fn is_quiet(&self) -> bool {
         self.replies.is_settled() && self.own.is_empty() && self.queued == 0
     }
 
-    /// Whether what its input waits for has come; `relieved`: the shard as a whole moved on.
+    /// Whether the reason of its stall is gone; `relieved`: the shard freed budget or queue space.
     pub(crate) fn may_go_on(&self, stall: Stall, options: &ShardOptions, relieved: bool) -> bool {
         match stall {
             Stall::Room => self.has_room(options),
             Stall::Quiet => self.is_quiet(),
             Stall::Reads => self.reading.is_empty() && self.away.as_ref().is_none_or(|away| !away.reads()),
             Stall::Shard => relieved && self.has_room(options),
-            // Those in line are called.
+            // The grant queue resumes these sessions.
             Stall::Replies => !self.waits_for_room && self.has_reply_room(),
         }
     }
@@ -127,8 +127,8 @@ impl Session {
         bytes <= options.session_output_bytes_max && pending < options.session_pending_max
     }
 
-    /// Whether the shard has room for a reply with values: the last half of what is left is for sessions that have
-    /// nothing, so that many greedy ones leave something.
+    /// Whether the reply budget admits a reply with values. The last half of the rest is for sessions without replies,
+    /// so that many sessions with large replies leave something.
     #[inline]
     pub(crate) fn has_reply_room(&self) -> bool {
         match self.replies.charge().sum() {

@@ -1,8 +1,8 @@
-//! Owns a session's output bytes and the pool their memory comes from: an idle session holds none.
+//! Output bytes of a session, and the pool of their buffers: an idle session holds none.
 
-/// Buffers that idle sessions gave back.
+/// Maximum number of spare buffers.
 const POOL_BUFFERS_MAX: usize = 512;
-/// A larger buffer goes back to the system: one large reply must not be paid for ever.
+/// A larger buffer returns to the system, so that one large reply does not keep its memory.
 const POOLED_BYTES_MAX: usize = 64 << 10;
 
 /// Spare buffers of one shard.
@@ -12,7 +12,7 @@ pub(crate) struct BufferPool {
 }
 
 impl BufferPool {
-    /// An empty buffer, with capacity when one is spare.
+    /// An empty buffer, with capacity if a spare one exists.
     pub(crate) fn take(&mut self) -> Vec<u8> {
         self.spare.pop().unwrap_or_default()
     }
@@ -26,7 +26,7 @@ impl BufferPool {
     }
 }
 
-/// Bytes that wait at the end and leave from the front.
+/// Bytes appended at the end and consumed from the front.
 #[derive(Debug, Default)]
 pub(crate) struct OutBuf {
     pub(crate) bytes: Vec<u8>,
@@ -54,7 +54,7 @@ impl OutBuf {
             self.bytes.clear();
             self.from = 0;
         } else if self.from > self.bytes.len() / 2 {
-            // What left costs no more than what stays: each byte is moved at most once.
+            // The front is dropped only when it is longer than the rest: each byte moves at most once.
             self.bytes.drain(..self.from);
             self.from = 0;
         }

@@ -1,8 +1,8 @@
-//! Owns a session's own reads that wait for the device: what it asks of these keys later must not overtake them.
+//! A session's reads that wait for the device: its later requests on these keys must not overtake them.
 //!
-//! A read goes on with what is committed when its bytes arrive. So a later write of the same connection could show in
-//! an earlier read of it: the connection's input waits instead. And a later read could answer from the cache something
-//! older than the earlier one: it follows the earlier one.
+//! A read completes with the value that is committed when its bytes arrive. A later write of the same connection could
+//! therefore show in an earlier read, so the connection's input waits. A later read could return an older value from the
+//! cache, so it follows the earlier read.
 use fawn_types::KeyHash;
 use std::collections::VecDeque;
 
@@ -17,7 +17,7 @@ impl OwnReads {
         self.reads.is_empty()
     }
 
-    /// The last operation that reads the key (or one with the same hash: following it is harmless).
+    /// The last operation that reads the key (or a key of the same hash, which is harmless).
     #[inline]
     pub(crate) fn last(&self, hash: KeyHash) -> Option<usize> {
         if self.reads.is_empty() {
@@ -26,7 +26,7 @@ impl OwnReads {
         self.reads.iter().find(|(read, _)| *read == hash.0).map(|(_, op)| *op)
     }
 
-    /// `op` is the last one now.
+    /// Records `op` as the last read of the key.
     pub(crate) fn push(&mut self, hash: KeyHash, op: usize) {
         match self.reads.iter_mut().find(|(read, _)| *read == hash.0) {
             Some((_, last)) => *last = op,
@@ -34,7 +34,7 @@ impl OwnReads {
         }
     }
 
-    /// The last read of the key has ended. Reads end about in the order they began, so this looks at few.
+    /// The last read of the key has ended. Reads end roughly in order, so the scan is short.
     pub(crate) fn ended(&mut self, hash: KeyHash, op: usize) {
         let at = self.reads.iter().position(|read| *read == (hash.0, op));
         assert!(at.is_some(), "a read that ends last was begun last");
@@ -45,5 +45,5 @@ impl OwnReads {
     }
 }
 
-/// Entries that an idle session keeps room for.
+/// Capacity that an idle session keeps.
 const KEPT: usize = 32;

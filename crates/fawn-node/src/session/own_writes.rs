@@ -1,7 +1,7 @@
-//! Owns what a session has written or learned of before its commit: its reads of these keys must not fall behind.
+//! Versions that a session wrote or saw before their commit: its reads of these keys must not fall behind.
 //!
-//! Other sessions read what is committed. The writer must not read behind its own write [replication.md § 3], and
-//! whoever has seen another's pending value (a failed `SETNX`, say) must not see an older one in its next request.
+//! Other sessions read committed values only. A session must read its own writes [replication.md § 3], and
+//! after it has seen another session's pending value (a failed `SETNX`), its next request must not see an older one.
 use fawn_types::{KeyHash, Version};
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ pub(crate) struct OwnWrites {
     writes: VecDeque<(u64, Version)>,
     /// A 64-bit filter of the hashes: most reads are of other keys.
     mask: u64,
-    /// Its `FLUSHALL` under way: a write of every key.
+    /// A pending `FLUSHALL`: a write of every key.
     cleared: Option<Version>,
 }
 
@@ -24,20 +24,20 @@ impl OwnWrites {
         self.writes.len()
     }
 
-    /// It wrote this version of the key, or saw it.
+    /// Records a version of the key that the session wrote or saw.
     pub(crate) fn push(&mut self, hash: KeyHash, version: Version) {
         self.writes.push_back((hash.0, version));
         self.mask |= bit(hash);
     }
 
-    /// It emptied the range.
+    /// Records a clear of the range.
     pub(crate) fn push_clear(&mut self, version: Version) {
         self.writes.clear();
         self.mask = 0;
         self.cleared = Some(version);
     }
 
-    /// The newest version of the key (or to one with the same hash: it waits in vain, which is harmless).
+    /// The newest version of the key (or of a key with the same hash, which only delays a reply).
     #[inline]
     pub(crate) fn latest(&self, hash: KeyHash) -> Option<Version> {
         if self.mask & bit(hash) == 0 {
@@ -47,7 +47,7 @@ impl OwnWrites {
         newest.map(|(_, version)| *version).or(self.cleared)
     }
 
-    /// Forgets what is committed; what was merely seen may stand behind a newer write and leave with it.
+    /// Removes committed versions; a version that was only seen may be behind a newer write and is removed with it.
     pub(crate) fn settle(&mut self, committed: Version) {
         while self.writes.front().is_some_and(|(_, version)| *version <= committed) {
             self.writes.pop_front();
@@ -59,7 +59,7 @@ impl OwnWrites {
         self.cleared = self.cleared.filter(|version| *version > committed);
     }
 
-    /// Forgets all: they are committed, or never will be.
+    /// Removes everything: it is committed, or never will be.
     pub(crate) fn forget(&mut self) {
         self.writes.clear();
         self.writes.shrink_to(KEPT);
@@ -68,7 +68,7 @@ impl OwnWrites {
     }
 }
 
-/// Entries that an idle session keeps room for.
+/// Capacity that an idle session keeps.
 const KEPT: usize = 32;
 
 const fn bit(hash: KeyHash) -> u64 {

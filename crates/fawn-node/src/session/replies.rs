@@ -1,39 +1,39 @@
-//! Owns the order of a session's replies: one slot per request that waits, bytes ready behind it held back.
+//! Replies of a session in request order: one slot per waiting request; finished replies wait behind it.
 //!
-//! A request whose reply is known and before which nothing waits takes no slot: its reply is encoded straight into the
+//! A known reply with nothing waiting before it takes no slot: it is encoded directly into the
 //! output. A write's reply is encoded when the write is appended and held until its version is committed.
 //!
-//! How long an unknown reply will be is estimated from those before it: at once as long as a long one, slowly shorter
-//! after short ones. So a reader of short values has as many under way as it likes, a reader of long ones few.
+//! The length of an unknown reply is estimated from earlier ones: it rises to a long reply at once and falls slowly
+//! after short ones. A reader of short values therefore has many reads in flight, a reader of long ones few.
 use super::{BufferPool, Charge, OutBuf};
 use fawn_types::{OperationError, Version};
 use fawn_wire::{MemcachedShape, Protocol, RespShape, RespVersion, Shape, encode_error};
 use std::collections::VecDeque;
 
-/// What a slot waits for.
+/// Condition of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Wait {
-    /// Only for the slots before it.
+    /// The slots before it.
     Turn,
-    /// For the commit of a version.
+    /// The commit of a version.
     Commit(Version),
-    /// For a read or a queued operation: [`Replies::complete`].
+    /// A read or a queued operation: [`Replies::complete`].
     Operation,
 }
 
-/// Replies up to this are short.
+/// Maximum length of a short reply.
 const SHORT_BYTES: usize = 16 << 10;
-/// A reply as long as this moves as a whole rather than by its bytes.
+/// Replies of this length are moved as a buffer rather than copied.
 const LONG_BYTES: usize = 32 << 10;
 
-/// Where a slot's reply is.
+/// Place of a slot's reply.
 #[derive(Debug)]
 enum Reply {
     /// The next bytes of `held`.
     Held(u32),
-    /// On its own: it became known out of order.
+    /// A buffer of its own: the reply became known out of order.
     Own(Vec<u8>),
-    /// Not there yet: so many values of this many bytes in all, as estimated; parts of it are here already.
+    /// Unknown: estimated number of values and length; some of its parts may have arrived.
     Expected { values: u32, bytes: usize, part_bytes: usize },
 }
 
@@ -48,24 +48,24 @@ struct Slot {
 pub(crate) struct Replies {
     out: OutBuf,
     slots: VecDeque<Slot>,
-    /// Number of the first slot; slots are numbered for life.
+    /// Number of the first slot; numbers are never reused.
     first: u64,
     held: OutBuf,
     own_bytes: usize,
     expected_bytes: usize,
-    /// Parts of replies that are not there as a whole.
+    /// Arrived parts of incomplete replies.
     part_bytes: usize,
-    /// How long a reply with one value is; the longest there may be while none was heard.
+    /// Estimated length of a reply with one value; the maximum until a first reply is known.
     estimate_bytes: usize,
     has_learnt: bool,
-    /// Replies that were errors since this was last asked.
+    /// Error replies since the last query.
     errors: u64,
     protocol: Protocol,
 }
 
-/// More is never expected of one reply: the estimate was of the longest value there may be.
+/// Maximum estimate of one reply.
 const EXPECTED_BYTES_MAX: usize = 64 << 20;
-/// Slots that an idle session keeps room for.
+/// Slots that an idle session keeps.
 const KEPT: usize = 32;
 
 impl Replies {
@@ -91,7 +91,7 @@ impl Replies {
         self.slots.is_empty()
     }
 
-    /// Number of replies that wait.
+    /// Number of waiting replies.
     pub(crate) fn pending(&self) -> usize {
         self.slots.len()
     }
@@ -101,7 +101,7 @@ impl Replies {
         self.out.len() + self.held.len() + self.own_bytes
     }
 
-    /// What they take of the shard's room, now and when reads under way are done.
+    /// Usage of the reply budget, now and when reads in flight are done.
     #[inline]
     pub(crate) fn charge(&self) -> Charge {
         let behind_bytes = self.held.len() + self.own_bytes;
@@ -118,7 +118,7 @@ impl Replies {
         number == self.first
     }
 
-    /// What a reserved place is charged with.
+    /// Estimated usage of a reserved slot.
     pub(crate) fn expected_bytes(&self, number: u64) -> usize {
         let at = number.checked_sub(self.first).map(|at| at as usize);
         match at.and_then(|at| self.slots.get(at)) {
@@ -127,27 +127,27 @@ impl Replies {
         }
     }
 
-    /// How long a reply with one value is, as far as anybody knows.
+    /// Estimated length of a reply with one value.
     pub(crate) const fn estimate_bytes(&self) -> usize {
         self.estimate_bytes
     }
 
-    /// Whether its replies are known to be short: to a session of long ones a short wait is little.
+    /// Whether its replies are known to be short. A short wait matters little to a session with long ones.
     pub(crate) const fn are_short(&self) -> bool {
         self.has_learnt && self.estimate_bytes <= SHORT_BYTES
     }
 
-    /// Replies that were errors since this was last asked.
+    /// Takes the number of error replies since the last call.
     #[inline]
     pub(crate) const fn take_errors(&mut self) -> u64 {
         std::mem::replace(&mut self.errors, 0)
     }
 
-    /// A reply with `values` values was so long in all.
+    /// Updates the estimate with the total length of a reply with `values` values.
     #[inline]
     pub(crate) fn learn(&mut self, values: u32, bytes: usize) {
         let bytes = bytes / values.max(1) as usize;
-        // The first reply says more than an assumption; after that a long reply is remembered for a while.
+        // The first reply replaces the assumption; later a long reply raises the estimate for a while.
         let remembered_bytes = if self.has_learnt { self.estimate_bytes / 4 * 3 } else { self.estimate_bytes / 8 };
         self.estimate_bytes = bytes.max(remembered_bytes);
         self.has_learnt = true;
@@ -161,12 +161,12 @@ impl Replies {
         !self.out.is_empty()
     }
 
-    /// The host wrote that many bytes.
+    /// The host wrote this many bytes.
     pub(crate) fn wrote(&mut self, bytes: usize) {
         self.out.consume(bytes);
     }
 
-    /// Makes sure that replies have memory to go to without asking the system each time.
+    /// Provides buffers for replies, so that single replies need no allocation.
     #[inline]
     pub(crate) fn borrow_from(&mut self, pool: &mut BufferPool) {
         if self.out.bytes.capacity() == 0 {
@@ -177,7 +177,7 @@ impl Replies {
         }
     }
 
-    /// Gives empty buffers back.
+    /// Returns empty buffers to the pool.
     pub(crate) fn give_back(&mut self, pool: &mut BufferPool) {
         if self.out.is_empty() {
             pool.give(std::mem::take(&mut self.out.bytes));
@@ -190,7 +190,7 @@ impl Replies {
         }
     }
 
-    /// A reply that is known.
+    /// Adds a reply that is ready.
     #[inline]
     pub(crate) fn respond(&mut self, encode: impl FnOnce(&mut Vec<u8>)) {
         if self.slots.is_empty() {
@@ -208,7 +208,7 @@ impl Replies {
         }
     }
 
-    /// A reply that may be heard once `wait` is committed.
+    /// Adds a reply that may be sent once `wait` is committed.
     #[inline]
     pub(crate) fn respond_after(&mut self, wait: Option<Version>, encode: impl FnOnce(&mut Vec<u8>)) {
         let Some(version) = wait else { return self.respond(encode) };
@@ -225,7 +225,7 @@ impl Replies {
         (self.held.bytes.len() - before) as u32
     }
 
-    /// A place in the order for a reply that is not known yet and will hold so many values; its number.
+    /// Reserves a slot for a reply with this many values; returns its number.
     pub(crate) fn reserve(&mut self, values: u32) -> u64 {
         let bytes = (values as usize).saturating_mul(self.estimate_bytes).min(EXPECTED_BYTES_MAX);
         self.expected_bytes += bytes;
@@ -233,7 +233,7 @@ impl Replies {
         self.first + self.slots.len() as u64 - 1
     }
 
-    /// A reserved place's reply has at least that many bytes, as is known by now.
+    /// Raises the estimate of a reserved slot to a known minimum length.
     pub(crate) fn expect(&mut self, number: u64, at_least_bytes: usize) {
         if let Reply::Expected { bytes, .. } = &mut self.slot_mut(number).reply
             && *bytes < at_least_bytes
@@ -242,7 +242,7 @@ impl Replies {
         }
     }
 
-    /// So many bytes of a reserved place's reply are here by now.
+    /// Records how many bytes of a reserved slot's reply have arrived.
     pub(crate) fn hold_part(&mut self, number: u64, bytes: usize) {
         self.expect(number, bytes);
         if let Reply::Expected { part_bytes, .. } = &mut self.slot_mut(number).reply {
@@ -259,7 +259,7 @@ impl Replies {
         slot
     }
 
-    /// The reply to a reserved place, to be heard once `wait` is committed.
+    /// Fills a reserved slot; the reply may be sent once `wait` is committed.
     pub(crate) fn complete(&mut self, number: u64, wait: Option<Version>, encode: impl FnOnce(&mut Vec<u8>)) {
         let slot = self.slot_mut(number);
         assert_eq!(slot.wait, Wait::Operation, "a slot completes once");
@@ -287,13 +287,13 @@ impl Replies {
             self.learn(values, self.bytes() - before_bytes);
         }
         if self.slots.front().is_some_and(|slot| slot.wait == Wait::Turn) {
-            // They waited for this one only. Out at once: the next one to complete is then the first, and needs no
-            // memory of its own.
+            // These waited for this slot only. Moved out at once, so that the next completed slot is the first and needs no
+            // buffer of its own.
             self.settle(Version::ZERO, None);
         }
     }
 
-    /// Moves to the output what waits no longer. With `failed`, what is not committed never will be: its replies
+    /// Moves ready replies to the output. With `failed`, uncommitted writes never commit: their replies
     /// become that error.
     pub(crate) fn settle(&mut self, committed: Version, failed: Option<OperationError>) {
         // Runs of held bytes leave in one copy.
@@ -357,12 +357,12 @@ impl Replies {
 /// reply of either protocol begins so.
 #[inline]
 const fn is_error(protocol: Protocol, reply: &[u8]) -> bool {
-    // Another shard's client is told there.
+    // The asking shard counts errors of its clients.
     !matches!(protocol, Protocol::Native)
         && matches!(reply, [b'-', ..] | [b'E', b'R', ..] | [b'C', b'L', ..] | [b'S', b'E', ..])
 }
 
-/// A shape of the protocol, for errors: they do not depend on the command.
+/// A reply format of the protocol, for errors: they do not depend on the command.
 pub(crate) const fn any_shape(protocol: Protocol) -> Shape {
     match protocol {
         Protocol::Resp => Shape::Resp(RespShape::Flag, RespVersion::V2),

@@ -1,28 +1,28 @@
-//! Owns the room that the replies of all sessions share: what is there, what reads under way will bring, who waits.
+//! Reply budget shared by all sessions: usage, expected usage of reads in flight, queue of waiting sessions.
 //!
-//! Every session is charged with the bytes of its replies and with an estimate for each reply it does not know yet. A
-//! request that returns values is begun only while there is room: over its session's bound the session waits for its
-//! own client, over the shard's bound all wait in line, first come, first served. So one slow reader or two thousand
-//! cost the same, and nobody is cut off for what others hold.
+//! A session's usage is the bytes of its replies and an estimate for each unknown reply. A request that returns values
+//! starts only within the budget. Beyond its session's bound the session waits for its
+//! own client; beyond the shard's bound sessions are queued in order of arrival. One slow reader or two thousand
+//! thus cost the same, and no connection is closed for the usage of others.
 use super::{Phase, Session, SessionId};
 use crate::execute::Stall;
 use crate::output::Output;
 use crate::status::RepliesStatus;
 use std::collections::VecDeque;
 
-/// What is added to the room for sessions whose replies are known to be short, as a part of it.
+/// Fraction of the budget that is added for sessions with short replies.
 const SHORT_PART: usize = 8;
 
-/// What a session is charged with.
+/// Usage of the budget by a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Charge {
-    /// Replies that are there, bytes.
+    /// Replies in memory, bytes.
     pub(crate) held_bytes: usize,
-    /// Of these, what waits behind a reply that is not there.
+    /// Of these, replies behind one that is not known yet.
     pub(crate) behind_bytes: usize,
-    /// Replies that reads under way will bring, bytes as estimated.
+    /// Expected replies of reads in flight, bytes, estimated.
     pub(crate) expected_bytes: usize,
-    /// Parts that are there of these.
+    /// Of these, parts that have arrived.
     pub(crate) part_bytes: usize,
 }
 
@@ -32,16 +32,16 @@ impl Charge {
     }
 }
 
-/// The room of a shard.
+/// The reply budget of a shard.
 #[derive(Debug)]
 pub(crate) struct Room {
     bytes_max: usize,
-    /// The sum of what all sessions are charged with.
+    /// Usage of all sessions.
     charged: Charge,
-    /// Of this, what sessions with short replies are charged with.
+    /// Of this, the usage of sessions with short replies.
     short_bytes: usize,
     held_bytes_peak: usize,
-    /// Sessions that wait for room and hold none themselves.
+    /// Queued sessions, which hold no replies.
     waiting: VecDeque<SessionId>,
 }
 
@@ -57,13 +57,13 @@ impl Room {
         RepliesStatus { held_bytes, held_bytes_peak, expected_bytes, waiting }
     }
 
-    /// Notes what the other sessions leave to this one. Call before it consumes input.
+    /// Stores the budget that the other sessions leave to this one. Call before the session consumes input.
     #[inline]
     pub(super) fn look(&self, session: &mut Session) {
         session.room_bytes = self.left_bytes(session);
     }
 
-    /// What the other sessions leave to this one, bytes.
+    /// The budget that the other sessions leave to this one, bytes.
     #[inline]
     fn left_bytes(&self, session: &Session) -> usize {
         let others_bytes = self.charged.sum() - session.charged.sum();
@@ -71,22 +71,22 @@ impl Room {
         if !session.replies.are_short() {
             return left_bytes;
         }
-        // Long replies, of which one may exceed the room, do not reach into this part.
+        // Long replies, of which one may exceed the budget, do not use this part.
         let others_bytes = self.short_bytes - session.charged_short_bytes;
         left_bytes.max((self.bytes_max / SHORT_PART).saturating_sub(others_bytes))
     }
 
-    /// Whether there is room for a reply of this session, which waits.
+    /// Whether the budget admits a reply of this waiting session.
     pub(super) fn has_for(&self, session: &Session) -> bool {
         self.left_bytes(session) > 0
     }
 
-    /// Whether a reply that has just come for the session's slot may stay; else it is asked for again. An estimate may
-    /// be wrong, and with many under way by far; here the bytes are known.
+    /// Whether a reply that has arrived for the slot may stay; if not, it is requested again. Estimates may
+    /// be wrong, and with many reads in flight by far; here the length is known.
     ///
-    /// What waits behind other replies may fill half of the room only, and what is ready leaves with the clients or
-    /// their time-outs. So the next reply in some session's order always finds room some day. `promised_bytes`: what
-    /// other replies on their way will take.
+    /// Replies that wait behind others may fill half of the budget only, and ready ones leave with the clients or
+    /// their time-outs. Hence some session's next in-order reply always eventually fits: no deadlock. `promised_bytes`:
+    /// reserved for other replies on their way.
     pub(crate) fn takes(&self, session: &Session, slot: u64, bytes: usize, promised_bytes: usize) -> bool {
         let (held_bytes, behind_bytes) = (self.charged.held_bytes + promised_bytes, self.charged.behind_bytes);
         if session.replies.is_first(slot) {
@@ -98,13 +98,13 @@ impl Room {
         !is_own_bound && behind_bytes + bytes <= self.bytes_max / 2 && held_bytes + bytes <= self.bytes_max
     }
 
-    /// Whether a part of a reply may stay that cannot be asked for again by itself.
+    /// Whether an arrived part of a reply may stay. It cannot be requested again alone.
     pub(crate) fn takes_part(&self, bytes: usize) -> bool {
-        // What is there, not what is expected: a guess must refuse nothing.
+        // Only replies in memory count: an estimate must refuse nothing.
         self.charged.held_bytes + self.charged.part_bytes + bytes <= 2 * self.bytes_max
     }
 
-    /// Takes in what has become of a session's replies.
+    /// Updates the usage of a session.
     #[inline]
     pub(crate) fn note(&mut self, session: &mut Session) {
         self.charge(session, session.replies.charge());
@@ -123,24 +123,24 @@ impl Room {
         self.held_bytes_peak = self.held_bytes_peak.max(self.charged.held_bytes);
     }
 
-    /// The session is gone.
+    /// Releases the usage of an ended session.
     pub(super) fn leave(&mut self, session: &mut Session) {
         self.charge(session, Charge::default());
     }
 
-    /// Lets a session that has nothing under way wait in line.
+    /// Queues a session that has no pending request.
     pub(super) fn queue(&mut self, session: &mut Session) {
         if !std::mem::replace(&mut session.waits_for_room, true) {
             self.waiting.push_back(session.id);
         }
     }
 
-    /// The first in line.
+    /// The first session of the queue.
     pub(super) fn first(&self) -> Option<SessionId> {
         self.waiting.front().copied()
     }
 
-    /// Whether the first in line, `None` if it is gone, may go on; then it has left the line.
+    /// Whether the first queued session (`None` if it has ended) may continue; it then has left the queue.
     pub(super) fn admit(&mut self, session: Option<&mut Session>, outputs: &mut VecDeque<Output>) -> bool {
         let Some(session) = session else {
             self.waiting.pop_front();
@@ -154,7 +154,7 @@ impl Room {
         session.waits_for_room = false;
         session.stalled = session.stalled.filter(|stall| *stall != Stall::Replies);
         if session.phase == Phase::Open {
-            // Its place until its input comes: those behind it must not be promised the same room.
+            // Its share is reserved until its input arrives: later sessions must not get the same budget.
             let charge = session.replies.charge();
             let expected_bytes = charge.expected_bytes + session.replies.estimate_bytes();
             self.charge(session, Charge { expected_bytes, ..charge });

@@ -1,4 +1,4 @@
-//! Owns the table of a shard's sessions and the list of those to look at in the next turn.
+//! Table of a shard's sessions, and the sessions scheduled for the next iteration.
 use super::{BufferPool, Room, Session};
 use crate::options::ShardOptions;
 use crate::output::Output;
@@ -7,7 +7,7 @@ use fawn_wire::Protocol;
 use slab::Slab;
 use std::collections::VecDeque;
 
-/// Names a session of one shard, and no other of its node; never reused, so that a late event of an ended session reaches nobody.
+/// Identifies a session within its node; never reused, so a late event of an ended session has no receiver.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SessionId {
     index: u32,
@@ -15,7 +15,7 @@ pub struct SessionId {
 }
 
 impl SessionId {
-    /// No session has it: serials start at 1.
+    /// An ID that no session has: serials start at 1.
     pub(crate) const NOBODY: Self = Self { index: 0, serial: 0 };
 
     /// Its number: `CLIENT ID`.
@@ -25,7 +25,7 @@ impl SessionId {
     }
 }
 
-/// Of the room for replies, the part for sessions that stand for other shards'.
+/// Share of the reply budget for proxy sessions.
 const STANDING_PART: usize = 4;
 
 /// All sessions.
@@ -33,15 +33,15 @@ const STANDING_PART: usize = 4;
 pub(crate) struct Sessions {
     slab: Slab<Session>,
     last_serial: u64,
-    /// From one serial to the next: shards of a node take turns, so that no two sessions of it have one.
+    /// Step between serials: shards of a node interleave theirs, so that IDs are unique in the node.
     serial_step: u64,
-    /// Sessions with something under way or something to tell, each once.
+    /// Scheduled sessions, each once.
     listed: Vec<SessionId>,
     pub(crate) pool: BufferPool,
-    /// What the replies to clients may take.
+    /// Budget for replies to clients.
     pub(crate) room: Room,
-    /// What the replies of sessions that stand for other shards' may take: a room of their own, which empties as fast
-    /// as letters are taken. Were it shared, shards that wait for each other's answers could fill it for each other.
+    /// Budget for replies of proxy sessions. It empties as fast as batches are taken.
+    /// A separate budget: with a shared one, two shards that wait for each other's replies could deadlock.
     standing_room: Room,
 }
 
@@ -91,26 +91,26 @@ impl Sessions {
         self.slab.get_mut(id.index as usize).filter(|session| session.id == id)
     }
 
-    /// The session, the pool that its buffers come from, and the room of its replies.
+    /// The session, its buffer pool, and its reply budget.
     pub(crate) fn get_with_pool(&mut self, id: SessionId) -> Option<(&mut Session, &mut BufferPool, &mut Room)> {
         let session = self.slab.get_mut(id.index as usize).filter(|session| session.id == id)?;
         let room = if session.stands_for.is_some() { &mut self.standing_room } else { &mut self.room };
         Some((session, &mut self.pool, room))
     }
 
-    /// The room that a session's replies are in.
+    /// The budget of a session's replies.
     pub(crate) const fn room_of(&self, session: &Session) -> &Room {
         if session.stands_for.is_some() { &self.standing_room } else { &self.room }
     }
 
-    /// Takes in what a reply has become: the next one of this turn must know of it.
+    /// Updates the usage after a reply; the next reply of this iteration must see it.
     pub(crate) fn note(&mut self, id: SessionId) {
         if let Some((session, _, room)) = self.get_with_pool(id) {
             room.note(session);
         }
     }
 
-    /// Calls those who wait for room for replies, in their order, while there is some.
+    /// Resumes queued sessions in order while the budget lasts.
     pub(crate) fn call_waiting(&mut self, outputs: &mut VecDeque<Output>) {
         for room in [&mut self.room, &mut self.standing_room] {
             while let Some(id) = room.first() {
@@ -122,14 +122,14 @@ impl Sessions {
         }
     }
 
-    /// Whether somebody waits for room and may go on with the next turn.
+    /// Whether a queued session may continue in the next iteration.
     pub(crate) fn wants_turn(&self) -> bool {
         [&self.room, &self.standing_room]
             .into_iter()
             .any(|room| room.first().is_some_and(|id| self.get(id).is_none_or(|session| room.has_for(session))))
     }
 
-    /// Makes the next turn look at it.
+    /// Schedules the session for the next iteration.
     pub(crate) fn list(&mut self, id: SessionId) {
         if let Some(session) = self.slab.get_mut(id.index as usize).filter(|session| session.id == id)
             && !std::mem::replace(&mut session.listed, true)
@@ -138,7 +138,7 @@ impl Sessions {
         }
     }
 
-    /// Takes the list; whoever is to be looked at again must be listed again.
+    /// Takes the schedule; sessions that need another visit must be scheduled again.
     pub(crate) fn take_listed(&mut self) -> Vec<SessionId> {
         let listed = std::mem::take(&mut self.listed);
         for id in &listed {
@@ -149,7 +149,7 @@ impl Sessions {
         listed
     }
 
-    /// Gives the list's memory back for the next turn.
+    /// Returns the schedule's memory for the next iteration.
     pub(crate) fn return_listed(&mut self, mut listed: Vec<SessionId>) {
         listed.clear();
         listed.append(&mut self.listed);

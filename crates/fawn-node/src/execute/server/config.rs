@@ -1,4 +1,4 @@
-//! Owns what `CONFIG GET` and `stats settings` tell: Redis's parameter names with this store's truth.
+//! `CONFIG GET` and `stats settings`: Redis's parameter names with this store's values.
 use crate::options::{ProcessFacts, ShardOptions};
 use fawn_ds::Options;
 use fawn_types::Durability;
@@ -14,7 +14,7 @@ pub(super) fn settings(options: &ShardOptions, facts: &ProcessFacts, engine: &Op
     // Each of the process's shards has as much.
     let memory_bytes = engine.memory_bytes * u64::from(facts.threads.max(1));
     let mut settings = vec![
-        // redis-benchmark asks for these two before it starts.
+        // redis-benchmark queries these two before it starts.
         ("save", String::new()),
         ("appendonly", "yes".to_owned()),
         ("appendfsync", fsync.to_owned()),
@@ -41,7 +41,7 @@ pub(super) fn settings(options: &ShardOptions, facts: &ProcessFacts, engine: &Op
     settings
 }
 
-/// Those that any of the patterns matches, each once; names are compared in lower case.
+/// Parameters that match any of the patterns, each once; names are compared in lower case.
 pub(super) fn matching<'a>(
     settings: &'a [(&'static str, String)],
     patterns: Args<'a>,

@@ -1,4 +1,4 @@
-//! Owns the text of `INFO`: Redis's field names where clients and dashboards parse them, FAWN's own in a section.
+//! Text of `INFO`: Redis's field names for clients and dashboards, FAWN's own in a section.
 use crate::options::ProcessFacts;
 use crate::status::ShardStatus;
 use fawn_flash::Cause;
@@ -31,7 +31,7 @@ impl Text {
     }
 }
 
-/// The sections asked for; none asked for: all.
+/// The requested sections; all if none is named.
 pub(super) fn text(facts: &ProcessFacts, status: &ShardStatus, asked: Args<'_>, now: TimeMs) -> String {
     let mut text = Text(String::with_capacity(2048));
     for (name, section) in SECTIONS {
@@ -83,7 +83,7 @@ fn memory(text: &mut Text, _: &ProcessFacts, status: &ShardStatus, _: TimeMs) {
     let memory = status.store.memory;
     text.line("used_memory", memory.total_bytes());
     text.line("maxmemory", memory.budget_bytes);
-    // Nothing is evicted: values live on flash, only cached pages give way.
+    // Nothing is evicted: values are on flash, only cached pages are dropped.
     text.line("maxmemory_policy", "noeviction");
     text.line("used_memory_index", memory.index_bytes);
     text.line("used_memory_overlay", memory.overlay_bytes);
@@ -114,7 +114,7 @@ fn stats(text: &mut Text, _: &ProcessFacts, status: &ShardStatus, _: TimeMs) {
     text.line("evicted_keys", 0);
     text.line("keyspace_hits", counters.hits);
     text.line("keyspace_misses", counters.misses);
-    // As in Redis: every error that a client was told, whether its request was refused or failed; memcached's too.
+    // As in Redis: every error reply, whether the request was refused or failed; memcached's too.
     text.line("total_error_replies", counters.error_replies);
 }
 

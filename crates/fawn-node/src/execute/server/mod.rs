@@ -1,4 +1,4 @@
-//! Owns requests on the server: `INFO`, `CONFIG GET`, `COMMAND`, memcached's `stats`. All read one status.
+//! Requests on the server: `INFO`, `CONFIG GET`, `COMMAND`, memcached's `stats`. All read one status.
 mod config;
 mod info;
 mod stats;
@@ -12,14 +12,13 @@ use fawn_flash::Device;
 use fawn_types::TimeMs;
 use fawn_wire::{Server, commands, memcached, resp};
 
-/// What is told of a server besides its status.
+/// Server state besides its status.
 pub(crate) struct About<'a> {
     pub(crate) facts: &'a ProcessFacts,
     pub(crate) options: &'a ShardOptions,
     pub(crate) store: &'a fawn_ds::Options,
 }
 
-/// Answers it.
 pub(crate) fn execute<D: Device>(core: &mut Core<D>, session: &mut Session, server: &Server<'_>) -> Flow {
     let about = About { facts: &core.facts, options: &core.options, store: core.engine.options() };
     let status = || {
@@ -38,7 +37,7 @@ pub(crate) fn execute<D: Device>(core: &mut Core<D>, session: &mut Session, serv
     Flow::Next
 }
 
-/// Answers it; whether the counters that clients see are to be reset.
+/// Replies to the request; returns whether the counters that clients see are to be reset.
 pub(crate) fn answer(
     about: &About<'_>,
     status: impl Fn() -> ShardStatus,
@@ -78,14 +77,14 @@ pub(crate) fn answer(
 }
 
 impl<D: Device> Core<D> {
-    /// Counters and gauges at this moment.
+    /// Current counters and gauges.
     pub(crate) fn status(&self) -> ShardStatus {
         ShardStatus {
             counters: self.counters,
             sessions: self.sessions_open,
             standing: self.links.as_ref().map_or(0, |links| links.standing()),
             pending: self.pending.len() + self.links.as_ref().map_or(0, |links| links.requests()),
-            // The sessions are not here: their owner fills this in.
+            // The owner of the sessions fills this in.
             replies: RepliesStatus::default(),
             reads: self.pending.reads.in_flight() + self.pending.reads.waiting(),
             uncommitted: self.replica.uncommitted(),

@@ -1,9 +1,8 @@
-//! Owns memcached's general `stats`: its names, this store's numbers.
+//! memcached's general `stats`: its names, this store's numbers.
 use crate::options::ProcessFacts;
 use crate::status::ShardStatus;
 use fawn_types::TimeMs;
 
-/// Names with values.
 pub(super) fn general(facts: &ProcessFacts, status: &ShardStatus, now: TimeMs) -> Vec<(&'static str, String)> {
     let counters = status.counters;
     let device = status.store.device.total();
