@@ -1,10 +1,10 @@
-//! Owns what a shard counts and reports: one plain struct for `/metrics`, `INFO` and `stats` alike.
+//! Counters and state of a shard: one plain struct for `/metrics`, `INFO` and `stats`.
 use crate::cluster::MemberStatus;
 use fawn_ds::{Engine, EngineStats, LogReport, MemoryReport};
 use fawn_flash::{Device, IoStats};
 use fawn_types::{Durability, Epoch, MonoMs, NodeId, RangeId};
 
-/// Counters since the shard was made.
+/// Counters since the shard was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
     /// Sessions opened.
@@ -13,31 +13,31 @@ pub struct Counters {
     pub commands: u64,
     /// Keys read.
     pub gets: u64,
-    /// Of these, found.
+    /// Keys read and found.
     pub hits: u64,
-    /// Of these, not found.
+    /// Keys read and not found.
     pub misses: u64,
     /// Device reads started for requests.
     pub cold: u64,
-    /// Requests sent to other shards of the node, whose keys they are on.
+    /// Requests sent to other shards of the node.
     pub away: u64,
-    /// Requests executed for other shards of the node; none of [`Self::commands`].
+    /// Requests executed for other shards of the node; not part of [`Self::commands`].
     pub served: u64,
     /// Records written for clients.
     pub writes: u64,
     /// Times the store was emptied.
     pub flushes: u64,
-    /// Requests refused because too much was under way.
+    /// Requests refused for overload.
     pub overloaded: u64,
-    /// Reads answered when there was no room for the answer, and asked again.
+    /// Reads repeated because their replies found no budget.
     pub asked_again: u64,
-    /// Replies that were errors, whatever the reason, in either protocol.
+    /// Error replies of any kind, in either protocol.
     pub error_replies: u64,
     /// Requests refused by the decoder.
     pub malformed: u64,
-    /// Times a session's input had to wait.
+    /// Times a session's input stalled.
     pub stalls: u64,
-    /// Turns taken.
+    /// Iterations.
     pub turns: u64,
     /// Bytes of input consumed.
     pub input_bytes: u64,
@@ -46,13 +46,13 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// `stats reset`: what clients count; the device's and the engine's counters go on.
+    /// `stats reset`: resets clients' counters; the counters of device and engine continue.
     pub(crate) fn reset(&mut self) {
         *self = Self { sessions_opened: self.sessions_opened, ..Self::default() };
     }
 
     fn add(&mut self, other: &Self) {
-        // Taken apart: a counter that is forgotten here does not compile.
+        // Destructured: a forgotten counter does not compile.
         let Self {
             sessions_opened,
             commands,
@@ -94,21 +94,21 @@ impl Counters {
     }
 }
 
-/// What the replies of all sessions take.
+/// Usage of the reply budget.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RepliesStatus {
-    /// Replies that clients have not taken or that wait for their turn, bytes.
+    /// Replies in memory, untaken or waiting for their turn, bytes.
     pub held_bytes: usize,
-    /// Most of these at a time since the start.
+    /// Maximum of that since the start.
     pub held_bytes_peak: usize,
-    /// Replies that reads under way are expected to bring, bytes.
+    /// Expected replies of reads in flight, bytes.
     pub expected_bytes: usize,
-    /// Sessions whose requests wait for room, though they have nothing under way.
+    /// Sessions queued for reply budget that have nothing in flight.
     pub waiting: usize,
 }
 
 impl RepliesStatus {
-    /// The peaks need not have been at one time: their sum is a bound.
+    /// Peaks may have occurred at different times: their sum is a bound.
     const fn add(&mut self, other: &Self) {
         let Self { held_bytes, held_bytes_peak, expected_bytes, waiting } = other;
         self.held_bytes += *held_bytes;
@@ -118,33 +118,33 @@ impl RepliesStatus {
     }
 }
 
-/// A shard at a moment.
+/// State of a shard.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ShardStatus {
-    /// Counters since it was made.
+    /// Counters since it was created.
     pub counters: Counters,
-    /// Sessions open.
+    /// Open sessions.
     pub sessions: usize,
-    /// Sessions that stand for other shards' sessions, which ask for keys of this one.
+    /// Proxy sessions of other shards.
     pub standing: usize,
     /// Requests that wait for a read, in a key's queue, or for another shard.
     pub pending: usize,
-    /// Device reads for lookups under way, and waiting for room.
+    /// Device reads for lookups, in flight or queued.
     pub reads: usize,
-    /// The room of replies.
+    /// Reply budget.
     pub replies: RepliesStatus,
-    /// Writes that wait for their commit.
+    /// Uncommitted writes.
     pub uncommitted: u64,
-    /// The store; of a cluster in one thread the sum of those behind it.
+    /// The store; in a cluster in one thread the sum of its stores.
     pub store: StoreStatus,
-    /// The failure that ended writes, if any.
+    /// The failure that stopped writes, if any.
     pub poisoned: Option<String>,
-    /// Of a cluster in one thread: how its chains stand.
+    /// State of the chains of a cluster in one thread.
     pub cluster: Option<ClusterStatus>,
 }
 
 impl ShardStatus {
-    /// Adds another shard of the same node: their keys are different ones. Of clusters there is one, without others.
+    /// Adds another shard of the same node: their keys are disjoint. A cluster has no other shards.
     pub fn add(&mut self, other: &Self) {
         let Self { counters, sessions, standing, pending, reads, replies, uncommitted, store, poisoned, cluster } =
             other;
@@ -163,48 +163,48 @@ impl ShardStatus {
     }
 }
 
-/// One chain as its manager and its members have it.
+/// One chain, as its manager and its members report it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ChainStatus {
     /// Its range.
     pub range: RangeId,
     /// Its epoch.
     pub epoch: Epoch,
-    /// Whether the epoch is active, not under preparation.
+    /// Whether the epoch is active rather than in preparation.
     pub is_active: bool,
-    /// When a write of the epoch counts as kept.
+    /// Durability mode of the epoch.
     pub durability: Durability,
-    /// Members that serve and can keep what is written.
+    /// Members that serve and can store writes.
     pub copies: usize,
-    /// Whether it takes writes: all of its members can keep them.
+    /// Whether it takes writes: all of its members can store them.
     pub takes_writes: bool,
-    /// Members that there should be.
+    /// Configured number of members.
     pub copies_wanted: usize,
 }
 
-/// A store at a moment.
+/// State of a store.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct StoreStatus {
-    /// Keys, expired ones not met yet included.
+    /// Keys, including expired ones that no operation has met yet.
     pub keys: u64,
-    /// The engine's counters.
+    /// Counters of the engine.
     pub engine: EngineStats,
-    /// What the log holds.
+    /// Contents of the log.
     pub log: LogReport,
-    /// Where the memory went; sessions' buffers not included.
+    /// Memory by use, without sessions' buffers.
     pub memory: MemoryReport,
     /// Requests and bytes of the device, by cause.
     pub device: IoStats,
     /// The device's name.
     pub device_name: &'static str,
-    /// The opening's number.
+    /// The store's open generation.
     pub generation: u32,
     /// Whether the last attempt to get space failed.
     pub is_full: bool,
 }
 
 impl StoreStatus {
-    /// The store as it stands.
+    /// Reads the state of a store.
     pub(crate) fn of<D: Device>(engine: &Engine<D>) -> Self {
         Self {
             keys: engine.ranges().map(|(range, _)| engine.len(range)).sum(),
@@ -218,7 +218,7 @@ impl StoreStatus {
         }
     }
 
-    /// Adds another store, of other keys.
+    /// Adds another store with other keys.
     pub(crate) fn add(&mut self, other: &Self) {
         let Self { keys, engine, log, memory, device, device_name, generation, is_full } = other;
         self.keys += keys;
@@ -272,27 +272,27 @@ fn add_memory(sum: &mut MemoryReport, memory: &MemoryReport) {
     sum.cache_bytes += memory.cache_bytes;
 }
 
-/// One back-end.
+/// State of a back-end.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BackEndStatus {
-    /// Which.
+    /// Its node.
     pub node: NodeId,
-    /// The failure that ended its store's writes, if any.
+    /// The failure that stopped its store's writes, if any.
     pub poisoned: Option<String>,
     /// Its chain members.
     pub members: Vec<MemberStatus>,
-    /// Its store; left empty where only the chains are asked about.
+    /// Its store; empty where only the chains were requested.
     pub store: StoreStatus,
 }
 
-/// How a cluster stands.
+/// State of a cluster.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ClusterStatus {
     /// Its chains, in ring order.
     pub chains: Vec<ChainStatus>,
     /// Its running back-ends.
     pub back_ends: Vec<BackEndStatus>,
-    /// Since when some chain does not take writes; a change of its members takes milliseconds.
+    /// Since when some chain takes no writes; a change of its members takes milliseconds.
     pub stands_since: Option<MonoMs>,
     /// Members dropped since the start because they failed or were suspected.
     pub members_dropped: u64,
@@ -301,7 +301,7 @@ pub struct ClusterStatus {
 }
 
 impl ClusterStatus {
-    /// Whether some chain has fewer copies than it should.
+    /// Whether some chain has fewer copies than configured.
     #[must_use]
     pub fn is_degraded(&self) -> bool {
         self.chains.iter().any(|chain| !chain.is_active || chain.copies < chain.copies_wanted)

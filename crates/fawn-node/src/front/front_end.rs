@@ -1,6 +1,6 @@
-//! Owns the front-end with its clients: sessions in front of a node of a cluster, co-located with a back-end or alone.
+//! Front-end with client sessions, before a node of a cluster: co-located with a back-end or alone.
 //!
-//! Order of a host's turn: `handle_input` for every connection and `handle_bytes` for every peer link that has bytes,
+//! Per iteration the host calls `handle_input` for every connection and `handle_bytes` for every peer link with bytes,
 //! then [`FrontEnd::turn`] once, then [`FrontEnd::poll_output`] and [`FrontEnd::poll_peer_output`] until `None`.
 use super::desk::Desk;
 use super::host::ClientHost;
@@ -21,26 +21,26 @@ use hashbrown::{HashMap, HashSet};
 use slab::Slab;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Answers that release further operations on this very node are taken in the same turn, so many times.
+/// Rounds per iteration in which replies of this very node release further operations.
 const ROUNDS_MAX: usize = 64;
-/// How old what `INFO` tells of the stores may be.
+/// Maximum age of the stores' statistics in `INFO`.
 const STATUS_MS: u64 = 100;
 
-/// Sessions in front of a node.
+/// Sessions before a node.
 #[derive(Debug)]
 pub struct FrontEnd<D: Device> {
     desk: Desk<D>,
     sessions: Sessions,
     outputs: VecDeque<Output>,
     peers: VecDeque<cluster::Output>,
-    /// An answer came in this turn.
+    /// A reply arrived in this iteration.
     has_moved: bool,
     status_at: MonoMs,
     now: Now,
 }
 
 impl<D: Device> FrontEnd<D> {
-    /// In front of `node`. `store` are the options of the stores behind it, for `CONFIG GET`.
+    /// Creates a front-end before `node`. `store` are the options of the stores behind it, for `CONFIG GET`.
     pub fn new(node: Node<D>, options: ShardOptions, store: Options, facts: ProcessFacts) -> Self {
         let desk = Desk {
             node,
@@ -76,12 +76,12 @@ impl<D: Device> FrontEnd<D> {
         &self.desk.node
     }
 
-    /// Ends it and gives the node back.
+    /// Ends the front-end and returns the node.
     pub fn into_node(self) -> Node<D> {
         self.desk.node
     }
 
-    /// A piece of a peer's byte stream.
+    /// Receives a part of a peer's byte stream.
     pub fn handle_bytes(&mut self, now: Now, from: NodeId, bytes: &[u8]) {
         self.desk.node.handle_bytes(now, from, bytes);
     }
@@ -91,7 +91,7 @@ impl<D: Device> FrontEnd<D> {
         self.desk.node.handle_link_reset(now, from);
     }
 
-    /// The map that its manager wanted kept is on enough media.
+    /// The manager's map is durable on enough stores.
     pub(super) fn handle_map_kept(&mut self, now: Now, revision: u64) {
         self.desk.node.handle_map_kept(now, revision);
     }
@@ -101,7 +101,7 @@ impl<D: Device> FrontEnd<D> {
         self.peers.pop_front()
     }
 
-    /// Begins a turn: what had no room before is sent, what is due by time happens.
+    /// Begins an iteration: sends operations that were refused before, runs due timers.
     pub(super) fn begin_turn(&mut self, now: Now) {
         // A wall clock may be set back; expiry then waits, nothing breaks.
         self.now = now;
@@ -112,7 +112,7 @@ impl<D: Device> FrontEnd<D> {
         self.desk.send_unsent(&mut self.sessions, self.now);
     }
 
-    /// Lets the node work and takes its answers in; whether these released further operations.
+    /// Runs the node and receives its replies; returns whether these released further operations.
     pub(super) fn exchange(&mut self) -> bool {
         let now = self.now;
         self.desk.has_submitted = false;
@@ -130,10 +130,10 @@ impl<D: Device> FrontEnd<D> {
         self.desk.has_submitted
     }
 
-    /// Ends a turn: the node's one submission, replies to sessions.
+    /// Ends an iteration: the node's one submission, replies to sessions.
     pub(super) fn finish_turn(&mut self) -> Option<MonoMs> {
         let due = self.desk.node.finish_turn();
-        // With nothing under way nothing will move either: then waiting would be for ever.
+        // With nothing in flight nothing will change: waiting could last for ever.
         let relieved = self.has_moved || self.desk.is_idle();
         let nothing = (Version::ZERO, None);
         consume::settle(&mut self.sessions, &self.desk.options, nothing, relieved, &mut self.outputs);
@@ -141,7 +141,7 @@ impl<D: Device> FrontEnd<D> {
         [due, self.desk.flush_at, again].into_iter().flatten().min()
     }
 
-    /// Whether what is known of the stores behind is to be renewed.
+    /// Whether the stores' statistics are to be renewed.
     pub(super) fn wants_status(&mut self) -> bool {
         let wants = self.now.mono.ms_since(self.status_at) >= STATUS_MS;
         if wants {
@@ -150,12 +150,12 @@ impl<D: Device> FrontEnd<D> {
         wants
     }
 
-    /// What the stores behind say of themselves.
+    /// Receives the stores' statistics.
     pub(super) fn set_behind(&mut self, behind: ShardStatus) {
         self.desk.behind = behind;
     }
 
-    /// As [`ClientHost::status`], with `behind` for the stores.
+    /// Like [`ClientHost::status`], with `behind` for the stores.
     pub(super) fn status_over(&self, behind: ShardStatus) -> ShardStatus {
         let ShardStatus { counters, sessions, pending, .. } = self.desk.status();
         ShardStatus { counters, sessions, pending, replies: self.sessions.room.status(), ..behind }

@@ -1,58 +1,58 @@
-//! Owns the interface between a server's loop and whatever serves its clients: one shard's store, or a cluster.
+//! Interface between the event loop and what serves its clients: one shard's store, or a cluster.
 use crate::{Letter, Output, SessionId, Shard, ShardStatus};
 use fawn_ds::Engine;
 use fawn_flash::Device;
 use fawn_types::{MonoMs, Now, ShardId};
 use fawn_wire::Protocol;
 
-/// Serves clients. Order of a turn: `handle_input` for every connection that has bytes, `turn` once, then
+/// Serves clients. Per iteration: `handle_input` for every connection with input, `turn` once, then
 /// `poll_output` until `None`.
 pub trait ClientHost {
-    /// What its stores lie on.
+    /// Device of its stores.
     type Device: Device;
 
-    /// A new connection.
+    /// Opens a session.
     fn open_session(&mut self, protocol: Protocol) -> SessionId;
-    /// The connection is gone: what it asked may still be done, nobody hears of it.
+    /// Ends a session: its pending requests may still be executed, without a reply.
     fn close_session(&mut self, session: SessionId);
-    /// The client sends no more: its replies are finished, then comes [`Output::Close`].
+    /// The client sends no more: pending replies are finished, then [`Output::Close`] follows.
     fn end_input(&mut self, session: SessionId);
-    /// Executes the whole commands at the start of `input`; returns how many bytes it consumed.
+    /// Executes the complete commands at the start of `input`; returns the number of consumed bytes.
     fn handle_input(&mut self, now: Now, session: SessionId, input: &[u8]) -> usize;
-    /// As `handle_input` of each, whose consumption is noted in `used`; a host that gains by seeing them together does.
+    /// Like `handle_input` for each, with consumed bytes in `used`; implementations may prefetch for all together.
     fn handle_inputs(&mut self, now: Now, inputs: &[(SessionId, &[u8])], used: &mut [usize]) {
         assert_eq!(inputs.len(), used.len(), "each input's consumption is noted");
         for (used, (session, input)) in used.iter_mut().zip(inputs) {
             *used = self.handle_input(now, *session, input);
         }
     }
-    /// Whether the session takes input now; if not, [`Output::Resume`] or [`Output::Close`] will follow.
+    /// Whether the session accepts input; if not, [`Output::Resume`] or [`Output::Close`] will follow.
     fn wants_input(&self, session: SessionId) -> bool;
-    /// How long the input must be, from its first unconsumed byte, before it is worth offering again.
+    /// Length that the input must reach, from its first unconsumed byte, before it is worth offering again.
     fn need_bytes(&self, session: SessionId) -> usize;
     /// Bytes for the client, in order.
     fn output(&self, session: SessionId) -> &[u8];
-    /// The host wrote that many bytes of `output`.
+    /// The host wrote this many bytes of `output`.
     fn wrote(&mut self, session: SessionId, bytes: usize);
-    /// One turn; returns when the next is due though nothing happens until then. A time not after `now`: at once.
+    /// One iteration; returns when the next is due without an event. A time not after `now` means at once.
     fn turn(&mut self, now: Now) -> Option<MonoMs>;
-    /// Whether what the host did since the last turn lets somebody go on: the next turn is due at once.
+    /// Whether calls since the last iteration let a session continue: the next iteration is due at once.
     fn wants_turn(&self) -> bool;
     /// The next effect for the host.
     fn poll_output(&mut self) -> Option<Output>;
-    /// Whether nothing is under way.
+    /// Whether nothing is in flight.
     fn is_idle(&self) -> bool;
-    /// Counters and gauges; of several stores their sums.
+    /// Counters and gauges; sums over several stores.
     fn status(&self) -> ShardStatus;
-    /// What another shard of the node hands over.
+    /// Receives a batch from another shard of the node.
     fn handle_letter(&mut self, _now: Now, from: ShardId, letter: Letter) {
         unreachable!("{} bytes from {from:?} to a host that is alone", letter.bytes())
     }
-    /// What is to be handed to that shard, if anything. Asked after each turn, while there is room on the way.
+    /// The batch for that shard, if there is one. Called after each iteration while the queue has space.
     fn take_letter(&mut self, _to: ShardId) -> Option<Letter> {
         None
     }
-    /// What the other shards of the node counted, summed up, a moment ago.
+    /// Sum of the other shards' counters, a moment old.
     fn set_others(&mut self, _others: ShardStatus) {}
     /// Its stores, for hosts that watch their devices.
     fn engines(&self) -> impl Iterator<Item = &Engine<Self::Device>>;

@@ -1,8 +1,8 @@
-//! Owns the order of a session's operations on one key: one is at the cluster, the others stand in line behind it.
+//! Queues per session and key: one operation is at the cluster, later ones wait behind it.
 //!
 //! A connection's operation waits for its own earlier one on the same key [replication.md § 3]: retries may overtake
-//! each other on the way, so two are never at the cluster together. Reads that wait in a row share one answer: all of
-//! them were asked before it was, so it is no older than any of them may see.
+//! each other, so two are never at the cluster together. Consecutive waiting reads share one reply: all of
+//! them were received before it was requested, so it is recent enough for each.
 use crate::SessionId;
 use crate::pending::Op;
 use fawn_types::KeyHash;
@@ -11,22 +11,22 @@ use rustc_hash::FxBuildHasher;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 
-/// A session and the keyed hash of a key; two keys of one hash merely share a line.
+/// A session and the keyed hash of a key; two keys of one hash merely share a queue.
 pub(super) type LineName = (SessionId, KeyHash);
 
-/// Operations that one answer answers: an update, or reads.
+/// Operations with a common reply: an update, or reads.
 pub(super) type Together = SmallVec<[Op; 1]>;
 
-/// One line.
+/// One queue.
 #[derive(Debug, Default)]
 struct Line {
     at_cluster: Together,
-    /// What those were asked with.
+    /// Bytes of their requests.
     at_cluster_bytes: usize,
     waiting: VecDeque<Op>,
 }
 
-/// All lines of a front-end. Bounded by the desk's bounds on requests and bytes.
+/// All queues of a front-end. Bounded by its bounds on requests and bytes.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     lines: HashMap<LineName, Line, FxBuildHasher>,
@@ -35,12 +35,12 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Requests in all lines.
+    /// Requests in all queues.
     pub(super) const fn requests(&self) -> usize {
         self.requests
     }
 
-    /// Bytes that they were asked with.
+    /// Bytes of these requests.
     pub(super) const fn bytes(&self) -> usize {
         self.bytes
     }
@@ -49,7 +49,7 @@ impl Lines {
         !self.lines.is_empty() && self.lines.contains_key(&name)
     }
 
-    /// Opens a line with what was just sent, or lets `op` wait at the end of the line there is.
+    /// Opens a queue for an operation that was just sent, or queues `op`.
     pub(super) fn push(&mut self, name: LineName, op: Op, is_sent: bool) {
         let bytes = op.asked_bytes();
         self.requests += 1;
@@ -64,14 +64,14 @@ impl Lines {
         }
     }
 
-    /// The first of those that wait, if nothing of the line is at the cluster.
+    /// The first waiting operation, if none of the queue is at the cluster.
     pub(super) fn next(&self, name: LineName) -> Option<&Op> {
         let line = self.lines.get(&name)?;
         assert!(line.at_cluster.is_empty(), "one at a time");
         line.waiting.front()
     }
 
-    /// The first was sent; reads behind a read go along.
+    /// The first waiting operation was sent; further reads join a read.
     pub(super) fn sent(&mut self, name: LineName) {
         let Some(line) = self.lines.get_mut(&name) else { unreachable!("what was sent stood in a line") };
         while let Some(op) = line.waiting.pop_front_if(|op| line.at_cluster.is_empty() || !op.is_update()) {
@@ -85,7 +85,7 @@ impl Lines {
         assert!(!line.at_cluster.is_empty(), "something was sent");
     }
 
-    /// The answer came: those it answers.
+    /// The reply has arrived: returns the operations it belongs to.
     pub(super) fn answered(&mut self, name: LineName) -> Together {
         let Some(line) = self.lines.get_mut(&name) else { unreachable!("an answer's line is there until it comes") };
         let together = std::mem::take(&mut line.at_cluster);
@@ -94,7 +94,7 @@ impl Lines {
         together
     }
 
-    /// Their answer could not be kept: they are asked again, before all that wait.
+    /// The reply found no budget: its reads are repeated before all waiting operations.
     pub(super) fn put_back(&mut self, name: LineName, ops: impl DoubleEndedIterator<Item = Op>) {
         let Some(line) = self.lines.get_mut(&name) else { unreachable!("a line is there until it is closed") };
         assert!(line.at_cluster.is_empty(), "what is at the cluster is not asked again");
@@ -105,12 +105,12 @@ impl Lines {
         }
     }
 
-    /// The first that waits.
+    /// The first waiting operation.
     pub(super) fn front(&self, name: LineName) -> Option<&Op> {
         self.lines.get(&name)?.waiting.front()
     }
 
-    /// The first that waits is not sent at all: it is answered here.
+    /// Removes the first waiting operation, which is answered locally.
     pub(super) fn refuse(&mut self, name: LineName) -> Option<Op> {
         let op = self.lines.get_mut(&name)?.waiting.pop_front()?;
         self.bytes -= op.asked_bytes();
@@ -118,7 +118,7 @@ impl Lines {
         Some(op)
     }
 
-    /// Drops a line that nobody stands in.
+    /// Removes an empty queue.
     pub(super) fn close_if_empty(&mut self, name: LineName) {
         if self.lines.get(&name).is_some_and(|line| line.at_cluster.is_empty() && line.waiting.is_empty()) {
             self.lines.remove(&name);

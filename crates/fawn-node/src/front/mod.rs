@@ -1,10 +1,10 @@
-//! Owns client sessions in front of a cluster: the front-end of a node, and a whole cluster in one thread.
+//! Client sessions before a cluster: the front-end of a node, and a whole cluster in one thread.
 //!
 //! ```text
 //! bytes → session (codec, order of replies) → desk (line per session and key) → cluster::Node → head … tail
 //! bytes ← session ← desk (gathers, folds) ← Output::Done
 //! ```
-//! What a connection sees is what [`crate::Shard`] shows it; [`ClientHost`] is what a server needs of either.
+//! A connection sees the same as with [`crate::Shard`]; [`ClientHost`] is the server's interface to either.
 mod desk;
 mod front_end;
 mod host;

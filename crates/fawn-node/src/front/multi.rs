@@ -1,4 +1,4 @@
-//! Owns requests on several keys: one operation per key, gathered in order; `MSET` as one batch of one range.
+//! Requests on several keys at a front-end: one operation per key, gathered in order; `MSET` as one batch of a range.
 use super::desk::Desk;
 use crate::cluster::WideRequest;
 use crate::cluster::payload::{Pairs, put_pair};
@@ -27,7 +27,7 @@ impl<D: Device> Desk<D> {
 
     fn gather(&mut self, session: &mut Session, multi: &Multi<'_>, now: Now) {
         let mut gathered = Gathered::new(multi.gather, Vec::new(), self.options.reply_bytes_max);
-        // Its place in the table is taken before its replies are there: operations name it.
+        // The slot is reserved before the replies exist: operations refer to it.
         let batch = self.batches.insert(Batch::unfilled());
         for request in multi.requests() {
             let item = gathered.push_unknown(request.key());
@@ -44,7 +44,7 @@ impl<D: Device> Desk<D> {
         self.batches[batch] = Batch { session: session.id, slot, gathered: Some(gathered) };
     }
 
-    /// A barrier for its session: its keys stand in no line.
+    /// A barrier for its session: its keys are in no queue.
     fn set_all(&mut self, session: &mut Session, multi: &Multi<'_>, shape: Shape, now: Now) -> Flow {
         if !session.is_quiet() {
             return Flow::Stall(Stall::Quiet);

@@ -1,4 +1,4 @@
-//! Owns sums over the stores behind a front-end, for `/metrics`, `INFO` and `stats`; and how the chains stand.
+//! Statistics of a front-end's cluster: sums over its stores, state of its chains.
 use crate::cluster::{Node, NodeStatus};
 use crate::status::{BackEndStatus, ChainStatus, ClusterStatus, ShardStatus, StoreStatus};
 use fawn_chain::RangeEntry;
@@ -6,7 +6,7 @@ use fawn_ds::Engine;
 use fawn_flash::Device;
 use fawn_types::NodeId;
 
-/// The sums. Keys are those of the fullest copy: every member of a chain has them all.
+/// Sums over the stores. Keys are counted at the fullest copy: every member of a chain has all.
 pub(super) fn of_engines<'a, D: Device + 'a>(engines: impl Iterator<Item = &'a Engine<D>>) -> ShardStatus {
     let mut sum = StoreStatus { device_name: "none", ..StoreStatus::default() };
     let mut poisoned = None;
@@ -20,7 +20,7 @@ pub(super) fn of_engines<'a, D: Device + 'a>(engines: impl Iterator<Item = &'a E
     ShardStatus { store: sum, poisoned, ..ShardStatus::default() }
 }
 
-/// How the chains of a cluster stand: as the manager that `front` hosts has them, and its members say themselves.
+/// State of the chains, as the manager hosted by `front` and the members report it.
 pub(super) fn cluster_status<D: Device>(front: &Node<D>, members: Vec<(NodeId, NodeStatus)>) -> ClusterStatus {
     let of_manager = front.status();
     let chains = front.manager_map().into_iter().flat_map(|map| {

@@ -1,4 +1,4 @@
-//! Owns a front-end's requests on the whole keyspace: parts sent to the ranges' chains, sessions barred meanwhile.
+//! Whole-keyspace requests at a front-end: parts for all chains; the session is barred meanwhile.
 use super::desk::{Desk, Purpose};
 use crate::SessionId;
 use crate::cluster::{Refused, WideRequest};
@@ -9,7 +9,7 @@ use fawn_types::{Now, OperationError, Reply, RingKey};
 use fawn_wire::{Keyspace, Shape};
 
 impl<D: Device> Desk<D> {
-    /// Where each range begins, in ring order.
+    /// Start of each range, in ring order.
     fn places(&self) -> Vec<RingKey> {
         self.node.map().ranges.iter().map(|entry| entry.keys.start).collect()
     }
@@ -27,7 +27,7 @@ impl<D: Device> Desk<D> {
         self.begin_wide(session, Form::Flush(shape), &parts, now);
     }
 
-    /// `SCAN`: a step, which asks one range after the other. The session is quiet.
+    /// `SCAN`: a step, one range after the other. The session is quiet.
     pub(super) fn scan(&mut self, session: &mut Session, keyspace: &Keyspace<'_>, now: Now) {
         let scan = ScanState::new(keyspace);
         let ranges = &self.node.map().ranges;
@@ -40,7 +40,7 @@ impl<D: Device> Desk<D> {
         }
     }
 
-    /// A delayed `flush_all` whose time has come: nobody waits for it.
+    /// A delayed `flush_all` that is due; no session waits for it.
     pub(super) fn flush_if_due(&mut self, sessions: &mut Sessions, now: Now) {
         if self.flush_at.is_none_or(|at| at > now.mono) {
             return;
@@ -90,7 +90,7 @@ impl<D: Device> Desk<D> {
         }
     }
 
-    /// An answer to one of its parts.
+    /// Receives the reply to one of its parts.
     pub(super) fn wide_done(&mut self, sessions: &mut Sessions, at: usize, reply: &Reply<'_>, now: Now) {
         let ranges = &self.node.map().ranges;
         if let Some((next, part)) = self.wides[at].take(reply, ranges.len()) {

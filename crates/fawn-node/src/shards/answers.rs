@@ -1,4 +1,4 @@
-//! Owns the answers of other shards: each finds its request by the order, and its place among the session's replies.
+//! Replies of other shards: matched to requests by order, delivered to the session's slots.
 use super::away::{Asked, Awaited, Away, Late};
 use crate::SessionId;
 use crate::execute::{Fit, Host, deliver, fits, is_due};
@@ -8,7 +8,7 @@ use fawn_types::{OperationError, Reply, ShardId};
 use fawn_wire::native::read_reply_frame;
 
 impl<D: Device> Host<'_, D> {
-    /// Answers of a shard to a session's requests, in their order.
+    /// Receives replies of a shard to a session's requests, in order.
     pub(crate) fn answers(&mut self, from: ShardId, session: SessionId, frames: &[u8]) {
         if session == SessionId::NOBODY {
             let mut house = std::mem::take(&mut self.links().house);
@@ -16,7 +16,7 @@ impl<D: Device> Host<'_, D> {
             self.links().house = house;
             return;
         }
-        // Out of its session meanwhile: the session's replies are worked on for each answer. One that has ended hears
+        // Taken out of the session: each reply changes the session's slots. An ended session gets
         // nothing.
         let Some(mut away) = self.sessions.get_mut(session).and_then(|session| session.away.take()) else { return };
         self.take_answers(&mut away, (from, session), frames);
@@ -67,7 +67,7 @@ impl<D: Device> Host<'_, D> {
         }
     }
 
-    /// Asks again for what there was no room for, where there is some now.
+    /// Repeats reads whose replies found no budget, as far as there is some now.
     pub(crate) fn ask_late(&mut self) {
         let Some(links) = &mut self.core.links else { return };
         let mut promised_bytes = 0;
@@ -91,7 +91,7 @@ impl<D: Device> Host<'_, D> {
         }
     }
 
-    /// A session is about to end: nobody waits for its answers any more.
+    /// Drops the outstanding requests of a session that is about to end.
     pub(crate) fn forget_away(&mut self, id: SessionId) {
         let Some(mut away) = self.sessions.get_mut(id).and_then(|session| session.away.take()) else { return };
         for shard in away.shards() {
@@ -114,11 +114,11 @@ impl<D: Device> Host<'_, D> {
         late.for_each(|late| self.give_up(id, &late.asked));
     }
 
-    /// A request on several keys ends when each has its answer.
+    /// A request on several keys ends when each key has its reply.
     fn give_up(&mut self, session: SessionId, asked: &Asked) {
         if let Target::Item { .. } = asked.target {
             let reply = Reply::Error(OperationError::Unavailable);
-            // Items are worded as such: the key is with the request on several.
+            // Items need no key: the request on several keys has it.
             deliver(self.sessions, &mut self.core.pending.batches, &asked.asker(session, &[]), &reply, None);
         }
     }

@@ -1,9 +1,9 @@
-//! Owns a session's requests that are away at other shards: asked in order, answered in order, each shard by itself.
+//! Outstanding requests of a session at other shards: sent in order, answered in order, per shard.
 //!
-//! A shard answers a session's requests as if the session were its own (`peers.rs`), so what a session asks of one key
-//! keeps its order there. One thing is decided here: a read whose answer finds no room is dropped and asked again. So
-//! a write to a key waits until the session's reads of that key have their answers, and a later read of it whose answer
-//! overtook an earlier one is asked again too.
+//! A shard executes a session's requests as if the session were its own (`peers.rs`), so requests on one key
+//! keep their order. One rule is added here: a read whose reply finds no budget is dropped and repeated. Hence
+//! a write to a key waits until the session's reads of that key have their replies, and a later read whose reply
+//! overtook a dropped one is repeated too.
 use super::links::Links;
 use crate::SessionId;
 use crate::execute::{Core, Flow, Stall};
@@ -15,28 +15,28 @@ use fawn_wire::native::put_request_frame;
 use fawn_wire::{Shape, encode_reply};
 use std::collections::VecDeque;
 
-/// Something that was asked of a shard.
+/// An outstanding request to a shard.
 #[derive(Debug)]
 pub(super) enum Awaited {
     /// On one key.
     Op(Asked),
-    /// A part of a request on all ranges: its place in the table, and what it was asked with.
+    /// A part of a request on all ranges: its place in the table, and its bytes.
     Wide { at: usize, bytes: usize },
 }
 
-/// A request on one key.
+/// An outstanding request on one key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
-    /// Requests of a session are numbered in their order.
+    /// Number of the request in its session.
     number: u64,
     pub(super) target: Target,
     hash: KeyHash,
     shape: Shape,
     pub(super) is_update: bool,
     is_again: bool,
-    /// Of its key, which the way to the shard keeps: none where the answer is worded without it.
+    /// Key length in the per-shard FIFO; 0 if the reply encoding does not need the key.
     key_bytes: usize,
-    /// What it was asked with.
+    /// Bytes reserved for the request.
     pub(super) bytes: usize,
 }
 
@@ -45,42 +45,41 @@ impl Asked {
         Self { number: 0, target, hash, shape, is_update, is_again: false, key_bytes: 0, bytes: 0 }
     }
 
-    /// Who gets the answer.
+    /// Target of the reply.
     pub(super) const fn asker<'a>(&self, session: SessionId, key: &'a [u8]) -> Asker<'a> {
         Asker { session, target: self.target, shape: self.shape, key, is_queued: self.is_update }
     }
 }
 
-/// A read whose answer found no room, with what it takes to ask again.
+/// A read whose reply found no budget, with everything needed to repeat it.
 #[derive(Debug)]
 pub(super) struct Late {
     pub(super) asked: Asked,
     pub(super) key: Box<[u8]>,
 }
 
-/// What one shard was asked and has not answered, in order.
+/// Outstanding requests to one shard, in order.
 #[derive(Debug, Default)]
 struct Way {
     awaited: VecDeque<Awaited>,
-    /// Keys of these, one behind the other: what goes first comes back first, so none needs memory of its own. As
-    /// many bytes at most as the requests took, which are bounded.
+    /// Keys of these requests, concatenated: first in, first out, so none needs an allocation. Bounded
+    /// by the bytes reserved for the requests.
     keys: OutBuf,
 }
 
-/// Memory for keys that a way without requests keeps.
+/// Memory for keys that an idle FIFO keeps.
 const KEPT_BYTES: usize = 4 << 10;
 
-/// A session's requests that are away.
+/// A session's outstanding requests.
 #[derive(Debug, Default)]
 pub(crate) struct Away {
-    /// Per shard.
     ways: Vec<Way>,
     next_number: u64,
-    /// Reads without an answer, the late ones included.
+    /// Reads without a reply, including deferred ones.
     reads: usize,
-    /// Reads that were asked again and have no answer yet.
+    /// Repeated reads without a reply.
     again: usize,
-    /// Reads whose answers found no room, in the order of their numbers.
+    /// Reads whose replies found no budget, in the order of their numbers.
     pub(super) late: VecDeque<Late>,
 }
 
@@ -99,7 +98,7 @@ impl Away {
         way.awaited.push_back(Awaited::Op(Asked { key_bytes: key.len(), ..asked }));
     }
 
-    /// What the next answer of that shard is for. Of a request on one key, [`Away::drop_key`] is due then.
+    /// The request of the shard's next reply. After a request on one key, call [`Away::drop_key`].
     pub(super) fn pop(&mut self, shard: ShardId) -> Option<Awaited> {
         let mut awaited = self.ways.get_mut(usize::from(shard.0))?.awaited.pop_front()?;
         if let Awaited::Op(asked) = &mut awaited {
@@ -113,7 +112,7 @@ impl Away {
         &self.ways[usize::from(shard.0)].keys.as_slice()[..asked.key_bytes]
     }
 
-    /// The key of the request that was popped last is not needed any more.
+    /// Releases the key of the request that was popped last.
     pub(super) fn drop_key(&mut self, shard: ShardId, asked: &Asked) {
         let keys = &mut self.ways[usize::from(shard.0)].keys;
         keys.consume(asked.key_bytes);
@@ -126,12 +125,12 @@ impl Away {
         self.ways.iter().flat_map(|way| &way.awaited)
     }
 
-    /// Whether a read is without its answer.
+    /// Whether a read has no reply yet.
     pub(crate) const fn reads(&self) -> bool {
         self.reads > 0
     }
 
-    /// Whether a read of the key (or of one with its hash, which is harmless) is without its answer.
+    /// Whether a read of the key (or of one with its hash, which is harmless) has no reply yet.
     fn reads_key(&self, hash: KeyHash) -> bool {
         self.reads > 0
             && self.all().any(|awaited| match awaited {
@@ -140,42 +139,42 @@ impl Away {
             })
     }
 
-    /// Whether a request must wait before it goes away: it would overtake what is to be asked again.
+    /// Whether a request must wait before it is sent, because it would overtake a repeated read.
     fn must_wait(&self, hash: KeyHash, is_update: bool) -> bool {
         !self.late.is_empty() || is_update && self.reads_key(hash)
     }
 
-    /// A read has its answer.
+    /// A read has its reply.
     pub(super) const fn read_ended(&mut self) {
         self.reads -= 1;
     }
 
-    /// Whether an earlier read of the same key is to be asked again, or has been.
+    /// Whether an earlier read of the same key is deferred, or was repeated.
     pub(super) fn is_overtaking(&self, asked: &Asked) -> bool {
         let is_before = |other: &Asked| other.number < asked.number && other.hash == asked.hash;
         self.late.iter().any(|late| is_before(&late.asked))
             || self.again > 0 && self.all().any(|other| matches!(other, Awaited::Op(other) if is_before(other)))
     }
 
-    /// It is to be asked again, in its order.
+    /// Defers a read, in order.
     pub(super) fn put_late(&mut self, late: Late) {
         let at = self.late.partition_point(|other| other.asked.number < late.asked.number);
         self.late.insert(at, late);
     }
 
-    /// Everything that has no answer yet.
+    /// All requests without a reply.
     pub(super) fn drain(&mut self) -> (impl Iterator<Item = Awaited>, impl Iterator<Item = Late>) {
         (self.ways.drain(..).flat_map(|way| way.awaited), self.late.drain(..))
     }
 
-    /// The shards that know the session.
+    /// The shards with a proxy session for this session.
     pub(super) fn shards(&self) -> impl Iterator<Item = ShardId> + use<> {
         (0..self.ways.len() as u16).map(ShardId)
     }
 }
 
 impl Links {
-    /// Sends a request away for a session: what `put` writes. Its answer is worded with `key`.
+    /// Sends a request, encoded by `put`, for a session. Its reply is encoded with `key`.
     pub(super) fn send(
         &mut self,
         session: &mut Session,
@@ -191,7 +190,7 @@ impl Links {
         away.push(to, Asked { number, bytes, ..asked }, key);
     }
 
-    /// Asks a read again whose answer found no room.
+    /// Repeats a read whose reply found no budget.
     pub(super) fn send_again(&mut self, (away, session): (&mut Away, SessionId), to: ShardId, late: &Late) {
         let request = Request::Get { key: &late.key };
         let bytes = self.ask(to, session, |out| put_request_frame(&request, late.asked.hash, out));
@@ -199,7 +198,7 @@ impl Links {
         away.push(to, Asked { bytes, is_again: true, ..late.asked }, &late.key);
     }
 
-    /// Sends a part of a request on all ranges away.
+    /// Sends a part of a request on all ranges.
     pub(super) fn send_wide(
         &mut self,
         (away, session): (&mut Away, SessionId),
@@ -211,14 +210,14 @@ impl Links {
     }
 }
 
-/// What it takes to answer a request, and to ask a read again.
+/// Data for the reply's encoding, and for a repetition of a read.
 const fn asked_of<'a>(target: Target, hash: KeyHash, request: &Request<'a>, shape: Shape) -> (Asked, &'a [u8]) {
-    // Replies without a value are worded without the key.
+    // Replies without a value do not contain the key.
     let key = if request.returns_value() { request.key() } else { &[] };
     (Asked::new(target, hash, shape, matches!(request, Request::Update { .. })), key)
 }
 
-/// A request by itself on another shard's key.
+/// A single request on another shard's key.
 pub(crate) fn single<D: Device>(
     core: &mut Core<D>,
     session: &mut Session,
@@ -241,7 +240,7 @@ pub(crate) fn single<D: Device>(
     Flow::Next
 }
 
-/// One key of a request on several: [`admit`] has let the whole request pass.
+/// One key of a request on several keys: [`admit`] has admitted the whole request.
 pub(crate) fn item<D: Device>(
     core: &mut Core<D>,
     session: &mut Session,
@@ -254,7 +253,7 @@ pub(crate) fn item<D: Device>(
     core.links().send(session, to, asked, |out| put_request_frame(request, hash, out));
 }
 
-/// What a request on another shard's key must wait for, if anything.
+/// Reason why a request on another shard's key must wait, if any.
 pub(crate) fn admit<D: Device>(core: &Core<D>, session: &Session, hash: KeyHash, is_update: bool) -> Result<(), Stall> {
     if session.away.as_ref().is_some_and(|away| away.must_wait(hash, is_update)) {
         return Err(Stall::Reads);

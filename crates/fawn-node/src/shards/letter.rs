@@ -1,29 +1,29 @@
-//! Owns the letter: what one shard hands another at once, as pieces that each belong to a session of either.
+//! Message batch between two shards: messages that each belong to a session of one of them.
 use crate::SessionId;
 
-/// What a piece is to its receiver.
+/// Kind of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// Requests of a session of the sender's: native frames, in order.
+    /// Requests of a sender's session: internal frames, in order.
     Asked,
-    /// Answers to a session of the receiver's: native frames, in the order of its requests to the sender.
+    /// Replies to a receiver's session: internal frames, in the order of its requests.
     Answered,
-    /// The sender's session is gone.
+    /// The sender's session has ended.
     Closed,
-    /// A client had the counters set to zero.
+    /// A client has reset the counters.
     Reset,
 }
 
-/// A run of frames; whole ones.
+/// A run of whole frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Piece {
     pub(crate) kind: Kind,
-    /// The session of whoever asked.
+    /// The asking session.
     pub(crate) session: SessionId,
     len: usize,
 }
 
-/// What one shard hands another at once, in the order of its pieces. Only the two shards look into it.
+/// Messages from one shard to another, in order. Only these two shards interpret it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Letter {
     bytes: Vec<u8>,
@@ -31,13 +31,13 @@ pub struct Letter {
 }
 
 impl Letter {
-    /// Bytes in it.
+    /// Number of bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// The same memory, with nothing in it.
+    /// Empties the batch, keeping its memory.
     pub(crate) fn emptied(mut self) -> Self {
         self.bytes.clear();
         self.pieces.clear();
@@ -53,7 +53,7 @@ impl Letter {
         self.pieces.is_empty()
     }
 
-    /// Appends what `put` writes; a session's runs of one kind become one piece.
+    /// Appends the output of `put`; consecutive frames of one session and kind become one message.
     #[inline]
     pub(crate) fn add(&mut self, kind: Kind, session: SessionId, put: impl FnOnce(&mut Vec<u8>)) {
         let before = self.bytes.len();
@@ -65,7 +65,7 @@ impl Letter {
         }
     }
 
-    /// Its pieces with their bytes, in order.
+    /// Its messages with their bytes, in order.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = (Piece, &[u8])> {
         let mut rest = self.bytes.as_slice();
         self.pieces.iter().map(move |piece| {

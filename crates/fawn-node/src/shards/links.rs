@@ -1,4 +1,4 @@
-//! Owns a shard's ends of the ways to the others: what is to be handed over, whose requests are away, what they hold.
+//! A shard's queues to and from the other shards: batches to send, outstanding requests, reserved bytes.
 use super::{Letter, Placement, letter::Kind};
 use crate::SessionId;
 use crate::options::ShardOptions;
@@ -11,40 +11,40 @@ use rustc_hash::FxBuildHasher;
 use slab::Slab;
 use std::collections::VecDeque;
 
-/// Answers for one shard that wait to be handed over, bytes; beyond, they wait in their session, and it takes no more.
+/// Replies for one shard that wait to be sent, bytes; beyond it they wait in their session, whose input stalls.
 const ANSWERS_BYTES_MAX: usize = 256 << 10;
 
-/// Memory of letters that is kept for later ones; what is beyond is given back to the system.
+/// Memory of batches that is kept for reuse; more is released.
 const SPARE_BYTES_MAX: usize = 2 * ANSWERS_BYTES_MAX;
 
-/// The ways to the other shards of a node; a shard that is alone has none.
+/// Queues between the shards of a node; a shard that is alone has none.
 #[derive(Debug)]
 pub(crate) struct Links {
     placement: Placement,
     secret: HashSecret,
-    /// What is to be handed to each shard; to this one too: requests on all ranges treat all alike.
+    /// Batch for each shard, also this one: requests on all ranges treat all shards alike.
     outbox: Vec<Letter>,
-    /// Memory of letters that were read, for those to be written.
+    /// Memory of received batches, for new ones.
     spare: Vec<Letter>,
     spare_bytes: usize,
-    /// Per shard, the sessions here that stand for those of its sessions which ask something of this one.
+    /// Proxy sessions here, per shard and asking session.
     pub(super) peers: Vec<HashMap<SessionId, SessionId, FxBuildHasher>>,
-    /// Of these, those with answers to be handed over, and those that take requests again.
+    /// Of these, the ones with replies to send, and the ones that accept requests again.
     pub(super) speaking: VecDeque<SessionId>,
     pub(super) resumed: VecDeque<SessionId>,
-    /// Requests that sessions of these could not take yet.
+    /// Requests that these sessions could not accept yet.
     pub(super) rests: HashMap<SessionId, Vec<u8>, FxBuildHasher>,
-    /// Requests that are away, and what they were asked with.
+    /// Outstanding requests, and their reserved bytes.
     requests: usize,
     requests_bytes: usize,
-    /// Sessions with reads whose answers found no room: to be asked again.
+    /// Sessions with reads to repeat, because their replies found no budget.
     pub(super) late: VecDeque<SessionId>,
     pub(super) wides: Slab<Wide>,
-    /// Requests that no session waits for.
+    /// Requests without a waiting session.
     pub(super) house: Away,
-    /// What the other shards have counted.
+    /// Counters of the other shards.
     pub(crate) others: ShardStatus,
-    /// A letter came in this turn.
+    /// A batch arrived in this iteration.
     pub(super) has_moved: bool,
 }
 
@@ -76,24 +76,24 @@ impl Links {
         self.placement
     }
 
-    /// Shards of the node.
+    /// Number of shards of the node.
     pub(super) fn count(&self) -> usize {
         self.outbox.len()
     }
 
-    /// The shard that the key belongs to, unless it is this one.
+    /// The shard that owns the key, unless it is this one.
     #[inline]
     pub(crate) fn elsewhere(&self, key: &[u8]) -> Option<ShardId> {
         let owner = self.placement.owner(&self.secret, key);
         (owner != self.placement.shard()).then_some(owner)
     }
 
-    /// Whether one more request may go away.
+    /// Whether one more request may be sent.
     pub(crate) const fn has_room(&self, options: &ShardOptions) -> bool {
         self.requests < options.pending_max && self.requests_bytes <= options.requests_bytes_max
     }
 
-    /// Hands a request over; how many bytes it takes until it is answered.
+    /// Reserves a request; returns the bytes that it uses until its reply.
     #[inline]
     pub(super) fn ask(&mut self, to: ShardId, session: SessionId, put: impl FnOnce(&mut Vec<u8>)) -> usize {
         let letter = &mut self.outbox[usize::from(to.0)];
@@ -105,25 +105,25 @@ impl Links {
         bytes
     }
 
-    /// A request is answered, or nobody waits for its answer any more.
+    /// Releases a request that is answered or whose session has ended.
     pub(super) const fn answered(&mut self, bytes: usize) {
         self.requests -= 1;
         self.requests_bytes -= bytes;
     }
 
-    /// Tells all other shards.
+    /// Sends a message to all other shards.
     pub(crate) fn tell_all(&mut self, kind: Kind, session: SessionId) {
         let me = usize::from(self.placement.shard().0);
         let others = self.outbox.iter_mut().enumerate().filter(|(at, _)| *at != me);
         others.for_each(|(_, letter)| letter.add(kind, session, |_| {}));
     }
 
-    /// Tells one shard.
+    /// Sends a message to one shard.
     pub(super) fn tell(&mut self, to: ShardId, kind: Kind, session: SessionId) {
         self.outbox[usize::from(to.0)].add(kind, session, |_| {});
     }
 
-    /// Answers of a session that stands for `of` of shard `to`; whether there was room.
+    /// Queues replies of the proxy session for `of` of shard `to`; returns whether they fit.
     pub(super) fn answer(&mut self, (to, of): (ShardId, SessionId), frames: &[u8]) -> bool {
         let letter = &mut self.outbox[usize::from(to.0)];
         let has_room = letter.bytes() < ANSWERS_BYTES_MAX;
@@ -133,7 +133,7 @@ impl Links {
         has_room
     }
 
-    /// What is to be handed to that shard.
+    /// The batch for that shard.
     pub(crate) fn take_letter(&mut self, to: ShardId) -> Option<Letter> {
         let at = usize::from(to.0);
         if self.outbox[at].is_empty() {
@@ -144,7 +144,7 @@ impl Links {
         Some(std::mem::replace(&mut self.outbox[at], next))
     }
 
-    /// A letter is read.
+    /// Returns the memory of a received batch.
     pub(super) fn keep_spare(&mut self, letter: Letter) {
         let spare_bytes = self.spare_bytes + letter.room_bytes();
         if self.spare.len() < self.outbox.len() && spare_bytes <= SPARE_BYTES_MAX {
@@ -153,37 +153,37 @@ impl Links {
         }
     }
 
-    /// What it hands to itself.
+    /// The batch for this shard itself.
     pub(super) fn take_own(&mut self) -> Option<Letter> {
         self.take_letter(self.placement.shard())
     }
 
-    /// Requests away.
+    /// Number of outstanding requests.
     pub(crate) const fn requests(&self) -> usize {
         self.requests
     }
 
-    /// Sessions here that stand for others' sessions.
+    /// Number of proxy sessions.
     pub(crate) fn standing(&self) -> usize {
         self.peers.iter().map(HashMap::len).sum()
     }
 
-    /// Whether an answer came in this turn: there may be room for further requests.
+    /// Whether a reply arrived in this iteration: further requests may be sent.
     pub(crate) const fn has_moved(&self) -> bool {
         self.has_moved
     }
 
-    /// Whether answers wait for room in a letter.
+    /// Whether replies wait for space in a batch.
     pub(crate) fn has_unsaid(&self) -> bool {
         !self.speaking.is_empty()
     }
 
-    /// Whether the next turn has something to do though nothing happens until then.
+    /// Whether the next iteration has work without an event.
     pub(crate) fn is_due(&self) -> bool {
         !self.resumed.is_empty() || !self.outbox[usize::from(self.placement.shard().0)].is_empty()
     }
 
-    /// Whether nothing is under way, neither here nor for others.
+    /// Whether nothing is outstanding, neither here nor for other shards.
     pub(crate) fn is_idle(&self) -> bool {
         self.requests == 0
             && self.wides.is_empty()

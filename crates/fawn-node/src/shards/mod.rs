@@ -1,12 +1,12 @@
-//! Owns the shards of one node among each other: which of them a key belongs to, and what they hand to each other.
+//! The shards of one node among each other: ownership of keys, and the messages between shards.
 //!
 //! ```text
 //! session → execute → [own key] → engine
 //!                   → [another's] → away → Letter → (queue) → peers: a session of the owner → execute → engine
 //! session ← away ← Letter ← (queue) ← that session's replies
 //! ```
-//! A shard owns a slice of the ring and everything stored there; sessions are where their connections are. Whoever
-//! connects them moves letters, in order, and loses none.
+//! A shard owns a slice of the ring and its store; sessions stay with their connections. The host
+//! moves batches in order and without loss.
 mod answers;
 pub(crate) mod away;
 mod letter;

@@ -1,8 +1,8 @@
-//! Owns the other side: sessions here that stand for those of other shards which ask something of this shard's keys.
+//! Proxy sessions: sessions here that stand for other shards' sessions with requests on this shard's keys.
 //!
-//! Such a session is one like a client's, but its input comes in letters and its replies, native frames, go in letters.
-//! So it has the same bounds, sees its own writes, and is never told of what could still be undone. What it cannot
-//! take yet waits here; how much that may be, the asking shard bounds.
+//! A proxy session is like a client's, but its input and its replies (internal frames) travel in batches.
+//! It has the same bounds, sees its own writes, and returns nothing that could be undone. Input that it cannot
+//! accept yet waits here; the asking shard bounds its length.
 use super::letter::{Kind, Letter};
 use crate::SessionId;
 use crate::execute::Host;
@@ -15,14 +15,14 @@ use fawn_types::{Now, ShardId};
 use fawn_wire::Protocol;
 use smallvec::SmallVec;
 
-/// Pieces executed together: what their first requests wait for is waited for once.
+/// Messages executed together: their first requests are prefetched together.
 const PIECES_MAX: usize = 16;
 
 /// Requests of several sessions.
 type Pieces<'a> = SmallVec<[(SessionId, &'a [u8]); PIECES_MAX]>;
 
 impl<D: Device> Shard<D> {
-    /// What another shard of the node hands over.
+    /// Receives a batch from another shard.
     pub fn handle_letter(&mut self, now: Now, from: ShardId, letter: Letter) {
         self.note_time(now);
         self.handle_pieces(from, letter);
@@ -56,12 +56,12 @@ impl<D: Device> Shard<D> {
         self.core.links().keep_spare(letter);
     }
 
-    /// What is to be handed to that shard, if anything.
+    /// The batch for that shard, if there is one.
     pub fn take_letter(&mut self, to: ShardId) -> Option<Letter> {
         self.core.links.as_mut()?.take_letter(to)
     }
 
-    /// What the other shards have counted, summed up: clients are told of the whole node.
+    /// Sum of the other shards' counters: clients see the whole node.
     pub fn set_others(&mut self, others: ShardStatus) {
         if let Some(links) = &mut self.core.links {
             links.others = others;
@@ -92,7 +92,7 @@ impl<D: Device> Shard<D> {
         let mut used = [0; PIECES_MAX];
         let links = self.core.links();
         if !links.rests.is_empty() {
-            // Behind what its session could not take yet.
+            // Queued behind input that the session could not accept.
             pieces.retain(|(id, bytes)| {
                 let rest = links.rests.get_mut(id);
                 let waits = rest.is_some();
@@ -109,7 +109,7 @@ impl<D: Device> Shard<D> {
         }
     }
 
-    /// Begins a turn: what this shard asked of itself, and what waited for its session.
+    /// Begins an iteration: messages to this shard itself, and input that waited for its session.
     pub(crate) fn begin_exchange(&mut self) {
         if self.core.links.is_none() {
             return;
@@ -130,7 +130,7 @@ impl<D: Device> Shard<D> {
         }
     }
 
-    /// Ends a turn: replies of standing sessions go to those who asked. Whether the next turn is due at once.
+    /// Ends an iteration: sends replies of proxy sessions. Returns whether the next iteration is due at once.
     pub(crate) fn end_exchange(&mut self) -> bool {
         let Some(links) = &mut self.core.links else { return false };
         links.has_moved = false;

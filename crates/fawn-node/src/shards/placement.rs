@@ -1,7 +1,7 @@
-//! Owns which shard of a node a key belongs to: equal slices of the ring, fixed when the node's directory is made.
+//! Ownership of keys by the shards of a node: equal slices of the ring, fixed when the directory is created.
 use fawn_types::{HashSecret, KeyRange, RangeId, RingKey, ShardId};
 
-/// A shard's place among those of its node.
+/// A shard's index among those of its node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Placement {
     index: u16,
@@ -18,26 +18,26 @@ impl Placement {
         if index.0 < count { Some(Self { index: index.0, count }) } else { None }
     }
 
-    /// Which it is.
+    /// Its index.
     #[must_use]
     pub const fn shard(self) -> ShardId {
         ShardId(self.index)
     }
 
-    /// How many there are.
+    /// Number of shards.
     #[must_use]
     pub const fn count(self) -> u16 {
         self.count
     }
 
-    /// Its range: what its store lists.
+    /// Its range, as listed by its store.
     #[must_use]
     pub fn range(self) -> (RangeId, KeyRange) {
         let end = (self.index + 1 < self.count).then(|| self.start_of(self.index + 1));
         (RangeId(u32::from(self.index)), KeyRange { start: self.start_of(self.index), end })
     }
 
-    /// Where a shard's slice begins. Slices differ by the ring key's highest 32 bits, so that a tag never straddles two.
+    /// Start of a shard's slice. Slices differ in the ring key's highest 32 bits, so a tag never straddles two.
     fn start_of(self, index: u16) -> RingKey {
         let start = (u64::from(index) << 32).div_ceil(u64::from(self.count));
         let mut bytes = [0; 20];
@@ -45,7 +45,7 @@ impl Placement {
         RingKey(bytes)
     }
 
-    /// The shard that a key belongs to.
+    /// The shard that owns a key.
     #[must_use]
     pub fn owner(self, secret: &HashSecret, key: &[u8]) -> ShardId {
         let highest = u64::from(RingKey::highest_of(secret, key));

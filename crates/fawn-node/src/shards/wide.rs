@@ -1,4 +1,4 @@
-//! Owns requests on the whole keyspace of a node with several shards: a part to each, this one included.
+//! Whole-keyspace requests on a node with several shards: a part to each shard, this one included.
 use super::away::{Asked, Away};
 use crate::SessionId;
 use crate::execute::{Core, Flow, Host, Stall};
@@ -10,7 +10,7 @@ use fawn_types::{KeyHash, Now, OperationError, Reply, ShardId, TimeMs, limits};
 use fawn_wire::native::{Pairs, WideRequest, put_pair, put_wide_frame};
 use fawn_wire::{Keyspace, Shape, encode_done, encode_error};
 
-/// Executes it, or stalls the session until it is quiet. What the session asks next waits for the answers.
+/// Executes the request, or stalls the session until it is quiet. The session's next requests wait for the replies.
 pub(crate) fn keyspace<D: Device>(
     core: &mut Core<D>,
     session: &mut Session,
@@ -44,7 +44,7 @@ fn ask_all<D: Device>(core: &mut Core<D>, session: &mut Session, form: Form, par
     ask(core, session, form, (0..count, part));
 }
 
-/// Asks these shards.
+/// Sends the parts to these shards.
 fn ask<D: Device>(
     core: &mut Core<D>,
     session: &mut Session,
@@ -63,7 +63,7 @@ fn ask<D: Device>(
     session.stalled = Some(Stall::Quiet);
 }
 
-/// A delayed `flush_all` whose time has come: nobody waits for it.
+/// A delayed `flush_all` that is due; no session waits for it.
 pub(crate) fn flush_all<D: Device>(core: &mut Core<D>) {
     let links = core.links();
     let at = links.wides.insert(Wide::new(SessionId::NOBODY, 0, Form::Flush(Shape::Silent)));
@@ -76,15 +76,15 @@ pub(crate) fn flush_all<D: Device>(core: &mut Core<D>) {
     links.house = house;
 }
 
-/// Where the keys of an atomic batch lie.
+/// Owners of the keys of an atomic batch.
 pub(crate) enum Place {
     Here,
     At(ShardId),
-    /// On several shards: no batch of a log holds them.
+    /// Several shards: no batch of one log can hold the keys.
     Apart,
 }
 
-/// Where the keys of an atomic batch lie.
+/// Finds the owners of the keys of an atomic batch.
 pub(crate) fn place_of<'a, D: Device>(core: &Core<D>, mut keys: impl Iterator<Item = &'a [u8]>) -> Place {
     let Some(links) = &core.links else { return Place::Here };
     let first = keys.next().and_then(|key| links.elsewhere(key));
@@ -127,7 +127,7 @@ pub(crate) fn refuse_apart(session: &mut Session) -> Flow {
 }
 
 impl<D: Device> Host<'_, D> {
-    /// An answer to a part of a request on the whole keyspace.
+    /// Receives the reply to a part of a whole-keyspace request.
     pub(super) fn wide_answered(&mut self, away: &mut Away, at: usize, reply: &Reply<'_>) {
         let links = self.core.links();
         let ranges = links.count();

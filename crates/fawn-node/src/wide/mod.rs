@@ -1,6 +1,7 @@
-//! Owns requests that no single key names, asked of every range or one after the other: answers folded into one reply.
+//! Whole-keyspace operations: parts for all ranges, together or one after the other, and one folded reply.
 //!
-//! Whoever asks, a front-end its chains or a shard the shards of its node, sends the parts; this only counts and folds.
+//! The caller sends the parts, a front-end to its chains or a shard to the shards of its node; this module counts and
+//! folds the replies.
 mod scan;
 
 pub(crate) use scan::ScanState;
@@ -10,11 +11,11 @@ use fawn_types::{OperationError, Reply};
 use fawn_wire::native::WideRequest;
 use fawn_wire::{Shape, encode_done, encode_error, resp};
 
-/// What `MSET` answers where no batch can be atomic.
+/// Reply to an `MSET` that cannot be one atomic batch.
 pub(crate) const CROSS_SLOT: &[u8] =
     b"-CROSSSLOT keys are in different ranges: give them one {tag}, or set them one by one\r\n";
 
-/// How the answers become one reply.
+/// Kind of an operation, and the way its replies are folded.
 #[derive(Debug)]
 pub(crate) enum Form {
     DbSize,
@@ -23,14 +24,14 @@ pub(crate) enum Form {
     Scan(ScanState),
 }
 
-/// One under way.
+/// An operation in flight.
 #[derive(Debug)]
 pub(crate) struct Wide {
     pub(crate) session: SessionId,
-    /// Its place among the session's replies.
+    /// Its slot among the session's replies.
     pub(crate) slot: u64,
     form: Form,
-    /// Answers still to come.
+    /// Outstanding replies.
     left: u32,
     sum: u64,
     failed: Option<OperationError>,
@@ -41,12 +42,12 @@ impl Wide {
         Self { session, slot, form, left: 0, sum: 0, failed: None }
     }
 
-    /// A part was asked: its answer will come.
+    /// A part was sent: its reply will arrive.
     pub(crate) const fn asked(&mut self) {
         self.left += 1;
     }
 
-    /// A part could not be asked.
+    /// A part could not be sent.
     pub(crate) const fn fail(&mut self, error: OperationError) {
         self.failed = Some(error);
     }
@@ -55,12 +56,12 @@ impl Wide {
         self.failed
     }
 
-    /// Whether no answer is still to come.
+    /// Whether no reply is outstanding.
     pub(crate) const fn is_over(&self) -> bool {
         self.left == 0
     }
 
-    /// Takes an answer; what is to be asked next, and of which of the `ranges`.
+    /// Receives a reply; returns the next part and its index among the `ranges`.
     pub(crate) fn take(&mut self, reply: &Reply<'_>, ranges: usize) -> Option<(usize, WideRequest<'static>)> {
         assert!(self.left > 0, "an answer that nobody waits for");
         self.left -= 1;
@@ -69,13 +70,13 @@ impl Wide {
             (Reply::Unsigned(keys), Form::DbSize) => self.sum += keys,
             (Reply::Deleted | Reply::Stored { .. }, Form::Flush(_)) | (Reply::Stored { .. }, Form::SetAll(_)) => {}
             (Reply::Value(page), Form::Scan(scan)) => return scan.take_page(page.value, ranges),
-            // The peer is of another version, or broken.
+            // The peer has another version, or is broken.
             _ => self.failed = Some(OperationError::Unavailable),
         }
         None
     }
 
-    /// The reply, once it is over.
+    /// The reply, once the operation is done.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         match (&self.form, self.failed) {
             (Form::DbSize, None) => resp::encode::integer(self.sum.cast_signed(), out),

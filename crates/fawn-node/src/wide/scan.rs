@@ -1,23 +1,23 @@
-//! Owns `SCAN` over all ranges: cell-wise, one range after the other.
+//! `SCAN` over all ranges: whole index cells, one range after the other.
 //!
-//! A cursor is a position in a range's hash order, whose low bits are zero, with the range's place in the ring in
-//! these bits. So it fits Redis's 64 bits and stays good whatever grows meanwhile.
+//! A cursor is a position in a range's hash order, whose low bits are zero, with the range's index in the ring in
+//! these bits. It fits Redis's 64 bits and stays valid while ranges grow.
 use fawn_wire::native::{WideRequest, read_scan_page};
 use fawn_wire::{Keyspace, glob, resp};
 
-/// Low bits of a cursor that name the range: index pages are never cut so finely that they are needed.
+/// Low bits of a cursor, for the range: index pages never need these bits of the hash.
 const RANGE_BITS: u32 = 12;
 const RANGE_MASK: u64 = (1 << RANGE_BITS) - 1;
-/// Most keys of one step, whatever `COUNT` says.
+/// Maximum keys of one step, whatever `COUNT` requests.
 const COUNT_MAX: usize = 10_000;
 /// Bytes of keys after which a step ends.
 const BYTES_MAX: usize = 1 << 20;
 
-/// A step under way.
+/// A step in flight.
 #[derive(Debug)]
 pub(crate) struct ScanState {
     pattern: Option<Vec<u8>>,
-    /// Whether its `TYPE` lets strings through, which is all that there is.
+    /// Whether its `TYPE` includes strings, the only type.
     wants_strings: bool,
     left: usize,
     cursor: u64,
@@ -39,14 +39,14 @@ impl ScanState {
         }
     }
 
-    /// What to ask next, and of which of the `ranges`; nothing of a cursor that nobody gave out.
+    /// The next part and its index among the `ranges`; none for an invalid cursor.
     pub(crate) fn next_part(&self, ranges: usize) -> Option<(usize, WideRequest<'static>)> {
         let at = (self.cursor & RANGE_MASK) as usize;
         let count = u32::try_from(self.left).unwrap_or(u32::MAX);
         (at < ranges).then_some((at, WideRequest::Scan { cursor: self.cursor & !RANGE_MASK, count }))
     }
 
-    /// Takes an answer; what to ask next unless the step is over.
+    /// Receives a reply; returns the next part unless the step is done.
     pub(super) fn take_page(&mut self, page: &[u8], ranges: usize) -> Option<(usize, WideRequest<'static>)> {
         let (position, keys) = read_scan_page(page)?;
         for key in keys {
@@ -71,7 +71,7 @@ impl ScanState {
         resp::encode::scan(self.cursor, &self.keys, out);
     }
 
-    /// The reply to a cursor that nobody gave out: nothing is there.
+    /// Reply to an invalid cursor: an empty step.
     pub(crate) fn encode_nothing(out: &mut Vec<u8>) {
         resp::encode::scan::<&[u8]>(0, &[], out);
     }
