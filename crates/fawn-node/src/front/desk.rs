@@ -1,4 +1,4 @@
-//! Owns what a front-end executes on: its node, the lines of operations, the requests that consist of several.
+//! Execution at a front-end: its node, the queues per key, requests on several keys.
 use super::lines::{LineName, Lines};
 use crate::SessionId;
 use crate::cluster::{ClientOp, Node, OwnedReply, Refused};
@@ -19,7 +19,7 @@ use rustc_hash::FxBuildHasher;
 use slab::Slab;
 use std::collections::{BTreeMap, VecDeque};
 
-/// What an operation at the cluster belongs to.
+/// Purpose of an operation at the cluster.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Purpose {
     Line(LineName),
@@ -32,23 +32,23 @@ pub(super) struct Desk<D: Device> {
     pub(super) node: Node<D>,
     pub(super) lines: Lines,
     pub(super) at_cluster: HashMap<ClientOp, Purpose, FxBuildHasher>,
-    /// Lines whose first operation the node had no room for, by the range of their keys: the window of one range may be
-    /// full while those of others are not.
+    /// Queues whose first operation the node refused for want of space, by the range of their keys: the window of one
+    /// range may be full while those of others are not.
     pub(super) unsent: BTreeMap<RangeId, VecDeque<LineName>>,
-    /// Lines whose first read was answered when there was no room for the answer.
+    /// Queues whose first read was answered without reply budget.
     pub(super) late: VecDeque<LineName>,
     pub(super) batches: Slab<Batch>,
     pub(super) wides: Slab<Wide>,
-    /// Sessions that wait for a request on the whole keyspace: barriers in both directions.
+    /// Sessions that wait for a whole-keyspace request: barriers in both directions.
     pub(super) barred: HashSet<SessionId, FxBuildHasher>,
     pub(super) counters: Counters,
     pub(super) options: ShardOptions,
     pub(super) facts: ProcessFacts,
-    /// The options of the stores behind it.
+    /// Options of the stores behind it.
     pub(super) store: Options,
-    /// What was last known of the stores behind it.
+    /// Last known statistics of the stores behind it.
     pub(super) behind: ShardStatus,
-    /// When a delayed `flush_all` empties the cluster.
+    /// Time of a delayed `flush_all`.
     pub(super) flush_at: Option<MonoMs>,
     pub(super) sessions_open: usize,
     /// Something was submitted since the node's last exchange.
@@ -72,7 +72,7 @@ impl<D: Device> Executor for Desk<D> {
             Command::Single { request, shape } => self.single(session, &request, shape, now),
             Command::Multi(multi) => self.multi(session, &multi, now),
             Command::Keyspace(keyspace) => self.keyspace(session, &keyspace, now),
-            // Only shards of one node ask so, and no session of theirs is opened here.
+            // Only shards of one node send these, and their sessions are not opened here.
             Command::Wide(_) => Flow::End,
             Command::Connection(command) => connection::execute(session, &command),
             Command::Server(server) => {
@@ -91,7 +91,7 @@ impl<D: Device> Desk<D> {
         KeyHash::of(&self.node.map().secret, key)
     }
 
-    /// Whether one more request on these keys is taken.
+    /// Whether one more request on these keys is accepted.
     pub(super) fn has_room<'a>(&self, mut keys: impl Iterator<Item = &'a [u8]>) -> bool {
         (self.unsent.is_empty() || !keys.any(|key| self.unsent.contains_key(&self.range_of(key))))
             && self.lines.bytes() <= self.options.requests_bytes_max
@@ -108,7 +108,7 @@ impl<D: Device> Desk<D> {
         self.unsent.entry(range).or_default().push_back(name);
     }
 
-    /// Whether nothing is under way.
+    /// Whether nothing is in flight.
     pub(super) fn is_idle(&self) -> bool {
         self.lines.requests() == 0 && self.wides.is_empty() && self.at_cluster.is_empty()
     }
@@ -125,7 +125,7 @@ impl<D: Device> Desk<D> {
         Flow::Next
     }
 
-    /// Sends the operation, or lets it wait behind the session's earlier one on the key.
+    /// Sends the operation, or queues it behind the session's earlier one on the key.
     pub(super) fn begin(
         &mut self,
         session: &mut Session,
@@ -158,12 +158,12 @@ impl<D: Device> Desk<D> {
 
     fn submit(&mut self, now: Now, request: &Request<'_>) -> Result<ClientOp, Refused> {
         let submitted = self.node.submit(now, request);
-        // Only then has the node something to send: a full one must not be asked again in the same turn.
+        // Set only on success: a full node must not be asked again in the same iteration.
         self.has_submitted |= submitted.is_ok();
         submitted
     }
 
-    /// Sends what the node had no room for.
+    /// Sends operations that the node refused before.
     pub(super) fn send_unsent(&mut self, sessions: &mut Sessions, now: Now) {
         let mut unsent = std::mem::take(&mut self.unsent);
         for lines in unsent.values_mut() {
@@ -211,7 +211,7 @@ impl<D: Device> Desk<D> {
         true
     }
 
-    /// An operation's answer.
+    /// Receives an operation's reply.
     pub(super) fn done(&mut self, sessions: &mut Sessions, op: ClientOp, reply: &OwnedReply, now: Now) {
         match self.at_cluster.remove(&op) {
             Some(Purpose::Line(name)) => {
@@ -225,7 +225,7 @@ impl<D: Device> Desk<D> {
         }
     }
 
-    /// Hands the answer to those it answers; whether there was room for all.
+    /// Delivers the reply to all its requests; returns whether the budget admitted all.
     fn answer(&mut self, sessions: &mut Sessions, name: LineName, reply: &Reply<'_>) -> bool {
         let mut ops = self.lines.answered(name).into_iter();
         while let Some(op) = ops.next() {
@@ -245,7 +245,7 @@ impl<D: Device> Desk<D> {
         true
     }
 
-    /// Asks again for what there was no room for, where there is some now.
+    /// Repeats reads whose replies found no budget, as far as there is some now.
     pub(super) fn send_late(&mut self, sessions: &mut Sessions, now: Now) {
         let mut promised_bytes = 0;
         for _ in 0..self.late.len() {
@@ -262,7 +262,7 @@ impl<D: Device> Desk<D> {
     fn finish(&mut self, sessions: &mut Sessions, op: &Op, reply: &Reply<'_>) {
         if let Some(session) = sessions.get_mut(op.session) {
             session.queued -= 1;
-            // Whoever is quiet now may be waiting for just that.
+            // Sessions that became quiet may be waiting for just that.
             sessions.list(op.session);
         }
         deliver(sessions, &mut self.batches, &op.asker(), reply, None);
@@ -295,7 +295,7 @@ impl<D: Device> Desk<D> {
                 session.replies.respond(|out| encode_done(shape, out));
             }
             Keyspace::FlushAll { shape, .. } => {
-                // A later flush that was announced is overtaken by this one.
+                // An earlier delayed flush is replaced by this one.
                 self.flush_at = None;
                 self.flush(session, shape, now);
             }
@@ -305,7 +305,7 @@ impl<D: Device> Desk<D> {
         Flow::Next
     }
 
-    /// Counters, and what is known of the stores.
+    /// Counters, and last known statistics of the stores.
     pub(super) fn status(&self) -> ShardStatus {
         ShardStatus {
             counters: self.counters,
