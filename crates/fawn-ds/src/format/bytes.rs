@@ -1,4 +1,4 @@
-//! Owns little-endian loads and stores at fixed places of a slice whose length the caller has checked.
+//! Little-endian loads and stores at fixed places of a slice whose length the caller has checked.
 
 /// The `N` bytes at `at`.
 pub(super) fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
@@ -19,14 +19,14 @@ pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(array(bytes, at))
 }
 
-/// Copies `from` to `at`, and returns where it ends.
+/// Copies `from` to `at`, and returns its end.
 pub(super) fn put(out: &mut [u8], at: usize, from: &[u8]) -> usize {
     let end = at + from.len();
     out[at..end].copy_from_slice(from);
     end
 }
 
-/// Whether every byte is zero; wide, because recovery asks it of whole segments.
+/// Whether every byte is zero; vectorised, because recovery checks whole segments.
 pub(super) fn is_zero(bytes: &[u8]) -> bool {
     let (blocks, rest) = bytes.as_chunks::<64>();
     // Folding whole blocks lets the compiler use vectors; the early exit per block keeps the common "no" cheap.

@@ -1,12 +1,12 @@
-//! Owns the identities on flash: stores, segments, and how far the log was known to be synced.
+//! Identities on flash: stores, segments, and how far the log was known to be synced.
 use fawn_types::checksum::salt;
 use fawn_types::{HashSecret, KeyHash};
 
-/// Names a store for life; every file of it carries it, so that files of two stores cannot be mixed up.
+/// Permanent name of a store; every file of it carries it, so that files of two stores cannot be mixed up.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct StoreUuid(pub [u8; 16]);
 
-/// Names a segment for life, whatever slot and file name it has.
+/// Permanent name of a segment, whatever slot and file name it has.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct SegmentUuid(pub [u8; 16]);
 
@@ -19,10 +19,10 @@ impl StoreUuid {
 }
 
 impl SegmentUuid {
-    /// A segment's UUID: a keyed hash of what no other segment of the store shares.
+    /// A segment's UUID: a keyed hash of properties that no other segment of the store shares.
     ///
-    /// A generation never hands out one sequence number twice and no two openings share a generation, so it is unique;
-    /// keyed by the store's secret, so no client can put bytes into a value that pass for a frame of the segment.
+    /// A generation never assigns one sequence number twice and no two opens share a generation, so it is unique.
+    /// It is keyed by the store's secret, so no client can write bytes that pass for a frame of the segment.
     #[must_use]
     pub fn derive(secret: &HashSecret, store: StoreUuid, generation: u32, sequence: u64) -> Self {
         let mut input = [0; 29];
@@ -46,11 +46,11 @@ impl SegmentUuid {
 
 fn fold(uuid: [u8; 16]) -> u64 {
     let value = u128::from_le_bytes(uuid);
-    // Not a plain exclusive or: a UUID of two equal halves must not fold to the same as every other such one.
+    // Not a plain exclusive or: all UUIDs of two equal halves would fold to the same value.
     salt(value as u64, (value >> 64) as u64)
 }
 
-/// A place in the store's append stream: everything before it was synced. Ordered as the stream is.
+/// A position in the store's append stream up to which everything was synced. Ordered as the stream is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Watermark {
     /// Sequence number of the segment; every segment of a lower one was synced whole.

@@ -1,9 +1,9 @@
-//! Owns what a reader of the index gets: the candidates of a key, and whole cells in hash order.
+//! Results of index reads: the candidates of a key, and whole cells in hash order.
 use super::Pointer;
 use super::fragment;
 use super::slab::Page;
 
-/// Pointers of the entries whose fragment matches a key: at most one is the key's, any may be another's.
+/// Pointers of the entries whose fragment matches a key: at most one belongs to the key.
 #[derive(Clone, Debug)]
 pub struct Candidates<'a> {
     page: Page<'a>,
@@ -29,7 +29,7 @@ impl Iterator for Candidates<'_> {
     }
 }
 
-/// One page seen as a stretch of hash order: everything in it, and where the next begins.
+/// One page as a stretch of hash order: its entries, and the start of the next.
 #[derive(Clone, Debug)]
 pub struct Cell<'a> {
     page: Page<'a>,
@@ -49,7 +49,7 @@ impl<'a> Cell<'a> {
         self.page.fragments.len()
     }
 
-    /// Whether nothing is stored in this stretch of hash order.
+    /// Whether this stretch of hash order is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.page.fragments.is_empty()

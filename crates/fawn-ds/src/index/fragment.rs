@@ -1,13 +1,13 @@
-//! Owns the 16-bit fragment of an index entry: hash bits that carry their own length.
+//! 16-bit fragment of an index entry: hash bits that encode their own length.
 //!
-//! A fragment is `bits ‖ 1 ‖ 0…`: up to fifteen bits of the key's hash below the page's prefix, closed by a one. A
-//! page split consumes the top bit and shifts the rest up, so old entries keep fewer bits than new ones and nothing
-//! else has to remember how many. Zero (no delimiter) is never an entry and marks a page's vacant last place.
+//! A fragment is `bits ‖ 1 ‖ 0…`: up to fifteen bits of the key's hash below the page's prefix, terminated by a one. A
+//! page split consumes the top bit and shifts the rest up, so old entries keep fewer bits than new ones, and the length
+//! needs no storage of its own. Zero (no terminator) is never an entry and marks a page's vacant last place.
 
-/// A fragment with no entry behind it.
+/// A vacant place.
 pub(super) const VACANT: u16 = 0;
 
-/// Hash bits of a fresh fragment; one of the sixteen is the delimiter.
+/// Hash bits of a fresh fragment; one of the sixteen is the terminator.
 pub(super) const BITS_MAX: u32 = 15;
 
 /// Fragments compared at once: a 128-bit register, which every x86-64 and AArch64 has.
@@ -23,20 +23,20 @@ pub(super) fn fresh(hash: u64, depth: u32) -> u16 {
 /// Whether an entry agrees with a fresh `query` of the same page in every bit it still has.
 #[inline]
 pub(super) fn matches(entry: u16, query: u16) -> bool {
-    // entry ^ (entry - 1) covers the delimiter and everything under it; only the bits above say something.
+    // entry ^ (entry - 1) covers the terminator and everything below it; only the bits above count.
     (query ^ entry) & !(entry ^ entry.wrapping_sub(1)) == 0
 }
 
-/// Hash bits that the entry still carries: fifteen at birth, one fewer after each split of its page.
+/// Hash bits of the entry: fifteen when inserted, one fewer after each split of its page.
 #[inline]
 pub(super) fn bits(entry: u16) -> u32 {
     debug_assert_ne!(entry, VACANT);
     BITS_MAX - entry.trailing_zeros()
 }
 
-/// Which child the entry goes to when its page splits, and what is left of its fragment there.
+/// The child page of the entry when its page splits, and its fragment there.
 ///
-/// `None`: no bit is left, so only the full hash of the key could tell (see `Index::refill`).
+/// `None`: no bit is left, so only the full hash of the key could decide (see `Index::refill`).
 #[inline]
 pub(super) fn descend(entry: u16) -> Option<(bool, u16)> {
     debug_assert_ne!(entry, VACANT);

@@ -1,10 +1,10 @@
-//! Owns the growth of the index: one page split, paid by the insert that makes it due.
+//! Growth of the index: one page split, paid by the insert that makes it due.
 use super::fragment::{self, VACANT};
 use super::slab::{Handle, PAGE_ENTRIES_MAX};
 use super::table::{Address, Table};
 use super::{Index, Pointer};
 
-/// A page's entries on the stack while they change slots.
+/// A page's entries on the stack while they move to other slots.
 struct Taken {
     fragments: [u16; PAGE_ENTRIES_MAX],
     pointers: [Pointer; PAGE_ENTRIES_MAX],
@@ -12,9 +12,9 @@ struct Taken {
 }
 
 impl Index {
-    /// Where growth waits: a cursor whose cell holds entries without a hash bit left. The page cannot split without
-    /// guessing, so it does not; pages fill further (slower and less selective, never wrong) until [`Self::refill`]
-    /// has renewed those entries. Fragments last for a 32,768-fold growth, so from the default size of a million keys
+    /// Where growth is blocked: a cursor whose cell holds entries without a hash bit left. The page is not split, because
+    /// a split would have to guess; pages fill further (slower and less selective, never wrong) until [`Self::refill`]
+    /// has renewed those entries. Fragments last for a 32,768-fold growth: from the default size of a million keys
     /// this cannot happen before 2^32 pointers are used up.
     #[must_use]
     pub fn growth_blocked(&self) -> Option<u64> {
@@ -30,7 +30,7 @@ impl Index {
         }
     }
 
-    /// Divides a page's entries by their top bit; `false`, and nothing changed, if one has no bit left.
+    /// Divides a page's entries by their top bit; `false`, without a change, if one has no bit left.
     fn split(&mut self, address: Address) -> bool {
         let page = self.page(address);
         if page.fragments.iter().any(|&entry| fragment::bits(entry) == 0) {

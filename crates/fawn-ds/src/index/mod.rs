@@ -1,15 +1,15 @@
-//! Owns the log's index: key hash → candidate record pointers, in six-byte entries [FAWN09 §3.3.1] and pages that split.
+//! Index of the log: key hash → candidate record pointers, in six-byte entries [FAWN09 §3.3.1] and pages that split.
 //!
-//! The paper's table needs its size at birth: it refuses inserts when a probe chain is full, and doubling it would
-//! pause and cost twice the memory. Here pages of ~16 entries split one at a time, in the insert that makes one due
+//! The paper's table has a fixed size: it refuses inserts when a probe chain is full, and doubling it would
+//! pause and need twice the memory. Here pages of ~16 entries split one at a time, in the insert that makes one due
 //! (linear hashing), so work per insert is bounded and memory follows the keys. `docs/decisions/2026-11-21-index-pages.md`
-//! has the arithmetic and the measurements; the invariants, which the tests name too:
+//! has the arithmetic and the measurements. The invariants, which the tests name too:
 //! - **candidates-complete**: an inserted pointer is among its hash's candidates until it is removed or replaced;
 //! - **slots-dense**: of each size class at most one block is partly filled;
 //! - **cells-cover**: cells partition hash order, and a page's cell only ever splits.
 //!
-//! When keys go, pages shrink at once and their blocks return to the allocator; the page table (4 B per page) stays at
-//! its largest size, a quarter of a byte per key that once was, until [`Index::clear`].
+//! When keys are removed, pages shrink at once and their blocks return to the allocator. The page table (4 B per page)
+//! keeps its largest size, a quarter of a byte per former key, until [`Index::clear`].
 mod cell;
 mod fragment;
 mod grow;
@@ -23,20 +23,20 @@ use fawn_types::KeyHash;
 use slab::{Handle, Page, Slab};
 use table::{Address, LEVEL_MIN, Table};
 
-/// Where a record starts in a store's log, in units of 16 bytes.
+/// Start of a record in a store's log, in units of 16 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Pointer(pub u32);
 
-/// Most entries one page holds, so most keys that may share one 64-bit hash.
+/// Maximum entries of one page, and therefore maximum keys that share one 64-bit hash.
 pub const PAGE_ENTRIES_MAX: usize = slab::PAGE_ENTRIES_MAX;
 
-/// The sizes an index is born with.
+/// Sizes of a new index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IndexOptions {
     /// Keys up to which no page splits, so no fragment loses bits. Costs a quarter of a byte each from the start;
-    /// a range that is known to be small, or of known size, should say so.
+    /// set it for a range of small or known size.
     pub entries_min: u32,
-    /// Mean entries per page once it grows: fewer cost memory (11 B per page), more cost false reads.
+    /// Mean entries per page during growth: fewer cost memory (11 B per page), more cost false reads.
     pub page_entries: u32,
 }
 
@@ -46,10 +46,10 @@ impl Default for IndexOptions {
     }
 }
 
-/// Why an entry was not taken.
+/// Reasons why an entry was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum IndexError {
-    /// Only equal hashes fill a page; the hash is keyed, so no client can bring this about on purpose.
+    /// Only equal hashes fill a page; the hash is keyed, so no client can cause this on purpose.
     #[error(
         "index page full: {PAGE_ENTRIES_MAX} keys share hash {hash:#018x} or its page; \
          delete some of them, or recreate the store under a new hash secret"
@@ -58,7 +58,7 @@ pub enum IndexError {
         /// The hash that found no place.
         hash: u64,
     },
-    /// More entries than a 32-bit pointer can tell apart.
+    /// More entries than a 32-bit pointer can distinguish.
     #[error("index full: it holds 2^32 - 1 entries, all that 32-bit pointers can name; split the key range")]
     Full,
 }
@@ -83,25 +83,25 @@ impl Index {
         Self { options, table: Table::new(level), slab: Slab::new(), entries: 0, growth_blocked: false }
     }
 
-    /// Entries held, each one pointer.
+    /// Number of entries, each one pointer.
     #[must_use]
     pub fn len(&self) -> u32 {
         self.entries
     }
 
-    /// Whether no entry is held.
+    /// Whether there are no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries == 0
     }
 
-    /// Every byte of memory the index keeps, spare capacity and the allocator's headers included.
+    /// Memory of the index, spare capacity and allocator headers included, bytes.
     #[must_use]
     pub fn resident_bytes(&self) -> usize {
         size_of::<Self>() + self.table.resident_bytes() + self.slab.resident_bytes()
     }
 
-    /// Forgets every entry and gives the memory back.
+    /// Removes every entry and releases the memory.
     pub fn clear(&mut self) {
         *self = Self::new(self.options);
         assert!(self.is_empty());
@@ -116,10 +116,10 @@ impl Index {
         Candidates::new(page, fragment::fresh(hash.0, address.depth))
     }
 
-    /// Has the processor fetch what lookups of these keys are about to touch.
+    /// Prefetches the memory that lookups of these keys are about to read.
     ///
-    /// A lookup waits for two memory accesses in a row; those of different keys overlap, so a turn that has read many
-    /// requests should call this first, for ~16 at a time.
+    /// A lookup waits for two dependent memory accesses; those of different keys overlap. Call this first for the
+    /// requests of an iteration, ~16 at a time.
     pub fn warm(&self, hashes: &[KeyHash]) {
         hashes.iter().for_each(|hash| self.table.fetch(self.table.address(hash.0).page));
         hashes.iter().for_each(|hash| self.slab.fetch(self.table.handle(self.table.address(hash.0).page)));
@@ -154,8 +154,8 @@ impl Index {
         true
     }
 
-    /// Gives an entry all its fragment bits back, once the key's full hash is known (from a trailer, or because a
-    /// lookup verified the record anyway); `false` if there is none.
+    /// Restores all fragment bits of an entry, once the key's full hash is known because a
+    /// lookup verified the record; `false` if there is none.
     pub fn refill(&mut self, hash: KeyHash, pointer: Pointer) -> bool {
         self.replace(hash, pointer, pointer)
     }
@@ -172,8 +172,8 @@ impl Index {
 
     /// The cell that covers hash position `cursor`; 0 is the first.
     ///
-    /// Pages split between two calls, never merge, and a cell's end stays an end: following `next` visits every entry
-    /// present throughout exactly once, whatever is inserted, replaced or removed meanwhile.
+    /// Between two calls pages split and never merge, and the end of a cell stays one: following `next` visits every
+    /// entry that is present throughout exactly once, whatever is inserted, replaced or removed in between.
     #[must_use]
     pub fn cell(&self, cursor: u64) -> Cell<'_> {
         let (address, page) = self.page_of(KeyHash(cursor));
@@ -189,7 +189,7 @@ impl Index {
         self.slab.page(self.table.handle(address.page))
     }
 
-    /// Where the entry of `hash` with exactly this pointer is.
+    /// Place of the entry of `hash` with exactly this pointer.
     fn find(&self, hash: KeyHash, pointer: Pointer) -> Option<(Address, usize)> {
         let (address, page) = self.page_of(hash);
         let query = fragment::fresh(hash.0, address.depth);
@@ -220,7 +220,7 @@ impl Index {
         }
     }
 
-    /// Frees a slot that no page owns any more, and tells the owner of the slot that takes its place.
+    /// Frees an unowned slot, and updates the owner of the slot that moves into its place.
     fn free(&mut self, handle: Handle) {
         if let Some(moved) = self.slab.free(handle) {
             assert_ne!(self.table.handle(moved.owner), Handle::NONE, "page {} owns a slot unknowingly", moved.owner);

@@ -1,12 +1,12 @@
-//! Owns the memory of index pages: slots in steps of two entries, packed in 8 KiB blocks that hold one size each.
+//! Memory of index pages: slots in steps of two entries, packed in 8 KiB blocks that hold one size each.
 //!
-//! Linear hashing makes page sizes sweep from the mean to twice the mean and back, so free lists by size would keep
-//! every size's peak: measured, 1.3 to 2.8 bytes per key. Here each size is *dense*: a freed slot is filled at once by
-//! the last slot of its size, and an emptied block serves any size. A slot therefore names its owner, so that the
-//! owner's handle can follow.
+//! Linear hashing makes page sizes sweep from the mean to twice the mean and back. Free lists by size would keep
+//! every size's peak: measured, 1.3 to 2.8 bytes per key. Here each size is *dense*: the last slot of a size moves into
+//! a freed one at once, and an emptied block serves any size. A slot therefore names its owner, so that the
+//! owner's handle can be updated.
 //!
-//! A block has a number, which handles and links name, and a place in memory, which changes: when a block in the middle is
-//! given back, the block of the last place moves there. So memory stays dense too, and in huge pages as it grows.
+//! A block has a number, used by handles and links, and a place in memory, which changes: when a block in the middle is
+//! released, the block of the last place moves there. Memory stays dense too, and moves to huge pages as it grows.
 use super::fragment::VACANT;
 use crate::index::Pointer;
 use fawn_flash::{Blocks, prefetch};
@@ -15,18 +15,18 @@ use fawn_flash::{Blocks, prefetch};
 const BLOCK_UNITS: usize = 4096;
 /// Bits of a handle that number the slot within its block.
 const SLOT_BITS: u32 = 9;
-/// Entries by which the size classes differ.
+/// Difference in entries between size classes.
 pub(super) const CLASS_STEP: usize = 2;
 const CLASSES: usize = 256;
-/// Entries that fit the largest page. Hash-distributed keys stay far below; only equal hashes come here.
+/// Entries of the largest page. Hash-distributed keys stay far below; only equal hashes reach it.
 pub(super) const PAGE_ENTRIES_MAX: usize = (CLASSES - 1) * CLASS_STEP;
 /// Units after the entries that name the owner of the slot.
 const OWNER_UNITS: usize = 2;
 /// Units of an entry: one of fragment, two of pointer.
 const ENTRY_UNITS: usize = 3;
-/// Emptied blocks kept for the next allocation; more are given back.
+/// Emptied blocks kept for the next allocation; more are released.
 const SPARE_BLOCKS_MAX: u32 = 4;
-/// What the allocator adds to a block (glibc: 16 bytes), so that `resident_bytes` is not flattering.
+/// Allocator overhead per block (glibc: 16 bytes), so that `resident_bytes` is complete.
 pub(super) const ALLOCATOR_BYTES: usize = 16;
 const NO_BLOCK: u32 = u32::MAX >> SLOT_BITS;
 const NO_PLACE: u32 = u32::MAX;
@@ -36,7 +36,7 @@ const _: () = assert!(OWNER_UNITS + ENTRY_UNITS * PAGE_ENTRIES_MAX <= BLOCK_UNIT
 // An entry never costs more than 16 bytes of slot, so 2^32 pointers fit below the highest block number.
 const _: () = assert!((NO_BLOCK as u64 - 1) * BLOCK_UNITS as u64 * 2 > (1 << 32) * 15);
 
-/// Where a page's slot is: block ‖ slot within it.
+/// Address of a page's slot: block ‖ slot within it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Handle(pub(super) u32);
 
@@ -58,7 +58,7 @@ impl Handle {
     }
 }
 
-/// A page moved because its neighbour's slot was freed: the owner must now use `to`.
+/// A page that moved because its neighbour's slot was freed: the owner must now use `to`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moved {
     pub(super) owner: u32,
@@ -67,7 +67,7 @@ pub(super) struct Moved {
 
 #[derive(Clone, Copy)]
 struct Block {
-    /// Where its units are; [`NO_PLACE`]: given back, the number waits to be used again.
+    /// Place of its units; [`NO_PLACE`]: released, the number can be reused.
     place: u32,
     /// The block of this class filled before it, or the next spare or vacant block.
     before: u32,
@@ -90,7 +90,7 @@ pub(super) struct Page<'a> {
 }
 
 impl Page<'_> {
-    /// Has the pointers fetched: the one wanted lies in another line than the fragments, often.
+    /// Prefetches the pointers: the wanted one is often in another cache line than the fragments.
     #[inline]
     pub(super) fn fetch_pointers(&self) {
         prefetch(self.pointers);
@@ -149,14 +149,14 @@ fn slots_per_block(class: u8) -> u32 {
 /// All pages' slots of one index.
 pub(super) struct Slab {
     memory: Blocks<[u16; BLOCK_UNITS]>,
-    /// Whose units are at each place of `memory`.
+    /// The block at each place of `memory`.
     numbers: Vec<u32>,
     blocks: Vec<Block>,
     classes: Box<[Class; CLASSES]>,
-    /// Emptied blocks that still hold memory, and how many.
+    /// Emptied blocks that still hold memory, and their number.
     spare: u32,
     spare_len: u32,
-    /// Numbers of blocks whose memory was given back.
+    /// Numbers of blocks whose memory was released.
     vacant: u32,
 }
 
@@ -174,7 +174,7 @@ impl Slab {
         }
     }
 
-    /// Everything the slab keeps in memory, spare blocks and the allocator's headers included.
+    /// Memory of the slab, spare blocks and allocator headers included, bytes.
     pub(super) fn resident_bytes(&self) -> usize {
         self.memory.resident_bytes()
             + self.numbers.capacity() * size_of::<u32>()
@@ -199,7 +199,7 @@ impl Slab {
         Page { fragments: &fragments[..entries], pointers: &rest[..2 * places] }
     }
 
-    /// Has the page at `handle` fetched.
+    /// Prefetches the page at `handle`.
     #[inline]
     pub(super) fn fetch(&self, handle: Handle) {
         if handle != Handle::NONE {
@@ -253,7 +253,7 @@ impl Slab {
         let (from, to) = (self.blocks[source.block()], self.blocks[target.block()]);
         let (from_start, from_places) = (source.slot() * slot_units(from.class), entries_max(from.class));
         let (to_start, to_places) = (target.slot() * slot_units(to.class), entries_max(to.class));
-        // Sizes differ, so the slots lie in different blocks.
+        // Sizes differ, so the slots are in different blocks.
         let [from, to] = self.memory.pair_mut(from.place as usize, to.place as usize);
         to[to_start..to_start + entries].copy_from_slice(&from[from_start..from_start + entries]);
         let (from_start, to_start) = (from_start + from_places, to_start + to_places);
@@ -276,7 +276,7 @@ impl Slab {
         moved
     }
 
-    /// Copies a slot over another of the same class and tells whose it is.
+    /// Copies a slot over another of the same class; returns its owner.
     fn copy_slot(&mut self, source: Handle, target: Handle, class: u8) -> u32 {
         let units = slot_units(class);
         let (from, to) = (source.slot() * units, target.slot() * units);
@@ -292,7 +292,7 @@ impl Slab {
         u32::from(slot[units - 2]) | u32::from(slot[units - 1]) << 16
     }
 
-    /// slots-dense, and that no block is lost or counted twice; the slots in use.
+    /// Checks slots-dense, and that no block is lost or counted twice; returns the slots in use.
     #[cfg(test)]
     pub(super) fn assert_dense(&self) -> usize {
         let chain = |first: u32| {
@@ -361,7 +361,7 @@ impl Slab {
         self.classes[usize::from(class)] = Class { last: before, used };
     }
 
-    /// Gives the memory of block `number` back: the units of the last place take its own.
+    /// Releases the memory of block `number`: the units of the last place move there.
     fn give_back(&mut self, number: u32) {
         let place = core::mem::replace(&mut self.blocks[number as usize].place, NO_PLACE) as usize;
         assert_eq!(self.numbers.swap_remove(place), number, "a block knows its place");

@@ -1,18 +1,18 @@
-//! Owns the addresses of index pages: linear hashing over the bits of the key hash, high bits first.
+//! Addresses of index pages: linear hashing over the bits of the key hash, high bits first.
 //!
-//! Page `a` of depth `d` holds the hashes whose top `d` bits, read backwards, are `a`. Read backwards, the page that a
-//! split adds goes behind all others, so the table only ever grows at its end, by chunks: no copy, no second table.
+//! Page `a` of depth `d` holds the hashes whose top `d` bits, in reverse order, are `a`. With reversed bits the page that a
+//! split adds comes after all others, so the table only grows at its end, by chunks: no copy, no second table.
 use super::slab::{ALLOCATOR_BYTES, Handle};
 use fawn_flash::prefetch;
 
 /// Handles per chunk: 4 KiB.
 const CHUNK_LEN: usize = 1024;
-/// Fewest pages, as a power of two; keeps every depth above zero.
+/// Minimum number of pages, as a power of two; keeps every depth above zero.
 pub(super) const LEVEL_MIN: u32 = 6;
-/// Most pages, as a power of two: owners are 32-bit.
+/// Maximum number of pages, as a power of two: owners are 32-bit.
 const LEVEL_MAX: u32 = 31;
 
-/// A page's place in the table and the hash bits that its place implies.
+/// A page's index in the table and the hash bits that it implies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Address {
     pub(super) page: u32,
@@ -45,7 +45,7 @@ impl Table {
             + ALLOCATOR_BYTES
     }
 
-    /// The page where `hash` lives now.
+    /// The page of `hash`.
     #[inline]
     pub(super) fn address(&self, hash: u64) -> Address {
         let backwards = hash.reverse_bits() as u32;
@@ -57,7 +57,7 @@ impl Table {
         }
     }
 
-    /// The page to split next, before it splits; `None` when pages can no longer be numbered.
+    /// The page to split next; `None` when no more pages can be numbered.
     pub(super) fn split_next(&self) -> Option<Address> {
         (self.level < LEVEL_MAX).then_some(Address { page: self.pages - (1 << self.level), depth: self.level })
     }
@@ -67,7 +67,7 @@ impl Table {
         u64::from(address.page).reverse_bits()
     }
 
-    /// Adds the sibling of the page that [`Self::split_next`] named; both are one bit deeper from now on.
+    /// Adds the sibling of the page returned by [`Self::split_next`]; both are one bit deeper from now on.
     pub(super) fn split(&mut self, left: Handle, right: Handle) {
         assert!(self.level < LEVEL_MAX, "pages beyond 2^{LEVEL_MAX} cannot be numbered");
         let page = self.pages - (1 << self.level);
@@ -89,7 +89,7 @@ impl Table {
         self.chunks[page as usize / CHUNK_LEN][page as usize % CHUNK_LEN]
     }
 
-    /// Has the page's handle fetched.
+    /// Prefetches the page's handle.
     #[inline]
     pub(super) fn fetch(&self, page: u32) {
         prefetch(&self.chunks[page as usize / CHUNK_LEN][page as usize % CHUNK_LEN..][..1]);

@@ -1,17 +1,17 @@
-//! Owns the reading of frames: the header alone, then the whole against its chain, then its records one by one.
+//! Frame decoder: the header alone, then the whole frame against its chain, then its records one by one.
 use super::{Chain, FrameHeader, HEADER_BYTES, MAGIC};
 use crate::format::bytes::{array, is_zero, u32_at, u64_at};
 use crate::format::record::{self, Place, RecordError, Stored};
 use crate::format::{FRAMES_OFFSET, SegmentUuid, UNIT_BYTES, Watermark};
 use fawn_types::checksum::{checksum32, salt};
 
-/// Why bytes are not a whole frame of this segment at this place.
+/// Reasons why bytes are not a whole frame of this segment at this place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FrameError {
     /// The bytes end before the frame does.
     #[error("frame at byte {offset}: {found} bytes where {expected} were expected")]
     Truncated {
-        /// Of the frame.
+        /// Offset of the frame.
         offset: u32,
         /// Bytes needed.
         expected: usize,
@@ -21,17 +21,17 @@ pub enum FrameError {
     /// No frame begins here.
     #[error("frame at byte {offset}: begins with {found:08x}, expected {expected:08x}")]
     Magic {
-        /// Of the frame.
+        /// Offset of the frame.
         offset: u32,
         /// The magic.
         expected: u32,
-        /// What is there.
+        /// The bytes found.
         found: u32,
     },
     /// A damaged header.
     #[error("frame at byte {offset}: header checksum {found:08x}, expected {expected:08x}")]
     Checksum {
-        /// Of the frame.
+        /// Offset of the frame.
         offset: u32,
         /// Computed from the bytes and their place.
         expected: u32,
@@ -41,31 +41,31 @@ pub enum FrameError {
     /// A whole header that does not belong here, or that contradicts itself.
     #[error("frame at byte {offset}: {field} is {found}, expected {expected}")]
     Field {
-        /// Of the frame.
+        /// Offset of the frame.
         offset: u32,
-        /// Which field.
+        /// The field.
         field: &'static str,
-        /// What it must be.
+        /// Expected value.
         expected: u64,
-        /// What it is.
+        /// Found value.
         found: u64,
     },
     /// One of its records is damaged.
     #[error("frame at byte {offset}: {error}")]
     Record {
-        /// Of the frame.
+        /// Offset of the frame.
         offset: u32,
-        /// Which record, and how.
+        /// The record's error.
         error: RecordError,
     },
 }
 
-/// The header at the start of `bytes`, which lie at `offset` of the segment `uuid` of `segment_bytes`.
+/// Decodes the header at the start of `bytes`, which are at `offset` of the segment `uuid` of `segment_bytes`.
 ///
-/// Vouches for the header alone: its watermark may be believed, its records are still to be verified.
+/// Certifies the header alone: its watermark can be trusted, its records are still to be verified.
 ///
 /// # Errors
-/// When no whole header of this segment and place is there.
+/// When there is no whole header of this segment and place.
 pub fn decode_header(
     bytes: &[u8],
     uuid: SegmentUuid,
@@ -99,7 +99,7 @@ pub fn decode_header(
     check_header(&header, uuid, offset, segment_bytes).map(|()| header)
 }
 
-/// A checksum of 32 bits lets one foreign header in 2³² pass; the UUID itself and the offset close that.
+/// A checksum of 32 bits accepts one foreign header in 2³²; the UUID itself and the offset exclude it.
 fn check_header(header: &FrameHeader, uuid: SegmentUuid, offset: u32, segment_bytes: u32) -> Result<(), FrameError> {
     let refuse = |field, expected, found| Err(FrameError::Field { offset, field, expected, found });
     if header.uuid != uuid {
@@ -127,10 +127,10 @@ fn check_header(header: &FrameHeader, uuid: SegmentUuid, offset: u32, segment_by
     Ok(())
 }
 
-/// Whether `frame`, the whole of it, holds exactly the records that `header` was written for.
+/// Checks that `frame`, the whole of it, holds exactly the records that `header` was written for.
 ///
 /// # Errors
-/// The first thing wrong; then no record of the frame counts.
+/// The first error; then no record of the frame counts.
 pub fn verify(header: &FrameHeader, frame: &[u8]) -> Result<(), FrameError> {
     let offset = header.offset;
     let (expected, found) = (header.frame_bytes as usize, frame.len());

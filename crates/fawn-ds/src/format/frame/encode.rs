@@ -1,4 +1,4 @@
-//! Owns the writing of frame headers; the records before it are already in the caller's buffer.
+//! Frame encoder: writes the header; its records are already in the caller's buffer.
 use super::{FrameHeader, HEADER_BYTES, MAGIC};
 use crate::format::UNIT_BYTES;
 use crate::format::bytes::put;

@@ -1,4 +1,4 @@
-//! Owns the reading of records: bounds first, then the checksum, then the meaning of the fields.
+//! Record decoder: bounds first, then the checksum, then the meaning of the fields.
 use super::encode::extensions_len;
 use super::{
     Envelope, HEADER_BYTES, NARROW_RESULT_BYTES_MAX, Place, RESULT_BYTES_LIMIT, RecordKind, RecordRef, extension,
@@ -8,34 +8,34 @@ use crate::format::{UNIT_BYTES, round_up_unit};
 use fawn_types::checksum::{checksum32, salt};
 use fawn_types::{ClientTag, RangeId, Version};
 
-/// A record as it lies in a segment.
+/// A record in a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stored<'a> {
     /// Its content.
     pub record: RecordRef<'a>,
-    /// Its range, and whether its batch goes on.
+    /// Its range, and whether its batch continues.
     pub envelope: Envelope,
     /// Bytes up to the next record.
     pub encoded_len: usize,
 }
 
-/// Why bytes are not the record that was written at this place. Never a reason to answer "absent".
+/// Reasons why bytes are not the record that was written at this place. Never a reason to reply "absent".
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RecordError {
-    /// The record goes on past the bytes given.
+    /// The record exceeds the given bytes.
     #[error("record at byte {offset}: {found} bytes where {expected} were expected")]
     Truncated {
-        /// Of the record in its segment.
+        /// Offset of the record in its segment.
         offset: u32,
-        /// Bytes the record takes, or a part of it that tells.
+        /// Bytes of the record, or of a part that determines its length.
         expected: usize,
         /// Bytes given.
         found: usize,
     },
-    /// The bytes are not those that were written here.
+    /// The bytes differ from those that were written here.
     #[error("record at byte {offset}: checksum {found:08x}, expected {expected:08x}; damaged or misplaced bytes")]
     Checksum {
-        /// Of the record in its segment.
+        /// Offset of the record in its segment.
         offset: u32,
         /// Computed from the bytes and their place.
         expected: u32,
@@ -45,24 +45,24 @@ pub enum RecordError {
     /// The checksum holds, a field does not.
     #[error("record at byte {offset}: {field} is {found:#x}, which this format does not know")]
     Field {
-        /// Of the record in its segment.
+        /// Offset of the record in its segment.
         offset: u32,
-        /// Which field.
+        /// The field.
         field: &'static str,
-        /// What it is.
+        /// Found value.
         found: u64,
     },
 }
 
 impl RecordError {
-    /// Whether more bytes could make it a record: a plan's second read, not damage.
+    /// Whether more bytes could complete the record: a plan's second read, not damage.
     #[must_use]
     pub const fn is_truncated(&self) -> bool {
         matches!(self, Self::Truncated { .. })
     }
 }
 
-/// Where the parts of a record lie; trusts nothing but that all of it is within the bytes.
+/// Offsets of the parts of a record; guarantees only that all of them are within the bytes.
 struct Parts {
     bits: u8,
     result_len: usize,
@@ -71,7 +71,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// Reads the lengths; the only field beyond the header that it needs is the result's length.
+    /// Reads the lengths; besides the header it needs only the result's length.
     fn read(bytes: &[u8], offset: u32) -> Result<Self, RecordError> {
         let found = bytes.len();
         if found < HEADER_BYTES {
@@ -87,7 +87,7 @@ impl Parts {
         if bits & (extension::RESULT | extension::WIDE_RESULT) == 0 {
             return Ok(parts);
         }
-        // Either way its length is the last of the extensions; of a record that claims both, one is as wrong as the other.
+        // Either way its length is the last extension. A record that claims both results is refused later.
         let end = HEADER_BYTES + extensions_len(bits);
         if found < end {
             return Err(RecordError::Truncated { offset, expected: parts.encoded_len(), found });
@@ -114,21 +114,21 @@ impl Parts {
     }
 }
 
-/// Bytes that the record beginning with `bytes` takes: how far a plan must read. [`super::PEEK_BYTES`] always suffice.
+/// Length of the record at the start of `bytes`: how far a plan must read. [`super::PEEK_BYTES`] always suffice.
 ///
 /// Nothing is verified: a damaged header gives some length up to [`super::RECORD_BYTES_LIMIT`], and [`decode`] refuses
-/// what is read by it.
+/// the record.
 ///
 /// # Errors
-/// [`RecordError::Truncated`] when `bytes` do not tell; [`RecordError::Field`] when no record is that long.
+/// [`RecordError::Truncated`] when `bytes` are too few; [`RecordError::Field`] when no record is that long.
 pub fn peek_len(bytes: &[u8]) -> Result<usize, RecordError> {
     Parts::read(bytes, 0).map(|parts| parts.encoded_len())
 }
 
-/// The record at the start of `bytes`, verified.
+/// Decodes and verifies the record at the start of `bytes`.
 ///
 /// # Errors
-/// [`RecordError::Truncated`] when it goes on past `bytes`; otherwise the bytes are not what was written there.
+/// [`RecordError::Truncated`] when it exceeds `bytes`; other errors when the bytes differ from what was written there.
 pub fn decode(bytes: &[u8], place: Place) -> Result<Stored<'_>, RecordError> {
     let offset = place.offset;
     let parts = Parts::read(bytes, offset)?;
@@ -144,10 +144,10 @@ pub fn decode(bytes: &[u8], place: Place) -> Result<Stored<'_>, RecordError> {
     fields(bytes, &parts, offset)
 }
 
-/// As [`decode`] for bytes that it accepted before: skips the checksum, still never panics.
+/// Like [`decode`] for bytes that it accepted before: skips the checksum, still never panics.
 ///
 /// # Errors
-/// As [`decode`], but for the checksum.
+/// Those of [`decode`], except the checksum.
 pub fn decode_verified(bytes: &[u8], offset: u32) -> Result<Stored<'_>, RecordError> {
     let parts = Parts::read(bytes, offset)?;
     let (expected, found) = (parts.encoded_len(), bytes.len());
@@ -157,7 +157,7 @@ pub fn decode_verified(bytes: &[u8], offset: u32) -> Result<Stored<'_>, RecordEr
     fields(bytes, &parts, offset)
 }
 
-/// The fields of a record that lies wholly within `bytes`. Refuses what the encoder cannot have written.
+/// The fields of a record that is wholly within `bytes`. Refuses fields that the encoder cannot have written.
 fn fields<'a>(bytes: &'a [u8], parts: &Parts, offset: u32) -> Result<Stored<'a>, RecordError> {
     let refuse = |field, found| Err(RecordError::Field { offset, field, found });
     let Some(kind) = RecordKind::from_u8(bytes[7]) else { return refuse("kind", u64::from(bytes[7])) };
@@ -186,7 +186,7 @@ fn fields<'a>(bytes: &'a [u8], parts: &Parts, offset: u32) -> Result<Stored<'a>,
     Ok(Stored { record, envelope, encoded_len: parts.encoded_len() })
 }
 
-/// Whether the bytes from `len` to `end`, fewer than a unit, are zero: one wide load, for every lookup asks it.
+/// Whether the bytes from `len` to `end`, fewer than a unit, are zero: one wide load, because every lookup checks it.
 fn is_padding_zero(bytes: &[u8], len: usize, end: usize) -> bool {
     let padding = end - len;
     debug_assert!(padding < UNIT_BYTES && end >= UNIT_BYTES, "a record is longer than a unit");
@@ -194,7 +194,7 @@ fn is_padding_zero(bytes: &[u8], len: usize, end: usize) -> bool {
     padding == 0 || last >> (8 * (UNIT_BYTES - padding)) == 0
 }
 
-/// Whether each extension that is there says something: an empty one would give a record two encodings.
+/// Whether each extension has content: an empty one would give a record two encodings.
 fn read_extensions(bytes: &[u8], bits: u8, record: &mut RecordRef<'_>) -> bool {
     let mut at = HEADER_BYTES;
     if bits & extension::EXPIRY != 0 {

@@ -1,11 +1,11 @@
-//! Owns the writing of records: one copy into the caller's buffer, one pass of the checksum, no allocation.
+//! Record encoder: one copy into the caller's buffer, one pass of the checksum, no allocation.
 use super::{Envelope, HEADER_BYTES, NARROW_RESULT_BYTES_MAX, Place, RecordRef, extension};
 use crate::format::bytes::put;
 use crate::format::{UNIT_BYTES, round_up_unit};
 use fawn_types::ClientTag;
 use fawn_types::checksum::{checksum32, salt};
 
-/// Bytes of the extensions that `bits` names, the result's own bytes left out.
+/// Bytes of the extensions in `bits`, without the result's own bytes.
 pub(super) const fn extensions_len(bits: u8) -> usize {
     let mut len = 0;
     if bits & extension::EXPIRY != 0 {
@@ -50,7 +50,7 @@ fn len_before_padding(record: &RecordRef<'_>, bits: u8) -> usize {
     HEADER_BYTES + extensions_len(bits) + record.result.len() + record.key.len() + record.value.len()
 }
 
-/// Bytes that `record` takes in a segment, a multiple of [`UNIT_BYTES`].
+/// Length of `record` in a segment, a multiple of [`UNIT_BYTES`].
 #[must_use]
 pub fn encoded_len(record: &RecordRef<'_>) -> usize {
     round_up_unit(len_before_padding(record, extensions_of(record)))
@@ -59,7 +59,7 @@ pub fn encoded_len(record: &RecordRef<'_>) -> usize {
 /// Writes `record` to the start of `out`, padding included, and returns its checksum for the frame's chain.
 ///
 /// # Panics
-/// When `out` is shorter than [`encoded_len`], or a length is past the format's limit: a caller's error.
+/// When `out` is shorter than [`encoded_len`], or a length exceeds the format's limit: a caller's error.
 pub fn encode_into(record: &RecordRef<'_>, envelope: Envelope, place: Place, out: &mut [u8]) -> u32 {
     assert!(record.is_well_formed(), "a {:?} with these lengths has no encoding", record.kind);
     assert!((place.offset as usize).is_multiple_of(UNIT_BYTES), "records lie at multiples of {UNIT_BYTES}");

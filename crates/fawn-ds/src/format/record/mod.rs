@@ -1,4 +1,4 @@
-//! Owns the record: a key's write, a result, or a mark on a range, self-checking and bound to its place in a segment.
+//! Record: a key's write, a result, or a mark on a range; self-checking and bound to its place in a segment.
 //!
 //! ```text
 //! 0 checksum u32 | 4 value_len u24, kind u8 | 8 key_len u16 | 10 extensions u8 | 11 zero u8 | 12 range u32
@@ -19,17 +19,17 @@ use fawn_types::{ClientTag, RangeId, Version};
 pub const HEADER_BYTES: usize = 24;
 /// Bytes that always suffice for [`peek_len`].
 pub const PEEK_BYTES: usize = HEADER_BYTES + 8 + 4 + 16 + 4;
-/// Longest value the format can hold, bytes: 24 bits. What a store accepts is its own, lower limit.
+/// Maximum value length of the format, bytes: 24 bits. A store's own limit is lower.
 pub const VALUE_BYTES_LIMIT: usize = (1 << 24) - 1;
-/// Longest key the format can hold, bytes.
+/// Maximum key length of the format, bytes.
 pub const KEY_BYTES_LIMIT: usize = u16::MAX as usize;
-/// What a reply holds besides the value that it may bring back, at most, bytes.
+/// Maximum length of a reply besides a returned value, bytes.
 pub const RESULT_HEADER_BYTES_MAX: usize = 64;
-/// Longest result the format can hold, bytes: a value, as the reply that brings it back.
+/// Maximum result length of the format, bytes: a value, in the reply that returns it.
 pub const RESULT_BYTES_LIMIT: usize = VALUE_BYTES_LIMIT + RESULT_HEADER_BYTES_MAX;
-/// Longest result whose length is stored in 16 bits, bytes.
+/// Maximum result length that is stored in 16 bits, bytes.
 pub(super) const NARROW_RESULT_BYTES_MAX: usize = u16::MAX as usize;
-/// Longest record, bytes.
+/// Maximum record length, bytes.
 pub const RECORD_BYTES_LIMIT: usize =
     round_up_unit(PEEK_BYTES + KEY_BYTES_LIMIT + RESULT_BYTES_LIMIT + VALUE_BYTES_LIMIT);
 
@@ -51,19 +51,19 @@ pub(crate) mod extension {
     pub(crate) const CONTINUES: u8 = 1 << 4;
     /// Longer result, u32 length and bytes.
     pub(crate) const WIDE_RESULT: u8 = 1 << 5;
-    /// All that this format knows.
+    /// All extensions of this format.
     pub(crate) const ALL: u8 = EXPIRY | FLAGS | TAG | RESULT | CONTINUES | WIDE_RESULT;
 }
 
-/// What a record says.
+/// Kind of a record.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum RecordKind {
     /// The key holds the value.
     Put = 1,
-    /// The key is gone.
+    /// The key is deleted.
     Tombstone = 2,
-    /// Nothing changes: the result of an operation, kept so that its retry hears the same.
+    /// No change: the result of an operation, for its retries.
     Result = 3,
     /// The range was emptied: its records up to this version are void.
     Clear = 4,

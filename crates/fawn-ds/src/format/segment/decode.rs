@@ -1,4 +1,4 @@
-//! Owns the reading of segment headers.
+//! Segment header decoder.
 use super::{CHECKSUM_AT, HEADER_BYTES, MAGIC, SegmentHeader};
 use crate::format::bytes::{array, is_zero, u32_at, u64_at};
 use crate::format::{FORMAT_VERSION, HeaderError, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SegmentUuid, StoreUuid};
@@ -9,7 +9,7 @@ const WHAT: &str = "segment header";
 /// The header at the start of a segment file.
 ///
 /// # Errors
-/// When it is not a whole header of a format that this code reads.
+/// When it is not a whole header of a known format.
 pub fn decode(bytes: &[u8]) -> Result<SegmentHeader, HeaderError> {
     let (expected, found) = (HEADER_BYTES, bytes.len());
     if found < expected {
@@ -42,7 +42,7 @@ fn field(field: &'static str, expected: &str, found: &str) -> HeaderError {
 }
 
 /// The part that no later format may change: magic at 0, format number at 8, XXH3-64 of everything before it at
-/// `checksum_at`. The checksum is judged first, so that a damaged format number does not pass for a newer fawn's.
+/// `checksum_at`. The checksum is checked first, so that a damaged format number does not pass for a newer format.
 pub(in crate::format) fn check_frozen(
     bytes: &[u8],
     magic: [u8; 8],

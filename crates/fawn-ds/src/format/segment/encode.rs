@@ -1,4 +1,4 @@
-//! Owns the writing of segment headers.
+//! Segment header encoder.
 use super::{CHECKSUM_AT, HEADER_BYTES, MAGIC, SegmentHeader};
 use crate::format::bytes::put;
 use crate::format::{FORMAT_VERSION, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
@@ -7,7 +7,7 @@ use fawn_types::checksum::checksum64;
 /// Writes `header` to the first [`HEADER_BYTES`] of `out`.
 ///
 /// # Panics
-/// When the segment's length is not one that segments have, or `out` is too short: a caller's error.
+/// When the segment's length is invalid, or `out` is too short: a caller's error.
 pub fn encode(header: &SegmentHeader, out: &mut [u8]) {
     let bytes = header.segment_bytes;
     assert!(bytes.is_power_of_two() && (SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&bytes), "{bytes} B segment");

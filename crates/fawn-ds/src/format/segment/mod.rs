@@ -1,11 +1,11 @@
-//! Owns the segment header: the first block of every segment file, written and synced before the segment is listed.
+//! Segment header: the first block of every segment file, written and synced before the segment is listed.
 //!
 //! ```text
 //! 0 magic "FAWN-SEG" | 8 format u32 | 12 slot u32 | 16 segment uuid | 32 store uuid | 48 sequence u64
 //! 56 segment_bytes u32 | 60 zeros | 504 checksum u64 | 512 zeros to 4096
 //! ```
-//! All of it that is not zero lies in one sector, so it is there whole or not at all. Magic, format and checksum keep
-//! their places in every later format, so that an old fawn can tell "newer" from "damaged".
+//! All non-zero bytes are in one sector, so the header is complete or absent. Magic, format and checksum keep
+//! their places in every later format, so that an old version can distinguish "newer" from "damaged".
 mod decode;
 mod encode;
 
@@ -24,10 +24,10 @@ const CHECKSUM_AT: usize = 504;
 
 const _: () = assert!(CHECKSUM_AT + 8 == fawn_flash::buffer::SECTOR_BYTES);
 
-/// Which segment a file is.
+/// Identity of a segment file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SegmentHeader {
-    /// Its name for life.
+    /// Its permanent name.
     pub uuid: SegmentUuid,
     /// The store it belongs to.
     pub store: StoreUuid,
@@ -39,15 +39,15 @@ pub struct SegmentHeader {
     pub segment_bytes: u32,
 }
 
-/// The file of the segment `uuid` in `slot`.
+/// File name of the segment `uuid` in `slot`.
 ///
-/// The UUID's part keeps the file of a slot's new segment apart from the old one's, whose unlinking may not be durable.
+/// The UUID's part distinguishes a slot's new segment from the old one, whose unlinking may not be durable.
 #[must_use]
 pub fn file_name(slot: u32, uuid: SegmentUuid) -> String {
     format!("segment-{slot:06}-{:016x}.fawn", uuid.fold())
 }
 
-/// Whether a name is one that [`file_name`] gives: an unlisted one is an orphan of a crash and may be removed.
+/// Whether a name has the form of [`file_name`]: an unlisted file of that form is an orphan of a crash and may be removed.
 #[must_use]
 pub fn is_file_name(name: &str) -> bool {
     let Some(rest) = name.strip_prefix("segment-").and_then(|rest| rest.strip_suffix(".fawn")) else { return false };

@@ -33,7 +33,7 @@ fn a_full_page_survives_the_splits_that_growth_brings() {
     }
 }
 
-/// 64 pages of 2 to 2^21 pages would need four million entries; removing as we go keeps the pages but not the keys.
+/// 64 pages of 2 to 2^21 pages would need four million entries; removing entries during growth keeps only the pages.
 #[test]
 fn growth_waits_for_a_refill_rather_than_lose_an_entry() {
     let mut index = Index::new(IndexOptions { entries_min: 0, page_entries: 2 });

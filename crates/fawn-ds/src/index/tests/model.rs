@@ -1,4 +1,4 @@
-//! The index against a multimap, with scans that live through growth.
+//! The index against a multimap, with scans during growth.
 use crate::index::{Index, IndexOptions, Pointer};
 use fawn_types::KeyHash;
 use fawn_types::random::SplitMix64;
@@ -36,7 +36,7 @@ impl Model {
         Pointer(self.pointer_next.wrapping_mul(0x9e37_79b1))
     }
 
-    /// An entry at or after a random place, so that operations mostly meet something.
+    /// An entry at or after a random place, so that most operations find one.
     fn some_entry(&mut self) -> Option<(KeyHash, Pointer)> {
         let from = (self.hash().0, Pointer(0));
         let entry = self.pointers.range(from..).next().or_else(|| self.pointers.iter().next());
@@ -64,7 +64,7 @@ impl Model {
         }
     }
 
-    /// candidates-complete, for every entry; and nothing but entries comes out.
+    /// candidates-complete for every entry, and no other candidates.
     fn check(&self) {
         assert_eq!(self.index.len() as usize, self.pointers.len());
         for &(hash, pointer) in self.pointers.keys() {

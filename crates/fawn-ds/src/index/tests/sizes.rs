@@ -1,4 +1,4 @@
-//! Counts bytes per key and false candidates per miss while the index grows.
+//! Bytes per key and false candidates per miss, counted while the index grows.
 use crate::index::{Index, IndexOptions, Pointer};
 use fawn_types::KeyHash;
 use fawn_types::random::SplitMix64;
@@ -21,7 +21,7 @@ fn false_per_miss(index: &Index, misses: u32, seed: u64) -> f64 {
     found as f64 / f64::from(misses)
 }
 
-/// What the arithmetic of the decision page says: every doubling since birth adds three quarters of a fresh page.
+/// The formula of the decision page: every doubling since creation adds three quarters of a fresh page.
 fn false_expected(page_entries: f64, doublings: f64) -> f64 {
     page_entries / 32_768.0 * (1.0 + 0.75 * doublings)
 }
@@ -39,7 +39,7 @@ fn one_to_two_million_keys_every_five_percent() {
     }
 }
 
-/// Only the number of doublings since birth matters, so 50 M from a million is 800 k from 16 k, in miniature.
+/// Only the number of doublings since creation matters: 16 k → 800 k is 1 M → 50 M in miniature.
 #[test]
 fn fifty_fold_growth_keeps_false_reads_below_the_bound() {
     let options = IndexOptions { entries_min: 1 << 14, ..IndexOptions::default() };
