@@ -107,10 +107,10 @@ impl Post {
             (Canary::AppliedTwice, &Body::Request { op, tag, first_incomplete, payload })
                 if tag.is_some() && self.random.chance(1, 16) =>
             {
-                let again = ClientTag { session: tag.session ^ 1 << 31, seq: tag.seq };
-                let mut forged = payload.to_vec();
-                forged.get_mut(..8)?.copy_from_slice(&again.session.to_le_bytes());
-                let body = Body::Request { op, tag: again, first_incomplete, payload: &forged };
+                // The same request as another operation of its session: the front-end ignores the second reply.
+                let op = op | 1 << 40;
+                let again = ClientTag { session: tag.session, seq: op };
+                let body = Body::Request { op, tag: again, first_incomplete, payload };
                 Some(vec![encoded(frame), encoded(&Frame { header: *header, body })])
             }
             (Canary::CopyCutShort, &Body::Copy { base, cursor, next, as_of, keys, records }) if next != cursor => {

