@@ -193,7 +193,13 @@ pub(crate) fn peer_frames() -> Vec<Vec<u8>> {
         Body::Ack { received: version(2), committed: version(1) },
         Body::ReplayWanted { after: version(1) },
         Body::Entry(entry),
-        Body::Report(Report { last: version(3), committed: version(2), time: TimeMs(7), continues: Some(BootId(4)) }),
+        Body::Report(Report {
+            last: version(3),
+            committed: version(2),
+            time: TimeMs(7),
+            continues: Some(BootId(4)),
+            ..Report::default()
+        }),
         Body::Hello,
         Body::Request { op: 1, tag: ClientTag { session: 1, seq: 1 }, first_incomplete: 1, payload: b"payload" },
         Body::Reply { op: 1, payload: b"payload" },

@@ -20,7 +20,10 @@ pub(crate) fn run(only: Option<&str>) -> Result<(), String> {
     gate.step("unit and integration tests", || steps::run("cargo", &["test", "--workspace", "--locked", "--quiet"]))?;
     gate.step("release build", || steps::run("cargo", &["build", "--release", "--workspace", "--locked"]))?;
     gate.step("fuzz", || steps::run("target/release/fawn-fuzz", &["--seconds", "20", "--seed", &commit()]))?;
-    gate.step("simulator", || steps::run("target/release/fawn-sim", &["--seeds", "500"]))?;
+    gate.step("simulator", || steps::run("target/release/fawn-sim", &["--seeds", "400"]))?;
+    gate.step("simulator, seeds of this commit", || {
+        steps::run("target/release/fawn-sim", &["--seeds", "100", "--commit", &commit()])
+    })?;
     gate.step("simulator's planted bugs", || steps::run("target/release/fawn-sim", &["--canaries"]))?;
     gate.step("memory", || {
         let dir = clients::scratch("memory")?;
@@ -57,6 +60,11 @@ pub(crate) fn run(only: Option<&str>) -> Result<(), String> {
             clients::python("kill.py", &[&[&*binary.to_string_lossy(), &dir, "30", &seed], words].concat())
         })?;
     }
+    gate.step("restarts without a write", || {
+        let dir = clients::scratch("restarts")?.join("data");
+        let (binary, dir) = (server::binary(), dir.to_string_lossy());
+        clients::python("restarts.py", &[&binary.to_string_lossy(), &dir, "200", "demo"])
+    })?;
     gate.finish()
 }
 

@@ -98,6 +98,11 @@ impl Clients {
         }
     }
 
+    /// From now on pauses are up to so long, µs.
+    pub fn think_longer(&mut self, think_us_max: u64) {
+        self.think_us_max = self.think_us_max.max(think_us_max);
+    }
+
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -275,13 +280,16 @@ impl Waiting {
     }
 }
 
+/// Whether an error says "try again": that leaves open whether a write happened.
+const fn is_open(error: &OperationError) -> bool {
+    use OperationError::{Overloaded, StoreFull, TooFewCopies, Unavailable};
+    matches!(error, Unavailable | Overloaded | StoreFull | TooFewCopies)
+}
+
 /// What a reply tells the client.
 fn heard(ask: &Ask, reply: &Reply<'_>) -> Result<Heard, String> {
     Ok(match (ask, reply) {
-        // Errors that say "try again" leave open whether a write happened.
-        (_, Reply::Error(OperationError::Unavailable | OperationError::Overloaded | OperationError::StoreFull)) => {
-            Heard::Unknown
-        }
+        (_, Reply::Error(error)) if is_open(error) => Heard::Unknown,
         (Ask::Read, Reply::Value(entry)) => Heard::Value(Some(entry.value.to_vec())),
         (Ask::Read, Reply::Absent) => Heard::Value(None),
         (Ask::Write(_), Reply::Stored { .. }) => Heard::Done,

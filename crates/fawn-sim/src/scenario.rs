@@ -7,6 +7,9 @@ use fawn_node::cluster::NodeLimits;
 use fawn_types::random::SplitMix64;
 use fawn_types::{Durability, Version};
 
+/// One seed in this many lets a disk hang, which takes up to a minute of virtual time.
+const HANG_EVERY_SEEDS: u64 = 25;
+
 /// One run's conditions.
 #[derive(Clone, Debug)]
 pub struct Scenario {
@@ -44,8 +47,39 @@ pub struct Scenario {
     pub epoch_records_max: u64,
     /// More fails than the durability mode promises to survive: what is lost must be told.
     pub may_lose: bool,
+    /// After all has healed one disk hangs.
+    pub hang: Option<Hang>,
     /// After all has healed everything is stopped in order and started once more, before it is judged.
     pub closes_at_end: bool,
+    /// After all has healed nothing is written for more epochs than activations are remembered.
+    pub idles: bool,
+}
+
+/// A disk that completes no write or sync for a while, or each of them late.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Hang {
+    /// Whose, numbered from 0.
+    pub machine: u32,
+    /// For how long, µs.
+    pub for_us: u64,
+    /// How late writes and syncs complete, µs; 0: they do not.
+    pub late_us: u64,
+    /// The others are enough to go on with: two copies, and the manager's map.
+    pub is_survived: bool,
+}
+
+impl Hang {
+    fn of(seed: &Seed, backends: u32) -> Option<Self> {
+        let mut random = seed.stream("hangs");
+        if !random.chance(1, HANG_EVERY_SEEDS) {
+            return None;
+        }
+        let machine = random.below(u64::from(backends)) as u32;
+        let for_us = [20_000_000, 30_000_000, 60_000_000][random.below(3) as usize];
+        let late_us = if random.chance(1, 3) { 4_000_000 } else { 0 };
+        // The manager keeps its map on the first machine's disk alone.
+        Some(Self { machine, for_us, late_us, is_survived: backends >= 3 && machine > 0 })
+    }
 }
 
 /// The faults of a run.
@@ -73,11 +107,21 @@ pub struct Enabled {
     pub full: bool,
     /// Two neighbours do not hear each other for long, while everybody else hears both.
     pub apart: bool,
+    /// Two neighbours do not hear each other for half a minute. The only fault of its run, which is long for it.
+    pub apart_long: bool,
+    /// All disks are full at once for a while.
+    pub full_all: bool,
+    /// A disk reads nothing for a while.
+    pub reads_fail: bool,
     /// A write or sync fails.
     pub fail: bool,
     /// Machines are stopped in order.
     pub close: bool,
 }
+
+/// Longest pause of a client between two operations while neighbours are apart for long, µs: many operations would make
+/// the run long, and show no more.
+const APART_LONG_THINK_US_MAX: u64 = 60_000;
 
 impl Scenario {
     /// What `seed` decides.
@@ -91,6 +135,7 @@ impl Scenario {
         };
         let backends = [3, 3, 3, 4, 5, 1, 2][random.below(7) as usize];
         let may_lose = durability != Durability::Sync && seed.stream("losses").chance(1, 2);
+        let mut media = seed.stream("media");
         let mut stops = seed.stream("stops");
         let close = stops.chance(1, 2);
         let disk_us_max = [100, 400, 2_000, 9_000][random.below(4) as usize];
@@ -98,6 +143,15 @@ impl Scenario {
         let clients = 3 + random.below(6) as u32;
         let keys = 2 + random.below(5) as u32;
         let think_us_max = [500, 3_000, 12_000][random.below(3) as usize];
+        let faults_us = 4_000_000 + random.below(5_000_000);
+        let fault_every_us = [60_000, 250_000, 900_000][random.below(3) as usize];
+        let (full_all, reads_fail) = (media.chance(1, 6), media.chance(1, 4));
+        let mut enabled = Enabled { close, full_all, reads_fail, ..Enabled::of(&mut random, durability, may_lose) };
+        let mut long = seed.stream("long");
+        let apart_long = backends >= 3 && long.chance(1, 12);
+        if apart_long {
+            enabled = Enabled { apart_long, ..Enabled::NONE };
+        }
         Self {
             durability,
             backends,
@@ -107,16 +161,18 @@ impl Scenario {
             clients,
             keys,
             deletes_often: seed.stream("deletes").chance(1, 2),
-            think_us_max,
+            think_us_max: if apart_long { APART_LONG_THINK_US_MAX } else { think_us_max },
             disk_us_max,
             retained_records_max: retained_records_max(think_us_max, seed.stream("copies").below(8)),
-            faults_us: 4_000_000 + random.below(5_000_000),
-            fault_every_us: [60_000, 250_000, 900_000][random.below(3) as usize],
-            enabled: Enabled { close, ..Enabled::of(&mut random, durability, may_lose) },
+            faults_us: if apart_long { crate::faults::APART_LONG_US + 2_000_000 } else { faults_us },
+            fault_every_us,
+            enabled,
             supervised: seed.stream("supervisor").chance(1, 4),
             epoch_records_max: if seed.stream("epochs").chance(1, 6) { 64 } else { Version::SEQ_SOFT_MAX },
             may_lose,
+            hang: Hang::of(seed, backends),
             closes_at_end: stops.chance(1, 4),
+            idles: long.chance(1, 12),
         }
     }
 }
@@ -146,6 +202,26 @@ impl Scenario {
 }
 
 impl Enabled {
+    /// No faults.
+    const NONE: Self = Self {
+        power: false,
+        power_of_all: false,
+        kill: false,
+        kill_of_all: false,
+        kill_frontend: false,
+        pause: false,
+        cut: false,
+        unkind_network: false,
+        stall: false,
+        full: false,
+        apart: false,
+        apart_long: false,
+        full_all: false,
+        reads_fail: false,
+        fail: false,
+        close: false,
+    };
+
     fn of(random: &mut SplitMix64, durability: Durability, may_lose: bool) -> Self {
         let mut likely = |part| random.chance(part, 4);
         let mut enabled = Self {
@@ -161,6 +237,9 @@ impl Enabled {
             full: likely(1),
             fail: likely(2),
             apart: likely(1),
+            apart_long: false,
+            full_all: false,
+            reads_fail: false,
             close: false,
         };
         // A mode is only asked what it promises: `everysec` outlives processes, `memory` single machines.

@@ -22,7 +22,7 @@ pub mod time;
 pub mod version;
 
 pub use entry::{Entry, EntryRef};
-pub use ids::{BootId, ClientTag, NodeId, RangeId, ShardId, VirtualId};
+pub use ids::{BootId, BootOrder, ClientTag, NodeId, RangeId, ShardId, VirtualId};
 pub use operation::{Effect, Operation, Outcome};
 pub use reply::{OperationError, Reply};
 pub use request::{Condition, Expiry, Request, Update};

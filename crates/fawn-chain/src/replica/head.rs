@@ -10,6 +10,9 @@ impl Replica {
     /// If this member is not the serving head, or too many writes are in flight.
     pub fn assign(&mut self, now: Now) -> Result<Version, Refusal> {
         let Some(version) = self.next else { return Err(self.refusal(true)) };
+        if self.is_short {
+            return Err(Refusal::TooFewCopies);
+        }
         let records_max = self.config.options.epoch_records_max;
         if version.seq() > records_max - records_max / 16 {
             self.now = now;

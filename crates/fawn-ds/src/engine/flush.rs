@@ -166,7 +166,7 @@ impl<D: Device> Engine<D> {
         segment.written_to = segment.written_to.max(write_end);
         let from = offset - offset % PAGE_BYTES as u32;
         let number = self.flush.first_number + at as u64;
-        let token = Token(self.in_flight.insert(InFlight::Write { number }) as u64);
+        let token = self.track_write(InFlight::Write { number });
         let mut write = self.frame_write(slot, from, end..write_end, token);
         if self.options.durability == Durability::Sync {
             write = write.durable();
@@ -269,7 +269,7 @@ impl<D: Device> Engine<D> {
         self.flush.sync = Some(SyncInFlight { covers });
         self.flush.last_sync = self.now.mono;
         self.stats.syncs += 1;
-        let token = Token(self.in_flight.insert(InFlight::Sync) as u64);
+        let token = self.track_write(InFlight::Sync);
         self.device.submit_sync(file, Cause::Flush, token);
     }
 

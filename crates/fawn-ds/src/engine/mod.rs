@@ -41,7 +41,7 @@ use crate::overlay::{KeyName, Overlay};
 use crate::range::{Progress, RangeState};
 use crate::stats::{EngineStats, LogReport, MemoryReport};
 use fawn_flash::PageCache;
-use fawn_flash::{Completion, Device, DeviceError};
+use fawn_flash::{Completion, Device, DeviceError, Token};
 use fawn_types::{HashSecret, KeyHash, KeyRange, MonoMs, Now, RangeId};
 use fetch::{Resume, RuledOut, Span};
 use segments::Dropping;
@@ -138,6 +138,8 @@ pub struct Engine<D: Device> {
     pub(crate) scratch: Vec<u8>,
     pub(crate) resume: Option<Resume>,
     pub(crate) in_flight: Slab<InFlight>,
+    /// Writes and syncs in flight and the times of their submission, oldest first.
+    pub(crate) writes_in_flight: VecDeque<(Token, MonoMs)>,
     /// Operations whose segment was dropped before they were submitted.
     pub(crate) stale: VecDeque<InFlight>,
     pub(crate) completions: VecDeque<Completion>,
@@ -276,6 +278,27 @@ impl<D: Device> Engine<D> {
     /// Reads, writes and syncs not yet reaped.
     pub fn in_flight(&self) -> usize {
         self.device.in_flight()
+    }
+
+    /// When the oldest write or sync in flight was submitted: its age shows a disk that hangs without an error.
+    pub fn oldest_write(&self) -> Option<MonoMs> {
+        self.writes_in_flight.front().map(|(_, submitted_at)| *submitted_at)
+    }
+
+    /// A token for a write or sync that is submitted now.
+    pub(crate) fn track_write(&mut self, write: InFlight) -> Token {
+        let token = Token(self.in_flight.insert(write) as u64);
+        self.writes_in_flight.push_back((token, self.now.mono));
+        token
+    }
+
+    /// The operation of a token that came back.
+    pub(crate) fn untrack_write(&mut self, token: Token) -> InFlight {
+        let in_flight = self.in_flight.remove(token.0 as usize);
+        if !matches!(in_flight, InFlight::Lookup { .. } | InFlight::Verify { .. }) {
+            self.writes_in_flight.retain(|(written, _)| *written != token);
+        }
+        in_flight
     }
 
     /// Gives the cache what index, overlay and buffers leave of the budget.

@@ -59,7 +59,7 @@ impl<D: Device> Engine<D> {
 
     fn complete(&mut self, completion: Completion, events: &mut Vec<Event>) {
         let Completion { token, result, buf } = completion;
-        let in_flight = self.in_flight.remove(token.0 as usize);
+        let in_flight = self.untrack_write(token);
         match in_flight {
             InFlight::Lookup { mut plan, user } => {
                 plan.result = Some(self.take_read(&plan.span, result, buf));

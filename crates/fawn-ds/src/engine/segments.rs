@@ -9,7 +9,7 @@ use crate::log::segments::Segment;
 use crate::log::window::Chunk;
 use crate::manifest_file::CommitNumber;
 use fawn_flash::buffer::PAGE_BYTES;
-use fawn_flash::{AlignedBuf, Cause, Device, DeviceError, Token};
+use fawn_flash::{AlignedBuf, Cause, Device, DeviceError};
 use fawn_types::{KeyRange, MonoMs, RangeId};
 
 /// How long a full device is left alone before space is asked for again.
@@ -74,7 +74,7 @@ impl<D: Device> Engine<D> {
                 self.space_back |= core::mem::take(&mut self.full);
                 let mut buf = AlignedBuf::zeroed(HEADER_BYTES);
                 segment::encode(&self.header_of(&segment), &mut buf);
-                let token = Token(self.in_flight.insert(InFlight::SegmentHeader) as u64);
+                let token = self.track_write(InFlight::SegmentHeader);
                 self.device.submit_write_durable(segment.file, 0, buf, HEADER_BYTES, Cause::Manifest, token);
                 self.next = Next::Header(segment);
                 Ok(())
@@ -156,9 +156,9 @@ impl<D: Device> Engine<D> {
 
     pub(crate) fn start_manifest(&mut self) {
         if self.poisoned.is_none() && self.manifest.is_due() {
-            let token = Token(self.in_flight.insert(InFlight::Manifest) as u64);
+            let token = self.track_write(InFlight::Manifest);
             if let Err(error) = self.manifest.start(&mut self.device, token) {
-                self.in_flight.remove(token.0 as usize);
+                self.untrack_write(token);
                 self.poison(&error);
             }
         }

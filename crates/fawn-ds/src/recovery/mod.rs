@@ -128,6 +128,7 @@ impl<D: Device> Engine<D> {
             scratch: Vec::new(),
             resume: None,
             in_flight: Slab::new(),
+            writes_in_flight: VecDeque::new(),
             stale: VecDeque::new(),
             completions: VecDeque::new(),
             missing: None,

@@ -17,6 +17,7 @@ mod format_record;
 mod format_scan;
 mod fuzz_recovery;
 mod gaps;
+mod hang;
 mod len;
 mod manifest_growth;
 mod model;

@@ -300,8 +300,9 @@ impl<D: Device> Node<D> {
         let now = self.now;
         match &frame.body {
             Body::Reply { op, payload } => return self.front_end.handle_reply(*op, payload),
-            Body::Refused { op, .. } => return self.front_end.handle_refused(now, *op),
+            Body::Refused { op, reason } => return self.front_end.handle_refused(now, *op, *reason),
             Body::Entry(entry) if entry.range != frame.header.range => return,
+            Body::PromisedAbove(entry) if entry.range != frame.header.range => return,
             Body::Align { entry, .. } if entry.range != frame.header.range => return,
             Body::Entry(entry) => self.front_end.handle_entry(now, entry),
             body if ManagerHost::takes(body) => {
@@ -316,13 +317,13 @@ impl<D: Device> Node<D> {
         }
     }
 
-    /// A back-end tells the manager that it lives, and in which boot.
+    /// A back-end tells the manager that it lives, in which boot, and whether its disk hangs.
     fn beat(&mut self) {
-        if self.back_end.is_some() && self.beat_at <= self.now.mono {
-            self.beat_at = self.now.mono.plus_ms(self.config.limits.beat_ms);
-            let header = self.mail.header(RangeId(0), Epoch::default());
-            self.mail.send_manager(Frame { header, body: Body::Hello });
-        }
+        let Some(back_end) = self.back_end.as_mut().filter(|_| self.beat_at <= self.now.mono) else { return };
+        self.beat_at = self.now.mono.plus_ms(self.config.limits.beat_ms);
+        let header = self.mail.header(RangeId(0), Epoch::default());
+        let body = back_end.slow_for_ms().map_or(Body::Hello, |oldest_ms| Body::Slow { oldest_ms });
+        self.mail.send_manager(Frame { header, body });
     }
 
     fn deadline(&self) -> Option<MonoMs> {

@@ -1,6 +1,7 @@
 //! Owns a back-end's start: its members from what the store kept, their completions from the log itself.
 use super::backend::{BackEnd, Member};
 use super::copy::CopyProgress;
+use super::payload::split_acknowledged;
 use super::persist::replica_key;
 use fawn_chain::map::decode_state;
 use fawn_chain::{Completions, DecodeError, PersistedState, Replica, ReplicaConfig};
@@ -24,6 +25,19 @@ pub enum NodeError {
         expected: &'static str,
         /// What it is.
         found: String,
+    },
+    /// The store is older than the cluster map: a process that was started later used it, or another copy of it.
+    #[error(
+        "the store of node {} is at open {opens}, the cluster has seen open {known}: it was restored or copied; remove its \
+         directory, and the others' copies are copied to it", node.0
+    )]
+    Restored {
+        /// Its node.
+        node: fawn_types::NodeId,
+        /// The number of its last open.
+        opens: u32,
+        /// The newest number that the map knows.
+        known: u32,
     },
     /// The manager keeps its map in a store.
     #[error("a node that hosts the manager needs a store to keep the map in")]
@@ -94,7 +108,14 @@ impl<D: Device> BackEnd<D> {
             options: self.config.limits.replica,
         };
         let replica = Replica::new(config, persisted, progress.appended, progress.committed);
-        self.members.push(Member { id: range, replica, completions, copy: CopyProgress::default(), broken: None });
+        self.members.push(Member {
+            id: range,
+            replica,
+            completions,
+            copy: CopyProgress::default(),
+            cut: None,
+            broken: None,
+        });
         Ok(())
     }
 
@@ -112,7 +133,8 @@ impl<D: Device> BackEnd<D> {
         let mut from = 0;
         loop {
             let results = self.engine.copied_results(range, from, RECOVERY_BYTES, |record| {
-                completions.restore(record.tag, record.version, record.result);
+                let (result, first_incomplete) = split_acknowledged(record.tag, record.result);
+                completions.restore(record.tag, first_incomplete, record.version, result);
             })?;
             match results {
                 CopiedResults::Records { next } => from = next,
@@ -123,7 +145,8 @@ impl<D: Device> BackEnd<D> {
         let mut after = self.engine.replay_floor(range);
         loop {
             let replay = self.engine.replay(range, after, RECOVERY_BYTES, |record| {
-                completions.record(record.tag, record.version, record.result);
+                let (result, first_incomplete) = split_acknowledged(record.tag, record.result);
+                completions.record(record.tag, first_incomplete, record.version, result);
             })?;
             match replay {
                 Replay::Records { through, .. } => after = through,

@@ -3,6 +3,7 @@
 //! Frames go from node to node in memory, by the same codec as between machines. A turn hands them round until none
 //! moves; only then does each engine submit, once: the appends of all members to one put are in one turn, their syncs
 //! overlap.
+use super::boots::boot_of;
 use super::front_end::FrontEnd;
 use super::host::ClientHost;
 use super::map_keeping::{self, MapKeeping};
@@ -64,6 +65,8 @@ pub struct LocalCluster<D: Device> {
     is_front_due: bool,
     options: LocalOptions,
     map: ClusterMap,
+    /// The random part of its nodes' boots.
+    random: u32,
     now: Now,
 }
 
@@ -72,9 +75,9 @@ impl<D: Device> LocalCluster<D> {
     /// secret, in the mode of `options.shard`.
     ///
     /// # Errors
-    /// When an engine was opened for another use, is of another cluster, or holds damaged promises.
+    /// When an engine was opened for another use, is of another cluster, was restored, or holds damaged promises.
     pub fn new(
-        engines: Vec<Engine<D>>,
+        mut engines: Vec<Engine<D>>,
         options: LocalOptions,
         facts: ProcessFacts,
         now: Now,
@@ -82,7 +85,8 @@ impl<D: Device> LocalCluster<D> {
         let Some(first) = engines.first() else { return Err(NodeError::ManagerNeedsStore) };
         let (store, secret) = (first.options().clone(), *first.secret());
         // An opening's number is never drawn twice, so it tells boots apart; the front-end's too.
-        let boot = BootId(u64::from(first.generation()));
+        let random = random_part(&facts);
+        let boot = BootId::new(first.generation(), random);
         let names: Vec<NodeId> = (1..=engines.len() as u32).map(NodeId).collect();
         let map = first_map(secret, &names, &options);
         let front_name = NodeId(names.len() as u32 + 1);
@@ -92,17 +96,20 @@ impl<D: Device> LocalCluster<D> {
         if kept.as_ref().is_some_and(|kept| kept.secret != secret) {
             return Err(NodeError::SecretDiffers);
         }
+        let mut boots = Vec::with_capacity(engines.len());
+        for (engine, &name) in engines.iter_mut().zip(&names) {
+            boots.push(boot_of(engine, (name, random), kept.as_ref())?);
+        }
         let map_place = MapPlace::Host { kept: kept.map(Box::new) };
         let front_config = NodeConfig { map_place, ..config(front_name, boot) };
         let front = FrontEnd::new(Node::new(front_config, None, now)?, options.shard, store, facts);
         let mut members = Vec::with_capacity(engines.len());
-        for (engine, &name) in engines.into_iter().zip(&names) {
-            let boot = BootId(u64::from(engine.generation()));
+        for ((engine, &name), boot) in engines.into_iter().zip(&names).zip(boots) {
             let node = Some(Node::new(config(name, boot), Some(engine), now)?);
             members.push(Member { name, node, is_due: true });
         }
         let map_keeping = MapKeeping::default();
-        Ok(Self { front, members, map_keeping, stands_since: None, is_front_due: true, options, map, now })
+        Ok(Self { front, members, map_keeping, stands_since: None, is_front_due: true, options, map, random, now })
     }
 
     /// Whether all chains are active, as the manager knows.
@@ -123,11 +130,11 @@ impl<D: Device> LocalCluster<D> {
     ///
     /// # Errors
     /// As [`LocalCluster::new`].
-    pub fn restart(&mut self, name: NodeId, engine: Engine<D>) -> Result<(), NodeError> {
+    pub fn restart(&mut self, name: NodeId, mut engine: Engine<D>) -> Result<(), NodeError> {
         let manager = self.front_name();
         let Some(member) = self.members.iter_mut().find(|member| member.name == name) else { return Ok(()) };
         assert!(member.node.is_none(), "{name:?} runs already");
-        let boot = BootId(u64::from(engine.generation()));
+        let boot = boot_of(&mut engine, (name, self.random), self.front.node().manager_map())?;
         let config = member_config(name, boot, manager, &self.map, &self.options);
         let mut node = Node::new(config, Some(engine), self.now)?;
         // A killed process took its waiting map along: without it no majority might ever keep the map.
@@ -312,6 +319,12 @@ impl<D: Device> ClientHost for LocalCluster<D> {
     fn engines(&self) -> impl Iterator<Item = &Engine<D>> {
         self.members.iter().filter_map(|member| member.node.as_ref()?.engine())
     }
+}
+
+/// The random part of this process's boots: a start draws its run ID anew.
+fn random_part(facts: &ProcessFacts) -> u32 {
+    let digits = facts.run_id.get(..8).unwrap_or_default();
+    u32::from_str_radix(digits, 16).unwrap_or_default()
 }
 
 /// What a node of the cluster is told.

@@ -5,6 +5,7 @@
 //! bytes ← session ← desk (gathers, folds) ← Output::Done
 //! ```
 //! What a connection sees is what [`crate::Shard`] shows it; [`ClientHost`] is what a server needs of either.
+mod boots;
 mod desk;
 mod front_end;
 mod host;

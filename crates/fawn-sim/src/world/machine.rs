@@ -5,7 +5,7 @@ use fawn_chain::map::{decode_state, encode_state};
 use fawn_chain::{Closed, ClusterMap, FrontendOptions, ManagerOptions, PersistedState};
 use fawn_ds::index::IndexOptions;
 use fawn_ds::{Engine, EngineError, Options};
-use fawn_flash::sim::{Capture, Loss};
+use fawn_flash::sim::{Capture, Loss, OpKind};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_node::cluster::{MapPlace, Node, NodeConfig, NodeLimits};
 use fawn_types::{BootId, Durability, MonoMs, NodeId, Now, TimeMs};
@@ -17,6 +17,8 @@ const EPOCH_MS: u64 = 1_700_000_000_000;
 const MONO_START_US: u64 = 37_000_000;
 /// How long a suspected member is not promoted, ms: short, so that it comes back within a run.
 const HOLD_OFF_MS: u64 = 2_000;
+/// The longest hold-off, ms: part of the time within which everything serves again.
+const HOLD_OFF_MS_MAX: u64 = 16_000;
 /// How often a lying disk's past is kept, µs, and how many of these.
 const PAST_EVERY_US: u64 = 3_000;
 const PAST_MAX: usize = 4;
@@ -44,6 +46,8 @@ pub(super) struct Machine {
     pub(super) stalled_until_us: u64,
     /// Its disk is full until then; 0: it is not.
     pub(super) full_until_us: u64,
+    /// Its disk reads nothing until then; 0: it does.
+    pub(super) unreadable_until_us: u64,
     pub(super) inbox: VecDeque<(NodeId, Arrival)>,
     /// When its next turn is due.
     pub(super) due_us: Option<u64>,
@@ -67,6 +71,7 @@ impl Machine {
             paused_until_us: 0,
             stalled_until_us: 0,
             full_until_us: 0,
+            unreadable_until_us: 0,
             inbox: VecDeque::new(),
             due_us: None,
             asked: BTreeMap::new(),
@@ -120,6 +125,7 @@ impl Machine {
         canary: Option<Canary>,
     ) -> Result<(), String> {
         self.powered_us.get_or_insert(now_us);
+        self.mend(now_us);
         let now = self.clock(now_us);
         let former = std::mem::replace(&mut self.boot, boot);
         self.restart_us = None;
@@ -239,12 +245,18 @@ impl Machine {
         }
     }
 
-    /// Space comes back when its time has come.
-    pub(super) fn empty(&mut self, now_us: u64) {
+    /// Space comes back, and reads work again, when their time has come.
+    pub(super) fn mend(&mut self, now_us: u64) {
         if self.full_until_us > 0 && self.full_until_us <= now_us {
             self.full_until_us = 0;
             if let Some(disk) = &self.disk {
                 disk.set_capacity_bytes(None);
+            }
+        }
+        if self.unreadable_until_us > 0 && self.unreadable_until_us <= now_us {
+            self.unreadable_until_us = 0;
+            if let Some(disk) = &self.disk {
+                disk.end_faults(OpKind::Read);
             }
         }
     }
@@ -288,7 +300,12 @@ fn options(map: &ClusterMap) -> Options {
 
 fn config(node: NodeId, boot: BootId, map: &ClusterMap, limits: NodeLimits) -> NodeConfig {
     let report_wait_ms = crate::faults::REPORT_WAIT_MS;
-    let manager = ManagerOptions { report_wait_ms, hold_off_ms: HOLD_OFF_MS, ..ManagerOptions::default() };
+    let manager = ManagerOptions {
+        report_wait_ms,
+        hold_off_ms: HOLD_OFF_MS,
+        hold_off_ms_max: HOLD_OFF_MS_MAX,
+        ..ManagerOptions::default()
+    };
     let frontend = FrontendOptions { timeout_ms: TIMEOUT_MS, ..FrontendOptions::default() };
     let limits = NodeLimits { manager, frontend, ..limits };
     let durability: Durability = map.durability;

@@ -7,8 +7,8 @@ use fawn_node::cluster::{NodeStatus, RangeDigest};
 use fawn_types::{NodeId, RangeId};
 use std::collections::BTreeMap;
 
-/// A cluster without faults is whole again within this time, µs.
-const HEAL_US_MAX: u64 = 60_000_000;
+/// So long after the last fault everything whole serves again, µs [replication.md §2.5].
+const WHOLE_WITHIN_US: u64 = 60_000_000;
 /// A cluster whose disks failed goes on without them within this time, µs.
 const LIMP_US_MAX: u64 = 15_000_000;
 /// How often it is asked whether it is.
@@ -29,6 +29,11 @@ impl World {
         self.limp()?;
         self.restart_poisoned()?;
         self.heal_whole("the last fault")?;
+        self.serve()
+    }
+
+    /// Clients of a whole cluster go on for a while, and are answered.
+    pub(super) fn serve(&mut self) -> Result<(), String> {
         let answered = self.clients.answered;
         self.run_until(self.now_us + SERVE_US)?;
         self.quiet = true;
@@ -39,11 +44,11 @@ impl World {
         Ok(())
     }
 
-    fn heal_whole(&mut self, after: &str) -> Result<(), String> {
-        let until_us = self.now_us + HEAL_US_MAX;
+    pub(super) fn heal_whole(&mut self, after: &str) -> Result<(), String> {
+        let until_us = self.now_us + WHOLE_WITHIN_US;
         while !self.is_whole() {
             if self.now_us >= until_us {
-                return Err(format!("not whole {HEAL_US_MAX} µs after {after}: {}", self.words()));
+                return Err(format!("not whole {WHOLE_WITHIN_US} µs after {after}: {}", self.words()));
             }
             self.run_until(self.now_us + HEAL_LOOK_US)?;
         }
@@ -191,7 +196,7 @@ impl World {
     }
 
     /// Where everybody stands, for failures.
-    fn words(&self) -> String {
+    pub(super) fn words(&self) -> String {
         let mut words = String::new();
         for machine in &self.machines {
             let status = machine.process.as_ref().map(|process| process.status());
