@@ -2,10 +2,10 @@
 use fawn_chain::map::{RangeEntry, encode_map};
 use fawn_chain::message::{Report, encode_frame};
 use fawn_chain::{Body, ClusterMap, Frame, Header, NodeEntry, RingOptions};
-use fawn_ds::format::frame::{self, Chain, FrameHeader};
-use fawn_ds::format::manifest::{self, Edit, ManifestHeader, ManifestState};
-use fawn_ds::format::record::{self, Envelope, Place, RecordKind, RecordRef};
-use fawn_ds::format::{FRAMES_OFFSET, SegmentUuid, StoreUuid, Watermark};
+use fawn_ds::internals::format::frame::{self, Chain, FrameHeader};
+use fawn_ds::internals::format::manifest::{self, Edit, ManifestHeader, ManifestState};
+use fawn_ds::internals::format::record::{self, Envelope, Place, RecordKind, RecordRef};
+use fawn_ds::internals::format::{FRAMES_OFFSET, SegmentUuid, StoreUuid, Watermark};
 use fawn_types::request::ExpiryCondition;
 use fawn_types::{
     BootId, ClientTag, Durability, Epoch, HashSecret, KeyHash, KeyRange, NodeId, RangeId, TimeMs, Version,
@@ -146,7 +146,7 @@ pub(crate) fn native() -> Vec<Vec<u8>> {
     native::put_pair(&mut pairs, b"key", b"value");
     let delete = Update::Delete { condition: Condition::Always, return_previous: true };
     let append = Update::Append { bytes: b"more", create: true, condition: Condition::Exists };
-    let touch = Update::Touch { expiry: Expiry::AtMs(9), condition: ExpiryCondition::Later, return_value: false };
+    let touch = Update::Touch { expiry: Expiry::InMs(9), condition: ExpiryCondition::Later, return_value: false };
     native::put_request_frame(&Request::Get { key: b"key" }, KeyHash(1), &mut requests);
     for update in [delete, append, touch, Update::AddSigned { delta: -1 }, Update::AddUnsigned { delta: 1 }] {
         native::put_request_frame(&Request::Update { key: b"key", update }, KeyHash(1), &mut requests);
@@ -193,7 +193,13 @@ pub(crate) fn peer_frames() -> Vec<Vec<u8>> {
         Body::Ack { received: version(2), committed: version(1) },
         Body::ReplayWanted { after: version(1) },
         Body::Entry(entry),
-        Body::Report(Report { last: version(3), committed: version(2), time: TimeMs(7), continues: Some(BootId(4)) }),
+        Body::Report(Report {
+            last: version(3),
+            committed: version(2),
+            time: TimeMs(7),
+            continues: Some(BootId(4)),
+            ..Report::default()
+        }),
         Body::Hello,
         Body::Request { op: 1, tag: ClientTag { session: 1, seq: 1 }, first_incomplete: 1, payload: b"payload" },
         Body::Reply { op: 1, payload: b"payload" },

@@ -4,7 +4,7 @@
 //! cargo run --release -p fawn-ds --example index_spike              # 1 M to 50 M keys, and the alternatives
 //! cargo run --release -p fawn-ds --example index_spike -- 5000000 14   # up to 5 M keys, pages of 14
 //! ```
-use fawn_ds::index::{Index, IndexOptions, Pointer};
+use fawn_ds::internals::index::{Index, IndexOptions, Pointer};
 use fawn_types::KeyHash;
 use fawn_types::random::SplitMix64;
 use std::hint::black_box;

@@ -4,7 +4,7 @@
 //! a version is committed once the mode's watermark of the member's own log reaches it. With several members
 //! `fawn_chain::Replica` gives both answers instead: `assign` asks its head, `advance` hears its commits, and the
 //! appended records are forwarded by replaying the log.
-use fawn_ds::Progress;
+use fawn_ds::internals::Progress;
 use fawn_types::{Durability, Epoch, RangeId, Version};
 
 /// One range's replica.

@@ -1,12 +1,12 @@
 //! Owns the manifest's tests: round trips, contradictions, torn appends told from damage, every flipped bit found.
 use crate::rng::Rng;
-use fawn_ds::format::manifest::{
+use fawn_ds::internals::format::manifest::{
     Edit, HEADER_BYTES, ManifestError, ManifestHeader, ManifestState, ManifestVerdict, decode_all, encode_commit,
     encode_header, encode_snapshot,
 };
-use fawn_ds::format::{FORMAT_VERSION, HeaderError, SegmentUuid, StoreUuid, Watermark};
+use fawn_ds::internals::format::{FORMAT_VERSION, HeaderError, SegmentUuid, StoreUuid, Watermark};
 use fawn_types::checksum::checksum64;
-use fawn_types::{HashSecret, KeyRange, RangeId, RingKey, Version};
+use fawn_types::{HashSecret, KeyRange, MonoMs, RangeId, RingKey, TimeMs, Version};
 
 const HEADER: ManifestHeader = ManifestHeader { store: StoreUuid([5; 16]), rewrite: 2 };
 
@@ -45,6 +45,8 @@ fn commits() -> Vec<Vec<Edit>> {
             Edit::CopyWhole { range: RangeId(2) },
         ],
         vec![Edit::Pad { bytes: 400 }, Edit::Pad { bytes: 0 }],
+        vec![Edit::Clock { time: TimeMs(1_700_000_000_000), mono: MonoMs(7) }],
+        vec![Edit::Clock { time: TimeMs(1_700_000_000_000), mono: MonoMs(3) }, Edit::Generation(2)],
         vec![Edit::EndOfLog { end: Watermark { sequence: 2, offset: 9216 } }],
         vec![Edit::ClearRange { range: RangeId(2), version: Version::from_u64(80) }],
     ]
@@ -167,6 +169,7 @@ fn contradictions_are_corruption_and_change_nothing() {
         Edit::EndOfLog { end: Watermark { sequence: 4, offset: 9216 } },
         Edit::EndOfLog { end: Watermark { sequence: 3, offset: 16 } },
         Edit::EndOfLog { end: Watermark { sequence: 3, offset: u32::MAX } },
+        Edit::Clock { time: TimeMs(1_699_999_999_999), mono: MonoMs(9) },
     ];
     for edit in bad {
         let mut state = state_after(commits().len());
@@ -211,7 +214,7 @@ fn arbitrary_bytes_never_panic() {
         let mut data = bytes.clone();
         let place = rng.below(data.len());
         data.iter_mut().skip(place).take(1 + place % 9).for_each(|byte| *byte = rng.next() as u8);
-        fawn_ds::format::fuzz::manifest(&data);
+        fawn_ds::fuzz::manifest(&data);
         // Good checksums over arbitrary edits: what a bug, not a bit, would leave.
         let mut data = bytes[..starts[1]].to_vec();
         let mut commit = Vec::new();
@@ -221,6 +224,6 @@ fn arbitrary_bytes_never_panic() {
             commit[place] = (rng.next() % 16) as u8;
         }
         data.extend_from_slice(&commit);
-        fawn_ds::format::fuzz::manifest(&data);
+        fawn_ds::fuzz::manifest(&data);
     }
 }

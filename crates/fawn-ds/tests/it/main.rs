@@ -3,13 +3,14 @@
 #![expect(clippy::unwrap_used, reason = "what a helper of a test unwraps, the test asserts")]
 
 mod chained;
+mod chained_crash;
 mod check;
+mod clocks;
 mod copy;
 mod counted;
 mod crash;
 mod damage;
-mod embedded;
-mod embedded_faults;
+mod dropping;
 mod format_frame;
 mod format_manifest;
 mod format_page;
@@ -17,6 +18,7 @@ mod format_record;
 mod format_scan;
 mod fuzz_recovery;
 mod gaps;
+mod hang;
 mod len;
 mod manifest_growth;
 mod model;
@@ -29,6 +31,10 @@ mod results;
 mod rng;
 mod scan;
 mod segment_image;
+mod store_faults;
+mod store_iter;
+mod store_lifecycle;
+mod store_methods;
 mod support;
 mod synced_end;
 mod tail_lost;

@@ -1,8 +1,8 @@
 //! Tests of a system that is out of descriptors or memory: nothing was written, so writes are refused for a while and
 //! nothing is poisoned.
 use crate::support::{Node, Write, small};
-use fawn_ds::embed::Store;
-use fawn_ds::{EngineError, Event, Options, View};
+use fawn_ds::internals::embed::Store;
+use fawn_ds::internals::{EngineError, Event, Options, View};
 use fawn_flash::sim::{Fault, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, Now, Store as _};

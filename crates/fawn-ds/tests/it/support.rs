@@ -1,7 +1,7 @@
 //! Owns the harness of the engine's tests: one engine over a simulated medium, one range, committed as a lone member
 //! would commit it.
-use fawn_ds::index::IndexOptions;
-use fawn_ds::{
+use fawn_ds::internals::index::IndexOptions;
+use fawn_ds::internals::{
     Engine, EngineError, Event, Lookup, OpenError, OpenReport, Options, RecordKind, RecordRef, Scan, ScanStep, View,
 };
 use fawn_flash::{SimDevice, SimDisk};
@@ -10,7 +10,7 @@ use fawn_types::{ClientTag, Durability, Entry, Epoch, HashSecret, KeyHash, KeyRa
 pub(crate) const RANGE: RangeId = RangeId(7);
 pub(crate) const SECRET: HashSecret = HashSecret(*b"a secret of test");
 
-/// Small enough that every boundary is met: segments of 64 KiB, a cache of a few pages.
+/// Small enough that every boundary is met: segments of 64 KiB, no page cache at all.
 pub(crate) fn small(durability: Durability) -> Options {
     Options {
         segment_bytes: 64 << 10,
@@ -20,6 +20,11 @@ pub(crate) fn small(durability: Durability) -> Options {
         index: IndexOptions { entries_min: 64, page_entries: 8 },
         ..Options::default()
     }
+}
+
+/// As [`small`], with a page cache of about 2 MiB: all that these tests write is cached once it was read.
+pub(crate) fn cached(durability: Durability) -> Options {
+    Options { memory_bytes: 4 << 20, ..small(durability) }
 }
 
 /// Where each commit of a manifest starts and ends.
@@ -123,6 +128,7 @@ impl Node {
 
     /// One turn: submit, wait, commit by mode. Returns what is acknowledged.
     pub(crate) fn turn(&mut self) -> Version {
+        self.engine.advance_clock(self.now);
         self.engine.submit(self.now);
         let mut events = Vec::new();
         self.engine.wait(self.now, &mut events);
@@ -173,7 +179,7 @@ impl Node {
         panic!("the lookup of {key:?} never ends");
     }
 
-    pub(crate) fn wait_for_plan(&mut self) -> fawn_ds::LookupPlan {
+    pub(crate) fn wait_for_plan(&mut self) -> fawn_ds::internals::LookupPlan {
         for _ in 0..10_000 {
             let mut events = Vec::new();
             self.engine.wait(self.now, &mut events);

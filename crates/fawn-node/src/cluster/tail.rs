@@ -7,7 +7,7 @@ use super::payload::{decode_request, put_reply, put_result_as_reply};
 use crate::execute::operation_error;
 use fawn_chain::message::RefusedReason;
 use fawn_chain::{Header, Role};
-use fawn_ds::{EngineError, Lookup, LookupPlan, View};
+use fawn_ds::internals::{EngineError, Lookup, LookupPlan, View};
 use fawn_flash::Device;
 use fawn_types::{KeyHash, Reply, Request, Version};
 
@@ -16,7 +16,7 @@ impl<D: Device> BackEnd<D> {
     pub(super) fn commit(&mut self, at: usize, through: Version, mail: &mut Mail) {
         let member = &mut self.members[at];
         self.engine.commit(member.id, through);
-        let answers = matches!(member.replica.role(), Some(Role::Tail | Role::Single));
+        let answers = matches!(member.replica.role(), Some(Role::Tail | Role::Single)) && member.replica.acknowledges();
         let header = mail.header(member.id, member.replica.epoch());
         let encoded = &mut self.encoded;
         let counters = &mut self.counters;

@@ -4,12 +4,12 @@ use super::config::node_of;
 use super::head::{Draft, Job, key_hash_of};
 use super::mail::Mail;
 use super::parked::{Asker, Purpose};
-use super::payload::{Pairs, WideRequest, decode_wide, put_result, put_scan_page};
+use super::payload::{Pairs, WideRequest, decode_wide, put_acknowledged, put_result, put_scan_page};
 use crate::execute::operation_error;
 use fawn_chain::message::{FRAME_BYTES_MAX, RefusedReason};
 use fawn_chain::{Header, Role};
-use fawn_ds::format::record::encoded_len;
-use fawn_ds::{LookupPlan, RecordKind, RecordRef, Scan, ScanStep};
+use fawn_ds::internals::format::record::encoded_len;
+use fawn_ds::internals::{LookupPlan, RecordKind, RecordRef, Scan, ScanStep};
 use fawn_flash::Device;
 use fawn_types::{ClientTag, Condition, EntryRef, KeyHash, OperationError, RangeId, Reply, RingKey, Update, Version};
 
@@ -126,6 +126,9 @@ impl<D: Device> BackEnd<D> {
             };
             records.push((*hash, RecordRef::put(version, key, value)));
         }
+        let first_incomplete = member.completions.first_incomplete(job.tag.session);
+        let result_bytes = self.encoded.len();
+        put_acknowledged(&mut self.encoded, job.tag, first_incomplete);
         let Some((_, last)) = records.last_mut() else { return self.counters.malformed += 1 };
         (last.tag, last.result) = (job.tag, self.encoded.as_slice());
         let version = last.version;
@@ -136,7 +139,7 @@ impl<D: Device> BackEnd<D> {
         }
         match self.engine.append_batch(range, &records) {
             Ok(()) => {
-                member.completions.record(job.tag, version, &self.encoded);
+                member.completions.record(job.tag, first_incomplete, version, &self.encoded[..result_bytes]);
                 self.counters.writes += hashes.len() as u64;
             }
             Err(error) => {

@@ -23,7 +23,7 @@ pub(crate) use resume::Host;
 
 use crate::session::Session;
 use crate::shards::{away, wide as node_wide};
-use fawn_ds::LookupPlan;
+use fawn_ds::internals::LookupPlan;
 use fawn_flash::Device;
 use fawn_types::{KeyHash, Now, Request, ShardId};
 use fawn_wire::{Command, Shape};
@@ -78,7 +78,7 @@ pub(crate) fn execute<D: Device>(core: &mut Core<D>, session: &mut Session, comm
         Command::Keyspace(keyspace) => keyspace::execute(core, session, &keyspace, now),
         Command::Wide(request) => wide::execute(core, session, &request, now.wall),
         Command::Connection(connection) => connection::execute(session, &connection),
-        Command::Server(server) => server::execute(core, session, &server, now.wall),
+        Command::Server(server) => server::execute(core, session, &server),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Owns a request on one key that waits: an owned copy of it, and where its reply goes.
 use crate::SessionId;
-use fawn_ds::View;
+use fawn_ds::internals::View;
 use fawn_types::{KeyHash, Update};
 use fawn_wire::Shape;
 

@@ -1,6 +1,6 @@
 //! Owns the bound on device reads for lookups: so many at a time, the rest in order of arrival.
 use crate::options::READS_IN_FLIGHT_BYTES_MAX;
-use fawn_ds::{Engine, LookupPlan};
+use fawn_ds::internals::{Engine, LookupPlan};
 use fawn_flash::Device;
 use std::collections::VecDeque;
 

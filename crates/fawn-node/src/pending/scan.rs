@@ -1,6 +1,6 @@
 //! Owns a `SCAN` that waits for a device read.
 use crate::SessionId;
-use fawn_ds::Scan;
+use fawn_ds::internals::Scan;
 
 /// A step under way.
 #[derive(Debug)]

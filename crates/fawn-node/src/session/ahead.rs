@@ -4,7 +4,7 @@
 //! once instead of once each. Looking changes nothing; what it decoded and hashed is kept for the request's turn.
 use super::consume::Executor;
 use super::{Session, SessionId, Sessions};
-use fawn_ds::WARM_KEYS_MAX;
+use fawn_ds::internals::WARM_KEYS_MAX;
 use fawn_types::{KeyHash, Request, ShardId, TimeMs};
 use fawn_wire::{Codec, Command, Decoded, Shape};
 use smallvec::SmallVec;

@@ -1,7 +1,7 @@
 //! Owns looking at the stores of several shards before any is opened: lost, swapped, or another node's; changes nothing.
 use super::file::File;
 use super::{LayoutError, refuse, store_dir};
-use fawn_ds::format::manifest::{self, ManifestState};
+use fawn_ds::internals::format::manifest::{self, ManifestState};
 use fawn_node::Placement;
 use fawn_types::ShardId;
 use std::path::Path;

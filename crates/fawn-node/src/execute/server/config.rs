@@ -1,6 +1,6 @@
 //! Owns what `CONFIG GET` and `stats settings` tell: Redis's parameter names with this store's truth.
 use crate::options::{ProcessFacts, ShardOptions};
-use fawn_ds::Options;
+use fawn_ds::internals::Options;
 use fawn_types::Durability;
 use fawn_wire::{Args, glob};
 

@@ -16,11 +16,11 @@ use fawn_wire::{Server, commands, memcached, resp};
 pub(crate) struct About<'a> {
     pub(crate) facts: &'a ProcessFacts,
     pub(crate) options: &'a ShardOptions,
-    pub(crate) store: &'a fawn_ds::Options,
+    pub(crate) store: &'a fawn_ds::internals::Options,
 }
 
 /// Answers it.
-pub(crate) fn execute<D: Device>(core: &mut Core<D>, session: &mut Session, server: &Server<'_>, now: TimeMs) -> Flow {
+pub(crate) fn execute<D: Device>(core: &mut Core<D>, session: &mut Session, server: &Server<'_>) -> Flow {
     let about = About { facts: &core.facts, options: &core.options, store: core.engine.options() };
     let status = || {
         let mut status = core.status();
@@ -29,7 +29,7 @@ pub(crate) fn execute<D: Device>(core: &mut Core<D>, session: &mut Session, serv
         }
         status
     };
-    if answer(&about, status, session, server, now) {
+    if answer(&about, status, session, server, core.wall) {
         core.counters.reset();
         if let Some(links) = &mut core.links {
             links.tell_all(Kind::Reset, session.id);
