@@ -146,7 +146,7 @@ pub(crate) fn native() -> Vec<Vec<u8>> {
     native::put_pair(&mut pairs, b"key", b"value");
     let delete = Update::Delete { condition: Condition::Always, return_previous: true };
     let append = Update::Append { bytes: b"more", create: true, condition: Condition::Exists };
-    let touch = Update::Touch { expiry: Expiry::AtMs(9), condition: ExpiryCondition::Later, return_value: false };
+    let touch = Update::Touch { expiry: Expiry::InMs(9), condition: ExpiryCondition::Later, return_value: false };
     native::put_request_frame(&Request::Get { key: b"key" }, KeyHash(1), &mut requests);
     for update in [delete, append, touch, Update::AddSigned { delta: -1 }, Update::AddUnsigned { delta: 1 }] {
         native::put_request_frame(&Request::Update { key: b"key", update }, KeyHash(1), &mut requests);
@@ -193,7 +193,13 @@ pub(crate) fn peer_frames() -> Vec<Vec<u8>> {
         Body::Ack { received: version(2), committed: version(1) },
         Body::ReplayWanted { after: version(1) },
         Body::Entry(entry),
-        Body::Report(Report { last: version(3), committed: version(2), time: TimeMs(7), continues: Some(BootId(4)) }),
+        Body::Report(Report {
+            last: version(3),
+            committed: version(2),
+            time: TimeMs(7),
+            continues: Some(BootId(4)),
+            ..Report::default()
+        }),
         Body::Hello,
         Body::Request { op: 1, tag: ClientTag { session: 1, seq: 1 }, first_incomplete: 1, payload: b"payload" },
         Body::Reply { op: 1, payload: b"payload" },

@@ -13,7 +13,7 @@ STOP_LIMIT_S = 60
 class Server:
     """Runs `BINARY WORDS… --dir DIRECTORY`; `before` prefixes the command, `prepare` runs in the new process."""
 
-    def __init__(self, binary, words, directory, before=(), prepare=None):
+    def __init__(self, binary, words, directory, before=(), prepare=None, start_limit_s=START_LIMIT_S):
         ready, self.log_path = directory + ".ready", directory + ".log"
         for stale in (ready, self.log_path):
             if os.path.exists(stale):
@@ -23,7 +23,7 @@ class Server:
             command += [listener, "127.0.0.1:0"]
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=prepare)
-        deadline = time.monotonic() + START_LIMIT_S
+        deadline = time.monotonic() + start_limit_s
         while not os.path.exists(ready):
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self.process.kill()

@@ -57,6 +57,11 @@ pub(crate) fn run(only: Option<&str>) -> Result<(), String> {
             clients::python("kill.py", &[&[&*binary.to_string_lossy(), &dir, "30", &seed], words].concat())
         })?;
     }
+    gate.step("restarts without a write", || {
+        let dir = clients::scratch("restarts")?.join("data");
+        let (binary, dir) = (server::binary(), dir.to_string_lossy());
+        clients::python("restarts.py", &[&binary.to_string_lossy(), &dir, "200", "demo"])
+    })?;
     gate.finish()
 }
 

@@ -1,31 +1,41 @@
-//! Exactly-once execution: the result of each tagged operation, kept until the session acknowledges it.
+//! Exactly-once: the result of each tagged operation, kept until its session acknowledges the reply or ends.
 //!
-//! Every member keeps the same completions, because they are part of the records. So the head after a failure knows
-//! which retries it has seen [replication.md §3]. Bounded per session, and in the number of sessions.
+//! Every member keeps the same completions, because they are in the records: the head after a failure knows which retries
+//! it has seen [replication.md §3]. A record also carries how far its session has acknowledged, so that all members free
+//! the same results. Past a bound the head refuses operations; no member forgets a result that may be asked for.
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
-use fawn_types::{ClientTag, Version};
+use fawn_types::{ClientTag, NodeId, Version};
 
-/// Shorter results are bounded by number; results of at least this length also count against the bound for all
-/// sessions.
-const LONG_RESULT_BYTES: usize = 4096;
+/// Memory of a completion besides its result, about.
+const COMPLETION_BYTES: usize = 96;
+/// Former sessions of one node that are remembered as ended.
+const ENDED_MAX: usize = 16;
 
-/// Limits on kept completions.
+/// Limits on a range's completions, checked by the head before it accepts an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CompletionLimits {
     /// Maximum operations per session without an acknowledged reply: the front-end's own window.
     pub per_session_max: usize,
-    /// Maximum bytes of their results. The head accepts no more while they exceed it; a replica forgets the oldest.
+    /// Maximum bytes of their results.
     pub per_session_bytes_max: usize,
-    /// Maximum bytes of the results of all sessions; beyond it, the session idle for the longest time is forgotten.
+    /// Maximum number of operations of all sessions.
+    pub results_max: usize,
+    /// Maximum bytes of the results of all sessions, including the memory of each completion.
     pub bytes_max: usize,
-    /// Maximum number of sessions; beyond it, the session idle for the longest time is forgotten.
+    /// Maximum number of sessions; each front-end has one.
     pub sessions_max: usize,
 }
 
 impl Default for CompletionLimits {
     fn default() -> Self {
-        Self { per_session_max: 4096, per_session_bytes_max: 8 << 20, bytes_max: 32 << 20, sessions_max: 16_384 }
+        Self {
+            per_session_max: 4096,
+            per_session_bytes_max: 8 << 20,
+            results_max: 256 << 10,
+            bytes_max: 32 << 20,
+            sessions_max: 16_384,
+        }
     }
 }
 
@@ -47,9 +57,9 @@ pub enum Admission<'a> {
     Pending(Version),
     /// The operation is complete: reply with its result.
     Done(&'a Completion),
-    /// The session has acknowledged the reply: drop this late duplicate.
+    /// Drop this late duplicate: its session has acknowledged the reply, or has ended.
     Answered,
-    /// The session has too many unacknowledged operations; try again.
+    /// Too many operations are unacknowledged; try again.
     Overloaded,
 }
 
@@ -58,34 +68,14 @@ struct Session {
     first_incomplete: u64,
     done: BTreeMap<u64, Completion>,
     bytes: usize,
-    /// Newest version of the session, which tells how long it has been idle.
-    newest: Version,
 }
 
-impl Session {
-    fn insert(&mut self, seq: u64, done: Completion) {
-        self.bytes += done.result.len();
-        self.bytes -= self.done.insert(seq, done).map_or(0, |former| former.result.len());
-    }
-
-    fn remove(&mut self, seq: u64) {
-        self.bytes -= self.done.remove(&seq).map_or(0, |done| done.result.len());
-    }
-
-    /// Forgets the oldest completions beyond the limits, because a replica cannot reject a record. The head checks the
-    /// limit before it accepts a result, so the newest result (`newest_bytes`) may exceed it.
-    fn trim(&mut self, limits: &CompletionLimits, newest_bytes: usize) {
-        let is_past = |session: &Self| {
-            let bytes_before = session.bytes.saturating_sub(newest_bytes);
-            session.done.len() > limits.per_session_max || bytes_before >= limits.per_session_bytes_max
-        };
-        while self.done.len() > 1
-            && is_past(self)
-            && let Some((_, oldest)) = self.done.pop_first()
-        {
-            self.bytes -= oldest.result.len();
-        }
-    }
+/// The session of a node's present front-end with its newest record, and the sessions before it.
+#[derive(Clone, Debug)]
+struct FrontEnd {
+    session: u64,
+    newest: Version,
+    ended: VecDeque<u64>,
 }
 
 /// The completions of one range.
@@ -93,6 +83,10 @@ impl Session {
 pub struct Completions {
     limits: CompletionLimits,
     sessions: BTreeMap<u64, Session>,
+    front_ends: BTreeMap<NodeId, FrontEnd>,
+    /// Of all sessions.
+    results: usize,
+    bytes: usize,
     /// Uncommitted operations, in version order. Bounded by the head's `pending_max`.
     pending: VecDeque<(Version, ClientTag)>,
     committed: Version,
@@ -111,7 +105,15 @@ impl Completions {
         if !tag.is_some() {
             return Admission::New;
         }
+        if self.has_ended(tag.session) {
+            return Admission::Answered;
+        }
+        let is_known = self.sessions.contains_key(&tag.session);
+        if !is_known && self.sessions.len() >= self.limits.sessions_max {
+            return Admission::Overloaded;
+        }
         self.acknowledge(tag.session, first_incomplete);
+        let has_room = self.has_room(tag.session);
         let Some(session) = self.sessions.get(&tag.session) else { return Admission::New };
         if tag.seq < session.first_incomplete {
             return Admission::Answered;
@@ -119,52 +121,128 @@ impl Completions {
         match session.done.get(&tag.seq) {
             Some(done) if done.version <= self.committed => Admission::Done(done),
             Some(done) => Admission::Pending(done.version),
-            None if session.done.len() >= self.limits.per_session_max => Admission::Overloaded,
-            None if session.bytes >= self.limits.per_session_bytes_max => Admission::Overloaded,
-            None => Admission::New,
+            None if has_room => Admission::New,
+            None => Admission::Overloaded,
         }
     }
 
-    /// Forgets all operations below `first_incomplete`, whose replies the session has received.
+    /// Whether the head may take one more result of this session, however long. Asked again when it is about to: many
+    /// may have been admitted before any was evaluated.
+    #[must_use]
+    pub fn has_room(&self, session: u64) -> bool {
+        let CompletionLimits { per_session_max, per_session_bytes_max, results_max, bytes_max, .. } = self.limits;
+        let fits = |session: &Session| session.done.len() < per_session_max && session.bytes < per_session_bytes_max;
+        let has_room = self.results < results_max && self.bytes < bytes_max && !self.has_ended(session);
+        has_room && self.sessions.get(&session).is_none_or(fits)
+    }
+
+    /// How far the session has acknowledged, as the head knows: its records carry it.
+    #[must_use]
+    pub fn first_incomplete(&self, session: u64) -> u64 {
+        self.sessions.get(&session).map_or(0, |session| session.first_incomplete)
+    }
+
+    /// Frees all operations below `first_incomplete`, whose replies the session has received.
     pub fn acknowledge(&mut self, session: u64, first_incomplete: u64) {
-        if let Some(session) = self.sessions.get_mut(&session)
-            && first_incomplete > session.first_incomplete
-        {
+        let session = self.sessions.entry(session).or_default();
+        if first_incomplete > session.first_incomplete {
             session.first_incomplete = first_incomplete;
             let kept = session.done.split_off(&first_incomplete);
             let gone = core::mem::replace(&mut session.done, kept);
-            session.bytes -= gone.values().map(|done| done.result.len()).sum::<usize>();
+            let gone_bytes = gone.values().map(|done| done.result.len()).sum::<usize>();
+            session.bytes -= gone_bytes;
+            self.results -= gone.len();
+            self.bytes -= gone_bytes + gone.len() * COMPLETION_BYTES;
         }
     }
 
     /// Adds a record with this tag. Called on the head, on replicas and in recovery, in version order.
-    pub fn record(&mut self, tag: ClientTag, version: Version, result: &[u8]) {
+    pub fn record(&mut self, tag: ClientTag, first_incomplete: u64, version: Version, result: &[u8]) {
         if !tag.is_some() {
             return;
         }
         assert!(self.pending.back().is_none_or(|(last, _)| *last < version), "{version:?} out of order");
-        self.make_room(tag.session, result.len());
-        let session = self.sessions.entry(tag.session).or_default();
-        session.newest = version;
-        session.insert(tag.seq, Completion { version, result: result.to_vec() });
-        session.trim(&self.limits, result.len());
+        if !self.begin_session(tag.session, version) {
+            return;
+        }
+        self.acknowledge(tag.session, first_incomplete);
+        self.insert(tag, Completion { version, result: result.to_vec() });
         self.pending.push_back((version, tag));
     }
 
     /// Adds the completion of an operation committed before this copy was begun, or before the log's oldest record. In
     /// any order, and possibly more than once.
-    pub fn restore(&mut self, tag: ClientTag, version: Version, result: &[u8]) {
-        if !tag.is_some() {
+    pub fn restore(&mut self, tag: ClientTag, first_incomplete: u64, version: Version, result: &[u8]) {
+        if !tag.is_some() || self.has_ended(tag.session) {
             return;
         }
-        self.make_room(tag.session, result.len());
         self.committed = self.committed.max(version);
-        let session = self.sessions.entry(tag.session).or_default();
-        session.newest = session.newest.max(version);
-        if !session.done.contains_key(&tag.seq) {
-            session.insert(tag.seq, Completion { version, result: result.to_vec() });
-            session.trim(&self.limits, result.len());
+        if !self.begin_session(tag.session, version) {
+            return;
         }
+        self.acknowledge(tag.session, first_incomplete);
+        let session = self.sessions.entry(tag.session).or_default();
+        if tag.seq >= session.first_incomplete && !session.done.contains_key(&tag.seq) {
+            self.insert(tag, Completion { version, result: result.to_vec() });
+        }
+    }
+
+    fn insert(&mut self, tag: ClientTag, done: Completion) {
+        let session = self.sessions.entry(tag.session).or_default();
+        let bytes = done.result.len();
+        session.bytes += bytes;
+        self.bytes += bytes + COMPLETION_BYTES;
+        self.results += 1;
+        if let Some(former) = session.done.insert(tag.seq, done) {
+            session.bytes -= former.result.len();
+            self.bytes -= former.result.len() + COMPLETION_BYTES;
+            self.results -= 1;
+        }
+    }
+
+    fn remove(&mut self, tag: ClientTag) {
+        let Some(session) = self.sessions.get_mut(&tag.session) else { return };
+        if let Some(done) = session.done.remove(&tag.seq) {
+            session.bytes -= done.result.len();
+            self.bytes -= done.result.len() + COMPLETION_BYTES;
+            self.results -= 1;
+        }
+    }
+
+    /// A node's front-end has one session. The first record of the next one ends it: its process is gone, so its
+    /// results are not awaited, and its requests that arrive late are dropped. Returns whether the session is the
+    /// present one.
+    fn begin_session(&mut self, session: u64, version: Version) -> bool {
+        let node = ClientTag { session, seq: 0 }.node();
+        let new = || FrontEnd { session, newest: version, ended: VecDeque::new() };
+        let front_end = self.front_ends.entry(node).or_insert_with(new);
+        let is_newer = version >= front_end.newest;
+        front_end.newest = front_end.newest.max(version);
+        if front_end.session == session {
+            return true;
+        }
+        let former = if is_newer { core::mem::replace(&mut front_end.session, session) } else { session };
+        if !front_end.ended.contains(&former) {
+            if front_end.ended.len() == ENDED_MAX {
+                front_end.ended.pop_front();
+            }
+            front_end.ended.push_back(former);
+        }
+        self.end(former);
+        is_newer
+    }
+
+    /// The session's front-end has ended: its results are freed.
+    fn end(&mut self, session: u64) {
+        if let Some(ended) = self.sessions.remove(&session) {
+            self.results -= ended.done.len();
+            self.bytes -= ended.bytes + ended.done.len() * COMPLETION_BYTES;
+        }
+    }
+
+    fn has_ended(&self, session: u64) -> bool {
+        let node = ClientTag { session, seq: 0 }.node();
+        self.front_ends.get(&node).is_some_and(|front_end| front_end.ended.contains(&session))
     }
 
     /// All completions from this session's operation on, ordered by session and operation.
@@ -173,38 +251,6 @@ impl Completions {
             let first = if id == session { seq } else { 0 };
             known.done.range(first..).map(move |(&seq, done)| (ClientTag { session: id, seq }, done))
         })
-    }
-
-    /// Whether the head may accept one more result of this session, of any length. Checked directly before the
-    /// evaluation, because many operations may be admitted before any is evaluated.
-    #[must_use]
-    pub fn has_room(&self, session: u64) -> bool {
-        self.sessions.get(&session).is_none_or(|session| session.bytes < self.limits.per_session_bytes_max)
-    }
-
-    /// Forgets the sessions idle for the longest time until one more result of `id` fits.
-    fn make_room(&mut self, id: u64, bytes: usize) {
-        loop {
-            let is_new = !self.sessions.contains_key(&id);
-            // Few results are long, so the sum over all sessions is computed only for these.
-            let is_short = bytes >= LONG_RESULT_BYTES && self.result_bytes() + bytes > self.limits.bytes_max;
-            let is_full = is_new && self.sessions.len() >= self.limits.sessions_max;
-            if !(is_short || is_full) || !self.forget_idle(id) {
-                return;
-            }
-        }
-    }
-
-    fn result_bytes(&self) -> usize {
-        self.sessions.values().map(|session| session.bytes).sum()
-    }
-
-    /// Forgets the session idle for the longest time, except `id`. Returns whether there was one.
-    fn forget_idle(&mut self, id: u64) -> bool {
-        let committed = self.committed;
-        let idle = self.sessions.iter().filter(|(of, session)| **of != id && session.newest <= committed);
-        let idle = idle.min_by_key(|(_, session)| session.newest).map(|(of, _)| *of);
-        idle.is_some_and(|idle| self.sessions.remove(&idle).is_some())
     }
 
     /// Commits all operations through `through` and calls `answer` for each, in version order. The tail sends these as
@@ -228,23 +274,28 @@ impl Completions {
             && version > after
         {
             self.pending.pop_back();
-            if let Some(session) = self.sessions.get_mut(&tag.session)
-                && session.done.get(&tag.seq).is_some_and(|done| done.version == version)
-            {
-                session.remove(tag.seq);
+            let done = self.sessions.get(&tag.session).and_then(|session| session.done.get(&tag.seq));
+            if done.is_some_and(|done| done.version == version) {
+                self.remove(tag);
             }
         }
     }
 
     /// Number of completions, over all sessions.
     #[must_use]
-    pub fn len(&self) -> usize {
-        self.sessions.values().map(|session| session.done.len()).sum()
+    pub const fn len(&self) -> usize {
+        self.results
+    }
+
+    /// Bytes kept, over all sessions.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Whether there are no completions.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
+    pub const fn is_empty(&self) -> bool {
+        self.results == 0
     }
 }

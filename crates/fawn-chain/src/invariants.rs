@@ -43,6 +43,12 @@ pub fn watermarks_ordered(synced: Version, flushed: Version, appended: Version) 
     synced <= flushed && flushed <= appended
 }
 
+/// **copies-min**: a chain takes writes only while enough of its members serve for them to survive.
+#[must_use]
+pub fn enough_copies(serving: usize, copies_min: u8) -> bool {
+    serving >= copies_min as usize
+}
+
 /// **equal-at-activation**: the log of a member that begins to serve ends at the activation's base.
 #[must_use]
 pub fn equal_at_activation(last: Version, base: Version) -> bool {

@@ -36,13 +36,13 @@ pub(crate) fn apply<'a>(
 }
 
 fn effect<'a>(set: &Set<'a>, current: Option<&EntryRef<'a>>, now: TimeMs) -> Effect<'a> {
-    let expires_at_ms = match set.expiry {
+    let expires_at_ms = match set.expiry.absolute(now) {
         Expiry::Never => 0,
         Expiry::Keep => current.map_or(0, |entry| entry.expires_at_ms),
         // A time in the past deletes the key, as if the new entry expired at once. Storing a time of 0 would mean
         // "never".
         Expiry::AtMs(at) if at <= now.0 => return Effect::Delete,
-        Expiry::AtMs(at) => at,
+        Expiry::AtMs(at) | Expiry::InMs(at) => at,
     };
     Effect::Put { value: ValueCow::Borrowed(set.value), flags: set.flags, expires_at_ms }
 }

@@ -15,10 +15,11 @@ pub(crate) fn apply(
     let Some(entry) = current else {
         return unchanged(if return_value { Reply::Absent } else { Reply::NotFound });
     };
+    let expiry = expiry.absolute(now);
     let new_ms = match expiry {
         Expiry::Never => 0,
         Expiry::Keep => entry.expires_at_ms,
-        Expiry::AtMs(at) => at,
+        Expiry::AtMs(at) | Expiry::InMs(at) => at,
     };
     let gone = matches!(expiry, Expiry::AtMs(at) if at <= now.0);
     // `finite` would read a time of 0 as "never", but `AtMs(0)` is in the past.

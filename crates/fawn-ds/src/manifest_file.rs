@@ -6,11 +6,18 @@ use crate::format::manifest::{
 use crate::recovery::io::Io;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Cause, Device, DeviceError, FileId, Token};
+use fawn_types::{MonoMs, TimeMs};
 
 /// Space kept allocated behind the end where there is any, bytes: on a full device segments are still sealed and dropped.
 const AHEAD_BYTES_MIN: u64 = 16 << 10;
 /// Space is asked for in such steps, bytes.
 const AHEAD_STEP_BYTES: u64 = 32 << 10;
+/// Commits carry the expiry time when it has moved on by so much, ms.
+const CLOCK_STEP_MS: u64 = 10_000;
+/// Without commits it is persisted by one of its own after so long, ms.
+const CLOCK_AGE_MAX_MS: u64 = 60_000;
+/// The expiry time is not written into the last of the space, bytes: without seals and drops a full device stays full.
+pub(crate) const CLOCK_SPARES_BYTES: u64 = AHEAD_BYTES_MIN / 2;
 
 /// Names a commit: later ones compare greater, whatever file they end up in.
 pub(crate) type CommitNumber = u64;
@@ -53,6 +60,8 @@ pub(crate) struct ManifestFile {
     rewrite_from: u64,
     /// The file goes on past its last good commit with what no one was promised.
     is_torn: bool,
+    /// Expiry time and the monotonic clock when they were read last.
+    clock: (TimeMs, MonoMs),
 }
 
 impl ManifestFile {
@@ -105,6 +114,7 @@ impl ManifestFile {
             rewrite: None,
             rewrite_from: 0,
             is_torn: false,
+            clock: Default::default(),
         }
     }
 
@@ -170,8 +180,40 @@ impl ManifestFile {
         self.tail_at + self.tail.len() as u64
     }
 
-    /// Queues a commit; it is durable once [`ManifestFile::is_durable`] its return value.
+    /// Later commits carry this expiry time.
+    pub(crate) fn note_clock(&mut self, time: TimeMs, mono: MonoMs) {
+        self.clock = (time, mono);
+    }
+
+    /// How far the persisted expiry time is behind, ms.
+    pub(crate) fn clock_age_ms(&self) -> u64 {
+        let (persisted, _) = self.state.clock.unwrap_or_default();
+        self.clock.0.ms_since(persisted)
+    }
+
+    /// Whether the persisted expiry time is so old that it deserves a commit of its own.
+    pub(crate) fn is_clock_stale(&self) -> bool {
+        self.clock_age_ms() >= CLOCK_AGE_MAX_MS
+    }
+
+    /// Queues a commit of the expiry time alone.
+    pub(crate) fn commit_clock(&mut self) -> CommitNumber {
+        let (time, mono) = self.clock;
+        self.queue(&[Edit::Clock { time, mono }])
+    }
+
+    /// Queues a commit; it is durable once [`ManifestFile::is_durable`] its return value. It carries the expiry time
+    /// along where that has moved on.
     pub(crate) fn commit(&mut self, edits: &[Edit]) -> CommitNumber {
+        let has_space = self.len() + CLOCK_SPARES_BYTES <= self.allocated;
+        if self.clock_age_ms() < CLOCK_STEP_MS || !has_space {
+            return self.queue(edits);
+        }
+        let (time, mono) = self.clock;
+        self.queue(&[edits, &[Edit::Clock { time, mono }]].concat())
+    }
+
+    fn queue(&mut self, edits: &[Edit]) -> CommitNumber {
         for edit in edits {
             if let Err(error) = self.state.apply(edit) {
                 unreachable!("this process contradicts its own manifest: {error}")
@@ -206,7 +248,7 @@ impl ManifestFile {
         assert!(self.needs_vouching(), "a commit that nothing needs");
         let end = self.len();
         for edit in manifest::vouching_edits(end) {
-            self.commit(&[edit]);
+            self.queue(&[edit]);
         }
     }
 
@@ -284,8 +326,9 @@ impl ManifestFile {
         let state = core::mem::take(&mut self.state);
         let total = self.queued;
         assert_eq!(through + queued.len() as u64, total, "every commit is in the fresh file or follows it");
-        let important = self.important;
-        *self = Self { allocated, important, queued: total, durable: through, ..Self::at(file, header, state, bytes) };
+        let (important, clock) = (self.important, self.clock);
+        let fresh = Self::at(file, header, state, bytes);
+        *self = Self { allocated, important, clock, queued: total, durable: through, ..fresh };
         for edits in queued {
             self.encode(&edits);
         }

@@ -1,10 +1,11 @@
 //! Owns one range of a store: its index, its three watermarks, and its records between append and commit.
+use crate::engine::Kept;
 use crate::index::{Index, IndexOptions, Pointer};
 use crate::log::LogPosition;
 use crate::manifest_file::CommitNumber;
 use crate::overlay::KeyName;
-use fawn_types::{Durability, KeyRange, RangeId, Version};
-use std::collections::VecDeque;
+use fawn_types::{Durability, KeyRange, MonoMs, RangeId, Version};
+use std::collections::{BTreeMap, VecDeque};
 
 /// How far a range's writes have come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -66,6 +67,23 @@ pub(crate) struct Retained {
     pub(crate) sequence: u64,
 }
 
+/// What commit marks of a range are in the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Marks {
+    /// Newest version that a mark names, and the sequence number of the mark's segment; 0: there is no mark.
+    pub(crate) appended: Version,
+    pub(crate) sequence: u64,
+    /// When that mark was appended.
+    pub(crate) appended_at: MonoMs,
+    /// Version of a mark in the open frame.
+    pub(crate) in_open_frame: Option<Version>,
+    /// Newest version that a synced mark names, and the slot of that mark's segment. Without one: by the manifest.
+    pub(crate) durable: Version,
+    pub(crate) durable_slot: Option<u32>,
+    /// A segment could be dropped if a newer mark were durable.
+    pub(crate) is_wanted: bool,
+}
+
 /// How far a copy from elsewhere has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CopyStage {
@@ -101,11 +119,16 @@ pub(crate) struct RangeState {
     pub(crate) complete_above: Version,
     /// Newest pending clear.
     pub(crate) pending_clear: Option<Version>,
-    /// Newest version named by a commit mark in the log, and the segment that has it.
-    pub(crate) marked: Version,
-    pub(crate) marked_sequence: u64,
+    /// Its commit marks in the log.
+    pub(crate) marks: Marks,
     /// Whether the open frame has records of it.
     pub(crate) in_open_frame: bool,
+    /// Segments with records of its history: slots by sequence number.
+    pub(crate) segments: BTreeMap<u64, u32>,
+    /// Of these, the ones without live records that something of this range keeps: slots by reason and sequence number.
+    pub(crate) held: BTreeMap<(Kept, u64), u32>,
+    /// One of the reasons may have ended.
+    pub(crate) is_released: bool,
     pub(crate) copy: Option<CopyState>,
     /// Results that came by a copy, kept as retained records are; older than all of those.
     pub(crate) copied_results: VecDeque<Retained>,
@@ -123,9 +146,11 @@ impl RangeState {
             retain_floor: None,
             complete_above: Version::ZERO,
             pending_clear: None,
-            marked: Version::ZERO,
-            marked_sequence: 0,
+            marks: Marks::default(),
             in_open_frame: false,
+            segments: BTreeMap::new(),
+            held: BTreeMap::new(),
+            is_released: false,
             copy: None,
             copied_results: VecDeque::new(),
         }
@@ -172,8 +197,8 @@ impl RangeState {
         }
     }
 
-    /// Everything of it so far is void: its history goes on after `base`, with the segment that the log ends in.
-    pub(crate) fn begin_anew(&mut self, base: Version, log_sequence: u64) {
+    /// Everything of it so far is void, by the manifest: its history continues after `base`.
+    pub(crate) fn begin_anew(&mut self, base: Version) {
         self.index.clear();
         self.pending.clear();
         self.retained.clear();
@@ -181,8 +206,16 @@ impl RangeState {
         self.pending_clear = None;
         self.progress = Progress { appended: base, flushed: base, synced: base, committed: base };
         self.complete_above = base;
-        self.marked = base;
-        self.marked_sequence = log_sequence;
+        // The manifest says that the base is committed, as a durable mark would.
+        self.marks = Marks { appended: base, durable: base, ..Marks::default() };
+        self.segments.clear();
+        self.held.clear();
+    }
+
+    /// Whether a segment may have results that came with a copy and are kept.
+    pub(crate) fn keeps_results_in(&self, sequence: u64) -> bool {
+        let (first, last) = (self.copied_results.front(), self.copied_results.back());
+        first.zip(last).is_some_and(|(first, last)| (first.sequence..=last.sequence).contains(&sequence))
     }
 
     pub(crate) fn drop_oldest_retained(&mut self) {

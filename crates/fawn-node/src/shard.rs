@@ -13,7 +13,7 @@ use crate::shards::{self, Links, Placement};
 use crate::status::{Counters, ShardStatus};
 use fawn_ds::{Engine, EngineError, Event};
 use fawn_flash::Device;
-use fawn_types::{Epoch, KeyHash, MonoMs, Now, ShardId};
+use fawn_types::{Epoch, KeyHash, MonoMs, Now, ShardId, TimeMs};
 use fawn_wire::{Command, Protocol};
 use std::collections::VecDeque;
 
@@ -29,6 +29,7 @@ pub struct Shard<D: Device> {
     pub(crate) sessions: Sessions,
     pub(crate) outputs: VecDeque<Output>,
     events: Vec<Event>,
+    /// The monotonic clock and expiry time.
     pub(crate) now: Now,
 }
 
@@ -61,6 +62,7 @@ impl<D: Device> Shard<D> {
             options,
             facts,
             flush_at: None,
+            wall: TimeMs(0),
             sessions_open: 0,
             links,
         };
@@ -113,14 +115,14 @@ impl<D: Device> Shard<D> {
     /// rest and offers it again with more behind it, or after [`Output::Resume`].
     pub fn handle_input(&mut self, now: Now, id: SessionId, input: &[u8]) -> usize {
         self.note_time(now);
-        consume::handle_input(&mut self.core, &mut self.sessions, &mut self.outputs, (id, input), now)
+        consume::handle_input(&mut self.core, &mut self.sessions, &mut self.outputs, (id, input), self.now)
     }
 
     /// As [`Shard::handle_input`] of each, whose consumption is noted in `used`: what the first requests of all wait
     /// for is waited for together.
     pub fn handle_inputs(&mut self, now: Now, inputs: &[(SessionId, &[u8])], used: &mut [usize]) {
         self.note_time(now);
-        consume::handle_inputs(&mut self.core, &mut self.sessions, &mut self.outputs, (inputs, used), now);
+        consume::handle_inputs(&mut self.core, &mut self.sessions, &mut self.outputs, (inputs, used), self.now);
     }
 
     /// How long the input must be, from its first unconsumed byte, before it is worth offering again.
@@ -195,8 +197,9 @@ impl<D: Device> Shard<D> {
     }
 
     pub(crate) fn note_time(&mut self, now: Now) {
-        // A wall clock may be set back; expiry then waits, nothing breaks.
-        self.now = self.now.max(now);
+        // The machine's wall clock may step; what the store judges expiry by never falls and never jumps.
+        self.now = Now { mono: now.mono, wall: self.core.engine.advance_clock(now) };
+        self.core.wall = now.wall;
     }
 
     fn flush_if_due(&mut self, now: Now) {
@@ -221,7 +224,7 @@ impl<D: Device> Shard<D> {
         let mut events = std::mem::take(&mut self.events);
         self.core.engine.poll(now, &mut events);
         let had_events = !events.is_empty();
-        let mut host = Host { core: &mut self.core, sessions: &mut self.sessions, now: now.wall };
+        let mut host = Host { core: &mut self.core, sessions: &mut self.sessions, now: self.now.wall };
         for event in events.drain(..) {
             match event {
                 Event::Lookup { plan, user } => host.read_ended(plan, user),

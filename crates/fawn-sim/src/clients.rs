@@ -275,13 +275,16 @@ impl Waiting {
     }
 }
 
+/// Whether an error says "try again": that leaves open whether a write happened.
+const fn is_open(error: &OperationError) -> bool {
+    use OperationError::{Overloaded, StoreFull, TooFewCopies, Unavailable};
+    matches!(error, Unavailable | Overloaded | StoreFull | TooFewCopies)
+}
+
 /// What a reply tells the client.
 fn heard(ask: &Ask, reply: &Reply<'_>) -> Result<Heard, String> {
     Ok(match (ask, reply) {
-        // Errors that say "try again" leave open whether a write happened.
-        (_, Reply::Error(OperationError::Unavailable | OperationError::Overloaded | OperationError::StoreFull)) => {
-            Heard::Unknown
-        }
+        (_, Reply::Error(error)) if is_open(error) => Heard::Unknown,
         (Ask::Read, Reply::Value(entry)) => Heard::Value(Some(entry.value.to_vec())),
         (Ask::Read, Reply::Absent) => Heard::Value(None),
         (Ask::Write(_), Reply::Stored { .. }) => Heard::Done,

@@ -17,6 +17,8 @@ pub const REPORT_WAIT_MS: u64 = 1_000;
 const STALL_US_MAX: u64 = 1_500_000;
 /// Longest time that two back-ends are apart while the manager hears both, µs: long enough for a suspicion.
 const APART_US_MAX: u64 = 5_000_000;
+/// How long two neighbours are apart in the runs that see nothing else, µs.
+pub const APART_LONG_US: u64 = 30_000_000;
 /// Kinds of faults, of which this one is a failing disk; how long before the end of faults these are likelier.
 const KINDS: u64 = 13;
 const FAILS: u64 = 10;
@@ -116,6 +118,10 @@ impl Faults {
         if self.next_us()? > now_us {
             return None;
         }
+        if self.enabled.apart_long {
+            self.next_us = u64::MAX;
+            return Some(self.apart_long());
+        }
         self.next_us = now_us + 1 + self.random.below(2 * self.every_us);
         let enabled = self.enabled;
         let machine = self.random.below(u64::from(self.backends)) as u32;
@@ -144,6 +150,14 @@ impl Faults {
             12 if enabled.close => Some(self.close(machine)),
             _ => None,
         }
+    }
+
+    /// As [`Faults::apart`], both ways, for long.
+    fn apart_long(&mut self) -> Fault {
+        let others = u64::from(self.backends) - 1;
+        let machine = 1 + self.random.below(others) as u32;
+        let other = 1 + (machine + self.random.below(others - 1) as u32) % others as u32;
+        Fault::Cut { links: vec![(machine, other), (other, machine)], for_us: APART_LONG_US }
     }
 
     /// Two back-ends that do not host the manager: whoever is dropped for this still hears that it is.
@@ -230,7 +244,8 @@ mod tests {
                     Some(Fault::Cut { links, for_us }) => {
                         let of_manager = links.iter().any(|(from, to)| *from == 0 || *to == 0);
                         let of_front_end = links.iter().any(|(from, to)| (*from).max(*to) >= scenario.backends);
-                        let bound_us = if of_manager || of_front_end { SILENCE_US_MAX } else { APART_US_MAX };
+                        let apart_us = if scenario.enabled.apart_long { APART_LONG_US } else { APART_US_MAX };
+                        let bound_us = if of_manager || of_front_end { SILENCE_US_MAX } else { apart_us };
                         assert!(for_us <= bound_us, "{links:?} for {for_us} µs");
                     }
                     Some(Fault::Down { machines, kill }) => {

@@ -46,6 +46,8 @@ pub struct Scenario {
     pub may_lose: bool,
     /// After all has healed everything is stopped in order and started once more, before it is judged.
     pub closes_at_end: bool,
+    /// After all has healed nothing is written for more epochs than activations are remembered.
+    pub idles: bool,
 }
 
 /// The faults of a run.
@@ -73,11 +75,17 @@ pub struct Enabled {
     pub full: bool,
     /// Two neighbours do not hear each other for long, while everybody else hears both.
     pub apart: bool,
+    /// Two neighbours do not hear each other for half a minute. The only fault of its run, which is long for it.
+    pub apart_long: bool,
     /// A write or sync fails.
     pub fail: bool,
     /// Machines are stopped in order.
     pub close: bool,
 }
+
+/// Longest pause of a client between two operations while neighbours are apart for long, µs: many operations would make
+/// the run long, and show no more.
+const APART_LONG_THINK_US_MAX: u64 = 60_000;
 
 impl Scenario {
     /// What `seed` decides.
@@ -98,6 +106,14 @@ impl Scenario {
         let clients = 3 + random.below(6) as u32;
         let keys = 2 + random.below(5) as u32;
         let think_us_max = [500, 3_000, 12_000][random.below(3) as usize];
+        let faults_us = 4_000_000 + random.below(5_000_000);
+        let fault_every_us = [60_000, 250_000, 900_000][random.below(3) as usize];
+        let mut enabled = Enabled { close, ..Enabled::of(&mut random, durability, may_lose) };
+        let mut long = seed.stream("long");
+        let apart_long = backends >= 3 && long.chance(1, 12);
+        if apart_long {
+            enabled = Enabled { apart_long, ..Enabled::NONE };
+        }
         Self {
             durability,
             backends,
@@ -107,16 +123,17 @@ impl Scenario {
             clients,
             keys,
             deletes_often: seed.stream("deletes").chance(1, 2),
-            think_us_max,
+            think_us_max: if apart_long { APART_LONG_THINK_US_MAX } else { think_us_max },
             disk_us_max,
             retained_records_max: retained_records_max(think_us_max, seed.stream("copies").below(8)),
-            faults_us: 4_000_000 + random.below(5_000_000),
-            fault_every_us: [60_000, 250_000, 900_000][random.below(3) as usize],
-            enabled: Enabled { close, ..Enabled::of(&mut random, durability, may_lose) },
+            faults_us: if apart_long { crate::faults::APART_LONG_US + 2_000_000 } else { faults_us },
+            fault_every_us,
+            enabled,
             supervised: seed.stream("supervisor").chance(1, 4),
             epoch_records_max: if seed.stream("epochs").chance(1, 6) { 64 } else { Version::SEQ_SOFT_MAX },
             may_lose,
             closes_at_end: stops.chance(1, 4),
+            idles: long.chance(1, 12),
         }
     }
 }
@@ -146,6 +163,24 @@ impl Scenario {
 }
 
 impl Enabled {
+    /// No faults.
+    const NONE: Self = Self {
+        power: false,
+        power_of_all: false,
+        kill: false,
+        kill_of_all: false,
+        kill_frontend: false,
+        pause: false,
+        cut: false,
+        unkind_network: false,
+        stall: false,
+        full: false,
+        apart: false,
+        apart_long: false,
+        fail: false,
+        close: false,
+    };
+
     fn of(random: &mut SplitMix64, durability: Durability, may_lose: bool) -> Self {
         let mut likely = |part| random.chance(part, 4);
         let mut enabled = Self {
@@ -161,6 +196,7 @@ impl Enabled {
             full: likely(1),
             fail: likely(2),
             apart: likely(1),
+            apart_long: false,
             close: false,
         };
         // A mode is only asked what it promises: `everysec` outlives processes, `memory` single machines.

@@ -25,8 +25,50 @@ id! {
     VirtualId(u64)
 }
 id! {
-    /// A random number drawn at each process start: distinguishes a restarted peer from its previous process.
+    /// One start of a node's process: the number of the store's open (high 32 bits) and a random part (low 32 bits). Boots
+    /// of one node are ordered by their opens. Zero: no boot.
     BootId(u64)
+}
+
+/// How one boot of a node stands to the newest that is known of that node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BootOrder {
+    /// It is that one.
+    Same,
+    /// A later open of the store.
+    Newer,
+    /// An earlier open of the store: its process has ended, or has to.
+    Older,
+    /// The same open with another random part: another process, on a copy of the directory.
+    Twin,
+}
+
+impl BootId {
+    /// The boot of open number `generation`, with its random part.
+    #[must_use]
+    pub const fn new(generation: u32, random: u32) -> Self {
+        Self((generation as u64) << 32 | random as u64)
+    }
+
+    /// The number of the store's open.
+    #[must_use]
+    pub const fn generation(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    /// How this boot stands to `known`, the newest one of the same node.
+    #[must_use]
+    pub const fn against(self, known: Self) -> BootOrder {
+        if self.0 == known.0 {
+            BootOrder::Same
+        } else if self.generation() > known.generation() || known.0 == 0 {
+            BootOrder::Newer
+        } else if self.generation() < known.generation() {
+            BootOrder::Older
+        } else {
+            BootOrder::Twin
+        }
+    }
 }
 
 /// Identity of one client operation for exactly-once execution: a session and its sequence number; all zero: no tag.
@@ -41,6 +83,12 @@ pub struct ClientTag {
 impl ClientTag {
     /// No identity: the operation is executed exactly once only from the front-end to the back-ends.
     pub const NONE: Self = Self { session: 0, seq: 0 };
+
+    /// The node of the session's front-end: its high half.
+    #[must_use]
+    pub const fn node(self) -> NodeId {
+        NodeId((self.session >> 32) as u32)
+    }
 
     /// Whether the tag identifies an operation.
     #[must_use]

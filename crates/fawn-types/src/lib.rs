@@ -22,11 +22,11 @@ pub mod time;
 pub mod version;
 
 pub use entry::{Entry, EntryRef};
-pub use ids::{BootId, ClientTag, NodeId, RangeId, ShardId, VirtualId};
+pub use ids::{BootId, BootOrder, ClientTag, NodeId, RangeId, ShardId, VirtualId};
 pub use operation::{Effect, Operation, Outcome};
 pub use reply::{OperationError, Reply};
 pub use request::{Condition, Expiry, Request, Update};
 pub use ring_key::{HashSecret, KeyHash, KeyRange, RingKey};
 pub use store::{Durability, Store, StoreError};
-pub use time::{MonoMs, Now, TimeMs};
+pub use time::{ExpiryClock, MonoMs, Now, SteadyTime, TimeMs};
 pub use version::{Epoch, Version};

@@ -72,6 +72,9 @@ pub enum OperationError {
     /// The chain is changing or unreachable; the write may or may not have been applied.
     #[error("range unavailable, try again")]
     Unavailable,
+    /// Fewer members serve than a write must survive on; an earlier attempt may have been applied.
+    #[error("too few copies of the key range for writes, try again once its nodes are back")]
+    TooFewCopies,
     /// Stored bytes do not match their checksum.
     #[error("stored data is corrupt: run `fawn check` on the data directory")]
     Corrupt,

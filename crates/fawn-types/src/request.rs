@@ -1,5 +1,5 @@
 //! Protocol-independent requests on one key: decoded by codecs, evaluated by heads, forwarded between peers.
-use crate::Version;
+use crate::{TimeMs, Version};
 
 /// The effect of a write on the key's expiry. Absolute times are ms since the Unix epoch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -11,6 +11,19 @@ pub enum Expiry {
     Keep,
     /// The entry expires at this time; if the time is not in the future, the key is deleted at once.
     AtMs(u64),
+    /// Expires so many ms after the head evaluates it; 0 deletes the key at once.
+    InMs(u64),
+}
+
+impl Expiry {
+    /// A relative time becomes absolute: at the head alone, so that no other clock decides how long an entry lives.
+    #[must_use]
+    pub const fn absolute(self, now: TimeMs) -> Self {
+        match self {
+            Self::InMs(ms) => Self::AtMs(now.plus_ms(ms).0),
+            Self::Never | Self::Keep | Self::AtMs(_) => self,
+        }
+    }
 }
 
 /// The condition under which a write applies.
@@ -121,7 +134,7 @@ impl Update<'_> {
         !matches!(
             self,
             Update::Set {
-                expiry: Expiry::Never | Expiry::AtMs(_),
+                expiry: Expiry::Never | Expiry::AtMs(_) | Expiry::InMs(_),
                 condition: Condition::Always,
                 return_previous: false,
                 ..

@@ -160,7 +160,7 @@ impl Codec {
         }
     }
 
-    /// Decodes the first request of `input`. Relative times are converted to absolute times with `now`.
+    /// Decodes the first request of `input`. `now` serves replies with times in them, and delays.
     #[inline]
     pub fn decode<'a>(&mut self, input: &'a [u8], now: TimeMs) -> Decoded<'a> {
         match self {

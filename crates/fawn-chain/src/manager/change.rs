@@ -1,7 +1,7 @@
 //! Chain changes: starts the handshakes that the planner requests, and drives them until the chain is active.
 use super::planner::{self, Change, Health};
 use super::round::{Round, Rules, Stage};
-use super::{Consensus, Manager};
+use super::{Consensus, Manager, Scope};
 use crate::map::{ChainState, Member, MemberRole};
 use crate::message::Body;
 use alloc::collections::BTreeSet;
@@ -10,11 +10,14 @@ use fawn_types::{BootId, Epoch, NodeId, RangeId, Version};
 
 impl<C: Consensus> Manager<C> {
     /// Starts the changes that the planner requests, where no handshake is in flight.
-    pub(super) fn plan(&mut self) {
+    pub(super) fn plan(&mut self, scope: Scope) {
         // After its own start the manager first waits for heartbeats; otherwise it would treat every member as dead.
         let started_at = self.started_at.unwrap_or(self.nodes.now);
         let settling = self.nodes.now.ms_since(started_at) < self.options.dead_after_ms;
-        for change in planner::plan(&self.draft, &self.nodes) {
+        // Joins and leaves are map changes, so the layout of the committed map is the draft's too.
+        self.layout.refresh(&self.map);
+        let entries = self.draft.ranges.iter().filter(|entry| scope.covers(entry.range));
+        for change in planner::plan(entries, self.draft.durability, &self.layout, &self.nodes) {
             match change {
                 Change::Reform { range, .. } if self.rounds.contains_key(&range) => {}
                 Change::Reform { range, .. } if settling && self.only_unseen(range) => {}
@@ -34,7 +37,8 @@ impl<C: Consensus> Manager<C> {
 
     /// Starts a handshake in a new epoch. A handshake in flight is superseded, and its epoch number is never used.
     pub(super) fn reform(&mut self, range: RangeId, promote: &[NodeId]) {
-        let (now, durability) = (self.nodes.now, self.durability);
+        let (now, durability, copies_min) = (self.nodes.now, self.durability, self.draft.copies_min());
+        promote.iter().for_each(|node| self.nodes.hold_offs.end((range, *node), now));
         let Some(entry) = self.draft.range_mut(range) else { return };
         let Some(epoch) = entry.epoch.next() else { return }; // 2^28 epochs are used up: stays as it is
         let serving: Vec<NodeId> = match &entry.last_active {
@@ -55,6 +59,7 @@ impl<C: Consensus> Manager<C> {
         entry.revision = 0;
         entry.state = ChainState::Preparing;
         entry.durability = durability;
+        entry.copies_min = copies_min;
         self.rounds.insert(range, Round::new(entry, now));
         self.dirty = true;
     }
@@ -83,18 +88,20 @@ impl<C: Consensus> Manager<C> {
         };
         let now = self.nodes.now;
         let waited_ms = now.ms_since(round.stage_since);
-        let layout = self.draft.ring().layout();
-        let desired = layout.into_iter().find(|layout| layout.keys == entry.keys).map(|layout| layout.chain);
         let rules = Rules {
-            desired: desired.as_deref().unwrap_or_default(),
+            desired: self.layout.chain(&entry),
             excluded: self.excluded.get(&range).unwrap_or(const { &BTreeSet::new() }),
-            suspected: &self.nodes.held_off(range),
+            suspected: &self.nodes.hold_offs.of(range, now),
             waited: waited_ms >= self.options.report_wait_ms,
+            waited_for_reach: waited_ms >= self.options.reach_wait_ms,
             waited_long: waited_ms >= self.options.rebooted_wait_ms,
         };
         if let Some(decision) = round.decide(&entry, rules) {
+            let left_out = decision.left_out.clone();
             round.decision = Some(decision);
             round.enter(Stage::Aligning, now);
+            // Promoted at once they would be left out again at once.
+            left_out.into_iter().for_each(|node| self.hold_off(range, node));
             return self.step_aligning(range);
         }
         if now >= round.resend_at {
@@ -120,6 +127,7 @@ impl<C: Consensus> Manager<C> {
         let late: Vec<NodeId> =
             decision.entry.serving().map(|member| member.node).filter(|node| !round.equal.contains(node)).collect();
         if now.ms_since(round.stage_since) >= self.options.align_wait_ms {
+            late.iter().for_each(|node| self.hold_off(range, *node));
             self.excluded.entry(range).or_default().extend(late);
             return self.reform(range, &[]);
         }

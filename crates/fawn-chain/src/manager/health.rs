@@ -1,22 +1,38 @@
-//! Health of machines: heartbeats, boots, reported failures, caught-up copies, hold-off after suspicion.
+//! What the manager knows of machines besides the map: heartbeats, boots, failures, members that caught up, suspicions.
+use super::hold_off::{HoldOffOptions, HoldOffs};
 use super::planner::Health;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 use fawn_types::{BootId, MonoMs, NodeId, RangeId};
 
-/// How long a suspicion also counts against the member that reported it.
+/// How long a suspicion counts against its reporter.
 const SUSPICION_MS: u64 = 60_000;
+/// A chain whose member suspects its successor stands still for so long after the report, which is repeated.
+const STANDS_STILL_MS: u64 = 3_000;
+/// A syncing member repeats ten times a second that it has caught up. After a longer silence its time starts from zero.
+const KEEPS_UP_GAP_MS: u64 = 6_000;
+
+/// A syncing member that has caught up.
+#[derive(Clone, Copy, Debug)]
+struct CaughtUp {
+    boot: BootId,
+    since: MonoMs,
+    heard_at: MonoMs,
+    /// Reported in the range's present epoch.
+    is_current: bool,
+}
 
 /// Health of all machines.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Nodes {
     pub(super) seen: BTreeMap<NodeId, (BootId, MonoMs)>,
-    pub(super) caught_up: BTreeSet<(RangeId, NodeId, BootId)>,
+    caught_up: BTreeMap<(RangeId, NodeId), CaughtUp>,
     /// Members that can no longer store anything in this boot.
     failed: BTreeMap<(RangeId, NodeId), BootId>,
-    /// Suspected members, until this time: they are not promoted, and a chain that is as long without them drops them.
-    held_off: BTreeMap<(RangeId, NodeId), MonoMs>,
-    /// Time of the last suspicion that each member reported.
-    suspicions: BTreeMap<(RangeId, NodeId), MonoMs>,
+    pub(super) hold_offs: HoldOffs,
+    /// The last suspicion of each reporter: when, and of which successor.
+    suspicions: BTreeMap<(RangeId, NodeId), (MonoMs, NodeId)>,
+    /// Chains that are too short to drop a suspected member.
+    stands_still: BTreeMap<RangeId, MonoMs>,
     pub(super) now: MonoMs,
     dead_after_ms: u64,
 }
@@ -30,8 +46,16 @@ impl Health for Nodes {
     }
 
     fn caught_up(&self, range: RangeId, node: NodeId) -> bool {
-        let caught_up = |boot| self.caught_up.contains(&(range, node, boot));
-        !self.is_held_off(range, node) && self.seen.get(&node).is_some_and(|(boot, _)| caught_up(*boot))
+        self.keeps_up_since(range, node).is_some()
+    }
+
+    fn is_held_off(&self, range: RangeId, node: NodeId) -> bool {
+        let pause_ms = self.hold_offs.pause_ms((range, node));
+        pause_ms > 0 && self.keeps_up_since(range, node).is_none_or(|since| self.now.ms_since(since) < pause_ms)
+    }
+
+    fn stands_still(&self, range: RangeId) -> bool {
+        self.stands_still.get(&range).is_some_and(|at| self.now.ms_since(*at) < STANDS_STILL_MS)
     }
 }
 
@@ -40,12 +64,18 @@ impl Nodes {
         Self { dead_after_ms, ..Self::default() }
     }
 
-    /// Handles a heartbeat, or any other frame that contains a machine's boot. Returns whether the boot changed.
+    /// The newest boot of the node that sent a frame; zero: none did.
+    pub(super) fn boot_of(&self, node: NodeId) -> BootId {
+        self.seen.get(&node).map_or(BootId::default(), |(boot, _)| *boot)
+    }
+
+    /// A heartbeat, or any other frame that names the boot; whether it is another than before. The caller has checked
+    /// that it is not older.
     pub(super) fn note_boot(&mut self, node: NodeId, boot: BootId) -> bool {
         let former = self.seen.insert(node, (boot, self.now));
         let is_new = former.is_some_and(|(former, _)| former != boot);
         if is_new {
-            self.caught_up.retain(|(_, caught_up, _)| *caught_up != node);
+            self.caught_up.retain(|(_, caught_up), _| *caught_up != node);
             self.failed.retain(|(_, failed), _| *failed != node);
         }
         is_new
@@ -56,25 +86,45 @@ impl Nodes {
         self.failed.insert((range, node), boot) != Some(boot)
     }
 
-    pub(super) fn is_held_off(&self, range: RangeId, node: NodeId) -> bool {
-        self.held_off.get(&(range, node)).is_some_and(|until| *until > self.now)
-    }
-
-    /// The members of a range that are held off.
-    pub(super) fn held_off(&self, range: RangeId) -> BTreeSet<NodeId> {
-        let of_range = self.held_off.iter().filter(|((of, _), until)| *of == range && **until > self.now);
-        of_range.map(|((_, node), _)| *node).collect()
-    }
-
-    /// The member to drop if `reporter` suspects `suspect`. A member that suspects one after another is itself the
-    /// cause.
-    pub(super) fn judge(&mut self, range: RangeId, reporter: NodeId, suspect: NodeId, hold_off_ms: u64) -> NodeId {
+    /// A syncing member has everything that the tail had committed a moment ago.
+    pub(super) fn note_caught_up(&mut self, range: RangeId, node: NodeId, boot: BootId) {
         let now = self.now;
-        self.suspicions.retain(|_, at| now.ms_since(*at) < SUSPICION_MS);
-        let again = self.suspicions.insert((range, reporter), now).is_some();
-        let goes = if again { reporter } else { suspect };
-        self.held_off.retain(|_, until| *until > now);
-        self.held_off.insert((range, goes), now.plus_ms(hold_off_ms));
-        goes
+        let since = match self.caught_up.get(&(range, node)) {
+            Some(held) if held.boot == boot && now.ms_since(held.heard_at) < KEEPS_UP_GAP_MS => held.since,
+            _ => now,
+        };
+        self.caught_up.insert((range, node), CaughtUp { boot, since, heard_at: now, is_current: true });
+    }
+
+    /// Since when the syncing member has kept up without a gap, if it does in the present epoch.
+    fn keeps_up_since(&self, range: RangeId, node: NodeId) -> Option<MonoMs> {
+        let (boot, _) = self.seen.get(&node)?;
+        let held = self.caught_up.get(&(range, node))?;
+        let keeps_up = held.boot == *boot && held.is_current && self.now.ms_since(held.heard_at) < KEEPS_UP_GAP_MS;
+        keeps_up.then_some(held.since)
+    }
+
+    /// A chain has become active: a new tail is to be kept up with, and a serving member is no syncing one.
+    pub(super) fn note_active(&mut self, range: RangeId, serves: impl Fn(NodeId) -> bool, options: HoldOffOptions) {
+        self.stands_still.remove(&range);
+        self.caught_up.retain(|(of, node), _| *of != range || !serves(*node));
+        for (_, held) in self.caught_up.iter_mut().filter(|((of, _), _)| *of == range) {
+            held.is_current = false;
+        }
+        self.hold_offs.note_active(range, serves, self.now, options);
+    }
+
+    /// A member suspects its successor in a chain that is too short to drop one.
+    pub(super) fn note_stands_still(&mut self, range: RangeId) {
+        self.stands_still.insert(range, self.now);
+    }
+
+    /// `reporter` suspects `suspect`; which of them leaves. A reporter that suspects one successor after another is itself
+    /// the cause. The same successor twice is a neighbour that comes and goes.
+    pub(super) fn judge(&mut self, range: RangeId, reporter: NodeId, suspect: NodeId) -> NodeId {
+        let now = self.now;
+        self.suspicions.retain(|_, (at, _)| now.ms_since(*at) < SUSPICION_MS);
+        let former = self.suspicions.insert((range, reporter), (now, suspect));
+        if former.is_some_and(|(_, former)| former != suspect) { reporter } else { suspect }
     }
 }

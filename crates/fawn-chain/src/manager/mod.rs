@@ -7,9 +7,11 @@
 //! | `change` | execution of a change: rounds of the handshake, started, advanced, superseded |
 //! | `round` | one round: members asked, their reports, choice of the donor |
 //! | `health` | the state of machines that is not in the map |
+//! | `hold_off` | how long a member that was left out streams before it is promoted again |
 mod change;
 mod consensus;
 mod health;
+mod hold_off;
 pub mod planner;
 mod round;
 
@@ -19,9 +21,10 @@ use crate::map::{ChainState, ClusterMap, RangeEntry, encode_map};
 use crate::message::{Body, Frame, Header};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
-use fawn_types::{BootId, Durability, Epoch, MonoMs, NodeId, Now, RangeId, Version};
+use fawn_types::{BootId, BootOrder, Durability, Epoch, MonoMs, NodeId, Now, RangeId, Version};
 use health::Nodes;
-use planner::Health;
+use hold_off::HoldOffOptions;
+use planner::{Health, Layout};
 use round::{Round, Stage};
 
 /// Maximum number of nodes notified of an activation because they asked before it; further nodes ask again.
@@ -35,6 +38,8 @@ pub struct ManagerOptions {
     /// How long a handshake waits for reports before it continues without the silent members. Without leases it must
     /// exceed a live member's pauses, because a member that was left out may still reply to reads.
     pub report_wait_ms: u64,
+    /// How long it waits for members to find out which of the others are in reach.
+    pub reach_wait_ms: u64,
     /// How long it waits before a rebooted member may donate in a mode that acks before it syncs, and before a new
     /// range starts without all of its members.
     pub rebooted_wait_ms: u64,
@@ -44,19 +49,34 @@ pub struct ManagerOptions {
     pub resend_ms: u64,
     /// A machine without heartbeats for this long is dropped. Leases will add their own wait.
     pub dead_after_ms: u64,
-    /// A member that was dropped on suspicion is not promoted again before this time; it receives records until then.
+    /// A member that was left out of its chain, suspected or late, has to keep up for so long before it is promoted
+    /// again; twice as long each time.
     pub hold_off_ms: u64,
+    /// The longest hold-off.
+    pub hold_off_ms_max: u64,
+    /// After so long in service a member's next hold-off is a first one again.
+    pub hold_off_reset_ms: u64,
+}
+
+impl ManagerOptions {
+    const fn hold_off(&self) -> HoldOffOptions {
+        let Self { hold_off_ms, hold_off_ms_max, hold_off_reset_ms, .. } = *self;
+        HoldOffOptions { first_ms: hold_off_ms, longest_ms: hold_off_ms_max, service_ms: hold_off_reset_ms }
+    }
 }
 
 impl Default for ManagerOptions {
     fn default() -> Self {
         Self {
             report_wait_ms: 1000,
+            reach_wait_ms: 300,
             rebooted_wait_ms: 5_000,
             align_wait_ms: 3_000,
             resend_ms: 100,
             dead_after_ms: 2_000,
             hold_off_ms: 10_000,
+            hold_off_ms_max: 600_000,
+            hold_off_reset_ms: 600_000,
         }
     }
 }
@@ -90,6 +110,14 @@ pub enum ManagerOutput {
         /// Acked writes may be missing, which deserves a prominent log entry. Never under `sync`.
         possible_loss: bool,
     },
+    /// A process names a node's identity that another process, of the same number of opens, has: it runs on a copy of
+    /// the directory, and is not listened to.
+    BootRefused {
+        /// The node.
+        node: NodeId,
+        /// The boot that is refused.
+        boot: BootId,
+    },
     /// A member that still sends heartbeats is being removed from a range's chain.
     Dropping {
         /// The range.
@@ -113,6 +141,21 @@ pub enum DropReason {
     },
     /// It suspected one successor after another, so it is itself the cause.
     SuspectsAll,
+    /// It cannot read records that its successor is due: scrub its store.
+    CannotSend,
+}
+
+/// The ranges that an event may have changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Scope {
+    All,
+    Range(RangeId),
+}
+
+impl Scope {
+    fn covers(self, range: RangeId) -> bool {
+        self == Self::All || self == Self::Range(range)
+    }
 }
 
 /// The manager's state.
@@ -131,10 +174,13 @@ pub struct Manager<C> {
     dirty: bool,
     offered: Option<ClusterMap>,
     nodes: Nodes,
+    layout: Layout,
     rounds: BTreeMap<RangeId, Round>,
     excluded: BTreeMap<RangeId, BTreeSet<NodeId>>,
     /// Nodes that requested the entry of an inactive range: notified once it is active, so that they need not poll.
     curious: BTreeSet<(RangeId, NodeId)>,
+    /// The last boot of each node that was refused, to be told once.
+    refused: BTreeMap<NodeId, BootId>,
     started_at: Option<MonoMs>,
     outputs: VecDeque<ManagerOutput>,
 }
@@ -155,9 +201,11 @@ impl<C: Consensus> Manager<C> {
             map,
             offered: None,
             nodes,
+            layout: Layout::default(),
             rounds: BTreeMap::new(),
             excluded: BTreeMap::new(),
             curious: BTreeSet::new(),
+            refused: BTreeMap::new(),
             started_at: None,
             outputs: VecDeque::new(),
         }
@@ -166,6 +214,12 @@ impl<C: Consensus> Manager<C> {
     /// Sets the durability mode of epochs to come; chains that serve in another mode begin a new epoch.
     pub fn set_durability(&mut self, durability: Durability) {
         self.durability = durability;
+    }
+
+    /// The ring's layout as the planner uses it.
+    #[must_use]
+    pub const fn layout(&self) -> &Layout {
+        &self.layout
     }
 
     /// The committed map.
@@ -178,6 +232,10 @@ impl<C: Consensus> Manager<C> {
     pub fn handle_frame(&mut self, now: Now, frame: &Frame<'_>) {
         self.begin(now);
         let Header { from, boot, range, epoch } = frame.header;
+        if !self.admits(from, boot) {
+            return;
+        }
+        let known = self.nodes.boot_of(from);
         match &frame.body {
             Body::Hello => self.note_boot(from, boot),
             Body::EntryWanted => self.handle_entry_wanted(from, range),
@@ -188,33 +246,39 @@ impl<C: Consensus> Manager<C> {
                     && round.asked.contains(&from)
                 {
                     round.gone.remove(&from);
-                    round.reports.entry(from).or_insert((boot, *report));
+                    // Repeated as more members are found to be in reach; a log does not move while an epoch is prepared.
+                    round.reports.insert(from, (boot, report.clone()));
                 }
             }
             Body::Failed => self.handle_failed(from, boot, range, epoch),
             Body::Suspect { node } => self.handle_suspect((from, boot), range, epoch, *node),
             Body::EpochWanted => self.handle_epoch_wanted((from, boot), range, epoch),
+            Body::CannotSend { .. } => self.handle_cannot_send((from, boot), range, epoch),
+            Body::PromisedAbove(entry) if entry.range == range => self.handle_promised_above(epoch, entry),
             Body::Equal { base } => self.handle_equal(from, boot, range, epoch, *base),
             Body::CannotAlign => self.handle_cannot_align(from, boot, range, epoch),
             Body::CaughtUp { .. } if self.map.range(range).is_some_and(|entry| entry.epoch == epoch) => {
-                self.nodes.caught_up.insert((range, from, boot));
+                self.note_boot(from, boot);
+                self.nodes.note_caught_up(range, from, boot);
             }
             _ => {}
         }
-        self.advance();
+        // A new boot may change every chain, any other frame the one that it is about, and a heartbeat none. After a
+        // failure hundreds of ranges report at once: looking at all of them for each report would take seconds.
+        self.advance(if self.nodes.boot_of(from) == known { Scope::Range(range) } else { Scope::All });
     }
 
     /// Handles the passage of time.
     pub fn handle_timeout(&mut self, now: Now) {
         self.begin(now);
-        self.advance();
+        self.advance(Scope::All);
     }
 
     /// The bytes of `Persist { revision }` are durable.
     pub fn handle_persisted(&mut self, now: Now, revision: u64) {
         self.begin(now);
         self.consensus.handle_persisted(revision);
-        self.advance();
+        self.advance(Scope::All);
     }
 
     /// The next effect; poll until `None`.
@@ -240,6 +304,19 @@ impl<C: Consensus> Manager<C> {
         }
         self.nodes.now = self.nodes.now.max(now.mono);
         self.started_at.get_or_insert(now.mono);
+    }
+
+    /// Whether a frame is of the node's newest boot. One of a former boot was late: what it says is void. One of another
+    /// process with the same number of opens comes from a copy of the directory, which has to join as a new node.
+    fn admits(&mut self, from: NodeId, boot: BootId) -> bool {
+        let mut order = boot.against(self.nodes.boot_of(from));
+        if order == BootOrder::Newer && !self.nodes.seen.contains_key(&from) {
+            order = boot.against(self.map.newest_boot(from));
+        }
+        if order == BootOrder::Twin && self.refused.insert(from, boot) != Some(boot) {
+            self.outputs.push_back(ManagerOutput::BootRefused { node: from, boot });
+        }
+        matches!(order, BootOrder::Same | BootOrder::Newer)
     }
 
     fn round_of(&mut self, range: RangeId, epoch: Epoch) -> Option<&mut Round> {
@@ -299,21 +376,61 @@ impl<C: Consensus> Manager<C> {
         }
     }
 
-    /// Of two neighbours that both send heartbeats, drops the downstream one, or the reporter if it has suspected
-    /// before. This serves liveness only, so it leaves at least two members [replication.md §2.4].
+    /// Of two neighbours that both beat, the downstream one is dropped; a member that suspects two successors is dropped
+    /// itself. Liveness only, so it leaves two members at least [replication.md §2.4].
     fn handle_suspect(&mut self, from: (NodeId, BootId), range: RangeId, epoch: Epoch, suspect: NodeId) {
         let Some(entry) = self.active_entry(from, range, epoch) else { return };
         let chain: Vec<NodeId> = entry.serving().map(|member| member.node).collect();
         let are_neighbours = chain.windows(2).any(|pair| pair == [from.0, suspect]);
         let both_beat = entry.serving().all(|member| self.nodes.boot(range, member.node) == Some(member.boot));
-        if !are_neighbours || !both_beat || chain.len() <= SUSPICION_LEAVES {
+        if !are_neighbours || !both_beat {
             return; // A silent member is dropped for its silence.
         }
-        let node = self.nodes.judge(range, from.0, suspect, self.options.hold_off_ms);
+        if chain.len() <= SUSPICION_LEAVES {
+            return self.nodes.note_stands_still(range);
+        }
+        let node = self.nodes.judge(range, from.0, suspect);
+        self.hold_off(range, node);
         let by_itself = node == from.0;
         let reason = if by_itself { DropReason::SuspectsAll } else { DropReason::Suspected { by: from.0 } };
         self.outputs.push_back(ManagerOutput::Dropping { range, node, reason });
         self.reform(range, &[]);
+    }
+
+    /// A member cannot read what its successor is due. That was not committed, so the others have all that was; the
+    /// member is cut back and streams behind them.
+    fn handle_cannot_send(&mut self, from: (NodeId, BootId), range: RangeId, epoch: Epoch) {
+        if self.active_entry(from, range, epoch).is_none() {
+            return;
+        }
+        let node = from.0;
+        self.outputs.push_back(ManagerOutput::Dropping { range, node, reason: DropReason::CannotSend });
+        self.excluded.entry(range).or_default().insert(node);
+        self.hold_off(range, node);
+        self.reform(range, &[]);
+    }
+
+    /// A member has promised an epoch above the manager's: this map is older than that promise. The next epoch goes above
+    /// it, from the newer of the two last active chains.
+    fn handle_promised_above(&mut self, promised: Epoch, newest: &RangeEntry) {
+        let range = newest.range;
+        let is_activating = self.rounds.get(&range).is_some_and(|round| round.stage == Stage::Activating);
+        let Some(entry) = self.draft.range_mut(range).filter(|entry| entry.epoch < promised && !is_activating) else {
+            return;
+        };
+        let last = |entry: &RangeEntry| entry.last_active.as_ref().map(|last| last.epoch);
+        if entry.keys == newest.keys && last(entry) < last(newest) {
+            entry.clone_from(newest);
+        }
+        entry.epoch = entry.epoch.max(promised);
+        self.reform(range, &[]);
+    }
+
+    /// The member leaves its chain, and is not promoted again at once. A dead one is left out for its silence alone.
+    pub(super) fn hold_off(&mut self, range: RangeId, node: NodeId) {
+        if self.nodes.boot(range, node).is_some() {
+            self.nodes.hold_offs.begin((range, node), self.nodes.now, self.options.hold_off());
+        }
     }
 
     fn handle_epoch_wanted(&mut self, from: (NodeId, BootId), range: RangeId, epoch: Epoch) {
@@ -353,8 +470,8 @@ impl<C: Consensus> Manager<C> {
         }
     }
 
-    /// Takes every step that is possible now.
-    fn advance(&mut self) {
+    /// Takes every step that is possible now in these ranges.
+    fn advance(&mut self, scope: Scope) {
         while let Some(event) = self.consensus.poll_event() {
             self.handle_consensus(event);
         }
@@ -362,8 +479,8 @@ impl<C: Consensus> Manager<C> {
             self.draft.durability = self.durability;
             self.dirty = true;
         }
-        self.plan();
-        let ranges: Vec<RangeId> = self.rounds.keys().copied().collect();
+        self.plan(scope);
+        let ranges: Vec<RangeId> = self.rounds.keys().copied().filter(|range| scope.covers(*range)).collect();
         ranges.into_iter().for_each(|range| self.step_round(range));
         if self.dirty && self.offered.is_none() {
             self.dirty = false;
@@ -415,7 +532,8 @@ impl<C: Consensus> Manager<C> {
         let activating = self.rounds.get(&entry.range).is_some_and(|round| round.stage == Stage::Activating);
         if activating && let Some(round) = self.rounds.remove(&entry.range) {
             self.excluded.remove(&entry.range);
-            self.nodes.caught_up.retain(|(range, ..)| *range != entry.range);
+            let serves = |node| entry.serving().any(|member| member.node == node);
+            self.nodes.note_active(entry.range, serves, self.options.hold_off());
             let possible_loss = round.decision.is_some_and(|decision| decision.possible_loss);
             let (range, epoch, base) = (entry.range, entry.epoch, entry.base);
             self.outputs.push_back(ManagerOutput::Activated { range, epoch, base, possible_loss });

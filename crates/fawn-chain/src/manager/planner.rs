@@ -2,8 +2,12 @@
 //!
 //! Pure and idempotent: after a crash it returns the same change. Splits and merges will be two more changes.
 use crate::map::{ClusterMap, MemberRole, RangeEntry};
+use crate::ring::RangeLayout;
 use alloc::vec::Vec;
 use fawn_types::{BootId, Durability, NodeId, RangeId};
+
+/// A chain with fewer serving members takes a member back at once, whatever it was left out for.
+const SERVING_ENOUGH: usize = 2;
 
 /// Health of machines as seen by the planner.
 pub trait Health {
@@ -11,6 +15,10 @@ pub trait Health {
     fn boot(&self, range: RangeId, node: NodeId) -> Option<BootId>;
     /// Whether this syncing copy reported, in its current boot, that it caught up.
     fn caught_up(&self, range: RangeId, node: NodeId) -> bool;
+    /// Whether this syncing copy was left out of its chain, and has not kept up for long enough since.
+    fn is_held_off(&self, range: RangeId, node: NodeId) -> bool;
+    /// Whether the chain commits nothing, and is too short to drop the member that it waits for.
+    fn stands_still(&self, range: RangeId) -> bool;
 }
 
 /// One change of one chain.
@@ -54,8 +62,14 @@ pub fn next_change(
         let somebody = entry.serving().any(|member| boot(member.node).is_some());
         return somebody.then_some(Change::Reform { range, promote: Vec::new() });
     }
-    let ready =
-        entry.syncing().filter(|member| boot(member.node) == Some(member.boot) && health.caught_up(range, member.node));
+    // A hold-off protects a chain that works from a member that stalls it: a chain that is short, or stands still, has
+    // nothing to lose by it.
+    let is_short = entry.serving().count() < SERVING_ENOUGH || !entry.takes_writes();
+    let is_urgent = is_short || health.stands_still(range);
+    let ready = entry.syncing().filter(|member| {
+        let has_caught_up = boot(member.node) == Some(member.boot) && health.caught_up(range, member.node);
+        has_caught_up && (is_urgent || !health.is_held_off(range, member.node))
+    });
     let promote: Vec<NodeId> = ready.map(|member| member.node).collect();
     if !promote.is_empty() {
         return Some(Change::Reform { range, promote });
@@ -69,17 +83,46 @@ pub fn next_change(
     })
 }
 
-/// The next change of every chain.
+/// The ring's layout, as of one revision of the map: hundreds of points are sorted once, not with each frame.
+#[derive(Clone, Debug, Default)]
+pub struct Layout {
+    revision: Option<u64>,
+    ranges: Vec<RangeLayout>,
+    computed: u64,
+}
+
+impl Layout {
+    /// Computes the layout again if `map` is of another revision.
+    pub fn refresh(&mut self, map: &ClusterMap) {
+        if self.revision != Some(map.revision) {
+            self.revision = Some(map.revision);
+            self.ranges = map.ring().layout();
+            self.computed += 1;
+        }
+    }
+
+    /// The ring's chain of a range; one that is not cut along the ring (yet) follows the ring's chain at its start.
+    #[must_use]
+    pub fn chain(&self, entry: &RangeEntry) -> &[NodeId] {
+        let above = self.ranges.partition_point(|range| range.keys.start <= entry.keys.start);
+        let range = above.checked_sub(1).and_then(|at| self.ranges.get(at));
+        range.filter(|range| range.keys.contains(&entry.keys.start)).map_or(&[], |range| &range.chain)
+    }
+
+    /// How often it was computed.
+    #[must_use]
+    pub const fn computed(&self) -> u64 {
+        self.computed
+    }
+}
+
+/// The next change of each of these chains.
 #[must_use]
-pub fn plan(map: &ClusterMap, health: &impl Health) -> Vec<Change> {
-    let layout = map.ring().layout();
-    // A range that is not divided along the ring (yet) uses the ring's chain at its start.
-    let desired = |entry: &RangeEntry| layout.iter().find(|range| range.keys.contains(&entry.keys.start));
-    map.ranges
-        .iter()
-        .filter_map(|entry| {
-            let desired = desired(entry).map_or(&[][..], |range| &range.chain);
-            next_change(entry, map.durability, desired, health)
-        })
-        .collect()
+pub fn plan<'a>(
+    entries: impl Iterator<Item = &'a RangeEntry>,
+    durability: Durability,
+    layout: &Layout,
+    health: &impl Health,
+) -> Vec<Change> {
+    entries.filter_map(|entry| next_change(entry, durability, layout.chain(entry), health)).collect()
 }

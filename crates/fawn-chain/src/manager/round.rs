@@ -2,6 +2,7 @@
 use super::SUSPICION_LEAVES;
 use crate::map::{Activation, ChainState, LastActive, Member, MemberRole, RangeEntry};
 use crate::message::Report;
+use crate::ring::CHAIN_MEMBERS_MAX;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use fawn_types::{BootId, Durability, MonoMs, NodeId, TimeMs, Version};
@@ -44,8 +45,20 @@ pub(super) struct Decision {
     pub(super) entry: RangeEntry,
     /// The part of each member's log to keep, by its last version.
     pub(super) cuts: BTreeMap<NodeId, Version>,
+    /// Members that reported, and that the chain goes on without: suspected, or out of the donor's reach.
+    pub(super) left_out: Vec<NodeId>,
     /// Acked writes may be missing: only rebooted members are left, in a mode that acks before it syncs.
     pub(super) possible_loss: bool,
+}
+
+/// The members that may donate.
+#[derive(Clone, Debug)]
+struct Donors {
+    nodes: Vec<NodeId>,
+    /// Those that were not stopped since they served, or gracefully.
+    unbroken: Vec<NodeId>,
+    /// All of them lost something.
+    possible_loss: bool,
 }
 
 /// Conditions of a decision.
@@ -60,8 +73,17 @@ pub(super) struct Rules<'a> {
     pub(super) suspected: &'a BTreeSet<NodeId>,
     /// Whether all members had time to report.
     pub(super) waited: bool,
+    /// Everybody had time to find out which of the others are in reach.
+    pub(super) waited_for_reach: bool,
     /// Whether all had the longer time that a rebooted donor requires where acks are not synced.
     pub(super) waited_long: bool,
+}
+
+/// Keeps some of the members, if they are as many as suspicion leaves.
+fn keep_if_enough(nodes: &mut Vec<NodeId>, keeps: impl Fn(NodeId) -> bool) {
+    if nodes.iter().filter(|node| keeps(**node)).count() >= SUSPICION_LEAVES {
+        nodes.retain(|node| keeps(*node));
+    }
 }
 
 impl Round {
@@ -84,70 +106,162 @@ impl Round {
         self.resend_at = now;
     }
 
-    /// The decision on donor and members, if the reports suffice.
+    /// The donor and the members to be, once the reports allow a decision.
     pub(super) fn decide(&self, entry: &RangeEntry, rules: Rules<'_>) -> Option<Decision> {
         let complete = self.asked.iter().all(|node| self.reports.contains_key(node) || self.gone.contains(node));
         if !complete && !rules.waited {
             return None;
         }
-        let (donors, possible_loss) = self.donors(entry, rules, complete)?;
-        // The greatest log within the history; an earlier activation discarded everything else in a log.
-        let effective = |node: &NodeId| self.reports.get(node).map(|(_, report)| entry.common_point(report.last));
-        let donor = donors.iter().copied().max_by_key(|node| {
-            let is_left_out = rules.excluded.contains(node) || rules.suspected.contains(node);
-            (effective(node), !is_left_out, core::cmp::Reverse(*node))
-        })?;
-        let base = effective(&donor)?;
-        let in_time = |node: &NodeId| *node == donor || !rules.excluded.contains(node);
-        let trusted = |node: &NodeId| in_time(node) && (*node == donor || !rules.suspected.contains(node));
-        let has_enough = self.reports.keys().filter(|node| trusted(node)).count() >= SUSPICION_LEAVES;
-        let mut members: Vec<Member> = self
-            .reports
-            .iter()
-            .filter(|(node, _)| if has_enough { trusted(node) } else { in_time(node) })
-            .map(|(node, (boot, _))| Member { node: *node, boot: *boot, role: MemberRole::Serving })
-            .collect();
-        let place = |node: NodeId| rules.desired.iter().position(|wanted| *wanted == node).unwrap_or(usize::MAX);
-        members.sort_by_key(|member| (place(member.node), member.node));
-        let cuts =
-            members.iter().filter_map(|member| Some((member.node, effective(&member.node)?.min(base)))).collect();
+        let donors = self.donors(entry, rules, complete)?;
+        let in_time = |node: &NodeId| !rules.excluded.contains(node);
+        let candidates: Vec<NodeId> = self.reports.keys().copied().filter(in_time).collect();
+        let meets_all = |node: &NodeId| candidates.iter().all(|other| other == node || self.is_reached(*node, *other));
+        // Probes are answered at once, and perhaps a moment after the reports: it would be a pity to part a whole chain.
+        if !rules.waited_for_reach && !candidates.iter().all(meets_all) {
+            return None;
+        }
+        let donor = self.best_donor(entry, rules, &donors, &candidates)?;
+        let base = self.log_of(entry, donor)?;
+        let nodes = self.members_with(donor, rules, &candidates);
+        let left_out = candidates.iter().copied().filter(|node| !nodes.contains(node)).collect();
+        let serving = nodes.iter().filter_map(|node| {
+            let (boot, _) = self.reports.get(node)?;
+            Some(Member { node: *node, boot: *boot, role: MemberRole::Serving })
+        });
+        let cuts = nodes.iter().filter_map(|node| Some((*node, self.log_of(entry, *node)?.min(base)))).collect();
         let time = self.reports.values().map(|(_, report)| report.time).max().unwrap_or_default().max(entry.time);
-        let serving = |node| members.iter().any(|member| member.node == node);
-        let syncing: Vec<Member> = entry.syncing().filter(|member| !serving(member.node)).copied().collect();
-        let mut entry = entry.clone();
-        entry.members = members.iter().copied().chain(syncing).collect();
-        Some(Decision { donor, base, time, entry, cuts, possible_loss })
+        let syncing = entry.syncing().filter(|member| !nodes.contains(&member.node)).copied();
+        let members = serving.chain(syncing).collect();
+        let entry = RangeEntry { members, ..entry.clone() };
+        Some(Decision { donor, base, time, entry, cuts, left_out, possible_loss: donors.possible_loss })
     }
 
-    /// The members that may donate, and whether acked writes may then be missing [replication.md §2.2].
-    fn donors(&self, entry: &RangeEntry, rules: Rules<'_>, complete: bool) -> Option<(Vec<NodeId>, bool)> {
+    /// The end of a member's log within the history: an earlier activation discarded everything else.
+    fn log_of(&self, entry: &RangeEntry, node: NodeId) -> Option<Version> {
+        self.reports.get(&node).map(|(_, report)| entry.common_point(report.last))
+    }
+
+    /// Whether frames pass both ways between two members: one answered the other's probe.
+    fn is_reached(&self, one: NodeId, other: NodeId) -> bool {
+        let heard =
+            |at: NodeId, from: NodeId| self.reports.get(&at).is_some_and(|(_, said)| said.reach.contains(&from));
+        heard(one, other) || heard(other, one)
+    }
+
+    /// Every donor has all that is committed, so the others are ranked by what makes a chain that works. Where logs lost
+    /// something the longest one counts before anything else.
+    fn best_donor(
+        &self,
+        entry: &RangeEntry,
+        rules: Rules<'_>,
+        donors: &Donors,
+        candidates: &[NodeId],
+    ) -> Option<NodeId> {
+        donors.nodes.iter().copied().max_by_key(|node| {
+            let reached = candidates.iter().filter(|other| self.is_reached(*node, **other)).count();
+            let log = self.log_of(entry, *node);
+            let works = (
+                !rules.excluded.contains(node),
+                reached > 0,
+                !rules.suspected.contains(node),
+                donors.unbroken.contains(node),
+                reached,
+            );
+            (donors.possible_loss.then_some(log), works, log, core::cmp::Reverse(*node))
+        })
+    }
+
+    /// The members of the chain to be, in its order: as many as the donor can work with, but not fewer than suspicion
+    /// leaves.
+    fn members_with(&self, donor: NodeId, rules: Rules<'_>, candidates: &[NodeId]) -> Vec<NodeId> {
+        let mut nodes: Vec<NodeId> = candidates.to_vec();
+        if !nodes.contains(&donor) {
+            nodes.push(donor); // left out before, yet nobody else can donate
+        }
+        let place = |node: NodeId| rules.desired.iter().position(|wanted| *wanted == node).unwrap_or(usize::MAX);
+        nodes.sort_by_key(|node| (place(*node), *node));
+        keep_if_enough(&mut nodes, |node| node == donor || self.is_reached(donor, node));
+        // A link that is down explains the suspicion of a member that another one does not reach: put apart, both work.
+        let is_explained = |node: NodeId| nodes.iter().any(|other| *other != node && !self.is_reached(node, *other));
+        let parted = self.parted(&nodes);
+        let explained: Vec<NodeId> =
+            nodes.iter().copied().filter(|node| parted.is_some() && is_explained(*node)).collect();
+        let is_trusted = |node| node == donor || !rules.suspected.contains(&node) || explained.contains(&node);
+        keep_if_enough(&mut nodes, is_trusted);
+        self.parted(&nodes).unwrap_or(nodes)
+    }
+
+    /// The first order of the members in which each reaches the next one; `None`: there is none.
+    fn parted(&self, nodes: &[NodeId]) -> Option<Vec<NodeId>> {
+        // The search tries all orders, in the worst case.
+        let mut chain = Vec::with_capacity(nodes.len());
+        (nodes.len() <= CHAIN_MEMBERS_MAX && self.extend_chain(&mut chain, nodes)).then_some(chain)
+    }
+
+    fn extend_chain(&self, chain: &mut Vec<NodeId>, nodes: &[NodeId]) -> bool {
+        if chain.len() == nodes.len() {
+            return true;
+        }
+        nodes.iter().any(|node| {
+            let follows = chain.last().is_none_or(|last| self.is_reached(*last, *node));
+            if chain.contains(node) || !follows {
+                return false;
+            }
+            chain.push(*node);
+            let is_whole = self.extend_chain(chain, nodes);
+            if !is_whole {
+                chain.pop();
+            }
+            is_whole
+        })
+    }
+
+    /// The members that may donate, if that can be said yet [replication.md §2.2].
+    ///
+    /// Every committed record is in the log of every serving member of the last active epoch, so any of them that lost
+    /// nothing will do.
+    fn donors(&self, entry: &RangeEntry, rules: Rules<'_>, complete: bool) -> Option<Donors> {
         let Some(last) = &entry.last_active else {
             // Never active, so nothing was ever acked. Wait for all members that can report, then continue with those
             // that did.
             let ready = complete || rules.waited_long;
-            return (ready && !self.reports.is_empty()).then(|| (self.reports.keys().copied().collect(), false));
+            let nodes: Vec<NodeId> = self.reports.keys().copied().collect();
+            return (ready && !nodes.is_empty()).then(|| Donors {
+                unbroken: nodes.clone(),
+                nodes,
+                possible_loss: false,
+            });
         };
         let base = entry.history.last().map_or(Version::ZERO, |activation| activation.base);
-        let mut unrebooted = Vec::new();
-        let mut rebooted = Vec::new();
+        let committed = self.reports.values().map(|(_, report)| report.committed).max().unwrap_or_default();
+        let (mut whole, mut unbroken, mut lossy) = (Vec::new(), Vec::new(), Vec::new());
         for member in &last.members {
             let Some((boot, report)) = self.reports.get(&member.node) else { continue };
-            if entry.common_point(report.last) < base {
-                continue; // Its disk was changed: it had synced the base before it served.
+            let log = entry.common_point(report.last);
+            let is_rebooted = *boot != member.boot;
+            // Before the last epoch became active each member had promised it durably, and synced its base: a disk
+            // without these is an empty one, or an older one.
+            if log < base || is_rebooted && report.found < last.epoch {
+                continue;
             }
             // A clean shutdown and restart counts as running throughout: the log lost nothing.
-            let is_unbroken = *boot == member.boot || report.continues == Some(member.boot);
-            if is_unbroken { unrebooted.push(member.node) } else { rebooted.push(member.node) }
+            let is_unbroken = !is_rebooted || report.continues == Some(member.boot);
+            if is_unbroken || last.durability == Durability::Sync && log >= committed {
+                whole.push(member.node);
+            } else {
+                lossy.push(member.node);
+            }
+            if is_unbroken {
+                unbroken.push(member.node);
+            }
         }
-        if last.durability == Durability::Sync {
-            unrebooted.extend(rebooted);
-            return (!unrebooted.is_empty()).then_some((unrebooted, false));
+        if !whole.is_empty() {
+            return Some(Donors { nodes: whole, unbroken, possible_loss: false });
         }
-        if !unrebooted.is_empty() {
-            return Some((unrebooted, false));
-        }
+        // Under `sync` a log that misses what another knows to be committed is not believed: that takes an operator.
         let all_back = last.members.iter().all(|member| self.reports.contains_key(&member.node));
-        (!rebooted.is_empty() && (all_back || rules.waited_long)).then_some((rebooted, true))
+        let may_lose = last.durability != Durability::Sync && !lossy.is_empty() && (all_back || rules.waited_long);
+        may_lose.then_some(Donors { nodes: lossy, unbroken, possible_loss: true })
     }
 
     /// Whether this member, in this boot, still has to report that it is equal to the donor.

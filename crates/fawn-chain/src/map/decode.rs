@@ -14,12 +14,14 @@ use fawn_types::{BootId, Durability, Epoch, HashSecret, KeyRange, NodeId, RangeI
 pub(crate) enum EntryLayout {
     /// In images of version 1: entries had no durability mode, and the cluster's mode applied.
     Version1(Durability),
-    /// In images of version 2, and in frames.
+    /// Of images of version 2, where entries did not say how many copies a write needs: one was enough.
     Version2,
+    /// Of images of version 3, and of frames.
+    Version3,
 }
 
 /// The serving members of one chain, and as many syncing ones.
-pub(super) const MEMBERS_MAX: usize = 2 * CHAIN_MEMBERS_MAX;
+pub(crate) const MEMBERS_MAX: usize = 2 * CHAIN_MEMBERS_MAX;
 
 /// Decodes a map encoded by `encode_map`.
 ///
@@ -39,7 +41,11 @@ pub fn decode_map(image: &[u8]) -> Result<ClusterMap, DecodeError> {
     for _ in 0..reader.u32("node count")? {
         nodes.push(read_node(&mut reader)?);
     }
-    let layout = if version == 1 { EntryLayout::Version1(durability) } else { EntryLayout::Version2 };
+    let layout = match version {
+        1 => EntryLayout::Version1(durability),
+        2 => EntryLayout::Version2,
+        _ => EntryLayout::Version3,
+    };
     let mut ranges = Vec::new();
     for _ in 0..reader.u32("range count")? {
         ranges.push(read_entry(&mut reader, layout)?);
@@ -56,7 +62,11 @@ pub fn decode_map(image: &[u8]) -> Result<ClusterMap, DecodeError> {
 pub fn decode_state(image: &[u8]) -> Result<PersistedState, DecodeError> {
     let (mut reader, version) = open("promise", image, (STATE_MAGIC, STATE_VERSION))?;
     // A promise of version 1 lacks the mode. The weakest mode is safe, because it expects the least of the logs.
-    let layout = if version == 1 { EntryLayout::Version1(Durability::Memory) } else { EntryLayout::Version2 };
+    let layout = match version {
+        1 => EntryLayout::Version1(Durability::Memory),
+        2..=4 => EntryLayout::Version2,
+        _ => EntryLayout::Version3,
+    };
     let promised = read_epoch(&mut reader, "promised epoch")?;
     let entry = if reader.flag("entry present")? { Some(read_entry(&mut reader, layout)?) } else { None };
     // Images before version 3 do not record how a boot ended, so it counts as killed.
@@ -117,6 +127,7 @@ pub(crate) fn read_entry(reader: &mut Reader<'_>, layout: EntryLayout) -> Result
     check("chain state", u64::from(state), state <= 1)?;
     let state = if state == 0 { ChainState::Preparing } else { ChainState::Active };
     let durability = read_entry_durability(reader, layout)?;
+    let copies_min = read_copies_min(reader, layout)?;
     let base = Version::from_u64(reader.u64("base")?);
     let time = TimeMs(reader.u64("chain time")?);
     let members = read_members(reader)?;
@@ -129,14 +140,36 @@ pub(crate) fn read_entry(reader: &mut Reader<'_>, layout: EntryLayout) -> Result
         }
     };
     let history = read_history(reader)?;
-    Ok(RangeEntry { range, keys, epoch, revision, state, durability, base, time, members, last_active, history })
+    Ok(RangeEntry {
+        range,
+        keys,
+        epoch,
+        revision,
+        state,
+        durability,
+        copies_min,
+        base,
+        time,
+        members,
+        last_active,
+        history,
+    })
 }
 
 fn read_entry_durability(reader: &mut Reader<'_>, layout: EntryLayout) -> Result<Durability, DecodeError> {
     match layout {
         EntryLayout::Version1(durability) => Ok(durability),
-        EntryLayout::Version2 => read_durability(reader),
+        EntryLayout::Version2 | EntryLayout::Version3 => read_durability(reader),
     }
+}
+
+fn read_copies_min(reader: &mut Reader<'_>, layout: EntryLayout) -> Result<u8, DecodeError> {
+    if layout != EntryLayout::Version3 {
+        return Ok(1);
+    }
+    let copies = reader.u8("least copies")?;
+    check("least copies", u64::from(copies), (1..=CHAIN_MEMBERS_MAX).contains(&usize::from(copies)))?;
+    Ok(copies)
 }
 
 fn read_keys(reader: &mut Reader<'_>) -> Result<KeyRange, DecodeError> {

@@ -10,9 +10,9 @@ pub(super) const MAP_MAGIC: u32 = u32::from_le_bytes(*b"FWNM");
 /// First bytes of a promise's image.
 pub(super) const STATE_MAGIC: u32 = u32::from_le_bytes(*b"FWNP");
 /// Layout version of a promise's image.
-pub(crate) const STATE_VERSION: u16 = 4;
+pub(crate) const STATE_VERSION: u16 = 5;
 /// Layout version of a map's image.
-pub(crate) const IMAGE_VERSION: u16 = 2;
+pub(crate) const IMAGE_VERSION: u16 = 3;
 
 /// The map as stored by the manager: magic, layout version, content, checksum of all preceding bytes.
 #[must_use]
@@ -73,6 +73,7 @@ pub(crate) fn put_entry(out: &mut Vec<u8>, entry: &RangeEntry) {
     out.put_u32(entry.revision);
     out.put_u8(u8::from(entry.state == ChainState::Active));
     out.put_u8(durability_code(entry.durability));
+    out.put_u8(entry.copies_min);
     out.put_u64(entry.base.as_u64());
     out.put_u64(entry.time.0);
     put_members(out, &entry.members);

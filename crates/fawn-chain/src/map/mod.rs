@@ -5,7 +5,7 @@
 mod decode;
 mod encode;
 
-pub(crate) use decode::{EntryLayout, read_entry, read_epoch};
+pub(crate) use decode::{EntryLayout, MEMBERS_MAX, read_entry, read_epoch};
 pub use decode::{decode_map, decode_state};
 pub(crate) use encode::{IMAGE_VERSION, STATE_VERSION, put_entry};
 pub use encode::{encode_map, encode_state};
@@ -82,6 +82,8 @@ pub struct RangeEntry {
     pub state: ChainState,
     /// Durability mode of this epoch, the same on every member.
     pub durability: Durability,
+    /// Serving members that this epoch's writes need; a shorter chain serves reads alone.
+    pub copies_min: u8,
     /// The activation's base; only meaningful while active.
     pub base: Version,
     /// Greatest chain time that any member had seen at activation; a new head starts there.
@@ -106,6 +108,7 @@ impl RangeEntry {
             revision: 0,
             state: ChainState::Preparing,
             durability: Durability::default(),
+            copies_min: 1,
             base: Version::ZERO,
             time: TimeMs::default(),
             members: chain.iter().map(member).collect(),
@@ -146,6 +149,12 @@ impl RangeEntry {
     #[must_use]
     pub fn is_active(&self) -> bool {
         self.state == ChainState::Active
+    }
+
+    /// Whether enough members serve for writes.
+    #[must_use]
+    pub fn takes_writes(&self) -> bool {
+        crate::invariants::enough_copies(self.serving().count(), self.copies_min)
     }
 
     /// The entry's age among entries of the same range: a newer one compares greater.
@@ -242,6 +251,21 @@ impl ClusterMap {
         let above = self.ranges.partition_point(|entry| entry.keys.start <= *key);
         let entry = self.ranges.get(above.checked_sub(1)?)?;
         entry.keys.contains(key).then_some(entry)
+    }
+
+    /// The least number of members that takes writes: half of a whole chain's, rounded up.
+    #[must_use]
+    pub fn copies_min(&self) -> u8 {
+        // A ring of fewer nodes than R has chains of all its nodes.
+        let whole = usize::from(self.ring.replication).min(self.nodes.len()).max(1);
+        whole.div_ceil(2) as u8
+    }
+
+    /// The newest boot of `node` in any chain.
+    #[must_use]
+    pub fn newest_boot(&self, node: NodeId) -> BootId {
+        let of_entry = |entry: &RangeEntry| entry.member(node).map(|member| member.boot);
+        self.ranges.iter().filter_map(of_entry).max().unwrap_or_default()
     }
 
     /// The entry of `range`.

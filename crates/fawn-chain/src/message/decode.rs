@@ -1,7 +1,8 @@
 //! Decoding of peer frames (`docs/formats/peer-frames.md`); arbitrary bytes cause an error, never a panic.
 use super::{Body, CopyCursor, FRAME_BYTES_MAX, FRAME_VERSION, Frame, Header, PREFIX_BYTES, RefusedReason, Report};
 use crate::bytes::{DecodeError, Reader};
-use crate::map::{EntryLayout, read_entry, read_epoch};
+use crate::map::{EntryLayout, MEMBERS_MAX, read_entry, read_epoch};
+use alloc::vec::Vec;
 use fawn_types::checksum::checksum64;
 use fawn_types::{BootId, ClientTag, NodeId, RangeId, TimeMs, Version};
 
@@ -72,17 +73,9 @@ fn read_body<'a>(kind: u8, reader: &mut Reader<'a>) -> Result<Body<'a>, DecodeEr
         3 => Body::Ack { received: version(reader)?, committed: version(reader)? },
         4 => Body::ReplayWanted { after: version(reader)? },
         5 => Body::Gone { after: version(reader)? },
-        6 => Body::Entry(read_entry(reader, EntryLayout::Version2)?),
+        6 => Body::Entry(read_entry(reader, EntryLayout::Version3)?),
         7 => Body::EntryWanted,
-        8 => Body::Report(Report {
-            last: version(reader)?,
-            committed: version(reader)?,
-            time: TimeMs(reader.u64("chain time")?),
-            continues: match reader.flag("continued boot present")? {
-                true => Some(BootId(reader.u64("continued boot")?)),
-                false => None,
-            },
-        }),
+        8 => Body::Report(read_report(reader)?),
         9 => read_align(reader)?,
         10 => Body::Equal { base: version(reader)? },
         11 => Body::CaughtUp { last: version(reader)? },
@@ -96,12 +89,35 @@ fn read_body<'a>(kind: u8, reader: &mut Reader<'a>) -> Result<Body<'a>, DecodeEr
         20 => Body::Failed,
         21 => Body::Suspect { node: NodeId(reader.u32("suspected node")?) },
         22 => Body::EpochWanted,
+        23 => Body::Probe,
+        24 => Body::ProbeReply { epoch: read_epoch(reader, "epoch of a probe")? },
+        25 => Body::PromisedAbove(read_entry(reader, EntryLayout::Version3)?),
+        26 => Body::CannotSend { to: NodeId(reader.u32("successor")?) },
         other => return Err(DecodeError::Value { what: "frame kind", found: u64::from(other) }),
     })
 }
 
 fn version(reader: &mut Reader<'_>) -> Result<Version, DecodeError> {
     reader.u64("version").map(Version::from_u64)
+}
+
+fn read_report(reader: &mut Reader<'_>) -> Result<Report, DecodeError> {
+    let (last, committed) = (version(reader)?, version(reader)?);
+    let time = TimeMs(reader.u64("chain time")?);
+    let continues = match reader.flag("continued boot present")? {
+        true => Some(BootId(reader.u64("continued boot")?)),
+        false => None,
+    };
+    let found = read_epoch(reader, "promise found at start")?;
+    let count = usize::from(reader.u8("members in reach")?);
+    if count > MEMBERS_MAX {
+        return Err(DecodeError::Value { what: "members in reach", found: count as u64 });
+    }
+    let mut reach = Vec::with_capacity(count);
+    for _ in 0..count {
+        reach.push(NodeId(reader.u32("member in reach")?));
+    }
+    Ok(Report { last, committed, time, continues, found, reach })
 }
 
 fn read_append<'a>(reader: &mut Reader<'a>) -> Result<Body<'a>, DecodeError> {
@@ -121,7 +137,7 @@ fn read_align<'a>(reader: &mut Reader<'a>) -> Result<Body<'a>, DecodeError> {
     if cut > base {
         return Err(DecodeError::Value { what: "align's cut", found: cut.as_u64() });
     }
-    Ok(Body::Align { entry: read_entry(reader, EntryLayout::Version2)?, donor, base, cut })
+    Ok(Body::Align { entry: read_entry(reader, EntryLayout::Version3)?, donor, base, cut })
 }
 
 fn read_request<'a>(reader: &mut Reader<'a>) -> Result<Body<'a>, DecodeError> {
@@ -157,6 +173,7 @@ fn read_reason(reader: &mut Reader<'_>) -> Result<RefusedReason, DecodeError> {
         0 => Ok(RefusedReason::StaleEpoch),
         1 => Ok(RefusedReason::Overloaded),
         2 => Ok(RefusedReason::WrongRange),
+        3 => Ok(RefusedReason::TooFewCopies),
         other => Err(DecodeError::Value { what: "refusal", found: u64::from(other) }),
     }
 }

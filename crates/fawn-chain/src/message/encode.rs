@@ -1,7 +1,7 @@
 //! Encoding of peer frames (`docs/formats/peer-frames.md`).
 use super::{Body, FRAME_BYTES_MAX, FRAME_VERSION, Frame, PREFIX_BYTES, RefusedReason, Report};
 use crate::bytes::Put;
-use crate::map::put_entry;
+use crate::map::{MEMBERS_MAX, put_entry};
 use alloc::vec::Vec;
 use fawn_types::checksum::checksum64;
 
@@ -91,12 +91,8 @@ fn put_control(out: &mut Vec<u8>, body: &Body<'_>) -> u8 {
             6
         }
         Body::EntryWanted => 7,
-        Body::Report(Report { last, committed, time, continues }) => {
-            put_words(out, &[last.as_u64(), committed.as_u64(), time.0]);
-            out.put_u8(u8::from(continues.is_some()));
-            if let Some(boot) = continues {
-                out.put_u64(boot.0);
-            }
+        Body::Report(report) => {
+            put_report(out, report);
             8
         }
         Body::Align { entry, donor, base, cut } => {
@@ -127,8 +123,34 @@ fn put_control(out: &mut Vec<u8>, body: &Body<'_>) -> u8 {
             21
         }
         Body::EpochWanted => 22,
+        Body::Probe => 23,
+        Body::ProbeReply { epoch } => {
+            out.put_u32(epoch.get());
+            24
+        }
+        Body::PromisedAbove(entry) => {
+            put_entry(out, entry);
+            25
+        }
+        Body::CannotSend { to } => {
+            out.put_u32(to.0);
+            26
+        }
         data => unreachable!("{data:?} is encoded by put_body"),
     }
+}
+
+fn put_report(out: &mut Vec<u8>, report: &Report) {
+    let Report { last, committed, time, continues, found, reach } = report;
+    put_words(out, &[last.as_u64(), committed.as_u64(), time.0]);
+    out.put_u8(u8::from(continues.is_some()));
+    if let Some(boot) = continues {
+        out.put_u64(boot.0);
+    }
+    out.put_u32(found.get());
+    assert!(reach.len() <= MEMBERS_MAX, "{} members in reach", reach.len());
+    out.put_u8(reach.len() as u8);
+    reach.iter().for_each(|node| out.put_u32(node.0));
 }
 
 fn put_words(out: &mut Vec<u8>, words: &[u64]) {
@@ -140,5 +162,6 @@ pub(super) const fn reason_code(reason: RefusedReason) -> u8 {
         RefusedReason::StaleEpoch => 0,
         RefusedReason::Overloaded => 1,
         RefusedReason::WrongRange => 2,
+        RefusedReason::TooFewCopies => 3,
     }
 }

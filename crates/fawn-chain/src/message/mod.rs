@@ -13,6 +13,7 @@ pub use encode::encode_frame;
 pub use stream::{FrameStream, StreamError};
 
 use crate::map::RangeEntry;
+use alloc::vec::Vec;
 use fawn_types::{BootId, ClientTag, Epoch, NodeId, RangeId, TimeMs, Version, limits};
 
 /// Bytes before a frame's body: checksum, body length, kind, layout version, check of these three.
@@ -23,7 +24,7 @@ pub const FRAME_BYTES_MAX: usize = 17 << 20;
 
 const _: () = assert!(FRAME_BYTES_MAX > 2 * limits::VALUE_BYTES_MAX + limits::KEY_BYTES_MAX + 4096);
 /// Layout of every frame.
-pub const FRAME_VERSION: u8 = 2;
+pub const FRAME_VERSION: u8 = 3;
 
 /// Sender and subject of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,7 +49,7 @@ pub struct Frame<'a> {
 }
 
 /// A member's report to the manager about its log, sent once its promise is durable.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Report {
     /// The last version of its log, synced or not.
     pub last: Version,
@@ -58,6 +59,10 @@ pub struct Report {
     pub time: TimeMs,
     /// The previous boot, if this one continues it without loss after a clean shutdown.
     pub continues: Option<BootId>,
+    /// The promise that this boot found at its start: below what the member promised before, its disk is another one.
+    pub found: Epoch,
+    /// Members that answered a probe of this epoch: frames to them, and from them, arrive.
+    pub reach: Vec<NodeId>,
 }
 
 /// The content of a frame.
@@ -170,6 +175,20 @@ pub enum Body<'a> {
     },
     /// To the manager, from a head: the epoch's sequence numbers are nearly used up.
     EpochWanted,
+    /// To another member, while an epoch is prepared: do frames arrive?
+    Probe,
+    /// They do.
+    ProbeReply {
+        /// The epoch of the probe.
+        epoch: Epoch,
+    },
+    /// To the manager, instead of a promise: this member has promised a later epoch, the header's; with its newest entry.
+    PromisedAbove(RangeEntry),
+    /// To the manager: this member cannot read what its successor is to be sent.
+    CannotSend {
+        /// The successor.
+        to: NodeId,
+    },
     /// To a head (updates) or a tail (reads): a front-end's operation.
     Request {
         /// Identifies the operation in the reply.
@@ -206,4 +225,6 @@ pub enum RefusedReason {
     Overloaded,
     /// The key is not in the range.
     WrongRange,
+    /// The chain has fewer members than a write is to survive on: it is refused until one was added.
+    TooFewCopies,
 }

@@ -1,7 +1,21 @@
-//! Sender of a full resync: the tail chooses the base and sends parts; it keeps no state per receiver.
+//! The tail's side of a copy: it names the base and hands out parts, to one member after the other.
+//!
+//! A member discards its old copy when it is given a base. If the tail's own store has a record that cannot be read, a
+//! copy never becomes whole; the other members then still have theirs.
 use super::{Output, Replica, Role};
+use crate::map::MemberRole;
 use crate::message::{Body, CopyCursor, Header};
-use fawn_types::{NodeId, Version};
+use fawn_types::{MonoMs, NodeId, Version};
+
+/// A member that has not asked for so long copies no more, or has its copy whole.
+const SILENCE_MS: u64 = 2_000;
+
+/// The member that copies.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CopyOut {
+    to: NodeId,
+    asked_at: MonoMs,
+}
 
 impl Replica {
     /// Handles a syncing member's request for a part, or for a base.
@@ -9,6 +23,10 @@ impl Replica {
         if self.copy_header(from).is_none() {
             return; // Another member is the tail: the sender learns of it by its entry.
         }
+        if base.is_none() && self.is_copied_by_other(from) {
+            return; // the asker keeps its copy, and asks again
+        }
+        self.copy_out = Some(CopyOut { to: from, asked_at: self.now.mono });
         let committed = self.committed;
         match base {
             // Committed versions are kept, and the log holds their successors for a while, so the stream can begin
@@ -22,7 +40,14 @@ impl Replica {
         }
     }
 
-    /// The header for a part of a copy; `None` if this member has no copies to send to `to` (any more).
+    fn is_copied_by_other(&self, from: NodeId) -> bool {
+        let Some(CopyOut { to, asked_at }) = self.copy_out.filter(|copy| copy.to != from) else { return false };
+        let member = self.entry.as_ref().and_then(|entry| entry.member(to));
+        let is_syncing = member.is_some_and(|member| member.role == MemberRole::Syncing);
+        is_syncing && self.now.mono.ms_since(asked_at) < SILENCE_MS
+    }
+
+    /// The header to send a part of a copy under; `None`: this member has no copies to give to `to` (any more).
     #[must_use]
     pub fn copy_header(&self, to: NodeId) -> Option<Header> {
         let gives = matches!(self.role(), Some(Role::Tail | Role::Single)) && self.member_node(to);

@@ -4,7 +4,8 @@ use super::{Alarm, Output, PersistedState, Phase, Replica, Role};
 use crate::invariants;
 use crate::map::{ChainState, MemberRole, RangeEntry};
 use crate::message::{Body, Report};
-use fawn_types::{Durability, MonoMs, NodeId, Now, Version};
+use alloc::vec::Vec;
+use fawn_types::{Durability, Epoch, MonoMs, NodeId, Now, Version};
 
 impl Replica {
     /// Handles a range entry from the manager or from a peer that noticed an old epoch here. Both only forward entries
@@ -13,7 +14,11 @@ impl Replica {
         assert!(entry.range == self.config.range, "entries are routed by range");
         self.now = now;
         if entry.epoch < self.promised {
-            return; // This epoch number is never used.
+            // Burnt, and the manager knows; or its map is older than this promise, and it has to go above it.
+            if let Some(newest) = self.entry.clone() {
+                self.send_manager(Body::PromisedAbove(newest));
+            }
+            return;
         }
         match entry.state {
             ChainState::Preparing if entry.epoch > self.promised => self.promise(entry),
@@ -31,7 +36,28 @@ impl Replica {
         self.promised = entry.epoch;
         self.entry = Some(entry.clone());
         self.phase = Phase::Prepared { durable: false };
+        self.reach.clear();
+        self.probe();
         self.persist();
+    }
+
+    /// Finds out which of the members to come are in reach: a donor that no other one reaches is of little use.
+    fn probe(&mut self) {
+        let Some(entry) = &self.entry else { return };
+        let silent = |node: &NodeId| *node != self.config.node && !self.reach.contains(node);
+        let silent: Vec<NodeId> = entry.serving().map(|member| member.node).filter(silent).collect();
+        silent.into_iter().for_each(|node| self.send(node, Body::Probe));
+    }
+
+    pub(super) fn handle_probe_reply(&mut self, from: NodeId, epoch: Epoch) {
+        let Phase::Prepared { durable } = self.phase else { return };
+        if epoch != self.promised || !self.member_node(from) || self.reach.contains(&from) {
+            return;
+        }
+        self.reach.push(from);
+        if durable {
+            self.report();
+        }
     }
 
     pub(super) fn stop(&mut self) {
@@ -70,8 +96,10 @@ impl Replica {
         if self.copy.is_some() {
             return self.send_manager(Body::CannotAlign); // An incomplete copy is no copy.
         }
-        let Self { last, committed, time, .. } = *self;
-        let report = Report { last, committed, time, continues: self.continues() };
+        let Self { last, committed, .. } = *self;
+        let time = self.time();
+        let (continues, found, reach) = (self.continues(), self.found, self.reach.clone());
+        let report = Report { last, committed, time, continues, found, reach };
         self.send_manager(Body::Report(report));
     }
 
@@ -171,7 +199,7 @@ impl Replica {
     /// not assumed to be equal anyway.
     fn serve(&mut self, entry: &RangeEntry) {
         assert!(invariants::equal_at_activation(self.last, entry.base));
-        let chain: alloc::vec::Vec<NodeId> = entry.serving().map(|member| member.node).collect();
+        let chain: Vec<NodeId> = entry.serving().map(|member| member.node).collect();
         let place = chain.iter().position(|node| *node == self.config.node);
         let Some(place) = place else { return };
         let role = match (place, place + 1 == chain.len()) {
@@ -183,8 +211,10 @@ impl Replica {
         self.stop();
         self.mark = None; // From now on the chain relies on this boot.
         self.phase = Phase::Serving { role };
+        self.is_short = !entry.takes_writes();
         self.entry = Some(entry.clone());
-        self.time = self.time.max(entry.time);
+        // Chain time runs on from the greatest that any member had seen.
+        self.time.raise(entry.time, self.now.mono);
         self.upstream = entry.base;
         self.predecessor = place.checked_sub(1).map(|above| chain[above]);
         self.next = if place == 0 { self.first_after(self.last) } else { None };
@@ -256,7 +286,8 @@ impl Replica {
                 }
                 return;
             }
-            Phase::Idle | Phase::Prepared { .. } | Phase::Equal { .. } => {}
+            Phase::Prepared { .. } => self.probe(),
+            Phase::Idle | Phase::Equal { .. } => {}
         }
         if !matches!(self.phase, Phase::Aligning { .. }) {
             self.send_manager(Body::EntryWanted);

@@ -1,7 +1,7 @@
 //! The head's role: dense sequence numbers and chain time [replication.md §3].
 use super::{Phase, Refusal, Replica, Role};
 use crate::message::Body;
-use fawn_types::{Now, Version};
+use fawn_types::{Now, TimeMs, Version};
 
 impl Replica {
     /// Assigns the version of the next write. The node appends it to its log at once, or retracts it.
@@ -10,6 +10,9 @@ impl Replica {
     /// If this member is not the serving head, or too many writes are in flight.
     pub fn assign(&mut self, now: Now) -> Result<Version, Refusal> {
         let Some(version) = self.next else { return Err(self.refusal(true)) };
+        if self.is_short {
+            return Err(Refusal::TooFewCopies);
+        }
         let records_max = self.config.options.epoch_records_max;
         if version.seq() > records_max - records_max / 16 {
             self.now = now;
@@ -21,11 +24,20 @@ impl Replica {
         if version.seq() - self.committed_seq() > self.config.options.pending_max {
             return Err(Refusal::Overloaded);
         }
-        // Every replica evaluates expiry by this time, so it must not decrease when the head's clock does.
-        self.time = self.time.max(now.wall);
+        self.advance_time(now);
         self.last = version;
         self.next = version.next();
         Ok(version)
+    }
+
+    /// Advances chain time at the head and returns it. Every replica evaluates expiry by it, so it never decreases, not
+    /// even when another member becomes the head. `now.wall` is the expiry time of the head's node.
+    pub fn advance_time(&mut self, now: Now) -> TimeMs {
+        if matches!(self.phase, Phase::Serving { role: Role::Head | Role::Single }) {
+            self.time.advance(now);
+            self.time.raise(now.wall, now.mono);
+        }
+        self.time()
     }
 
     /// Requests a new epoch when sequence numbers run out. Repeated on later writes, but at a limited rate.
@@ -73,7 +85,7 @@ impl Replica {
     /// An idle head sends chain time at intervals, so that keys expire at the tail.
     pub(super) fn beat(&mut self) {
         assert!(matches!(self.phase, Phase::Serving { role: Role::Head }));
-        self.time = self.time.max(self.now.wall);
+        self.advance_time(self.now);
         self.wake_at = Some(self.now.mono.plus_ms(self.config.options.beat_ms));
     }
 }

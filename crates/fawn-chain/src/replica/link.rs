@@ -27,6 +27,8 @@ pub(super) struct Link {
     pub(super) received: Version,
     in_flight: VecDeque<(Version, u32)>,
     in_flight_bytes: u32,
+    /// The log could not be read for this link; tried again after a while.
+    pub(super) is_stuck: bool,
     /// A `SendRecords` was output and its outcome is pending.
     pub(super) replaying: bool,
     /// The last watermark and time sent.
@@ -50,6 +52,7 @@ impl Link {
             received: after,
             in_flight: VecDeque::new(),
             in_flight_bytes: 0,
+            is_stuck: false,
             replaying: false,
             told: (Version::ZERO, TimeMs(0)),
             moved_at: now,
@@ -108,6 +111,7 @@ impl Link {
         self.in_flight.clear();
         self.in_flight_bytes = 0;
         self.replaying = false;
+        self.is_stuck = false;
         self.moved_at = now;
     }
 

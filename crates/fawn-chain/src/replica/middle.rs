@@ -63,7 +63,7 @@ impl Replica {
     fn take_told(&mut self, (upstream, time): (Version, TimeMs)) {
         self.upstream = self.upstream.max(upstream);
         self.upstream_told = true;
-        self.time = self.time.max(time);
+        self.time.raise(time, self.now.mono);
         match self.phase {
             Phase::Serving { role: Role::Tail } => self.try_commit(),
             Phase::Syncing => {

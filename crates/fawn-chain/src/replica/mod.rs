@@ -23,7 +23,8 @@ use crate::message::{Body, Frame, Header};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use copy_in::CopyIn;
-use fawn_types::{BootId, Durability, Epoch, MonoMs, NodeId, Now, RangeId, TimeMs, Version};
+use copy_out::CopyOut;
+use fawn_types::{BootId, Durability, Epoch, MonoMs, NodeId, Now, RangeId, SteadyTime, TimeMs, Version};
 use link::Link;
 
 /// Limits and intervals of a replica.
@@ -122,9 +123,10 @@ pub struct Replica {
     upstream: Version,
     /// The predecessor said so in this phase: nothing committed is news too.
     upstream_told: bool,
-    time: TimeMs,
+    time: SteadyTime,
     /// This member's copy is being made anew, in whatever phase: until that is done it holds no copy.
     copy: Option<CopyIn>,
+    copy_out: Option<CopyOut>,
     predecessor: Option<NodeId>,
     links: Vec<Link>,
     /// A `Commit` is due through `committed`.
@@ -137,6 +139,12 @@ pub struct Replica {
     wake_at: Option<MonoMs>,
     /// This boot keeps nothing any more.
     has_failed: bool,
+    /// The chain has too few members for writes.
+    is_short: bool,
+    /// The promise found at this boot's start.
+    found: Epoch,
+    /// Members that answered a probe of the promised epoch.
+    reach: Vec<NodeId>,
     /// When another epoch was asked for.
     epoch_asked_at: Option<MonoMs>,
     /// What the boot before this one left, if that was closed in order and its log is here whole.
@@ -157,7 +165,7 @@ impl Replica {
             config,
             phase: Phase::Idle,
             promised: persisted.promised,
-            time: persisted.entry.as_ref().map_or(TimeMs(0), |entry| entry.time),
+            time: SteadyTime::new(persisted.entry.as_ref().map_or(TimeMs(0), |entry| entry.time), MonoMs(0)),
             entry: persisted.entry,
             last,
             next: None,
@@ -166,6 +174,7 @@ impl Replica {
             upstream: Version::ZERO,
             upstream_told: false,
             copy: None,
+            copy_out: None,
             predecessor: None,
             links: Vec::new(),
             commit_due: false,
@@ -173,6 +182,9 @@ impl Replica {
             gap_asked: None,
             wake_at: Some(MonoMs(0)),
             has_failed: false,
+            is_short: false,
+            found: persisted.promised,
+            reach: Vec::new(),
             epoch_asked_at: None,
             // A log that does not end where the mark says was changed behind its back.
             mark: persisted.closed.filter(|closed| closed.last == last),
@@ -218,6 +230,13 @@ impl Replica {
         }
     }
 
+    /// Whether it serves in a chain with enough members for writes. Below that, what is committed by an activation is in
+    /// doubt: it is read, because it may have been acknowledged before, and nothing is acknowledged for it.
+    #[must_use]
+    pub const fn acknowledges(&self) -> bool {
+        self.role().is_some() && !self.is_short
+    }
+
     /// The end of its log.
     #[must_use]
     pub const fn last(&self) -> Version {
@@ -239,7 +258,7 @@ impl Replica {
     /// Chain time: what expiry is judged by.
     #[must_use]
     pub const fn time(&self) -> TimeMs {
-        self.time
+        self.time.get()
     }
 
     /// The phase in one word, for status pages and scripts.
@@ -298,6 +317,9 @@ impl Replica {
         match &frame.body {
             Body::Entry(entry) => self.handle_entry(now, entry),
             Body::EntryWanted => self.send_entry(frame.header.from),
+            // Any member answers, in whatever epoch it is.
+            Body::Probe => self.send(frame.header.from, Body::ProbeReply { epoch: frame.header.epoch }),
+            Body::ProbeReply { epoch } => self.handle_probe_reply(frame.header.from, *epoch),
             Body::Align { entry, donor, base, cut } => self.handle_align(entry, *donor, *base, *cut),
             _ if !self.admits(&frame.header) => {}
             Body::Append { after, last, upstream, time, records: _ } => {

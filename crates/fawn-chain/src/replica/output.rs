@@ -196,6 +196,9 @@ pub enum Refusal {
         /// Whose.
         right: Option<NodeId>,
     },
+    /// Fewer members serve than a write is to survive on.
+    #[error("too few copies for writes until a member was added, try again")]
+    TooFewCopies,
     /// Too many writes wait for their commit.
     #[error("overloaded, try again")]
     Overloaded,

@@ -9,11 +9,8 @@ impl Replica {
     /// If this member is not the serving tail.
     pub fn admit_read(&mut self, now: Now) -> Result<TimeMs, Refusal> {
         match self.phase {
-            Phase::Serving { role: Role::Single } => {
-                self.time = self.time.max(now.wall);
-                Ok(self.time)
-            }
-            Phase::Serving { role: Role::Tail } => Ok(self.time),
+            Phase::Serving { role: Role::Single } => Ok(self.advance_time(now)),
+            Phase::Serving { role: Role::Tail } => Ok(self.time()),
             _ => Err(self.refusal(false)),
         }
     }

@@ -1,6 +1,6 @@
 //! Owns sending down the chain: forwarding and repair are one path, a replay of the log from where the peer stands.
 use super::link::{Link, LinkKind};
-use super::{Alarm, Output, Phase, Replayed, Replica, Role};
+use super::{Alarm, Output, Phase, Replayed, Replica};
 use crate::message::{Body, Frame};
 use fawn_types::{MonoMs, NodeId, Now, TimeMs, Version};
 
@@ -14,7 +14,7 @@ impl Replica {
         let options = self.config.options;
         let (limit, told) = (self.link_limit(&self.links[index]), self.link_told(&self.links[index]));
         let link = &mut self.links[index];
-        if link.replaying {
+        if link.replaying || link.is_stuck {
             return None;
         }
         let window = link.window_left(options.window_bytes_max);
@@ -54,8 +54,8 @@ impl Replica {
 
     fn link_told(&self, link: &Link) -> (Version, TimeMs) {
         match link.kind {
-            LinkKind::Syncing => (self.committed, self.time),
-            LinkKind::Successor | LinkKind::Aligning => (self.running_minimum(), self.time),
+            LinkKind::Syncing => (self.committed, self.time()),
+            LinkKind::Successor | LinkKind::Aligning => (self.running_minimum(), self.time()),
         }
     }
 
@@ -72,8 +72,7 @@ impl Replica {
         let index = self.links.iter().position(|link| link.to == to && link.replaying && link.sent == after)?;
         self.links[index].replaying = false;
         let Replayed::Records { last, bytes } = replayed else {
-            self.send(to, Body::Gone { after });
-            self.links.remove(index);
+            self.give_up_replay(index, after);
             return None;
         };
         let limit = self.link_limit(&self.links[index]);
@@ -82,6 +81,28 @@ impl Replica {
         self.links[index].note_sent(last, bytes, now.mono);
         self.links[index].told = told;
         Some(self.frame(Body::Append { after, last, upstream: told.0, time: told.1, records: &[] }))
+    }
+
+    /// The log does not hold what a link is due, or cannot read it.
+    fn give_up_replay(&mut self, index: usize, after: Version) {
+        let link = &mut self.links[index];
+        let to = link.to;
+        if link.kind == LinkKind::Successor {
+            // A serving member is awaited by every commit, so its link stays. Every committed record is on the other
+            // side of it: the manager lets the chain go on without this member.
+            link.is_stuck = true;
+            link.moved_at = self.now.mono;
+            return self.send_manager(Body::CannotSend { to });
+        }
+        self.send(to, Body::Gone { after });
+        self.links.remove(index);
+    }
+
+    /// The member after this one in the chain.
+    fn successor(&self) -> Option<NodeId> {
+        let mut chain = self.entry.as_ref()?.serving().map(|member| member.node);
+        chain.find(|node| *node == self.config.node)?;
+        chain.next()
     }
 
     /// A peer misses what is above `after`.
@@ -104,7 +125,9 @@ impl Replica {
                 let kind = match self.phase {
                     Phase::Aligning { donor, .. } if donor == self.config.node => LinkKind::Aligning,
                     Phase::Equal { .. } => LinkKind::Aligning,
-                    Phase::Serving { role: Role::Tail | Role::Single } => LinkKind::Syncing,
+                    Phase::Serving { .. } if self.successor() == Some(from) => LinkKind::Successor,
+                    // Any serving member has what is committed.
+                    Phase::Serving { .. } => LinkKind::Syncing,
                     _ => return,
                 };
                 self.links.push(Link::new(from, kind, after, self.now.mono));
@@ -122,7 +145,7 @@ impl Replica {
     /// When a link acts by itself: only while something waits for an answer.
     pub(super) fn link_deadline(&self, link: &Link) -> Option<MonoMs> {
         let uncommitted = link.kind == LinkKind::Successor && self.committed < self.last;
-        let waits = link.has_in_flight() || uncommitted;
+        let waits = link.has_in_flight() || uncommitted || link.is_stuck;
         let interval_ms = self.config.options.retransmit_ms << link.silent.min(4);
         waits.then(|| link.moved_at.plus_ms(interval_ms))
     }
@@ -155,6 +178,10 @@ impl Replica {
             let link = &mut self.links[index];
             link.silent += 1;
             link.moved_at = now;
+            if link.is_stuck {
+                link.is_stuck = false; // the successor owes no answer: nothing was sent
+                continue;
+            }
             link.note_asked(now);
             if link.has_in_flight() {
                 link.rewind(link.received, now);

@@ -24,6 +24,12 @@ pub(crate) enum Bug {
     CopyCountedEarly,
 }
 
+/// The boot of so-manieth start in the cluster.
+pub(crate) fn boot_id(start: u64) -> BootId {
+    let start = u32::try_from(start).expect("few starts");
+    BootId::new(start, start.wrapping_mul(0x9e37_79b9))
+}
+
 /// Records of one part of a copy.
 const COPY_RECORDS: usize = 3;
 
@@ -82,6 +88,10 @@ pub(crate) struct Machine {
     hello_at: u64,
     /// Its log takes nothing from peers: its medium is full.
     pub(crate) is_full: bool,
+    /// Its log cannot be read for peers: records of it have rotted.
+    pub(crate) is_unreadable: bool,
+    /// Its disk completes no sync of the log; promises are kept.
+    pub(crate) is_hung: bool,
 }
 
 pub(crate) struct Message {
@@ -94,6 +104,7 @@ pub(crate) struct Cluster {
     pub(crate) machines: BTreeMap<u32, Machine>,
     pub(crate) manager: Option<Manager<FileConsensus>>,
     manager_disk: Vec<u8>,
+    old_map: Vec<u8>,
     pub(crate) net: Vec<Message>,
     pub(crate) now: u64,
     /// Crashes are `kill -9`: what was flushed stays.
@@ -104,6 +115,8 @@ pub(crate) struct Cluster {
     pub(crate) epoch_records_max: u64,
     /// Committed records that a log can send again.
     pub(crate) retained_max: usize,
+    /// No part of a copy is sent: the tail cannot read what is due.
+    pub(crate) is_rotten: bool,
     pub(crate) copies: usize,
     pub(crate) durability: Durability,
     boots: u64,
@@ -132,12 +145,14 @@ impl Cluster {
             machines: (1..=nodes).map(|id| (id, Machine::default())).collect(),
             manager: None,
             manager_disk: encode_map(&map),
+            old_map: Vec::new(),
             net: Vec::new(),
             now: 1_000,
             kills_only: false,
             cut: BTreeSet::new(),
             epoch_records_max: Version::SEQ_SOFT_MAX,
             retained_max: usize::MAX,
+            is_rotten: false,
             copies: 0,
             durability,
             boots: 0,
@@ -160,11 +175,22 @@ impl Cluster {
         self.boots += 1;
         let map = decode_map(&self.manager_disk).expect("the manager's file is whole");
         let options = ManagerOptions { dead_after_ms: 1_000, rebooted_wait_ms: 1_500, ..ManagerOptions::default() };
-        let boot = BootId(self.boots);
+        let boot = boot_id(self.boots);
         let mut manager = Manager::new(NodeId(MANAGER), boot, options, FileConsensus::default(), map);
         manager.set_durability(self.durability);
         self.manager = Some(manager);
         self.poll_manager();
+    }
+
+    /// Puts the manager's map aside.
+    pub(crate) fn keep_map(&mut self) {
+        self.old_map.clone_from(&self.manager_disk);
+    }
+
+    /// The manager starts again from the map that was put aside.
+    pub(crate) fn lose_maps(&mut self) {
+        self.manager_disk.clone_from(&self.old_map);
+        self.start_manager();
     }
 
     pub(crate) fn restart(&mut self, id: u32) {
@@ -195,7 +221,7 @@ impl Cluster {
         machine.committed = machine.committed.min(machine.log.last());
         machine.boot = boot;
         machine.hello_at = 0;
-        let config = ReplicaConfig { node: NodeId(id), boot: BootId(boot), range: RANGE, durability, options };
+        let config = ReplicaConfig { node: NodeId(id), boot: boot_id(boot), range: RANGE, durability, options };
         machine.replica = Some(Replica::new(config, state, machine.log.last(), machine.committed));
     }
 
@@ -229,8 +255,15 @@ impl Cluster {
     pub(crate) fn plant_mark(&mut self, id: u32, boot: u64) {
         let machine = self.machines.get_mut(&id).expect("a known machine");
         let state = decode_state(&machine.disk).expect("the promise is whole");
-        let closed = Some(Closed { boot: BootId(boot), last: machine.log.last(), before: None });
+        let closed = Some(Closed { boot: boot_id(boot), last: machine.log.last(), before: None });
         machine.disk = encode_state(&PersistedState { closed, ..state });
+    }
+
+    /// The disk of `id`, which is down, is replaced by an empty one.
+    pub(crate) fn replace_disk(&mut self, id: u32) {
+        let machine = self.machines.get_mut(&id).expect("a known machine");
+        assert!(machine.replica.is_none(), "disks are replaced while the machine is down");
+        *machine = Machine::default();
     }
 
     /// The medium of `id` fails, its process stays: nothing is appended, flushed or synced any more.
@@ -287,7 +320,7 @@ impl Cluster {
             return self.poll(id);
         }
         log.flushed = log.records.len();
-        if sync {
+        if sync && !machine.is_hung {
             log.synced = log.records.len();
         }
         let synced = if bug == Bug::AckBeforeSync { log.records.len() } else { log.synced };
@@ -320,6 +353,9 @@ impl Cluster {
             }
             Output::Sync => {
                 let machine = self.machines.get_mut(&id).expect("known");
+                if machine.is_hung {
+                    return;
+                }
                 machine.log.flushed = machine.log.records.len();
                 machine.log.synced = machine.log.records.len();
                 let last = machine.log.last();
@@ -369,7 +405,7 @@ impl Cluster {
         let mut last = after;
         let committed = machine.log.records.iter().filter(|(version, _)| *version <= machine.committed).count();
         let oldest = machine.log.at(committed.saturating_sub(retained_max)).max(machine.log.floor);
-        if after < oldest {
+        if after < oldest || machine.is_unreadable {
             let replica = machine.replica.as_mut().expect("polled");
             assert!(replica.handle_replayed(now, to, after, Replayed::Gone).is_none());
             return;
@@ -392,6 +428,9 @@ impl Cluster {
 
     /// The content that `base` stands for is here all records up to it, in order of their versions.
     fn send_copy(&mut self, id: u32, to: NodeId, base: Version, cursor: CopyCursor) {
+        if self.is_rotten {
+            return;
+        }
         let machine = &self.machines[&id];
         let first = match cursor {
             CopyCursor::Results { .. } => 0,
@@ -534,6 +573,9 @@ impl Cluster {
                     }
                 }
                 ManagerOutput::Send { to, frame } => self.transmit(MANAGER, to.0, &frame),
+                ManagerOutput::BootRefused { node, boot } => {
+                    self.events.push(format!("n{} is refused: boot {:#x}", node.0, boot.0));
+                }
                 ManagerOutput::Dropping { node, reason, .. } => {
                     self.events.push(format!("n{} is to be dropped: {reason:?}", node.0));
                 }
@@ -557,8 +599,12 @@ impl Cluster {
             }
             if machine.hello_at <= self.now {
                 machine.hello_at = self.now + 200;
-                let header =
-                    Header { from: NodeId(id), boot: BootId(machine.boot), range: RangeId(0), epoch: Epoch::default() };
+                let header = Header {
+                    from: NodeId(id),
+                    boot: boot_id(machine.boot),
+                    range: RangeId(0),
+                    epoch: Epoch::default(),
+                };
                 self.transmit(id, MANAGER, &Frame { header, body: Body::Hello });
             }
             self.poll(id);

@@ -4,7 +4,10 @@
 mod admission;
 mod cluster;
 mod codec;
+mod completions;
+mod copies;
 mod idle;
+mod manager;
 mod random;
 mod ring;
 mod routing;

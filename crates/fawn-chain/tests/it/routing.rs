@@ -1,5 +1,4 @@
-//! Owns the tests of front-end and completions: routes, retries with the same tag, bounded windows, exactly once.
-use fawn_chain::completions::{Admission, CompletionLimits, Completions};
+//! Front-end: routes, retries with the same tag, bounded windows.
 use fawn_chain::map::{Activation, ChainState};
 use fawn_chain::{ClusterMap, Frontend, FrontendOptions, FrontendOutput, Intent, NodeEntry, RingOptions};
 use fawn_types::{ClientTag, Durability, Epoch, HashSecret, NodeId, Now, RingKey, Version};
@@ -141,80 +140,4 @@ fn a_boundary_that_moves_takes_pending_operations_along() {
     assert_eq!(frontend.first_incomplete(below.range), stays.0);
     assert_eq!(frontend.first_incomplete(above.range), moves.0);
     assert!(frontend.handle_reply(moves) && frontend.handle_reply(stays));
-}
-
-fn version(seq: u64) -> Version {
-    Version::new(Epoch::new(1).unwrap(), seq).unwrap()
-}
-
-fn tag(seq: u64) -> ClientTag {
-    ClientTag { session: 3, seq }
-}
-
-#[test]
-fn a_retry_gets_the_first_answer() {
-    let mut completions = Completions::new(CompletionLimits::default());
-    assert_eq!(completions.admit(tag(1), 1), Admission::New);
-    completions.record(tag(1), version(1), b"one");
-    assert_eq!(completions.admit(tag(1), 1), Admission::Pending(version(1)));
-    let mut answers = Vec::new();
-    completions.commit(version(1), |tag, done| answers.push((tag, done.result.clone())));
-    assert_eq!(answers, [(tag(1), b"one".to_vec())]);
-    assert!(matches!(completions.admit(tag(1), 1), Admission::Done(done) if done.result == b"one"));
-    assert_eq!(completions.admit(tag(2), 2), Admission::New);
-    assert_eq!(completions.admit(tag(1), 2), Admission::Answered);
-    assert!(completions.is_empty());
-}
-
-#[test]
-fn what_was_cut_off_never_happened() {
-    let mut completions = Completions::new(CompletionLimits::default());
-    completions.record(tag(1), version(1), b"one");
-    completions.record(tag(2), version(2), b"two");
-    completions.rollback(version(1));
-    assert_eq!(completions.admit(tag(2), 1), Admission::New);
-    let mut answered = 0;
-    completions.commit(version(2), |_, _| answered += 1);
-    assert_eq!(answered, 1);
-}
-
-#[test]
-fn completions_are_bounded() {
-    let limits = CompletionLimits { per_session_max: 4, sessions_max: 2, ..CompletionLimits::default() };
-    let mut completions = Completions::new(limits);
-    for seq in 1..=4 {
-        completions.record(tag(seq), version(seq), b"");
-    }
-    assert_eq!(completions.admit(tag(5), 1), Admission::Overloaded);
-    completions.commit(version(4), |_, _| {});
-    completions.record(ClientTag { session: 8, seq: 1 }, version(5), b"");
-    completions.record(ClientTag { session: 9, seq: 1 }, version(6), b"");
-    assert_eq!(completions.len(), 2, "the session idle for longest was forgotten");
-}
-
-/// Long results bound a session by their bytes: the head refuses, a replica forgets only what the head would have refused
-/// beside the rest.
-#[test]
-fn long_results_are_bounded_by_bytes() {
-    let limits = CompletionLimits { per_session_bytes_max: 10, bytes_max: 10_000, ..CompletionLimits::default() };
-    let mut completions = Completions::new(limits);
-    completions.record(tag(1), version(1), b"123456");
-    assert!(completions.has_room(tag(2).session) && completions.admit(tag(2), 1) == Admission::New);
-    completions.record(tag(2), version(2), b"123456");
-    assert!(!completions.has_room(tag(3).session));
-    assert_eq!(completions.admit(tag(3), 1), Admission::Overloaded);
-    assert_eq!(completions.len(), 2, "what was taken is remembered");
-    assert_eq!(completions.admit(tag(3), 2), Admission::New);
-    // A replica hears of no answers.
-    completions.record(tag(3), version(3), b"123456");
-    completions.record(tag(4), version(4), b"123456");
-    assert_eq!(completions.len(), 2, "the oldest was forgotten");
-    completions.commit(version(4), |_, _| {});
-    let other = |session| ClientTag { session, seq: 1 };
-    completions.record(other(8), version(5), &[0; 5_000]);
-    completions.commit(version(5), |_, _| {});
-    completions.record(other(9), version(6), &[0; 5_000]);
-    assert_eq!(completions.len(), 2, "the session idle for longest was forgotten");
-    completions.rollback(version(5));
-    assert!(completions.has_room(9));
 }

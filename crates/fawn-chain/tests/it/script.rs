@@ -91,9 +91,8 @@ impl Runner {
             "mark" => self.cluster().plant_mark(node, number(second, 0)),
             "restart" => self.cluster().restart(node),
             "fail" => self.cluster().fail(node),
-            "full" | "space" => {
-                self.cluster().machines.get_mut(&node).expect("a machine").is_full = command == "full";
-            }
+            "full" | "space" | "hang" | "unhang" | "rot" | "scrub" => self.disk(node, command),
+            "replace-disk" => self.cluster().replace_disk(node),
             "durability" => self.cluster().durability = mode(first),
             "epoch-records" => self.cluster().epoch_records_max = u64::from(node),
             "cut" | "mend" => {
@@ -107,6 +106,8 @@ impl Runner {
                     cut.remove(&link)
                 };
             }
+            "keep-map" => self.cluster().keep_map(),
+            "lose-maps" => self.cluster().lose_maps(),
             "restart-manager" => self.cluster().start_manager(),
             "net" => {
                 let lines: Vec<String> = self.cluster().net.iter().map(describe).collect();
@@ -122,6 +123,16 @@ impl Runner {
             cluster.events.drain(..).for_each(|event| {
                 let _ = writeln!(out, "{event}");
             });
+        }
+    }
+
+    /// What is wrong with a machine's disk from now on, or no longer.
+    fn disk(&mut self, node: u32, command: &str) {
+        let machine = self.cluster().machines.get_mut(&node).expect("a machine");
+        match command {
+            "full" | "space" => machine.is_full = command == "full",
+            "hang" | "unhang" => machine.is_hung = command == "hang",
+            _ => machine.is_unreadable = command == "rot",
         }
     }
 

@@ -69,8 +69,10 @@ fn expiry_kept_or_past() {
     let outcome = apply(set(Condition::Always, Expiry::Keep, false), Some(old.as_ref()));
     assert_eq!(written(&outcome).2, NOW.0 + 5);
     assert_eq!(written(&apply(set(Condition::Always, Expiry::Keep, false), None)).2, 0);
-    for past in [0, NOW.0] {
-        let outcome = apply(set(Condition::Always, Expiry::AtMs(past), false), Some(old.as_ref()));
+    let outcome = apply(set(Condition::Always, Expiry::InMs(7), false), Some(old.as_ref()));
+    assert_eq!(written(&outcome).2, NOW.0 + 7, "the evaluation makes it absolute");
+    for past in [Expiry::AtMs(0), Expiry::AtMs(NOW.0), Expiry::InMs(0)] {
+        let outcome = apply(set(Condition::Always, past, false), Some(old.as_ref()));
         assert_eq!((outcome.effect, outcome.reply), (Effect::Delete, STORED));
     }
 }

@@ -21,15 +21,17 @@ fn value_and_flags_stay() {
     let outcome = apply(touch(Expiry::AtMs(NOW.0 + 1), ExpiryCondition::Always, false), Some(old.as_ref()));
     assert_eq!(outcome.reply, Reply::Touched);
     assert_eq!(written(&outcome), (b"old".to_vec(), 7, NOW.0 + 1));
+    let outcome = apply(touch(Expiry::InMs(1), ExpiryCondition::Always, false), Some(old.as_ref()));
+    assert_eq!(written(&outcome).2, NOW.0 + 1, "the evaluation makes it absolute");
 }
 
 #[test]
 fn past_deletes() {
     let old = entry(b"old", 0);
-    for past in [0, NOW.0] {
-        let outcome = apply(touch(Expiry::AtMs(past), ExpiryCondition::Always, false), Some(old.as_ref()));
+    for past in [Expiry::AtMs(0), Expiry::AtMs(NOW.0), Expiry::InMs(0)] {
+        let outcome = apply(touch(past, ExpiryCondition::Always, false), Some(old.as_ref()));
         assert_eq!((outcome.effect, outcome.reply), (Effect::Delete, Reply::Touched));
-        let outcome = apply(touch(Expiry::AtMs(past), ExpiryCondition::Always, true), Some(old.as_ref()));
+        let outcome = apply(touch(past, ExpiryCondition::Always, true), Some(old.as_ref()));
         assert_eq!((outcome.effect, outcome.reply), (Effect::Delete, Reply::Value(old.as_ref())));
     }
 }

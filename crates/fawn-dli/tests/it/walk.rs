@@ -26,7 +26,8 @@ fn condition(random: &mut Random) -> Condition {
 fn update(random: &mut Random, now: TimeMs) -> Update<'static> {
     let bytes: &'static [u8] = random.pick(&[b"" as &[u8], b"1", b"99", b"text", &[0; 60]]);
     let at = Expiry::AtMs((now.0 + random.below(4)).saturating_sub(1));
-    let expiry = random.pick(&[Expiry::Never, Expiry::Keep, at]);
+    let after = Expiry::InMs(random.below(3));
+    let expiry = random.pick(&[Expiry::Never, Expiry::Keep, at, after]);
     let create = random.below(2) == 0;
     match random.below(8) {
         0 => Update::Set { value: bytes, flags: 1, expiry, condition: condition(random), return_previous: create },

@@ -28,7 +28,7 @@ impl<D: Device> Engine<D> {
         if record.kind.is_of_key() {
             self.check_apart(at, hash, record.key)?;
         }
-        self.make_room(len, record.kind != RecordKind::Put)?;
+        self.make_room_for(at, len, Reserve::of([record]))?;
         self.append_one(at, hash, record, len, false);
         Ok(())
     }
@@ -51,7 +51,7 @@ impl<D: Device> Engine<D> {
         if len > limit_bytes {
             return Err(EngineError::TooLarge { found_bytes: len, limit_bytes });
         }
-        self.make_room(len, records.iter().all(|(_, record)| record.kind != RecordKind::Put))?;
+        self.make_room_for(at, len, Reserve::of(records.iter().map(|(_, record)| record)))?;
         let mut left = records.len();
         for records in records.chunks(WARM_KEYS_MAX) {
             self.warm_records(range, records);
@@ -111,13 +111,12 @@ impl<D: Device> Engine<D> {
         // The base is looked up before the record itself can be found in the window.
         let known = is_of_key.then(|| self.base_of(at, hash, record.key));
         let (slot, pointer) = self.encode(at, record, len, continues);
+        let is_put = record.kind == RecordKind::Put;
+        self.enter_segment(at, slot, version, record.kind.hides());
         let segment = self.segments.expect_mut(slot);
         segment.lengths.add(len);
-        let is_put = record.kind == RecordKind::Put;
         if is_put {
             segment.add_live(at, len as u32);
-        } else if record.kind != RecordKind::Result {
-            segment.hiding += 1;
         }
         let written = Written { version, pointer, len_bytes: len as u32, is_put };
         let kind = match known {
@@ -156,28 +155,14 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Logs how far a chained range is committed; not a write of the range's history.
-    pub(crate) fn append_mark(&mut self, at: usize) -> Result<(), EngineError> {
-        if self.ranges[at].is_beginning() {
-            return Ok(());
-        }
-        let committed = self.ranges[at].progress.committed;
-        self.append_control(at, RecordKind::CommitMark, committed)?;
-        let sequence = self.window.active().map_or(0, |chunk| chunk.sequence);
-        let range = &mut self.ranges[at];
-        range.marked = committed;
-        range.marked_sequence = sequence;
-        Ok(())
-    }
-
     /// Logs a mark or a rollback.
     pub(crate) fn append_control(&mut self, at: usize, kind: RecordKind, version: Version) -> Result<(), EngineError> {
         let record = RecordRef::bare(kind, version, &[]);
         let len = record::encoded_len(&record);
-        self.make_room(len, true)?;
+        self.make_room(len, Reserve::Marks)?;
         let (slot, _) = self.encode(at, &record, len, false);
         if kind == RecordKind::Rollback {
-            self.segments.expect_mut(slot).hiding += 1;
+            self.enter_segment(at, slot, Version::ZERO, true);
         }
         Ok(())
     }
@@ -204,8 +189,8 @@ impl<D: Device> Engine<D> {
 
     /// Makes the open frame take `len` more bytes, whatever that needs: a frame, a piece, a segment.
     ///
-    /// `may_use_reserve`: deletes and marks may use what is kept back on a full device.
-    pub(crate) fn make_room(&mut self, len: usize, may_use_reserve: bool) -> Result<(), EngineError> {
+    /// `reserve`: what is kept back on a full device and may be used.
+    pub(crate) fn make_room(&mut self, len: usize, reserve: Reserve) -> Result<(), EngineError> {
         self.check_writable()?;
         let segment_bytes = self.options.segment_bytes;
         loop {
@@ -216,7 +201,7 @@ impl<D: Device> Engine<D> {
             let need = len + if self.flush.open.is_some() { 0 } else { frame::HEADER_BYTES };
             let segment_room = (segment_bytes - chunk.end()) as usize;
             if !self.next.is_ready() {
-                self.prepare_next(may_use_reserve, segment_room)?;
+                self.prepare_next(reserve, segment_room)?;
             }
             if segment_room < need {
                 self.switch_segment()?;
@@ -275,6 +260,24 @@ impl<D: Device> Engine<D> {
         }
         self.flush.wanted = true;
         Err(EngineError::Overloaded)
+    }
+}
+
+/// Space that is kept back on a full device, by what it is kept for: each may use what the ones before it may.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Reserve {
+    /// Nothing is kept back for puts.
+    Puts,
+    /// Deletes make segments die.
+    Deletes,
+    /// A dead segment may wait for a commit mark.
+    Marks,
+}
+
+impl Reserve {
+    fn of<'r>(records: impl IntoIterator<Item = &'r RecordRef<'r>>) -> Self {
+        let has_put = records.into_iter().any(|record| record.kind == RecordKind::Put);
+        if has_put { Self::Puts } else { Self::Deletes }
     }
 }
 

@@ -27,6 +27,7 @@ impl<D: Device> Engine<D> {
         }
         let progress = self.ranges[at].progress;
         assert!(progress.committed <= progress.appended, "only what was appended is committed");
+        self.release_held(at);
     }
 
     fn retain(&mut self, at: usize, pending: &Pending) {
@@ -53,7 +54,7 @@ impl<D: Device> Engine<D> {
         if base == Base::Unknown {
             let replaced = self.overlay.set_committed(at, name, written);
             if let Some(old) = replaced.filter(|old| old.is_put) {
-                self.bury(at, Old { pointer: old.pointer, len_bytes: old.len_bytes });
+                self.bury(at, Old { pointer: old.pointer, len_bytes: old.len_bytes }, written.version);
             }
             return;
         }
@@ -89,7 +90,7 @@ impl<D: Device> Engine<D> {
         };
         assert!(moved, "the index still holds what was confirmed");
         if let Base::At(old) = base {
-            self.bury(at, old);
+            self.bury(at, old, written.version);
         }
     }
 
@@ -99,20 +100,19 @@ impl<D: Device> Engine<D> {
         self.poison(&DeviceError::Io { operation, name, offset: 0, detail: detail.to_owned() });
     }
 
-    /// A put is no longer current: its segment has that much less to live for.
-    pub(crate) fn bury(&mut self, at: usize, old: Old) {
+    /// A put is no longer current, by the commit of `by`: its segment has one live record less.
+    pub(crate) fn bury(&mut self, at: usize, old: Old, by: Version) {
         let end = self.appended_end();
         let (slot, _) = self.segments.place(old.pointer);
-        let segment = self.segments.expect_mut(slot);
-        segment.remove_live(at, old.len_bytes, end);
-        self.may_have_dead |= segment.sealed && segment.live_records() == 0;
+        self.segments.expect_mut(slot).remove_live(at, old.len_bytes, by, end);
+        self.examine_if_dead(slot);
     }
 
     /// Empties the range: its index and all its records up to here; what is still pending came after.
     fn commit_clear(&mut self, at: usize, version: Version) {
         let end = self.appended_end();
-        for segment in self.segments.iter_mut() {
-            segment.forget_range(at, end);
+        for &slot in self.ranges[at].segments.values() {
+            self.segments.expect_mut(slot).clear_range(at, version, end);
         }
         self.ranges[at].index.clear();
         self.overlay.clear_range(at);
@@ -126,7 +126,7 @@ impl<D: Device> Engine<D> {
                 self.segments.expect_mut(slot).add_live(at, pending.len_bytes);
             }
         }
-        self.may_have_dead = true;
+        self.examine_range(at);
     }
 
     /// Drops a range's uncommitted records above `after`, and logs that they are void.
@@ -158,7 +158,8 @@ impl<D: Device> Engine<D> {
         let range = &mut self.ranges[at];
         range.pending_clear = range.pending.iter().rev().find(is_clear).map(|pending| pending.version);
         let last = range.pending.back().map_or(committed, |pending| pending.version);
-        let progress = &mut range.progress;
+        self.roll_back_segments(at, last);
+        let progress = &mut self.ranges[at].progress;
         progress.appended = last;
         progress.flushed = progress.flushed.min(last);
         progress.synced = progress.synced.min(last);
@@ -172,7 +173,8 @@ impl<D: Device> Engine<D> {
         }
         self.overlay.remove_if_settled(at, name);
         if is_put {
-            self.bury(at, Old { pointer: pending.pointer, len_bytes: pending.len_bytes });
+            // No commit made it void: the rollback's record is all that has to be durable.
+            self.bury(at, Old { pointer: pending.pointer, len_bytes: pending.len_bytes }, Version::ZERO);
         }
     }
 

@@ -3,6 +3,7 @@
 //! A copy that a crash cuts short never was: the manifest says from which place of the log on the range's records count,
 //! and whether all of them came. What was copied is known by its version alone: up to the base it is a copy, above it
 //! the range's own history, which goes on meanwhile.
+use super::append::Reserve;
 use super::fetch::{Look, RuledOut, Wanted};
 use super::{Engine, LookupPlan};
 use crate::error::EngineError;
@@ -79,12 +80,9 @@ impl<D: Device> Engine<D> {
         self.ranges[at].copy = Some(CopyState { base, stage: CopyStage::Beginning(listed) });
         self.overlay.forget_range(at);
         self.flush.forget_range(at);
-        for segment in self.segments.iter_mut() {
-            segment.forget_range(at, end);
-        }
-        self.may_have_dead = true;
         self.pending_records -= self.ranges[at].pending.len();
-        self.ranges[at].begin_anew(base, from.sequence);
+        self.forget_in_segments(at);
+        self.ranges[at].begin_anew(base);
         Ok(listed)
     }
 
@@ -125,7 +123,7 @@ impl<D: Device> Engine<D> {
             self.check_apart(at, hash, record.key)?;
         }
         // Before the base is looked at: making room may let verifications move it.
-        self.make_room(len, false)?;
+        self.make_room(len, Reserve::Puts)?;
         if !is_put {
             self.write_copied(at, record, len);
             return Ok(true);
@@ -169,6 +167,7 @@ impl<D: Device> Engine<D> {
         let (slot, pointer) = self.encode(at, record, len, false);
         let retained_max = self.retained_share;
         let (version, len_bytes, is_put) = (record.version, len as u32, record.kind == RecordKind::Put);
+        self.enter_segment(at, slot, version, false);
         let segment = self.segments.expect_mut(slot);
         segment.lengths.add(len);
         if is_put {
@@ -193,7 +192,7 @@ impl<D: Device> Engine<D> {
             self.queue_verification(at, name);
         }
         if let Some(old) = self.overlay.set_committed(at, name, written).filter(|old| old.is_put) {
-            self.bury(at, Old { pointer: old.pointer, len_bytes: old.len_bytes });
+            self.bury(at, Old { pointer: old.pointer, len_bytes: old.len_bytes }, written.version);
         }
     }
 

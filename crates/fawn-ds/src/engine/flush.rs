@@ -5,8 +5,8 @@ use crate::format::Watermark;
 use crate::format::frame::{self, FrameHeader};
 use crate::log::LogPosition;
 use crate::log::flush::{
-    ClosedFrame, EVERYSEC_SYNC_MS, FrameRanges, MEMORY_FLUSH_BYTES, MEMORY_FLUSH_MS, OpenFrame, PAD_FRAME_BYTES_MIN,
-    SyncInFlight, Unsynced, WRITES_IN_FLIGHT_MAX, ZEROS_AHEAD_BYTES,
+    ClosedFrame, EVERYSEC_SYNC_MS, FrameRange, FrameRanges, MEMORY_FLUSH_BYTES, MEMORY_FLUSH_MS, OpenFrame,
+    PAD_FRAME_BYTES_MIN, SyncInFlight, Unsynced, WRITES_IN_FLIGHT_MAX, ZEROS_AHEAD_BYTES,
 };
 use core::ops::Range;
 use fawn_flash::buffer::PAGE_BYTES;
@@ -118,7 +118,8 @@ impl<D: Device> Engine<D> {
         touched
             .map(|(at, range)| {
                 range.in_open_frame = false;
-                (at, range.progress.appended)
+                let marked = range.marks.in_open_frame.take();
+                FrameRange { range: at, appended: range.progress.appended, marked }
             })
             .collect()
     }
@@ -166,7 +167,7 @@ impl<D: Device> Engine<D> {
         segment.written_to = segment.written_to.max(write_end);
         let from = offset - offset % PAGE_BYTES as u32;
         let number = self.flush.first_number + at as u64;
-        let token = Token(self.in_flight.insert(InFlight::Write { number }) as u64);
+        let token = self.track_write(InFlight::Write { number });
         let mut write = self.frame_write(slot, from, end..write_end, token);
         if self.options.durability == Durability::Sync {
             write = write.durable();
@@ -213,16 +214,12 @@ impl<D: Device> Engine<D> {
             let end = LogPosition::new(frame.sequence, frame.end, self.options.segment_bytes);
             assert!(end > self.flush.flushed, "the flushed watermark only grows");
             self.flush.flushed = end;
-            for &(at, version) in &frame.ranges {
-                let progress = &mut self.ranges[at].progress;
-                progress.flushed = progress.flushed.max(version.min(progress.appended));
+            for &FrameRange { range, appended, .. } in &frame.ranges {
+                let progress = &mut self.ranges[range].progress;
+                progress.flushed = progress.flushed.max(appended.min(progress.appended));
             }
-            self.flush.unsynced.push_back(Unsynced {
-                slot: frame.slot,
-                sequence: frame.sequence,
-                end,
-                ranges: frame.ranges,
-            });
+            let (slot, sequence, ranges) = (frame.slot, frame.sequence, frame.ranges);
+            self.flush.unsynced.push_back(Unsynced { slot, sequence, end, ranges });
             self.progressed = true;
         }
         if self.options.durability == Durability::Sync {
@@ -234,12 +231,18 @@ impl<D: Device> Engine<D> {
 
     pub(crate) fn advance_synced(&mut self, to: LogPosition) {
         assert!(to <= self.flush.flushed, "only what was flushed is synced");
-        self.flush.synced = self.flush.synced.max(to);
+        if to > self.flush.synced {
+            self.flush.synced = to;
+            self.drops.synced();
+        }
         while self.flush.unsynced.front().is_some_and(|unsynced| unsynced.end <= to) {
             let Some(unsynced) = self.flush.unsynced.pop_front() else { break };
-            for &(at, version) in &unsynced.ranges {
-                let progress = &mut self.ranges[at].progress;
-                progress.synced = progress.synced.max(version.min(progress.appended));
+            for &FrameRange { range, appended, marked } in &unsynced.ranges {
+                let progress = &mut self.ranges[range].progress;
+                progress.synced = progress.synced.max(appended.min(progress.appended));
+                if let Some(version) = marked {
+                    self.mark_is_durable(range, version, unsynced.slot);
+                }
             }
             self.progressed = true;
         }
@@ -269,7 +272,7 @@ impl<D: Device> Engine<D> {
         self.flush.sync = Some(SyncInFlight { covers });
         self.flush.last_sync = self.now.mono;
         self.stats.syncs += 1;
-        let token = Token(self.in_flight.insert(InFlight::Sync) as u64);
+        let token = self.track_write(InFlight::Sync);
         self.device.submit_sync(file, Cause::Flush, token);
     }
 
@@ -285,28 +288,16 @@ impl<D: Device> Engine<D> {
         self.window.drop_flushed(is_flushed, &mut self.pool);
     }
 
-    /// Marks of chained ranges that were committed further, when the frame is written anyway.
-    fn log_marks(&mut self) {
-        if !self.options.chained || self.flush.open.is_none() {
-            return;
-        }
-        for at in 0..self.ranges.len() {
-            let range = &self.ranges[at];
-            if range.progress.committed > range.marked && self.append_mark(at).is_err() {
-                // A mark is a hint that saves work; without room for it the next frame carries it.
-                return;
-            }
-        }
-    }
-
     /// Writes and syncs everything, waits for it, and gives the device back. Reads may still be in flight on it: they
     /// are not waited for, since a read that never ends would make the closing never end.
     ///
     /// # Errors
     /// [`EngineError::Poisoned`] when that failed.
     pub fn close(mut self) -> Result<D, EngineError> {
+        self.mark_everything();
         self.sync_all()?;
         self.record_end_of_log();
+        self.persist_clock();
         self.sync_all()?;
         self.vouch();
         self.sync_all()?;

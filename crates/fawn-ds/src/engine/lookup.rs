@@ -5,9 +5,9 @@ use super::{Engine, InFlight};
 use crate::error::EngineError;
 use crate::format::record::RecordKind;
 use crate::index::Pointer;
-use crate::overlay::Base;
+use crate::overlay::{Base, Old};
 use fawn_flash::{AlignedBuf, Cause, Device, DeviceError, Token};
-use fawn_types::{EntryRef, KeyHash, RangeId, TimeMs};
+use fawn_types::{EntryRef, KeyHash, RangeId, TimeMs, Version};
 
 /// Which of a key's records a lookup wants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -225,19 +225,21 @@ impl<D: Device> Engine<D> {
         damage.map_or(Ok(Step::Absent), Err)
     }
 
-    /// An expired record is a tombstone: it leaves the index, and its segment hides what may lie beneath.
+    /// A record that is expired by the store's own clock is a tombstone: it leaves the index, and its segment hides what may
+    /// lie beneath.
     fn expire(&mut self, at: usize, hash: KeyHash, hit: &Hit, key: &[u8]) {
-        if self.overlay.find(at, hash.0, || self.name_of(hash.0, key).ident).is_some() {
+        // The reader's clock may be wrong; the answer is the reader's alone, but what leaves the index is gone for all.
+        if !is_expired(hit, self.clock.get())
+            || self.overlay.find(at, hash.0, || self.name_of(hash.0, key).ident).is_some()
+        {
             return;
         }
         let removed = self.ranges[at].index.remove(hash, hit.pointer);
         assert!(removed, "the record was just found through this entry");
         let (slot, _) = self.segments.place(hit.pointer);
-        let end = self.appended_end();
-        let segment = self.segments.expect_mut(slot);
-        segment.remove_live(at, hit.len_bytes, end);
-        segment.hiding += 1;
-        self.may_have_dead = true;
+        self.enter_segment(at, slot, hit.version, true);
+        // Its own time made it void; what hides older copies of the key is this very record.
+        self.bury(at, Old { pointer: hit.pointer, len_bytes: hit.len_bytes }, Version::ZERO);
         self.stats.expired += 1;
     }
 

@@ -5,13 +5,17 @@
 mod append;
 mod blob;
 mod chained;
+mod clock;
 mod commit;
 mod copy;
 mod copy_scan;
+mod drop_rule;
+mod drops;
 mod end_of_log;
 mod fetch;
 mod flush;
 mod lookup;
+mod marks;
 mod plain;
 mod poll;
 mod replay;
@@ -23,9 +27,10 @@ mod warm;
 pub use blob::BlobTicket;
 pub use copy::CopiedResults;
 pub use copy_scan::{CopyScan, CopyStep};
+pub use drop_rule::Kept;
 pub use lookup::{Lookup, LookupPlan, View};
 pub use replay::Replay;
-pub use scan::{Scan, ScanItem, ScanStep};
+pub use scan::{DamagedRecord, Scan, ScanItem, ScanStep};
 pub(crate) use verify::ApartRetry;
 pub use warm::WARM_KEYS_MAX;
 
@@ -40,11 +45,11 @@ use crate::options::Options;
 use crate::overlay::{KeyName, Overlay};
 use crate::range::{Progress, RangeState};
 use crate::stats::{EngineStats, LogReport, MemoryReport};
+pub(crate) use drops::Drops;
 use fawn_flash::PageCache;
-use fawn_flash::{Completion, Device, DeviceError};
-use fawn_types::{HashSecret, KeyHash, KeyRange, MonoMs, Now, RangeId};
+use fawn_flash::{Completion, Device, DeviceError, Token};
+use fawn_types::{ExpiryClock, HashSecret, KeyHash, KeyRange, MonoMs, Now, RangeId};
 use fetch::{Resume, RuledOut, Span};
-use segments::Dropping;
 pub(crate) use segments::Next;
 use slab::Slab;
 use std::collections::VecDeque;
@@ -115,9 +120,8 @@ pub struct Engine<D: Device> {
     pub(crate) range_ids: Vec<RangeId>,
     pub(crate) segments: SegmentTable,
     pub(crate) next: Next,
-    pub(crate) dropping: Vec<Dropping>,
+    pub(crate) drops: Drops,
     pub(crate) last_sequence: u64,
-    pub(crate) may_have_dead: bool,
     /// A sealed segment is not yet listed as such.
     pub(crate) has_unlisted: bool,
     pub(crate) window: Window,
@@ -138,6 +142,8 @@ pub struct Engine<D: Device> {
     pub(crate) scratch: Vec<u8>,
     pub(crate) resume: Option<Resume>,
     pub(crate) in_flight: Slab<InFlight>,
+    /// Writes and syncs in flight and the times of their submission, oldest first.
+    pub(crate) writes_in_flight: VecDeque<(Token, MonoMs)>,
     /// Operations whose segment was dropped before they were submitted.
     pub(crate) stale: VecDeque<InFlight>,
     pub(crate) completions: VecDeque<Completion>,
@@ -154,6 +160,10 @@ pub struct Engine<D: Device> {
     pub(crate) polls: u32,
     pub(crate) progressed: bool,
     pub(crate) now: Now,
+    /// Expiry time: what was expired by it may be forgotten.
+    pub(crate) clock: ExpiryClock,
+    /// When a full device is asked again for the space of the expiry time's own commit.
+    pub(crate) persist_clock_at: MonoMs,
     pub(crate) stats: EngineStats,
 }
 
@@ -197,10 +207,11 @@ impl<D: Device> Engine<D> {
         self.ranges.push(RangeState::new(id, keys, self.options.index));
         self.range_ids.push(id);
         self.bound_retained();
-        if self.options.chained {
-            self.append_mark(self.ranges.len() - 1)?;
+        match self.append_mark(self.ranges.len() - 1) {
+            // Whatever there is no room for now is written before the range's first record.
+            Ok(()) | Err(EngineError::Overloaded | EngineError::StoreFull) => Ok(()),
+            Err(error) => Err(error),
         }
-        Ok(())
     }
 
     /// How far a range's writes have come; all zero for one that is not here.
@@ -276,6 +287,27 @@ impl<D: Device> Engine<D> {
     /// Reads, writes and syncs not yet reaped.
     pub fn in_flight(&self) -> usize {
         self.device.in_flight()
+    }
+
+    /// When the oldest write or sync in flight was submitted: its age shows a disk that hangs without an error.
+    pub fn oldest_write(&self) -> Option<MonoMs> {
+        self.writes_in_flight.front().map(|(_, submitted_at)| *submitted_at)
+    }
+
+    /// A token for a write or sync that is submitted now.
+    pub(crate) fn track_write(&mut self, write: InFlight) -> Token {
+        let token = Token(self.in_flight.insert(write) as u64);
+        self.writes_in_flight.push_back((token, self.now.mono));
+        token
+    }
+
+    /// The operation of a token that came back.
+    pub(crate) fn untrack_write(&mut self, token: Token) -> InFlight {
+        let in_flight = self.in_flight.remove(token.0 as usize);
+        if !matches!(in_flight, InFlight::Lookup { .. } | InFlight::Verify { .. }) {
+            self.writes_in_flight.retain(|(written, _)| *written != token);
+        }
+        in_flight
     }
 
     /// Gives the cache what index, overlay and buffers leave of the budget.

@@ -59,7 +59,7 @@ impl<D: Device> Engine<D> {
 
     fn complete(&mut self, completion: Completion, events: &mut Vec<Event>) {
         let Completion { token, result, buf } = completion;
-        let in_flight = self.in_flight.remove(token.0 as usize);
+        let in_flight = self.untrack_write(token);
         match in_flight {
             InFlight::Lookup { mut plan, user } => {
                 plan.result = Some(self.take_read(&plan.span, result, buf));
@@ -109,6 +109,7 @@ impl<D: Device> Engine<D> {
         segment.pins -= 1;
         let file = segment.file;
         self.read_bytes_in_flight -= span.len();
+        self.examine_if_dead(span.slot);
         result?;
         let Some(buf) = buf else { unreachable!("a read brings its buffer back") };
         if buf.len() <= super::fetch::GATHER_BYTES_MAX {
@@ -139,7 +140,7 @@ impl<D: Device> Engine<D> {
     /// Does up to `budget` units of maintenance now; what is left goes on at later polls.
     pub fn step(&mut self, budget: usize) {
         for _ in 0..budget {
-            if self.verify_queue.is_empty() && !self.may_have_dead {
+            if self.verify_queue.is_empty() && !self.drops.has_work() {
                 return;
             }
             self.pump_verifications();

@@ -38,7 +38,7 @@ impl<D: Device> Engine<D> {
         let range = &mut self.ranges[at];
         range.retain_floor = Some(floor);
         range.drop_retained_through(floor);
-        self.may_have_dead = true;
+        self.release_held(at);
     }
 
     /// Keeps fewer records per range for [`Engine::replay`] from now on than [`crate::Options::retained_records_max`] says.
@@ -52,11 +52,11 @@ impl<D: Device> Engine<D> {
     pub(crate) fn bound_retained(&mut self) {
         self.retained_share = self.options.retained_share(self.ranges.len());
         let (retained_max, records_max) = (self.retained_max.min(self.retained_share), self.retained_share);
-        for range in &mut self.ranges {
-            range.bound_retained(retained_max);
-            range.bound_copied_results(records_max);
+        for at in 0..self.ranges.len() {
+            self.ranges[at].bound_retained(retained_max);
+            self.ranges[at].bound_copied_results(records_max);
+            self.release_held(at);
         }
-        self.may_have_dead = true;
     }
 
     /// Visits a range's records after `after`, oldest first, committed or not, up to about `bytes_max` of them.
@@ -138,7 +138,7 @@ impl<D: Device> Engine<D> {
         Ok(())
     }
 
-    /// Takes in what a replay's or scan's read brought, for the next call of it.
+    /// Takes in what a replay's or copy's read brought, for the next call of it.
     ///
     /// # Errors
     /// The read's own failure.

@@ -1,4 +1,5 @@
 //! Owns the life of segments: prepared ahead, switched to, sealed in the manifest, dropped when wholly dead.
+use super::append::Reserve;
 use super::{Engine, Event, InFlight};
 use crate::error::EngineError;
 use crate::format::manifest::Edit;
@@ -9,11 +10,11 @@ use crate::log::segments::Segment;
 use crate::log::window::Chunk;
 use crate::manifest_file::CommitNumber;
 use fawn_flash::buffer::PAGE_BYTES;
-use fawn_flash::{AlignedBuf, Cause, Device, DeviceError, Token};
-use fawn_types::{KeyRange, MonoMs, RangeId};
+use fawn_flash::{AlignedBuf, Cause, Device, DeviceError};
+use fawn_types::{KeyRange, RangeId};
 
 /// How long a full device is left alone before space is asked for again.
-const RETRY_MS: u64 = 100;
+pub(super) const RETRY_MS: u64 = 100;
 
 /// How long a durable commit waits for another to vouch for it before one is written for that alone.
 const VOUCH_MS: u64 = 100;
@@ -41,27 +42,24 @@ impl Next {
     }
 }
 
-/// A segment whose removal from the manifest is being written.
-#[derive(Debug)]
-pub(crate) struct Dropping {
-    segment: Segment,
-    edit_end: CommitNumber,
-}
-
 impl<D: Device> Engine<D> {
     pub(crate) fn no_segment(&self) -> EngineError {
         if self.full { EngineError::StoreFull } else { EngineError::Overloaded }
     }
 
     /// Sees to a successor in time. On a full device the active segment's last part is kept for deletes, which are
-    /// what brings space back.
-    pub(crate) fn prepare_next(&mut self, may_use_reserve: bool, segment_room: usize) -> Result<(), EngineError> {
+    /// what brings space back, and the last of that for the commit marks that their effect may wait for.
+    pub(crate) fn prepare_next(&mut self, reserve: Reserve, segment_room: usize) -> Result<(), EngineError> {
         let segment_bytes = self.options.segment_bytes as usize;
         if matches!(self.next, Next::None) && segment_room <= segment_bytes / 2 {
             self.try_prepare()?;
         }
-        let is_reserve = segment_room <= segment_bytes / 8;
-        if self.full && is_reserve && !may_use_reserve { Err(EngineError::StoreFull) } else { Ok(()) }
+        let kept_back = match reserve {
+            Reserve::Puts => segment_bytes / 8,
+            Reserve::Deletes if self.options.chained => segment_bytes / 32,
+            Reserve::Deletes | Reserve::Marks => 0,
+        };
+        if self.full && segment_room <= kept_back { Err(EngineError::StoreFull) } else { Ok(()) }
     }
 
     /// Asks for space, unless it was refused a moment ago.
@@ -74,7 +72,7 @@ impl<D: Device> Engine<D> {
                 self.space_back |= core::mem::take(&mut self.full);
                 let mut buf = AlignedBuf::zeroed(HEADER_BYTES);
                 segment::encode(&self.header_of(&segment), &mut buf);
-                let token = Token(self.in_flight.insert(InFlight::SegmentHeader) as u64);
+                let token = self.track_write(InFlight::SegmentHeader);
                 self.device.submit_write_durable(segment.file, 0, buf, HEADER_BYTES, Cause::Manifest, token);
                 self.next = Next::Header(segment);
                 Ok(())
@@ -127,7 +125,7 @@ impl<D: Device> Engine<D> {
 
     /// Slots of segments that are being dropped are free only once the manifest says so.
     fn free_slot(&self) -> Option<u32> {
-        self.segments.free_slot_but(|slot| self.dropping.iter().any(|dropping| dropping.segment.slot == slot))
+        self.segments.free_slot_but(|slot| self.drops.has_slot(slot))
     }
 
     /// The successor's header is durable: its name, then its listing.
@@ -156,9 +154,9 @@ impl<D: Device> Engine<D> {
 
     pub(crate) fn start_manifest(&mut self) {
         if self.poisoned.is_none() && self.manifest.is_due() {
-            let token = Token(self.in_flight.insert(InFlight::Manifest) as u64);
+            let token = self.track_write(InFlight::Manifest);
             if let Err(error) = self.manifest.start(&mut self.device, token) {
-                self.in_flight.remove(token.0 as usize);
+                self.untrack_write(token);
                 self.poison(&error);
             }
         }
@@ -199,28 +197,7 @@ impl<D: Device> Engine<D> {
         };
         self.vouch_at = self.now.mono.plus_ms(VOUCH_MS);
         self.copies_listed();
-        let mut dropped = false;
-        let mut i = 0;
-        while i < self.dropping.len() {
-            if !self.manifest.is_durable(self.dropping[i].edit_end) {
-                i += 1;
-                continue;
-            }
-            let Dropping { segment, .. } = self.dropping.swap_remove(i);
-            // Its cached pages age out: no other file ever gets its number.
-            self.device.close(segment.file);
-            // Should the unlinking be refused for now, or not survive a crash, the file is an orphan at the next opening.
-            if let Err(error) = self.device.unlink(&segment.name)
-                && !error.is_retryable()
-            {
-                self.poison(&error);
-            }
-            self.stats.segments_dropped += 1;
-            dropped = true;
-        }
-        if dropped {
-            self.retry_at = MonoMs(0);
-        }
+        self.unlink_dropped();
         self.start_manifest();
     }
 
@@ -234,7 +211,8 @@ impl<D: Device> Engine<D> {
 
     /// Seals the active segment and goes on in the next one.
     pub(crate) fn switch_segment(&mut self) -> Result<(), EngineError> {
-        let bytes = self.options.chunk_bytes();
+        // Its first frame begins with a mark of every range, so that none of them needs an older segment's mark.
+        let bytes = self.options.chunk_bytes().max(self.marks_bytes().next_multiple_of(PAGE_BYTES));
         if !self.next.is_ready() {
             return Err(self.no_segment());
         }
@@ -244,19 +222,12 @@ impl<D: Device> Engine<D> {
             unreachable!("checked above")
         };
         if let Some(slot) = self.window.active().map(|chunk| chunk.slot) {
-            let last = self.segments.expect_mut(slot);
-            last.sealed = true;
+            self.segments.expect_mut(slot).sealed = true;
             self.has_unlisted = true;
-            self.may_have_dead |= last.live_records() == 0;
         }
         self.begin_segment(segment, bytes);
         self.start_writes();
-        if self.options.chained {
-            for at in 0..self.ranges.len() {
-                self.append_mark(at)?;
-            }
-        }
-        Ok(())
+        (0..self.ranges.len()).try_for_each(|at| self.append_mark(at))
     }
 
     pub(crate) fn begin_segment(&mut self, segment: Segment, chunk_bytes: usize) {
@@ -273,7 +244,7 @@ impl<D: Device> Engine<D> {
         }
         let segment_bytes = self.options.segment_bytes;
         let synced = self.flush.synced;
-        let mut edits = Vec::new();
+        let (mut edits, mut listed) = (Vec::new(), Vec::new());
         // Every poll comes here; looking at every segment is for the few polls after one was sealed.
         if core::mem::take(&mut self.has_unlisted) {
             for segment in self.segments.iter_mut() {
@@ -281,61 +252,18 @@ impl<D: Device> Engine<D> {
                 if segment.sealed && !segment.listed_sealed && synced >= end {
                     segment.listed_sealed = true;
                     edits.push(Edit::SealSegment { slot: segment.slot, len: segment.end });
+                    listed.push(segment.slot);
                 }
                 self.has_unlisted |= segment.sealed && !segment.listed_sealed;
             }
         }
         if !edits.is_empty() {
             self.manifest.commit(&edits);
-            self.may_have_dead = true;
         }
-        if core::mem::take(&mut self.may_have_dead) {
-            self.drop_dead();
-        }
+        listed.into_iter().for_each(|slot| self.examine_if_dead(slot));
+        self.drop_dead();
+        self.persist_stale_clock();
         self.start_manifest();
-    }
-
-    fn drop_dead(&mut self) {
-        let floor = self.sequence_floor();
-        let synced = self.flush.synced;
-        loop {
-            let oldest = self.segments.oldest_sequence();
-            let is_dead = |segment: &&Segment| {
-                segment.listed_sealed
-                    && segment.sequence < floor
-                    && segment.pins == 0
-                    && segment.live_records() == 0
-                    && segment.died_at <= synced
-                    // What hides older copies stays until nothing older is left.
-                    && (segment.hiding == 0 || Some(segment.sequence) == oldest)
-            };
-            let Some(slot) = self.segments.iter().find(is_dead).map(|segment| segment.slot) else { break };
-            let Some(segment) = self.segments.remove(slot) else { break };
-            let edit_end = self.manifest.commit(&[Edit::DropSegment { slot, uuid: segment.uuid }]);
-            self.dropping.push(Dropping { segment, edit_end });
-        }
-        // One that waits for a sync or a pin is looked at again; one that hides older copies when those are gone.
-        self.may_have_dead = self.segments.iter().any(|segment| {
-            let is_waiting = segment.died_at > synced || segment.pins > 0 || segment.sequence >= floor;
-            segment.listed_sealed && segment.live_records() == 0 && is_waiting
-        });
-    }
-
-    /// Segments from here on hold records that are pending, kept for retransmission, or the newest marks.
-    fn sequence_floor(&self) -> u64 {
-        let mut floor = u64::MAX;
-        for range in &self.ranges {
-            if let Some(pending) = range.pending.front() {
-                floor = floor.min(self.segments.expect(self.segments.place(pending.pointer).0).sequence);
-            }
-            for kept in [range.retained.front(), range.copied_results.front()].into_iter().flatten() {
-                floor = floor.min(kept.sequence);
-            }
-            if self.options.chained {
-                floor = floor.min(range.marked_sequence);
-            }
-        }
-        floor
     }
 
     /// Lists a range in the manifest and waits for it; other completions are kept for the next poll.

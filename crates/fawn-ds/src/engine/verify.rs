@@ -218,7 +218,7 @@ impl<D: Device> Engine<D> {
         match waiting {
             // A copied record that came twice: the first stays.
             Some(written) if version >= written.version && written.is_put => {
-                self.bury(at, Old { pointer: written.pointer, len_bytes: written.len_bytes });
+                self.bury(at, Old { pointer: written.pointer, len_bytes: written.len_bytes }, version);
             }
             Some(written) => self.move_index(at, name, base, written),
             None => {}

@@ -29,8 +29,17 @@ pub(crate) struct OpenFrame {
     pub(crate) chain: Chain,
 }
 
-/// Last version of each range in a frame.
-pub(crate) type FrameRanges = SmallVec<[(usize, Version); 1]>;
+/// What a frame has of one range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct FrameRange {
+    pub(crate) range: usize,
+    /// Last version appended, in this frame or before.
+    pub(crate) appended: Version,
+    /// Version of the commit mark in the frame.
+    pub(crate) marked: Option<Version>,
+}
+
+pub(crate) type FrameRanges = SmallVec<[FrameRange; 1]>;
 
 /// A closed frame that is not flushed yet. Its header is encoded when its write starts: the synced watermark in it is
 /// the one of that time.
@@ -107,15 +116,15 @@ impl FlushState {
     pub(crate) fn roll_back(&mut self, at: usize, after: Version) {
         let closed = self.frames.iter_mut().map(|frame| &mut frame.ranges);
         let flushed = self.unsynced.iter_mut().map(|unsynced| &mut unsynced.ranges);
-        for (_, version) in closed.chain(flushed).flatten().filter(|(of, _)| *of == at) {
-            *version = (*version).min(after);
+        for found in closed.chain(flushed).flatten().filter(|found| found.range == at) {
+            found.appended = found.appended.min(after);
         }
     }
 
     /// Everything of a range so far is void: frames on their way say nothing about it any more.
     pub(crate) fn forget_range(&mut self, at: usize) {
-        self.frames.iter_mut().for_each(|frame| frame.ranges.retain(|(of, _)| *of != at));
-        self.unsynced.iter_mut().for_each(|unsynced| unsynced.ranges.retain(|(of, _)| *of != at));
+        self.frames.iter_mut().for_each(|frame| frame.ranges.retain(|found| found.range != at));
+        self.unsynced.iter_mut().for_each(|unsynced| unsynced.ranges.retain(|found| found.range != at));
     }
 
     /// End of the last frame that was closed.

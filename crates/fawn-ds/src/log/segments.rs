@@ -5,17 +5,24 @@ use crate::index::Pointer;
 use core::cell::Cell;
 use fawn_flash::FileId;
 use fawn_flash::buffer::PAGE_BYTES;
+use fawn_types::Version;
 use smallvec::SmallVec;
 
 /// Longest first read of a lookup, bytes; what is longer costs a counted second read.
 pub(crate) const FIRST_READ_BYTES_MAX: usize = 16 << 10;
 
-/// Live records of one range in one segment.
+/// One range's part of a segment: there is one for each range that has a record of its history in the segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Live {
+pub(crate) struct Share {
     pub(crate) range: usize,
-    pub(crate) records: u64,
-    pub(crate) bytes: u64,
+    pub(crate) live_records: u64,
+    pub(crate) live_bytes: u64,
+    /// Newest version of its records, those that were rolled back left out.
+    pub(crate) newest: Version,
+    /// Newest version by whose commit one of its records died.
+    pub(crate) died_by: Version,
+    /// It has a tombstone, an expired record that was met, a clear or a rollback: they hide records in older segments.
+    pub(crate) hides: bool,
 }
 
 /// Record lengths of one segment, coarse: eight steps per power of two would be overkill for a read length.
@@ -81,9 +88,9 @@ pub(crate) struct Segment {
     pub(crate) listed_sealed: bool,
     /// Reads in flight; the file is closed after the last.
     pub(crate) pins: u32,
-    /// Tombstones, expired records met, clears and rollbacks: they hide older copies in older segments.
-    pub(crate) hiding: u64,
-    pub(crate) live: SmallVec<[Live; 1]>,
+    /// Ranges whose newest durable commit mark is in it.
+    pub(crate) newest_marks: u32,
+    pub(crate) shares: SmallVec<[Share; 1]>,
     /// Where the log ended when a record of it last died: what replaced it lies before, and must be synced first.
     pub(crate) died_at: LogPosition,
     pub(crate) lengths: Lengths,
@@ -103,46 +110,77 @@ impl Segment {
             sealed: false,
             listed_sealed: false,
             pins: 0,
-            hiding: 0,
-            live: SmallVec::new(),
+            newest_marks: 0,
+            shares: SmallVec::new(),
             died_at: LogPosition(0),
             lengths: Lengths::new(),
         }
     }
 
+    fn share_mut(&mut self, range: usize) -> &mut Share {
+        let at = self.shares.iter().position(|share| share.range == range).unwrap_or_else(|| {
+            self.shares.push(Share { range, ..Share::default() });
+            self.shares.len() - 1
+        });
+        &mut self.shares[at]
+    }
+
+    /// Counts a record of a range's history, of whatever kind. Returns whether it is the range's first one here.
+    pub(crate) fn enter(&mut self, range: usize, version: Version, hides: bool) -> bool {
+        let shares_before = self.shares.len();
+        let share = self.share_mut(range);
+        share.newest = share.newest.max(version);
+        share.hides |= hides;
+        self.shares.len() > shares_before
+    }
+
     pub(crate) fn add_live(&mut self, range: usize, bytes: u32) {
-        match self.live.iter_mut().find(|live| live.range == range) {
-            Some(live) => {
-                live.records += 1;
-                live.bytes += u64::from(bytes);
-            }
-            None => self.live.push(Live { range, records: 1, bytes: u64::from(bytes) }),
+        let share = self.share_mut(range);
+        share.live_records += 1;
+        share.live_bytes += u64::from(bytes);
+    }
+
+    /// A record of it was replaced or removed by the commit of `by`, with what was appended before `log_end`.
+    pub(crate) fn remove_live(&mut self, range: usize, bytes: u32, by: Version, log_end: LogPosition) {
+        self.died_at = self.died_at.max(log_end);
+        let Some(share) = self.shares.iter_mut().find(|share| share.range == range) else {
+            unreachable!("{}: a record of range {range} dies that was never counted", self.name)
+        };
+        let bytes = u64::from(bytes);
+        assert!(share.live_records > 0 && share.live_bytes >= bytes, "{}: more records die than lived", self.name);
+        share.live_records -= 1;
+        share.live_bytes -= bytes;
+        share.died_by = share.died_by.max(by);
+    }
+
+    /// All records of the range in it died by the commit of a clear, appended before `log_end`.
+    pub(crate) fn clear_range(&mut self, range: usize, by: Version, log_end: LogPosition) {
+        self.died_at = self.died_at.max(log_end);
+        if let Some(share) = self.shares.iter_mut().find(|share| share.range == range) {
+            *share = Share { live_records: 0, live_bytes: 0, died_by: share.died_by.max(by), ..*share };
         }
     }
 
-    /// A record of it was replaced or removed by what was appended before `log_end`.
-    pub(crate) fn remove_live(&mut self, range: usize, bytes: u32, log_end: LogPosition) {
-        self.died_at = self.died_at.max(log_end);
-        let Some(live) = self.live.iter_mut().find(|live| live.range == range) else {
-            unreachable!("{}: a record of range {range} dies that was never counted", self.name)
-        };
-        assert!(live.records > 0 && live.bytes >= u64::from(bytes), "{}: more records die than lived", self.name);
-        live.records -= 1;
-        live.bytes -= u64::from(bytes);
+    /// The range's records above `last` were rolled back by what was appended before `log_end`.
+    pub(crate) fn roll_back(&mut self, range: usize, last: Version, log_end: LogPosition) {
+        let share = self.shares.iter_mut().find(|share| share.range == range && share.newest > last);
+        if let Some(share) = share {
+            share.newest = last;
+            self.died_at = self.died_at.max(log_end);
+        }
     }
 
-    /// The range was emptied by what was appended before `log_end`.
-    pub(crate) fn forget_range(&mut self, range: usize, log_end: LogPosition) {
-        self.live.retain(|live| live.range != range);
-        self.died_at = self.died_at.max(log_end);
+    /// The manifest voids all records of the range so far.
+    pub(crate) fn forget_range(&mut self, range: usize) {
+        self.shares.retain(|share| share.range != range);
     }
 
     pub(crate) fn live_records(&self) -> u64 {
-        self.live.iter().map(|live| live.records).sum()
+        self.shares.iter().map(|share| share.live_records).sum()
     }
 
     pub(crate) fn live_bytes(&self) -> u64 {
-        self.live.iter().map(|live| live.bytes).sum()
+        self.shares.iter().map(|share| share.live_bytes).sum()
     }
 
     /// How many bytes a first read at `offset` takes: whole pages that hold 99.9 % of the records that start there.
@@ -244,9 +282,5 @@ impl SegmentTable {
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Segment> {
         let visited = &self.visited;
         self.slots.iter_mut().flatten().inspect(|_| visited.set(visited.get() + 1))
-    }
-
-    pub(crate) fn oldest_sequence(&self) -> Option<u64> {
-        self.iter().map(|segment| segment.sequence).min()
     }
 }

@@ -46,10 +46,12 @@ impl<D: Device> Engine<D> {
     /// Begins a generation and a segment to append to.
     pub(super) fn begin(&mut self, scanned: &[Scanned]) -> Result<(), OpenError> {
         self.generation += 1;
+        self.manifest.note_clock(self.clock.get(), self.now.mono);
         let mut edits = vec![Edit::Generation(self.generation)];
         edits.extend(self.void_copies(scanned));
         self.manifest.commit_and_wait(&mut self.device, &edits)?;
         self.choose_active(scanned)?;
+        self.examine_all();
         self.balance_memory();
         Ok(())
     }
@@ -159,7 +161,6 @@ impl<D: Device> Engine<D> {
         let edit = Edit::SealSegment { slot, len: segment.end };
         self.manifest.commit_and_wait(&mut self.device, &[edit])?;
         self.full = true;
-        self.may_have_dead = true;
         Ok(())
     }
 

@@ -5,10 +5,10 @@ use crate::format::{FORMAT_VERSION, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, StoreU
 use crate::manifest_file::ManifestFile;
 use crate::options::Options;
 use fawn_flash::Device;
-use fawn_types::{HashSecret, KeyHash, TimeMs};
+use fawn_types::{HashSecret, KeyHash, Now, TimeMs};
 
 /// Writes a new store's manifest; a directory with segments but no manifest is damaged, not empty.
-pub(super) fn create<D: Device>(device: &mut D, options: &Options, now: TimeMs) -> Result<ManifestFile, OpenError> {
+pub(super) fn create<D: Device>(device: &mut D, options: &Options, now: Now) -> Result<ManifestFile, OpenError> {
     let refuse = |detail: &str| OpenError::Manifest { file: manifest::FILE_NAME.to_owned(), detail: detail.to_owned() };
     if options.read_only {
         return Err(refuse("missing, and a read-only opening creates nothing"));
@@ -23,12 +23,13 @@ pub(super) fn create<D: Device>(device: &mut D, options: &Options, now: TimeMs) 
     }
     let secret = options.secret.or(options.secret_if_new).ok_or(OpenError::SecretMissing)?;
     let identity = Identity {
-        store: store_uuid(&secret, options.number_if_new, now),
+        store: store_uuid(&secret, options.number_if_new, now.wall),
         format: FORMAT_VERSION,
         segment_bytes: bytes,
         secret,
     };
-    let state = ManifestState { identity: Some(identity), ..ManifestState::default() };
+    let state =
+        ManifestState { identity: Some(identity), clock: Some((now.wall, now.mono)), ..ManifestState::default() };
     ManifestFile::create(device, state)
 }
 

@@ -78,8 +78,8 @@ impl<'e, D: Device> Builder<'e, D> {
         for at in 0..engine.ranges.len() {
             let listed = engine.manifest.state().ranges.get(&engine.range_ids[at]);
             let range = Tentative::new(listed, engine.options.chained);
-            if let Some(CopyEntry { from, base, is_whole: true }) = range.copy {
-                engine.ranges[at].begin_anew(base, from.sequence);
+            if let Some(CopyEntry { base, is_whole: true, .. }) = range.copy {
+                engine.ranges[at].begin_anew(base);
             }
             tentative.push(range);
         }
@@ -124,15 +124,12 @@ impl<'e, D: Device> Builder<'e, D> {
         if self.tentative[at].is_void(Watermark { sequence: segment.sequence, offset }) {
             return;
         }
-        if matches!(record.kind, RecordKind::Tombstone | RecordKind::Clear | RecordKind::Rollback) {
-            segment.hiding += 1;
-        }
         let sequence = segment.sequence;
         let (version, kind, len_bytes) = (record.version, record.kind, stored.encoded_len as u32);
         match kind {
-            RecordKind::CommitMark => return self.mark(at, version, sequence),
-            RecordKind::Rollback => return self.roll_back(at, version),
-            _ => {}
+            RecordKind::CommitMark => return self.mark(at, version, slot),
+            RecordKind::Rollback => return self.roll_back(at, version, slot),
+            _ => self.engine.enter_segment(at, slot, version, kind.hides()),
         }
         let hash = KeyHash::of(&self.engine.secret, record.key).0;
         let name = self.engine.name_of(hash, record.key);
@@ -162,11 +159,13 @@ impl<'e, D: Device> Builder<'e, D> {
         }
     }
 
-    fn mark(&mut self, at: usize, version: Version, sequence: u64) {
+    fn mark(&mut self, at: usize, version: Version, slot: u32) {
         self.tentative[at].has_marks = true;
-        let range = &mut self.engine.ranges[at];
-        range.marked = version;
-        range.marked_sequence = sequence;
+        let marks = &mut self.engine.ranges[at].marks;
+        marks.appended = version;
+        marks.sequence = self.engine.segments.expect(slot).sequence;
+        // What is read here is synced before anything is dropped.
+        self.engine.mark_is_durable(at, version, slot);
         self.apply_through(at, version);
         // The record of that version may be gone with its segment: it was committed all the same.
         let progress = &mut self.engine.ranges[at].progress;
@@ -184,14 +183,17 @@ impl<'e, D: Device> Builder<'e, D> {
         }
     }
 
-    fn roll_back(&mut self, at: usize, after: Version) {
+    fn roll_back(&mut self, at: usize, after: Version, slot: u32) {
         let records = &mut self.tentative[at].records;
         while records.back().is_some_and(|entry| entry.version > after) {
             records.pop_back();
         }
         let last = records.back().map(|entry| entry.version);
         let progress = &mut self.engine.ranges[at].progress;
-        progress.appended = last.unwrap_or(progress.committed).max(progress.committed);
+        let last = last.unwrap_or(progress.committed).max(progress.committed);
+        progress.appended = last;
+        self.engine.roll_back_segments(at, last);
+        self.engine.enter_segment(at, slot, Version::ZERO, true);
     }
 
     /// The record was committed: it counts now.
@@ -218,7 +220,7 @@ impl<'e, D: Device> Builder<'e, D> {
     fn index(&mut self, at: usize, entry: &Entry) {
         let &Entry { version, pointer, len_bytes, kind, name } = entry;
         match kind {
-            RecordKind::Clear => self.clear(at),
+            RecordKind::Clear => self.clear(at, version),
             RecordKind::Put | RecordKind::Tombstone => {
                 let is_put = kind == RecordKind::Put;
                 let hash = KeyHash(name.hash);
@@ -241,11 +243,12 @@ impl<'e, D: Device> Builder<'e, D> {
     }
 
     /// Everything of the range so far is void, whatever is still in conflict.
-    fn clear(&mut self, at: usize) {
+    fn clear(&mut self, at: usize, version: Version) {
         self.conflicts.forget_range(at);
-        self.engine.ranges[at].index.clear();
-        for segment in self.engine.segments.iter_mut() {
-            segment.forget_range(at, LogPosition(0));
+        let Engine { ranges, segments, .. } = &mut *self.engine;
+        ranges[at].index.clear();
+        for &slot in ranges[at].segments.values() {
+            segments.expect_mut(slot).clear_range(at, version, LogPosition(0));
         }
     }
 
@@ -286,6 +289,10 @@ impl<'e, D: Device> Builder<'e, D> {
         let last = range.pending.back().map_or(kept, |pending| pending.version);
         let sequence = self.engine.segments.expect(self.engine.segments.place(pointer).0).sequence;
         self.close_gap(at, sequence, version, last);
+        if self.engine.options.chained {
+            // Kept for retransmission like committed ones, once they are, until the chain says how far that is needed.
+            self.engine.ranges[at].retain_floor.get_or_insert(Version::ZERO);
+        }
         let is_put = kind == RecordKind::Put;
         let kind = match kind {
             RecordKind::Put | RecordKind::Tombstone => {

@@ -12,7 +12,7 @@ mod report;
 
 pub use report::{Damage, OpenReport, RangeReport};
 
-use crate::engine::{ApartRetry, Engine, Next};
+use crate::engine::{ApartRetry, Drops, Engine, Next};
 use crate::error::{EngineError, OpenError};
 use crate::format::manifest::{Identity, SegmentEntry};
 use crate::format::scan::ScanReport;
@@ -26,7 +26,7 @@ use crate::overlay::Overlay;
 use crate::range::RangeState;
 use crate::stats::EngineStats;
 use fawn_flash::{Device, PageCache};
-use fawn_types::{MonoMs, Now};
+use fawn_types::{ExpiryClock, MonoMs, Now};
 use slab::Slab;
 use std::collections::VecDeque;
 
@@ -59,7 +59,7 @@ impl<D: Device> Engine<D> {
             Some(manifest) => manifest,
             None => {
                 report.created = true;
-                create::create(&mut device, &options, now.wall)?
+                create::create(&mut device, &options, now)?
             }
         };
         let Some(identity) = manifest.state().identity else { unreachable!("a manifest has an identity") };
@@ -67,7 +67,9 @@ impl<D: Device> Engine<D> {
             return Err(OpenError::SecretDiffers);
         }
         options.segment_bytes = identity.segment_bytes;
-        let mut engine = Self::bare(device, options, identity, manifest, now);
+        let clock = manifest.state().clock;
+        let clock = clock.map_or(ExpiryClock::first(now), |(time, mono)| ExpiryClock::resume(time, mono, now));
+        let mut engine = Self::bare(device, options, identity, manifest, (now, clock));
         // Nothing is changed before all is judged: whoever is refused finds the evidence as it was.
         let orphans = engine.orphans(&mut report)?;
         let (scanned, strays) = engine.scan_all(&mut report)?;
@@ -92,7 +94,13 @@ impl<D: Device> Engine<D> {
     }
 
     /// An engine with nothing in it but its identity.
-    fn bare(device: D, options: Options, identity: Identity, manifest: ManifestFile, now: Now) -> Self {
+    fn bare(
+        device: D,
+        options: Options,
+        identity: Identity,
+        manifest: ManifestFile,
+        (now, clock): (Now, ExpiryClock),
+    ) -> Self {
         let Identity { store, secret, segment_bytes, .. } = identity;
         let mut ident_secret = secret;
         ident_secret.0.iter_mut().for_each(|byte| *byte ^= 0xA5);
@@ -111,8 +119,7 @@ impl<D: Device> Engine<D> {
             range_ids: Vec::new(),
             segments: SegmentTable::new(segment_bytes),
             next: Next::None,
-            dropping: Vec::new(),
-            may_have_dead: true,
+            drops: Drops::default(),
             has_unlisted: true,
             window: Window::default(),
             pool: BufferPool::default(),
@@ -128,6 +135,7 @@ impl<D: Device> Engine<D> {
             scratch: Vec::new(),
             resume: None,
             in_flight: Slab::new(),
+            writes_in_flight: VecDeque::new(),
             stale: VecDeque::new(),
             completions: VecDeque::new(),
             missing: None,
@@ -140,6 +148,8 @@ impl<D: Device> Engine<D> {
             polls: 0,
             progressed: false,
             now,
+            clock,
+            persist_clock_at: MonoMs(0),
             stats: EngineStats::default(),
             retained_max: options.retained_records_max,
             retained_share: options.retained_share(manifest_ranges),

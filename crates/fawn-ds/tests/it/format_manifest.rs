@@ -6,7 +6,7 @@ use fawn_ds::format::manifest::{
 };
 use fawn_ds::format::{FORMAT_VERSION, HeaderError, SegmentUuid, StoreUuid, Watermark};
 use fawn_types::checksum::checksum64;
-use fawn_types::{HashSecret, KeyRange, RangeId, RingKey, Version};
+use fawn_types::{HashSecret, KeyRange, MonoMs, RangeId, RingKey, TimeMs, Version};
 
 const HEADER: ManifestHeader = ManifestHeader { store: StoreUuid([5; 16]), rewrite: 2 };
 
@@ -45,6 +45,8 @@ fn commits() -> Vec<Vec<Edit>> {
             Edit::CopyWhole { range: RangeId(2) },
         ],
         vec![Edit::Pad { bytes: 400 }, Edit::Pad { bytes: 0 }],
+        vec![Edit::Clock { time: TimeMs(1_700_000_000_000), mono: MonoMs(7) }],
+        vec![Edit::Clock { time: TimeMs(1_700_000_000_000), mono: MonoMs(3) }, Edit::Generation(2)],
         vec![Edit::EndOfLog { end: Watermark { sequence: 2, offset: 9216 } }],
         vec![Edit::ClearRange { range: RangeId(2), version: Version::from_u64(80) }],
     ]
@@ -167,6 +169,7 @@ fn contradictions_are_corruption_and_change_nothing() {
         Edit::EndOfLog { end: Watermark { sequence: 4, offset: 9216 } },
         Edit::EndOfLog { end: Watermark { sequence: 3, offset: 16 } },
         Edit::EndOfLog { end: Watermark { sequence: 3, offset: u32::MAX } },
+        Edit::Clock { time: TimeMs(1_699_999_999_999), mono: MonoMs(9) },
     ];
     for edit in bad {
         let mut state = state_after(commits().len());

@@ -3,11 +3,14 @@
 #![expect(clippy::unwrap_used, reason = "what a helper of a test unwraps, the test asserts")]
 
 mod chained;
+mod chained_crash;
 mod check;
+mod clocks;
 mod copy;
 mod counted;
 mod crash;
 mod damage;
+mod dropping;
 mod embedded;
 mod embedded_faults;
 mod format_frame;
@@ -17,6 +20,7 @@ mod format_record;
 mod format_scan;
 mod fuzz_recovery;
 mod gaps;
+mod hang;
 mod len;
 mod manifest_growth;
 mod model;
@@ -28,6 +32,7 @@ mod ranges;
 mod results;
 mod rng;
 mod scan;
+mod scan_damage;
 mod segment_image;
 mod support;
 mod synced_end;

@@ -10,7 +10,7 @@ use fawn_types::{ClientTag, Durability, Entry, Epoch, HashSecret, KeyHash, KeyRa
 pub(crate) const RANGE: RangeId = RangeId(7);
 pub(crate) const SECRET: HashSecret = HashSecret(*b"a secret of test");
 
-/// Small enough that every boundary is met: segments of 64 KiB, a cache of a few pages.
+/// Small enough that every boundary is met: segments of 64 KiB, no page cache at all.
 pub(crate) fn small(durability: Durability) -> Options {
     Options {
         segment_bytes: 64 << 10,
@@ -20,6 +20,11 @@ pub(crate) fn small(durability: Durability) -> Options {
         index: IndexOptions { entries_min: 64, page_entries: 8 },
         ..Options::default()
     }
+}
+
+/// As [`small`], with a page cache of about 2 MiB: all that these tests write is cached once it was read.
+pub(crate) fn cached(durability: Durability) -> Options {
+    Options { memory_bytes: 4 << 20, ..small(durability) }
 }
 
 /// Where each commit of a manifest starts and ends.
@@ -123,6 +128,7 @@ impl Node {
 
     /// One turn: submit, wait, commit by mode. Returns what is acknowledged.
     pub(crate) fn turn(&mut self) -> Version {
+        self.engine.advance_clock(self.now);
         self.engine.submit(self.now);
         let mut events = Vec::new();
         self.engine.wait(self.now, &mut events);
@@ -195,7 +201,7 @@ impl Node {
             while let ScanStep::Read(plan) = self.engine.scan_step(&mut scan, self.now.wall).unwrap() {
                 self.engine.read(plan, 42);
                 let plan = self.wait_for_plan();
-                self.engine.absorb(plan).unwrap();
+                self.engine.absorb_scan(&mut scan, plan).unwrap();
             }
             keys.extend(scan.items.into_iter().map(|item| item.key));
             cursor = scan.cursor;

@@ -88,11 +88,11 @@ fn a_file_whose_name_goes_away_stays_the_file_that_it_is() {
         device.unlink("f2").unwrap();
         device.link("f3", "g3").unwrap();
         device.create("f1").unwrap();
-        for number in 4..30 {
-            read(&mut device, files[number], 0, BLOCK).unwrap();
+        for file in &files[4..] {
+            read(&mut device, *file, 0, BLOCK).unwrap();
         }
-        for number in 0..30 {
-            let found = read(&mut device, files[number], 0, BLOCK).unwrap();
+        for (number, file) in files.iter().enumerate() {
+            let found = read(&mut device, *file, 0, BLOCK).unwrap();
             assert_eq!(found, pattern(number as u64, BLOCK).to_vec(), "{kind:?}: file {number}");
         }
     }
@@ -137,8 +137,8 @@ fn a_process_at_its_limit_makes_do_and_is_never_poisoned() {
         // As many as it likes: the limit is the process's.
         let mut device = open(&dir, kind, 1000);
         let files = files(&mut device, 200);
-        for number in 0..200 {
-            let found = read(&mut device, files[number], 0, BLOCK).unwrap();
+        for (number, file) in files.iter().enumerate() {
+            let found = read(&mut device, *file, 0, BLOCK).unwrap();
             assert_eq!(found, pattern(number as u64, BLOCK).to_vec(), "{kind:?}: file {number}");
         }
         // Others take every descriptor; the device gives its own for what it needs most.

@@ -12,7 +12,7 @@ use fawn_chain::replica::{FrameVerdict, Output, Progress};
 use fawn_chain::{Body, Completions, Frame, Header, RangeEntry, Replica};
 use fawn_ds::{Engine, EngineError, Event};
 use fawn_flash::Device;
-use fawn_types::{Durability, MonoMs, NodeId, Now, RangeId, Version};
+use fawn_types::{Durability, MonoMs, NodeId, Now, RangeId, TimeMs, Version};
 use slab::Slab;
 
 /// One chain member on this node.
@@ -68,6 +68,7 @@ pub(super) struct BackEnd<D: Device> {
     /// Peers that were sent a range's entry in this turn: many stale requests come together.
     told: Vec<(NodeId, RangeId)>,
     eager_sync: bool,
+    /// The monotonic clock and expiry time.
     pub(super) now: Now,
 }
 
@@ -98,9 +99,14 @@ impl<D: Device> BackEnd<D> {
         self.members.iter().position(|member| member.id == range)
     }
 
+    /// Reads the machine's clocks: returns the store's expiry time.
+    pub(super) fn note_time(&mut self, now: Now) -> TimeMs {
+        self.now = Now { mono: now.mono, wall: self.engine.advance_clock(now) };
+        self.now.wall
+    }
+
     /// Begins a turn: what the device has done is taken in. Returns the manager's map that became durable.
     pub(super) fn reap(&mut self, now: Now, mail: &mut Mail) -> Option<u64> {
-        self.now = now;
         self.told.clear();
         let mut events = std::mem::take(&mut self.events);
         self.engine.poll(now, &mut events);

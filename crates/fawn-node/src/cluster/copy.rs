@@ -5,7 +5,7 @@
 use super::backend::BackEnd;
 use super::mail::Mail;
 use super::parked::Purpose;
-use super::payload::{put_record, records_of};
+use super::payload::{put_acknowledged, put_record, records_of, split_acknowledged};
 use fawn_chain::{Body, Completions, CopyCursor, Frame};
 use fawn_ds::{CopyScan, CopyStep, LookupPlan, RecordKind, RecordRef};
 use fawn_flash::Device;
@@ -90,7 +90,10 @@ impl<D: Device> BackEnd<D> {
             let hash = KeyHash::of(self.engine.secret(), record.key);
             match self.engine.append_copied(member.id, hash, &record) {
                 Ok(is_new) if record.kind == RecordKind::Put => member.copy.keys += u64::from(is_new),
-                Ok(_) => member.completions.restore(record.tag, record.version, record.result),
+                Ok(_) => {
+                    let (result, first_incomplete) = split_acknowledged(record.tag, record.result);
+                    member.completions.restore(record.tag, first_incomplete, record.version, result);
+                }
                 Err(error) => {
                     tracing::debug!(range = ?member.id, %error, "the log takes no more of the copy for now");
                     return;
@@ -177,7 +180,10 @@ impl<D: Device> BackEnd<D> {
                 break;
             }
             let bare = RecordRef::bare(RecordKind::Result, done.version, &[]);
-            put_record(records, member.id, &RecordRef { tag, result: &done.result, ..bare });
+            self.encoded.clear();
+            self.encoded.extend_from_slice(&done.result);
+            put_acknowledged(&mut self.encoded, tag, member.completions.first_incomplete(tag.session));
+            put_record(records, member.id, &RecordRef { tag, result: &self.encoded, ..bare });
         }
         let cursor = CopyCursor::Results { session: from.0, seq: from.1 };
         self.send_part((member.id, to, base), (cursor, next), mail);

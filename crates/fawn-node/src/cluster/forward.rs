@@ -2,7 +2,7 @@
 use super::backend::{BackEnd, ReplayJob};
 use super::mail::Mail;
 use super::parked::Purpose;
-use super::payload::{put_record, records_of};
+use super::payload::{put_record, records_of, split_acknowledged};
 use fawn_chain::invariants;
 use fawn_chain::replica::Replayed;
 use fawn_chain::{Body, Frame};
@@ -47,7 +47,13 @@ impl<D: Device> BackEnd<D> {
     pub(super) fn replay_read(&mut self, at: usize, plan: LookupPlan, mail: &mut Mail) {
         let job = self.replays.remove(at);
         if let Err(error) = self.engine.absorb(plan) {
+            // Asked for again at once it would fail again at once, at the device's speed.
             tracing::error!(?job, %error, "the log could not be replayed");
+            let Some(at) = self.member_at(job.range) else { return };
+            let replica = &mut self.members[at].replica;
+            let frame = replica.handle_replayed(self.now, job.to, job.after, Replayed::Gone);
+            assert!(frame.is_none(), "no records, no frame");
+            return;
         }
         self.send_records(job, mail);
     }
@@ -115,7 +121,8 @@ impl<D: Device> BackEnd<D> {
                 tracing::debug!(range = ?member.id, %error, "the log takes no more records for now");
                 break;
             }
-            member.completions.record(record.tag, record.version, record.result);
+            let (result, first_incomplete) = split_acknowledged(record.tag, record.result);
+            member.completions.record(record.tag, first_incomplete, record.version, result);
             last = record.version;
             self.counters.records_received += batch.len() as u64;
             batch.clear();

@@ -4,7 +4,7 @@ use super::mail::Mail;
 use super::output::{ClientOp, Output, OwnedReply, Refused};
 use super::payload::{OwnedForm, WideRequest, encode_request, encode_wide};
 use fawn_chain::frontend::Intent;
-use fawn_chain::message::FRAME_BYTES_MAX;
+use fawn_chain::message::{FRAME_BYTES_MAX, RefusedReason};
 use fawn_chain::{Body, ClusterMap, Frame, Frontend, FrontendOutput, OpId, RangeEntry};
 use fawn_types::{MonoMs, Now, OperationError, RangeId, Request, RingKey, limits};
 use hashbrown::HashMap;
@@ -23,6 +23,8 @@ const FRAME_OVERHEAD_BYTES: usize = 1 << 10;
 struct Payload {
     bytes: Box<[u8]>,
     is_sent: bool,
+    /// Why it was refused last.
+    refused: Option<RefusedReason>,
 }
 
 /// A node's front-end.
@@ -93,7 +95,7 @@ impl FrontEnd {
             return Err(OperationError::ValueTooLong { limit_bytes }.into());
         }
         let OpId(op) = self.frontend.start(now, ring_key, intent).ok_or(Refused::Overloaded)?;
-        self.payloads.insert(op, Payload { bytes: self.scratch.as_slice().into(), is_sent: false });
+        self.payloads.insert(op, Payload { bytes: self.scratch.as_slice().into(), is_sent: false, refused: None });
         Ok(ClientOp(op))
     }
 
@@ -116,7 +118,7 @@ impl FrontEnd {
                     }
                 }
                 FrontendOutput::Failed { op: OpId(op) } => {
-                    self.end(op, OwnedReply::error(OperationError::Unavailable));
+                    self.end(op, OwnedReply::error(self.failure(op)));
                 }
                 FrontendOutput::RefreshMap { range } => self.refresh(now, range, mail),
             }
@@ -135,6 +137,14 @@ impl FrontEnd {
         mail.send_manager(Frame { header: mail.header(range, epoch), body: Body::EntryWanted });
     }
 
+    /// What a client is told of an operation that took too long.
+    fn failure(&self, op: u64) -> OperationError {
+        match self.payloads.get(&op).and_then(|payload| payload.refused) {
+            Some(RefusedReason::TooFewCopies) => OperationError::TooFewCopies,
+            _ => OperationError::Unavailable,
+        }
+    }
+
     /// An answer: of another session, damaged, or to what was answered already, it is dropped.
     pub(super) fn handle_reply(&mut self, op: u64, payload: &[u8]) {
         let Some((session, result)) = payload.split_first_chunk::<8>() else { return };
@@ -148,7 +158,10 @@ impl FrontEnd {
         }
     }
 
-    pub(super) fn handle_refused(&mut self, now: Now, op: u64) {
+    pub(super) fn handle_refused(&mut self, now: Now, op: u64, reason: RefusedReason) {
+        if let Some(payload) = self.payloads.get_mut(&op) {
+            payload.refused = Some(reason);
+        }
         self.frontend.handle_refused(now, OpId(op));
     }
 

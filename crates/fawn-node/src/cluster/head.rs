@@ -6,7 +6,7 @@ use super::backend::BackEnd;
 use super::config::node_of;
 use super::mail::Mail;
 use super::parked::{Asker, Parked};
-use super::payload::{decode_request, is_wide, put_reply, put_result, put_result_as_reply};
+use super::payload::{decode_request, is_wide, put_acknowledged, put_reply, put_result, put_result_as_reply};
 use crate::execute::{Decision, Write, evaluate, operation_error};
 use fawn_chain::message::RefusedReason;
 use fawn_chain::replica::Refusal;
@@ -99,6 +99,12 @@ impl<D: Device> BackEnd<D> {
     pub(super) fn admit(&mut self, job: Job<'_>, first_incomplete: u64, mail: &mut Mail) -> bool {
         let Job { at, asker, tag, .. } = job;
         let member = &mut self.members[at];
+        if !member.replica.acknowledges() {
+            // Retries too: what such a chain made committed may be on one disk alone.
+            let range = member.id;
+            self.refuse(range, asker, RefusedReason::TooFewCopies, mail);
+            return false;
+        }
         match member.completions.admit(tag, first_incomplete) {
             Admission::New => !self.parked.holds_tag(tag),
             Admission::Pending(_) | Admission::Answered => false,
@@ -137,8 +143,8 @@ impl<D: Device> BackEnd<D> {
     }
 
     /// The chain's time: what expiry is judged by at the head.
-    fn head_time(&self, at: usize) -> TimeMs {
-        self.members[at].replica.time().max(self.now.wall)
+    fn head_time(&mut self, at: usize) -> TimeMs {
+        self.members[at].replica.advance_time(self.now)
     }
 
     /// Evaluates and appends; or says what must be read first.
@@ -217,11 +223,6 @@ impl<D: Device> BackEnd<D> {
         };
         self.encoded.clear();
         put_result(&mut self.encoded, &answer.reply(&self.scratch, Version::ZERO));
-        if !self.members[job.at].completions.has_room(job.tag.session) {
-            let range = self.members[job.at].id;
-            self.refuse(range, job.asker, RefusedReason::Overloaded, mail);
-            return None;
-        }
         let value = std::mem::take(&mut self.scratch.value);
         let bare = Draft { kind: RecordKind::Result, key: &[], value: &[], flags: 0, expires_at_ms: 0 };
         let draft = match write {
@@ -240,19 +241,26 @@ impl<D: Device> BackEnd<D> {
     pub(super) fn append(&mut self, job: Job<'_>, draft: &Draft<'_>, mail: &mut Mail) {
         let member = &mut self.members[job.at];
         let (range, before) = (member.id, member.replica.last());
+        if !member.completions.has_room(job.tag.session) {
+            return self.refuse(range, job.asker, RefusedReason::Overloaded, mail);
+        }
         let version = match member.replica.assign(self.now) {
             Ok(version) => version,
             Err(Refusal::Overloaded | Refusal::EpochFull) => {
                 return self.refuse(range, job.asker, RefusedReason::Overloaded, mail);
             }
+            Err(Refusal::TooFewCopies) => return self.refuse(range, job.asker, RefusedReason::TooFewCopies, mail),
             Err(_) => return self.refuse(range, job.asker, RefusedReason::StaleEpoch, mail),
         };
         let Draft { kind, key, value, flags, expires_at_ms } = *draft;
+        let first_incomplete = member.completions.first_incomplete(job.tag.session);
+        let result_bytes = self.encoded.len();
+        put_acknowledged(&mut self.encoded, job.tag, first_incomplete);
         let result = self.encoded.as_slice();
         let record = RecordRef { kind, version, key, value, flags, expires_at_ms, tag: job.tag, result };
         match self.engine.append(range, job.hash, &record) {
             Ok(()) => {
-                member.completions.record(job.tag, version, &self.encoded);
+                member.completions.record(job.tag, first_incomplete, version, &self.encoded[..result_bytes]);
                 self.counters.writes += 1;
             }
             Err(error) => {

@@ -40,7 +40,9 @@ impl ManagerHost {
     pub(super) const fn takes(body: &Body<'_>) -> bool {
         let from_members = matches!(body, Body::Report(_) | Body::Equal { .. } | Body::CaughtUp { .. } | Body::Failed);
         let from_anybody = matches!(body, Body::Hello | Body::EntryWanted);
-        from_members || from_anybody || matches!(body, Body::Suspect { .. } | Body::EpochWanted | Body::CannotAlign)
+        let about_chains = matches!(body, Body::Suspect { .. } | Body::EpochWanted | Body::CannotAlign);
+        let about_itself = matches!(body, Body::CannotSend { .. } | Body::PromisedAbove(_));
+        from_members || from_anybody || about_chains || about_itself
     }
 
     pub(super) fn handle_frame(&mut self, now: Now, frame: &Frame<'_>) {
@@ -68,11 +70,19 @@ impl ManagerHost {
             match output {
                 ManagerOutput::Persist { revision, image } => persist(revision, &image),
                 ManagerOutput::Send { to, frame } => mail.send(to, frame),
+                ManagerOutput::BootRefused { node, boot } => {
+                    tracing::error!(
+                        node = node.0,
+                        boot = boot.0,
+                        "another process has this node's identity: a copied directory has to join as a new node"
+                    );
+                }
                 ManagerOutput::Dropping { range, node, reason } => {
                     self.members_dropped += 1;
                     let what = match reason {
                         DropReason::Failed => "can keep nothing any more; restart it once its medium is in order",
                         DropReason::Suspected { .. } => "does not acknowledge; look at the link to it and at its load",
+                        DropReason::CannotSend => "cannot read its log; run `fawn check` on its data directory",
                         DropReason::SuspectsAll => "suspects all its successors; look at its links and at its load",
                     };
                     tracing::warn!(range = range.0, node = node.0, ?reason, "a member leaves its chain: it {what}");

@@ -37,6 +37,7 @@ pub struct Node<D: Device> {
     to_keep: VecDeque<(u64, Vec<u8>)>,
     kept: Option<u64>,
     beat_at: MonoMs,
+    /// The monotonic clock, and the time that expiry is judged by where there is a store.
     now: Now,
 }
 
@@ -50,7 +51,7 @@ impl<D: Device> Node<D> {
         let mut front_end = FrontEnd::new(&config);
         let mut back_end = engine.map(|engine| BackEnd::new(config.clone(), engine));
         if let Some(back_end) = &mut back_end {
-            back_end.now = now;
+            back_end.note_time(now);
             back_end.check_engine()?;
             back_end.recover()?;
             for member in &back_end.members {
@@ -252,10 +253,10 @@ impl<D: Device> Node<D> {
     }
 
     fn note_time(&mut self, now: Now) {
-        // A wall clock may be set back; expiry and timers then wait, nothing breaks.
-        self.now = self.now.max(now);
+        self.now = now;
         if let Some(back_end) = &mut self.back_end {
-            back_end.now = self.now;
+            // The machine's wall clock may step; what the store judges expiry by never falls and never jumps.
+            self.now.wall = back_end.note_time(now);
         }
     }
 
@@ -300,8 +301,9 @@ impl<D: Device> Node<D> {
         let now = self.now;
         match &frame.body {
             Body::Reply { op, payload } => return self.front_end.handle_reply(*op, payload),
-            Body::Refused { op, .. } => return self.front_end.handle_refused(now, *op),
+            Body::Refused { op, reason } => return self.front_end.handle_refused(now, *op, *reason),
             Body::Entry(entry) if entry.range != frame.header.range => return,
+            Body::PromisedAbove(entry) if entry.range != frame.header.range => return,
             Body::Align { entry, .. } if entry.range != frame.header.range => return,
             Body::Entry(entry) => self.front_end.handle_entry(now, entry),
             body if ManagerHost::takes(body) => {

@@ -1,6 +1,7 @@
 //! Owns a back-end's start: its members from what the store kept, their completions from the log itself.
 use super::backend::{BackEnd, Member};
 use super::copy::CopyProgress;
+use super::payload::split_acknowledged;
 use super::persist::replica_key;
 use fawn_chain::map::decode_state;
 use fawn_chain::{Completions, DecodeError, PersistedState, Replica, ReplicaConfig};
@@ -112,7 +113,8 @@ impl<D: Device> BackEnd<D> {
         let mut from = 0;
         loop {
             let results = self.engine.copied_results(range, from, RECOVERY_BYTES, |record| {
-                completions.restore(record.tag, record.version, record.result);
+                let (result, first_incomplete) = split_acknowledged(record.tag, record.result);
+                completions.restore(record.tag, first_incomplete, record.version, result);
             })?;
             match results {
                 CopiedResults::Records { next } => from = next,
@@ -123,7 +125,8 @@ impl<D: Device> BackEnd<D> {
         let mut after = self.engine.replay_floor(range);
         loop {
             let replay = self.engine.replay(range, after, RECOVERY_BYTES, |record| {
-                completions.record(record.tag, record.version, record.result);
+                let (result, first_incomplete) = split_acknowledged(record.tag, record.result);
+                completions.record(record.tag, first_incomplete, record.version, result);
             })?;
             match replay {
                 Replay::Records { through, .. } => after = through,

@@ -16,7 +16,7 @@ impl<D: Device> BackEnd<D> {
     pub(super) fn commit(&mut self, at: usize, through: Version, mail: &mut Mail) {
         let member = &mut self.members[at];
         self.engine.commit(member.id, through);
-        let answers = matches!(member.replica.role(), Some(Role::Tail | Role::Single));
+        let answers = matches!(member.replica.role(), Some(Role::Tail | Role::Single)) && member.replica.acknowledges();
         let header = mail.header(member.id, member.replica.epoch());
         let encoded = &mut self.encoded;
         let counters = &mut self.counters;

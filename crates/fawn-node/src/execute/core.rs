@@ -7,7 +7,7 @@ use crate::shards::Links;
 use crate::status::Counters;
 use fawn_ds::{Engine, EngineError};
 use fawn_flash::Device;
-use fawn_types::{KeyHash, MonoMs, OperationError, ShardId};
+use fawn_types::{KeyHash, MonoMs, OperationError, ShardId, TimeMs};
 
 /// Everything of a shard but its sessions, so that a session and this can be borrowed together.
 #[derive(Debug)]
@@ -21,6 +21,8 @@ pub(crate) struct Core<D: Device> {
     pub(crate) facts: ProcessFacts,
     /// When a delayed `flush_all` empties the store.
     pub(crate) flush_at: Option<MonoMs>,
+    /// What the machine's wall clock shows: for reports. Expiry has a time of its own.
+    pub(crate) wall: TimeMs,
     /// Sessions open: the table itself is not here.
     pub(crate) sessions_open: usize,
     /// The ways to the other shards of the node, if there are any.

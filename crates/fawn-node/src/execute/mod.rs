@@ -20,6 +20,7 @@ pub(crate) use deliver::deliver;
 pub(crate) use evaluate::{Decision, Write, evaluate};
 pub(crate) use fit::{Fit, fits, is_due};
 pub(crate) use resume::Host;
+pub(crate) use scan::log_damaged;
 
 use crate::session::Session;
 use crate::shards::{away, wide as node_wide};
@@ -78,7 +79,7 @@ pub(crate) fn execute<D: Device>(core: &mut Core<D>, session: &mut Session, comm
         Command::Keyspace(keyspace) => keyspace::execute(core, session, &keyspace, now),
         Command::Wide(request) => wide::execute(core, session, &request, now.wall),
         Command::Connection(connection) => connection::execute(session, &connection),
-        Command::Server(server) => server::execute(core, session, &server, now.wall),
+        Command::Server(server) => server::execute(core, session, &server),
     }
 }
 

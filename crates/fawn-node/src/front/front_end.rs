@@ -104,7 +104,7 @@ impl<D: Device> FrontEnd<D> {
     /// Begins a turn: what had no room before is sent, what is due by time happens.
     pub(super) fn begin_turn(&mut self, now: Now) {
         // A wall clock may be set back; expiry then waits, nothing breaks.
-        self.now = self.now.max(now);
+        self.now = now;
         self.desk.counters.turns += 1;
         self.has_moved = false;
         self.desk.flush_if_due(&mut self.sessions, self.now);
@@ -182,7 +182,7 @@ impl<D: Device> ClientHost for FrontEnd<D> {
     }
 
     fn handle_input(&mut self, now: Now, session: SessionId, input: &[u8]) -> usize {
-        self.now = self.now.max(now);
+        self.now = now;
         consume::handle_input(&mut self.desk, &mut self.sessions, &mut self.outputs, (session, input), now)
     }
 

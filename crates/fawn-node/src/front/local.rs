@@ -64,6 +64,8 @@ pub struct LocalCluster<D: Device> {
     is_front_due: bool,
     options: LocalOptions,
     map: ClusterMap,
+    /// The random part of its nodes' boots.
+    random: u32,
     now: Now,
 }
 
@@ -82,7 +84,8 @@ impl<D: Device> LocalCluster<D> {
         let Some(first) = engines.first() else { return Err(NodeError::ManagerNeedsStore) };
         let (store, secret) = (first.options().clone(), *first.secret());
         // An opening's number is never drawn twice, so it tells boots apart; the front-end's too.
-        let boot = BootId(u64::from(first.generation()));
+        let random = random_part(&facts);
+        let boot = BootId::new(first.generation(), random);
         let names: Vec<NodeId> = (1..=engines.len() as u32).map(NodeId).collect();
         let map = first_map(secret, &names, &options);
         let front_name = NodeId(names.len() as u32 + 1);
@@ -97,12 +100,12 @@ impl<D: Device> LocalCluster<D> {
         let front = FrontEnd::new(Node::new(front_config, None, now)?, options.shard, store, facts);
         let mut members = Vec::with_capacity(engines.len());
         for (engine, &name) in engines.into_iter().zip(&names) {
-            let boot = BootId(u64::from(engine.generation()));
+            let boot = BootId::new(engine.generation(), random);
             let node = Some(Node::new(config(name, boot), Some(engine), now)?);
             members.push(Member { name, node, is_due: true });
         }
         let map_keeping = MapKeeping::default();
-        Ok(Self { front, members, map_keeping, stands_since: None, is_front_due: true, options, map, now })
+        Ok(Self { front, members, map_keeping, stands_since: None, is_front_due: true, options, map, random, now })
     }
 
     /// Whether all chains are active, as the manager knows.
@@ -127,7 +130,7 @@ impl<D: Device> LocalCluster<D> {
         let manager = self.front_name();
         let Some(member) = self.members.iter_mut().find(|member| member.name == name) else { return Ok(()) };
         assert!(member.node.is_none(), "{name:?} runs already");
-        let boot = BootId(u64::from(engine.generation()));
+        let boot = BootId::new(engine.generation(), self.random);
         let config = member_config(name, boot, manager, &self.map, &self.options);
         let mut node = Node::new(config, Some(engine), self.now)?;
         // A killed process took its waiting map along: without it no majority might ever keep the map.
@@ -271,7 +274,7 @@ impl<D: Device> ClientHost for LocalCluster<D> {
     }
 
     fn turn(&mut self, now: Now) -> Option<MonoMs> {
-        self.now = self.now.max(now);
+        self.now = now;
         self.front.begin_turn(self.now);
         if self.front.wants_status() {
             let behind = of_engines(self.engines());
@@ -312,6 +315,12 @@ impl<D: Device> ClientHost for LocalCluster<D> {
     fn engines(&self) -> impl Iterator<Item = &Engine<D>> {
         self.members.iter().filter_map(|member| member.node.as_ref()?.engine())
     }
+}
+
+/// The random part of this process's boots: a start draws its run ID anew.
+fn random_part(facts: &ProcessFacts) -> u32 {
+    let digits = facts.run_id.get(..8).unwrap_or_default();
+    u32::from_str_radix(digits, 16).unwrap_or_default()
 }
 
 /// What a node of the cluster is told.

@@ -25,6 +25,10 @@ impl<D: Device> Shard<D> {
     /// What another shard of the node hands over.
     pub fn handle_letter(&mut self, now: Now, from: ShardId, letter: Letter) {
         self.note_time(now);
+        self.handle_pieces(from, letter);
+    }
+
+    fn handle_pieces(&mut self, from: ShardId, letter: Letter) {
         let mut pieces = Pieces::new();
         for (piece, bytes) in letter.pieces() {
             match piece.kind {
@@ -112,7 +116,7 @@ impl<D: Device> Shard<D> {
         }
         if let Some(letter) = self.core.links().take_own() {
             let me = self.core.links().placement().shard();
-            self.handle_letter(self.now, me, letter);
+            self.handle_pieces(me, letter);
         }
         for _ in 0..self.core.links().resumed.len() {
             let Some(id) = self.core.links().resumed.pop_front() else { break };

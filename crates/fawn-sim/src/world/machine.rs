@@ -17,6 +17,8 @@ const EPOCH_MS: u64 = 1_700_000_000_000;
 const MONO_START_US: u64 = 37_000_000;
 /// How long a suspected member is not promoted, ms: short, so that it comes back within a run.
 const HOLD_OFF_MS: u64 = 2_000;
+/// The longest hold-off, ms: part of the time within which everything serves again.
+const HOLD_OFF_MS_MAX: u64 = 16_000;
 /// How often a lying disk's past is kept, µs, and how many of these.
 const PAST_EVERY_US: u64 = 3_000;
 const PAST_MAX: usize = 4;
@@ -288,7 +290,12 @@ fn options(map: &ClusterMap) -> Options {
 
 fn config(node: NodeId, boot: BootId, map: &ClusterMap, limits: NodeLimits) -> NodeConfig {
     let report_wait_ms = crate::faults::REPORT_WAIT_MS;
-    let manager = ManagerOptions { report_wait_ms, hold_off_ms: HOLD_OFF_MS, ..ManagerOptions::default() };
+    let manager = ManagerOptions {
+        report_wait_ms,
+        hold_off_ms: HOLD_OFF_MS,
+        hold_off_ms_max: HOLD_OFF_MS_MAX,
+        ..ManagerOptions::default()
+    };
     let frontend = FrontendOptions { timeout_ms: TIMEOUT_MS, ..FrontendOptions::default() };
     let limits = NodeLimits { manager, frontend, ..limits };
     let durability: Durability = map.durability;

@@ -3,6 +3,7 @@
 //!
 //! Two phases. First faults strike, and what must hold at each moment is looked at after every turn. Then faults end:
 //! the cluster must heal within a bounded time, serve, and answer for everything that clients were told before.
+mod idle;
 mod machine;
 mod strike;
 mod verdict;
@@ -94,7 +95,7 @@ pub struct World {
     trace: Trace,
     /// Chances of the world itself: what crashes leave, mostly.
     random: SplitMix64,
-    boots: u64,
+    boots: u32,
     struck: u64,
     copies_hit: u64,
     /// A mode that survives one failure at a time has had one, and has not healed since.
@@ -150,7 +151,7 @@ impl World {
             post: Post::new(seed.number("post"), canary),
             clients: Clients::new(seed, &scenario),
             faults: Faults::new(seed, &scenario),
-            watch: Watch::new(scenario.durability),
+            watch: Watch::new(scenario.durability, map.copies_min()),
             trace: Trace::new(aloud),
             seed: seed.clone(),
             scenario,
@@ -203,6 +204,9 @@ impl World {
         }
         self.run_until(self.faults.until_us())?;
         self.heal()?;
+        if self.scenario.idles {
+            self.pass_idle_epochs()?;
+        }
         if self.scenario.closes_at_end {
             self.close_all()?;
         }
@@ -211,7 +215,7 @@ impl World {
 
     fn start(&mut self, index: usize) -> Result<(), String> {
         self.boots += 1;
-        let boot = BootId(self.boots);
+        let boot = BootId::new(self.boots, self.random.next() as u32);
         let machine = &mut self.machines[index];
         self.trace.say(self.now_us, format!("node {} starts as {boot:?}", machine.node.0));
         match machine.start(boot, &self.map, self.now_us, self.scenario.limits(), self.canary) {

@@ -7,8 +7,8 @@ use fawn_node::cluster::{NodeStatus, RangeDigest};
 use fawn_types::{NodeId, RangeId};
 use std::collections::BTreeMap;
 
-/// A cluster without faults is whole again within this time, µs.
-const HEAL_US_MAX: u64 = 60_000_000;
+/// So long after the last fault everything whole serves again, µs [replication.md §2.5].
+const WHOLE_WITHIN_US: u64 = 60_000_000;
 /// A cluster whose disks failed goes on without them within this time, µs.
 const LIMP_US_MAX: u64 = 15_000_000;
 /// How often it is asked whether it is.
@@ -39,11 +39,11 @@ impl World {
         Ok(())
     }
 
-    fn heal_whole(&mut self, after: &str) -> Result<(), String> {
-        let until_us = self.now_us + HEAL_US_MAX;
+    pub(super) fn heal_whole(&mut self, after: &str) -> Result<(), String> {
+        let until_us = self.now_us + WHOLE_WITHIN_US;
         while !self.is_whole() {
             if self.now_us >= until_us {
-                return Err(format!("not whole {HEAL_US_MAX} µs after {after}: {}", self.words()));
+                return Err(format!("not whole {WHOLE_WITHIN_US} µs after {after}: {}", self.words()));
             }
             self.run_until(self.now_us + HEAL_LOOK_US)?;
         }

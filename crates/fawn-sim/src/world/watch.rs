@@ -12,6 +12,10 @@ const MANAGER: NodeId = NodeId(1);
 #[derive(Debug)]
 pub(super) struct Watch {
     durability: Durability,
+    /// Members that hold a write before it is acknowledged, at least.
+    copies_min: u8,
+    /// How far the log of each member that served in an epoch went in it.
+    received: BTreeMap<(RangeId, Epoch), BTreeMap<NodeId, Version>>,
     /// The greatest epoch that each member acted in, aloud.
     told: BTreeMap<(NodeId, RangeId), Epoch>,
     /// Who assigned, and who committed, in each epoch.
@@ -33,9 +37,11 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    pub(super) const fn new(durability: Durability) -> Self {
+    pub(super) const fn new(durability: Durability, copies_min: u8) -> Self {
         Self {
             durability,
+            copies_min,
+            received: BTreeMap::new(),
             told: BTreeMap::new(),
             heads: BTreeMap::new(),
             tails: BTreeMap::new(),
@@ -47,6 +53,27 @@ impl Watch {
             dropped: 0,
             copies: 0,
         }
+    }
+
+    /// The newest epoch that a member of the range was seen in.
+    pub(super) fn newest_epoch(&self, range: RangeId) -> Epoch {
+        let of_range = self.members.iter().filter(|((_, of), _)| *of == range);
+        of_range.map(|(_, (member, _))| member.epoch).max().unwrap_or_default()
+    }
+
+    /// **copies-min**: a write that a tail commits in its own epoch was received by enough members that serve in it. They
+    /// may have gone since, and lost it where syncs are not awaited.
+    fn check_copies(&self, member: &MemberStatus) -> Result<(), String> {
+        let MemberStatus { range, epoch, committed, .. } = *member;
+        if !matches!(member.phase, "tail" | "single") || committed.epoch() != epoch {
+            return Ok(()); // nothing was written in this epoch
+        }
+        let received =
+            self.received.get(&(range, epoch)).map_or(0, |of| of.values().filter(|last| **last >= committed).count());
+        if invariants::enough_copies(received, self.copies_min) {
+            return Ok(());
+        }
+        Err(format!("copies-min: {committed:?} is committed on {received} members, {} are needed", self.copies_min))
     }
 
     /// A member acts in `epoch`: it may never forget that.
@@ -141,6 +168,9 @@ impl Watch {
         }
         if is_serving(phase) {
             self.hear(node, (range, epoch));
+            let received = self.received.entry((range, epoch)).or_default().entry(node).or_default();
+            *received = (*received).max(last);
+            self.check_copies(member)?;
         }
         if matches!(phase, "head" | "single") {
             one(&mut self.heads, (range, epoch), node, "head")?;

@@ -1,5 +1,6 @@
 //! Tests of the shared types: order of versions, limits, frozen hashes, and the model store itself.
 
+mod clock;
 mod model;
 mod random;
 mod ring;

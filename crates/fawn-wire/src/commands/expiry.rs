@@ -32,9 +32,7 @@ pub(super) fn pexpireat<'a>(invocation: &Invocation<'a>) -> Parsed<'a> {
 
 fn touch<'a>(command: &'static str, form: TimeForm, invocation: &Invocation<'a>) -> Parsed<'a> {
     let condition = condition(invocation)?;
-    let at_ms = form.to_ms(invocation.integer(2)?, invocation.now).ok_or(Refusal::ExpireTime(command))?;
-    // A time in the past deletes the key. A time of 0 would mean that the key never expires.
-    let expiry = Expiry::AtMs(at_ms.max(1).unsigned_abs());
+    let expiry = form.to_expiry(invocation.integer(2)?, invocation.now).ok_or(Refusal::ExpireTime(command))?;
     update(invocation, Update::Touch { expiry, condition, return_value: false }, RespShape::Flag)
 }
 

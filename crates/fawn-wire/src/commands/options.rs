@@ -26,10 +26,18 @@ impl TimeForm {
             .find_map(|(name, form)| word.eq_ignore_ascii_case(name).then_some(form))
     }
 
-    /// Milliseconds since the epoch, possibly negative; `None` on overflow.
-    pub(crate) fn to_ms(self, amount: i64, now: TimeMs) -> Option<i64> {
+    /// When the key expires; `None` when the time does not fit, by this server's clock too.
+    pub(crate) fn to_expiry(self, amount: i64, now: TimeMs) -> Option<Expiry> {
         let ms = if self.seconds { amount.checked_mul(1000)? } else { amount };
-        if self.absolute { Some(ms) } else { ms.checked_add(i64::try_from(now.0).ok()?) }
+        if !self.absolute {
+            ms.checked_add(i64::try_from(now.0).ok()?)?;
+        }
+        Some(match u64::try_from(ms) {
+            Ok(ms) if !self.absolute => Expiry::InMs(ms),
+            // A time of 0 would mean that the key never expires: times before now delete it.
+            Ok(ms) => Expiry::AtMs(ms.max(1)),
+            Err(_) => Expiry::AtMs(1),
+        })
     }
 }
 
@@ -44,8 +52,7 @@ pub(crate) fn expiry(
     if amount <= 0 {
         return Err(Refusal::ExpireTime(command));
     }
-    let at_ms = form.to_ms(amount, invocation.now).ok_or(Refusal::ExpireTime(command))?;
-    Ok(Expiry::AtMs(at_ms.unsigned_abs()))
+    form.to_expiry(amount, invocation.now).ok_or(Refusal::ExpireTime(command))
 }
 
 /// The effect of a command's options on the expiry.

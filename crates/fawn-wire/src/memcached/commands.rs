@@ -68,7 +68,7 @@ fn retrieve_and_touch<'a>(line: &Line<'a>, cas: bool) -> Decoded<'a> {
     if words.rest().is_empty() {
         return refuse(ERROR, line);
     }
-    match expiry(exptime, line.now) {
+    match expiry(exptime) {
         Some(expiry) => retrieve(line, words, Each::Touch(expiry), cas),
         None => refuse(BAD_EXPTIME, line),
     }
@@ -158,7 +158,7 @@ fn store<'a>(state: &mut MemcachedState, line: &Line<'a>, storage: Storage) -> D
     let Some(value_bytes) = parse_u64(bytes).filter(|bytes| *bytes <= u64::from(u32::MAX)) else {
         return refuse(BAD_FORMAT, line);
     };
-    let header = header(key, flags, exptime, words, storage, version, line);
+    let header = header(key, flags, exptime, words, storage, version);
     let Some(Header { key, flags, expiry, condition, silent }) = header else {
         return state.refuse_block(BAD_FORMAT, line, value_bytes + 2);
     };
@@ -188,10 +188,9 @@ fn header<'a>(
     rest: Words<'_>,
     storage: Storage,
     version: Option<&[u8]>,
-    line: &Line<'_>,
 ) -> Option<Header<'a>> {
     let flags = u32::try_from(parse_u64(flags)?).ok()?;
-    let expiry = expiry(exptime, line.now)?;
+    let expiry = expiry(exptime)?;
     let condition = match (storage, version) {
         (Storage::Set(condition), _) => condition,
         (_, Some(version)) => Condition::VersionIs(Version::from_u64(parse_u64(version)?)),
@@ -250,7 +249,7 @@ pub(crate) fn touch<'a>(_: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a> 
     let mut words = line.words;
     let (Some(key), Some(exptime)) = (words.next(), words.next()) else { return refuse(ERROR, line) };
     let Some(silent) = noreply(words) else { return refuse(ERROR, line) };
-    match (is_key(key), expiry(exptime, line.now)) {
+    match (is_key(key), expiry(exptime)) {
         (false, _) => refuse(BAD_FORMAT, line),
         (true, None) => refuse(BAD_EXPTIME, line),
         (true, Some(expiry)) => {
@@ -267,14 +266,14 @@ pub(crate) fn flush_all<'a>(_: &mut MemcachedState, line: &Line<'a>) -> Decoded<
         None | Some(b"noreply") => Expiry::Never,
         Some(word) => {
             words.next();
-            match expiry(word, line.now) {
+            match expiry(word) {
                 Some(delay) => delay,
                 None => return refuse(BAD_EXPTIME, line),
             }
         }
     };
     let Some(silent) = noreply(words) else { return refuse(ERROR, line) };
-    let at_ms = match delay {
+    let at_ms = match delay.absolute(line.now) {
         Expiry::AtMs(at_ms) if at_ms > line.now.0 => at_ms,
         _ => 0,
     };

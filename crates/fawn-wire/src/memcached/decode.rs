@@ -7,7 +7,7 @@ use fawn_types::TimeMs;
 use fawn_types::limits::LINE_BYTES_MAX;
 
 impl MemcachedState {
-    /// Decodes the first request of `input`. Relative times are converted to absolute times with `now`.
+    /// Decodes the first request of `input`. `now` serves replies with times in them, and delays.
     #[inline]
     pub fn decode<'a>(&mut self, input: &'a [u8], now: TimeMs) -> Decoded<'a> {
         if self.swallow_bytes > 0 {

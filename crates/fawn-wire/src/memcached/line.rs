@@ -48,13 +48,13 @@ pub(crate) fn is_key(word: &[u8]) -> bool {
 }
 
 /// Parses an exptime. 0: never; negative: at once; up to 30 days: from now; above: since the epoch.
-pub(crate) fn expiry(word: &[u8], now: TimeMs) -> Option<Expiry> {
+pub(crate) fn expiry(word: &[u8]) -> Option<Expiry> {
     let seconds = parse_i64(word)?;
     Some(match seconds {
         0 => Expiry::Never,
         // The earliest time after the epoch, since a time of 0 means never.
         ..0 => Expiry::AtMs(1),
-        1..=RELATIVE_SECONDS_MAX => Expiry::AtMs(now.plus_ms(seconds.unsigned_abs() * 1000).0),
+        1..=RELATIVE_SECONDS_MAX => Expiry::InMs(seconds.unsigned_abs() * 1000),
         _ => Expiry::AtMs(seconds.unsigned_abs().saturating_mul(1000)),
     })
 }

@@ -100,6 +100,7 @@ fn put_error(out: &mut Vec<u8>, error: OperationError) {
         OperationError::Unavailable => (8, 0),
         OperationError::Corrupt => (9, 0),
         OperationError::Poisoned => (10, 0),
+        OperationError::TooFewCopies => (11, 0),
     };
     out.push(code);
     put_u32(out, detail);
@@ -175,6 +176,7 @@ fn read_error(reader: &mut Reader<'_>) -> Result<OperationError, FormError> {
         8 => OperationError::Unavailable,
         9 => OperationError::Corrupt,
         10 => OperationError::Poisoned,
+        11 => OperationError::TooFewCopies,
         found => return Err(FormError::Field { field: "error", found: u64::from(found) }),
     })
 }

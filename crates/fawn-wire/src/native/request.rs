@@ -75,6 +75,10 @@ fn put_expiry(out: &mut Vec<u8>, expiry: Expiry) {
             out.push(2);
             put_u64(out, at);
         }
+        Expiry::InMs(ms) => {
+            out.push(3);
+            put_u64(out, ms);
+        }
     }
 }
 
@@ -154,6 +158,7 @@ fn read_expiry(reader: &mut Reader<'_>) -> Result<Expiry, FormError> {
         0 => Ok(Expiry::Never),
         1 => Ok(Expiry::Keep),
         2 => Ok(Expiry::AtMs(reader.u64("expiry time")?)),
+        3 => Ok(Expiry::InMs(reader.u64("time to live")?)),
         found => Err(FormError::Field { field: "expiry", found: u64::from(found) }),
     }
 }

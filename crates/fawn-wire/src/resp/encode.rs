@@ -185,7 +185,7 @@ pub fn scan<K: AsRef<[u8]>>(cursor: u64, keys: &[K], out: &mut Vec<u8>) {
 pub fn error(error: OperationError, out: &mut Vec<u8>) {
     let code = match error {
         OperationError::StoreFull => "OOM",
-        OperationError::Overloaded | OperationError::Unavailable => "TRYAGAIN",
+        OperationError::Overloaded | OperationError::Unavailable | OperationError::TooFewCopies => "TRYAGAIN",
         OperationError::Poisoned => "MISCONF",
         _ => "ERR",
     };

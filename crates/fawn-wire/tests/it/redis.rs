@@ -1,7 +1,7 @@
 //! RESP transcripts: requests, and the replies with Redis's texts.
 use crate::driver::{NOW, run};
 use fawn_types::request::{ExpiryCondition, Update};
-use fawn_types::{Condition, Expiry, Request, TimeMs};
+use fawn_types::{Condition, Expiry, Request};
 use fawn_wire::{Codec, Command, Decoded, Limits, Protocol};
 
 /// Each line is an inline command, which differs from an array only in the framing, and its reply.
@@ -183,31 +183,31 @@ fn single(line: &str) -> Request<'static> {
     }
 }
 
-/// Relative times are converted to absolute milliseconds, and options to the conditions of their name.
+/// Relative times stay relative: the head makes them absolute. Options become to the conditions of their name.
 #[test]
 fn options_mean_what_they_say() {
-    let TimeMs(now) = NOW;
     let set = |expiry, condition, return_previous| Request::Update {
         key: b"a",
         update: Update::Set { value: b"v", flags: 0, expiry, condition, return_previous },
     };
-    let at = |ms| Expiry::AtMs(ms);
-    assert_eq!(single("SET a v EX 10 XX"), set(at(now + 10_000), Condition::Exists, false));
-    assert_eq!(single("SET a v px 10 nx get"), set(at(now + 10), Condition::Absent, true));
+    let (at, after) = (|ms| Expiry::AtMs(ms), |ms| Expiry::InMs(ms));
+    assert_eq!(single("SET a v EX 10 XX"), set(after(10_000), Condition::Exists, false));
+    assert_eq!(single("SET a v px 10 nx get"), set(after(10), Condition::Absent, true));
     assert_eq!(single("SET a v EXAT 10"), set(at(10_000), Condition::Always, false));
     assert_eq!(single("SET a v GET PXAT 10"), set(at(10), Condition::Always, true));
     assert_eq!(single("SET a v KEEPTTL"), set(Expiry::Keep, Condition::Always, false));
-    assert_eq!(single("SET a v PX 5 PX 10"), set(at(now + 10), Condition::Always, false), "the last one counts");
+    assert_eq!(single("SET a v PX 5 PX 10"), set(after(10), Condition::Always, false), "the last one counts");
     let touch = |expiry, condition| Request::Update {
         key: b"a",
         update: Update::Touch { expiry, condition, return_value: false },
     };
-    assert_eq!(single("EXPIRE a 10 GT"), touch(at(now + 10_000), ExpiryCondition::Later));
-    assert_eq!(single("EXPIRE a 10 XX GT"), touch(at(now + 10_000), ExpiryCondition::Later));
-    assert_eq!(single("PEXPIRE a 10 LT"), touch(at(now + 10), ExpiryCondition::Earlier));
-    assert_eq!(single("PEXPIRE a 10 LT XX"), touch(at(now + 10), ExpiryCondition::EarlierThanOne));
+    assert_eq!(single("EXPIRE a 10 GT"), touch(after(10_000), ExpiryCondition::Later));
+    assert_eq!(single("EXPIRE a 10 XX GT"), touch(after(10_000), ExpiryCondition::Later));
+    assert_eq!(single("PEXPIRE a 10 LT"), touch(after(10), ExpiryCondition::Earlier));
+    assert_eq!(single("PEXPIRE a 10 LT XX"), touch(after(10), ExpiryCondition::EarlierThanOne));
     assert_eq!(single("EXPIREAT a 10 NX"), touch(at(10_000), ExpiryCondition::HasNone));
     assert_eq!(single("PEXPIREAT a -5 XX"), touch(at(1), ExpiryCondition::HasOne));
-    assert_eq!(single("EXPIRE a -1"), touch(at(now - 1000), ExpiryCondition::Always));
+    assert_eq!(single("EXPIRE a 0"), touch(after(0), ExpiryCondition::Always));
+    assert_eq!(single("EXPIRE a -1"), touch(at(1), ExpiryCondition::Always), "in the past by every clock");
     assert_eq!(single("PERSIST a"), touch(Expiry::Never, ExpiryCondition::HasOne));
 }

@@ -2,7 +2,7 @@
 use crate::format::bytes::{array, is_zero, u32_at, u64_at};
 use crate::format::{SegmentUuid, StoreUuid, Watermark};
 use fawn_flash::buffer::SECTOR_BYTES;
-use fawn_types::{HashSecret, KeyRange, RangeId, RingKey, Version};
+use fawn_types::{HashSecret, KeyRange, MonoMs, RangeId, RingKey, TimeMs, Version};
 
 /// Length of an edit's header, bytes.
 pub(super) const EDIT_HEADER_BYTES: usize = 8;
@@ -98,6 +98,13 @@ pub enum Edit {
         /// Where its last frame ended.
         end: Watermark,
     },
+    /// Expiry time is no earlier than this. Tag 14.
+    Clock {
+        /// Expiry time.
+        time: TimeMs,
+        /// The machine's monotonic clock at that time.
+        mono: MonoMs,
+    },
 }
 
 impl Edit {
@@ -116,6 +123,7 @@ impl Edit {
             Self::CopyWhole { .. } => 11,
             Self::Pad { .. } => 12,
             Self::EndOfLog { .. } => 13,
+            Self::Clock { .. } => 14,
         }
     }
 
@@ -175,6 +183,10 @@ impl Edit {
                 out.extend_from_slice(&end.sequence.to_le_bytes());
                 out.extend_from_slice(&end.offset.to_le_bytes());
             }
+            Self::Clock { time, mono } => {
+                out.extend_from_slice(&time.0.to_le_bytes());
+                out.extend_from_slice(&mono.0.to_le_bytes());
+            }
             Self::Pad { bytes } => out.resize(out.len() + *bytes as usize, 0),
             Self::Blob { key, bytes } => {
                 assert!(bytes.len() <= BLOB_MAX, "a blob of {} B is past the limit of {BLOB_MAX}", bytes.len());
@@ -232,6 +244,7 @@ impl Edit {
             (11, 4) => Self::CopyWhole { range: RangeId(u32_at(body, 0)) },
             (12, 0..=PAD_MAX) if is_zero(body) => Self::Pad { bytes: body.len() as u32 },
             (13, 12) => Self::EndOfLog { end: Watermark { sequence: u64_at(body, 0), offset: u32_at(body, 8) } },
+            (14, 16) => Self::Clock { time: TimeMs(u64_at(body, 0)), mono: MonoMs(u64_at(body, 8)) },
             (9, 4..=BLOB_BODY_MAX) => Self::Blob { key: u32_at(body, 0), bytes: body[4..].to_vec() },
             _ => return None,
         })

@@ -3,7 +3,7 @@ use super::Edit;
 use crate::format::{
     FORMAT_VERSION, FRAMES_OFFSET, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SegmentUuid, StoreUuid, Watermark,
 };
-use fawn_types::{HashSecret, KeyRange, RangeId, Version};
+use fawn_types::{HashSecret, KeyRange, MonoMs, RangeId, TimeMs, Version};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A key range that the store keeps.
@@ -69,6 +69,8 @@ pub struct ManifestState {
     pub end_of_log: Watermark,
     /// Bytes kept for higher layers.
     pub blobs: BTreeMap<u32, Vec<u8>>,
+    /// Expiry time as persisted last, and what the monotonic clock showed then.
+    pub clock: Option<(TimeMs, MonoMs)>,
 }
 
 /// What a store is for life.
@@ -101,6 +103,7 @@ impl ManifestState {
             Edit::DropSegment { slot, uuid } => self.drop_segment(*slot, *uuid),
             Edit::Pad { .. } => Ok(()),
             Edit::EndOfLog { end } => self.end_log(*end),
+            Edit::Clock { time, mono } => self.set_clock(*time, *mono),
             Edit::Blob { key, bytes } => {
                 if bytes.is_empty() {
                     self.blobs.remove(key);
@@ -125,6 +128,14 @@ impl ManifestState {
             return Err("the segments' length must be a power of two within the limits");
         }
         self.identity = Some(Identity { store, format, segment_bytes, secret });
+        Ok(())
+    }
+
+    fn set_clock(&mut self, time: TimeMs, mono: MonoMs) -> Result<(), &'static str> {
+        if self.clock.is_some_and(|(last, _)| last > time) {
+            return Err("expiry time never falls");
+        }
+        self.clock = Some((time, mono));
         Ok(())
     }
 
@@ -246,6 +257,7 @@ impl ManifestState {
         if self.generation > 0 {
             edits.push(Edit::Generation(self.generation));
         }
+        edits.extend(self.clock.map(|(time, mono)| Edit::Clock { time, mono }));
         for &range in &self.dropped {
             edits.push(Edit::AddRange { range, keys: KeyRange::ALL });
             edits.push(Edit::DropRange { range });

@@ -88,6 +88,12 @@ impl RecordKind {
         }
     }
 
+    /// Whether a record of this kind makes records void that lie before it in the log.
+    #[must_use]
+    pub const fn hides(self) -> bool {
+        matches!(self, Self::Tombstone | Self::Clear | Self::Rollback)
+    }
+
     /// Whether it says something about its key.
     #[must_use]
     pub const fn is_of_key(self) -> bool {

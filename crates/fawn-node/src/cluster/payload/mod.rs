@@ -12,7 +12,7 @@ pub use fawn_wire::native::{FormError, Pairs, WideRequest, put_pair};
 pub(crate) use fawn_wire::native::{OwnedForm, put_result, put_scan_page};
 pub(crate) use records::{put_record, records_of};
 
-use fawn_types::{OperationError, Reply, Request, Version};
+use fawn_types::{ClientTag, OperationError, Reply, Request, Version};
 use fawn_wire::native;
 
 /// The session in front, and the form behind it.
@@ -70,6 +70,26 @@ pub(crate) fn put_result_as_reply(out: &mut Vec<u8>, session: u64, version: Vers
     put_reply(out, session, &reply);
 }
 
+/// The session's first incomplete operation is too far behind for two bytes: a later record frees what it acknowledges.
+const NOTHING_ACKNOWLEDGED: u16 = u16::MAX;
+
+/// Appends to the result of a record how far its session has acknowledged, so that replicas free what it names.
+pub(crate) fn put_acknowledged(result: &mut Vec<u8>, tag: ClientTag, first_incomplete: u64) {
+    let behind = u16::try_from(tag.seq.saturating_sub(first_incomplete)).unwrap_or(NOTHING_ACKNOWLEDGED);
+    result.extend_from_slice(&behind.to_le_bytes());
+}
+
+/// A record's result, and the first of its session's operations that was not acknowledged when it was written.
+pub(crate) fn split_acknowledged(tag: ClientTag, result: &[u8]) -> (&[u8], u64) {
+    match result.split_last_chunk::<2>() {
+        Some((result, behind)) => match u16::from_le_bytes(*behind) {
+            NOTHING_ACKNOWLEDGED => (result, 0),
+            behind => (result, tag.seq.saturating_sub(u64::from(behind))),
+        },
+        None => (result, 0),
+    }
+}
+
 /// The session and the reply of a payload.
 ///
 /// # Errors
@@ -77,4 +97,22 @@ pub(crate) fn put_result_as_reply(out: &mut Vec<u8>, session: u64, version: Vers
 pub fn decode_reply(payload: &[u8]) -> Result<(u64, Reply<'_>), FormError> {
     let (session, form) = split(payload)?;
     Ok((session, native::read_result(form, Version::ZERO)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_acknowledges_no_more_than_its_session_did() {
+        for (seq, first_incomplete) in [(1, 1), (100, 37), (70_000, 4_465), (70_000, 4_464), (1 << 40, 1), (5, 6)] {
+            let tag = ClientTag { session: 1, seq };
+            let mut result = b"result".to_vec();
+            put_acknowledged(&mut result, tag, first_incomplete);
+            let (form, acknowledged) = split_acknowledged(tag, &result);
+            assert_eq!(form, b"result");
+            let expected = if seq - first_incomplete.min(seq) < 0xffff { first_incomplete.min(seq) } else { 0 };
+            assert_eq!(acknowledged, expected, "operation {seq}, first incomplete {first_incomplete}");
+        }
+    }
 }

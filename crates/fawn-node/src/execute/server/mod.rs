@@ -20,7 +20,7 @@ pub(crate) struct About<'a> {
 }
 
 /// Answers it.
-pub(crate) fn execute<D: Device>(core: &mut Core<D>, session: &mut Session, server: &Server<'_>, now: TimeMs) -> Flow {
+pub(crate) fn execute<D: Device>(core: &mut Core<D>, session: &mut Session, server: &Server<'_>) -> Flow {
     let about = About { facts: &core.facts, options: &core.options, store: core.engine.options() };
     let status = || {
         let mut status = core.status();
@@ -29,7 +29,7 @@ pub(crate) fn execute<D: Device>(core: &mut Core<D>, session: &mut Session, serv
         }
         status
     };
-    if answer(&about, status, session, server, now) {
+    if answer(&about, status, session, server, core.wall) {
         core.counters.reset();
         if let Some(links) = &mut core.links {
             links.tell_all(Kind::Reset, session.id);

@@ -33,7 +33,7 @@ fn requests() -> Vec<Request<'static>> {
         update(Update::Delete { condition: versioned, return_previous: true }),
         update(Update::Touch { expiry: Expiry::Keep, condition: ExpiryCondition::Later, return_value: true }),
         update(Update::Touch {
-            expiry: Expiry::Never,
+            expiry: Expiry::InMs(u64::MAX),
             condition: ExpiryCondition::EarlierThanOne,
             return_value: false,
         }),

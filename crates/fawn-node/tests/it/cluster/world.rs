@@ -60,7 +60,7 @@ pub(crate) struct World {
     pub(crate) memory_bytes: u64,
     /// Records that a log keeps for members that come back.
     pub(crate) retained_records_max: usize,
-    boots: u64,
+    boots: u32,
     pub(crate) seed: u64,
 }
 
@@ -115,7 +115,7 @@ impl World {
         self.boots += 1;
         let config = NodeConfig {
             node: NodeId(node),
-            boot: BootId(self.boots),
+            boot: BootId::new(self.boots, 7),
             durability: self.durability,
             map: self.map(),
             manager: Some(NodeId(1)),

@@ -1,4 +1,7 @@
 //! Wall-clock time for expiry and monotonic time for timers. Pure code receives the time as an argument.
+mod expiry_clock;
+
+pub use expiry_clock::{ExpiryClock, PATIENCE_MS, SteadyTime};
 
 /// Milliseconds since 1970-01-01 UTC. The clock may step in either direction, so it decides expiry but drives no timer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -57,12 +60,6 @@ impl Now {
     #[must_use]
     pub const fn plus_ms(self, ms: u64) -> Self {
         Self { mono: self.mono.plus_ms(ms), wall: self.wall.plus_ms(ms) }
-    }
-
-    /// The later value of each clock.
-    #[must_use]
-    pub fn max(self, other: Self) -> Self {
-        Self { mono: self.mono.max(other.mono), wall: self.wall.max(other.wall) }
     }
 
     /// The monotonic time at which the wall clock reaches `wall`, if it does not step: turns a deadline into a timer.

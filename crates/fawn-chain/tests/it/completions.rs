@@ -1,0 +1,147 @@
+//! Exactly-once per range: retries get the first answer, the head refuses past its bounds, no member forgets.
+use fawn_chain::completions::{Admission, CompletionLimits, Completions};
+use fawn_types::{ClientTag, Epoch, Version};
+
+fn version(seq: u64) -> Version {
+    Version::new(Epoch::new(1).unwrap(), seq).unwrap()
+}
+
+fn tag(seq: u64) -> ClientTag {
+    ClientTag { session: 3, seq }
+}
+
+/// An operation of the `boot`-th session of a node's front-end.
+fn of_node(node: u64, boot: u64, seq: u64) -> ClientTag {
+    ClientTag { session: node << 32 | boot, seq }
+}
+
+#[test]
+fn a_retry_gets_the_first_answer() {
+    let mut completions = Completions::new(CompletionLimits::default());
+    assert_eq!(completions.admit(tag(1), 1), Admission::New);
+    completions.record(tag(1), 1, version(1), b"one");
+    assert_eq!(completions.admit(tag(1), 1), Admission::Pending(version(1)));
+    let mut answers = Vec::new();
+    completions.commit(version(1), |tag, done| answers.push((tag, done.result.clone())));
+    assert_eq!(answers, [(tag(1), b"one".to_vec())]);
+    assert!(matches!(completions.admit(tag(1), 1), Admission::Done(done) if done.result == b"one"));
+    assert_eq!(completions.admit(tag(2), 2), Admission::New);
+    assert_eq!(completions.admit(tag(1), 2), Admission::Answered);
+    assert!(completions.is_empty());
+}
+
+#[test]
+fn what_was_cut_off_never_happened() {
+    let mut completions = Completions::new(CompletionLimits::default());
+    completions.record(tag(1), 1, version(1), b"one");
+    completions.record(tag(2), 1, version(2), b"two");
+    completions.rollback(version(1));
+    assert_eq!(completions.admit(tag(2), 1), Admission::New);
+    let mut answered = 0;
+    completions.commit(version(2), |_, _| answered += 1);
+    assert_eq!(answered, 1);
+}
+
+/// A replica is sent no requests: the records alone say what it may free.
+#[test]
+fn a_replica_frees_what_records_say_was_acknowledged() {
+    let mut replica = Completions::new(CompletionLimits::default());
+    for seq in 1..=10_000 {
+        replica.record(tag(seq), seq.saturating_sub(32).max(1), version(seq), b"result");
+        replica.commit(version(seq), |_, _| {});
+    }
+    assert_eq!(replica.len(), 33, "the session's window, not all that it ever did");
+    assert_eq!(replica.admit(tag(5), 1), Admission::Answered, "a late duplicate is known as one");
+    assert!(matches!(replica.admit(tag(9_999), 1), Admission::Done(_)));
+}
+
+/// Many front-ends that never acknowledge: short results too are bounded over all of them.
+#[test]
+fn the_head_refuses_past_its_bounds_and_no_member_forgets() {
+    let by_number = CompletionLimits { results_max: 1_000, ..CompletionLimits::default() };
+    let by_bytes = CompletionLimits { bytes_max: 100_000, ..CompletionLimits::default() };
+    for limits in [by_number, by_bytes] {
+        let mut head = Completions::new(limits);
+        let (mut at, mut admitted, mut refused) = (0, Vec::new(), 0);
+        for node in 1..=500 {
+            for seq in 1..=10 {
+                let tag = of_node(node, 1, seq);
+                match head.admit(tag, 1) {
+                    Admission::New => {
+                        at += 1;
+                        head.record(tag, 1, version(at), &[3, 0, 0, 0, 5]);
+                        head.commit(version(at), |_, _| {});
+                        admitted.push(tag);
+                    }
+                    Admission::Overloaded => refused += 1,
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        assert!(refused > 0 && head.len() <= 1_001 && head.len() == admitted.len(), "{}", head.len());
+        assert!(
+            admitted.iter().all(|tag| matches!(head.admit(*tag, 1), Admission::Done(_))),
+            "each can be asked again"
+        );
+        // A session that acknowledges frees room, for others too.
+        let tag = of_node(1, 1, 11);
+        assert_eq!(head.admit(tag, 11), Admission::New);
+        assert_eq!(head.admit(of_node(499, 1, 1), 1), Admission::New);
+    }
+}
+
+#[test]
+fn one_session_is_bounded_by_number_and_bytes() {
+    let limits = CompletionLimits { per_session_max: 4, per_session_bytes_max: 10, ..CompletionLimits::default() };
+    let mut completions = Completions::new(limits);
+    (1..=4).for_each(|seq| completions.record(tag(seq), 1, version(seq), b""));
+    assert_eq!(completions.admit(tag(5), 1), Admission::Overloaded);
+    assert_eq!(completions.admit(tag(5), 5), Admission::New);
+    completions.record(tag(5), 5, version(5), b"123456");
+    assert!(completions.has_room(tag(6).session));
+    completions.record(tag(6), 5, version(6), b"123456");
+    assert!(!completions.has_room(tag(7).session));
+    assert_eq!(completions.admit(tag(7), 5), Admission::Overloaded);
+    assert_eq!(completions.len(), 2);
+    assert_eq!(completions.admit(tag(7), 6), Admission::New);
+}
+
+#[test]
+fn sessions_are_bounded() {
+    let limits = CompletionLimits { sessions_max: 2, ..CompletionLimits::default() };
+    let mut completions = Completions::new(limits);
+    assert_eq!(completions.admit(of_node(1, 1, 1), 1), Admission::New);
+    assert_eq!(completions.admit(of_node(2, 1, 1), 1), Admission::New);
+    assert_eq!(completions.admit(of_node(3, 1, 1), 1), Admission::Overloaded);
+    assert_eq!(completions.admit(of_node(2, 1, 2), 1), Admission::New);
+}
+
+/// A front-end that was started again has a new session: the former one's results are freed, and what it sent before and
+/// arrives late is not done any more.
+#[test]
+fn a_restart_of_a_front_end_ends_its_former_session() {
+    let mut completions = Completions::new(CompletionLimits::default());
+    for boot in 1..=500 {
+        for seq in 1..=20 {
+            let at = version(boot * 100 + seq);
+            assert_eq!(completions.admit(of_node(7, boot, seq), 1), Admission::New, "boot {boot}");
+            completions.record(of_node(7, boot, seq), 1, at, &[0; 100]);
+            completions.commit(at, |_, _| {});
+        }
+    }
+    assert_eq!(completions.len(), 20);
+    assert!(completions.bytes() < 20 * 300);
+    assert_eq!(completions.admit(of_node(7, 499, 3), 1), Admission::Answered, "late");
+    assert_eq!(completions.admit(of_node(7, 499, 21), 1), Admission::Answered, "late, and not done before");
+    assert!(!completions.has_room(of_node(7, 499, 21).session), "admitted before, evaluated after");
+    assert!(matches!(completions.admit(of_node(7, 500, 3), 1), Admission::Done(_)));
+    // A copy brings results in any order: the session of the newest record is the present one.
+    let mut copy = Completions::new(CompletionLimits::default());
+    copy.restore(of_node(7, 500, 3), 1, version(50_003), b"");
+    copy.restore(of_node(7, 499, 20), 1, version(49_920), b"");
+    assert_eq!(copy.len(), 1);
+    let mut copy = Completions::new(CompletionLimits::default());
+    copy.restore(of_node(7, 499, 20), 1, version(49_920), b"");
+    copy.restore(of_node(7, 500, 3), 1, version(50_003), b"");
+    assert_eq!((copy.len(), copy.admit(of_node(7, 499, 20), 1)), (1, Admission::Answered));
+}

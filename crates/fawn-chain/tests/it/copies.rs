@@ -1,0 +1,32 @@
+//! Copies of a range: one member of a chain after the other, so that the others keep what they have meanwhile.
+use crate::cluster::{Bug, Cluster};
+use fawn_types::Durability;
+
+#[test]
+fn one_member_of_a_chain_is_copied_at_a_time() {
+    let mut cluster = Cluster::new(5, Durability::Sync, Bug::None);
+    cluster.retained_max = 2;
+    cluster.run(600);
+    let head = cluster.head().expect("a new cluster has a head");
+    (0..5).for_each(|_| assert!(cluster.put(head).is_some()));
+    cluster.run(100);
+    for member in [4, 5] {
+        cluster.crash(member, 0);
+    }
+    cluster.run(6_000);
+    let head = cluster.head().expect("three members go on");
+    (0..20).for_each(|_| assert!(cluster.put(head).is_some()));
+    cluster.run(100);
+    for member in [4, 5] {
+        cluster.restart(member);
+    }
+    cluster.is_rotten = true;
+    cluster.run(10_000);
+    let copying =
+        |cluster: &Cluster| [4, 5].into_iter().filter(|member| cluster.machines[member].log.copy.is_some()).count();
+    assert_eq!(copying(&cluster), 1, "one has discarded what it had, the other waits with its old copy");
+    cluster.is_rotten = false;
+    cluster.run(10_000);
+    assert_eq!(copying(&cluster), 0);
+    assert!(cluster.healed() && cluster.copies == 2, "{} copies were made", cluster.copies);
+}

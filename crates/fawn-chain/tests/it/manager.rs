@@ -1,0 +1,170 @@
+//! What the manager makes of late and foreign processes, of members that stall again and again, and of many reports.
+use crate::cluster::{Bug, Cluster, MANAGER, Message, RANGE};
+use fawn_chain::manager::{FileConsensus, Manager, ManagerOptions, ManagerOutput};
+use fawn_chain::map::NodeEntry;
+use fawn_chain::message::{Body, Report, decode_frame, encode_frame};
+use fawn_chain::{ClusterMap, Frame, Header, RingOptions};
+use fawn_types::{BootId, BootOrder, Durability, Epoch, HashSecret, NodeId, Now, RangeId};
+
+/// A cluster of three that serves.
+fn serving() -> Cluster {
+    let mut cluster = Cluster::new(3, Durability::Sync, Bug::None);
+    cluster.run(600);
+    assert!(cluster.put(1).is_some());
+    cluster.run(100);
+    cluster
+}
+
+fn epoch(cluster: &Cluster) -> Epoch {
+    cluster.manager.as_ref().unwrap().map().range(RANGE).unwrap().epoch
+}
+
+/// The next heartbeat of `node`, taken out of the network.
+fn heartbeat(cluster: &mut Cluster, node: u32) -> Message {
+    loop {
+        cluster.advance(10);
+        let is_it = |message: &Message| {
+            let hello = decode_frame(&message.bytes).is_ok_and(|frame| frame.body == Body::Hello);
+            hello && message.from == node && message.to == MANAGER
+        };
+        if let Some(at) = cluster.net.iter().position(is_it) {
+            return cluster.net.remove(at);
+        }
+        while !cluster.net.is_empty() {
+            cluster.deliver(0);
+        }
+    }
+}
+
+#[test]
+fn a_late_heartbeat_of_a_former_boot_changes_nothing() {
+    let mut cluster = serving();
+    let late = heartbeat(&mut cluster, 3);
+    cluster.crash(3, 0);
+    cluster.restart(3);
+    cluster.run(10_000);
+    assert!(cluster.healed());
+    let before = epoch(&cluster);
+    cluster.hand_over(&late);
+    cluster.run(3_000);
+    assert_eq!(epoch(&cluster), before, "no handshake for a process that is gone");
+    // The manager's own restart forgets the heartbeats: the map knows the boot all the same.
+    cluster.start_manager();
+    cluster.hand_over(&late);
+    cluster.run(3_000);
+    assert_eq!(epoch(&cluster), before);
+}
+
+#[test]
+fn another_process_with_the_same_number_of_opens_is_refused() {
+    let mut cluster = serving();
+    let Message { from, to, bytes } = heartbeat(&mut cluster, 3);
+    let mut frame = decode_frame(&bytes).unwrap();
+    let boot = frame.header.boot;
+    frame.header.boot = BootId::new(boot.generation(), boot.0 as u32 ^ 1);
+    assert_eq!(frame.header.boot.against(boot), BootOrder::Twin);
+    let mut bytes = Vec::new();
+    encode_frame(&frame, &mut bytes);
+    let before = epoch(&cluster);
+    for _ in 0..3 {
+        cluster.hand_over(&Message { from, to, bytes: bytes.clone() });
+        cluster.run(1_000);
+    }
+    assert_eq!(epoch(&cluster), before, "the cluster goes on with the process that it knows");
+    let refused = cluster.events.iter().filter(|event| event.starts_with("n3 is refused")).count();
+    assert_eq!(refused, 1, "said once: {:?}", cluster.events);
+}
+
+#[test]
+fn boots_are_ordered_by_the_opens_of_their_store() {
+    let known = BootId::new(7, 3);
+    assert_eq!(known.against(known), BootOrder::Same);
+    assert_eq!(BootId::new(8, 1).against(known), BootOrder::Newer);
+    assert_eq!(BootId::new(6, 9).against(known), BootOrder::Older);
+    assert_eq!(BootId::new(7, 4).against(known), BootOrder::Twin);
+    assert_eq!(known.against(BootId::default()), BootOrder::Newer, "no boot is known yet");
+}
+
+/// The head's log cannot be synced, its promises can, and two healthy members hold everything. It is tried again, less and
+/// less often.
+#[test]
+fn a_member_that_stalls_each_handshake_costs_less_and_less() {
+    let mut cluster = serving();
+    cluster.machines.get_mut(&1).unwrap().is_hung = true;
+    cluster.cut.insert((1, 2));
+    assert!(cluster.put(1).is_some());
+    cluster.run(20);
+    cluster.cut.clear();
+    cluster.crash(3, 0);
+    cluster.restart(3);
+    let (began, before) = (cluster.now, cluster.acked.len());
+    let mut tries = 0;
+    while cluster.now < began + 120_000 {
+        cluster.run(200);
+        if let Some(head) = cluster.head() {
+            let _ = cluster.put(head);
+        }
+        tries += 1;
+    }
+    let acked = cluster.acked.len() - before;
+    assert!(acked * 10 >= tries * 7, "{acked} of {tries} writes: {:#?}", cluster.events);
+    // It works again: the next promotion is the last one.
+    cluster.machines.get_mut(&1).unwrap().is_hung = false;
+    cluster.run(200_000);
+    assert!(cluster.healed(), "{:?}", (1..=3).map(|id| cluster.phase(id)).collect::<Vec<_>>());
+}
+
+/// A chain with one serving member takes a member back at once, whatever that was left out for.
+#[test]
+fn a_single_member_waits_for_no_hold_off() {
+    let mut cluster = serving();
+    cluster.machines.get_mut(&3).unwrap().is_full = true;
+    assert!(cluster.put(1).is_some());
+    cluster.run(3_000);
+    assert_eq!(cluster.phase(3), "syncing", "suspected: {:?}", cluster.events);
+    cluster.machines.get_mut(&3).unwrap().is_full = false;
+    cluster.crash(1, 0);
+    cluster.run(3_500);
+    assert_eq!((cluster.phase(2), cluster.phase(3)), ("head", "tail"), "{:#?}", cluster.events);
+}
+
+/// Reports of hundreds of ranges come after each failure: the layout is that of the map, not of each report.
+#[test]
+fn the_layout_is_computed_once_per_map() {
+    let node = |id| NodeEntry { node: NodeId(id), weight: 1, domain: 0, address: String::new() };
+    let ring = RingOptions { replication: 3, virtual_ids: 8 };
+    let map = ClusterMap::new(HashSecret([7; 16]), Durability::Sync, ring, (1..=20).map(node).collect());
+    let ranges: Vec<RangeId> = map.ranges.iter().map(|entry| entry.range).collect();
+    assert!(ranges.len() > 100);
+    let mut manager =
+        Manager::new(NodeId(MANAGER), BootId::new(1, 1), ManagerOptions::default(), FileConsensus::default(), map);
+    let mut maps = 0;
+    let mut drain = |manager: &mut Manager<FileConsensus>, at: u64| {
+        while let Some(output) = manager.poll_output() {
+            if let ManagerOutput::Persist { revision, .. } = output {
+                maps += 1;
+                manager.handle_persisted(Now::at(at), revision);
+            }
+        }
+    };
+    let boot = |node: u32| BootId::new(5, node);
+    let header = |node, range, epoch| Header { from: NodeId(node), boot: boot(node), range, epoch };
+    for node in 1..=20 {
+        let body = Body::Hello;
+        manager.handle_frame(Now::at(1), &Frame { header: header(node, RangeId(0), Epoch::default()), body });
+        drain(&mut manager, 1);
+    }
+    let mut frames = 0_u64;
+    for range in ranges {
+        let entry = manager.map().range(range).unwrap().clone();
+        for member in entry.serving() {
+            let body = Body::Report(Report::default());
+            manager.handle_frame(Now::at(2), &Frame { header: header(member.node.0, range, entry.epoch), body });
+            frames += 1;
+        }
+        drain(&mut manager, 2);
+    }
+    assert!(frames > 300);
+    let computed = manager.layout().computed();
+    assert!(computed <= maps + 1, "{computed} layouts for {maps} maps and {frames} reports");
+}

@@ -1,0 +1,476 @@
+//! Exhaustive test of the drop rule: every history of a few steps over a model of a log, every crash after it, once with
+//! a segment that the rule lets go and once without it. Both must come back alike.
+use super::{Kept, RangeFacts, SegmentFacts, kept_because};
+use crate::log::LogPosition;
+use fawn_types::Version;
+use std::collections::{BTreeSet, HashMap};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+
+/// Committed version, appended version, index and pending records of a range.
+type SeenRange = (u64, u64, [Option<u64>; KEYS], Vec<(Kind, u64)>);
+
+const RANGES: usize = 2;
+const KEYS: usize = 2;
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Kind {
+    Put(usize),
+    Delete(usize),
+    Clear,
+    Mark,
+    Rollback,
+}
+
+/// `at` is its place in the log; `is_void`: it was rolled back.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Record {
+    range: usize,
+    kind: Kind,
+    version: u64,
+    at: u64,
+    is_void: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+struct Segment {
+    sequence: u64,
+    records: Vec<Record>,
+    died_at: u64,
+    died_by: [u64; RANGES],
+}
+
+/// What a range is in memory: committed version, index, pending records, newest version.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+struct Range {
+    committed: u64,
+    index: [Option<u64>; KEYS],
+    pending: Vec<(Kind, u64)>,
+    appended: u64,
+    has_marks: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Store {
+    is_chained: bool,
+    segments: Vec<Segment>,
+    ranges: [Range; RANGES],
+    /// Versions given out, rolled back ones included.
+    given: [u64; RANGES],
+    end: u64,
+    synced: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Step {
+    Write(usize, Kind),
+    Commit(usize),
+    Rollback(usize),
+    Mark(usize),
+    Sync,
+    Switch,
+    Drop,
+    Crash,
+}
+
+impl Store {
+    fn new(is_chained: bool) -> Self {
+        let segments = vec![Segment { sequence: 1, ..Segment::default() }];
+        let mut store =
+            Self { is_chained, segments, ranges: Default::default(), given: [0; RANGES], end: 0, synced: 0 };
+        store.mark_all();
+        store
+    }
+
+    fn append(&mut self, range: usize, kind: Kind, version: u64) {
+        let record = Record { range, kind, version, at: self.end, is_void: false };
+        self.segments.last_mut().unwrap().records.push(record);
+        self.end += 1;
+    }
+
+    fn mark_all(&mut self) {
+        for range in 0..RANGES {
+            self.step(Step::Mark(range));
+        }
+    }
+
+    /// Takes a step, if it is possible and changes anything.
+    fn step(&mut self, step: Step) -> bool {
+        match step {
+            Step::Write(at, kind) => {
+                let is_mark = |record: &Record| record.range == at && record.kind == Kind::Mark;
+                if self.is_chained && !self.segments.last().unwrap().records.iter().any(is_mark) {
+                    self.append(at, Kind::Mark, self.ranges[at].committed);
+                }
+                self.given[at] += 1;
+                let version = self.given[at];
+                self.append(at, kind, version);
+                self.ranges[at].pending.push((kind, version));
+                self.ranges[at].appended = version;
+            }
+            Step::Commit(at) => {
+                let Some(&(kind, version)) = self.ranges[at].pending.first() else { return false };
+                self.ranges[at].pending.remove(0);
+                self.apply(at, kind, version);
+            }
+            Step::Rollback(at) if self.is_chained && !self.ranges[at].pending.is_empty() => {
+                let committed = self.ranges[at].committed;
+                self.append(at, Kind::Rollback, committed);
+                self.roll_back(at, committed, self.end);
+            }
+            Step::Mark(at) if self.is_chained => self.append(at, Kind::Mark, self.ranges[at].committed),
+            Step::Sync if self.synced < self.end => self.synced = self.end,
+            Step::Switch if self.segments.last().unwrap().records.iter().any(|record| record.kind != Kind::Mark) => {
+                let sequence = self.segments.last().unwrap().sequence + 1;
+                self.segments.push(Segment { sequence, ..Segment::default() });
+                self.mark_all();
+            }
+            Step::Crash if self.synced < self.end => *self = self.recovered(self.synced),
+            _ => return false,
+        }
+        true
+    }
+
+    /// A record is committed: what it replaces or removes dies by it.
+    fn apply(&mut self, at: usize, kind: Kind, version: u64) {
+        let keys = match kind {
+            Kind::Put(key) | Kind::Delete(key) => key..key + 1,
+            Kind::Clear => 0..KEYS,
+            Kind::Mark | Kind::Rollback => unreachable!("not committed"),
+        };
+        for key in keys {
+            if let Some(old) = self.ranges[at].index[key].take() {
+                let holds = |segment: &&mut Segment| {
+                    segment.records.iter().any(|record| record.range == at && record.version == old)
+                };
+                let end = self.end;
+                // A crash may have cut the put off, but never leaves what replaced it.
+                let segment = self.segments.iter_mut().find(holds).unwrap();
+                segment.died_at = end;
+                segment.died_by[at] = version;
+            }
+        }
+        if let Kind::Put(key) = kind {
+            self.ranges[at].index[key] = Some(version);
+        }
+        self.ranges[at].committed = version;
+    }
+
+    /// The range's records above `last` that lie before a place of the log are void.
+    fn roll_back(&mut self, at: usize, last: u64, before: u64) {
+        let range = &mut self.ranges[at];
+        range.pending.retain(|&(_, version)| version <= last);
+        range.appended = range.pending.last().map_or(range.committed, |&(_, version)| version);
+        for segment in &mut self.segments {
+            for record in segment.records.iter_mut().filter(|record| record.range == at && record.version > last) {
+                if !record.is_void && record.at < before {
+                    record.is_void = true;
+                    segment.died_at = self.end;
+                }
+            }
+        }
+    }
+
+    /// What an opening makes of the log up to `cut`.
+    fn recovered(&self, cut: u64) -> Self {
+        let mut store = Self { ranges: Default::default(), end: 0, synced: cut, ..self.clone() };
+        let records: Vec<Record> = self.segments.iter().flat_map(|segment| &segment.records).copied().collect();
+        for segment in &mut store.segments {
+            segment.records.retain(|record| record.at < cut);
+            segment.records.iter_mut().for_each(|record| record.is_void = false);
+            (segment.died_at, segment.died_by) = (0, [0; RANGES]);
+        }
+        let last = store.segments.pop().unwrap();
+        store.segments.retain(|segment| !segment.records.is_empty());
+        if store.segments.is_empty() || !last.records.is_empty() {
+            store.segments.push(last);
+        }
+        for record in records.into_iter().filter(|record| record.at < cut) {
+            store.recover(&record);
+        }
+        if !self.is_chained {
+            (0..RANGES).for_each(|at| while store.step(Step::Commit(at)) {});
+        }
+        for segment in &mut store.segments {
+            segment.died_at = 0;
+        }
+        store.end = cut;
+        store
+    }
+
+    fn recover(&mut self, record: &Record) {
+        let &Record { range: at, kind, version, at: place, .. } = record;
+        match kind {
+            Kind::Mark => {
+                self.ranges[at].has_marks = true;
+                while self.ranges[at].pending.first().is_some_and(|&(_, first)| first <= version) {
+                    self.step(Step::Commit(at));
+                }
+                let range = &mut self.ranges[at];
+                range.committed = range.committed.max(version);
+                range.appended = range.appended.max(version);
+            }
+            Kind::Rollback => self.roll_back(at, version, place),
+            _ => {
+                self.ranges[at].appended = version;
+                self.ranges[at].pending.push((kind, version));
+                if self.is_chained && !self.ranges[at].has_marks {
+                    self.step(Step::Commit(at));
+                }
+            }
+        }
+    }
+
+    /// The state that callers can observe after an open.
+    fn seen(&self) -> Vec<SeenRange> {
+        let of_range = |range: &Range| {
+            // Without chains, versions begin again above the opening's number.
+            let (committed, appended) = if self.is_chained { (range.committed, range.appended) } else { (0, 0) };
+            (committed, appended, range.index, range.pending.clone())
+        };
+        self.ranges.iter().map(of_range).collect()
+    }
+
+    fn newest_durable_mark(&self, at: usize) -> Option<(u64, u64)> {
+        let mut marks =
+            self.segments.iter().flat_map(|segment| segment.records.iter().map(move |record| (segment, record)));
+        marks
+            .rfind(|(_, record)| record.range == at && record.kind == Kind::Mark && record.at < self.synced)
+            .map(|(segment, record)| (segment.sequence, record.version))
+    }
+
+    fn facts(&self, segment: &Segment) -> (SegmentFacts, Vec<(usize, RangeFacts)>) {
+        let last = self.segments.last().unwrap().sequence;
+        let is_synced = segment.records.iter().all(|record| record.at < self.synced);
+        let has_mark = |at: &usize| self.newest_durable_mark(*at).is_some_and(|(found, _)| found == segment.sequence);
+        let facts = SegmentFacts {
+            is_sealed: segment.sequence < last && is_synced,
+            pins: 0,
+            newest_marks: (0..RANGES).filter(has_mark).count() as u32,
+            died_at: LogPosition(segment.died_at),
+            synced: LogPosition(self.synced),
+        };
+        (facts, (0..RANGES).filter_map(|at| Some((at, self.range_facts(segment, at)?))).collect())
+    }
+
+    fn range_facts(&self, segment: &Segment, at: usize) -> Option<RangeFacts> {
+        let of_range = |segment: &Segment| -> Vec<Record> {
+            let is_history = |record: &&Record| record.range == at && record.kind != Kind::Mark;
+            segment.records.iter().filter(is_history).copied().collect()
+        };
+        let (records, range) = (of_range(segment), &self.ranges[at]);
+        if records.is_empty() {
+            return None;
+        }
+        let is_live = |record: &&Record| {
+            let is_pending = !record.is_void && record.version > range.committed;
+            matches!(record.kind, Kind::Put(key) if range.index[key] == Some(record.version) || is_pending)
+        };
+        let newest = records.iter().filter(|record| !record.is_void && record.kind != Kind::Rollback);
+        let durable = self.newest_durable_mark(at).map_or(0, |(_, version)| version);
+        let mut others = self.segments.iter().filter(|other| other.sequence < segment.sequence);
+        Some(RangeFacts {
+            live_records: records.iter().filter(is_live).count() as u64,
+            newest: Version::from_u64(newest.map(|record| record.version).max().unwrap_or(0)),
+            died_by: Version::from_u64(segment.died_by[at]),
+            hides: records.iter().any(|record| !matches!(record.kind, Kind::Put(_))),
+            has_older: others.any(|other| !of_range(other).is_empty()),
+            keeps_results: false,
+            committed: Version::from_u64(range.committed),
+            retained_above: Version::from_u64(range.committed),
+            durably_committed: Version::from_u64(if self.is_chained { durable } else { u64::MAX }),
+        })
+    }
+
+    fn without(&self, sequence: u64) -> Self {
+        let mut store = self.clone();
+        store.segments.retain(|segment| segment.sequence != sequence);
+        store
+    }
+}
+
+/// Makes a fact say that all is well.
+type Blind = fn(&mut SegmentFacts, &mut RangeFacts);
+
+struct Search<'s> {
+    steps: &'s [Step],
+    blind: Option<Blind>,
+    /// How many steps were taken from a state, by its hash.
+    seen: HashMap<u64, usize>,
+    hasher: BuildHasherDefault<DefaultHasher>,
+    history: Vec<Step>,
+    loss: Option<String>,
+    dropped: usize,
+    kept: BTreeSet<Kept>,
+}
+
+impl Search<'_> {
+    fn verdict(&self, store: &Store, segment: &Segment) -> Option<Kept> {
+        let (mut facts, mut ranges) = store.facts(segment);
+        if let Some(blind) = self.blind {
+            blind(&mut facts, &mut RangeFacts::default());
+            ranges.iter_mut().for_each(|(_, range)| blind(&mut SegmentFacts::default(), range));
+        }
+        kept_because(&facts, ranges.into_iter()).map(|(why, _)| why)
+    }
+
+    /// Drops one segment that the rule lets go, after comparing every crash with it and without.
+    fn drop_one(&mut self, store: &Store) -> Option<Store> {
+        for segment in &store.segments {
+            if let Some(why) = self.verdict(store, segment) {
+                self.kept.insert(why);
+                continue;
+            }
+            let without = store.without(segment.sequence);
+            self.dropped += 1;
+            for cut in store.synced..=store.end {
+                let (with, found) = (store.recovered(cut).seen(), without.recovered(cut).seen());
+                if with != found {
+                    let history = &self.history;
+                    self.loss.get_or_insert_with(|| {
+                        format!("{history:?}, dropped {}, cut at {cut}: {found:?}, expected {with:?}", segment.sequence)
+                    });
+                }
+            }
+            return Some(without);
+        }
+        None
+    }
+
+    fn explore(&mut self, store: &Store, depth: usize) {
+        let known = self.seen.entry(self.hasher.hash_one(store)).or_insert(0);
+        if *known > depth || self.loss.is_some() {
+            return;
+        }
+        *known = depth + 1;
+        if let Some(next) = self.drop_one(store) {
+            self.history.push(Step::Drop);
+            self.explore(&next, depth);
+            self.history.pop();
+        }
+        for &step in self.steps.iter().take_while(|_| depth > 0) {
+            let mut next = store.clone();
+            if next.step(step) {
+                self.history.push(step);
+                self.explore(&next, depth - 1);
+                self.history.pop();
+            }
+        }
+    }
+}
+
+fn search(
+    is_chained: bool,
+    steps: &[Step],
+    depth: usize,
+    blind: Option<Blind>,
+) -> (Option<String>, usize, BTreeSet<Kept>) {
+    let (seen, hasher) = (HashMap::new(), BuildHasherDefault::default());
+    let (history, loss, kept) = (Vec::new(), None, BTreeSet::new());
+    let mut search = Search { steps, blind, seen, hasher, history, loss, dropped: 0, kept };
+    for beginning in BEGINNINGS {
+        let mut store = Store::new(is_chained);
+        assert!(beginning.iter().all(|&step| store.step(step)), "every step of a beginning is possible");
+        search.history = beginning.to_vec();
+        search.explore(&store, depth);
+    }
+    (search.loss, search.dropped, search.kept)
+}
+
+/// One range with two keys.
+const ONE_RANGE: [Step; 10] = [
+    Step::Write(0, Kind::Put(0)),
+    Step::Write(0, Kind::Put(1)),
+    Step::Write(0, Kind::Delete(0)),
+    Step::Write(0, Kind::Clear),
+    Step::Commit(0),
+    Step::Rollback(0),
+    Step::Mark(0),
+    Step::Sync,
+    Step::Switch,
+    Step::Crash,
+];
+
+/// Two ranges with one key each.
+const TWO_RANGES: [Step; 9] = [
+    Step::Write(0, Kind::Put(0)),
+    Step::Write(0, Kind::Delete(0)),
+    Step::Write(1, Kind::Put(0)),
+    Step::Commit(0),
+    Step::Commit(1),
+    Step::Rollback(1),
+    Step::Sync,
+    Step::Switch,
+    Step::Crash,
+];
+
+/// Steps of each history, after one of [`BEGINNINGS`].
+const DEPTH: usize = 6;
+/// Steps that histories begin with: nothing; a committed record in one segment, or two, and what follows in the next.
+const BEGINNINGS: [&[Step]; 3] = [
+    &[],
+    &[Step::Write(0, Kind::Put(0)), Step::Commit(0), Step::Switch],
+    &[
+        Step::Write(0, Kind::Put(0)),
+        Step::Write(0, Kind::Put(1)),
+        Step::Commit(0),
+        Step::Commit(0),
+        Step::Switch,
+        Step::Write(0, Kind::Delete(0)),
+        Step::Commit(0),
+    ],
+];
+const SEARCHES: [(bool, &[Step]); 4] =
+    [(true, &ONE_RANGE), (true, &TWO_RANGES), (false, &ONE_RANGE), (false, &TWO_RANGES)];
+
+#[test]
+fn a_drop_never_changes_what_a_crash_comes_back_with() {
+    let mut met = BTreeSet::new();
+    for (is_chained, steps) in SEARCHES {
+        let (loss, dropped, kept) = search(is_chained, steps, DEPTH, None);
+        assert_eq!(loss, None, "chained: {is_chained}");
+        assert!(dropped > 200, "chained: {is_chained}: only {dropped} drops");
+        met.extend(kept);
+    }
+    let expected = [Kept::Open, Kept::Live, Kept::Pending, Kept::NewestMark, Kept::Hides, Kept::CauseNotSynced];
+    assert!(expected.iter().all(|why| met.contains(why)) && met.contains(&Kept::CommitNotDurable), "{met:?}");
+}
+
+#[test]
+fn every_fact_is_needed() {
+    let blind: [(&str, Blind); 6] = [
+        ("live", |_, range| range.live_records = 0),
+        ("marks", |segment, _| segment.newest_marks = 0),
+        ("died at", |segment, _| segment.died_at = LogPosition(0)),
+        ("died by", |_, range| range.died_by = Version::ZERO),
+        ("newest", |_, range| range.newest = Version::ZERO),
+        ("hides", |_, range| range.hides = false),
+    ];
+    for (fact, blind) in blind {
+        let loses =
+            SEARCHES.iter().any(|(is_chained, steps)| search(*is_chained, steps, DEPTH, Some(blind)).0.is_some());
+        assert!(loses, "nothing is lost without the fact {fact:?}");
+    }
+}
+
+/// What only the running process needs is no matter of crashes: each of these alone keeps a segment.
+#[test]
+fn what_the_process_still_needs_stays() {
+    let segment = SegmentFacts { is_sealed: true, ..SegmentFacts::default() };
+    let version = Version::from_u64;
+    let range = RangeFacts {
+        newest: version(5),
+        committed: version(5),
+        retained_above: version(5),
+        durably_committed: version(5),
+        ..RangeFacts::default()
+    };
+    let kept = |segment, range| kept_because(&segment, [(3, range)].into_iter());
+    assert_eq!(kept(segment, range), None);
+    assert_eq!(kept(SegmentFacts { pins: 1, ..segment }, range), Some((Kept::Pinned, None)));
+    assert_eq!(kept(segment, RangeFacts { committed: version(4), ..range }), Some((Kept::Pending, Some(3))));
+    assert_eq!(kept(segment, RangeFacts { retained_above: version(4), ..range }), Some((Kept::Retained, Some(3))));
+    assert_eq!(kept(segment, RangeFacts { keeps_results: true, ..range }), Some((Kept::CopiedResult, Some(3))));
+    // Another range's records in older segments are nothing to it.
+    assert_eq!(kept(segment, RangeFacts { hides: true, ..range }), None);
+    assert_eq!(kept(segment, RangeFacts { hides: true, has_older: true, ..range }), Some((Kept::Hides, Some(3))));
+}

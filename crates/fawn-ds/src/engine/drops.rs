@@ -1,0 +1,225 @@
+//! Dropping segments: which ones are examined when, what the drop rule says of them, and the two steps of a removal.
+//!
+//! A segment without live records is examined when something that kept it may have ended; until then it costs nothing.
+//! What a range keeps is ordered by sequence number: its older segments are released first.
+use super::Engine;
+use super::drop_rule::{Kept, RangeFacts, SegmentFacts, kept_because};
+use crate::format::manifest::Edit;
+use crate::log::segments::{Segment, Share};
+use crate::manifest_file::CommitNumber;
+use fawn_flash::Device;
+use fawn_types::{MonoMs, Version};
+use std::collections::BTreeMap;
+
+/// A segment as it is named in lists that outlive it: slots are used again, sequence numbers are not.
+type SegmentName = (u32, u64);
+
+/// Reasons to stay that a range gives, in the order in which they are looked at when something of the range has changed.
+const HELD_FOR: [Kept; 5] = [Kept::Pending, Kept::Retained, Kept::CopiedResult, Kept::Hides, Kept::CommitNotDurable];
+
+/// Segments on their way out.
+#[derive(Debug, Default)]
+pub(crate) struct Drops {
+    /// To be examined.
+    examine: Vec<SegmentName>,
+    /// Kept until the log is synced further.
+    unsynced: Vec<SegmentName>,
+    /// A range that holds segments has changed.
+    is_released: bool,
+    /// Removed from memory; their removal from the manifest is being written.
+    dropping: Vec<Dropping>,
+}
+
+#[derive(Debug)]
+struct Dropping {
+    segment: Segment,
+    edit_end: CommitNumber,
+}
+
+impl Drops {
+    pub(crate) fn has_work(&self) -> bool {
+        self.is_released || !self.examine.is_empty()
+    }
+
+    /// Whether a segment that is being dropped has this slot.
+    pub(crate) fn has_slot(&self, slot: u32) -> bool {
+        self.dropping.iter().any(|dropping| dropping.segment.slot == slot)
+    }
+
+    /// The log was synced further.
+    pub(crate) fn synced(&mut self) {
+        self.examine.append(&mut self.unsynced);
+    }
+}
+
+impl<D: Device> Engine<D> {
+    /// Why each segment stays, and how many stay for the same reason.
+    pub fn segments_kept(&self) -> BTreeMap<Kept, u64> {
+        let mut kept = BTreeMap::new();
+        for (why, _) in self.segments.iter().filter_map(|segment| self.kept_because(segment)) {
+            *kept.entry(why).or_insert(0) += 1;
+        }
+        kept
+    }
+
+    /// Counts a record of a range's history in its segment.
+    pub(crate) fn enter_segment(&mut self, at: usize, slot: u32, version: Version, hides: bool) {
+        let segment = self.segments.expect_mut(slot);
+        if segment.enter(at, version, hides) {
+            self.ranges[at].segments.insert(segment.sequence, slot);
+        }
+    }
+
+    /// The range's records above `last` are void, by a record that was just appended or read.
+    pub(crate) fn roll_back_segments(&mut self, at: usize, last: Version) {
+        let end = self.appended_end();
+        for &slot in self.ranges[at].segments.values().rev() {
+            self.segments.expect_mut(slot).roll_back(at, last, end);
+        }
+        self.release_held(at);
+    }
+
+    /// The manifest voids everything of the range so far.
+    pub(crate) fn forget_in_segments(&mut self, at: usize) {
+        self.examine_range(at);
+        for &slot in self.ranges[at].segments.values() {
+            self.segments.expect_mut(slot).forget_range(at);
+        }
+        self.release_durable_mark(at);
+    }
+
+    /// A segment may have lost its last live record, its last pin, or what else kept it alone.
+    pub(crate) fn examine_if_dead(&mut self, slot: u32) {
+        let Some(segment) = self.segments.get(slot) else { return };
+        if segment.sealed && segment.live_records() == 0 {
+            self.drops.examine.push((slot, segment.sequence));
+        }
+    }
+
+    pub(crate) fn examine_range(&mut self, at: usize) {
+        let names = self.ranges[at].segments.iter().map(|(&sequence, &slot)| (slot, sequence));
+        self.drops.examine.extend(names);
+    }
+
+    pub(crate) fn examine_all(&mut self) {
+        self.drops.examine.extend(self.segments.iter().map(|segment| (segment.slot, segment.sequence)));
+    }
+
+    /// Something of the range has changed that may have kept segments.
+    pub(crate) fn release_held(&mut self, at: usize) {
+        if !self.ranges[at].held.is_empty() {
+            self.ranges[at].is_released = true;
+            self.drops.is_released = true;
+        }
+    }
+
+    /// Drops the segments that nothing keeps any more.
+    pub(crate) fn drop_dead(&mut self) {
+        while self.drops.has_work() {
+            while let Some(name) = self.drops.examine.pop() {
+                self.examine(name);
+            }
+            // A drop above releases what only hid records in older segments.
+            if core::mem::take(&mut self.drops.is_released) {
+                for at in 0..self.ranges.len() {
+                    if core::mem::take(&mut self.ranges[at].is_released) {
+                        self.examine_held(at);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Examines what the range holds, oldest first, up to the first segment that it goes on holding for each reason.
+    fn examine_held(&mut self, at: usize) {
+        for why in HELD_FOR {
+            let first = |held: &BTreeMap<(Kept, u64), u32>| {
+                held.range((why, 0)..=(why, u64::MAX)).next().map(|(&(_, sequence), &slot)| (slot, sequence))
+            };
+            while let Some((slot, sequence)) = first(&self.ranges[at].held) {
+                self.ranges[at].held.remove(&(why, sequence));
+                self.examine((slot, sequence));
+                if self.ranges[at].held.contains_key(&(why, sequence)) {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn examine(&mut self, name: SegmentName) {
+        let (slot, sequence) = name;
+        let Some(segment) = self.segments.get(slot).filter(|segment| segment.sequence == sequence) else { return };
+        match self.kept_because(segment) {
+            None => self.drop_segment(slot),
+            Some((Kept::CauseNotSynced, _)) => self.drops.unsynced.push(name),
+            Some((why, Some(at))) if why != Kept::Live => {
+                self.ranges[at].held.insert((why, sequence), slot);
+                self.ranges[at].marks.is_wanted |= why == Kept::CommitNotDurable;
+            }
+            // The end of such a reason is an event of this segment: it is examined again then.
+            Some(_) => {}
+        }
+    }
+
+    fn kept_because(&self, segment: &Segment) -> Option<(Kept, Option<usize>)> {
+        let facts = SegmentFacts {
+            is_sealed: segment.listed_sealed,
+            pins: segment.pins,
+            newest_marks: segment.newest_marks,
+            died_at: segment.died_at,
+            synced: self.flush.synced,
+        };
+        let ranges = segment.shares.iter().map(|share| (share.range, self.range_facts(segment.sequence, share)));
+        kept_because(&facts, ranges)
+    }
+
+    fn range_facts(&self, sequence: u64, share: &Share) -> RangeFacts {
+        let range = &self.ranges[share.range];
+        // Without chains everything that an opening finds is committed, marks or not.
+        let everything = Version::from_u64(u64::MAX);
+        RangeFacts {
+            live_records: share.live_records,
+            newest: share.newest,
+            died_by: share.died_by,
+            hides: share.hides,
+            has_older: range.segments.first_key_value().is_some_and(|(&oldest, _)| oldest < sequence),
+            keeps_results: range.keeps_results_in(sequence),
+            committed: range.progress.committed,
+            retained_above: range.complete_above,
+            durably_committed: if self.options.chained { range.marks.durable } else { everything },
+        }
+    }
+
+    fn drop_segment(&mut self, slot: u32) {
+        let Some(segment) = self.segments.remove(slot) else { return };
+        for share in &segment.shares {
+            self.ranges[share.range].segments.remove(&segment.sequence);
+            self.release_held(share.range);
+        }
+        let edit_end = self.manifest.commit(&[Edit::DropSegment { slot, uuid: segment.uuid }]);
+        self.drops.dropping.push(Dropping { segment, edit_end });
+    }
+
+    /// Unlinks segments whose removal from the manifest is durable.
+    pub(crate) fn unlink_dropped(&mut self) {
+        let mut i = 0;
+        while i < self.drops.dropping.len() {
+            if !self.manifest.is_durable(self.drops.dropping[i].edit_end) {
+                i += 1;
+                continue;
+            }
+            let Dropping { segment, .. } = self.drops.dropping.swap_remove(i);
+            // Its cached pages age out: no other file ever gets its number.
+            self.device.close(segment.file);
+            // Should the unlinking be refused for now, or not survive a crash, the file is an orphan at the next opening.
+            if let Err(error) = self.device.unlink(&segment.name)
+                && !error.is_retryable()
+            {
+                self.poison(&error);
+            }
+            self.stats.segments_dropped += 1;
+            // There is space again: a full device is asked at once.
+            self.retry_at = MonoMs(0);
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Commit marks: records that say how far a chained range is committed, and how far that is durable.
+//!
+//! A range has at most one mark a second while it commits, one at the start of each segment, and one when a segment
+//! could be dropped if it were durable that its records died. A segment never has a record of a range before a mark of
+//! it: recovery takes what lies before the first mark for committed.
+use super::Engine;
+use super::append::Reserve;
+use crate::error::EngineError;
+use crate::format::frame;
+use crate::format::record::{self, RecordKind, RecordRef};
+use fawn_flash::Device;
+use fawn_types::Version;
+
+/// Time between two marks of a range that nothing waits for.
+const MARK_MS: u64 = 1000;
+
+const fn mark_of(committed: Version) -> RecordRef<'static> {
+    RecordRef::bare(RecordKind::CommitMark, committed, &[])
+}
+
+impl<D: Device> Engine<D> {
+    /// Logs the marks that are due: with a frame that is written anyway, or once the log has been idle.
+    pub(crate) fn log_marks(&mut self) {
+        if !self.options.chained {
+            return;
+        }
+        let now = self.now.mono;
+        let may_write = self.flush.open.is_some() || now.ms_since(self.flush.last_flush) >= MARK_MS;
+        for at in 0..self.ranges.len() {
+            let range = &self.ranges[at];
+            if range.progress.committed <= range.marks.appended {
+                continue;
+            }
+            let is_due = may_write && !self.full && now.ms_since(range.marks.appended_at) >= MARK_MS;
+            if (is_due || range.marks.is_wanted) && self.append_mark(at).is_err() {
+                // A mark saves work and space; without room for it now it is tried again at the next submit.
+                return;
+            }
+        }
+    }
+
+    /// Logs what is committed and not marked yet, as far as there is room.
+    pub(crate) fn mark_everything(&mut self) {
+        for at in 0..self.ranges.len() {
+            let range = &self.ranges[at];
+            if self.options.chained && range.progress.committed > range.marks.appended {
+                // Without the mark, the records count as pending at the next opening.
+                let _ = self.append_mark(at);
+            }
+        }
+    }
+
+    /// Logs how far a range is committed; not a write of the range's history.
+    pub(crate) fn append_mark(&mut self, at: usize) -> Result<(), EngineError> {
+        if !self.options.chained || self.ranges[at].is_beginning() {
+            return Ok(());
+        }
+        self.make_room(record::encoded_len(&mark_of(Version::ZERO)), Reserve::Marks)?;
+        self.encode_mark(at);
+        Ok(())
+    }
+
+    /// Makes the open frame take `len` bytes of records of the range, with a mark before them where the segment has none.
+    pub(crate) fn make_room_for(&mut self, at: usize, len: usize, reserve: Reserve) -> Result<(), EngineError> {
+        if !self.options.chained {
+            return self.make_room(len, reserve);
+        }
+        self.make_room(len + record::encoded_len(&mark_of(Version::ZERO)), reserve)?;
+        let active = self.window.active().map(|chunk| chunk.sequence);
+        if active != Some(self.ranges[at].marks.sequence) {
+            self.encode_mark(at);
+        }
+        Ok(())
+    }
+
+    fn encode_mark(&mut self, at: usize) {
+        let mark = mark_of(self.ranges[at].progress.committed);
+        let len = record::encoded_len(&mark);
+        self.encode(at, &mark, len, false);
+        let sequence = self.window.active().map_or(0, |chunk| chunk.sequence);
+        let marks = &mut self.ranges[at].marks;
+        marks.appended = mark.version;
+        marks.appended_at = self.now.mono;
+        marks.sequence = sequence;
+        marks.in_open_frame = Some(mark.version);
+        marks.is_wanted = false;
+    }
+
+    /// Length of a frame with a mark of every range, bytes.
+    pub(crate) fn marks_bytes(&self) -> usize {
+        frame::HEADER_BYTES + self.ranges.len() * record::encoded_len(&mark_of(Version::ZERO))
+    }
+
+    /// A mark in the segment is synced, and read back by every opening as long as the segment stays.
+    pub(crate) fn mark_is_durable(&mut self, at: usize, version: Version, slot: u32) {
+        self.release_durable_mark(at);
+        let marks = &mut self.ranges[at].marks;
+        marks.durable = marks.durable.max(version);
+        marks.durable_slot = Some(slot);
+        self.segments.expect_mut(slot).newest_marks += 1;
+        self.release_held(at);
+    }
+
+    /// The range's newest durable mark is not needed any more.
+    pub(crate) fn release_durable_mark(&mut self, at: usize) {
+        if let Some(slot) = self.ranges[at].marks.durable_slot.take() {
+            self.segments.expect_mut(slot).newest_marks -= 1;
+            self.examine_if_dead(slot);
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Dropped segments: never before a crash would miss them, and not kept because of what other ranges have elsewhere.
+use crate::support::{Node, RANGE, small};
+use fawn_ds::format::manifest::decode_all;
+use fawn_ds::format::record::Stored;
+use fawn_ds::format::scan::{ScanInput, Scanner};
+use fawn_ds::format::{FRAMES_OFFSET, segment};
+use fawn_ds::{EngineError, Options, RecordKind, RecordRef, View};
+use fawn_flash::{SimDisk, SimOptions};
+use fawn_types::{Durability, Epoch, KeyRange, Now, RangeId, Version};
+
+const OTHER: RangeId = RangeId(8);
+
+fn chained(durability: Durability) -> Options {
+    Options { chained: true, ..small(durability) }
+}
+
+fn version(seq: u64) -> Version {
+    Version::new(Epoch::new(1).unwrap(), seq).unwrap()
+}
+
+/// Turns without a commit; the second half of them a second later each.
+fn turns(node: &mut Node, count: u32) {
+    for i in 0..count {
+        node.engine.submit(node.now);
+        node.engine.poll(node.now, &mut Vec::new());
+        node.now = node.now.plus_ms(if i < count / 2 { 0 } else { 1100 });
+    }
+}
+
+fn append(node: &mut Node, range: RangeId, record: &RecordRef<'_>) {
+    for _ in 0..1000 {
+        match node.engine.append(range, Node::hash(record.key), record) {
+            Err(EngineError::Overloaded) => {
+                node.engine.submit(node.now);
+                node.engine.wait(node.now, &mut Vec::new());
+            }
+            result => return result.unwrap(),
+        }
+    }
+    panic!("stays overloaded");
+}
+
+/// Four keys fill a segment; newer values of them fill the next ones. Once those are committed, the first dies.
+#[test]
+fn a_segment_stays_until_the_commit_that_its_records_died_by_is_durable() {
+    for durability in [Durability::Sync, Durability::EverySec] {
+        for turns_after in 0..8 {
+            let disk = SimDisk::new(SimOptions::instant(1));
+            let mut node = Node::open(&disk, chained(durability), Now::at(1)).unwrap();
+            for seq in 1..=8 {
+                let key = [(seq % 4) as u8];
+                append(&mut node, RANGE, &RecordRef::put(version(seq), &key, &vec![seq as u8; 15_000]));
+                turns(&mut node, 10);
+                if seq <= 4 {
+                    node.engine.commit(RANGE, version(seq));
+                }
+            }
+            let before = node.engine.log_report().segments;
+            node.engine.commit(RANGE, version(8));
+            for _ in 0..turns_after {
+                node.engine.submit(node.now);
+                node.engine.poll(node.now, &mut Vec::new());
+                node.now = node.now.plus_ms(300);
+            }
+            // It goes all the same, without any other write: for that the mark is written.
+            let is_dropped = node.engine.log_report().segments < before;
+            assert!(is_dropped || turns_after < 7, "{durability:?}: {:?}", node.engine.segments_kept());
+            disk.crash(1);
+            let context = format!("{durability:?}, {turns_after} turns");
+            let mut node = Node::open(&disk, chained(durability), Now::at(1)).unwrap();
+            let (committed, recovered) = (node.report.ranges[0].committed, node.report.ranges[0].recovered);
+            assert!(committed >= version(4) && recovered == version(8), "{context}: {:?}", node.report.ranges);
+            for seq in 5..=8 {
+                let newest = if committed == version(8) { seq } else { seq - 4 };
+                for (view, seq) in [(View::Committed, newest), (View::Latest, seq)] {
+                    let found = node.get(&[(seq % 4) as u8], view).unwrap().map(|entry| entry.version);
+                    assert_eq!(found, Some(version(seq)), "{context}: {view:?}");
+                }
+            }
+        }
+    }
+}
+
+/// One range keeps its first records for retransmission, another overwrites and deletes all the time.
+#[test]
+fn an_idle_range_does_not_keep_the_later_segments_of_others() {
+    for is_retained in [false, true] {
+        let disk = SimDisk::new(SimOptions::default());
+        let mut node = Node::open(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
+        node.engine.add_range(OTHER, KeyRange::ALL).unwrap();
+        if is_retained {
+            node.engine.set_retain_floor(RANGE, Version::ZERO);
+        }
+        // Three of them leave no room in a segment for one of the other range: dead ones there would have to stay hidden.
+        for seq in 1..=9 {
+            append(&mut node, RANGE, &RecordRef::put(version(seq), &[b'a' + seq as u8], &[seq as u8; 15_900]));
+        }
+        node.settle();
+        for seq in 1..=200 {
+            let key = [(seq % 3) as u8];
+            let record = match seq % 5 {
+                0 => RecordRef::bare(RecordKind::Tombstone, version(seq), &key),
+                _ => RecordRef::put(version(seq), &key, &[7; 14_000]),
+            };
+            append(&mut node, OTHER, &record);
+            turns(&mut node, 4);
+            node.engine.commit(OTHER, node.engine.progress(OTHER).synced);
+            node.engine.set_retain_floor(OTHER, node.engine.progress(OTHER).committed);
+        }
+        turns(&mut node, 20);
+        let (kept, segments) = (node.engine.segments_kept(), node.engine.log_report().segments);
+        assert!(segments <= 7, "retained: {is_retained}: {segments} segments, {kept:?}");
+        disk.crash(3);
+        let mut node = Node::open(&disk, chained(Durability::Sync), Now::at(9)).unwrap();
+        for seq in 1..=9 {
+            let entry = node.get(&[b'a' + seq as u8], View::Committed).unwrap();
+            assert_eq!(entry.map(|entry| entry.version), Some(version(seq)));
+        }
+    }
+}
+
+/// A crash between the listing of a range and its first mark; or no room for that mark.
+#[test]
+fn nothing_of_a_range_counts_as_committed_without_a_mark() {
+    let disk = SimDisk::new(SimOptions::default());
+    drop(Node::open(&disk, chained(Durability::Sync), Now::at(1)).unwrap());
+    disk.crash(1);
+    let mut node = Node::open(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
+    append(&mut node, RANGE, &RecordRef::put(version(1), b"key", b"not committed"));
+    turns(&mut node, 10);
+    assert_eq!(node.engine.progress(RANGE).synced, version(1));
+    disk.crash(2);
+    let mut node = Node::open(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
+    let found = node.report.ranges[0];
+    assert_eq!((found.committed, found.recovered), (Version::ZERO, version(1)));
+    assert_eq!(node.get(b"key", View::Committed).unwrap(), None);
+    assert!(node.get(b"key", View::Latest).unwrap().is_some());
+}
+
+#[test]
+fn a_range_is_added_under_back_pressure() {
+    let disk = SimDisk::new(SimOptions::instant(3));
+    let options = Options { segment_bytes: 8 << 20, ..chained(Durability::Sync) };
+    let mut node = Node::open(&disk, options.clone(), Now::at(1)).unwrap();
+    // Large records without a turn, then small ones: until not even a mark has room.
+    let mut seq = 0;
+    for len in [12_000, 10, 0] {
+        let value = vec![7; len];
+        loop {
+            let key = (seq + 1_u64).to_be_bytes();
+            match node.engine.append(RANGE, Node::hash(&key), &RecordRef::put(version(seq + 1), &key, &value)) {
+                Ok(()) => seq += 1,
+                Err(error) => break assert_eq!(error, EngineError::Overloaded),
+            }
+            assert!(seq < 100_000, "never overloaded");
+        }
+    }
+    node.engine.add_range(OTHER, KeyRange::ALL).unwrap();
+    append(&mut node, OTHER, &RecordRef::put(version(1), b"key", b"not committed"));
+    turns(&mut node, 10);
+    assert_eq!(node.engine.progress(OTHER).synced, version(1));
+    disk.crash(1);
+    let node = Node::open(&disk, options, Now::at(1)).unwrap();
+    let found = node.report.ranges.iter().find(|found| found.range == OTHER).unwrap();
+    assert_eq!((found.committed, found.recovered), (Version::ZERO, version(1)));
+}
+
+/// Commit marks in all segments.
+fn marks(disk: &SimDisk) -> usize {
+    let mut marks = 0;
+    let state = decode_all(&disk.contents("manifest").unwrap()).unwrap().state;
+    for (slot, entry) in state.segments {
+        let bytes = disk.contents(&segment::file_name(slot, entry.uuid)).unwrap();
+        let input = ScanInput {
+            uuid: entry.uuid,
+            sequence: entry.sequence,
+            segment_bytes: 64 << 10,
+            sealed_len: entry.sealed_len,
+        };
+        let mut count = |_: u32, stored: &Stored<'_>| {
+            marks += usize::from(stored.record.kind == RecordKind::CommitMark);
+        };
+        Scanner::new(input).push(&bytes[FRAMES_OFFSET as usize..], &mut count);
+    }
+    marks
+}
+
+#[test]
+fn a_range_is_marked_once_a_second_and_once_more_when_it_rests() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = Node::open(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
+    for seq in 1..=100 {
+        append(&mut node, RANGE, &RecordRef::put(version(seq), b"key", b"value"));
+        node.turn();
+        node.turn();
+        node.now = node.now.plus_ms(50);
+    }
+    let busy = marks(&disk);
+    assert!((5..=6).contains(&busy), "{busy} marks in five seconds");
+    for _ in 0..100 {
+        node.now = node.now.plus_ms(100);
+        node.turn();
+    }
+    assert_eq!(marks(&disk), busy + 1, "at rest what was committed is marked, once");
+    disk.crash(1);
+    let node = Node::open(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
+    assert_eq!(node.report.ranges[0].committed, version(100));
+}
+
+/// Deletes fill the reserve of a full device; what they make die waits for a mark, which still has room.
+#[test]
+fn a_full_chained_store_gets_space_back_by_deletes() {
+    for seed in 0..6 {
+        let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
+        let mut node = Node::open(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
+        disk.set_capacity_bytes(Some((5 + seed % 3) * (64 << 10)));
+        let mut puts = 0_u64;
+        let mut seq = 0;
+        let mut write = |node: &mut Node, key: u64, is_put: bool| {
+            let (key, value) = (key.to_be_bytes(), [7; 900]);
+            let record = match is_put {
+                true => RecordRef::put(version(seq + 1), &key, &value),
+                false => RecordRef::bare(RecordKind::Tombstone, version(seq + 1), &key),
+            };
+            for _ in 0..100 {
+                match node.engine.append(RANGE, Node::hash(&key), &record) {
+                    Err(EngineError::Overloaded) => drop(node.turn()),
+                    Ok(()) => {
+                        seq += 1;
+                        return Ok(());
+                    }
+                    result => return result,
+                }
+            }
+            panic!("stays overloaded");
+        };
+        while write(&mut node, puts, true).is_ok() {
+            puts += 1;
+            node.turn();
+            node.now = node.now.plus_ms(20);
+            assert!(puts < 10_000, "seed {seed}: never full");
+        }
+        // As many as there is room for, without a commit in between: then no mark is written on the way.
+        let mut deleted = 0;
+        while deleted < puts && write(&mut node, deleted, false).is_ok() {
+            deleted += 1;
+            node.engine.submit(node.now);
+            node.engine.wait(node.now, &mut Vec::new());
+        }
+        for _ in 0..20 {
+            node.turn();
+            node.now = node.now.plus_ms(200);
+        }
+        assert!(deleted > 64, "seed {seed}: {deleted} deletes");
+        assert_eq!(write(&mut node, 99_999, true), Ok(()), "seed {seed}: {:?}", node.engine.segments_kept());
+    }
+}

@@ -1,0 +1,46 @@
+//! Ranges that nobody writes while their members are restarted again and again: they serve, however many epochs pass.
+use super::World;
+use fawn_types::{Epoch, RangeId};
+
+/// Epochs that each range passes without a write: more than activations are remembered.
+const IDLE_EPOCHS: u32 = 110;
+/// Restarts at most; each begins an epoch, or several.
+const IDLE_RESTARTS_MAX: u32 = 4 * IDLE_EPOCHS;
+/// How long a back-end that is restarted is down, µs.
+const IDLE_DOWN_US: u64 = 5_000;
+/// How long the others have to notice, µs.
+const IDLE_PAUSE_US: u64 = 60_000;
+
+impl World {
+    /// Back-ends are restarted, one or all of them, until every range has passed many epochs. Clients are quiet.
+    pub(super) fn pass_idle_epochs(&mut self) -> Result<(), String> {
+        assert!(self.quiet, "a client would write");
+        let before = self.epochs();
+        let has_passed = |after: &[(RangeId, Epoch)]| {
+            let passed = |(was, is): (&(RangeId, Epoch), &(RangeId, Epoch))| is.1.get() - was.1.get() >= IDLE_EPOCHS;
+            before.len() == after.len() && before.iter().zip(after).all(passed)
+        };
+        let mut restarts = 0;
+        while !has_passed(&self.epochs()) {
+            if restarts == IDLE_RESTARTS_MAX {
+                return Err(format!("few epochs began in {restarts} restarts: {before:?}, {:?}", self.epochs()));
+            }
+            restarts += 1;
+            let backends = self.scenario.backends as usize;
+            let all = self.random.chance(1, 4);
+            let one = self.random.below(backends as u64) as usize;
+            for index in if all { 0..backends } else { one..one + 1 } {
+                self.close(index, None, IDLE_DOWN_US)?;
+            }
+            self.run_until(self.now_us + IDLE_DOWN_US + IDLE_PAUSE_US)?;
+        }
+        self.trace.say(self.now_us, format!("idle through {restarts} restarts"));
+        self.heal_whole("many epochs without a write")
+    }
+
+    /// The epoch of each range, as its newest member knows.
+    fn epochs(&self) -> Vec<(RangeId, Epoch)> {
+        let ranges = self.map.ranges.iter().map(|entry| entry.range);
+        ranges.map(|range| (range, self.watch.newest_epoch(range))).collect()
+    }
+}
