@@ -33,20 +33,24 @@ pub(super) struct Nodes {
     suspicions: BTreeMap<(RangeId, NodeId), (MonoMs, NodeId)>,
     /// Chains that are too short to drop a suspected member.
     stands_still: BTreeMap<RangeId, MonoMs>,
+    /// Machines whose disk hangs: how long their oldest write or sync has been in flight, ms.
+    slow: BTreeMap<NodeId, u64>,
     pub(super) now: MonoMs,
     dead_after_ms: u64,
+    disk_dead_after_ms: u64,
 }
 
 impl Health for Nodes {
     fn boot(&self, range: RangeId, node: NodeId) -> Option<BootId> {
         let (boot, at) = self.seen.get(&node)?;
-        let is_live = self.now.ms_since(*at) < self.dead_after_ms;
+        let is_hung = self.slow.get(&node).is_some_and(|oldest_ms| *oldest_ms >= self.disk_dead_after_ms);
+        let is_live = self.now.ms_since(*at) < self.dead_after_ms && !is_hung;
         let has_failed = self.failed.get(&(range, node)) == Some(boot);
         (is_live && !has_failed).then_some(*boot)
     }
 
     fn caught_up(&self, range: RangeId, node: NodeId) -> bool {
-        self.keeps_up_since(range, node).is_some()
+        !self.is_slow(node) && self.keeps_up_since(range, node).is_some()
     }
 
     fn is_held_off(&self, range: RangeId, node: NodeId) -> bool {
@@ -60,8 +64,23 @@ impl Health for Nodes {
 }
 
 impl Nodes {
-    pub(super) fn new(dead_after_ms: u64) -> Self {
-        Self { dead_after_ms, ..Self::default() }
+    pub(super) fn new(dead_after_ms: u64, disk_dead_after_ms: u64) -> Self {
+        Self { dead_after_ms, disk_dead_after_ms, ..Self::default() }
+    }
+
+    /// The machine's disk has not completed a write or sync for this long. Its members start to keep up anew after it.
+    pub(super) fn note_slow(&mut self, node: NodeId, oldest_ms: u64) {
+        self.slow.insert(node, oldest_ms);
+        self.caught_up.retain(|(_, caught_up), _| *caught_up != node);
+    }
+
+    /// The machine's disk completes writes.
+    pub(super) fn note_fast(&mut self, node: NodeId) {
+        self.slow.remove(&node);
+    }
+
+    pub(super) fn is_slow(&self, node: NodeId) -> bool {
+        self.slow.contains_key(&node)
     }
 
     /// The newest boot of the node that sent a frame; zero: none did.
@@ -76,6 +95,7 @@ impl Nodes {
         let is_new = former.is_some_and(|(former, _)| former != boot);
         if is_new {
             self.caught_up.retain(|(_, caught_up), _| *caught_up != node);
+            self.slow.remove(&node);
             self.failed.retain(|(_, failed), _| *failed != node);
         }
         is_new

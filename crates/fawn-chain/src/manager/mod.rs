@@ -6,6 +6,7 @@
 //! | [`planner`] | the next safe change of each chain: pure, called repeatedly |
 //! | `change` | execution of a change: rounds of the handshake, started, advanced, superseded |
 //! | `round` | one round: members asked, their reports, choice of the donor |
+//! | `slow` | members whose disk hangs |
 //! | `health` | the state of machines that is not in the map |
 //! | `hold_off` | how long a member that was left out streams before it is promoted again |
 mod change;
@@ -14,6 +15,7 @@ mod health;
 mod hold_off;
 pub mod planner;
 mod round;
+mod slow;
 
 pub use consensus::{Consensus, ConsensusEvent, FileConsensus};
 
@@ -49,6 +51,8 @@ pub struct ManagerOptions {
     pub resend_ms: u64,
     /// A machine without heartbeats for this long is dropped. Leases will add their own wait.
     pub dead_after_ms: u64,
+    /// A machine whose oldest write or sync has been in flight for this long is dead, although it sends heartbeats.
+    pub disk_dead_after_ms: u64,
     /// A member that was left out of its chain, suspected or late, has to keep up for so long before it is promoted
     /// again; twice as long each time.
     pub hold_off_ms: u64,
@@ -74,6 +78,7 @@ impl Default for ManagerOptions {
             align_wait_ms: 3_000,
             resend_ms: 100,
             dead_after_ms: 2_000,
+            disk_dead_after_ms: 10_000,
             hold_off_ms: 10_000,
             hold_off_ms_max: 600_000,
             hold_off_reset_ms: 600_000,
@@ -139,6 +144,8 @@ pub enum DropReason {
         /// The reporting member.
         by: NodeId,
     },
+    /// Its disk has not completed a write or sync for a long time.
+    Slow,
     /// It suspected one successor after another, so it is itself the cause.
     SuspectsAll,
     /// It cannot read records that its successor is due: scrub its store.
@@ -189,7 +196,7 @@ impl<C: Consensus> Manager<C> {
     /// A manager with the committed map, or with a new one (`revision` 0), which is committed first.
     #[must_use]
     pub fn new(node: NodeId, boot: BootId, options: ManagerOptions, consensus: C, map: ClusterMap) -> Self {
-        let nodes = Nodes::new(options.dead_after_ms);
+        let nodes = Nodes::new(options.dead_after_ms, options.disk_dead_after_ms);
         Self {
             node,
             boot,
@@ -237,7 +244,11 @@ impl<C: Consensus> Manager<C> {
         }
         let known = self.nodes.boot_of(from);
         match &frame.body {
-            Body::Hello => self.note_boot(from, boot),
+            Body::Hello => {
+                self.note_boot(from, boot);
+                self.nodes.note_fast(from);
+            }
+            Body::Slow { oldest_ms } => self.handle_slow((from, boot), *oldest_ms),
             Body::EntryWanted => self.handle_entry_wanted(from, range),
             Body::Report(report) => {
                 self.note_boot(from, boot);

@@ -93,6 +93,7 @@ fn read_body<'a>(kind: u8, reader: &mut Reader<'a>) -> Result<Body<'a>, DecodeEr
         24 => Body::ProbeReply { epoch: read_epoch(reader, "epoch of a probe")? },
         25 => Body::PromisedAbove(read_entry(reader, EntryLayout::Version3)?),
         26 => Body::CannotSend { to: NodeId(reader.u32("successor")?) },
+        27 => Body::Slow { oldest_ms: reader.u64("age of a write")? },
         other => return Err(DecodeError::Value { what: "frame kind", found: u64::from(other) }),
     })
 }

@@ -136,6 +136,10 @@ fn put_control(out: &mut Vec<u8>, body: &Body<'_>) -> u8 {
             out.put_u32(to.0);
             26
         }
+        Body::Slow { oldest_ms } => {
+            out.put_u64(*oldest_ms);
+            27
+        }
         data => unreachable!("{data:?} is encoded by put_body"),
     }
 }

@@ -168,6 +168,11 @@ pub enum Body<'a> {
     /// failed). It has stopped all epochs below the header's. In the header's epoch it at most replies to reads, until
     /// it is asked to promise another epoch.
     Failed,
+    /// To the manager, in place of `Hello`: the disk of this machine has not completed a write or sync.
+    Slow {
+        /// For how long, ms.
+        oldest_ms: u64,
+    },
     /// To the manager: the successor has not acknowledged records for a long time.
     Suspect {
         /// The successor.

@@ -60,6 +60,7 @@ fn bodies() -> Vec<Body<'static>> {
         Body::CaughtUp { last: w },
         Body::Hello,
         Body::Failed,
+        Body::Slow { oldest_ms: 2_500 },
         Body::Suspect { node: NodeId(8) },
         Body::EpochWanted,
         Body::Probe,

@@ -15,6 +15,16 @@ use fawn_flash::Device;
 use fawn_types::{Durability, MonoMs, NodeId, Now, RangeId, TimeMs, Version};
 use slab::Slab;
 
+/// How often a store without room for a cut is asked again.
+const CUT_PAUSE_MS: u64 = 10;
+
+/// A cut of a member's log that waits for room.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cut {
+    after: Version,
+    look_at: MonoMs,
+}
+
 /// One chain member on this node.
 #[derive(Debug)]
 pub(super) struct Member {
@@ -22,6 +32,8 @@ pub(super) struct Member {
     pub(super) replica: Replica,
     pub(super) completions: Completions,
     pub(super) copy: CopyProgress,
+    /// The log is to be cut here, and had no room for it yet: until then the member takes nothing in.
+    pub(super) cut: Option<Cut>,
     /// Why this copy cannot go on in this boot: it tells the manager, who drops it.
     pub(super) broken: Option<String>,
 }
@@ -29,11 +41,12 @@ pub(super) struct Member {
 impl Member {
     /// Whether it can take anything in.
     const fn hears(&self) -> bool {
-        self.copy.begin.is_none()
+        self.copy.begin.is_none() && self.cut.is_none()
     }
 
     fn next_timeout(&self) -> Option<MonoMs> {
-        self.copy.begin.map_or_else(|| self.replica.next_timeout(), |begin| Some(begin.look_at))
+        let waits_until = self.copy.begin.map(|begin| begin.look_at).or(self.cut.map(|cut| cut.look_at));
+        waits_until.or_else(|| self.replica.next_timeout())
     }
 }
 
@@ -68,6 +81,7 @@ pub(super) struct BackEnd<D: Device> {
     /// Peers that were sent a range's entry in this turn: many stale requests come together.
     told: Vec<(NodeId, RangeId)>,
     eager_sync: bool,
+    is_slow: bool,
     /// The monotonic clock and expiry time.
     pub(super) now: Now,
 }
@@ -91,12 +105,28 @@ impl<D: Device> BackEnd<D> {
             events: Vec::new(),
             told: Vec::new(),
             eager_sync: false,
+            is_slow: false,
             now: Now::default(),
         }
     }
 
     pub(super) fn member_at(&self, range: RangeId) -> Option<usize> {
         self.members.iter().position(|member| member.id == range)
+    }
+
+    /// The age of the oldest write or sync in flight, if it shows that the disk hangs. Called after completions were
+    /// handled: a process that was paused finds its writes completed.
+    pub(super) fn slow_for_ms(&mut self) -> Option<u64> {
+        let oldest = self.engine.oldest_write().filter(|_| self.engine.poisoned().is_none());
+        let age_ms = oldest.map_or(0, |submitted_at| self.now.mono.ms_since(submitted_at));
+        let is_slow = age_ms > self.config.limits.slow_after_ms;
+        if is_slow != std::mem::replace(&mut self.is_slow, is_slow) {
+            match is_slow {
+                true => tracing::warn!(age_ms, "the disk has not completed a write: this node leaves its chains"),
+                false => tracing::info!("the disk completes writes again"),
+            }
+        }
+        is_slow.then_some(age_ms)
     }
 
     /// Reads the machine's clocks: returns the store's expiry time.
@@ -213,7 +243,8 @@ impl<D: Device> BackEnd<D> {
         for at in 0..self.members.len() {
             if is_poisoned {
                 self.members[at].copy.begin = None;
-            } else if !self.tend_begin(at) {
+                self.members[at].cut = None;
+            } else if !self.tend_begin(at) || !self.try_cut(at) {
                 continue;
             }
             self.reap_copy(at);
@@ -291,30 +322,43 @@ impl<D: Device> BackEnd<D> {
         }
     }
 
-    /// Cuts the log. A full buffer is waited out: nothing else may be appended before the cut.
+    /// Cuts the log, now or once its buffers have room.
     fn roll_back(&mut self, at: usize, after: Version) {
         let id = self.members[at].id;
         let committed = self.engine.progress(id).committed;
         if after < committed {
-            // Only where acks are not synced: everybody who knew of the commit lost power.
-            let why = format!("asked to cut {id:?} to {after:?} below the committed {committed:?}; copy it anew");
+            // Only where acks are not synced: all members that knew of the commit lost power.
+            let why =
+                format!("asked to cut {id:?} to {after:?} below the committed {committed:?}; copy it from scratch");
             tracing::error!("{why}");
             return self.give_up(at, why);
         }
         self.members[at].completions.rollback(after);
-        loop {
-            match self.engine.rollback(id, after) {
-                Ok(()) => return,
-                Err(EngineError::Overloaded) if self.engine.poisoned().is_none() => {
-                    self.engine.submit(self.now);
-                    self.engine.wait(self.now, &mut self.events);
-                }
-                Err(error) => {
-                    tracing::error!(range = ?id, %error, "the log could not be cut");
-                    return self.give_up(at, error.to_string());
-                }
+        self.members[at].cut = Some(Cut { after, look_at: self.now.mono });
+        self.try_cut(at);
+    }
+
+    /// Makes the cut that is due. Returns whether the member may go on: nothing may be appended before the cut, and a
+    /// disk that hangs or is full may leave no room for it for long.
+    fn try_cut(&mut self, at: usize) -> bool {
+        let member = &mut self.members[at];
+        let Some(cut) = &mut member.cut else { return true };
+        if self.now.mono < cut.look_at {
+            return false;
+        }
+        match self.engine.rollback(member.id, cut.after) {
+            Err(EngineError::Overloaded | EngineError::StoreFull) => {
+                cut.look_at = self.now.mono.plus_ms(CUT_PAUSE_MS);
+                return false;
+            }
+            Ok(()) => member.cut = None,
+            Err(error) => {
+                member.cut = None;
+                tracing::error!(range = ?member.id, %error, "the log could not be cut");
+                self.give_up(at, error.to_string());
             }
         }
+        true
     }
 
     fn give_up(&mut self, at: usize, why: String) {

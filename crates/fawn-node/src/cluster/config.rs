@@ -53,6 +53,8 @@ pub struct NodeLimits {
     /// Records of each range that the log keeps to send again, at most, once its start has looked through all that the
     /// log has: a member that missed more is copied anew.
     pub retained_records_max: usize,
+    /// A write or sync in flight for longer makes the machine report that its disk is slow.
+    pub slow_after_ms: u64,
     /// How often a back-end tells the manager that it lives.
     pub beat_ms: u64,
     /// Of the front-end.
@@ -74,6 +76,7 @@ impl Default for NodeLimits {
             outbound_bytes_max: 64 << 20,
             copy_part_bytes_max: 256 << 10,
             retained_records_max: usize::MAX,
+            slow_after_ms: 2_000,
             beat_ms: 200,
             frontend: FrontendOptions::default(),
             replica: ReplicaOptions::default(),

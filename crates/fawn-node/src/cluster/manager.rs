@@ -39,7 +39,7 @@ impl ManagerHost {
     /// Whether the frame is for a manager, where one is hosted.
     pub(super) const fn takes(body: &Body<'_>) -> bool {
         let from_members = matches!(body, Body::Report(_) | Body::Equal { .. } | Body::CaughtUp { .. } | Body::Failed);
-        let from_anybody = matches!(body, Body::Hello | Body::EntryWanted);
+        let from_anybody = matches!(body, Body::Hello | Body::Slow { .. } | Body::EntryWanted);
         let about_chains = matches!(body, Body::Suspect { .. } | Body::EpochWanted | Body::CannotAlign);
         let about_itself = matches!(body, Body::CannotSend { .. } | Body::PromisedAbove(_));
         from_members || from_anybody || about_chains || about_itself
@@ -82,6 +82,7 @@ impl ManagerHost {
                     let what = match reason {
                         DropReason::Failed => "can keep nothing any more; restart it once its medium is in order",
                         DropReason::Suspected { .. } => "does not acknowledge; look at the link to it and at its load",
+                        DropReason::Slow => "has a disk that completes no write; look at its disk",
                         DropReason::CannotSend => "cannot read its log; run `fawn check` on its data directory",
                         DropReason::SuspectsAll => "suspects all its successors; look at its links and at its load",
                     };

@@ -318,13 +318,13 @@ impl<D: Device> Node<D> {
         }
     }
 
-    /// A back-end tells the manager that it lives, and in which boot.
+    /// A back-end tells the manager that it lives, in which boot, and whether its disk hangs.
     fn beat(&mut self) {
-        if self.back_end.is_some() && self.beat_at <= self.now.mono {
-            self.beat_at = self.now.mono.plus_ms(self.config.limits.beat_ms);
-            let header = self.mail.header(RangeId(0), Epoch::default());
-            self.mail.send_manager(Frame { header, body: Body::Hello });
-        }
+        let Some(back_end) = self.back_end.as_mut().filter(|_| self.beat_at <= self.now.mono) else { return };
+        self.beat_at = self.now.mono.plus_ms(self.config.limits.beat_ms);
+        let header = self.mail.header(RangeId(0), Epoch::default());
+        let body = back_end.slow_for_ms().map_or(Body::Hello, |oldest_ms| Body::Slow { oldest_ms });
+        self.mail.send_manager(Frame { header, body });
     }
 
     fn deadline(&self) -> Option<MonoMs> {

@@ -95,7 +95,14 @@ impl<D: Device> BackEnd<D> {
             options: self.config.limits.replica,
         };
         let replica = Replica::new(config, persisted, progress.appended, progress.committed);
-        self.members.push(Member { id: range, replica, completions, copy: CopyProgress::default(), broken: None });
+        self.members.push(Member {
+            id: range,
+            replica,
+            completions,
+            copy: CopyProgress::default(),
+            cut: None,
+            broken: None,
+        });
         Ok(())
     }
 

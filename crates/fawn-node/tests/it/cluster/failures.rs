@@ -1,6 +1,5 @@
 //! Owns the tests of failures: a node dies and comes back, the whole cluster loses power, answers get lost.
 use super::world::{Answer, BACK_ENDS, FRONT_END, World, set};
-use fawn_flash::SimDisk;
 use fawn_flash::sim::{Fault, OpKind};
 use fawn_types::{Durability, Request, RingKey, Update};
 
@@ -265,44 +264,4 @@ fn a_silent_head_stops_its_own_range_only() {
         }
     }
     assert!(!world.done.contains_key(&(FRONT_END, silent)), "it outlasted a window of the others");
-}
-
-/// No byte more than they hold fits on the disks.
-fn fill(disks: impl Iterator<Item = SimDisk>) {
-    for disk in disks {
-        let len = |name: &String| disk.contents(name).map_or(0, |contents| contents.len() as u64);
-        let used_bytes = disk.names().iter().map(|name| len(name).next_multiple_of(4096)).sum();
-        disk.set_capacity_bytes(Some(used_bytes));
-    }
-}
-
-/// **whole-again**: all disks are full while promises and maps are due, because a member is restarted now and then. Once
-/// space is back, everything serves without another restart.
-#[test]
-fn full_disks_delay_promises_and_maps() {
-    let mut world = World::new(2);
-    for i in 0..10_u32 {
-        world.put(format!("k{i}").as_bytes(), b"1");
-    }
-    world.run(1_000);
-    fill(world.disks.values().cloned());
-    for _ in 0..60 {
-        world.kill(3, false);
-        world.start(3);
-        world.run(1_500);
-    }
-    let is_serving = |world: &World| {
-        let serves = |phase| matches!(phase, "head" | "middle" | "tail" | "single");
-        let statuses = world.statuses();
-        let mut members = statuses.iter().flat_map(|(_, status)| &status.members);
-        members.all(|member| serves(member.phase))
-    };
-    assert!(!is_serving(&world), "nothing was due on the full disks");
-    world.disks.values().for_each(|disk| disk.set_capacity_bytes(None));
-    world.run(60_000);
-    assert!(is_serving(&world), "60 s after space was back: {:#?}", world.statuses());
-    for i in 0..10_u32 {
-        world.put(format!("k{i}").as_bytes(), b"2");
-    }
-    world.assert_equal_copies();
 }

@@ -2,6 +2,7 @@
 mod basics;
 mod chaos;
 mod closing;
+mod disks;
 mod edges;
 mod failures;
 mod payloads;

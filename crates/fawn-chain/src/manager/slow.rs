@@ -1,0 +1,32 @@
+//! Members whose disk hangs: they leave their chains while two others remain [replication.md §2.4].
+//!
+//! A disk that hangs reports no error, and its machine beats on: acknowledgements between members are of appended
+//! records, so no neighbour would suspect it, yet nothing commits.
+use super::planner::Health;
+use super::{Consensus, DropReason, Manager, ManagerOutput, SUSPICION_LEAVES};
+use crate::map::{Member, RangeEntry};
+use alloc::vec::Vec;
+use fawn_types::{BootId, NodeId, RangeId};
+
+impl<C: Consensus> Manager<C> {
+    /// The machine's oldest write or sync has been in flight for `oldest_ms`. Repeated, so that chains whose other
+    /// members are not well enough yet are looked at again.
+    pub(super) fn handle_slow(&mut self, (from, boot): (NodeId, BootId), oldest_ms: u64) {
+        self.note_boot(from, boot);
+        self.nodes.note_slow(from, oldest_ms);
+        let leaves = |entry: &&RangeEntry| {
+            let is_well = |member: &Member| {
+                self.nodes.boot(entry.range, member.node) == Some(member.boot) && !self.nodes.is_slow(member.node)
+            };
+            let serves = entry.serving().any(|member| member.node == from && member.boot == boot);
+            let others = entry.serving().filter(|member| member.node != from && is_well(member)).count();
+            entry.is_active() && serves && others >= SUSPICION_LEAVES && !self.rounds.contains_key(&entry.range)
+        };
+        let ranges: Vec<RangeId> = self.draft.ranges.iter().filter(leaves).map(|entry| entry.range).collect();
+        for range in ranges {
+            self.hold_off(range, from);
+            self.outputs.push_back(ManagerOutput::Dropping { range, node: from, reason: DropReason::Slow });
+            self.reform(range, &[]);
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Disks that hang or are full: what must be durable waits, other members go on, everything serves again afterwards.
+use super::world::{Answer, BACK_ENDS, FRONT_END, World, set};
+use fawn_chain::RangeEntry;
+use fawn_flash::SimDisk;
+use fawn_flash::sim::OpKind;
+use fawn_types::RingKey;
+
+/// The bound on healing [replication.md § 2.5], ms.
+const HEAL_MS: usize = 60_000;
+
+fn is_serving(world: &World) -> bool {
+    let serves = |phase| matches!(phase, "head" | "middle" | "tail" | "single");
+    world.statuses().iter().flat_map(|(_, status)| &status.members).all(|member| serves(member.phase))
+}
+
+fn keys() -> impl Iterator<Item = Vec<u8>> {
+    (0..10_u32).map(|i| format!("k{i}").into_bytes())
+}
+
+fn put_all(world: &mut World, value: &[u8]) {
+    for key in keys() {
+        world.put(&key, value);
+    }
+}
+
+/// Puts that are answered somehow while a disk hangs: something has to be in flight.
+fn try_all(world: &mut World, value: &[u8]) {
+    let ops: Vec<_> = keys().map(|key| world.submit(&set(&key, value)).unwrap()).collect();
+    for op in ops {
+        world.wait(op);
+    }
+}
+
+/// No byte more than they hold fits on the disks.
+fn fill(disks: impl Iterator<Item = SimDisk>) {
+    for disk in disks {
+        let len = |name: &String| disk.contents(name).map_or(0, |contents| contents.len() as u64);
+        let used_bytes = disk.names().iter().map(|name| len(name).next_multiple_of(4096)).sum();
+        disk.set_capacity_bytes(Some(used_bytes));
+    }
+}
+
+/// **whole-again**: all disks are full while promises and maps are due, because a member is restarted now and then. Once
+/// space is back, everything serves without another restart.
+#[test]
+fn full_disks_delay_promises_and_maps() {
+    let mut world = World::new(2);
+    put_all(&mut world, b"1");
+    world.run(1_000);
+    fill(world.disks.values().cloned());
+    for _ in 0..60 {
+        world.kill(3, false);
+        world.start(3);
+        world.run(1_500);
+    }
+    assert!(!is_serving(&world), "nothing was due on the full disks");
+    world.disks.values().for_each(|disk| disk.set_capacity_bytes(None));
+    world.run(HEAL_MS);
+    assert!(is_serving(&world), "60 s after space was back: {:#?}", world.statuses());
+    put_all(&mut world, b"2");
+    world.assert_equal_copies();
+}
+
+/// A head without space answers without a record, so it would do a late copy of the request as a new one: a write that
+/// was sent more than once is not reported as refused.
+#[test]
+fn a_full_disk_leaves_open_what_was_sent_twice() {
+    let mut world = World::new(3);
+    put_all(&mut world, b"1");
+    let map = world.nodes[&1].manager_map().unwrap().clone();
+    let head = map.range_of(&RingKey::of(&map.secret, b"k1")).and_then(RangeEntry::head).unwrap();
+    fill([world.disks[&head.0].clone()].into_iter());
+    let value = vec![7; 4_000];
+    let refused = (0..1_000).any(|_| world.call(&set(b"k1", &value)) == Answer::Other("Error(StoreFull)".to_owned()));
+    assert!(refused, "the store never became full");
+    // The reply to the first copy of the request is lost.
+    world.cut.insert((head.0, FRONT_END));
+    let op = world.submit(&set(b"k1", &value)).unwrap();
+    world.run(100);
+    world.cut.clear();
+    assert_eq!(world.wait(op), Answer::Other("Error(Unavailable)".to_owned()));
+}
+
+fn hang(world: &World, victim: u32) {
+    world.disks[&victim].hang(OpKind::Write);
+    world.disks[&victim].hang(OpKind::Sync);
+}
+
+/// A disk hangs without an error for a minute: within 15 s the two others serve every range without it; it is promoted
+/// again once its disk works.
+#[test]
+fn a_disk_that_hangs_leaves_its_chains() {
+    for victim in 2..=BACK_ENDS {
+        let mut world = World::new(40 + u64::from(victim));
+        put_all(&mut world, b"1");
+        hang(&world, victim);
+        let started = world.now;
+        try_all(&mut world, b"2");
+        world.run(15_000_u64.saturating_sub(world.now.mono.ms_since(started.mono)) as usize);
+        while world.now.mono.ms_since(started.mono) < 60_000 {
+            for key in keys() {
+                let before = world.now;
+                let answer = world.call(&set(&key, b"3"));
+                let took_ms = world.now.mono.ms_since(before.mono);
+                assert!(matches!(answer, Answer::Stored(_)) && took_ms < 1_000, "{answer:?} after {took_ms} ms");
+            }
+            world.run(500);
+        }
+        world.disks[&victim].release_hung();
+        world.run(HEAL_MS);
+        assert!(is_serving(&world), "60 s after the disk works again: {:#?}", world.statuses());
+        assert_eq!(world.assert_equal_copies(), 10);
+    }
+}
+
+/// The disk with the manager's map hangs: chains cannot change meanwhile. Once it works, everything serves.
+#[test]
+fn the_managers_disk_hangs_and_works_again() {
+    let mut world = World::new(50);
+    put_all(&mut world, b"1");
+    hang(&world, 1);
+    try_all(&mut world, b"2");
+    world.run(30_000);
+    world.disks[&1].release_hung();
+    world.run(HEAL_MS);
+    assert!(is_serving(&world), "60 s after the disk works again: {:#?}", world.statuses());
+    put_all(&mut world, b"3");
+    assert_eq!(world.assert_equal_copies(), 10);
+}
