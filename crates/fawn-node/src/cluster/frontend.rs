@@ -6,7 +6,7 @@ use super::payload::{OwnedForm, WideRequest, encode_request, encode_wide};
 use fawn_chain::frontend::Intent;
 use fawn_chain::message::{FRAME_BYTES_MAX, RefusedReason};
 use fawn_chain::{Body, ClusterMap, Frame, Frontend, FrontendOutput, OpId, RangeEntry};
-use fawn_types::{MonoMs, Now, OperationError, RangeId, Request, RingKey, limits};
+use fawn_types::{MonoMs, Now, OperationError, RangeId, Reply, Request, RingKey, limits};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use std::collections::VecDeque;
@@ -22,9 +22,23 @@ const FRAME_OVERHEAD_BYTES: usize = 1 << 10;
 #[derive(Debug)]
 struct Payload {
     bytes: Box<[u8]>,
+    intent: Intent,
     is_sent: bool,
     /// Why it was refused last.
     refused: Option<RefusedReason>,
+    is_sent_again: bool,
+}
+
+impl Payload {
+    /// Whether an update was sent more than once: which of the copies was answered is not known.
+    fn may_come_again(&self) -> bool {
+        self.intent == Intent::Write && self.is_sent_again
+    }
+}
+
+/// Whether a head reports that its store failed, which it does without a record.
+const fn is_failure(reply: &Reply<'_>) -> bool {
+    matches!(reply, Reply::Error(OperationError::StoreFull | OperationError::Corrupt | OperationError::Poisoned))
 }
 
 /// A node's front-end.
@@ -95,7 +109,9 @@ impl FrontEnd {
             return Err(OperationError::ValueTooLong { limit_bytes }.into());
         }
         let OpId(op) = self.frontend.start(now, ring_key, intent).ok_or(Refused::Overloaded)?;
-        self.payloads.insert(op, Payload { bytes: self.scratch.as_slice().into(), is_sent: false, refused: None });
+        let bytes = self.scratch.as_slice().into();
+        let payload = Payload { bytes, intent, is_sent: false, refused: None, is_sent_again: false };
+        self.payloads.insert(op, payload);
         Ok(ClientOp(op))
     }
 
@@ -111,6 +127,7 @@ impl FrontEnd {
                     // It may have been answered since this was decided.
                     let Some(payload) = self.payloads.get_mut(&op) else { continue };
                     let again = std::mem::replace(&mut payload.is_sent, true);
+                    payload.is_sent_again |= again;
                     mail.send_request(to, mail.header(range, epoch), (op, tag, first_incomplete), &payload.bytes);
                     if again {
                         // A dead machine refuses nothing: silence too may mean that the map is old.
@@ -151,11 +168,14 @@ impl FrontEnd {
         if u64::from_le_bytes(*session) != self.session {
             return; // to this node's former boot
         }
-        if let Ok(form) = OwnedForm::new(result)
-            && self.frontend.handle_reply(OpId(op))
-        {
-            self.end(op, OwnedReply(form));
+        let Ok(form) = OwnedForm::new(result) else { return };
+        if !self.frontend.handle_reply(OpId(op)) {
+            return;
         }
+        let reply = OwnedReply(form);
+        // Such a failure leaves no record, so a copy of the request that is still on its way would be done as a new one.
+        let is_open = self.payloads.get(&op).is_some_and(Payload::may_come_again) && is_failure(&reply.as_reply());
+        self.end(op, if is_open { OwnedReply::error(OperationError::Unavailable) } else { reply });
     }
 
     pub(super) fn handle_refused(&mut self, now: Now, op: u64, reason: RefusedReason) {
