@@ -36,7 +36,10 @@ pub(crate) fn run(only: Option<&str>) -> Result<(), String> {
     tests(&mut gate)?;
     gate.step("release build", || steps::run("cargo", &["build", "--release", "--workspace", "--locked"]))?;
     gate.step("fuzz", || steps::run("target/release/fawn-fuzz", &["--seconds", "20", "--seed", &commit()]))?;
-    gate.step("simulator", || steps::run("target/release/fawn-sim", &["--seeds", "500"]))?;
+    gate.step("simulator", || steps::run("target/release/fawn-sim", &["--seeds", "400"]))?;
+    gate.step("simulator, seeds of this commit", || {
+        steps::run("target/release/fawn-sim", &["--seeds", "100", "--commit", &commit()])
+    })?;
     gate.step("simulator's planted bugs", || steps::run("target/release/fawn-sim", &["--canaries"]))?;
     gate.step("memory", || {
         let dir = clients::scratch("memory")?;

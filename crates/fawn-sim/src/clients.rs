@@ -98,6 +98,11 @@ impl Clients {
         }
     }
 
+    /// From now on pauses are up to so long, µs.
+    pub fn think_longer(&mut self, think_us_max: u64) {
+        self.think_us_max = self.think_us_max.max(think_us_max);
+    }
+
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {

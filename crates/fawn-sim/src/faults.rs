@@ -15,6 +15,9 @@ pub const SILENCE_US_MAX: u64 = 300_000;
 pub const REPORT_WAIT_MS: u64 = 1_000;
 /// Longest stall of a disk, µs: it delays a promise, not the stop that goes with it.
 const STALL_US_MAX: u64 = 1_500_000;
+/// Longest time that all disks are full at once, and that a disk cannot be read, µs.
+const FULL_ALL_US_MAX: u64 = 4_000_000;
+const READS_FAIL_US_MAX: u64 = 600_000;
 /// Longest time that two back-ends are apart while the manager hears both, µs: long enough for a suspicion.
 const APART_US_MAX: u64 = 5_000_000;
 /// How long two neighbours are apart in the runs that see nothing else, µs.
@@ -54,6 +57,10 @@ pub enum Fault {
     Stall(u32, u64),
     /// A back-end's disk has no space left for so many µs, but for these bytes.
     Full(u32, u64, u64),
+    /// All back-ends' disks have no space left for so many µs.
+    FullAll(u64),
+    /// No read of a back-end's disk works for so many µs.
+    ReadsFail(u32, u64),
     /// The so-manieth write (or sync) of a back-end's disk from now on fails.
     Fail(u32, bool, u64),
     /// Frames from the first to the second machine are lost (front-ends are numbered after back-ends), for so many µs.
@@ -71,6 +78,8 @@ pub enum Fault {
 #[derive(Clone, Debug)]
 pub struct Faults {
     random: SplitMix64,
+    /// Of faults of disks that strike where no other fault was drawn.
+    media: SplitMix64,
     enabled: Enabled,
     backends: u32,
     frontends: u32,
@@ -91,6 +100,7 @@ impl Faults {
         let Scenario { enabled, backends, frontends, .. } = *scenario;
         Self {
             random,
+            media: seed.stream("media faults"),
             enabled,
             backends,
             frontends,
@@ -128,7 +138,7 @@ impl Faults {
         let drawn = self.random.below(KINDS);
         // Disks that fail early are mostly replaced before faults end; what a cluster does without them is seen then.
         let fails_last = enabled.fail && self.until_us - now_us < LAST_FAILS_US && self.random.chance(1, 2);
-        match if fails_last { FAILS } else { drawn } {
+        let fault = match if fails_last { FAILS } else { drawn } {
             0 if enabled.power => Some(Fault::Down { machines: vec![self.down(machine)], kill: false }),
             1 if enabled.power_of_all => Some(self.all_down(false)),
             2 if enabled.kill => Some(Fault::Down { machines: vec![self.down(machine)], kill: true }),
@@ -148,6 +158,16 @@ impl Faults {
             FAILS if enabled.fail => Some(Fault::Fail(machine, self.random.chance(1, 2), 1 + self.random.below(60))),
             11 if enabled.apart => self.apart(machine),
             12 if enabled.close => Some(self.close(machine)),
+            _ => None,
+        };
+        fault.or_else(|| self.medium(machine))
+    }
+
+    /// Disks that are full all at once, or that cannot be read.
+    fn medium(&mut self, machine: u32) -> Option<Fault> {
+        match self.media.below(6) {
+            0 if self.enabled.full_all => Some(Fault::FullAll(1 + self.media.below(FULL_ALL_US_MAX))),
+            1 if self.enabled.reads_fail => Some(Fault::ReadsFail(machine, 1 + self.media.below(READS_FAIL_US_MAX))),
             _ => None,
         }
     }

@@ -19,6 +19,7 @@ pub mod canary;
 pub mod clients;
 pub mod faults;
 pub mod history;
+pub mod in_order;
 pub mod network;
 pub mod post;
 pub mod scenario;
@@ -27,6 +28,7 @@ pub mod trace;
 pub mod world;
 
 pub use canary::Canary;
+pub use in_order::in_order;
 pub use scenario::Scenario;
 pub use seed::Seed;
 pub use world::{Report, run};

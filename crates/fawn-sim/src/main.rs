@@ -1,14 +1,17 @@
 //! Owns the simulator's command line: seeds, time, planted bugs; the failing seed and the command that repeats it.
 #![forbid(unsafe_code)]
 
-use fawn_sim::{Canary, Report, Seed, run};
+use fawn_sim::{Canary, Report, Seed, in_order, run};
 use std::process::ExitCode;
 use std::time::Instant;
 
-const USAGE: &str = "fawn-sim [--seeds N] [--seconds S] [--seed TEXT] [--canary NAME] [--canaries] [--aloud]
-  --seeds N      run N seeds, 0 to N-1 (500)
-  --seconds S    stop after S seconds
-  --seed TEXT    run this seed alone: any text, a git hash for instance
+const USAGE: &str = "fawn-sim [--seeds N] [--base N | --commit HASH] [--threads T] [--seconds S] [--seed TEXT] [--canary NAME] [--canaries] [--aloud]
+  --seeds N      run N seeds (500)
+  --base N       the first seed: N to N+SEEDS-1 (0)
+  --commit HASH  run seeds HASH.0 to HASH.SEEDS-1: a block that no earlier commit has seen
+  --threads T    run so many seeds at a time (one per core)
+  --seconds S    begin no further seed after S seconds
+  --seed TEXT    run this seed alone: any text
   --canary NAME  plant a bug
   --canaries     plant every bug, and fail unless each is seen within its number of seeds
   --aloud        say what happens";
@@ -19,6 +22,9 @@ const COPIES_AFTER_SEEDS: u64 = 100;
 #[derive(Default)]
 struct Arguments {
     seeds: Option<u64>,
+    base: u64,
+    commit: Option<String>,
+    threads: Option<u64>,
     seconds: Option<u64>,
     seed: Option<String>,
     canary: Option<Canary>,
@@ -32,6 +38,9 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
         let mut value = || words.next().ok_or_else(|| format!("{word} wants a value"));
         match word.as_str() {
             "--seeds" => arguments.seeds = Some(number(&value()?)?),
+            "--base" => arguments.base = number(&value()?)?,
+            "--commit" => arguments.commit = Some(value()?),
+            "--threads" => arguments.threads = Some(number(&value()?)?),
             "--seconds" => arguments.seconds = Some(number(&value()?)?),
             "--seed" => arguments.seed = Some(value()?),
             "--canary" => {
@@ -66,34 +75,37 @@ fn main() -> ExitCode {
 
 fn seeds(arguments: &Arguments) -> bool {
     let began = Instant::now();
-    let texts: Vec<String> = match &arguments.seed {
-        Some(seed) => vec![seed.clone()],
-        None => (0..arguments.seeds.unwrap_or(500)).map(|seed| seed.to_string()).collect(),
+    let (first, count) = (arguments.base, arguments.seeds.unwrap_or(500));
+    let texts: Vec<String> = match (&arguments.seed, &arguments.commit) {
+        (Some(seed), _) => vec![seed.clone()],
+        (None, Some(commit)) => (first..first + count).map(|seed| format!("{commit}.{seed}")).collect(),
+        (None, None) => (first..first + count).map(|seed| seed.to_string()).collect(),
     };
     let (mut total, mut ran) = (Report::default(), 0_u64);
-    for text in &texts {
-        if arguments.seconds.is_some_and(|seconds| began.elapsed().as_secs() >= seconds) {
-            break;
-        }
-        match run(&Seed::new(text), arguments.canary, arguments.aloud) {
-            Ok(report) => {
-                ran += 1;
-                add(&mut total, &report);
-                if texts.len() == 1 || arguments.aloud {
-                    println!("seed {text}: trace {:016x}, {report:?}", report.hash);
-                }
+    let is_over = || arguments.seconds.is_some_and(|seconds| began.elapsed().as_secs() >= seconds);
+    let run_seed = |text: &String| run(&Seed::new(text), arguments.canary, arguments.aloud);
+    let has_passed = in_order(&texts, threads(arguments), is_over, run_seed, |text, result| match result {
+        Ok(report) => {
+            ran += 1;
+            add(&mut total, &report);
+            if texts.len() == 1 || arguments.aloud {
+                println!("seed {text}: trace {:016x}, {report:?}", report.hash);
             }
-            Err(error) => {
-                let canary = arguments.canary.map_or_else(String::new, |canary| format!(" --canary {canary}"));
-                println!("seed {text} FAILED: {error}");
-                println!("reproduce: cargo run --release -p fawn-sim -- --seed {text}{canary}");
-                return false;
-            }
+            true
         }
+        Err(error) => {
+            let canary = arguments.canary.map_or_else(String::new, |canary| format!(" --canary {canary}"));
+            println!("seed {text} FAILED: {error}");
+            println!("reproduce: cargo run --release -p fawn-sim -- --seed {text}{canary}");
+            false
+        }
+    });
+    if !has_passed {
+        return false;
     }
     println!(
         "{ran} seeds, trace {:016x}: {} faults, {} members dropped, {} runs on failed disks, {} stops in order, {} losses told, {} copies ({} \
-         hit, {} compared), {} operations answered, {} left open, {} keys judged ({} undecided), {} events, {} s virtual, {:.1} s real",
+         hit, {} compared), {} operations answered, {} left open, {} keys judged ({} undecided), {} events, {} s virtual, {:.1} s real, {:.1} s CPU, {:.0} simulated s per CPU s",
         total.hash,
         total.faults,
         total.dropped,
@@ -109,7 +121,9 @@ fn seeds(arguments: &Arguments) -> bool {
         total.undecided,
         total.events,
         total.now_us / 1_000_000,
-        began.elapsed().as_secs_f64()
+        began.elapsed().as_secs_f64(),
+        cpu_s(),
+        total.now_us as f64 / 1e6 / cpu_s()
     );
     // The search gives up on a rare history; often would mean that nothing is proven.
     let is_decided = total.undecided * 1_000 <= total.keys;
@@ -119,6 +133,18 @@ fn seeds(arguments: &Arguments) -> bool {
         println!("FAILED: no copy was compared in {ran} seeds");
     }
     is_decided && is_copied
+}
+
+/// CPU time of this process, seconds.
+fn cpu_s() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    (time.tv_sec as f64 + time.tv_nsec as f64 / 1e9).max(1e-3)
+}
+
+fn threads(arguments: &Arguments) -> usize {
+    let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get());
+    // What happens is said while it happens, so the seeds' stories would be mixed up.
+    if arguments.aloud { 1 } else { arguments.threads.map_or_else(cores, |threads| threads.max(1) as usize) }
 }
 
 fn add(total: &mut Report, report: &Report) {

@@ -7,6 +7,9 @@ use fawn_node::cluster::NodeLimits;
 use fawn_types::random::SplitMix64;
 use fawn_types::{Durability, Version};
 
+/// One seed in this many lets a disk hang, which takes up to a minute of virtual time.
+const HANG_EVERY_SEEDS: u64 = 25;
+
 /// One run's conditions.
 #[derive(Clone, Debug)]
 pub struct Scenario {
@@ -44,10 +47,39 @@ pub struct Scenario {
     pub epoch_records_max: u64,
     /// More fails than the durability mode promises to survive: what is lost must be told.
     pub may_lose: bool,
+    /// After all has healed one disk hangs.
+    pub hang: Option<Hang>,
     /// After all has healed everything is stopped in order and started once more, before it is judged.
     pub closes_at_end: bool,
     /// After all has healed nothing is written for more epochs than activations are remembered.
     pub idles: bool,
+}
+
+/// A disk that completes no write or sync for a while, or each of them late.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Hang {
+    /// Whose, numbered from 0.
+    pub machine: u32,
+    /// For how long, µs.
+    pub for_us: u64,
+    /// How late writes and syncs complete, µs; 0: they do not.
+    pub late_us: u64,
+    /// The others are enough to go on with: two copies, and the manager's map.
+    pub is_survived: bool,
+}
+
+impl Hang {
+    fn of(seed: &Seed, backends: u32) -> Option<Self> {
+        let mut random = seed.stream("hangs");
+        if !random.chance(1, HANG_EVERY_SEEDS) {
+            return None;
+        }
+        let machine = random.below(u64::from(backends)) as u32;
+        let for_us = [20_000_000, 30_000_000, 60_000_000][random.below(3) as usize];
+        let late_us = if random.chance(1, 3) { 4_000_000 } else { 0 };
+        // The manager keeps its map on the first machine's disk alone.
+        Some(Self { machine, for_us, late_us, is_survived: backends >= 3 && machine > 0 })
+    }
 }
 
 /// The faults of a run.
@@ -77,6 +109,10 @@ pub struct Enabled {
     pub apart: bool,
     /// Two neighbours do not hear each other for half a minute. The only fault of its run, which is long for it.
     pub apart_long: bool,
+    /// All disks are full at once for a while.
+    pub full_all: bool,
+    /// A disk reads nothing for a while.
+    pub reads_fail: bool,
     /// A write or sync fails.
     pub fail: bool,
     /// Machines are stopped in order.
@@ -99,6 +135,7 @@ impl Scenario {
         };
         let backends = [3, 3, 3, 4, 5, 1, 2][random.below(7) as usize];
         let may_lose = durability != Durability::Sync && seed.stream("losses").chance(1, 2);
+        let mut media = seed.stream("media");
         let mut stops = seed.stream("stops");
         let close = stops.chance(1, 2);
         let disk_us_max = [100, 400, 2_000, 9_000][random.below(4) as usize];
@@ -108,7 +145,8 @@ impl Scenario {
         let think_us_max = [500, 3_000, 12_000][random.below(3) as usize];
         let faults_us = 4_000_000 + random.below(5_000_000);
         let fault_every_us = [60_000, 250_000, 900_000][random.below(3) as usize];
-        let mut enabled = Enabled { close, ..Enabled::of(&mut random, durability, may_lose) };
+        let (full_all, reads_fail) = (media.chance(1, 6), media.chance(1, 4));
+        let mut enabled = Enabled { close, full_all, reads_fail, ..Enabled::of(&mut random, durability, may_lose) };
         let mut long = seed.stream("long");
         let apart_long = backends >= 3 && long.chance(1, 12);
         if apart_long {
@@ -132,6 +170,7 @@ impl Scenario {
             supervised: seed.stream("supervisor").chance(1, 4),
             epoch_records_max: if seed.stream("epochs").chance(1, 6) { 64 } else { Version::SEQ_SOFT_MAX },
             may_lose,
+            hang: Hang::of(seed, backends),
             closes_at_end: stops.chance(1, 4),
             idles: long.chance(1, 12),
         }
@@ -177,6 +216,8 @@ impl Enabled {
         full: false,
         apart: false,
         apart_long: false,
+        full_all: false,
+        reads_fail: false,
         fail: false,
         close: false,
     };
@@ -197,6 +238,8 @@ impl Enabled {
             fail: likely(2),
             apart: likely(1),
             apart_long: false,
+            full_all: false,
+            reads_fail: false,
             close: false,
         };
         // A mode is only asked what it promises: `everysec` outlives processes, `memory` single machines.

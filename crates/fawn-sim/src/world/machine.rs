@@ -5,7 +5,7 @@ use fawn_chain::map::{decode_state, encode_state};
 use fawn_chain::{Closed, ClusterMap, FrontendOptions, ManagerOptions, PersistedState};
 use fawn_ds::index::IndexOptions;
 use fawn_ds::{Engine, EngineError, Options};
-use fawn_flash::sim::{Capture, Loss};
+use fawn_flash::sim::{Capture, Loss, OpKind};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_node::cluster::{MapPlace, Node, NodeConfig, NodeLimits};
 use fawn_types::{BootId, Durability, MonoMs, NodeId, Now, TimeMs};
@@ -46,6 +46,8 @@ pub(super) struct Machine {
     pub(super) stalled_until_us: u64,
     /// Its disk is full until then; 0: it is not.
     pub(super) full_until_us: u64,
+    /// Its disk reads nothing until then; 0: it does.
+    pub(super) unreadable_until_us: u64,
     pub(super) inbox: VecDeque<(NodeId, Arrival)>,
     /// When its next turn is due.
     pub(super) due_us: Option<u64>,
@@ -69,6 +71,7 @@ impl Machine {
             paused_until_us: 0,
             stalled_until_us: 0,
             full_until_us: 0,
+            unreadable_until_us: 0,
             inbox: VecDeque::new(),
             due_us: None,
             asked: BTreeMap::new(),
@@ -122,6 +125,7 @@ impl Machine {
         canary: Option<Canary>,
     ) -> Result<(), String> {
         self.powered_us.get_or_insert(now_us);
+        self.mend(now_us);
         let now = self.clock(now_us);
         let former = std::mem::replace(&mut self.boot, boot);
         self.restart_us = None;
@@ -241,12 +245,18 @@ impl Machine {
         }
     }
 
-    /// Space comes back when its time has come.
-    pub(super) fn empty(&mut self, now_us: u64) {
+    /// Space comes back, and reads work again, when their time has come.
+    pub(super) fn mend(&mut self, now_us: u64) {
         if self.full_until_us > 0 && self.full_until_us <= now_us {
             self.full_until_us = 0;
             if let Some(disk) = &self.disk {
                 disk.set_capacity_bytes(None);
+            }
+        }
+        if self.unreadable_until_us > 0 && self.unreadable_until_us <= now_us {
+            self.unreadable_until_us = 0;
+            if let Some(disk) = &self.disk {
+                disk.end_faults(OpKind::Read);
             }
         }
     }

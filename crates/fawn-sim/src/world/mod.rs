@@ -3,6 +3,7 @@
 //!
 //! Two phases. First faults strike, and what must hold at each moment is looked at after every turn. Then faults end:
 //! the cluster must heal within a bounded time, serve, and answer for everything that clients were told before.
+mod hang;
 mod idle;
 mod machine;
 mod strike;
@@ -207,6 +208,9 @@ impl World {
         if self.scenario.idles {
             self.pass_idle_epochs()?;
         }
+        if let Some(hang) = self.scenario.hang {
+            self.hang(hang)?;
+        }
         if self.scenario.closes_at_end {
             self.close_all()?;
         }
@@ -330,7 +334,7 @@ impl World {
         let now_us = self.now_us;
         let lies = matches!(self.canary, Some(Canary::AckBeforeSync | Canary::MarkBeforeSync));
         let machine = &mut self.machines[index];
-        machine.empty(now_us);
+        machine.mend(now_us);
         if machine.process.is_none() || machine.is_paused(now_us) || machine.next_us().is_none_or(|at| at > now_us) {
             return Ok(());
         }

@@ -49,6 +49,19 @@ impl World {
                 machine.full_until_us = now_us + for_us;
                 machine.fill(left_bytes);
             }
+            Fault::FullAll(for_us) => {
+                for machine in &mut self.machines[..backends] {
+                    machine.full_until_us = now_us + for_us;
+                    machine.fill(0);
+                }
+            }
+            Fault::ReadsFail(machine, for_us) => {
+                let machine = &mut self.machines[machine as usize];
+                machine.unreadable_until_us = now_us + for_us;
+                if let Some(disk) = &machine.disk {
+                    disk.fail_every(OpKind::Read, fawn_flash::sim::Fault::Fail);
+                }
+            }
             Fault::Fail(machine, sync, nth) => {
                 if let Some(disk) = &self.machines[machine as usize].disk {
                     let kind = if sync { OpKind::Sync } else { OpKind::Write };
@@ -193,6 +206,7 @@ impl World {
             machine.paused_until_us = 0;
             machine.stalled_until_us = 0;
             machine.full_until_us = now_us;
+            machine.unreadable_until_us = 0;
             if let Some(disk) = &machine.disk {
                 disk.clear_faults();
             }

@@ -29,6 +29,11 @@ impl World {
         self.limp()?;
         self.restart_poisoned()?;
         self.heal_whole("the last fault")?;
+        self.serve()
+    }
+
+    /// Clients of a whole cluster go on for a while, and are answered.
+    pub(super) fn serve(&mut self) -> Result<(), String> {
         let answered = self.clients.answered;
         self.run_until(self.now_us + SERVE_US)?;
         self.quiet = true;
@@ -191,7 +196,7 @@ impl World {
     }
 
     /// Where everybody stands, for failures.
-    fn words(&self) -> String {
+    pub(super) fn words(&self) -> String {
         let mut words = String::new();
         for machine in &self.machines {
             let status = machine.process.as_ref().map(|process| process.status());

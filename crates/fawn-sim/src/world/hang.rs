@@ -1,0 +1,46 @@
+//! The phase in which one disk hangs, or completes everything late, without ever reporting an error.
+//!
+//! Operations must continue without that disk within a bound, and once it works again everything is whole within another
+//! [replication.md § 2.4]. The phase begins in a healed cluster: with a second fault there would be no copy to go on with.
+use super::World;
+use crate::scenario::Hang;
+use fawn_flash::sim::{Fault, OpKind};
+
+/// Operations continue within this time after the disk began to hang, µs.
+const RESUME_US_MAX: u64 = 15_000_000;
+/// Longest pause of a client between two operations meanwhile, µs: hangs last up to a minute.
+const THINK_US: u64 = 50_000;
+/// From then on some are answered in every interval of this length, µs.
+const INTERVAL_US: u64 = 2_000_000;
+
+impl World {
+    /// A disk hangs, and works again.
+    pub(super) fn hang(&mut self, hang: Hang) -> Result<(), String> {
+        let Hang { machine, for_us, late_us, is_survived } = hang;
+        let Some(disk) = self.machines[machine as usize].disk.clone() else { return Ok(()) };
+        self.trace.say(self.now_us, format!("{hang:?}"));
+        self.quiet = false;
+        self.clients.think_longer(THINK_US);
+        let fault = if late_us == 0 { Fault::Hang } else { Fault::Delay { ticks: late_us } };
+        for kind in [OpKind::Write, OpKind::Sync] {
+            disk.fail_every(kind, fault.clone());
+        }
+        let until_us = self.now_us + for_us;
+        self.run_until(self.now_us + RESUME_US_MAX.min(for_us))?;
+        while self.now_us < until_us {
+            let (answered, from_us) = (self.clients.answered, self.now_us);
+            self.run_until((from_us + INTERVAL_US).min(until_us))?;
+            let took_us = self.now_us - from_us;
+            if is_survived && took_us == INTERVAL_US && self.clients.answered == answered {
+                return Err(format!("nothing is answered while one disk hangs: {}", self.words()));
+            }
+        }
+        self.trace.say(self.now_us, "the disk works again".to_owned());
+        for kind in [OpKind::Write, OpKind::Sync] {
+            disk.end_faults(kind);
+        }
+        disk.release_hung();
+        self.heal_whole("a disk that hung")?;
+        self.serve()
+    }
+}
