@@ -26,6 +26,19 @@ pub enum NodeError {
         /// What it is.
         found: String,
     },
+    /// The store is older than the cluster map: a process that was started later used it, or another copy of it.
+    #[error(
+        "the store of node {} is at open {opens}, the cluster has seen open {known}: it was restored or copied; remove its \
+         directory, and the others' copies are copied to it", node.0
+    )]
+    Restored {
+        /// Its node.
+        node: fawn_types::NodeId,
+        /// The number of its last open.
+        opens: u32,
+        /// The newest number that the map knows.
+        known: u32,
+    },
     /// The manager keeps its map in a store.
     #[error("a node that hosts the manager needs a store to keep the map in")]
     ManagerNeedsStore,

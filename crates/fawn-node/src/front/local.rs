@@ -3,6 +3,7 @@
 //! Frames go from node to node in memory, by the same codec as between machines. A turn hands them round until none
 //! moves; only then does each engine submit, once: the appends of all members to one put are in one turn, their syncs
 //! overlap.
+use super::boots::boot_of;
 use super::front_end::FrontEnd;
 use super::host::ClientHost;
 use super::map_keeping::{self, MapKeeping};
@@ -74,9 +75,9 @@ impl<D: Device> LocalCluster<D> {
     /// secret, in the mode of `options.shard`.
     ///
     /// # Errors
-    /// When an engine was opened for another use, is of another cluster, or holds damaged promises.
+    /// When an engine was opened for another use, is of another cluster, was restored, or holds damaged promises.
     pub fn new(
-        engines: Vec<Engine<D>>,
+        mut engines: Vec<Engine<D>>,
         options: LocalOptions,
         facts: ProcessFacts,
         now: Now,
@@ -95,12 +96,15 @@ impl<D: Device> LocalCluster<D> {
         if kept.as_ref().is_some_and(|kept| kept.secret != secret) {
             return Err(NodeError::SecretDiffers);
         }
+        let mut boots = Vec::with_capacity(engines.len());
+        for (engine, &name) in engines.iter_mut().zip(&names) {
+            boots.push(boot_of(engine, (name, random), kept.as_ref())?);
+        }
         let map_place = MapPlace::Host { kept: kept.map(Box::new) };
         let front_config = NodeConfig { map_place, ..config(front_name, boot) };
         let front = FrontEnd::new(Node::new(front_config, None, now)?, options.shard, store, facts);
         let mut members = Vec::with_capacity(engines.len());
-        for (engine, &name) in engines.into_iter().zip(&names) {
-            let boot = BootId::new(engine.generation(), random);
+        for ((engine, &name), boot) in engines.into_iter().zip(&names).zip(boots) {
             let node = Some(Node::new(config(name, boot), Some(engine), now)?);
             members.push(Member { name, node, is_due: true });
         }
@@ -126,11 +130,11 @@ impl<D: Device> LocalCluster<D> {
     ///
     /// # Errors
     /// As [`LocalCluster::new`].
-    pub fn restart(&mut self, name: NodeId, engine: Engine<D>) -> Result<(), NodeError> {
+    pub fn restart(&mut self, name: NodeId, mut engine: Engine<D>) -> Result<(), NodeError> {
         let manager = self.front_name();
         let Some(member) = self.members.iter_mut().find(|member| member.name == name) else { return Ok(()) };
         assert!(member.node.is_none(), "{name:?} runs already");
-        let boot = BootId::new(engine.generation(), self.random);
+        let boot = boot_of(&mut engine, (name, self.random), self.front.node().manager_map())?;
         let config = member_config(name, boot, manager, &self.map, &self.options);
         let mut node = Node::new(config, Some(engine), self.now)?;
         // A killed process took its waiting map along: without it no majority might ever keep the map.

@@ -5,6 +5,7 @@
 //! bytes ← session ← desk (gathers, folds) ← Output::Done
 //! ```
 //! A connection sees the same as with [`crate::Shard`]; [`ClientHost`] is the server's interface to either.
+mod boots;
 mod desk;
 mod front_end;
 mod host;

@@ -3,6 +3,7 @@ use crate::test_bed::{START, TestBed};
 use fawn_ds::{Engine, Options};
 use fawn_flash::sim::{Fault, OpKind};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
+use fawn_node::cluster::NodeError;
 use fawn_node::{ClientHost, LocalCluster, LocalOptions, ProcessFacts, ShardOptions};
 use fawn_types::{Durability, HashSecret, NodeId, Now};
 use std::collections::HashMap;
@@ -55,10 +56,22 @@ impl Bed {
     }
 
     fn on(disks: Vec<SimDisk>, options: LocalOptions, memory_bytes: u64, now: Now) -> Self {
+        Self::try_on(disks, options, memory_bytes, now).unwrap()
+    }
+
+    fn try_on(disks: Vec<SimDisk>, options: LocalOptions, memory_bytes: u64, now: Now) -> Result<Self, NodeError> {
         let engines = disks.iter().map(|disk| open(disk, &options, memory_bytes, now)).collect();
-        let host = LocalCluster::new(engines, options, ProcessFacts::default(), now).unwrap();
+        let host = LocalCluster::new(engines, options, ProcessFacts::default(), now)?;
         let clients = HashMap::new();
-        Self { disks, host, now, clients, reads_replies: true, options, memory_bytes, turn_ms: 1 }
+        Ok(Self { disks, host, now, clients, reads_replies: true, options, memory_bytes, turn_ms: 1 })
+    }
+
+    /// Stops gracefully and starts again with `disk` as that of member `name`.
+    pub(crate) fn replace(self, name: u32, disk: SimDisk) -> Result<Self, NodeError> {
+        let Self { mut disks, host, now, options, memory_bytes, .. } = self;
+        host.into_engines().into_iter().for_each(|engine| drop(engine.close().unwrap()));
+        disks[name as usize - 1] = disk;
+        Self::try_on(disks, options, memory_bytes, now.plus_ms(1000))
     }
 
     /// Loses power everywhere and starts on what is left.

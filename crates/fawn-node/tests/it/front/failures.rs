@@ -1,8 +1,10 @@
 //! Owns the tests of failures under clients: a member dies, power fails; what was acked is there, batches are whole.
 use super::bed::{Bed, MEMBERS};
 use crate::bed::resp;
-use fawn_flash::sim::{Fault, OpKind};
+use fawn_flash::sim::{Fault, Loss, OpKind};
+use fawn_flash::{SimDisk, SimOptions};
 use fawn_node::ClientHost;
+use fawn_node::cluster::NodeError;
 use fawn_types::{Durability, NodeId};
 use fawn_wire::Protocol;
 
@@ -230,4 +232,43 @@ fn a_dead_tail_does_not_stall_sessions_on_other_ranges() {
     bed.run(20);
     let served = others.iter().filter(|(other, _)| bed.clients[other].received == b"$1\r\n1\r\n").count();
     assert!((50..200).contains(&served), "{served} of 200 keys are served while some tails are dead");
+}
+
+/// An empty disk in the place of a member's: the member joins again and is copied to, at every later start too.
+#[test]
+fn a_replaced_disk_is_copied_to() {
+    let mut bed = Bed::new(false);
+    for victim in 1..=MEMBERS {
+        let id = bed.connect(Protocol::Memcached);
+        for i in 0..60 {
+            assert_eq!(bed.memcached(id, &format!("set k{i} 0 0 1|{victim}")), "STORED");
+        }
+        for _ in 0..3 {
+            bed = bed.stop();
+        }
+        let disk = SimDisk::new(SimOptions::instant(100 + u64::from(victim)));
+        bed = bed.replace(victim, disk).unwrap();
+        bed.run(20_000);
+        let id = bed.connect(Protocol::Memcached);
+        assert_eq!(bed.memcached(id, "get k7"), format!("VALUE k7 0 1|{victim}|END"));
+        bed = bed.stop();
+        bed.run(20_000);
+        assert_eq!(bed.assert_three_equal_copies(), 60, "member {victim}");
+    }
+}
+
+/// A store of some opens ago would pass for an earlier process of its member: the start is refused.
+#[test]
+fn a_restored_store_is_refused() {
+    let mut bed = Bed::new(false);
+    let id = bed.connect(Protocol::Memcached);
+    assert_eq!(bed.memcached(id, "set k 0 0 1|1"), "STORED");
+    let past = bed.disks[1].image(Loss::Process, 1);
+    bed = bed.stop();
+    bed.run(5_000);
+    bed = bed.stop();
+    bed.run(5_000);
+    let refused = bed.replace(2, past).map(|_| ()).unwrap_err();
+    assert!(matches!(refused, NodeError::Restored { node: NodeId(2), .. }), "{refused}");
+    assert!(refused.to_string().contains("remove its directory"), "{refused}");
 }

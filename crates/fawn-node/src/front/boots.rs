@@ -1,0 +1,42 @@
+//! Boots of the members of a local cluster: the number of the store's open, and a part that each process draws.
+//!
+//! A store that was restored from a copy, or copied from another directory, repeats numbers of opens: its process would
+//! pass for an earlier one. It is refused. An empty store in its place is a replaced disk: its numbers go on above those
+//! that the cluster map knows, so it joins and is copied to.
+use crate::cluster::NodeError;
+use fawn_chain::ClusterMap;
+use fawn_ds::Engine;
+use fawn_flash::Device;
+use fawn_types::{BootId, NodeId, Version};
+
+/// The blob with the number that is added to those of the store's opens, apart from all names of promises and maps.
+const OFFSET_KEY: u32 = 1 << 30;
+
+/// The boot of `node` on its store, which was just opened. Blocks on the device the first time that a disk was replaced.
+///
+/// # Errors
+/// When the store was restored from a copy, or the device's.
+pub(super) fn boot_of<D: Device>(
+    engine: &mut Engine<D>,
+    (node, random): (NodeId, u32),
+    map: Option<&ClusterMap>,
+) -> Result<BootId, NodeError> {
+    let newest = map.map_or(BootId::default(), |map| map.newest_boot(node)).generation();
+    let opens = engine.generation();
+    let offset = engine.blob(OFFSET_KEY).and_then(|bytes| <[u8; 4]>::try_from(bytes).ok()).map(u32::from_le_bytes);
+    let number = opens.saturating_add(offset.unwrap_or(0));
+    if number > newest {
+        return Ok(BootId::new(number, random));
+    }
+    let is_empty = engine.ranges().all(|(range, _)| engine.progress(range).appended == Version::ZERO);
+    if !is_empty || offset.is_some() {
+        return Err(NodeError::Restored { node, opens: number, known: newest });
+    }
+    engine.put_blob(OFFSET_KEY, &newest.to_le_bytes())?;
+    engine.sync_all()?;
+    tracing::warn!(
+        node = node.0,
+        "the store is new although the cluster knows this node: it is copied from the others"
+    );
+    Ok(BootId::new(opens.saturating_add(newest), random))
+}
