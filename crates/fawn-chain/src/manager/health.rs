@@ -43,8 +43,7 @@ pub(super) struct Nodes {
 impl Health for Nodes {
     fn boot(&self, range: RangeId, node: NodeId) -> Option<BootId> {
         let (boot, at) = self.seen.get(&node)?;
-        let is_hung = self.slow.get(&node).is_some_and(|oldest_ms| *oldest_ms >= self.disk_dead_after_ms);
-        let is_live = self.now.ms_since(*at) < self.dead_after_ms && !is_hung;
+        let is_live = self.now.ms_since(*at) < self.dead_after_ms && !self.is_hung(node);
         let has_failed = self.failed.get(&(range, node)) == Some(boot);
         (is_live && !has_failed).then_some(*boot)
     }
@@ -81,6 +80,11 @@ impl Nodes {
 
     pub(super) fn is_slow(&self, node: NodeId) -> bool {
         self.slow.contains_key(&node)
+    }
+
+    /// The machine's disk has been slow for so long that it counts as dead.
+    pub(super) fn is_hung(&self, node: NodeId) -> bool {
+        self.slow.get(&node).is_some_and(|oldest_ms| *oldest_ms >= self.disk_dead_after_ms)
     }
 
     /// The newest boot of the node that sent a frame; zero: none did.

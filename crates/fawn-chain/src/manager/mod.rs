@@ -20,7 +20,7 @@ mod slow;
 pub use consensus::{Consensus, ConsensusEvent, FileConsensus};
 
 use crate::map::{ChainState, ClusterMap, RangeEntry, encode_map};
-use crate::message::{Body, Frame, Header};
+use crate::message::{Body, Frame, Header, Report};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use fawn_types::{BootId, BootOrder, Durability, Epoch, MonoMs, NodeId, Now, RangeId, Version};
@@ -250,17 +250,7 @@ impl<C: Consensus> Manager<C> {
             }
             Body::Slow { oldest_ms } => self.handle_slow((from, boot), *oldest_ms),
             Body::EntryWanted => self.handle_entry_wanted(from, range),
-            Body::Report(report) => {
-                self.note_boot(from, boot);
-                if let Some(round) = self.round_of(range, epoch)
-                    && round.stage == Stage::Reporting
-                    && round.asked.contains(&from)
-                {
-                    round.gone.remove(&from);
-                    // Repeated as more members are found to be in reach; a log does not move while an epoch is prepared.
-                    round.reports.insert(from, (boot, report.clone()));
-                }
-            }
+            Body::Report(report) => self.handle_report((from, boot), range, epoch, report),
             Body::Failed => self.handle_failed(from, boot, range, epoch),
             Body::Suspect { node } => self.handle_suspect((from, boot), range, epoch, *node),
             Body::EpochWanted => self.handle_epoch_wanted((from, boot), range, epoch),
@@ -367,6 +357,23 @@ impl<C: Consensus> Manager<C> {
         }
     }
 
+    fn handle_report(&mut self, (from, boot): (NodeId, BootId), range: RangeId, epoch: Epoch, report: &Report) {
+        self.note_boot(from, boot);
+        if self.nodes.is_hung(from) {
+            // A disk that counts as dead may complete a promise after all. Were its member used, the planner would see
+            // a dead one in the new epoch and begin the next at once.
+            return self.leave_out(from, range, epoch);
+        }
+        if let Some(round) = self.round_of(range, epoch)
+            && round.stage == Stage::Reporting
+            && round.asked.contains(&from)
+        {
+            round.gone.remove(&from);
+            // Repeated as more members are found to be in reach; a log does not move while an epoch is prepared.
+            round.reports.insert(from, (boot, report.clone()));
+        }
+    }
+
     /// Handles a member that has stopped below `epoch` and takes part in no handshake of this boot: no round waits for
     /// it.
     fn handle_failed(&mut self, from: NodeId, boot: BootId, range: RangeId, epoch: Epoch) {
@@ -374,12 +381,17 @@ impl<C: Consensus> Manager<C> {
         if self.nodes.note_failed(range, from, boot) {
             self.outputs.push_back(ManagerOutput::Dropping { range, node: from, reason: DropReason::Failed });
         }
+        self.leave_out(from, range, epoch);
+    }
+
+    /// The round goes on without this member, which has stopped.
+    pub(super) fn leave_out(&mut self, node: NodeId, range: RangeId, epoch: Epoch) {
         let Some(round) = self.round_of(range, epoch) else { return };
-        let decided = round.decision.as_ref().is_some_and(|decision| decision.entry.member(from).is_some());
+        let decided = round.decision.as_ref().is_some_and(|decision| decision.entry.member(node).is_some());
         match round.stage {
             Stage::Reporting => {
-                round.reports.remove(&from);
-                round.gone.insert(from);
+                round.reports.remove(&node);
+                round.gone.insert(node);
             }
             // The round relied on this member, so a new round starts without it.
             Stage::Aligning if decided => self.reform(range, &[]),

@@ -3,6 +3,7 @@
 //! A disk that hangs reports no error, and its machine beats on: acknowledgements between members are of appended
 //! records, so no neighbour would suspect it, yet nothing commits.
 use super::planner::Health;
+use super::round::Round;
 use super::{Consensus, DropReason, Manager, ManagerOutput, SUSPICION_LEAVES};
 use crate::map::{Member, RangeEntry};
 use alloc::vec::Vec;
@@ -14,6 +15,9 @@ impl<C: Consensus> Manager<C> {
     pub(super) fn handle_slow(&mut self, (from, boot): (NodeId, BootId), oldest_ms: u64) {
         self.note_boot(from, boot);
         self.nodes.note_slow(from, oldest_ms);
+        if self.nodes.is_hung(from) {
+            self.leave_rounds(from);
+        }
         let leaves = |entry: &&RangeEntry| {
             let is_well = |member: &Member| {
                 self.nodes.boot(entry.range, member.node) == Some(member.boot) && !self.nodes.is_slow(member.node)
@@ -27,6 +31,19 @@ impl<C: Consensus> Manager<C> {
             self.hold_off(range, from);
             self.outputs.push_back(ManagerOutput::Dropping { range, node: from, reason: DropReason::Slow });
             self.reform(range, &[]);
+        }
+    }
+
+    /// Rounds that this machine has reported to go on without it. A member that has not reported may still serve the epoch
+    /// before, so its report is waited for as usual.
+    fn leave_rounds(&mut self, node: NodeId) {
+        let has_reported = |round: &Round| round.reports.contains_key(&node);
+        let ranges: Vec<RangeId> =
+            self.rounds.iter().filter(|(_, round)| has_reported(round)).map(|(range, _)| *range).collect();
+        for range in ranges {
+            if let Some(epoch) = self.draft.range(range).map(|entry| entry.epoch) {
+                self.leave_out(node, range, epoch);
+            }
         }
     }
 }

@@ -92,6 +92,8 @@ pub(crate) struct Machine {
     pub(crate) is_unreadable: bool,
     /// Its disk completes no sync of the log; promises are kept.
     pub(crate) is_hung: bool,
+    /// Its heartbeats report a write in flight since then.
+    pub(crate) slow_since: Option<u64>,
 }
 
 pub(crate) struct Message {
@@ -605,7 +607,9 @@ impl Cluster {
                     range: RangeId(0),
                     epoch: Epoch::default(),
                 };
-                self.transmit(id, MANAGER, &Frame { header, body: Body::Hello });
+                let slow = |since: u64| Body::Slow { oldest_ms: self.now - since };
+                let body = machine.slow_since.map_or(Body::Hello, slow);
+                self.transmit(id, MANAGER, &Frame { header, body });
             }
             self.poll(id);
         }

@@ -1,4 +1,4 @@
-//! What the manager makes of late and foreign processes, of members that stall again and again, and of many reports.
+//! The manager's decisions on late and foreign processes, on members that stall repeatedly or have a slow disk, and on many reports.
 use crate::cluster::{Bug, Cluster, MANAGER, Message, RANGE};
 use fawn_chain::manager::{FileConsensus, Manager, ManagerOptions, ManagerOutput};
 use fawn_chain::map::NodeEntry;
@@ -126,6 +126,42 @@ fn a_single_member_waits_for_no_hold_off() {
     cluster.crash(1, 0);
     cluster.run(3_500);
     assert_eq!((cluster.phase(2), cluster.phase(3)), ("head", "tail"), "{:#?}", cluster.events);
+}
+
+/// Two others remain: the member leaves at the first report, streams, and returns a hold-off after the last one.
+#[test]
+fn a_slow_member_leaves_a_chain_of_three() {
+    let mut cluster = serving();
+    cluster.machines.get_mut(&2).unwrap().slow_since = Some(cluster.now.saturating_sub(2_000));
+    cluster.run(1_500);
+    assert_eq!((cluster.phase(1), cluster.phase(2), cluster.phase(3)), ("head", "syncing", "tail"));
+    let dropped = cluster.events.iter().filter(|event| event.contains("Slow")).count();
+    assert_eq!(dropped, 1, "{:#?}", cluster.events);
+    cluster.run(30_000);
+    assert_eq!(cluster.phase(2), "syncing", "its disk still hangs");
+    cluster.machines.get_mut(&2).unwrap().slow_since = None;
+    cluster.run(9_000);
+    assert_eq!(cluster.phase(2), "syncing", "the hold-off begins once its disk works");
+    cluster.run(5_000);
+    assert!(cluster.healed(), "{:#?}", cluster.events);
+}
+
+/// One other remains: the member stays until its disk counts as dead.
+#[test]
+fn a_slow_member_stays_in_a_chain_of_two_for_ten_seconds() {
+    let mut cluster = serving();
+    cluster.crash(3, 0);
+    cluster.run(4_000);
+    assert_eq!((cluster.phase(1), cluster.phase(2)), ("head", "tail"), "{:#?}", cluster.events);
+    cluster.machines.get_mut(&2).unwrap().slow_since = Some(cluster.now);
+    cluster.run(9_000);
+    assert_eq!((cluster.phase(1), cluster.phase(2)), ("head", "tail"), "{:#?}", cluster.events);
+    cluster.run(3_000);
+    assert_eq!(cluster.phase(1), "single", "{:#?}", cluster.events);
+    cluster.machines.get_mut(&2).unwrap().slow_since = None;
+    cluster.restart(3);
+    cluster.run(60_000);
+    assert!(cluster.healed(), "{:#?}", cluster.events);
 }
 
 /// Reports of hundreds of ranges come after each failure: the layout is that of the map, not of each report.
