@@ -5,12 +5,13 @@ use fawn_sim::{Canary, Report, Seed, in_order, run};
 use std::process::ExitCode;
 use std::time::Instant;
 
-const USAGE: &str = "fawn-sim [--seeds N] [--base N | --commit HASH] [--threads T] [--seconds S] [--seed TEXT] [--canary NAME] [--canaries] [--aloud]
+const USAGE: &str = "fawn-sim [--seeds N] [--base N | --commit HASH] [--threads T] [--seconds S [--least N]] [--seed TEXT] [--canary NAME] [--canaries] [--aloud]
   --seeds N      run N seeds (500)
   --base N       the first seed: N to N+SEEDS-1 (0)
   --commit HASH  run seeds HASH.0 to HASH.SEEDS-1: a block that no earlier commit has seen
   --threads T    run so many seeds at a time (one per core)
   --seconds S    begin no further seed after S seconds
+  --least N      fail if fewer than N seeds ran (1)
   --seed TEXT    run this seed alone: any text
   --canary NAME  plant a bug
   --canaries     plant every bug, and fail unless each is seen within its number of seeds
@@ -26,6 +27,7 @@ struct Arguments {
     commit: Option<String>,
     threads: Option<u64>,
     seconds: Option<u64>,
+    least: Option<u64>,
     seed: Option<String>,
     canary: Option<Canary>,
     canaries: bool,
@@ -42,6 +44,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
             "--commit" => arguments.commit = Some(value()?),
             "--threads" => arguments.threads = Some(number(&value()?)?),
             "--seconds" => arguments.seconds = Some(number(&value()?)?),
+            "--least" => arguments.least = Some(number(&value()?)?),
             "--seed" => arguments.seed = Some(value()?),
             "--canary" => {
                 let name = value()?;
@@ -69,7 +72,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let passed = if arguments.canaries { canaries() } else { seeds(&arguments) };
+    let passed = if arguments.canaries { canaries(threads(&arguments)) } else { seeds(&arguments) };
     if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
@@ -103,6 +106,26 @@ fn seeds(arguments: &Arguments) -> bool {
     if !has_passed {
         return false;
     }
+    print_total(&total, ran, began);
+    let mut missing = Vec::new();
+    // The search gives up on a rare history; often would mean that nothing is proven.
+    if total.undecided * 1_000 > total.keys {
+        missing.push("too many histories are undecided".to_owned());
+    }
+    // A gate in which no copy was ever compared would show nothing about copies.
+    if total.copies_compared == 0 && ran >= COPIES_AFTER_SEEDS {
+        missing.push(format!("no copy was compared in {ran} seeds"));
+    }
+    // A machine on which hardly any seed fits into the time would pass without a test.
+    let least = arguments.least.unwrap_or(1);
+    if ran < least {
+        missing.push(format!("only {ran} seeds ran, at least {least} are required"));
+    }
+    missing.iter().for_each(|what| println!("FAILED: {what}"));
+    missing.is_empty()
+}
+
+fn print_total(total: &Report, ran: u64, began: Instant) {
     println!(
         "{ran} seeds, trace {:016x}: {} faults, {} members dropped, {} runs on failed disks, {} stops in order, {} losses told, {} copies ({} \
          hit, {} compared), {} operations answered, {} left open, {} keys judged ({} undecided), {} events, {} s virtual, {:.1} s real, {:.1} s CPU, {:.0} simulated s per CPU s",
@@ -125,14 +148,6 @@ fn seeds(arguments: &Arguments) -> bool {
         cpu_s(),
         total.now_us as f64 / 1e6 / cpu_s()
     );
-    // The search gives up on a rare history; often would mean that nothing is proven.
-    let is_decided = total.undecided * 1_000 <= total.keys;
-    // A gate in which no copy was ever compared would show nothing about copies.
-    let is_copied = total.copies_compared > 0 || ran < COPIES_AFTER_SEEDS;
-    if !is_copied {
-        println!("FAILED: no copy was compared in {ran} seeds");
-    }
-    is_decided && is_copied
 }
 
 /// CPU time of this process, seconds.
@@ -143,7 +158,7 @@ fn cpu_s() -> f64 {
 
 fn threads(arguments: &Arguments) -> usize {
     let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get());
-    // What happens is said while it happens, so the seeds' stories would be mixed up.
+    // Events are printed while they happen, so several seeds would print into each other's lines.
     if arguments.aloud { 1 } else { arguments.threads.map_or_else(cores, |threads| threads.max(1) as usize) }
 }
 
@@ -167,25 +182,34 @@ fn add(total: &mut Report, report: &Report) {
 }
 
 /// Every planted bug must be seen.
-fn canaries() -> bool {
+fn canaries(threads: usize) -> bool {
     std::panic::set_hook(Box::new(|_| {})); // asserts of the product are findings here
-    let mut all = true;
-    for (canary, seeds_max) in Canary::ALL {
+    let first_finding = |(canary, seeds_max): &(Canary, u64)| {
         let seen = |seed: u64| {
-            let finding = run(&Seed::new(&seed.to_string()), Some(canary), false).err()?;
+            let finding = run(&Seed::new(&seed.to_string()), Some(*canary), false).err()?;
             canary.explains(&finding).then_some((seed, finding))
         };
-        let found = (0..seeds_max).find_map(seen);
-        match found {
-            Some((seed, error)) => {
-                let first = error.lines().next().unwrap_or_default();
-                println!("{canary}: seen at seed {seed}, within {seeds_max}: {first}");
+        (0..*seeds_max).find_map(seen)
+    };
+    let mut are_all_seen = true;
+    in_order(
+        &Canary::ALL,
+        threads,
+        || false,
+        first_finding,
+        |(canary, seeds_max), found| {
+            match found {
+                Some((seed, error)) => {
+                    let first = error.lines().next().unwrap_or_default();
+                    println!("{canary}: seen at seed {seed}, within {seeds_max}: {first}");
+                }
+                None => {
+                    println!("{canary}: NOT SEEN within {seeds_max} seeds");
+                    are_all_seen = false;
+                }
             }
-            None => {
-                println!("{canary}: NOT SEEN within {seeds_max} seeds");
-                all = false;
-            }
-        }
-    }
-    all
+            true
+        },
+    );
+    are_all_seen
 }
