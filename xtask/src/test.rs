@@ -82,7 +82,7 @@ pub(crate) fn run(only: Option<&str>) -> Result<(), String> {
 }
 
 /// Seeds side by side: first the same ones for every commit, then a block that no earlier commit has seen. Both are bounded by
-/// time, 4 minutes together; on a machine too slow for 200 seeds the step fails.
+/// time, 4 minutes together; a machine too slow for 200 seeds takes longer.
 fn simulator() -> Result<(), String> {
     let run = |words: &[&str]| steps::run("target/release/fawn-sim", words);
     run(&["--seeds", "300", "--seconds", "75", "--least", "60"])?;

@@ -4,13 +4,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 
 /// Runs `job` for `items` on so many threads, and hands each result to `take` in the order of the items, until it
-/// returns false. No item is begun once `is_over`. Returns whether `take` never returned false.
+/// returns false. No item is begun once `is_over` of its index. Returns whether `take` never returned false.
 ///
 /// Items are begun in their order, so the first result that is not good is the same on any number of threads.
 pub fn in_order<T: Sync, R: Send>(
     items: &[T],
     threads: usize,
-    is_over: impl Fn() -> bool + Sync,
+    is_over: impl Fn(usize) -> bool + Sync,
     job: impl Fn(&T) -> R + Sync,
     mut take: impl FnMut(&T, R) -> bool,
 ) -> bool {
@@ -20,9 +20,9 @@ pub fn in_order<T: Sync, R: Send>(
         for _ in 0..threads.min(items.len()) {
             let (sender, next, has_ended, is_over, job) = (sender.clone(), &next, &has_ended, &is_over, &job);
             scope.spawn(move || {
-                while !has_ended.load(Ordering::Relaxed) && !is_over() {
+                while !has_ended.load(Ordering::Relaxed) {
                     let at = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(item) = items.get(at) else { return };
+                    let Some(item) = items.get(at).filter(|_| !is_over(at)) else { return };
                     if sender.send((at, job(item))).is_err() {
                         return;
                     }
@@ -62,7 +62,7 @@ mod tests {
             let passed = in_order(
                 &items,
                 threads,
-                || false,
+                |_| false,
                 slow,
                 |item, result| {
                     taken.push(*item);
@@ -71,8 +71,8 @@ mod tests {
             );
             assert!(!passed);
             assert_eq!(taken, (0..=60).collect::<Vec<u64>>(), "{threads} threads");
-            assert!(in_order(&items, threads, || false, |item| *item, |_, _| true));
-            assert!(in_order(&items, threads, || true, |item| *item, |_, _| panic!("none is begun")));
+            assert!(in_order(&items, threads, |_| false, |item| *item, |_, _| true));
+            assert!(in_order(&items, threads, |_| true, |item| *item, |_, _| panic!("none is begun")));
         }
     }
 }
