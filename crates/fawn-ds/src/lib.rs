@@ -21,8 +21,8 @@ pub mod recovery;
 pub mod stats;
 
 pub use engine::{
-    BlobTicket, CopiedResults, CopyScan, CopyStep, Engine, Event, Kept, Lookup, LookupPlan, Replay, Scan, ScanItem,
-    ScanStep, View, WARM_KEYS_MAX, Watermarks,
+    BlobTicket, CopiedResults, CopyScan, CopyStep, DamagedRecord, Engine, Event, Kept, Lookup, LookupPlan, Replay,
+    Scan, ScanItem, ScanStep, View, WARM_KEYS_MAX, Watermarks,
 };
 pub use error::{EngineError, OpenError};
 pub use format::record::{RecordKind, RecordRef};

@@ -19,6 +19,8 @@ pub struct EngineStats {
     pub verifications_failed: u64,
     /// Old versions confirmed without a device read.
     pub verifications_free: u64,
+    /// Damaged or unreadable records that scans came by and passed.
+    pub damaged_passed: u64,
     /// Records appended.
     pub appended_records: u64,
     /// Key and value bytes appended.

@@ -203,7 +203,7 @@ pub trait Device {
     /// Creates an empty file. Its name is durable only after [`Device::sync_dir`].
     ///
     /// # Errors
-    /// [`DeviceError::Exists`], [`DeviceError::Full`].
+    /// [`DeviceError::Exists`], [`DeviceError::Full`], [`DeviceError::Exhausted`].
     fn create(&mut self, name: &str) -> Result<FileId, DeviceError>;
 
     /// Opens a file for reading and writing.
@@ -252,9 +252,11 @@ pub trait Device {
     fn truncate(&mut self, file: FileId, len_bytes: u64) -> Result<(), DeviceError>;
 
     /// Reserves space, so that later writes within it do not fail for lack of space; extends the length to cover it.
+    /// Some file systems cannot promise that (copy-on-write ones, network ones): there a write may still find no space,
+    /// and poisons as any failed write does.
     ///
     /// # Errors
-    /// [`DeviceError::Full`]: nothing changed.
+    /// [`DeviceError::Full`], [`DeviceError::Exhausted`]: nothing changed.
     fn allocate(&mut self, file: FileId, offset: u64, len_bytes: u64) -> Result<(), DeviceError>;
 
     /// Deallocates a range of a file; its bytes then read as zeros.

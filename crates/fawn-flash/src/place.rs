@@ -266,7 +266,11 @@ impl Place {
         let fd = self.fd(file);
         let reserved = uninterrupted(|| fs::fallocate(fd, fs::FallocateFlags::empty(), offset, len_bytes));
         let result = match reserved {
-            // A file system that cannot reserve: the length alone is what it can give.
+            // The file system cannot reserve space, so only the length is set. Unless there is no space now: then a write
+            // would meet that, and after a failed write nothing is known.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) if end.saturating_sub(before) > self.free_bytes()? => {
+                Err(Errno::NOSPC)
+            }
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => fs::ftruncate(fd, before.max(end)),
             // What was reserved before it failed goes back, so that nothing has changed.
             Err(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::NOMEM | Errno::INTR)) => {

@@ -243,6 +243,7 @@ fn add_stats(sum: &mut EngineStats, stats: &EngineStats) {
     sum.verification_reads += stats.verification_reads;
     sum.verifications_failed += stats.verifications_failed;
     sum.verifications_free += stats.verifications_free;
+    sum.damaged_passed += stats.damaged_passed;
     sum.appended_records += stats.appended_records;
     sum.user_bytes += stats.user_bytes;
     sum.record_bytes += stats.record_bytes;

@@ -1,5 +1,5 @@
 //! Owns what the leader does: starts operations on the engine, goes on with those that wait, commits, answers.
-use super::{BatchWrite, RANGE};
+use super::{BatchWrite, RANGE, ScanPage};
 use crate::engine::{Engine, Event, Lookup, LookupPlan, Scan, ScanStep, View, WARM_KEYS_MAX};
 use crate::error::EngineError;
 use crate::format::record::{RecordKind, RecordRef};
@@ -26,7 +26,7 @@ pub(super) enum Response {
     Entry(Option<Entry>),
     /// The version assigned; `None`: the condition did not hold.
     Written(Option<Version>),
-    Scanned(u64, Vec<Vec<u8>>),
+    Scanned(ScanPage),
     Failed(StoreError),
 }
 
@@ -224,9 +224,9 @@ impl<D: Device> Driver<D> {
     fn resume(&mut self, waiting: Waiting, plan: LookupPlan, now: Now) -> Result<Progress, EngineError> {
         match waiting {
             Waiting::Op(op) => self.execute(op, Some(plan), now),
-            Waiting::Scan(scan, at) => {
+            Waiting::Scan(mut scan, at) => {
                 if let Some(engine) = &mut self.engine {
-                    engine.absorb(plan)?;
+                    engine.absorb_scan(&mut scan, plan)?;
                 }
                 self.scan(scan, at)
             }
@@ -333,8 +333,9 @@ impl<D: Device> Driver<D> {
         let Some(engine) = &mut self.engine else { unreachable!("checked by the caller") };
         match engine.scan_step(&mut scan, now)? {
             ScanStep::Done => {
-                let keys = scan.items.into_iter().map(|item| item.key).collect();
-                Ok(Progress::Done(Response::Scanned(scan.cursor, keys)))
+                let Scan { cursor, items, damaged, .. } = *scan;
+                let keys = items.into_iter().map(|item| item.key).collect();
+                Ok(Progress::Done(Response::Scanned(ScanPage { cursor, keys, damaged })))
             }
             ScanStep::Read(plan) => Ok(Progress::Read(plan, Waiting::Scan(scan, now))),
         }

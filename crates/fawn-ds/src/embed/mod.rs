@@ -5,7 +5,7 @@
 //! several callers go in parallel. There is no background thread but a ticker that syncs an idle `everysec` store.
 mod driver;
 
-use crate::engine::{Engine, WARM_KEYS_MAX};
+use crate::engine::{DamagedRecord, Engine, WARM_KEYS_MAX};
 use crate::error::OpenError;
 use crate::options::Options;
 use crate::recovery::OpenReport;
@@ -27,6 +27,17 @@ use std::time::Duration;
 pub const RANGE: RangeId = RangeId(0);
 /// How often an idle store that does not sync at every write is looked after.
 const TICK: Duration = Duration::from_millis(250);
+
+/// A step of a scan that goes on past damage.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ScanPage {
+    /// Of the next step; 0 after the last.
+    pub cursor: u64,
+    /// Keys that were met.
+    pub keys: Vec<Vec<u8>>,
+    /// Records that could not be read: each may be one more key's.
+    pub damaged: Vec<DamagedRecord>,
+}
 
 /// One write of an atomic batch.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -213,6 +224,18 @@ impl<D: Device + Send + 'static> Store<D> {
         answers.into_iter().map(entry_of).collect()
     }
 
+    /// One step of a scan, as [`fawn_types::Store::scan`], that goes on past damage: to save what a damaged store still
+    /// has, or to count what it lacks.
+    ///
+    /// # Errors
+    /// As [`fawn_types::Store::scan`], but for damage.
+    pub fn scan_page(&self, cursor: u64, count: usize, now: TimeMs) -> Result<ScanPage, StoreError> {
+        match self.inner.call(Op::Scan { cursor, count, now })? {
+            Response::Scanned(page) => Ok(page),
+            other => Err(other.unexpected()),
+        }
+    }
+
     /// Looks at the engine's counters, between operations.
     pub fn inspect<T>(&self, look: impl FnOnce(&Engine<D>) -> T) -> T {
         look(self.inner.driver().engine())
@@ -277,9 +300,10 @@ impl<D: Device + Send + 'static> fawn_types::Store for Store<D> {
     }
 
     fn scan(&self, cursor: u64, count: usize, now: TimeMs) -> Result<(u64, Vec<Vec<u8>>), StoreError> {
-        match self.inner.call(Op::Scan { cursor, count, now })? {
-            Response::Scanned(cursor, keys) => Ok((cursor, keys)),
-            other => Err(other.unexpected()),
+        // Keys without those that cannot be read would pass for all: only a caller that asks for both gets them.
+        match self.scan_page(cursor, count, now)? {
+            ScanPage { cursor, keys, damaged } if damaged.is_empty() => Ok((cursor, keys)),
+            _ => Err(OperationError::Corrupt.into()),
         }
     }
 }

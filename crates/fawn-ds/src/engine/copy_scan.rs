@@ -94,7 +94,8 @@ impl<D: Device> Engine<D> {
     /// which version all of it was current.
     ///
     /// # Errors
-    /// [`EngineError::Corrupt`], [`EngineError::UnknownRange`].
+    /// [`EngineError::Corrupt`] at a damaged record: unlike a scan, a copy never passes one. A receiver that missed it
+    /// would hold for whole what is not; it needs another source. [`EngineError::UnknownRange`].
     pub fn copy_step(
         &mut self,
         scan: &mut CopyScan,

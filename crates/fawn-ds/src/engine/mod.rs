@@ -30,7 +30,7 @@ pub use copy_scan::{CopyScan, CopyStep};
 pub use drop_rule::Kept;
 pub use lookup::{Lookup, LookupPlan, View};
 pub use replay::Replay;
-pub use scan::{Scan, ScanItem, ScanStep};
+pub use scan::{DamagedRecord, Scan, ScanItem, ScanStep};
 pub(crate) use verify::ApartRetry;
 pub use warm::WARM_KEYS_MAX;
 

@@ -138,7 +138,7 @@ impl<D: Device> Engine<D> {
         Ok(())
     }
 
-    /// Takes in what a replay's or scan's read brought, for the next call of it.
+    /// Takes in what a replay's or copy's read brought, for the next call of it.
     ///
     /// # Errors
     /// The read's own failure.

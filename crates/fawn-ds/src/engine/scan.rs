@@ -18,12 +18,24 @@ pub struct ScanItem {
     pub value_bytes: u32,
 }
 
+/// A record that a scan could not read, and passed: some key's current record, or an old version that the store could
+/// not yet rule out to be one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DamagedRecord {
+    /// The segment's file.
+    pub file: String,
+    /// Where in it.
+    pub offset_bytes: u32,
+    /// What is wrong: the bytes, or reading them.
+    pub detail: String,
+}
+
 /// How a scan goes on.
 #[derive(Debug)]
 pub enum ScanStep {
-    /// At least `count` items, or the end: see [`Scan::cursor`].
+    /// At least `count` items, damaged records included, or the end: see [`Scan::cursor`].
     Done,
-    /// Pass it to [`Engine::read`], its event's plan to [`Engine::absorb`], then step again.
+    /// Pass it to [`Engine::read`], its event's plan to [`Engine::absorb_scan`], then step again.
     Read(LookupPlan),
 }
 
@@ -36,10 +48,14 @@ pub struct Scan {
     pub cursor: u64,
     /// What was met, whole cells of it.
     pub items: Vec<ScanItem>,
+    /// What could not be read, in the same cells. With any, the items are not all there is: whoever copies or compares
+    /// must not take them for that.
+    pub damaged: Vec<DamagedRecord>,
     /// The cell under way: pointers not yet read, with their segments' sequence numbers, and all that ever were.
     todo: Vec<(Pointer, u64)>,
     seen: Vec<Pointer>,
     cell_items: usize,
+    cell_damaged: usize,
     cell: Option<Option<u64>>,
 }
 
@@ -47,31 +63,31 @@ impl Scan {
     /// From `cursor`, 0 being the start.
     #[must_use]
     pub fn new(range: RangeId, cursor: u64, count: usize) -> Self {
-        let (items, todo, seen) = (Vec::new(), Vec::new(), Vec::new());
-        Self { range, count, cursor, items, todo, seen, cell_items: 0, cell: None }
+        let (items, damaged, todo, seen) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { range, count, cursor, items, damaged, todo, seen, cell_items: 0, cell_damaged: 0, cell: None }
     }
 }
 
 impl<D: Device> Engine<D> {
     /// Goes on with a scan. Every key that is there throughout the scan is met at least once, and none that was deleted
-    /// before it began.
+    /// before it began. A damaged record ends nothing: it is noted in [`Scan::damaged`].
     ///
     /// # Errors
-    /// [`EngineError::Corrupt`], [`EngineError::UnknownRange`].
+    /// [`EngineError::UnknownRange`].
     pub fn scan_step(&mut self, scan: &mut Scan, now: TimeMs) -> Result<ScanStep, EngineError> {
         let at = self.range_at(scan.range)?;
         loop {
             if scan.cell.is_none() {
                 self.begin_cell(at, scan);
             }
-            if let Some(read) = self.read_cell(at, scan, now)? {
+            if let Some(read) = self.read_cell(at, scan, now) {
                 return Ok(read);
             }
             // A cell that was begun anew may have split meanwhile, and then ends earlier than it did.
             let next = scan.cell.take().flatten();
             assert!(next.is_none_or(|next| next > scan.cursor), "a scan goes on in hash order");
             scan.cursor = next.unwrap_or(0);
-            if next.is_none() || scan.items.len() >= scan.count {
+            if next.is_none() || scan.items.len() + scan.damaged.len() >= scan.count {
                 return Ok(ScanStep::Done);
             }
         }
@@ -86,6 +102,7 @@ impl<D: Device> Engine<D> {
         let waiting = self.overlay.unconfirmed(at, scan.cursor, cell.next).filter(|written| written.is_put);
         waiting.for_each(|written| self.visit_later(scan, written.pointer));
         scan.cell_items = scan.items.len();
+        scan.cell_damaged = scan.damaged.len();
         scan.cell = Some(cell.next);
     }
 
@@ -97,27 +114,72 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    fn read_cell(&mut self, at: usize, scan: &mut Scan, now: TimeMs) -> Result<Option<ScanStep>, EngineError> {
+    /// Takes in what a scan's read brought, for its next step. A record that could not be read is noted as damaged.
+    ///
+    /// # Errors
+    /// A failure that may pass, as a lack of descriptors: the scan has not gone on.
+    pub fn absorb_scan(&mut self, scan: &mut Scan, plan: LookupPlan) -> Result<(), EngineError> {
+        match self.absorb(plan) {
+            Err(EngineError::Device(error)) if !error.is_retryable() => {
+                let Ok(at) = self.range_at(scan.range) else { return Ok(()) };
+                if let Some(&(pointer, sequence)) = scan.todo.last() {
+                    let (slot, offset) = self.segments.place(pointer);
+                    let is_there = self.segments.get(slot).is_some_and(|segment| segment.sequence == sequence);
+                    // If its segment is gone, the cell begins again with the next step.
+                    if is_there {
+                        let error = self.corrupt(slot, offset, &error.to_string());
+                        self.pass_damaged(at, scan, pointer, error);
+                    }
+                }
+                Ok(())
+            }
+            absorbed => absorbed,
+        }
+    }
+
+    /// Notes the damaged record that the cell is at and passes it, if it still counts; else the cell begins again, for
+    /// what took the record's place is found only there.
+    fn pass_damaged(&mut self, at: usize, scan: &mut Scan, pointer: Pointer, error: EngineError) {
+        let EngineError::Corrupt { file, offset_bytes, detail } = error else {
+            unreachable!("a record that was looked at is there or damaged: {error}")
+        };
+        let next = scan.cell.flatten();
+        let is_indexed = self.ranges[at].index.cell(scan.cursor).pointers().any(|found| found == pointer);
+        let is_counted =
+            is_indexed || self.overlay.unconfirmed(at, scan.cursor, next).any(|written| written.pointer == pointer);
+        if !is_counted {
+            return self.begin_cell_again(at, scan);
+        }
+        scan.todo.pop();
+        self.stats.damaged_passed += 1;
+        scan.damaged.push(DamagedRecord { file, offset_bytes, detail });
+    }
+
+    fn begin_cell_again(&self, at: usize, scan: &mut Scan) {
+        scan.items.truncate(scan.cell_items);
+        scan.damaged.truncate(scan.cell_damaged);
+        self.begin_cell(at, scan);
+    }
+
+    fn read_cell(&mut self, at: usize, scan: &mut Scan, now: TimeMs) -> Option<ScanStep> {
         while let Some(&(pointer, sequence)) = scan.todo.last() {
             let (slot, _) = self.segments.place(pointer);
             if self.segments.get(slot).is_none_or(|segment| segment.sequence != sequence) {
                 // Its segment was dropped during a read: the cell is read anew.
-                scan.items.truncate(scan.cell_items);
-                self.begin_cell(at, scan);
+                self.begin_cell_again(at, scan);
                 continue;
             }
-            match self.look(at, pointer, Wanted::Any)? {
-                Look::Match(hit) => {
+            match self.look(at, pointer, Wanted::Any) {
+                Ok(Look::Match(hit)) => {
                     scan.todo.pop();
                     self.meet(at, scan, &hit, now);
                 }
-                Look::Missing(span) => {
-                    return Ok(Some(ScanStep::Read(LookupPlan::of_span(scan.range, span))));
-                }
-                Look::Other => unreachable!("any record was wanted"),
+                Ok(Look::Missing(span)) => return Some(ScanStep::Read(LookupPlan::of_span(scan.range, span))),
+                Ok(Look::Other) => unreachable!("any record was wanted"),
+                Err(error) => self.pass_damaged(at, scan, pointer, error),
             }
         }
-        Ok(None)
+        None
     }
 
     /// Takes a record's key if the record is still its key's; else what took its place is looked at.

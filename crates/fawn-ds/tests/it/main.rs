@@ -32,6 +32,7 @@ mod ranges;
 mod results;
 mod rng;
 mod scan;
+mod scan_damage;
 mod segment_image;
 mod support;
 mod synced_end;

@@ -5,6 +5,7 @@ use fawn_ds::embed::Store;
 use fawn_ds::{EngineError, Event, Options, View};
 use fawn_flash::sim::{Fault, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
+use fawn_types::random::SplitMix64;
 use fawn_types::{Durability, Now, Store as _};
 
 fn put(key: u32) -> Write {
@@ -76,6 +77,37 @@ fn a_refusal_at_any_moment_poisons_nothing() {
             assert_eq!(node.keys().len(), 60, "{kind:?} {nth}");
         }
     }
+}
+
+/// Half of all allocations are refused, those of the manifest's file included, over hundreds of segments.
+#[test]
+fn allocations_that_are_refused_now_and_then_poison_nothing() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = Node::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
+    let (mut rng, mut refusals) = (SplitMix64::new(1), 0);
+    for key in 0..3000_u32 {
+        if rng.coin() {
+            disk.fail_every(OpKind::Allocate, Fault::Exhausted);
+        }
+        let write = Write { value: Some(vec![7; 15_000]), ..put(key % 20) };
+        while let Err(error) = node.append(core::slice::from_ref(&write)) {
+            assert_eq!(error, EngineError::StoreFull, "key {key}");
+            disk.clear_faults();
+            node.now = node.now.plus_ms(100);
+            node.turn();
+            refusals += 1;
+        }
+        node.turn();
+        disk.clear_faults();
+        node.now = node.now.plus_ms(20);
+        node.turn();
+        assert_eq!(node.engine.poisoned(), None, "key {key}");
+    }
+    assert!(refusals > 10 && node.engine.log_report().segments < 100, "{refusals} refusals");
+    node.settle();
+    drop(node.engine.close().unwrap());
+    let mut node = Node::open(&disk, small(Durability::Sync), Now::at(2)).unwrap();
+    assert_eq!(node.keys().len(), 20);
 }
 
 const CHILD: &str = "FAWN_TEST_FEW_DESCRIPTORS";

@@ -201,7 +201,7 @@ impl Node {
             while let ScanStep::Read(plan) = self.engine.scan_step(&mut scan, self.now.wall).unwrap() {
                 self.engine.read(plan, 42);
                 let plan = self.wait_for_plan();
-                self.engine.absorb(plan).unwrap();
+                self.engine.absorb_scan(&mut scan, plan).unwrap();
             }
             keys.extend(scan.items.into_iter().map(|item| item.key));
             cursor = scan.cursor;

@@ -15,6 +15,8 @@ pub struct RangeDigest {
     pub keys: u64,
     /// Over all keys, values, versions, flags and expiries; does not depend on their order.
     pub sum: u64,
+    /// Records that could not be read, and keys whose records could not: a copy with any equals no copy without.
+    pub damaged: u64,
 }
 
 impl<D: Device> BackEnd<D> {
@@ -24,12 +26,19 @@ impl<D: Device> BackEnd<D> {
         loop {
             let mut scan = Scan::new(range, cursor, STEP_KEYS);
             while let ScanStep::Read(plan) = self.engine.scan_step(&mut scan, now)? {
-                self.read_now(plan)?;
+                let plan = self.wait_for(plan);
+                self.engine.absorb_scan(&mut scan, plan)?;
             }
+            digest.damaged += scan.damaged.len() as u64;
             for item in &scan.items {
-                if let Some(sum) = self.entry_sum(range, &item.key, now)? {
-                    digest.keys += 1;
-                    digest.sum = digest.sum.wrapping_add(sum);
+                match self.entry_sum(range, &item.key, now) {
+                    Ok(Some(sum)) => {
+                        digest.keys += 1;
+                        digest.sum = digest.sum.wrapping_add(sum);
+                    }
+                    Ok(None) => {}
+                    Err(EngineError::Corrupt { .. } | EngineError::Device(_)) => digest.damaged += 1,
+                    Err(error) => return Err(error),
                 }
             }
             cursor = scan.cursor;

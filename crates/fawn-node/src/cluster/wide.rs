@@ -5,7 +5,7 @@ use super::head::{Draft, Job, key_hash_of};
 use super::mail::Mail;
 use super::parked::{Asker, Purpose};
 use super::payload::{Pairs, WideRequest, decode_wide, put_acknowledged, put_result, put_scan_page};
-use crate::execute::operation_error;
+use crate::execute::{log_damaged, operation_error};
 use fawn_chain::message::{FRAME_BYTES_MAX, RefusedReason};
 use fawn_chain::{Header, Role};
 use fawn_ds::format::record::encoded_len;
@@ -160,6 +160,7 @@ impl<D: Device> BackEnd<D> {
                 self.parked.read(&mut self.engine, plan, purpose);
             }
             Ok(ScanStep::Done) => {
+                log_damaged(&job.scan);
                 let mut page = Vec::new();
                 put_scan_page(&mut page, job.scan.cursor, job.scan.items.iter().map(|item| item.key.as_slice()));
                 let entry = EntryRef { value: &page, flags: 0, expires_at_ms: 0, version: Version::ZERO };
@@ -171,8 +172,8 @@ impl<D: Device> BackEnd<D> {
 
     /// A scan's device read has ended.
     pub(super) fn scan_read(&mut self, at: usize, plan: LookupPlan, mail: &mut Mail) {
-        let job = self.scans.remove(at);
-        let absorbed = self.engine.absorb(plan);
+        let mut job = self.scans.remove(at);
+        let absorbed = self.engine.absorb_scan(&mut job.scan, plan);
         let Some(at) = self.member_at(job.range) else { return };
         if let Err(error) = absorbed {
             return self.answer(at, job.asker, &Reply::Error(operation_error(&error)), mail);

@@ -20,6 +20,7 @@ pub(crate) use deliver::deliver;
 pub(crate) use evaluate::{Decision, Write, evaluate};
 pub(crate) use fit::{Fit, fits, is_due};
 pub(crate) use resume::Host;
+pub(crate) use scan::log_damaged;
 
 use crate::session::Session;
 use crate::shards::{away, wide as node_wide};

@@ -5,7 +5,7 @@ use super::resume::Host;
 pub(crate) use crate::pending::ScanWording as Wording;
 use crate::pending::{ScanOp, Waiter};
 use crate::session::Session;
-use fawn_ds::{LookupPlan, Scan, ScanStep};
+use fawn_ds::{DamagedRecord, LookupPlan, Scan, ScanStep};
 use fawn_flash::Device;
 use fawn_types::{EntryRef, OperationError, Reply, TimeMs, Version};
 use fawn_wire::native::{put_reply_frame, put_scan_page};
@@ -55,6 +55,7 @@ pub(crate) fn begin<D: Device>(core: &mut Core<D>, session: &mut Session, step: 
 }
 
 fn encode(op: &ScanOp, out: &mut Vec<u8>) {
+    log_damaged(&op.scan);
     let found = op.scan.items.iter().map(|item| item.key.as_slice());
     match &op.wording {
         Wording::Resp { pattern, wants_strings } => {
@@ -68,6 +69,14 @@ fn encode(op: &ScanOp, out: &mut Vec<u8>) {
             let entry = EntryRef { value: &page, flags: 0, expires_at_ms: 0, version: Version::ZERO };
             put_reply_frame(&Reply::Value(entry), out);
         }
+    }
+}
+
+/// The protocol has no place for keys that cannot be read, and an error in place of the page would end every scan there.
+/// So the page goes without them; the log says where they are, and a metric counts them.
+pub(crate) fn log_damaged(scan: &Scan) {
+    for DamagedRecord { file, offset_bytes, detail } in &scan.damaged {
+        tracing::error!(file, offset_bytes, detail, "a scan left out a record that cannot be read");
     }
 }
 
@@ -87,7 +96,8 @@ impl<D: Device> Host<'_, D> {
             pending.scans.remove(id);
             return;
         };
-        let step = engine.absorb(plan).and_then(|()| engine.scan_step(&mut op.scan, self.now));
+        let absorbed = engine.absorb_scan(&mut op.scan, plan);
+        let step = absorbed.and_then(|()| engine.scan_step(&mut op.scan, self.now));
         match step {
             Ok(ScanStep::Read(plan)) => return pending.reads.start(engine, plan, Waiter::Scan(id)),
             Ok(ScanStep::Done) => session.replies.complete(op.slot, None, |out| encode(op, out)),

@@ -1,0 +1,121 @@
+//! Tests of scans and copies over damaged records: a scan passes them and says where they are, a copy never passes one.
+use crate::support::{Node, RANGE, Write, small};
+use fawn_ds::embed::Store;
+use fawn_ds::{CopyScan, CopyStep, DamagedRecord, EngineError, Options, Scan, ScanStep, View};
+use fawn_flash::{SimDevice, SimDisk, SimOptions};
+use fawn_types::{Durability, Now, OperationError, Store as _, StoreError};
+use std::collections::BTreeSet;
+
+const KEYS: u32 = 300;
+
+fn options() -> Options {
+    Options { segment_bytes: 1 << 20, ..small(Durability::Sync) }
+}
+
+/// One record a page, closed: key `i` is in page `i + 1` of its segment.
+fn cold() -> (SimDisk, String) {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = Node::open(&disk, Options { pad_frames: true, ..options() }, Now::at(1)).unwrap();
+    for key in 0..KEYS {
+        node.append(&[Write { key: key.to_be_bytes().to_vec(), value: Some(vec![7; 3000]), expires_at_ms: 0 }])
+            .unwrap();
+        node.settle();
+    }
+    drop(node.engine.close().unwrap());
+    let name = disk.names().into_iter().find(|name| name.starts_with("segment-")).unwrap();
+    (disk, name)
+}
+
+/// All keys and all damaged records of a scan.
+fn scan(node: &mut Node) -> (BTreeSet<u32>, Vec<DamagedRecord>) {
+    let (mut cursor, mut keys, mut damaged) = (0, BTreeSet::new(), Vec::new());
+    for _ in 0..10_000 {
+        let mut scan = Scan::new(RANGE, cursor, 10);
+        while let ScanStep::Read(plan) = node.engine.scan_step(&mut scan, node.now.wall).unwrap() {
+            node.engine.read(plan, 42);
+            let plan = node.wait_for_plan();
+            node.engine.absorb_scan(&mut scan, plan).unwrap();
+        }
+        keys.extend(scan.items.iter().map(|item| u32::from_be_bytes(item.key[..].try_into().unwrap())));
+        damaged.append(&mut scan.damaged);
+        cursor = scan.cursor;
+        if cursor == 0 {
+            return (keys, damaged);
+        }
+    }
+    panic!("the scan does not end: at {cursor} after {} keys", keys.len());
+}
+
+#[test]
+fn a_scan_passes_what_is_damaged_and_what_cannot_be_read() {
+    let (disk, name) = cold();
+    let mut node = Node::open(&disk, options(), Now::at(2)).unwrap();
+    disk.flip_bits(&name, 4096 * 11 + 200, 1);
+    disk.make_unreadable(&name, 4096 * 51 + 512..4096 * 51 + 1024);
+    let lost: BTreeSet<u32> = (0..KEYS).filter(|key| node.get(&key.to_be_bytes(), View::Committed).is_err()).collect();
+    assert!((2..=4).contains(&lost.len()), "{lost:?}");
+    let (keys, damaged) = scan(&mut node);
+    assert_eq!(keys, (0..KEYS).filter(|key| !lost.contains(key)).collect());
+    assert_eq!(damaged.len(), lost.len(), "{damaged:?}");
+    assert!(damaged.iter().all(|record| record.file == name), "{damaged:?}");
+    let is_at = |page: u32| damaged.iter().any(|record| record.offset_bytes / 4096 == page);
+    assert!(is_at(11) && is_at(51), "{damaged:?}");
+    assert_eq!(node.engine.stats().damaged_passed, damaged.len() as u64);
+    disk.heal();
+    assert_eq!(scan(&mut node).0.len() as u32, KEYS - 1, "what could only not be read is there again");
+}
+
+#[test]
+fn a_copy_fails_at_a_damaged_record_and_names_it() {
+    for is_unreadable in [false, true] {
+        let (disk, name) = cold();
+        let mut node = Node::open(&disk, options(), Now::at(2)).unwrap();
+        if is_unreadable {
+            disk.make_unreadable(&name, 4096 * 51..4096 * 52);
+        } else {
+            disk.flip_bits(&name, 4096 * 51 + 200, 1);
+        }
+        let base = node.engine.progress(RANGE).committed;
+        let mut copy = CopyScan::new(RANGE, 0, base, 64 << 10);
+        let failed = loop {
+            match node.engine.copy_step(&mut copy, |_| ()) {
+                Ok(CopyStep::Chunk { next: Some(_), .. }) => {}
+                Ok(CopyStep::Chunk { next: None, .. }) => panic!("a copy without that record passes for whole"),
+                Ok(CopyStep::Read(plan)) => {
+                    node.engine.read(plan, 42);
+                    let plan = node.wait_for_plan();
+                    if let Err(error) = node.engine.absorb(plan) {
+                        break error;
+                    }
+                }
+                Err(error) => break error,
+            }
+        };
+        match failed {
+            EngineError::Corrupt { file, offset_bytes, .. } => {
+                assert!(!is_unreadable && file == name && offset_bytes / 4096 == 51, "{file} {offset_bytes}");
+            }
+            EngineError::Device(_) => assert!(is_unreadable),
+            other => panic!("{other}"),
+        }
+    }
+}
+
+#[test]
+fn an_embedded_scan_passes_damage_only_where_it_is_asked_to() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let open = || Store::open_on(SimDevice::attach(&disk), Options { pad_frames: true, ..options() }).unwrap();
+    let store = open();
+    for key in 0..40_u32 {
+        store.put(&key.to_be_bytes(), &[7; 3000], 0, 0).unwrap();
+    }
+    store.close().unwrap();
+    let store = open();
+    let name = disk.names().into_iter().find(|name| name.starts_with("segment-")).unwrap();
+    disk.flip_bits(&name, 4096 * 11 + 200, 1);
+    let refused = store.scan(0, 1000, Now::at(1).wall);
+    assert_eq!(refused, Err(StoreError::from(OperationError::Corrupt)));
+    let page = store.scan_page(0, 1000, Now::at(1).wall).unwrap();
+    assert_eq!((page.cursor, page.keys.len(), page.damaged.len()), (0, 39, 1), "{:?}", page.damaged);
+    store.close().unwrap();
+}
