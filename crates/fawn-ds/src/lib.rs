@@ -6,7 +6,6 @@
 #![forbid(unsafe_code)]
 
 pub mod check;
-pub mod embed;
 pub mod engine;
 pub mod error;
 pub mod format;
@@ -19,6 +18,7 @@ mod overlay;
 mod range;
 pub mod recovery;
 pub mod stats;
+mod store;
 
 pub use engine::{
     BlobTicket, CopiedResults, CopyScan, CopyStep, DamagedRecord, Engine, Event, Kept, Lookup, LookupPlan, Replay,
@@ -32,3 +32,11 @@ pub use options::Options;
 pub use range::Progress;
 pub use recovery::{Damage, OpenReport, RangeReport};
 pub use stats::{EngineStats, LogReport, MemoryReport};
+pub use store::{
+    Batch, Builder, Clock, Durability, Error, Iter, Key, Keys, ManualClock, PutOptions, Result, Stats, Store, Value,
+};
+
+/// A simulated device for crash tests.
+pub mod sim {
+    pub use fawn_flash::sim::{Capture, Fault, Image, Loss, OpKind, SimDevice, SimDisk, SimOptions};
+}

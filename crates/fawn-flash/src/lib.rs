@@ -4,6 +4,7 @@
 mod any;
 mod append_buf;
 mod blocks;
+mod boxed;
 pub mod buffer;
 pub mod cache;
 pub mod clock;

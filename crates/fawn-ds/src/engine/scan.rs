@@ -16,6 +16,10 @@ pub struct ScanItem {
     pub version: Version,
     /// Length of its value, bytes.
     pub value_bytes: u32,
+    /// When it ceases to exist, ms since the Unix epoch; 0: never.
+    pub expires_at_ms: u64,
+    /// Its value, if the scan was told to bring values of this length.
+    pub value: Option<Vec<u8>>,
 }
 
 /// A record that a scan could not read, and passed: some key's current record, or an old version that the store could
@@ -44,6 +48,8 @@ pub enum ScanStep {
 pub struct Scan {
     range: RangeId,
     count: usize,
+    /// Longest value that is brought with its key.
+    value_bytes_max: Option<u32>,
     /// Where the next step goes on; 0 after the last. A position in hash order, so it stays valid for ever.
     pub cursor: u64,
     /// What was met, whole cells of it.
@@ -63,8 +69,26 @@ impl Scan {
     /// From `cursor`, 0 being the start.
     #[must_use]
     pub fn new(range: RangeId, cursor: u64, count: usize) -> Self {
-        let (items, damaged, todo, seen) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { range, count, cursor, items, damaged, todo, seen, cell_items: 0, cell_damaged: 0, cell: None }
+        Self {
+            range,
+            count,
+            value_bytes_max: None,
+            cursor,
+            items: Vec::new(),
+            damaged: Vec::new(),
+            todo: Vec::new(),
+            seen: Vec::new(),
+            cell_items: 0,
+            cell_damaged: 0,
+            cell: None,
+        }
+    }
+
+    /// Returns values of up to `bytes_max` bytes with their keys.
+    #[must_use]
+    pub fn with_values(mut self, bytes_max: u32) -> Self {
+        self.value_bytes_max = Some(bytes_max);
+        self
     }
 }
 
@@ -204,8 +228,10 @@ impl<D: Device> Engine<D> {
         // Written again after it was met, and come across by the trace of another key.
         let is_met = scan.items[scan.cell_items..].iter().any(|item| item.key == key);
         if !is_expired && !is_met {
-            let (version, value_bytes) = (hit.version, hit.value.len() as u32);
-            scan.items.push(ScanItem { key: key.to_vec(), version, value_bytes });
+            let (version, expires_at_ms, value_bytes) = (hit.version, hit.expires_at_ms, hit.value.len() as u32);
+            let is_wanted = scan.value_bytes_max.is_some_and(|bytes_max| value_bytes <= bytes_max);
+            let value = is_wanted.then(|| self.bytes_at(hit.spot)[hit.value.clone()].to_vec());
+            scan.items.push(ScanItem { key: key.to_vec(), version, value_bytes, expires_at_ms, value });
         }
     }
 }

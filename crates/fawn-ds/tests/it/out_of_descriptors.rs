@@ -1,12 +1,11 @@
 //! Tests of a system that is out of descriptors or memory: nothing was written, so writes are refused for a while and
 //! nothing is poisoned.
 use crate::support::{Node, Write, small};
-use fawn_ds::embed::Store;
-use fawn_ds::{EngineError, Event, Options, View};
+use fawn_ds::{Builder, Durability as StoreDurability, EngineError, Event, Store, View};
 use fawn_flash::sim::{Fault, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::random::SplitMix64;
-use fawn_types::{Durability, Now, Store as _};
+use fawn_types::{Durability, Now};
 
 fn put(key: u32) -> Write {
     Write { key: key.to_be_bytes().to_vec(), value: Some(vec![7; 900]), expires_at_ms: 0 }
@@ -127,19 +126,19 @@ fn a_store_has_more_segments_than_the_process_has_descriptors() {
     let limit = rustix::process::Rlimit { current: Some(64), maximum };
     rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let durability = Durability::Memory;
-    let options = Options { memory_bytes: 4 << 20, durability, segment_bytes: 64 << 10, ..Options::default() };
-    let store = Store::open(dir.path(), options.clone()).unwrap();
+    let builder: Builder = Store::builder(dir.path()).memory(4 << 20).segment_size(64 << 10);
+    let builder = builder.durability(StoreDurability::Memory);
+    let store = builder.clone().open().unwrap();
     const KEYS: u32 = 1500;
     for key in 0..KEYS {
-        store.put(&key.to_be_bytes(), &[7; 8000], 0, 0).unwrap();
+        store.put(key.to_be_bytes(), [7; 8000]).unwrap();
     }
-    assert!(store.inspect(|engine| engine.log_report().segments) > 150);
+    assert!(store.stats().unwrap().segments > 150);
     store.close().unwrap();
-    let store = Store::open(dir.path(), options).unwrap();
+    let store = builder.open().unwrap();
     for key in 0..KEYS {
         let key = (key * 997) % KEYS;
-        assert!(store.get(&key.to_be_bytes(), Now::at(1).wall).unwrap().is_some(), "key {key}");
+        assert!(store.contains_key(key.to_be_bytes()).unwrap(), "key {key}");
     }
     store.close().unwrap();
 }

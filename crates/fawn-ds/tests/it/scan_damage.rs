@@ -1,9 +1,8 @@
 //! Tests of scans and copies over damaged records: a scan passes them and says where they are, a copy never passes one.
 use crate::support::{Node, RANGE, Write, small};
-use fawn_ds::embed::Store;
 use fawn_ds::{CopyScan, CopyStep, DamagedRecord, EngineError, Options, Scan, ScanStep, View};
-use fawn_flash::{SimDevice, SimDisk, SimOptions};
-use fawn_types::{Durability, Now, OperationError, Store as _, StoreError};
+use fawn_flash::{SimDisk, SimOptions};
+use fawn_types::{Durability, Now};
 use std::collections::BTreeSet;
 
 const KEYS: u32 = 300;
@@ -99,23 +98,4 @@ fn a_copy_fails_at_a_damaged_record_and_names_it() {
             other => panic!("{other}"),
         }
     }
-}
-
-#[test]
-fn an_embedded_scan_passes_damage_only_where_it_is_asked_to() {
-    let disk = SimDisk::new(SimOptions::instant(1));
-    let open = || Store::open_on(SimDevice::attach(&disk), Options { pad_frames: true, ..options() }).unwrap();
-    let store = open();
-    for key in 0..40_u32 {
-        store.put(&key.to_be_bytes(), &[7; 3000], 0, 0).unwrap();
-    }
-    store.close().unwrap();
-    let store = open();
-    let name = disk.names().into_iter().find(|name| name.starts_with("segment-")).unwrap();
-    disk.flip_bits(&name, 4096 * 11 + 200, 1);
-    let refused = store.scan(0, 1000, Now::at(1).wall);
-    assert_eq!(refused, Err(StoreError::from(OperationError::Corrupt)));
-    let page = store.scan_page(0, 1000, Now::at(1).wall).unwrap();
-    assert_eq!((page.cursor, page.keys.len(), page.damaged.len()), (0, 39, 1), "{:?}", page.damaged);
-    store.close().unwrap();
 }

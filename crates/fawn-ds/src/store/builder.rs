@@ -1,0 +1,142 @@
+//! Settings of an embedded store.
+use super::clock::{self, Clock, SystemClock};
+use super::driver::Driver;
+use super::leader::Shared;
+use super::{BoxedDevice, Durability, Error, Handle, RANGE, Result, Store, ticker};
+use crate::engine::Engine;
+use crate::options::Options;
+use fawn_flash::{AnyDevice, Device, DeviceOptions};
+use fawn_types::{HashSecret, KeyRange};
+use std::fmt;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Settings of a store, all with sensible defaults. [`Store::builder`] makes one.
+///
+/// ```
+/// use fawn_ds::{Durability, Store};
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path();
+/// let store = Store::builder(path).memory(64 << 20).durability(Durability::EverySecond).open()?;
+/// # Ok::<(), fawn_ds::Error>(())
+/// ```
+#[derive(Clone)]
+#[must_use]
+pub struct Builder {
+    path: Option<PathBuf>,
+    options: Options,
+    clock: Arc<dyn Clock>,
+}
+
+impl Builder {
+    /// Default settings without a directory, for [`Builder::open_on`].
+    pub fn new() -> Self {
+        Self { path: None, options: Options::default(), clock: Arc::new(SystemClock) }
+    }
+
+    pub(super) fn path(mut self, path: impl AsRef<Path>) -> Self {
+        self.path = Some(path.as_ref().to_owned());
+        self
+    }
+
+    /// Memory for index, cache and buffers together, bytes; 256 MiB by default. The index takes 7 bytes a key, and what
+    /// the others leave is the cache's. With more keys than that the index grows past the budget.
+    pub const fn memory(mut self, bytes: u64) -> Self {
+        self.options.memory_bytes = bytes;
+        self
+    }
+
+    /// When writes return; [`Durability::Sync`] by default. It may differ from one opening to the next.
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.options.durability = durability.into();
+        self
+    }
+
+    /// Most bytes of segment files; by default the store takes what the device has.
+    pub const fn capacity(mut self, bytes: u64) -> Self {
+        self.options.capacity_bytes = Some(bytes);
+        self
+    }
+
+    /// Size of a segment file, a power of two from 64 KiB to 1 GiB; 64 MiB by default. Fixed when a store is created.
+    /// A record is at most a quarter of it, a batch half.
+    pub const fn segment_size(mut self, bytes: u32) -> Self {
+        self.options.segment_bytes = bytes;
+        self
+    }
+
+    /// Longest value that is taken, bytes; 8 MiB by default.
+    pub const fn value_size_max(mut self, bytes: u32) -> Self {
+        self.options.value_bytes_max = bytes;
+        self
+    }
+
+    /// The clock by which values expire and timers run; the machine's by default. For tests: [`super::ManualClock`].
+    pub fn clock(mut self, clock: impl Clock + 'static) -> Self {
+        self.clock = Arc::new(clock);
+        self
+    }
+
+    /// Writes nothing, and opens a damaged store as far as it can be read: for exports. Lookups that may concern the
+    /// damaged part fail.
+    pub const fn read_only(mut self, read_only: bool) -> Self {
+        self.options.read_only = read_only;
+        self
+    }
+
+    /// Opens the store; creates the directory and the store if there are none.
+    ///
+    /// # Errors
+    /// As [`Store::open`]; [`Error::InvalidOption`] for a setting that is out of bounds.
+    pub fn open(self) -> Result<Store> {
+        let Some(path) = &self.path else {
+            let (name, found, expected) = ("path", "none".to_owned(), "Store::builder(path), or open_on(device)");
+            return Err(Error::InvalidOption { name, found, expected });
+        };
+        let device = AnyDevice::open(path, &DeviceOptions::default())?;
+        self.open_on(device)
+    }
+
+    /// Opens the store on a device instead of a directory: a [`crate::sim::SimDevice`] for crash tests.
+    ///
+    /// # Errors
+    /// As [`Builder::open`].
+    pub fn open_on(self, device: impl Device + Send + 'static) -> Result<Store> {
+        let Self { mut options, clock, .. } = self;
+        options.secret_if_new = Some(random_secret());
+        let read_only = options.read_only;
+        let device: BoxedDevice = Box::new(device);
+        let (mut engine, _) = Engine::open(device, options, clock::read(&*clock))?;
+        if !read_only {
+            engine.add_range(RANGE, KeyRange::ALL)?;
+        }
+        let shared = Arc::new(Shared::new(Driver::new(engine), clock));
+        let ticker = if read_only { None } else { Some(ticker::spawn(&shared)?) };
+        Ok(Store { handle: Arc::new(Handle { shared, ticker }) })
+    }
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder").field("path", &self.path).field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+/// A secret from the standard library's per-process random keys, which other processes cannot guess.
+fn random_secret() -> HashSecret {
+    let mut secret = [0; 16];
+    for half in secret.chunks_exact_mut(8) {
+        let mut hasher = RandomState::new().build_hasher();
+        hasher.write_u64(fawn_flash::clock::now().mono.0);
+        half.copy_from_slice(&hasher.finish().to_le_bytes());
+    }
+    HashSecret(secret)
+}

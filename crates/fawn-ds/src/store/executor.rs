@@ -1,0 +1,359 @@
+//! Execution of operations on the engine: lookups that wait for device reads, writes that wait for their durability.
+use super::op::{BatchWrite, Op, Response, Stretch};
+use super::{BoxedDevice, Error, RANGE, Result, Stats, Value};
+use crate::engine::{Engine, Event, Lookup, LookupPlan, Scan, ScanStep, View, WARM_KEYS_MAX};
+use crate::error::EngineError;
+use crate::format::record::{RecordKind, RecordRef};
+use fawn_types::{ClientTag, Condition, EntryRef, Epoch, KeyHash, Now, Version};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+use std::collections::VecDeque;
+
+/// Device reads in flight at most; further lookups are queued, however many callers ask for at once.
+const READS_IN_FLIGHT_MAX: usize = 256;
+/// Keys that one step of a scan brings at least.
+const SCAN_KEYS: usize = 16;
+
+/// An operation that waits for a device read.
+#[derive(Debug)]
+enum Waiting {
+    Op(Op),
+    Scan(Box<Scan>, Stretch),
+}
+
+/// A response that is sent once everything through `after` is as durable as the mode promises.
+#[derive(Debug)]
+struct Unacked {
+    after: Version,
+    id: u64,
+    written: Option<Version>,
+}
+
+/// The next state of an operation.
+enum Progress {
+    Done(Response),
+    /// The response waits for the commit of `after`.
+    Decided {
+        after: Version,
+        written: Option<Version>,
+    },
+    Read(LookupPlan, Waiting),
+    /// Refused for now by back-pressure.
+    Deferred(Op),
+    /// The response waits until everything through this version is synced.
+    Syncing(Version),
+}
+
+/// The engine and the operations in flight on it.
+pub(super) struct Executor {
+    engine: Engine<BoxedDevice>,
+    epoch: Epoch,
+    seq: u64,
+    /// Operations whose device read is in flight: at most [`READS_IN_FLIGHT_MAX`].
+    waiting: HashMap<u64, Waiting, FxBuildHasher>,
+    /// Operations that need a device read when one of those has ended, oldest first.
+    queued: VecDeque<(u64, Waiting)>,
+    deferred: VecDeque<(u64, Op)>,
+    unacked: VecDeque<Unacked>,
+    /// Syncs that were asked for, each with the version that must be synced.
+    syncs: Vec<(u64, Version)>,
+    done: Vec<(u64, Response)>,
+}
+
+impl Executor {
+    pub(super) fn new(engine: Engine<BoxedDevice>) -> Self {
+        // A generation is an epoch of its own: sequence numbers begin again without ever repeating a version.
+        let epoch = Epoch::new(engine.generation()).unwrap_or(Epoch::MAX);
+        Self {
+            engine,
+            epoch,
+            seq: 0,
+            waiting: HashMap::default(),
+            queued: VecDeque::new(),
+            deferred: VecDeque::new(),
+            unacked: VecDeque::new(),
+            syncs: Vec::new(),
+            done: Vec::new(),
+        }
+    }
+
+    pub(super) fn take_done(&mut self, out: &mut Vec<(u64, Response)>) {
+        out.append(&mut self.done);
+    }
+
+    pub(super) fn warm<'o>(&self, ops: impl Iterator<Item = &'o Op>) {
+        let (mut hashes, mut count) = ([KeyHash(0); WARM_KEYS_MAX], 0);
+        for op in ops.take(WARM_KEYS_MAX) {
+            if let Some(key) = op.key() {
+                hashes[count] = KeyHash::of(self.engine.secret(), key);
+                count += 1;
+            }
+        }
+        self.engine.warm(RANGE, &hashes[..count]);
+    }
+
+    pub(super) fn start(&mut self, id: u64, op: Op, now: Now) {
+        let progress = self.execute(op, None, now);
+        self.note(id, progress);
+    }
+
+    pub(super) fn turn(&mut self, now: Now) {
+        self.engine.submit(now);
+        let mut events = Vec::new();
+        self.engine.poll(now, &mut events);
+        self.follow(events, now);
+    }
+
+    pub(super) fn wait(&mut self, now: Now) {
+        let mut events = Vec::new();
+        self.engine.wait(now, &mut events);
+        self.follow(events, now);
+    }
+
+    /// Writes and syncs everything. Operations that still wait for anything else fail.
+    pub(super) fn close(mut self, done: &mut Vec<(u64, Response)>) -> Result<()> {
+        // A failure poisons the engine: `acknowledge` and the engine's own closing report it.
+        let _ = self.engine.sync_all();
+        self.acknowledge();
+        let unacked = self.unacked.drain(..).map(|unacked| unacked.id);
+        let syncs = self.syncs.drain(..).map(|(id, _)| id);
+        let waiting = self.waiting.drain().map(|(id, _)| id).chain(self.queued.drain(..).map(|(id, _)| id));
+        let deferred = self.deferred.drain(..).map(|(id, _)| id);
+        let failed = unacked.chain(syncs).chain(waiting).chain(deferred);
+        self.done.extend(failed.map(|id| (id, Response::Failed(Error::Closed))));
+        done.append(&mut self.done);
+        self.engine.close().map(drop).map_err(Error::from)
+    }
+
+    fn follow(&mut self, events: Vec<Event>, now: Now) {
+        for event in events {
+            if let Event::Lookup { plan, user } = event
+                && let Some(waiting) = self.waiting.remove(&user)
+            {
+                let progress = self.resume(waiting, plan, now);
+                self.note(user, progress);
+            }
+        }
+        self.start_queued_reads(now);
+        for (id, op) in core::mem::take(&mut self.deferred) {
+            let progress = self.execute(op, None, now);
+            self.note(id, progress);
+        }
+        self.acknowledge();
+    }
+
+    fn start_queued_reads(&mut self, now: Now) {
+        while self.waiting.len() < READS_IN_FLIGHT_MAX
+            && let Some((id, waiting)) = self.queued.pop_front()
+        {
+            // Looked up again: an earlier read may have brought the page into the cache.
+            let progress = match waiting {
+                Waiting::Op(op) => self.execute(op, None, now),
+                Waiting::Scan(scan, stretch) => self.scan(scan, stretch, now),
+            };
+            self.note(id, progress);
+        }
+    }
+
+    fn acknowledge(&mut self) {
+        let progress = self.engine.progress(RANGE);
+        let through = progress.kept_under(self.engine.options().durability);
+        self.engine.commit(RANGE, through);
+        let failed = self.engine.poisoned().map(|first| Error::Poisoned { first: first.to_owned() });
+        while let Some(&Unacked { after, id, written }) = self.unacked.front() {
+            let response = match &failed {
+                _ if after <= through => Response::Written(written),
+                // It may or may not have become durable: the caller must not believe either.
+                Some(error) => Response::Failed(error.clone()),
+                None => break,
+            };
+            self.unacked.pop_front();
+            self.done.push((id, response));
+        }
+        if self.syncs.is_empty() {
+            return;
+        }
+        for (id, _) in self.syncs.extract_if(.., |(_, after)| *after <= progress.synced || failed.is_some()) {
+            let response = failed.clone().map_or(Response::Written(None), Response::Failed);
+            self.done.push((id, response));
+        }
+        self.engine.set_eager_sync(!self.syncs.is_empty());
+    }
+
+    fn note(&mut self, id: u64, progress: Result<Progress>) {
+        match progress {
+            Ok(Progress::Done(response)) => self.done.push((id, response)),
+            Ok(Progress::Decided { after, written }) => self.unacked.push_back(Unacked { after, id, written }),
+            Ok(Progress::Read(_, waiting)) if self.waiting.len() >= READS_IN_FLIGHT_MAX => {
+                self.queued.push_back((id, waiting));
+            }
+            Ok(Progress::Read(plan, waiting)) => {
+                self.waiting.insert(id, waiting);
+                self.engine.read(plan, id);
+            }
+            Ok(Progress::Deferred(op)) => self.deferred.push_back((id, op)),
+            Ok(Progress::Syncing(after)) => {
+                self.syncs.push((id, after));
+                self.engine.set_eager_sync(true);
+            }
+            Err(error) => self.done.push((id, Response::Failed(error))),
+        }
+    }
+
+    fn resume(&mut self, waiting: Waiting, plan: LookupPlan, now: Now) -> Result<Progress> {
+        match waiting {
+            Waiting::Op(op) => self.execute(op, Some(plan), now),
+            Waiting::Scan(mut scan, stretch) => {
+                self.engine.absorb_scan(&mut scan, plan)?;
+                self.scan(scan, stretch, now)
+            }
+        }
+    }
+
+    fn execute(&mut self, op: Op, plan: Option<LookupPlan>, now: Now) -> Result<Progress> {
+        if op.is_write() && self.engine.options().read_only {
+            return Err(Error::ReadOnly);
+        }
+        match op {
+            // Writes without a condition need no lookup.
+            Op::Put { options, .. } if options.condition == Condition::Always => self.write(op, now),
+            Op::Get { .. } | Op::Contains { .. } | Op::Put { .. } | Op::Delete { .. } => self.look_up(op, plan, now),
+            Op::Batch(writes) => self.write_batch(writes, now),
+            Op::Clear => {
+                let version = self.next_version(1)?;
+                let appended = self.engine.clear(RANGE, version);
+                self.written(op, appended, version)
+            }
+            Op::Scan(stretch) => {
+                let scan = Scan::new(RANGE, stretch.from, SCAN_KEYS);
+                let scan = match stretch.value_bytes_max {
+                    Some(bytes_max) => scan.with_values(bytes_max),
+                    None => scan,
+                };
+                self.scan(Box::new(scan), stretch, now)
+            }
+            Op::Stats => Ok(Progress::Done(Response::Stats(Box::new(Stats::of(&self.engine))))),
+            Op::Sync => Ok(Progress::Syncing(self.engine.progress(RANGE).appended)),
+            Op::Tick => Ok(Progress::Done(Response::Ticked { is_busy: self.is_busy() })),
+            Op::Close => unreachable!("the driver closes"),
+        }
+    }
+
+    /// Whether work goes on without any caller.
+    fn is_busy(&self) -> bool {
+        let progress = self.engine.progress(RANGE);
+        progress.synced < progress.appended
+            || self.engine.in_flight() > 0
+            || self.engine.log_report().verifications_queued > 0
+    }
+
+    fn look_up(&mut self, op: Op, plan: Option<LookupPlan>, now: Now) -> Result<Progress> {
+        let Some(key) = op.key() else { unreachable!("only operations on a key look it up") };
+        let view = if op.is_write() { View::Latest } else { View::Committed };
+        let hash = KeyHash::of(self.engine.secret(), key);
+        let found = match plan {
+            Some(plan) => self.engine.resume(plan, now.wall)?,
+            None => self.engine.lookup(RANGE, hash, key, view, now.wall)?,
+        };
+        let current = match found {
+            Lookup::Found(entry) => Some(entry),
+            Lookup::Absent => None,
+            Lookup::Read(plan) => return Ok(Progress::Read(plan, Waiting::Op(op))),
+        };
+        let condition = match &op {
+            Op::Get { .. } => return Ok(Progress::Done(Response::Value(current.as_ref().map(Value::of)))),
+            Op::Contains { .. } => return Ok(Progress::Done(Response::Found(current.is_some()))),
+            Op::Put { options, .. } => options.condition,
+            // A delete of an absent key writes nothing.
+            Op::Delete { condition: Condition::Always, .. } => Condition::Exists,
+            Op::Delete { condition, .. } => *condition,
+            _ => unreachable!("only these look a key up"),
+        };
+        let seen = current.map(|entry| entry.version);
+        if holds(condition, current.as_ref()) { self.write(op, now) } else { Ok(self.refuse(seen)) }
+    }
+
+    /// A condition that did not hold of a version not yet committed: the caller may not learn of a write that a crash
+    /// can still undo. An absence has no version but may be due to any pending delete, so it waits for the newest.
+    fn refuse(&self, seen: Option<Version>) -> Progress {
+        let after = seen.unwrap_or_else(|| self.engine.progress(RANGE).appended);
+        Progress::Decided { after, written: None }
+    }
+
+    fn next_version(&self, ahead: u64) -> Result<Version> {
+        Version::new(self.epoch, self.seq + ahead)
+            .ok_or_else(|| Error::Poisoned { first: "all versions of this opening are used up".to_owned() })
+    }
+
+    fn write(&mut self, op: Op, now: Now) -> Result<Progress> {
+        let version = self.next_version(1)?;
+        let record = match &op {
+            Op::Put { key, value, options } => record_of(key, Some(value), options.expiry.at_ms(now.wall.0), version),
+            Op::Delete { key, .. } => record_of(key, None, 0, version),
+            _ => unreachable!("not a write of one key"),
+        };
+        let hash = KeyHash::of(self.engine.secret(), record.key);
+        let appended = self.engine.append(RANGE, hash, &record);
+        self.written(op, appended, version)
+    }
+
+    fn write_batch(&mut self, writes: Vec<BatchWrite>, now: Now) -> Result<Progress> {
+        let last = self.next_version(writes.len() as u64)?;
+        let mut records = Vec::with_capacity(writes.len());
+        for (i, BatchWrite { key, value, expiry }) in writes.iter().enumerate() {
+            let version = self.next_version(i as u64 + 1)?;
+            let record = record_of(key, value.as_deref(), expiry.at_ms(now.wall.0), version);
+            records.push((KeyHash::of(self.engine.secret(), key), record));
+        }
+        let appended = self.engine.append_batch(RANGE, &records);
+        self.written(Op::Batch(writes), appended, last)
+    }
+
+    /// The engine took a write that ends with `version`, or refused it.
+    fn written(&mut self, op: Op, appended: Result<(), EngineError>, version: Version) -> Result<Progress> {
+        match appended {
+            Ok(()) => {
+                self.seq = version.seq();
+                Ok(Progress::Decided { after: version, written: Some(version) })
+            }
+            Err(EngineError::Overloaded) => Ok(Progress::Deferred(op)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn scan(&mut self, mut scan: Box<Scan>, stretch: Stretch, now: Now) -> Result<Progress> {
+        Ok(match self.engine.scan_step(&mut scan, now.wall)? {
+            ScanStep::Done => Progress::Done(self.scanned(*scan, stretch)),
+            ScanStep::Read(plan) => Progress::Read(plan, Waiting::Scan(scan, stretch)),
+        })
+    }
+
+    fn scanned(&self, scan: Scan, stretch: Stretch) -> Response {
+        let is_before_end = |hash: u64| stretch.to.is_none_or(|to| hash < to);
+        // The engine scans whole cells; a stretch may begin or end within one.
+        let is_inside = |key: &[u8]| {
+            let KeyHash(hash) = KeyHash::of(self.engine.secret(), key);
+            hash >= stretch.from && is_before_end(hash)
+        };
+        let Scan { cursor, items, damaged, .. } = scan;
+        let items = items.into_iter().filter(|item| is_inside(&item.key)).collect();
+        let next = (cursor != 0 && is_before_end(cursor)).then_some(cursor);
+        Response::Scanned { items, next, damaged }
+    }
+}
+
+fn holds(condition: Condition, current: Option<&EntryRef<'_>>) -> bool {
+    match condition {
+        Condition::Always => true,
+        Condition::Absent => current.is_none(),
+        Condition::Exists => current.is_some(),
+        Condition::VersionIs(version) => current.is_some_and(|entry| entry.version == version),
+    }
+}
+
+fn record_of<'a>(key: &'a [u8], value: Option<&'a [u8]>, expires_at_ms: u64, version: Version) -> RecordRef<'a> {
+    let kind = if value.is_some() { RecordKind::Put } else { RecordKind::Tombstone };
+    let value = value.unwrap_or_default();
+    let (flags, tag, result) = (0, ClientTag::NONE, &[][..]);
+    RecordRef { kind, version, key, value, flags, expires_at_ms, tag, result }
+}

@@ -1,0 +1,137 @@
+//! Iteration over a store in hash order, several stretches of it at a time.
+use super::op::{Op, Response, Stretch};
+use super::{Error, Key, Result, Store, Value};
+use crate::engine::{DamagedRecord, ScanItem};
+use crate::error::EngineError;
+use hashbrown::HashSet;
+use rustc_hash::FxBuildHasher;
+use std::collections::VecDeque;
+
+/// Stretches that hash order is divided into: as many device reads are in flight at once.
+const STRETCHES: u64 = 16;
+/// Length of a stretch in hash order.
+const STRETCH_LENGTH: u64 = 1 << (64 - STRETCHES.ilog2());
+/// Longest value that is kept with its key until its turn comes, bytes: bounds an iterator's memory to a few MiB.
+const AHEAD_VALUE_BYTES_MAX: u32 = 4096;
+
+/// Every key and value: see [`Store::iter`].
+///
+/// A record that is damaged or cannot be read is an [`Error::Damaged`] item, once, and the iteration passes it: to save
+/// the rest of a damaged store, take the `Ok` items. It may be one more key's current record, or an old version of a key
+/// that also has an item. Any other error is the last item.
+#[derive(Debug)]
+#[must_use = "iterators are lazy"]
+pub struct Iter {
+    scan: Scanning,
+}
+
+/// Every key: see [`Store::keys`]. Errors are items as those of [`Iter`].
+#[derive(Debug)]
+#[must_use = "iterators are lazy"]
+pub struct Keys {
+    scan: Scanning,
+}
+
+/// The part of an iteration that both iterators share.
+#[derive(Debug)]
+struct Scanning {
+    store: Store,
+    stretches: Vec<Stretch>,
+    ready: VecDeque<Result<ScanItem>>,
+    /// Damaged records of the first and the last step of each stretch. A cell that reaches into several stretches is
+    /// scanned for each of them, and a record whose key cannot be read may belong to any. Other cells are scanned once,
+    /// so this stays small, however many records are damaged.
+    damaged_at_ends: HashSet<(String, u32), FxBuildHasher>,
+}
+
+impl Iter {
+    pub(super) fn new(store: Store) -> Self {
+        Self { scan: Scanning::new(store, Some(AHEAD_VALUE_BYTES_MAX)) }
+    }
+}
+
+impl Keys {
+    pub(super) fn new(store: Store) -> Self {
+        Self { scan: Scanning::new(store, None) }
+    }
+}
+
+impl Iterator for Iter {
+    type Item = Result<(Key, Value)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let ScanItem { key, version, expires_at_ms, value, .. } = match self.scan.next()? {
+                Ok(item) => item,
+                Err(error) => return Some(Err(error)),
+            };
+            if let Some(value) = value {
+                return Some(Ok((Key::new(key), Value::new(value, version, expires_at_ms))));
+            }
+            match self.scan.store.get(&key) {
+                Ok(Some(value)) => return Some(Ok((Key::new(key), value))),
+                // Deleted since the scan met it.
+                Ok(None) => {}
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+}
+
+impl Iterator for Keys {
+    type Item = Result<Key>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        Some(self.scan.next()?.map(|item| Key::new(item.key)))
+    }
+}
+
+impl Scanning {
+    fn new(store: Store, value_bytes_max: Option<u32>) -> Self {
+        let stretch = |i: u64| {
+            let (from, to) = (i * STRETCH_LENGTH, (i + 1).checked_mul(STRETCH_LENGTH));
+            Stretch { from, to, value_bytes_max }
+        };
+        let stretches = (0..STRETCHES).map(stretch).collect();
+        Self { store, stretches, ready: VecDeque::new(), damaged_at_ends: HashSet::default() }
+    }
+
+    fn next(&mut self) -> Option<Result<ScanItem>> {
+        while self.ready.is_empty() && !self.stretches.is_empty() {
+            self.scan_on();
+        }
+        self.ready.pop_front()
+    }
+
+    /// A step on every stretch.
+    fn scan_on(&mut self) {
+        let stretches = core::mem::take(&mut self.stretches);
+        let responses = self.store.handle.shared.call_many(stretches.iter().map(|&stretch| Op::Scan(stretch)));
+        for (stretch, response) in stretches.into_iter().zip(responses) {
+            match response {
+                Ok(Response::Scanned { items, next, damaged }) => {
+                    self.ready.extend(items.into_iter().map(Ok));
+                    let is_at_end = stretch.from.is_multiple_of(STRETCH_LENGTH) || next.is_none();
+                    damaged.into_iter().for_each(|record| self.report(record, is_at_end));
+                    self.stretches.extend(next.map(|from| Stretch { from, ..stretch }));
+                }
+                Ok(other) => other.unexpected(),
+                Err(error) => {
+                    // Closed, poisoned or out of descriptors: every other stretch would report the same.
+                    self.stretches.clear();
+                    self.ready.push_back(Err(error));
+                    return;
+                }
+            }
+        }
+    }
+
+    fn report(&mut self, record: DamagedRecord, is_at_end: bool) {
+        let DamagedRecord { file, offset_bytes, detail } = record;
+        if !is_at_end || self.damaged_at_ends.insert((file.clone(), offset_bytes)) {
+            self.ready.push_back(Err(Error::from(EngineError::Corrupt { file, offset_bytes, detail })));
+        }
+    }
+}
+
+const _: () = assert!(STRETCHES.is_power_of_two(), "stretches of one length make up hash order");

@@ -1,0 +1,200 @@
+//! Group commit for callers that block: one leader at a time drives the engine for all.
+//!
+//! Callers queue their operations. A caller that finds no leader becomes the leader: it executes everything queued,
+//! submits once, waits once, and commits for everyone. So concurrent durable writes share one flush and one sync, and
+//! device reads of several callers go in parallel.
+use super::clock::{self, Clock};
+use super::driver::Driver;
+use super::op::{Op, Response};
+use super::{Error, Result};
+use crate::engine::WARM_KEYS_MAX;
+use fawn_types::Now;
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// What callers share.
+#[derive(Debug, Default)]
+struct Inbox {
+    queue: VecDeque<(u64, Op)>,
+    done: HashMap<u64, Response, FxBuildHasher>,
+    next_id: u64,
+    has_leader: bool,
+    /// A leader panicked: the engine's state is unknown, so no operation reaches it any more.
+    has_failed: bool,
+    is_closing: bool,
+    /// Something was written since the last tick.
+    has_written: bool,
+    /// The ticker waits for a write.
+    ticker_sleeps: bool,
+}
+
+/// A store's engine behind its queue.
+pub(super) struct Shared {
+    inbox: Mutex<Inbox>,
+    /// Operations are done, or there is no leader.
+    changed: Condvar,
+    /// The ticker has something to do.
+    tick_due: Condvar,
+    /// Locked by the leader alone.
+    driver: Mutex<Driver>,
+    clock: Arc<dyn Clock>,
+}
+
+/// The right to drive the engine. When a panic drops it, every caller's operation fails: no other thread would wake
+/// the callers, and an engine that stopped in the middle of a change must not be used again.
+struct Leadership<'s> {
+    shared: &'s Shared,
+    is_done: bool,
+}
+
+impl Drop for Leadership<'_> {
+    fn drop(&mut self) {
+        let mut inbox = self.shared.inbox();
+        inbox.has_leader = false;
+        if !self.is_done {
+            inbox.has_failed = true;
+            inbox.queue.clear();
+        }
+        drop(inbox);
+        self.shared.changed.notify_all();
+    }
+}
+
+impl Shared {
+    pub(super) fn new(driver: Driver, clock: Arc<dyn Clock>) -> Self {
+        let (changed, tick_due) = (Condvar::new(), Condvar::new());
+        Self { inbox: Mutex::new(Inbox::default()), changed, tick_due, driver: Mutex::new(driver), clock }
+    }
+
+    pub(super) fn call(&self, op: Op) -> Result<Response> {
+        let mut inbox = self.inbox();
+        let id = self.push(&mut inbox, op);
+        self.answer(inbox, id)
+    }
+
+    /// All operations together: their device reads go in parallel.
+    pub(super) fn call_many(&self, ops: impl Iterator<Item = Op>) -> Vec<Result<Response>> {
+        // The iterator is the caller's own code: it may use the store itself, so no lock is held while it runs.
+        let ops: Vec<Op> = ops.collect();
+        let mut inbox = self.inbox();
+        let ids: Vec<u64> = ops.into_iter().map(|op| self.push(&mut inbox, op)).collect();
+        drop(inbox);
+        // All are taken, those after a failure too: a response that no caller takes would stay for ever.
+        ids.into_iter().map(|id| self.answer(self.inbox(), id)).collect()
+    }
+
+    pub(super) fn close(&self) -> Result<()> {
+        self.inbox().is_closing = true;
+        self.tick_due.notify_all();
+        self.call(Op::Close).map(drop)
+    }
+
+    /// Waits for `interval`, or for the next write if that is `None`. Whether something was written since the last
+    /// time; `None` when the store closes.
+    pub(super) fn wait_for_tick(&self, interval: Option<Duration>) -> Option<bool> {
+        let mut inbox = self.inbox();
+        if let Some(interval) = interval
+            && !inbox.is_closing
+        {
+            let waited = self.tick_due.wait_timeout(inbox, interval);
+            inbox = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        while interval.is_none() && !inbox.is_closing && !inbox.has_written {
+            inbox.ticker_sleeps = true;
+            inbox = self.tick_due.wait(inbox).unwrap_or_else(PoisonError::into_inner);
+        }
+        inbox.ticker_sleeps = false;
+        let has_written = core::mem::take(&mut inbox.has_written);
+        (!inbox.is_closing).then_some(has_written)
+    }
+
+    fn inbox(&self) -> MutexGuard<'_, Inbox> {
+        // No code that can panic runs under this lock.
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, inbox: &mut Inbox, op: Op) -> u64 {
+        if op.is_write() {
+            inbox.has_written = true;
+            if core::mem::take(&mut inbox.ticker_sleeps) {
+                self.tick_due.notify_all();
+            }
+        }
+        inbox.next_id += 1;
+        inbox.queue.push_back((inbox.next_id, op));
+        inbox.next_id
+    }
+
+    fn now(&self) -> Now {
+        clock::read(&*self.clock)
+    }
+
+    /// Has the operation done by the leader, or becomes the leader.
+    fn answer<'s>(&'s self, mut inbox: MutexGuard<'s, Inbox>, id: u64) -> Result<Response> {
+        loop {
+            if let Some(response) = inbox.done.remove(&id) {
+                return response.into_result();
+            }
+            if inbox.has_failed {
+                return Err(Error::panicked());
+            }
+            if !inbox.has_leader {
+                inbox.has_leader = true;
+                drop(inbox);
+                return self.lead(id).into_result();
+            }
+            inbox = self.changed.wait(inbox).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Drives the engine for all until `id` is done; then another caller that still waits takes over.
+    fn lead(&self, id: u64) -> Response {
+        let mut leadership = Leadership { shared: self, is_done: false };
+        let mut driver = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let queued = core::mem::take(&mut self.inbox().queue);
+            self.start_all(&mut driver, queued);
+            driver.turn(self.now());
+            let mut inbox = self.inbox();
+            let mut mine = None;
+            for (done, response) in driver.take_done() {
+                if done == id {
+                    mine = Some(response);
+                } else {
+                    inbox.done.insert(done, response);
+                }
+            }
+            if let Some(mine) = mine {
+                drop(inbox);
+                leadership.is_done = true;
+                return mine;
+            }
+            let is_news = !inbox.done.is_empty();
+            drop(inbox);
+            if is_news {
+                self.changed.notify_all();
+            }
+            driver.wait(self.now());
+        }
+    }
+
+    fn start_all(&self, driver: &mut Driver, mut queued: VecDeque<(u64, Op)>) {
+        while !queued.is_empty() {
+            let together = queued.len().min(WARM_KEYS_MAX);
+            driver.warm(queued.iter().take(together).map(|(_, op)| op));
+            for (id, op) in queued.drain(..together) {
+                driver.start(id, op, self.now());
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("inbox", &self.inbox).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,281 @@
+//! The store as other programs embed it: blocking, shared by clones, with its own clock.
+mod batch;
+mod builder;
+mod clock;
+mod driver;
+mod durability;
+mod error;
+mod executor;
+mod iter;
+mod leader;
+mod op;
+mod put_options;
+mod stats;
+mod ticker;
+mod value;
+
+pub use batch::Batch;
+pub use builder::Builder;
+pub use clock::{Clock, ManualClock};
+pub use durability::Durability;
+pub use error::{Error, Result};
+pub use iter::{Iter, Keys};
+pub use put_options::PutOptions;
+pub use stats::Stats;
+pub use value::{Key, Value};
+
+use fawn_flash::Device;
+use fawn_types::{Condition, RangeId, Version};
+use leader::Shared;
+use op::{Op, Response};
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// The one range of an embedded store.
+const RANGE: RangeId = RangeId(0);
+
+/// Whichever device the store is on.
+type BoxedDevice = Box<dyn Device + Send>;
+
+/// A durable map from byte strings to byte strings in one directory.
+///
+/// Clones are handles to the same store and may be used from any thread. Operations block; those of several threads
+/// share flushes, syncs and device reads. The last handle that is dropped writes and syncs everything;
+/// [`Store::close`] does the same and returns the error if that fails.
+///
+/// Keys are up to 65,535 bytes, values up to 8 MiB unless [`Builder::value_size_max`] says otherwise.
+///
+/// ```
+/// use fawn_ds::{PutOptions, Store};
+/// use std::time::Duration;
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path();
+/// let store = Store::open(path)?;
+/// let version = store.put("colour", "green")?;
+/// assert_eq!(store.get("colour")?.as_deref(), Some(&b"green"[..]));
+///
+/// // Replaces the value only if nothing else has written the key since, and only for a minute.
+/// let options = PutOptions::new().if_version(version).ttl(Duration::from_secs(60));
+/// assert!(store.put_with("colour", "blue", options)?.is_some());
+/// assert!(store.put_with("colour", "red", PutOptions::new().if_version(version))?.is_none());
+///
+/// assert!(store.delete("colour")?);
+/// store.close()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Store {
+    handle: Arc<Handle>,
+}
+
+/// Shared by all clones; its drop closes the store.
+#[derive(Debug)]
+struct Handle {
+    shared: Arc<Shared>,
+    ticker: Option<JoinHandle<()>>,
+}
+
+impl Store {
+    /// Opens the store in `path` with default settings; creates the directory and the store if there are none.
+    ///
+    /// # Errors
+    /// [`Error::InUse`] if the directory is open already, [`Error::Damaged`] if stored bytes are not as they were
+    /// written, or the device's failure. A damaged store is never replaced by an empty one.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Self::builder(path).open()
+    }
+
+    /// Settings for a store in `path`.
+    pub fn builder(path: impl AsRef<Path>) -> Builder {
+        Builder::new().path(path)
+    }
+
+    /// The value of `key`; `None` if there is none or it has expired.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] or a failed read; never for an absent key.
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
+        match self.call(Op::Get { key: key.as_ref().to_vec() })? {
+            Response::Value(value) => Ok(value),
+            other => other.unexpected(),
+        }
+    }
+
+    /// The values of several keys in the order of the keys. Their device reads go in parallel.
+    ///
+    /// # Errors
+    /// As [`Store::get`], of the first key that fails.
+    pub fn get_many<K: AsRef<[u8]>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Vec<Option<Value>>> {
+        let ops = keys.into_iter().map(|key| Op::Get { key: key.as_ref().to_vec() });
+        let value_of = |response: Result<Response>| match response? {
+            Response::Value(value) => Ok(value),
+            other => other.unexpected(),
+        };
+        self.handle.shared.call_many(ops).into_iter().map(value_of).collect()
+    }
+
+    /// Whether `key` has a value.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        match self.call(Op::Contains { key: key.as_ref().to_vec() })? {
+            Response::Found(is_there) => Ok(is_there),
+            other => other.unexpected(),
+        }
+    }
+
+    /// Sets the value of `key`; the version that this write got.
+    ///
+    /// Returns when the write is as durable as [`Builder::durability`] says.
+    ///
+    /// # Errors
+    /// [`Error::KeyTooLong`], [`Error::TooLarge`], [`Error::Full`]; nothing has changed then. [`Error::Poisoned`]
+    /// after a failed write: whether this one will be there after a restart is unknown.
+    pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Version> {
+        match self.put_with(key, value, PutOptions::new())? {
+            Some(version) => Ok(version),
+            None => unreachable!("a put without a condition writes or fails"),
+        }
+    }
+
+    /// As [`Store::put`], with an expiry, a condition, or both. `None`: the condition did not hold, nothing changed.
+    ///
+    /// A refused condition is as durable as a write: it never reports a value that a crash can still undo.
+    ///
+    /// # Errors
+    /// As [`Store::put`].
+    pub fn put_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        options: PutOptions,
+    ) -> Result<Option<Version>> {
+        let (key, value) = (key.as_ref().to_vec(), value.as_ref().to_vec());
+        self.write(Op::Put { key, value, options })
+    }
+
+    /// Removes `key`; whether it had a value.
+    ///
+    /// # Errors
+    /// As [`Store::put`]. On a full device deletes still succeed.
+    pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        let op = Op::Delete { key: key.as_ref().to_vec(), condition: Condition::Always };
+        Ok(self.write(op)?.is_some())
+    }
+
+    /// Removes `key` if its value is still of `version`; whether it was.
+    ///
+    /// # Errors
+    /// As [`Store::delete`].
+    pub fn delete_if_version(&self, key: impl AsRef<[u8]>, version: Version) -> Result<bool> {
+        let op = Op::Delete { key: key.as_ref().to_vec(), condition: Condition::VersionIs(version) };
+        Ok(self.write(op)?.is_some())
+    }
+
+    /// An empty batch of writes on this store.
+    pub fn batch(&self) -> Batch {
+        Batch::new(self.clone())
+    }
+
+    /// Every key and value, in no particular order, while writes go on.
+    ///
+    /// A key that is there throughout is returned exactly once, with a value that it had at some time during the
+    /// iteration. A key that is written or deleted meanwhile is returned once or not at all.
+    pub fn iter(&self) -> Iter {
+        Iter::new(self.clone())
+    }
+
+    /// Every key, as [`Store::iter`] returns them, without the values.
+    pub fn keys(&self) -> Keys {
+        Keys::new(self.clone())
+    }
+
+    /// About how many keys there are: expired ones count until they are found to be, and keys that were just
+    /// overwritten or deleted may be counted late.
+    ///
+    /// # Errors
+    /// [`Error::Closed`], [`Error::Poisoned`] after a panic.
+    pub fn len(&self) -> Result<u64> {
+        Ok(self.stats()?.keys)
+    }
+
+    /// Whether there are no keys, by the same estimate.
+    ///
+    /// # Errors
+    /// As [`Store::len`].
+    pub fn is_empty(&self) -> Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Removes every key, atomically.
+    ///
+    /// # Errors
+    /// As [`Store::put`].
+    pub fn clear(&self) -> Result<()> {
+        self.write(Op::Clear).map(drop)
+    }
+
+    /// What the store holds, what it did since it was opened, and where its memory is.
+    ///
+    /// # Errors
+    /// As [`Store::len`].
+    pub fn stats(&self) -> Result<Stats> {
+        match self.call(Op::Stats)? {
+            Response::Stats(stats) => Ok(*stats),
+            other => other.unexpected(),
+        }
+    }
+
+    /// Returns when everything written before is durable, whatever the durability mode.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`] when that failed.
+    pub fn sync(&self) -> Result<()> {
+        self.write(Op::Sync).map(drop)
+    }
+
+    /// Writes and syncs everything and gives the directory back. Operations of other clones fail with
+    /// [`Error::Closed`] from then on; closing again returns the same result.
+    ///
+    /// # Errors
+    /// When writing or syncing failed: what was not durable yet may be lost.
+    pub fn close(self) -> Result<()> {
+        self.handle.shared.close()
+    }
+
+    fn call(&self, op: Op) -> Result<Response> {
+        self.handle.shared.call(op)
+    }
+
+    fn write(&self, op: Op) -> Result<Option<Version>> {
+        match self.call(op)? {
+            Response::Written(version) => Ok(version),
+            other => other.unexpected(),
+        }
+    }
+}
+
+impl IntoIterator for &Store {
+    type Item = Result<(Key, Value)>;
+    type IntoIter = Iter;
+
+    fn into_iter(self) -> Iter {
+        self.iter()
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let closed = self.shared.close();
+        if let Some(ticker) = self.ticker.take() {
+            // A panic of the ticker has failed the store, which `closed` reports.
+            let _ = ticker.join();
+        }
+        if let Err(error) = closed {
+            tracing::error!(%error, "the last handle of a store was dropped and its data could not be made durable");
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Operations that callers hand to the leader, and its responses.
+use super::put_options::{Expiry, PutOptions};
+use super::{Error, Result, Stats, Value};
+use crate::engine::{DamagedRecord, ScanItem};
+use fawn_types::{Condition, Version};
+
+/// One write of a batch.
+#[derive(Debug)]
+pub(super) struct BatchWrite {
+    pub(super) key: Vec<u8>,
+    /// `None` deletes the key.
+    pub(super) value: Option<Vec<u8>>,
+    pub(super) expiry: Expiry,
+}
+
+/// A stretch of hash order to be scanned: some entries from `from` on, none from `to` on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stretch {
+    pub(super) from: u64,
+    pub(super) to: Option<u64>,
+    /// Longest value that is returned with its key; longer ones are looked up when their turn comes.
+    pub(super) value_bytes_max: Option<u32>,
+}
+
+#[derive(Debug)]
+pub(super) enum Op {
+    Get { key: Vec<u8> },
+    Contains { key: Vec<u8> },
+    Put { key: Vec<u8>, value: Vec<u8>, options: PutOptions },
+    Delete { key: Vec<u8>, condition: Condition },
+    Batch(Vec<BatchWrite>),
+    Clear,
+    Scan(Stretch),
+    Stats,
+    Sync,
+    Tick,
+    Close,
+}
+
+impl Op {
+    /// The one key that it is about.
+    pub(super) fn key(&self) -> Option<&[u8]> {
+        match self {
+            Self::Get { key } | Self::Contains { key } | Self::Put { key, .. } | Self::Delete { key, .. } => Some(key),
+            _ => None,
+        }
+    }
+
+    /// Whether it changes anything.
+    pub(super) const fn is_write(&self) -> bool {
+        matches!(self, Self::Put { .. } | Self::Delete { .. } | Self::Batch(_) | Self::Clear)
+    }
+}
+
+#[derive(Debug)]
+pub(super) enum Response {
+    Value(Option<Value>),
+    Found(bool),
+    /// The version assigned; `None`: the condition did not hold.
+    Written(Option<Version>),
+    Scanned {
+        items: Vec<ScanItem>,
+        /// Where the stretch goes on; `None` at its end.
+        next: Option<u64>,
+        /// Records of the same cells that could not be read.
+        damaged: Vec<DamagedRecord>,
+    },
+    Stats(Box<Stats>),
+    /// Whether the store still has work to do by itself.
+    Ticked {
+        is_busy: bool,
+    },
+    Closed,
+    Failed(Error),
+}
+
+impl Response {
+    pub(super) fn into_result(self) -> Result<Self> {
+        match self {
+            Self::Failed(error) => Err(error),
+            response => Ok(response),
+        }
+    }
+
+    pub(super) fn unexpected(self) -> ! {
+        unreachable!("the driver answered another operation: {self:?}")
+    }
+}

@@ -1,0 +1,77 @@
+//! Expiry and condition of a write.
+use fawn_types::{Condition, Version};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Expiry and condition of [`crate::Store::put_with`]. The last of several conditions counts, as does the last expiry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub struct PutOptions {
+    pub(super) expiry: Expiry,
+    pub(super) condition: Condition,
+}
+
+/// When a value ceases to exist.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Expiry {
+    Never,
+    After(Duration),
+    At(SystemTime),
+}
+
+impl PutOptions {
+    /// Never expires, written in any case.
+    pub const fn new() -> Self {
+        Self { expiry: Expiry::Never, condition: Condition::Always }
+    }
+
+    /// The value ceases to exist after this time, rounded up to a millisecond.
+    pub const fn ttl(mut self, ttl: Duration) -> Self {
+        self.expiry = Expiry::After(ttl);
+        self
+    }
+
+    /// The value ceases to exist at this time of the store's clock.
+    pub const fn expires_at(mut self, at: SystemTime) -> Self {
+        self.expiry = Expiry::At(at);
+        self
+    }
+
+    /// Written only if the key has no value.
+    pub const fn if_absent(mut self) -> Self {
+        self.condition = Condition::Absent;
+        self
+    }
+
+    /// Written only if the key has a value.
+    pub const fn if_present(mut self) -> Self {
+        self.condition = Condition::Exists;
+        self
+    }
+
+    /// Written only if the key's value is still the one that this write made.
+    pub const fn if_version(mut self, version: Version) -> Self {
+        self.condition = Condition::VersionIs(version);
+        self
+    }
+}
+
+impl Default for PutOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Expiry {
+    /// As records hold it: ms since the Unix epoch, 0 for never.
+    pub(super) fn at_ms(self, now_ms: u64) -> u64 {
+        match self {
+            Self::Never => 0,
+            Self::After(ttl) => now_ms.saturating_add(millis_up(ttl)).max(1),
+            Self::At(at) => millis_up(at.duration_since(UNIX_EPOCH).unwrap_or_default()).max(1),
+        }
+    }
+}
+
+fn millis_up(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,114 @@
+//! The embedded store under faults: failed conditions, many cold reads at once, and a panic in the leader.
+use crate::panicking_device::PanickingDevice;
+use crate::store_methods::builder;
+use fawn_ds::sim::{Fault, OpKind, SimDevice, SimDisk, SimOptions};
+use fawn_ds::{Durability, Error, PutOptions, Result, Store};
+use fawn_flash::{AnyDevice, DeviceKind, DeviceOptions};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier, mpsc};
+use std::time::Duration;
+
+fn is_poisoned<T>(result: &Result<T>) -> bool {
+    matches!(result, Err(Error::Poisoned { .. }))
+}
+
+/// What six threads get that all do `operation` at the same time.
+fn race<T: Send>(store: &Store, operation: impl Fn(&Store) -> T + Sync) -> Vec<T> {
+    let barrier = Barrier::new(6);
+    std::thread::scope(|scope| {
+        let one = || {
+            barrier.wait();
+            operation(store)
+        };
+        let threads: Vec<_> = (0..6).map(|_| scope.spawn(one)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn a_failed_condition_reports_no_write_that_was_never_durable() {
+    for seed in 0..50 {
+        for durability in [Durability::Sync, Durability::EverySecond] {
+            let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
+            let store = builder(durability).open_on(SimDevice::attach(&disk)).unwrap();
+            disk.fail_nth(OpKind::Write, 1, Fault::Fail);
+            let results = race(&store, |store| store.put_with("k", "v", PutOptions::new().if_absent()));
+            assert!(results.iter().all(is_poisoned), "seed {seed}: {results:?}");
+        }
+    }
+}
+
+#[test]
+fn a_failed_delete_reports_no_delete_that_was_never_durable() {
+    for seed in 0..50 {
+        let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
+        let store = builder(Durability::Sync).open_on(SimDevice::attach(&disk)).unwrap();
+        let version = store.put("k", "v").unwrap();
+        disk.fail_nth(OpKind::Write, 1, Fault::Fail);
+        let results = race(&store, |store| store.delete("k"));
+        assert!(results.iter().all(is_poisoned), "seed {seed}: {results:?}");
+        assert_eq!(store.get("k").unwrap().unwrap().version(), version, "reads go on");
+    }
+}
+
+#[test]
+fn a_condition_refused_by_what_is_durable_needs_no_write() {
+    let disk = SimDisk::new(SimOptions::default());
+    let store = builder(Durability::Sync).open_on(SimDevice::attach(&disk)).unwrap();
+    store.put("k", "v").unwrap();
+    disk.fail_nth(OpKind::Write, 1, Fault::Fail);
+    assert!(is_poisoned(&store.put("other", "v")));
+    assert_eq!(store.put_with("k", "w", PutOptions::new().if_absent()).unwrap(), None);
+}
+
+#[test]
+fn more_cold_reads_than_a_device_takes_at_once() {
+    let keys: Vec<[u8; 4]> = (0..66_000_u32).map(u32::to_be_bytes).collect();
+    for kind in [DeviceKind::Auto, DeviceKind::Portable] {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || {
+            let device = AnyDevice::open(dir.path(), &DeviceOptions { kind, ..DeviceOptions::default() }).unwrap();
+            builder(Durability::Memory).open_on(device).unwrap()
+        };
+        let store = open();
+        for keys in keys.chunks(1000) {
+            let mut batch = store.batch();
+            for key in keys {
+                batch.put(key, "");
+            }
+            batch.commit().unwrap();
+        }
+        store.close().unwrap();
+        let store = open();
+        let found = store.get_many(&keys).unwrap();
+        assert_eq!(found.iter().flatten().count(), keys.len());
+        store.close().unwrap();
+    }
+}
+
+#[test]
+fn a_panic_of_the_leader_fails_all_callers_and_every_later_operation() {
+    let panics = Arc::new(AtomicBool::new(false));
+    let inner = SimDevice::new(1, SimOptions::default());
+    let device = PanickingDevice { inner, panics: Arc::clone(&panics) };
+    let store = builder(Durability::Sync).open_on(device).unwrap();
+    store.put("k", "v").unwrap();
+    panics.store(true, Ordering::SeqCst);
+    let (send, receive) = mpsc::channel();
+    for i in 0..4_u8 {
+        let (store, send) = (store.clone(), send.clone());
+        std::thread::spawn(move || {
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| store.put([i], "v")));
+            drop(store);
+            send.send(result).unwrap();
+        });
+    }
+    let results: Vec<_> = (0..4).map(|_| receive.recv_timeout(Duration::from_secs(20)).unwrap()).collect();
+    // The leader may be the thread of the store itself, whose panic no caller sees.
+    assert!(results.iter().filter(|result| result.is_err()).count() <= 1, "one leader panics");
+    assert!(results.iter().flatten().all(is_poisoned), "{results:?}");
+    panics.store(false, Ordering::SeqCst);
+    assert!(is_poisoned(&store.get("k")));
+    assert!(is_poisoned(&store.stats()));
+    assert!(is_poisoned(&store.close()));
+}

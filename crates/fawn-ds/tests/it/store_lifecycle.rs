@@ -1,0 +1,179 @@
+//! Opening, syncing, closing and dropping the embedded store, with several handles and after crashes.
+use crate::store_methods::{builder, open, sorted_keys};
+use fawn_ds::sim::{Fault, Loss, OpKind, SimDevice, SimDisk, SimOptions};
+use fawn_ds::{Builder, Durability, Error, ManualClock, Store};
+use std::error::Error as _;
+use std::sync::mpsc;
+use std::time::Duration;
+
+const fn is_shared<T: Clone + Send + Sync>() {}
+const _: () = is_shared::<Store>();
+
+#[test]
+fn a_directory_opens_once_and_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("new").join("store");
+    std::fs::create_dir(dir.path().join("new")).unwrap();
+    let store = Store::open(&path).unwrap();
+    store.put("k", "v").unwrap();
+    let second = Store::open(&path).unwrap_err();
+    assert!(matches!(&second, Error::InUse { dir, .. } if dir.contains("store")), "{second:?}");
+    let text = second.to_string();
+    assert!(text.contains("open already") && text.contains("cloning"), "{text}");
+    assert!(text.contains(&std::process::id().to_string()), "{text}");
+    let clone = store.clone();
+    drop(store);
+    assert!(matches!(Store::open(&path), Err(Error::InUse { .. })), "a clone keeps it open");
+    drop(clone);
+    assert_eq!(Store::open(&path).unwrap().get("k").unwrap().unwrap(), "v");
+}
+
+#[test]
+fn drop_and_sync_make_everything_durable_in_every_mode() {
+    for durability in [Durability::Sync, Durability::EverySecond, Durability::Memory] {
+        for seed in 0..20 {
+            let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
+            // A clock that stands still: no timer syncs anything.
+            let builder = || builder(durability).clock(ManualClock::new());
+            let store = builder().open_on(SimDevice::attach(&disk)).unwrap();
+            for i in 0..10_u32 {
+                store.put(i.to_be_bytes(), "v").unwrap();
+            }
+            store.sync().unwrap();
+            let image = disk.image(Loss::Power, seed);
+            let found = builder().open_on(SimDevice::attach(&image)).unwrap().len().unwrap();
+            assert_eq!(found, 10, "after a sync, {durability:?}, seed {seed}");
+            store.put("last", "v").unwrap();
+            drop(store);
+            let image = disk.image(Loss::Power, seed);
+            let found = builder().open_on(SimDevice::attach(&image)).unwrap().len().unwrap();
+            assert_eq!(found, 11, "after the drop, {durability:?}, seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn every_second_syncs_without_a_caller() {
+    let disk = SimDisk::new(SimOptions::default());
+    let clock = ManualClock::new();
+    let store = builder(Durability::EverySecond).clock(clock.clone()).open_on(SimDevice::attach(&disk)).unwrap();
+    store.put("k", "v").unwrap();
+    clock.advance(Duration::from_secs(2));
+    let before = store.stats().unwrap().syncs;
+    // No operation but the thread's own ticks and these looks at the counter.
+    let (_keep, never) = mpsc::channel::<()>();
+    let synced = (0..100).any(|_| {
+        let _ = never.recv_timeout(Duration::from_millis(50));
+        store.stats().unwrap().syncs > before
+    });
+    assert!(synced);
+}
+
+#[test]
+fn another_opening_may_have_another_durability() {
+    let disk = SimDisk::new(SimOptions::default());
+    let modes = [Durability::Memory, Durability::Sync, Durability::EverySecond, Durability::Memory, Durability::Sync];
+    for (i, durability) in modes.into_iter().enumerate() {
+        let store = open(&disk, durability);
+        assert_eq!(store.len().unwrap(), i as u64);
+        let previous = store.get("0").unwrap().map(|value| value.version());
+        let version = store.put(i.to_string(), "v").unwrap();
+        assert!(previous.is_none_or(|previous| version > previous), "versions grow over openings");
+    }
+}
+
+#[test]
+fn close_ends_the_operations_of_other_clones() {
+    let disk = SimDisk::new(SimOptions::default());
+    for durability in [Durability::Sync, Durability::Memory] {
+        let store = open(&disk, durability);
+        let before = store.len().unwrap();
+        let acked: u64 = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4_u32)
+                .map(|thread| {
+                    let store = store.clone();
+                    scope.spawn(move || {
+                        let put = |i: u64| store.put(format!("{durability:?}-{thread}-{i}"), "v");
+                        let (acked, error) = (0..).map(|i| (i, put(i))).find(|(_, put)| put.is_err()).unwrap();
+                        assert!(matches!(error, Err(Error::Closed)), "{error:?}");
+                        assert!(matches!(store.get("x"), Err(Error::Closed)));
+                        assert!(matches!(store.stats(), Err(Error::Closed)));
+                        store.close().unwrap();
+                        acked
+                    })
+                })
+                .collect();
+            while store.len().unwrap() < before + 50 {}
+            store.clone().close().unwrap();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        drop(store);
+        let found = open(&disk, durability).len().unwrap() - before;
+        // A write that was in flight when the store closed may be there, one for each thread.
+        assert!((acked..=acked + 4).contains(&found), "{acked} acknowledged, {found} found");
+    }
+}
+
+#[test]
+fn close_reports_a_failure_each_time() {
+    let disk = SimDisk::new(SimOptions::default());
+    let store = builder(Durability::Memory).clock(ManualClock::new()).open_on(SimDevice::attach(&disk)).unwrap();
+    store.put("k", "v").unwrap();
+    disk.fail_nth(OpKind::Write, 1, Fault::Fail);
+    let clone = store.clone();
+    assert!(matches!(store.close(), Err(Error::Poisoned { .. })));
+    assert!(matches!(clone.put("k", "v"), Err(Error::Closed)));
+    assert!(matches!(clone.close(), Err(Error::Poisoned { .. })));
+    // The directory is free again.
+    assert!(open(&disk, Durability::Sync).len().unwrap() <= 1);
+}
+
+#[test]
+fn settings_out_of_bounds_are_refused_by_name() {
+    let disk = SimDisk::new(SimOptions::default());
+    let refused = Builder::new().segment_size(100_000).open_on(SimDevice::attach(&disk)).unwrap_err();
+    assert!(matches!(refused, Error::InvalidOption { name: "segment_bytes", .. }), "{refused:?}");
+    assert!(refused.to_string().contains("100000"), "{refused}");
+    let refused = Builder::new().open().unwrap_err();
+    assert!(matches!(refused, Error::InvalidOption { name: "path", .. }), "{refused:?}");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let refused = Store::open(file.path()).unwrap_err();
+    assert!(refused.source().is_some(), "{refused:?}");
+}
+
+#[test]
+fn a_read_only_store_reads_and_refuses_writes() {
+    let disk = SimDisk::new(SimOptions::default());
+    let store = open(&disk, Durability::Sync);
+    store.put("k", "v").unwrap();
+    drop(store);
+    let store = builder(Durability::Sync).read_only(true).open_on(SimDevice::attach(&disk)).unwrap();
+    assert_eq!(store.get("k").unwrap().unwrap(), "v");
+    assert_eq!(sorted_keys(&store), [b"k"]);
+    assert!(matches!(store.put("k", "w"), Err(Error::ReadOnly)));
+    assert!(matches!(store.delete("k"), Err(Error::ReadOnly)));
+    assert!(matches!(store.clear(), Err(Error::ReadOnly)));
+    store.sync().unwrap();
+    store.close().unwrap();
+}
+
+#[test]
+fn damage_names_the_file_and_the_place() {
+    let disk = SimDisk::new(SimOptions::default());
+    let store = open(&disk, Durability::Sync);
+    for i in 0..200_u32 {
+        store.put(i.to_be_bytes(), vec![7; 3000]).unwrap();
+    }
+    drop(store);
+    let name = disk.names().into_iter().find(|name| name.starts_with("segment-")).unwrap();
+    disk.flip_bits(&name, 20_000, 0x10);
+    let refused = builder(Durability::Sync).open_on(SimDevice::attach(&disk)).unwrap_err();
+    let Error::Damaged { file, offset_bytes, .. } = &refused else { panic!("{refused:?}") };
+    assert!(*file == name && (4096..=20_000).contains(offset_bytes), "{refused}");
+    assert!(refused.to_string().contains(&name));
+    let details = refused.source().unwrap().to_string();
+    assert!(details.contains("below what was synced"), "{details}");
+    let store = builder(Durability::Sync).read_only(true).open_on(SimDevice::attach(&disk)).unwrap();
+    let absent = store.get("never written").unwrap_err();
+    assert!(matches!(absent, Error::Damaged { .. }), "{absent:?}");
+}

@@ -1,0 +1,98 @@
+//! `Box<dyn Device>` as a device, for callers that choose the device at run time.
+use crate::{Completion, Device, DeviceError, FileId, IoStats, Request};
+use std::collections::VecDeque;
+use std::os::fd::RawFd;
+
+impl<D: Device + ?Sized> Device for Box<D> {
+    fn list(&mut self) -> Result<Vec<String>, DeviceError> {
+        (**self).list()
+    }
+
+    fn lock(&mut self) -> Result<(), DeviceError> {
+        (**self).lock()
+    }
+
+    fn create(&mut self, name: &str) -> Result<FileId, DeviceError> {
+        (**self).create(name)
+    }
+
+    fn open(&mut self, name: &str) -> Result<FileId, DeviceError> {
+        (**self).open(name)
+    }
+
+    fn close(&mut self, file: FileId) {
+        (**self).close(file);
+    }
+
+    fn rename(&mut self, from: &str, to: &str) -> Result<(), DeviceError> {
+        (**self).rename(from, to)
+    }
+
+    fn link(&mut self, from: &str, to: &str) -> Result<(), DeviceError> {
+        (**self).link(from, to)
+    }
+
+    fn unlink(&mut self, name: &str) -> Result<(), DeviceError> {
+        (**self).unlink(name)
+    }
+
+    fn sync_dir(&mut self) -> Result<(), DeviceError> {
+        (**self).sync_dir()
+    }
+
+    fn len(&mut self, file: FileId) -> Result<u64, DeviceError> {
+        (**self).len(file)
+    }
+
+    fn truncate(&mut self, file: FileId, len_bytes: u64) -> Result<(), DeviceError> {
+        (**self).truncate(file, len_bytes)
+    }
+
+    fn allocate(&mut self, file: FileId, offset: u64, len_bytes: u64) -> Result<(), DeviceError> {
+        (**self).allocate(file, offset, len_bytes)
+    }
+
+    fn punch(&mut self, file: FileId, offset: u64, len_bytes: u64) -> Result<(), DeviceError> {
+        (**self).punch(file, offset, len_bytes)
+    }
+
+    fn free_bytes(&mut self) -> Result<u64, DeviceError> {
+        (**self).free_bytes()
+    }
+
+    fn submit(&mut self, request: Request) {
+        (**self).submit(request);
+    }
+
+    fn kick(&mut self) {
+        (**self).kick();
+    }
+
+    fn reap(&mut self, out: &mut VecDeque<Completion>) {
+        (**self).reap(out);
+    }
+
+    fn wait(&mut self, out: &mut VecDeque<Completion>) {
+        (**self).wait(out);
+    }
+
+    fn in_flight(&self) -> usize {
+        (**self).in_flight()
+    }
+
+    fn wake_fd(&self) -> Option<RawFd> {
+        (**self).wake_fd()
+    }
+
+    fn stats(&self) -> &IoStats {
+        (**self).stats()
+    }
+
+    fn poisoned(&self) -> Option<&DeviceError> {
+        (**self).poisoned()
+    }
+
+    fn name(&self) -> &'static str {
+        (**self).name()
+    }
+}
