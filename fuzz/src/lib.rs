@@ -15,10 +15,10 @@ pub struct Target {
 
 /// All targets: every decoder, and the code behind it.
 pub static TARGETS: &[Target] = &[
-    Target { name: "record", run: fawn_ds::format::fuzz::record, samples: samples::records },
-    Target { name: "frame", run: fawn_ds::format::fuzz::frame, samples: samples::frames },
-    Target { name: "scan", run: fawn_ds::format::fuzz::scan, samples: samples::segments },
-    Target { name: "manifest", run: fawn_ds::format::fuzz::manifest, samples: samples::manifests },
+    Target { name: "record", run: fawn_ds::fuzz::record, samples: samples::records },
+    Target { name: "frame", run: fawn_ds::fuzz::frame, samples: samples::frames },
+    Target { name: "scan", run: fawn_ds::fuzz::scan, samples: samples::segments },
+    Target { name: "manifest", run: fawn_ds::fuzz::manifest, samples: samples::manifests },
     Target { name: "recovery", run: fawn_ds::fuzz::recovery, samples: samples::splices },
     Target { name: "resp", run: fawn_wire::fuzz::resp, samples: samples::resp },
     Target { name: "memcached", run: fawn_wire::fuzz::memcached, samples: samples::memcached },

@@ -2,10 +2,10 @@
 use fawn_chain::map::{RangeEntry, encode_map};
 use fawn_chain::message::{Report, encode_frame};
 use fawn_chain::{Body, ClusterMap, Frame, Header, NodeEntry, RingOptions};
-use fawn_ds::format::frame::{self, Chain, FrameHeader};
-use fawn_ds::format::manifest::{self, Edit, ManifestHeader, ManifestState};
-use fawn_ds::format::record::{self, Envelope, Place, RecordKind, RecordRef};
-use fawn_ds::format::{FRAMES_OFFSET, SegmentUuid, StoreUuid, Watermark};
+use fawn_ds::internals::format::frame::{self, Chain, FrameHeader};
+use fawn_ds::internals::format::manifest::{self, Edit, ManifestHeader, ManifestState};
+use fawn_ds::internals::format::record::{self, Envelope, Place, RecordKind, RecordRef};
+use fawn_ds::internals::format::{FRAMES_OFFSET, SegmentUuid, StoreUuid, Watermark};
 use fawn_types::request::ExpiryCondition;
 use fawn_types::{
     BootId, ClientTag, Durability, Epoch, HashSecret, KeyHash, KeyRange, NodeId, RangeId, TimeMs, Version,

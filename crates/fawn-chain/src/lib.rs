@@ -27,6 +27,7 @@ extern crate alloc;
 mod bytes;
 pub mod completions;
 pub mod frontend;
+#[cfg(feature = "fuzz")]
 pub mod fuzz;
 pub mod invariants;
 pub mod manager;

@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p fawn-ds --example hot_paths -- <directory> <load|get|cold|durable> [records] [value bytes]
 //! [writers]`; `valgrind --tool=callgrind --toggle-collect='*::gets'` (or `puts`) counts instructions where the machine is shared.
-use fawn_ds::{Engine, EngineError, Event, Lookup, Options, RecordRef, View, WARM_KEYS_MAX};
+use fawn_ds::internals::{Engine, EngineError, Event, Lookup, Options, RecordRef, View, WARM_KEYS_MAX};
 use fawn_flash::{AnyDevice, Cause, Device, DeviceOptions};
 use fawn_types::random::SplitMix64;
 use fawn_types::{Durability, Epoch, HashSecret, KeyHash, KeyRange, Now, RangeId, TimeMs, Version};

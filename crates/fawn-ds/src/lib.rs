@@ -1,42 +1,112 @@
-//! Owns FAWN-DS: a log-structured hash store that answers a lookup with at most one flash read [FAWN09 §3.3].
+//! A durable key-value store for programs with far more data than memory: a log on flash, an index of seven bytes a key
+//! in memory, and at most one device read per lookup [FAWN09 §3.3].
 //!
-//! `format` is what lies on flash, byte for byte, and pure; `docs/formats/fawn-ds.md` describes it. `index` maps key
-//! hashes to records in six bytes. [`Engine`] is the store as a state machine over a `fawn_flash::Device`: it never
-//! blocks (but to open), is told the time, and gives the same answers for the same inputs.
+//! [`Store`] is a map from byte strings to byte strings in one directory, with conditional writes, expiry, atomic
+//! batches and one memory budget. It is a hash table: iteration has no order, and there are no range scans.
+//!
+//! ```
+//! use fawn_ds::{Durability, PutOptions, Store};
+//! use std::time::Duration;
+//!
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path();
+//! let store = Store::builder(path).memory(64 << 20).durability(Durability::EverySecond).open()?;
+//!
+//! let version = store.put("key", "value")?;
+//! let value = store.get("key")?.ok_or("just written")?;
+//! assert_eq!((&*value, value.version()), (&b"value"[..], version));
+//!
+//! let options = PutOptions::new().if_version(version).ttl(Duration::from_secs(60));
+//! assert!(store.put_with("key", "other", options)?.is_some());
+//!
+//! let mut batch = store.batch();
+//! batch.put("a", "1").delete("key");
+//! batch.commit()?;
+//!
+//! for entry in &store {
+//!     let (key, value) = entry?;
+//!     assert_eq!((&*key, &*value), (&b"a"[..], &b"1"[..]));
+//! }
+//! store.close()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! [`Durability`] says when a write returns, [`Error`] why an operation was refused, and [`sim`] holds a simulated device
+//! for crash tests of the program around the store.
 #![forbid(unsafe_code)]
 
-pub mod check;
-pub mod engine;
-pub mod error;
-pub mod format;
+mod check;
+mod engine;
+mod error;
+mod format;
+#[cfg(feature = "fuzz")]
+#[doc(hidden)]
 pub mod fuzz;
-pub mod index;
+mod index;
 mod log;
 mod manifest_file;
-pub mod options;
+mod options;
 mod overlay;
 mod range;
-pub mod recovery;
-pub mod stats;
+mod recovery;
+mod stats;
 mod store;
 
-pub use engine::{
-    BlobTicket, CopiedResults, CopyScan, CopyStep, DamagedRecord, Engine, Event, Kept, Lookup, LookupPlan, Replay,
-    Scan, ScanItem, ScanStep, View, WARM_KEYS_MAX, Watermarks,
-};
-pub use error::{EngineError, OpenError};
-pub use format::record::{RecordKind, RecordRef};
-pub use index::Pointer;
-pub use log::LogPosition;
-pub use options::Options;
-pub use range::Progress;
-pub use recovery::{Damage, OpenReport, RangeReport};
-pub use stats::{EngineStats, LogReport, MemoryReport};
+#[doc(inline)]
+pub use fawn_types::Version;
 pub use store::{
     Batch, Builder, Clock, Durability, Error, Iter, Key, Keys, ManualClock, PutOptions, Result, Stats, Store, Value,
 };
 
-/// A simulated device for crash tests.
+/// A simulated device for crash tests: it forgets what was not synced, and fails when it is told to.
+///
+/// ```
+/// use fawn_ds::Builder;
+/// use fawn_ds::sim::{Loss, SimDevice, SimDisk, SimOptions};
+///
+/// let disk = SimDisk::new(SimOptions::default());
+/// let store = Builder::new().open_on(SimDevice::attach(&disk))?;
+/// store.put("key", "value")?;
+///
+/// // The disk as a power loss at this moment may leave it; the number seeds what the loss spares.
+/// let after_power_loss = disk.image(Loss::Power, 1);
+/// let store = Builder::new().open_on(SimDevice::attach(&after_power_loss))?;
+/// assert!(store.contains_key("key")?);
+/// # Ok::<(), fawn_ds::Error>(())
+/// ```
 pub mod sim {
+    #[doc(inline)]
     pub use fawn_flash::sim::{Capture, Fault, Image, Loss, OpKind, SimDevice, SimDisk, SimOptions};
+    #[doc(inline)]
+    pub use fawn_flash::{Device, DeviceError};
+}
+
+/// The engine for FAWN's own servers and tools. Not part of the public API: it changes without notice.
+#[doc(hidden)]
+pub mod internals {
+    pub use crate::engine::{
+        BlobTicket, CopiedResults, CopyScan, CopyStep, DamagedRecord, Engine, Event, Kept, Lookup, LookupPlan, Replay,
+        Scan, ScanItem, ScanStep, View, WARM_KEYS_MAX, Watermarks,
+    };
+    pub use crate::error::{EngineError, OpenError};
+    pub use crate::format::record::{RecordKind, RecordRef};
+    pub use crate::index::Pointer;
+    pub use crate::log::LogPosition;
+    pub use crate::options::Options;
+    pub use crate::range::Progress;
+    pub use crate::recovery::{Damage, OpenReport, RangeReport};
+    pub use crate::stats::{EngineStats, LogReport, MemoryReport};
+
+    /// Offline verification.
+    pub mod check {
+        pub use crate::check::*;
+    }
+    /// Bytes on flash.
+    pub mod format {
+        pub use crate::format::*;
+    }
+    /// The index of the log.
+    pub mod index {
+        pub use crate::index::*;
+    }
 }

@@ -5,12 +5,8 @@ use crate::range::Retained;
 use fawn_flash::buffer::{HUGE_BUF_BYTES, PAGE_BYTES};
 use fawn_types::{Durability, HashSecret, limits};
 
-/// Smallest segment, bytes: a manifest page's worth of records still fits many times.
-pub const SEGMENT_BYTES_MIN: u32 = 64 << 10;
-/// Largest segment, bytes: offsets within it and frame lengths fit 32 bits with room to spare.
-pub const SEGMENT_BYTES_MAX: u32 = 1 << 30;
 /// Segment size unless chosen otherwise, bytes.
-pub const SEGMENT_BYTES_DEFAULT: u32 = 64 << 20;
+const SEGMENT_BYTES_DEFAULT: u32 = 64 << 20;
 
 /// What records between append and commit may take whatever the budget is, bytes.
 const PENDING_BYTES_MIN: usize = 64 << 10;
@@ -132,7 +128,7 @@ mod tests {
         assert_eq!(sizes(1 << 30, 4 << 20).0, 1 << 20);
         // A quarter of 128 MiB, as one of four shards.
         assert_eq!(sizes(32 << 20, 64 << 20), (512 << 10, 4 << 20));
-        assert_eq!(sizes(1 << 20, SEGMENT_BYTES_MIN), (16 << 10, 128 << 10));
+        assert_eq!(sizes(1 << 20, crate::format::SEGMENT_BYTES_MIN), (16 << 10, 128 << 10));
     }
 
     #[test]

@@ -94,6 +94,7 @@ fn what_failed(operation: &Operation, name: &str, offset: u64, detail: &str) -> 
 
 /// An error of a device: the reason, the place, and a remedy.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum DeviceError {
     /// The name does not exist.
     #[error("{name}: no such file in {dir}")]

@@ -3,7 +3,7 @@
 //! `valgrind --tool=callgrind --toggle-collect='*Bench*measured*' target/release/examples/shard_hops <empty directory>
 //! <get|set> <own|away|mixed> [shards] [pipeline] [requests]` counts instructions: divided by the requests, those of an
 //! operation, its client's part included.
-use fawn_ds::{Engine, Options};
+use fawn_ds::internals::{Engine, Options};
 use fawn_flash::{AnyDevice, DeviceOptions};
 use fawn_node::{Letter, Output, Placement, ProcessFacts, SessionId, Shard, ShardOptions};
 use fawn_types::random::SplitMix64;

@@ -3,7 +3,7 @@
 //! With one member the head is the tail: versions are dense in the epoch of this open, and
 //! a version is committed once the log's watermark of the durability mode reaches it. Members of a chain use
 //! `fawn_chain::Replica` instead.
-use fawn_ds::Progress;
+use fawn_ds::internals::Progress;
 use fawn_types::{Durability, Epoch, RangeId, Version};
 
 /// One range's sequencer.

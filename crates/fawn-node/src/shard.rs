@@ -11,7 +11,7 @@ use crate::session::consume::{self, Executor};
 use crate::session::{Looked, Session, SessionId, Sessions};
 use crate::shards::{self, Links, Placement};
 use crate::status::{Counters, ShardStatus};
-use fawn_ds::{Engine, EngineError, Event};
+use fawn_ds::internals::{Engine, EngineError, Event};
 use fawn_flash::Device;
 use fawn_types::{Epoch, KeyHash, MonoMs, Now, ShardId, TimeMs};
 use fawn_wire::{Command, Protocol};

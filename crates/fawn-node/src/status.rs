@@ -1,6 +1,6 @@
 //! Counters and state of a shard: one plain struct for `/metrics`, `INFO` and `stats`.
 use crate::cluster::MemberStatus;
-use fawn_ds::{Engine, EngineStats, LogReport, MemoryReport};
+use fawn_ds::internals::{Engine, EngineStats, LogReport, MemoryReport};
 use fawn_flash::{Device, IoStats};
 use fawn_types::{Durability, Epoch, MonoMs, NodeId, RangeId};
 

@@ -3,8 +3,8 @@
 use crate::canary::Canary;
 use fawn_chain::message::{FrameStream, encode_frame};
 use fawn_chain::{Body, CopyCursor, Frame};
-use fawn_ds::format::record::{Envelope, Place, decode, encode_into, encoded_len};
-use fawn_ds::{RecordKind, RecordRef};
+use fawn_ds::internals::format::record::{Envelope, Place, decode, encode_into, encoded_len};
+use fawn_ds::internals::{RecordKind, RecordRef};
 use fawn_types::random::SplitMix64;
 use fawn_types::{ClientTag, Epoch, RangeId, Version};
 use std::collections::BTreeMap;

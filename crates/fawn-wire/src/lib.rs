@@ -30,6 +30,7 @@ pub mod client;
 pub mod codec;
 pub mod command;
 pub mod commands;
+#[cfg(feature = "fuzz")]
 pub mod fuzz;
 pub mod gather;
 pub mod glob;

@@ -7,7 +7,9 @@ mod encode;
 
 pub(crate) use decode::{EntryLayout, MEMBERS_MAX, read_entry, read_epoch};
 pub use decode::{decode_map, decode_state};
-pub(crate) use encode::{IMAGE_VERSION, STATE_VERSION, put_entry};
+pub(crate) use encode::put_entry;
+#[cfg(feature = "fuzz")]
+pub(crate) use encode::{IMAGE_VERSION, STATE_VERSION};
 pub use encode::{encode_map, encode_state};
 
 use crate::ring::{Ring, RingNode, RingOptions};

@@ -4,7 +4,8 @@
 //! by `docs/formats/fawn-ds.md`, whose worked examples a test compares with this code. No decoder panics, whatever
 //! the bytes.
 pub mod frame;
-pub mod fuzz;
+#[cfg(feature = "fuzz")]
+pub(crate) mod fuzz;
 pub mod id;
 pub mod manifest;
 pub mod record;

@@ -5,7 +5,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Two times: one for expiry, one for timers.
 pub trait Clock: Send + Sync {
-    /// The time of day, by which values expire. It may step in both directions.
+    /// The time of day. It may step in both directions: values expire by a time that runs with the monotonic clock and
+    /// follows a step forward only once it has stood for a minute.
     fn wall(&self) -> SystemTime;
 
     /// Time since any fixed moment; it never falls.

@@ -39,28 +39,35 @@ impl Driver {
         }
     }
 
-    pub(super) fn start(&mut self, id: u64, op: Op, now: Now) {
+    /// The time of everything until the next call.
+    pub(super) fn set_time(&mut self, now: Now) {
+        if let State::Open(executor) = &mut self.state {
+            executor.set_time(now);
+        }
+    }
+
+    pub(super) fn start(&mut self, id: u64, op: Op) {
         match &mut self.state {
             _ if matches!(op, Op::Close) => {
                 let closed = self.close();
                 self.done.push((id, closed.map_or_else(Response::Failed, |()| Response::Closed)));
             }
-            State::Open(executor) => executor.start(id, op, now),
+            State::Open(executor) => executor.start(id, op),
             State::Closed(_) => self.done.push((id, Response::Failed(Error::Closed))),
         }
     }
 
     /// Submits once, reaps completions, acknowledges.
-    pub(super) fn turn(&mut self, now: Now) {
+    pub(super) fn turn(&mut self) {
         if let State::Open(executor) = &mut self.state {
-            executor.turn(now);
+            executor.turn();
         }
     }
 
     /// Waits for a completion if anything is in flight, then acknowledges.
-    pub(super) fn wait(&mut self, now: Now) {
+    pub(super) fn wait(&mut self) {
         if let State::Open(executor) = &mut self.state {
-            executor.wait(now);
+            executor.wait();
         }
     }
 

@@ -47,6 +47,7 @@ enum Progress {
 /// The engine and the operations in flight on it.
 pub(super) struct Executor {
     engine: Engine<BoxedDevice>,
+    now: Now,
     epoch: Epoch,
     seq: u64,
     /// Operations whose device read is in flight: at most [`READS_IN_FLIGHT_MAX`].
@@ -66,6 +67,7 @@ impl Executor {
         let epoch = Epoch::new(engine.generation()).unwrap_or(Epoch::MAX);
         Self {
             engine,
+            now: Now::default(),
             epoch,
             seq: 0,
             waiting: HashMap::default(),
@@ -92,22 +94,28 @@ impl Executor {
         self.engine.warm(RANGE, &hashes[..count]);
     }
 
-    pub(super) fn start(&mut self, id: u64, op: Op, now: Now) {
-        let progress = self.execute(op, None, now);
+    /// The time of everything until the next call. Values expire by the engine's expiry time, which follows the wall
+    /// clock but no wrong one at once.
+    pub(super) fn set_time(&mut self, now: Now) {
+        self.now = Now { mono: now.mono, wall: self.engine.advance_clock(now) };
+    }
+
+    pub(super) fn start(&mut self, id: u64, op: Op) {
+        let progress = self.execute(op, None);
         self.note(id, progress);
     }
 
-    pub(super) fn turn(&mut self, now: Now) {
-        self.engine.submit(now);
+    pub(super) fn turn(&mut self) {
+        self.engine.submit(self.now);
         let mut events = Vec::new();
-        self.engine.poll(now, &mut events);
-        self.follow(events, now);
+        self.engine.poll(self.now, &mut events);
+        self.follow(events);
     }
 
-    pub(super) fn wait(&mut self, now: Now) {
+    pub(super) fn wait(&mut self) {
         let mut events = Vec::new();
-        self.engine.wait(now, &mut events);
-        self.follow(events, now);
+        self.engine.wait(self.now, &mut events);
+        self.follow(events);
     }
 
     /// Writes and syncs everything. Operations that still wait for anything else fail.
@@ -125,31 +133,31 @@ impl Executor {
         self.engine.close().map(drop).map_err(Error::from)
     }
 
-    fn follow(&mut self, events: Vec<Event>, now: Now) {
+    fn follow(&mut self, events: Vec<Event>) {
         for event in events {
             if let Event::Lookup { plan, user } = event
                 && let Some(waiting) = self.waiting.remove(&user)
             {
-                let progress = self.resume(waiting, plan, now);
+                let progress = self.resume(waiting, plan);
                 self.note(user, progress);
             }
         }
-        self.start_queued_reads(now);
+        self.start_queued_reads();
         for (id, op) in core::mem::take(&mut self.deferred) {
-            let progress = self.execute(op, None, now);
+            let progress = self.execute(op, None);
             self.note(id, progress);
         }
         self.acknowledge();
     }
 
-    fn start_queued_reads(&mut self, now: Now) {
+    fn start_queued_reads(&mut self) {
         while self.waiting.len() < READS_IN_FLIGHT_MAX
             && let Some((id, waiting)) = self.queued.pop_front()
         {
             // Looked up again: an earlier read may have brought the page into the cache.
             let progress = match waiting {
-                Waiting::Op(op) => self.execute(op, None, now),
-                Waiting::Scan(scan, stretch) => self.scan(scan, stretch, now),
+                Waiting::Op(op) => self.execute(op, None),
+                Waiting::Scan(scan, stretch) => self.scan(scan, stretch),
             };
             self.note(id, progress);
         }
@@ -200,25 +208,25 @@ impl Executor {
         }
     }
 
-    fn resume(&mut self, waiting: Waiting, plan: LookupPlan, now: Now) -> Result<Progress> {
+    fn resume(&mut self, waiting: Waiting, plan: LookupPlan) -> Result<Progress> {
         match waiting {
-            Waiting::Op(op) => self.execute(op, Some(plan), now),
+            Waiting::Op(op) => self.execute(op, Some(plan)),
             Waiting::Scan(mut scan, stretch) => {
                 self.engine.absorb_scan(&mut scan, plan)?;
-                self.scan(scan, stretch, now)
+                self.scan(scan, stretch)
             }
         }
     }
 
-    fn execute(&mut self, op: Op, plan: Option<LookupPlan>, now: Now) -> Result<Progress> {
+    fn execute(&mut self, op: Op, plan: Option<LookupPlan>) -> Result<Progress> {
         if op.is_write() && self.engine.options().read_only {
             return Err(Error::ReadOnly);
         }
         match op {
             // Writes without a condition need no lookup.
-            Op::Put { options, .. } if options.condition == Condition::Always => self.write(op, now),
-            Op::Get { .. } | Op::Contains { .. } | Op::Put { .. } | Op::Delete { .. } => self.look_up(op, plan, now),
-            Op::Batch(writes) => self.write_batch(writes, now),
+            Op::Put { options, .. } if options.condition == Condition::Always => self.write(op),
+            Op::Get { .. } | Op::Contains { .. } | Op::Put { .. } | Op::Delete { .. } => self.look_up(op, plan),
+            Op::Batch(writes) => self.write_batch(writes),
             Op::Clear => {
                 let version = self.next_version(1)?;
                 let appended = self.engine.clear(RANGE, version);
@@ -230,7 +238,7 @@ impl Executor {
                     Some(bytes_max) => scan.with_values(bytes_max),
                     None => scan,
                 };
-                self.scan(Box::new(scan), stretch, now)
+                self.scan(Box::new(scan), stretch)
             }
             Op::Stats => Ok(Progress::Done(Response::Stats(Box::new(Stats::of(&self.engine))))),
             Op::Sync => Ok(Progress::Syncing(self.engine.progress(RANGE).appended)),
@@ -247,13 +255,13 @@ impl Executor {
             || self.engine.log_report().verifications_queued > 0
     }
 
-    fn look_up(&mut self, op: Op, plan: Option<LookupPlan>, now: Now) -> Result<Progress> {
+    fn look_up(&mut self, op: Op, plan: Option<LookupPlan>) -> Result<Progress> {
         let Some(key) = op.key() else { unreachable!("only operations on a key look it up") };
         let view = if op.is_write() { View::Latest } else { View::Committed };
         let hash = KeyHash::of(self.engine.secret(), key);
         let found = match plan {
-            Some(plan) => self.engine.resume(plan, now.wall)?,
-            None => self.engine.lookup(RANGE, hash, key, view, now.wall)?,
+            Some(plan) => self.engine.resume(plan, self.now.wall)?,
+            None => self.engine.lookup(RANGE, hash, key, view, self.now.wall)?,
         };
         let current = match found {
             Lookup::Found(entry) => Some(entry),
@@ -270,7 +278,7 @@ impl Executor {
             _ => unreachable!("only these look a key up"),
         };
         let seen = current.map(|entry| entry.version);
-        if holds(condition, current.as_ref()) { self.write(op, now) } else { Ok(self.refuse(seen)) }
+        if holds(condition, current.as_ref()) { self.write(op) } else { Ok(self.refuse(seen)) }
     }
 
     /// A condition that did not hold of a version not yet committed: the caller may not learn of a write that a crash
@@ -285,10 +293,12 @@ impl Executor {
             .ok_or_else(|| Error::Poisoned { first: "all versions of this opening are used up".to_owned() })
     }
 
-    fn write(&mut self, op: Op, now: Now) -> Result<Progress> {
+    fn write(&mut self, op: Op) -> Result<Progress> {
         let version = self.next_version(1)?;
         let record = match &op {
-            Op::Put { key, value, options } => record_of(key, Some(value), options.expiry.at_ms(now.wall.0), version),
+            Op::Put { key, value, options } => {
+                record_of(key, Some(value), options.expiry.at_ms(self.now.wall.0), version)
+            }
             Op::Delete { key, .. } => record_of(key, None, 0, version),
             _ => unreachable!("not a write of one key"),
         };
@@ -297,12 +307,12 @@ impl Executor {
         self.written(op, appended, version)
     }
 
-    fn write_batch(&mut self, writes: Vec<BatchWrite>, now: Now) -> Result<Progress> {
+    fn write_batch(&mut self, writes: Vec<BatchWrite>) -> Result<Progress> {
         let last = self.next_version(writes.len() as u64)?;
         let mut records = Vec::with_capacity(writes.len());
         for (i, BatchWrite { key, value, expiry }) in writes.iter().enumerate() {
             let version = self.next_version(i as u64 + 1)?;
-            let record = record_of(key, value.as_deref(), expiry.at_ms(now.wall.0), version);
+            let record = record_of(key, value.as_deref(), expiry.at_ms(self.now.wall.0), version);
             records.push((KeyHash::of(self.engine.secret(), key), record));
         }
         let appended = self.engine.append_batch(RANGE, &records);
@@ -321,8 +331,8 @@ impl Executor {
         }
     }
 
-    fn scan(&mut self, mut scan: Box<Scan>, stretch: Stretch, now: Now) -> Result<Progress> {
-        Ok(match self.engine.scan_step(&mut scan, now.wall)? {
+    fn scan(&mut self, mut scan: Box<Scan>, stretch: Stretch) -> Result<Progress> {
+        Ok(match self.engine.scan_step(&mut scan, self.now.wall)? {
             ScanStep::Done => Progress::Done(self.scanned(*scan, stretch)),
             ScanStep::Read(plan) => Progress::Read(plan, Waiting::Scan(scan, stretch)),
         })

@@ -8,7 +8,6 @@ use super::driver::Driver;
 use super::op::{Op, Response};
 use super::{Error, Result};
 use crate::engine::WARM_KEYS_MAX;
-use fawn_types::Now;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use std::collections::VecDeque;
@@ -129,10 +128,6 @@ impl Shared {
         inbox.next_id
     }
 
-    fn now(&self) -> Now {
-        clock::read(&*self.clock)
-    }
-
     /// Has the operation done by the leader, or becomes the leader.
     fn answer<'s>(&'s self, mut inbox: MutexGuard<'s, Inbox>, id: u64) -> Result<Response> {
         loop {
@@ -156,9 +151,10 @@ impl Shared {
         let mut leadership = Leadership { shared: self, is_done: false };
         let mut driver = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
+            driver.set_time(clock::read(&*self.clock));
             let queued = core::mem::take(&mut self.inbox().queue);
-            self.start_all(&mut driver, queued);
-            driver.turn(self.now());
+            start_all(&mut driver, queued);
+            driver.turn();
             let mut inbox = self.inbox();
             let mut mine = None;
             for (done, response) in driver.take_done() {
@@ -178,17 +174,17 @@ impl Shared {
             if is_news {
                 self.changed.notify_all();
             }
-            driver.wait(self.now());
+            driver.wait();
         }
     }
+}
 
-    fn start_all(&self, driver: &mut Driver, mut queued: VecDeque<(u64, Op)>) {
-        while !queued.is_empty() {
-            let together = queued.len().min(WARM_KEYS_MAX);
-            driver.warm(queued.iter().take(together).map(|(_, op)| op));
-            for (id, op) in queued.drain(..together) {
-                driver.start(id, op, self.now());
-            }
+fn start_all(driver: &mut Driver, mut queued: VecDeque<(u64, Op)>) {
+    while !queued.is_empty() {
+        let together = queued.len().min(WARM_KEYS_MAX);
+        driver.warm(queued.iter().take(together).map(|(_, op)| op));
+        for (id, op) in queued.drain(..together) {
+            driver.start(id, op);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Owns the tests of what chains need: pending across openings, marks, rollbacks, replay.
 use crate::support::{Node, RANGE, SECRET, small};
-use fawn_ds::{EngineError, Options, RecordKind, RecordRef, Replay, View};
+use fawn_ds::internals::{EngineError, Options, RecordKind, RecordRef, Replay, View};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, Epoch, KeyHash, Now, Version};
 

@@ -4,7 +4,9 @@
 //! segments are dropped, and openings in between. Each image must come back with the newest view as of what was
 //! recovered, the committed view as of what it says was committed, and the same after rolling back to that.
 use crate::support::{SECRET, cached, small};
-use fawn_ds::{Engine, EngineError, Event, Lookup, LookupPlan, OpenReport, Options, RecordKind, RecordRef, View};
+use fawn_ds::internals::{
+    Engine, EngineError, Event, Lookup, LookupPlan, OpenReport, Options, RecordKind, RecordRef, View,
+};
 use fawn_flash::sim::{Capture, Image, Loss};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;

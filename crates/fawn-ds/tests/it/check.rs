@@ -1,6 +1,6 @@
 //! Owns the tests of the offline check: sound stores are sound, damage is named with its place, nothing is changed.
 use crate::support::{Node, Write, small};
-use fawn_ds::check::{CheckReport, Severity, check};
+use fawn_ds::internals::check::{CheckReport, Severity, check};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::{Durability, Now};
 

@@ -1,6 +1,6 @@
 //! Tests of the engine's two clocks: a stepped wall clock stops no timer, and no reader's clock removes a record.
 use crate::support::{Node, RANGE, Write, manifest_commits, small};
-use fawn_ds::{EngineError, Options, View};
+use fawn_ds::internals::{EngineError, Options, View};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, MonoMs, Now, TimeMs};
 

@@ -4,9 +4,11 @@
 //! chain does, and takes chunks by the rule of the protocol: none that was looked up before something in its own log
 //! happened.
 use crate::support::{Node, RANGE, SECRET, small};
-use fawn_ds::format::record::Stored;
-use fawn_ds::format::{FRAMES_OFFSET, frame, segment};
-use fawn_ds::{CopiedResults, CopyScan, CopyStep, EngineError, Options, Progress, RecordKind, RecordRef, Replay, View};
+use fawn_ds::internals::format::record::Stored;
+use fawn_ds::internals::format::{FRAMES_OFFSET, frame, segment};
+use fawn_ds::internals::{
+    CopiedResults, CopyScan, CopyStep, EngineError, Options, Progress, RecordKind, RecordRef, Replay, View,
+};
 use fawn_flash::sim::{Capture, Image, Loss};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;
@@ -490,7 +492,7 @@ fn copy_between(donor: &mut Node, receiver: &mut Node, base: Version, bytes_max:
         is_begun = true;
         let (mut records, mut bytes) = (Vec::new(), 0);
         let step = donor.engine.copy_step(&mut scan, |record| {
-            bytes += fawn_ds::format::record::encoded_len(record);
+            bytes += fawn_ds::internals::format::record::encoded_len(record);
             records.push(Owned::of(record));
         });
         match step.unwrap() {

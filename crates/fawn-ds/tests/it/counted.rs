@@ -1,6 +1,6 @@
 //! Owns the counted claims: one device read per cold hit, one write per submit, no read per cached hit.
 use crate::support::{Node, RANGE, Write, small};
-use fawn_ds::{Lookup, Options, View, WARM_KEYS_MAX};
+use fawn_ds::internals::{Lookup, Options, View, WARM_KEYS_MAX};
 use fawn_flash::{Device, SimDisk, SimOptions};
 use fawn_types::{Durability, Now, RangeId, TimeMs};
 

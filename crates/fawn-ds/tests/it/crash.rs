@@ -3,7 +3,7 @@
 //! What must hold of each image: the store opens; every acknowledged (and so every observed) write is there; what is
 //! there is a prefix of what was appended, without a hole; a batch is there whole or not at all.
 use crate::support::{Node, RANGE, Write, small};
-use fawn_ds::{EngineError, Options, View};
+use fawn_ds::internals::{EngineError, Options, View};
 use fawn_flash::sim::{Capture, Fault, Image, Loss, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;

@@ -1,6 +1,6 @@
 //! Owns the tests of damage: whatever bit of a store goes wrong is found, named, and never taken for absence.
 use crate::support::{Node, Write, frames, manifest_commits, small};
-use fawn_ds::{EngineError, OpenError, Options, View};
+use fawn_ds::internals::{EngineError, OpenError, Options, View};
 use fawn_flash::sim::{Fault, Loss, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::checksum::checksum64;

@@ -1,10 +1,10 @@
 //! Dropped segments: never before a crash would miss them, and not kept because of what other ranges have elsewhere.
 use crate::support::{Node, RANGE, small};
-use fawn_ds::format::manifest::decode_all;
-use fawn_ds::format::record::Stored;
-use fawn_ds::format::scan::{ScanInput, Scanner};
-use fawn_ds::format::{FRAMES_OFFSET, segment};
-use fawn_ds::{EngineError, Options, RecordKind, RecordRef, View};
+use fawn_ds::internals::format::manifest::decode_all;
+use fawn_ds::internals::format::record::Stored;
+use fawn_ds::internals::format::scan::{ScanInput, Scanner};
+use fawn_ds::internals::format::{FRAMES_OFFSET, segment};
+use fawn_ds::internals::{EngineError, Options, RecordKind, RecordRef, View};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, Epoch, KeyRange, Now, RangeId, Version};
 

@@ -1,9 +1,9 @@
 //! Owns the frame's and the segment header's tests.
 use crate::rng::Rng;
 use crate::segment_image::{Image, SEGMENT_BYTES, UUID};
-use fawn_ds::format::frame::{self, FrameError, HEADER_BYTES};
-use fawn_ds::format::segment::{self, SegmentHeader};
-use fawn_ds::format::{FRAMES_OFFSET, HeaderError, SegmentUuid, StoreUuid, Watermark};
+use fawn_ds::internals::format::frame::{self, FrameError, HEADER_BYTES};
+use fawn_ds::internals::format::segment::{self, SegmentHeader};
+use fawn_ds::internals::format::{FRAMES_OFFSET, HeaderError, SegmentUuid, StoreUuid, Watermark};
 use fawn_types::checksum::checksum64;
 
 /// Judges `bytes` as recovery does: the whole frame or nothing.
@@ -56,7 +56,7 @@ fn records_left_over_from_another_attempt_break_the_chain() {
 fn arbitrary_bytes_never_panic() {
     let mut rng = Rng::new("format_frame::arbitrary_bytes_never_panic");
     for _ in 0..50_000 {
-        fawn_ds::format::fuzz::frame(&rng.bytes(400));
+        fawn_ds::fuzz::frame(&rng.bytes(400));
     }
 }
 

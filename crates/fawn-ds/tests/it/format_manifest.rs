@@ -1,10 +1,10 @@
 //! Owns the manifest's tests: round trips, contradictions, torn appends told from damage, every flipped bit found.
 use crate::rng::Rng;
-use fawn_ds::format::manifest::{
+use fawn_ds::internals::format::manifest::{
     Edit, HEADER_BYTES, ManifestError, ManifestHeader, ManifestState, ManifestVerdict, decode_all, encode_commit,
     encode_header, encode_snapshot,
 };
-use fawn_ds::format::{FORMAT_VERSION, HeaderError, SegmentUuid, StoreUuid, Watermark};
+use fawn_ds::internals::format::{FORMAT_VERSION, HeaderError, SegmentUuid, StoreUuid, Watermark};
 use fawn_types::checksum::checksum64;
 use fawn_types::{HashSecret, KeyRange, MonoMs, RangeId, RingKey, TimeMs, Version};
 
@@ -214,7 +214,7 @@ fn arbitrary_bytes_never_panic() {
         let mut data = bytes.clone();
         let place = rng.below(data.len());
         data.iter_mut().skip(place).take(1 + place % 9).for_each(|byte| *byte = rng.next() as u8);
-        fawn_ds::format::fuzz::manifest(&data);
+        fawn_ds::fuzz::manifest(&data);
         // Good checksums over arbitrary edits: what a bug, not a bit, would leave.
         let mut data = bytes[..starts[1]].to_vec();
         let mut commit = Vec::new();
@@ -224,6 +224,6 @@ fn arbitrary_bytes_never_panic() {
             commit[place] = (rng.next() % 16) as u8;
         }
         data.extend_from_slice(&commit);
-        fawn_ds::format::fuzz::manifest(&data);
+        fawn_ds::fuzz::manifest(&data);
     }
 }

@@ -1,8 +1,8 @@
 //! Owns the check that the format page's worked example is what the code writes: regenerate by `FAWN_BLESS=1`.
-use fawn_ds::format::frame::{Chain, FrameHeader, HEADER_BYTES, encode_header};
-use fawn_ds::format::manifest::{Edit, ManifestHeader, encode_commit};
-use fawn_ds::format::record::{Envelope, Place, RecordKind, RecordRef, encode_into, encoded_len};
-use fawn_ds::format::{FORMAT_VERSION, FRAMES_OFFSET, SegmentUuid, StoreUuid, Watermark};
+use fawn_ds::internals::format::frame::{Chain, FrameHeader, HEADER_BYTES, encode_header};
+use fawn_ds::internals::format::manifest::{Edit, ManifestHeader, encode_commit};
+use fawn_ds::internals::format::record::{Envelope, Place, RecordKind, RecordRef, encode_into, encoded_len};
+use fawn_ds::internals::format::{FORMAT_VERSION, FRAMES_OFFSET, SegmentUuid, StoreUuid, Watermark};
 use fawn_types::{ClientTag, Epoch, HashSecret, RangeId, Version};
 use std::fmt::Write;
 

@@ -1,6 +1,6 @@
 //! Owns the record's tests: round trips over every extension, every flipped bit found, every cut noticed.
 use crate::rng::Rng;
-use fawn_ds::format::record::{
+use fawn_ds::internals::format::record::{
     Envelope, HEADER_BYTES, PEEK_BYTES, Place, RESULT_BYTES_LIMIT, RecordError, RecordKind, RecordRef, decode,
     decode_verified, encode_into, encoded_len, peek_len,
 };
@@ -80,7 +80,7 @@ fn with_results() -> Vec<Vec<u8>> {
         let stored = decode(&bytes, PLACE).unwrap();
         assert_eq!((stored.record, stored.encoded_len), (record, bytes.len()));
         assert_eq!(peek_len(&bytes[..PEEK_BYTES]), Ok(bytes.len()));
-        fawn_ds::format::fuzz::record(&bytes);
+        fawn_ds::fuzz::record(&bytes);
         bytes
     };
     [1, 65_534, 65_535, 65_536, 65_537, 200_000].map(record).to_vec()
@@ -96,13 +96,13 @@ fn results_have_one_encoding_whatever_their_length() {
             other[10] = bits;
             let is_same = bits == bytes[10];
             assert_eq!(decode_verified(&other, PLACE.offset).is_ok_and(|stored| stored.record.key == b"key"), is_same);
-            fawn_ds::format::fuzz::record(&other);
+            fawn_ds::fuzz::record(&other);
         }
         for bit in 0..64 * 8 {
             let mut damaged = bytes.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
             assert!(decode(&damaged, PLACE).is_err(), "bit {bit} of the {i}th");
-            fawn_ds::format::fuzz::record(&damaged);
+            fawn_ds::fuzz::record(&damaged);
         }
         for len in (0..100).chain([bytes.len() - 1]).filter(|&len| len < bytes.len()) {
             assert!(decode(&bytes[..len], PLACE).unwrap_err().is_truncated(), "cut at {len} of the {i}th");
@@ -127,12 +127,12 @@ fn an_empty_extension_is_refused_by_every_way() {
     let mut record = RecordRef::put(version(1), b"key", b"value");
     (record.expires_at_ms, record.flags) = (77, 5);
     let bytes = encode(&record, Envelope { range: RangeId(1), continues: false });
-    fawn_ds::format::fuzz::record(&bytes);
+    fawn_ds::fuzz::record(&bytes);
     for empty in [HEADER_BYTES..HEADER_BYTES + 8, HEADER_BYTES + 8..HEADER_BYTES + 12] {
         let mut other = bytes.clone();
         other[empty].fill(0);
         assert!(decode_verified(&other, PLACE.offset).is_err());
-        fawn_ds::format::fuzz::record(&other);
+        fawn_ds::fuzz::record(&other);
     }
 }
 
@@ -143,7 +143,7 @@ fn every_flipped_bit_is_found() {
         for bit in 0..bytes.len() * 8 {
             let mut damaged = bytes.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
-            fawn_ds::format::fuzz::record(&damaged);
+            fawn_ds::fuzz::record(&damaged);
             assert!(decode(&damaged, PLACE).is_err(), "bit {bit} of {record:?}");
         }
     }
@@ -186,8 +186,8 @@ fn arbitrary_bytes_never_panic() {
             header[10] &= 0x3F;
             header[11] = 0;
         }
-        fawn_ds::format::fuzz::record(&data);
-        accepted += u32::from(fawn_ds::format::record::decode_verified(&data, 4096).is_ok());
+        fawn_ds::fuzz::record(&data);
+        accepted += u32::from(fawn_ds::internals::format::record::decode_verified(&data, 4096).is_ok());
     }
     assert!(accepted > 100, "the generator must reach accepted records, {accepted} were");
 }

@@ -1,10 +1,10 @@
 //! Owns the scan's tests: chunks, torn ends, damage below a watermark, generations, seals.
 use crate::rng::Rng;
 use crate::segment_image::{Image, SEGMENT_BYTES, UUID};
-use fawn_ds::format::frame::HEADER_BYTES;
-use fawn_ds::format::record::Stored;
-use fawn_ds::format::scan::{ScanInput, ScanReport, Scanner, SyncedLog, Verdict};
-use fawn_ds::format::{FRAMES_OFFSET, Watermark};
+use fawn_ds::internals::format::frame::HEADER_BYTES;
+use fawn_ds::internals::format::record::Stored;
+use fawn_ds::internals::format::scan::{ScanInput, ScanReport, Scanner, SyncedLog, Verdict};
+use fawn_ds::internals::format::{FRAMES_OFFSET, Watermark};
 
 const INPUT: ScanInput = ScanInput { uuid: UUID, sequence: 5, segment_bytes: SEGMENT_BYTES, sealed_len: None };
 
@@ -208,7 +208,7 @@ fn arbitrary_bytes_never_panic() {
             let (place, len) = (rng.below(data.len()), rng.below(64));
             data.iter_mut().skip(place).take(len).for_each(|byte| *byte = rng.next() as u8);
         }
-        fawn_ds::format::fuzz::scan(&data);
-        fawn_ds::format::fuzz::scan(&rng.bytes(300));
+        fawn_ds::fuzz::scan(&data);
+        fawn_ds::fuzz::scan(&rng.bytes(300));
     }
 }

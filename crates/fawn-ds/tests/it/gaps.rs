@@ -1,6 +1,6 @@
 //! Owns the tests of replays after an opening that found segments gone: gapless, or refused.
 use crate::support::{Node, RANGE, small};
-use fawn_ds::{EngineError, Options, RecordKind, RecordRef, Replay};
+use fawn_ds::internals::{EngineError, Options, RecordKind, RecordRef, Replay};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;
 use fawn_types::{Durability, Epoch, KeyRange, Now, RangeId, Version};

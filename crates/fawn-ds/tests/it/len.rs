@@ -1,6 +1,6 @@
 //! Owns the test of counting: exact whenever nothing is under way, within the verifications that wait when something is.
 use crate::support::{Node, RANGE, Write, small};
-use fawn_ds::Options;
+use fawn_ds::internals::Options;
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;
 use fawn_types::{Durability, Now, Version};

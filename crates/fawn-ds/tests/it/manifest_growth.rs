@@ -1,6 +1,6 @@
 //! Owns the tests of the manifest while the store runs: it stays short, whatever a crash meets, and space matters little.
 use crate::support::{Node, RANGE, Write, small};
-use fawn_ds::{BlobTicket, EngineError, Options, View};
+use fawn_ds::internals::{BlobTicket, EngineError, Options, View};
 use fawn_flash::sim::{Capture, Fault, Loss, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, KeyRange, Now, RangeId};

@@ -1,6 +1,6 @@
 //! Owns the model test: seeded operations on the engine and on the model store, compared at every step.
 use crate::support::{Node, RANGE, Write, small};
-use fawn_ds::{Options, View};
+use fawn_ds::internals::{Options, View};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::model::ModelStore;
 use fawn_types::operation::ValueCow;

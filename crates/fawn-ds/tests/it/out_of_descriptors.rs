@@ -1,7 +1,8 @@
 //! Tests of a system that is out of descriptors or memory: nothing was written, so writes are refused for a while and
 //! nothing is poisoned.
 use crate::support::{Node, Write, small};
-use fawn_ds::{Builder, Durability as StoreDurability, EngineError, Event, Store, View};
+use fawn_ds::internals::{EngineError, Event, View};
+use fawn_ds::{Builder, Durability as StoreDurability, Store};
 use fawn_flash::sim::{Fault, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::random::SplitMix64;

@@ -1,6 +1,6 @@
 //! Owns the records at page ends: wherever a segment's last record begins, it is found, and overwritten once.
 use crate::support::{Node, Write, small};
-use fawn_ds::{Options, View};
+use fawn_ds::internals::{Options, View};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, Now};
 

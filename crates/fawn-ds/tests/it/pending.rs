@@ -1,7 +1,7 @@
 //! Tests of records between append and commit: their memory is bounded by bytes within the budget, and many versions of
 //! one key cost what many keys cost.
 use crate::support::{Node, RANGE, SECRET, small};
-use fawn_ds::{Engine, EngineError, Options, RecordRef, View};
+use fawn_ds::internals::{Engine, EngineError, Options, RecordRef, View};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::{Durability, Epoch, KeyHash, KeyRange, Now, RangeId, Version};
 

@@ -1,6 +1,6 @@
 //! Owns the tests of several ranges over one log: each against its own model, through crashes, clears and reopenings.
 use crate::support::{SECRET, small};
-use fawn_ds::{Engine, EngineError, Event, Lookup, RecordKind, RecordRef, View};
+use fawn_ds::internals::{Engine, EngineError, Event, Lookup, RecordKind, RecordRef, View};
 use fawn_flash::sim::{Capture, Loss};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;

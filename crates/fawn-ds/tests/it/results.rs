@@ -1,6 +1,6 @@
 //! Owns the tests of long results: what a record may bring besides its value, and that it comes back whole.
 use crate::support::{Node, RANGE, small};
-use fawn_ds::{EngineError, Options, RecordRef, Replay, View};
+use fawn_ds::internals::{EngineError, Options, RecordRef, Replay, View};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{ClientTag, Durability, Epoch, Now, Version};
 

@@ -1,6 +1,6 @@
 //! Owns the tests of iterating and counting while committed records still wait for their verification.
 use crate::support::{Node, RANGE, Write, small};
-use fawn_ds::{Options, Scan, ScanStep};
+use fawn_ds::internals::{Options, Scan, ScanStep};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;
 use fawn_types::{Durability, Now};

@@ -1,6 +1,6 @@
 //! Tests of scans and copies over damaged records: a scan passes them and says where they are, a copy never passes one.
 use crate::support::{Node, RANGE, Write, small};
-use fawn_ds::{CopyScan, CopyStep, DamagedRecord, EngineError, Options, Scan, ScanStep, View};
+use fawn_ds::internals::{CopyScan, CopyStep, DamagedRecord, EngineError, Options, Scan, ScanStep, View};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, Now};
 use std::collections::BTreeSet;

@@ -1,7 +1,7 @@
 //! Owns hand-made segments for the format's tests: frames written one after the other into a buffer.
-use fawn_ds::format::frame::{Chain, FrameHeader, HEADER_BYTES, encode_header};
-use fawn_ds::format::record::{Envelope, Place, RecordRef, encode_into, encoded_len};
-use fawn_ds::format::{FRAMES_OFFSET, SegmentUuid, Watermark};
+use fawn_ds::internals::format::frame::{Chain, FrameHeader, HEADER_BYTES, encode_header};
+use fawn_ds::internals::format::record::{Envelope, Place, RecordRef, encode_into, encoded_len};
+use fawn_ds::internals::format::{FRAMES_OFFSET, SegmentUuid, Watermark};
 use fawn_types::{RangeId, Version};
 
 pub(crate) const UUID: SegmentUuid = SegmentUuid([7; 16]);

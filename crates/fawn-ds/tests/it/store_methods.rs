@@ -149,6 +149,21 @@ fn values_expire_by_the_stores_clock() {
 }
 
 #[test]
+fn a_step_of_the_wall_clock_expires_nothing_at_once() {
+    let clock = ManualClock::new();
+    let device = SimDevice::new(1, SimOptions::default());
+    let store = builder(Durability::Sync).clock(clock.clone()).open_on(device).unwrap();
+    store.put_with("k", "v", PutOptions::new().ttl(Duration::from_secs(60))).unwrap();
+    clock.set_wall(SystemTime::now() + Duration::from_secs(3600));
+    assert!(store.contains_key("k").unwrap());
+    clock.set_wall(SystemTime::now());
+    clock.advance(Duration::from_secs(59));
+    assert!(store.contains_key("k").unwrap());
+    clock.advance(Duration::from_secs(2));
+    assert!(!store.contains_key("k").unwrap());
+}
+
+#[test]
 fn clear_removes_everything_and_stays() {
     let disk = SimDisk::new(SimOptions::default());
     let store = open(&disk, Durability::Sync);

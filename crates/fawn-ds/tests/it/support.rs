@@ -1,7 +1,7 @@
 //! Owns the harness of the engine's tests: one engine over a simulated medium, one range, committed as a lone member
 //! would commit it.
-use fawn_ds::index::IndexOptions;
-use fawn_ds::{
+use fawn_ds::internals::index::IndexOptions;
+use fawn_ds::internals::{
     Engine, EngineError, Event, Lookup, OpenError, OpenReport, Options, RecordKind, RecordRef, Scan, ScanStep, View,
 };
 use fawn_flash::{SimDevice, SimDisk};
@@ -179,7 +179,7 @@ impl Node {
         panic!("the lookup of {key:?} never ends");
     }
 
-    pub(crate) fn wait_for_plan(&mut self) -> fawn_ds::LookupPlan {
+    pub(crate) fn wait_for_plan(&mut self) -> fawn_ds::internals::LookupPlan {
         for _ in 0..10_000 {
             let mut events = Vec::new();
             self.engine.wait(self.now, &mut events);

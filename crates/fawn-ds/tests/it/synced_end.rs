@@ -1,9 +1,9 @@
 //! Damage to the synced end of a log, or of one segment of it: refused as corruption, never cut off as a torn write.
 use crate::support::{Node, Write, frames, small};
-use fawn_ds::check::check;
-use fawn_ds::format::manifest::decode_all;
-use fawn_ds::format::segment;
-use fawn_ds::{OpenError, View};
+use fawn_ds::internals::check::check;
+use fawn_ds::internals::format::manifest::decode_all;
+use fawn_ds::internals::format::segment;
+use fawn_ds::internals::{OpenError, View};
 use fawn_flash::sim::{Capture, Loss, OpKind};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::{Durability, Now};

@@ -1,8 +1,8 @@
 //! Owns the tests of a manifest that lost commits which were synced: what the segments show must never be tidied away.
 use crate::support::{Node, RANGE, Write, manifest_commits, small};
-use fawn_ds::check::{Severity, check};
-use fawn_ds::format::manifest::{Edit, decode_all, encode_commit, encode_snapshot};
-use fawn_ds::{Engine, OpenError, Options, View};
+use fawn_ds::internals::check::{Severity, check};
+use fawn_ds::internals::format::manifest::{Edit, decode_all, encode_commit, encode_snapshot};
+use fawn_ds::internals::{Engine, OpenError, Options, View};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::{Durability, Now};
 

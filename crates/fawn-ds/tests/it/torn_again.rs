@@ -1,10 +1,10 @@
 //! Owns the test that a torn end must be cut physically: frames that an earlier incarnation left behind must neither be
 //! accepted nor pass for evidence, however little the next one writes over them.
 use crate::support::{Node, Write, small};
-use fawn_ds::format::SegmentUuid;
-use fawn_ds::format::manifest::{Edit, decode_all, encode_commit};
-use fawn_ds::format::segment::{self, SegmentHeader};
-use fawn_ds::{Options, View};
+use fawn_ds::internals::format::SegmentUuid;
+use fawn_ds::internals::format::manifest::{Edit, decode_all, encode_commit};
+use fawn_ds::internals::format::segment::{self, SegmentHeader};
+use fawn_ds::internals::{Options, View};
 use fawn_flash::sim::{Capture, Fault, Loss, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, Now};

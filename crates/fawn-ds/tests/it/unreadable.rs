@@ -1,7 +1,7 @@
 //! Tests of old versions that cannot be read: they hold up neither writes nor a closing, and are tried again with
 //! back-off until the medium is readable again.
 use crate::support::{Node, RANGE, Write, small};
-use fawn_ds::{EngineError, Options, RecordRef, View};
+use fawn_ds::internals::{EngineError, Options, RecordRef, View};
 use fawn_flash::sim::{Fault, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, Now};

@@ -1,6 +1,6 @@
 //! Owns the tests of what was acknowledged durable in the manifest: damage to it is refused, never cut off as torn.
 use crate::support::{Node, RANGE, Write, manifest_commits, small};
-use fawn_ds::{OpenError, Options};
+use fawn_ds::internals::{OpenError, Options};
 use fawn_flash::sim::{Capture, Loss, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;

@@ -4,6 +4,7 @@ use crate::request::Work;
 /// Kinds of operations; each is counted separately.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum OpKind {
     /// `submit_read`.
     Read,
@@ -62,6 +63,7 @@ impl OpKind {
 
 /// The effect of a fault.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Fault {
     /// The operation fails. A failed write has applied any subset of its sectors. A failed sync has marked its pages
     /// clean: they still read, but a crash may lose them and no later sync covers them.

@@ -69,6 +69,7 @@ pub enum Loss {
 
 /// The operations after which an image of the disk is taken, as left by a loss.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Capture {
     /// No images.
     Never,

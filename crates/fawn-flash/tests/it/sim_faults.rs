@@ -133,6 +133,7 @@ fn every_kind_fails_on_order() {
             OpKind::Allocate => device.allocate(file, 0, 1 << 20),
             OpKind::Punch => device.punch(file, 0, BLOCK as u64),
             OpKind::Inspect => device.list().map(drop),
+            kind => panic!("{kind:?} is not covered"),
         };
         assert!(matches!(failed, Err(DeviceError::Io { .. })), "{kind:?}: {failed:?}");
         let poisons = matches!(kind, OpKind::Write | OpKind::Sync | OpKind::SyncDir | OpKind::Truncate);

@@ -10,7 +10,7 @@ use crate::execute::Scratch;
 use fawn_chain::message::RefusedReason;
 use fawn_chain::replica::{FrameVerdict, Output, Progress};
 use fawn_chain::{Body, Completions, Frame, Header, RangeEntry, Replica};
-use fawn_ds::{Engine, EngineError, Event};
+use fawn_ds::internals::{Engine, EngineError, Event};
 use fawn_flash::Device;
 use fawn_types::{Durability, MonoMs, NodeId, Now, RangeId, TimeMs, Version};
 use slab::Slab;
@@ -249,7 +249,7 @@ impl<D: Device> BackEnd<D> {
             }
             self.reap_copy(at);
             let id = self.members[at].id;
-            let fawn_ds::Progress { appended, flushed, synced, .. } = self.engine.progress(id);
+            let fawn_ds::internals::Progress { appended, flushed, synced, .. } = self.engine.progress(id);
             let member = &mut self.members[at];
             let replica = &mut member.replica;
             if is_poisoned || member.broken.is_some() {

@@ -7,7 +7,7 @@ use super::mail::Mail;
 use super::parked::Purpose;
 use super::payload::{put_acknowledged, put_record, records_of, split_acknowledged};
 use fawn_chain::{Body, Completions, CopyCursor, Frame};
-use fawn_ds::{CopyScan, CopyStep, LookupPlan, RecordKind, RecordRef};
+use fawn_ds::internals::{CopyScan, CopyStep, LookupPlan, RecordKind, RecordRef};
 use fawn_flash::Device;
 use fawn_types::{KeyHash, MonoMs, NodeId, RangeId, Version};
 

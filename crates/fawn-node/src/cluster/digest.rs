@@ -1,6 +1,6 @@
 //! Owns range digests: one number for a range's content, equal on equal copies. Blocks on the device: for checks.
 use super::backend::BackEnd;
-use fawn_ds::{EngineError, Lookup, Scan, ScanStep, View};
+use fawn_ds::internals::{EngineError, Lookup, Scan, ScanStep, View};
 use fawn_flash::Device;
 use fawn_types::checksum::checksum64;
 use fawn_types::{KeyHash, RangeId, TimeMs};

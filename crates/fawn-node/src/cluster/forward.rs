@@ -6,7 +6,7 @@ use super::payload::{put_record, records_of, split_acknowledged};
 use fawn_chain::invariants;
 use fawn_chain::replica::Replayed;
 use fawn_chain::{Body, Frame};
-use fawn_ds::{LookupPlan, RecordRef, Replay};
+use fawn_ds::internals::{LookupPlan, RecordRef, Replay};
 use fawn_flash::Device;
 use fawn_types::{KeyHash, Version};
 use smallvec::SmallVec;

@@ -12,7 +12,7 @@ use fawn_chain::message::RefusedReason;
 use fawn_chain::replica::Refusal;
 use fawn_chain::{Admission, Header, Role};
 use fawn_dli::StringOperation;
-use fawn_ds::{EngineError, Lookup, LookupPlan, RecordKind, RecordRef, View};
+use fawn_ds::internals::{EngineError, Lookup, LookupPlan, RecordKind, RecordRef, View};
 use fawn_flash::Device;
 use fawn_types::operation::{Effect, Operation};
 use fawn_types::{ClientTag, KeyHash, OperationError, Reply, Request, RingKey, TimeMs, Update, Version};

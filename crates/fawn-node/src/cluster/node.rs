@@ -14,7 +14,7 @@ use super::persist;
 use super::recover::NodeError;
 use super::status::{MemberStatus, NodeStatus};
 use fawn_chain::{Body, ClusterMap, Frame};
-use fawn_ds::{Engine, EngineError};
+use fawn_ds::internals::{Engine, EngineError};
 use fawn_flash::Device;
 use fawn_types::{Epoch, MonoMs, NodeId, Now, RangeId, Request, RingKey};
 use std::collections::VecDeque;

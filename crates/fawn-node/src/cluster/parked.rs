@@ -1,6 +1,6 @@
 //! Owns requests that wait for a device read, in order per key, and the bound on reads in flight.
 use crate::options::READS_IN_FLIGHT_BYTES_MAX;
-use fawn_ds::{Engine, LookupPlan};
+use fawn_ds::internals::{Engine, LookupPlan};
 use fawn_flash::Device;
 use fawn_types::{ClientTag, KeyHash, NodeId, RangeId};
 use hashbrown::{HashMap, HashSet};

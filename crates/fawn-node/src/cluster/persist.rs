@@ -5,8 +5,8 @@
 use super::backend::BackEnd;
 use fawn_chain::DecodeError;
 use fawn_chain::map::{ClusterMap, decode_map, encode_state};
-use fawn_ds::format::manifest::BLOB_BYTES_MAX;
-use fawn_ds::{BlobTicket, Engine, EngineError, Progress};
+use fawn_ds::internals::format::manifest::BLOB_BYTES_MAX;
+use fawn_ds::internals::{BlobTicket, Engine, EngineError, Progress};
 use fawn_flash::Device;
 use fawn_types::{MonoMs, RangeId};
 use std::collections::VecDeque;

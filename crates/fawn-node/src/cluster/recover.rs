@@ -5,7 +5,7 @@ use super::payload::split_acknowledged;
 use super::persist::replica_key;
 use fawn_chain::map::decode_state;
 use fawn_chain::{Completions, DecodeError, PersistedState, Replica, ReplicaConfig};
-use fawn_ds::{CopiedResults, EngineError, Event, LookupPlan, Replay};
+use fawn_ds::internals::{CopiedResults, EngineError, Event, LookupPlan, Replay};
 use fawn_flash::Device;
 use fawn_types::{Durability, KeyRange, RangeId, Version};
 

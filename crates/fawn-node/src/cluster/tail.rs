@@ -7,7 +7,7 @@ use super::payload::{decode_request, put_reply, put_result_as_reply};
 use crate::execute::operation_error;
 use fawn_chain::message::RefusedReason;
 use fawn_chain::{Header, Role};
-use fawn_ds::{EngineError, Lookup, LookupPlan, View};
+use fawn_ds::internals::{EngineError, Lookup, LookupPlan, View};
 use fawn_flash::Device;
 use fawn_types::{KeyHash, Reply, Request, Version};
 

@@ -8,8 +8,8 @@ use super::payload::{Pairs, WideRequest, decode_wide, put_acknowledged, put_resu
 use crate::execute::{log_damaged, operation_error};
 use fawn_chain::message::{FRAME_BYTES_MAX, RefusedReason};
 use fawn_chain::{Header, Role};
-use fawn_ds::format::record::encoded_len;
-use fawn_ds::{LookupPlan, RecordKind, RecordRef, Scan, ScanStep};
+use fawn_ds::internals::format::record::encoded_len;
+use fawn_ds::internals::{LookupPlan, RecordKind, RecordRef, Scan, ScanStep};
 use fawn_flash::Device;
 use fawn_types::{ClientTag, Condition, EntryRef, KeyHash, OperationError, RangeId, Reply, RingKey, Update, Version};
 

@@ -5,7 +5,7 @@ use crate::replica::Replica;
 use crate::session::Session;
 use crate::shards::Links;
 use crate::status::Counters;
-use fawn_ds::{Engine, EngineError};
+use fawn_ds::internals::{Engine, EngineError};
 use fawn_flash::Device;
 use fawn_types::{KeyHash, MonoMs, OperationError, ShardId, TimeMs};
 

@@ -2,7 +2,7 @@
 use super::core::operation_error;
 use super::{Core, Flow, Stall, scan};
 use crate::session::Session;
-use fawn_ds::EngineError;
+use fawn_ds::internals::EngineError;
 use fawn_flash::Device;
 use fawn_types::{Now, TimeMs, Version};
 use fawn_wire::{Keyspace, Shape, encode_done, encode_error, resp};

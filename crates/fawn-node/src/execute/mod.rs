@@ -24,7 +24,7 @@ pub(crate) use scan::log_damaged;
 
 use crate::session::Session;
 use crate::shards::{away, wide as node_wide};
-use fawn_ds::LookupPlan;
+use fawn_ds::internals::LookupPlan;
 use fawn_flash::Device;
 use fawn_types::{KeyHash, Now, Request, ShardId};
 use fawn_wire::{Command, Shape};

@@ -9,7 +9,7 @@ use crate::pending::{Op, Pending, Target, Waiter};
 use crate::replica::Replica;
 use crate::session::Session;
 use crate::status::Counters;
-use fawn_ds::{EngineError, Lookup, LookupPlan, View};
+use fawn_ds::internals::{EngineError, Lookup, LookupPlan, View};
 use fawn_flash::Device;
 use fawn_types::{KeyHash, OperationError, Reply, TimeMs, Version};
 use fawn_wire::{Shape, encode_reply};

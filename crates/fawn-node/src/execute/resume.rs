@@ -6,7 +6,7 @@ use super::{Core, Fit, Later, fits, is_due, read};
 use crate::pending::{Op, Waiter};
 use crate::session::Sessions;
 use crate::shards::Links;
-use fawn_ds::LookupPlan;
+use fawn_ds::internals::LookupPlan;
 use fawn_flash::Device;
 use fawn_types::{KeyHash, TimeMs};
 

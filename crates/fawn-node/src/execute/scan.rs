@@ -5,7 +5,7 @@ use super::resume::Host;
 pub(crate) use crate::pending::ScanWording as Wording;
 use crate::pending::{ScanOp, Waiter};
 use crate::session::Session;
-use fawn_ds::{DamagedRecord, LookupPlan, Scan, ScanStep};
+use fawn_ds::internals::{DamagedRecord, LookupPlan, Scan, ScanStep};
 use fawn_flash::Device;
 use fawn_types::{EntryRef, OperationError, Reply, TimeMs, Version};
 use fawn_wire::native::{put_reply_frame, put_scan_page};

@@ -5,8 +5,8 @@ use super::{Core, Flow, Later, Stall, read};
 use crate::pending::{Op, Target};
 use crate::session::Session;
 use fawn_dli::StringOperation;
-use fawn_ds::format::record::{RecordKind, RecordRef};
-use fawn_ds::{EngineError, Lookup, View};
+use fawn_ds::internals::format::record::{RecordKind, RecordRef};
+use fawn_ds::internals::{EngineError, Lookup, View};
 use fawn_flash::Device;
 use fawn_types::operation::{Effect, Operation};
 use fawn_types::{ClientTag, KeyHash, OperationError, Reply, TimeMs, Update, Version, limits};
@@ -107,7 +107,7 @@ pub(crate) enum Decided {
         /// The version of the found entry.
         seen: Option<Version>,
     },
-    Read(fawn_ds::LookupPlan),
+    Read(fawn_ds::internals::LookupPlan),
     Error(OperationError),
 }
 

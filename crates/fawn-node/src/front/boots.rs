@@ -5,7 +5,7 @@
 //! that the cluster map knows, so it joins and is copied to.
 use crate::cluster::NodeError;
 use fawn_chain::ClusterMap;
-use fawn_ds::Engine;
+use fawn_ds::internals::Engine;
 use fawn_flash::Device;
 use fawn_types::{BootId, NodeId, Version};
 

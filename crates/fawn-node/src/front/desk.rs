@@ -10,7 +10,7 @@ use crate::session::consume::Executor;
 use crate::session::{Session, Sessions};
 use crate::status::{Counters, ShardStatus};
 use crate::wide::Wide;
-use fawn_ds::Options;
+use fawn_ds::internals::Options;
 use fawn_flash::Device;
 use fawn_types::{KeyHash, MonoMs, Now, OperationError, RangeId, Reply, Request, RingKey, TimeMs};
 use fawn_wire::{Command, Keyspace, Shape, encode_done, encode_reply};

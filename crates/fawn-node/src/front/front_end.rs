@@ -13,7 +13,7 @@ use crate::session::consume;
 use crate::session::{SessionId, Sessions};
 use crate::shards::Placement;
 use crate::status::{Counters, ShardStatus};
-use fawn_ds::{Engine, Options};
+use fawn_ds::internals::{Engine, Options};
 use fawn_flash::Device;
 use fawn_types::{MonoMs, NodeId, Now, Version};
 use fawn_wire::Protocol;

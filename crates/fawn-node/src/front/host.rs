@@ -1,6 +1,6 @@
 //! Interface between the event loop and what serves its clients: one shard's store, or a cluster.
 use crate::{Letter, Output, SessionId, Shard, ShardStatus};
-use fawn_ds::Engine;
+use fawn_ds::internals::Engine;
 use fawn_flash::Device;
 use fawn_types::{MonoMs, Now, ShardId};
 use fawn_wire::Protocol;

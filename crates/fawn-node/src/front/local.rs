@@ -17,7 +17,7 @@ use crate::session::SessionId;
 use crate::status::{ClusterStatus, ShardStatus, StoreStatus};
 use fawn_chain::map::NodeEntry;
 use fawn_chain::{ClusterMap, RangeEntry, RingOptions};
-use fawn_ds::{Engine, EngineError};
+use fawn_ds::internals::{Engine, EngineError};
 use fawn_flash::Device;
 use fawn_types::{BootId, HashSecret, KeyRange, MonoMs, NodeId, Now, RangeId};
 use fawn_wire::Protocol;

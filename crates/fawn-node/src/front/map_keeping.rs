@@ -3,7 +3,7 @@
 //! So no single medium decides whether chains can change: also the one whose failure is to be dealt with.
 use crate::cluster::kept_map;
 use fawn_chain::{ClusterMap, DecodeError};
-use fawn_ds::Engine;
+use fawn_ds::internals::Engine;
 use fawn_flash::Device;
 use fawn_types::NodeId;
 

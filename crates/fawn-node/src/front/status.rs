@@ -2,7 +2,7 @@
 use crate::cluster::{Node, NodeStatus};
 use crate::status::{BackEndStatus, ChainStatus, ClusterStatus, ShardStatus, StoreStatus};
 use fawn_chain::RangeEntry;
-use fawn_ds::Engine;
+use fawn_ds::internals::Engine;
 use fawn_flash::Device;
 use fawn_types::NodeId;
 

@@ -1,6 +1,6 @@
 //! A waiting request on one key: an owned copy, and the target of its reply.
 use crate::SessionId;
-use fawn_ds::View;
+use fawn_ds::internals::View;
 use fawn_types::{KeyHash, Update};
 use fawn_wire::Shape;
 

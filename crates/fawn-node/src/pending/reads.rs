@@ -1,6 +1,6 @@
 //! Bound on device reads for lookups: the rest waits in order of arrival.
 use crate::options::READS_IN_FLIGHT_BYTES_MAX;
-use fawn_ds::{Engine, LookupPlan};
+use fawn_ds::internals::{Engine, LookupPlan};
 use fawn_flash::Device;
 use std::collections::VecDeque;
 

@@ -1,6 +1,6 @@
 //! A `SCAN` step that waits for a device read.
 use crate::SessionId;
-use fawn_ds::Scan;
+use fawn_ds::internals::Scan;
 
 /// A step in flight.
 #[derive(Debug)]

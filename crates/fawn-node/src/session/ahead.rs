@@ -4,7 +4,7 @@
 //! prefetched together. The look-ahead changes no state; its decoded and hashed requests are kept for execution.
 use super::consume::Executor;
 use super::{Session, SessionId, Sessions};
-use fawn_ds::WARM_KEYS_MAX;
+use fawn_ds::internals::WARM_KEYS_MAX;
 use fawn_types::{KeyHash, Request, ShardId, TimeMs};
 use fawn_wire::{Codec, Command, Decoded, Shape};
 use smallvec::SmallVec;

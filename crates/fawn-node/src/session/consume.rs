@@ -8,7 +8,7 @@ use crate::execute::{Flow, Stall};
 use crate::options::ShardOptions;
 use crate::output::Output;
 use crate::status::Counters;
-use fawn_ds::WARM_KEYS_MAX;
+use fawn_ds::internals::WARM_KEYS_MAX;
 use fawn_types::{KeyHash, Now, OperationError, ShardId, Version};
 use fawn_wire::{Command, Decoded};
 use std::collections::VecDeque;

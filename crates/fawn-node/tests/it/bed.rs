@@ -1,6 +1,6 @@
 //! Owns the test bed of one store: a shard on a simulated disk.
 pub(crate) use crate::test_bed::{Restarts, START, TestBed, resp};
-use fawn_ds::{Engine, Options};
+use fawn_ds::internals::{Engine, Options};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_node::{Placement, ProcessFacts, Shard, ShardOptions};
 use fawn_types::{Durability, HashSecret};

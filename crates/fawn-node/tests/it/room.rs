@@ -3,7 +3,7 @@
 //! The same crowds in front of one store (values cached, values on flash) and of a cluster in one thread. Bytes are
 //! counted, never guessed from the process.
 use crate::bed::resp;
-use fawn_ds::{Engine, Options};
+use fawn_ds::internals::{Engine, Options};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_node::{
     ClientHost, LocalCluster, LocalOptions, Output, Placement, ProcessFacts, SessionId, Shard, ShardOptions,

@@ -20,7 +20,7 @@ use crate::seed::Seed;
 use crate::trace::Trace;
 use fawn_chain::map::NodeEntry;
 use fawn_chain::{ClusterMap, RingOptions};
-use fawn_ds::Progress;
+use fawn_ds::internals::Progress;
 use fawn_flash::SimOptions;
 use fawn_flash::sim::Loss;
 use fawn_node::cluster::{Node, Output};

@@ -1,6 +1,6 @@
 //! Owns the oracles that look at every turn: the invariants that hold at each moment, whatever happened.
 use fawn_chain::invariants;
-use fawn_ds::Progress;
+use fawn_ds::internals::Progress;
 use fawn_node::cluster::{MemberStatus, NodeStatus};
 use fawn_types::{Durability, Epoch, NodeId, RangeId, Version};
 use std::collections::BTreeMap;

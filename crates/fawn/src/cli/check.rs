@@ -1,8 +1,8 @@
 //! Command `fawn check`.
 use super::{Exit, Failure};
 use crate::layout::Layout;
-use fawn_ds::check::{CheckReport, Severity};
-use fawn_ds::format::{manifest, segment};
+use fawn_ds::internals::check::{CheckReport, Severity};
+use fawn_ds::internals::format::{manifest, segment};
 use fawn_flash::{AnyDevice, DeviceKind, DeviceOptions};
 use std::path::{Path, PathBuf};
 
@@ -68,7 +68,7 @@ fn check_store(dir: &Path) -> Result<bool, Failure> {
     // Speed does not matter here: the portable device works everywhere.
     let options = DeviceOptions { kind: DeviceKind::Portable, ..DeviceOptions::default() };
     let mut device = AnyDevice::open(dir, &options).map_err(fail)?;
-    let report = fawn_ds::check::check(&mut device).map_err(fail)?;
+    let report = fawn_ds::internals::check::check(&mut device).map_err(fail)?;
     print(&report);
     Ok(report.is_sound())
 }

@@ -7,7 +7,7 @@ mod file;
 mod stores;
 
 use crate::config::{Settings, Shards};
-use fawn_ds::format::{manifest, segment};
+use fawn_ds::internals::format::{manifest, segment};
 use fawn_flash::DirLock;
 use fawn_node::Placement;
 use fawn_types::{HashSecret, ShardId};

@@ -1,7 +1,7 @@
 //! Inspection of the shards' stores before any is opened: missing, swapped or foreign ones. Changes nothing.
 use super::file::File;
 use super::{LayoutError, refuse, store_dir};
-use fawn_ds::format::manifest::{self, ManifestState};
+use fawn_ds::internals::format::manifest::{self, ManifestState};
 use fawn_node::Placement;
 use fawn_types::ShardId;
 use std::path::Path;

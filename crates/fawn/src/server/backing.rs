@@ -41,7 +41,7 @@ pub(crate) trait Backing: ClientHost<Device = StoreDevice> + Sized {
 
     /// Device operations not yet reaped.
     fn in_flight(&self) -> usize {
-        self.engines().map(fawn_ds::Engine::in_flight).sum()
+        self.engines().map(fawn_ds::internals::Engine::in_flight).sum()
     }
 
     /// Statistics and state; sums where there are several stores.

@@ -5,7 +5,7 @@ use super::limits::Limits;
 use super::store::{self, StoreDevice};
 use crate::config::Settings;
 use crate::layout::Layout;
-use fawn_ds::{Engine, Options};
+use fawn_ds::internals::{Engine, Options};
 use fawn_node::cluster::NodeLimits;
 use fawn_node::front::{LocalCluster, LocalOptions};
 use fawn_types::Now;

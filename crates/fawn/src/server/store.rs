@@ -3,7 +3,7 @@ use super::backing::Opening;
 use super::limits::Limits;
 use super::{Places, ServeError};
 use crate::config::{DeviceChoice, Settings};
-use fawn_ds::{Engine, OpenReport, Options};
+use fawn_ds::internals::{Engine, OpenReport, Options};
 use fawn_flash::{AnyDevice, Device, DeviceKind, DeviceOptions};
 use fawn_node::{ProcessFacts, Shard, ShardOptions};
 use fawn_types::{HashSecret, Now, TimeMs};

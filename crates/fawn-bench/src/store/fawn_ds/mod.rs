@@ -5,7 +5,7 @@ mod writes;
 
 use super::{Contender, FillEnd, Gets, OwnDir, Puts, Shape};
 use crate::{BenchError, Row};
-use fawn_ds::Options;
+use fawn_ds::internals::Options;
 use fawn_flash::{AnyDevice, Device};
 use fawn_types::Durability;
 use session::Session;

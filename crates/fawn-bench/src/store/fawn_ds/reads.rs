@@ -2,7 +2,7 @@
 use super::session::{RANGE, Session, now};
 use crate::store::Gets;
 use crate::{BenchError, Row, row};
-use fawn_ds::{EngineError, Event, Lookup, View};
+use fawn_ds::internals::{EngineError, Event, Lookup, View};
 use fawn_flash::Device;
 use fawn_types::Now;
 use fawn_types::random::SplitMix64;
@@ -195,7 +195,7 @@ impl<D: Device> Session<D> {
 fn settle(
     answer: Lookup<'_>,
     check: impl FnOnce(Option<&[u8]>) -> Result<(), BenchError>,
-) -> Result<Option<fawn_ds::LookupPlan>, BenchError> {
+) -> Result<Option<fawn_ds::internals::LookupPlan>, BenchError> {
     match answer {
         Lookup::Found(entry) => check(Some(entry.value)).map(|()| None),
         Lookup::Absent => check(None).map(|()| None),

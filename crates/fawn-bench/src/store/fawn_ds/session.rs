@@ -2,7 +2,7 @@
 use crate::store::{KEY_BYTES, Shape};
 use crate::workload::{Values, key_into};
 use crate::{BenchError, Row, machine};
-use fawn_ds::{Engine, EngineError, Event, Options, RecordRef, WARM_KEYS_MAX};
+use fawn_ds::internals::{Engine, EngineError, Event, Options, RecordRef, WARM_KEYS_MAX};
 use fawn_flash::{CauseStats, Device};
 use fawn_types::{Epoch, HashSecret, KeyHash, KeyRange, RangeId, Version};
 use std::time::{Duration, Instant};

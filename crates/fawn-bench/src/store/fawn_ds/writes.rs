@@ -2,7 +2,7 @@
 use super::session::{RANGE, Session, TURN_WRITES};
 use crate::store::{FillEnd, Puts};
 use crate::{BenchError, Row, row};
-use fawn_ds::WARM_KEYS_MAX;
+use fawn_ds::internals::WARM_KEYS_MAX;
 use fawn_flash::Device;
 use fawn_types::Version;
 use fawn_types::random::SplitMix64;

@@ -1,8 +1,8 @@
 //! Owns records on links: the form of a segment without its place, so that a peer's log gives them one of their own.
 //!
 //! The checksum of place (0, 0) goes end to end, from the sender's log buffer to the receiver's, beside the frame's.
-use fawn_ds::format::record::{self, Envelope, Place};
-use fawn_ds::{RecordKind, RecordRef};
+use fawn_ds::internals::format::record::{self, Envelope, Place};
+use fawn_ds::internals::{RecordKind, RecordRef};
 use fawn_types::RangeId;
 
 const NOWHERE: Place = Place { segment_id: 0, offset: 0 };

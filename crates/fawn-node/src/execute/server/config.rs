@@ -1,6 +1,6 @@
 //! `CONFIG GET` and `stats settings`: Redis's parameter names with this store's values.
 use crate::options::{ProcessFacts, ShardOptions};
-use fawn_ds::Options;
+use fawn_ds::internals::Options;
 use fawn_types::Durability;
 use fawn_wire::{Args, glob};
 

@@ -16,7 +16,7 @@ use fawn_wire::{Server, commands, memcached, resp};
 pub(crate) struct About<'a> {
     pub(crate) facts: &'a ProcessFacts,
     pub(crate) options: &'a ShardOptions,
-    pub(crate) store: &'a fawn_ds::Options,
+    pub(crate) store: &'a fawn_ds::internals::Options,
 }
 
 pub(crate) fn execute<D: Device>(core: &mut Core<D>, session: &mut Session, server: &Server<'_>) -> Flow {

@@ -3,7 +3,7 @@ use super::world::{Answer, BACK_ENDS, FRONT_END, SECRET, World, set};
 use fawn_chain::map::NodeEntry;
 use fawn_chain::message::{FrameStream, RefusedReason, encode_frame};
 use fawn_chain::{Body, ClusterMap, Frame, Header, RingOptions};
-use fawn_ds::{Engine, Options};
+use fawn_ds::internals::{Engine, Options};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_node::cluster::payload::encode_request;
 use fawn_node::cluster::{MapPlace, Node, NodeConfig, NodeError, NodeLimits, Output};

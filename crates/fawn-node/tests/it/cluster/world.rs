@@ -2,7 +2,7 @@
 //! clock, one deterministic loop.
 use fawn_chain::map::NodeEntry;
 use fawn_chain::{ClusterMap, RingOptions};
-use fawn_ds::{Engine, Options};
+use fawn_ds::internals::{Engine, Options};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_node::cluster::{ClientOp, MapPlace, Node, NodeConfig, NodeLimits, Output, OwnedReply, RangeDigest, Refused};
 use fawn_types::random::SplitMix64;

@@ -1,6 +1,6 @@
 //! Owns the test bed of a cluster: three members in one thread, each on a simulated disk.
 use crate::test_bed::{START, TestBed};
-use fawn_ds::{Engine, Options};
+use fawn_ds::internals::{Engine, Options};
 use fawn_flash::sim::{Fault, OpKind};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_node::cluster::NodeError;

@@ -2,7 +2,7 @@
 use crate::bed::{resp, shard_options};
 use fawn_chain::map::NodeEntry;
 use fawn_chain::{ClusterMap, RingOptions};
-use fawn_ds::{Engine, Options};
+use fawn_ds::internals::{Engine, Options};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_node::cluster::{MapPlace, Node, NodeConfig, NodeLimits};
 use fawn_node::{ClientHost, FrontEnd, Output, ProcessFacts};

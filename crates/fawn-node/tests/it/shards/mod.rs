@@ -4,7 +4,7 @@ mod clients;
 
 use crate::bed::engine_options;
 use crate::test_bed::{Restarts, START, TestBed};
-use fawn_ds::Engine;
+use fawn_ds::internals::Engine;
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_node::{ClientHost, Letter, Output, Placement, ProcessFacts, SessionId, Shard, ShardOptions, ShardStatus};
 use fawn_types::random::SplitMix64;
