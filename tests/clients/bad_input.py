@@ -17,7 +17,7 @@ import time
 
 IDLE_CONNECTIONS = 10_000
 MEMORY = 256 << 20
-# Client buffers may use a sixteenth of the budget in each direction (docs/operations.md). Data in transit between
+# Client buffers may use a sixteenth of the budget in each direction (docs/guide/operations.md). Data in transit between
 # sockets, stores and front-end adds to that, and so do the stores' own buffers and caches.
 GROWTH_MAX = MEMORY // 4 * 3
 # Limit for the whole process, as in `fawn bench memory`.

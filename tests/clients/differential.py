@@ -2,7 +2,7 @@
 
     differential.py BINARY DIRECTORY SEED [SECONDS [WORDS…]]
 
-Redis is tested in RESP2 and RESP3, memcached in its text protocol. Intended differences are listed in docs/commands.md
+Redis is tested in RESP2 and RESP3, memcached in its text protocol. Intended differences are listed in docs/guide/commands.md
 and excluded below, each with its reason. Any other difference ends the run and prints the seed and the requests since
 the keys were last removed.
 """

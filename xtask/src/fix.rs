@@ -4,7 +4,7 @@ use crate::{steps, tidy};
 /// Runs it.
 pub(crate) fn run() -> Result<(), String> {
     steps::run("cargo", &["fmt", "--all"])?;
-    // The test that holds docs/commands.md to the command table rewrites the page when told to.
+    // The test that holds docs/guide/commands.md to the command table rewrites the page when told to.
     steps::run_with("cargo", &["test", "--quiet", "-p", "fawn-wire", "commands_page"], &[("FAWN_REGENERATE", "1")])?;
     tidy::regenerate_code_map()?;
     tidy::lower_exceptions()

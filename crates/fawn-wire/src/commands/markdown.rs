@@ -1,4 +1,4 @@
-//! Generation of `docs/commands.md` from the command table.
+//! Generation of `docs/guide/commands.md` from the command table.
 use super::{COMMANDS, CommandSpec, Flags, Group, Parse};
 use crate::Protocol;
 use alloc::format;

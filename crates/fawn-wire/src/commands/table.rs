@@ -1,4 +1,4 @@
-//! The command table, from which the parser, `COMMAND` and `docs/commands.md` are derived.
+//! The command table, from which the parser, `COMMAND` and `docs/guide/commands.md` are derived.
 //!
 //! A row has: name, arity, flags, keys, since, group, arguments, summary, parser. Arity, flags and keys of the RESP
 //! commands equal those of Redis 7, because clients route requests by them. To add a command, add its row and its

@@ -1,7 +1,7 @@
 //! Exit codes, and the one place where a failure is reported to the user.
 use std::process::ExitCode;
 
-/// Section on exit codes in `fawn --help`; docs/operations.md has the same table.
+/// Section on exit codes in `fawn --help`; docs/guide/operations.md has the same table.
 pub(crate) const MANUAL: &str = "\
 Exit codes:
   0  done
@@ -13,7 +13,7 @@ Exit codes:
   6  the key is not there (fawn get, fawn del)
   7  an address cannot be listened on
 
-Documentation: docs/operations.md. Logs go to standard error; FAWN_LOG=debug shows more.";
+Documentation: docs/guide/operations.md. Logs go to standard error; FAWN_LOG=debug shows more.";
 
 /// Failures of a command. The numbers are part of the interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
