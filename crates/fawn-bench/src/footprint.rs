@@ -47,7 +47,7 @@ pub fn run(options: &FootprintOptions, sink: &mut Sink) -> Result<(), BenchError
     let fawn = FawnOptions {
         shards: 1,
         dir: dir.renew()?,
-        keeps: Keeps::EverySec,
+        keeps: Keeps::EverySecond,
         memory_bytes: options.memory_bytes,
         connections_max: options.connections + 64,
     };

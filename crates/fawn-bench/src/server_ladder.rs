@@ -78,7 +78,7 @@ impl Case {
 const REDIS_CASES: [Case; 4] = [
     Case::new("get", Keeps::Memory, 1),
     Case::new("get", Keeps::Memory, 32),
-    Case::new("set", Keeps::EverySec, 32),
+    Case::new("set", Keeps::EverySecond, 32),
     Case::new("set", Keeps::Sync, 1),
 ];
 const MEMCACHED_CASES: [Case; 3] =

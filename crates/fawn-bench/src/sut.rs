@@ -16,7 +16,7 @@ pub enum Keeps {
     /// In memory only: Redis without files, memcached. FAWN's `memory` mode still writes its log.
     Memory,
     /// Written at once and synced within a second.
-    EverySec,
+    EverySecond,
     /// Acknowledged after a sync.
     Sync,
 }
@@ -27,7 +27,7 @@ impl Keeps {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
-            Self::EverySec => "everysec",
+            Self::EverySecond => "everysec",
             Self::Sync => "sync",
         }
     }

@@ -1,6 +1,6 @@
 //! Owns the fuzzing of opening: arbitrary bytes spliced over the files of a sound store, then opened, checked and read.
 //!
-//! Input: splices, each `file u8, offset u24, len u16, bytes`. The decoders alone are fuzzed in [`crate::format::fuzz`].
+//! Input: splices, each `file u8, offset u24, len u16, bytes`. Functions for the decoders alone are re-exported here.
 use crate::check::check;
 use crate::engine::{Engine, Event, Lookup, View};
 use crate::error::{EngineError, OpenError};

@@ -53,9 +53,9 @@ mod stats;
 mod store;
 
 #[doc(inline)]
-pub use fawn_types::Version;
+pub use fawn_types::{Durability, Version};
 pub use store::{
-    Batch, Builder, Clock, Durability, Error, Iter, Key, Keys, ManualClock, PutOptions, Result, Stats, Store, Value,
+    Builder, Clock, Error, Iter, KeyBytes, Keys, ManualClock, PutOptions, Result, Stats, Store, Value, WriteBatch,
 };
 
 /// A simulated device for crash tests: it forgets what was not synced, and fails when it is told to.

@@ -26,7 +26,7 @@ impl Progress {
     pub const fn kept_under(&self, durability: Durability) -> Version {
         match durability {
             Durability::Sync => self.synced,
-            Durability::EverySec => self.flushed,
+            Durability::EverySecond => self.flushed,
             Durability::Memory => self.appended,
         }
     }

@@ -130,7 +130,7 @@ impl Scenario {
         let mut random = seed.stream("scenario");
         let durability = match random.below(8) {
             0 => Durability::Memory,
-            1 => Durability::EverySec,
+            1 => Durability::EverySecond,
             _ => Durability::Sync,
         };
         let backends = [3, 3, 3, 4, 5, 1, 2][random.below(7) as usize];

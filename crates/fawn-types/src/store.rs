@@ -4,14 +4,14 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 /// The point at which a write is acknowledged.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Durability {
     /// After the sync: the write survives power loss.
     #[default]
     Sync,
     /// After the write to the operating system, which survives `kill -9`; synced within a second.
-    EverySec,
-    /// Once it is in memory: lost by `kill -9`.
+    EverySecond,
+    /// Once it is in memory: the last writes are lost by `kill -9`; they reach the operating system within 50 ms.
     Memory,
 }
 

@@ -41,7 +41,7 @@ fn check(server: &Server, protocol: Protocol) -> Result<(), BenchError> {
 #[test]
 fn redis_is_started_loaded_verified_and_measured() {
     let dir = tempfile::tempdir().unwrap();
-    match Server::redis(dir.path(), Keeps::EverySec, 0) {
+    match Server::redis(dir.path(), Keeps::EverySecond, 0) {
         Ok(server) => {
             check(&server, Protocol::Resp).unwrap();
             let workload = ServerWorkload {

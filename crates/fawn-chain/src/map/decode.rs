@@ -223,7 +223,7 @@ pub(crate) fn read_epoch(reader: &mut Reader<'_>, what: &'static str) -> Result<
 fn read_durability(reader: &mut Reader<'_>) -> Result<Durability, DecodeError> {
     match reader.u8("durability")? {
         0 => Ok(Durability::Sync),
-        1 => Ok(Durability::EverySec),
+        1 => Ok(Durability::EverySecond),
         2 => Ok(Durability::Memory),
         other => Err(DecodeError::Value { what: "durability", found: u64::from(other) }),
     }

@@ -111,7 +111,7 @@ fn put_members(out: &mut Vec<u8>, members: &[Member]) {
 const fn durability_code(durability: Durability) -> u8 {
     match durability {
         Durability::Sync => 0,
-        Durability::EverySec => 1,
+        Durability::EverySecond => 1,
         Durability::Memory => 2,
     }
 }

@@ -405,7 +405,7 @@ impl Replica {
     fn own_mark(&self) -> Version {
         match self.durability() {
             Durability::Sync => self.own.synced,
-            Durability::EverySec => self.own.flushed,
+            Durability::EverySecond => self.own.flushed,
             Durability::Memory => self.own.appended,
         }
     }

@@ -21,14 +21,14 @@ fn version(e: u32, seq: u64) -> Version {
 fn map() -> ClusterMap {
     let node = |id| NodeEntry { node: NodeId(id), weight: 2, domain: id, address: format!("[::1]:{id}") };
     let ring = RingOptions { replication: 3, virtual_ids: 2 };
-    let mut map = ClusterMap::new(HashSecret([3; 16]), Durability::EverySec, ring, (1..=4).map(node).collect());
+    let mut map = ClusterMap::new(HashSecret([3; 16]), Durability::EverySecond, ring, (1..=4).map(node).collect());
     let entry = &mut map.ranges[1];
     entry.epoch = epoch(7);
     entry.state = ChainState::Active;
     entry.base = version(6, 9);
     entry.durability = Durability::Memory;
     let members = entry.members.clone();
-    entry.last_active = Some(LastActive { epoch: epoch(7), durability: Durability::EverySec, members });
+    entry.last_active = Some(LastActive { epoch: epoch(7), durability: Durability::EverySecond, members });
     entry.remember(Activation { epoch: epoch(6), base: version(4, 1) });
     entry.remember(Activation { epoch: epoch(7), base: version(6, 9) });
     map
@@ -246,8 +246,8 @@ fn a_map_of_version_1_is_read() {
     image[content..].copy_from_slice(&sum.to_le_bytes());
     let map = decode_map(&image).unwrap();
     let entry = &map.ranges[0];
-    assert_eq!((map.durability, entry.durability), (Durability::EverySec, Durability::EverySec));
-    assert_eq!(entry.last_active.as_ref().map(|last| last.durability), Some(Durability::EverySec));
+    assert_eq!((map.durability, entry.durability), (Durability::EverySecond, Durability::EverySecond));
+    assert_eq!(entry.last_active.as_ref().map(|last| last.durability), Some(Durability::EverySecond));
     image[4] = 4;
     let sum = fawn_types::checksum::checksum64(&image[..content]);
     image[content..].copy_from_slice(&sum.to_le_bytes());

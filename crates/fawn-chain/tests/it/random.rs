@@ -75,7 +75,7 @@ fn power_loss(cluster: &mut Cluster, random: &mut SplitMix64) {
 fn simulate(seed: u64, durability: Durability, bug: Bug) -> (usize, usize) {
     let mut random = SplitMix64::new(seed);
     let mut cluster = Cluster::new(3, durability, bug);
-    cluster.kills_only = durability == Durability::EverySec;
+    cluster.kills_only = durability == Durability::EverySecond;
     if random.chance(2, 3) {
         cluster.retained_max = 1 + random.below(4) as usize;
     }
@@ -155,7 +155,7 @@ fn sync_survives_everything() {
 /// Acked when flushed, which survives `kill -9`: nothing acked is lost by kills, of one or of all.
 #[test]
 fn sync_every_second_survives_kills() {
-    simulate_seeds(Durability::EverySec);
+    simulate_seeds(Durability::EverySecond);
 }
 
 /// How many of the first `seeds` see `bug`.

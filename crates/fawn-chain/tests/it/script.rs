@@ -18,7 +18,7 @@ fn number(word: Option<&str>, default: u64) -> u64 {
 
 fn mode(word: Option<&str>) -> Durability {
     match word {
-        Some("everysec") => Durability::EverySec,
+        Some("everysec") => Durability::EverySecond,
         Some("memory") => Durability::Memory,
         _ => Durability::Sync,
     }

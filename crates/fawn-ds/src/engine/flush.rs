@@ -32,7 +32,7 @@ impl<D: Device> Engine<D> {
         let Some(open) = self.flush.open else { return false };
         let end = self.window.active().map_or(open.offset, |chunk| chunk.end());
         match self.options.durability {
-            Durability::Sync | Durability::EverySec => true,
+            Durability::Sync | Durability::EverySecond => true,
             Durability::Memory => {
                 end - open.offset >= MEMORY_FLUSH_BYTES
                     || self.now.mono.ms_since(self.flush.last_flush) >= MEMORY_FLUSH_MS
@@ -262,7 +262,7 @@ impl<D: Device> Engine<D> {
         };
         let end = LogPosition::new(sequence, segment.end, segment_bytes);
         let is_whole = segment.sealed && self.flush.flushed >= end;
-        let is_due = self.options.durability == Durability::EverySec
+        let is_due = self.options.durability == Durability::EverySecond
             && self.now.mono.ms_since(self.flush.last_sync) >= EVERYSEC_SYNC_MS;
         if !is_whole && !is_due && !self.flush_everything && !self.copy_waits_for_sync() {
             return;

@@ -30,7 +30,7 @@ pub struct DamagedRecord {
     pub file: String,
     /// Where in it.
     pub offset_bytes: u32,
-    /// What is wrong: the bytes, or reading them.
+    /// The failed check of the bytes, or the failed read.
     pub detail: String,
 }
 
@@ -52,10 +52,10 @@ pub struct Scan {
     value_bytes_max: Option<u32>,
     /// Where the next step goes on; 0 after the last. A position in hash order, so it stays valid for ever.
     pub cursor: u64,
-    /// What was met, whole cells of it.
+    /// Keys that were found, of whole cells.
     pub items: Vec<ScanItem>,
-    /// What could not be read, in the same cells. With any, the items are not all there is: whoever copies or compares
-    /// must not take them for that.
+    /// Records of the same cells that could not be read. With any, the items are incomplete: a copy or a comparison must
+    /// not take them for all.
     pub damaged: Vec<DamagedRecord>,
     /// The cell under way: pointers not yet read, with their segments' sequence numbers, and all that ever were.
     todo: Vec<(Pointer, u64)>,

@@ -65,14 +65,14 @@ pub(super) struct Stray {
 }
 
 /// The rebuilding.
-pub(super) struct Builder<'e, D: Device> {
+pub(super) struct IndexBuilder<'e, D: Device> {
     pub(super) engine: &'e mut Engine<D>,
     tentative: Vec<Tentative>,
     conflicts: Conflicts,
     strays: BTreeMap<RangeId, Stray>,
 }
 
-impl<'e, D: Device> Builder<'e, D> {
+impl<'e, D: Device> IndexBuilder<'e, D> {
     pub(super) fn new(engine: &'e mut Engine<D>) -> Self {
         let mut tentative = Vec::new();
         for at in 0..engine.ranges.len() {

@@ -1,5 +1,5 @@
 //! Owns the reading part of opening: every listed segment in the order of the log, several reads ahead.
-use super::index_build::{Builder, Stray};
+use super::index_build::{IndexBuilder, Stray};
 use super::io::Io;
 use super::{OpenReport, Scanned};
 use crate::engine::Engine;
@@ -28,7 +28,7 @@ impl<D: Device> Engine<D> {
             let segment = open_segment(&mut self.device, self.store, *slot, entry)?;
             self.segments.insert(segment);
         }
-        let mut builder = Builder::new(self);
+        let mut builder = IndexBuilder::new(self);
         let mut scanned = Vec::new();
         let mut expected = FIRST_SEQUENCE;
         for (slot, entry) in listed {
@@ -77,7 +77,11 @@ fn open_segment<D: Device>(
 }
 
 /// Streams one segment through the scanner, several reads ahead.
-fn scan_segment<D: Device>(builder: &mut Builder<'_, D>, slot: u32, input: ScanInput) -> Result<ScanReport, OpenError> {
+fn scan_segment<D: Device>(
+    builder: &mut IndexBuilder<'_, D>,
+    slot: u32,
+    input: ScanInput,
+) -> Result<ScanReport, OpenError> {
     let file: FileId = builder.engine.segments.expect(slot).file;
     let end = input.sealed_len.unwrap_or(input.segment_bytes).next_multiple_of(PAGE_BYTES as u32);
     let mut scanner = Scanner::new(input);

@@ -1,6 +1,6 @@
 //! Atomic batches of writes.
-use super::op::{BatchWrite, Op};
-use super::put_options::Expiry;
+use super::op::{KeyWrite, Op};
+use super::put_options::PutExpiry;
 use super::{Error, PutOptions, Result, Store};
 use fawn_types::{Condition, Version};
 
@@ -12,17 +12,17 @@ use fawn_types::{Condition, Version};
 /// let mut batch = store.batch();
 /// batch.put("from", "90").put("to", "110").delete("pending");
 /// batch.commit()?;
-/// # Ok::<(), fawn_ds::Error>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
 #[must_use = "a batch writes nothing until it is committed"]
-pub struct Batch {
+pub struct WriteBatch {
     store: Store,
-    writes: Vec<BatchWrite>,
+    writes: Vec<KeyWrite>,
     has_condition: bool,
 }
 
-impl Batch {
+impl WriteBatch {
     pub(super) fn new(store: Store) -> Self {
         Self { store, writes: Vec::new(), has_condition: false }
     }
@@ -32,7 +32,7 @@ impl Batch {
         self.put_with(key, value, PutOptions::new())
     }
 
-    /// Adds a write that expires. A batch takes no conditions: [`Batch::commit`] refuses them.
+    /// Adds a write that expires. A batch takes no conditions: [`WriteBatch::commit`] refuses them.
     pub fn put_with(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, options: PutOptions) -> &mut Self {
         self.has_condition |= options.condition != Condition::Always;
         self.push(key.as_ref(), Some(value.as_ref()), options.expiry)
@@ -40,7 +40,7 @@ impl Batch {
 
     /// Adds a delete.
     pub fn delete(&mut self, key: impl AsRef<[u8]>) -> &mut Self {
-        self.push(key.as_ref(), None, Expiry::Never)
+        self.push(key.as_ref(), None, PutExpiry::Never)
     }
 
     /// Number of writes.
@@ -75,8 +75,8 @@ impl Batch {
         self.store.write(Op::Batch(self.writes))
     }
 
-    fn push(&mut self, key: &[u8], value: Option<&[u8]>, expiry: Expiry) -> &mut Self {
-        self.writes.push(BatchWrite { key: key.to_vec(), value: value.map(<[u8]>::to_vec), expiry });
+    fn push(&mut self, key: &[u8], value: Option<&[u8]>, expiry: PutExpiry) -> &mut Self {
+        self.writes.push(KeyWrite { key: key.to_vec(), value: value.map(<[u8]>::to_vec), expiry });
         self
     }
 }

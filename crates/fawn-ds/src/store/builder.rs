@@ -1,12 +1,12 @@
 //! Settings of an embedded store.
 use super::clock::{self, Clock, SystemClock};
 use super::driver::Driver;
-use super::leader::Shared;
-use super::{BoxedDevice, Durability, Error, Handle, RANGE, Result, Store, ticker};
+use super::leader::EngineQueue;
+use super::{BoxedDevice, Error, RANGE, Result, Store, StoreHandle, ticker};
 use crate::engine::Engine;
 use crate::options::Options;
 use fawn_flash::{AnyDevice, Device, DeviceOptions};
-use fawn_types::{HashSecret, KeyRange};
+use fawn_types::{Durability, HashSecret, KeyRange};
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// # let dir = tempfile::tempdir()?;
 /// # let path = dir.path();
 /// let store = Store::builder(path).memory(64 << 20).durability(Durability::EverySecond).open()?;
-/// # Ok::<(), fawn_ds::Error>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
 #[must_use]
@@ -49,8 +49,8 @@ impl Builder {
     }
 
     /// When writes return; [`Durability::Sync`] by default. It may differ from one opening to the next.
-    pub fn durability(mut self, durability: Durability) -> Self {
-        self.options.durability = durability.into();
+    pub const fn durability(mut self, durability: Durability) -> Self {
+        self.options.durability = durability;
         self
     }
 
@@ -112,9 +112,9 @@ impl Builder {
         if !read_only {
             engine.add_range(RANGE, KeyRange::ALL)?;
         }
-        let shared = Arc::new(Shared::new(Driver::new(engine), clock));
+        let shared = Arc::new(EngineQueue::new(Driver::new(engine), clock));
         let ticker = if read_only { None } else { Some(ticker::spawn(&shared)?) };
-        Ok(Store { handle: Arc::new(Handle { shared, ticker }) })
+        Ok(Store { handle: Arc::new(StoreHandle { shared, ticker }) })
     }
 }
 

@@ -1,4 +1,4 @@
-//! Why an embedded store refuses.
+//! Errors of the embedded store.
 use crate::error::{EngineError, OpenError};
 use fawn_flash::DeviceError;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The lower error that [`std::error::Error::source`] returns.
-type Source = Arc<dyn std::error::Error + Send + Sync>;
+type ErrorSource = Arc<dyn std::error::Error + Send + Sync>;
 
 /// Why a store did not open, or refused an operation.
 ///
@@ -39,7 +39,7 @@ pub enum Error {
     Foreign {
         /// The difference.
         #[source]
-        source: Source,
+        source: ErrorSource,
     },
     /// Stored bytes are not what was written there.
     #[error("{file} is damaged at byte {offset_bytes}")]
@@ -50,7 +50,7 @@ pub enum Error {
         offset_bytes: u64,
         /// The expectation that was not met, and what to do.
         #[source]
-        source: Source,
+        source: ErrorSource,
     },
     /// As many overwritten keys have an old value that is damaged or cannot be read as memory has room for.
     #[error("the old values of {keys} overwritten keys are damaged: replace the disk, or raise the store's memory")]

@@ -1,5 +1,5 @@
 //! Execution of operations on the engine: lookups that wait for device reads, writes that wait for their durability.
-use super::op::{BatchWrite, Op, Response, Stretch};
+use super::op::{KeyWrite, Op, Response, Stretch};
 use super::{BoxedDevice, Error, RANGE, Result, Stats, Value};
 use crate::engine::{Engine, Event, Lookup, LookupPlan, Scan, ScanStep, View, WARM_KEYS_MAX};
 use crate::error::EngineError;
@@ -45,7 +45,7 @@ enum Progress {
 }
 
 /// The engine and the operations in flight on it.
-pub(super) struct Executor {
+pub(super) struct OpExecutor {
     engine: Engine<BoxedDevice>,
     now: Now,
     epoch: Epoch,
@@ -61,7 +61,7 @@ pub(super) struct Executor {
     done: Vec<(u64, Response)>,
 }
 
-impl Executor {
+impl OpExecutor {
     pub(super) fn new(engine: Engine<BoxedDevice>) -> Self {
         // A generation is an epoch of its own: sequence numbers begin again without ever repeating a version.
         let epoch = Epoch::new(engine.generation()).unwrap_or(Epoch::MAX);
@@ -307,10 +307,10 @@ impl Executor {
         self.written(op, appended, version)
     }
 
-    fn write_batch(&mut self, writes: Vec<BatchWrite>) -> Result<Progress> {
+    fn write_batch(&mut self, writes: Vec<KeyWrite>) -> Result<Progress> {
         let last = self.next_version(writes.len() as u64)?;
         let mut records = Vec::with_capacity(writes.len());
-        for (i, BatchWrite { key, value, expiry }) in writes.iter().enumerate() {
+        for (i, KeyWrite { key, value, expiry }) in writes.iter().enumerate() {
             let version = self.next_version(i as u64 + 1)?;
             let record = record_of(key, value.as_deref(), expiry.at_ms(self.now.wall.0), version);
             records.push((KeyHash::of(self.engine.secret(), key), record));

@@ -1,6 +1,6 @@
 //! Iteration over a store in hash order, several stretches of it at a time.
 use super::op::{Op, Response, Stretch};
-use super::{Error, Key, Result, Store, Value};
+use super::{Error, KeyBytes, Result, Store, Value};
 use crate::engine::{DamagedRecord, ScanItem};
 use crate::error::EngineError;
 use hashbrown::HashSet;
@@ -18,7 +18,7 @@ const AHEAD_VALUE_BYTES_MAX: u32 = 4096;
 ///
 /// A record that is damaged or cannot be read is an [`Error::Damaged`] item, once, and the iteration passes it: to save
 /// the rest of a damaged store, take the `Ok` items. It may be one more key's current record, or an old version of a key
-/// that also has an item. Any other error is the last item.
+/// that also has an item. A failure that is not one record's, as of a store that was closed, is the last item.
 #[derive(Debug)]
 #[must_use = "iterators are lazy"]
 pub struct Iter {
@@ -57,7 +57,7 @@ impl Keys {
 }
 
 impl Iterator for Iter {
-    type Item = Result<(Key, Value)>;
+    type Item = Result<(KeyBytes, Value)>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
@@ -66,23 +66,28 @@ impl Iterator for Iter {
                 Err(error) => return Some(Err(error)),
             };
             if let Some(value) = value {
-                return Some(Ok((Key::new(key), Value::new(value, version, expires_at_ms))));
+                return Some(Ok((KeyBytes::new(key), Value::new(value, version, expires_at_ms))));
             }
             match self.scan.store.get(&key) {
-                Ok(Some(value)) => return Some(Ok((Key::new(key), value))),
+                Ok(Some(value)) => return Some(Ok((KeyBytes::new(key), value))),
                 // Deleted since the scan met it.
                 Ok(None) => {}
-                Err(error) => return Some(Err(error)),
+                Err(error) => {
+                    if !is_of_one_record(&error) {
+                        self.scan.end();
+                    }
+                    return Some(Err(error));
+                }
             }
         }
     }
 }
 
 impl Iterator for Keys {
-    type Item = Result<Key>;
+    type Item = Result<KeyBytes>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        Some(self.scan.next()?.map(|item| Key::new(item.key)))
+        Some(self.scan.next()?.map(|item| KeyBytes::new(item.key)))
     }
 }
 
@@ -103,6 +108,11 @@ impl Scanning {
         self.ready.pop_front()
     }
 
+    fn end(&mut self) {
+        self.ready.clear();
+        self.stretches.clear();
+    }
+
     /// A step on every stretch.
     fn scan_on(&mut self) {
         let stretches = core::mem::take(&mut self.stretches);
@@ -117,7 +127,7 @@ impl Scanning {
                 }
                 Ok(other) => other.unexpected(),
                 Err(error) => {
-                    // Closed, poisoned or out of descriptors: every other stretch would report the same.
+                    // Closed or out of descriptors: every other stretch would report the same.
                     self.stretches.clear();
                     self.ready.push_back(Err(error));
                     return;
@@ -131,6 +141,15 @@ impl Scanning {
         if !is_at_end || self.damaged_at_ends.insert((file.clone(), offset_bytes)) {
             self.ready.push_back(Err(Error::from(EngineError::Corrupt { file, offset_bytes, detail })));
         }
+    }
+}
+
+/// Whether other records may be readable all the same.
+fn is_of_one_record(error: &Error) -> bool {
+    match error {
+        Error::Damaged { .. } => true,
+        Error::Device { source } => !source.is_retryable(),
+        _ => false,
     }
 }
 

@@ -15,7 +15,7 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What callers share.
+/// The queue that callers share, with their results.
 #[derive(Debug, Default)]
 struct Inbox {
     queue: VecDeque<(u64, Op)>,
@@ -32,7 +32,7 @@ struct Inbox {
 }
 
 /// A store's engine behind its queue.
-pub(super) struct Shared {
+pub(super) struct EngineQueue {
     inbox: Mutex<Inbox>,
     /// Operations are done, or there is no leader.
     changed: Condvar,
@@ -46,7 +46,7 @@ pub(super) struct Shared {
 /// The right to drive the engine. When a panic drops it, every caller's operation fails: no other thread would wake
 /// the callers, and an engine that stopped in the middle of a change must not be used again.
 struct Leadership<'s> {
-    shared: &'s Shared,
+    shared: &'s EngineQueue,
     is_done: bool,
 }
 
@@ -63,7 +63,7 @@ impl Drop for Leadership<'_> {
     }
 }
 
-impl Shared {
+impl EngineQueue {
     pub(super) fn new(driver: Driver, clock: Arc<dyn Clock>) -> Self {
         let (changed, tick_due) = (Condvar::new(), Condvar::new());
         Self { inbox: Mutex::new(Inbox::default()), changed, tick_due, driver: Mutex::new(driver), clock }
@@ -189,8 +189,8 @@ fn start_all(driver: &mut Driver, mut queued: VecDeque<(u64, Op)>) {
     }
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for EngineQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("inbox", &self.inbox).finish_non_exhaustive()
+        f.debug_struct("EngineQueue").field("inbox", &self.inbox).finish_non_exhaustive()
     }
 }

@@ -3,7 +3,6 @@ mod batch;
 mod builder;
 mod clock;
 mod driver;
-mod durability;
 mod error;
 mod executor;
 mod iter;
@@ -14,19 +13,18 @@ mod stats;
 mod ticker;
 mod value;
 
-pub use batch::Batch;
+pub use batch::WriteBatch;
 pub use builder::Builder;
 pub use clock::{Clock, ManualClock};
-pub use durability::Durability;
 pub use error::{Error, Result};
 pub use iter::{Iter, Keys};
 pub use put_options::PutOptions;
 pub use stats::Stats;
-pub use value::{Key, Value};
+pub use value::{KeyBytes, Value};
 
 use fawn_flash::Device;
 use fawn_types::{Condition, RangeId, Version};
-use leader::Shared;
+use leader::EngineQueue;
 use op::{Op, Response};
 use std::path::Path;
 use std::sync::Arc;
@@ -67,13 +65,13 @@ type BoxedDevice = Box<dyn Device + Send>;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Store {
-    handle: Arc<Handle>,
+    handle: Arc<StoreHandle>,
 }
 
 /// Shared by all clones; its drop closes the store.
 #[derive(Debug)]
-struct Handle {
-    shared: Arc<Shared>,
+struct StoreHandle {
+    shared: Arc<EngineQueue>,
     ticker: Option<JoinHandle<()>>,
 }
 
@@ -176,8 +174,8 @@ impl Store {
     }
 
     /// An empty batch of writes on this store.
-    pub fn batch(&self) -> Batch {
-        Batch::new(self.clone())
+    pub fn batch(&self) -> WriteBatch {
+        WriteBatch::new(self.clone())
     }
 
     /// Every key and value, in no particular order, while writes go on.
@@ -218,7 +216,7 @@ impl Store {
         self.write(Op::Clear).map(drop)
     }
 
-    /// What the store holds, what it did since it was opened, and where its memory is.
+    /// Contents of the store, work since it was opened, and its use of memory.
     ///
     /// # Errors
     /// As [`Store::len`].
@@ -259,7 +257,7 @@ impl Store {
 }
 
 impl IntoIterator for &Store {
-    type Item = Result<(Key, Value)>;
+    type Item = Result<(KeyBytes, Value)>;
     type IntoIter = Iter;
 
     fn into_iter(self) -> Iter {
@@ -267,7 +265,7 @@ impl IntoIterator for &Store {
     }
 }
 
-impl Drop for Handle {
+impl Drop for StoreHandle {
     fn drop(&mut self) {
         let closed = self.shared.close();
         if let Some(ticker) = self.ticker.take() {

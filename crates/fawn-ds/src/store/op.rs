@@ -1,16 +1,16 @@
 //! Operations that callers hand to the leader, and its responses.
-use super::put_options::{Expiry, PutOptions};
+use super::put_options::{PutExpiry, PutOptions};
 use super::{Error, Result, Stats, Value};
 use crate::engine::{DamagedRecord, ScanItem};
 use fawn_types::{Condition, Version};
 
 /// One write of a batch.
 #[derive(Debug)]
-pub(super) struct BatchWrite {
+pub(super) struct KeyWrite {
     pub(super) key: Vec<u8>,
     /// `None` deletes the key.
     pub(super) value: Option<Vec<u8>>,
-    pub(super) expiry: Expiry,
+    pub(super) expiry: PutExpiry,
 }
 
 /// A stretch of hash order to be scanned: some entries from `from` on, none from `to` on.
@@ -28,7 +28,7 @@ pub(super) enum Op {
     Contains { key: Vec<u8> },
     Put { key: Vec<u8>, value: Vec<u8>, options: PutOptions },
     Delete { key: Vec<u8>, condition: Condition },
-    Batch(Vec<BatchWrite>),
+    Batch(Vec<KeyWrite>),
     Clear,
     Scan(Stretch),
     Stats,

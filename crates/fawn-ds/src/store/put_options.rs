@@ -6,13 +6,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub struct PutOptions {
-    pub(super) expiry: Expiry,
+    pub(super) expiry: PutExpiry,
     pub(super) condition: Condition,
 }
 
 /// When a value ceases to exist.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Expiry {
+pub(super) enum PutExpiry {
     Never,
     After(Duration),
     At(SystemTime),
@@ -21,18 +21,18 @@ pub(super) enum Expiry {
 impl PutOptions {
     /// Never expires, written in any case.
     pub const fn new() -> Self {
-        Self { expiry: Expiry::Never, condition: Condition::Always }
+        Self { expiry: PutExpiry::Never, condition: Condition::Always }
     }
 
     /// The value ceases to exist after this time, rounded up to a millisecond.
     pub const fn ttl(mut self, ttl: Duration) -> Self {
-        self.expiry = Expiry::After(ttl);
+        self.expiry = PutExpiry::After(ttl);
         self
     }
 
     /// The value ceases to exist at this time of the store's clock.
     pub const fn expires_at(mut self, at: SystemTime) -> Self {
-        self.expiry = Expiry::At(at);
+        self.expiry = PutExpiry::At(at);
         self
     }
 
@@ -61,7 +61,7 @@ impl Default for PutOptions {
     }
 }
 
-impl Expiry {
+impl PutExpiry {
     /// As records hold it: ms since the Unix epoch, 0 for never.
     pub(super) fn at_ms(self, now_ms: u64) -> u64 {
         match self {

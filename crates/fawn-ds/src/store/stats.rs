@@ -1,8 +1,8 @@
-//! What a store reports about itself.
+//! Statistics of an embedded store.
 use crate::engine::Engine;
 use fawn_flash::Device;
 
-/// What a store holds, what it did since it was opened, and where its memory is. Sizes are bytes.
+/// Contents of a store, work since it was opened, and its use of memory. Sizes are bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Stats {

@@ -1,5 +1,5 @@
 //! The thread that runs a store's timers while no caller does.
-use super::leader::Shared;
+use super::leader::EngineQueue;
 use super::op::{Op, Response};
 use super::{Error, Result};
 use fawn_flash::{DeviceError, Operation};
@@ -12,7 +12,7 @@ const TICK: Duration = Duration::from_millis(250);
 /// After so many ticks without a write or work in flight the thread sleeps until the next write.
 const CALM_TICKS: u32 = 8;
 
-pub(super) fn spawn(shared: &Arc<Shared>) -> Result<JoinHandle<()>> {
+pub(super) fn spawn(shared: &Arc<EngineQueue>) -> Result<JoinHandle<()>> {
     let shared = Arc::clone(shared);
     let thread = std::thread::Builder::new().name("fawn-ds".to_owned()).spawn(move || run(&shared));
     thread.map_err(|error| {
@@ -21,7 +21,7 @@ pub(super) fn spawn(shared: &Arc<Shared>) -> Result<JoinHandle<()>> {
     })
 }
 
-fn run(shared: &Shared) {
+fn run(shared: &EngineQueue) {
     let mut calm = 0;
     loop {
         let interval = (calm < CALM_TICKS).then_some(TICK);

@@ -7,9 +7,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A key: dereferences to its bytes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key(Box<[u8]>);
+pub struct KeyBytes(Box<[u8]>);
 
-impl Key {
+impl KeyBytes {
     pub(super) fn new(bytes: Vec<u8>) -> Self {
         Self(bytes.into())
     }
@@ -60,7 +60,7 @@ impl Value {
     }
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for KeyBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Key(b\"{}\")", self.0.escape_ascii())
     }
@@ -117,10 +117,10 @@ macro_rules! as_bytes {
     };
 }
 
-as_bytes!(Key, 0);
+as_bytes!(KeyBytes, 0);
 as_bytes!(Value, bytes);
 
-impl Borrow<[u8]> for Key {
+impl Borrow<[u8]> for KeyBytes {
     fn borrow(&self) -> &[u8] {
         self
     }

@@ -381,9 +381,9 @@ fn every_image_of_a_chained_store_has_both_views_whole() {
     for seed in 0..SEEDS {
         for (options, durability, loss) in [
             (small as fn(Durability) -> Options, Durability::Sync, Loss::Power),
-            (cached, Durability::EverySec, Loss::Process),
+            (cached, Durability::EverySecond, Loss::Process),
             (cached, Durability::Sync, Loss::Power),
-            (small, Durability::EverySec, Loss::Power),
+            (small, Durability::EverySecond, Loss::Power),
         ] {
             let tally = run(seed, options(durability), loss, 250);
             sum.images += tally.images;

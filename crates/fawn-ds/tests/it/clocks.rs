@@ -30,7 +30,7 @@ fn open(disk: &SimDisk, durability: Durability) -> Node {
 #[test]
 fn everysec_syncs_within_a_second_of_a_step_back() {
     let disk = SimDisk::new(SimOptions::default());
-    let mut node = open(&disk, Durability::EverySec);
+    let mut node = open(&disk, Durability::EverySecond);
     node.append(&[write(b"a", 0)]).unwrap();
     run(&mut node, 2_000);
     step_back(&mut node);

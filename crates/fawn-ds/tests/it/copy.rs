@@ -469,7 +469,7 @@ fn workload(seed: u64, options: Options, loss: Loss, steps: usize, classes: &mut
 fn every_image_of_a_copy_is_void_or_whole() {
     let (mut classes, mut copies, mut dropped) = (Classes::default(), 0, 0);
     for seed in 0..10 {
-        let durability = if seed % 3 == 2 { Durability::EverySec } else { Durability::Sync };
+        let durability = if seed % 3 == 2 { Durability::EverySecond } else { Durability::Sync };
         let run = workload(seed, chained(durability), Loss::Power, 1300, &mut classes);
         copies += run.copies;
         dropped += run.node.engine.stats().segments_dropped;
@@ -533,7 +533,7 @@ fn copy_between(donor: &mut Node, receiver: &mut Node, base: Version, bytes_max:
 
 #[test]
 fn a_copy_between_engines_is_equal_record_for_record() {
-    for (seed, durability) in [(1, Durability::Sync), (2, Durability::EverySec), (3, Durability::Memory)] {
+    for (seed, durability) in [(1, Durability::Sync), (2, Durability::EverySecond), (3, Durability::Memory)] {
         let mut rng = Rng::new(seed);
         let (here, there) = (SimDisk::new(SimOptions::default()), SimDisk::new(SimOptions::default()));
         let options = || small(durability);

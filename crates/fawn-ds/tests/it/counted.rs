@@ -90,7 +90,7 @@ fn a_submit_is_one_write_however_much_was_appended() {
 #[test]
 fn zeros_go_ahead_of_small_durable_writes() {
     const AHEAD_BYTES: u64 = 256 << 10;
-    for durability in [Durability::Sync, Durability::EverySec] {
+    for durability in [Durability::Sync, Durability::EverySecond] {
         let disk = SimDisk::new(SimOptions::instant(1));
         let mut node = Node::open(&disk, Options { durability, ..wide() }, Now::at(1)).unwrap();
         let (mut long_writes, mut log_bytes) = (0, 0);
@@ -154,7 +154,7 @@ fn warming_reads_nothing_and_changes_nothing() {
 /// A writing turn, and an idle one, cost the same however many segments there are.
 #[test]
 fn a_turn_looks_at_no_segment() {
-    for durability in [Durability::Sync, Durability::EverySec, Durability::Memory] {
+    for durability in [Durability::Sync, Durability::EverySecond, Durability::Memory] {
         let disk = SimDisk::new(SimOptions::instant(1));
         let options = Options { memory_bytes: 16 << 20, ..small(durability) };
         let mut node = Node::open(&disk, options, Now::at(1)).unwrap();

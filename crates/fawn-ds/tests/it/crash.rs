@@ -262,7 +262,7 @@ fn every_image_around_a_full_device_opens_with_all_that_was_acked() {
 fn every_image_of_a_kill_keeps_what_was_flushed() {
     let mut classes = Classes::default();
     for seed in 100..104 {
-        classes.add(workload(seed, small(Durability::EverySec), Loss::Process, 160, (true, false)));
+        classes.add(workload(seed, small(Durability::EverySecond), Loss::Process, 160, (true, false)));
     }
     println!("{classes:?}");
     assert!(classes.images >= 500 && classes.torn > 0, "{classes:?}");
@@ -271,7 +271,7 @@ fn every_image_of_a_kill_keeps_what_was_flushed() {
 #[test]
 fn power_loss_without_syncs_leaves_a_prefix() {
     for seed in 200..203 {
-        workload(seed, small(Durability::EverySec), Loss::Power, 160, (false, false));
+        workload(seed, small(Durability::EverySecond), Loss::Power, 160, (false, false));
         workload(seed, small(Durability::Memory), Loss::Power, 160, (false, false));
     }
 }
@@ -281,7 +281,7 @@ fn a_failed_write_or_sync_poisons_and_loses_nothing_acked() {
     let (mut failed_writes, mut failed_syncs) = (0, 0);
     for seed in 300..340 {
         let mut rng = Rng::new(seed);
-        let durability = if seed % 2 == 0 { Durability::Sync } else { Durability::EverySec };
+        let durability = if seed % 2 == 0 { Durability::Sync } else { Durability::EverySecond };
         let mut run = Run::new(seed, small(durability));
         let kind = if rng.below(2) == 0 || durability == Durability::Sync { OpKind::Write } else { OpKind::Sync };
         // A full device at a write, where the file system kept no promise of space, is a failed write: some sectors of it

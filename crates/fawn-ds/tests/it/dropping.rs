@@ -43,7 +43,7 @@ fn append(node: &mut Node, range: RangeId, record: &RecordRef<'_>) {
 /// Four keys fill a segment; newer values of them fill the next ones. Once those are committed, the first dies.
 #[test]
 fn a_segment_stays_until_the_commit_that_its_records_died_by_is_durable() {
-    for durability in [Durability::Sync, Durability::EverySec] {
+    for durability in [Durability::Sync, Durability::EverySecond] {
         for turns_after in 0..8 {
             let disk = SimDisk::new(SimOptions::instant(1));
             let mut node = Node::open(&disk, chained(durability), Now::at(1)).unwrap();

@@ -6,7 +6,7 @@ use fawn_types::{Durability, MonoMs, Now};
 
 #[test]
 fn the_oldest_write_in_flight_has_an_age() {
-    for (durability, kind) in [(Durability::Sync, OpKind::Write), (Durability::EverySec, OpKind::Sync)] {
+    for (durability, kind) in [(Durability::Sync, OpKind::Write), (Durability::EverySecond, OpKind::Sync)] {
         let disk = SimDisk::new(SimOptions::instant(1));
         let mut node = Node::open(&disk, small(durability), Now::at(10_000)).unwrap();
         let write = |key: &[u8]| Write { key: key.to_vec(), value: Some(vec![1; 100]), expires_at_ms: 0 };

@@ -173,7 +173,7 @@ fn behaves_like_the_model_when_synced() {
 #[test]
 fn behaves_like_the_model_every_second() {
     for seed in 100..140 {
-        run(seed, small(Durability::EverySec), 1500);
+        run(seed, small(Durability::EverySecond), 1500);
     }
 }
 

@@ -2,7 +2,7 @@
 //! nothing is poisoned.
 use crate::support::{Node, Write, small};
 use fawn_ds::internals::{EngineError, Event, View};
-use fawn_ds::{Builder, Durability as StoreDurability, Store};
+use fawn_ds::{Builder, Store};
 use fawn_flash::sim::{Fault, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::random::SplitMix64;
@@ -128,7 +128,7 @@ fn a_store_has_more_segments_than_the_process_has_descriptors() {
     rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let builder: Builder = Store::builder(dir.path()).memory(4 << 20).segment_size(64 << 10);
-    let builder = builder.durability(StoreDurability::Memory);
+    let builder = builder.durability(Durability::Memory);
     let store = builder.clone().open().unwrap();
     const KEYS: u32 = 1500;
     for key in 0..KEYS {

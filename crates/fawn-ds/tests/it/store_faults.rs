@@ -12,7 +12,7 @@ fn is_poisoned<T>(result: &Result<T>) -> bool {
     matches!(result, Err(Error::Poisoned { .. }))
 }
 
-/// What six threads get that all do `operation` at the same time.
+/// The results of six threads that all do `operation` at the same time.
 fn race<T: Send>(store: &Store, operation: impl Fn(&Store) -> T + Sync) -> Vec<T> {
     let barrier = Barrier::new(6);
     std::thread::scope(|scope| {

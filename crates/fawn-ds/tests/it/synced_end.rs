@@ -75,7 +75,7 @@ fn holes(durability: Durability) -> usize {
 
 #[test]
 fn damage_before_a_later_segment_with_data_is_never_a_torn_end() {
-    for durability in [Durability::Sync, Durability::EverySec] {
+    for durability in [Durability::Sync, Durability::EverySecond] {
         let candidates = holes(durability);
         assert!(candidates > 0, "{durability:?}: the window was never met");
     }
@@ -125,7 +125,7 @@ fn last_frame_is_protected(disk: &SimDisk, durability: Durability) -> bool {
 
 #[test]
 fn closing_protects_the_last_frame() {
-    for durability in [Durability::Sync, Durability::EverySec, Durability::Memory] {
+    for durability in [Durability::Sync, Durability::EverySecond, Durability::Memory] {
         let (disk, node) = log_at_rest(durability);
         drop(node.engine.close().unwrap());
         assert!(last_frame_is_protected(&disk, durability), "{durability:?}");
@@ -136,7 +136,7 @@ fn closing_protects_the_last_frame() {
 
 #[test]
 fn an_idle_log_has_its_last_frame_protected_by_one_write() {
-    for durability in [Durability::Sync, Durability::EverySec] {
+    for durability in [Durability::Sync, Durability::EverySecond] {
         let (disk, mut node) = log_at_rest(durability);
         assert!(!last_frame_is_protected(&disk, durability), "{durability:?}: nothing vouches for it yet");
         idle(&mut node, 3000);

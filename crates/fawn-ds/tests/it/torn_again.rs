@@ -11,7 +11,7 @@ use fawn_types::{Durability, Now};
 
 fn options() -> Options {
     // Padded frames: each of these is whole pages, so the lost one takes nothing else along.
-    Options { pad_frames: true, ..small(Durability::EverySec) }
+    Options { pad_frames: true, ..small(Durability::EverySecond) }
 }
 
 fn put(node: &mut Node, key: &str, bytes: usize) {
@@ -85,7 +85,7 @@ fn what_lay_behind_a_torn_end_never_comes_back() {
 fn the_log_goes_on_where_it_ends_whatever_empty_segments_lie_behind() {
     for more in 1..4_u32 {
         let disk = SimDisk::new(SimOptions::default());
-        let mut node = Node::open(&disk, small(Durability::EverySec), Now::at(1)).unwrap();
+        let mut node = Node::open(&disk, small(Durability::EverySecond), Now::at(1)).unwrap();
         let write =
             |i: u32| Write { key: i.to_be_bytes().to_vec(), value: Some(vec![i as u8; 3000]), expires_at_ms: 0 };
         for i in 0..5 {
@@ -108,7 +108,7 @@ fn the_log_goes_on_where_it_ends_whatever_empty_segments_lie_behind() {
         }
         encode_commit(&decoded.header, &edits, decoded.valid_len, decoded.valid_len, &mut manifest);
         disk.put("manifest", &manifest);
-        let mut node = Node::open(&disk, small(Durability::EverySec), Now::at(2)).unwrap();
+        let mut node = Node::open(&disk, small(Durability::EverySecond), Now::at(2)).unwrap();
         let marks = node.engine.watermarks();
         assert_eq!(marks.appended, marks.flushed, "{more} more: nothing was appended yet");
         for i in 5..60 {
@@ -117,7 +117,7 @@ fn the_log_goes_on_where_it_ends_whatever_empty_segments_lie_behind() {
         }
         node.settle();
         node.engine.close().unwrap();
-        let mut node = Node::open(&disk, small(Durability::EverySec), Now::at(3)).unwrap();
+        let mut node = Node::open(&disk, small(Durability::EverySecond), Now::at(3)).unwrap();
         for i in 0..60_u32 {
             let entry = node.get(&i.to_be_bytes(), View::Committed).unwrap();
             assert_eq!(entry.map(|entry| entry.value), write(i).value, "{more} more: key {i}");

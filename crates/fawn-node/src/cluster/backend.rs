@@ -402,7 +402,7 @@ const fn is_weaker(opened: Durability, wanted: Durability) -> bool {
     const fn rank(durability: Durability) -> u8 {
         match durability {
             Durability::Memory => 0,
-            Durability::EverySec => 1,
+            Durability::EverySecond => 1,
             Durability::Sync => 2,
         }
     }

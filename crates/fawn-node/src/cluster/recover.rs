@@ -68,7 +68,7 @@ impl<D: Device> BackEnd<D> {
         if options.durability != self.config.durability {
             let expected = match self.config.durability {
                 Durability::Sync => "durability sync",
-                Durability::EverySec => "durability everysec",
+                Durability::EverySecond => "durability everysec",
                 Durability::Memory => "durability memory",
             };
             return Err(NodeError::EngineOptions { expected, found: format!("{:?}", options.durability) });

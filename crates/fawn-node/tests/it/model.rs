@@ -162,7 +162,7 @@ fn sim(seed: u64) -> SimOptions {
 }
 
 fn durability(seed: u64) -> Durability {
-    [Durability::Sync, Durability::EverySec, Durability::Memory][(seed % 3) as usize]
+    [Durability::Sync, Durability::EverySecond, Durability::Memory][(seed % 3) as usize]
 }
 
 impl<H: ClientHost> Run<H>

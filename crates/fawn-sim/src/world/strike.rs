@@ -113,7 +113,7 @@ impl World {
         };
         let harmless = match self.scenario.durability {
             Durability::Sync => true,
-            Durability::EverySec => kill,
+            Durability::EverySecond => kill,
             Durability::Memory => false,
         };
         if self.scenario.durability == Durability::Sync || self.scenario.may_lose {

@@ -146,7 +146,7 @@ impl Watch {
             let Progress { appended, flushed, synced, .. } = progress(member.range);
             let mark = match self.durability {
                 Durability::Sync => synced,
-                Durability::EverySec => flushed,
+                Durability::EverySecond => flushed,
                 Durability::Memory => appended,
             };
             self.members.insert((node, member.range), (member.clone(), mark));

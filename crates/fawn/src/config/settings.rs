@@ -230,7 +230,7 @@ impl From<DurabilityMode> for Durability {
     fn from(mode: DurabilityMode) -> Self {
         match mode {
             DurabilityMode::Sync => Self::Sync,
-            DurabilityMode::Everysec => Self::EverySec,
+            DurabilityMode::Everysec => Self::EverySecond,
             DurabilityMode::Memory => Self::Memory,
         }
     }

@@ -103,7 +103,7 @@ impl ChainReport {
             epoch: chain.epoch.get(),
             durability: match chain.durability {
                 Durability::Sync => "sync",
-                Durability::EverySec => "everysec",
+                Durability::EverySecond => "everysec",
                 Durability::Memory => "memory",
             },
             takes_writes: chain.takes_writes,

@@ -8,7 +8,7 @@ use fawn_wire::{Args, glob};
 pub(super) fn settings(options: &ShardOptions, facts: &ProcessFacts, engine: &Options) -> Vec<(&'static str, String)> {
     let (fsync, mode) = match options.durability {
         Durability::Sync => ("always", "sync"),
-        Durability::EverySec => ("everysec", "everysec"),
+        Durability::EverySecond => ("everysec", "everysec"),
         Durability::Memory => ("no", "memory"),
     };
     // Each of the process's shards has as much.

@@ -14,7 +14,7 @@ fn a_put_is_read_back_and_lies_on_three_disks() {
 
 #[test]
 fn every_mode_commits_and_agrees() {
-    for durability in [Durability::Sync, Durability::EverySec, Durability::Memory] {
+    for durability in [Durability::Sync, Durability::EverySecond, Durability::Memory] {
         let mut world = World::with(2, durability, 8 << 20);
         for i in 0..200_u32 {
             let key = format!("key {}", i % 50).into_bytes();

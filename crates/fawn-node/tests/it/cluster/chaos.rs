@@ -179,7 +179,7 @@ fn no_fault_loses_repeats_or_reorders_what_was_acked() {
 fn everysec_survives_the_end_of_any_process() {
     for seed in 2000..2006 {
         println!("seed {seed} of everysec_survives_the_end_of_any_process");
-        let (acked, reads, _) = chaos(seed, Durability::EverySec, 12);
+        let (acked, reads, _) = chaos(seed, Durability::EverySecond, 12);
         assert!(acked > 0 && reads > 0, "seed {seed}: the load was served in part");
     }
 }

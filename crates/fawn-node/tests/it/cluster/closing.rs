@@ -24,7 +24,7 @@ fn marks(world: &World, disk: &SimDisk) -> (usize, usize) {
 #[test]
 fn a_mark_that_a_loss_of_power_leaves_says_the_truth() {
     for seed in 200..206_u64 {
-        let mut world = World::with(seed, Durability::EverySec, 8 << 20);
+        let mut world = World::with(seed, Durability::EverySecond, 8 << 20);
         world.put(b"served", b"from here on");
         for i in 0..40_u32 {
             let _ = world.submit(&set(format!("k{i}").as_bytes(), &[7; 300])).unwrap();
@@ -46,7 +46,7 @@ fn a_mark_that_a_loss_of_power_leaves_says_the_truth() {
 /// All stop in order, several times, also shortly after they began: nothing is lost, and nobody is told to fear it.
 #[test]
 fn an_orderly_stop_of_all_loses_nothing_and_says_nothing() {
-    for (seed, durability) in [(210, Durability::EverySec), (211, Durability::Memory), (212, Durability::Sync)] {
+    for (seed, durability) in [(210, Durability::EverySecond), (211, Durability::Memory), (212, Durability::Sync)] {
         let mut world = World::with(seed, durability, 8 << 20);
         for round in 0..12_u64 {
             world.put(format!("k{round}").as_bytes(), b"acked");

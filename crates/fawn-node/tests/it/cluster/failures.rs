@@ -112,7 +112,7 @@ fn retries_across_a_power_loss_are_applied_once() {
 
 #[test]
 fn links_that_lose_bytes_both_ways_between_neighbours_heal() {
-    let mut world = World::with(50, Durability::EverySec, 8 << 20);
+    let mut world = World::with(50, Durability::EverySecond, 8 << 20);
     for i in 0..30_u32 {
         world.put(format!("a{i}").as_bytes(), b"1");
     }
@@ -156,7 +156,7 @@ fn power_loss_without_sync_is_seen_by_the_same_check() {
 #[test]
 fn a_node_whose_medium_fails_is_left_out_until_it_is_restarted() {
     for victim in 2..=BACK_ENDS {
-        for (durability, kind) in [(Durability::Sync, OpKind::Write), (Durability::EverySec, OpKind::Sync)] {
+        for (durability, kind) in [(Durability::Sync, OpKind::Write), (Durability::EverySecond, OpKind::Sync)] {
             let mut world = World::with(80 + u64::from(victim), durability, 8 << 20);
             for i in 0..50_u32 {
                 world.put(format!("k{i}").as_bytes(), b"before");
@@ -214,7 +214,8 @@ fn an_epoch_that_is_used_up_makes_way_for_the_next() {
 /// Another mode at the next start: in force from the next epoch on, whichever way, and nothing acked is lost by a kill.
 #[test]
 fn another_durability_takes_effect_with_the_next_epoch() {
-    let modes = [Durability::Sync, Durability::EverySec, Durability::Sync, Durability::EverySec, Durability::Memory];
+    let modes =
+        [Durability::Sync, Durability::EverySecond, Durability::Sync, Durability::EverySecond, Durability::Memory];
     let mut world = World::with(95, modes[0], 8 << 20);
     for (round, mode) in modes.into_iter().enumerate() {
         if round > 0 {

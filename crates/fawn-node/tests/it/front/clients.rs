@@ -7,7 +7,7 @@ use fawn_wire::Protocol;
 
 #[test]
 fn redis_hears_what_one_store_tells() {
-    for durability in [Durability::Sync, Durability::EverySec, Durability::Memory] {
+    for durability in [Durability::Sync, Durability::EverySecond, Durability::Memory] {
         let mut bed = Bed::with(true, durability, 8 << 20);
         let id = bed.connect(Protocol::Resp);
         play(REDIS_STRINGS, |line| bed.redis(id, line));

@@ -61,7 +61,7 @@ fn the_cluster_loses_power_and_nothing_acked_is_gone() {
 #[test]
 fn no_crash_leaves_half_a_batch() {
     for seed in 0..12 {
-        let mut bed = Bed::with(true, Durability::EverySec, 8 << 20);
+        let mut bed = Bed::with(true, Durability::EverySecond, 8 << 20);
         let id = bed.connect(Protocol::Resp);
         let batch = |round: u32| -> Vec<u8> {
             let pairs: Vec<String> = (0..30).map(|i| format!("k{i} {round}{}", "x".repeat(9000))).collect();
@@ -132,7 +132,7 @@ fn a_start_serves_as_soon_as_all_members_have_spoken() {
 #[test]
 fn an_end_in_order_is_told_apart_from_a_kill() {
     for (durability, is_one_range) in
-        [(Durability::EverySec, true), (Durability::Memory, true), (Durability::Memory, false)]
+        [(Durability::EverySecond, true), (Durability::Memory, true), (Durability::Memory, false)]
     {
         let mut bed = Bed::with(is_one_range, durability, 24 << 20);
         let losses = |bed: &Bed| bed.host.status().cluster.expect("a cluster says how it stands").possible_losses;
