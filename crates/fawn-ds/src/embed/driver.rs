@@ -91,8 +91,8 @@ enum Progress {
 
 impl<D: Device> Driver<D> {
     pub(super) fn new(engine: Engine<D>) -> Self {
-        // A generation is an epoch of its own: sequence numbers begin anew without ever repeating a version.
-        let epoch = Epoch::new(engine.generation()).unwrap_or(Epoch::MAX);
+        // Each opening has an epoch of its own: sequence numbers start again without ever repeating a version.
+        let epoch = engine.sole_epoch(RANGE).unwrap_or(Epoch::MAX);
         Self {
             engine: Some(engine),
             epoch,
@@ -286,8 +286,7 @@ impl<D: Device> Driver<D> {
 
     fn next_version(&self, ahead: u64) -> Result<Version, EngineError> {
         let seq = self.seq + ahead;
-        Version::new(self.epoch, seq)
-            .ok_or_else(|| EngineError::Poisoned { first: "all versions of this opening are used up".to_owned() })
+        Version::new(self.epoch, seq).ok_or_else(versions_used_up)
     }
 
     fn write(&mut self, op: Op) -> Result<Progress, EngineError> {
@@ -339,6 +338,10 @@ impl<D: Device> Driver<D> {
             ScanStep::Read(plan) => Ok(Progress::Read(plan, Waiting::Scan(scan, now))),
         }
     }
+}
+
+pub(super) fn versions_used_up() -> EngineError {
+    EngineError::Poisoned { first: "all versions of this store are used up".to_owned() }
 }
 
 fn record_of<'a>(

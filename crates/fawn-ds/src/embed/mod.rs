@@ -140,12 +140,15 @@ impl<D: Device + Send + 'static> Store<D> {
     /// # Errors
     /// [`OpenError`] says what is damaged and what to do; it never starts empty instead.
     pub fn open_on(device: D, mut options: Options) -> Result<Self, OpenError> {
-        options.chained = false;
         let durability = options.durability;
         options.secret_if_new = options.secret.or_else(|| Some(random_secret()));
         let (mut engine, report) = Engine::open(device, options, clock::now())?;
         if !engine.options().read_only {
             engine.add_range(RANGE, KeyRange::ALL)?;
+            // Nobody else has a copy, so nobody can object to what is here.
+            engine.commit(RANGE, engine.progress(RANGE).appended);
+            let epoch = engine.next_sole_epoch(RANGE).ok_or_else(driver::versions_used_up)?;
+            engine.begin_sole_epoch(RANGE, epoch, None)?;
         }
         let inner = Arc::new(Inner {
             inbox: Mutex::new(Inbox::default()),

@@ -4,5 +4,6 @@ mod chaos;
 mod closing;
 mod edges;
 mod failures;
+mod grown;
 mod payloads;
 mod world;
