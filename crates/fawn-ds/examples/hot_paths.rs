@@ -5,7 +5,7 @@
 use fawn_ds::internals::{Engine, EngineError, Event, Lookup, Options, RecordRef, View, WARM_KEYS_MAX};
 use fawn_flash::{AnyDevice, Cause, Device, DeviceOptions};
 use fawn_types::random::SplitMix64;
-use fawn_types::{Durability, Epoch, HashSecret, KeyHash, KeyRange, Now, RangeId, TimeMs, Version};
+use fawn_types::{Durability, HashSecret, KeyHash, KeyRange, Now, RangeId, TimeMs, Version};
 use std::error::Error;
 use std::path::Path;
 use std::time::Instant;
@@ -97,7 +97,8 @@ impl Bench {
         let options = Options { durability, memory_bytes, secret_if_new: secret, ..Options::default() };
         let (mut engine, _) = Engine::open(device, options, Now::at(1))?;
         engine.add_range(RANGE, KeyRange::ALL)?;
-        let epoch = Epoch::new(engine.generation()).ok_or("too many openings")?;
+        let epoch = engine.next_sole_epoch(RANGE).ok_or("too many openings")?;
+        engine.begin_sole_epoch(RANGE, epoch, None)?;
         let next = Version::new(epoch, 1).ok_or("no first version")?;
         Ok(Self { engine, events: Vec::new(), next, begun: Instant::now() })
     }

@@ -93,8 +93,10 @@ pub fn recovery(data: &[u8]) {
 /// What opened takes a write, keeps it, and opens again.
 fn goes_on(disk: &SimDisk, mut engine: Engine<SimDevice>) {
     let Ok(()) = engine.add_range(RANGE, KeyRange::ALL) else { return };
-    let first = Epoch::new(engine.generation()).and_then(|epoch| Version::new(epoch, 1));
-    let Some(version) = first.filter(|version| *version > engine.progress(RANGE).appended) else { return };
+    engine.commit(RANGE, engine.progress(RANGE).appended);
+    let Some(epoch) = engine.next_sole_epoch(RANGE) else { return };
+    let Some(version) = Version::new(epoch, 1) else { return };
+    assert_eq!(engine.begin_sole_epoch(RANGE, epoch, None), Ok(()), "it begins an epoch");
     let key = KEYS.to_be_bytes();
     let put = RecordRef::put(version, &key, b"after");
     assert_eq!(engine.append(RANGE, KeyHash::of(&SECRET, &key), &put), Ok(()), "it takes writes");
@@ -186,8 +188,9 @@ fn build() -> Base {
             unreachable!("a sound device takes a new store")
         };
         assert_eq!(engine.add_range(RANGE, KeyRange::ALL), Ok(()), "a new store takes a range");
+        let epoch = engine.next_sole_epoch(RANGE).unwrap_or_default();
+        assert_eq!(engine.begin_sole_epoch(RANGE, epoch, None), Ok(()), "and is its only member");
         for i in part * KEYS / 3..(part + 1) * KEYS / 3 {
-            let epoch = Epoch::new(engine.generation()).unwrap_or_default();
             let version = Version::new(epoch, u64::from(i) + 1).unwrap_or_default();
             let (key, value) = (i.to_be_bytes(), value(i));
             let put = RecordRef::put(version, &key, &value);

@@ -33,8 +33,6 @@ pub struct Options {
     pub secret_if_new: Option<HashSecret>,
     /// Tells a new store from others that are made with the same secret, maybe at the same time: its number among them.
     pub number_if_new: u32,
-    /// The ranges belong to chains: commit marks are logged, and what was not committed stays pending at open.
-    pub chained: bool,
     /// Most (version, pointer) pairs kept per range for retransmission; all ranges together take at most a sixteenth of
     /// the budget, whatever this says.
     pub retained_records_max: usize,
@@ -56,7 +54,6 @@ impl Default for Options {
             secret: None,
             secret_if_new: None,
             number_if_new: 0,
-            chained: false,
             retained_records_max: 1 << 16,
             index: IndexOptions::default(),
             read_only: false,

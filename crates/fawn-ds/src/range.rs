@@ -1,5 +1,6 @@
 //! Owns one range of a store: its index, its three watermarks, and its records between append and commit.
 use crate::engine::Kept;
+use crate::format::manifest::SoleEpochs;
 use crate::index::{Index, IndexOptions, Pointer};
 use crate::log::LogPosition;
 use crate::manifest_file::CommitNumber;
@@ -119,8 +120,10 @@ pub(crate) struct RangeState {
     pub(crate) complete_above: Version,
     /// Newest pending clear.
     pub(crate) pending_clear: Option<Version>,
-    /// Its commit marks in the log.
+    /// Its commit marks in the log. In a sole epoch there are none.
     pub(crate) marks: Marks,
+    /// Its last sole epochs, as the manifest durably lists them.
+    pub(crate) sole: Option<SoleEpochs>,
     /// Whether the open frame has records of it.
     pub(crate) in_open_frame: bool,
     /// Segments with records of its history: slots by sequence number.
@@ -147,6 +150,7 @@ impl RangeState {
             complete_above: Version::ZERO,
             pending_clear: None,
             marks: Marks::default(),
+            sole: None,
             in_open_frame: false,
             segments: BTreeMap::new(),
             held: BTreeMap::new(),
@@ -208,8 +212,29 @@ impl RangeState {
         self.complete_above = base;
         // The manifest says that the base is committed, as a durable mark would.
         self.marks = Marks { appended: base, durable: base, ..Marks::default() };
+        self.sole = None;
         self.segments.clear();
         self.held.clear();
+    }
+
+    /// Its sole epoch's base, while that lasts: all that an opening finds is committed then, and commits need no marks.
+    #[inline]
+    pub(crate) fn sole_base(&self) -> Option<Version> {
+        self.sole.and_then(|sole| if sole.is_over { None } else { Some(sole.base) })
+    }
+
+    /// Whether its commits need marks in the log.
+    #[inline]
+    pub(crate) fn needs_marks(&self) -> bool {
+        self.sole_base().is_none()
+    }
+
+    /// Keeps nothing for retransmission any more.
+    pub(crate) fn end_retention(&mut self) {
+        self.retain_floor = None;
+        self.retained = VecDeque::new();
+        self.copied_results = VecDeque::new();
+        self.complete_above = self.progress.committed;
     }
 
     /// Whether a segment may have results that came with a copy and are kept.

@@ -7,13 +7,13 @@
 //! [`cluster::Node`]; it does not drive sessions yet.
 #![forbid(unsafe_code)]
 
+mod activation;
 pub mod cluster;
 mod execute;
 pub mod front;
 pub mod options;
 pub mod output;
 mod pending;
-mod replica;
 mod session;
 pub mod shard;
 pub mod shards;

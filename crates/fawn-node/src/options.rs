@@ -80,3 +80,11 @@ pub struct ProcessFacts {
     /// Further settings for `CONFIG GET`, by their name in the configuration file.
     pub settings: Vec<(String, String)>,
 }
+
+impl ProcessFacts {
+    /// The random part of this process's boots: a start draws its run ID anew.
+    pub(crate) fn random_part(&self) -> u32 {
+        let digits = self.run_id.get(..8).unwrap_or_default();
+        u32::from_str_radix(digits, 16).unwrap_or_default()
+    }
+}

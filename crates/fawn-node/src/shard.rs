@@ -2,18 +2,19 @@
 //!
 //! Per iteration the host calls `handle_input` for every connection with input, then [`Shard::turn`] once (which
 //! submits once for all of them), then [`Shard::poll_output`] until it is empty: one write per connection.
+use crate::activation::activate;
 use crate::execute::{Core, Flow, Host, Scratch, clear, execute, execute_single};
 use crate::options::{ProcessFacts, ShardOptions};
 use crate::output::Output;
 use crate::pending::Pending;
-use crate::replica::Replica;
 use crate::session::consume::{self, Executor};
 use crate::session::{Looked, Session, SessionId, Sessions};
 use crate::shards::{self, Links, Placement};
 use crate::status::{Counters, ShardStatus};
+use fawn_chain::{Output as ChainOutput, Progress};
 use fawn_ds::internals::{Engine, EngineError, Event};
 use fawn_flash::Device;
-use fawn_types::{Epoch, KeyHash, MonoMs, Now, ShardId, TimeMs};
+use fawn_types::{KeyHash, MonoMs, Now, ShardId, TimeMs};
 use fawn_wire::{Command, Protocol};
 use std::collections::VecDeque;
 
@@ -29,15 +30,13 @@ pub struct Shard<D: Device> {
     pub(crate) sessions: Sessions,
     pub(crate) outputs: VecDeque<Output>,
     events: Vec<Event>,
-    /// The monotonic clock and expiry time.
-    pub(crate) now: Now,
 }
 
 impl<D: Device> Shard<D> {
     /// Creates a shard over an open engine, whose options must agree with `options`. All shards of a node share one secret.
     ///
     /// # Errors
-    /// If the engine holds another range than the shard's slice of the ring.
+    /// If the engine holds another range than the shard's slice of the ring, or cannot begin an epoch.
     pub fn new(
         mut engine: Engine<D>,
         placement: Placement,
@@ -50,8 +49,7 @@ impl<D: Device> Shard<D> {
             return Err(EngineError::RangeExists { range: other });
         }
         engine.add_range(range, keys)?;
-        let epoch = Epoch::new(engine.generation()).unwrap_or(Epoch::MAX);
-        let replica = Replica::new(range, epoch, options.durability, engine.progress(range));
+        let replica = activate(&mut engine, (range, keys), &options, &facts)?;
         let links = (placement.count() > 1).then(|| Box::new(Links::new(placement, *engine.secret())));
         let core = Core {
             engine,
@@ -63,11 +61,12 @@ impl<D: Device> Shard<D> {
             facts,
             flush_at: None,
             wall: TimeMs(0),
+            now: Now::default(),
             sessions_open: 0,
             links,
         };
         let (sessions, outputs) = (Sessions::new(&options, placement), VecDeque::new());
-        Ok(Self { core, sessions, outputs, events: Vec::new(), now: Now::default() })
+        Ok(Self { core, sessions, outputs, events: Vec::new() })
     }
 
     /// Opens a session.
@@ -114,15 +113,15 @@ impl<D: Device> Shard<D> {
     /// Executes the complete commands at the start of `input`; returns the number of consumed bytes. The host keeps the
     /// rest and offers it again with more input, or after [`Output::Resume`].
     pub fn handle_input(&mut self, now: Now, id: SessionId, input: &[u8]) -> usize {
-        self.note_time(now);
-        consume::handle_input(&mut self.core, &mut self.sessions, &mut self.outputs, (id, input), self.now)
+        let now = self.note_time(now);
+        consume::handle_input(&mut self.core, &mut self.sessions, &mut self.outputs, (id, input), now)
     }
 
     /// Like [`Shard::handle_input`] for each input, with consumed bytes in `used`. The first requests of all inputs are
     /// prefetched together.
     pub fn handle_inputs(&mut self, now: Now, inputs: &[(SessionId, &[u8])], used: &mut [usize]) {
-        self.note_time(now);
-        consume::handle_inputs(&mut self.core, &mut self.sessions, &mut self.outputs, (inputs, used), self.now);
+        let now = self.note_time(now);
+        consume::handle_inputs(&mut self.core, &mut self.sessions, &mut self.outputs, (inputs, used), now);
     }
 
     /// Length that the input must reach, from its first unconsumed byte, before it is worth offering again.
@@ -196,10 +195,12 @@ impl<D: Device> Shard<D> {
         ShardStatus { replies: self.sessions.room.status(), ..self.core.status() }
     }
 
-    pub(crate) fn note_time(&mut self, now: Now) {
+    /// Returns the monotonic clock with expiry time.
+    pub(crate) fn note_time(&mut self, now: Now) -> Now {
         // The machine's wall clock may step; what the store judges expiry by never falls and never jumps.
-        self.now = Now { mono: now.mono, wall: self.core.engine.advance_clock(now) };
+        self.core.now = Now { mono: now.mono, wall: self.core.engine.advance_clock(now) };
         self.core.wall = now.wall;
+        self.core.now
     }
 
     fn flush_if_due(&mut self, now: Now) {
@@ -223,7 +224,8 @@ impl<D: Device> Shard<D> {
         let mut events = std::mem::take(&mut self.events);
         self.core.engine.poll(now, &mut events);
         let had_events = !events.is_empty();
-        let mut host = Host { core: &mut self.core, sessions: &mut self.sessions, now: self.now.wall };
+        let now = self.core.now.wall;
+        let mut host = Host { core: &mut self.core, sessions: &mut self.sessions, now };
         for event in events.drain(..) {
             match event {
                 Event::Lookup { plan, user } => host.read_ended(plan, user),
@@ -241,12 +243,18 @@ impl<D: Device> Shard<D> {
 
     /// Returns whether the committed version moved.
     fn commit(&mut self) -> bool {
-        let Core { engine, replica, .. } = &mut self.core;
-        let through = replica.advance(engine.progress(replica.range()));
-        if let Some(through) = through {
-            engine.commit(replica.range(), through);
+        let Core { engine, replica, now, .. } = &mut self.core;
+        let fawn_ds::internals::Progress { appended, flushed, synced, .. } = engine.progress(replica.range());
+        replica.handle_progress(*now, Progress { appended, flushed, synced });
+        let mut has_moved = false;
+        while let Some(output) = replica.poll_output() {
+            // All else is for peers and a manager, and a member alone has neither.
+            if let ChainOutput::Commit { through } = output {
+                engine.commit(replica.range(), through);
+                has_moved = true;
+            }
         }
-        through.is_some()
+        has_moved
     }
 
     /// Moves due replies to the outputs and emits the effects that follow.

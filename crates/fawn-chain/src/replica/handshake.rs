@@ -66,6 +66,7 @@ impl Replica {
         }
         self.phase = Phase::Idle;
         self.next = None;
+        self.advanced_at = None;
         self.predecessor = None;
         self.links.clear();
         self.ack_due = false;
@@ -197,7 +198,7 @@ impl Replica {
 
     /// Starts serving. The entry is also persisted, without waiting: a member that forgets it has rebooted, and is then
     /// not assumed to be equal anyway.
-    fn serve(&mut self, entry: &RangeEntry) {
+    pub(super) fn serve(&mut self, entry: &RangeEntry) {
         assert!(invariants::equal_at_activation(self.last, entry.base));
         let chain: Vec<NodeId> = entry.serving().map(|member| member.node).collect();
         let place = chain.iter().position(|node| *node == self.config.node);
@@ -218,6 +219,7 @@ impl Replica {
         self.upstream = entry.base;
         self.predecessor = place.checked_sub(1).map(|above| chain[above]);
         self.next = if place == 0 { self.first_after(self.last) } else { None };
+        self.bound_assign();
         let successor = chain.get(place + 1);
         self.links.extend(successor.map(|to| Link::new(*to, LinkKind::Successor, entry.base, self.now.mono)));
         self.wake_at = (role == Role::Head).then_some(self.now.mono);

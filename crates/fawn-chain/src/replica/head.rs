@@ -1,5 +1,5 @@
 //! The head's role: dense sequence numbers and chain time [replication.md §3].
-use super::{Phase, Refusal, Replica, Role};
+use super::{Phase, Refusal, Replica, ReplicaOptions, Role};
 use crate::message::Body;
 use fawn_types::{Now, TimeMs, Version};
 
@@ -8,7 +8,39 @@ impl Replica {
     ///
     /// # Errors
     /// If this member is not the serving head, or too many writes are in flight.
+    #[inline]
     pub fn assign(&mut self, now: Now) -> Result<Version, Refusal> {
+        match self.next {
+            Some(version) if version <= self.assign_max => {
+                self.advance_time(now);
+                self.last = version;
+                self.next = version.next();
+                Ok(version)
+            }
+            _ => self.assign_checked(now),
+        }
+    }
+
+    /// Assigns the versions of `count` writes that are appended together; returns the first one.
+    ///
+    /// # Errors
+    /// As [`Replica::assign`]: none is assigned then.
+    pub fn assign_batch(&mut self, now: Now, count: u64) -> Result<Version, Refusal> {
+        assert!(count > 0, "a batch has a write");
+        let before = self.last;
+        let first = self.assign(now)?;
+        let last = first.seq().checked_add(count - 1).filter(|seq| *seq <= self.config.options.epoch_records_max);
+        let Some(last) = last.and_then(|seq| Version::new(first.epoch(), seq)) else {
+            (self.last, self.next) = (before, Some(first));
+            return Err(Refusal::EpochFull);
+        };
+        self.last = last;
+        self.next = last.next();
+        Ok(first)
+    }
+
+    #[cold]
+    fn assign_checked(&mut self, now: Now) -> Result<Version, Refusal> {
         let Some(version) = self.next else { return Err(self.refusal(true)) };
         if self.is_short {
             return Err(Refusal::TooFewCopies);
@@ -32,12 +64,31 @@ impl Replica {
 
     /// Advances chain time at the head and returns it. Every replica evaluates expiry by it, so it never decreases, not
     /// even when another member becomes the head. `now.wall` is the expiry time of the head's node.
+    #[inline]
     pub fn advance_time(&mut self, now: Now) -> TimeMs {
+        // All requests of an iteration have one time.
+        if self.advanced_at != Some(now) {
+            self.advance_time_to(now);
+        }
+        self.time()
+    }
+
+    fn advance_time_to(&mut self, now: Now) {
         if matches!(self.phase, Phase::Serving { role: Role::Head | Role::Single }) {
             self.time.advance(now);
             self.time.raise(now.wall, now.mono);
+            self.advanced_at = Some(now);
         }
-        self.time()
+    }
+
+    /// Works out how far versions are assigned without further checks: until too many are not committed, until the epoch
+    /// is nearly used up, and not at all in a chain that is too short.
+    pub(super) fn bound_assign(&mut self) {
+        let ReplicaOptions { pending_max, epoch_records_max, .. } = self.config.options;
+        let unasked_max = epoch_records_max - epoch_records_max / 16;
+        let seq = unasked_max.min(self.committed_seq().saturating_add(pending_max)).min(Version::SEQ_MAX);
+        let seq = if self.is_short { 0 } else { seq };
+        self.assign_max = Version::new(self.promised, seq).unwrap_or_default();
     }
 
     /// Requests a new epoch when sequence numbers run out. Repeated on later writes, but at a limited rate.
@@ -64,12 +115,21 @@ impl Replica {
         if last.epoch() == self.promised { last.next() } else { Version::new(self.promised, 1) }
     }
 
+    /// Number of writes assigned and not committed.
+    #[inline]
+    #[must_use]
+    pub fn uncommitted(&self) -> u64 {
+        if self.last.epoch() == self.promised { self.last.seq() - self.committed_seq() } else { 0 }
+    }
+
     /// Number of committed writes in this epoch.
+    #[inline]
     fn committed_seq(&self) -> u64 {
         if self.committed.epoch() == self.promised { self.committed.seq() } else { 0 }
     }
 
     /// The reason why this member rejects a request.
+    #[cold]
     pub(super) fn refusal(&self, write: bool) -> Refusal {
         if let Some(refusal) = self.refusal_if_failed() {
             return refusal;

@@ -13,6 +13,7 @@ mod middle;
 mod output;
 mod read;
 mod repair;
+mod single;
 mod tail;
 
 pub use output::{Alarm, Closed, FrameVerdict, Output, PersistedState, Progress, Refusal, Replayed};
@@ -117,6 +118,8 @@ pub struct Replica {
     last: Version,
     /// What the head assigns next; `None` unless this member may assign.
     next: Option<Version>,
+    /// Up to here versions are assigned without further checks.
+    assign_max: Version,
     own: Progress,
     committed: Version,
     /// Least watermark of all members above; unused at a head.
@@ -124,6 +127,8 @@ pub struct Replica {
     /// The predecessor said so in this phase: nothing committed is news too.
     upstream_told: bool,
     time: SteadyTime,
+    /// When the head last advanced chain time.
+    advanced_at: Option<Now>,
     /// This member's copy is being made anew, in whatever phase: until that is done it holds no copy.
     copy: Option<CopyIn>,
     copy_out: Option<CopyOut>,
@@ -166,9 +171,11 @@ impl Replica {
             phase: Phase::Idle,
             promised: persisted.promised,
             time: SteadyTime::new(persisted.entry.as_ref().map_or(TimeMs(0), |entry| entry.time), MonoMs(0)),
+            advanced_at: None,
             entry: persisted.entry,
             last,
             next: None,
+            assign_max: Version::ZERO,
             own: Progress { appended: last, flushed: last, synced: last },
             committed,
             upstream: Version::ZERO,
@@ -235,6 +242,12 @@ impl Replica {
     #[must_use]
     pub const fn acknowledges(&self) -> bool {
         self.role().is_some() && !self.is_short
+    }
+
+    /// The range.
+    #[must_use]
+    pub const fn range(&self) -> RangeId {
+        self.config.range
     }
 
     /// The end of its log.

@@ -7,6 +7,7 @@ impl Replica {
     ///
     /// # Errors
     /// If this member is not the serving tail.
+    #[inline]
     pub fn admit_read(&mut self, now: Now) -> Result<TimeMs, Refusal> {
         match self.phase {
             Phase::Serving { role: Role::Single } => Ok(self.advance_time(now)),

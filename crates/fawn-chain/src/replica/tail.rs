@@ -28,6 +28,7 @@ impl Replica {
         assert!(through > self.committed, "commits only grow: {through:?} after {:?}", self.committed);
         self.committed = through;
         self.commit_due = true;
+        self.bound_assign();
     }
 
     /// A complete syncing member that has all versions the tail had committed reports so, repeatedly, until the manager

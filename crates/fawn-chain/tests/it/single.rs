@@ -82,6 +82,74 @@ fn too_many_pending_writes_are_refused() {
 }
 
 #[test]
+fn a_batch_takes_its_versions_together() {
+    let options = ReplicaOptions { pending_max: 3, epoch_records_max: 32, ..ReplicaOptions::default() };
+    let mut replica = single(options);
+    assert_eq!(replica.assign_batch(Now::at(5), 10), Ok(version(4, 1)));
+    assert_eq!((replica.last(), replica.uncommitted()), (version(4, 10), 10), "a batch is not split by a bound");
+    assert_eq!(replica.assign_batch(Now::at(5), 1), Err(Refusal::Overloaded));
+    replica.retract(version(3, 9));
+    assert_eq!((replica.assign_batch(Now::at(5), 2), replica.uncommitted()), (Ok(version(4, 1)), 2));
+    replica.handle_progress(Now::at(6), progress(version(4, 2), version(4, 2)));
+    assert_eq!(replica.assign_batch(Now::at(6), 31), Err(Refusal::EpochFull));
+    assert_eq!((replica.last(), replica.uncommitted()), (version(4, 2), 0), "none was assigned");
+    assert_eq!(replica.assign_batch(Now::at(6), 30), Ok(version(4, 3)));
+}
+
+#[test]
+fn versions_are_assigned_without_a_walk_or_an_output() {
+    let mut replica = single(ReplicaOptions { pending_max: 100, ..ReplicaOptions::default() });
+    for round in 0..50 {
+        let seqs = round * 100 + 1..=round * 100 + 100;
+        seqs.for_each(|seq| assert_eq!(replica.assign(Now::at(7)), Ok(version(4, seq))));
+        assert_eq!(replica.assign(Now::at(7)), Err(Refusal::Overloaded));
+        assert_eq!(drain(&mut replica), [], "the log is all that hears of a write");
+        let all = version(4, round * 100 + 100);
+        replica.handle_progress(Now::at(8), progress(all, all));
+        assert_eq!(drain(&mut replica), [Output::Commit { through: all }]);
+        assert_eq!((replica.uncommitted(), replica.next_timeout()), (0, None), "and no timer");
+    }
+}
+
+/// The only member activates itself; what it keeps is what a manager would have told it.
+#[test]
+fn a_member_alone_serves_by_itself_and_a_later_chain_goes_on_from_its_entry() {
+    let options = ReplicaOptions::default();
+    let config = ReplicaConfig { node: NODE, boot: BOOT, range: RangeId(1), durability: Durability::Sync, options };
+    let mut state = PersistedState::default();
+    let mut last = Version::ZERO;
+    for e in 1..=3 {
+        let mut replica = Replica::new(config, state.clone(), last, last);
+        replica.serve_alone(Now::at(1), Epoch::new(e).unwrap(), KeyRange::ALL);
+        assert_eq!((replica.role(), replica.acknowledges()), (Some(Role::Single), true));
+        let outputs = drain(&mut replica);
+        let [Output::Persist { state: kept, .. }, Output::NowServing { .. }] = &outputs[..] else {
+            panic!("a promise, and no message: {outputs:?}");
+        };
+        let entry = kept.entry.as_ref().unwrap();
+        assert_eq!((kept.promised, entry.epoch, entry.base), (Epoch::new(e).unwrap(), kept.promised, last));
+        assert_eq!(entry.last_active.as_ref().unwrap().members, entry.members);
+        assert_eq!(entry.common_point(last), last, "the history knows the log");
+        assert_eq!(entry.history.len(), e as usize);
+        state = kept.clone();
+        assert_eq!(replica.assign(Now::at(2)), Ok(version(e, 1)));
+        last = version(e, 1);
+        replica.handle_progress(Now::at(3), progress(last, last));
+        assert_eq!(replica.committed(), last);
+    }
+    // A manager that knows nothing of these epochs learns of them by the first refusal.
+    let mut replica = Replica::new(config, state, last, last);
+    let mut entry = RangeEntry::new(RangeId(1), KeyRange::ALL, &[NODE]);
+    entry.epoch = Epoch::new(1).unwrap();
+    replica.handle_entry(Now::at(9), &entry);
+    let outputs = drain(&mut replica);
+    let [Output::SendManager { frame: Frame { body: Body::PromisedAbove(newest), .. } }] = &outputs[..] else {
+        panic!("a promise is kept: {outputs:?}");
+    };
+    assert_eq!(newest.epoch, Epoch::new(3).unwrap());
+}
+
+#[test]
 fn a_replica_without_a_part_refuses() {
     let options = ReplicaOptions::default();
     let config = ReplicaConfig { node: NODE, boot: BOOT, range: RangeId(1), durability: Durability::Sync, options };

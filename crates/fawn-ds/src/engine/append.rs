@@ -7,7 +7,7 @@ use crate::index::Pointer;
 use crate::log::flush::OpenFrame;
 use crate::log::window::Chunk;
 use crate::overlay::{Base, Written};
-use crate::range::{Pending, PendingKind};
+use crate::range::{Pending, PendingKind, Progress, RangeState};
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{Device, prefetch};
 use fawn_types::{KeyHash, RangeId, Version, limits};
@@ -105,8 +105,12 @@ impl<D: Device> Engine<D> {
     /// Encodes one record where [`Engine::make_room`] has made room, and enters it everywhere.
     fn append_one(&mut self, at: usize, hash: KeyHash, record: &RecordRef<'_>, len: usize, continues: bool) {
         let version = record.version;
-        let last = self.ranges[at].progress.appended;
+        let RangeState { progress: Progress { appended: last, .. }, sole, .. } = self.ranges[at];
         assert!(version > last, "versions of a range grow: {version:?} after {last:?}");
+        if let Some(sole) = sole.filter(|sole| !sole.is_over) {
+            // An opening would take it for committed, or for a record of a chain.
+            assert!(version.epoch() == sole.epoch, "{version:?} in the sole epoch {:?}", sole.epoch);
+        }
         let is_of_key = record.kind.is_of_key();
         // The base is looked up before the record itself can be found in the window.
         let known = is_of_key.then(|| self.base_of(at, hash, record.key));

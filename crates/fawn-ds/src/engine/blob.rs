@@ -25,9 +25,7 @@ impl<D: Device> Engine<D> {
     /// [`EngineError::Poisoned`]; [`EngineError::TooLarge`] past [`BLOB_BYTES_MAX`]; [`EngineError::StoreFull`].
     pub fn put_blob(&mut self, key: u32, bytes: &[u8]) -> Result<BlobTicket, EngineError> {
         self.check_writable()?;
-        if bytes.len() > BLOB_BYTES_MAX {
-            return Err(EngineError::TooLarge { found_bytes: bytes.len(), limit_bytes: BLOB_BYTES_MAX });
-        }
+        check_blob(bytes)?;
         self.reserve_manifest(bytes.len())?;
         let end = self.manifest.commit(&[Edit::Blob { key, bytes: bytes.to_vec() }]);
         self.start_manifest();
@@ -39,4 +37,11 @@ impl<D: Device> Engine<D> {
     pub fn is_blob_durable(&self, ticket: BlobTicket) -> bool {
         self.manifest.is_durable(ticket.0)
     }
+}
+
+pub(super) fn check_blob(bytes: &[u8]) -> Result<(), EngineError> {
+    if bytes.len() > BLOB_BYTES_MAX {
+        return Err(EngineError::TooLarge { found_bytes: bytes.len(), limit_bytes: BLOB_BYTES_MAX });
+    }
+    Ok(())
 }

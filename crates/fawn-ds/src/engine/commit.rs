@@ -132,11 +132,11 @@ impl<D: Device> Engine<D> {
     /// Drops a range's uncommitted records above `after`, and logs that they are void.
     ///
     /// # Errors
-    /// [`EngineError::NotChained`], or as [`Engine::append`]: nothing was dropped then.
+    /// [`EngineError::NotChained`] in a sole epoch, or as [`Engine::append`]: nothing was dropped then.
     pub fn rollback(&mut self, range: RangeId, after: Version) -> Result<(), EngineError> {
         let at = self.range_at(range)?;
         // Without commit marks the next opening would take the records for committed before it meets the rollback.
-        if !self.options.chained {
+        if !self.ranges[at].needs_marks() {
             return Err(EngineError::NotChained { range });
         }
         self.check_begun(at)?;

@@ -15,7 +15,8 @@ use std::collections::BTreeMap;
 type SegmentName = (u32, u64);
 
 /// Reasons to stay that a range gives, in the order in which they are looked at when something of the range has changed.
-const HELD_FOR: [Kept; 5] = [Kept::Pending, Kept::Retained, Kept::CopiedResult, Kept::Hides, Kept::CommitNotDurable];
+const HELD_FOR: [Kept; 6] =
+    [Kept::Pending, Kept::Retained, Kept::CopiedResult, Kept::NewestRecord, Kept::Hides, Kept::CommitNotDurable];
 
 /// Segments on their way out.
 #[derive(Debug, Default)]
@@ -175,8 +176,12 @@ impl<D: Device> Engine<D> {
 
     fn range_facts(&self, sequence: u64, share: &Share) -> RangeFacts {
         let range = &self.ranges[share.range];
-        // Without chains everything that an opening finds is committed, marks or not.
-        let everything = Version::from_u64(u64::MAX);
+        let synced = range.progress.synced;
+        // In a sole epoch everything that an opening finds is committed, and the newest record found says how far.
+        let (durably_committed, proves_commit) = match range.sole_base() {
+            Some(base) => (synced.max(base), share.newest > base && share.newest >= synced),
+            None => (range.marks.durable, false),
+        };
         RangeFacts {
             live_records: share.live_records,
             newest: share.newest,
@@ -186,7 +191,8 @@ impl<D: Device> Engine<D> {
             keeps_results: range.keeps_results_in(sequence),
             committed: range.progress.committed,
             retained_above: range.complete_above,
-            durably_committed: if self.options.chained { range.marks.durable } else { everything },
+            proves_commit,
+            durably_committed,
         }
     }
 

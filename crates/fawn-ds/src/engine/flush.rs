@@ -240,8 +240,11 @@ impl<D: Device> Engine<D> {
             for &FrameRange { range, appended, marked } in &unsynced.ranges {
                 let progress = &mut self.ranges[range].progress;
                 progress.synced = progress.synced.max(appended.min(progress.appended));
-                if let Some(version) = marked {
-                    self.mark_is_durable(range, version, unsynced.slot);
+                match marked {
+                    Some(version) => self.mark_is_durable(range, version, unsynced.slot),
+                    // A sync is in a sole epoch what a mark is elsewhere.
+                    None if !self.ranges[range].needs_marks() => self.release_held(range),
+                    None => {}
                 }
             }
             self.progressed = true;

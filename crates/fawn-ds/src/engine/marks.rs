@@ -1,6 +1,6 @@
-//! Commit marks: records that say how far a chained range is committed, and how far that is durable.
+//! Commit marks: records that say how far a range of a chain is committed, and how far that is durable.
 //!
-//! A range has at most one mark a second while it commits, one at the start of each segment, and one when a segment
+//! A range in a sole epoch has none: all that an opening finds of that is committed. Any other range has at most one mark a second while it commits, one at the start of each segment, and one when a segment
 //! could be dropped if it were durable that its records died. A segment never has a record of a range before a mark of
 //! it: recovery takes what lies before the first mark for committed.
 use super::Engine;
@@ -21,14 +21,11 @@ const fn mark_of(committed: Version) -> RecordRef<'static> {
 impl<D: Device> Engine<D> {
     /// Logs the marks that are due: with a frame that is written anyway, or once the log has been idle.
     pub(crate) fn log_marks(&mut self) {
-        if !self.options.chained {
-            return;
-        }
         let now = self.now.mono;
         let may_write = self.flush.open.is_some() || now.ms_since(self.flush.last_flush) >= MARK_MS;
         for at in 0..self.ranges.len() {
             let range = &self.ranges[at];
-            if range.progress.committed <= range.marks.appended {
+            if !range.needs_marks() || range.progress.committed <= range.marks.appended {
                 continue;
             }
             let is_due = may_write && !self.full && now.ms_since(range.marks.appended_at) >= MARK_MS;
@@ -43,7 +40,7 @@ impl<D: Device> Engine<D> {
     pub(crate) fn mark_everything(&mut self) {
         for at in 0..self.ranges.len() {
             let range = &self.ranges[at];
-            if self.options.chained && range.progress.committed > range.marks.appended {
+            if range.progress.committed > range.marks.appended {
                 // Without the mark, the records count as pending at the next opening.
                 let _ = self.append_mark(at);
             }
@@ -52,7 +49,7 @@ impl<D: Device> Engine<D> {
 
     /// Logs how far a range is committed; not a write of the range's history.
     pub(crate) fn append_mark(&mut self, at: usize) -> Result<(), EngineError> {
-        if !self.options.chained || self.ranges[at].is_beginning() {
+        if !self.ranges[at].needs_marks() || self.ranges[at].is_beginning() {
             return Ok(());
         }
         self.make_room(record::encoded_len(&mark_of(Version::ZERO)), Reserve::Marks)?;
@@ -62,7 +59,7 @@ impl<D: Device> Engine<D> {
 
     /// Makes the open frame take `len` bytes of records of the range, with a mark before them where the segment has none.
     pub(crate) fn make_room_for(&mut self, at: usize, len: usize, reserve: Reserve) -> Result<(), EngineError> {
-        if !self.options.chained {
+        if !self.ranges[at].needs_marks() {
             return self.make_room(len, reserve);
         }
         self.make_room(len + record::encoded_len(&mark_of(Version::ZERO)), reserve)?;
@@ -93,6 +90,10 @@ impl<D: Device> Engine<D> {
 
     /// A mark in the segment is synced, and read back by every opening as long as the segment stays.
     pub(crate) fn mark_is_durable(&mut self, at: usize, version: Version, slot: u32) {
+        if !self.ranges[at].needs_marks() {
+            // A mark of an earlier epoch keeps no segment now.
+            return;
+        }
         self.release_durable_mark(at);
         let marks = &mut self.ranges[at].marks;
         marks.durable = marks.durable.max(version);

@@ -21,6 +21,7 @@ mod poll;
 mod replay;
 mod scan;
 mod segments;
+mod sole_epoch;
 mod verify;
 mod warm;
 
@@ -207,11 +208,7 @@ impl<D: Device> Engine<D> {
         self.ranges.push(RangeState::new(id, keys, self.options.index));
         self.range_ids.push(id);
         self.bound_retained();
-        match self.append_mark(self.ranges.len() - 1) {
-            // Whatever there is no room for now is written before the range's first record.
-            Ok(()) | Err(EngineError::Overloaded | EngineError::StoreFull) => Ok(()),
-            Err(error) => Err(error),
-        }
+        Ok(())
     }
 
     /// How far a range's writes have come; all zero for one that is not here.

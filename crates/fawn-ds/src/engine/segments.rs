@@ -56,8 +56,8 @@ impl<D: Device> Engine<D> {
         }
         let kept_back = match reserve {
             Reserve::Puts => segment_bytes / 8,
-            Reserve::Deletes if self.options.chained => segment_bytes / 32,
-            Reserve::Deletes | Reserve::Marks => 0,
+            Reserve::Deletes => segment_bytes / 32,
+            Reserve::Marks => 0,
         };
         if self.full && segment_room <= kept_back { Err(EngineError::StoreFull) } else { Ok(()) }
     }
@@ -211,7 +211,7 @@ impl<D: Device> Engine<D> {
 
     /// Seals the active segment and goes on in the next one.
     pub(crate) fn switch_segment(&mut self) -> Result<(), EngineError> {
-        // Its first frame begins with a mark of every range, so that none of them needs an older segment's mark.
+        // Its first frame begins with a mark of every range that has marks: none of them needs an older segment's mark.
         let bytes = self.options.chunk_bytes().max(self.marks_bytes().next_multiple_of(PAGE_BYTES));
         if !self.next.is_ready() {
             return Err(self.no_segment());

@@ -3,7 +3,7 @@ use super::conflicts::{Conflict, Conflicts};
 use crate::engine::Engine;
 use crate::error::OpenError;
 use crate::format::Watermark;
-use crate::format::manifest::{CopyEntry, RangeEntry};
+use crate::format::manifest::{CopyEntry, RangeEntry, SoleEpochs};
 use crate::format::record::{RecordKind, Stored};
 use crate::index::Pointer;
 use crate::log::LogPosition;
@@ -26,8 +26,10 @@ struct Entry {
 /// Per range: what waits for a mark.
 #[derive(Debug, Default)]
 struct Tentative {
-    /// The range was chained: records count from their commit mark on.
+    /// A mark was met: records that no sole epoch covers count from their mark on.
     has_marks: bool,
+    /// Epochs without marks.
+    sole: Option<SoleEpochs>,
     records: VecDeque<Entry>,
     cleared: Version,
     copy: Option<CopyEntry>,
@@ -37,10 +39,10 @@ struct Tentative {
 
 impl Tentative {
     /// What the manifest says about a range.
-    fn new(listed: Option<&RangeEntry>, is_chained: bool) -> Self {
-        let (cleared, copy) = listed.map_or_else(Default::default, |entry| (entry.cleared, entry.copy));
+    fn new(listed: Option<&RangeEntry>) -> Self {
+        let Some(&RangeEntry { cleared, copy, sole, .. }) = listed else { return Self::default() };
         // The copy's base is committed: what follows is not, before a mark says so.
-        Self { has_marks: is_chained && copy.is_some(), records: VecDeque::new(), cleared, copy, gap_before: None }
+        Self { has_marks: copy.is_some(), sole, cleared, copy, ..Self::default() }
     }
 
     /// Whether the range was emptied after a record at `here`, or is a copy that is not whole.
@@ -77,9 +79,14 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         let mut tentative = Vec::new();
         for at in 0..engine.ranges.len() {
             let listed = engine.manifest.state().ranges.get(&engine.range_ids[at]);
-            let range = Tentative::new(listed, engine.options.chained);
+            let range = Tentative::new(listed);
             if let Some(CopyEntry { base, is_whole: true, .. }) = range.copy {
                 engine.ranges[at].begin_anew(base);
+            }
+            engine.ranges[at].sole = range.sole;
+            if range.sole.is_none_or(|sole| sole.is_over) {
+                // Kept for retransmission until the chain says how far that is needed.
+                engine.ranges[at].retain_floor = Some(Version::ZERO);
             }
             tentative.push(range);
         }
@@ -139,7 +146,11 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         }
         let progress = &mut self.engine.ranges[at].progress;
         progress.appended = progress.appended.max(version);
-        if self.tentative[at].has_marks {
+        if self.tentative[at].sole.is_some_and(|sole| sole.covers(version)) {
+            // The sole epoch began with all of the log committed that came before.
+            self.apply_through(at, version);
+            self.apply(at, &entry);
+        } else if self.tentative[at].has_marks {
             self.tentative[at].records.push_back(entry);
         } else {
             self.apply(at, &entry);
@@ -207,9 +218,6 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         self.close_gap(at, sequence, version, last);
         let range = &mut self.engine.ranges[at];
         range.progress.committed = range.progress.committed.max(version);
-        if self.engine.options.chained {
-            range.retain_floor.get_or_insert(Version::ZERO);
-        }
         range.retain(Retained { version, pointer, len_bytes, sequence }, retained_max, retained_max);
         if version > self.tentative[at].cleared {
             self.index(at, entry);
@@ -261,8 +269,11 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         Ok(self.conflicts.resolve(self.engine)?)
     }
 
-    /// The log is read: what waits for a mark stays pending, or is committed where there are no chains.
+    /// The log is read: what still waits for a mark stays pending.
     pub(super) fn finish(mut self) -> Result<Vec<Stray>, OpenError> {
+        for at in 0..self.engine.ranges.len() {
+            self.apply_sole(at);
+        }
         self.resolve()?;
         for at in 0..self.engine.ranges.len() {
             let records = core::mem::take(&mut self.tentative[at].records);
@@ -281,6 +292,24 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         Ok(self.strays.into_values().collect())
     }
 
+    /// Commits what the manifest says is committed by sole epochs, whether one of their records follows or not.
+    fn apply_sole(&mut self, at: usize) {
+        let Some(sole) = self.tentative[at].sole else { return };
+        while let Some(entry) = self.tentative[at].records.front().copied().filter(|entry| sole.includes(entry.version))
+        {
+            self.tentative[at].records.pop_front();
+            self.apply(at, &entry);
+        }
+        // The record of the base may be gone with its segment: it was committed all the same.
+        let range = &mut self.engine.ranges[at];
+        range.progress.committed = range.progress.committed.max(sole.base);
+        range.progress.appended = range.progress.appended.max(sole.base);
+        if range.needs_marks() {
+            let marks = &mut range.marks;
+            (marks.appended, marks.durable) = (marks.appended.max(sole.base), marks.durable.max(sole.base));
+        }
+    }
+
     /// As an append would have left it.
     fn pend(&mut self, at: usize, entry: &Entry) {
         let &Entry { version, pointer, len_bytes, kind, name } = entry;
@@ -289,10 +318,6 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         let last = range.pending.back().map_or(kept, |pending| pending.version);
         let sequence = self.engine.segments.expect(self.engine.segments.place(pointer).0).sequence;
         self.close_gap(at, sequence, version, last);
-        if self.engine.options.chained {
-            // Kept for retransmission like committed ones, once they are, until the chain says how far that is needed.
-            self.engine.ranges[at].retain_floor.get_or_insert(Version::ZERO);
-        }
         let is_put = kind == RecordKind::Put;
         let kind = match kind {
             RecordKind::Put | RecordKind::Tombstone => {

@@ -163,21 +163,14 @@ impl<D: Device> Engine<D> {
         engine
     }
 
-    /// Without chains everything that was recovered is committed; everything is flushed and synced either way.
+    /// Everything that was recovered is flushed and synced.
     fn finish_ranges(&mut self, report: &mut OpenReport) {
-        for range in &self.ranges {
-            let committed = if self.options.chained { range.progress.committed } else { range.progress.appended };
-            report.ranges.push(RangeReport { range: range.id, committed, recovered: range.progress.appended });
-        }
-        for at in 0..self.ranges.len() {
-            let progress = &mut self.ranges[at].progress;
+        for range in &mut self.ranges {
+            let progress = &mut range.progress;
             progress.flushed = progress.appended;
             progress.synced = progress.appended;
-            let (id, appended) = (self.ranges[at].id, self.ranges[at].progress.appended);
-            if !self.options.chained {
-                self.commit(id, appended);
-                self.ranges[at].progress.committed = appended;
-            }
+            let (committed, recovered) = (progress.committed, progress.appended);
+            report.ranges.push(RangeReport { range: range.id, committed, recovered });
         }
     }
 }

@@ -7,7 +7,7 @@ use fawn_types::{RangeId, Version};
 pub struct RangeReport {
     /// Which.
     pub range: RangeId,
-    /// Newest version committed: all of them, unless the store is chained.
+    /// Newest version known to be committed; in a sole epoch, all that was recovered.
     pub committed: Version,
     /// Newest version recovered; what lies between waits for a commit or a rollback.
     pub recovered: Version,

@@ -1,6 +1,7 @@
 //! Settings of an embedded store.
 use super::clock::{self, Clock, SystemClock};
 use super::driver::Driver;
+use super::executor::versions_used_up;
 use super::leader::EngineQueue;
 use super::{BoxedDevice, Error, RANGE, Result, Store, StoreHandle, ticker};
 use crate::engine::Engine;
@@ -111,6 +112,10 @@ impl Builder {
         let (mut engine, _) = Engine::open(device, options, clock::read(&*clock))?;
         if !read_only {
             engine.add_range(RANGE, KeyRange::ALL)?;
+            // The store is the only copy, so all of its log is committed.
+            engine.commit(RANGE, engine.progress(RANGE).appended);
+            let epoch = engine.next_sole_epoch(RANGE).ok_or_else(versions_used_up)?;
+            engine.begin_sole_epoch(RANGE, epoch, None)?;
         }
         let shared = Arc::new(EngineQueue::new(Driver::new(engine), clock));
         let ticker = if read_only { None } else { Some(ticker::spawn(&shared)?) };

@@ -63,8 +63,8 @@ pub(super) struct OpExecutor {
 
 impl OpExecutor {
     pub(super) fn new(engine: Engine<BoxedDevice>) -> Self {
-        // A generation is an epoch of its own: sequence numbers begin again without ever repeating a version.
-        let epoch = Epoch::new(engine.generation()).unwrap_or(Epoch::MAX);
+        // Each opening has an epoch of its own: sequence numbers start again without ever repeating a version.
+        let epoch = engine.sole_epoch(RANGE).unwrap_or(Epoch::MAX);
         Self {
             engine,
             now: Now::default(),
@@ -289,8 +289,7 @@ impl OpExecutor {
     }
 
     fn next_version(&self, ahead: u64) -> Result<Version> {
-        Version::new(self.epoch, self.seq + ahead)
-            .ok_or_else(|| Error::Poisoned { first: "all versions of this opening are used up".to_owned() })
+        Version::new(self.epoch, self.seq + ahead).ok_or_else(versions_used_up)
     }
 
     fn write(&mut self, op: Op) -> Result<Progress> {
@@ -366,4 +365,8 @@ fn record_of<'a>(key: &'a [u8], value: Option<&'a [u8]>, expires_at_ms: u64, ver
     let value = value.unwrap_or_default();
     let (flags, tag, result) = (0, ClientTag::NONE, &[][..]);
     RecordRef { kind, version, key, value, flags, expires_at_ms, tag, result }
+}
+
+pub(super) fn versions_used_up() -> Error {
+    Error::Poisoned { first: "all versions of this store are used up".to_owned() }
 }

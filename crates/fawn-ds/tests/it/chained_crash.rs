@@ -1,7 +1,7 @@
 //! The crash test of chained stores: the medium as a loss after every single device operation may leave it.
 //!
 //! Several ranges with puts, deletes, clears, expiry, rollbacks, commits that lag behind, reads that are in flight while
-//! segments are dropped, and openings in between. Each image must come back with the newest view as of what was
+//! segments are dropped, sole epochs that begin and end, and openings in between. Each image must come back with the newest view as of what was
 //! recovered, the committed view as of what it says was committed, and the same after rolling back to that.
 use crate::support::{SECRET, cached, small};
 use fawn_ds::internals::{
@@ -50,15 +50,32 @@ struct Range {
     epoch: u32,
     seq: u64,
     committed: Version,
-    /// Operations so far; what must have been recovered then, and what may have been committed.
-    promised: Vec<(u64, Version, Version)>,
+    promised: Vec<Promised>,
+    /// Newest version that is committed by the manifest: the base of the newest sole epoch that began or ended.
+    sole_base: Version,
+}
+
+/// Expectations of a crash after some device operation.
+#[derive(Clone, Copy, Debug)]
+struct Promised {
+    /// Operations so far.
+    ops: u64,
+    /// Recovered at least.
+    kept: Version,
+    /// Recovered as committed at least.
+    committed: Version,
+    /// Recovered as committed at most.
+    may_be_committed: Version,
+    /// In a sole epoch all that is recovered is committed.
+    is_sole: bool,
 }
 
 impl Range {
     fn new(i: u32) -> Self {
         let prefixes = BTreeMap::from([(Version::ZERO, Content::new())]);
         let (id, parents, promised) = (RangeId(i + 1), BTreeMap::new(), Vec::new());
-        Self { id, prefixes, parents, branch: Vec::new(), epoch: 1, seq: 0, committed: Version::ZERO, promised }
+        let (committed, sole_base) = (Version::ZERO, Version::ZERO);
+        Self { id, prefixes, parents, branch: Vec::new(), epoch: 1, seq: 0, committed, promised, sole_base }
     }
 
     fn last(&self) -> Version {
@@ -142,6 +159,9 @@ struct Tally {
     behind: usize,
     dropped: u64,
     stale_reads: usize,
+    /// Ranges of images in a sole epoch, and in the first operations after one.
+    sole: usize,
+    changes: usize,
 }
 
 struct Run {
@@ -155,10 +175,12 @@ struct Run {
     /// Lookups in flight: the range's place and the key.
     reads: BTreeMap<u64, (usize, u64)>,
     tally: Tally,
+    /// Whether ranges go into sole epochs and back.
+    has_sole_epochs: bool,
 }
 
 impl Run {
-    fn new(seed: u64, options: Options, loss: Loss) -> Self {
+    fn new(seed: u64, options: Options, loss: Loss, has_sole_epochs: bool) -> Self {
         let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
         let now = Now::at(5000);
         let (mut engine, _) = Engine::open(SimDevice::attach(&disk), options.clone(), now).unwrap();
@@ -167,7 +189,39 @@ impl Run {
             engine.add_range(range.id, KeyRange::ALL).unwrap();
         }
         let (reads, tally) = (BTreeMap::new(), Tally::default());
-        Self { seed, disk, loss, options, engine, ranges, now, reads, tally }
+        Self { seed, disk, loss, options, engine, ranges, now, reads, tally, has_sole_epochs }
+    }
+
+    fn is_sole(&self, at: usize) -> bool {
+        self.engine.sole_epoch(self.ranges[at].id).is_some()
+    }
+
+    /// An activation: all of the log is synced and committed, and the next epoch is a sole one or a chain's.
+    fn activate(&mut self, at: usize, is_sole: bool) {
+        self.engine.sync_all().unwrap();
+        let range = &mut self.ranges[at];
+        range.committed = range.last();
+        self.engine.commit(range.id, range.committed);
+        range.branch.clear();
+        range.cut(range.committed);
+        if is_sole {
+            self.engine.begin_sole_epoch(range.id, Epoch::new(range.epoch).unwrap(), None).unwrap();
+        } else {
+            self.engine.end_sole_epoch(range.id).unwrap();
+        }
+        range.sole_base = range.committed;
+        self.tally.changes += 1;
+        self.promise(at);
+    }
+
+    fn promise(&mut self, at: usize) {
+        let is_sole = self.is_sole(at);
+        let range = &mut self.ranges[at];
+        let progress = self.engine.progress(range.id);
+        let kept = if self.loss == Loss::Power { progress.synced } else { progress.flushed };
+        let committed = if is_sole { kept } else { range.sole_base };
+        let may_be_committed = if is_sole { progress.appended } else { progress.committed };
+        range.promised.push(Promised { ops: self.disk.ops(), kept, committed, may_be_committed, is_sole });
     }
 
     fn write(&mut self, rng: &mut Rng, at: usize) {
@@ -255,6 +309,9 @@ impl Run {
     }
 
     fn roll_back(&mut self, rng: &mut Rng, at: usize) {
+        if self.is_sole(at) {
+            return;
+        }
         let range = &mut self.ranges[at];
         let above = range.branch.iter().copied().filter(|version| *version > range.committed);
         let can: Vec<_> = std::iter::once(range.committed).chain(above).collect();
@@ -284,8 +341,16 @@ impl Run {
         self.engine = engine;
         for range in &mut self.ranges {
             let found = report.ranges.iter().find(|found| found.range == range.id).unwrap();
-            assert!(is_crash || found.committed == range.committed, "closing marks what is committed");
+            let is_sole = self.engine.sole_epoch(range.id).is_some();
+            let expected = if is_sole { range.last() } else { range.committed };
+            assert!(is_crash || found.committed == expected, "closing marks what is committed");
             range.reopened(found.committed, found.recovered);
+        }
+        // An opening's epoch is another one, of one kind or the other.
+        for at in 0..self.ranges.len() {
+            if self.is_sole(at) {
+                self.activate(at, !seed.is_multiple_of(3));
+            }
         }
     }
 
@@ -297,14 +362,12 @@ impl Run {
             100..=139 => self.turn(rng),
             140..=181 => self.commit(rng, at),
             182..=184 => self.roll_back(rng, at),
+            185..=188 if self.has_sole_epochs => self.activate(at, !self.is_sole(at)),
             185..=198 => self.start_read(rng, at),
             _ => self.reopen(self.seed + step),
         }
-        let ops = self.disk.ops();
-        for range in &mut self.ranges {
-            let progress = self.engine.progress(range.id);
-            let kept = if self.loss == Loss::Power { progress.synced } else { progress.flushed };
-            range.promised.push((ops, kept, progress.committed));
+        for at in 0..self.ranges.len() {
+            self.promise(at);
         }
         if step % 8 == 7 {
             self.check_images();
@@ -321,6 +384,7 @@ impl Run {
             self.tally.images += 1;
             self.tally.torn += usize::from(!report.truncated.is_empty());
             for range in &self.ranges {
+                self.tally.sole += usize::from(engine.sole_epoch(range.id).is_some());
                 self.tally.behind += usize::from(check_range(range, &mut engine, &report, &image, now, &context));
             }
         }
@@ -338,9 +402,18 @@ fn check_range(
 ) -> bool {
     let context = format!("{context} {:?}", range.id);
     let Some(found) = report.ranges.iter().find(|found| found.range == range.id) else { panic!("{context}: is gone") };
-    let before = range.promised.iter().rev().find(|(at, ..)| *at <= image.op);
-    let kept = before.map_or(Version::ZERO, |(_, kept, _)| *kept);
-    assert!(found.recovered >= kept, "{context}: kept {kept:?}, recovered {:?}", found.recovered);
+    let next = range.promised.partition_point(|promised| promised.ops <= image.op);
+    if let Some(before) = next.checked_sub(1).map(|before| range.promised[before]) {
+        assert!(found.recovered >= before.kept, "{context}: {before:?}, recovered {:?}", found.recovered);
+        assert!(found.committed >= before.committed, "{context}: {before:?}, committed {:?}", found.committed);
+        // Between two promises an opening may begin another epoch.
+        let around = &range.promised[next - 1..range.promised.len().min(next + 1)];
+        let most = around.iter().map(|promised| promised.may_be_committed).max();
+        assert!(most >= Some(found.committed), "{context}: {around:?}, committed {:?}", found.committed);
+        if around.iter().all(|promised| promised.is_sole) {
+            assert_eq!(found.committed, found.recovered, "{context}: {around:?}");
+        }
+    }
     let as_of = |version: Version| {
         let prefix = range.prefixes.get(&version).unwrap_or_else(|| panic!("{context}: {version:?} never was"));
         alive(prefix, now.wall)
@@ -349,6 +422,7 @@ fn check_range(
     assert_eq!(latest, as_of(found.recovered), "{context}: latest as of {:?} ({:?})", found.recovered, found.committed);
     let committed = content_of(engine, range.id, View::Committed, now);
     assert_eq!(committed, as_of(found.committed), "{context}: committed as of {:?}", found.committed);
+    engine.end_sole_epoch(range.id).unwrap();
     while let Err(error) = engine.rollback(range.id, found.committed) {
         assert_eq!(error, EngineError::Overloaded, "{context}");
         engine.submit(now);
@@ -359,10 +433,10 @@ fn check_range(
     found.committed < found.recovered
 }
 
-fn run(seed: u64, options: Options, loss: Loss, steps: u64) -> Tally {
+fn run(seed: u64, options: Options, loss: Loss, steps: u64, has_sole_epochs: bool) -> Tally {
     let mut rng = Rng::new(seed);
     let retained_records_max = if seed.is_multiple_of(3) { 8 } else { 1 << 16 };
-    let mut run = Run::new(seed, Options { chained: true, retained_records_max, ..options }, loss);
+    let mut run = Run::new(seed, Options { retained_records_max, ..options }, loss, has_sole_epochs);
     for step in 0..2 * steps {
         if step == steps {
             // By now segments die as fast as they are written.
@@ -375,8 +449,7 @@ fn run(seed: u64, options: Options, loss: Loss, steps: u64) -> Tally {
     run.tally
 }
 
-#[test]
-fn every_image_of_a_chained_store_has_both_views_whole() {
+fn run_all(has_sole_epochs: bool) -> Tally {
     let mut sum = Tally::default();
     for seed in 0..SEEDS {
         for (options, durability, loss) in [
@@ -385,16 +458,31 @@ fn every_image_of_a_chained_store_has_both_views_whole() {
             (cached, Durability::Sync, Loss::Power),
             (small, Durability::EverySecond, Loss::Power),
         ] {
-            let tally = run(seed, options(durability), loss, 250);
+            let tally = run(seed, options(durability), loss, 250, has_sole_epochs);
             sum.images += tally.images;
             sum.torn += tally.torn;
             sum.behind += tally.behind;
             sum.dropped += tally.dropped;
             sum.stale_reads += tally.stale_reads;
+            sum.sole += tally.sole;
+            sum.changes += tally.changes;
         }
     }
+    sum
+}
+
+#[test]
+fn every_image_of_a_chained_store_has_both_views_whole() {
+    let sum = run_all(false);
     assert!(sum.images > 1500 && sum.torn > 20 && sum.behind > 1000, "{sum:?}");
     assert!(sum.dropped > 60 && sum.stale_reads > 0, "{sum:?}");
+}
+
+#[test]
+fn every_image_over_sole_epochs_loses_no_commit_and_invents_none() {
+    let sum = run_all(true);
+    assert!(sum.images > 1500 && sum.torn > 20 && sum.behind > 300, "{sum:?}");
+    assert!(sum.dropped > 60 && sum.sole > 1000 && sum.changes > 100, "{sum:?}");
 }
 
 /// Histories of each kind.

@@ -1,6 +1,6 @@
 //! Tests of the engine's two clocks: a stepped wall clock stops no timer, and no reader's clock removes a record.
 use crate::support::{Node, RANGE, Write, manifest_commits, small};
-use fawn_ds::internals::{EngineError, Options, View};
+use fawn_ds::internals::{EngineError, View};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, MonoMs, Now, TimeMs};
 
@@ -207,7 +207,7 @@ fn a_loss_of_power_costs_no_more_than_a_minute_of_expiry_time() {
 #[test]
 fn a_full_device_needs_no_clock() {
     let disk = SimDisk::new(SimOptions::default());
-    let mut node = Node::open(&disk, Options { chained: true, ..small(Durability::Sync) }, START).unwrap();
+    let mut node = Node::open_in_chain(&disk, small(Durability::Sync), START).unwrap();
     let used: u64 = disk.names().iter().map(|name| disk.contents(name).unwrap().len() as u64).sum();
     disk.set_capacity_bytes(Some(used));
     run(&mut node, 300_000);

@@ -19,7 +19,7 @@ const KEYS: u64 = 40;
 const OTHER: RangeId = RangeId(8);
 
 fn chained(durability: Durability) -> Options {
-    Options { chained: true, ..small(durability) }
+    small(durability)
 }
 
 fn version(epoch: u32, seq: u64) -> Version {
@@ -166,7 +166,7 @@ struct Run {
 impl Run {
     fn new(seed: u64, options: Options) -> Self {
         let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
-        let node = Node::open(&disk, options.clone(), Now::at(5000)).unwrap();
+        let node = Node::open_in_chain(&disk, options.clone(), Now::at(5000)).unwrap();
         let (tail, copying, allowed) = (Tail::default(), None, Vec::new());
         let (base, as_of) = (Version::ZERO, Version::ZERO);
         let mut run = Self { disk, options, node, tail, copying, epoch: 1, others: 0, allowed, base, as_of, copies: 0 };
@@ -331,7 +331,7 @@ impl Run {
         let is_open = |copying: &Copying| !copying.is_finishing && copying.before.is_none();
         let finished = self.copying.as_ref().is_none_or(|copying| !is_open(copying));
         self.disk.crash(seed);
-        self.node = Node::open(&self.disk, self.options.clone(), self.node.now).unwrap();
+        self.node = Node::open_in_chain(&self.disk, self.options.clone(), self.node.now).unwrap();
         let recovered = self.node.engine.progress(RANGE).appended;
         assert!(finished || recovered == Version::ZERO, "half a copy is there through {recovered:?}");
         let copying = self.copying.take();
@@ -384,7 +384,7 @@ struct Classes {
 fn check_image(run: &Run, image: &Image, context: &str, classes: &mut Classes) {
     let op = image.op;
     let context = format!("{context}: operation {op}");
-    let mut node = Node::open(&image.disk, run.options.clone(), Now::at(9000))
+    let mut node = Node::open_in_chain(&image.disk, run.options.clone(), Now::at(9000))
         .unwrap_or_else(|error| panic!("{context}: does not open: {error}"));
     assert_eq!(node.engine.copying(RANGE), None, "{context}: no copy survives being cut short");
     let appended = node.engine.progress(RANGE).appended;
@@ -446,7 +446,7 @@ fn catch_up(run: &Run, mut node: Node, context: &str, disk: &SimDisk) {
     node.settle();
     assert_eq!(node.engine.len(RANGE), expected.len() as u64, "{context}: counted");
     node.engine.close().unwrap();
-    let mut node = Node::open(disk, run.options.clone(), Now::at(9000)).unwrap();
+    let mut node = Node::open_in_chain(disk, run.options.clone(), Now::at(9000)).unwrap();
     node.engine.commit(RANGE, end);
     assert_eq!(content_of(&mut node), expected, "{context}: opened again");
 }
@@ -537,8 +537,8 @@ fn a_copy_between_engines_is_equal_record_for_record() {
         let mut rng = Rng::new(seed);
         let (here, there) = (SimDisk::new(SimOptions::default()), SimDisk::new(SimOptions::default()));
         let options = || small(durability);
-        let mut donor = Node::open(&here, options(), Now::at(1)).unwrap();
-        let mut receiver = Node::open(&there, options(), Now::at(1)).unwrap();
+        let mut donor = Node::open_in_chain(&here, options(), Now::at(1)).unwrap();
+        let mut receiver = Node::open_in_chain(&there, options(), Now::at(1)).unwrap();
         let mut written = BTreeMap::new();
         for seq in 1..=1500 {
             let mut record = Owned::random(&mut rng, version(1, seq));
@@ -568,7 +568,7 @@ fn a_copy_between_engines_is_equal_record_for_record() {
         for opened in [false, true] {
             if opened {
                 receiver.engine.close().unwrap();
-                receiver = Node::open(&there, options(), Now::at(1)).unwrap();
+                receiver = Node::open_in_chain(&there, options(), Now::at(1)).unwrap();
             }
             assert_eq!(receiver.engine.progress(RANGE).appended, base);
             assert_eq!(receiver.keys(), written.keys().cloned().collect::<Vec<_>>(), "seed {seed}");
@@ -586,7 +586,7 @@ fn a_copy_between_engines_is_equal_record_for_record() {
 #[test]
 fn a_copy_leaves_out_what_changes_while_its_chunk_is_gathered() {
     let disk = SimDisk::new(SimOptions::default());
-    let mut donor = Node::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
+    let mut donor = Node::open_in_chain(&disk, small(Durability::Sync), Now::at(1)).unwrap();
     for i in 0..200_u64 {
         let key = format!("key {i}").into_bytes();
         let value = vec![i as u8; 2000];
@@ -631,7 +631,7 @@ fn a_copy_leaves_out_what_changes_while_its_chunk_is_gathered() {
 #[test]
 fn copies_merge_by_version_beneath_what_the_stream_brought() {
     let disk = SimDisk::new(SimOptions::default());
-    let mut node = Node::open(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
+    let mut node = Node::open_in_chain(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
     let base = version(2, 10);
     node.engine.begin_copy(RANGE, base).unwrap();
     let copy = |node: &mut Node, key: &[u8], seq, value: &[u8]| {
@@ -657,7 +657,7 @@ fn copies_merge_by_version_beneath_what_the_stream_brought() {
     }
     assert_eq!(node.engine.copying(RANGE), None);
     disk.crash(1);
-    let mut node = Node::open(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
+    let mut node = Node::open_in_chain(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
     assert_eq!(node.report.ranges[0].recovered, version(3, 11));
     node.engine.commit(RANGE, version(3, 11));
     for (key, expected) in [(b"a", "a3"), (b"b", "b4"), (b"c", "c11")] {
@@ -699,7 +699,7 @@ fn marks_of(disk: &SimDisk, range: RangeId) -> Vec<Version> {
 #[test]
 fn no_mark_at_the_base_stands_beside_records_that_still_count() {
     let disk = SimDisk::new(SimOptions::default());
-    let mut node = Node::open(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
+    let mut node = Node::open_in_chain(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
     node.engine.add_range(OTHER, KeyRange::ALL).unwrap();
     let base = version(1, 1000);
     let write = |node: &mut Node, seq| {

@@ -6,7 +6,7 @@ use fawn_ds::internals::format::manifest::{
 };
 use fawn_ds::internals::format::{FORMAT_VERSION, HeaderError, SegmentUuid, StoreUuid, Watermark};
 use fawn_types::checksum::checksum64;
-use fawn_types::{HashSecret, KeyRange, MonoMs, RangeId, RingKey, TimeMs, Version};
+use fawn_types::{Epoch, HashSecret, KeyRange, MonoMs, RangeId, RingKey, TimeMs, Version};
 
 const HEADER: ManifestHeader = ManifestHeader { store: StoreUuid([5; 16]), rewrite: 2 };
 
@@ -49,7 +49,24 @@ fn commits() -> Vec<Vec<Edit>> {
         vec![Edit::Clock { time: TimeMs(1_700_000_000_000), mono: MonoMs(3) }, Edit::Generation(2)],
         vec![Edit::EndOfLog { end: Watermark { sequence: 2, offset: 9216 } }],
         vec![Edit::ClearRange { range: RangeId(2), version: Version::from_u64(80) }],
+        vec![begin_sole(2, 3, version(2, 9)), end_sole(2, version(2, 9)), begin_sole(2, 5, version(4, 4))],
+        vec![begin_sole(2, 7, version(5, 6))],
+        vec![end_sole(2, version(7, 1))],
+        vec![Edit::AddRange { range: RangeId(4), keys: half }, begin_sole(4, 1, Version::ZERO)],
+        vec![begin_sole(4, 6, version(5, 2))],
     ]
+}
+
+fn version(epoch: u32, seq: u64) -> Version {
+    Version::new(Epoch::new(epoch).unwrap(), seq).unwrap()
+}
+
+fn begin_sole(range: u32, epoch: u32, base: Version) -> Edit {
+    Edit::BeginSoleEpoch { range: RangeId(range), epoch: Epoch::new(epoch).unwrap(), base }
+}
+
+fn end_sole(range: u32, base: Version) -> Edit {
+    Edit::EndSoleEpoch { range: RangeId(range), base }
 }
 
 /// The file, and where each commit begins; `lag` commits are not yet synced when the next is written.
@@ -84,7 +101,7 @@ fn round_trips_with_and_without_zeros_behind() {
 
 #[test]
 fn a_rewritten_manifest_says_the_same() {
-    for count in 1..=8 {
+    for count in 1..=commits().len() {
         let state = state_after(count);
         let decoded = decode_all(&encode_snapshot(&state, 9)).unwrap();
         assert_eq!((decoded.state, decoded.header.rewrite), (state, 9));
@@ -170,6 +187,15 @@ fn contradictions_are_corruption_and_change_nothing() {
         Edit::EndOfLog { end: Watermark { sequence: 3, offset: 16 } },
         Edit::EndOfLog { end: Watermark { sequence: 3, offset: u32::MAX } },
         Edit::Clock { time: TimeMs(1_699_999_999_999), mono: MonoMs(9) },
+        begin_sole(9, 8, Version::ZERO),
+        begin_sole(2, 7, version(7, 1)),
+        begin_sole(2, 8, version(8, 1)),
+        begin_sole(2, 8, version(7, 0)),
+        begin_sole(4, 6, version(5, 2)),
+        end_sole(2, version(7, 1)),
+        end_sole(4, version(5, 1)),
+        end_sole(4, version(7, 0)),
+        end_sole(9, Version::ZERO),
     ];
     for edit in bad {
         let mut state = state_after(commits().len());
@@ -182,6 +208,27 @@ fn contradictions_are_corruption_and_change_nothing() {
         assert!(matches!(decoded.verdict, ManifestVerdict::CorruptAt { contradiction: Some(_), .. }), "{edit:?}");
         assert_eq!(decoded.state, state_after(commits().len()), "half a commit leaves no trace");
     }
+}
+
+/// The epochs in a row are one span: a store that served alone through many openings needs one entry.
+#[test]
+fn sole_epochs_add_up_and_end_with_a_copy() {
+    let mut state = state_after(commits().len());
+    let sole = |state: &ManifestState, range| state.ranges[&RangeId(range)].sole;
+    let of_four = sole(&state, 4).unwrap();
+    assert_eq!((of_four.first.get(), of_four.epoch.get(), of_four.is_over), (1, 6, false));
+    let covers = |found: &[bool; 5]| {
+        let versions = [version(1, 1), version(3, 9), version(6, 1), version(7, 1), Version::ZERO];
+        versions.map(|version| of_four.covers(version)) == *found
+    };
+    assert!(covers(&[true, true, true, false, false]));
+    let of_two = sole(&state, 2).unwrap();
+    assert_eq!((of_two.first.get(), of_two.epoch.get(), of_two.base), (5, 7, version(7, 1)));
+    assert!(of_two.covers(version(7, 1)) && !of_two.covers(version(7, 2)) && !of_two.covers(version(3, 1)));
+    assert!(of_two.includes(version(3, 1)), "an earlier epoch's records precede the base");
+    state.apply(&Edit::BeginCopy { range: RangeId(4), from: Watermark::NONE, base: version(9, 9) }).unwrap();
+    assert_eq!(sole(&state, 4), None, "what a copy replaces is void");
+    assert!(state.apply(&begin_sole(4, 10, version(9, 9))).is_err(), "half a copy serves no epoch");
 }
 
 #[test]

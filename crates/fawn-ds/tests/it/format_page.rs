@@ -77,6 +77,17 @@ fn commit_example() -> Vec<u8> {
     bytes
 }
 
+/// The end of a sole epoch, and the beginning of another one.
+fn sole_example() -> Vec<u8> {
+    let header = ManifestHeader { store: StoreUuid(uuid(0x40)), rewrite: 0 };
+    let (range, epoch) = (RangeId(9), Epoch::new(3).unwrap());
+    let base = Version::new(Epoch::new(2).unwrap(), 5).unwrap();
+    let mut bytes = Vec::new();
+    let edits = [Edit::EndSoleEpoch { range, base }, Edit::BeginSoleEpoch { range, epoch, base }];
+    encode_commit(&header, &edits, 4096, 4096, &mut bytes);
+    bytes
+}
+
 #[test]
 fn the_worked_example_is_what_the_code_writes() {
     let mut example = String::new();
@@ -84,6 +95,8 @@ fn the_worked_example_is_what_the_code_writes() {
     let title = "\nthe first 64 bytes of a result record at byte 4160 of the same segment, 65,536 times \"r\"";
     hex(title, &wide_example(), &mut example);
     hex("\nthe first commit of a manifest, at its byte 512, store uuid 40 41 42 … 4f", &commit_example(), &mut example);
+    let title = "\na commit at byte 4096: range 9 ends a sole epoch at 2.5 and begins the sole epoch 3";
+    hex(title, &sole_example(), &mut example);
     let page = std::fs::read_to_string(PAGE).unwrap();
     let start = page.find(START).expect("the page has an example") + START.len();
     let end = start + page[start..].find("```").expect("the example ends");

@@ -6,7 +6,7 @@ use fawn_types::random::SplitMix64 as Rng;
 use fawn_types::{Durability, Epoch, KeyRange, Now, RangeId, Version};
 
 fn options() -> Options {
-    Options { chained: true, ..small(Durability::Sync) }
+    small(Durability::Sync)
 }
 
 /// A history in which most of the middle dies: some keys are written once, few all the time.
@@ -20,7 +20,7 @@ struct History {
 impl History {
     fn new(seed: u64) -> Self {
         let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
-        let node = Node::open(&disk, options(), Now::at(1)).unwrap();
+        let node = Node::open_in_chain(&disk, options(), Now::at(1)).unwrap();
         Self { disk, node, versions: Vec::new(), epoch: 1 }
     }
 
@@ -82,7 +82,7 @@ fn a_replay_after_an_opening_is_gapless_or_refused() {
         history.node.settle();
         holes += history.node.engine.stats().segments_dropped;
         history.disk.crash(seed);
-        history.node = Node::open(&history.disk, options(), Now::at(9)).unwrap();
+        history.node = Node::open_in_chain(&history.disk, options(), Now::at(9)).unwrap();
         let end = *history.versions.last().unwrap();
         assert_eq!(history.node.engine.progress(RANGE).appended, end);
         let mut is_answered = false;
@@ -126,7 +126,7 @@ fn append(node: &mut Node, range: RangeId, record: &RecordRef<'_>) {
 fn what_a_mark_says_was_committed_stays_so() {
     const OTHER: RangeId = RangeId(8);
     let disk = SimDisk::new(SimOptions::default());
-    let mut node = Node::open(&disk, options(), Now::at(1)).unwrap();
+    let mut node = Node::open_in_chain(&disk, options(), Now::at(1)).unwrap();
     node.engine.add_range(OTHER, KeyRange::ALL).unwrap();
     let version = |seq| Version::new(Epoch::new(1).unwrap(), seq).unwrap();
     append(&mut node, RANGE, &RecordRef::put(version(1), b"key", &[1; 9000]));
@@ -141,7 +141,7 @@ fn what_a_mark_says_was_committed_stays_so() {
     node.turn();
     assert!(node.engine.stats().segments_dropped > 0, "{:?}", node.engine.log_report());
     disk.crash(1);
-    let mut node = Node::open(&disk, options(), Now::at(9)).unwrap();
+    let mut node = Node::open_in_chain(&disk, options(), Now::at(9)).unwrap();
     let progress = node.engine.progress(RANGE);
     assert_eq!((progress.committed, progress.appended), (version(2), version(2)));
     assert!(matches!(node.engine.replay(RANGE, version(1), 1000, |_| {}).unwrap(), Replay::Gone));

@@ -63,7 +63,7 @@ impl Counted {
 #[test]
 fn keys_are_counted_exactly_whenever_nothing_is_under_way() {
     let (mut off, mut reads) = (0, 0);
-    for (seed, durability) in [(1, Durability::Sync), (2, Durability::EverySecond), (3, Durability::Memory)] {
+    for (seed, durability) in [(1, Durability::Sync), (5, Durability::EverySecond), (6, Durability::Memory)] {
         println!("seed {seed}: cargo test -p fawn-ds --test it len::");
         let mut rng = Rng::new(seed);
         let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });

@@ -59,6 +59,7 @@ impl Device for PanickingDevice {
         self.inner.kick();
     }
     fn reap(&mut self, out: &mut VecDeque<Completion>) {
+        assert!(!self.panics.load(Ordering::SeqCst), "the test ordered this panic");
         self.inner.reap(out);
     }
     fn wait(&mut self, out: &mut VecDeque<Completion>) {

@@ -10,7 +10,7 @@ fn version(seq: u64) -> Version {
 }
 
 fn chained(memory_bytes: u64) -> Options {
-    Options { segment_bytes: 16 << 20, memory_bytes, chained: true, ..small(Durability::Memory) }
+    Options { segment_bytes: 16 << 20, memory_bytes, ..small(Durability::Memory) }
 }
 
 fn open(options: Options) -> Engine<SimDevice> {
@@ -92,7 +92,7 @@ fn retained_records_of_all_ranges_stay_within_the_budget() {
 fn many_versions_of_one_key_are_committed_and_rolled_back_in_order() {
     let mut node = {
         let disk = SimDisk::new(SimOptions::instant(1));
-        Node::open(&disk, chained(256 << 20), Now::at(1)).unwrap()
+        Node::open_in_chain(&disk, chained(256 << 20), Now::at(1)).unwrap()
     };
     let keys = [&b"counter"[..], b"other"];
     let append = |node: &mut Node, seq: u64| {

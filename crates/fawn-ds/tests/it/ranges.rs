@@ -24,6 +24,7 @@ fn open(disk: &SimDisk) -> Engine<SimDevice> {
     let (mut engine, _) = Engine::open(SimDevice::attach(disk), small(Durability::Sync), NOW).unwrap();
     for range in RANGES {
         engine.add_range(range, KeyRange::ALL).unwrap();
+        engine.begin_sole_epoch(range, engine.next_sole_epoch(range).unwrap(), None).unwrap();
     }
     engine
 }

@@ -8,7 +8,7 @@ use fawn_types::{ClientTag, Durability, Epoch, Now, Version};
 const QUARTER: usize = 256 << 10;
 
 fn options() -> Options {
-    Options { segment_bytes: 1 << 20, memory_bytes: 4 << 20, chained: true, ..small(Durability::Sync) }
+    Options { segment_bytes: 1 << 20, memory_bytes: 4 << 20, ..small(Durability::Sync) }
 }
 
 fn append(node: &mut Node, seq: u64, value_len: usize, result: &[u8]) -> Result<(), EngineError> {
@@ -28,7 +28,7 @@ fn append(node: &mut Node, seq: u64, value_len: usize, result: &[u8]) -> Result<
 #[test]
 fn a_result_is_as_long_as_the_longest_value_and_a_header() {
     let disk = SimDisk::new(SimOptions::default());
-    let mut node = Node::open(&disk, options(), Now::at(1)).unwrap();
+    let mut node = Node::open_in_chain(&disk, options(), Now::at(1)).unwrap();
     node.engine.set_retain_floor(RANGE, Version::ZERO);
     let value_len = QUARTER - 100;
     let lens = [65_535, 65_536, value_len + 64, QUARTER + 64];
@@ -43,7 +43,7 @@ fn a_result_is_as_long_as_the_longest_value_and_a_header() {
     for opened in [false, true] {
         if opened {
             disk.crash(1);
-            node = Node::open(&disk, options(), Now::at(1)).unwrap();
+            node = Node::open_in_chain(&disk, options(), Now::at(1)).unwrap();
         }
         let (mut after, mut seen) = (Version::ZERO, Vec::new());
         loop {

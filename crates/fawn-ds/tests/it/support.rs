@@ -67,7 +67,19 @@ pub(crate) struct Node {
 }
 
 impl Node {
+    /// As the range's only member, in an epoch of this opening.
     pub(crate) fn open(disk: &SimDisk, options: Options, now: Now) -> Result<Self, OpenError> {
+        let mut node = Self::open_in_chain(disk, options, now)?;
+        if !node.engine.options().read_only {
+            let last = node.engine.progress(RANGE).appended;
+            node.engine.commit(RANGE, last);
+            node.engine.begin_sole_epoch(RANGE, node.engine.next_sole_epoch(RANGE).unwrap(), None)?;
+        }
+        Ok(node)
+    }
+
+    /// As a member of a chain: what was not marked as committed is pending.
+    pub(crate) fn open_in_chain(disk: &SimDisk, options: Options, now: Now) -> Result<Self, OpenError> {
         let (mut engine, report) = Engine::open(SimDevice::attach(disk), options, now)?;
         if !engine.options().read_only {
             engine.add_range(RANGE, KeyRange::ALL)?;

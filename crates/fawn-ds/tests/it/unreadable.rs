@@ -196,14 +196,13 @@ fn more_unreadable_old_versions_than_memory_has_room_for_are_refused() {
 #[test]
 fn a_rolled_back_write_leaves_nothing_apart() {
     let disk = SimDisk::new(SimOptions::instant(1));
-    let chained = || Options { chained: true, ..options() };
-    let mut node = Node::open(&disk, chained(), Now::at(1)).unwrap();
+    let mut node = Node::open_in_chain(&disk, options(), Now::at(1)).unwrap();
     for key in 0..50 {
         node.append(&[put(key, 900)]).unwrap();
         node.turn();
     }
     drop(node.engine.close().unwrap());
-    let mut node = Node::open(&disk, chained(), Now::at(2)).unwrap();
+    let mut node = Node::open_in_chain(&disk, options(), Now::at(2)).unwrap();
     // What was committed after the last mark in the log is pending again.
     let recovered = node.engine.progress(RANGE).appended;
     node.engine.commit(RANGE, recovered);

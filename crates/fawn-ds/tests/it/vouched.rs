@@ -9,7 +9,7 @@ use fawn_types::{Durability, Now, Version};
 const SECTOR: usize = 512;
 
 fn options() -> Options {
-    Options { chained: true, ..small(Durability::Sync) }
+    small(Durability::Sync)
 }
 
 /// Puts a blob and waits until it is durable, which is when it may be acknowledged.
@@ -41,7 +41,7 @@ fn commit_of(manifest: &[u8], content: &[u8]) -> (usize, usize) {
 /// The disk with another manifest is refused as damaged, and left as it is.
 fn is_refused(disk: &SimDisk, manifest: &[u8]) -> bool {
     disk.put("manifest", manifest);
-    let refused = match Node::open(disk, options(), Now::at(9000)) {
+    let refused = match Node::open_in_chain(disk, options(), Now::at(9000)) {
         Err(OpenError::Manifest { detail, .. }) => detail.contains("which was synced"),
         Err(error) => panic!("refused, but as {error}"),
         Ok(_) => return false,
@@ -53,7 +53,7 @@ fn is_refused(disk: &SimDisk, manifest: &[u8]) -> bool {
 #[test]
 fn every_flipped_bit_of_a_promise_is_refused() {
     let disk = SimDisk::new(SimOptions::default());
-    let mut node = Node::open(&disk, options(), Now::at(1)).unwrap();
+    let mut node = Node::open_in_chain(&disk, options(), Now::at(1)).unwrap();
     idle(&mut node);
     promise(&mut node, 3, b"never to vote twice");
     idle(&mut node);
@@ -79,7 +79,7 @@ fn every_flipped_bit_of_a_promise_is_refused() {
             let mut damaged = manifest.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
             disk.put("manifest", &damaged);
-            match Node::open(&disk, options(), Now::at(9000)) {
+            match Node::open_in_chain(&disk, options(), Now::at(9000)) {
                 Ok(node) => assert_eq!(node.engine.blob(3), Some(&b"never to vote twice"[..]), "bit {bit}"),
                 Err(error) => assert!(matches!(error, OpenError::Manifest { .. }), "bit {bit}: {error}"),
             }
@@ -90,7 +90,7 @@ fn every_flipped_bit_of_a_promise_is_refused() {
 #[test]
 fn closing_vouches_at_once() {
     let disk = SimDisk::new(SimOptions::default());
-    let mut node = Node::open(&disk, options(), Now::at(1)).unwrap();
+    let mut node = Node::open_in_chain(&disk, options(), Now::at(1)).unwrap();
     promise(&mut node, 3, b"never to vote twice");
     node.engine.close().unwrap();
     let mut manifest = disk.contents("manifest").unwrap();
@@ -102,7 +102,7 @@ fn closing_vouches_at_once() {
 #[test]
 fn vouching_costs_one_write_for_a_burst_and_none_where_other_commits_follow() {
     let disk = SimDisk::new(SimOptions::default());
-    let mut node = Node::open(&disk, options(), Now::at(1)).unwrap();
+    let mut node = Node::open_in_chain(&disk, options(), Now::at(1)).unwrap();
     idle(&mut node);
     let count = |from: u64| disk.counted(OpKind::Write) - from;
     let before = count(0);
@@ -124,7 +124,7 @@ fn every_image_keeps_every_promise() {
     for seed in 0..6 {
         let mut rng = Rng::new(seed);
         let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
-        let mut node = Node::open(&disk, options(), Now::at(1)).unwrap();
+        let mut node = Node::open_in_chain(&disk, options(), Now::at(1)).unwrap();
         disk.capture(Capture::Every { stride: 1, loss: Loss::Power, seed });
         // (operations so far, newest number promised durably), and the newest ever asked for.
         let (mut acked, mut number) = (vec![(disk.ops(), 0_u64)], 0_u64);
@@ -147,7 +147,7 @@ fn every_image_keeps_every_promise() {
                 }
             }
             for image in disk.take_images() {
-                let node = Node::open(&image.disk, options(), Now::at(9000))
+                let node = Node::open_in_chain(&image.disk, options(), Now::at(9000))
                     .unwrap_or_else(|error| panic!("seed {seed}, operation {}: {error}", image.op));
                 let found = node.engine.blob(1).map_or(0, |blob| u64::from_le_bytes(blob[..8].try_into().unwrap()));
                 let promised = acked.iter().rev().find(|(at, _)| *at <= image.op).map_or(0, |(_, number)| *number);

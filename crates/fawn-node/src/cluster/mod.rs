@@ -30,6 +30,6 @@ pub use digest::RangeDigest;
 pub use node::Node;
 pub use output::{ClientOp, Output, OwnedReply, Refused};
 pub use payload::WideRequest;
-pub(crate) use persist::kept_map;
+pub(crate) use persist::{kept_map, replica_key};
 pub use recover::NodeError;
 pub use status::{Counters, MemberStatus, NodeStatus};

@@ -21,7 +21,7 @@ const REPLICA_BIT: u32 = 1 << 31;
 const _: () = assert!(MAP_PIECES as usize + 2 * MAP_PIECES_MAX < REPLICA_BIT as usize);
 
 /// The name of a member's blob.
-pub(super) fn replica_key(range: RangeId) -> u32 {
+pub(crate) fn replica_key(range: RangeId) -> u32 {
     assert!(range.0 < REPLICA_BIT, "range numbers stay below 2^31, found {range:?}");
     range.0 | REPLICA_BIT
 }

@@ -62,9 +62,6 @@ impl<D: Device> BackEnd<D> {
         if *self.engine.secret() != self.config.map.secret {
             return Err(NodeError::SecretDiffers);
         }
-        if !options.chained {
-            return Err(NodeError::EngineOptions { expected: "chained: true", found: "chained: false".to_owned() });
-        }
         if options.durability != self.config.durability {
             let expected = match self.config.durability {
                 Durability::Sync => "durability sync",
@@ -95,6 +92,8 @@ impl<D: Device> BackEnd<D> {
     pub(super) fn add_member(&mut self, range: RangeId, keys: KeyRange) -> Result<(), NodeError> {
         assert!(self.member_at(range).is_none(), "a range has one member per node");
         self.engine.add_range(range, keys)?;
+        // A store that was served alone: all that it holds is committed, and from now on its chain decides.
+        self.engine.end_sole_epoch(range)?;
         // All that the log's bound allows is kept: a member that comes back streams from where it was.
         self.engine.set_retain_floor(range, Version::ZERO);
         let persisted = self.kept_state(range)?;

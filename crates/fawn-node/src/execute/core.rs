@@ -1,13 +1,13 @@
 //! State of execution: engine, sequencer, waiting requests, counters; no sessions.
 use crate::options::{ProcessFacts, ShardOptions};
 use crate::pending::Pending;
-use crate::replica::Replica;
 use crate::session::Session;
 use crate::shards::Links;
 use crate::status::Counters;
+use fawn_chain::Replica;
 use fawn_ds::internals::{Engine, EngineError};
 use fawn_flash::Device;
-use fawn_types::{KeyHash, MonoMs, OperationError, ShardId, TimeMs};
+use fawn_types::{KeyHash, MonoMs, Now, OperationError, ShardId, TimeMs, Version};
 
 /// Everything of a shard but its sessions, so that a session and this can be borrowed together.
 #[derive(Debug)]
@@ -23,6 +23,8 @@ pub(crate) struct Core<D: Device> {
     pub(crate) flush_at: Option<MonoMs>,
     /// The machine's wall clock, for reports. Expiry has a clock of its own.
     pub(crate) wall: TimeMs,
+    /// The monotonic clock and expiry time.
+    pub(crate) now: Now,
     /// Number of open sessions; the table is elsewhere.
     pub(crate) sessions_open: usize,
     /// Queues to the other shards of the node, if there are any.
@@ -83,6 +85,12 @@ impl<D: Device> Core<D> {
     pub(crate) fn failure(&self) -> Option<OperationError> {
         self.engine.poisoned().map(|_| OperationError::Poisoned)
     }
+}
+
+/// The version whose commit a reader of `seen` must wait for; none if it is committed.
+#[inline]
+pub(crate) fn wait_for_commit(replica: &Replica, seen: Version) -> Option<Version> {
+    (seen > replica.committed()).then_some(seen)
 }
 
 /// Reply for an engine's error.

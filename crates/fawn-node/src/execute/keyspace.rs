@@ -46,9 +46,11 @@ pub(super) fn flush<D: Device>(core: &mut Core<D>, session: &mut Session, shape:
 
 /// Empties the range with one record. Updates that wait for their value find the key absent.
 pub(crate) fn clear<D: Device>(core: &mut Core<D>) -> Result<Version, EngineError> {
-    let version = core.replica.assign(1).ok_or_else(super::update::epoch_used_up)?;
-    core.engine.clear(core.replica.range(), version)?;
-    core.replica.assigned(version);
+    let before = core.replica.last();
+    let version = core.replica.assign(core.now).map_err(super::update::refused)?;
+    if let Err(error) = core.engine.clear(core.replica.range(), version) {
+        return Err(super::update::retract(core, before, error));
+    }
     core.counters.flushes += 1;
     Ok(version)
 }

@@ -97,7 +97,7 @@ pub(crate) fn execute_single<D: Device>(
     }
     match request {
         Request::Get { key } => {
-            read::single(core, session, (hash, key), shape, now.wall);
+            read::single(core, session, (hash, key), shape);
             Flow::Next
         }
         Request::Update { key, update } => update::single(core, session, (hash, key), update, shape, now.wall),

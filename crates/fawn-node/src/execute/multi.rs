@@ -6,6 +6,7 @@ use crate::pending::{Batch, Gathered, Op, Target};
 use crate::session::Session;
 use crate::shards::wide::{Place, place_of};
 use crate::shards::{self, away};
+use fawn_chain::Refusal;
 use fawn_ds::internals::EngineError;
 use fawn_ds::internals::format::record::{RecordKind, RecordRef};
 use fawn_flash::Device;
@@ -86,19 +87,28 @@ fn append_all<'a, D: Device>(
     pairs: &mut (impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone),
 ) -> Result<(Vec<(KeyHash, Version)>, Version), EngineError> {
     let count = pairs.clone().count();
-    let first = core.replica.assign(count as u64).ok_or_else(update::epoch_used_up)?;
+    let before = core.replica.last();
+    let first = core.replica.assign_batch(core.now, count as u64).map_err(update::refused)?;
+    append_from(core, first, count, pairs).map_err(|error| update::retract(core, before, error))
+}
+
+fn append_from<'a, D: Device>(
+    core: &mut Core<D>,
+    first: Version,
+    count: usize,
+    pairs: &mut impl Iterator<Item = (&'a [u8], &'a [u8])>,
+) -> Result<(Vec<(KeyHash, Version)>, Version), EngineError> {
     let mut records = Vec::with_capacity(count);
     for ((key, value), seq) in pairs.zip(first.seq()..) {
         if key.len() > limits::KEY_BYTES_MAX {
             return Err(EngineError::KeyTooLong { found_bytes: key.len(), limit_bytes: limits::KEY_BYTES_MAX });
         }
-        let version = Version::new(first.epoch(), seq).ok_or_else(update::epoch_used_up)?;
+        let version = Version::new(first.epoch(), seq).ok_or_else(|| update::refused(Refusal::EpochFull))?;
         records.push((core.hash(key), RecordRef { kind: RecordKind::Put, ..RecordRef::put(version, key, value) }));
     }
     core.engine.append_batch(core.replica.range(), &records)?;
     let hashes: Vec<_> = records.iter().map(|(hash, record)| (*hash, record.version)).collect();
     let last = hashes.last().map_or(first, |(_, version)| *version);
-    core.replica.assigned(last);
     core.counters.writes += hashes.len() as u64;
     Ok((hashes, last))
 }
@@ -139,9 +149,7 @@ fn step<D: Device>(
         return step_away(core, session, (owner, hash), request, gathered, batch);
     }
     let later = match request {
-        Request::Get { .. } => {
-            read::begin(core, session, hash, key, now, |_, reply, wait| gathered.push(key, reply, wait))
-        }
+        Request::Get { .. } => read::begin(core, session, hash, key, |_, reply, wait| gathered.push(key, reply, wait)),
         Request::Update { update, .. } => update_step(core, session, hash, key, update, now, gathered),
     };
     let Some(later) = later else { return };

@@ -3,12 +3,12 @@
 //! A session reads committed values, and its own pending writes: that value is taken now and the
 //! reply waits for their commit. A pipelined `SET a`, `GET a`, `SET a` therefore never stalls, and no client sees a
 //! value that could still be undone.
-use super::core::operation_error;
+use super::core::{operation_error, wait_for_commit};
 use super::{Core, Later};
 use crate::pending::{Op, Pending, Target, Waiter};
-use crate::replica::Replica;
 use crate::session::Session;
 use crate::status::Counters;
+use fawn_chain::Replica;
 use fawn_ds::internals::{EngineError, Lookup, LookupPlan, View};
 use fawn_flash::Device;
 use fawn_types::{KeyHash, OperationError, Reply, TimeMs, Version};
@@ -21,9 +21,8 @@ pub(crate) fn single<D: Device>(
     session: &mut Session,
     (hash, key): (KeyHash, &[u8]),
     shape: Shape,
-    now: TimeMs,
 ) {
-    let later = begin(core, session, hash, key, now, |session, reply, wait| {
+    let later = begin(core, session, hash, key, |session, reply, wait| {
         session.replies.respond_after(wait, |out| encode_reply(shape, key, reply, out));
     });
     if let Some(later) = later {
@@ -38,9 +37,12 @@ pub(crate) fn begin<D: Device>(
     session: &mut Session,
     hash: KeyHash,
     key: &[u8],
-    now: TimeMs,
     emit: impl FnOnce(&mut Session, &Reply<'_>, Option<Version>),
 ) -> Option<Later> {
+    let Ok(now) = core.replica.admit_read(core.now) else {
+        emit(session, &Reply::Error(OperationError::Unavailable), None);
+        return None;
+    };
     // A session has reads in flight or queued requests on one key, never both: a write waits for reads in flight, and
     // a read follows either.
     if let Some(before) = session.reading.last(hash) {
@@ -66,7 +68,7 @@ pub(crate) fn begin<D: Device>(
 pub(crate) fn view_of<D: Device>(core: &Core<D>, session: Option<&Session>, hash: KeyHash) -> View {
     let session = session.filter(|session| !session.own.is_empty());
     let version = session.and_then(|session| session.own.latest(hash));
-    match version.and_then(|version| core.replica.wait_for(version)) {
+    match version.and_then(|version| wait_for_commit(&core.replica, version)) {
         Some(_) => View::Latest,
         None => View::Committed,
     }
@@ -78,7 +80,7 @@ pub(crate) fn view_of<D: Device>(core: &Core<D>, session: Option<&Session>, hash
 fn wait_for(replica: &Replica, view: View, seen: Option<Version>) -> Option<Version> {
     match view {
         View::Committed => None,
-        View::Latest => replica.wait_for(seen.unwrap_or(replica.last_assigned())),
+        View::Latest => wait_for_commit(replica, seen.unwrap_or(replica.last())),
     }
 }
 

@@ -1,9 +1,10 @@
 //! Updates of one key: evaluated at once if the value is in memory or not needed, else queued while it is loaded.
-use super::core::operation_error;
+use super::core::{operation_error, wait_for_commit};
 use super::evaluate::{Answer, Decision, Write, evaluate};
 use super::{Core, Flow, Later, Stall, read};
 use crate::pending::{Op, Target};
 use crate::session::Session;
+use fawn_chain::Refusal;
 use fawn_dli::StringOperation;
 use fawn_ds::internals::format::record::{RecordKind, RecordRef};
 use fawn_ds::internals::{EngineError, Lookup, View};
@@ -159,7 +160,7 @@ pub(crate) fn apply_decided<D: Device>(core: &mut Core<D>, hash: KeyHash, key: &
         Write::None => {
             // A reply must not be undone, so it waits for what it depends on. An absence has no version to wait for but
             // the newest (a pending tombstone may be the reason).
-            let wait = core.replica.wait_for(seen.unwrap_or(core.replica.last_assigned()));
+            let wait = wait_for_commit(&core.replica, seen.unwrap_or(core.replica.last()));
             Updated::Done { answer, wrote: None, wait }
         }
         Write::Put { flags, expires_at_ms } => {
@@ -187,18 +188,34 @@ fn append<D: Device>(
     key: &[u8],
     (kind, value, flags, expires_at_ms): (RecordKind, &[u8], u32, u64),
 ) -> Result<Version, EngineError> {
-    let Some(version) = core.replica.assign(1) else { return Err(epoch_used_up()) };
+    let before = core.replica.last();
+    let version = core.replica.assign(core.now).map_err(refused)?;
     let record = RecordRef { kind, version, key, value, flags, expires_at_ms, tag: ClientTag::NONE, result: &[] };
-    core.engine.append(core.replica.range(), hash, &record)?;
-    core.replica.assigned(version);
-    core.counters.writes += 1;
-    Ok(version)
+    match core.engine.append(core.replica.range(), hash, &record) {
+        Ok(()) => {
+            core.counters.writes += 1;
+            Ok(version)
+        }
+        Err(error) => Err(retract(core, before, error)),
+    }
 }
 
-/// The sequence numbers of one epoch are used up, after 68 billion writes.
+/// The log did not take what was assigned after `before`.
 #[cold]
-pub(crate) fn epoch_used_up() -> EngineError {
-    EngineError::Poisoned { first: "the epoch's sequence numbers are used up".to_owned() }
+pub(crate) fn retract<D: Device>(core: &mut Core<D>, before: Version, error: EngineError) -> EngineError {
+    core.replica.retract(before);
+    error
+}
+
+/// The engine's error for a version that is not assigned.
+#[cold]
+pub(crate) fn refused(refusal: Refusal) -> EngineError {
+    match refusal {
+        Refusal::Overloaded => EngineError::Overloaded,
+        // After 68 billion writes since the last start.
+        Refusal::EpochFull => EngineError::Poisoned { first: "the epoch's sequence numbers are used up".to_owned() },
+        other => EngineError::Poisoned { first: other.to_string() },
+    }
 }
 
 /// Parks an update: it opens its key's queue, or joins it.

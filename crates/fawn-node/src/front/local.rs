@@ -71,7 +71,7 @@ pub struct LocalCluster<D: Device> {
 }
 
 impl<D: Device> LocalCluster<D> {
-    /// A back-end on each engine, in the same order at every start. The engines were opened `chained`, with one hash
+    /// A back-end on each engine, in the same order at every start. The engines were opened with one hash
     /// secret, in the mode of `options.shard`.
     ///
     /// # Errors
@@ -85,7 +85,7 @@ impl<D: Device> LocalCluster<D> {
         let Some(first) = engines.first() else { return Err(NodeError::ManagerNeedsStore) };
         let (store, secret) = (first.options().clone(), *first.secret());
         // An opening's number is never drawn twice, so it tells boots apart; the front-end's too.
-        let random = random_part(&facts);
+        let random = facts.random_part();
         let boot = BootId::new(first.generation(), random);
         let names: Vec<NodeId> = (1..=engines.len() as u32).map(NodeId).collect();
         let map = first_map(secret, &names, &options);
@@ -319,12 +319,6 @@ impl<D: Device> ClientHost for LocalCluster<D> {
     fn engines(&self) -> impl Iterator<Item = &Engine<D>> {
         self.members.iter().filter_map(|member| member.node.as_ref()?.engine())
     }
-}
-
-/// The random part of this process's boots: a start draws its run ID anew.
-fn random_part(facts: &ProcessFacts) -> u32 {
-    let digits = facts.run_id.get(..8).unwrap_or_default();
-    u32::from_str_radix(digits, 16).unwrap_or_default()
 }
 
 /// What a node of the cluster is told.

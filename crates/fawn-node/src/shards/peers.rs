@@ -101,7 +101,8 @@ impl<D: Device> Shard<D> {
             });
         }
         let used = &mut used[..pieces.len()];
-        consume::handle_inputs(&mut self.core, &mut self.sessions, &mut self.outputs, (pieces, used), self.now);
+        let now = self.core.now;
+        consume::handle_inputs(&mut self.core, &mut self.sessions, &mut self.outputs, (pieces, used), now);
         for ((id, bytes), used) in pieces.drain(..).zip(used) {
             if *used < bytes.len() {
                 self.core.links().rests.entry(id).or_default().extend_from_slice(&bytes[*used..]);
@@ -122,7 +123,8 @@ impl<D: Device> Shard<D> {
             let Some(id) = self.core.links().resumed.pop_front() else { break };
             let Some(mut rest) = self.core.links().rests.remove(&id) else { continue };
             let (core, sessions, outputs) = (&mut self.core, &mut self.sessions, &mut self.outputs);
-            let used = consume::handle_input(core, sessions, outputs, (id, &rest), self.now);
+            let now = core.now;
+            let used = consume::handle_input(core, sessions, outputs, (id, &rest), now);
             if used < rest.len() {
                 rest.drain(..used);
                 self.core.links().rests.insert(id, rest);
@@ -165,6 +167,7 @@ impl<D: Device> Shard<D> {
     }
 
     pub(crate) fn host(&mut self) -> Host<'_, D> {
-        Host { core: &mut self.core, sessions: &mut self.sessions, now: self.now.wall }
+        let now = self.core.now.wall;
+        Host { core: &mut self.core, sessions: &mut self.sessions, now }
     }
 }

@@ -33,13 +33,12 @@ struct Crowd<H> {
     clients: Vec<Client>,
 }
 
-fn engine(disk: &SimDisk, is_chained: bool) -> Engine<SimDevice> {
+fn engine(disk: &SimDisk) -> Engine<SimDevice> {
     let options = Options {
         segment_bytes: 16 << 20,
         memory_bytes: 64 << 20,
         value_bytes_max: VALUE_BYTES as u32,
         secret: Some(HashSecret([9; 16])),
-        chained: is_chained,
         ..Options::default()
     };
     Engine::open(SimDevice::attach(disk), options, START).unwrap().0
@@ -50,24 +49,24 @@ fn options() -> ShardOptions {
 }
 
 fn cluster() -> Crowd<LocalCluster<SimDevice>> {
-    let engines = (1..=3).map(|seed| engine(&SimDisk::new(SimOptions::instant(seed)), true)).collect();
+    let engines = (1..=3).map(|seed| engine(&SimDisk::new(SimOptions::instant(seed)))).collect();
     let options = LocalOptions { shard: options(), ..LocalOptions::default() };
     Crowd::new(LocalCluster::new(engines, options, ProcessFacts::default(), START).unwrap())
 }
 
 fn shard() -> Crowd<Shard<SimDevice>> {
     let disk = SimDisk::new(SimOptions::instant(1));
-    Crowd::new(Shard::new(engine(&disk, false), Placement::ALONE, options(), ProcessFacts::default()).unwrap())
+    Crowd::new(Shard::new(engine(&disk), Placement::ALONE, options(), ProcessFacts::default()).unwrap())
 }
 
 /// A store whose values are on flash only.
 fn cold_shard(values: usize) -> Crowd<Shard<SimDevice>> {
     let disk = SimDisk::new(SimOptions::instant(1));
     let mut crowd =
-        Crowd::new(Shard::new(engine(&disk, false), Placement::ALONE, options(), ProcessFacts::default()).unwrap());
+        Crowd::new(Shard::new(engine(&disk), Placement::ALONE, options(), ProcessFacts::default()).unwrap());
     crowd.store(values);
     drop(crowd.host.into_engine().close().unwrap());
-    Crowd::new(Shard::new(engine(&disk, false), Placement::ALONE, options(), ProcessFacts::default()).unwrap())
+    Crowd::new(Shard::new(engine(&disk), Placement::ALONE, options(), ProcessFacts::default()).unwrap())
 }
 
 impl<H: ClientHost> Crowd<H> {

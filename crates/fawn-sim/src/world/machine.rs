@@ -292,7 +292,6 @@ fn options(map: &ClusterMap) -> Options {
         durability: map.durability,
         value_bytes_max: 1 << 20,
         secret: Some(map.secret),
-        chained: true,
         index: IndexOptions { entries_min: 64, page_entries: 4 },
         ..Options::default()
     }

@@ -65,7 +65,6 @@ fn engine_options(
     let mut options = store::engine_options(settings)?;
     options.number_if_new = number;
     options.memory_bytes = Limits::store_bytes(settings) / u64::from(BACK_ENDS);
-    options.chained = true;
     if let Some(first) = first {
         options.secret_if_new = Some(*first.secret());
     }

@@ -39,7 +39,8 @@ impl<D: Device> Session<D> {
         let failed = |error: &dyn std::fmt::Display| BenchError::failed("fawn-ds, opening", error);
         let (mut engine, _) = Engine::open(device, options, now()).map_err(|error| failed(&error))?;
         engine.add_range(RANGE, KeyRange::ALL).map_err(|error| failed(&error))?;
-        let epoch = Epoch::new(engine.generation()).ok_or_else(|| failed(&"generations are used up"))?;
+        let epoch = engine.next_sole_epoch(RANGE).ok_or_else(|| failed(&"epochs are used up"))?;
+        engine.begin_sole_epoch(RANGE, epoch, None).map_err(|error| failed(&error))?;
         let (rounds, value) = (vec![0; shape.keys as usize], vec![0; shape.value_bytes]);
         let values = Values::new(shape.value_bytes);
         Ok(Self { engine, shape, events: Vec::new(), values, rounds, value, epoch, seq: 0 })

@@ -48,6 +48,8 @@ pub(crate) struct RangeFacts {
     pub(crate) committed: Version,
     /// Committed records above this version are kept for retransmission.
     pub(crate) retained_above: Version,
+    /// The segment has the newest synced record of a sole epoch, which says how far the range is committed.
+    pub(crate) proves_commit: bool,
     /// Every crash comes back with at least this version committed.
     pub(crate) durably_committed: Version,
 }
@@ -69,9 +71,12 @@ pub enum Kept {
     CopiedResult,
     /// It has the newest durable commit mark of a range.
     NewestMark,
+    /// It has the newest synced record of a range in a sole epoch.
+    NewestRecord,
     /// The record that replaced or removed one in it is not synced yet.
     CauseNotSynced,
-    /// It has records, or records died by a commit, that no durable commit mark covers yet.
+    /// It has records, or records died by a commit, that are not durably committed yet: no commit mark covers them, or
+    /// in a sole epoch no sync.
     CommitNotDurable,
     /// It hides records in older segments.
     Hides,
@@ -94,6 +99,7 @@ pub(crate) fn kept_because(
         .or_else(|| of_range(Kept::Retained, |range| range.newest > range.retained_above))
         .or_else(|| of_range(Kept::CopiedResult, |range| range.keeps_results))
         .or_else(|| whole(segment.newest_marks > 0, Kept::NewestMark))
+        .or_else(|| of_range(Kept::NewestRecord, |range| range.proves_commit))
         .or_else(|| of_range(Kept::Hides, |range| range.hides && range.has_older))
         .or_else(|| whole(segment.died_at > segment.synced, Kept::CauseNotSynced))
         // Last: a mark is written for it only when nothing else keeps the segment.

@@ -39,19 +39,43 @@ struct Segment {
     died_by: [u64; RANGES],
 }
 
-/// What a range is in memory: committed version, index, pending records, newest version.
+/// Sole epochs as the manifest lists them: those of the versions above `after`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+struct Sole {
+    after: u64,
+    base: u64,
+    is_over: bool,
+}
+
+impl Sole {
+    /// Whether a record is committed wherever it is found, once those before it that were not rolled back are.
+    fn includes(&self, version: u64) -> bool {
+        !self.is_over || version <= self.base
+    }
+}
+
+/// A range in memory: committed version, index, pending records, newest version appended and synced, marks.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Range {
     committed: u64,
     index: [Option<u64>; KEYS],
     pending: Vec<(Kind, u64)>,
     appended: u64,
+    synced: u64,
     has_marks: bool,
+    /// Marks before this place of the log were of an epoch before the last sole one.
+    marks_from: u64,
+    sole: Option<Sole>,
+}
+
+impl Range {
+    fn is_sole(&self) -> bool {
+        self.sole.is_some_and(|sole| !sole.is_over)
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Store {
-    is_chained: bool,
     segments: Vec<Segment>,
     ranges: [Range; RANGES],
     /// Versions given out, rolled back ones included.
@@ -66,6 +90,8 @@ enum Step {
     Commit(usize),
     Rollback(usize),
     Mark(usize),
+    BeginSole(usize),
+    EndSole(usize),
     Sync,
     Switch,
     Drop,
@@ -73,10 +99,10 @@ enum Step {
 }
 
 impl Store {
-    fn new(is_chained: bool) -> Self {
+    fn new(is_sole: [bool; RANGES]) -> Self {
         let segments = vec![Segment { sequence: 1, ..Segment::default() }];
-        let mut store =
-            Self { is_chained, segments, ranges: Default::default(), given: [0; RANGES], end: 0, synced: 0 };
+        let range = |is_sole: bool| Range { sole: is_sole.then(Sole::default), ..Range::default() };
+        let mut store = Self { segments, ranges: is_sole.map(range), given: [0; RANGES], end: 0, synced: 0 };
         store.mark_all();
         store
     }
@@ -97,8 +123,10 @@ impl Store {
     fn step(&mut self, step: Step) -> bool {
         match step {
             Step::Write(at, kind) => {
-                let is_mark = |record: &Record| record.range == at && record.kind == Kind::Mark;
-                if self.is_chained && !self.segments.last().unwrap().records.iter().any(is_mark) {
+                let range = &self.ranges[at];
+                let is_mark =
+                    |record: &Record| record.range == at && record.kind == Kind::Mark && record.at >= range.marks_from;
+                if !range.is_sole() && !self.segments.last().unwrap().records.iter().any(is_mark) {
                     self.append(at, Kind::Mark, self.ranges[at].committed);
                 }
                 self.given[at] += 1;
@@ -112,13 +140,23 @@ impl Store {
                 self.ranges[at].pending.remove(0);
                 self.apply(at, kind, version);
             }
-            Step::Rollback(at) if self.is_chained && !self.ranges[at].pending.is_empty() => {
+            Step::Rollback(at) if !self.ranges[at].is_sole() && !self.ranges[at].pending.is_empty() => {
                 let committed = self.ranges[at].committed;
                 self.append(at, Kind::Rollback, committed);
                 self.roll_back(at, committed, self.end);
             }
-            Step::Mark(at) if self.is_chained => self.append(at, Kind::Mark, self.ranges[at].committed),
-            Step::Sync if self.synced < self.end => self.synced = self.end,
+            Step::Mark(at) if !self.ranges[at].is_sole() => self.append(at, Kind::Mark, self.ranges[at].committed),
+            Step::BeginSole(at) if !self.ranges[at].is_sole() && self.ranges[at].pending.is_empty() => {
+                self.sync();
+                let base = self.ranges[at].appended;
+                self.change_sole(at, Sole { after: self.given[at], base, is_over: false });
+            }
+            Step::EndSole(at) if self.ranges[at].is_sole() && self.ranges[at].pending.is_empty() => {
+                self.sync();
+                let Range { sole, committed: base, .. } = self.ranges[at];
+                self.change_sole(at, Sole { base, is_over: true, ..sole.unwrap() });
+            }
+            Step::Sync if self.synced < self.end => self.sync(),
             Step::Switch if self.segments.last().unwrap().records.iter().any(|record| record.kind != Kind::Mark) => {
                 let sequence = self.segments.last().unwrap().sequence + 1;
                 self.segments.push(Segment { sequence, ..Segment::default() });
@@ -128,6 +166,17 @@ impl Store {
             _ => return false,
         }
         true
+    }
+
+    fn sync(&mut self) {
+        self.synced = self.end;
+        self.ranges.iter_mut().for_each(|range| range.synced = range.appended);
+    }
+
+    /// The manifest lists it before anything else happens.
+    fn change_sole(&mut self, at: usize, sole: Sole) {
+        let range = &mut self.ranges[at];
+        (range.sole, range.marks_from) = (Some(sole), self.end);
     }
 
     /// A record is committed: what it replaces or removes dies by it.
@@ -160,6 +209,7 @@ impl Store {
         let range = &mut self.ranges[at];
         range.pending.retain(|&(_, version)| version <= last);
         range.appended = range.pending.last().map_or(range.committed, |&(_, version)| version);
+        range.synced = range.synced.min(range.appended);
         for segment in &mut self.segments {
             for record in segment.records.iter_mut().filter(|record| record.range == at && record.version > last) {
                 if !record.is_void && record.at < before {
@@ -172,7 +222,9 @@ impl Store {
 
     /// What an opening makes of the log up to `cut`.
     fn recovered(&self, cut: u64) -> Self {
-        let mut store = Self { ranges: Default::default(), end: 0, synced: cut, ..self.clone() };
+        let manifest = |at: usize| Range { sole: self.ranges[at].sole, ..Range::default() };
+        let ranges = std::array::from_fn(manifest);
+        let mut store = Self { ranges, end: 0, synced: cut, ..self.clone() };
         let records: Vec<Record> = self.segments.iter().flat_map(|segment| &segment.records).copied().collect();
         for segment in &mut store.segments {
             segment.records.retain(|record| record.at < cut);
@@ -187,9 +239,7 @@ impl Store {
         for record in records.into_iter().filter(|record| record.at < cut) {
             store.recover(&record);
         }
-        if !self.is_chained {
-            (0..RANGES).for_each(|at| while store.step(Step::Commit(at)) {});
-        }
+        (0..RANGES).for_each(|at| store.recover_sole(at));
         for segment in &mut store.segments {
             segment.died_at = 0;
         }
@@ -211,30 +261,46 @@ impl Store {
             }
             Kind::Rollback => self.roll_back(at, version, place),
             _ => {
-                self.ranges[at].appended = version;
-                self.ranges[at].pending.push((kind, version));
-                if self.is_chained && !self.ranges[at].has_marks {
+                let range = &mut self.ranges[at];
+                range.appended = version;
+                range.pending.push((kind, version));
+                if range.sole.is_some_and(|sole| version > sole.after && sole.includes(version)) {
+                    while self.step(Step::Commit(at)) {}
+                } else if !self.ranges[at].has_marks {
                     self.step(Step::Commit(at));
                 }
             }
         }
     }
 
+    /// Adds the manifest's facts to those of the log.
+    fn recover_sole(&mut self, at: usize) {
+        if let Some(sole) = self.ranges[at].sole {
+            while self.ranges[at].pending.first().is_some_and(|&(_, first)| sole.includes(first)) {
+                self.step(Step::Commit(at));
+            }
+            let range = &mut self.ranges[at];
+            range.committed = range.committed.max(sole.base);
+            range.appended = range.appended.max(sole.base);
+        }
+        self.ranges[at].synced = self.ranges[at].appended;
+    }
+
     /// The state that callers can observe after an open.
     fn seen(&self) -> Vec<SeenRange> {
-        let of_range = |range: &Range| {
-            // Without chains, versions begin again above the opening's number.
-            let (committed, appended) = if self.is_chained { (range.committed, range.appended) } else { (0, 0) };
-            (committed, appended, range.index, range.pending.clone())
-        };
+        let of_range = |range: &Range| (range.committed, range.appended, range.index, range.pending.clone());
         self.ranges.iter().map(of_range).collect()
     }
 
     fn newest_durable_mark(&self, at: usize) -> Option<(u64, u64)> {
+        if self.ranges[at].is_sole() {
+            return None;
+        }
+        let (from, synced) = (self.ranges[at].marks_from, self.synced);
         let mut marks =
             self.segments.iter().flat_map(|segment| segment.records.iter().map(move |record| (segment, record)));
         marks
-            .rfind(|(_, record)| record.range == at && record.kind == Kind::Mark && record.at < self.synced)
+            .rfind(|(_, record)| record.range == at && record.kind == Kind::Mark && (from..synced).contains(&record.at))
             .map(|(segment, record)| (segment.sequence, record.version))
     }
 
@@ -266,18 +332,22 @@ impl Store {
             matches!(record.kind, Kind::Put(key) if range.index[key] == Some(record.version) || is_pending)
         };
         let newest = records.iter().filter(|record| !record.is_void && record.kind != Kind::Rollback);
-        let durable = self.newest_durable_mark(at).map_or(0, |(_, version)| version);
+        let newest = newest.map(|record| record.version).max().unwrap_or(0);
+        let base = range.sole.map_or(0, |sole| sole.base);
+        let by_mark = self.newest_durable_mark(at).map_or(0, |(_, version)| version);
+        let durable = base.max(if range.is_sole() { range.synced } else { by_mark });
         let mut others = self.segments.iter().filter(|other| other.sequence < segment.sequence);
         Some(RangeFacts {
             live_records: records.iter().filter(is_live).count() as u64,
-            newest: Version::from_u64(newest.map(|record| record.version).max().unwrap_or(0)),
+            newest: Version::from_u64(newest),
             died_by: Version::from_u64(segment.died_by[at]),
             hides: records.iter().any(|record| !matches!(record.kind, Kind::Put(_))),
             has_older: others.any(|other| !of_range(other).is_empty()),
             keeps_results: false,
             committed: Version::from_u64(range.committed),
             retained_above: Version::from_u64(range.committed),
-            durably_committed: Version::from_u64(if self.is_chained { durable } else { u64::MAX }),
+            proves_commit: range.is_sole() && newest > base && newest >= range.synced,
+            durably_committed: Version::from_u64(durable),
         })
     }
 
@@ -359,7 +429,7 @@ impl Search<'_> {
 }
 
 fn search(
-    is_chained: bool,
+    is_sole: [bool; RANGES],
     steps: &[Step],
     depth: usize,
     blind: Option<Blind>,
@@ -368,7 +438,7 @@ fn search(
     let (history, loss, kept) = (Vec::new(), None, BTreeSet::new());
     let mut search = Search { steps, blind, seen, hasher, history, loss, dropped: 0, kept };
     for beginning in BEGINNINGS {
-        let mut store = Store::new(is_chained);
+        let mut store = Store::new(is_sole);
         assert!(beginning.iter().all(|&step| store.step(step)), "every step of a beginning is possible");
         search.history = beginning.to_vec();
         search.explore(&store, depth);
@@ -403,6 +473,19 @@ const TWO_RANGES: [Step; 9] = [
     Step::Crash,
 ];
 
+/// One range with one key, in sole epochs and in others.
+const CHANGES: [Step; 9] = [
+    Step::Write(0, Kind::Put(0)),
+    Step::Write(0, Kind::Delete(0)),
+    Step::Commit(0),
+    Step::Rollback(0),
+    Step::BeginSole(0),
+    Step::EndSole(0),
+    Step::Sync,
+    Step::Switch,
+    Step::Crash,
+];
+
 /// Steps of each history, after one of [`BEGINNINGS`].
 const DEPTH: usize = 6;
 /// Steps that histories begin with: nothing; a committed record in one segment, or two, and what follows in the next.
@@ -419,35 +502,44 @@ const BEGINNINGS: [&[Step]; 3] = [
         Step::Commit(0),
     ],
 ];
-const SEARCHES: [(bool, &[Step]); 4] =
-    [(true, &ONE_RANGE), (true, &TWO_RANGES), (false, &ONE_RANGE), (false, &TWO_RANGES)];
+/// Which ranges begin in a sole epoch, and the steps.
+const SEARCHES: [([bool; RANGES], &[Step]); 7] = [
+    ([false, false], &ONE_RANGE),
+    ([false, false], &TWO_RANGES),
+    ([true, true], &ONE_RANGE),
+    ([true, true], &TWO_RANGES),
+    ([true, false], &TWO_RANGES),
+    ([true, false], &CHANGES),
+    ([false, true], &CHANGES),
+];
 
 #[test]
 fn a_drop_never_changes_what_a_crash_comes_back_with() {
     let mut met = BTreeSet::new();
-    for (is_chained, steps) in SEARCHES {
-        let (loss, dropped, kept) = search(is_chained, steps, DEPTH, None);
-        assert_eq!(loss, None, "chained: {is_chained}");
-        assert!(dropped > 200, "chained: {is_chained}: only {dropped} drops");
+    for (is_sole, steps) in SEARCHES {
+        let (loss, dropped, kept) = search(is_sole, steps, DEPTH, None);
+        assert_eq!(loss, None, "sole: {is_sole:?}");
+        assert!(dropped > 200, "sole: {is_sole:?}: only {dropped} drops");
         met.extend(kept);
     }
     let expected = [Kept::Open, Kept::Live, Kept::Pending, Kept::NewestMark, Kept::Hides, Kept::CauseNotSynced];
-    assert!(expected.iter().all(|why| met.contains(why)) && met.contains(&Kept::CommitNotDurable), "{met:?}");
+    assert!(expected.iter().all(|why| met.contains(why)), "{met:?}");
+    assert!(met.contains(&Kept::CommitNotDurable) && met.contains(&Kept::NewestRecord), "{met:?}");
 }
 
 #[test]
 fn every_fact_is_needed() {
-    let blind: [(&str, Blind); 6] = [
+    let blind: [(&str, Blind); 7] = [
         ("live", |_, range| range.live_records = 0),
         ("marks", |segment, _| segment.newest_marks = 0),
         ("died at", |segment, _| segment.died_at = LogPosition(0)),
         ("died by", |_, range| range.died_by = Version::ZERO),
         ("newest", |_, range| range.newest = Version::ZERO),
         ("hides", |_, range| range.hides = false),
+        ("proves commit", |_, range| range.proves_commit = false),
     ];
     for (fact, blind) in blind {
-        let loses =
-            SEARCHES.iter().any(|(is_chained, steps)| search(*is_chained, steps, DEPTH, Some(blind)).0.is_some());
+        let loses = SEARCHES.iter().any(|(is_sole, steps)| search(*is_sole, steps, DEPTH, Some(blind)).0.is_some());
         assert!(loses, "nothing is lost without the fact {fact:?}");
     }
 }

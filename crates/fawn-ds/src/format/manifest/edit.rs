@@ -2,7 +2,7 @@
 use crate::format::bytes::{array, is_zero, u32_at, u64_at};
 use crate::format::{SegmentUuid, StoreUuid, Watermark};
 use fawn_flash::buffer::SECTOR_BYTES;
-use fawn_types::{HashSecret, KeyRange, MonoMs, RangeId, RingKey, TimeMs, Version};
+use fawn_types::{Epoch, HashSecret, KeyRange, MonoMs, RangeId, RingKey, TimeMs, Version};
 
 /// Length of an edit's header, bytes.
 pub(super) const EDIT_HEADER_BYTES: usize = 8;
@@ -105,6 +105,23 @@ pub enum Edit {
         /// The machine's monotonic clock at that time.
         mono: MonoMs,
     },
+    /// The store is the range's only serving member in this epoch: the epoch's records are committed wherever an opening
+    /// finds them, and no commit marks are written. Tag 15.
+    BeginSoleEpoch {
+        /// The range's number.
+        range: RangeId,
+        /// The epoch. Above all earlier ones of the range; its records follow this edit.
+        epoch: Epoch,
+        /// End of the range's log before the epoch, all of it committed.
+        base: Version,
+    },
+    /// The range's sole epochs are over: records above `base` need commit marks. Tag 16.
+    EndSoleEpoch {
+        /// The range's number.
+        range: RangeId,
+        /// Newest version committed in them, synced.
+        base: Version,
+    },
 }
 
 impl Edit {
@@ -124,17 +141,19 @@ impl Edit {
             Self::Pad { .. } => 12,
             Self::EndOfLog { .. } => 13,
             Self::Clock { .. } => 14,
+            Self::BeginSoleEpoch { .. } => 15,
+            Self::EndSoleEpoch { .. } => 16,
         }
     }
 
     /// Whether its loss would show nowhere but in the manifest: something there must say that it was synced. The loss
     /// of the others shows: in frames of a later generation, in segments that are unlisted or missing.
     pub(crate) const fn needs_vouching(&self) -> bool {
-        use Edit::{AddRange, BeginCopy, Blob, ClearRange, CopyWhole, DropRange};
-        matches!(
-            self,
-            AddRange { .. } | DropRange { .. } | ClearRange { .. } | Blob { .. } | BeginCopy { .. } | CopyWhole { .. }
-        )
+        use Edit::{AddRange, BeginCopy, BeginSoleEpoch, Blob, ClearRange, CopyWhole, DropRange, EndSoleEpoch};
+        let is_of_range = matches!(self, AddRange { .. } | DropRange { .. } | ClearRange { .. });
+        let is_of_copy = matches!(self, BeginCopy { .. } | CopyWhole { .. });
+        let is_of_epoch = matches!(self, BeginSoleEpoch { .. } | EndSoleEpoch { .. });
+        is_of_range || is_of_copy || is_of_epoch || matches!(self, Blob { .. })
     }
 
     /// Appends its bytes.
@@ -169,9 +188,14 @@ impl Edit {
                 out.extend_from_slice(&slot.to_le_bytes());
                 out.extend_from_slice(&uuid.0);
             }
-            Self::ClearRange { range, version } => {
+            Self::ClearRange { range, version } | Self::EndSoleEpoch { range, base: version } => {
                 out.extend_from_slice(&range.0.to_le_bytes());
                 out.extend_from_slice(&version.as_u64().to_le_bytes());
+            }
+            Self::BeginSoleEpoch { range, epoch, base } => {
+                out.extend_from_slice(&range.0.to_le_bytes());
+                out.extend_from_slice(&epoch.get().to_le_bytes());
+                out.extend_from_slice(&base.as_u64().to_le_bytes());
             }
             Self::BeginCopy { range, from, base } => {
                 out.extend_from_slice(&range.0.to_le_bytes());
@@ -245,6 +269,14 @@ impl Edit {
             (12, 0..=PAD_MAX) if is_zero(body) => Self::Pad { bytes: body.len() as u32 },
             (13, 12) => Self::EndOfLog { end: Watermark { sequence: u64_at(body, 0), offset: u32_at(body, 8) } },
             (14, 16) => Self::Clock { time: TimeMs(u64_at(body, 0)), mono: MonoMs(u64_at(body, 8)) },
+            (15, 16) => Self::BeginSoleEpoch {
+                range: RangeId(u32_at(body, 0)),
+                epoch: Epoch::new(u32_at(body, 4))?,
+                base: Version::from_u64(u64_at(body, 8)),
+            },
+            (16, 12) => {
+                Self::EndSoleEpoch { range: RangeId(u32_at(body, 0)), base: Version::from_u64(u64_at(body, 4)) }
+            }
             (9, 4..=BLOB_BODY_MAX) => Self::Blob { key: u32_at(body, 0), bytes: body[4..].to_vec() },
             _ => return None,
         })

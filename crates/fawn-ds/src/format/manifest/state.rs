@@ -3,7 +3,7 @@ use super::Edit;
 use crate::format::{
     FORMAT_VERSION, FRAMES_OFFSET, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SegmentUuid, StoreUuid, Watermark,
 };
-use fawn_types::{HashSecret, KeyRange, MonoMs, RangeId, TimeMs, Version};
+use fawn_types::{Epoch, HashSecret, KeyRange, MonoMs, RangeId, TimeMs, Version};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A key range that the store keeps.
@@ -15,6 +15,51 @@ pub struct RangeEntry {
     pub cleared: Version,
     /// Its last copy from elsewhere, if it was ever copied.
     pub copy: Option<CopyEntry>,
+    /// Its last sole epochs, if it had any since it was last copied.
+    pub sole: Option<SoleEpochs>,
+}
+
+/// Successive epochs in which the store was a range's only serving member. Commit marks say nothing about their records.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SoleEpochs {
+    /// The first of them. No other epoch of the range lies between it and the last.
+    pub first: Epoch,
+    /// The last of them.
+    pub epoch: Epoch,
+    /// Newest version that is known to be committed: the end of the log when the last of them began, or what was
+    /// committed when it ended.
+    pub base: Version,
+    /// The last of them has ended.
+    pub is_over: bool,
+}
+
+impl SoleEpochs {
+    /// Whether a record of this version is committed wherever it is found.
+    #[must_use]
+    pub fn covers(&self, version: Version) -> bool {
+        (self.first..=self.epoch).contains(&version.epoch()) && self.includes(version)
+    }
+
+    /// Whether all records up to this version that were not rolled back are committed.
+    #[must_use]
+    pub fn includes(&self, version: Version) -> bool {
+        if self.is_over { version <= self.base } else { version.epoch() <= self.epoch }
+    }
+
+    /// The edits that lead here.
+    fn snapshot(&self, range: RangeId) -> impl Iterator<Item = Edit> {
+        let Self { first, epoch, base, is_over } = *self;
+        let begin = |epoch, base| Edit::BeginSoleEpoch { range, epoch, base };
+        // A base is below the epoch that begins with it, and may be above the first one.
+        let earlier = (first < epoch || is_over).then(|| begin(first, Version::ZERO));
+        let last = match (is_over, first < epoch) {
+            (false, _) => Some(begin(epoch, base)),
+            (true, true) => Some(begin(epoch, Version::ZERO)),
+            (true, false) => None,
+        };
+        let end = is_over.then_some(Edit::EndSoleEpoch { range, base });
+        earlier.into_iter().chain(last).chain(end)
+    }
 }
 
 /// A range's copy from elsewhere.
@@ -98,6 +143,8 @@ impl ManifestState {
             Edit::Generation(generation) => self.begin_generation(*generation),
             Edit::AddRange { .. } | Edit::DropRange { .. } | Edit::ClearRange { .. } => self.change_range(edit),
             Edit::BeginCopy { .. } | Edit::CopyWhole { .. } => self.copy_range(edit),
+            Edit::BeginSoleEpoch { range, epoch, base } => self.begin_sole_epoch(*range, *epoch, *base),
+            Edit::EndSoleEpoch { range, base } => self.end_sole_epoch(*range, *base),
             Edit::AddSegment { slot, uuid, sequence } => self.add_segment(*slot, *uuid, *sequence),
             Edit::SealSegment { slot, len } => self.seal_segment(*slot, *len),
             Edit::DropSegment { slot, uuid } => self.drop_segment(*slot, *uuid),
@@ -159,7 +206,7 @@ impl ManifestState {
                     return Err("this range is listed already");
                 }
                 self.dropped.remove(&range);
-                self.ranges.insert(range, RangeEntry { keys, cleared: Version::ZERO, copy: None });
+                self.ranges.insert(range, RangeEntry { keys, cleared: Version::ZERO, copy: None, sole: None });
             }
             Edit::DropRange { range } => {
                 self.ranges.remove(&range).ok_or("this range is not listed")?;
@@ -182,6 +229,8 @@ impl ManifestState {
                 // An earlier clear concerned the history that is void now.
                 entry.cleared = Version::ZERO;
                 entry.copy = Some(CopyEntry { from, base, is_whole: false });
+                // So did sole epochs.
+                entry.sole = None;
             }
             Edit::CopyWhole { range } => {
                 let entry = self.ranges.get_mut(&range).ok_or("this range is not listed")?;
@@ -190,6 +239,33 @@ impl ManifestState {
             }
             _ => return Err("an edit of a copy"),
         }
+        Ok(())
+    }
+
+    fn begin_sole_epoch(&mut self, range: RangeId, epoch: Epoch, base: Version) -> Result<(), &'static str> {
+        let entry = self.ranges.get_mut(&range).ok_or("this range is not listed")?;
+        if base.epoch() >= epoch && base > Version::ZERO {
+            return Err("an epoch begins above the range's log");
+        }
+        if entry.copy.is_some_and(|copy| !copy.is_whole) {
+            return Err("a copy that is not whole serves no epoch");
+        }
+        let last = entry.sole;
+        if last.is_some_and(|last| last.epoch >= epoch || last.base > base) {
+            return Err("sole epochs and their bases only grow");
+        }
+        let first = last.filter(|last| !last.is_over).map_or(epoch, |last| last.first);
+        entry.sole = Some(SoleEpochs { first, epoch, base, is_over: false });
+        Ok(())
+    }
+
+    fn end_sole_epoch(&mut self, range: RangeId, base: Version) -> Result<(), &'static str> {
+        let entry = self.ranges.get_mut(&range).ok_or("this range is not listed")?;
+        let sole = entry.sole.as_mut().filter(|sole| !sole.is_over).ok_or("no sole epoch of this range has begun")?;
+        if base < sole.base || base.epoch() > sole.epoch {
+            return Err("a sole epoch ends between its base and the next epoch");
+        }
+        (sole.base, sole.is_over) = (base, true);
         Ok(())
     }
 
@@ -271,6 +347,7 @@ impl ManifestState {
             if entry.cleared > Version::ZERO {
                 edits.push(Edit::ClearRange { range, version: entry.cleared });
             }
+            edits.extend(entry.sole.iter().flat_map(|sole| sole.snapshot(range)));
         }
         edits.extend(self.snapshot_segments());
         if self.end_of_log > Watermark::NONE {

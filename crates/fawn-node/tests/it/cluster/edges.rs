@@ -126,7 +126,7 @@ fn a_log_that_no_longer_reaches_back_never_makes_a_copy_with_holes() {
 #[test]
 fn a_store_of_another_cluster_is_refused() {
     let disk = SimDisk::new(SimOptions::instant(1));
-    let options = Options { secret: Some(HashSecret([9; 16])), chained: true, ..Options::default() };
+    let options = Options { secret: Some(HashSecret([9; 16])), ..Options::default() };
     let engine = Engine::open(SimDevice::attach(&disk), options, Now::at(1)).unwrap().0;
     let node = NodeEntry { node: NodeId(1), weight: 1, domain: 0, address: String::new() };
     let map = ClusterMap::new(SECRET, Durability::Sync, RingOptions::default(), vec![node]);

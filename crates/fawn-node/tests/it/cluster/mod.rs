@@ -5,5 +5,6 @@ mod closing;
 mod disks;
 mod edges;
 mod failures;
+mod grown;
 mod payloads;
 mod world;

@@ -1,7 +1,7 @@
 //! Owns the cluster tests' world: three back-ends and a front-end on simulated disks, byte queues between them, one
 //! clock, one deterministic loop.
 use fawn_chain::map::NodeEntry;
-use fawn_chain::{ClusterMap, RingOptions};
+use fawn_chain::{ClusterMap, RangeEntry, RingOptions};
 use fawn_ds::internals::{Engine, Options};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_node::cluster::{ClientOp, MapPlace, Node, NodeConfig, NodeLimits, Output, OwnedReply, RangeDigest, Refused};
@@ -62,6 +62,8 @@ pub(crate) struct World {
     pub(crate) retained_records_max: usize,
     boots: u32,
     pub(crate) seed: u64,
+    /// The map's only range, instead of the ring's.
+    range: Option<RangeEntry>,
 }
 
 pub(crate) fn set<'a>(key: &'a [u8], value: &'a [u8]) -> Request<'a> {
@@ -79,9 +81,22 @@ impl World {
     }
 
     pub(crate) fn with(seed: u64, durability: Durability, memory_bytes: u64) -> Self {
+        let disk = |node: u32| SimDisk::new(SimOptions { seed: seed ^ u64::from(node), ..SimOptions::default() });
+        let disks = (1..=BACK_ENDS).map(|node| (node, disk(node))).collect();
+        Self::on(seed, durability, memory_bytes, disks, None)
+    }
+
+    /// On these disks, with a map of this range or of the ring's.
+    pub(crate) fn on(
+        seed: u64,
+        durability: Durability,
+        memory_bytes: u64,
+        disks: BTreeMap<u32, SimDisk>,
+        range: Option<RangeEntry>,
+    ) -> Self {
         let mut world = Self {
             nodes: BTreeMap::new(),
-            disks: BTreeMap::new(),
+            disks,
             links: BTreeMap::new(),
             cut: BTreeSet::new(),
             done: BTreeMap::new(),
@@ -91,14 +106,11 @@ impl World {
             limits: NodeLimits::default(),
             memory_bytes,
             retained_records_max: 1 << 16,
-            boots: 0,
+            // Above the boots that served the range alone.
+            boots: if range.is_some() { 100 } else { 0 },
             seed,
+            range,
         };
-        for node in 1..=BACK_ENDS {
-            world
-                .disks
-                .insert(node, SimDisk::new(SimOptions { seed: seed ^ u64::from(node), ..SimOptions::default() }));
-        }
         for node in 1..=FRONT_END {
             world.start(node);
         }
@@ -108,7 +120,10 @@ impl World {
     fn map(&self) -> ClusterMap {
         let node = |node| NodeEntry { node: NodeId(node), weight: 1, domain: 0, address: String::new() };
         let nodes = (1..=BACK_ENDS).map(node).collect();
-        ClusterMap::new(SECRET, self.durability, RingOptions { replication: 3, virtual_ids: 1 }, nodes)
+        let ring = RingOptions { replication: 3, virtual_ids: 1 };
+        let mut map = ClusterMap::new(SECRET, self.durability, ring, nodes);
+        map.ranges = self.range.clone().map_or(map.ranges, |range| vec![range]);
+        map
     }
 
     pub(crate) fn start(&mut self, node: u32) {
@@ -135,7 +150,6 @@ impl World {
             memory_bytes: self.memory_bytes,
             durability: self.durability,
             secret: Some(SECRET),
-            chained: true,
             retained_records_max: self.retained_records_max,
             ..Options::default()
         };

@@ -19,7 +19,6 @@ fn open(disk: &SimDisk, options: &LocalOptions, memory_bytes: u64, now: Now) -> 
         durability: options.shard.durability,
         value_bytes_max: options.shard.value_bytes_max,
         secret: Some(HashSecret(*b"all of a cluster")),
-        chained: true,
         ..Options::default()
     };
     Engine::open(SimDevice::attach(disk), options, now).unwrap().0

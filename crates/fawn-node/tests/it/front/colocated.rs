@@ -13,7 +13,7 @@ const START: Now = Now::at(1_700_000_000_000);
 const SECRET: HashSecret = HashSecret(*b"a chain of one..");
 
 fn front_end(disk: &SimDisk) -> FrontEnd<SimDevice> {
-    let options = Options { segment_bytes: 1 << 20, secret: Some(SECRET), chained: true, ..Options::default() };
+    let options = Options { segment_bytes: 1 << 20, secret: Some(SECRET), ..Options::default() };
     let (engine, _) = Engine::open(SimDevice::attach(disk), options.clone(), START).unwrap();
     let node = NodeEntry { node: NodeId(1), weight: 1, domain: 0, address: String::new() };
     let ring = RingOptions { replication: 1, virtual_ids: 1 };

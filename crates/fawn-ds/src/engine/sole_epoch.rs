@@ -1,0 +1,113 @@
+//! Sole epochs: epochs in which the store is a range's only serving member, so that commits need no marks in the log.
+//!
+//! Nobody else could have acknowledged less: all that an opening finds of such an epoch is committed. The manifest says so
+//! before the epoch's first record is written, and says that it is over before the first record of a chain's epoch is.
+//! A record of either kind is thus never taken for one of the other, wherever a crash falls.
+use super::Engine;
+use super::blob::check_blob;
+use crate::error::EngineError;
+use crate::format::manifest::{Edit, SoleEpochs};
+use crate::range::{Marks, RangeState};
+use fawn_flash::Device;
+use fawn_types::{Epoch, RangeId, Version};
+
+impl<D: Device> Engine<D> {
+    /// The range's sole epoch; `None` while commits need marks.
+    pub fn sole_epoch(&self, range: RangeId) -> Option<Epoch> {
+        let sole = self.range_at(range).ok().and_then(|at| self.ranges[at].sole)?;
+        (!sole.is_over).then_some(sole.epoch)
+    }
+
+    /// An epoch above all that the range had here; it grows with each opening. `None`: all are used up.
+    pub fn next_sole_epoch(&self, range: RangeId) -> Option<Epoch> {
+        let opening = Epoch::new(self.generation)?;
+        let Ok(at) = self.range_at(range) else { return Some(opening) };
+        self.newest_epoch(at).next().map(|above| above.max(opening))
+    }
+
+    fn newest_epoch(&self, at: usize) -> Epoch {
+        let RangeState { progress, sole, .. } = &self.ranges[at];
+        sole.map_or(Epoch::default(), |sole| sole.epoch).max(progress.appended.epoch())
+    }
+
+    /// Begins an epoch in which this store is the range's only serving member. Its log, all of it committed, is the
+    /// epoch's base. From now on an opening takes all that it finds for committed, no marks are written, nothing is
+    /// retained. `promise`, the name and bytes of a blob, becomes durable with it. Waits for one write of the manifest, and
+    /// for a sync where not all is synced.
+    ///
+    /// # Errors
+    /// [`EngineError::UnknownRange`], [`EngineError::StoreFull`], or the store is poisoned: the epoch has not begun then.
+    ///
+    /// # Panics
+    /// When the epoch is not above all that the range had, a record is not committed, or the range is being copied.
+    pub fn begin_sole_epoch(
+        &mut self,
+        range: RangeId,
+        epoch: Epoch,
+        promise: Option<(u32, &[u8])>,
+    ) -> Result<(), EngineError> {
+        let at = self.range_at(range)?;
+        self.check_writable()?;
+        let base = self.committed_end(at);
+        assert!(self.ranges[at].copy.is_none(), "a copy that is not whole serves no epoch");
+        assert!(self.newest_epoch(at) < epoch, "{epoch:?} was used: {:?} after {base:?}", self.newest_epoch(at));
+        // A mark on its way would be taken for one of the epoch after this.
+        self.sync_all()?;
+        let mut edits = vec![Edit::BeginSoleEpoch { range, epoch, base }];
+        if let Some((key, bytes)) = promise {
+            check_blob(bytes)?;
+            edits.push(Edit::Blob { key, bytes: bytes.to_vec() });
+        }
+        self.list_sole(at, promise.map_or(0, |(_, bytes)| bytes.len()), &edits)?;
+        self.release_durable_mark(at);
+        let range = &mut self.ranges[at];
+        range.marks = Marks::default();
+        range.end_retention();
+        self.release_held(at);
+        Ok(())
+    }
+
+    /// Ends the range's sole epoch: later records need commit marks. Its log, all of it committed, is the next epoch's
+    /// base. Waits for a sync where not all is synced, then for a write of the manifest. Without a sole epoch it changes
+    /// nothing.
+    ///
+    /// # Errors
+    /// As [`Engine::begin_sole_epoch`]: the sole epoch goes on then.
+    ///
+    /// # Panics
+    /// When a record is not committed: nobody else has this log, so nothing of it is ever cut.
+    pub fn end_sole_epoch(&mut self, range: RangeId) -> Result<(), EngineError> {
+        let at = self.range_at(range)?;
+        if self.ranges[at].needs_marks() {
+            return Ok(());
+        }
+        self.check_writable()?;
+        // Without its records the manifest would claim a base that a crash takes away.
+        self.sync_all()?;
+        let base = self.committed_end(at);
+        self.list_sole(at, 0, &[Edit::EndSoleEpoch { range, base }])?;
+        // The manifest says of the base what a durable mark would.
+        self.ranges[at].marks = Marks { appended: base, durable: base, ..Marks::default() };
+        self.release_held(at);
+        Ok(())
+    }
+
+    fn committed_end(&self, at: usize) -> Version {
+        let progress = self.ranges[at].progress;
+        assert!(progress.committed == progress.appended, "an activation commits all of the log: {progress:?}");
+        progress.appended
+    }
+
+    fn list_sole(&mut self, at: usize, content_bytes: usize, edits: &[Edit]) -> Result<(), EngineError> {
+        self.reserve_manifest(content_bytes)?;
+        let listed = self.manifest.commit(edits);
+        self.wait_for_manifest(listed)?;
+        self.ranges[at].sole = self.listed_sole(at);
+        Ok(())
+    }
+
+    /// The range's sole epochs by the manifest.
+    pub(crate) fn listed_sole(&self, at: usize) -> Option<SoleEpochs> {
+        self.manifest.state().ranges.get(&self.range_ids[at]).and_then(|entry| entry.sole)
+    }
+}

@@ -1,0 +1,61 @@
+//! Activation of a shard's replica as the only member of its range, before the shard serves.
+use crate::cluster::replica_key;
+use crate::options::{ProcessFacts, ShardOptions};
+use fawn_chain::map::{decode_state, encode_state};
+use fawn_chain::{Output, PersistedState, Replica, ReplicaConfig, ReplicaOptions};
+use fawn_ds::internals::{Engine, EngineError};
+use fawn_flash::Device;
+use fawn_types::{BootId, KeyRange, NodeId, Now, RangeId};
+
+/// A standalone server is the first node of a cluster of one.
+const NODE: NodeId = NodeId(1);
+
+/// The range's replica, serving in an epoch of this opening. One sync: the manifest has the promise, and says that the
+/// epoch is a sole one, before its first record.
+pub(crate) fn activate<D: Device>(
+    engine: &mut Engine<D>,
+    (range, keys): (RangeId, KeyRange),
+    options: &ShardOptions,
+    facts: &ProcessFacts,
+) -> Result<Replica, EngineError> {
+    let config = ReplicaConfig {
+        node: NODE,
+        boot: BootId::new(engine.generation(), facts.random_part()),
+        range,
+        durability: options.durability,
+        options: ReplicaOptions { pending_max: options.uncommitted_max, ..ReplicaOptions::default() },
+    };
+    let persisted = persisted_state(engine, range)?;
+    let progress = engine.progress(range);
+    let above_promise = persisted.promised.next();
+    let mut replica = Replica::new(config, persisted, progress.appended, progress.committed);
+    let epoch = engine.next_sole_epoch(range).zip(above_promise).map(|(above_log, above)| above_log.max(above));
+    let Some(epoch) = epoch else { return Err(epochs_used_up()) };
+    replica.serve_alone(Now::default(), epoch, keys);
+    let mut state = None;
+    while let Some(output) = replica.poll_output() {
+        match output {
+            Output::Commit { through } => engine.commit(range, through),
+            Output::Persist { state: newest, .. } => state = Some(newest),
+            _ => {}
+        }
+    }
+    // A chain that the range joins believes no log whose promise is older than its last epoch.
+    let promise = state.map(|state| encode_state(&state));
+    engine.begin_sole_epoch(range, epoch, promise.as_deref().map(|bytes| (replica_key(range), bytes)))?;
+    Ok(replica)
+}
+
+fn persisted_state<D: Device>(engine: &Engine<D>, range: RangeId) -> Result<PersistedState, EngineError> {
+    let Some(bytes) = engine.blob(replica_key(range)) else { return Ok(PersistedState::default()) };
+    decode_state(bytes).map_err(|cause| EngineError::Corrupt {
+        file: "manifest".to_owned(),
+        offset_bytes: 0,
+        detail: format!("the promise for {range:?}: {cause}; restore the store from a copy"),
+    })
+}
+
+#[cold]
+fn epochs_used_up() -> EngineError {
+    EngineError::Poisoned { first: "the range's epochs are used up".to_owned() }
+}
