@@ -4,7 +4,7 @@
 mod samples;
 
 /// A fuzz target: code that must handle any input.
-pub struct Target {
+pub struct FuzzTarget {
     /// The target's name, as used by libFuzzer.
     pub name: &'static str,
     /// The function under test. It panics or hangs if the code is wrong.
@@ -14,24 +14,28 @@ pub struct Target {
 }
 
 /// All targets: every decoder, and the code behind it.
-pub static TARGETS: &[Target] = &[
-    Target { name: "record", run: fawn_ds::fuzz::record, samples: samples::records },
-    Target { name: "frame", run: fawn_ds::fuzz::frame, samples: samples::frames },
-    Target { name: "scan", run: fawn_ds::fuzz::scan, samples: samples::segments },
-    Target { name: "manifest", run: fawn_ds::fuzz::manifest, samples: samples::manifests },
-    Target { name: "recovery", run: fawn_ds::fuzz::recovery, samples: samples::splices },
-    Target { name: "resp", run: fawn_wire::fuzz::resp, samples: samples::resp },
-    Target { name: "memcached", run: fawn_wire::fuzz::memcached, samples: samples::memcached },
-    Target { name: "native", run: fawn_wire::fuzz::native, samples: samples::native },
-    Target { name: "client_resp", run: fawn_wire::fuzz::client_resp, samples: samples::resp_replies },
-    Target { name: "client_memcached", run: fawn_wire::fuzz::client_memcached, samples: samples::memcached_replies },
-    Target { name: "peer_frame", run: fawn_chain::fuzz::peer_frame, samples: samples::peer_frames },
-    Target { name: "glob", run: fawn_wire::fuzz::glob, samples: samples::globs },
+pub static TARGETS: &[FuzzTarget] = &[
+    FuzzTarget { name: "record", run: fawn_ds::fuzz::record, samples: samples::records },
+    FuzzTarget { name: "frame", run: fawn_ds::fuzz::frame, samples: samples::frames },
+    FuzzTarget { name: "scan", run: fawn_ds::fuzz::scan, samples: samples::segments },
+    FuzzTarget { name: "manifest", run: fawn_ds::fuzz::manifest, samples: samples::manifests },
+    FuzzTarget { name: "recovery", run: fawn_ds::fuzz::recovery, samples: samples::splices },
+    FuzzTarget { name: "resp", run: fawn_wire::fuzz::resp, samples: samples::resp },
+    FuzzTarget { name: "memcached", run: fawn_wire::fuzz::memcached, samples: samples::memcached },
+    FuzzTarget { name: "internal", run: fawn_wire::fuzz::internal, samples: samples::internal },
+    FuzzTarget { name: "client_resp", run: fawn_wire::fuzz::client_resp, samples: samples::resp_replies },
+    FuzzTarget {
+        name: "client_memcached",
+        run: fawn_wire::fuzz::client_memcached,
+        samples: samples::memcached_replies,
+    },
+    FuzzTarget { name: "peer_frame", run: fawn_chain::fuzz::peer_frame, samples: samples::peer_frames },
+    FuzzTarget { name: "glob", run: fawn_wire::fuzz::glob, samples: samples::globs },
 ];
 
 /// The target called `name`.
 #[must_use]
-pub fn find(name: &str) -> Option<&'static Target> {
+pub fn find(name: &str) -> Option<&'static FuzzTarget> {
     TARGETS.iter().find(|target| target.name == name)
 }
 

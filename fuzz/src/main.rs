@@ -1,7 +1,7 @@
 //! The seeded driver: mutates valid samples and feeds every target for a limited time, on stable Rust.
 #![forbid(unsafe_code)]
 
-use fawn_fuzz::{TARGETS, Target, find, names};
+use fawn_fuzz::{FuzzTarget, TARGETS, find, names};
 use fawn_types::random::SplitMix64;
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 const USAGE: &str = "usage: fawn-fuzz [--seconds N] [--seed N] [--input HEX] [--samples DIR] [TARGET …]";
 
-struct Args {
+struct FuzzArgs {
     limit: Duration,
     seed: u64,
     input: Option<Vec<u8>>,
     samples: Option<PathBuf>,
-    targets: Vec<&'static Target>,
+    targets: Vec<&'static FuzzTarget>,
 }
 
 fn main() -> ExitCode {
@@ -47,8 +47,9 @@ fn main() -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn parse(mut words: impl Iterator<Item = String>) -> Result<Args, String> {
-    let mut args = Args { limit: Duration::from_secs(20), seed: 1, input: None, samples: None, targets: Vec::new() };
+fn parse(mut words: impl Iterator<Item = String>) -> Result<FuzzArgs, String> {
+    let mut args =
+        FuzzArgs { limit: Duration::from_secs(20), seed: 1, input: None, samples: None, targets: Vec::new() };
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or(format!("{word} needs a value"));
         let number = |text: String| text.parse::<u64>().map_err(|error| format!("{text}: {error}"));
@@ -76,7 +77,7 @@ fn from_hex(text: &str) -> Result<Vec<u8>, String> {
 }
 
 /// Writes the target's samples to `DIR/TARGET` as the initial corpus of libFuzzer.
-fn write_samples(target: &Target, dir: &Path) -> std::io::Result<()> {
+fn write_samples(target: &FuzzTarget, dir: &Path) -> std::io::Result<()> {
     let dir = dir.join(target.name);
     std::fs::create_dir_all(&dir)?;
     let mut numbered = (target.samples)().into_iter().enumerate();
@@ -84,7 +85,7 @@ fn write_samples(target: &Target, dir: &Path) -> std::io::Result<()> {
 }
 
 /// Feeds one target until its time is up; returns whether it passed. Prints an input that causes a panic.
-fn run(target: &'static Target, args: &Args) -> bool {
+fn run(target: &'static FuzzTarget, args: &FuzzArgs) -> bool {
     if let Some(input) = &args.input {
         return survives(target, input);
     }
@@ -111,7 +112,7 @@ fn run(target: &'static Target, args: &Args) -> bool {
     true
 }
 
-fn survives(target: &Target, input: &[u8]) -> bool {
+fn survives(target: &FuzzTarget, input: &[u8]) -> bool {
     catch_unwind(|| (target.run)(input)).is_ok()
 }
 

@@ -1,17 +1,17 @@
 //! Valid inputs as the start of mutation: without them, mutated data would rarely pass a magic number or checksum.
 use fawn_chain::map::{RangeEntry, encode_map};
-use fawn_chain::message::{Report, encode_frame};
+use fawn_chain::message::{MemberReport, encode_frame};
 use fawn_chain::{Body, ClusterMap, Frame, Header, NodeEntry, RingOptions};
 use fawn_ds::internals::format::frame::{self, Chain, FrameHeader};
-use fawn_ds::internals::format::manifest::{self, Edit, ManifestHeader, ManifestState};
-use fawn_ds::internals::format::record::{self, Envelope, Place, RecordKind, RecordRef};
+use fawn_ds::internals::format::manifest::{self, ManifestEdit, ManifestHeader, ManifestState};
+use fawn_ds::internals::format::record::{self, Envelope, RecordKind, RecordPlace, RecordRef};
 use fawn_ds::internals::format::{FRAMES_OFFSET, SegmentUuid, StoreUuid, Watermark};
 use fawn_types::request::ExpiryCondition;
 use fawn_types::{
     BootId, ClientTag, Durability, Epoch, HashSecret, KeyHash, KeyRange, NodeId, RangeId, TimeMs, Version,
 };
 use fawn_types::{Condition, EntryRef, Expiry, OperationError, Reply, Request, Update};
-use fawn_wire::native::{self, WideRequest};
+use fawn_wire::internal::{self, KeyspaceRequest};
 
 /// The segment that the targets of `fawn-ds` simulate.
 const UUID: SegmentUuid = SegmentUuid([7; 16]);
@@ -25,7 +25,7 @@ fn put<'a>(version: u64, key: &'a [u8], value: &'a [u8]) -> RecordRef<'a> {
     RecordRef { key, value, ..RecordRef::bare(RecordKind::Put, Version::from_u64(version), &[]) }
 }
 
-fn encode(record: &RecordRef<'_>, place: Place) -> (Vec<u8>, u32) {
+fn encode(record: &RecordRef<'_>, place: RecordPlace) -> (Vec<u8>, u32) {
     let mut bytes = vec![0; record::encoded_len(record)];
     let envelope = Envelope { range: RangeId(1), continues: false };
     let checksum = record::encode_into(record, envelope, place, &mut bytes);
@@ -42,7 +42,7 @@ pub(crate) fn records() -> Vec<Vec<u8>> {
         ..put(2, b"k", b"")
     };
     let bare = RecordRef::bare(RecordKind::Tombstone, Version::from_u64(3), b"gone");
-    let place = Place { segment_id: SEGMENT_ID, offset: FRAMES_OFFSET };
+    let place = RecordPlace { segment_id: SEGMENT_ID, offset: FRAMES_OFFSET };
     [plain, tagged, bare].iter().map(|record| encode(record, place).0).collect()
 }
 
@@ -51,7 +51,7 @@ fn frame_of(segment_id: u64, offset: u32, values: &[&[u8]]) -> Vec<u8> {
     let mut bytes = vec![0; frame::HEADER_BYTES];
     let mut chain = Chain::EMPTY;
     for (number, value) in (1..).zip(values) {
-        let place = Place { segment_id, offset: offset + bytes.len() as u32 };
+        let place = RecordPlace { segment_id, offset: offset + bytes.len() as u32 };
         let (record, checksum) = encode(&put(u64::from(offset) + number, b"key", value), place);
         chain = chain.then(checksum);
         bytes.extend(record);
@@ -89,11 +89,11 @@ pub(crate) fn manifests() -> Vec<Vec<u8>> {
     let store = StoreUuid([5; 16]);
     let mut state = ManifestState::default();
     let edits = [
-        Edit::Identity { store, format: 1, segment_bytes: 1 << 20, secret: HashSecret([9; 16]) },
-        Edit::Generation(1),
-        Edit::AddRange { range: RangeId(1), keys: KeyRange::ALL },
-        Edit::AddSegment { slot: 0, uuid: UUID, sequence: 1 },
-        Edit::Blob { key: 7, bytes: vec![1, 2, 3] },
+        ManifestEdit::Identity { store, format: 1, segment_bytes: 1 << 20, secret: HashSecret([9; 16]) },
+        ManifestEdit::Generation(1),
+        ManifestEdit::AddRange { range: RangeId(1), keys: KeyRange::ALL },
+        ManifestEdit::AddSegment { slot: 0, uuid: UUID, sequence: 1 },
+        ManifestEdit::Blob { key: 7, bytes: vec![1, 2, 3] },
     ];
     for edit in &edits {
         assert!(state.apply(edit).is_ok(), "a sample is invalid");
@@ -101,7 +101,7 @@ pub(crate) fn manifests() -> Vec<Vec<u8>> {
     let mut bytes = manifest::encode_snapshot(&state, 1);
     let header = ManifestHeader { store, rewrite: 1 };
     let at = bytes.len() as u64;
-    manifest::encode_commit(&header, &[Edit::SealSegment { slot: 0, len: 8192 }], at, at, &mut bytes);
+    manifest::encode_commit(&header, &[ManifestEdit::SealSegment { slot: 0, len: 8192 }], at, at, &mut bytes);
     vec![bytes]
 }
 
@@ -141,27 +141,27 @@ pub(crate) fn memcached() -> Vec<Vec<u8>> {
 }
 
 /// Streams of the internal protocol: requests of another shard, and replies.
-pub(crate) fn native() -> Vec<Vec<u8>> {
+pub(crate) fn internal() -> Vec<Vec<u8>> {
     let (mut requests, mut replies, mut pairs) = (Vec::new(), Vec::new(), Vec::new());
-    native::put_pair(&mut pairs, b"key", b"value");
+    internal::put_pair(&mut pairs, b"key", b"value");
     let delete = Update::Delete { condition: Condition::Always, return_previous: true };
     let append = Update::Append { bytes: b"more", create: true, condition: Condition::Exists };
     let touch = Update::Touch { expiry: Expiry::InMs(9), condition: ExpiryCondition::Later, return_value: false };
-    native::put_request_frame(&Request::Get { key: b"key" }, KeyHash(1), &mut requests);
+    internal::put_request_frame(&Request::Get { key: b"key" }, KeyHash(1), &mut requests);
     for update in [delete, append, touch, Update::AddSigned { delta: -1 }, Update::AddUnsigned { delta: 1 }] {
-        native::put_request_frame(&Request::Update { key: b"key", update }, KeyHash(1), &mut requests);
+        internal::put_request_frame(&Request::Update { key: b"key", update }, KeyHash(1), &mut requests);
     }
-    let scan = WideRequest::Scan { cursor: 1 << 63, count: 10 };
-    let set_all = native::Pairs::new(&pairs).map(WideRequest::SetAll);
-    for wide in [WideRequest::Count, scan, WideRequest::Clear].into_iter().chain(set_all) {
-        native::put_wide_frame(&wide, &mut requests);
+    let scan = KeyspaceRequest::Scan { cursor: 1 << 63, count: 10 };
+    let set_all = internal::KeyValuePairs::new(&pairs).map(KeyspaceRequest::SetAll);
+    for wide in [KeyspaceRequest::Count, scan, KeyspaceRequest::Clear].into_iter().chain(set_all) {
+        internal::put_keyspace_frame(&wide, &mut requests);
     }
     let entry = EntryRef { value: b"value", flags: 7, expires_at_ms: 8, version: Version::from_u64(9) };
     let stored = Reply::Stored { version: Version::from_u64(9), value_bytes: 5 };
     let previous = Reply::Previous { entry: Some(entry), applied: true };
     let failed = Reply::Error(OperationError::ValueTooLong { limit_bytes: 3 });
     for reply in [Reply::Value(entry), Reply::Absent, stored, previous, Reply::Signed(-1), failed] {
-        native::put_reply_frame(&reply, &mut replies);
+        internal::put_reply_frame(&reply, &mut replies);
     }
     vec![requests, replies]
 }
@@ -193,12 +193,12 @@ pub(crate) fn peer_frames() -> Vec<Vec<u8>> {
         Body::Ack { received: version(2), committed: version(1) },
         Body::ReplayWanted { after: version(1) },
         Body::Entry(entry),
-        Body::Report(Report {
+        Body::Report(MemberReport {
             last: version(3),
             committed: version(2),
             time: TimeMs(7),
             continues: Some(BootId(4)),
-            ..Report::default()
+            ..MemberReport::default()
         }),
         Body::Hello,
         Body::Request { op: 1, tag: ClientTag { session: 1, seq: 1 }, first_incomplete: 1, payload: b"payload" },

@@ -29,7 +29,7 @@ def cluster(shard, metrics, count):
         roles |= {copy["phase"] for copy in member["copies"]}
         store = member["store"]
         assert store["log_writes"] > 0 and store["device_name"] in ("io_uring", "portable"), store
-        assert sum(cause["written_bytes"] for cause in store["device"]) > 0, "each back-end has its own device"
+        assert sum(io_class["written_bytes"] for io_class in store["device"]) > 0, "each back-end has its own device"
     assert roles == {"head", "middle", "tail"}, roles
     keys = [member["store"]["keys"] for member in members]
     assert min(keys) > 0 and max(keys) - min(keys) <= max(keys) // 100, f"each back-end has all keys: {keys}"
@@ -39,7 +39,7 @@ def cluster(shard, metrics, count):
         assert nodes == {str(node) for node in range(1, count + 1)}, f"{name} of {nodes}"
         assert not re.search(rf'^{name}\{{shard="0"[}}]', metrics, re.M), f"{name} must not be summed"
     copies = {(member["node"], copy["range"]) for member in members for copy in member["copies"]}
-    for name in ("fawn_copying", "fawn_copying_keys", "fawn_copying_keys_about"):
+    for name in ("fawn_copying", "fawn_copying_keys", "fawn_copying_keys_estimated"):
         samples = re.findall(rf'^{name}\{{shard="0",node="(\d+)",range="(\d+)"\}} (\d+)$', metrics, re.M)
         assert {(int(node), int(copied)) for node, copied, _ in samples} == copies, f"{name}: {samples}"
         assert all(value == "0" for _, _, value in samples), f"{name}: {samples}"

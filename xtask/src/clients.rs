@@ -1,5 +1,5 @@
 //! Gate steps with real clients: libmemcached's own suite, redis-benchmark, redis-py, pymemcache.
-use crate::server::Server;
+use crate::server::TestServer;
 use crate::{peers, steps, tree};
 use std::path::PathBuf;
 use std::process::Command;
@@ -15,13 +15,13 @@ pub(crate) fn scratch(name: &str) -> Result<PathBuf, String> {
 }
 
 /// Runs all client sessions against the demo.
-pub(crate) fn run(server: &Server) -> Result<(), String> {
+pub(crate) fn run(server: &TestServer) -> Result<(), String> {
     sessions(server, &["ping", "set", "get", "incr", "mset"])?;
     python("admin.py", &[&server.admin, "3"])
 }
 
 /// Runs the sessions that any server must pass, and redis-benchmark's `tests` (its MSET would write keys of several shards).
-pub(crate) fn sessions(server: &Server, tests: &[&str]) -> Result<(), String> {
+pub(crate) fn sessions(server: &TestServer, tests: &[&str]) -> Result<(), String> {
     memccapable(&server.memcached)?;
     redis_benchmark(&server.resp, tests)?;
     python("redis_session.py", &[&server.resp, "2"])?;
@@ -41,7 +41,7 @@ pub(crate) fn catalogue() -> Result<PathBuf, String> {
 }
 
 /// Reads every package back through both protocols.
-pub(crate) fn read_catalogue(server: &Server, catalogue: &std::path::Path) -> Result<(), String> {
+pub(crate) fn read_catalogue(server: &TestServer, catalogue: &std::path::Path) -> Result<(), String> {
     python("catalogue.py", &[&server.resp, &server.memcached, &catalogue.to_string_lossy()])
 }
 

@@ -17,13 +17,13 @@ use std::process::ExitCode;
 /// FAWN's automation.
 #[derive(Parser)]
 #[command(name = "cargo xtask", version, about)]
-struct Args {
+struct XtaskArgs {
     #[command(subcommand)]
-    command: Command,
+    command: XtaskCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum XtaskCommand {
     /// The gate, read-only: format, lints, tidy, every test, real clients; prints its time.
     Ci,
     /// Everything `ci` does; the README's own test command. Installs the peers that tests need, or says what to install.
@@ -50,13 +50,13 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let outcome = match Args::parse().command {
-        Command::Ci => test::run(None),
-        Command::Test { only } => test::run(only.as_deref()),
-        Command::Quick => test::quick(),
-        Command::Fix => fix::run(),
-        Command::Fuzz { seconds, targets } => fuzz::fuzz(seconds, &targets),
-        Command::Tidy => tidy::run(),
+    let outcome = match XtaskArgs::parse().command {
+        XtaskCommand::Ci => test::run(None),
+        XtaskCommand::Test { only } => test::run(only.as_deref()),
+        XtaskCommand::Quick => test::quick(),
+        XtaskCommand::Fix => fix::run(),
+        XtaskCommand::Fuzz { seconds, targets } => fuzz::fuzz(seconds, &targets),
+        XtaskCommand::Tidy => tidy::run(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -14,7 +14,7 @@ pub(crate) fn binary() -> PathBuf {
 }
 
 /// A running `fawn`.
-pub(crate) struct Server {
+pub(crate) struct TestServer {
     child: Child,
     /// RESP address.
     pub(crate) resp: String,
@@ -24,7 +24,7 @@ pub(crate) struct Server {
     pub(crate) admin: String,
 }
 
-impl Server {
+impl TestServer {
     /// Starts `fawn WORDS… --dir DIR` on free loopback ports and waits until it serves.
     pub(crate) fn start(dir: &Path, words: &[&str]) -> Result<Self, String> {
         let ready = dir.with_extension("ready");
@@ -60,7 +60,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for TestServer {
     fn drop(&mut self) {
         // After `stop` the process is gone already.
         let _ = self.child.kill();

@@ -1,5 +1,5 @@
 //! The gate: its steps, their order, and the command of each.
-use crate::server::Server;
+use crate::server::TestServer;
 use crate::steps::{self, Steps};
 use crate::{clients, peers, server, tidy};
 
@@ -94,7 +94,7 @@ fn simulator() -> Result<(), String> {
 fn demo() -> Result<(), String> {
     let dir = clients::scratch("demo")?.join("data");
     let catalogue = clients::catalogue()?;
-    let start = || Server::start(&dir, &["demo", "--durability", "everysec"]);
+    let start = || TestServer::start(&dir, &["demo", "--durability", "everysec"]);
     let server = start()?;
     clients::read_catalogue(&server, &catalogue)?;
     clients::run(&server)?;
@@ -108,7 +108,7 @@ fn demo() -> Result<(), String> {
 fn several_shards() -> Result<(), String> {
     let dir = clients::scratch("shards")?.join("data");
     for words in [&["serve", "--shards", "3"][..], &["serve"]] {
-        let server = Server::start(&dir, words)?;
+        let server = TestServer::start(&dir, words)?;
         clients::sessions(&server, &["ping", "set", "get", "incr"])?;
         server.stop()?;
     }

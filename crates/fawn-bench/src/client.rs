@@ -2,7 +2,7 @@
 use crate::workload::Values;
 use crate::{BenchError, Row, row};
 use fawn_types::random::SplitMix64;
-use fawn_wire::client::{Parsed, memcached, resp};
+use fawn_wire::client::{ParsedReply, memcached, resp};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ const BATCH: u64 = 256;
 
 /// The protocol of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Protocol {
+pub enum ClientProtocol {
     /// RESP.
     Resp,
     /// memcached text.
@@ -24,7 +24,7 @@ pub enum Protocol {
 
 /// The reply to a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Answer<'a> {
+pub enum ClientReply<'a> {
     /// The value of the key.
     Value(&'a [u8]),
     /// The key is absent.
@@ -46,21 +46,21 @@ pub fn key_of(n: u64) -> [u8; 16] {
 }
 
 /// A blocking connection.
-pub struct Connection {
+pub struct BenchConnection {
     stream: TcpStream,
-    protocol: Protocol,
+    protocol: ClientProtocol,
     out: Vec<u8>,
     input: Vec<u8>,
     /// The part of `input` that is received but not parsed yet.
     unread: std::ops::Range<usize>,
 }
 
-impl Connection {
+impl BenchConnection {
     /// Connects to a server on this machine.
     ///
     /// # Errors
     /// If the connection fails.
-    pub fn open(port: u16, protocol: Protocol) -> Result<Self, BenchError> {
+    pub fn open(port: u16, protocol: ClientProtocol) -> Result<Self, BenchError> {
         let stream = TcpStream::connect(("127.0.0.1", port)).map_err(|error| failed(&error))?;
         stream.set_nodelay(true).map_err(|error| failed(&error))?;
         stream.set_read_timeout(Some(ANSWER_LIMIT)).map_err(|error| failed(&error))?;
@@ -70,16 +70,16 @@ impl Connection {
     /// Queues a read.
     pub fn queue_get(&mut self, key: &[u8]) {
         match self.protocol {
-            Protocol::Resp => resp::encode_command(&[b"GET", key], &mut self.out),
-            Protocol::Memcached => memcached::encode_get(key, &mut self.out),
+            ClientProtocol::Resp => resp::encode_command(&[b"GET", key], &mut self.out),
+            ClientProtocol::Memcached => memcached::encode_get(key, &mut self.out),
         }
     }
 
     /// Queues a write.
     pub fn queue_set(&mut self, key: &[u8], value: &[u8]) {
         match self.protocol {
-            Protocol::Resp => resp::encode_command(&[b"SET", key, value], &mut self.out),
-            Protocol::Memcached => memcached::encode_set(key, value, &mut self.out),
+            ClientProtocol::Resp => resp::encode_command(&[b"SET", key, value], &mut self.out),
+            ClientProtocol::Memcached => memcached::encode_set(key, value, &mut self.out),
         }
     }
 
@@ -100,13 +100,13 @@ impl Connection {
     pub fn answers(
         &mut self,
         count: u64,
-        mut take: impl FnMut(u64, Answer<'_>) -> Result<(), BenchError>,
+        mut take: impl FnMut(u64, ClientReply<'_>) -> Result<(), BenchError>,
     ) -> Result<(), BenchError> {
         let mut number = 0;
         while number < count {
             let parsed = match self.protocol {
-                Protocol::Resp => parse_resp(&self.input[self.unread.clone()])?,
-                Protocol::Memcached => parse_memcached(&self.input[self.unread.clone()])?,
+                ClientProtocol::Resp => parse_resp(&self.input[self.unread.clone()])?,
+                ClientProtocol::Memcached => parse_memcached(&self.input[self.unread.clone()])?,
             };
             match parsed {
                 Some((answer, consumed)) => {
@@ -123,13 +123,13 @@ impl Connection {
     /// Sends a command and returns its reply as text; RESP only.
     ///
     /// # Errors
-    /// See [`Connection::answers`].
+    /// See [`BenchConnection::answers`].
     pub fn text(&mut self, words: &[&[u8]]) -> Result<String, BenchError> {
         resp::encode_command(words, &mut self.out);
         self.send()?;
         let mut text = String::new();
         self.answers(1, |_, answer| {
-            if let Answer::Value(value) = answer {
+            if let ClientReply::Value(value) = answer {
                 text = String::from_utf8_lossy(value).into_owned();
             }
             Ok(())
@@ -160,38 +160,40 @@ fn refused(message: &[u8]) -> BenchError {
     failed(&format_args!("the server replied: {}", String::from_utf8_lossy(message)))
 }
 
-fn parse_resp(input: &[u8]) -> Result<Option<(Answer<'_>, usize)>, BenchError> {
+fn parse_resp(input: &[u8]) -> Result<Option<(ClientReply<'_>, usize)>, BenchError> {
     match resp::parse_reply(input) {
-        Parsed::Incomplete { .. } => Ok(None),
-        Parsed::Malformed { expected, at } => Err(failed(&format_args!("not RESP: expected {expected} at byte {at}"))),
-        Parsed::Reply { reply, consumed } => match reply {
-            resp::Reply::Bulk(value) => Ok(Some((Answer::Value(value), consumed))),
-            resp::Reply::Null => Ok(Some((Answer::Absent, consumed))),
-            resp::Reply::Error(message) => Err(refused(message)),
-            _ => Ok(Some((Answer::Stored, consumed))),
+        ParsedReply::Incomplete { .. } => Ok(None),
+        ParsedReply::Malformed { expected, at } => {
+            Err(failed(&format_args!("not RESP: expected {expected} at byte {at}")))
+        }
+        ParsedReply::Reply { reply, consumed } => match reply {
+            resp::RespReply::Bulk(value) => Ok(Some((ClientReply::Value(value), consumed))),
+            resp::RespReply::Null => Ok(Some((ClientReply::Absent, consumed))),
+            resp::RespReply::Error(message) => Err(refused(message)),
+            _ => Ok(Some((ClientReply::Stored, consumed))),
         },
     }
 }
 
 /// Parses a reply; a value is consumed together with the `END` after it.
-fn parse_memcached(input: &[u8]) -> Result<Option<(Answer<'_>, usize)>, BenchError> {
+fn parse_memcached(input: &[u8]) -> Result<Option<(ClientReply<'_>, usize)>, BenchError> {
     let (reply, consumed) = match memcached::parse_reply(input) {
-        Parsed::Incomplete { .. } => return Ok(None),
-        Parsed::Malformed { expected, at } => {
+        ParsedReply::Incomplete { .. } => return Ok(None),
+        ParsedReply::Malformed { expected, at } => {
             return Err(failed(&format_args!("not memcached text: expected {expected} at byte {at}")));
         }
-        Parsed::Reply { reply, consumed } => (reply, consumed),
+        ParsedReply::Reply { reply, consumed } => (reply, consumed),
     };
     match reply {
-        memcached::Reply::Value { value, .. } => match memcached::parse_reply(&input[consumed..]) {
-            Parsed::Reply { reply: memcached::Reply::End, consumed: end } => {
-                Ok(Some((Answer::Value(value), consumed + end)))
+        memcached::MemcachedReply::Value { value, .. } => match memcached::parse_reply(&input[consumed..]) {
+            ParsedReply::Reply { reply: memcached::MemcachedReply::End, consumed: end } => {
+                Ok(Some((ClientReply::Value(value), consumed + end)))
             }
-            Parsed::Incomplete { .. } => Ok(None),
+            ParsedReply::Incomplete { .. } => Ok(None),
             _ => Err(failed(&"the value is not followed by END")),
         },
-        memcached::Reply::End => Ok(Some((Answer::Absent, consumed))),
-        memcached::Reply::Stored => Ok(Some((Answer::Stored, consumed))),
+        memcached::MemcachedReply::End => Ok(Some((ClientReply::Absent, consumed))),
+        memcached::MemcachedReply::Stored => Ok(Some((ClientReply::Stored, consumed))),
         other => Err(failed(&format_args!("expected VALUE, END or STORED, found {other:?}"))),
     }
 }
@@ -200,7 +202,7 @@ fn parse_memcached(input: &[u8]) -> Result<Option<(Answer<'_>, usize)>, BenchErr
 ///
 /// # Errors
 /// If the server rejects a write.
-pub fn load(connection: &mut Connection, keys: u64, value_bytes: usize) -> Result<(), BenchError> {
+pub fn load(connection: &mut BenchConnection, keys: u64, value_bytes: usize) -> Result<(), BenchError> {
     let (values, mut value) = (Values::new(value_bytes), vec![0; value_bytes]);
     for first in (0..keys).step_by(BATCH as usize) {
         let count = BATCH.min(keys - first);
@@ -210,7 +212,7 @@ pub fn load(connection: &mut Connection, keys: u64, value_bytes: usize) -> Resul
         }
         connection.send()?;
         connection.answers(count, |at, answer| match answer {
-            Answer::Stored => Ok(()),
+            ClientReply::Stored => Ok(()),
             _ => Err(BenchError::Unverified(format!("key number {}: SET returned {answer:?}", first + at))),
         })?;
     }
@@ -221,7 +223,7 @@ pub fn load(connection: &mut Connection, keys: u64, value_bytes: usize) -> Resul
 ///
 /// # Errors
 /// [`BenchError::Unverified`] with the first wrong key.
-pub fn verify(connection: &mut Connection, keys: u64, value_bytes: usize) -> Result<(), BenchError> {
+pub fn verify(connection: &mut BenchConnection, keys: u64, value_bytes: usize) -> Result<(), BenchError> {
     let (values, mut expected) = (Values::new(value_bytes), vec![0; value_bytes]);
     // Limit the total size of a batch's replies.
     let batch = (64 << 10) / (value_bytes as u64 + 64) + 1;
@@ -231,10 +233,10 @@ pub fn verify(connection: &mut Connection, keys: u64, value_bytes: usize) -> Res
         connection.send()?;
         connection.answers(count, |at, answer| {
             values.fill(first + at, 0, &mut expected);
-            if answer == Answer::Value(&expected) {
+            if answer == ClientReply::Value(&expected) {
                 return Ok(());
             }
-            let found = if answer == Answer::Absent { "nothing" } else { "another value" };
+            let found = if answer == ClientReply::Absent { "nothing" } else { "another value" };
             Err(BenchError::Unverified(format!("key number {}: found {found}", first + at)))
         })?;
     }
@@ -243,7 +245,7 @@ pub fn verify(connection: &mut Connection, keys: u64, value_bytes: usize) -> Res
 
 /// Parameters of the closed loop in [`measure`].
 #[derive(Clone, Copy, Debug)]
-pub struct Loop {
+pub struct RequestLoop {
     /// Number of connections.
     pub clients: usize,
     /// Requests per connection and round.
@@ -265,9 +267,9 @@ pub struct Loop {
 ///
 /// # Errors
 /// If a reply is not as expected.
-pub fn measure(port: u16, protocol: Protocol, ask: &Loop) -> Result<Row, BenchError> {
+pub fn measure(port: u16, protocol: ClientProtocol, ask: &RequestLoop) -> Result<Row, BenchError> {
     let mut connections =
-        (0..ask.clients).map(|_| Connection::open(port, protocol)).collect::<Result<Vec<_>, BenchError>>()?;
+        (0..ask.clients).map(|_| BenchConnection::open(port, protocol)).collect::<Result<Vec<_>, BenchError>>()?;
     let mut random = SplitMix64::new(ask.seed);
     let (values, mut value) = (Values::new(ask.value_bytes), vec![0; ask.value_bytes]);
     let (started, mut nanos, mut done) = (Instant::now(), row::histogram(), 0);
@@ -286,8 +288,8 @@ pub fn measure(port: u16, protocol: Protocol, ask: &Loop) -> Result<Row, BenchEr
         }
         for connection in &mut connections {
             connection.answers(ask.pipeline, |_, answer| match answer {
-                Answer::Stored if ask.writes => Ok(()),
-                Answer::Value(value) if !ask.writes && value.len() == ask.value_bytes => Ok(()),
+                ClientReply::Stored if ask.writes => Ok(()),
+                ClientReply::Value(value) if !ask.writes && value.len() == ask.value_bytes => Ok(()),
                 other => Err(BenchError::Unverified(format!("a loaded key returned {other:?}"))),
             })?;
             nanos.saturating_record(sent.elapsed().as_nanos() as u64);
@@ -309,16 +311,16 @@ mod tests {
 
     #[test]
     fn answers_are_told_apart_and_an_unfinished_one_waits() {
-        assert_eq!(parse_resp(b"$2\r\nab\r\n+").unwrap(), Some((Answer::Value(b"ab"), 8)));
-        assert_eq!(parse_resp(b"$-1\r\n").unwrap(), Some((Answer::Absent, 5)));
-        assert_eq!(parse_resp(b"+OK\r\n").unwrap(), Some((Answer::Stored, 5)));
+        assert_eq!(parse_resp(b"$2\r\nab\r\n+").unwrap(), Some((ClientReply::Value(b"ab"), 8)));
+        assert_eq!(parse_resp(b"$-1\r\n").unwrap(), Some((ClientReply::Absent, 5)));
+        assert_eq!(parse_resp(b"+OK\r\n").unwrap(), Some((ClientReply::Stored, 5)));
         assert_eq!(parse_resp(b"$2\r\na").unwrap(), None);
         assert!(parse_resp(b"-ERR store full\r\n").unwrap_err().to_string().contains("store full"));
         let value = b"VALUE k 0 2\r\nab\r\nEND\r\n";
-        assert_eq!(parse_memcached(value).unwrap(), Some((Answer::Value(b"ab"), value.len())));
+        assert_eq!(parse_memcached(value).unwrap(), Some((ClientReply::Value(b"ab"), value.len())));
         assert_eq!(parse_memcached(&value[..value.len() - 2]).unwrap(), None, "END is part of it");
-        assert_eq!(parse_memcached(b"END\r\n").unwrap(), Some((Answer::Absent, 5)));
-        assert_eq!(parse_memcached(b"STORED\r\n").unwrap(), Some((Answer::Stored, 8)));
+        assert_eq!(parse_memcached(b"END\r\n").unwrap(), Some((ClientReply::Absent, 5)));
+        assert_eq!(parse_memcached(b"STORED\r\n").unwrap(), Some((ClientReply::Stored, 8)));
         assert!(parse_memcached(b"SERVER_ERROR out of memory\r\n").is_err());
     }
 }

@@ -1,7 +1,7 @@
 //! The device level: FAWN's `Device` compared with fio, on the same file and at the same depth, alternating.
 use crate::{BenchError, Row, machine, row};
 use fawn_flash::buffer::PAGE_BYTES;
-use fawn_flash::{AlignedBuf, Cause, Completion, Device, FileId, Token};
+use fawn_flash::{AlignedBuf, Completion, Device, FileId, IoClass, Token};
 use fawn_types::random::SplitMix64;
 use std::collections::VecDeque;
 use std::path::Path;
@@ -15,7 +15,7 @@ const FILL_DEPTH: usize = 8;
 
 /// Parameters for both sides.
 #[derive(Clone, Copy, Debug)]
-pub struct DeviceOptions {
+pub struct DeviceBenchOptions {
     /// Size of the file, bytes.
     pub file_bytes: u64,
     /// Number of requests in flight.
@@ -30,7 +30,7 @@ pub struct DeviceOptions {
 ///
 /// # Errors
 /// If the device fails.
-pub fn prepare<D: Device>(device: &mut D, options: &DeviceOptions) -> Result<FileId, BenchError> {
+pub fn prepare<D: Device>(device: &mut D, options: &DeviceBenchOptions) -> Result<FileId, BenchError> {
     if device.list()?.iter().any(|name| name == FILE_NAME) {
         let file = device.open(FILE_NAME)?;
         if device.len(file)? >= options.file_bytes {
@@ -42,13 +42,13 @@ pub fn prepare<D: Device>(device: &mut D, options: &DeviceOptions) -> Result<Fil
     let file = device.create(FILE_NAME)?;
     device.allocate(file, 0, options.file_bytes)?;
     fill(device, file, options)?;
-    device.submit_sync(file, Cause::Recovery, Token(0));
+    device.submit_sync(file, IoClass::Recovery, Token(0));
     drain(device)?;
     device.sync_dir()?;
     Ok(file)
 }
 
-fn fill<D: Device>(device: &mut D, file: FileId, options: &DeviceOptions) -> Result<(), BenchError> {
+fn fill<D: Device>(device: &mut D, file: FileId, options: &DeviceBenchOptions) -> Result<(), BenchError> {
     let mut random = SplitMix64::new(options.seed);
     let mut done = VecDeque::new();
     for offset in (0..options.file_bytes).step_by(FILL_BYTES) {
@@ -58,7 +58,7 @@ fn fill<D: Device>(device: &mut D, file: FileId, options: &DeviceOptions) -> Res
             device.wait(&mut done);
             check(&mut done)?;
         }
-        device.submit_write(file, offset, buf, FILL_BYTES, Cause::Recovery, Token(offset));
+        device.submit_write(file, offset, buf, FILL_BYTES, IoClass::Recovery, Token(offset));
         device.kick();
     }
     drain(device)
@@ -81,7 +81,7 @@ fn check(done: &mut VecDeque<Completion>) -> Result<(), BenchError> {
 ///
 /// # Errors
 /// If a read fails.
-pub fn random_reads<D: Device>(device: &mut D, file: FileId, options: &DeviceOptions) -> Result<Row, BenchError> {
+pub fn random_reads<D: Device>(device: &mut D, file: FileId, options: &DeviceBenchOptions) -> Result<Row, BenchError> {
     let pages = options.file_bytes / PAGE_BYTES as u64;
     let mut random = SplitMix64::new(options.seed);
     let mut nanos = row::histogram();
@@ -90,7 +90,7 @@ pub fn random_reads<D: Device>(device: &mut D, file: FileId, options: &DeviceOpt
     let (started, cpu) = (Instant::now(), machine::own_cpu());
     let mut submit = |device: &mut D, slot: usize, buf: AlignedBuf, sent: &mut [Instant]| {
         sent[slot] = Instant::now();
-        device.submit_read(file, random.below(pages) * PAGE_BYTES as u64, buf, Cause::Foreground, Token(slot as u64));
+        device.submit_read(file, random.below(pages) * PAGE_BYTES as u64, buf, IoClass::Foreground, Token(slot as u64));
     };
     for slot in 0..options.depth {
         submit(device, slot, AlignedBuf::zeroed(PAGE_BYTES), &mut sent);
@@ -121,7 +121,7 @@ pub fn random_reads<D: Device>(device: &mut D, file: FileId, options: &DeviceOpt
 ///
 /// # Errors
 /// If fio is missing or fails.
-pub fn fio_random_reads(dir: &Path, options: &DeviceOptions) -> Result<Row, BenchError> {
+pub fn fio_random_reads(dir: &Path, options: &DeviceBenchOptions) -> Result<Row, BenchError> {
     let output = Command::new("fio")
         .args(["--name=r", "--rw=randread", "--bs=4k", "--direct=1", "--ioengine=io_uring", "--output-format=json"])
         .args(["--time_based", "--norandommap", "--randrepeat=0"])

@@ -1,8 +1,8 @@
 //! The memory experiment: many small records and many idle connections within a memory budget, checked by a limit.
-use crate::client::{self, Connection, Loop, Protocol};
+use crate::client::{self, BenchConnection, ClientProtocol, RequestLoop};
 use crate::sink::Sink;
 use crate::store::OwnDir;
-use crate::sut::{FawnOptions, Keeps, Server};
+use crate::sut::{FawnOptions, Keeps, ServerUnderTest};
 use crate::{BenchError, Row};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::path::PathBuf;
@@ -51,12 +51,12 @@ pub fn run(options: &FootprintOptions, sink: &mut Sink) -> Result<(), BenchError
         memory_bytes: options.memory_bytes,
         connections_max: options.connections + 64,
     };
-    let server = Server::fawn(&options.binary, Protocol::Resp, &fawn, 0)?;
+    let server = ServerUnderTest::fawn(&options.binary, ClientProtocol::Resp, &fawn, 0)?;
     let idle = idle_connections(server.port, options.connections)?;
-    let mut connection = Connection::open(server.port, Protocol::Resp)?;
+    let mut connection = BenchConnection::open(server.port, ClientProtocol::Resp)?;
     client::load(&mut connection, options.keys, options.value_bytes)?;
     client::verify(&mut connection, options.keys, options.value_bytes)?;
-    let reads = Loop {
+    let reads = RequestLoop {
         clients: 16,
         pipeline: 32,
         requests: options.reads,
@@ -65,7 +65,7 @@ pub fn run(options: &FootprintOptions, sink: &mut Sink) -> Result<(), BenchError
         writes: false,
         seed: 1,
     };
-    let measured = client::measure(server.port, Protocol::Resp, &reads)?;
+    let measured = client::measure(server.port, ClientProtocol::Resp, &reads)?;
     let index_bytes = index_bytes_of(&connection.text(&[b"INFO"])?);
     drop(idle);
     let peak = server.resident_bytes_max();
@@ -78,7 +78,13 @@ pub fn run(options: &FootprintOptions, sink: &mut Sink) -> Result<(), BenchError
     Ok(())
 }
 
-fn row(options: &FootprintOptions, measured: Row, peak: u64, server: &Server, index_bytes: Option<u64>) -> Row {
+fn row(
+    options: &FootprintOptions,
+    measured: Row,
+    peak: u64,
+    server: &ServerUnderTest,
+    index_bytes: Option<u64>,
+) -> Row {
     let (keys, connections) = (options.keys, options.connections);
     let workload = format!("{keys} keys, {} B values, {connections} idle connections", options.value_bytes);
     let mut row = Row { rung: "memory".into(), engine: "fawn".into(), workload, ..measured };
@@ -90,10 +96,10 @@ fn row(options: &FootprintOptions, measured: Row, peak: u64, server: &Server, in
 }
 
 /// Opens connections and sends one request on each, so that all memory of a connection is allocated.
-fn idle_connections(port: u16, count: usize) -> Result<Vec<Connection>, BenchError> {
+fn idle_connections(port: u16, count: usize) -> Result<Vec<BenchConnection>, BenchError> {
     let mut connections = Vec::with_capacity(count);
     for _ in 0..count {
-        let mut connection = Connection::open(port, Protocol::Resp)?;
+        let mut connection = BenchConnection::open(port, ClientProtocol::Resp)?;
         connection.queue_get(b"nothing");
         connection.send()?;
         connection.answers(1, |_, _| Ok(()))?;

@@ -21,22 +21,22 @@ const NO_SETTINGS: [&str; 9] = [
 /// an unlisted new setting keeps rows apart.
 const ENGINE_SETTINGS: [&str; 7] = ["durability", "device", "note", "settings", "threads", "writers", "write_bytes"];
 
-type Settings<'r> = BTreeMap<&'r str, &'r str>;
+type RowSettings<'r> = BTreeMap<&'r str, &'r str>;
 
 /// Runs of one workload with the same settings.
-pub(crate) struct Group<'r> {
+pub(crate) struct RowGroup<'r> {
     pub(crate) rung: &'r str,
     pub(crate) workload: &'r str,
     /// Settings common to all sides.
-    pub(crate) settings: Settings<'r>,
+    pub(crate) settings: RowSettings<'r>,
     /// One line of the table each, in the order of their first run.
-    pub(crate) lines: Vec<Line<'r>>,
+    pub(crate) lines: Vec<ReportLine<'r>>,
 }
 
 /// The rows of one engine with the same engine settings.
-pub(crate) struct Line<'r> {
+pub(crate) struct ReportLine<'r> {
     pub(crate) engine: &'r str,
-    pub(crate) settings: Settings<'r>,
+    pub(crate) settings: RowSettings<'r>,
     pub(crate) rows: Vec<Placed<'r>>,
 }
 
@@ -49,22 +49,23 @@ pub(crate) struct Placed<'r> {
 }
 
 /// Rows that ran alternately: one workload, one command.
-struct Run<'r> {
+struct BenchRun<'r> {
     of: (&'r str, &'r str, &'r str),
-    settings: Settings<'r>,
+    settings: RowSettings<'r>,
     pair: Option<u64>,
     engines_of_pair: BTreeSet<&'r str>,
     rows: Vec<&'r Row>,
 }
 
 /// The groups, in the order of their first run.
-pub(crate) fn of(rows: &[Row]) -> Vec<Group<'_>> {
-    let mut groups: Vec<Group<'_>> = Vec::new();
+pub(crate) fn of(rows: &[Row]) -> Vec<RowGroup<'_>> {
+    let mut groups: Vec<RowGroup<'_>> = Vec::new();
     for (number, run) in runs(rows).into_iter().enumerate() {
         let (_, rung, workload) = run.of;
-        let same = |group: &Group<'_>| (group.rung, group.workload, &group.settings) == (rung, workload, &run.settings);
+        let same =
+            |group: &RowGroup<'_>| (group.rung, group.workload, &group.settings) == (rung, workload, &run.settings);
         let at = groups.iter().position(same).unwrap_or_else(|| {
-            groups.push(Group { rung, workload, settings: run.settings.clone(), lines: Vec::new() });
+            groups.push(RowGroup { rung, workload, settings: run.settings.clone(), lines: Vec::new() });
             groups.len() - 1
         });
         for row in run.rows {
@@ -74,29 +75,29 @@ pub(crate) fn of(rows: &[Row]) -> Vec<Group<'_>> {
     groups
 }
 
-impl<'r> Group<'r> {
+impl<'r> RowGroup<'r> {
     fn take(&mut self, placed: Placed<'r>) {
         let settings = settings_of(placed.row, |name| ENGINE_SETTINGS.contains(&name));
-        let same = |line: &&mut Line<'r>| line.engine == placed.row.engine && line.settings == settings;
+        let same = |line: &&mut ReportLine<'r>| line.engine == placed.row.engine && line.settings == settings;
         match self.lines.iter_mut().find(same) {
             Some(line) => line.rows.push(placed),
-            None => self.lines.push(Line { engine: &placed.row.engine, settings, rows: vec![placed] }),
+            None => self.lines.push(ReportLine { engine: &placed.row.engine, settings, rows: vec![placed] }),
         }
     }
 }
 
 /// Splits the rows into runs. In old folders, rows do not name their run. There the order decides: pair numbers
 /// increase, and each side runs once per pair.
-fn runs(rows: &[Row]) -> Vec<Run<'_>> {
-    let mut runs: Vec<Run<'_>> = Vec::new();
+fn runs(rows: &[Row]) -> Vec<BenchRun<'_>> {
+    let mut runs: Vec<BenchRun<'_>> = Vec::new();
     for row in rows {
         let of = (row.config.get("run").map_or("", String::as_str), &*row.rung, &*row.workload);
         let latest = runs.iter_mut().rev().find(|run| run.of == of);
         match latest.filter(|run| run.goes_on_with(row)) {
             Some(run) => run.take(row),
             None => {
-                let (settings, engines_of_pair) = (Settings::new(), BTreeSet::new());
-                let mut run = Run { of, settings, pair: None, engines_of_pair, rows: Vec::new() };
+                let (settings, engines_of_pair) = (RowSettings::new(), BTreeSet::new());
+                let mut run = BenchRun { of, settings, pair: None, engines_of_pair, rows: Vec::new() };
                 run.take(row);
                 runs.push(run);
             }
@@ -105,7 +106,7 @@ fn runs(rows: &[Row]) -> Vec<Run<'_>> {
     runs
 }
 
-impl<'r> Run<'r> {
+impl<'r> BenchRun<'r> {
     fn goes_on_with(&self, row: &Row) -> bool {
         let in_order = match (self.pair, pair_of(row)) {
             (Some(last), Some(pair)) => pair > last || (pair == last && !self.engines_of_pair.contains(&*row.engine)),
@@ -128,7 +129,7 @@ impl<'r> Run<'r> {
     }
 }
 
-fn settings_of(row: &Row, wanted: impl Fn(&str) -> bool) -> Settings<'_> {
+fn settings_of(row: &Row, wanted: impl Fn(&str) -> bool) -> RowSettings<'_> {
     let config = row.config.iter().map(|(name, value)| (&**name, &**value));
     config.filter(|(name, _)| !NO_SETTINGS.contains(name) && wanted(name)).collect()
 }
@@ -138,7 +139,7 @@ fn pair_of(row: &Row) -> Option<u64> {
 }
 
 /// Describes the `settings` that differ from any of `others`; empty if none does.
-pub(crate) fn telling<'s>(settings: &Settings<'_>, others: impl Iterator<Item = &'s Settings<'s>>) -> String {
+pub(crate) fn telling<'s>(settings: &RowSettings<'_>, others: impl Iterator<Item = &'s RowSettings<'s>>) -> String {
     let mut differing: BTreeSet<&str> = BTreeSet::new();
     for other in others {
         let names = settings.keys().chain(other.keys());

@@ -8,10 +8,10 @@
 pub mod cli;
 pub mod client;
 pub mod device;
+pub mod disk;
 pub mod footprint;
 mod groups;
 pub mod machine;
-pub mod medium;
 pub mod pairs;
 pub mod process;
 pub mod report;

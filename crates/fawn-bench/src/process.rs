@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// Resources used by a process, from the kernel's accounting; includes ended threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
+pub struct ProcessUsage {
     /// CPU time, user and system; resolution 10 ms.
     pub cpu: Duration,
     /// Number of read system calls. With direct I/O, each call is one request to the device.
@@ -19,7 +19,7 @@ pub struct Usage {
     pub resident_bytes: u64,
 }
 
-impl Usage {
+impl ProcessUsage {
     /// Reads the accounting of process `pid`; all zero if the process has ended.
     #[must_use]
     pub fn of(pid: u32) -> Self {
@@ -44,19 +44,19 @@ fn cpu_of_stat(stat: &str) -> Option<Duration> {
 
 /// A line of standard output, with its time and the resources used so far.
 #[derive(Clone, Debug)]
-pub struct Line {
+pub struct ProcessLine {
     /// The line's text.
     pub text: String,
     /// The time at which the line arrived.
     pub at: Instant,
     /// The resources used so far.
-    pub usage: Usage,
+    pub usage: ProcessUsage,
 }
 
 /// A child process that is killed on drop, so that an interrupted comparison leaves no process behind.
-struct Owned(Child);
+struct OwnedChild(Child);
 
-impl Drop for Owned {
+impl Drop for OwnedChild {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -72,16 +72,16 @@ pub fn run_lines(
     program: &'static str,
     package: &'static str,
     log: &Path,
-) -> Result<Vec<Line>, BenchError> {
+) -> Result<Vec<ProcessLine>, BenchError> {
     let stderr = File::create(log).map_err(|error| BenchError::failed(log.display().to_string(), error))?;
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
-    let mut child = Owned(command.spawn().map_err(|_| BenchError::MissingPeer { program, package })?);
+    let mut child = OwnedChild(command.spawn().map_err(|_| BenchError::MissingPeer { program, package })?);
     let pid = child.0.id();
-    let mut lines = vec![Line { text: String::new(), at: Instant::now(), usage: Usage::of(pid) }];
+    let mut lines = vec![ProcessLine { text: String::new(), at: Instant::now(), usage: ProcessUsage::of(pid) }];
     let Some(stdout) = child.0.stdout.take() else { unreachable!("asked for above") };
     for text in BufReader::new(stdout).lines() {
         let text = text.map_err(|error| BenchError::failed(program, error))?;
-        lines.push(Line { text, at: Instant::now(), usage: Usage::of(pid) });
+        lines.push(ProcessLine { text, at: Instant::now(), usage: ProcessUsage::of(pid) });
     }
     let status = child.0.wait().map_err(|error| BenchError::failed(program, error))?;
     match status.code() {
@@ -102,7 +102,7 @@ fn tail_of(log: &Path) -> String {
 mod tests {
     use super::*;
 
-    fn run(script: &str) -> Result<Vec<Line>, BenchError> {
+    fn run(script: &str) -> Result<Vec<ProcessLine>, BenchError> {
         let dir = tempfile::tempdir().unwrap();
         let mut command = Command::new("sh");
         command.args(["-c", script]);

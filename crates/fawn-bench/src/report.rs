@@ -1,5 +1,5 @@
 //! The report table: medians and ratios, computed from raw rows only, so that each number is traceable to a file.
-use crate::groups::{self, Line, Placed};
+use crate::groups::{self, Placed, ReportLine};
 use crate::pairs::Ratios;
 use crate::{BenchError, Row};
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// FAWN's own engines; all others are peers.
 const OURS: [&str; 2] = ["fawn", "fawn-ds"];
-const HEAD: &str = "| rung | workload | engine | ops/s, median (min–max) | CPU µs/op | device reads/op | written/user byte \
+const HEAD: &str = "| level | workload | engine | ops/s, median (min–max) | CPU µs/op | device reads/op | written/user byte \
                     | DRAM B/key | p50 / p99 / p99.9 µs | ours ÷ it, rate | ours ÷ it, CPU |\n\
                     |---|---|---|---|---|---|---|---|---|---|---|\n";
 
@@ -48,7 +48,7 @@ pub fn table(rows: &[Row]) -> String {
         let namesakes = groups.iter().filter(|other| (other.rung, other.workload) == (group.rung, group.workload));
         let told = groups::telling(&group.settings, namesakes.map(|other| &other.settings));
         let workload = if told.is_empty() { group.workload.to_owned() } else { format!("{}; {told}", group.workload) };
-        let is_ours = |line: &&Line<'_>| OURS.contains(&line.engine);
+        let is_ours = |line: &&ReportLine<'_>| OURS.contains(&line.engine);
         let ours: Vec<Placed<'_>> =
             group.lines.iter().filter(is_ours).flat_map(|line| line.rows.iter().copied()).collect();
         for line in &group.lines {

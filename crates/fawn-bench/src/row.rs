@@ -115,7 +115,7 @@ mod tests {
         let json = row.to_json();
         assert_eq!(serde_json::from_str::<Row>(&json).unwrap(), row);
         for field in
-            "rung engine workload ops_per_s cpu_us_per_op device_reads_per_op device_bytes_written_per_user_byte \
+            "level engine workload ops_per_s cpu_us_per_op device_reads_per_op device_bytes_written_per_user_byte \
                       dram_bytes_per_key p50_us p99_us p999_us config"
                 .split_whitespace()
         {

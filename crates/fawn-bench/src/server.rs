@@ -1,7 +1,7 @@
 //! The server level: redis-benchmark against FAWN and its peers, with server and client on one core each.
 //!
 //! The rate is the client's; the CPU time per operation is from the kernel's accounting of the server.
-use crate::sut::Server;
+use crate::sut::ServerUnderTest;
 use crate::{BenchError, Row};
 use std::process::Command;
 use std::time::Instant;
@@ -27,7 +27,7 @@ pub struct ServerWorkload {
 ///
 /// # Errors
 /// If the client is missing, fails, or reports an error.
-pub fn redis_benchmark(server: &Server, workload: &ServerWorkload) -> Result<Row, BenchError> {
+pub fn redis_benchmark(server: &ServerUnderTest, workload: &ServerWorkload) -> Result<Row, BenchError> {
     let (started, cpu) = (Instant::now(), server.cpu());
     let output = Command::new("taskset")
         .args(["-c", "1", "redis-benchmark", "--csv", "-h", "127.0.0.1", "-p", &server.port.to_string()])

@@ -1,9 +1,9 @@
 //! Runs of the server level: workloads for each peer; both sides are started, loaded and verified in the same way.
-use crate::client::{self, Connection, Loop, Protocol};
+use crate::client::{self, BenchConnection, ClientProtocol, RequestLoop};
 use crate::server::{ServerWorkload, redis_benchmark};
 use crate::sink::Sink;
 use crate::store::OwnDir;
-use crate::sut::{FawnOptions, Keeps, Server};
+use crate::sut::{FawnOptions, Keeps, ServerUnderTest};
 use crate::{BenchError, Row};
 use std::path::PathBuf;
 use std::process::Command;
@@ -18,7 +18,7 @@ const PIPELINED_FACTOR: u64 = 8;
 
 /// A peer of the level.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-pub enum Peer {
+pub enum BenchPeer {
     /// redis-server: RESP, measured with redis-benchmark.
     Redis,
     /// memcached: text protocol, measured with our client; one worker thread.
@@ -33,7 +33,7 @@ pub struct ServerOptions {
     /// Directory for the servers' data.
     pub dir: PathBuf,
     /// The peers to compare with.
-    pub peers: Vec<Peer>,
+    pub peers: Vec<BenchPeer>,
     /// Number of requests of a run without pipelining.
     pub requests: u64,
     /// Number of distinct keys.
@@ -91,8 +91,8 @@ const MEMCACHED_CASES: [Case; 3] =
 pub fn run(options: &ServerOptions, sink: &mut Sink) -> Result<(), BenchError> {
     for peer in &options.peers {
         let cases: &[Case] = match peer {
-            Peer::Redis => &REDIS_CASES,
-            Peer::Memcached => &MEMCACHED_CASES,
+            BenchPeer::Redis => &REDIS_CASES,
+            BenchPeer::Memcached => &MEMCACHED_CASES,
         };
         let wanted = |case: &&Case| options.only.as_ref().is_none_or(|only| case.name().contains(only));
         for case in cases.iter().filter(wanted) {
@@ -103,29 +103,29 @@ pub fn run(options: &ServerOptions, sink: &mut Sink) -> Result<(), BenchError> {
 }
 
 /// Runs one workload. Both servers stay up, but the one that is not measured is idle.
-fn run_case(options: &ServerOptions, peer: Peer, case: &Case, sink: &mut Sink) -> Result<(), BenchError> {
+fn run_case(options: &ServerOptions, peer: BenchPeer, case: &Case, sink: &mut Sink) -> Result<(), BenchError> {
     let (mut our_dir, mut peer_dir) = (OwnDir::new(&options.dir, "fawn"), OwnDir::new(&options.dir, "peer"));
     let (dir, memory_bytes) = (our_dir.renew()?, options.memory_bytes);
     let fawn = FawnOptions { dir, keeps: case.keeps, memory_bytes, connections_max: 1024, shards: options.shards };
-    let protocol = if peer == Peer::Redis { Protocol::Resp } else { Protocol::Memcached };
-    let ours = Server::fawn(&options.binary, protocol, &fawn, SERVER_CORE)?;
+    let protocol = if peer == BenchPeer::Redis { ClientProtocol::Resp } else { ClientProtocol::Memcached };
+    let ours = ServerUnderTest::fawn(&options.binary, protocol, &fawn, SERVER_CORE)?;
     let theirs = match peer {
-        Peer::Redis => Server::redis(peer_dir.renew()?, case.keeps, SERVER_CORE)?,
-        Peer::Memcached => Server::memcached((memory_bytes >> 20).max(64) as u32, SERVER_CORE)?,
+        BenchPeer::Redis => ServerUnderTest::redis(peer_dir.renew()?, case.keeps, SERVER_CORE)?,
+        BenchPeer::Memcached => ServerUnderTest::memcached((memory_bytes >> 20).max(64) as u32, SERVER_CORE)?,
     };
     for server in [&ours, &theirs] {
-        let mut connection = Connection::open(server.port, protocol)?;
+        let mut connection = BenchConnection::open(server.port, protocol)?;
         client::load(&mut connection, options.keys, options.value_bytes)?;
         client::verify(&mut connection, options.keys, options.value_bytes)?;
     }
-    let pin = if peer == Peer::Memcached { Some(Pinned::to(CLIENT_CORE)?) } else { None };
+    let pin = if peer == BenchPeer::Memcached { Some(Pinned::to(CLIENT_CORE)?) } else { None };
     for pair in 0..options.pairs {
         for server in [&ours, &theirs] {
             let row = match peer {
-                Peer::Redis => by_redis_benchmark(server, options, case)?,
-                Peer::Memcached => by_own_client(server, options, case, pair)?,
+                BenchPeer::Redis => by_redis_benchmark(server, options, case)?,
+                BenchPeer::Memcached => by_own_client(server, options, case, pair)?,
             };
-            let prefix = if peer == Peer::Memcached { "memcached " } else { "" };
+            let prefix = if peer == BenchPeer::Memcached { "memcached " } else { "" };
             let suffix = if options.shards > 1 { format!(", {} shards", options.shards) } else { String::new() };
             let row = Row { workload: format!("{prefix}{}{suffix}", case.name()), ..row }.with("pair", pair);
             let row = row.with("durability", durability(server, case)).with("rss_bytes", server.resident_bytes());
@@ -137,7 +137,7 @@ fn run_case(options: &ServerOptions, peer: Peer, case: &Case, sink: &mut Sink) -
 }
 
 /// The durability of the server's data, for the row: the two sides may differ.
-fn durability(server: &Server, case: &Case) -> &'static str {
+fn durability(server: &ServerUnderTest, case: &Case) -> &'static str {
     match (server.engine, case.keeps) {
         ("fawn", keeps) => keeps.name(),
         (_, Keeps::Memory) => "none: no file is written",
@@ -145,7 +145,7 @@ fn durability(server: &Server, case: &Case) -> &'static str {
     }
 }
 
-fn by_redis_benchmark(server: &Server, options: &ServerOptions, case: &Case) -> Result<Row, BenchError> {
+fn by_redis_benchmark(server: &ServerUnderTest, options: &ServerOptions, case: &Case) -> Result<Row, BenchError> {
     let (pipeline, requests) = (case.pipeline, case.requests(options));
     let (keys, value_bytes) = (options.keys, options.value_bytes);
     redis_benchmark(
@@ -154,8 +154,13 @@ fn by_redis_benchmark(server: &Server, options: &ServerOptions, case: &Case) -> 
     )
 }
 
-fn by_own_client(server: &Server, options: &ServerOptions, case: &Case, pair: usize) -> Result<Row, BenchError> {
-    let ask = Loop {
+fn by_own_client(
+    server: &ServerUnderTest,
+    options: &ServerOptions,
+    case: &Case,
+    pair: usize,
+) -> Result<Row, BenchError> {
+    let ask = RequestLoop {
         clients: CLIENTS,
         pipeline: case.pipeline as u64,
         requests: case.requests(options),
@@ -165,7 +170,7 @@ fn by_own_client(server: &Server, options: &ServerOptions, case: &Case, pair: us
         seed: pair as u64 + 1,
     };
     let before = server.cpu();
-    let mut row = client::measure(server.port, Protocol::Memcached, &ask)?;
+    let mut row = client::measure(server.port, ClientProtocol::Memcached, &ask)?;
     let used: Duration = server.cpu().saturating_sub(before);
     row.cpu_us_per_op = Some(used.as_secs_f64() * 1e6 / ask.requests.max(1) as f64);
     row.engine = server.engine.to_owned();

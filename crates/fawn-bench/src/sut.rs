@@ -1,5 +1,5 @@
 //! The servers under test: started on a free loopback port, pinned to cores, and stopped by process ID.
-use crate::client::Protocol;
+use crate::client::ClientProtocol;
 use crate::{BenchError, machine};
 use std::net::{TcpListener, TcpStream};
 use std::ops::Range;
@@ -49,7 +49,7 @@ pub struct FawnOptions<'o> {
 }
 
 /// A running server.
-pub struct Server {
+pub struct ServerUnderTest {
     child: Child,
     /// The client port on 127.0.0.1.
     pub port: u16,
@@ -57,7 +57,7 @@ pub struct Server {
     pub engine: &'static str,
 }
 
-impl Server {
+impl ServerUnderTest {
     /// Starts redis-server, pinned to core `core`, with its append-only file configured by `keeps`.
     ///
     /// # Errors
@@ -75,7 +75,7 @@ impl Server {
     /// Starts memcached with one worker thread and `memory_mib` MiB of memory.
     ///
     /// # Errors
-    /// See [`Server::redis`].
+    /// See [`ServerUnderTest::redis`].
     pub fn memcached(memory_mib: u32, core: usize) -> Result<Self, BenchError> {
         let port = free_port()?;
         let mut command = pinned("memcached", core);
@@ -87,13 +87,18 @@ impl Server {
     /// Starts `binary serve`: one replica, one protocol, with its shards pinned to the cores from `core` on.
     ///
     /// # Errors
-    /// See [`Server::redis`].
-    pub fn fawn(binary: &Path, protocol: Protocol, options: &FawnOptions<'_>, core: usize) -> Result<Self, BenchError> {
+    /// See [`ServerUnderTest::redis`].
+    pub fn fawn(
+        binary: &Path,
+        protocol: ClientProtocol,
+        options: &FawnOptions<'_>,
+        core: usize,
+    ) -> Result<Self, BenchError> {
         let port = free_port()?;
         let address = format!("127.0.0.1:{port}");
         let (resp, memcached) = match protocol {
-            Protocol::Resp => (&*address, "off"),
-            Protocol::Memcached => ("off", &*address),
+            ClientProtocol::Resp => (&*address, "off"),
+            ClientProtocol::Memcached => ("off", &*address),
         };
         let cores_max = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let cores = core..(core + usize::from(options.shards)).min(cores_max.max(core + 1));
@@ -151,7 +156,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for ServerUnderTest {
     fn drop(&mut self) {
         // Kills only our own process, which may have ended already.
         let _ = self.child.kill();

@@ -41,7 +41,7 @@ impl Default for CompletionLimits {
 
 /// The outcome of one operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Completion {
+pub struct CompletedUpdate {
     /// Version of the record that contains it.
     pub version: Version,
     /// Its encoded result.
@@ -56,7 +56,7 @@ pub enum Admission<'a> {
     /// The operation has this version but is not committed: the tail will reply.
     Pending(Version),
     /// The operation is complete: reply with its result.
-    Done(&'a Completion),
+    Done(&'a CompletedUpdate),
     /// Drop this late duplicate: its session has acknowledged the reply, or has ended.
     Answered,
     /// Too many operations are unacknowledged; try again.
@@ -64,9 +64,9 @@ pub enum Admission<'a> {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Session {
+struct ClientCompletions {
     first_incomplete: u64,
-    done: BTreeMap<u64, Completion>,
+    done: BTreeMap<u64, CompletedUpdate>,
     bytes: usize,
 }
 
@@ -82,7 +82,7 @@ struct FrontEnd {
 #[derive(Clone, Debug, Default)]
 pub struct Completions {
     limits: CompletionLimits,
-    sessions: BTreeMap<u64, Session>,
+    sessions: BTreeMap<u64, ClientCompletions>,
     front_ends: BTreeMap<NodeId, FrontEnd>,
     /// Of all sessions.
     results: usize,
@@ -131,7 +131,8 @@ impl Completions {
     #[must_use]
     pub fn has_room(&self, session: u64) -> bool {
         let CompletionLimits { per_session_max, per_session_bytes_max, results_max, bytes_max, .. } = self.limits;
-        let fits = |session: &Session| session.done.len() < per_session_max && session.bytes < per_session_bytes_max;
+        let fits =
+            |session: &ClientCompletions| session.done.len() < per_session_max && session.bytes < per_session_bytes_max;
         let has_room = self.results < results_max && self.bytes < bytes_max && !self.has_ended(session);
         has_room && self.sessions.get(&session).is_none_or(fits)
     }
@@ -166,7 +167,7 @@ impl Completions {
             return;
         }
         self.acknowledge(tag.session, first_incomplete);
-        self.insert(tag, Completion { version, result: result.to_vec() });
+        self.insert(tag, CompletedUpdate { version, result: result.to_vec() });
         self.pending.push_back((version, tag));
     }
 
@@ -183,11 +184,11 @@ impl Completions {
         self.acknowledge(tag.session, first_incomplete);
         let session = self.sessions.entry(tag.session).or_default();
         if tag.seq >= session.first_incomplete && !session.done.contains_key(&tag.seq) {
-            self.insert(tag, Completion { version, result: result.to_vec() });
+            self.insert(tag, CompletedUpdate { version, result: result.to_vec() });
         }
     }
 
-    fn insert(&mut self, tag: ClientTag, done: Completion) {
+    fn insert(&mut self, tag: ClientTag, done: CompletedUpdate) {
         let session = self.sessions.entry(tag.session).or_default();
         let bytes = done.result.len();
         session.bytes += bytes;
@@ -246,7 +247,7 @@ impl Completions {
     }
 
     /// All completions from this session's operation on, ordered by session and operation.
-    pub fn from(&self, (session, seq): (u64, u64)) -> impl Iterator<Item = (ClientTag, &Completion)> {
+    pub fn from(&self, (session, seq): (u64, u64)) -> impl Iterator<Item = (ClientTag, &CompletedUpdate)> {
         self.sessions.range(session..).flat_map(move |(&id, known)| {
             let first = if id == session { seq } else { 0 };
             known.done.range(first..).map(move |(&seq, done)| (ClientTag { session: id, seq }, done))
@@ -255,7 +256,7 @@ impl Completions {
 
     /// Commits all operations through `through` and calls `answer` for each, in version order. The tail sends these as
     /// replies.
-    pub fn commit(&mut self, through: Version, mut answer: impl FnMut(ClientTag, &Completion)) {
+    pub fn commit(&mut self, through: Version, mut answer: impl FnMut(ClientTag, &CompletedUpdate)) {
         self.committed = self.committed.max(through);
         while let Some(&(version, tag)) = self.pending.front()
             && version <= through

@@ -11,7 +11,7 @@
 //! | [`map`] | the cluster map: nodes, ranges, chains, epochs, last active members |
 //! | [`manager`] | commits `Prepare` and `Active` through a [`manager::Consensus`]; the planner of chain changes |
 //! | [`replica`] | one member of one chain: head, middle, tail, acks, repair, handshake |
-//! | [`frontend`] | routing, retries and timeouts of operations |
+//! | [`router`] | routing, retries and timeouts of operations |
 //! | [`completions`] | exactly-once execution: the result of each tagged operation |
 //! | [`message`] | peer frames, byte-exact (`docs/formats/peer-frames.md`) |
 //! | [`invariants`] | one predicate per invariant, for asserts, simulator and tests |
@@ -26,7 +26,6 @@ extern crate alloc;
 
 mod bytes;
 pub mod completions;
-pub mod frontend;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 pub mod invariants;
@@ -35,15 +34,16 @@ pub mod map;
 pub mod message;
 pub mod replica;
 pub mod ring;
+pub mod router;
 
 pub use bytes::DecodeError;
-pub use completions::{Admission, Completion, Completions};
-pub use frontend::{Frontend, FrontendOptions, FrontendOutput, Intent, OpId};
+pub use completions::{Admission, CompletedUpdate, Completions};
 pub use manager::{DropReason, FileConsensus, Manager, ManagerOptions, ManagerOutput};
-pub use map::{ChainState, ClusterMap, Member, MemberRole, NodeEntry, RangeEntry};
-pub use message::{Body, CopyCursor, Frame, Header};
+pub use map::{ChainMember, ChainState, ClusterMap, MemberRole, NodeEntry, RangeEntry};
+pub use message::{Body, Frame, Header, TransferCursor};
 pub use replica::{
-    Closed, FrameVerdict, Output, PersistedState, Progress, Refusal, Replayed, Replica, ReplicaConfig, ReplicaOptions,
-    Role,
+    Closed, FrameVerdict, LogProgress, PersistedState, Rejection, Replayed, Replica, ReplicaConfig, ReplicaOptions,
+    ReplicaOutput, Role,
 };
 pub use ring::{Ring, RingOptions};
+pub use router::{FrontendOutput, Intent, OpId, Router, RouterOptions};

@@ -97,8 +97,8 @@ impl Ring {
         let wanted = usize::from(self.options.replication);
         let clockwise = || (0..self.points.len()).map(|step| self.points[(index + step) % self.points.len()].1);
         let mut chain: Vec<RingNode> = Vec::with_capacity(wanted);
-        // The first pass accepts new domains only. The second accepts any new node: a copy in a shared domain beats no
-        // copy.
+        // The first pass accepts new domains only. The second accepts any new node: a copy in a shared domain
+        // heartbeats no copy.
         for strict in [true, false] {
             for node in clockwise() {
                 if chain.len() == wanted {

@@ -6,14 +6,14 @@ use fawn_types::operation::{Effect, Outcome, ValueCow};
 use fawn_types::{Condition, EntryRef, Reply, Version};
 
 #[derive(Clone, Copy)]
-pub(crate) enum Place {
+pub(crate) enum AppendEnd {
     Start,
     End,
 }
 
 /// Evaluates the operation on `current`.
 pub(crate) fn apply<'a>(
-    place: Place,
+    place: AppendEnd,
     bytes: &'a [u8],
     create: bool,
     condition: Condition,
@@ -44,10 +44,10 @@ pub(crate) fn apply<'a>(
     }
 }
 
-fn joined(place: Place, old: &[u8], added: &[u8]) -> Vec<u8> {
+fn joined(place: AppendEnd, old: &[u8], added: &[u8]) -> Vec<u8> {
     let (first, second) = match place {
-        Place::Start => (added, old),
-        Place::End => (old, added),
+        AppendEnd::Start => (added, old),
+        AppendEnd::End => (old, added),
     };
     let mut value = Vec::with_capacity(first.len() + second.len());
     value.extend_from_slice(first);

@@ -4,8 +4,8 @@ use crate::string::{too_long, unchanged};
 use fawn_types::operation::{Effect, Outcome, ValueCow};
 use fawn_types::{Condition, EntryRef, Expiry, Reply, TimeMs, Version};
 
-/// The fields of `Update::Set`.
-pub(crate) struct Set<'a> {
+/// The fields of `Update::SetOperation`.
+pub(crate) struct SetOperation<'a> {
     pub(crate) value: &'a [u8],
     pub(crate) flags: u32,
     pub(crate) expiry: Expiry,
@@ -15,7 +15,7 @@ pub(crate) struct Set<'a> {
 
 /// Evaluates the operation on `current`, which is not expired at `now`.
 pub(crate) fn apply<'a>(
-    set: &Set<'a>,
+    set: &SetOperation<'a>,
     current: Option<EntryRef<'a>>,
     now: TimeMs,
     value_bytes_max: u32,
@@ -35,7 +35,7 @@ pub(crate) fn apply<'a>(
     Outcome { effect: effect(set, current.as_ref(), now), reply }
 }
 
-fn effect<'a>(set: &Set<'a>, current: Option<&EntryRef<'a>>, now: TimeMs) -> Effect<'a> {
+fn effect<'a>(set: &SetOperation<'a>, current: Option<&EntryRef<'a>>, now: TimeMs) -> Effect<'a> {
     let expires_at_ms = match set.expiry.absolute(now) {
         Expiry::Never => 0,
         Expiry::Keep => current.map_or(0, |entry| entry.expires_at_ms),

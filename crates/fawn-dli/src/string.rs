@@ -1,7 +1,7 @@
 //! `StringOperation`: dispatches an `Update` to the module of its operation.
-use crate::append::Place;
+use crate::append::AppendEnd;
 use crate::{append, counter, delete, set, touch};
-use fawn_types::operation::{Effect, Operation, Outcome};
+use fawn_types::operation::{DataOperation, Effect, Outcome};
 use fawn_types::{EntryRef, OperationError, Reply, TimeMs, Update};
 
 /// One string command on one key.
@@ -19,7 +19,7 @@ impl<'a> StringOperation<'a> {
     }
 }
 
-impl<'a> Operation<'a> for StringOperation<'a> {
+impl<'a> DataOperation<'a> for StringOperation<'a> {
     fn needs_current(&self) -> bool {
         self.update.needs_current()
     }
@@ -30,13 +30,13 @@ impl<'a> Operation<'a> for StringOperation<'a> {
         let max = self.value_bytes_max;
         match self.update {
             Update::Set { value, flags, expiry, condition, return_previous } => {
-                set::apply(&set::Set { value, flags, expiry, condition, return_previous }, current, now, max)
+                set::apply(&set::SetOperation { value, flags, expiry, condition, return_previous }, current, now, max)
             }
             Update::Append { bytes, create, condition } => {
-                append::apply(Place::End, bytes, create, condition, current, max)
+                append::apply(AppendEnd::End, bytes, create, condition, current, max)
             }
             Update::Prepend { bytes, create, condition } => {
-                append::apply(Place::Start, bytes, create, condition, current, max)
+                append::apply(AppendEnd::Start, bytes, create, condition, current, max)
             }
             Update::AddSigned { delta } => counter::add_signed(delta, current),
             Update::AddUnsigned { delta } => counter::change_unsigned(current, |value| value.wrapping_add(delta)),

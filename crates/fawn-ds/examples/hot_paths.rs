@@ -2,8 +2,8 @@
 //!
 //! `cargo run --release -p fawn-ds --example hot_paths -- <directory> <load|get|cold|durable> [records] [value bytes]
 //! [writers]`; `valgrind --tool=callgrind --toggle-collect='*::gets'` (or `puts`) counts instructions where the machine is shared.
-use fawn_ds::internals::{Engine, EngineError, Event, Lookup, Options, RecordRef, View, WARM_KEYS_MAX};
-use fawn_flash::{AnyDevice, Cause, Device, DeviceOptions};
+use fawn_ds::internals::{Engine, EngineError, Event, Lookup, Options, PREFETCH_KEYS_MAX, RecordRef, View};
+use fawn_flash::{Device, DeviceOptions, FileDevice, IoClass};
 use fawn_types::random::SplitMix64;
 use fawn_types::{Durability, HashSecret, KeyHash, KeyRange, Now, RangeId, TimeMs, Version};
 use std::error::Error;
@@ -12,10 +12,10 @@ use std::time::Instant;
 
 const RANGE: RangeId = RangeId(0);
 const WRITERS: u64 = 64;
-const TURN_PUTS: u64 = 2 * WARM_KEYS_MAX as u64;
+const TURN_PUTS: u64 = 2 * PREFETCH_KEYS_MAX as u64;
 
 struct Bench {
-    engine: Engine<AnyDevice>,
+    engine: Engine<FileDevice>,
     events: Vec<Event>,
     next: Version,
     begun: Instant,
@@ -54,7 +54,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     bench.settle();
     let (stats, log) = (*bench.engine.stats(), bench.engine.device().stats());
-    let flush = log.of(Cause::Flush);
+    let flush = log.of(IoClass::Flush);
     println!("{stats:?}\nflush {flush:?}\nsystem calls {}", log.system_calls);
     bench.engine.close()?;
     Ok(())
@@ -92,7 +92,7 @@ fn key_of(i: u64) -> [u8; 16] {
 
 impl Bench {
     fn open(dir: &Path, durability: Durability, memory_bytes: u64) -> Result<Self, Box<dyn Error>> {
-        let device = AnyDevice::open(dir, &DeviceOptions::default())?;
+        let device = FileDevice::open(dir, &DeviceOptions::default())?;
         let secret = Some(HashSecret([3; 16]));
         let options = Options { durability, memory_bytes, secret_if_new: secret, ..Options::default() };
         let (mut engine, _) = Engine::open(device, options, Now::at(1))?;
@@ -118,16 +118,16 @@ impl Bench {
         Ok(())
     }
 
-    /// As a loader that knows the next keys: those of a turn are hashed once and warmed together.
+    /// As a loader that knows the next keys: those of an iteration are hashed once and warmed together.
     #[inline(never)]
     fn puts(&mut self, records: u64, value: &[u8]) -> Result<(), Box<dyn Error>> {
-        let mut batch = Vec::with_capacity(WARM_KEYS_MAX);
-        for first in (0..records).step_by(WARM_KEYS_MAX) {
+        let mut batch = Vec::with_capacity(PREFETCH_KEYS_MAX);
+        for first in (0..records).step_by(PREFETCH_KEYS_MAX) {
             batch.clear();
-            batch.extend((first..records).take(WARM_KEYS_MAX).map(|i| self.hashed(i)));
-            let mut hashes = [KeyHash(0); WARM_KEYS_MAX];
+            batch.extend((first..records).take(PREFETCH_KEYS_MAX).map(|i| self.hashed(i)));
+            let mut hashes = [KeyHash(0); PREFETCH_KEYS_MAX];
             hashes.iter_mut().zip(&batch).for_each(|(hash, (of_key, _))| *hash = *of_key);
-            self.engine.warm(RANGE, &hashes[..batch.len()]);
+            self.engine.prefetch(RANGE, &hashes[..batch.len()]);
             for put in &batch {
                 while let Err(error) = self.append(put, value) {
                     if error != EngineError::Overloaded {
@@ -156,7 +156,7 @@ impl Bench {
         self.engine.poll(now, &mut self.events);
         self.events.clear();
         let progress = self.engine.progress(RANGE);
-        let through = progress.kept_under(self.engine.options().durability);
+        let through = progress.watermark_for(self.engine.options().durability);
         self.engine.commit(RANGE, through);
     }
 
@@ -202,14 +202,14 @@ impl Bench {
     #[inline(never)]
     fn gets_warmed(&mut self, count: u64, records: u64) -> Result<(), Box<dyn Error>> {
         let mut random = SplitMix64::new(5);
-        let mut keys = [[0; 16]; WARM_KEYS_MAX];
-        let mut hashes = [KeyHash(0); WARM_KEYS_MAX];
-        for _ in 0..count / WARM_KEYS_MAX as u64 {
+        let mut keys = [[0; 16]; PREFETCH_KEYS_MAX];
+        let mut hashes = [KeyHash(0); PREFETCH_KEYS_MAX];
+        for _ in 0..count / PREFETCH_KEYS_MAX as u64 {
             for (key, hash) in keys.iter_mut().zip(&mut hashes) {
                 *key = key_of(random.next() % records);
                 *hash = self.hash(key);
             }
-            self.engine.warm(RANGE, &hashes);
+            self.engine.prefetch(RANGE, &hashes);
             for (key, hash) in keys.iter().zip(hashes) {
                 match self.engine.lookup(RANGE, hash, key, View::Committed, TimeMs(1))? {
                     Lookup::Found(entry) => std::hint::black_box(entry.value.len()),

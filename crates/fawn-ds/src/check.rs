@@ -1,14 +1,14 @@
 //! Owns the offline verification of a store, what `fawn check` prints: manifest, segments, frames, every record.
 //!
 //! Reads only. What opening would silently tidy up (torn ends, orphans) is a note; what it would refuse is damage.
-use crate::format::manifest::{self, Decoded, ManifestVerdict, SegmentEntry};
+use crate::format::manifest::{self, DecodedManifest, ManifestVerdict, SegmentEntry};
 use crate::format::record::Stored;
-use crate::format::scan::{ScanInput, ScanReport, Scanner, SyncedLog, Verdict};
+use crate::format::scan::{ScanInput, ScanReport, Scanner, SegmentVerdict, SyncedLog};
 use crate::format::segment::{self, HEADER_BYTES, SegmentHeader};
 use crate::format::{FRAMES_OFFSET, StoreUuid, frame};
 use crate::recovery::io::Io;
 use fawn_flash::buffer::PAGE_BYTES;
-use fawn_flash::{Cause, Device, DeviceError, FileId};
+use fawn_flash::{Device, DeviceError, FileId, IoClass};
 use fawn_types::RangeId;
 use std::collections::BTreeMap;
 
@@ -23,13 +23,13 @@ type RangeCounts = BTreeMap<RangeId, (u32, u64)>;
 pub enum Severity {
     /// The trace of a crash; the next opening deals with it, nothing promised is missing.
     Note,
-    /// Promised data is damaged or missing.
+    /// Promised data is corrupt or missing.
     Damage,
 }
 
 /// Something that is not as a clean shutdown leaves it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Finding {
+pub struct CheckFinding {
     /// How bad.
     pub severity: Severity,
     /// Which file.
@@ -52,18 +52,18 @@ pub struct CheckReport {
     /// Bytes of frames accepted.
     pub bytes: u64,
     /// What is not as it should be, in the order of the log.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<CheckFinding>,
 }
 
 impl CheckReport {
-    /// Whether nothing that was promised is damaged or missing.
+    /// Whether nothing that was promised is corrupt or missing.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.findings.iter().all(|finding| finding.severity == Severity::Note)
     }
 
     fn add(&mut self, severity: Severity, file: &str, offset_bytes: u64, detail: impl Into<String>) {
-        self.findings.push(Finding { severity, file: file.to_owned(), offset_bytes, detail: detail.into() });
+        self.findings.push(CheckFinding { severity, file: file.to_owned(), offset_bytes, detail: detail.into() });
     }
 }
 
@@ -87,14 +87,14 @@ pub fn check<D: Device>(device: &mut D) -> Result<CheckReport, DeviceError> {
     let mut known = SyncedLog::new(state.end_of_log);
     scans.iter().for_each(|(_, scan, _)| known.add(scan));
     for (name, scan, _) in &scans {
-        judge(name, scan, &known, state.generation, &mut report);
+        check_ends(name, scan, &known, state.generation, &mut report);
     }
     check_unlisted(device, &names, &decoded, &mut report);
     Ok(report)
 }
 
 /// `None`: there is nothing to go on with, and the report says why.
-fn check_manifest<D: Device>(device: &mut D, report: &mut CheckReport) -> Option<Decoded> {
+fn check_manifest<D: Device>(device: &mut D, report: &mut CheckReport) -> Option<DecodedManifest> {
     let name = manifest::FILE_NAME;
     let bytes = match read_whole(device, name) {
         Ok(bytes) => bytes,
@@ -117,7 +117,7 @@ fn check_manifest<D: Device>(device: &mut D, report: &mut CheckReport) -> Option
         }
         ManifestVerdict::CorruptAt { offset, synced, contradiction } => {
             let why = contradiction.as_ref().map(ToString::to_string).unwrap_or_default();
-            let detail = format!("damaged commit below byte {synced}, which was synced; restore the file. {why}");
+            let detail = format!("corrupt commit below byte {synced}, which was synced; restore the file. {why}");
             report.add(Severity::Damage, name, *offset, detail);
         }
     }
@@ -126,7 +126,7 @@ fn check_manifest<D: Device>(device: &mut D, report: &mut CheckReport) -> Option
 
 fn read_whole<D: Device>(device: &mut D, name: &str) -> Result<Vec<u8>, DeviceError> {
     let file = device.open(name)?;
-    let bytes = device.len(file).and_then(|len| Io::new(device).read_all(file, len, Cause::Verification));
+    let bytes = device.len(file).and_then(|len| Io::new(device).read_all(file, len, IoClass::Verification));
     device.close(file);
     bytes
 }
@@ -134,7 +134,7 @@ fn read_whole<D: Device>(device: &mut D, name: &str) -> Result<Vec<u8>, DeviceEr
 /// Header and frames of a listed segment; `None`: not even its header can be believed.
 fn check_segment<D: Device>(
     device: &mut D,
-    decoded: &Decoded,
+    decoded: &DecodedManifest,
     slot: u32,
     entry: &SegmentEntry,
     report: &mut CheckReport,
@@ -171,7 +171,7 @@ fn with_segment<D: Device, T>(
     then: impl FnOnce(&mut D, FileId, SegmentHeader) -> Result<T, String>,
 ) -> Result<T, String> {
     let file = device.open(name).map_err(|error| error.to_string())?;
-    let header = Io::new(device).read(file, 0, HEADER_BYTES, Cause::Verification).map_err(|error| error.to_string());
+    let header = Io::new(device).read(file, 0, HEADER_BYTES, IoClass::Verification).map_err(|error| error.to_string());
     let result = header
         .and_then(|bytes| segment::decode(&bytes).map_err(|error| error.to_string()))
         .and_then(|header| then(device, file, header));
@@ -194,7 +194,7 @@ fn scan<D: Device>(
     let mut at = FRAMES_OFFSET;
     while at < end {
         let len = (end - at).min(READ_BYTES).next_multiple_of(PAGE_BYTES as u32);
-        let buf = Io::new(device).read(file, u64::from(at), len as usize, Cause::Verification)?;
+        let buf = Io::new(device).read(file, u64::from(at), len as usize, IoClass::Verification)?;
         scanner.push(&buf, &mut |offset: u32, stored: &Stored<'_>| {
             ranges.entry(stored.envelope.range).or_insert((offset, 0)).1 += 1;
         });
@@ -204,7 +204,7 @@ fn scan<D: Device>(
 }
 
 /// Records of ranges that are not listed: void if the range was dropped; if it never was, its listing is lost.
-fn check_ranges(decoded: &Decoded, scans: &[(String, ScanReport, RangeCounts)], report: &mut CheckReport) {
+fn check_ranges(decoded: &DecodedManifest, scans: &[(String, ScanReport, RangeCounts)], report: &mut CheckReport) {
     let state = &decoded.state;
     for (name, _, ranges) in scans {
         let strays = ranges.iter().filter(|(range, _)| !state.ranges.contains_key(range));
@@ -220,15 +220,15 @@ fn check_ranges(decoded: &Decoded, scans: &[(String, ScanReport, RangeCounts)], 
     }
 }
 
-fn judge(name: &str, scan: &ScanReport, known: &SyncedLog, generation: u32, report: &mut CheckReport) {
+fn check_ends(name: &str, scan: &ScanReport, known: &SyncedLog, generation: u32, report: &mut CheckReport) {
     let why = scan.damage.map_or_else(|| "frames are missing".to_owned(), |error| error.to_string());
-    match scan.judge(known) {
-        Verdict::Clean => {}
-        Verdict::TornAt { offset } => {
+    match scan.validate(known) {
+        SegmentVerdict::Clean => {}
+        SegmentVerdict::TornAt { offset } => {
             let detail = format!("{why}; never synced, the next opening cuts it off");
             report.add(Severity::Note, name, u64::from(offset), detail);
         }
-        Verdict::CorruptAt { offset, watermark } => {
+        SegmentVerdict::CorruptAt { offset, watermark } => {
             let detail = format!("{why}; the log was synced through {watermark}: keep a copy of the directory");
             report.add(Severity::Damage, name, u64::from(offset), detail);
         }
@@ -243,7 +243,7 @@ fn judge(name: &str, scan: &ScanReport, known: &SyncedLog, generation: u32, repo
 }
 
 /// Files that the manifest does not list are orphans of a crash, unless one took data that was promised.
-fn check_unlisted<D: Device>(device: &mut D, names: &[String], decoded: &Decoded, report: &mut CheckReport) {
+fn check_unlisted<D: Device>(device: &mut D, names: &[String], decoded: &DecodedManifest, report: &mut CheckReport) {
     let state = &decoded.state;
     let is_listed =
         |name: &str| state.segments.iter().any(|(&slot, entry)| segment::file_name(slot, entry.uuid) == name);
@@ -286,12 +286,12 @@ fn first_frame_is_newer<D: Device>(
     store: StoreUuid,
     last_sequence: u64,
 ) -> Result<bool, DeviceError> {
-    let header = Io::new(device).read(file, 0, HEADER_BYTES, Cause::Recovery)?;
+    let header = Io::new(device).read(file, 0, HEADER_BYTES, IoClass::Recovery)?;
     // Without a readable header it never took data: the header is synced before anything else happens to it.
     let Ok(header) = segment::decode(&header) else { return Ok(false) };
     if header.store != store || header.sequence <= last_sequence {
         return Ok(false);
     }
-    let first = Io::new(device).read(file, u64::from(FRAMES_OFFSET), PAGE_BYTES, Cause::Recovery)?;
+    let first = Io::new(device).read(file, u64::from(FRAMES_OFFSET), PAGE_BYTES, IoClass::Recovery)?;
     Ok(frame::decode_header(&first, header.uuid, FRAMES_OFFSET, header.segment_bytes).is_ok())
 }

@@ -54,7 +54,7 @@ pub enum EngineError {
     },
     /// The write would need an old version read, and as many of those are unreadable as memory has room for.
     #[error(
-        "the old versions of {keys} overwritten keys are damaged or cannot be read, and memory has no room for more; \
+        "the old versions of {keys} overwritten keys are corrupt or cannot be read, and memory has no room for more; \
          replace the store's disk, or raise its memory"
     )]
     TooDamaged {
@@ -62,7 +62,7 @@ pub enum EngineError {
         keys: u64,
     },
     /// Stored bytes are not what was written there.
-    #[error("damaged record in {file} at byte {offset_bytes}: {detail}; run `fawn check` on the data directory")]
+    #[error("corrupt record in {file} at byte {offset_bytes}: {detail}; run `fawn check` on the data directory")]
     Corrupt {
         /// The segment's file.
         file: String,
@@ -117,8 +117,8 @@ pub enum OpenError {
     /// The store was created with another secret.
     #[error("the store was created with another hash secret; it belongs to another cluster or store")]
     SecretDiffers,
-    /// The manifest is damaged or of another kind.
-    #[error("{file}: {detail}; restore it from a backup, `fawn check` tells what else is damaged")]
+    /// The manifest is corrupt or of another kind.
+    #[error("{file}: {detail}; restore it from a backup, `fawn check` tells what else is corrupt")]
     Manifest {
         /// The manifest's name.
         file: String,
@@ -144,8 +144,8 @@ pub enum OpenError {
     },
     /// Damage below the synced watermark: acknowledged writes may be gone.
     #[error(
-        "{file} is damaged from byte {from_bytes} to {to_bytes}, below what was synced: {detail}; \
-         restore a backup, or open it read-only to export; `fawn check` tells what else is damaged"
+        "{file} is corrupt from byte {from_bytes} to {to_bytes}, below what was synced: {detail}; \
+         restore a backup, or open it read-only to export; `fawn check` tells what else is corrupt"
     )]
     Damaged {
         /// The segment's name.

@@ -26,8 +26,8 @@ const SPLICES_MAX: usize = 16;
 /// No loop of a lookup or a flush is longer; one that is hangs.
 const TURNS_MAX: usize = 1000;
 
-/// The store that is damaged, and where its last frame lies, which no later frame vouches for.
-struct Base {
+/// The store that is corrupt, and where its last frame lies, which no later frame certifies.
+struct DamagedStore {
     disk: SimDisk,
     active: String,
     last_frame: (usize, usize),
@@ -35,7 +35,7 @@ struct Base {
     unvouched: u32,
 }
 
-static BASE: OnceLock<Base> = OnceLock::new();
+static BASE: OnceLock<DamagedStore> = OnceLock::new();
 
 fn options(read_only: bool) -> Options {
     Options {
@@ -85,13 +85,13 @@ pub fn recovery(data: &[u8]) {
                 assert_eq!(engine.progress(CUT_SHORT).appended, Version::ZERO, "half a copy counts");
                 assert!(engine.is_empty(CUT_SHORT) && engine.copying(CUT_SHORT).is_none(), "half a copy is there");
             }
-            goes_on(&disk, engine);
+            continues(&disk, engine);
         }
     }
 }
 
 /// What opened takes a write, keeps it, and opens again.
-fn goes_on(disk: &SimDisk, mut engine: Engine<SimDevice>) {
+fn continues(disk: &SimDisk, mut engine: Engine<SimDevice>) {
     let Ok(()) = engine.add_range(RANGE, KeyRange::ALL) else { return };
     engine.commit(RANGE, engine.progress(RANGE).appended);
     let Some(epoch) = engine.next_sole_epoch(RANGE) else { return };
@@ -162,7 +162,7 @@ fn copy(engine: &mut Engine<SimDevice>, range: RangeId, is_whole: bool) {
     assert_eq!(engine.add_range(range, KeyRange::ALL), Ok(()), "a store takes a range");
     let old = RecordRef::put(version(0), b"old", b"void");
     assert_eq!(engine.append(range, KeyHash::of(&SECRET, b"old"), &old), Ok(()), "it takes writes");
-    assert_eq!(engine.begin_copy(range, version(COPIED_KEYS)), Ok(()), "and begins copies");
+    assert_eq!(engine.begin_transfer(range, version(COPIED_KEYS)), Ok(()), "and begins copies");
     for i in 0..COPIED_KEYS {
         let (key, value) = (i.to_be_bytes(), value(i));
         let put = RecordRef::put(version(i), &key, &value);
@@ -170,9 +170,9 @@ fn copy(engine: &mut Engine<SimDevice>, range: RangeId, is_whole: bool) {
         settle(engine);
     }
     if is_whole {
-        assert_eq!(engine.finish_copy(range), Ok(()), "to the end");
+        assert_eq!(engine.finish_transfer(range), Ok(()), "to the end");
     }
-    // Time goes by, in which the manifest's last commit is vouched for.
+    // Time goes by, in which the manifest's last commit is certified.
     for _ in 0..TURNS_MAX {
         engine.wait(Now::at(500), &mut Vec::new());
     }
@@ -180,7 +180,7 @@ fn copy(engine: &mut Engine<SimDevice>, range: RangeId, is_whole: bool) {
 }
 
 /// Several generations, sealed segments, an active one with several frames and one prepared behind it.
-fn build() -> Base {
+fn build() -> DamagedStore {
     let disk = SimDisk::new(SimOptions::instant(1));
     let mut names = disk.names();
     for part in 0..3 {
@@ -198,7 +198,7 @@ fn build() -> Base {
             if i % 3 == 2 {
                 settle(&mut engine);
             }
-            // Amid the others, so that later frames vouch for what was copied.
+            // Amid the others, so that later frames certify what was copied.
             match (part, i % (KEYS / 3)) {
                 (1, 5) => copy(&mut engine, COPIED, true),
                 (2, 5) => copy(&mut engine, CUT_SHORT, false),
@@ -214,7 +214,7 @@ fn build() -> Base {
     let last = segments.filter(|(frames, _)| !frames.is_empty()).max_by(|a, b| a.1.cmp(&b.1));
     let Some((frames, active)) = last else { unreachable!("what was written is in a segment") };
     let Some(&last_frame) = frames.last() else { unreachable!("it has frames") };
-    Base { disk, active, last_frame, unvouched: 3 }
+    DamagedStore { disk, active, last_frame, unvouched: 3 }
 }
 
 /// Where a segment's frames start and end.
@@ -230,7 +230,7 @@ fn frames(bytes: &[u8]) -> Vec<(usize, usize)> {
 
 /// Puts the splices over the files. Returns whether the last frame and what follows it were spared, and whether the
 /// manifest and segments were touched: no format stands forged evidence in both places at once.
-fn splice(base: &Base, disk: &SimDisk, mut data: &[u8]) -> (bool, [bool; 2]) {
+fn splice(base: &DamagedStore, disk: &SimDisk, mut data: &[u8]) -> (bool, [bool; 2]) {
     let mut names = disk.names();
     names.push(crate::format::manifest::NEW_FILE_NAME.to_owned());
     names.push("segment-000009-00112233445566aa.fawn".to_owned());

@@ -76,7 +76,7 @@ pub use store::{
 /// ```
 pub mod sim {
     #[doc(inline)]
-    pub use fawn_flash::sim::{Capture, Fault, Image, Loss, OpKind, SimDevice, SimDisk, SimOptions};
+    pub use fawn_flash::sim::{Capture, DeviceFault, Image, Loss, OpKind, SimDevice, SimDisk, SimOptions};
     #[doc(inline)]
     pub use fawn_flash::{Device, DeviceError};
 }
@@ -85,15 +85,15 @@ pub mod sim {
 #[doc(hidden)]
 pub mod internals {
     pub use crate::engine::{
-        BlobTicket, CopiedResults, CopyScan, CopyStep, DamagedRecord, Engine, Event, Kept, Lookup, LookupPlan, Replay,
-        Scan, ScanItem, ScanStep, View, WARM_KEYS_MAX, Watermarks,
+        BlobTicket, DamagedRecord, Engine, Event, KeepReason, Lookup, LookupPlan, PREFETCH_KEYS_MAX, Replay, Scan,
+        ScanItem, ScanStep, TransferScan, TransferStep, TransferredResults, View, Watermarks,
     };
     pub use crate::error::{EngineError, OpenError};
     pub use crate::format::record::{RecordKind, RecordRef};
     pub use crate::index::Pointer;
     pub use crate::log::LogPosition;
     pub use crate::options::Options;
-    pub use crate::range::Progress;
+    pub use crate::range::RangeProgress;
     pub use crate::recovery::{Damage, OpenReport, RangeReport};
     pub use crate::stats::{EngineStats, LogReport, MemoryReport};
 

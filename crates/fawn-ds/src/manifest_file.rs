@@ -1,11 +1,12 @@
 //! Owns the manifest's file: commits queued, one write in flight, and which of them are durable.
 use crate::error::OpenError;
 use crate::format::manifest::{
-    self, Decoded, Edit, FILE_NAME, HEADER_BYTES, ManifestHeader, ManifestState, ManifestVerdict, NEW_FILE_NAME,
+    self, DecodedManifest, FILE_NAME, HEADER_BYTES, ManifestEdit, ManifestHeader, ManifestState, ManifestVerdict,
+    NEW_FILE_NAME,
 };
 use crate::recovery::io::Io;
 use fawn_flash::buffer::PAGE_BYTES;
-use fawn_flash::{AlignedBuf, Cause, Device, DeviceError, FileId, Token};
+use fawn_flash::{AlignedBuf, Device, DeviceError, FileId, IoClass, Token};
 use fawn_types::{MonoMs, TimeMs};
 
 /// Space kept allocated behind the end where there is any, bytes: on a full device segments are still sealed and dropped.
@@ -31,7 +32,7 @@ struct Rewrite {
     bytes: Vec<u8>,
     through: CommitNumber,
     /// Commits since.
-    queued: Vec<Vec<Edit>>,
+    queued: Vec<Vec<ManifestEdit>>,
 }
 
 /// The open manifest.
@@ -48,13 +49,13 @@ pub(crate) struct ManifestFile {
     allocated: u64,
     queued: CommitNumber,
     durable: CommitNumber,
-    /// End of what a write in flight covers, the last commit before it, and the last that its own commits vouch for.
+    /// End of what a write in flight covers, the last commit before it, and the last that its own commits certify.
     in_flight: Option<(u64, CommitNumber, CommitNumber)>,
     /// Newest commit whose loss nothing but the manifest would show.
     important: CommitNumber,
-    /// Commits up to here are vouched for by the newest one queued; by the newest durable one.
-    vouched_if_durable: CommitNumber,
-    vouched: CommitNumber,
+    /// Commits up to here are certified by the newest one queued; by the newest durable one.
+    certified_if_durable: CommitNumber,
+    certified: CommitNumber,
     rewrite: Option<Rewrite>,
     /// A length below which rewriting is not tried again: the device was full.
     rewrite_from: u64,
@@ -109,8 +110,8 @@ impl ManifestFile {
             durable: 0,
             in_flight: None,
             important: 0,
-            vouched_if_durable: 0,
-            vouched: 0,
+            certified_if_durable: 0,
+            certified: 0,
             rewrite: None,
             rewrite_from: 0,
             is_torn: false,
@@ -126,13 +127,13 @@ impl ManifestFile {
             Err(error) => return Err(error.into()),
         };
         let len = device.len(file)?;
-        let mut bytes = Io::new(device).read_all(file, len, Cause::Manifest)?;
+        let mut bytes = Io::new(device).read_all(file, len, IoClass::Manifest)?;
         let refuse = |detail: String| OpenError::Manifest { file: FILE_NAME.to_owned(), detail };
-        let Decoded { header, state, valid_len, verdict, .. } =
+        let DecodedManifest { header, state, valid_len, verdict, .. } =
             manifest::decode_all(&bytes).map_err(|error| refuse(error.to_string()))?;
         if let ManifestVerdict::CorruptAt { offset, synced, contradiction } = verdict {
             let why = contradiction.map(|error| error.to_string()).unwrap_or_default();
-            return Err(refuse(format!("damaged at byte {offset}, below {synced} which was synced; {why}")));
+            return Err(refuse(format!("corrupt at byte {offset}, below {synced} which was synced; {why}")));
         }
         bytes.truncate(valid_len as usize);
         let is_torn = matches!(verdict, ManifestVerdict::TornAt { .. });
@@ -148,8 +149,8 @@ impl ManifestFile {
             self.allocated = self.len();
         }
         self.allocate_ahead(device, AHEAD_BYTES_MIN)?;
-        // What a killed process wrote last may not be on the medium yet.
-        Io::new(device).sync(self.file, Cause::Manifest)?;
+        // What a killed process wrote last may not be on the disk yet.
+        Io::new(device).sync(self.file, IoClass::Manifest)?;
         device.sync_dir()
     }
 
@@ -199,28 +200,28 @@ impl ManifestFile {
     /// Queues a commit of the expiry time alone.
     pub(crate) fn commit_clock(&mut self) -> CommitNumber {
         let (time, mono) = self.clock;
-        self.queue(&[Edit::Clock { time, mono }])
+        self.queue(&[ManifestEdit::Clock { time, mono }])
     }
 
     /// Queues a commit; it is durable once [`ManifestFile::is_durable`] its return value. It carries the expiry time
     /// along where that has moved on.
-    pub(crate) fn commit(&mut self, edits: &[Edit]) -> CommitNumber {
+    pub(crate) fn commit(&mut self, edits: &[ManifestEdit]) -> CommitNumber {
         let has_space = self.len() + CLOCK_SPARES_BYTES <= self.allocated;
         if self.clock_age_ms() < CLOCK_STEP_MS || !has_space {
             return self.queue(edits);
         }
         let (time, mono) = self.clock;
-        self.queue(&[edits, &[Edit::Clock { time, mono }]].concat())
+        self.queue(&[edits, &[ManifestEdit::Clock { time, mono }]].concat())
     }
 
-    fn queue(&mut self, edits: &[Edit]) -> CommitNumber {
+    fn queue(&mut self, edits: &[ManifestEdit]) -> CommitNumber {
         for edit in edits {
             if let Err(error) = self.state.apply(edit) {
                 unreachable!("this process contradicts its own manifest: {error}")
             }
         }
         self.queued += 1;
-        if edits.iter().any(Edit::needs_vouching) {
+        if edits.iter().any(ManifestEdit::needs_vouching) {
             self.important = self.queued;
         }
         match &mut self.rewrite {
@@ -230,21 +231,21 @@ impl ManifestFile {
         self.queued
     }
 
-    fn encode(&mut self, edits: &[Edit]) {
+    fn encode(&mut self, edits: &[ManifestEdit]) {
         let offset = self.len();
         assert!(offset >= HEADER_BYTES as u64, "commits follow the header");
         manifest::encode_commit(&self.header, edits, offset, self.synced, &mut self.tail);
-        self.vouched_if_durable = self.durable;
+        self.certified_if_durable = self.durable;
     }
 
     /// Whether a durable commit could be lost to damage and pass for a torn append, and no write is about to end that.
     pub(crate) fn needs_vouching(&self) -> bool {
         let is_idle = self.in_flight.is_none() && self.rewrite.is_none() && self.queued == self.durable;
-        is_idle && self.important > self.vouched
+        is_idle && self.important > self.certified
     }
 
     /// Queues a commit that says nothing but that those before it are synced, in a sector of its own.
-    pub(crate) fn vouch(&mut self) {
+    pub(crate) fn certify(&mut self) {
         assert!(self.needs_vouching(), "a commit that nothing needs");
         let end = self.len();
         for edit in manifest::vouching_edits(end) {
@@ -274,8 +275,8 @@ impl ManifestFile {
         let len = self.tail.len().next_multiple_of(PAGE_BYTES);
         let mut buf = AlignedBuf::zeroed(len);
         buf[..self.tail.len()].copy_from_slice(&self.tail);
-        self.in_flight = Some((self.len(), self.queued, self.vouched_if_durable));
-        device.submit_write_durable(self.file, self.tail_at, buf, len, Cause::Manifest, token);
+        self.in_flight = Some((self.len(), self.queued, self.certified_if_durable));
+        device.submit_write_durable(self.file, self.tail_at, buf, len, IoClass::Manifest, token);
         Ok(())
     }
 
@@ -295,7 +296,7 @@ impl ManifestFile {
         let len = bytes.len().next_multiple_of(PAGE_BYTES);
         let mut buf = AlignedBuf::zeroed(len);
         buf[..bytes.len()].copy_from_slice(&bytes);
-        device.submit_write_durable(file, 0, buf, len, Cause::Manifest, token);
+        device.submit_write_durable(file, 0, buf, len, IoClass::Manifest, token);
         self.rewrite = Some(Rewrite { file, header, bytes, through: self.queued, queued: Vec::new() });
         Ok(true)
     }
@@ -305,12 +306,12 @@ impl ManifestFile {
         if let Some(rewrite) = self.rewrite.take() {
             return self.take_over(device, rewrite);
         }
-        let Some((end, number, vouched)) = self.in_flight.take() else {
+        let Some((end, number, certified)) = self.in_flight.take() else {
             unreachable!("no write of the manifest was in flight")
         };
         self.synced = end;
         self.durable = number;
-        self.vouched = vouched;
+        self.certified = certified;
         let keep_from = end - end % PAGE_BYTES as u64;
         self.tail.drain(..(keep_from - self.tail_at) as usize);
         self.tail_at = keep_from;
@@ -336,7 +337,11 @@ impl ManifestFile {
     }
 
     /// Commits and waits; only while nothing else is in flight.
-    pub(crate) fn commit_and_wait<D: Device>(&mut self, device: &mut D, edits: &[Edit]) -> Result<(), DeviceError> {
+    pub(crate) fn commit_and_wait<D: Device>(
+        &mut self,
+        device: &mut D,
+        edits: &[ManifestEdit],
+    ) -> Result<(), DeviceError> {
         let number = self.commit(edits);
         while !self.is_durable(number) {
             let mut io = Io::new(device);

@@ -38,7 +38,7 @@ pub struct Options {
     pub retained_records_max: usize,
     /// The sizes that each range's index is born with.
     pub index: IndexOptions,
-    /// Never writes: for checks and exports of a damaged store.
+    /// Never writes: for checks and exports of a corrupt store.
     pub read_only: bool,
 }
 

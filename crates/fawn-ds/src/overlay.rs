@@ -34,7 +34,7 @@ pub(crate) struct Old {
 
 /// What the index holds for a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Base {
+pub(crate) enum OverlayBase {
     /// Fragments match; a verification read is queued or under way.
     Unknown,
     /// Nothing.
@@ -56,7 +56,7 @@ pub(crate) struct PendingOfKey {
 pub(crate) struct OverlayEntry {
     pub(crate) name: KeyName,
     pub(crate) range: usize,
-    pub(crate) base: Base,
+    pub(crate) base: OverlayBase,
     /// Newest committed record while `base` is unknown.
     pub(crate) committed: Option<Written>,
     pending: PendingOfKey,
@@ -152,7 +152,7 @@ impl Overlay {
     /// The key's base could not be read. Returns whether that is new.
     pub(crate) fn set_apart(&mut self, range: usize, name: KeyName) -> bool {
         let Some(entry) = self.find_mut(range, name) else { return false };
-        assert_eq!(entry.base, Base::Unknown, "a known base needs no read");
+        assert_eq!(entry.base, OverlayBase::Unknown, "a known base needs no read");
         entry.is_queued = false;
         self.apart.insert(place_of(range, name))
     }
@@ -174,7 +174,7 @@ impl Overlay {
     }
 
     /// Adds a key that has none yet.
-    pub(crate) fn insert(&mut self, range: usize, name: KeyName, base: Base, written: Written) {
+    pub(crate) fn insert(&mut self, range: usize, name: KeyName, base: OverlayBase, written: Written) {
         debug_assert!(self.find(range, name.hash, || name.ident).is_none(), "one overlay entry per key");
         let pending = PendingOfKey { count: 1, newest: written };
         let entry = OverlayEntry { name, range, base, committed: None, pending, is_queued: false };
@@ -186,7 +186,7 @@ impl Overlay {
         debug_assert!(self.find(range, name.hash, || name.ident).is_none(), "one overlay entry per key");
         let pending = PendingOfKey { count: 0, newest: written };
         let committed = Some(written);
-        let entry = OverlayEntry { name, range, base: Base::Unknown, committed, pending, is_queued: false };
+        let entry = OverlayEntry { name, range, base: OverlayBase::Unknown, committed, pending, is_queued: false };
         self.table.insert_unique(name.hash, entry, |entry| entry.name.hash);
         self.unconfirmed.insert(place_of(range, name), written);
     }
@@ -194,15 +194,15 @@ impl Overlay {
     /// The key's newest committed record, while its base is unknown; returns the one before.
     pub(crate) fn set_committed(&mut self, range: usize, name: KeyName, written: Written) -> Option<Written> {
         let entry = self.find_mut(range, name)?;
-        assert_eq!(entry.base, Base::Unknown, "the index takes what is committed over a known base");
+        assert_eq!(entry.base, OverlayBase::Unknown, "the index takes what is committed over a known base");
         let replaced = entry.committed.replace(written);
         self.unconfirmed.insert(place_of(range, name), written);
         replaced
     }
 
     /// The base became known: returns what waited for that.
-    pub(crate) fn confirm(&mut self, range: usize, name: KeyName, base: Base) -> Option<Written> {
-        assert_ne!(base, Base::Unknown, "confirmed means known");
+    pub(crate) fn confirm(&mut self, range: usize, name: KeyName, base: OverlayBase) -> Option<Written> {
+        assert_ne!(base, OverlayBase::Unknown, "confirmed means known");
         let entry = self.find_mut(range, name)?;
         entry.base = base;
         entry.is_queued = false;
@@ -223,10 +223,10 @@ impl Overlay {
 
     /// Takes the key's entry if all that is in flight of it is one record over a known base: once that is committed,
     /// nothing is left to know here.
-    pub(crate) fn take_only(&mut self, range: usize, name: KeyName) -> Option<(Base, Written)> {
+    pub(crate) fn take_only(&mut self, range: usize, name: KeyName) -> Option<(OverlayBase, Written)> {
         let found = self.table.find_entry(name.hash, |entry| entry.name == name && entry.range == range).ok()?;
         let entry = found.get();
-        if entry.base == Base::Unknown || entry.committed.is_some() || entry.pending.count != 1 {
+        if entry.base == OverlayBase::Unknown || entry.committed.is_some() || entry.pending.count != 1 {
             return None;
         }
         let (base, written) = (entry.base, entry.pending.newest);
@@ -245,7 +245,7 @@ impl Overlay {
         }
     }
 
-    /// Everything of the range is void, what is pending too.
+    /// Everything of the range is invalidated, what is pending too.
     pub(crate) fn forget_range(&mut self, range: usize) {
         self.forget_bases(range);
         self.table.retain(|entry| entry.range != range);
@@ -263,7 +263,7 @@ impl Overlay {
             if entry.range != range {
                 return true;
             }
-            entry.base = Base::Absent;
+            entry.base = OverlayBase::Absent;
             entry.is_queued = false;
             entry.committed = None;
             !entry.is_settled()

@@ -1,5 +1,5 @@
 //! Owns one range of a store: its index, its three watermarks, and its records between append and commit.
-use crate::engine::Kept;
+use crate::engine::KeepReason;
 use crate::format::manifest::SoleEpochs;
 use crate::index::{Index, IndexOptions, Pointer};
 use crate::log::LogPosition;
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// How far a range's writes have come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Progress {
+pub struct RangeProgress {
     /// Newest version appended.
     pub appended: Version,
     /// Newest version that the device has: it survives `kill -9`.
@@ -21,10 +21,10 @@ pub struct Progress {
     pub committed: Version,
 }
 
-impl Progress {
+impl RangeProgress {
     /// Newest version that is as safe as `durability` wants it before it is acknowledged.
     #[must_use]
-    pub const fn kept_under(&self, durability: Durability) -> Version {
+    pub const fn watermark_for(&self, durability: Durability) -> Version {
         match durability {
             Durability::Sync => self.synced,
             Durability::EverySecond => self.flushed,
@@ -51,7 +51,7 @@ pub(crate) enum PendingKind {
 
 /// A record between append and commit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Pending {
+pub(crate) struct PendingRecord {
     pub(crate) version: Version,
     pub(crate) pointer: Pointer,
     pub(crate) len_bytes: u32,
@@ -87,8 +87,8 @@ pub(crate) struct Marks {
 
 /// How far a copy from elsewhere has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum CopyStage {
-    /// That everything before is void is being written to the manifest.
+pub(crate) enum TransferStage {
+    /// That everything before is invalidated is being written to the manifest.
     Beginning(CommitNumber),
     /// Records are coming.
     Taking,
@@ -100,9 +100,9 @@ pub(crate) enum CopyStage {
 
 /// A copy under way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct CopyState {
+pub(crate) struct TransferState {
     pub(crate) base: Version,
-    pub(crate) stage: CopyStage,
+    pub(crate) stage: TransferStage,
 }
 
 /// One range.
@@ -111,8 +111,8 @@ pub(crate) struct RangeState {
     pub(crate) id: RangeId,
     pub(crate) keys: KeyRange,
     pub(crate) index: Index,
-    pub(crate) progress: Progress,
-    pub(crate) pending: VecDeque<Pending>,
+    pub(crate) progress: RangeProgress,
+    pub(crate) pending: VecDeque<PendingRecord>,
     pub(crate) retained: VecDeque<Retained>,
     /// Versions up to here need not be kept; `None`: nothing is retained.
     pub(crate) retain_floor: Option<Version>,
@@ -129,10 +129,10 @@ pub(crate) struct RangeState {
     /// Segments with records of its history: slots by sequence number.
     pub(crate) segments: BTreeMap<u64, u32>,
     /// Of these, the ones without live records that something of this range keeps: slots by reason and sequence number.
-    pub(crate) held: BTreeMap<(Kept, u64), u32>,
+    pub(crate) held: BTreeMap<(KeepReason, u64), u32>,
     /// One of the reasons may have ended.
     pub(crate) is_released: bool,
-    pub(crate) copy: Option<CopyState>,
+    pub(crate) copy: Option<TransferState>,
     /// Results that came by a copy, kept as retained records are; older than all of those.
     pub(crate) copied_results: VecDeque<Retained>,
 }
@@ -143,7 +143,7 @@ impl RangeState {
             id,
             keys,
             index: Index::new(index),
-            progress: Progress::default(),
+            progress: RangeProgress::default(),
             pending: VecDeque::new(),
             retained: VecDeque::new(),
             retain_floor: None,
@@ -162,13 +162,13 @@ impl RangeState {
 
     /// Whether it is being emptied for a copy, and that is not durable yet.
     pub(crate) fn is_beginning(&self) -> bool {
-        matches!(self.copy, Some(CopyState { stage: CopyStage::Beginning(_), .. }))
+        matches!(self.copy, Some(TransferState { stage: TransferStage::Beginning(_), .. }))
     }
 
     /// Memory of its queues, bytes.
     pub(crate) fn queue_bytes(&self) -> usize {
         let kept = self.retained.capacity() + self.copied_results.capacity();
-        self.pending.capacity() * size_of::<Pending>() + kept * size_of::<Retained>()
+        self.pending.capacity() * size_of::<PendingRecord>() + kept * size_of::<Retained>()
     }
 
     /// Keeps a committed record for retransmission, within bounds: of these, and of these with copied results.
@@ -201,14 +201,14 @@ impl RangeState {
         }
     }
 
-    /// Everything of it so far is void, by the manifest: its history continues after `base`.
-    pub(crate) fn begin_anew(&mut self, base: Version) {
+    /// Everything of it so far is invalidated, by the manifest: its history continues after `base`.
+    pub(crate) fn begin_again(&mut self, base: Version) {
         self.index.clear();
         self.pending.clear();
         self.retained.clear();
         self.copied_results.clear();
         self.pending_clear = None;
-        self.progress = Progress { appended: base, flushed: base, synced: base, committed: base };
+        self.progress = RangeProgress { appended: base, flushed: base, synced: base, committed: base };
         self.complete_above = base;
         // The manifest says that the base is committed, as a durable mark would.
         self.marks = Marks { appended: base, durable: base, ..Marks::default() };

@@ -15,12 +15,12 @@ pub struct EngineStats {
     pub false_matches: u64,
     /// Device reads that confirm overwritten keys' old versions.
     pub verification_reads: u64,
-    /// Old versions that could not be read or were damaged, each time that they were tried.
+    /// Old versions that could not be read or were corrupt, each time that they were tried.
     pub verifications_failed: u64,
     /// Old versions confirmed without a device read.
     pub verifications_free: u64,
-    /// Damaged or unreadable records that scans came by and passed.
-    pub damaged_passed: u64,
+    /// Corrupt or unreadable records that scans came by and passed.
+    pub corrupt_passed: u64,
     /// Records appended.
     pub appended_records: u64,
     /// Key and value bytes appended.
@@ -57,7 +57,7 @@ pub struct LogReport {
     pub overlay_keys: u64,
     /// Old versions waiting for confirmation.
     pub verifications_queued: u64,
-    /// Overwritten or deleted keys whose old version could not be read, or is damaged. Each keeps an entry in memory
+    /// Overwritten or deleted keys whose old version could not be read, or is corrupt. Each keeps an entry in memory
     /// that answers for the key, and is tried again from time to time.
     pub keys_apart: u64,
 }

@@ -2,7 +2,7 @@
 //!
 //! Resident memory exceeds the blocks in use by at most a sixty-fourth; a general allocator guarantees no such bound.
 //! Each 2 MiB that is fully in use becomes a huge page, and only then, so a small structure pays only for what it uses.
-use crate::region::{Plain, Region};
+use crate::region::{PlainBytes, Region};
 use std::alloc::{Layout, handle_alloc_error};
 
 /// Equal blocks, numbered from zero.
@@ -20,7 +20,7 @@ impl<T> Default for Blocks<T> {
     }
 }
 
-impl<T: Plain> Blocks<T> {
+impl<T: PlainBytes> Blocks<T> {
     /// Blocks in use.
     #[must_use]
     pub fn len(&self) -> usize {

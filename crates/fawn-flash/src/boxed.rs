@@ -1,5 +1,5 @@
 //! `Box<dyn Device>` as a device, for callers that choose the device at run time.
-use crate::{Completion, Device, DeviceError, FileId, IoStats, Request};
+use crate::{Completion, Device, DeviceError, FileId, IoRequest, IoStats};
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
 
@@ -60,7 +60,7 @@ impl<D: Device + ?Sized> Device for Box<D> {
         (**self).free_bytes()
     }
 
-    fn submit(&mut self, request: Request) {
+    fn submit(&mut self, request: IoRequest) {
         (**self).submit(request);
     }
 

@@ -5,7 +5,7 @@
 //! iteration; some are submitted earlier if the system has few left. They complete in any order, through
 //! [`Device::reap`] or [`Device::wait`], as [`Completion`]s. The device owns a buffer from its submission to its
 //! completion. Metadata operations are rare and block.
-use crate::{AlignedBuf, Request};
+use crate::{AlignedBuf, IoRequest};
 use std::collections::VecDeque;
 
 /// An open file of one device; the ID is never reused while the device exists.
@@ -19,7 +19,7 @@ pub struct Token(pub u64);
 /// The component for which bytes are moved, so that amplification is measured, not estimated.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
-pub enum Cause {
+pub enum IoClass {
     /// A client's lookup.
     Foreground,
     /// Appends of the log.
@@ -40,7 +40,7 @@ pub enum Cause {
     Checkpoint,
 }
 
-impl Cause {
+impl IoClass {
     /// All causes, in the order of their numbers.
     pub const ALL: [Self; 9] = [
         Self::Foreground,
@@ -73,7 +73,7 @@ impl Cause {
 
 /// The kind of operation that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Operation {
+pub enum IoOperation {
     /// List, create, open, rename, link, unlink, truncate, allocate, punch, lock.
     Metadata(&'static str),
     /// A positioned read.
@@ -85,9 +85,9 @@ pub enum Operation {
 }
 
 /// The offset is omitted for operations on the directory or on a whole file.
-fn what_failed(operation: &Operation, name: &str, offset: u64, detail: &str) -> String {
+fn what_failed(operation: &IoOperation, name: &str, offset: u64, detail: &str) -> String {
     match operation {
-        Operation::Metadata(what) => format!("{name}: could not {what}: {detail}"),
+        IoOperation::Metadata(what) => format!("{name}: could not {what}: {detail}"),
         _ => format!("{operation:?} failed on {name} at byte {offset}: {detail}"),
     }
 }
@@ -150,7 +150,7 @@ pub enum DeviceError {
     #[error("{}", what_failed(operation, name, *offset, detail))]
     Io {
         /// The operation that failed.
-        operation: Operation,
+        operation: IoOperation,
         /// The file's name.
         name: String,
         /// Offset in the file, bytes.
@@ -273,11 +273,11 @@ pub trait Device {
     fn free_bytes(&mut self) -> Result<u64, DeviceError>;
 
     /// Queues a data operation. The caller must keep at most one write in flight per 4 KiB block.
-    fn submit(&mut self, request: Request);
+    fn submit(&mut self, request: IoRequest);
 
     /// Queues a read of `buf.len()` bytes; `offset` and length are multiples of a sector.
-    fn submit_read(&mut self, file: FileId, offset: u64, buf: AlignedBuf, cause: Cause, token: Token) {
-        self.submit(Request::read(file, offset, buf, cause, token));
+    fn submit_read(&mut self, file: FileId, offset: u64, buf: AlignedBuf, class: IoClass, token: Token) {
+        self.submit(IoRequest::read(file, offset, buf, class, token));
     }
 
     /// Queues a write of the first `len_bytes` of `buf` (a multiple of a sector).
@@ -287,10 +287,10 @@ pub trait Device {
         offset: u64,
         buf: AlignedBuf,
         len_bytes: usize,
-        cause: Cause,
+        class: IoClass,
         token: Token,
     ) {
-        self.submit(Request::write(file, offset, buf, len_bytes, cause, token));
+        self.submit(IoRequest::write(file, offset, buf, len_bytes, class, token));
     }
 
     /// As [`Device::submit_write`], but durable when it completes; for use where that is cheaper than a separate sync.
@@ -301,15 +301,15 @@ pub trait Device {
         offset: u64,
         buf: AlignedBuf,
         len_bytes: usize,
-        cause: Cause,
+        class: IoClass,
         token: Token,
     ) {
-        self.submit(Request::write(file, offset, buf, len_bytes, cause, token).durable());
+        self.submit(IoRequest::write(file, offset, buf, len_bytes, class, token).durable());
     }
 
     /// Queues a data sync of all writes to `file` whose completions were reaped before this call.
-    fn submit_sync(&mut self, file: FileId, cause: Cause, token: Token) {
-        self.submit(Request::sync(file, cause, token));
+    fn submit_sync(&mut self, file: FileId, class: IoClass, token: Token) {
+        self.submit(IoRequest::sync(file, class, token));
     }
 
     /// Submits all queued operations to the system, with at most one system call.

@@ -1,20 +1,20 @@
 //! Storage boundary: the `Device` trait with its real and simulated implementations, the page cache, and I/O accounting
-//! by cause. The only crate with `unsafe`.
+//! by I/O class. The only crate with `unsafe`.
 
-mod any;
 mod append_buf;
 mod blocks;
 mod boxed;
 pub mod buffer;
 pub mod cache;
 pub mod clock;
+mod data_dir;
 pub mod device;
+mod file_device;
 mod lock;
 mod open_files;
-mod place;
 mod portable;
 mod prefetch;
-mod real;
+mod queued_device;
 mod region;
 pub mod request;
 pub mod sim;
@@ -22,18 +22,18 @@ pub mod stats;
 #[cfg(target_os = "linux")]
 mod uring;
 
-pub use any::{AnyDevice, DeviceKind, DeviceOptions};
 pub use append_buf::{AppendBuf, FrozenBytes};
 pub use blocks::Blocks;
 pub use buffer::AlignedBuf;
 pub use cache::{CacheStats, PageCache};
-pub use device::{Cause, Completion, Device, DeviceError, FileId, Operation, Token};
+pub use device::{Completion, Device, DeviceError, FileId, IoClass, IoOperation, Token};
+pub use file_device::{DeviceKind, DeviceOptions, FileDevice};
 pub use lock::DirLock;
 pub use portable::PortableDevice;
 pub use prefetch::prefetch;
-pub use real::RealDevice;
-pub use request::Request;
+pub use queued_device::QueuedDevice;
+pub use request::IoRequest;
 pub use sim::{SimDevice, SimDisk, SimOptions};
-pub use stats::{CauseStats, IoStats};
+pub use stats::{IoClassStats, IoStats};
 #[cfg(target_os = "linux")]
 pub use uring::UringDevice;

@@ -1,7 +1,7 @@
 //! `DirLock`: an exclusive directory lock that the system releases when its process dies.
 use crate::DeviceError;
-use crate::Operation;
-use crate::place::classify;
+use crate::IoOperation;
+use crate::data_dir::classify;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{self, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -23,17 +23,17 @@ impl DirLock {
     pub fn take(dir: &Path) -> Result<Self, DeviceError> {
         let shown = dir.display().to_string();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let failed = |errno| classify(errno, &shown, Operation::Metadata("open the directory"), &shown, 0);
+        let failed = |errno| classify(errno, &shown, IoOperation::Metadata("open the directory"), &shown, 0);
         let dir = fs::open(dir, flags, Mode::empty()).map_err(failed)?;
         Self::take_in(dir.as_fd(), &shown)
     }
 
     /// As [`DirLock::take`], for an open directory that messages call `shown`.
     pub(crate) fn take_in(dir: BorrowedFd<'_>, shown: &str) -> Result<Self, DeviceError> {
-        let failed = |errno| classify(errno, shown, Operation::Metadata("lock"), LOCK, 0);
+        let failed = |errno| classify(errno, shown, IoOperation::Metadata("lock"), LOCK, 0);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
         let (lock, can_sign) = match fs::openat(dir, LOCK, flags, Mode::from_raw_mode(0o640)) {
-            // A damaged file system is mounted read-only and then checked. The lock itself needs no write.
+            // A corrupt file system is mounted read-only and then checked. The lock itself needs no write.
             Err(Errno::ROFS) => (fs::openat(dir, LOCK, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()), false),
             lock => (lock, true),
         };

@@ -231,7 +231,7 @@ fn identity_of(fd: &OwnedFd) -> Result<(u64, u64), Errno> {
 /// What is said of a file that was replaced by another behind the device's back.
 pub(crate) fn replaced(name: &str) -> DeviceError {
     DeviceError::Io {
-        operation: crate::Operation::Metadata("open"),
+        operation: crate::IoOperation::Metadata("open"),
         name: name.to_owned(),
         offset: 0,
         detail: "another file has its name now; something else writes to the directory".to_owned(),

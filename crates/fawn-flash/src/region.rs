@@ -20,11 +20,11 @@ pub(crate) const REGION_BYTES: usize = 2 << 20;
 /// # Safety
 /// (1) All bytes zero is a valid value; (2) [`REGION_BYTES`] is a multiple of the item size; (3) the alignment is at
 /// most [`PAGE_BYTES`]; (4) nothing to drop and no interior mutability.
-pub unsafe trait Plain: Copy + Send + Sync + 'static {}
+pub unsafe trait PlainBytes: Copy + Send + Sync + 'static {}
 // SAFETY: (1, 4) plain integers; (2) a page divides 2 MiB; (3) no alignment.
-unsafe impl Plain for [u8; PAGE_BYTES] {}
+unsafe impl PlainBytes for [u8; PAGE_BYTES] {}
 // SAFETY: (1, 4) plain integers; (2) 8 KiB divide 2 MiB; (3) aligned to two bytes.
-unsafe impl Plain for [u16; 4096] {}
+unsafe impl PlainBytes for [u16; 4096] {}
 
 /// Zeroed items; takes memory only when written.
 #[derive(Debug)]
@@ -33,12 +33,12 @@ pub(crate) struct Region<T> {
     items: PhantomData<T>,
 }
 
-// SAFETY: (1) a region exclusively owns its mapping; (2) its items may be sent, by `Plain`.
-unsafe impl<T: Plain> Send for Region<T> {}
+// SAFETY: (1) a region exclusively owns its mapping; (2) its items may be sent, by `PlainBytes`.
+unsafe impl<T: PlainBytes> Send for Region<T> {}
 // SAFETY: as above; shared access is read-only.
-unsafe impl<T: Plain> Sync for Region<T> {}
+unsafe impl<T: PlainBytes> Sync for Region<T> {}
 
-impl<T: Plain> Region<T> {
+impl<T: PlainBytes> Region<T> {
     pub(crate) const ITEMS: usize = REGION_BYTES / size_of::<T>();
 
     /// A region that takes memory by small pages; `None` if the system has no address space left.
@@ -64,8 +64,8 @@ impl<T: Plain> Region<T> {
     pub(crate) fn get(&self, at: usize) -> &T {
         assert!(at < Self::ITEMS);
         // SAFETY: (1) in bounds by the assertion; (2) mapped, readable and always a valid value (zeros at first, by
-        // `Plain`); (3) aligned: regions start at a multiple of their size, and items divide it; (4) `&self` excludes
-        // writers.
+        // `PlainBytes`); (3) aligned: regions start at a multiple of their size, and items divide it; (4) `&self`
+        // excludes writers.
         unsafe { self.start.cast::<T>().add(at).as_ref() }
     }
 
@@ -86,8 +86,8 @@ impl<T: Plain> Region<T> {
             let to = to - to % page;
             if from < to {
                 // SAFETY: (1) the range lies within the mapping; (2) private anonymous memory reads as zeros
-                // afterwards, which are valid values by `Plain`; (3) `&mut self`: no reference to the changed memory
-                // exists.
+                // afterwards, which are valid values by `PlainBytes`; (3) `&mut self`: no reference to the changed
+                // memory exists.
                 unsafe { libc::madvise(self.start.as_ptr().add(from).cast(), to - from, libc::MADV_DONTNEED) };
             }
         }

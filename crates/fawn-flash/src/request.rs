@@ -1,6 +1,6 @@
-//! `Request`: one data operation, checked for alignment when it is created.
+//! `IoRequest`: one data operation, checked for alignment when it is created.
 use crate::buffer::SECTOR_BYTES;
-use crate::{AlignedBuf, Cause, Completion, DeviceError, FileId, FrozenBytes, Operation, Token};
+use crate::{AlignedBuf, Completion, DeviceError, FileId, FrozenBytes, IoClass, IoOperation, Token};
 
 /// Kind of a data operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,18 +18,18 @@ pub enum Work {
 
 impl Work {
     /// The operation's name in errors.
-    pub(crate) const fn operation(self) -> Operation {
+    pub(crate) const fn operation(self) -> IoOperation {
         match self {
-            Self::Read => Operation::Read,
-            Self::Write { .. } => Operation::Write,
-            Self::Sync => Operation::Sync,
+            Self::Read => IoOperation::Read,
+            Self::Write { .. } => IoOperation::Write,
+            Self::Sync => IoOperation::Sync,
         }
     }
 }
 
 /// Memory that an operation reads from or writes to; kept until the operation completes.
 #[derive(Debug, Default)]
-pub(crate) enum Memory {
+pub(crate) enum IoBuffer {
     /// No memory: a sync.
     #[default]
     None,
@@ -39,7 +39,7 @@ pub(crate) enum Memory {
     Shared(FrozenBytes),
 }
 
-impl Memory {
+impl IoBuffer {
     /// The bytes of a write.
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
@@ -66,26 +66,26 @@ impl Memory {
 
 /// A data operation; it owns its memory until it completes.
 #[derive(Debug)]
-pub struct Request {
+pub struct IoRequest {
     pub(crate) token: Token,
     pub(crate) file: FileId,
-    pub(crate) cause: Cause,
+    pub(crate) class: IoClass,
     pub(crate) work: Work,
     pub(crate) offset: u64,
     pub(crate) len_bytes: usize,
-    pub(crate) memory: Memory,
+    pub(crate) memory: IoBuffer,
 }
 
-impl Request {
+impl IoRequest {
     /// A read of all of `buf` at `offset`.
     ///
     /// # Panics
     /// If `offset` is not a multiple of a sector: direct I/O would fail.
     #[must_use]
-    pub fn read(file: FileId, offset: u64, buf: AlignedBuf, cause: Cause, token: Token) -> Self {
+    pub fn read(file: FileId, offset: u64, buf: AlignedBuf, class: IoClass, token: Token) -> Self {
         let len_bytes = buf.len();
         assert_aligned(offset, len_bytes);
-        Self { token, file, cause, work: Work::Read, offset, len_bytes, memory: Memory::Own(buf) }
+        Self { token, file, class, work: Work::Read, offset, len_bytes, memory: IoBuffer::Own(buf) }
     }
 
     /// A write of the first `len_bytes` of `buf`.
@@ -94,10 +94,10 @@ impl Request {
     /// If the offset or length is not a multiple of a sector, or the buffer is too short. Direct I/O would fail, and
     /// the failed write would poison the device.
     #[must_use]
-    pub fn write(file: FileId, offset: u64, buf: AlignedBuf, len_bytes: usize, cause: Cause, token: Token) -> Self {
+    pub fn write(file: FileId, offset: u64, buf: AlignedBuf, len_bytes: usize, class: IoClass, token: Token) -> Self {
         assert_aligned(offset, len_bytes);
         assert!(len_bytes <= buf.len(), "cannot write {len_bytes} bytes of a buffer of {}", buf.len());
-        Self { token, file, cause, work: Work::Write { durable: false }, offset, len_bytes, memory: Memory::Own(buf) }
+        Self { token, file, class, work: Work::Write { durable: false }, offset, len_bytes, memory: IoBuffer::Own(buf) }
     }
 
     /// A write of `bytes`, which others may still read; the completion returns no buffer.
@@ -105,7 +105,7 @@ impl Request {
     /// # Panics
     /// If the offset, the length or the position in the buffer is not a multiple of a sector.
     #[must_use]
-    pub fn write_shared(file: FileId, offset: u64, bytes: FrozenBytes, cause: Cause, token: Token) -> Self {
+    pub fn write_shared(file: FileId, offset: u64, bytes: FrozenBytes, class: IoClass, token: Token) -> Self {
         let len_bytes = bytes.len();
         assert_aligned(offset, len_bytes);
         assert!(
@@ -113,7 +113,7 @@ impl Request {
             "direct I/O needs memory that is aligned to sectors"
         );
         let work = Work::Write { durable: false };
-        Self { token, file, cause, work, offset, len_bytes, memory: Memory::Shared(bytes) }
+        Self { token, file, class, work, offset, len_bytes, memory: IoBuffer::Shared(bytes) }
     }
 
     /// The same write, but durable when it completes.
@@ -125,13 +125,13 @@ impl Request {
 
     /// A sync of `file`.
     #[must_use]
-    pub const fn sync(file: FileId, cause: Cause, token: Token) -> Self {
-        Self { token, file, cause, work: Work::Sync, offset: 0, len_bytes: 0, memory: Memory::None }
+    pub const fn sync(file: FileId, class: IoClass, token: Token) -> Self {
+        Self { token, file, class, work: Work::Sync, offset: 0, len_bytes: 0, memory: IoBuffer::None }
     }
 
     /// The completion of the whole operation: all bytes moved, or the failure.
     pub(crate) fn completion(self, result: Result<(), DeviceError>) -> Completion {
-        let buf = if let Memory::Own(buf) = self.memory { Some(buf) } else { None };
+        let buf = if let IoBuffer::Own(buf) = self.memory { Some(buf) } else { None };
         Completion { token: self.token, result: result.map(|()| self.len_bytes), buf }
     }
 }

@@ -1,10 +1,10 @@
-//! I/O accounting: requests and bytes read, written and synced, per `Cause`.
-use crate::Cause;
-use crate::request::{Request, Work};
+//! I/O accounting: requests and bytes read, written and synced, per `IoClass`.
+use crate::IoClass;
+use crate::request::{IoRequest, Work};
 
 /// Counters of one cause.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct CauseStats {
+pub struct IoClassStats {
     /// Read requests.
     pub reads: u64,
     /// Bytes read.
@@ -20,21 +20,21 @@ pub struct CauseStats {
 /// Counters of a device.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct IoStats {
-    by_cause: [CauseStats; Cause::ALL.len()],
+    by_cause: [IoClassStats; IoClass::ALL.len()],
     /// System calls to submit and reap.
     pub system_calls: u64,
 }
 
 impl IoStats {
-    /// The counters of `cause`.
+    /// The counters of `class`.
     #[must_use]
-    pub fn of(&self, cause: Cause) -> &CauseStats {
-        &self.by_cause[cause as usize]
+    pub fn of(&self, class: IoClass) -> &IoClassStats {
+        &self.by_cause[class as usize]
     }
 
     /// Counts a request and the bytes it is to move.
-    pub(crate) fn count(&mut self, request: &Request) {
-        let (stats, bytes) = (&mut self.by_cause[request.cause as usize], request.len_bytes as u64);
+    pub(crate) fn count(&mut self, request: &IoRequest) {
+        let (stats, bytes) = (&mut self.by_cause[request.class as usize], request.len_bytes as u64);
         match request.work {
             Work::Read => {
                 stats.reads += 1;
@@ -49,8 +49,8 @@ impl IoStats {
         }
     }
 
-    pub(crate) fn count_sync(&mut self, cause: Cause) {
-        self.by_cause[cause as usize].syncs += 1;
+    pub(crate) fn count_sync(&mut self, class: IoClass) {
+        self.by_cause[class as usize].syncs += 1;
     }
 
     /// Adds another device's counters.
@@ -67,13 +67,13 @@ impl IoStats {
 
     /// The sum over all causes.
     #[must_use]
-    pub fn total(&self) -> CauseStats {
-        self.by_cause.iter().fold(CauseStats::default(), |sum, cause| CauseStats {
-            reads: sum.reads + cause.reads,
-            read_bytes: sum.read_bytes + cause.read_bytes,
-            writes: sum.writes + cause.writes,
-            written_bytes: sum.written_bytes + cause.written_bytes,
-            syncs: sum.syncs + cause.syncs,
+    pub fn total(&self) -> IoClassStats {
+        self.by_cause.iter().fold(IoClassStats::default(), |sum, class| IoClassStats {
+            reads: sum.reads + class.reads,
+            read_bytes: sum.read_bytes + class.read_bytes,
+            writes: sum.writes + class.writes,
+            written_bytes: sum.written_bytes + class.written_bytes,
+            syncs: sum.syncs + class.syncs,
         })
     }
 }

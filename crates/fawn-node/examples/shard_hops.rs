@@ -4,8 +4,8 @@
 //! <get|set> <own|away|mixed> [shards] [pipeline] [requests]` counts instructions: divided by the requests, those of an
 //! operation, its client's part included.
 use fawn_ds::internals::{Engine, Options};
-use fawn_flash::{AnyDevice, DeviceOptions};
-use fawn_node::{Letter, Output, Placement, ProcessFacts, SessionId, Shard, ShardOptions};
+use fawn_flash::{DeviceOptions, FileDevice};
+use fawn_node::{MessageBatch, Placement, ServerInfo, SessionId, Shard, ShardOptions, ShardOutput};
 use fawn_types::random::SplitMix64;
 use fawn_types::{Durability, HashSecret, Now, ShardId};
 use fawn_wire::Protocol;
@@ -45,14 +45,14 @@ impl Client {
 }
 
 struct Bench {
-    shards: Vec<Shard<AnyDevice>>,
+    shards: Vec<Shard<FileDevice>>,
     /// Keys of each shard.
     keys: Vec<Vec<String>>,
     /// To each shard.
-    mail: Vec<VecDeque<(ShardId, Letter)>>,
+    mail: Vec<VecDeque<(ShardId, MessageBatch)>>,
     clients: Vec<Client>,
     reply_bytes: usize,
-    letters: u64,
+    batches: u64,
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -66,10 +66,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     bench.write_down(&what, &place, pipeline);
     // Memory is taken, estimates are learnt and pages are cached before.
     bench.run(2 * KEYS as u64);
-    bench.letters = 0;
+    bench.batches = 0;
     let done = bench.measured(requests);
-    let again: u64 = bench.shards.iter().map(|shard| shard.status().counters.asked_again).sum();
-    println!("{what} {place}: {done} requests, {} letters, {again} asked again", bench.letters);
+    let again: u64 = bench.shards.iter().map(|shard| shard.status().counters.rereads).sum();
+    println!("{what} {place}: {done} requests, {} message batches, {again} asked again", bench.batches);
     for shard in bench.shards {
         shard.into_engine().close()?;
     }
@@ -83,12 +83,12 @@ impl Bench {
         for index in 0..count {
             let dir = dir.join(index.to_string());
             std::fs::create_dir_all(&dir)?;
-            let device = AnyDevice::open(&dir, &DeviceOptions::default())?;
+            let device = FileDevice::open(&dir, &DeviceOptions::default())?;
             let options = Options { durability, memory_bytes: 256 << 20, secret: Some(SECRET), ..Options::default() };
             let (engine, _) = Engine::open(device, options, NOW)?;
             let options = ShardOptions { durability, ..ShardOptions::default() };
             let placement = Placement::new(ShardId(index), count).ok_or("no such shard")?;
-            shards.push(Shard::new(engine, placement, options, ProcessFacts::default())?);
+            shards.push(Shard::new(engine, placement, options, ServerInfo::default())?);
         }
         for number in 0..CLIENTS {
             let shard = number % shards.len();
@@ -100,7 +100,7 @@ impl Bench {
             keys[usize::from(placement.owner(&SECRET, key.as_bytes()).0)].push(key);
         }
         let mail = shards.iter().map(|_| VecDeque::new()).collect();
-        Ok(Self { shards, keys, mail, clients, reply_bytes: 0, letters: 0 })
+        Ok(Self { shards, keys, mail, clients, reply_bytes: 0, batches: 0 })
     }
 
     /// Sets every key, at its owner.
@@ -164,22 +164,22 @@ impl Bench {
         self.shards.iter().map(|shard| shard.status().counters.commands).sum()
     }
 
-    /// A shard's turn, in the order of a server's.
+    /// A shard's iteration, in the order of a server's.
     fn turn_of(&mut self, at: usize, begins: bool) {
-        while let Some((from, letter)) = self.mail[at].pop_front() {
-            self.shards[at].handle_letter(NOW, from, letter);
+        while let Some((from, batch)) = self.mail[at].pop_front() {
+            self.shards[at].handle_batch(NOW, from, batch);
         }
         self.ask(at, begins);
         let shard = &mut self.shards[at];
-        shard.turn(NOW);
+        shard.run_once(NOW);
         for to in (0..self.mail.len()).filter(|to| *to != at) {
-            while let Some(letter) = shard.take_letter(ShardId(to as u16)) {
-                self.letters += 1;
-                self.mail[to].push_back((ShardId(at as u16), letter));
+            while let Some(batch) = shard.take_batch(ShardId(to as u16)) {
+                self.batches += 1;
+                self.mail[to].push_back((ShardId(at as u16), batch));
             }
         }
         while let Some(output) = shard.poll_output() {
-            let Output::Writable(session) = output else { continue };
+            let ShardOutput::Writable(session) = output else { continue };
             let bytes = shard.output(session).len();
             let Some(client) = self.clients.iter_mut().find(|client| client.session == session) else { continue };
             client.awaited -= bytes;

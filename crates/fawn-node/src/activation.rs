@@ -1,8 +1,8 @@
 //! Activation of a shard's replica as the only member of its range, before the shard serves.
 use crate::cluster::replica_key;
-use crate::options::{ProcessFacts, ShardOptions};
+use crate::options::{ServerInfo, ShardOptions};
 use fawn_chain::map::{decode_state, encode_state};
-use fawn_chain::{Output, PersistedState, Replica, ReplicaConfig, ReplicaOptions};
+use fawn_chain::{PersistedState, Replica, ReplicaConfig, ReplicaOptions, ReplicaOutput};
 use fawn_ds::internals::{Engine, EngineError};
 use fawn_flash::Device;
 use fawn_types::{BootId, KeyRange, NodeId, Now, RangeId};
@@ -16,11 +16,11 @@ pub(crate) fn activate<D: Device>(
     engine: &mut Engine<D>,
     (range, keys): (RangeId, KeyRange),
     options: &ShardOptions,
-    facts: &ProcessFacts,
+    server_info: &ServerInfo,
 ) -> Result<Replica, EngineError> {
     let config = ReplicaConfig {
         node: NODE,
-        boot: BootId::new(engine.generation(), facts.random_part()),
+        boot: BootId::new(engine.generation(), server_info.random_part()),
         range,
         durability: options.durability,
         options: ReplicaOptions { pending_max: options.uncommitted_max, ..ReplicaOptions::default() },
@@ -35,8 +35,8 @@ pub(crate) fn activate<D: Device>(
     let mut state = None;
     while let Some(output) = replica.poll_output() {
         match output {
-            Output::Commit { through } => engine.commit(range, through),
-            Output::Persist { state: newest, .. } => state = Some(newest),
+            ReplicaOutput::Commit { through } => engine.commit(range, through),
+            ReplicaOutput::Persist { state: newest, .. } => state = Some(newest),
             _ => {}
         }
     }

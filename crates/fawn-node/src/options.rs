@@ -1,6 +1,6 @@
 //! Options of a shard: bounds, and facts about its process that clients query.
 use fawn_types::{Durability, limits};
-use fawn_wire::Limits;
+use fawn_wire::CodecLimits;
 
 /// Maximum bytes of device reads for lookups in flight; more are queued. One read may exceed it.
 pub(crate) const READS_IN_FLIGHT_BYTES_MAX: usize = 16 << 20;
@@ -51,14 +51,14 @@ impl Default for ShardOptions {
 impl ShardOptions {
     /// Limits of the sessions' decoders.
     #[must_use]
-    pub fn limits(&self) -> Limits {
-        Limits { value_bytes_max: self.value_bytes_max as usize, ..Limits::default() }
+    pub fn limits(&self) -> CodecLimits {
+        CodecLimits { value_bytes_max: self.value_bytes_max as usize, ..CodecLimits::default() }
     }
 }
 
 /// Facts about the process, for `INFO`, `CONFIG GET` and `stats`. A shard has no clock and no environment.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct ProcessFacts {
+pub struct ServerInfo {
     /// Start of the process, ms since the Unix epoch.
     pub started_at_ms: u64,
     /// Process id.
@@ -81,7 +81,7 @@ pub struct ProcessFacts {
     pub settings: Vec<(String, String)>,
 }
 
-impl ProcessFacts {
+impl ServerInfo {
     /// The random part of this process's boots: a start draws its run ID anew.
     pub(crate) fn random_part(&self) -> u32 {
         let digits = self.run_id.get(..8).unwrap_or_default();

@@ -3,7 +3,7 @@ use crate::SessionId;
 
 /// An effect for the host. None waits for durability: a reply appears only once its write is committed.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Output {
+pub enum ShardOutput {
     /// The session has bytes to write: `Shard::output`, then `Shard::wrote`. Emitted once until all is written.
     Writable(SessionId),
     /// The session refused input and accepts it again: offer the bytes that it did not consume.

@@ -6,7 +6,7 @@ use fawn_types::{Durability, Epoch, MonoMs, NodeId, RangeId};
 
 /// Counters since the shard was created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counters {
+pub struct ShardCounters {
     /// Sessions opened.
     pub sessions_opened: u64,
     /// Requests executed.
@@ -20,9 +20,9 @@ pub struct Counters {
     /// Device reads started for requests.
     pub cold: u64,
     /// Requests sent to other shards of the node.
-    pub away: u64,
+    pub forwarded: u64,
     /// Requests executed for other shards of the node; not part of [`Self::commands`].
-    pub served: u64,
+    pub executed_for_peers: u64,
     /// Records written for clients.
     pub writes: u64,
     /// Times the store was emptied.
@@ -30,7 +30,7 @@ pub struct Counters {
     /// Requests refused for overload.
     pub overloaded: u64,
     /// Reads repeated because their replies found no budget.
-    pub asked_again: u64,
+    pub rereads: u64,
     /// Error replies of any kind, in either protocol.
     pub error_replies: u64,
     /// Requests refused by the decoder.
@@ -38,14 +38,14 @@ pub struct Counters {
     /// Times a session's input stalled.
     pub stalls: u64,
     /// Iterations.
-    pub turns: u64,
+    pub iterations: u64,
     /// Bytes of input consumed.
     pub input_bytes: u64,
     /// Bytes of output written.
     pub output_bytes: u64,
 }
 
-impl Counters {
+impl ShardCounters {
     /// `stats reset`: resets clients' counters; the counters of device and engine continue.
     pub(crate) fn reset(&mut self) {
         *self = Self { sessions_opened: self.sessions_opened, ..Self::default() };
@@ -63,15 +63,15 @@ impl Counters {
             writes,
             flushes,
             overloaded,
-            asked_again,
+            rereads: asked_again,
             error_replies,
             malformed,
             stalls,
-            turns,
+            iterations,
             input_bytes,
             output_bytes,
-            away,
-            served,
+            forwarded: away,
+            executed_for_peers: served,
         } = other;
         self.sessions_opened += sessions_opened;
         self.commands += commands;
@@ -82,15 +82,15 @@ impl Counters {
         self.writes += writes;
         self.flushes += flushes;
         self.overloaded += overloaded;
-        self.asked_again += asked_again;
+        self.rereads += asked_again;
         self.error_replies += error_replies;
         self.malformed += malformed;
         self.stalls += stalls;
-        self.turns += turns;
+        self.iterations += iterations;
         self.input_bytes += input_bytes;
         self.output_bytes += output_bytes;
-        self.away += away;
-        self.served += served;
+        self.forwarded += away;
+        self.executed_for_peers += served;
     }
 }
 
@@ -102,7 +102,7 @@ pub struct RepliesStatus {
     /// Maximum of that since the start.
     pub held_bytes_peak: usize,
     /// Expected replies of reads in flight, bytes.
-    pub expected_bytes: usize,
+    pub reserved_bytes: usize,
     /// Sessions queued for reply budget that have nothing in flight.
     pub waiting: usize,
 }
@@ -110,10 +110,10 @@ pub struct RepliesStatus {
 impl RepliesStatus {
     /// Peaks may have occurred at different times: their sum is a bound.
     const fn add(&mut self, other: &Self) {
-        let Self { held_bytes, held_bytes_peak, expected_bytes, waiting } = other;
+        let Self { held_bytes, held_bytes_peak, reserved_bytes: expected_bytes, waiting } = other;
         self.held_bytes += *held_bytes;
         self.held_bytes_peak += *held_bytes_peak;
-        self.expected_bytes += *expected_bytes;
+        self.reserved_bytes += *expected_bytes;
         self.waiting += *waiting;
     }
 }
@@ -122,11 +122,11 @@ impl RepliesStatus {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ShardStatus {
     /// Counters since it was created.
-    pub counters: Counters,
+    pub counters: ShardCounters,
     /// Open sessions.
     pub sessions: usize,
     /// Proxy sessions of other shards.
-    pub standing: usize,
+    pub proxy_sessions: usize,
     /// Requests that wait for a read, in a key's queue, or for another shard.
     pub pending: usize,
     /// Device reads for lookups, in flight or queued.
@@ -146,12 +146,22 @@ pub struct ShardStatus {
 impl ShardStatus {
     /// Adds another shard of the same node: their keys are disjoint. A cluster has no other shards.
     pub fn add(&mut self, other: &Self) {
-        let Self { counters, sessions, standing, pending, reads, replies, uncommitted, store, poisoned, cluster } =
-            other;
+        let Self {
+            counters,
+            sessions,
+            proxy_sessions: standing,
+            pending,
+            reads,
+            replies,
+            uncommitted,
+            store,
+            poisoned,
+            cluster,
+        } = other;
         assert!(cluster.is_none(), "a cluster is in one thread");
         self.counters.add(counters);
         self.sessions += sessions;
-        self.standing += standing;
+        self.proxy_sessions += standing;
         self.pending += pending;
         self.reads += reads;
         self.replies.add(replies);
@@ -193,7 +203,7 @@ pub struct StoreStatus {
     pub log: LogReport,
     /// Memory by use, without sessions' buffers.
     pub memory: MemoryReport,
-    /// Requests and bytes of the device, by cause.
+    /// Requests and bytes of the device, by I/O class.
     pub device: IoStats,
     /// The device's name.
     pub device_name: &'static str,
@@ -243,7 +253,7 @@ fn add_stats(sum: &mut EngineStats, stats: &EngineStats) {
     sum.verification_reads += stats.verification_reads;
     sum.verifications_failed += stats.verifications_failed;
     sum.verifications_free += stats.verifications_free;
-    sum.damaged_passed += stats.damaged_passed;
+    sum.corrupt_passed += stats.corrupt_passed;
     sum.appended_records += stats.appended_records;
     sum.user_bytes += stats.user_bytes;
     sum.record_bytes += stats.record_bytes;
@@ -294,7 +304,7 @@ pub struct ClusterStatus {
     /// Its running back-ends.
     pub back_ends: Vec<BackEndStatus>,
     /// Since when some chain takes no writes; a change of its members takes milliseconds.
-    pub stands_since: Option<MonoMs>,
+    pub unavailable_since: Option<MonoMs>,
     /// Members dropped since the start because they failed or were suspected.
     pub members_dropped: u64,
     /// Activations since the start after which acknowledged writes may be missing.

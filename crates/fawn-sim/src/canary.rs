@@ -1,7 +1,7 @@
 //! Owns the planted bugs: each makes the cluster behave as a known mistake would, and the oracles must see it.
 //!
 //! They are planted at the simulator's boundary, in what the network carries and what disks remember, so that the code
-//! of the product stays as it ships: a machine whose frames or medium lie is, to everybody else, a machine with the bug.
+//! of the product stays as it ships: a machine whose frames or disk lie is, to everybody else, a machine with the bug.
 use std::fmt;
 
 /// A planted bug.
@@ -26,7 +26,7 @@ pub enum Canary {
     /// A copy takes a part that its log is past already: what was deleted meanwhile comes back.
     DeleteResurrected,
     /// A copy counts as whole although parts are missing.
-    CopyCutShort,
+    TransferCutShort,
     /// An orderly stop marks what it has not synced.
     MarkBeforeSync,
     /// A kill is taken for an orderly stop.
@@ -45,7 +45,7 @@ impl Canary {
         (Self::ChecksumIgnored, 5),
         (Self::FailureConcealed, 60),
         (Self::DeleteResurrected, 60),
-        (Self::CopyCutShort, 60),
+        (Self::TransferCutShort, 60),
         (Self::MarkBeforeSync, 60),
         (Self::KillTakenForStop, 60),
     ];
@@ -62,7 +62,7 @@ impl Canary {
             Self::AppliedTwice => &["not linearizable"],
             Self::FailureConcealed => &["although its disk failed"],
             Self::SequenceReused | Self::GapIgnored | Self::ChecksumIgnored => CONTENT,
-            Self::DeleteResurrected | Self::CopyCutShort => CONTENT,
+            Self::DeleteResurrected | Self::TransferCutShort => CONTENT,
         };
         words.iter().any(|word| finding.contains(word))
     }
@@ -80,7 +80,7 @@ impl Canary {
             Self::ChecksumIgnored => "checksum-ignored",
             Self::FailureConcealed => "failure-concealed",
             Self::DeleteResurrected => "delete-resurrected",
-            Self::CopyCutShort => "copy-cut-short",
+            Self::TransferCutShort => "copy-cut-short",
             Self::MarkBeforeSync => "mark-before-sync",
             Self::KillTakenForStop => "kill-taken-for-stop",
         }

@@ -3,7 +3,7 @@
 //! Every value written is unique, every append adds a unique token: a value read names the writes that made it. A key
 //! whose history got long, or holds several operations without an answer, is retired for a fresh one, which keeps the
 //! checker's search small; it is read once more at the end.
-use crate::history::{Ask, Heard, Operation};
+use crate::history::{Ask, HistoryOperation, Observed};
 use crate::scenario::Scenario;
 use crate::seed::Seed;
 use fawn_types::random::SplitMix64;
@@ -38,7 +38,7 @@ impl Key {
 
 /// One operation under way.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Waiting {
+pub struct WaitingOperation {
     /// On which key.
     pub key: Key,
     /// What.
@@ -51,16 +51,16 @@ pub struct Waiting {
 
 /// A logical client: one operation at a time.
 #[derive(Clone, Debug)]
-struct Client {
+struct SimClient {
     idle_until_us: u64,
-    waiting: Option<Waiting>,
+    waiting: Option<WaitingOperation>,
 }
 
 /// All clients and what they saw.
 #[derive(Clone, Debug)]
 pub struct Clients {
     random: SplitMix64,
-    clients: Vec<Client>,
+    clients: Vec<SimClient>,
     generations: Vec<u32>,
     /// Generations before these may have lost writes.
     judged_from: Vec<u32>,
@@ -68,7 +68,7 @@ pub struct Clients {
     deletes_often: bool,
     moment: u64,
     tokens: u64,
-    histories: BTreeMap<Key, Vec<Operation>>,
+    histories: BTreeMap<Key, Vec<HistoryOperation>>,
     /// The value of each key that was read last, and its version: what swaps expect.
     seen: BTreeMap<Key, (Vec<u8>, Version)>,
     /// Operations with an answer.
@@ -81,7 +81,7 @@ impl Clients {
     /// As `seed` and its scenario say.
     #[must_use]
     pub fn new(seed: &Seed, scenario: &Scenario) -> Self {
-        let client = Client { idle_until_us: 0, waiting: None };
+        let client = SimClient { idle_until_us: 0, waiting: None };
         Self {
             random: seed.stream("clients"),
             clients: vec![client; scenario.clients as usize],
@@ -136,7 +136,7 @@ impl Clients {
     }
 
     /// Lets `client` ask: what it asks, for the caller to send.
-    pub fn begin(&mut self, client: usize) -> Waiting {
+    pub fn begin(&mut self, client: usize) -> WaitingOperation {
         assert!(!self.is_waiting(client), "one operation at a time");
         let place = self.random.below(self.generations.len() as u64) as u32;
         let key = Key { place, generation: self.generations[place as usize] };
@@ -145,14 +145,14 @@ impl Clients {
     }
 
     /// Lets `client` read `key`.
-    pub fn begin_read(&mut self, client: usize, key: Key) -> Waiting {
+    pub fn begin_read(&mut self, client: usize, key: Key) -> WaitingOperation {
         self.begin_with(client, key, Ask::Read)
     }
 
-    fn begin_with(&mut self, client: usize, key: Key, ask: Ask) -> Waiting {
+    fn begin_with(&mut self, client: usize, key: Key, ask: Ask) -> WaitingOperation {
         self.moment += 1;
         let version = self.seen.get(&key).map_or(Version::ZERO, |(_, version)| *version);
-        let waiting = Waiting { key, ask, called: self.moment, version };
+        let waiting = WaitingOperation { key, ask, called: self.moment, version };
         self.clients[client].waiting = Some(waiting.clone());
         waiting
     }
@@ -170,28 +170,28 @@ impl Clients {
     pub fn end(&mut self, client: usize, now_us: u64, reply: Option<&Reply<'_>>) -> Result<(), String> {
         let pause_us = 1 + self.random.below(self.think_us_max);
         let slot = &mut self.clients[client];
-        let Some(Waiting { key, ask, called, .. }) = slot.waiting.take() else { return Ok(()) };
+        let Some(WaitingOperation { key, ask, called, .. }) = slot.waiting.take() else { return Ok(()) };
         slot.idle_until_us = now_us + pause_us;
         if let (Ask::Read, Some(Reply::Value(entry))) = (&ask, reply) {
             self.seen.insert(key, (entry.value.to_vec(), entry.version));
         }
         let heard = match reply {
             Some(reply) => heard(&ask, reply).map_err(|error| format!("{key:?}: {error}"))?,
-            None => Heard::Unknown,
+            None => Observed::Unknown,
         };
-        if heard == Heard::Unknown && ask == Ask::Read {
+        if heard == Observed::Unknown && ask == Ask::Read {
             return Ok(()); // a read that nobody answered says nothing
         }
         if key.generation < self.judged_from[key.place as usize] {
             return Ok(());
         }
         self.moment += 1;
-        let unknown = heard == Heard::Unknown;
+        let unknown = heard == Observed::Unknown;
         let answered = if unknown { u64::MAX } else { self.moment };
         *(if unknown { &mut self.unknown } else { &mut self.answered }) += 1;
         let history = self.histories.entry(key).or_default();
-        history.push(Operation { called, answered, ask, heard });
-        let unknowns = history.iter().filter(|operation| operation.heard == Heard::Unknown).count();
+        history.push(HistoryOperation { called, answered, ask, heard });
+        let unknowns = history.iter().filter(|operation| operation.heard == Observed::Unknown).count();
         let generation = &mut self.generations[key.place as usize];
         if *generation == key.generation && (history.len() >= OPERATIONS_MAX || unknowns >= UNKNOWN_MAX) {
             *generation += 1;
@@ -210,7 +210,7 @@ impl Clients {
 
     /// Every key's history.
     #[must_use]
-    pub const fn histories(&self) -> &BTreeMap<Key, Vec<Operation>> {
+    pub const fn histories(&self) -> &BTreeMap<Key, Vec<HistoryOperation>> {
         &self.histories
     }
 
@@ -256,7 +256,7 @@ impl Clients {
     }
 }
 
-impl Waiting {
+impl WaitingOperation {
     /// The request; `name` is the key's.
     #[must_use]
     pub fn request<'a>(&'a self, name: &'a [u8]) -> Request<'a> {
@@ -287,20 +287,20 @@ const fn is_open(error: &OperationError) -> bool {
 }
 
 /// What a reply tells the client.
-fn heard(ask: &Ask, reply: &Reply<'_>) -> Result<Heard, String> {
+fn heard(ask: &Ask, reply: &Reply<'_>) -> Result<Observed, String> {
     Ok(match (ask, reply) {
-        (_, Reply::Error(error)) if is_open(error) => Heard::Unknown,
-        (Ask::Read, Reply::Value(entry)) => Heard::Value(Some(entry.value.to_vec())),
-        (Ask::Read, Reply::Absent) => Heard::Value(None),
-        (Ask::Write(_), Reply::Stored { .. }) => Heard::Done,
-        (Ask::Append(_), Reply::Stored { value_bytes, .. }) => Heard::Number(i64::from(*value_bytes)),
-        (Ask::Add(_), Reply::Signed(sum)) => Heard::Number(*sum),
+        (_, Reply::Error(error)) if is_open(error) => Observed::Unknown,
+        (Ask::Read, Reply::Value(entry)) => Observed::Value(Some(entry.value.to_vec())),
+        (Ask::Read, Reply::Absent) => Observed::Value(None),
+        (Ask::Write(_), Reply::Stored { .. }) => Observed::Done,
+        (Ask::Append(_), Reply::Stored { value_bytes, .. }) => Observed::Number(i64::from(*value_bytes)),
+        (Ask::Add(_), Reply::Signed(sum)) => Observed::Number(*sum),
         (Ask::Delete, Reply::Deleted)
         | (Ask::WriteIfAbsent(_), Reply::Stored { .. })
-        | (Ask::Swap { .. }, Reply::Stored { .. }) => Heard::DoneIf(true),
+        | (Ask::Swap { .. }, Reply::Stored { .. }) => Observed::DoneIf(true),
         (Ask::Delete | Ask::Swap { .. }, Reply::NotFound)
         | (Ask::WriteIfAbsent(_) | Ask::Swap { .. }, Reply::NotStored)
-        | (Ask::Swap { .. }, Reply::VersionMismatch) => Heard::DoneIf(false),
+        | (Ask::Swap { .. }, Reply::VersionMismatch) => Observed::DoneIf(false),
         _ => return Err(format!("{ask:?} was answered {reply:?}")),
     })
 }

@@ -1,4 +1,4 @@
-//! Owns the schedule of faults: which one strikes when, whom, for how long; one seed, one schedule.
+//! Owns the schedule of faults: which one injects faults when, whom, for how long; one seed, one schedule.
 //!
 //! What a schedule may not contain, because replication has no leases yet: a serving member that is cut off or stands
 //! still for longer than a handshake waits for reports. Such a member is dropped without knowing it and could still
@@ -100,7 +100,7 @@ impl Faults {
         let Scenario { enabled, backends, frontends, .. } = *scenario;
         Self {
             random,
-            media: seed.stream("media faults"),
+            media: seed.stream("disks faults"),
             enabled,
             backends,
             frontends,
@@ -111,7 +111,7 @@ impl Faults {
         }
     }
 
-    /// When the next one strikes; `None`: no more.
+    /// When the next one injects faults; `None`: no more.
     #[must_use]
     pub fn next_us(&self) -> Option<u64> {
         (self.next_us < self.until_us).then_some(self.next_us)

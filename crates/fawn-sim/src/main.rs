@@ -1,7 +1,7 @@
 //! Owns the simulator's command line: seeds, time, planted bugs; the failing seed and the command that repeats it.
 #![forbid(unsafe_code)]
 
-use fawn_sim::{Canary, Report, Seed, in_order, run};
+use fawn_sim::{Canary, RunReport, Seed, in_order, run};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -84,7 +84,7 @@ fn seeds(arguments: &Arguments) -> bool {
         (None, Some(commit)) => (first..first + count).map(|seed| format!("{commit}.{seed}")).collect(),
         (None, None) => (first..first + count).map(|seed| seed.to_string()).collect(),
     };
-    let (mut total, mut ran) = (Report::default(), 0_u64);
+    let (mut total, mut ran) = (RunReport::default(), 0_u64);
     // A slow machine takes longer for the least number of seeds: a limit of time alone would show nothing there.
     let least = arguments.least.unwrap_or(1) as usize;
     let is_over = |at| at >= least && arguments.seconds.is_some_and(|seconds| began.elapsed().as_secs() >= seconds);
@@ -122,14 +122,14 @@ fn seeds(arguments: &Arguments) -> bool {
     missing.is_empty()
 }
 
-fn print_total(total: &Report, ran: u64, began: Instant) {
+fn print_total(total: &RunReport, ran: u64, began: Instant) {
     println!(
         "{ran} seeds, trace {:016x}: {} faults, {} members dropped, {} runs on failed disks, {} stops in order, {} losses told, {} copies ({} \
          hit, {} compared), {} operations answered, {} left open, {} keys judged ({} undecided), {} events, {} s virtual, {:.1} s real, {:.1} s CPU, {:.0} simulated s per CPU s",
         total.hash,
         total.faults,
         total.dropped,
-        total.limped,
+        total.ran_degraded,
         total.closes,
         total.losses,
         total.copies,
@@ -159,7 +159,7 @@ fn threads(arguments: &Arguments) -> usize {
     if arguments.aloud { 1 } else { arguments.threads.map_or_else(cores, |threads| threads.max(1) as usize) }
 }
 
-fn add(total: &mut Report, report: &Report) {
+fn add(total: &mut RunReport, report: &RunReport) {
     total.hash = total.hash.rotate_left(1) ^ report.hash;
     total.events += report.events;
     total.now_us += report.now_us;
@@ -169,7 +169,7 @@ fn add(total: &mut Report, report: &Report) {
     total.undecided += report.undecided;
     total.keys += report.keys;
     total.alarms += report.alarms;
-    total.limped += report.limped;
+    total.ran_degraded += report.ran_degraded;
     total.dropped += report.dropped;
     total.closes += report.closes;
     total.losses += report.losses;

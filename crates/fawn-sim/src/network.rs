@@ -58,12 +58,12 @@ impl NetworkOptions {
 pub enum Arrival {
     /// Bytes, in the order sent.
     Bytes(Vec<u8>),
-    /// The link broke: what was read of an unfinished frame is void.
+    /// The link broke: what was read of an unfinished frame is invalidated.
     Reset,
 }
 
 #[derive(Default)]
-struct Link {
+struct NetworkLink {
     in_flight: VecDeque<(u64, Arrival)>,
     bytes: usize,
     last_us: u64,
@@ -75,7 +75,7 @@ struct Link {
 pub struct Network {
     options: NetworkOptions,
     random: SplitMix64,
-    links: BTreeMap<(NodeId, NodeId), Link>,
+    links: BTreeMap<(NodeId, NodeId), NetworkLink>,
     cut: BTreeSet<(NodeId, NodeId)>,
     /// Frames on long routes, when each comes to its link's end, in that order.
     late: BTreeMap<(u64, u64), (NodeId, NodeId, Vec<u8>)>,
@@ -220,7 +220,7 @@ impl Network {
             link.last_us = link.last_us.max(now_us);
             link.push(&frame, None);
         }
-        let ready = |link: &Link| link.in_flight.front().is_some_and(|(at, _)| *at <= now_us);
+        let ready = |link: &NetworkLink| link.in_flight.front().is_some_and(|(at, _)| *at <= now_us);
         let (&(from, to), link) = self.links.iter_mut().find(|(_, link)| ready(link))?;
         let (_, arrival) = link.in_flight.pop_front()?;
         if let Arrival::Bytes(bytes) = &arrival {
@@ -230,7 +230,7 @@ impl Network {
     }
 }
 
-impl Link {
+impl NetworkLink {
     fn break_off(&mut self, at_us: u64) {
         self.in_flight.clear();
         self.bytes = 0;

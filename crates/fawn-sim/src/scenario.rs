@@ -33,7 +33,7 @@ pub struct Scenario {
     pub think_us_max: u64,
     /// Device operations take up to so many µs.
     pub disk_us_max: u64,
-    /// Records that logs keep to send again: who missed more is copied anew.
+    /// Records that logs keep to send again: who missed more is fully resynced.
     pub retained_records_max: usize,
     /// How long faults go on, µs.
     pub faults_us: u64,
@@ -135,7 +135,7 @@ impl Scenario {
         };
         let backends = [3, 3, 3, 4, 5, 1, 2][random.below(7) as usize];
         let may_lose = durability != Durability::Sync && seed.stream("losses").chance(1, 2);
-        let mut media = seed.stream("media");
+        let mut media = seed.stream("disks");
         let mut stops = seed.stream("stops");
         let close = stops.chance(1, 2);
         let disk_us_max = [100, 400, 2_000, 9_000][random.below(4) as usize];
@@ -195,9 +195,9 @@ impl Scenario {
     #[must_use]
     pub fn limits(&self) -> NodeLimits {
         // Parts so small that a copy of a few keys takes many, and faults strike between them.
-        let copy_part_bytes_max = 400;
+        let transfer_chunk_bytes_max = 400;
         let retained_records_max = self.retained_records_max;
-        NodeLimits { copy_part_bytes_max, retained_records_max, replica: self.replica(), ..NodeLimits::default() }
+        NodeLimits { transfer_chunk_bytes_max, retained_records_max, replica: self.replica(), ..NodeLimits::default() }
     }
 }
 

@@ -23,10 +23,10 @@ pub mod version;
 
 pub use entry::{Entry, EntryRef};
 pub use ids::{BootId, BootOrder, ClientTag, NodeId, RangeId, ShardId, VirtualId};
-pub use operation::{Effect, Operation, Outcome};
+pub use operation::{DataOperation, Effect, Outcome};
 pub use reply::{OperationError, Reply};
 pub use request::{Condition, Expiry, Request, Update};
 pub use ring_key::{HashSecret, KeyHash, KeyRange, RingKey};
-pub use store::{Durability, Store, StoreError};
+pub use store::{Durability, KvStore, StoreError};
 pub use time::{ExpiryClock, MonoMs, Now, SteadyTime, TimeMs};
 pub use version::{Epoch, Version};

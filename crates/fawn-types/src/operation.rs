@@ -53,8 +53,8 @@ pub struct Outcome<'a> {
 ///
 /// `current` is the latest pending entry: `None` if absent or expired at `now`. Both arguments come from the head, so
 /// the result is the same on every replica whatever its own clock shows.
-pub trait Operation<'a> {
-    /// Whether [`Operation::apply`] uses `current`; if not, the head does not load it.
+pub trait DataOperation<'a> {
+    /// Whether [`DataOperation::apply`] uses `current`; if not, the head does not load it.
     fn needs_current(&self) -> bool;
 
     /// Computes the effect and the reply.

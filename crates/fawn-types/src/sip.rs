@@ -6,11 +6,11 @@
 /// The 128-bit variant mixes this constant into its initial and final state.
 const WIDE: u64 = 0xee;
 
-struct State {
+struct SipState {
     v: [u64; 4],
 }
 
-impl State {
+impl SipState {
     #[inline]
     const fn new(secret: &[u8; 16]) -> Self {
         let [a, b, c, d, e, f, g, h, rest @ ..] = *secret;
@@ -65,7 +65,7 @@ impl State {
 
 #[inline]
 pub(crate) fn hash(secret: &[u8; 16], bytes: &[u8]) -> u64 {
-    let mut state = State::new(secret);
+    let mut state = SipState::new(secret);
     state.bytes(bytes);
     state.finish(0xff)
 }
@@ -73,7 +73,7 @@ pub(crate) fn hash(secret: &[u8; 16], bytes: &[u8]) -> u64 {
 /// The first half of the 128-bit hash; the second half would cost three more rounds.
 #[inline]
 pub(crate) fn first_half(secret: &[u8; 16], bytes: &[u8]) -> u64 {
-    let mut state = State::new(secret);
+    let mut state = SipState::new(secret);
     state.v[1] ^= WIDE;
     state.bytes(bytes);
     state.finish(WIDE)

@@ -27,7 +27,7 @@ pub enum StoreError {
 }
 
 /// A map from keys to entries.
-pub trait Store {
+pub trait KvStore {
     /// The entry of `key`, if present and not expired at `now`.
     ///
     /// # Errors
@@ -43,7 +43,7 @@ pub trait Store {
     /// Removes `key`; returns whether it was present at `now`.
     ///
     /// # Errors
-    /// See [`Store::put`].
+    /// See [`KvStore::put`].
     fn delete(&self, key: &[u8], now: TimeMs) -> Result<bool, StoreError>;
 
     /// Number of keys, including expired ones that are not removed yet.
@@ -58,6 +58,6 @@ pub trait Store {
     /// Every key that is present during the whole scan is returned at least once.
     ///
     /// # Errors
-    /// See [`Store::get`].
+    /// See [`KvStore::get`].
     fn scan(&self, cursor: u64, count: usize, now: TimeMs) -> Result<(u64, Vec<Vec<u8>>), StoreError>;
 }

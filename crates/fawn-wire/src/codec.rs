@@ -1,5 +1,5 @@
 //! The decoder of one connection: protocol, limits, and the result of a decoding step.
-use crate::{Command, MemcachedState, NativeState, RespState, RespVersion};
+use crate::{Command, InternalState, MemcachedState, RespState, RespVersion};
 use alloc::borrow::Cow;
 use alloc::vec::Vec;
 use fawn_types::{KeyHash, TimeMs, limits};
@@ -12,19 +12,19 @@ pub enum Protocol {
     /// RESP2, and RESP3 after `HELLO 3`.
     Resp,
     /// FAWN's internal protocol between shards; not offered to clients.
-    Native,
+    Internal,
 }
 
 /// Limits on the requests of a client; the defaults are those of [`fawn_types::limits`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Limits {
+pub struct CodecLimits {
     /// Maximum value length, bytes.
     pub value_bytes_max: usize,
     /// Maximum length of a whole request, bytes; a connection may have to buffer this much.
     pub request_bytes_max: usize,
 }
 
-impl Default for Limits {
+impl Default for CodecLimits {
     fn default() -> Self {
         Self { value_bytes_max: limits::VALUE_BYTES_MAX, request_bytes_max: limits::REQUEST_BYTES_MAX }
     }
@@ -87,17 +87,17 @@ pub enum Codec {
     /// RESP.
     Resp(RespState),
     /// FAWN's internal protocol.
-    Native(NativeState),
+    Internal(InternalState),
 }
 
 impl Codec {
     /// The decoder of a new connection.
     #[must_use]
-    pub fn new(protocol: Protocol, limits: Limits) -> Self {
+    pub fn new(protocol: Protocol, limits: CodecLimits) -> Self {
         match protocol {
             Protocol::Memcached => Codec::Memcached(MemcachedState::new(limits)),
             Protocol::Resp => Codec::Resp(RespState::new(limits)),
-            Protocol::Native => Codec::Native(NativeState::new(limits)),
+            Protocol::Internal => Codec::Internal(InternalState::new(limits)),
         }
     }
 
@@ -107,7 +107,7 @@ impl Codec {
         match self {
             Codec::Memcached(_) => Protocol::Memcached,
             Codec::Resp(_) => Protocol::Resp,
-            Codec::Native(_) => Protocol::Native,
+            Codec::Internal(_) => Protocol::Internal,
         }
     }
 
@@ -115,7 +115,7 @@ impl Codec {
     #[must_use]
     pub const fn resp_version(&self) -> RespVersion {
         match self {
-            Codec::Memcached(_) | Codec::Native(_) => RespVersion::V2,
+            Codec::Memcached(_) | Codec::Internal(_) => RespVersion::V2,
             Codec::Resp(state) => state.version,
         }
     }
@@ -135,7 +135,7 @@ impl Codec {
         match self {
             Codec::Memcached(state) => state.is_between_requests(),
             Codec::Resp(state) => state.is_between_requests(),
-            Codec::Native(_) => true,
+            Codec::Internal(_) => true,
         }
     }
 
@@ -143,10 +143,10 @@ impl Codec {
     /// [is between requests](Self::is_between_requests). Changes no state. `None`: use [`Codec::decode`].
     #[must_use]
     #[inline]
-    pub fn decode_plain<'a>(&self, input: &'a [u8]) -> Option<Decoded<'a>> {
+    pub fn decode_fast<'a>(&self, input: &'a [u8]) -> Option<Decoded<'a>> {
         match self {
-            Codec::Memcached(_) | Codec::Native(_) => None,
-            Codec::Resp(state) => state.decode_plain(input),
+            Codec::Memcached(_) | Codec::Internal(_) => None,
+            Codec::Resp(state) => state.decode_fast(input),
         }
     }
 
@@ -156,7 +156,7 @@ impl Codec {
     pub fn carried_hash(&self, input: &[u8]) -> Option<KeyHash> {
         match self {
             Codec::Memcached(_) | Codec::Resp(_) => None,
-            Codec::Native(_) => crate::native::hash_of(input),
+            Codec::Internal(_) => crate::internal::carried_hash(input),
         }
     }
 
@@ -166,7 +166,7 @@ impl Codec {
         match self {
             Codec::Memcached(state) => state.decode(input, now),
             Codec::Resp(state) => state.decode(input, now),
-            Codec::Native(state) => state.decode(input),
+            Codec::Internal(state) => state.decode(input),
         }
     }
 }

@@ -1,29 +1,29 @@
 //! Decoded requests: on one key, several keys, the keyspace, the connection, or the server.
-use crate::native::WideRequest;
-use crate::{Args, Fold, Gather, RespVersion, Shape};
+use crate::internal::KeyspaceRequest;
+use crate::{Args, MultiReplyEncoder, ReplyFold, ReplyFormat, RespVersion};
 use fawn_types::request::ExpiryCondition;
 use fawn_types::{Condition, Expiry, Request, Update};
 
 /// A decoded request that borrows from the input.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Command<'a> {
-    /// A request on one key, the most frequent kind. Reply with [`crate::encode_reply`] and `shape`.
+    /// A request on one key, the most frequent kind. Reply with [`crate::encode_reply`] and `reply_format`.
     Single {
         /// The request.
         request: Request<'a>,
         /// The encoding of its reply.
-        shape: Shape,
+        format: ReplyFormat,
     },
     /// A request on several keys, or on one key with a reply that is a list.
-    Multi(Multi<'a>),
+    Multi(MultiCommand<'a>),
     /// A request on the whole keyspace.
-    Keyspace(Keyspace<'a>),
-    /// A request from another shard on this shard's whole range. Reply with [`Shape::Native`].
-    Wide(WideRequest<'a>),
-    /// A request on the connection itself. Reply with [`Connection::answer`].
-    Connection(Connection<'a>),
+    Keyspace(KeyspaceCommand<'a>),
+    /// A request from another shard on this shard's whole range. Reply with [`ReplyFormat::Native`].
+    Wide(KeyspaceRequest<'a>),
+    /// A request on the connection itself. Reply with [`ConnectionCommand::answer`].
+    Connection(ConnectionCommand<'a>),
     /// A request on the server.
-    Server(Server<'a>),
+    Server(ServerCommand<'a>),
 }
 
 impl Command<'_> {
@@ -33,18 +33,18 @@ impl Command<'_> {
     pub const fn values(&self) -> u32 {
         match self {
             Self::Single { request, .. } => request.returns_value() as u32,
-            Self::Multi(multi) => match multi.gather.fold {
-                Fold::Each(_) => multi.gather.len,
-                Fold::Count | Fold::Atomic(_) => 0,
+            Self::Multi(multi) => match multi.multi_reply.fold {
+                ReplyFold::Each(_) => multi.multi_reply.len,
+                ReplyFold::Count | ReplyFold::Atomic(_) => 0,
             },
             Self::Keyspace(_) | Self::Wide(_) | Self::Connection(_) | Self::Server(_) => 0,
         }
     }
 }
 
-/// The action on each key of a [`Multi`].
+/// The action on each key of a [`MultiCommand`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Each {
+pub enum EachKey {
     /// Reads the key (`MGET`, `EXISTS`, memcached `get`, `gets`).
     Get,
     /// Removes the key (`DEL`, `UNLINK`).
@@ -57,19 +57,19 @@ pub enum Each {
 
 /// A request on several keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Multi<'a> {
+pub struct MultiCommand<'a> {
     pub(crate) keys: Args<'a>,
     /// The action on each key.
-    pub each: Each,
-    /// Combines the replies into one. With [`Fold::Atomic`], all keys change or none does, even across a crash.
-    pub gather: Gather,
+    pub each: EachKey,
+    /// Combines the replies into one. With [`ReplyFold::Atomic`], all keys change or none does, even across a crash.
+    pub multi_reply: MultiReplyEncoder,
 }
 
-impl<'a> Multi<'a> {
+impl<'a> MultiCommand<'a> {
     /// Number of single-key requests.
     #[must_use]
     pub const fn len(&self) -> usize {
-        self.gather.len as usize
+        self.multi_reply.len as usize
     }
 
     /// Always false: the decoder rejects a request without keys.
@@ -80,7 +80,7 @@ impl<'a> Multi<'a> {
 
     /// The keys, in the order of the request.
     pub fn keys(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        let step = if self.each == Each::Set { 2 } else { 1 };
+        let step = if self.each == EachKey::Set { 2 } else { 1 };
         self.keys.step_by(step)
     }
 
@@ -90,37 +90,37 @@ impl<'a> Multi<'a> {
         core::iter::from_fn(move || {
             let key = args.next()?;
             Some(match each {
-                Each::Get => Request::Get { key },
-                Each::Delete => {
+                EachKey::Get => Request::Get { key },
+                EachKey::Delete => {
                     let update = Update::Delete { condition: Condition::Always, return_previous: false };
                     Request::Update { key, update }
                 }
-                Each::Touch(expiry) => {
+                EachKey::Touch(expiry) => {
                     let condition = ExpiryCondition::Always;
                     Request::Update { key, update: Update::Touch { expiry, condition, return_value: true } }
                 }
-                Each::Set => Request::Update { key, update: plain_set(args.next()?) },
+                EachKey::Set => Request::Update { key, update: unconditional_set(args.next()?) },
             })
         })
     }
 }
 
 /// An unconditional write that removes the expiry.
-pub(crate) const fn plain_set(value: &[u8]) -> Update<'_> {
+pub(crate) const fn unconditional_set(value: &[u8]) -> Update<'_> {
     let (expiry, condition) = (Expiry::Never, Condition::Always);
     Update::Set { value, flags: 0, expiry, condition, return_previous: false }
 }
 
 /// A request on the whole keyspace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Keyspace<'a> {
+pub enum KeyspaceCommand<'a> {
     /// Removes every key. Reply with [`crate::encode_done`].
     FlushAll {
         /// Time of the removal, ms since the Unix epoch; 0: immediately. A delayed removal (memcached) affects the keys
         /// present at that time.
         at_ms: u64,
         /// The encoding of the reply.
-        shape: Shape,
+        format: ReplyFormat,
     },
     /// One step of a scan. Reply with [`crate::resp::encode::scan`].
     Scan {
@@ -137,12 +137,12 @@ pub enum Keyspace<'a> {
     DbSize,
 }
 
-impl Keyspace<'_> {
+impl KeyspaceCommand<'_> {
     /// Whether the scan's `TYPE` option includes strings.
     #[must_use]
     pub fn wants_strings(&self) -> bool {
         match self {
-            Keyspace::Scan { kind: Some(kind), .. } => kind.eq_ignore_ascii_case(b"string"),
+            KeyspaceCommand::Scan { kind: Some(kind), .. } => kind.eq_ignore_ascii_case(b"string"),
             _ => true,
         }
     }
@@ -150,7 +150,7 @@ impl Keyspace<'_> {
 
 /// A request on the connection itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Connection<'a> {
+pub enum ConnectionCommand<'a> {
     /// `PING`: `PONG`, or the message.
     Ping(Option<&'a [u8]>),
     /// `ECHO`.
@@ -165,7 +165,7 @@ pub enum Connection<'a> {
     /// `SELECT 0`; the decoder rejects other databases.
     Select,
     /// `QUIT`, in either protocol: close after the pending replies.
-    Quit(Shape),
+    Quit(ReplyFormat),
     /// `RESET`: back to RESP2, without a name.
     Reset,
     /// `CLIENT ID`.
@@ -183,14 +183,14 @@ pub enum Connection<'a> {
     /// `CLIENT NO-EVICT` and `NO-TOUCH`: accepted without effect.
     ClientNoOp,
     /// memcached `verbosity`: accepted without effect; logging is configured elsewhere.
-    Verbosity(Shape),
+    Verbosity(ReplyFormat),
     /// memcached `version`.
     Version,
 }
 
 /// A request on the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Server<'a> {
+pub enum ServerCommand<'a> {
     /// `INFO`: the requested sections; none: the default ones. Reply with [`crate::resp::encode::text`].
     Info {
         /// Names of the sections.

@@ -1,16 +1,17 @@
 //! Fuzz targets: functions of arbitrary bytes that panic if a decoder violates its contract.
 //!
 //! Usable with libFuzzer (`fuzz_target!(|data| fawn_wire::fuzz::resp(data))`) and by a seeded driver on stable Rust.
-use crate::client::{self, Parsed};
+use crate::client::{self, ParsedReply};
 use crate::{
-    ClientIdentity, Codec, Command, Decoded, Limits, Protocol, Server, commands, encode_done, encode_reply, native,
+    ClientIdentity, Codec, CodecLimits, Command, Decoded, Protocol, ServerCommand, commands, encode_done, encode_reply,
+    internal,
 };
-use crate::{MemcachedShape, RespShape, Shape};
+use crate::{MemcachedFormat, ReplyFormat, RespFormat};
 use alloc::vec::Vec;
 use fawn_types::{EntryRef, Reply, TimeMs, Version};
 
 // Small limits, so that short inputs reach them.
-const LIMITS: Limits = Limits { value_bytes_max: 1 << 10, request_bytes_max: 1 << 18 };
+const LIMITS: CodecLimits = CodecLimits { value_bytes_max: 1 << 10, request_bytes_max: 1 << 18 };
 const NOW: TimeMs = TimeMs(1_700_000_000_000);
 
 /// A RESP server's decoder.
@@ -24,14 +25,14 @@ pub fn memcached(data: &[u8]) {
 }
 
 /// The internal protocol: decodes `data` as requests of another shard, then as its replies.
-pub fn native(data: &[u8]) {
-    server(Protocol::Native, data);
+pub fn internal(data: &[u8]) {
+    server(Protocol::Internal, data);
     let mut input = data;
-    while let Some((reply, consumed)) = native::read_reply_frame(input) {
+    while let Some((reply, consumed)) = internal::read_reply_frame(input) {
         assert!(consumed > 0 && consumed <= input.len());
         let mut again = Vec::new();
-        native::put_reply_frame(&reply, &mut again);
-        assert_eq!(native::read_reply_frame(&again), Some((reply, again.len())));
+        internal::put_reply_frame(&reply, &mut again);
+        assert_eq!(internal::read_reply_frame(&again), Some((reply, again.len())));
         input = &input[consumed..];
     }
 }
@@ -41,16 +42,16 @@ pub fn client_resp(data: &[u8]) {
     let (mut input, mut parser) = (data, client::resp::ReplyParser::new());
     loop {
         match parser.parse(input) {
-            Parsed::Reply { reply, consumed } => {
+            ParsedReply::Reply { reply, consumed } => {
                 assert!(consumed > 0 && consumed <= input.len());
-                if let client::resp::Reply::Array(items) | client::resp::Reply::Map(items) = reply {
+                if let client::resp::RespReply::Array(items) | client::resp::RespReply::Map(items) = reply {
                     // The elements are verified, so iteration must find all of them.
                     assert_eq!(items.len(), items.count());
                 }
                 input = &input[consumed..];
             }
-            Parsed::Incomplete { need_bytes } => return assert!(need_bytes > input.len()),
-            Parsed::Malformed { at, .. } => return assert!(at <= input.len()),
+            ParsedReply::Incomplete { need_bytes } => return assert!(need_bytes > input.len()),
+            ParsedReply::Malformed { at, .. } => return assert!(at <= input.len()),
         }
     }
 }
@@ -58,7 +59,7 @@ pub fn client_resp(data: &[u8]) {
 /// A memcached client's parser.
 pub fn client_memcached(data: &[u8]) {
     let mut input = data;
-    while let Parsed::Reply { consumed, .. } = client::memcached::parse_reply(input) {
+    while let ParsedReply::Reply { consumed, .. } = client::memcached::parse_reply(input) {
         assert!(consumed > 0 && consumed <= input.len());
         input = &input[consumed..];
     }
@@ -115,9 +116,9 @@ fn server(protocol: Protocol, data: &[u8]) {
 fn answer(command: &Command<'_>, codec: &mut Codec, identity: &mut ClientIdentity, out: &mut Vec<u8>) {
     let entry = EntryRef { value: b"value", flags: 7, expires_at_ms: 0, version: Version::from_u64(9) };
     match command {
-        Command::Single { request, shape } => encode_reply(*shape, request.key(), &fitting(*shape, entry), out),
+        Command::Single { request, format } => encode_reply(*format, request.key(), &fitting(*format, entry), out),
         Command::Multi(multi) => {
-            let mut gather = multi.gather;
+            let mut gather = multi.multi_reply;
             assert_eq!(multi.requests().count(), multi.len());
             assert_eq!(multi.keys().count(), multi.len());
             gather.begin(out);
@@ -127,27 +128,26 @@ fn answer(command: &Command<'_>, codec: &mut Codec, identity: &mut ClientIdentit
         Command::Connection(connection) => {
             let _ = connection.answer(codec, identity, out);
         }
-        Command::Server(Server::Command(query)) => commands::answer(query, codec.resp_version(), out),
+        Command::Server(ServerCommand::Command(query)) => commands::answer(query, codec.resp_version(), out),
         Command::Wide(request) => {
             let mut again = Vec::new();
-            native::put_wide(request, &mut again);
-            assert_eq!(native::read_wide(&again), Ok(*request));
-            encode_done(Shape::Native, out);
+            internal::put_keyspace(request, &mut again);
+            assert_eq!(internal::read_keyspace(&again), Ok(*request));
+            encode_done(ReplyFormat::Native, out);
         }
         Command::Keyspace(_) | Command::Server(_) => {}
     }
 }
 
-/// A reply that is possible with the given `shape`.
-fn fitting(shape: Shape, entry: EntryRef<'_>) -> Reply<'_> {
-    match shape {
-        Shape::Resp(RespShape::Counter, _) => Reply::Signed(-5),
-        Shape::Memcached(MemcachedShape::Number) => Reply::Unsigned(5),
-        Shape::Resp(RespShape::OkOrNull | RespShape::LengthWritten, _) | Shape::Memcached(MemcachedShape::Stored) => {
-            Reply::Stored { version: entry.version, value_bytes: 5 }
-        }
-        Shape::Memcached(MemcachedShape::Deleted) => Reply::Deleted,
-        Shape::Memcached(MemcachedShape::Touched) => Reply::Touched,
+/// A reply that is possible with the given `reply_format`.
+fn fitting(format: ReplyFormat, entry: EntryRef<'_>) -> Reply<'_> {
+    match format {
+        ReplyFormat::Resp(RespFormat::Counter, _) => Reply::Signed(-5),
+        ReplyFormat::Memcached(MemcachedFormat::Number) => Reply::Unsigned(5),
+        ReplyFormat::Resp(RespFormat::OkOrNull | RespFormat::LengthWritten, _)
+        | ReplyFormat::Memcached(MemcachedFormat::Stored) => Reply::Stored { version: entry.version, value_bytes: 5 },
+        ReplyFormat::Memcached(MemcachedFormat::Deleted) => Reply::Deleted,
+        ReplyFormat::Memcached(MemcachedFormat::Touched) => Reply::Touched,
         _ => Reply::Value(entry),
     }
 }
@@ -158,14 +158,14 @@ fn check(protocol: Protocol, out: &[u8]) {
     while !rest.is_empty() {
         let consumed = match protocol {
             Protocol::Resp => match client::resp::parse_reply(rest) {
-                Parsed::Reply { consumed, .. } => consumed,
+                ParsedReply::Reply { consumed, .. } => consumed,
                 other => panic!("{other:?} in {:?}", rest.escape_ascii()),
             },
             Protocol::Memcached => match client::memcached::parse_reply(rest) {
-                Parsed::Reply { consumed, .. } => consumed,
+                ParsedReply::Reply { consumed, .. } => consumed,
                 other => panic!("{other:?} in {:?}", rest.escape_ascii()),
             },
-            Protocol::Native => match native::read_reply_frame(rest) {
+            Protocol::Internal => match internal::read_reply_frame(rest) {
                 Some((_, consumed)) => consumed,
                 None => panic!("no reply in {:?}", rest.escape_ascii()),
             },

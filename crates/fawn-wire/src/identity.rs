@@ -1,6 +1,6 @@
 //! The name of a client connection, and replies to requests on the connection itself.
 use crate::resp::encode::{bulk, integer, map_header, null, simple};
-use crate::{Codec, Connection, RespVersion, encode_done};
+use crate::{Codec, ConnectionCommand, RespVersion, encode_done};
 use alloc::vec::Vec;
 
 /// The Redis version that this server's commands follow; clients may select features by it.
@@ -31,13 +31,13 @@ pub enum After {
     Close,
 }
 
-impl Connection<'_> {
+impl ConnectionCommand<'_> {
     /// Appends the reply, and changes the connection's codec and identity as requested.
     pub fn answer(&self, codec: &mut Codec, identity: &mut ClientIdentity, out: &mut Vec<u8>) -> After {
         match *self {
-            Connection::Ping(None) => simple("PONG", out),
-            Connection::Ping(Some(message)) | Connection::Echo(message) => bulk(message, out),
-            Connection::Hello { version, name } => {
+            ConnectionCommand::Ping(None) => simple("PONG", out),
+            ConnectionCommand::Ping(Some(message)) | ConnectionCommand::Echo(message) => bulk(message, out),
+            ConnectionCommand::Hello { version, name } => {
                 if let Some(version) = version {
                     codec.set_resp_version(version);
                 }
@@ -46,21 +46,21 @@ impl Connection<'_> {
                 }
                 hello(codec.resp_version(), identity.id, out);
             }
-            Connection::Select | Connection::ClientNoOp => simple("OK", out),
-            Connection::Quit(shape) => {
+            ConnectionCommand::Select | ConnectionCommand::ClientNoOp => simple("OK", out),
+            ConnectionCommand::Quit(format) => {
                 // memcached's `quit` has no reply, Redis's `QUIT` has `OK`.
-                if matches!(shape, crate::Shape::Resp(..)) {
-                    encode_done(shape, out);
+                if matches!(format, crate::ReplyFormat::Resp(..)) {
+                    encode_done(format, out);
                 }
                 return After::Close;
             }
-            Connection::Reset => {
+            ConnectionCommand::Reset => {
                 codec.set_resp_version(RespVersion::V2);
                 identity.name.clear();
                 simple("RESET", out);
             }
-            Connection::Verbosity(shape) => encode_done(shape, out),
-            Connection::Version => {
+            ConnectionCommand::Verbosity(format) => encode_done(format, out),
+            ConnectionCommand::Version => {
                 out.extend_from_slice(concat!("VERSION ", env!("CARGO_PKG_VERSION"), "\r\n").as_bytes());
             }
             _ => self.answer_client(codec.resp_version(), identity, out),
@@ -70,13 +70,13 @@ impl Connection<'_> {
 
     fn answer_client(&self, version: RespVersion, identity: &mut ClientIdentity, out: &mut Vec<u8>) {
         match *self {
-            Connection::ClientId => integer(identity.id as i64, out),
-            Connection::ClientGetName if identity.name.is_empty() => null(version, out),
-            Connection::ClientGetName => bulk(&identity.name, out),
-            Connection::ClientSetName(name) => set(&mut identity.name, name, out),
-            Connection::ClientSetLibName(name) => set(&mut identity.lib_name, name, out),
-            Connection::ClientSetLibVersion(name) => set(&mut identity.lib_version, name, out),
-            Connection::ClientInfo => client_info(version, identity, out),
+            ConnectionCommand::ClientId => integer(identity.id as i64, out),
+            ConnectionCommand::ClientGetName if identity.name.is_empty() => null(version, out),
+            ConnectionCommand::ClientGetName => bulk(&identity.name, out),
+            ConnectionCommand::ClientSetName(name) => set(&mut identity.name, name, out),
+            ConnectionCommand::ClientSetLibName(name) => set(&mut identity.lib_name, name, out),
+            ConnectionCommand::ClientSetLibVersion(name) => set(&mut identity.lib_version, name, out),
+            ConnectionCommand::ClientInfo => client_info(version, identity, out),
             _ => unreachable!("answered by the caller"),
         }
     }

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use fawn_types::limits::LINE_BYTES_MAX;
 
 /// A line of words without quotes.
-pub(crate) struct Line {
+pub(crate) struct InlineCommand {
     pub(crate) spans: Spans,
     pub(crate) count: usize,
     /// Length without the line end.
@@ -15,7 +15,7 @@ pub(crate) struct Line {
 }
 
 /// The reason why there is no line of words without quotes.
-pub(crate) enum Stop {
+pub(crate) enum InlineStop {
     /// At least this many bytes are needed, from the start of the input.
     Need(usize),
     /// No line end within [`LINE_BYTES_MAX`].
@@ -27,17 +27,17 @@ pub(crate) enum Stop {
 }
 
 /// Splits the first line into words. `searched_bytes` is the length of the input already known to have no line end.
-pub(crate) fn split(input: &[u8], searched_bytes: &mut usize) -> Result<Line, Stop> {
+pub(crate) fn split(input: &[u8], searched_bytes: &mut usize) -> Result<InlineCommand, InlineStop> {
     let (line, consumed) = find_line(input, searched_bytes).ok_or(if input.len() >= LINE_BYTES_MAX {
-        Stop::TooLong
+        InlineStop::TooLong
     } else {
-        Stop::Need(input.len() + 1)
+        InlineStop::Need(input.len() + 1)
     })?;
     if line.iter().any(|byte| matches!(byte, b'"' | b'\'')) {
-        let words = unquote(line).ok_or(Stop::Unbalanced { consumed })?;
+        let words = unquote(line).ok_or(InlineStop::Unbalanced { consumed })?;
         let mut bytes = Vec::with_capacity(line.len() + 16 * words.len());
         encode_command(&words, &mut bytes);
-        return Err(Stop::Quoted { bytes, consumed });
+        return Err(InlineStop::Quoted { bytes, consumed });
     }
     let mut spans = [(0, 0); SPANS];
     let mut count = 0;
@@ -50,7 +50,7 @@ pub(crate) fn split(input: &[u8], searched_bytes: &mut usize) -> Result<Line, St
         count += 1;
     }
     debug_assert_eq!(Args::new(line, count, Framing::Words).count(), count);
-    Ok(Line { spans, count, line_bytes: line.len(), consumed })
+    Ok(InlineCommand { spans, count, line_bytes: line.len(), consumed })
 }
 
 /// The first line without its end, and its length including the end.

@@ -12,9 +12,9 @@
 //! let (mut codec, mut out) = (Codec::new(Protocol::Resp, Limits::default()), Vec::new());
 //! let input = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n";
 //! match codec.decode(input, TimeMs(0)) {
-//!     Decoded::Command { command: Command::Single { request, shape }, consumed } => {
+//!     Decoded::Command { command: Command::Single { request, format }, consumed } => {
 //!         assert_eq!((request.key(), consumed), (&b"k"[..], input.len()));
-//!         encode_reply(shape, request.key(), &Reply::Absent, &mut out);
+//!         encode_reply(format, request.key(), &Reply::Absent, &mut out);
 //!     }
 //!     other => panic!("{other:?}"),
 //! }
@@ -32,23 +32,23 @@ pub mod command;
 pub mod commands;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
-pub mod gather;
 pub mod glob;
 pub mod identity;
 mod inline;
+pub mod internal;
 pub mod memcached;
-pub mod native;
+pub mod multi_reply;
 pub mod number;
+pub mod reply_format;
 pub mod resp;
-pub mod shape;
 
 pub use args::Args;
-pub use codec::{Codec, Decoded, Limits, Protocol};
-pub use command::{Command, CommandQuery, Connection, Each, Keyspace, Multi, Server};
+pub use codec::{Codec, CodecLimits, Decoded, Protocol};
+pub use command::{Command, CommandQuery, ConnectionCommand, EachKey, KeyspaceCommand, MultiCommand, ServerCommand};
 pub use commands::{COMMANDS, CommandSpec};
-pub use gather::{Fold, Gather};
 pub use identity::{After, ClientIdentity};
+pub use internal::InternalState;
 pub use memcached::MemcachedState;
-pub use native::NativeState;
+pub use multi_reply::{MultiReplyEncoder, ReplyFold};
+pub use reply_format::{MemcachedFormat, ReplyFormat, RespFormat, encode_done, encode_error, encode_reply};
 pub use resp::{RespState, RespVersion};
-pub use shape::{MemcachedShape, RespShape, Shape, encode_done, encode_error, encode_reply};

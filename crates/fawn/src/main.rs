@@ -5,8 +5,8 @@ mod admin;
 mod cli;
 mod client;
 mod config;
+mod data_dir;
 mod demo;
-mod layout;
 mod load;
 mod server;
 

@@ -1,5 +1,5 @@
 //! Commit subjects: `area: verb …`, at most 72 characters.
-use super::Finding;
+use super::TidyFinding;
 use crate::tree;
 use std::process::Command;
 
@@ -8,7 +8,7 @@ const SUBJECT_CHARS_MAX: usize = 72;
 const SINCE: &str = "ee60e5fa5bdce1f5a306d6615417f07707339dfa";
 
 /// Checks the commits of this checkout's branch.
-pub(crate) fn check() -> Result<Vec<Finding>, String> {
+pub(crate) fn check() -> Result<Vec<TidyFinding>, String> {
     let known = git(&["cat-file", "-e", SINCE]).is_ok();
     // A shallow clone lacks the history: its newest commit is checked alone, and the output says so.
     let range = if known { format!("{SINCE}..HEAD") } else { "-1".to_owned() };
@@ -33,7 +33,7 @@ fn git(args: &[&str]) -> Result<String, String> {
     }
 }
 
-fn judge(hash: &str, subject: &str) -> Option<Finding> {
+fn judge(hash: &str, subject: &str) -> Option<TidyFinding> {
     let area_ok = subject.split_once(": ").is_some_and(|(area, rest)| {
         let is_word =
             |text: &str| text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "-,/ ".contains(c));
@@ -41,10 +41,10 @@ fn judge(hash: &str, subject: &str) -> Option<Finding> {
     });
     let length = subject.chars().count();
     if !area_ok {
-        return Some(Finding::new(hash, format!("`{subject}`: write `area: verb …`")));
+        return Some(TidyFinding::new(hash, format!("`{subject}`: write `area: verb …`")));
     }
     (length > SUBJECT_CHARS_MAX)
-        .then(|| Finding::new(hash, format!("`{subject}`: {length} characters, at most {SUBJECT_CHARS_MAX}")))
+        .then(|| TidyFinding::new(hash, format!("`{subject}`: {length} characters, at most {SUBJECT_CHARS_MAX}")))
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 //! Dependency rules: down only, siblings do not name each other, Tokio in two crates.
-use super::Finding;
+use super::TidyFinding;
 use crate::tree;
 use serde_json::Value;
 use std::process::Command;
@@ -25,7 +25,7 @@ const MAY_TOKIO: [&str; 2] = ["fawn", "fawn-bench"];
 const NEVER: [&str; 5] = ["bindgen", "cmake", "prost-build", "openssl-sys", "librocksdb-sys"];
 
 /// Checks the workspace's manifests as cargo resolves them.
-pub(crate) fn check() -> Result<Vec<Finding>, String> {
+pub(crate) fn check() -> Result<Vec<TidyFinding>, String> {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--format-version=1", "--no-deps"])
         .current_dir(tree::root())
@@ -35,28 +35,29 @@ pub(crate) fn check() -> Result<Vec<Finding>, String> {
     Ok(check_metadata(&metadata))
 }
 
-fn check_metadata(metadata: &Value) -> Vec<Finding> {
+fn check_metadata(metadata: &Value) -> Vec<TidyFinding> {
     let packages = metadata["packages"].as_array().map(Vec::as_slice).unwrap_or_default();
     packages.iter().flat_map(check_package).collect()
 }
 
-fn check_package(package: &Value) -> Vec<Finding> {
+fn check_package(package: &Value) -> Vec<TidyFinding> {
     let name = package["name"].as_str().unwrap_or_default();
     let Some(layer) = layer_of(name) else {
-        return vec![Finding::new(name, "has no layer: add it to LAYERS in xtask/src/tidy/dependencies.rs")];
+        return vec![TidyFinding::new(name, "has no layer: add it to LAYERS in xtask/src/tidy/dependencies.rs")];
     };
     let mut findings = Vec::new();
     for dependency in package["dependencies"].as_array().map(Vec::as_slice).unwrap_or_default() {
         let on = dependency["name"].as_str().unwrap_or_default();
         let for_tests = dependency["kind"].as_str() == Some("dev");
         if layer_of(on).is_some_and(|below| below >= layer) && !for_tests {
-            findings.push(Finding::new(name, format!("must not depend on {on}: dependencies only point down")));
+            findings.push(TidyFinding::new(name, format!("must not depend on {on}: dependencies only point down")));
         }
         if on == "tokio" && !MAY_TOKIO.contains(&name) {
-            findings.push(Finding::new(name, "must not depend on tokio: it lives in fawn and fawn-bench"));
+            findings.push(TidyFinding::new(name, "must not depend on tokio: it lives in fawn and fawn-bench"));
         }
         if NEVER.contains(&on) {
-            findings.push(Finding::new(name, format!("must not depend on {on}: the default build needs no C tools")));
+            findings
+                .push(TidyFinding::new(name, format!("must not depend on {on}: the default build needs no C tools")));
         }
     }
     findings

@@ -1,5 +1,5 @@
 //! Size rules: 800 lines a file, 70 a function, a `//!` head in every file.
-use super::Finding;
+use super::TidyFinding;
 use crate::tree::Source;
 use syn::spanned::Spanned;
 use syn::visit::Visit;
@@ -8,15 +8,17 @@ const FILE_LINES_MAX: usize = 800;
 const FUNCTION_LINES_MAX: usize = 70;
 
 /// Checks one file.
-pub(crate) fn check(source: &Source) -> Vec<Finding> {
+pub(crate) fn check(source: &Source) -> Vec<TidyFinding> {
     let mut findings = Vec::new();
     let lines = source.text.lines().count();
     if lines > FILE_LINES_MAX {
-        findings
-            .push(Finding::new(&*source.path, format!("{lines} lines, at most {FILE_LINES_MAX}: split by concept")));
+        findings.push(TidyFinding::new(
+            &*source.path,
+            format!("{lines} lines, at most {FILE_LINES_MAX}: split by concept"),
+        ));
     }
     if !source.text.starts_with("//!") {
-        findings.push(Finding::new(&*source.path, "opens without `//!`: name the file's subject"));
+        findings.push(TidyFinding::new(&*source.path, "opens without `//!`: name the file's subject"));
     }
     match syn::parse_file(&source.text) {
         Ok(file) => {
@@ -24,14 +26,14 @@ pub(crate) fn check(source: &Source) -> Vec<Finding> {
             functions.visit_file(&file);
             findings.extend(functions.findings);
         }
-        Err(error) => findings.push(Finding::new(&*source.path, format!("does not parse: {error}"))),
+        Err(error) => findings.push(TidyFinding::new(&*source.path, format!("does not parse: {error}"))),
     }
     findings
 }
 
 struct Functions<'a> {
     path: &'a str,
-    findings: Vec<Finding>,
+    findings: Vec<TidyFinding>,
 }
 
 impl Functions<'_> {
@@ -41,7 +43,7 @@ impl Functions<'_> {
         if lines > FUNCTION_LINES_MAX {
             let place = format!("{}:{}", self.path, name.span().start().line);
             self.findings
-                .push(Finding::new(place, format!("`{name}` has {lines} lines, at most {FUNCTION_LINES_MAX}")));
+                .push(TidyFinding::new(place, format!("`{name}` has {lines} lines, at most {FUNCTION_LINES_MAX}")));
         }
     }
 }

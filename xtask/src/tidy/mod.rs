@@ -14,14 +14,14 @@ use crate::tree::{self, Source};
 
 /// A broken rule: where, and what to do.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Finding {
+pub(crate) struct TidyFinding {
     /// Path, with `:line` where one is known.
     pub(crate) place: String,
     /// What is wrong and how to mend it.
     pub(crate) what: String,
 }
 
-impl Finding {
+impl TidyFinding {
     fn new(place: impl Into<String>, what: impl Into<String>) -> Self {
         Self { place: place.into(), what: what.into() }
     }

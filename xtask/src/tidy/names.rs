@@ -1,16 +1,16 @@
 //! Type names: each is used once in the workspace, so that a search for one finds one.
 use super::ratchet::Count;
-use super::{Finding, is_product};
+use super::{TidyFinding, is_product};
 use crate::tree::Source;
 use std::collections::BTreeMap;
 use syn::visit::Visit;
 
 /// Counts the definitions of every type name beyond its first; the place is the name.
-pub(crate) fn check(sources: &[Source]) -> Result<Vec<Count>, Finding> {
+pub(crate) fn check(sources: &[Source]) -> Result<Vec<Count>, TidyFinding> {
     let mut definitions = BTreeMap::<String, usize>::new();
     for source in sources.iter().filter(|source| is_product(source) || source.path.starts_with("xtask/src/")) {
         let file = syn::parse_file(&source.text)
-            .map_err(|error| Finding::new(&*source.path, format!("does not parse: {error}")))?;
+            .map_err(|error| TidyFinding::new(&*source.path, format!("does not parse: {error}")))?;
         let mut types = Types { names: Vec::new() };
         types.visit_file(&file);
         for name in types.names {

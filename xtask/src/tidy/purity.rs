@@ -1,7 +1,7 @@
 //! Invariants of absence: no `std` in pure crates, no clock, file or socket in deterministic ones, `unsafe` in one crate.
 //!
 //! The compiler enforces most of them; these checks keep the attributes that make it do so.
-use super::{Finding, crate_of, is_product};
+use super::{TidyFinding, crate_of, is_product};
 use crate::tree::Source;
 
 const PURE: [&str; 4] = ["fawn-types", "fawn-chain", "fawn-wire", "fawn-dli"];
@@ -22,16 +22,16 @@ const IMPURE: [&str; 9] = [
 ];
 
 /// Checks one file.
-pub(crate) fn check(source: &Source) -> Vec<Finding> {
+pub(crate) fn check(source: &Source) -> Vec<TidyFinding> {
     let Some(name) = crate_of(&source.path).filter(|_| is_product(source)) else { return Vec::new() };
     let mut findings = Vec::new();
     let root = source.path.ends_with("/src/lib.rs") || source.path.ends_with("/src/main.rs");
     if root && name != MAY_UNSAFE && !source.text.contains("#![forbid(unsafe_code)]") {
-        findings.push(Finding::new(&*source.path, "lacks `#![forbid(unsafe_code)]`"));
+        findings.push(TidyFinding::new(&*source.path, "lacks `#![forbid(unsafe_code)]`"));
     }
     if PURE.contains(&name) {
         if root && !source.text.contains("#![no_std]") {
-            findings.push(Finding::new(&*source.path, "a pure crate lacks `#![no_std]`"));
+            findings.push(TidyFinding::new(&*source.path, "a pure crate lacks `#![no_std]`"));
         }
         findings.extend(lines_with(source, &["extern crate std", "cfg_attr(not(test), no_std)"]));
     }
@@ -41,13 +41,13 @@ pub(crate) fn check(source: &Source) -> Vec<Finding> {
     findings
 }
 
-fn lines_with(source: &Source, forbidden: &[&str]) -> Vec<Finding> {
+fn lines_with(source: &Source, forbidden: &[&str]) -> Vec<TidyFinding> {
     let mut findings = Vec::new();
     for (number, line) in source.text.lines().enumerate() {
         let code = line.split("//").next().unwrap_or_default();
         for word in forbidden.iter().filter(|word| code.contains(**word)) {
             let place = format!("{}:{}", source.path, number + 1);
-            findings.push(Finding::new(place, format!("`{word}` breaks the crate's purity")));
+            findings.push(TidyFinding::new(place, format!("`{word}` breaks the crate's purity")));
         }
     }
     findings

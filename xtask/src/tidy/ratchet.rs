@@ -1,5 +1,5 @@
 //! Ratchet for rules with exceptions: `exceptions.txt` counts them per rule and place, and the counts may only shrink.
-use super::Finding;
+use super::TidyFinding;
 use crate::tree;
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ impl Count {
 type Allowed = BTreeMap<(String, String), usize>;
 
 /// Compares the counts with the list: more than listed breaks the rule, fewer asks to lower the list.
-pub(crate) fn check(counts: &[Count]) -> Result<Vec<Finding>, String> {
+pub(crate) fn check(counts: &[Count]) -> Result<Vec<TidyFinding>, String> {
     Ok(compare(counts, &read()?))
 }
 
@@ -53,25 +53,27 @@ fn parse(text: &str) -> Result<Allowed, String> {
     Ok(allowed)
 }
 
-fn compare(counts: &[Count], allowed: &Allowed) -> Vec<Finding> {
+fn compare(counts: &[Count], allowed: &Allowed) -> Vec<TidyFinding> {
     let mut left = allowed.clone();
     let mut findings = Vec::new();
     for count in counts {
         let listed = left.remove(&(count.rule.to_owned(), count.place.clone())).unwrap_or(0);
         if count.found > listed {
             let what = format!("{} ({} found, {listed} allowed)", count.advice, count.found);
-            findings.push(Finding::new(&*count.place, what));
+            findings.push(TidyFinding::new(&*count.place, what));
         } else if count.found < listed {
             let what = format!(
                 "rule `{}`: {listed} exceptions listed, {} left: run `cargo xtask fix`",
                 count.rule, count.found
             );
-            findings.push(Finding::new(LIST, format!("{}: {what}", count.place)));
+            findings.push(TidyFinding::new(LIST, format!("{}: {what}", count.place)));
         }
     }
     for ((rule, place), _) in left {
-        findings
-            .push(Finding::new(LIST, format!("{place}: rule `{rule}`: nothing left to except: run `cargo xtask fix`")));
+        findings.push(TidyFinding::new(
+            LIST,
+            format!("{place}: rule `{rule}`: nothing left to except: run `cargo xtask fix`"),
+        ));
     }
     findings
 }

@@ -1,20 +1,20 @@
 //! References to pages: every `*.md` that code or a page names is in the tree.
-use super::Finding;
+use super::TidyFinding;
 use crate::tree::{self, Source};
 
 /// Checks the references of all text files.
-pub(crate) fn check<'a>(sources: impl Iterator<Item = &'a Source>) -> Result<Vec<Finding>, String> {
+pub(crate) fn check<'a>(sources: impl Iterator<Item = &'a Source>) -> Result<Vec<TidyFinding>, String> {
     let paths = tree::paths()?;
     Ok(sources.flat_map(|source| check_source(source, &paths)).collect())
 }
 
-fn check_source(source: &Source, paths: &[String]) -> Vec<Finding> {
+fn check_source(source: &Source, paths: &[String]) -> Vec<TidyFinding> {
     let mut findings = Vec::new();
     for (number, line) in source.text.lines().enumerate() {
         for reference in references(line) {
             if !resolves(reference, &source.path, paths) {
                 let place = format!("{}:{}", source.path, number + 1);
-                findings.push(Finding::new(place, format!("names `{reference}`, which is not in the tree")));
+                findings.push(TidyFinding::new(place, format!("names `{reference}`, which is not in the tree")));
             }
         }
     }

@@ -1,5 +1,5 @@
 //! Forbidden text: unfinished code, disabled tests, paths of one machine, hosts of registries.
-use super::{Finding, is_product};
+use super::{TidyFinding, is_product};
 use crate::tree::Source;
 
 // In pieces, so that the check does not match this file.
@@ -16,18 +16,18 @@ const MACHINE: [&str; 4] =
 const UNWRAP: [&str; 2] = [concat!(".unw", "rap()"), concat!(".exp", "ect(\"")];
 
 /// Checks a Rust file.
-pub(crate) fn check_rust(source: &Source) -> Vec<Finding> {
+pub(crate) fn check_rust(source: &Source) -> Vec<TidyFinding> {
     let mut findings = Vec::new();
     let mut in_tests = false;
     for (number, line) in source.text.lines().enumerate() {
         let place = || format!("{}:{}", source.path, number + 1);
         in_tests |= line.trim_start().starts_with("#[cfg(test)]");
         for (word, advice) in NEVER.iter().filter(|(word, _)| line.contains(word)) {
-            findings.push(Finding::new(place(), format!("`{word}`: {advice}")));
+            findings.push(TidyFinding::new(place(), format!("`{word}`: {advice}")));
         }
         let code = line.split("//").next().unwrap_or_default();
         if is_product(source) && !in_tests && UNWRAP.iter().any(|word| code.contains(word)) {
-            findings.push(Finding::new(
+            findings.push(TidyFinding::new(
                 place(),
                 "product code does not unwrap: return an error, or prove it with unreachable!",
             ));
@@ -37,16 +37,16 @@ pub(crate) fn check_rust(source: &Source) -> Vec<Finding> {
 }
 
 /// Checks any text file.
-pub(crate) fn check_text(source: &Source) -> Vec<Finding> {
+pub(crate) fn check_text(source: &Source) -> Vec<TidyFinding> {
     let mut findings = Vec::new();
     for (number, line) in source.text.lines().enumerate() {
         for word in MACHINE.iter().filter(|word| line.contains(**word)) {
             let place = format!("{}:{}", source.path, number + 1);
-            findings.push(Finding::new(place, format!("`{word}` names one machine or a registry's host")));
+            findings.push(TidyFinding::new(place, format!("`{word}` names one machine or a registry's host")));
         }
     }
     if source.path.starts_with("rust-toolchain") {
-        findings.push(Finding::new(&*source.path, "no toolchain file: the newest stable works"));
+        findings.push(TidyFinding::new(&*source.path, "no toolchain file: the newest stable works"));
     }
     findings
 }

@@ -1,8 +1,8 @@
 //! The command `fawn bench device`.
-use super::output::{Output, Pairs};
-use crate::device::{self, DeviceOptions};
+use super::output::{OutputArgs, PairArgs};
+use crate::device::{self, DeviceBenchOptions};
 use crate::store::{OwnDir, ladder};
-use crate::{BenchError, Row, medium, units};
+use crate::{BenchError, Row, disk, units};
 use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use std::time::Duration;
 ///
 /// The target is at least 0.95 of fio's rate and at most 1.05 of its CPU time per read, as the median of 15 pairs.
 #[derive(Args)]
-pub(super) struct Device {
+pub(super) struct DeviceArgs {
     /// Directory of the test file; must be on the disk to measure.
     #[arg(long, value_name = "DIR", default_value_os_t = ladder::default_dir().to_owned())]
     dir: PathBuf,
@@ -28,21 +28,21 @@ pub(super) struct Device {
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     #[command(flatten)]
-    pairs: Pairs,
+    pairs: PairArgs,
     #[command(flatten)]
-    output: Output,
+    output: OutputArgs,
 }
 
-impl Device {
+impl DeviceArgs {
     pub(super) fn run(self) -> Result<(), BenchError> {
         let file_bytes = self.file.max(1 << 20).next_multiple_of(1 << 20);
-        let options = DeviceOptions { file_bytes, depth: self.depth as usize, run: self.seconds, seed: self.seed };
+        let options = DeviceBenchOptions { file_bytes, depth: self.depth as usize, run: self.seconds, seed: self.seed };
         let mut dir = OwnDir::new(&self.dir, "device");
-        let mut device = medium::open(dir.renew()?, options.depth)?;
+        let mut device = disk::open(dir.renew()?, options.depth)?;
         let file = device::prepare(&mut device, &options)?;
         let mut sink = self.output.sink(dir.path())?;
         for pair in 0..self.pairs.count() {
-            let options = DeviceOptions { seed: options.seed.wrapping_add(pair as u64), ..options };
+            let options = DeviceBenchOptions { seed: options.seed.wrapping_add(pair as u64), ..options };
             let numbered = |row: Row| row.with("pair", pair).with("file_bytes", file_bytes);
             sink.emit(numbered(device::random_reads(&mut device, file, &options)?))?;
             sink.emit(numbered(device::fio_random_reads(dir.path(), &options)?))?;

@@ -1,5 +1,5 @@
 //! The command `fawn bench memory`.
-use super::output::{Output, binary};
+use super::output::{OutputArgs, binary};
 use crate::footprint::{self, FootprintOptions};
 use crate::store::ladder;
 use crate::{BenchError, units};
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 /// Also reports the index's bytes per key. The limit holds for smaller runs, too: --keys 500000 --memory 32M
 /// --connections 500.
 #[derive(Args)]
-pub(super) struct Memory {
+pub(super) struct MemoryArgs {
     /// The `fawn` binary to measure [default: this program].
     #[arg(long, value_name = "FILE")]
     fawn: Option<PathBuf>,
@@ -35,10 +35,10 @@ pub(super) struct Memory {
     #[arg(long, value_name = "N", default_value = "500000", value_parser = units::parse_count)]
     reads: u64,
     #[command(flatten)]
-    output: Output,
+    output: OutputArgs,
 }
 
-impl Memory {
+impl MemoryArgs {
     pub(super) fn run(self) -> Result<(), BenchError> {
         let options = FootprintOptions {
             binary: binary(self.fawn)?,

@@ -29,16 +29,16 @@ The peers are in Debian's packages fio, rocksdb-tools, redis-server, redis-tools
 missing one. Peers are configured as their documentation recommends; each row's config states its durability.")]
 pub struct Bench {
     #[command(subcommand)]
-    rung: Rung,
+    level: BenchLevel,
 }
 
 #[derive(Subcommand)]
-enum Rung {
-    Device(device::Device),
-    Store(store::Store),
-    Server(server::Server),
-    Memory(memory::Memory),
-    Report(report::Report),
+enum BenchLevel {
+    Device(device::DeviceArgs),
+    Store(store::StoreArgs),
+    Server(server::ServerArgs),
+    Memory(memory::MemoryArgs),
+    Report(report::ReportArgs),
 }
 
 /// Runs the selected benchmark.
@@ -46,11 +46,11 @@ enum Rung {
 /// # Errors
 /// The first failure; rows printed and written before are kept.
 pub fn run(bench: Bench) -> Result<(), BenchError> {
-    match bench.rung {
-        Rung::Device(rung) => rung.run(),
-        Rung::Store(rung) => rung.run(),
-        Rung::Server(rung) => rung.run(),
-        Rung::Memory(rung) => rung.run(),
-        Rung::Report(report) => report.run(),
+    match bench.level {
+        BenchLevel::Device(level) => level.run(),
+        BenchLevel::Store(level) => level.run(),
+        BenchLevel::Server(level) => level.run(),
+        BenchLevel::Memory(level) => level.run(),
+        BenchLevel::Report(report) => report.run(),
     }
 }

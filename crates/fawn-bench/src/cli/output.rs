@@ -5,7 +5,7 @@ use clap::Args;
 use std::path::{Path, PathBuf};
 
 #[derive(Args)]
-pub(super) struct Output {
+pub(super) struct OutputArgs {
     /// Prints each row as one line of JSON, and no table.
     #[arg(long)]
     json: bool,
@@ -15,13 +15,13 @@ pub(super) struct Output {
 }
 
 #[derive(Args)]
-pub(super) struct Pairs {
+pub(super) struct PairArgs {
     /// Number of runs of each side, alternating; fewer than five are not a valid comparison.
     #[arg(long, value_name = "N", default_value = "5", value_parser = units::parse_count)]
     pairs: u64,
 }
 
-impl Pairs {
+impl PairArgs {
     pub(super) fn count(&self) -> usize {
         if self.pairs < PAIRS_MIN as u64 {
             eprintln!("fewer than {PAIRS_MIN} pairs: not a valid comparison");
@@ -30,7 +30,7 @@ impl Pairs {
     }
 }
 
-impl Output {
+impl OutputArgs {
     pub(super) fn sink(&self, data_dir: &Path) -> Result<Sink, BenchError> {
         Sink::open(self.json, self.out.as_deref(), data_dir)
     }

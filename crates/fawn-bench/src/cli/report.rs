@@ -5,12 +5,12 @@ use std::path::PathBuf;
 
 /// Prints the table of a directory of results: medians and ratios within pairs, computed from the raw rows.
 #[derive(Args)]
-pub(super) struct Report {
+pub(super) struct ReportArgs {
     /// The directory; all *.jsonl files in it are read.
     dir: PathBuf,
 }
 
-impl Report {
+impl ReportArgs {
     pub(super) fn run(self) -> Result<(), BenchError> {
         print!("{}", report::table(&report::read_dir(&self.dir)?));
         Ok(())

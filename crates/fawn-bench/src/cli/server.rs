@@ -1,6 +1,6 @@
 //! The command `fawn bench server`.
-use super::output::{Output, Pairs, binary};
-use crate::server_ladder::{self, Peer, ServerOptions};
+use super::output::{OutputArgs, PairArgs, binary};
+use crate::server_ladder::{self, BenchPeer, ServerOptions};
 use crate::store::ladder;
 use crate::{BenchError, units};
 use clap::Args;
@@ -11,10 +11,10 @@ use std::path::PathBuf;
 /// The main result is the server's CPU time per operation, from the kernel's accounting. All keys are set and read back
 /// before the measurement. Workloads: GET and SET, at pipeline depth 1 and 32, with the same durability on both sides.
 #[derive(Args)]
-pub(super) struct Server {
+pub(super) struct ServerArgs {
     /// Peer to compare with; may be repeated.
     #[arg(long = "against", value_name = "PEER", value_enum, default_values = ["redis", "memcached"])]
-    peers: Vec<Peer>,
+    peers: Vec<BenchPeer>,
     /// Runs only workloads whose name contains this text, such as "GET P=1" or "sync".
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
@@ -40,12 +40,12 @@ pub(super) struct Server {
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=64))]
     shards: u16,
     #[command(flatten)]
-    pairs: Pairs,
+    pairs: PairArgs,
     #[command(flatten)]
-    output: Output,
+    output: OutputArgs,
 }
 
-impl Server {
+impl ServerArgs {
     pub(super) fn run(self) -> Result<(), BenchError> {
         let options = ServerOptions {
             binary: binary(self.fawn)?,

@@ -1,6 +1,6 @@
 //! The command `fawn bench store`.
-use super::output::{Output, Pairs};
-use crate::store::ladder::{self, Engine, StoreOptions, Workload};
+use super::output::{OutputArgs, PairArgs};
+use crate::store::ladder::{self, EngineChoice, StoreOptions, Workload};
 use crate::{BenchError, units};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
@@ -12,10 +12,10 @@ use std::time::Duration;
 /// at most half of the budget as data, cold workloads at least four times the budget. RocksDB's `memory` writes bypass
 /// its write-ahead log.
 #[derive(Args)]
-pub(super) struct Store {
+pub(super) struct StoreArgs {
     /// Store to measure; may be repeated. Ratios are FAWN-DS over the others.
     #[arg(long = "engine", value_name = "ENGINE", value_enum, default_value = "fawn-ds")]
-    engines: Vec<Engine>,
+    engines: Vec<EngineChoice>,
     /// Workload to run; may be repeated [default: all].
     #[arg(long = "workload", value_name = "WORKLOAD", value_enum)]
     workloads: Vec<Workload>,
@@ -48,12 +48,12 @@ pub(super) struct Store {
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     #[command(flatten)]
-    pairs: Pairs,
+    pairs: PairArgs,
     #[command(flatten)]
-    output: Output,
+    output: OutputArgs,
 }
 
-impl Store {
+impl StoreArgs {
     pub(super) fn run(self) -> Result<(), BenchError> {
         let all = || Workload::value_variants().to_vec();
         let options = StoreOptions {

@@ -2,8 +2,8 @@
 use super::fawn_ds::FawnDs;
 use super::raw::RawDevice;
 use super::rocksdb::RocksDb;
-use super::{Contender, FillEnd, Gets, Puts, Shape};
-use crate::device::DeviceOptions;
+use super::{Contender, DataShape, FillEnd, Gets, Puts};
+use crate::device::DeviceBenchOptions;
 use crate::sink::Sink;
 use crate::{BenchError, Row};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ const RAW_FILE_BYTES_MAX: u64 = 8 << 30;
 
 /// A store of this level.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-pub enum Engine {
+pub enum EngineChoice {
     /// FAWN-DS, in this process.
     FawnDs,
     /// RocksDB through `db_bench` (Debian's package rocksdb-tools).
@@ -50,7 +50,7 @@ pub struct StoreOptions {
     /// Directory for the stores.
     pub dir: PathBuf,
     /// The stores; ratios are those of the first one over the others.
-    pub engines: Vec<Engine>,
+    pub engines: Vec<EngineChoice>,
     /// The workloads to run.
     pub workloads: Vec<Workload>,
     /// Number of distinct keys.
@@ -83,8 +83,8 @@ pub fn run(options: &StoreOptions, sink: &mut Sink) -> Result<(), BenchError> {
     let mut contenders: Vec<Box<dyn Contender>> = Vec::new();
     for engine in &options.engines {
         contenders.push(match engine {
-            Engine::FawnDs => Box::new(FawnDs::new(&options.dir)),
-            Engine::Rocksdb => Box::new(RocksDb::new(&options.dir)),
+            EngineChoice::FawnDs => Box::new(FawnDs::new(&options.dir)),
+            EngineChoice::Rocksdb => Box::new(RocksDb::new(&options.dir)),
         });
     }
     run_with(options, contenders, RawDevice::new(&options.dir), sink)
@@ -126,8 +126,8 @@ impl Ladder<'_> {
     }
 
     /// The data and budget for a store with all data in memory.
-    fn fitting(&self, value_bytes: usize) -> Result<Shape, BenchError> {
-        let shape = Shape { keys: self.options.keys, value_bytes, memory_bytes: 0 };
+    fn fitting(&self, value_bytes: usize) -> Result<DataShape, BenchError> {
+        let shape = DataShape { keys: self.options.keys, value_bytes, memory_bytes: 0 };
         // Twice the data is enough for headers, padding, the index and the block overhead of every store.
         let needed = 2 * shape.user_bytes() + MEMORY_BYTES_MIN;
         let memory_bytes = self.options.memory_bytes.unwrap_or(needed);
@@ -139,12 +139,12 @@ impl Ladder<'_> {
             );
             return Err(BenchError::failed("get-cached", detail));
         }
-        Ok(Shape { memory_bytes, ..shape })
+        Ok(DataShape { memory_bytes, ..shape })
     }
 
     /// The data and budget for a store with much more data than memory.
-    fn cold_shape(&self) -> Result<Shape, BenchError> {
-        let shape = Shape { keys: self.options.keys, value_bytes: self.options.value_bytes, memory_bytes: 0 };
+    fn cold_shape(&self) -> Result<DataShape, BenchError> {
+        let shape = DataShape { keys: self.options.keys, value_bytes: self.options.value_bytes, memory_bytes: 0 };
         let most = shape.user_bytes() / COLD_FACTOR;
         let memory_bytes = self.options.memory_bytes.unwrap_or(most);
         if memory_bytes > most || memory_bytes < MEMORY_BYTES_MIN {
@@ -154,7 +154,7 @@ impl Ladder<'_> {
             );
             return Err(BenchError::failed("cold workloads", detail));
         }
-        Ok(Shape { memory_bytes, ..shape })
+        Ok(DataShape { memory_bytes, ..shape })
     }
 
     /// Runs the bulk load, compared with the device, and then the small puts; each on a new store.
@@ -169,7 +169,7 @@ impl Ladder<'_> {
             if !self.wants(workload) {
                 continue;
             }
-            let shape = Shape { keys: options.keys, value_bytes, memory_bytes: budget };
+            let shape = DataShape { keys: options.keys, value_bytes, memory_bytes: budget };
             let mut sides: Vec<Side<'_>> = Vec::new();
             for contender in &mut self.contenders {
                 sides.push(Box::new(move |_| {
@@ -193,7 +193,7 @@ impl Ladder<'_> {
         }
         let (options, value_bytes) = (self.options, self.options.value_bytes);
         let memory_bytes = options.memory_bytes.unwrap_or(256 << 20);
-        let shape = Shape { keys: options.keys, value_bytes, memory_bytes };
+        let shape = DataShape { keys: options.keys, value_bytes, memory_bytes };
         let mut sides: Vec<Side<'_>> = Vec::new();
         for contender in &mut self.contenders {
             sides.push(Box::new(move |seed| {
@@ -206,7 +206,7 @@ impl Ladder<'_> {
         in_turn(options, &format!("durable put {value_bytes} B, {} writers", options.writers), sides, self.sink)
     }
 
-    fn fill_and_verify(&mut self, shape: &Shape) -> Result<(), BenchError> {
+    fn fill_and_verify(&mut self, shape: &DataShape) -> Result<(), BenchError> {
         self.contenders.iter_mut().try_for_each(|contender| {
             contender.fill(shape, FillEnd::Written)?;
             contender.verify()
@@ -238,7 +238,7 @@ impl Ladder<'_> {
         let options = self.options;
         let shape = self.cold_shape()?;
         self.fill_and_verify(&shape)?;
-        let raw = DeviceOptions {
+        let raw = DeviceBenchOptions {
             file_bytes: shape.user_bytes().clamp(1 << 20, RAW_FILE_BYTES_MAX).next_multiple_of(1 << 20),
             depth: options.depth,
             run: options.run,
@@ -264,7 +264,7 @@ impl Ladder<'_> {
         self.discard()
     }
 
-    fn overwrites(&mut self, shape: &Shape, raw: DeviceOptions) -> Result<(), BenchError> {
+    fn overwrites(&mut self, shape: &DataShape, raw: DeviceBenchOptions) -> Result<(), BenchError> {
         let options = self.options;
         let mut sides: Vec<Side<'_>> = Vec::new();
         for contender in &mut self.contenders {
@@ -279,8 +279,8 @@ fn reads<'s>(contender: &'s mut Box<dyn Contender>, gets: Gets) -> Side<'s> {
     Box::new(move |seed| contender.gets(&Gets { seed, ..gets }))
 }
 
-fn raw_reads(raw: &mut RawDevice, options: DeviceOptions) -> Side<'_> {
-    Box::new(move |seed| raw.random_reads(&DeviceOptions { seed, ..options }))
+fn raw_reads(raw: &mut RawDevice, options: DeviceBenchOptions) -> Side<'_> {
+    Box::new(move |seed| raw.random_reads(&DeviceBenchOptions { seed, ..options }))
 }
 
 /// Runs the sides alternately: A B C A B C …. Each pair has its own seed, common to all sides.

@@ -13,7 +13,7 @@ pub const KEY_BYTES: usize = 16;
 
 /// The data and memory budget of a store.
 #[derive(Clone, Copy, Debug)]
-pub struct Shape {
+pub struct DataShape {
     /// Number of distinct keys.
     pub keys: u64,
     /// Length of each value, bytes.
@@ -22,7 +22,7 @@ pub struct Shape {
     pub memory_bytes: u64,
 }
 
-impl Shape {
+impl DataShape {
     /// Total size of keys and values, bytes.
     #[must_use]
     pub const fn user_bytes(&self) -> u64 {
@@ -74,7 +74,7 @@ pub trait Contender {
     ///
     /// # Errors
     /// If the engine fails.
-    fn fill(&mut self, shape: &Shape, end: FillEnd) -> Result<Row, BenchError>;
+    fn fill(&mut self, shape: &DataShape, end: FillEnd) -> Result<Row, BenchError>;
 
     /// Reads every key of the last fill and checks its value.
     ///
@@ -98,7 +98,7 @@ pub trait Contender {
     ///
     /// # Errors
     /// If the engine fails.
-    fn durable_puts(&mut self, shape: &Shape, puts: &Puts) -> Result<Row, BenchError>;
+    fn durable_puts(&mut self, shape: &DataShape, puts: &Puts) -> Result<Row, BenchError>;
 
     /// Removes the store's files.
     ///

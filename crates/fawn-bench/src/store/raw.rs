@@ -1,9 +1,9 @@
 //! The baseline of the store level: the same device without a store, within the same minutes.
-use super::{KEY_BYTES, OwnDir, Shape};
-use crate::device::{self, DeviceOptions};
+use super::{DataShape, KEY_BYTES, OwnDir};
+use crate::device::{self, DeviceBenchOptions};
 use crate::workload::Values;
 use crate::{BenchError, Row, machine};
-use fawn_flash::{AlignedBuf, AnyDevice, Cause, Device, Token};
+use fawn_flash::{AlignedBuf, Device, FileDevice, IoClass, Token};
 use std::collections::VecDeque;
 use std::path::Path;
 use std::time::Instant;
@@ -30,8 +30,8 @@ impl RawDevice {
     ///
     /// # Errors
     /// If the device fails.
-    pub fn sequential_write(&mut self, shape: &Shape) -> Result<Row, BenchError> {
-        let mut device = crate::medium::open(self.dir.renew()?, WRITE_DEPTH)?;
+    pub fn sequential_write(&mut self, shape: &DataShape) -> Result<Row, BenchError> {
+        let mut device = crate::disk::open(self.dir.renew()?, WRITE_DEPTH)?;
         let total = shape.user_bytes().next_multiple_of(WRITE_BYTES as u64);
         let mut spare: Vec<_> = (0..WRITE_DEPTH).map(|_| AlignedBuf::zeroed(WRITE_BYTES)).collect();
         // Incompressible data, in memory that is touched before the measurement.
@@ -46,7 +46,7 @@ impl RawDevice {
             while offset < total
                 && let Some(buf) = spare.pop()
             {
-                device.submit_write(file, offset, buf, WRITE_BYTES, Cause::Flush, Token(offset));
+                device.submit_write(file, offset, buf, WRITE_BYTES, IoClass::Flush, Token(offset));
                 offset += WRITE_BYTES as u64;
             }
             device.wait(&mut done);
@@ -68,21 +68,21 @@ impl RawDevice {
     ///
     /// # Errors
     /// If the device fails.
-    pub fn prepare(&mut self, options: &DeviceOptions) -> Result<(), BenchError> {
+    pub fn prepare(&mut self, options: &DeviceBenchOptions) -> Result<(), BenchError> {
         let mut device = self.open_for_reads(options, true)?;
         device::prepare(&mut device, options).map(drop)
     }
 
-    fn open_for_reads(&mut self, options: &DeviceOptions, anew: bool) -> Result<AnyDevice, BenchError> {
+    fn open_for_reads(&mut self, options: &DeviceBenchOptions, anew: bool) -> Result<FileDevice, BenchError> {
         let path = if anew { self.dir.renew()? } else { self.dir.path() };
-        crate::medium::open(path, options.depth)
+        crate::disk::open(path, options.depth)
     }
 
     /// Measures random 4 KiB reads of the file.
     ///
     /// # Errors
     /// If the device fails.
-    pub fn random_reads(&mut self, options: &DeviceOptions) -> Result<Row, BenchError> {
+    pub fn random_reads(&mut self, options: &DeviceBenchOptions) -> Result<Row, BenchError> {
         let mut device = self.open_for_reads(options, false)?;
         let file = device::prepare(&mut device, options)?;
         let row = device::random_reads(&mut device, file, options)?;

@@ -1,8 +1,8 @@
 //! Tests of the server level's client and of starting servers; peers are tested where installed.
 use fawn_bench::BenchError;
-use fawn_bench::client::{self, Connection, Loop, Protocol, key_of};
+use fawn_bench::client::{self, BenchConnection, ClientProtocol, RequestLoop, key_of};
 use fawn_bench::server::{ServerWorkload, redis_benchmark};
-use fawn_bench::sut::{Keeps, Server};
+use fawn_bench::sut::{Keeps, ServerUnderTest};
 
 const KEYS: u64 = 700;
 const VALUE_BYTES: usize = 100;
@@ -14,12 +14,13 @@ fn unverified(outcome: Result<(), BenchError>) -> String {
     }
 }
 
-fn check(server: &Server, protocol: Protocol) -> Result<(), BenchError> {
-    let mut connection = Connection::open(server.port, protocol)?;
+fn check(server: &ServerUnderTest, protocol: ClientProtocol) -> Result<(), BenchError> {
+    let mut connection = BenchConnection::open(server.port, protocol)?;
     client::load(&mut connection, KEYS, VALUE_BYTES)?;
     client::verify(&mut connection, KEYS, VALUE_BYTES)?;
     for (writes, pipeline) in [(false, 1), (false, 32), (true, 8)] {
-        let ask = Loop { clients: 3, pipeline, requests: 300, keys: KEYS, value_bytes: VALUE_BYTES, writes, seed: 1 };
+        let ask =
+            RequestLoop { clients: 3, pipeline, requests: 300, keys: KEYS, value_bytes: VALUE_BYTES, writes, seed: 1 };
         let row = client::measure(server.port, protocol, &ask)?;
         assert!(row.ops_per_s > 0.0 && row.p50_us.is_some(), "{row:?}");
     }
@@ -31,7 +32,7 @@ fn check(server: &Server, protocol: Protocol) -> Result<(), BenchError> {
     connection.answers(1, |_, _| Ok(()))?;
     let wrong = unverified(client::verify(&mut connection, KEYS, VALUE_BYTES));
     assert!(wrong.contains("key number 333: found another value"), "{wrong}");
-    let mut connection = Connection::open(server.port, protocol)?;
+    let mut connection = BenchConnection::open(server.port, protocol)?;
     client::load(&mut connection, KEYS, VALUE_BYTES)?;
     let missing = unverified(client::verify(&mut connection, KEYS + 1, VALUE_BYTES));
     assert!(missing.contains("key number 700: found nothing"), "{missing}");
@@ -41,9 +42,9 @@ fn check(server: &Server, protocol: Protocol) -> Result<(), BenchError> {
 #[test]
 fn redis_is_started_loaded_verified_and_measured() {
     let dir = tempfile::tempdir().unwrap();
-    match Server::redis(dir.path(), Keeps::EverySecond, 0) {
+    match ServerUnderTest::redis(dir.path(), Keeps::EverySecond, 0) {
         Ok(server) => {
-            check(&server, Protocol::Resp).unwrap();
+            check(&server, ClientProtocol::Resp).unwrap();
             let workload = ServerWorkload {
                 test: "get",
                 pipeline: 16,
@@ -64,8 +65,8 @@ fn redis_is_started_loaded_verified_and_measured() {
 
 #[test]
 fn memcached_is_started_loaded_verified_and_measured() {
-    match Server::memcached(64, 0) {
-        Ok(server) => check(&server, Protocol::Memcached).unwrap(),
+    match ServerUnderTest::memcached(64, 0) {
+        Ok(server) => check(&server, ClientProtocol::Memcached).unwrap(),
         Err(error) => eprintln!("skipped: {error}"),
     }
 }

@@ -1,19 +1,19 @@
 //! Tests of the store level.
-use fawn_bench::device::{self, DeviceOptions};
+use fawn_bench::device::{self, DeviceBenchOptions};
 use fawn_bench::row::Row;
 use fawn_bench::sink::Sink;
 use fawn_bench::store::fawn_ds::FawnDs;
-use fawn_bench::store::ladder::{self, Engine, StoreOptions, Workload};
+use fawn_bench::store::ladder::{self, EngineChoice, StoreOptions, Workload};
 use fawn_bench::store::raw::{self, RawDevice};
 use fawn_bench::store::rocksdb::RocksDb;
-use fawn_bench::store::{Contender, FillEnd, Gets, Puts, Shape};
-use fawn_bench::{BenchError, medium};
+use fawn_bench::store::{Contender, DataShape, FillEnd, Gets, Puts};
+use fawn_bench::{BenchError, disk};
 use fawn_flash::{SimDevice, SimOptions};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-const SHAPE: Shape = Shape { keys: 3000, value_bytes: 256, memory_bytes: 4 << 20 };
+const SHAPE: DataShape = DataShape { keys: 3000, value_bytes: 256, memory_bytes: 4 << 20 };
 const RUN: Duration = Duration::from_millis(50);
 
 fn simulated(parent: &Path) -> FawnDs<SimDevice> {
@@ -82,11 +82,11 @@ fn the_real_device_reads_its_own_file_and_writes_in_sequence() {
     let mut raw = RawDevice::new(dir.path());
     let written = raw.sequential_write(&SHAPE).unwrap();
     assert_eq!(written.engine, raw::NAME);
-    let options = DeviceOptions { file_bytes: 4 << 20, depth: 8, run: RUN, seed: 1 };
+    let options = DeviceBenchOptions { file_bytes: 4 << 20, depth: 8, run: RUN, seed: 1 };
     raw.prepare(&options).unwrap();
     let row = raw.random_reads(&options).unwrap();
     assert!(row.ops_per_s > 0.0 && row.device_reads_per_op == Some(1.0), "{row:?}");
-    let mut device = medium::open(&dir.path().join("raw"), 8).unwrap();
+    let mut device = disk::open(&dir.path().join("raw"), 8).unwrap();
     let file = device::prepare(&mut device, &options).unwrap();
     assert!(device::random_reads(&mut device, file, &options).unwrap().p999_us.is_some());
 }
@@ -96,7 +96,7 @@ fn the_ladder_takes_turns_and_leaves_nothing_behind() {
     let dir = tempfile::tempdir_in(".").unwrap();
     let options = StoreOptions {
         dir: dir.path().to_owned(),
-        engines: vec![Engine::FawnDs],
+        engines: vec![EngineChoice::FawnDs],
         workloads: vec![Workload::Load, Workload::Durable, Workload::GetCached],
         keys: 2000,
         value_bytes: 256,

@@ -2,7 +2,7 @@
 use super::planner::{self, Change, Health};
 use super::round::{Round, Rules, Stage};
 use super::{Consensus, Manager, Scope};
-use crate::map::{ChainState, Member, MemberRole};
+use crate::map::{ChainMember, ChainState, MemberRole};
 use crate::message::Body;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -27,11 +27,11 @@ impl<C: Consensus> Manager<C> {
         }
     }
 
-    /// Whether the only defect of an active chain is a member that has not sent a heartbeat yet.
+    /// Whether the only defect of an active chain is a member that has not sent a heartbeats yet.
     fn only_unseen(&self, range: RangeId) -> bool {
         let Some(entry) = self.draft.range(range) else { return false };
-        let is_seen = |member: &Member| self.nodes.seen.contains_key(&member.node);
-        let is_fine = |member: &Member| self.nodes.boot(range, member.node) == Some(member.boot);
+        let is_seen = |member: &ChainMember| self.nodes.seen.contains_key(&member.node);
+        let is_fine = |member: &ChainMember| self.nodes.boot(range, member.node) == Some(member.boot);
         entry.is_active() && entry.serving().all(|m| !is_seen(m) || is_fine(m)) && !entry.serving().all(is_seen)
     }
 
@@ -45,10 +45,10 @@ impl<C: Consensus> Manager<C> {
             Some(last) => last.members.iter().map(|member| member.node).collect(),
             None => entry.serving().map(|member| member.node).collect(),
         };
-        let others: Vec<Member> = entry.members.iter().filter(|m| !serving.contains(&m.node)).copied().collect();
+        let others: Vec<ChainMember> = entry.members.iter().filter(|m| !serving.contains(&m.node)).copied().collect();
         let boot_of = |node| entry.member(node).map_or(BootId::default(), |member| member.boot);
-        let mut members: Vec<Member> =
-            serving.iter().map(|&node| Member { node, boot: boot_of(node), role: MemberRole::Serving }).collect();
+        let mut members: Vec<ChainMember> =
+            serving.iter().map(|&node| ChainMember { node, boot: boot_of(node), role: MemberRole::Serving }).collect();
         members.extend(others.into_iter().map(|mut member| {
             let serves = promote.contains(&member.node);
             member.role = if serves { MemberRole::Serving } else { MemberRole::Syncing };
@@ -68,7 +68,7 @@ impl<C: Consensus> Manager<C> {
         let Some(entry) = self.draft.range_mut(range) else { return };
         assert!(entry.is_active(), "the planner adds to active chains only");
         entry.members.retain(|member| member.node != node);
-        entry.members.push(Member { node, boot, role: MemberRole::Syncing });
+        entry.members.push(ChainMember { node, boot, role: MemberRole::Syncing });
         entry.revision += 1;
         self.dirty = true;
     }

@@ -92,7 +92,7 @@ impl Nodes {
         self.seen.get(&node).map_or(BootId::default(), |(boot, _)| *boot)
     }
 
-    /// A heartbeat, or any other frame that names the boot; whether it is another than before. The caller has checked
+    /// A heartbeats, or any other frame that names the boot; whether it is another than before. The caller has checked
     /// that it is not older.
     pub(super) fn note_boot(&mut self, node: NodeId, boot: BootId) -> bool {
         let former = self.seen.insert(node, (boot, self.now));

@@ -20,13 +20,13 @@ mod slow;
 pub use consensus::{Consensus, ConsensusEvent, FileConsensus};
 
 use crate::map::{ChainState, ClusterMap, RangeEntry, encode_map};
-use crate::message::{Body, Frame, Header, Report};
+use crate::message::{Body, Frame, Header, MemberReport};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use fawn_types::{BootId, BootOrder, Durability, Epoch, MonoMs, NodeId, Now, RangeId, Version};
 use health::Nodes;
 use hold_off::HoldOffOptions;
-use planner::{Health, Layout};
+use planner::{Health, RingLayout};
 use round::{Round, Stage};
 
 /// Maximum number of nodes notified of an activation because they asked before it; further nodes ask again.
@@ -181,7 +181,7 @@ pub struct Manager<C> {
     dirty: bool,
     offered: Option<ClusterMap>,
     nodes: Nodes,
-    layout: Layout,
+    layout: RingLayout,
     rounds: BTreeMap<RangeId, Round>,
     excluded: BTreeMap<RangeId, BTreeSet<NodeId>>,
     /// Nodes that requested the entry of an inactive range: notified once it is active, so that they need not poll.
@@ -208,7 +208,7 @@ impl<C: Consensus> Manager<C> {
             map,
             offered: None,
             nodes,
-            layout: Layout::default(),
+            layout: RingLayout::default(),
             rounds: BTreeMap::new(),
             excluded: BTreeMap::new(),
             curious: BTreeSet::new(),
@@ -225,7 +225,7 @@ impl<C: Consensus> Manager<C> {
 
     /// The ring's layout as the planner uses it.
     #[must_use]
-    pub const fn layout(&self) -> &Layout {
+    pub const fn layout(&self) -> &RingLayout {
         &self.layout
     }
 
@@ -264,7 +264,7 @@ impl<C: Consensus> Manager<C> {
             }
             _ => {}
         }
-        // A new boot may change every chain, any other frame the one that it is about, and a heartbeat none. After a
+        // A new boot may change every chain, any other frame the one that it is about, and a heartbeats none. After a
         // failure hundreds of ranges report at once: looking at all of them for each report would take seconds.
         self.advance(if self.nodes.boot_of(from) == known { Scope::Range(range) } else { Scope::All });
     }
@@ -307,8 +307,9 @@ impl<C: Consensus> Manager<C> {
         self.started_at.get_or_insert(now.mono);
     }
 
-    /// Whether a frame is of the node's newest boot. One of a former boot was late: what it says is void. One of another
-    /// process with the same number of opens comes from a copy of the directory, which has to join as a new node.
+    /// Whether a frame is of the node's newest boot. One of a former boot was late: what it says is invalidated. One of
+    /// another process with the same number of opens comes from a copy of the directory, which has to join as a new
+    /// node.
     fn admits(&mut self, from: NodeId, boot: BootId) -> bool {
         let mut order = boot.against(self.nodes.boot_of(from));
         if order == BootOrder::Newer && !self.nodes.seen.contains_key(&from) {
@@ -357,7 +358,7 @@ impl<C: Consensus> Manager<C> {
         }
     }
 
-    fn handle_report(&mut self, (from, boot): (NodeId, BootId), range: RangeId, epoch: Epoch, report: &Report) {
+    fn handle_report(&mut self, (from, boot): (NodeId, BootId), range: RangeId, epoch: Epoch, report: &MemberReport) {
         self.note_boot(from, boot);
         if self.nodes.is_hung(from) {
             // A disk that counts as dead may complete a promise after all. Were its member used, the planner would see

@@ -85,13 +85,13 @@ pub fn next_change(
 
 /// The ring's layout, as of one revision of the map: hundreds of points are sorted once, not with each frame.
 #[derive(Clone, Debug, Default)]
-pub struct Layout {
+pub struct RingLayout {
     revision: Option<u64>,
     ranges: Vec<RangeLayout>,
     computed: u64,
 }
 
-impl Layout {
+impl RingLayout {
     /// Computes the layout again if `map` is of another revision.
     pub fn refresh(&mut self, map: &ClusterMap) {
         if self.revision != Some(map.revision) {
@@ -121,7 +121,7 @@ impl Layout {
 pub fn plan<'a>(
     entries: impl Iterator<Item = &'a RangeEntry>,
     durability: Durability,
-    layout: &Layout,
+    layout: &RingLayout,
     health: &impl Health,
 ) -> Vec<Change> {
     entries.filter_map(|entry| next_change(entry, durability, layout.chain(entry), health)).collect()

@@ -1,7 +1,7 @@
 //! One round of the handshake for one range, on the manager: members asked, reports, choice of the donor.
 use super::SUSPICION_LEAVES;
-use crate::map::{Activation, ChainState, LastActive, Member, MemberRole, RangeEntry};
-use crate::message::Report;
+use crate::map::{Activation, ChainMember, ChainState, LastActive, MemberRole, RangeEntry};
+use crate::message::MemberReport;
 use crate::ring::CHAIN_MEMBERS_MAX;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -28,16 +28,16 @@ pub(super) struct Round {
     pub(super) resend_at: MonoMs,
     /// Serving members of the last active epoch, and members to promote.
     pub(super) asked: Vec<NodeId>,
-    pub(super) reports: BTreeMap<NodeId, (BootId, Report)>,
+    pub(super) reports: BTreeMap<NodeId, (BootId, MemberReport)>,
     /// Members that were asked and have stopped, but cannot be used in their current boots.
     pub(super) gone: BTreeSet<NodeId>,
     pub(super) equal: BTreeSet<NodeId>,
-    pub(super) decision: Option<Decision>,
+    pub(super) decision: Option<RoundDecision>,
 }
 
 /// The decision derived from the reports.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Decision {
+pub(super) struct RoundDecision {
     pub(super) donor: NodeId,
     pub(super) base: Version,
     pub(super) time: TimeMs,
@@ -107,7 +107,7 @@ impl Round {
     }
 
     /// The donor and the members to be, once the reports allow a decision.
-    pub(super) fn decide(&self, entry: &RangeEntry, rules: Rules<'_>) -> Option<Decision> {
+    pub(super) fn decide(&self, entry: &RangeEntry, rules: Rules<'_>) -> Option<RoundDecision> {
         let complete = self.asked.iter().all(|node| self.reports.contains_key(node) || self.gone.contains(node));
         if !complete && !rules.waited {
             return None;
@@ -126,14 +126,14 @@ impl Round {
         let left_out = candidates.iter().copied().filter(|node| !nodes.contains(node)).collect();
         let serving = nodes.iter().filter_map(|node| {
             let (boot, _) = self.reports.get(node)?;
-            Some(Member { node: *node, boot: *boot, role: MemberRole::Serving })
+            Some(ChainMember { node: *node, boot: *boot, role: MemberRole::Serving })
         });
         let cuts = nodes.iter().filter_map(|node| Some((*node, self.log_of(entry, *node)?.min(base)))).collect();
         let time = self.reports.values().map(|(_, report)| report.time).max().unwrap_or_default().max(entry.time);
         let syncing = entry.syncing().filter(|member| !nodes.contains(&member.node)).copied();
         let members = serving.chain(syncing).collect();
         let entry = RangeEntry { members, ..entry.clone() };
-        Some(Decision { donor, base, time, entry, cuts, left_out, possible_loss: donors.possible_loss })
+        Some(RoundDecision { donor, base, time, entry, cuts, left_out, possible_loss: donors.possible_loss })
     }
 
     /// The end of a member's log within the history: an earlier activation discarded everything else.

@@ -1,11 +1,11 @@
 //! Members whose disk hangs: they leave their chains while two others remain [replication.md §2.4].
 //!
-//! A disk that hangs reports no error, and its machine beats on: acknowledgements between members are of appended
+//! A disk that hangs reports no error, and its machine heartbeats on: acknowledgements between members are of appended
 //! records, so no neighbour would suspect it, yet nothing commits.
 use super::planner::Health;
 use super::round::Round;
 use super::{Consensus, DropReason, Manager, ManagerOutput, SUSPICION_LEAVES};
-use crate::map::{Member, RangeEntry};
+use crate::map::{ChainMember, RangeEntry};
 use alloc::vec::Vec;
 use fawn_types::{BootId, NodeId, RangeId};
 
@@ -19,7 +19,7 @@ impl<C: Consensus> Manager<C> {
             self.leave_rounds(from);
         }
         let leaves = |entry: &&RangeEntry| {
-            let is_well = |member: &Member| {
+            let is_well = |member: &ChainMember| {
                 self.nodes.boot(entry.range, member.node) == Some(member.boot) && !self.nodes.is_slow(member.node)
             };
             let serves = entry.serving().any(|member| member.node == from && member.boot == boot);

@@ -1,7 +1,9 @@
 //! Decoding of range entries, maps and a replica's promises (`docs/formats/peer-frames.md`).
 use super::encode::{IMAGE_VERSION, MAP_MAGIC, STATE_MAGIC, STATE_VERSION};
-use super::{Activation, ChainState, ClusterMap, HISTORY_MAX, LastActive, Member, MemberRole, NodeEntry, RangeEntry};
-use crate::bytes::{DecodeError, Reader};
+use super::{
+    Activation, ChainMember, ChainState, ClusterMap, HISTORY_MAX, LastActive, MemberRole, NodeEntry, RangeEntry,
+};
+use crate::bytes::{DecodeError, FrameReader};
 use crate::replica::{Closed, PersistedState};
 use crate::ring::{CHAIN_MEMBERS_MAX, RingOptions};
 use alloc::string::String;
@@ -76,7 +78,7 @@ pub fn decode_state(image: &[u8]) -> Result<PersistedState, DecodeError> {
     Ok(PersistedState { promised, entry, closed })
 }
 
-fn read_closed(reader: &mut Reader<'_>, version: u16) -> Result<Closed, DecodeError> {
+fn read_closed(reader: &mut FrameReader<'_>, version: u16) -> Result<Closed, DecodeError> {
     let boot = BootId(reader.u64("closed boot")?);
     let last = Version::from_u64(reader.u64("closed log's end")?);
     let has_before = version >= 4 && reader.flag("boot before the closed one present")?;
@@ -89,14 +91,14 @@ fn open<'a>(
     what: &'static str,
     image: &'a [u8],
     (magic, newest): (u32, u16),
-) -> Result<(Reader<'a>, u16), DecodeError> {
+) -> Result<(FrameReader<'a>, u16), DecodeError> {
     let truncated = DecodeError::Truncated { what, need_bytes: 8, have_bytes: image.len() };
     let (content, sum) = image.split_last_chunk::<8>().ok_or(truncated)?;
     let (expected, found) = (checksum64(content), u64::from_le_bytes(*sum));
     if expected != found {
         return Err(DecodeError::Checksum { what, expected, found });
     }
-    let mut reader = Reader::new(content);
+    let mut reader = FrameReader::new(content);
     let found = reader.u32(what)?;
     check("image magic", u64::from(found), found == magic)?;
     let version = reader.u16("image version")?;
@@ -108,7 +110,7 @@ fn check(what: &'static str, found: u64, holds: bool) -> Result<(), DecodeError>
     if holds { Ok(()) } else { Err(DecodeError::Value { what, found }) }
 }
 
-fn read_node(reader: &mut Reader<'_>) -> Result<NodeEntry, DecodeError> {
+fn read_node(reader: &mut FrameReader<'_>) -> Result<NodeEntry, DecodeError> {
     let node = NodeId(reader.u32("node")?);
     let weight = reader.u16("node weight")?;
     let domain = reader.u32("node domain")?;
@@ -118,7 +120,7 @@ fn read_node(reader: &mut Reader<'_>) -> Result<NodeEntry, DecodeError> {
     Ok(NodeEntry { node, weight, domain, address: String::from(address) })
 }
 
-pub(crate) fn read_entry(reader: &mut Reader<'_>, layout: EntryLayout) -> Result<RangeEntry, DecodeError> {
+pub(crate) fn read_entry(reader: &mut FrameReader<'_>, layout: EntryLayout) -> Result<RangeEntry, DecodeError> {
     let range = RangeId(reader.u32("range")?);
     let keys = read_keys(reader)?;
     let epoch = read_epoch(reader, "epoch")?;
@@ -156,14 +158,14 @@ pub(crate) fn read_entry(reader: &mut Reader<'_>, layout: EntryLayout) -> Result
     })
 }
 
-fn read_entry_durability(reader: &mut Reader<'_>, layout: EntryLayout) -> Result<Durability, DecodeError> {
+fn read_entry_durability(reader: &mut FrameReader<'_>, layout: EntryLayout) -> Result<Durability, DecodeError> {
     match layout {
         EntryLayout::Version1(durability) => Ok(durability),
         EntryLayout::Version2 | EntryLayout::Version3 => read_durability(reader),
     }
 }
 
-fn read_copies_min(reader: &mut Reader<'_>, layout: EntryLayout) -> Result<u8, DecodeError> {
+fn read_copies_min(reader: &mut FrameReader<'_>, layout: EntryLayout) -> Result<u8, DecodeError> {
     if layout != EntryLayout::Version3 {
         return Ok(1);
     }
@@ -172,14 +174,14 @@ fn read_copies_min(reader: &mut Reader<'_>, layout: EntryLayout) -> Result<u8, D
     Ok(copies)
 }
 
-fn read_keys(reader: &mut Reader<'_>) -> Result<KeyRange, DecodeError> {
+fn read_keys(reader: &mut FrameReader<'_>) -> Result<KeyRange, DecodeError> {
     let start = read_boundary(reader)?;
     let end = if reader.flag("range end present")? { Some(read_boundary(reader)?) } else { None };
     check("range end", 0, end.is_none_or(|end| end > start))?;
     Ok(KeyRange { start, end })
 }
 
-fn read_boundary(reader: &mut Reader<'_>) -> Result<RingKey, DecodeError> {
+fn read_boundary(reader: &mut FrameReader<'_>) -> Result<RingKey, DecodeError> {
     let mut bytes = [0; 20];
     bytes.copy_from_slice(reader.take("range boundary", 20)?);
     let key = RingKey(bytes);
@@ -187,7 +189,7 @@ fn read_boundary(reader: &mut Reader<'_>) -> Result<RingKey, DecodeError> {
     Ok(key)
 }
 
-fn read_members(reader: &mut Reader<'_>) -> Result<Vec<Member>, DecodeError> {
+fn read_members(reader: &mut FrameReader<'_>) -> Result<Vec<ChainMember>, DecodeError> {
     let count = usize::from(reader.u8("member count")?);
     check("member count", count as u64, count <= MEMBERS_MAX)?;
     let mut members = Vec::with_capacity(count);
@@ -197,12 +199,12 @@ fn read_members(reader: &mut Reader<'_>) -> Result<Vec<Member>, DecodeError> {
         let role = reader.u8("member role")?;
         check("member role", u64::from(role), role <= 1)?;
         let role = if role == 0 { MemberRole::Serving } else { MemberRole::Syncing };
-        members.push(Member { node, boot, role });
+        members.push(ChainMember { node, boot, role });
     }
     Ok(members)
 }
 
-fn read_history(reader: &mut Reader<'_>) -> Result<Vec<Activation>, DecodeError> {
+fn read_history(reader: &mut FrameReader<'_>) -> Result<Vec<Activation>, DecodeError> {
     let count = usize::from(reader.u8("history length")?);
     check("history length", count as u64, count <= HISTORY_MAX)?;
     let mut history = Vec::with_capacity(count);
@@ -215,12 +217,12 @@ fn read_history(reader: &mut Reader<'_>) -> Result<Vec<Activation>, DecodeError>
     Ok(history)
 }
 
-pub(crate) fn read_epoch(reader: &mut Reader<'_>, what: &'static str) -> Result<Epoch, DecodeError> {
+pub(crate) fn read_epoch(reader: &mut FrameReader<'_>, what: &'static str) -> Result<Epoch, DecodeError> {
     let raw = reader.u32(what)?;
     Epoch::new(raw).ok_or(DecodeError::Value { what, found: u64::from(raw) })
 }
 
-fn read_durability(reader: &mut Reader<'_>) -> Result<Durability, DecodeError> {
+fn read_durability(reader: &mut FrameReader<'_>) -> Result<Durability, DecodeError> {
     match reader.u8("durability")? {
         0 => Ok(Durability::Sync),
         1 => Ok(Durability::EverySecond),

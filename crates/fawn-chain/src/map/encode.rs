@@ -1,5 +1,5 @@
 //! Encoding of range entries, maps and a replica's promises (`docs/formats/peer-frames.md`).
-use super::{ChainState, ClusterMap, Member, MemberRole, RangeEntry};
+use super::{ChainMember, ChainState, ClusterMap, MemberRole, RangeEntry};
 use crate::bytes::Put;
 use crate::replica::{Closed, PersistedState};
 use alloc::vec::Vec;
@@ -98,7 +98,7 @@ fn put_keys(out: &mut Vec<u8>, keys: &KeyRange) {
     }
 }
 
-fn put_members(out: &mut Vec<u8>, members: &[Member]) {
+fn put_members(out: &mut Vec<u8>, members: &[ChainMember]) {
     assert!(members.len() <= super::decode::MEMBERS_MAX, "{} members", members.len());
     out.put_u8(members.len() as u8);
     for member in members {

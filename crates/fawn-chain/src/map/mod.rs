@@ -31,7 +31,7 @@ pub enum MemberRole {
 
 /// A copy of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Member {
+pub struct ChainMember {
     /// The machine.
     pub node: NodeId,
     /// The boot of its process that took this role; another boot of the same machine must go through the handshake.
@@ -66,7 +66,7 @@ pub struct LastActive {
     /// Durability mode of that epoch: determines what logs older than the next epoch must contain.
     pub durability: Durability,
     /// Its serving members, with the boots in which they served.
-    pub members: Vec<Member>,
+    pub members: Vec<ChainMember>,
 }
 
 /// A range and its chain.
@@ -91,7 +91,7 @@ pub struct RangeEntry {
     /// Greatest chain time that any member had seen at activation; a new head starts there.
     pub time: TimeMs,
     /// Serving members in chain order, head first, then syncing ones.
-    pub members: Vec<Member>,
+    pub members: Vec<ChainMember>,
     /// The members that served last; kept while preparing.
     pub last_active: Option<LastActive>,
     /// The newest activations, oldest first.
@@ -102,7 +102,7 @@ impl RangeEntry {
     /// A range that has never served.
     #[must_use]
     pub fn new(range: RangeId, keys: KeyRange, chain: &[NodeId]) -> Self {
-        let member = |&node| Member { node, boot: BootId::default(), role: MemberRole::Serving };
+        let member = |&node| ChainMember { node, boot: BootId::default(), role: MemberRole::Serving };
         Self {
             range,
             keys,
@@ -121,17 +121,17 @@ impl RangeEntry {
 
     /// The copy on `node`, if any.
     #[must_use]
-    pub fn member(&self, node: NodeId) -> Option<&Member> {
+    pub fn member(&self, node: NodeId) -> Option<&ChainMember> {
         self.members.iter().find(|member| member.node == node)
     }
 
     /// The chain: serving members, head first.
-    pub fn serving(&self) -> impl DoubleEndedIterator<Item = &Member> + Clone {
+    pub fn serving(&self) -> impl DoubleEndedIterator<Item = &ChainMember> + Clone {
         self.members.iter().filter(|member| member.role == MemberRole::Serving)
     }
 
     /// Members that receive records from the tail.
-    pub fn syncing(&self) -> impl Iterator<Item = &Member> {
+    pub fn syncing(&self) -> impl Iterator<Item = &ChainMember> {
         self.members.iter().filter(|member| member.role == MemberRole::Syncing)
     }
 

@@ -1,6 +1,8 @@
 //! Decoding of peer frames (`docs/formats/peer-frames.md`); arbitrary bytes cause an error, never a panic.
-use super::{Body, CopyCursor, FRAME_BYTES_MAX, FRAME_VERSION, Frame, Header, PREFIX_BYTES, RefusedReason, Report};
-use crate::bytes::{DecodeError, Reader};
+use super::{
+    Body, FRAME_BYTES_MAX, FRAME_VERSION, Frame, Header, MemberReport, PREFIX_BYTES, RefusedReason, TransferCursor,
+};
+use crate::bytes::{DecodeError, FrameReader};
 use crate::map::{EntryLayout, MEMBERS_MAX, read_entry, read_epoch};
 use alloc::vec::Vec;
 use fawn_types::checksum::checksum64;
@@ -11,7 +13,7 @@ use fawn_types::{BootId, ClientTag, NodeId, RangeId, TimeMs, Version};
 /// # Errors
 /// If the prefix is corrupt, of another version, or announces more than [`FRAME_BYTES_MAX`].
 pub(super) fn frame_bytes(prefix: &[u8; PREFIX_BYTES]) -> Result<usize, DecodeError> {
-    let mut reader = Reader::new(&prefix[8..]);
+    let mut reader = FrameReader::new(&prefix[8..]);
     let body_bytes = reader.u32("frame length")? as usize;
     let _kind = reader.u8("frame kind")?;
     let version = reader.u8("frame version")?;
@@ -44,25 +46,25 @@ pub fn decode_frame(bytes: &[u8]) -> Result<Frame<'_>, DecodeError> {
     if bytes.len() > total {
         return Err(DecodeError::Trailing { what, extra_bytes: bytes.len() - total });
     }
-    let (expected, found) = (checksum64(&bytes[8..]), Reader::new(bytes).u64(what)?);
+    let (expected, found) = (checksum64(&bytes[8..]), FrameReader::new(bytes).u64(what)?);
     if expected != found {
         return Err(DecodeError::Checksum { what, expected, found });
     }
-    let mut reader = Reader::new(&bytes[PREFIX_BYTES..]);
+    let mut reader = FrameReader::new(&bytes[PREFIX_BYTES..]);
     let header = read_header(&mut reader)?;
     let body = read_body(bytes[12], &mut reader)?;
     reader.finish(what)?;
     Ok(Frame { header, body })
 }
 
-fn read_header(reader: &mut Reader<'_>) -> Result<Header, DecodeError> {
+fn read_header(reader: &mut FrameReader<'_>) -> Result<Header, DecodeError> {
     let from = NodeId(reader.u32("sender")?);
     let range = RangeId(reader.u32("range")?);
     let epoch = read_epoch(reader, "epoch")?;
     Ok(Header { from, boot: BootId(reader.u64("boot")?), range, epoch })
 }
 
-fn read_body<'a>(kind: u8, reader: &mut Reader<'a>) -> Result<Body<'a>, DecodeError> {
+fn read_body<'a>(kind: u8, reader: &mut FrameReader<'a>) -> Result<Body<'a>, DecodeError> {
     Ok(match kind {
         1 => read_append(reader)?,
         2 => Body::Watermark {
@@ -84,8 +86,8 @@ fn read_body<'a>(kind: u8, reader: &mut Reader<'a>) -> Result<Body<'a>, DecodeEr
         14 => Body::Reply { op: reader.u64("operation")?, payload: reader.rest() },
         15 => Body::Refused { op: reader.u64("operation")?, reason: read_reason(reader)? },
         16 => Body::CannotAlign,
-        17 => read_copy_wanted(reader)?,
-        18 => read_copy(reader)?,
+        17 => read_transfer_wanted(reader)?,
+        18 => read_transfer(reader)?,
         20 => Body::Failed,
         21 => Body::Suspect { node: NodeId(reader.u32("suspected node")?) },
         22 => Body::EpochWanted,
@@ -98,11 +100,11 @@ fn read_body<'a>(kind: u8, reader: &mut Reader<'a>) -> Result<Body<'a>, DecodeEr
     })
 }
 
-fn version(reader: &mut Reader<'_>) -> Result<Version, DecodeError> {
+fn version(reader: &mut FrameReader<'_>) -> Result<Version, DecodeError> {
     reader.u64("version").map(Version::from_u64)
 }
 
-fn read_report(reader: &mut Reader<'_>) -> Result<Report, DecodeError> {
+fn read_report(reader: &mut FrameReader<'_>) -> Result<MemberReport, DecodeError> {
     let (last, committed) = (version(reader)?, version(reader)?);
     let time = TimeMs(reader.u64("chain time")?);
     let continues = match reader.flag("continued boot present")? {
@@ -118,10 +120,10 @@ fn read_report(reader: &mut Reader<'_>) -> Result<Report, DecodeError> {
     for _ in 0..count {
         reach.push(NodeId(reader.u32("member in reach")?));
     }
-    Ok(Report { last, committed, time, continues, found, reach })
+    Ok(MemberReport { last, committed, time, continues, found, reach })
 }
 
-fn read_append<'a>(reader: &mut Reader<'a>) -> Result<Body<'a>, DecodeError> {
+fn read_append<'a>(reader: &mut FrameReader<'a>) -> Result<Body<'a>, DecodeError> {
     let (after, last) = (version(reader)?, version(reader)?);
     if after >= last {
         // A receiver would take an empty or backward batch as proof of records that do not exist.
@@ -132,7 +134,7 @@ fn read_append<'a>(reader: &mut Reader<'a>) -> Result<Body<'a>, DecodeError> {
     Ok(Body::Append { after, last, upstream, time, records: reader.rest() })
 }
 
-fn read_align<'a>(reader: &mut Reader<'a>) -> Result<Body<'a>, DecodeError> {
+fn read_align<'a>(reader: &mut FrameReader<'a>) -> Result<Body<'a>, DecodeError> {
     let donor = NodeId(reader.u32("donor")?);
     let (base, cut) = (version(reader)?, version(reader)?);
     if cut > base {
@@ -141,35 +143,35 @@ fn read_align<'a>(reader: &mut Reader<'a>) -> Result<Body<'a>, DecodeError> {
     Ok(Body::Align { entry: read_entry(reader, EntryLayout::Version3)?, donor, base, cut })
 }
 
-fn read_request<'a>(reader: &mut Reader<'a>) -> Result<Body<'a>, DecodeError> {
+fn read_request<'a>(reader: &mut FrameReader<'a>) -> Result<Body<'a>, DecodeError> {
     let op = reader.u64("operation")?;
     let tag = ClientTag { session: reader.u64("session")?, seq: reader.u64("session's sequence number")? };
     let first_incomplete = reader.u64("first incomplete")?;
     Ok(Body::Request { op, tag, first_incomplete, payload: reader.rest() })
 }
 
-fn read_copy_wanted<'a>(reader: &mut Reader<'a>) -> Result<Body<'a>, DecodeError> {
+fn read_transfer_wanted<'a>(reader: &mut FrameReader<'a>) -> Result<Body<'a>, DecodeError> {
     let named = reader.flag("whether a base is named")?;
     let base = version(reader)?;
     if !named && base != Version::ZERO {
         return Err(DecodeError::Value { what: "a base that is not named", found: base.as_u64() });
     }
-    Ok(Body::CopyWanted { base: named.then_some(base), cursor: CopyCursor::read(reader)? })
+    Ok(Body::TransferWanted { base: named.then_some(base), cursor: TransferCursor::read(reader)? })
 }
 
-fn read_copy<'a>(reader: &mut Reader<'a>) -> Result<Body<'a>, DecodeError> {
+fn read_transfer<'a>(reader: &mut FrameReader<'a>) -> Result<Body<'a>, DecodeError> {
     let base = version(reader)?;
-    let (cursor, next) = (CopyCursor::read(reader)?, CopyCursor::read(reader)?);
-    let as_of = version(reader)?;
-    if next < cursor || as_of < base {
+    let (cursor, next) = (TransferCursor::read(reader)?, TransferCursor::read(reader)?);
+    let read_version = version(reader)?;
+    if next < cursor || read_version < base {
         // A part that leads backward would never end, and a part older than its base is invalid.
-        return Err(DecodeError::Value { what: "a copy's order", found: as_of.as_u64() });
+        return Err(DecodeError::Value { what: "a copy's order", found: read_version.as_u64() });
     }
     let keys = reader.u64("keys")?;
-    Ok(Body::Copy { base, cursor, next, as_of, keys, records: reader.rest() })
+    Ok(Body::Transfer { base, cursor, next, read_version, keys, records: reader.rest() })
 }
 
-fn read_reason(reader: &mut Reader<'_>) -> Result<RefusedReason, DecodeError> {
+fn read_reason(reader: &mut FrameReader<'_>) -> Result<RefusedReason, DecodeError> {
     match reader.u8("refusal")? {
         0 => Ok(RefusedReason::StaleEpoch),
         1 => Ok(RefusedReason::Overloaded),

@@ -1,5 +1,5 @@
 //! Encoding of peer frames (`docs/formats/peer-frames.md`).
-use super::{Body, FRAME_BYTES_MAX, FRAME_VERSION, Frame, PREFIX_BYTES, RefusedReason, Report};
+use super::{Body, FRAME_BYTES_MAX, FRAME_VERSION, Frame, MemberReport, PREFIX_BYTES, RefusedReason};
 use crate::bytes::Put;
 use crate::map::{MEMBERS_MAX, put_entry};
 use alloc::vec::Vec;
@@ -56,11 +56,11 @@ fn put_body(out: &mut Vec<u8>, body: &Body<'_>) -> u8 {
             out.put_u64(after.as_u64());
             5
         }
-        Body::Copy { base, cursor, next, as_of, keys, records } => {
+        Body::Transfer { base, cursor, next, read_version, keys, records } => {
             out.put_u64(base.as_u64());
             cursor.put(out);
             next.put(out);
-            put_words(out, &[as_of.as_u64(), *keys]);
+            put_words(out, &[read_version.as_u64(), *keys]);
             out.extend_from_slice(records);
             18
         }
@@ -111,7 +111,7 @@ fn put_control(out: &mut Vec<u8>, body: &Body<'_>) -> u8 {
         }
         Body::Hello => 12,
         Body::CannotAlign => 16,
-        Body::CopyWanted { base, cursor } => {
+        Body::TransferWanted { base, cursor } => {
             out.put_u8(u8::from(base.is_some()));
             out.put_u64(base.unwrap_or_default().as_u64());
             cursor.put(out);
@@ -144,8 +144,8 @@ fn put_control(out: &mut Vec<u8>, body: &Body<'_>) -> u8 {
     }
 }
 
-fn put_report(out: &mut Vec<u8>, report: &Report) {
-    let Report { last, committed, time, continues, found, reach } = report;
+fn put_report(out: &mut Vec<u8>, report: &MemberReport) {
+    let MemberReport { last, committed, time, continues, found, reach } = report;
     put_words(out, &[last.as_u64(), committed.as_u64(), time.0]);
     out.put_u8(u8::from(continues.is_some()));
     if let Some(boot) = continues {

@@ -2,15 +2,15 @@
 //!
 //! Every frame contains `(from, range, epoch, boot)`. A receiver in another epoch replies with the newer side's entry
 //! [replication.md §2.1]. A frame of a peer's former boot is dropped.
-mod copy;
 mod decode;
 mod encode;
 mod stream;
+mod transfer;
 
-pub use copy::CopyCursor;
 pub use decode::decode_frame;
 pub use encode::encode_frame;
 pub use stream::{FrameStream, StreamError};
+pub use transfer::TransferCursor;
 
 use crate::map::RangeEntry;
 use alloc::vec::Vec;
@@ -50,7 +50,7 @@ pub struct Frame<'a> {
 
 /// A member's report to the manager about its log, sent once its promise is durable.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Report {
+pub struct MemberReport {
     /// The last version of its log, synced or not.
     pub last: Version,
     /// The last version that it knows to be committed.
@@ -114,7 +114,7 @@ pub enum Body<'a> {
     /// The sender's entry is older than that of the frame it received. Answered by `Entry`.
     EntryWanted,
     /// To the manager: promised and stopped; the state of this log.
-    Report(Report),
+    Report(MemberReport),
     /// From the manager: make your log equal to the donor's, which ends at `base`.
     Align {
         /// The entry under preparation, with the chosen members and their boots.
@@ -140,29 +140,29 @@ pub enum Body<'a> {
     /// afterwards.
     CannotAlign,
     /// To the tail: a request for the next part of a copy.
-    CopyWanted {
+    TransferWanted {
         /// The version that the copy is based on; `None` asks the tail to choose one.
         base: Option<Version>,
         /// The receiver has everything before this cursor.
-        cursor: CopyCursor,
+        cursor: TransferCursor,
     },
-    /// A part of a copy: everything of `base` between the cursors that still existed at `as_of`.
-    Copy {
+    /// A chunk of a transfer: everything of `base` between the cursors that still existed at `read_version`.
+    Transfer {
         /// Keys and results above this version arrive through the stream of records.
         base: Version,
         /// The start of this part, as requested.
-        cursor: CopyCursor,
+        cursor: TransferCursor,
         /// The start of the next part.
-        next: CopyCursor,
+        next: TransferCursor,
         /// The sender's last committed version when it read the records. A receiver whose log is past it rejects the
         /// part, because it may have seen one of the keys deleted.
-        as_of: Version,
+        read_version: Version,
         /// Approximate number of keys in the whole copy.
         keys: u64,
         /// Encoded records: results, then puts.
         records: &'a [u8],
     },
-    /// To the manager, at start and as a heartbeat: this machine runs, in this boot.
+    /// To the manager, at start and as a heartbeats: this machine runs, in this boot.
     Hello,
     /// To the manager, repeated until this boot ends: this member can no longer store anything (for example, its disk
     /// failed). It has stopped all epochs below the header's. In the header's epoch it at most replies to reads, until

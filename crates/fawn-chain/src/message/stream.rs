@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 /// A corrupt stream: its frame boundaries are lost, so the link must be closed and reconnected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("peer stream damaged {offset_bytes} bytes after its start: {cause}; close the link and connect again")]
+#[error("peer stream corrupt {offset_bytes} bytes after its start: {cause}; close the link and connect again")]
 pub struct StreamError {
     /// Offset of the corrupt frame.
     pub offset_bytes: u64,

@@ -3,7 +3,7 @@
 //! A disk that failed once is not trusted before a restart has checked it. Such a member neither acknowledges nor
 //! commits. A tail continues to reply to reads of committed data until the manager requests another epoch. It promises
 //! that epoch only in memory: a restart is another boot, which begins without a role.
-use super::{Output, Phase, Refusal, Replica};
+use super::{Rejection, Replica, ReplicaOutput, ReplicaPhase};
 use crate::map::{ChainState, RangeEntry};
 use crate::message::{Body, Frame};
 use fawn_types::Now;
@@ -23,9 +23,9 @@ impl Replica {
         self.links.clear();
         self.ack_due = false;
         // No pending action or claim may be sent any more.
-        self.outputs.retain(|output| matches!(output, Output::Stopped | Output::Alarm(_)));
-        if !matches!(self.phase, Phase::Serving { .. }) {
-            self.phase = Phase::Idle;
+        self.outputs.retain(|output| matches!(output, ReplicaOutput::Stopped | ReplicaOutput::Alarm(_)));
+        if !matches!(self.phase, ReplicaPhase::Serving { .. }) {
+            self.phase = ReplicaPhase::Idle;
         }
         self.say_failed();
     }
@@ -62,7 +62,7 @@ impl Replica {
     }
 
     /// A failed head rejects requests so that clients retry: a chain without this member is being formed.
-    pub(super) const fn refusal_if_failed(&self) -> Option<Refusal> {
-        if self.has_failed { Some(Refusal::NotServing) } else { None }
+    pub(super) const fn refusal_if_failed(&self) -> Option<Rejection> {
+        if self.has_failed { Some(Rejection::NotServing) } else { None }
     }
 }

@@ -1,9 +1,9 @@
 //! Handshake on a member [replication.md §2.2]: promise, stop, report, align, prove equality, serve.
-use super::link::{Link, LinkKind};
-use super::{Alarm, Output, PersistedState, Phase, Replica, Role};
+use super::link::{LinkKind, ReplicaLink};
+use super::{Alarm, PersistedState, Replica, ReplicaOutput, ReplicaPhase, Role};
 use crate::invariants;
 use crate::map::{ChainState, MemberRole, RangeEntry};
-use crate::message::{Body, Report};
+use crate::message::{Body, MemberReport};
 use alloc::vec::Vec;
 use fawn_types::{Durability, Epoch, MonoMs, NodeId, Now, Version};
 
@@ -22,8 +22,8 @@ impl Replica {
         }
         match entry.state {
             ChainState::Preparing if entry.epoch > self.promised => self.promise(entry),
-            ChainState::Preparing if self.phase == Phase::Prepared { durable: true } => self.report(),
-            ChainState::Preparing if self.phase == Phase::Idle => self.promise(entry),
+            ChainState::Preparing if self.phase == ReplicaPhase::Prepared { durable: true } => self.report(),
+            ChainState::Preparing if self.phase == ReplicaPhase::Idle => self.promise(entry),
             ChainState::Preparing => {}
             ChainState::Active => self.handle_active(entry),
         }
@@ -35,7 +35,7 @@ impl Replica {
         self.stop();
         self.promised = entry.epoch;
         self.entry = Some(entry.clone());
-        self.phase = Phase::Prepared { durable: false };
+        self.phase = ReplicaPhase::Prepared { durable: false };
         self.reach.clear();
         self.probe();
         self.persist();
@@ -50,7 +50,7 @@ impl Replica {
     }
 
     pub(super) fn handle_probe_reply(&mut self, from: NodeId, epoch: Epoch) {
-        let Phase::Prepared { durable } = self.phase else { return };
+        let ReplicaPhase::Prepared { durable } = self.phase else { return };
         if epoch != self.promised || !self.member_node(from) || self.reach.contains(&from) {
             return;
         }
@@ -61,10 +61,10 @@ impl Replica {
     }
 
     pub(super) fn stop(&mut self) {
-        if matches!(self.phase, Phase::Serving { .. }) {
-            self.outputs.push_back(Output::Stopped);
+        if matches!(self.phase, ReplicaPhase::Serving { .. }) {
+            self.outputs.push_back(ReplicaOutput::Stopped);
         }
-        self.phase = Phase::Idle;
+        self.phase = ReplicaPhase::Idle;
         self.next = None;
         self.advanced_at = None;
         self.predecessor = None;
@@ -80,27 +80,27 @@ impl Replica {
     fn persist(&mut self) {
         self.persist_number += 1;
         let state = PersistedState { promised: self.promised, entry: self.entry.clone(), closed: None };
-        self.outputs.push_back(Output::Persist { number: self.persist_number, state });
+        self.outputs.push_back(ReplicaOutput::Persist { number: self.persist_number, state });
     }
 
     /// The state of `Persist { number }` is durable.
     pub fn handle_persisted(&mut self, now: Now, number: u64) {
         assert!(number <= self.persist_number, "persisted {number} of {}", self.persist_number);
         self.now = now;
-        if number == self.persist_number && self.phase == (Phase::Prepared { durable: false }) {
-            self.phase = Phase::Prepared { durable: true };
+        if number == self.persist_number && self.phase == (ReplicaPhase::Prepared { durable: false }) {
+            self.phase = ReplicaPhase::Prepared { durable: true };
             self.report();
         }
     }
 
     fn report(&mut self) {
-        if self.copy.is_some() {
+        if self.transfer.is_some() {
             return self.send_manager(Body::CannotAlign); // An incomplete copy is no copy.
         }
         let Self { last, committed, .. } = *self;
         let time = self.time();
         let (continues, found, reach) = (self.continues(), self.found, self.reach.clone());
-        let report = Report { last, committed, time, continues, found, reach };
+        let report = MemberReport { last, committed, time, continues, found, reach };
         self.send_manager(Body::Report(report));
     }
 
@@ -110,8 +110,8 @@ impl Replica {
             return; // Superseded.
         }
         match self.phase {
-            Phase::Prepared { durable: true } => {}
-            Phase::Equal { base: held } if held == base => return self.send_manager(Body::Equal { base }),
+            ReplicaPhase::Prepared { durable: true } => {}
+            ReplicaPhase::Equal { base: held } if held == base => return self.send_manager(Body::Equal { base }),
             _ => return,
         }
         let mine = entry.member(self.config.node).is_some_and(|member| member.boot == self.config.boot);
@@ -119,14 +119,14 @@ impl Replica {
         if !mine {
             return;
         }
-        if self.copy.is_some() {
+        if self.transfer.is_some() {
             return self.send_manager(Body::CannotAlign);
         }
         if !invariants::committed_survives(self.committed, cut) {
             if entry.last_active.as_ref().is_none_or(|last| last.durability == Durability::Sync) {
                 // Acked writes are never undone under `sync`: one copy less is better than a lost write.
                 let alarm = Alarm::CutBelowCommitted { cut, committed: self.committed };
-                return self.outputs.push_back(Output::Alarm(alarm));
+                return self.outputs.push_back(ReplicaOutput::Alarm(alarm));
             }
             // All members that knew of the commit lost power. Committed records cannot be cut off, only replaced by a
             // full resync.
@@ -136,7 +136,7 @@ impl Replica {
         if cut < self.last {
             self.rollback(cut);
         }
-        self.phase = Phase::Aligning { donor, base };
+        self.phase = ReplicaPhase::Aligning { donor, base };
         if donor != self.config.node {
             self.predecessor = Some(donor);
             if self.last < base {
@@ -150,15 +150,15 @@ impl Replica {
     /// Reports equality once it is synced, in every durability mode: a member that served epoch e durably holds
     /// base(e), which [`RangeEntry::common_point`] relies on.
     pub(super) fn try_equal(&mut self) {
-        let Phase::Aligning { base, .. } = self.phase else { return };
+        let ReplicaPhase::Aligning { base, .. } = self.phase else { return };
         if self.last != base {
             return;
         }
         if self.own.synced < base {
-            self.outputs.push_back(Output::Sync);
+            self.outputs.push_back(ReplicaOutput::Sync);
             return;
         }
-        self.phase = Phase::Equal { base };
+        self.phase = ReplicaPhase::Equal { base };
         self.send_manager(Body::Equal { base });
     }
 
@@ -169,9 +169,11 @@ impl Replica {
         let role = member.map(|member| member.role);
         let begun = self.promised == entry.epoch;
         match (role, self.phase) {
-            (Some(MemberRole::Serving), Phase::Equal { base }) if begun && base == entry.base => self.serve(entry),
-            (Some(MemberRole::Serving), Phase::Serving { .. }) if begun => self.revise(entry, news),
-            (Some(MemberRole::Syncing), Phase::Syncing) if begun => self.revise(entry, news),
+            (Some(MemberRole::Serving), ReplicaPhase::Equal { base }) if begun && base == entry.base => {
+                self.serve(entry)
+            }
+            (Some(MemberRole::Serving), ReplicaPhase::Serving { .. }) if begun => self.revise(entry, news),
+            (Some(MemberRole::Syncing), ReplicaPhase::Syncing) if begun => self.revise(entry, news),
             (Some(MemberRole::Syncing), _) => self.sync_behind(entry),
             // Dropped, or of another boot: no role until the manager assigns one.
             _ if !begun || news => self.step_aside(entry),
@@ -211,7 +213,7 @@ impl Replica {
         };
         self.stop();
         self.mark = None; // From now on the chain relies on this boot.
-        self.phase = Phase::Serving { role };
+        self.phase = ReplicaPhase::Serving { role };
         self.is_short = !entry.takes_writes();
         self.entry = Some(entry.clone());
         // Chain time runs on from the greatest that any member had seen.
@@ -221,14 +223,14 @@ impl Replica {
         self.next = if place == 0 { self.first_after(self.last) } else { None };
         self.bound_assign();
         let successor = chain.get(place + 1);
-        self.links.extend(successor.map(|to| Link::new(*to, LinkKind::Successor, entry.base, self.now.mono)));
+        self.links.extend(successor.map(|to| ReplicaLink::new(*to, LinkKind::Successor, entry.base, self.now.mono)));
         self.wake_at = (role == Role::Head).then_some(self.now.mono);
         // Every serving member has synced everything through the base, so it is committed.
         if self.committed < entry.base {
             self.commit(entry.base);
         }
         self.persist();
-        self.outputs.push_back(Output::NowServing { epoch: entry.epoch });
+        self.outputs.push_back(ReplicaOutput::NowServing { epoch: entry.epoch });
     }
 
     /// Receives records as a syncing member, from the last point that this copy shares with the chain's history.
@@ -242,16 +244,16 @@ impl Replica {
         let survives = invariants::committed_survives(self.committed, cut);
         if entry.durability == Durability::Sync && !fresh && !survives {
             let alarm = Alarm::CutBelowCommitted { cut, committed: self.committed };
-            self.outputs.push_back(Output::Alarm(alarm));
+            self.outputs.push_back(ReplicaOutput::Alarm(alarm));
             return;
         }
-        self.phase = Phase::Syncing;
+        self.phase = ReplicaPhase::Syncing;
         self.predecessor = entry.tail();
         self.persist();
-        if self.copy.is_some() {
-            self.resume_copy(cut == self.last);
+        if self.transfer.is_some() {
+            self.resume_transfer(cut == self.last);
         } else if !survives {
-            self.want_copy();
+            self.want_transfer();
         } else {
             if cut < self.last {
                 self.rollback(cut);
@@ -270,14 +272,16 @@ impl Replica {
         let pause_ms = self.config.options.retransmit_ms;
         match self.phase {
             _ if self.has_failed => return self.say_failed(),
-            Phase::Serving { role: Role::Head } => return self.beat(),
-            Phase::Serving { .. } => return self.wake_at = None,
-            Phase::Aligning { base, donor } if donor != self.config.node && self.last < base => self.ask_replay(),
-            Phase::Aligning { .. } => self.try_equal(),
-            Phase::Syncing => {
+            ReplicaPhase::Serving { role: Role::Head } => return self.beat(),
+            ReplicaPhase::Serving { .. } => return self.wake_at = None,
+            ReplicaPhase::Aligning { base, donor } if donor != self.config.node && self.last < base => {
+                self.ask_replay()
+            }
+            ReplicaPhase::Aligning { .. } => self.try_equal(),
+            ReplicaPhase::Syncing => {
                 // Also the only way to reach a tail that restarted its link, and to notify the manager again.
                 self.wake_at = None;
-                self.wake_copy();
+                self.wake_transfer();
                 if !self.upstream_told || self.last < self.upstream {
                     self.ask_replay();
                 } else {
@@ -288,10 +292,10 @@ impl Replica {
                 }
                 return;
             }
-            Phase::Prepared { .. } => self.probe(),
-            Phase::Idle | Phase::Equal { .. } => {}
+            ReplicaPhase::Prepared { .. } => self.probe(),
+            ReplicaPhase::Idle | ReplicaPhase::Equal { .. } => {}
         }
-        if !matches!(self.phase, Phase::Aligning { .. }) {
+        if !matches!(self.phase, ReplicaPhase::Aligning { .. }) {
             self.send_manager(Body::EntryWanted);
         }
         self.wake_at = Some(self.now.mono.plus_ms(pause_ms.saturating_mul(2)).max(MonoMs(1)));

@@ -1,5 +1,5 @@
 //! The head's role: dense sequence numbers and chain time [replication.md §3].
-use super::{Phase, Refusal, Replica, ReplicaOptions, Role};
+use super::{Rejection, Replica, ReplicaOptions, ReplicaPhase, Role};
 use crate::message::Body;
 use fawn_types::{Now, TimeMs, Version};
 
@@ -9,7 +9,7 @@ impl Replica {
     /// # Errors
     /// If this member is not the serving head, or too many writes are in flight.
     #[inline]
-    pub fn assign(&mut self, now: Now) -> Result<Version, Refusal> {
+    pub fn assign(&mut self, now: Now) -> Result<Version, Rejection> {
         match self.next {
             Some(version) if version <= self.assign_max => {
                 self.advance_time(now);
@@ -25,14 +25,14 @@ impl Replica {
     ///
     /// # Errors
     /// As [`Replica::assign`]: none is assigned then.
-    pub fn assign_batch(&mut self, now: Now, count: u64) -> Result<Version, Refusal> {
+    pub fn assign_batch(&mut self, now: Now, count: u64) -> Result<Version, Rejection> {
         assert!(count > 0, "a batch has a write");
         let before = self.last;
         let first = self.assign(now)?;
         let last = first.seq().checked_add(count - 1).filter(|seq| *seq <= self.config.options.epoch_records_max);
         let Some(last) = last.and_then(|seq| Version::new(first.epoch(), seq)) else {
             (self.last, self.next) = (before, Some(first));
-            return Err(Refusal::EpochFull);
+            return Err(Rejection::EpochFull);
         };
         self.last = last;
         self.next = last.next();
@@ -40,10 +40,10 @@ impl Replica {
     }
 
     #[cold]
-    fn assign_checked(&mut self, now: Now) -> Result<Version, Refusal> {
+    fn assign_checked(&mut self, now: Now) -> Result<Version, Rejection> {
         let Some(version) = self.next else { return Err(self.refusal(true)) };
         if self.is_short {
-            return Err(Refusal::TooFewCopies);
+            return Err(Rejection::TooFewCopies);
         }
         let records_max = self.config.options.epoch_records_max;
         if version.seq() > records_max - records_max / 16 {
@@ -51,10 +51,10 @@ impl Replica {
             self.ask_for_epoch();
         }
         if version.seq() > records_max {
-            return Err(Refusal::EpochFull);
+            return Err(Rejection::EpochFull);
         }
         if version.seq() - self.committed_seq() > self.config.options.pending_max {
-            return Err(Refusal::Overloaded);
+            return Err(Rejection::Overloaded);
         }
         self.advance_time(now);
         self.last = version;
@@ -74,7 +74,7 @@ impl Replica {
     }
 
     fn advance_time_to(&mut self, now: Now) {
-        if matches!(self.phase, Phase::Serving { role: Role::Head | Role::Single }) {
+        if matches!(self.phase, ReplicaPhase::Serving { role: Role::Head | Role::Single }) {
             self.time.advance(now);
             self.time.raise(now.wall, now.mono);
             self.advanced_at = Some(now);
@@ -130,22 +130,22 @@ impl Replica {
 
     /// The reason why this member rejects a request.
     #[cold]
-    pub(super) fn refusal(&self, write: bool) -> Refusal {
+    pub(super) fn refusal(&self, write: bool) -> Rejection {
         if let Some(refusal) = self.refusal_if_failed() {
             return refusal;
         }
         let entry = self.entry.as_ref();
         let right = entry.and_then(|entry| if write { entry.head() } else { entry.tail() });
         match self.phase {
-            Phase::Serving { .. } => Refusal::WrongMember { right },
-            _ => Refusal::NotServing,
+            ReplicaPhase::Serving { .. } => Rejection::WrongMember { right },
+            _ => Rejection::NotServing,
         }
     }
 
     /// An idle head sends chain time at intervals, so that keys expire at the tail.
     pub(super) fn beat(&mut self) {
-        assert!(matches!(self.phase, Phase::Serving { role: Role::Head }));
+        assert!(matches!(self.phase, ReplicaPhase::Serving { role: Role::Head }));
         self.advance_time(self.now);
-        self.wake_at = Some(self.now.mono.plus_ms(self.config.options.beat_ms));
+        self.wake_at = Some(self.now.mono.plus_ms(self.config.options.heartbeat_ms));
     }
 }

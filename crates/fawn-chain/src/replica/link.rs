@@ -18,7 +18,7 @@ pub(super) enum LinkKind {
 
 /// The sender's side of a link.
 #[derive(Clone, Debug)]
-pub(super) struct Link {
+pub(super) struct ReplicaLink {
     pub(super) to: NodeId,
     pub(super) kind: LinkKind,
     /// Last version in flight or received.
@@ -32,7 +32,7 @@ pub(super) struct Link {
     /// A `SendRecords` was output and its outcome is pending.
     pub(super) replaying: bool,
     /// The last watermark and time sent.
-    pub(super) told: (Version, TimeMs),
+    pub(super) announced: (Version, TimeMs),
     /// Time of the peer's last progress, or of the last retransmission.
     pub(super) moved_at: MonoMs,
     /// Consecutive silent intervals: each doubles the next one, up to a bound.
@@ -43,7 +43,7 @@ pub(super) struct Link {
     pub(super) owes_since: Option<MonoMs>,
 }
 
-impl Link {
+impl ReplicaLink {
     pub(super) fn new(to: NodeId, kind: LinkKind, after: Version, now: MonoMs) -> Self {
         Self {
             to,
@@ -54,7 +54,7 @@ impl Link {
             in_flight_bytes: 0,
             is_stuck: false,
             replaying: false,
-            told: (Version::ZERO, TimeMs(0)),
+            announced: (Version::ZERO, TimeMs(0)),
             moved_at: now,
             silent: 0,
             furthest: after,

@@ -1,5 +1,5 @@
 //! Receipt of records and watermarks from the predecessor, in all roles (middle, tail, syncing, aligning).
-use super::{FrameVerdict, Phase, Replica, Role};
+use super::{FrameVerdict, Replica, ReplicaPhase, Role};
 use crate::message::Body;
 use fawn_types::{NodeId, TimeMs, Version};
 
@@ -10,12 +10,12 @@ impl Replica {
         from: NodeId,
         after: Version,
         last: Version,
-        told: (Version, TimeMs),
+        announced: (Version, TimeMs),
     ) -> FrameVerdict {
         if !self.receives_from(from) {
             return FrameVerdict::Nothing;
         }
-        if let Phase::Aligning { base, .. } = self.phase
+        if let ReplicaPhase::Aligning { base, .. } = self.phase
             && last > base
         {
             return FrameVerdict::Nothing;
@@ -33,12 +33,12 @@ impl Replica {
             self.gap_asked = None;
             FrameVerdict::Append { after: held, through: last }
         };
-        self.take_told(told);
+        self.take_announced(announced);
         verdict
     }
 
     /// Handles the watermarks of the members above, without records.
-    pub(super) fn handle_watermark(&mut self, from: NodeId, sent: Version, told: (Version, TimeMs)) {
+    pub(super) fn handle_watermark(&mut self, from: NodeId, sent: Version, announced: (Version, TimeMs)) {
         if !self.receives_from(from) {
             return;
         }
@@ -46,27 +46,27 @@ impl Replica {
         if sent > self.last {
             self.ask_replay();
         }
-        self.take_told(told);
+        self.take_announced(announced);
     }
 
     /// Only this epoch's predecessor is accepted.
     fn receives_from(&self, from: NodeId) -> bool {
         let receives = match self.phase {
-            Phase::Serving { role } => matches!(role, Role::Middle | Role::Tail),
-            Phase::Syncing => self.copy.is_none_or(|copy| copy.takes_records()),
-            Phase::Aligning { donor, .. } => donor != self.config.node,
+            ReplicaPhase::Serving { role } => matches!(role, Role::Middle | Role::Tail),
+            ReplicaPhase::Syncing => self.transfer.is_none_or(|transfer| transfer.takes_records()),
+            ReplicaPhase::Aligning { donor, .. } => donor != self.config.node,
             _ => false,
         };
         receives && self.predecessor == Some(from)
     }
 
-    fn take_told(&mut self, (upstream, time): (Version, TimeMs)) {
+    fn take_announced(&mut self, (upstream, time): (Version, TimeMs)) {
         self.upstream = self.upstream.max(upstream);
         self.upstream_told = true;
         self.time.raise(time, self.now.mono);
         match self.phase {
-            Phase::Serving { role: Role::Tail } => self.try_commit(),
-            Phase::Syncing => {
+            ReplicaPhase::Serving { role: Role::Tail } => self.try_commit(),
+            ReplicaPhase::Syncing => {
                 self.try_commit();
                 self.try_caught_up();
             }
@@ -78,7 +78,7 @@ impl Replica {
     pub(super) fn ask_replay(&mut self) {
         let pause_ms = self.config.options.retransmit_ms;
         let asked = self.gap_asked.is_some_and(|(end, at)| end == self.last && self.now.mono.ms_since(at) < pause_ms);
-        let welcome = self.copy.is_none_or(|copy| copy.takes_records());
+        let welcome = self.transfer.is_none_or(|transfer| transfer.takes_records());
         let Some(to) = self.predecessor.filter(|_| !asked && welcome) else { return };
         self.gap_asked = Some((self.last, self.now.mono));
         self.send(to, Body::ReplayWanted { after: self.last });

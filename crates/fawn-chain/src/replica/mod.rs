@@ -3,8 +3,6 @@
 //! Feed it events with `handle_*`, then poll outputs until `None`, each turn. `handle_progress` once per turn, after the
 //! turn's records were appended: acks, watermarks and forwarding are then worked out once for all of them.
 mod ack;
-mod copy_in;
-mod copy_out;
 mod failed;
 mod handshake;
 mod head;
@@ -15,18 +13,20 @@ mod read;
 mod repair;
 mod single;
 mod tail;
+mod transfer_in;
+mod transfer_out;
 
-pub use output::{Alarm, Closed, FrameVerdict, Output, PersistedState, Progress, Refusal, Replayed};
+pub use output::{Alarm, Closed, FrameVerdict, LogProgress, PersistedState, Rejection, Replayed, ReplicaOutput};
 
 use crate::invariants;
 use crate::map::RangeEntry;
 use crate::message::{Body, Frame, Header};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use copy_in::CopyIn;
-use copy_out::CopyOut;
 use fawn_types::{BootId, Durability, Epoch, MonoMs, NodeId, Now, RangeId, SteadyTime, TimeMs, Version};
-use link::Link;
+use link::ReplicaLink;
+use transfer_in::TransferIn;
+use transfer_out::TransferOut;
 
 /// Limits and intervals of a replica.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,7 +40,7 @@ pub struct ReplicaOptions {
     /// Silence after which a link sends again.
     pub retransmit_ms: u64,
     /// How often an idle head tells chain time.
-    pub beat_ms: u64,
+    pub heartbeat_ms: u64,
     /// A successor that has not acknowledged for so long what was sent to it is reported to the manager. More than
     /// what a collected garbage, a full queue or a lost frame costs.
     pub suspect_ms: u64,
@@ -55,7 +55,7 @@ impl Default for ReplicaOptions {
             frame_bytes_max: 256 << 10,
             pending_max: 64 << 10,
             retransmit_ms: 100,
-            beat_ms: 50,
+            heartbeat_ms: 50,
             suspect_ms: 1_000,
             epoch_records_max: Version::SEQ_SOFT_MAX,
         }
@@ -92,7 +92,7 @@ pub enum Role {
 
 /// Where a replica stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Phase {
+pub(crate) enum ReplicaPhase {
     /// Knows of no part for this boot; waits for the manager.
     Idle,
     /// Promised; reports once the promise is durable.
@@ -111,7 +111,7 @@ pub(crate) enum Phase {
 #[derive(Clone, Debug)]
 pub struct Replica {
     config: ReplicaConfig,
-    phase: Phase,
+    phase: ReplicaPhase,
     promised: Epoch,
     entry: Option<RangeEntry>,
     /// The end of the log: assigned at the head, accepted elsewhere.
@@ -120,7 +120,7 @@ pub struct Replica {
     next: Option<Version>,
     /// Up to here versions are assigned without further checks.
     assign_max: Version,
-    own: Progress,
+    own: LogProgress,
     committed: Version,
     /// Least watermark of all members above; unused at a head.
     upstream: Version,
@@ -130,10 +130,10 @@ pub struct Replica {
     /// When the head last advanced chain time.
     advanced_at: Option<Now>,
     /// This member's copy is being made anew, in whatever phase: until that is done it holds no copy.
-    copy: Option<CopyIn>,
-    copy_out: Option<CopyOut>,
+    transfer: Option<TransferIn>,
+    transfer_out: Option<TransferOut>,
     predecessor: Option<NodeId>,
-    links: Vec<Link>,
+    links: Vec<ReplicaLink>,
     /// A `Commit` is due through `committed`.
     commit_due: bool,
     /// An `Ack` to the predecessor is due.
@@ -152,10 +152,10 @@ pub struct Replica {
     reach: Vec<NodeId>,
     /// When another epoch was asked for.
     epoch_asked_at: Option<MonoMs>,
-    /// What the boot before this one left, if that was closed in order and its log is here whole.
+    /// What the boot before this one left, if that was cleanly shut down and its log is here whole.
     mark: Option<Closed>,
     persist_number: u64,
-    outputs: VecDeque<Output>,
+    outputs: VecDeque<ReplicaOutput>,
     now: Now,
 }
 
@@ -168,7 +168,7 @@ impl Replica {
         assert!(committed <= last, "committed {committed:?} beyond the log's end {last:?}");
         Self {
             config,
-            phase: Phase::Idle,
+            phase: ReplicaPhase::Idle,
             promised: persisted.promised,
             time: SteadyTime::new(persisted.entry.as_ref().map_or(TimeMs(0), |entry| entry.time), MonoMs(0)),
             advanced_at: None,
@@ -176,12 +176,12 @@ impl Replica {
             last,
             next: None,
             assign_max: Version::ZERO,
-            own: Progress { appended: last, flushed: last, synced: last },
+            own: LogProgress { appended: last, flushed: last, synced: last },
             committed,
             upstream: Version::ZERO,
             upstream_told: false,
-            copy: None,
-            copy_out: None,
+            transfer: None,
+            transfer_out: None,
             predecessor: None,
             links: Vec::new(),
             commit_due: false,
@@ -201,19 +201,20 @@ impl Replica {
         }
     }
 
-    /// What to keep when this boot is closed in order, once all of its log is synced and it takes part no more. `None`
-    /// where there is nothing to say, or nothing new: a boot that promised nothing leaves all as it found it.
+    /// What to keep when this boot is cleanly shut down, once all of its log is synced and it takes part no more.
+    /// `None` where there is nothing to say, or nothing new: a boot that promised nothing leaves all as it found it.
     #[must_use]
     pub fn close(&self) -> Option<PersistedState> {
-        if self.has_failed || self.copy.is_some() || self.persist_number == 0 {
+        if self.has_failed || self.transfer.is_some() || self.persist_number == 0 {
             return None;
         }
         let closed = Closed { boot: self.config.boot, last: self.last, before: self.continues() };
         Some(PersistedState { promised: self.promised, entry: self.entry.clone(), closed: Some(closed) })
     }
 
-    /// The boot that this one goes on from without having lost anything, until it takes that one's place. A mark may vouch
-    /// for two, as whoever wrote it could not know whether the manager had counted on it already; the entry names one.
+    /// The boot that this one goes on from without having lost anything, until it takes that one's place. A mark may
+    /// certify for two, as whoever wrote it could not know whether the manager had counted on it already; the entry
+    /// names one.
     fn continues(&self) -> Option<BootId> {
         let Closed { boot, before, .. } = self.mark?;
         let last_active = self.entry.as_ref().and_then(|entry| entry.last_active.as_ref());
@@ -232,7 +233,7 @@ impl Replica {
     #[must_use]
     pub const fn role(&self) -> Option<Role> {
         match self.phase {
-            Phase::Serving { role } => Some(role),
+            ReplicaPhase::Serving { role } => Some(role),
             _ => None,
         }
     }
@@ -279,16 +280,16 @@ impl Replica {
     pub const fn phase_name(&self) -> &'static str {
         match self.phase {
             _ if self.has_failed => "failed",
-            Phase::Idle => "idle",
-            Phase::Prepared { .. } => "prepared",
-            Phase::Aligning { .. } => "aligning",
-            Phase::Equal { .. } => "equal",
-            Phase::Serving { role: Role::Head } => "head",
-            Phase::Serving { role: Role::Middle } => "middle",
-            Phase::Serving { role: Role::Tail } => "tail",
-            Phase::Serving { role: Role::Single } => "single",
-            Phase::Syncing if self.copy.is_some() => "copying",
-            Phase::Syncing => "syncing",
+            ReplicaPhase::Idle => "idle",
+            ReplicaPhase::Prepared { .. } => "prepared",
+            ReplicaPhase::Aligning { .. } => "aligning",
+            ReplicaPhase::Equal { .. } => "equal",
+            ReplicaPhase::Serving { role: Role::Head } => "head",
+            ReplicaPhase::Serving { role: Role::Middle } => "middle",
+            ReplicaPhase::Serving { role: Role::Tail } => "tail",
+            ReplicaPhase::Serving { role: Role::Single } => "single",
+            ReplicaPhase::Syncing if self.transfer.is_some() => "copying",
+            ReplicaPhase::Syncing => "syncing",
         }
     }
 
@@ -299,22 +300,22 @@ impl Replica {
     }
 
     /// This member's own log moved. O(1); for a chain of one this is the whole commit path.
-    pub fn handle_progress(&mut self, now: Now, progress: Progress) {
-        let Progress { appended, flushed, synced } = progress;
+    pub fn handle_progress(&mut self, now: Now, progress: LogProgress) {
+        let LogProgress { appended, flushed, synced } = progress;
         assert!(invariants::watermarks_ordered(synced, flushed, appended), "{progress:?}");
         if self.has_failed {
             return; // what it says of itself is worth nothing any more
         }
         self.now = now;
         // A log that was just cut may still tell of what it lost.
-        self.own = Progress {
+        self.own = LogProgress {
             appended: appended.min(self.last),
             flushed: flushed.min(self.last),
             synced: synced.min(self.last),
         };
         match self.phase {
-            Phase::Serving { role: Role::Single | Role::Tail } | Phase::Syncing => self.try_commit(),
-            Phase::Aligning { .. } => self.try_equal(),
+            ReplicaPhase::Serving { role: Role::Single | Role::Tail } | ReplicaPhase::Syncing => self.try_commit(),
+            ReplicaPhase::Aligning { .. } => self.try_equal(),
             _ => {}
         }
     }
@@ -344,9 +345,9 @@ impl Replica {
             Body::Ack { received, committed } => self.handle_ack(frame.header.from, *received, *committed),
             Body::ReplayWanted { after } => self.handle_replay_wanted(frame.header.from, *after),
             Body::Gone { after } => self.handle_gone(frame.header.from, *after),
-            Body::CopyWanted { base, cursor } => self.handle_copy_wanted(frame.header.from, *base, *cursor),
-            Body::Copy { base, cursor, next, as_of, .. } => {
-                return self.handle_copy(frame.header.from, *base, (*cursor, *next), *as_of);
+            Body::TransferWanted { base, cursor } => self.handle_transfer_wanted(frame.header.from, *base, *cursor),
+            Body::Transfer { base, cursor, next, read_version, .. } => {
+                return self.handle_transfer(frame.header.from, *base, (*cursor, *next), *read_version);
             }
             _ => {} // for a manager or a front-end
         }
@@ -374,13 +375,13 @@ impl Replica {
     }
 
     /// The next effect. Poll until `None` after each batch of events.
-    pub fn poll_output(&mut self) -> Option<Output> {
+    pub fn poll_output(&mut self) -> Option<ReplicaOutput> {
         if let Some(output) = self.outputs.pop_front() {
             return Some(output);
         }
         if self.commit_due {
             self.commit_due = false;
-            return Some(Output::Commit { through: self.committed });
+            return Some(ReplicaOutput::Commit { through: self.committed });
         }
         if self.has_failed {
             return None;
@@ -440,12 +441,12 @@ impl Replica {
 
     fn send(&mut self, to: NodeId, body: Body<'static>) {
         let frame = self.frame(body);
-        self.outputs.push_back(Output::Send { to, frame });
+        self.outputs.push_back(ReplicaOutput::Send { to, frame });
     }
 
     fn send_manager(&mut self, body: Body<'static>) {
         let frame = self.frame(body);
-        self.outputs.push_back(Output::SendManager { frame });
+        self.outputs.push_back(ReplicaOutput::SendManager { frame });
     }
 
     fn send_entry(&mut self, to: NodeId) {
@@ -462,6 +463,6 @@ impl Replica {
         self.own.flushed = self.own.flushed.min(after);
         self.own.synced = self.own.synced.min(after);
         self.committed = self.committed.min(after);
-        self.outputs.push_back(Output::Rollback { after });
+        self.outputs.push_back(ReplicaOutput::Rollback { after });
     }
 }

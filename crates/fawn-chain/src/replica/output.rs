@@ -1,6 +1,6 @@
 //! Owns what a replica asks of its node: effects with their order, and the answers to its events.
 use crate::map::RangeEntry;
-use crate::message::{CopyCursor, Frame};
+use crate::message::{Frame, TransferCursor};
 use fawn_types::{BootId, Epoch, NodeId, Version};
 
 /// What a node keeps for each of its replicas, durably.
@@ -10,12 +10,12 @@ pub struct PersistedState {
     pub promised: Epoch,
     /// The newest entry it knows: what `cluster recover-manager` rebuilds a lost map from.
     pub entry: Option<RangeEntry>,
-    /// Where a boot that was closed in order left the log. The next promise takes it away.
+    /// Where a boot that was cleanly shut down left the log. The next promise takes it away.
     pub closed: Option<Closed>,
 }
 
-/// The mark of a boot that was closed in order: it acknowledged nothing that is not in its log, all of that is synced, and
-/// nothing was done to the log since.
+/// The mark of a boot that was cleanly shut down: it acknowledged nothing that is not in its log, all of that is
+/// synced, and nothing was done to the log since.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Closed {
     /// Which boot.
@@ -29,7 +29,7 @@ pub struct Closed {
 
 /// An effect. Carried out in the order polled.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Output {
+pub enum ReplicaOutput {
     /// The index moves through here, waiting replies go out (at the tail), everything through here is readable.
     Commit {
         /// Cumulative.
@@ -42,27 +42,27 @@ pub enum Output {
     },
     /// Discard all there is of the range, durably: it becomes a copy under way that stands on `base`, and the log goes on
     /// after that.
-    BeginCopy {
+    BeginTransfer {
         /// As the tail named it.
         base: Version,
     },
     /// All parts of the copy were taken: have it durably whole, then call `handle_copy_finished(base)`. Asked for again
     /// until then.
-    FinishCopy {
+    FinishTransfer {
         /// Which copy.
         base: Version,
     },
-    /// Look up the next part of what is committed here at or below `base`, from `cursor` on, and send it as `Copy` under
-    /// `copy_header(to)`.
-    SendCopy {
+    /// Look up the next part of what is committed here at or below `base`, from `cursor` on, and send it as `Transfer`
+    /// under `transfer_header(to)`.
+    SendTransfer {
         /// To whom.
         to: NodeId,
         /// What the copy stands on.
         base: Version,
         /// Where the part begins.
-        cursor: CopyCursor,
+        cursor: TransferCursor,
     },
-    /// Keep this durably, then call `handle_persisted(number)`. The promise in it must be on the medium **before** the
+    /// Keep this durably, then call `handle_persisted(number)`. The promise in it must be on the disk **before** the
     /// manager hears of it: the `Report` is therefore only given out after `handle_persisted`.
     Persist {
         /// To give back.
@@ -145,9 +145,9 @@ pub enum FrameVerdict {
     },
     /// Take these copied records into the log, then call `handle_copied(next)`. If the log does not take all of them now,
     /// do not: taking some of them twice is harmless.
-    Copy {
+    Transfer {
         /// To give back.
-        next: CopyCursor,
+        next: TransferCursor,
     },
 }
 
@@ -167,7 +167,7 @@ pub enum Replayed {
 
 /// How far this member's own log of the range is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Progress {
+pub struct LogProgress {
     /// In memory.
     pub appended: Version,
     /// Survives `kill -9`.
@@ -178,7 +178,7 @@ pub struct Progress {
 
 /// Why a read or write is not done here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Refusal {
+pub enum Rejection {
     /// No active epoch: the chain is changing.
     #[error("range unavailable, try again")]
     NotServing,

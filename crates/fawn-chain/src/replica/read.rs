@@ -1,5 +1,5 @@
 //! Admission of reads, and of requests in general. Lease checks belong here: a member without a lease must reject.
-use super::{Phase, Refusal, Replica, Role};
+use super::{Rejection, Replica, ReplicaPhase, Role};
 use fawn_types::{Epoch, Now, RingKey, TimeMs};
 
 impl Replica {
@@ -8,10 +8,10 @@ impl Replica {
     /// # Errors
     /// If this member is not the serving tail.
     #[inline]
-    pub fn admit_read(&mut self, now: Now) -> Result<TimeMs, Refusal> {
+    pub fn admit_read(&mut self, now: Now) -> Result<TimeMs, Rejection> {
         match self.phase {
-            Phase::Serving { role: Role::Single } => Ok(self.advance_time(now)),
-            Phase::Serving { role: Role::Tail } => Ok(self.time()),
+            ReplicaPhase::Serving { role: Role::Single } => Ok(self.advance_time(now)),
+            ReplicaPhase::Serving { role: Role::Tail } => Ok(self.time()),
             _ => Err(self.refusal(false)),
         }
     }
@@ -20,8 +20,12 @@ impl Replica {
     ///
     /// # Errors
     /// If the request has another epoch; reply with the newest entry.
-    pub fn admit_epoch(&self, epoch: Epoch) -> Result<(), Refusal> {
-        if epoch == self.promised { Ok(()) } else { Err(Refusal::StaleEpoch { asked: epoch, current: self.promised }) }
+    pub fn admit_epoch(&self, epoch: Epoch) -> Result<(), Rejection> {
+        if epoch == self.promised {
+            Ok(())
+        } else {
+            Err(Rejection::StaleEpoch { asked: epoch, current: self.promised })
+        }
     }
 
     /// Whether the key is in this range. Back-ends check, because a front-end's map may be outdated.

@@ -1,18 +1,18 @@
 //! Owns sending down the chain: forwarding and repair are one path, a replay of the log from where the peer stands.
-use super::link::{Link, LinkKind};
-use super::{Alarm, Output, Phase, Replayed, Replica};
+use super::link::{LinkKind, ReplicaLink};
+use super::{Alarm, Replayed, Replica, ReplicaOutput, ReplicaPhase};
 use crate::message::{Body, Frame};
 use fawn_types::{MonoMs, NodeId, Now, TimeMs, Version};
 
 impl Replica {
     /// The next batch or watermark that a link is due.
-    pub(super) fn poll_links(&mut self) -> Option<Output> {
+    pub(super) fn poll_links(&mut self) -> Option<ReplicaOutput> {
         (0..self.links.len()).find_map(|index| self.poll_link(index))
     }
 
-    fn poll_link(&mut self, index: usize) -> Option<Output> {
+    fn poll_link(&mut self, index: usize) -> Option<ReplicaOutput> {
         let options = self.config.options;
-        let (limit, told) = (self.link_limit(&self.links[index]), self.link_told(&self.links[index]));
+        let (limit, announced) = (self.link_limit(&self.links[index]), self.to_announce(&self.links[index]));
         let link = &mut self.links[index];
         if link.replaying || link.is_stuck {
             return None;
@@ -27,32 +27,35 @@ impl Replica {
             }
             link.replaying = true;
             let bytes_max = window.min(options.frame_bytes_max);
-            return Some(Output::SendRecords { to: link.to, after: link.sent, through: limit, bytes_max });
+            return Some(ReplicaOutput::SendRecords { to: link.to, after: link.sent, through: limit, bytes_max });
         }
-        // Time alone is news a beat later: records carry it too, and a frame per turn would be noise.
-        let news = told.0 > link.told.0 || told.1.ms_since(link.told.1) >= options.beat_ms;
+        // Time alone is news a heartbeat later: records carry it too, and a frame per turn would be noise.
+        let news = announced.0 > link.announced.0 || announced.1.ms_since(link.announced.1) >= options.heartbeat_ms;
         (news && link.kind != LinkKind::Aligning).then(|| self.watermark(index))
     }
 
-    fn watermark(&mut self, index: usize) -> Output {
-        let told = self.link_told(&self.links[index]);
+    fn watermark(&mut self, index: usize) -> ReplicaOutput {
+        let announced = self.to_announce(&self.links[index]);
         let link = &mut self.links[index];
-        link.told = told;
+        link.announced = announced;
         let (to, sent) = (link.to, link.sent);
-        Output::Send { to, frame: self.frame(Body::Watermark { sent, upstream: told.0, time: told.1 }) }
+        ReplicaOutput::Send {
+            to,
+            frame: self.frame(Body::Watermark { sent, upstream: announced.0, time: announced.1 }),
+        }
     }
 
     /// How far a link is sent: a syncing member gets committed records only, so its copy never has to be cut.
-    fn link_limit(&self, link: &Link) -> Version {
+    fn link_limit(&self, link: &ReplicaLink) -> Version {
         match (link.kind, self.phase) {
             (LinkKind::Successor, _) => self.own.appended,
             (LinkKind::Syncing, _) => self.committed,
-            (LinkKind::Aligning, Phase::Aligning { base, .. } | Phase::Equal { base }) => base,
+            (LinkKind::Aligning, ReplicaPhase::Aligning { base, .. } | ReplicaPhase::Equal { base }) => base,
             (LinkKind::Aligning, _) => link.sent,
         }
     }
 
-    fn link_told(&self, link: &Link) -> (Version, TimeMs) {
+    fn to_announce(&self, link: &ReplicaLink) -> (Version, TimeMs) {
         match link.kind {
             LinkKind::Syncing => (self.committed, self.time()),
             LinkKind::Successor | LinkKind::Aligning => (self.running_minimum(), self.time()),
@@ -77,10 +80,10 @@ impl Replica {
         };
         let limit = self.link_limit(&self.links[index]);
         assert!(last > after && last <= limit, "replayed ({after:?}, {last:?}], asked through {limit:?}");
-        let told = self.link_told(&self.links[index]);
+        let announced = self.to_announce(&self.links[index]);
         self.links[index].note_sent(last, bytes, now.mono);
-        self.links[index].told = told;
-        Some(self.frame(Body::Append { after, last, upstream: told.0, time: told.1, records: &[] }))
+        self.links[index].announced = announced;
+        Some(self.frame(Body::Append { after, last, upstream: announced.0, time: announced.1, records: &[] }))
     }
 
     /// The log does not hold what a link is due, or cannot read it.
@@ -108,7 +111,7 @@ impl Replica {
     /// A peer misses what is above `after`.
     pub(super) fn handle_replay_wanted(&mut self, from: NodeId, after: Version) {
         if after > self.last || !self.member_node(from) {
-            self.outputs.push_back(Output::Alarm(Alarm::AckBeyondLog { from, claimed: after, last: self.last }));
+            self.outputs.push_back(ReplicaOutput::Alarm(Alarm::AckBeyondLog { from, claimed: after, last: self.last }));
             return;
         }
         let place = self.links.iter().position(|link| link.to == from);
@@ -123,14 +126,14 @@ impl Replica {
             }
             None => {
                 let kind = match self.phase {
-                    Phase::Aligning { donor, .. } if donor == self.config.node => LinkKind::Aligning,
-                    Phase::Equal { .. } => LinkKind::Aligning,
-                    Phase::Serving { .. } if self.successor() == Some(from) => LinkKind::Successor,
+                    ReplicaPhase::Aligning { donor, .. } if donor == self.config.node => LinkKind::Aligning,
+                    ReplicaPhase::Equal { .. } => LinkKind::Aligning,
+                    ReplicaPhase::Serving { .. } if self.successor() == Some(from) => LinkKind::Successor,
                     // Any serving member has what is committed.
-                    Phase::Serving { .. } => LinkKind::Syncing,
+                    ReplicaPhase::Serving { .. } => LinkKind::Syncing,
                     _ => return,
                 };
-                self.links.push(Link::new(from, kind, after, self.now.mono));
+                self.links.push(ReplicaLink::new(from, kind, after, self.now.mono));
                 self.links.len() - 1
             }
         };
@@ -143,7 +146,7 @@ impl Replica {
     }
 
     /// When a link acts by itself: only while something waits for an answer.
-    pub(super) fn link_deadline(&self, link: &Link) -> Option<MonoMs> {
+    pub(super) fn link_deadline(&self, link: &ReplicaLink) -> Option<MonoMs> {
         let uncommitted = link.kind == LinkKind::Successor && self.committed < self.last;
         let waits = link.has_in_flight() || uncommitted || link.is_stuck;
         let interval_ms = self.config.options.retransmit_ms << link.silent.min(4);
@@ -152,7 +155,7 @@ impl Replica {
 
     /// When a successor becomes suspect. Apart from the link's own deadline, which a peer that asks for what it then does
     /// not take puts off for ever.
-    pub(super) fn suspicion_at(&self, link: &Link) -> Option<MonoMs> {
+    pub(super) fn suspicion_at(&self, link: &ReplicaLink) -> Option<MonoMs> {
         let owes_since = link.owes_since.filter(|_| link.kind == LinkKind::Successor)?;
         Some(owes_since.plus_ms(self.config.options.suspect_ms))
     }

@@ -1,6 +1,6 @@
 //! Activation of a chain of one by its only member, for a host without a manager.
-use super::{Phase, Replica, ReplicaConfig};
-use crate::map::{Activation, ChainState, LastActive, Member, MemberRole, RangeEntry};
+use super::{Replica, ReplicaConfig, ReplicaPhase};
+use crate::map::{Activation, ChainMember, ChainState, LastActive, MemberRole, RangeEntry};
 use alloc::vec;
 use fawn_types::{Epoch, KeyRange, Now};
 
@@ -16,7 +16,7 @@ impl Replica {
         assert!(self.own.synced == self.last, "a base is synced: {:?} of {:?}", self.own, self.last);
         let ReplicaConfig { node, boot, range, durability, .. } = self.config;
         self.now = now;
-        let members = vec![Member { node, boot, role: MemberRole::Serving }];
+        let members = vec![ChainMember { node, boot, role: MemberRole::Serving }];
         let mut entry = RangeEntry {
             epoch,
             state: ChainState::Active,
@@ -32,7 +32,7 @@ impl Replica {
         entry.history.retain(|activation| activation.base <= self.last);
         entry.remember(Activation { epoch, base: self.last });
         self.promised = epoch;
-        self.phase = Phase::Equal { base: self.last };
+        self.phase = ReplicaPhase::Equal { base: self.last };
         self.serve(&entry);
     }
 }

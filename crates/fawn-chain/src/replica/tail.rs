@@ -1,5 +1,5 @@
 //! The commit rule: only the tail commits, up to the least watermark of all members [replication.md §3].
-use super::{Output, Phase, Replica, Role};
+use super::{Replica, ReplicaOutput, ReplicaPhase, Role};
 use crate::invariants;
 use crate::message::Body;
 use fawn_types::Version;
@@ -8,7 +8,7 @@ impl Replica {
     /// The running minimum: the version that this member and all above it have reached, by the durability mode.
     pub(super) fn running_minimum(&self) -> Version {
         match self.phase {
-            Phase::Serving { role: Role::Head | Role::Single } => self.own_mark(),
+            ReplicaPhase::Serving { role: Role::Head | Role::Single } => self.own_mark(),
             _ => self.own_mark().min(self.upstream),
         }
     }
@@ -35,9 +35,9 @@ impl Replica {
     /// acts. Under load its disk is always slightly behind, so this does not wait for a sync: the handshake does, and
     /// finds little left to sync.
     pub(super) fn try_caught_up(&mut self) {
-        if self.copy.is_none() && self.last >= self.upstream && self.wake_at.is_none() {
+        if self.transfer.is_none() && self.last >= self.upstream && self.wake_at.is_none() {
             if self.own.synced < self.last {
-                self.outputs.push_back(Output::Sync);
+                self.outputs.push_back(ReplicaOutput::Sync);
             }
             self.send_manager(Body::CaughtUp { last: self.last });
             self.wake_at = Some(self.now.mono.plus_ms(self.config.options.retransmit_ms));

@@ -1,8 +1,8 @@
 //! Owns the test cluster: replicas with fake logs and disks, a manager, a network of encoded frames, and the oracle.
 use fawn_chain::manager::{FileConsensus, Manager, ManagerOptions, ManagerOutput};
 use fawn_chain::map::{ClusterMap, NodeEntry, decode_map, decode_state, encode_map, encode_state};
-use fawn_chain::message::{Body, CopyCursor, Frame, Header, decode_frame, encode_frame};
-use fawn_chain::replica::{Alarm, FrameVerdict, Output, Progress, Replayed};
+use fawn_chain::message::{Body, Frame, Header, TransferCursor, decode_frame, encode_frame};
+use fawn_chain::replica::{Alarm, FrameVerdict, LogProgress, Replayed, ReplicaOutput};
 use fawn_chain::{Closed, PersistedState, Replica, ReplicaConfig, ReplicaOptions, RingOptions, invariants};
 use fawn_types::{BootId, Durability, Epoch, HashSecret, NodeId, Now, RangeId, Version};
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,12 +16,12 @@ pub(crate) enum Bug {
     None,
     /// Claims to have synced what it only appended.
     AckBeforeSync,
-    /// Reports before the promise is on the medium, and loses it in a crash.
+    /// Reports before the promise is on the disk, and loses it in a crash.
     PromiseNotPersisted,
     /// Appends a frame's records without asking the replica whether they fit.
     GapIgnored,
     /// Counts a copy as whole when its first part is there.
-    CopyCountedEarly,
+    TransferCountedEarly,
 }
 
 /// The boot of so-manieth start in the cluster.
@@ -51,14 +51,14 @@ impl Log {
     }
 
     /// A crash ends a copy under way: nothing of the range is there.
-    fn void_copy(&mut self) {
+    fn void_transfer(&mut self) {
         if self.copy.take().is_some() {
             *self = Self::default();
         }
     }
 
     /// The copy is whole: what was copied, then what came by the stream.
-    fn finish_copy(&mut self) {
+    fn finish_transfer(&mut self) {
         let Some((base, copied)) = self.copy.take() else { return };
         self.floor = base;
         let streamed = std::mem::replace(&mut self.records, copied.into_iter().collect());
@@ -86,7 +86,7 @@ pub(crate) struct Machine {
     pub(crate) committed: Version,
     promised_aloud: Epoch,
     hello_at: u64,
-    /// Its log takes nothing from peers: its medium is full.
+    /// Its log takes nothing from peers: its disk is full.
     pub(crate) is_full: bool,
     /// Its log cannot be read for peers: records of it have rotted.
     pub(crate) is_unreadable: bool,
@@ -217,7 +217,7 @@ impl Cluster {
             machine.promised_aloud,
             state.promised
         );
-        machine.log.void_copy();
+        machine.log.void_transfer();
         machine.log.flushed = machine.log.records.len();
         machine.log.synced = machine.log.records.len();
         machine.committed = machine.committed.min(machine.log.last());
@@ -232,7 +232,7 @@ impl Cluster {
         let kills_only = self.kills_only;
         let machine = self.machines.get_mut(&id).expect("a known machine");
         machine.replica = None;
-        machine.log.void_copy();
+        machine.log.void_transfer();
         let safe = if kills_only { machine.log.flushed } else { machine.log.synced };
         let kept = (safe + extra).min(machine.log.records.len());
         machine.log.records.truncate(kept);
@@ -249,11 +249,11 @@ impl Cluster {
         if let Some(state) = machine.replica.take().and_then(|replica| replica.close()) {
             machine.disk = encode_state(&state);
         }
-        machine.log.void_copy();
+        machine.log.void_transfer();
     }
 
-    /// Puts a mark of `boot` on the medium of `id`, as one lies there that was restored from a copy. Its log ends where the
-    /// mark says: only whose it is tells it from a true one.
+    /// Puts a mark of `boot` on the disk of `id`, as one lies there that was restored from a copy. Its log ends where
+    /// the mark says: only whose it is tells it from a true one.
     pub(crate) fn plant_mark(&mut self, id: u32, boot: u64) {
         let machine = self.machines.get_mut(&id).expect("a known machine");
         let state = decode_state(&machine.disk).expect("the promise is whole");
@@ -268,7 +268,7 @@ impl Cluster {
         *machine = Machine::default();
     }
 
-    /// The medium of `id` fails, its process stays: nothing is appended, flushed or synced any more.
+    /// The disk of `id` fails, its process stays: nothing is appended, flushed or synced any more.
     pub(crate) fn fail(&mut self, id: u32) {
         let now = self.time();
         if let Some(replica) = self.machines.get_mut(&id).and_then(|machine| machine.replica.as_mut()) {
@@ -326,7 +326,7 @@ impl Cluster {
             log.synced = log.records.len();
         }
         let synced = if bug == Bug::AckBeforeSync { log.records.len() } else { log.synced };
-        let progress = Progress { appended: log.last(), flushed: log.at(log.flushed), synced: log.at(synced) };
+        let progress = LogProgress { appended: log.last(), flushed: log.at(log.flushed), synced: log.at(synced) };
         replica.handle_progress(now, progress);
         self.poll(id);
     }
@@ -338,22 +338,22 @@ impl Cluster {
         self.check(id);
     }
 
-    fn carry_out(&mut self, id: u32, output: Output) {
+    fn carry_out(&mut self, id: u32, output: ReplicaOutput) {
         let now = self.time();
         match output {
-            Output::Commit { through } => self.commit(id, through),
-            Output::Rollback { after } => {
+            ReplicaOutput::Commit { through } => self.commit(id, through),
+            ReplicaOutput::Rollback { after } => {
                 self.machines.get_mut(&id).expect("known").log.truncate(after);
                 self.events.push(format!("n{id} cuts its log after {after:?}"));
             }
-            Output::Persist { number, state } => {
+            ReplicaOutput::Persist { number, state } => {
                 let machine = self.machines.get_mut(&id).expect("known");
                 if self.bug != Bug::PromiseNotPersisted {
                     machine.disk = encode_state(&state);
                 }
                 machine.replica.as_mut().expect("polled").handle_persisted(now, number);
             }
-            Output::Sync => {
+            ReplicaOutput::Sync => {
                 let machine = self.machines.get_mut(&id).expect("known");
                 if machine.is_hung {
                     return;
@@ -361,39 +361,39 @@ impl Cluster {
                 machine.log.flushed = machine.log.records.len();
                 machine.log.synced = machine.log.records.len();
                 let last = machine.log.last();
-                let progress = Progress { appended: last, flushed: last, synced: last };
+                let progress = LogProgress { appended: last, flushed: last, synced: last };
                 machine.replica.as_mut().expect("polled").handle_progress(now, progress);
             }
-            Output::Send { to, frame } => self.transmit(id, to.0, &frame),
-            Output::SendManager { frame } => {
+            ReplicaOutput::Send { to, frame } => self.transmit(id, to.0, &frame),
+            ReplicaOutput::SendManager { frame } => {
                 if let Body::Report(_) = frame.body {
                     self.check_report(id, frame.header.epoch);
                 }
                 self.transmit(id, MANAGER, &frame);
             }
-            Output::SendRecords { to, after, through, bytes_max } => {
+            ReplicaOutput::SendRecords { to, after, through, bytes_max } => {
                 self.send_records(id, to, (after, through), bytes_max);
             }
-            Output::BeginCopy { base } => {
+            ReplicaOutput::BeginTransfer { base } => {
                 let machine = self.machines.get_mut(&id).expect("known");
                 machine.log = Log { copy: Some((base, BTreeMap::new())), ..Log::default() };
                 machine.committed = base;
                 self.copies += 1;
                 self.events.push(format!("n{id} discards its log and copies what {base:?} stands for"));
             }
-            Output::FinishCopy { base } => {
+            ReplicaOutput::FinishTransfer { base } => {
                 let machine = self.machines.get_mut(&id).expect("known");
-                machine.log.finish_copy();
-                machine.replica.as_mut().expect("polled").handle_copy_finished(now, base);
+                machine.log.finish_transfer();
+                machine.replica.as_mut().expect("polled").handle_transfer_finished(now, base);
                 self.events.push(format!("n{id} has copied {} records", machine.log.records.len()));
             }
-            Output::SendCopy { to, base, cursor } => self.send_copy(id, to, base, cursor),
-            Output::NowServing { epoch } => {
+            ReplicaOutput::SendTransfer { to, base, cursor } => self.send_transfer(id, to, base, cursor),
+            ReplicaOutput::NowServing { epoch } => {
                 self.check_serves(id);
                 self.events.push(format!("n{id} serves in {epoch:?} as {}", self.phase(id)));
             }
-            Output::Stopped => self.events.push(format!("n{id} stops")),
-            Output::Alarm(alarm) => {
+            ReplicaOutput::Stopped => self.events.push(format!("n{id} stops")),
+            ReplicaOutput::Alarm(alarm) => {
                 assert!(!matches!(alarm, Alarm::CutBelowCommitted { .. }), "committed-survives: n{id}: {alarm}");
                 self.events.push(format!("n{id} alarm: {alarm}"));
             }
@@ -429,33 +429,33 @@ impl Cluster {
     }
 
     /// The content that `base` stands for is here all records up to it, in order of their versions.
-    fn send_copy(&mut self, id: u32, to: NodeId, base: Version, cursor: CopyCursor) {
+    fn send_transfer(&mut self, id: u32, to: NodeId, base: Version, cursor: TransferCursor) {
         if self.is_rotten {
             return;
         }
         let machine = &self.machines[&id];
         let first = match cursor {
-            CopyCursor::Results { .. } => 0,
-            CopyCursor::Keys { hash } => hash,
-            CopyCursor::End => return,
+            TransferCursor::Results { .. } => 0,
+            TransferCursor::Keys { hash } => hash,
+            TransferCursor::End => return,
         };
         let rest = machine.log.records.iter().filter(|(version, _)| version.as_u64() >= first && *version <= base);
         let mut records: Vec<u8> = Vec::new();
-        let mut next = CopyCursor::End;
+        let mut next = TransferCursor::End;
         for (at, (version, payload)) in rest.enumerate() {
             if at == COPY_RECORDS {
-                next = CopyCursor::Keys { hash: version.as_u64() };
+                next = TransferCursor::Keys { hash: version.as_u64() };
                 break;
             }
             records.extend_from_slice(&version.as_u64().to_le_bytes());
             records.extend_from_slice(&payload.to_le_bytes());
         }
-        if self.bug == Bug::CopyCountedEarly {
-            next = CopyCursor::End;
+        if self.bug == Bug::TransferCountedEarly {
+            next = TransferCursor::End;
         }
-        let Some(header) = machine.replica.as_ref().and_then(|replica| replica.copy_header(to)) else { return };
-        let (as_of, keys) = (machine.committed, machine.log.records.len() as u64);
-        let body = Body::Copy { base, cursor, next, as_of, keys, records: &records };
+        let Some(header) = machine.replica.as_ref().and_then(|replica| replica.transfer_header(to)) else { return };
+        let (read_version, keys) = (machine.committed, machine.log.records.len() as u64);
+        let body = Body::Transfer { base, cursor, next, read_version, keys, records: &records };
         self.transmit(id, to.0, &Frame { header, body });
     }
 
@@ -486,7 +486,7 @@ impl Cluster {
         assert!(lost.is_empty(), "acked and lost at n{id}: {lost:?}");
     }
 
-    /// **epochs-only-grow**: nobody hears of a promise before it is on the medium.
+    /// **epochs-only-grow**: nobody hears of a promise before it is on the disk.
     fn check_report(&mut self, id: u32, epoch: Epoch) {
         let machine = self.machines.get_mut(&id).expect("known");
         machine.promised_aloud = epoch;
@@ -522,8 +522,9 @@ impl Cluster {
         let bug = self.bug;
         let Some(replica) = self.machines.get_mut(&message.to).and_then(|m| m.replica.as_mut()) else { return };
         let mut verdict = replica.handle_frame(now, &frame);
-        if let (FrameVerdict::Copy { next }, Body::Copy { as_of, records, .. }) = (verdict, &frame.body) {
-            return self.take_copy(message.to, next, *as_of, records);
+        if let (FrameVerdict::Transfer { next }, Body::Transfer { read_version, records, .. }) = (verdict, &frame.body)
+        {
+            return self.take_transfer(message.to, next, *read_version, records);
         }
         let Body::Append { last, records, .. } = frame.body else { return self.poll(message.to) };
         if bug == Bug::GapIgnored && verdict == FrameVerdict::Nothing && last > replica.last() {
@@ -546,12 +547,12 @@ impl Cluster {
         self.poll(message.to);
     }
 
-    fn take_copy(&mut self, id: u32, next: CopyCursor, as_of: Version, records: &[u8]) {
+    fn take_transfer(&mut self, id: u32, next: TransferCursor, read_version: Version, records: &[u8]) {
         let now = self.time();
         let machine = self.machines.get_mut(&id).expect("known");
         assert!(
-            machine.log.last() <= as_of,
-            "n{id} takes a part of {as_of:?}, its log ends at {:?}",
+            machine.log.last() <= read_version,
+            "n{id} takes a part of {read_version:?}, its log ends at {:?}",
             machine.log.last()
         );
         let Some((base, copied)) = machine.log.copy.as_mut() else { panic!("n{id} takes a part without a copy") };
@@ -560,7 +561,7 @@ impl Cluster {
             assert!(word(0) <= base.as_u64());
             copied.insert(Version::from_u64(word(0)), word(8));
         }
-        machine.replica.as_mut().expect("it took a frame").handle_copied(now, next);
+        machine.replica.as_mut().expect("it took a frame").handle_transferred(now, next);
         self.poll(id);
     }
 
@@ -589,7 +590,7 @@ impl Cluster {
         }
     }
 
-    /// Time passes; timers that are due fire, beats go out.
+    /// Time passes; timers that are due fire, heartbeats go out.
     pub(crate) fn advance(&mut self, ms: u64) {
         self.now += ms;
         let now = self.time();

@@ -1,8 +1,8 @@
 //! Owns the tests of byte forms: every frame there and back, damage seen, streams cut and joined anywhere.
 use fawn_chain::map::{Activation, LastActive, decode_map, decode_state, encode_map, encode_state};
 use fawn_chain::message::{
-    CopyCursor, FRAME_BYTES_MAX, FRAME_VERSION, FrameStream, PREFIX_BYTES, RefusedReason, Report, decode_frame,
-    encode_frame,
+    FRAME_BYTES_MAX, FRAME_VERSION, FrameStream, MemberReport, PREFIX_BYTES, RefusedReason, TransferCursor,
+    decode_frame, encode_frame,
 };
 use fawn_chain::{
     Body, ChainState, Closed, ClusterMap, DecodeError, Frame, Header, NodeEntry, PersistedState, RingOptions,
@@ -46,15 +46,21 @@ fn bodies() -> Vec<Body<'static>> {
         Body::Gone { after: v },
         Body::Entry(entry.clone()),
         Body::EntryWanted,
-        Body::Report(Report { last: w, committed: v, time: TimeMs(11), continues: None, ..Report::default() }),
-        Body::Report(Report {
+        Body::Report(MemberReport {
+            last: w,
+            committed: v,
+            time: TimeMs(11),
+            continues: None,
+            ..MemberReport::default()
+        }),
+        Body::Report(MemberReport {
             last: w,
             committed: v,
             time: TimeMs(11),
             continues: Some(BootId(7)),
-            ..Report::default()
+            ..MemberReport::default()
         }),
-        Body::Report(Report { found: epoch(4), reach: vec![NodeId(3), NodeId(1)], ..Report::default() }),
+        Body::Report(MemberReport { found: epoch(4), reach: vec![NodeId(3), NodeId(1)], ..MemberReport::default() }),
         Body::Align { entry, donor: NodeId(3), base: w, cut: v },
         Body::Equal { base: w },
         Body::CaughtUp { last: w },
@@ -72,17 +78,24 @@ fn bodies() -> Vec<Body<'static>> {
         Body::Reply { op: 4, payload: b"stored" },
         Body::Refused { op: 4, reason: RefusedReason::WrongRange },
         Body::CannotAlign,
-        Body::CopyWanted { base: None, cursor: CopyCursor::START },
-        Body::CopyWanted { base: Some(v), cursor: CopyCursor::Keys { hash: 1 << 60 } },
-        Body::Copy {
+        Body::TransferWanted { base: None, cursor: TransferCursor::START },
+        Body::TransferWanted { base: Some(v), cursor: TransferCursor::Keys { hash: 1 << 60 } },
+        Body::Transfer {
             base: v,
-            cursor: CopyCursor::Results { session: 7, seq: 8 },
-            next: CopyCursor::Keys { hash: 0 },
-            as_of: w,
+            cursor: TransferCursor::Results { session: 7, seq: 8 },
+            next: TransferCursor::Keys { hash: 0 },
+            read_version: w,
             keys: 12,
             records: b"copied records",
         },
-        Body::Copy { base: v, cursor: CopyCursor::START, next: CopyCursor::End, as_of: v, keys: 0, records: b"" },
+        Body::Transfer {
+            base: v,
+            cursor: TransferCursor::START,
+            next: TransferCursor::End,
+            read_version: v,
+            keys: 0,
+            records: b"",
+        },
     ]
 }
 
@@ -124,9 +137,9 @@ const ACK_FROM_BYTE_8: &str =
 fn any_flipped_bit_is_seen() {
     for bytes in frames() {
         for bit in 0..bytes.len() * 8 {
-            let mut damaged = bytes.clone();
-            damaged[bit / 8] ^= 1 << (bit % 8);
-            assert!(decode_frame(&damaged).is_err(), "bit {bit} of {bytes:?}");
+            let mut corrupt = bytes.clone();
+            corrupt[bit / 8] ^= 1 << (bit % 8);
+            assert!(decode_frame(&corrupt).is_err(), "bit {bit} of {bytes:?}");
         }
         for len in 0..bytes.len() {
             assert!(matches!(decode_frame(&bytes[..len]), Err(DecodeError::Truncated { .. })));
@@ -171,10 +184,10 @@ fn whole_frames_are_taken_from_the_piece_itself() {
         assert_eq!(seen, frames(), "pieces of {piece}");
         assert_eq!(stream.buffered_bytes(), 0);
     }
-    let mut damaged = joined.clone();
+    let mut corrupt = joined.clone();
     let start = frames()[0].len();
-    damaged[start + 20] ^= 1;
-    let (mut stream, mut bytes) = (FrameStream::new(), damaged.as_slice());
+    corrupt[start + 20] ^= 1;
+    let (mut stream, mut bytes) = (FrameStream::new(), corrupt.as_slice());
     assert!(stream.next_frame_of(&mut bytes).unwrap().is_some());
     assert_eq!(stream.next_frame_of(&mut bytes).unwrap_err().offset_bytes, start as u64);
     assert!(stream.next_frame_of(&mut joined.as_slice()).is_err(), "a broken stream stays broken");
@@ -220,9 +233,9 @@ fn images_of_map_and_promise_there_and_back() {
     }
     assert_eq!(decode_state(&encode_state(&PersistedState::default())).unwrap(), PersistedState::default());
     for place in 0..image.len() {
-        let mut damaged = image.clone();
-        damaged[place] ^= 0x10;
-        assert!(matches!(decode_map(&damaged), Err(DecodeError::Checksum { .. })));
+        let mut corrupt = image.clone();
+        corrupt[place] ^= 0x10;
+        assert!(matches!(decode_map(&corrupt), Err(DecodeError::Checksum { .. })));
     }
     assert!(decode_map(&encode_state(&state)).is_err(), "a promise is no map");
 }

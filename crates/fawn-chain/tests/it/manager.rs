@@ -2,7 +2,7 @@
 use crate::cluster::{Bug, Cluster, MANAGER, Message, RANGE};
 use fawn_chain::manager::{FileConsensus, Manager, ManagerOptions, ManagerOutput};
 use fawn_chain::map::NodeEntry;
-use fawn_chain::message::{Body, Report, decode_frame, encode_frame};
+use fawn_chain::message::{Body, MemberReport, decode_frame, encode_frame};
 use fawn_chain::{ClusterMap, Frame, Header, RingOptions};
 use fawn_types::{BootId, BootOrder, Durability, Epoch, HashSecret, NodeId, Now, RangeId};
 
@@ -19,7 +19,7 @@ fn epoch(cluster: &Cluster) -> Epoch {
     cluster.manager.as_ref().unwrap().map().range(RANGE).unwrap().epoch
 }
 
-/// The next heartbeat of `node`, taken out of the network.
+/// The next heartbeats of `node`, taken out of the network.
 fn heartbeat(cluster: &mut Cluster, node: u32) -> Message {
     loop {
         cluster.advance(10);
@@ -194,7 +194,7 @@ fn the_layout_is_computed_once_per_map() {
     for range in ranges {
         let entry = manager.map().range(range).unwrap().clone();
         for member in entry.serving() {
-            let body = Body::Report(Report::default());
+            let body = Body::Report(MemberReport::default());
             manager.handle_frame(Now::at(2), &Frame { header: header(member.node.0, range, entry.epoch), body });
             frames += 1;
         }

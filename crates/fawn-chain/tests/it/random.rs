@@ -86,7 +86,7 @@ fn simulate(seed: u64, durability: Durability, bug: Bug) -> (usize, usize) {
     let mut activations = 0;
     for _ in 0..3_000 {
         step(&mut cluster, &mut random, &mut limbo);
-        // Power likes to fail when a chain has just become active: all it promised must be on the medium already.
+        // Power likes to fail when a chain has just become active: all it promised must be on the disk already.
         let active = cluster.events.iter().filter(|event| event.starts_with("active")).count();
         if active > activations && random.chance(1, 4) {
             power_loss(&mut cluster, &mut random);
@@ -176,5 +176,5 @@ fn the_oracle_sees_known_bugs() {
     assert!(caught(Bug::AckBeforeSync, "lost", 300) > 0, "ack before sync");
     assert!(caught(Bug::PromiseNotPersisted, "epochs-only-grow", 50) > 0, "promise not persisted");
     assert!(caught(Bug::GapIgnored, "dense", 50) > 0, "gap ignored");
-    assert!(caught(Bug::CopyCountedEarly, "lost", 50) > 0, "copy counted before it is whole");
+    assert!(caught(Bug::TransferCountedEarly, "lost", 50) > 0, "copy counted before it is whole");
 }

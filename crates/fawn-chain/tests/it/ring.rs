@@ -1,4 +1,4 @@
-//! Owns the tests of ring and map: chains on other nodes, the ring covered, balance, the spine of activations.
+//! Owns the tests of ring and map: chains on other nodes, the ring covered, balance, the epoch history of activations.
 use fawn_chain::map::{Activation, HISTORY_MAX};
 use fawn_chain::ring::{Ring, RingNode, virtual_id};
 use fawn_chain::{ClusterMap, NodeEntry, RangeEntry, RingOptions};

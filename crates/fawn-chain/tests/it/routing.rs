@@ -1,6 +1,6 @@
 //! Front-end: routes, retries with the same tag, bounded windows.
 use fawn_chain::map::{Activation, ChainState};
-use fawn_chain::{ClusterMap, Frontend, FrontendOptions, FrontendOutput, Intent, NodeEntry, RingOptions};
+use fawn_chain::{ClusterMap, FrontendOutput, Intent, NodeEntry, RingOptions, Router, RouterOptions};
 use fawn_types::{ClientTag, Durability, Epoch, HashSecret, NodeId, Now, RingKey, Version};
 
 const SECRET: HashSecret = HashSecret([5; 16]);
@@ -17,14 +17,14 @@ fn active_map() -> ClusterMap {
     map
 }
 
-fn drain(frontend: &mut Frontend) -> Vec<FrontendOutput> {
+fn drain(frontend: &mut Router) -> Vec<FrontendOutput> {
     std::iter::from_fn(|| frontend.poll_output()).collect()
 }
 
 #[test]
 fn writes_go_to_the_head_and_reads_to_the_tail() {
     let map = active_map();
-    let mut frontend = Frontend::new(7, FrontendOptions::default(), map.clone());
+    let mut frontend = Router::new(7, RouterOptions::default(), map.clone());
     let key = RingKey::of(&SECRET, b"a");
     let entry = map.range_of(&key).unwrap();
     let write = frontend.start(Now::at(0), key, Intent::Write).unwrap();
@@ -41,7 +41,7 @@ fn writes_go_to_the_head_and_reads_to_the_tail() {
 
 #[test]
 fn silence_is_retried_with_the_same_tag_then_given_up() {
-    let mut frontend = Frontend::new(7, FrontendOptions::default(), active_map());
+    let mut frontend = Router::new(7, RouterOptions::default(), active_map());
     let op = frontend.start(Now::at(0), RingKey::MIN, Intent::Write).unwrap();
     let first = drain(&mut frontend);
     frontend.handle_timeout(Now::at(100));
@@ -56,7 +56,7 @@ fn silence_is_retried_with_the_same_tag_then_given_up() {
 #[test]
 fn a_newer_entry_sends_waiting_operations_again() {
     let map = active_map();
-    let mut frontend = Frontend::new(7, FrontendOptions::default(), map.clone());
+    let mut frontend = Router::new(7, RouterOptions::default(), map.clone());
     let op = frontend.start(Now::at(0), RingKey::MIN, Intent::Write).unwrap();
     drain(&mut frontend);
     let mut newer = map.range_of(&RingKey::MIN).unwrap().clone();
@@ -74,9 +74,9 @@ fn a_newer_entry_sends_waiting_operations_again() {
 
 #[test]
 fn the_window_bounds_unanswered_operations() {
-    let options = FrontendOptions { window_ops_max: 3, ..FrontendOptions::default() };
-    let mut frontend = Frontend::new(7, options, active_map());
-    let start = |frontend: &mut Frontend| frontend.start(Now::at(0), RingKey::MIN, Intent::Write);
+    let options = RouterOptions { window_ops_max: 3, ..RouterOptions::default() };
+    let mut frontend = Router::new(7, options, active_map());
+    let start = |frontend: &mut Router| frontend.start(Now::at(0), RingKey::MIN, Intent::Write);
     let first = start(&mut frontend).unwrap();
     let second = start(&mut frontend).unwrap();
     start(&mut frontend).unwrap();
@@ -94,9 +94,9 @@ fn keys(map: &ClusterMap) -> Vec<RingKey> {
 
 #[test]
 fn a_silent_range_leaves_the_windows_of_the_others_alone() {
-    let options = FrontendOptions { window_ops_max: 3, ..FrontendOptions::default() };
+    let options = RouterOptions { window_ops_max: 3, ..RouterOptions::default() };
     let (map, keys) = (active_map(), keys(&active_map()));
-    let mut frontend = Frontend::new(7, options, map.clone());
+    let mut frontend = Router::new(7, options, map.clone());
     let silent = frontend.start(Now::at(0), keys[0], Intent::Write).unwrap();
     for _ in 0..100 {
         let op = frontend.start(Now::at(0), keys[1], Intent::Write).expect("a range of its own");
@@ -113,9 +113,9 @@ fn a_silent_range_leaves_the_windows_of_the_others_alone() {
 
 #[test]
 fn silent_ranges_leave_room_for_the_others() {
-    let options = FrontendOptions { window_ops_max: 100, pending_ops_max: 16, ..FrontendOptions::default() };
+    let options = RouterOptions { window_ops_max: 100, pending_ops_max: 16, ..RouterOptions::default() };
     let keys = keys(&active_map());
-    let mut frontend = Frontend::new(7, options, active_map());
+    let mut frontend = Router::new(7, options, active_map());
     let mut fill = |key: RingKey| (0..100).map_while(|_| frontend.start(Now::at(0), key, Intent::Write)).count();
     assert_eq!((fill(keys[0]), fill(keys[1]), fill(keys[2])), (8, 4, 2), "each half of what is left");
     frontend.handle_timeout(Now::at(5_000));
@@ -126,7 +126,7 @@ fn silent_ranges_leave_room_for_the_others() {
 #[test]
 fn a_boundary_that_moves_takes_pending_operations_along() {
     let map = active_map();
-    let mut frontend = Frontend::new(7, FrontendOptions::default(), map.clone());
+    let mut frontend = Router::new(7, RouterOptions::default(), map.clone());
     let mut key = RingKey::MIN;
     key.0[19] = 1;
     let stays = frontend.start(Now::at(0), RingKey::MIN, Intent::Write).unwrap();

@@ -36,9 +36,9 @@ fn describe(message: &Message) -> String {
         Body::Report(report) => format!("report last {:?} committed {:?}", report.last, report.committed),
         Body::Align { donor, base, cut, .. } => format!("align donor n{} base {base:?} cut {cut:?}", donor.0),
         Body::Equal { base } => format!("equal {base:?}"),
-        Body::CopyWanted { base, cursor } => format!("copy wanted of {base:?} from {cursor:?}"),
-        Body::Copy { base, cursor, next, as_of, .. } => {
-            format!("part of {base:?} from {cursor:?} to {next:?} as of {as_of:?}")
+        Body::TransferWanted { base, cursor } => format!("copy wanted of {base:?} from {cursor:?}"),
+        Body::Transfer { base, cursor, next, read_version, .. } => {
+            format!("part of {base:?} from {cursor:?} to {next:?} as of {read_version:?}")
         }
         other => format!("{other:?}"),
     };

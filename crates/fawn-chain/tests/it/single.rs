@@ -1,8 +1,9 @@
 //! Owns the tests of one replica by itself: the chain of one that a lone server runs, refusals, a full log.
-use fawn_chain::map::{ChainState, Member, MemberRole};
+use fawn_chain::map::{ChainMember, ChainState, MemberRole};
 use fawn_chain::message::{Body, Frame, Header};
 use fawn_chain::{
-    Closed, Output, PersistedState, Progress, RangeEntry, Refusal, Replica, ReplicaConfig, ReplicaOptions, Role,
+    Closed, LogProgress, PersistedState, RangeEntry, Rejection, Replica, ReplicaConfig, ReplicaOptions, ReplicaOutput,
+    Role,
 };
 use fawn_types::{BootId, Durability, Epoch, KeyRange, NodeId, Now, RangeId, TimeMs, Version};
 
@@ -13,7 +14,7 @@ fn version(e: u32, seq: u64) -> Version {
     Version::new(Epoch::new(e).unwrap(), seq).unwrap()
 }
 
-fn drain(replica: &mut Replica) -> Vec<Output> {
+fn drain(replica: &mut Replica) -> Vec<ReplicaOutput> {
     std::iter::from_fn(|| replica.poll_output()).collect()
 }
 
@@ -23,12 +24,12 @@ fn single(options: ReplicaOptions) -> Replica {
     let mut replica = Replica::new(config, PersistedState::default(), version(3, 9), version(3, 4));
     let mut entry = RangeEntry::new(RangeId(1), KeyRange::ALL, &[NODE]);
     entry.epoch = Epoch::new(4).unwrap();
-    entry.members = vec![Member { node: NODE, boot: BOOT, role: MemberRole::Serving }];
+    entry.members = vec![ChainMember { node: NODE, boot: BOOT, role: MemberRole::Serving }];
     replica.handle_entry(Now::at(1), &entry);
     let outputs = drain(&mut replica);
-    assert!(matches!(outputs[..], [Output::Persist { number: 1, .. }]), "no report before the promise is kept");
+    assert!(matches!(outputs[..], [ReplicaOutput::Persist { number: 1, .. }]), "no report before the promise is kept");
     replica.handle_persisted(Now::at(1), 1);
-    assert!(matches!(drain(&mut replica)[..], [Output::SendManager { .. }]));
+    assert!(matches!(drain(&mut replica)[..], [ReplicaOutput::SendManager { .. }]));
     let header = Header { from: NodeId(0), boot: BootId(0), range: RangeId(1), epoch: entry.epoch };
     let base = version(3, 9);
     let body = Body::Align { entry: entry.clone(), donor: NODE, base, cut: base };
@@ -38,13 +39,13 @@ fn single(options: ReplicaOptions) -> Replica {
     entry.base = base;
     replica.handle_entry(Now::at(3), &entry);
     let outputs = drain(&mut replica);
-    assert!(outputs.contains(&Output::Commit { through: base }), "equality at activation is a commit");
+    assert!(outputs.contains(&ReplicaOutput::Commit { through: base }), "equality at activation is a commit");
     assert_eq!(replica.role(), Some(Role::Single));
     replica
 }
 
-fn progress(appended: Version, synced: Version) -> Progress {
-    Progress { appended, flushed: synced, synced }
+fn progress(appended: Version, synced: Version) -> LogProgress {
+    LogProgress { appended, flushed: synced, synced }
 }
 
 #[test]
@@ -56,7 +57,11 @@ fn a_chain_of_one_commits_by_its_own_watermark_without_frames() {
     replica.handle_progress(Now::at(5), progress(version(4, 100), version(3, 9)));
     assert_eq!(drain(&mut replica), []);
     replica.handle_progress(Now::at(6), progress(version(4, 100), version(4, 60)));
-    assert_eq!(drain(&mut replica), [Output::Commit { through: version(4, 60) }], "one commit for sixty records");
+    assert_eq!(
+        drain(&mut replica),
+        [ReplicaOutput::Commit { through: version(4, 60) }],
+        "one commit for sixty records"
+    );
     assert_eq!(replica.admit_read(Now::at(9)), Ok(TimeMs(9)));
     assert_eq!(replica.admit_read(Now::at(2)), Ok(TimeMs(9)), "chain time never falls");
 }
@@ -76,7 +81,7 @@ fn a_full_log_gives_its_version_back() {
 fn too_many_pending_writes_are_refused() {
     let mut replica = single(ReplicaOptions { pending_max: 2, ..ReplicaOptions::default() });
     assert!(replica.assign(Now::at(5)).is_ok() && replica.assign(Now::at(5)).is_ok());
-    assert_eq!(replica.assign(Now::at(5)), Err(Refusal::Overloaded));
+    assert_eq!(replica.assign(Now::at(5)), Err(Rejection::Overloaded));
     replica.handle_progress(Now::at(6), progress(version(4, 2), version(4, 1)));
     assert!(replica.assign(Now::at(6)).is_ok(), "a commit makes room");
 }
@@ -87,11 +92,11 @@ fn a_batch_takes_its_versions_together() {
     let mut replica = single(options);
     assert_eq!(replica.assign_batch(Now::at(5), 10), Ok(version(4, 1)));
     assert_eq!((replica.last(), replica.uncommitted()), (version(4, 10), 10), "a batch is not split by a bound");
-    assert_eq!(replica.assign_batch(Now::at(5), 1), Err(Refusal::Overloaded));
+    assert_eq!(replica.assign_batch(Now::at(5), 1), Err(Rejection::Overloaded));
     replica.retract(version(3, 9));
     assert_eq!((replica.assign_batch(Now::at(5), 2), replica.uncommitted()), (Ok(version(4, 1)), 2));
     replica.handle_progress(Now::at(6), progress(version(4, 2), version(4, 2)));
-    assert_eq!(replica.assign_batch(Now::at(6), 31), Err(Refusal::EpochFull));
+    assert_eq!(replica.assign_batch(Now::at(6), 31), Err(Rejection::EpochFull));
     assert_eq!((replica.last(), replica.uncommitted()), (version(4, 2), 0), "none was assigned");
     assert_eq!(replica.assign_batch(Now::at(6), 30), Ok(version(4, 3)));
 }
@@ -102,11 +107,11 @@ fn versions_are_assigned_without_a_walk_or_an_output() {
     for round in 0..50 {
         let seqs = round * 100 + 1..=round * 100 + 100;
         seqs.for_each(|seq| assert_eq!(replica.assign(Now::at(7)), Ok(version(4, seq))));
-        assert_eq!(replica.assign(Now::at(7)), Err(Refusal::Overloaded));
+        assert_eq!(replica.assign(Now::at(7)), Err(Rejection::Overloaded));
         assert_eq!(drain(&mut replica), [], "the log is all that hears of a write");
         let all = version(4, round * 100 + 100);
         replica.handle_progress(Now::at(8), progress(all, all));
-        assert_eq!(drain(&mut replica), [Output::Commit { through: all }]);
+        assert_eq!(drain(&mut replica), [ReplicaOutput::Commit { through: all }]);
         assert_eq!((replica.uncommitted(), replica.next_timeout()), (0, None), "and no timer");
     }
 }
@@ -123,7 +128,7 @@ fn a_member_alone_serves_by_itself_and_a_later_chain_goes_on_from_its_entry() {
         replica.serve_alone(Now::at(1), Epoch::new(e).unwrap(), KeyRange::ALL);
         assert_eq!((replica.role(), replica.acknowledges()), (Some(Role::Single), true));
         let outputs = drain(&mut replica);
-        let [Output::Persist { state: kept, .. }, Output::NowServing { .. }] = &outputs[..] else {
+        let [ReplicaOutput::Persist { state: kept, .. }, ReplicaOutput::NowServing { .. }] = &outputs[..] else {
             panic!("a promise, and no message: {outputs:?}");
         };
         let entry = kept.entry.as_ref().unwrap();
@@ -143,7 +148,7 @@ fn a_member_alone_serves_by_itself_and_a_later_chain_goes_on_from_its_entry() {
     entry.epoch = Epoch::new(1).unwrap();
     replica.handle_entry(Now::at(9), &entry);
     let outputs = drain(&mut replica);
-    let [Output::SendManager { frame: Frame { body: Body::PromisedAbove(newest), .. } }] = &outputs[..] else {
+    let [ReplicaOutput::SendManager { frame: Frame { body: Body::PromisedAbove(newest), .. } }] = &outputs[..] else {
         panic!("a promise is kept: {outputs:?}");
     };
     assert_eq!(newest.epoch, Epoch::new(3).unwrap());
@@ -154,11 +159,11 @@ fn a_replica_without_a_part_refuses() {
     let options = ReplicaOptions::default();
     let config = ReplicaConfig { node: NODE, boot: BOOT, range: RangeId(1), durability: Durability::Sync, options };
     let mut replica = Replica::new(config, PersistedState::default(), Version::ZERO, Version::ZERO);
-    assert_eq!(replica.assign(Now::at(1)), Err(Refusal::NotServing));
-    assert_eq!(replica.admit_read(Now::at(1)), Err(Refusal::NotServing));
-    assert!(matches!(replica.admit_epoch(Epoch::new(3).unwrap()), Err(Refusal::StaleEpoch { .. })));
+    assert_eq!(replica.assign(Now::at(1)), Err(Rejection::NotServing));
+    assert_eq!(replica.admit_read(Now::at(1)), Err(Rejection::NotServing));
+    assert!(matches!(replica.admit_epoch(Epoch::new(3).unwrap()), Err(Rejection::StaleEpoch { .. })));
     replica.handle_timeout(Now::at(500));
-    assert!(matches!(drain(&mut replica)[..], [Output::SendManager { .. }]), "asks for its part");
+    assert!(matches!(drain(&mut replica)[..], [ReplicaOutput::SendManager { .. }]), "asks for its part");
 }
 
 #[test]
@@ -169,7 +174,7 @@ fn another_boot_of_a_member_does_not_serve() {
     entry.members[0].boot = BootId(78);
     replica.handle_entry(Now::at(9), &entry);
     assert_eq!(replica.role(), None);
-    assert!(drain(&mut replica).contains(&Output::Stopped));
+    assert!(drain(&mut replica).contains(&ReplicaOutput::Stopped));
 }
 
 /// What a boot says of the one before it, by what was kept of that and where the log ends.
@@ -191,10 +196,13 @@ fn a_boot_continues_the_one_closed_in_order_if_the_log_ends_there() {
         assert_eq!(replica.close(), None, "the mark stays as it was found");
         replica.handle_entry(Now::at(1), &entry);
         let outputs = drain(&mut replica);
-        assert!(matches!(&outputs[..], [Output::Persist { state, .. }] if state.closed.is_none()), "{outputs:?}");
+        assert!(
+            matches!(&outputs[..], [ReplicaOutput::Persist { state, .. }] if state.closed.is_none()),
+            "{outputs:?}"
+        );
         replica.handle_persisted(Now::at(1), 1);
         let outputs = drain(&mut replica);
-        let [Output::SendManager { frame: Frame { body: Body::Report(report), .. } }] = &outputs[..] else {
+        let [ReplicaOutput::SendManager { frame: Frame { body: Body::Report(report), .. } }] = &outputs[..] else {
             panic!("a report, not {outputs:?}");
         };
         assert_eq!(report.continues, continues, "the log ends in {last:?}");

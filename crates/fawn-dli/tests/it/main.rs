@@ -7,7 +7,7 @@ mod touch;
 mod walk;
 
 use fawn_dli::StringOperation;
-use fawn_types::operation::{Effect, Operation, Outcome};
+use fawn_types::operation::{DataOperation, Effect, Outcome};
 use fawn_types::{Entry, EntryRef, TimeMs, Update, Version};
 
 pub(crate) const NOW: TimeMs = TimeMs(1_000_000);

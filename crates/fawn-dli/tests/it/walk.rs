@@ -1,7 +1,7 @@
 //! A random walk: random operations on one key, with invariants checked after each.
 use crate::{NOW, VALUE_BYTES_MAX, version};
 use fawn_dli::StringOperation;
-use fawn_types::operation::{Effect, Operation};
+use fawn_types::operation::{DataOperation, Effect};
 use fawn_types::random::SplitMix64;
 use fawn_types::request::ExpiryCondition;
 use fawn_types::{Condition, Entry, Expiry, Reply, TimeMs, Update};

@@ -1,13 +1,13 @@
 //! Owns appending: records into the open frame of the window, and what the overlay must know of them.
-use super::{Engine, WARM_KEYS_MAX};
+use super::{Engine, PREFETCH_KEYS_MAX};
 use crate::error::EngineError;
 use crate::format::frame;
-use crate::format::record::{self, Envelope, Place, RecordKind, RecordRef};
+use crate::format::record::{self, Envelope, RecordKind, RecordPlace, RecordRef};
 use crate::index::Pointer;
 use crate::log::flush::OpenFrame;
 use crate::log::window::Chunk;
-use crate::overlay::{Base, Written};
-use crate::range::{Pending, PendingKind, Progress, RangeState};
+use crate::overlay::{OverlayBase, Written};
+use crate::range::{PendingKind, PendingRecord, RangeProgress, RangeState};
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{Device, prefetch};
 use fawn_types::{KeyHash, RangeId, Version, limits};
@@ -53,8 +53,8 @@ impl<D: Device> Engine<D> {
         }
         self.make_room_for(at, len, Reserve::of(records.iter().map(|(_, record)| record)))?;
         let mut left = records.len();
-        for records in records.chunks(WARM_KEYS_MAX) {
-            self.warm_records(range, records);
+        for records in records.chunks(PREFETCH_KEYS_MAX) {
+            self.prefetch_records(range, records);
             for (hash, record) in records {
                 left -= 1;
                 self.append_one(at, *hash, record, record::encoded_len(record), left > 0);
@@ -105,7 +105,7 @@ impl<D: Device> Engine<D> {
     /// Encodes one record where [`Engine::make_room`] has made room, and enters it everywhere.
     fn append_one(&mut self, at: usize, hash: KeyHash, record: &RecordRef<'_>, len: usize, continues: bool) {
         let version = record.version;
-        let RangeState { progress: Progress { appended: last, .. }, sole, .. } = self.ranges[at];
+        let RangeState { progress: RangeProgress { appended: last, .. }, sole, .. } = self.ranges[at];
         assert!(version > last, "versions of a range grow: {version:?} after {last:?}");
         if let Some(sole) = sole.filter(|sole| !sole.is_over) {
             // An opening would take it for committed, or for a record of a chain.
@@ -136,14 +136,14 @@ impl<D: Device> Engine<D> {
         };
         let range = &mut self.ranges[at];
         range.progress.appended = version;
-        range.pending.push_back(Pending { version, pointer, len_bytes: len as u32, kind });
+        range.pending.push_back(PendingRecord { version, pointer, len_bytes: len as u32, kind });
         self.pending_records += 1;
         self.stats.appended_records += 1;
         self.stats.user_bytes += (record.key.len() + record.value.len()) as u64;
     }
 
     /// `base` is `None` where the overlay has the key already.
-    fn enter_overlay(&mut self, at: usize, name: crate::overlay::KeyName, base: Option<Base>, written: Written) {
+    fn enter_overlay(&mut self, at: usize, name: crate::overlay::KeyName, base: Option<OverlayBase>, written: Written) {
         match base {
             None => {
                 if let Some(entry) = self.overlay.find_mut(at, name) {
@@ -152,7 +152,7 @@ impl<D: Device> Engine<D> {
             }
             Some(base) => {
                 self.overlay.insert(at, name, base, written);
-                if base == Base::Unknown {
+                if base == OverlayBase::Unknown {
                     self.queue_verification(at, name);
                 }
             }
@@ -177,7 +177,7 @@ impl<D: Device> Engine<D> {
             unreachable!("make_room opens a frame in a piece")
         };
         let (slot, offset) = (chunk.slot, chunk.end());
-        let place = Place { segment_id: self.segments.expect(slot).id, offset };
+        let place = RecordPlace { segment_id: self.segments.expect(slot).id, offset };
         let envelope = Envelope { range: self.ranges[at].id, continues };
         let out = &mut chunk.spare()[..len];
         open.chain = open.chain.then(record::encode_into(record, envelope, place, out));

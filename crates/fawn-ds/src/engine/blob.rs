@@ -1,7 +1,7 @@
 //! Owns what a higher layer keeps in the manifest: small named blobs, such as a replica's promises or a cluster's map.
 use super::Engine;
 use crate::error::EngineError;
-use crate::format::manifest::{BLOB_BYTES_MAX, Edit};
+use crate::format::manifest::{BLOB_BYTES_MAX, ManifestEdit};
 use fawn_flash::Device;
 
 /// Names a blob's writing: pass it to [`Engine::is_blob_durable`]. Later ones compare greater.
@@ -27,13 +27,13 @@ impl<D: Device> Engine<D> {
         self.check_writable()?;
         check_blob(bytes)?;
         self.reserve_manifest(bytes.len())?;
-        let end = self.manifest.commit(&[Edit::Blob { key, bytes: bytes.to_vec() }]);
+        let end = self.manifest.commit(&[ManifestEdit::Blob { key, bytes: bytes.to_vec() }]);
         self.start_manifest();
         self.device.kick();
         Ok(BlobTicket(end))
     }
 
-    /// Whether the blob of that ticket, and all before it, are on the medium.
+    /// Whether the blob of that ticket, and all before it, are on the disk.
     pub fn is_blob_durable(&self, ticket: BlobTicket) -> bool {
         self.manifest.is_durable(ticket.0)
     }

@@ -1,4 +1,4 @@
-//! The expiry time of a store: advanced by its host once a turn, persisted with the manifest's commits.
+//! The expiry time of a store: advanced by its host once an iteration, persisted with the manifest's commits.
 use super::Engine;
 use super::segments::RETRY_MS;
 use crate::manifest_file::CLOCK_SPARES_BYTES;
@@ -6,8 +6,8 @@ use fawn_flash::{Device, DeviceError};
 use fawn_types::{Now, TimeMs};
 
 impl<D: Device> Engine<D> {
-    /// Moves expiry time on to `now` and returns it: once a turn, before anything is judged by it. Nothing is forgotten
-    /// that has not expired by it, whatever times lookups are made with.
+    /// Moves expiry time on to `now` and returns it: once an iteration, before anything is judged by it. Nothing is
+    /// forgotten that has not expired by it, whatever times lookups are made with.
     pub fn advance_clock(&mut self, now: Now) -> TimeMs {
         let time = self.clock.advance(now);
         self.manifest.note_clock(time, now.mono);

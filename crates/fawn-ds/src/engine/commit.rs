@@ -2,9 +2,9 @@
 use super::Engine;
 use crate::error::EngineError;
 use crate::format::record::RecordKind;
-use crate::overlay::{Base, KeyName, Old, Written};
-use crate::range::{Pending, PendingKind, Retained};
-use fawn_flash::{Device, DeviceError, Operation};
+use crate::overlay::{KeyName, Old, OverlayBase, Written};
+use crate::range::{PendingKind, PendingRecord, Retained};
+use fawn_flash::{Device, DeviceError, IoOperation};
 use fawn_types::{KeyHash, RangeId, Version};
 
 impl<D: Device> Engine<D> {
@@ -30,15 +30,15 @@ impl<D: Device> Engine<D> {
         self.release_held(at);
     }
 
-    fn retain(&mut self, at: usize, pending: &Pending) {
-        let Pending { version, pointer, len_bytes, .. } = *pending;
+    fn retain(&mut self, at: usize, pending: &PendingRecord) {
+        let PendingRecord { version, pointer, len_bytes, .. } = *pending;
         let sequence = self.segments.expect(self.segments.place(pointer).0).sequence;
         let record = Retained { version, pointer, len_bytes, sequence };
         let (retained_max, records_max) = (self.retained_max.min(self.retained_share), self.retained_share);
         self.ranges[at].retain(record, retained_max, records_max);
     }
 
-    fn commit_key(&mut self, at: usize, name: KeyName, is_put: bool, pending: &Pending) {
+    fn commit_key(&mut self, at: usize, name: KeyName, is_put: bool, pending: &PendingRecord) {
         if let Some((base, written)) = self.overlay.take_only(at, name) {
             assert_eq!(written.version, pending.version, "a key's pending records are committed in order");
             assert_eq!(written.is_put, is_put, "both queues describe one record");
@@ -47,14 +47,14 @@ impl<D: Device> Engine<D> {
         let Some(entry) = self.overlay.find_mut(at, name) else {
             unreachable!("pending record {:?} is not in the overlay", pending.version)
         };
-        let Pending { version, pointer, len_bytes, .. } = *pending;
+        let PendingRecord { version, pointer, len_bytes, .. } = *pending;
         let written = Written { version, pointer, len_bytes, is_put };
         entry.take_oldest(&written);
         let base = entry.base;
-        if base == Base::Unknown {
+        if base == OverlayBase::Unknown {
             let replaced = self.overlay.set_committed(at, name, written);
             if let Some(old) = replaced.filter(|old| old.is_put) {
-                self.bury(at, Old { pointer: old.pointer, len_bytes: old.len_bytes }, written.version);
+                self.release_old(at, Old { pointer: old.pointer, len_bytes: old.len_bytes }, written.version);
             }
             return;
         }
@@ -63,45 +63,45 @@ impl<D: Device> Engine<D> {
     }
 
     /// Moves the index from a confirmed base to a committed record, which is the key's base from then on.
-    pub(crate) fn move_index(&mut self, at: usize, name: KeyName, base: Base, written: Written) {
+    pub(crate) fn move_index(&mut self, at: usize, name: KeyName, base: OverlayBase, written: Written) {
         self.move_entry(at, name, base, written);
         let now_at = Old { pointer: written.pointer, len_bytes: written.len_bytes };
         if let Some(entry) = self.overlay.find_mut(at, name) {
-            entry.base = if written.is_put { Base::At(now_at) } else { Base::Absent };
+            entry.base = if written.is_put { OverlayBase::At(now_at) } else { OverlayBase::Absent };
         }
     }
 
     /// The index's part of that.
-    fn move_entry(&mut self, at: usize, name: KeyName, base: Base, written: Written) {
+    fn move_entry(&mut self, at: usize, name: KeyName, base: OverlayBase, written: Written) {
         let hash = KeyHash(name.hash);
         let index = &mut self.ranges[at].index;
         let moved = match (base, written.is_put) {
-            (Base::At(old), true) => index.replace(hash, old.pointer, written.pointer),
-            (Base::At(old), false) => index.remove(hash, old.pointer),
-            (Base::Absent, true) => match index.insert(hash, written.pointer) {
+            (OverlayBase::At(old), true) => index.replace(hash, old.pointer, written.pointer),
+            (OverlayBase::At(old), false) => index.remove(hash, old.pointer),
+            (OverlayBase::Absent, true) => match index.insert(hash, written.pointer) {
                 Ok(()) => true,
                 Err(error) => {
                     self.index_refused(&error.to_string());
                     true
                 }
             },
-            (Base::Absent, false) => true,
-            (Base::Unknown, _) => unreachable!("the index moves only from a confirmed base"),
+            (OverlayBase::Absent, false) => true,
+            (OverlayBase::Unknown, _) => unreachable!("the index moves only from a confirmed base"),
         };
         assert!(moved, "the index still holds what was confirmed");
-        if let Base::At(old) = base {
-            self.bury(at, old, written.version);
+        if let OverlayBase::At(old) = base {
+            self.release_old(at, old, written.version);
         }
     }
 
     /// 2³² keys, or hundreds with one hash: nothing sensible can follow but to stop writing.
     fn index_refused(&mut self, detail: &str) {
-        let (operation, name) = (Operation::Metadata("index insert"), "index".to_owned());
+        let (operation, name) = (IoOperation::Metadata("index insert"), "index".to_owned());
         self.poison(&DeviceError::Io { operation, name, offset: 0, detail: detail.to_owned() });
     }
 
     /// A put is no longer current, by the commit of `by`: its segment has one live record less.
-    pub(crate) fn bury(&mut self, at: usize, old: Old, by: Version) {
+    pub(crate) fn release_old(&mut self, at: usize, old: Old, by: Version) {
         let end = self.appended_end();
         let (slot, _) = self.segments.place(old.pointer);
         self.segments.expect_mut(slot).remove_live(at, old.len_bytes, by, end);
@@ -129,7 +129,7 @@ impl<D: Device> Engine<D> {
         self.examine_range(at);
     }
 
-    /// Drops a range's uncommitted records above `after`, and logs that they are void.
+    /// Drops a range's uncommitted records above `after`, and logs that they are invalidated.
     ///
     /// # Errors
     /// [`EngineError::NotChained`] in a sole epoch, or as [`Engine::append`]: nothing was dropped then.
@@ -154,7 +154,7 @@ impl<D: Device> Engine<D> {
             }
         }
         self.rename_newest(at);
-        let is_clear = |pending: &&Pending| pending.kind == PendingKind::Clear;
+        let is_clear = |pending: &&PendingRecord| pending.kind == PendingKind::Clear;
         let range = &mut self.ranges[at];
         range.pending_clear = range.pending.iter().rev().find(is_clear).map(|pending| pending.version);
         let last = range.pending.back().map_or(committed, |pending| pending.version);
@@ -167,14 +167,14 @@ impl<D: Device> Engine<D> {
         Ok(())
     }
 
-    fn rollback_key(&mut self, at: usize, name: KeyName, is_put: bool, pending: &Pending) {
+    fn rollback_key(&mut self, at: usize, name: KeyName, is_put: bool, pending: &PendingRecord) {
         if let Some(entry) = self.overlay.find_mut(at, name) {
             entry.take_newest();
         }
         self.overlay.remove_if_settled(at, name);
         if is_put {
             // No commit made it void: the rollback's record is all that has to be durable.
-            self.bury(at, Old { pointer: pending.pointer, len_bytes: pending.len_bytes }, Version::ZERO);
+            self.release_old(at, Old { pointer: pending.pointer, len_bytes: pending.len_bytes }, Version::ZERO);
         }
     }
 
@@ -183,7 +183,7 @@ impl<D: Device> Engine<D> {
     fn rename_newest(&mut self, at: usize) {
         for pending in &self.ranges[at].pending {
             let PendingKind::OfKey { name, is_put } = pending.kind else { continue };
-            let Pending { version, pointer, len_bytes, .. } = *pending;
+            let PendingRecord { version, pointer, len_bytes, .. } = *pending;
             if let Some(entry) = self.overlay.find_mut(at, name) {
                 entry.set_newest(Written { version, pointer, len_bytes, is_put });
             }

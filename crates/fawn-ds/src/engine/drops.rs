@@ -3,8 +3,8 @@
 //! A segment without live records is examined when something that kept it may have ended; until then it costs nothing.
 //! What a range keeps is ordered by sequence number: its older segments are released first.
 use super::Engine;
-use super::drop_rule::{Kept, RangeFacts, SegmentFacts, kept_because};
-use crate::format::manifest::Edit;
+use super::drop_rule::{KeepReason, RangeFacts, SegmentFacts, keep_reason};
+use crate::format::manifest::ManifestEdit;
 use crate::log::segments::{Segment, Share};
 use crate::manifest_file::CommitNumber;
 use fawn_flash::Device;
@@ -15,8 +15,14 @@ use std::collections::BTreeMap;
 type SegmentName = (u32, u64);
 
 /// Reasons to stay that a range gives, in the order in which they are looked at when something of the range has changed.
-const HELD_FOR: [Kept; 6] =
-    [Kept::Pending, Kept::Retained, Kept::CopiedResult, Kept::NewestRecord, Kept::Hides, Kept::CommitNotDurable];
+const HELD_FOR: [KeepReason; 6] = [
+    KeepReason::Pending,
+    KeepReason::Retained,
+    KeepReason::CopiedResult,
+    KeepReason::NewestRecord,
+    KeepReason::Hides,
+    KeepReason::CommitNotDurable,
+];
 
 /// Segments on their way out.
 #[derive(Debug, Default)]
@@ -55,7 +61,7 @@ impl Drops {
 
 impl<D: Device> Engine<D> {
     /// Why each segment stays, and how many stay for the same reason.
-    pub fn segments_kept(&self) -> BTreeMap<Kept, u64> {
+    pub fn segments_kept(&self) -> BTreeMap<KeepReason, u64> {
         let mut kept = BTreeMap::new();
         for (why, _) in self.segments.iter().filter_map(|segment| self.kept_because(segment)) {
             *kept.entry(why).or_insert(0) += 1;
@@ -71,7 +77,7 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// The range's records above `last` are void, by a record that was just appended or read.
+    /// The range's records above `last` are invalidated, by a record that was just appended or read.
     pub(crate) fn roll_back_segments(&mut self, at: usize, last: Version) {
         let end = self.appended_end();
         for &slot in self.ranges[at].segments.values().rev() {
@@ -134,7 +140,7 @@ impl<D: Device> Engine<D> {
     /// Examines what the range holds, oldest first, up to the first segment that it goes on holding for each reason.
     fn examine_held(&mut self, at: usize) {
         for why in HELD_FOR {
-            let first = |held: &BTreeMap<(Kept, u64), u32>| {
+            let first = |held: &BTreeMap<(KeepReason, u64), u32>| {
                 held.range((why, 0)..=(why, u64::MAX)).next().map(|(&(_, sequence), &slot)| (slot, sequence))
             };
             while let Some((slot, sequence)) = first(&self.ranges[at].held) {
@@ -152,17 +158,17 @@ impl<D: Device> Engine<D> {
         let Some(segment) = self.segments.get(slot).filter(|segment| segment.sequence == sequence) else { return };
         match self.kept_because(segment) {
             None => self.drop_segment(slot),
-            Some((Kept::CauseNotSynced, _)) => self.drops.unsynced.push(name),
-            Some((why, Some(at))) if why != Kept::Live => {
+            Some((KeepReason::CauseNotSynced, _)) => self.drops.unsynced.push(name),
+            Some((why, Some(at))) if why != KeepReason::Live => {
                 self.ranges[at].held.insert((why, sequence), slot);
-                self.ranges[at].marks.is_wanted |= why == Kept::CommitNotDurable;
+                self.ranges[at].marks.is_wanted |= why == KeepReason::CommitNotDurable;
             }
             // The end of such a reason is an event of this segment: it is examined again then.
             Some(_) => {}
         }
     }
 
-    fn kept_because(&self, segment: &Segment) -> Option<(Kept, Option<usize>)> {
+    fn kept_because(&self, segment: &Segment) -> Option<(KeepReason, Option<usize>)> {
         let facts = SegmentFacts {
             is_sealed: segment.listed_sealed,
             pins: segment.pins,
@@ -171,7 +177,7 @@ impl<D: Device> Engine<D> {
             synced: self.flush.synced,
         };
         let ranges = segment.shares.iter().map(|share| (share.range, self.range_facts(segment.sequence, share)));
-        kept_because(&facts, ranges)
+        keep_reason(&facts, ranges)
     }
 
     fn range_facts(&self, sequence: u64, share: &Share) -> RangeFacts {
@@ -202,7 +208,7 @@ impl<D: Device> Engine<D> {
             self.ranges[share.range].segments.remove(&segment.sequence);
             self.release_held(share.range);
         }
-        let edit_end = self.manifest.commit(&[Edit::DropSegment { slot, uuid: segment.uuid }]);
+        let edit_end = self.manifest.commit(&[ManifestEdit::DropSegment { slot, uuid: segment.uuid }]);
         self.drops.dropping.push(Dropping { segment, edit_end });
     }
 

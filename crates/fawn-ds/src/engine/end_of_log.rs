@@ -3,7 +3,7 @@
 //! A later frame proves that the frames before it were synced. Nothing follows the last frame of a log at rest, so damage
 //! to it would pass for a torn write; the manifest's record makes it corruption.
 use super::Engine;
-use crate::format::manifest::Edit;
+use crate::format::manifest::ManifestEdit;
 use crate::format::{FRAMES_OFFSET, Watermark};
 use fawn_flash::Device;
 
@@ -37,7 +37,7 @@ impl<D: Device> Engine<D> {
                 Err(error) if error.is_retryable() => return,
                 Err(error) => return drop(self.poison(&error)),
             }
-            self.manifest.commit(&[Edit::EndOfLog { end }]);
+            self.manifest.commit(&[ManifestEdit::EndOfLog { end }]);
             self.start_manifest();
         }
         self.recorded_end = self.flush.synced;

@@ -1,7 +1,7 @@
 //! Owns finding a record's bytes without the device: append window, the read just resumed, page cache.
 use super::Engine;
 use crate::error::EngineError;
-use crate::format::record::{self, PEEK_BYTES, Place, RecordError, RecordKind, Stored};
+use crate::format::record::{self, PEEK_BYTES, RecordError, RecordKind, RecordPlace, Stored};
 use crate::index::Pointer;
 use crate::log::segments::Segment;
 use crate::options::Options;
@@ -16,7 +16,7 @@ pub(crate) const GATHER_BYTES_MAX: usize = 64 << 10;
 
 /// Whole pages of one segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Span {
+pub(crate) struct ReadSpan {
     pub(crate) slot: u32,
     /// Of its segment: the slot may have another by the time it is read.
     pub(crate) sequence: u64,
@@ -30,14 +30,14 @@ pub(crate) struct Span {
 
 /// Bytes that a device read brought, kept while the lookup that asked for them goes on.
 #[derive(Debug)]
-pub(crate) struct Resume {
-    pub(crate) span: Span,
+pub(crate) struct FetchResume {
+    pub(crate) span: ReadSpan,
     pub(crate) buf: AlignedBuf,
 }
 
 /// Where a record's bytes are now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Spot {
+pub(crate) enum Location {
     Window { slot: u32, offset: u32 },
     Resume { at: usize },
     Scratch,
@@ -46,7 +46,7 @@ pub(crate) enum Spot {
 /// A record that is the one looked for.
 #[derive(Clone, Debug)]
 pub(crate) struct Hit {
-    pub(crate) spot: Spot,
+    pub(crate) location: Location,
     pub(crate) pointer: Pointer,
     pub(crate) len_bytes: u32,
     /// Of the value, from the record's start.
@@ -61,79 +61,83 @@ pub(crate) struct Hit {
 
 /// Whose record is looked for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Wanted<'k> {
+pub(crate) enum Expected<'k> {
     Key(&'k [u8]),
     Name(KeyName),
     Any,
 }
 
-/// Candidates already judged, with their segments' sequence numbers and what is damaged about them, if anything: they
+/// Candidates already judged, with their segments' sequence numbers and what is corrupt about them, if anything: they
 /// are not read again when a lookup goes on, which without them could alternate between two candidates for ever.
-pub(crate) type RuledOut = Vec<(Pointer, u64, Option<Box<EngineError>>)>;
+pub(crate) type Rejected = Vec<(Pointer, u64, Option<Box<EngineError>>)>;
 
 /// What looking at a candidate gave.
 #[derive(Debug)]
-pub(crate) enum Look {
+pub(crate) enum Probe {
     Match(Hit),
     /// Another key's record.
     Other,
     /// The device has to be asked.
-    Missing(Span),
+    Missing(ReadSpan),
 }
 
 /// What was learnt of a record without keeping hold of its bytes.
-enum Read {
+enum MemoryRead {
     Judged(Result<Option<Hit>, RecordError>, u64),
-    Missing(Span),
+    Missing(ReadSpan),
 }
 
 impl<D: Device> Engine<D> {
     /// Looks at the record at `pointer`: is it `wanted`'s?
     ///
     /// A candidate whose own key does not lead to it through the index is damage, not a collision.
-    pub(crate) fn look(&mut self, at: usize, pointer: Pointer, wanted: Wanted<'_>) -> Result<Look, EngineError> {
+    pub(crate) fn probe(&mut self, at: usize, pointer: Pointer, expected: Expected<'_>) -> Result<Probe, EngineError> {
         let (slot, offset) = self.segments.place(pointer);
-        let (judged, found_hash) = match self.read_in_memory(pointer, slot, offset, wanted) {
-            Read::Missing(span) => return Ok(Look::Missing(span)),
-            Read::Judged(judged, found_hash) => (judged, found_hash),
+        let (judged, found_hash) = match self.read_in_memory(pointer, slot, offset, expected) {
+            MemoryRead::Missing(span) => return Ok(Probe::Missing(span)),
+            MemoryRead::Judged(judged, found_hash) => (judged, found_hash),
         };
         match judged {
-            Ok(Some(hit)) => Ok(Look::Match(hit)),
+            Ok(Some(hit)) => Ok(Probe::Match(hit)),
             Ok(None) => {
                 self.stats.false_matches += 1;
                 let leads_here = self.ranges[at].index.candidates(KeyHash(found_hash)).any(|found| found == pointer);
-                if leads_here { Ok(Look::Other) } else { Err(self.damaged(slot, offset, "its key leads elsewhere")) }
+                if leads_here {
+                    Ok(Probe::Other)
+                } else {
+                    Err(self.unreachable_record(slot, offset, "its key leads elsewhere"))
+                }
             }
-            Err(error) => Err(self.damaged(slot, offset, &error.to_string())),
+            Err(error) => Err(self.unreachable_record(slot, offset, &error.to_string())),
         }
     }
 
     /// As [`Engine::corrupt`]; what memory has of the record is forgotten: perhaps only that read went wrong.
-    fn damaged(&mut self, slot: u32, offset: u32, detail: &str) -> EngineError {
+    fn unreachable_record(&mut self, slot: u32, offset: u32, detail: &str) -> EngineError {
         self.set_resume(None);
         let (file, page) = (self.segments.expect(slot).file, offset / PAGE_BYTES as u32);
         self.cache.invalidate_pages(file, page..page + (GATHER_BYTES_MAX / PAGE_BYTES) as u32 + 1);
         self.corrupt(slot, offset, detail)
     }
 
-    /// As [`Engine::look`], remembering and skipping what is another key's.
-    pub(crate) fn look_once(
+    /// As [`Engine::probe`], remembering and skipping what is another key's.
+    pub(crate) fn probe_once(
         &mut self,
         at: usize,
         pointer: Pointer,
-        wanted: Wanted<'_>,
-        ruled_out: &mut RuledOut,
-    ) -> Result<Look, EngineError> {
+        expected: Expected<'_>,
+        rejected: &mut Rejected,
+    ) -> Result<Probe, EngineError> {
         let sequence = self.segments.expect(self.segments.place(pointer).0).sequence;
         let is_it = |judged: &&(Pointer, u64, _)| judged.0 == pointer && judged.1 == sequence;
-        if let Some((_, _, damage)) = ruled_out.iter().find(is_it) {
-            return damage.as_ref().map_or(Ok(Look::Other), |damage| Err((**damage).clone()));
+        if let Some((_, _, damage)) = rejected.iter().find(is_it) {
+            return damage.as_ref().map_or(Ok(Probe::Other), |damage| Err((**damage).clone()));
         }
-        let look = self.look(at, pointer, wanted);
+        let look = self.probe(at, pointer, expected);
         match &look {
-            Ok(Look::Other) => ruled_out.push((pointer, sequence, None)),
-            Err(damage) => ruled_out.push((pointer, sequence, Some(Box::new(damage.clone())))),
-            Ok(Look::Match(_) | Look::Missing(_)) => {}
+            Ok(Probe::Other) => rejected.push((pointer, sequence, None)),
+            Err(damage) => rejected.push((pointer, sequence, Some(Box::new(damage.clone())))),
+            Ok(Probe::Match(_) | Probe::Missing(_)) => {}
         }
         look
     }
@@ -143,40 +147,40 @@ impl<D: Device> Engine<D> {
         EngineError::Corrupt { file, offset_bytes, detail: detail.to_owned() }
     }
 
-    fn read_in_memory(&mut self, pointer: Pointer, slot: u32, offset: u32, wanted: Wanted<'_>) -> Read {
+    fn read_in_memory(&mut self, pointer: Pointer, slot: u32, offset: u32, expected: Expected<'_>) -> MemoryRead {
         let segment = self.segments.expect(slot);
-        let place = Place { segment_id: segment.id, offset };
+        let place = RecordPlace { segment_id: segment.id, offset };
         let (secret, ident_secret) = (&self.secret, &self.ident_secret);
-        let judge = |stored: Stored<'_>, bytes: &[u8], spot: Spot| {
+        let judge = |stored: Stored<'_>, bytes: &[u8], location: Location| {
             let found = stored.record.key;
-            let is_wanted = match wanted {
-                Wanted::Key(key) => found == key,
-                Wanted::Name(name) => {
+            let is_wanted = match expected {
+                Expected::Key(key) => found == key,
+                Expected::Name(name) => {
                     KeyHash::of(secret, found).0 == name.hash && KeyHash::of(ident_secret, found).0 == name.ident
                 }
-                Wanted::Any => true,
+                Expected::Any => true,
             };
             if !is_wanted {
                 return (None, KeyHash::of(secret, found).0);
             }
-            (Some(hit_of(&stored, bytes, pointer, spot)), 0)
+            (Some(hit_of(&stored, bytes, pointer, location)), 0)
         };
         if let Some(bytes) = self.window.record(slot, offset) {
             // Encoded by this process and never out of its memory since: the checksum has nothing to tell.
             let read = record::decode_verified(bytes, offset);
-            return judged(read.map(|stored| judge(stored, bytes, Spot::Window { slot, offset })));
+            return read_of(read.map(|stored| judge(stored, bytes, Location::Window { slot, offset })));
         }
         if let Some((bytes, start)) = resumed(self.resume.as_ref(), segment.sequence, slot, offset) {
             match record::decode(bytes, place) {
                 Err(RecordError::Truncated { .. }) => return longer(segment, slot, bytes, place, &self.options),
-                read => return judged(read.map(|stored| judge(stored, bytes, Spot::Resume { at: start }))),
+                read => return read_of(read.map(|stored| judge(stored, bytes, Location::Resume { at: start }))),
             }
         }
         let page = offset / PAGE_BYTES as u32;
         let within = offset as usize % PAGE_BYTES;
         let Some(bytes) = self.cache.get(segment.file, page).map(|page| &page[within..]) else {
             let (from, to) = segment.first_read(offset, self.options.segment_bytes);
-            return Read::Missing(Span::new(segment, from, to, false));
+            return MemoryRead::Missing(ReadSpan::new(segment, from, to, false));
         };
         match record::decode(bytes, place) {
             Err(RecordError::Truncated { .. }) => {}
@@ -185,32 +189,32 @@ impl<D: Device> Engine<D> {
                 if let Ok(stored) = &read {
                     self.scratch.extend_from_slice(&bytes[..stored.encoded_len]);
                 }
-                return judged(read.map(|stored| judge(stored, bytes, Spot::Scratch)));
+                return read_of(read.map(|stored| judge(stored, bytes, Location::Scratch)));
             }
         }
         self.scratch.clear();
         self.scratch.extend_from_slice(bytes);
         let gathered = gather(&mut self.scratch, &mut self.cache, segment, place, &self.options);
         match gathered {
-            Gathered::Missing(span) => Read::Missing(span),
-            Gathered::Whole => {
+            SpanBytes::Missing(span) => MemoryRead::Missing(span),
+            SpanBytes::Whole => {
                 let read = record::decode(&self.scratch, place);
-                judged(read.map(|stored| judge(stored, &self.scratch, Spot::Scratch)))
+                read_of(read.map(|stored| judge(stored, &self.scratch, Location::Scratch)))
             }
         }
     }
 
     /// The bytes of a record that was found, from its start.
-    pub(crate) fn bytes_at(&self, spot: Spot) -> &[u8] {
-        match spot {
-            Spot::Window { slot, offset } => self.window.record(slot, offset).unwrap_or(&[]),
-            Spot::Resume { at } => self.resume.as_ref().map_or(&[], |resume| &resume.buf[at..]),
-            Spot::Scratch => &self.scratch,
+    pub(crate) fn bytes_at(&self, location: Location) -> &[u8] {
+        match location {
+            Location::Window { slot, offset } => self.window.record(slot, offset).unwrap_or(&[]),
+            Location::Resume { at } => self.resume.as_ref().map_or(&[], |resume| &resume.buf[at..]),
+            Location::Scratch => &self.scratch,
         }
     }
 }
 
-impl Span {
+impl ReadSpan {
     fn new(segment: &Segment, from: u32, to: u32, is_second: bool) -> Self {
         let (slot, sequence) = (segment.slot, segment.sequence);
         Self { slot, sequence, from, to, cacheable_to: 0, is_second }
@@ -229,9 +233,9 @@ impl Span {
 }
 
 /// What putting a record together from cached pages came to.
-enum Gathered {
+enum SpanBytes {
     Whole,
-    Missing(Span),
+    Missing(ReadSpan),
 }
 
 /// Bytes of the record at `offset` that must be at hand. Where those there do not reach its lengths, those that surely
@@ -247,35 +251,35 @@ fn gather(
     scratch: &mut Vec<u8>,
     cache: &mut PageCache,
     segment: &Segment,
-    place: Place,
+    place: RecordPlace,
     options: &Options,
-) -> Gathered {
+) -> SpanBytes {
     let offset = place.offset;
     loop {
         let len = wanted_len(segment, offset, scratch);
         let end = offset as usize + len;
         if len <= scratch.len() || end > segment.end as usize {
-            return Gathered::Whole;
+            return SpanBytes::Whole;
         }
-        let span = Span::covering(segment, offset, end as u32, options.segment_bytes);
+        let span = ReadSpan::covering(segment, offset, end as u32, options.segment_bytes);
         if len > GATHER_BYTES_MAX {
-            return Gathered::Missing(span);
+            return SpanBytes::Missing(span);
         }
         let next = (offset as usize + scratch.len()) / PAGE_BYTES;
         let Some(page) = cache.get(segment.file, next as u32) else {
             // Where the header itself is cut, the usual length is the better guess.
             let (_, to) = segment.first_read(offset, options.segment_bytes);
-            return Gathered::Missing(Span { to: span.to.max(to), is_second: false, ..span });
+            return SpanBytes::Missing(ReadSpan { to: span.to.max(to), is_second: false, ..span });
         };
         scratch.extend_from_slice(&page[..]);
     }
 }
 
-fn hit_of(stored: &Stored<'_>, bytes: &[u8], pointer: Pointer, spot: Spot) -> Hit {
+fn hit_of(stored: &Stored<'_>, bytes: &[u8], pointer: Pointer, location: Location) -> Hit {
     let record = &stored.record;
     let value_at = record.value.as_ptr() as usize - bytes.as_ptr() as usize;
     Hit {
-        spot,
+        location,
         pointer,
         len_bytes: stored.encoded_len as u32,
         value: value_at..value_at + record.value.len(),
@@ -287,10 +291,10 @@ fn hit_of(stored: &Stored<'_>, bytes: &[u8], pointer: Pointer, spot: Spot) -> Hi
     }
 }
 
-fn judged<T: Into<(Option<Hit>, u64)>>(read: Result<T, RecordError>) -> Read {
+fn read_of<T: Into<(Option<Hit>, u64)>>(read: Result<T, RecordError>) -> MemoryRead {
     match read.map(Into::into) {
-        Ok((hit, found_hash)) => Read::Judged(Ok(hit), found_hash),
-        Err(error) => Read::Judged(Err(error), 0),
+        Ok((hit, found_hash)) => MemoryRead::Judged(Ok(hit), found_hash),
+        Err(error) => MemoryRead::Judged(Err(error), 0),
     }
 }
 
@@ -299,9 +303,9 @@ fn past_end(offset: u32, len: usize) -> RecordError {
 }
 
 /// The bytes from `offset` on, and where they start, if the read just resumed brought them.
-fn resumed(resume: Option<&Resume>, sequence: u64, slot: u32, offset: u32) -> Option<(&[u8], usize)> {
+fn resumed(resume: Option<&FetchResume>, sequence: u64, slot: u32, offset: u32) -> Option<(&[u8], usize)> {
     let resume = resume?;
-    let Span { from, .. } = resume.span;
+    let ReadSpan { from, .. } = resume.span;
     // What was not flushed when the read was submitted may have come back as anything.
     let to = resume.span.to.min(resume.span.cacheable_to);
     let covers = resume.span.slot == slot && resume.span.sequence == sequence && from <= offset && offset < to;
@@ -310,13 +314,13 @@ fn resumed(resume: Option<&Resume>, sequence: u64, slot: u32, offset: u32) -> Op
 }
 
 /// What the second read of a record must cover whose first one was too short.
-fn longer(segment: &Segment, slot: u32, bytes: &[u8], place: Place, options: &Options) -> Read {
+fn longer(segment: &Segment, slot: u32, bytes: &[u8], place: RecordPlace, options: &Options) -> MemoryRead {
     debug_assert_eq!(segment.slot, slot);
     let len = wanted_len(segment, place.offset, bytes);
     let end = place.offset as usize + len;
     if len <= bytes.len() || end > segment.end as usize {
-        // No second read helps: the length itself is damaged.
-        return Read::Judged(Err(past_end(place.offset, len)), 0);
+        // No second read helps: the length itself is corrupt.
+        return MemoryRead::Judged(Err(past_end(place.offset, len)), 0);
     }
-    Read::Missing(Span::covering(segment, place.offset, end as u32, options.segment_bytes))
+    MemoryRead::Missing(ReadSpan::covering(segment, place.offset, end as u32, options.segment_bytes))
 }

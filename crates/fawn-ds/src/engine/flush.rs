@@ -10,7 +10,7 @@ use crate::log::flush::{
 };
 use core::ops::Range;
 use fawn_flash::buffer::PAGE_BYTES;
-use fawn_flash::{Cause, Device, Request, Token};
+use fawn_flash::{Device, IoClass, IoRequest, Token};
 use fawn_types::{Durability, Now};
 
 impl<D: Device> Engine<D> {
@@ -193,18 +193,18 @@ impl<D: Device> Engine<D> {
 
     /// The write of a closed frame that ends where the zeros begin: from the window itself where there are none; else
     /// from a copy, since the next frame goes on in its last page.
-    fn frame_write(&mut self, slot: u32, from: u32, zeros: Range<u32>, token: Token) -> Request {
+    fn frame_write(&mut self, slot: u32, from: u32, zeros: Range<u32>, token: Token) -> IoRequest {
         let file = self.segments.expect(slot).file;
         if zeros.is_empty() {
             let Some(bytes) = self.window.share_frame(slot, from, zeros.start) else { not_in_its_piece() };
-            return Request::write_shared(file, u64::from(from), bytes, Cause::Flush, token);
+            return IoRequest::write_shared(file, u64::from(from), bytes, IoClass::Flush, token);
         }
         let (len_bytes, padded_bytes) = ((zeros.start - from) as usize, (zeros.end - from) as usize);
         let mut buf = self.pool.take(padded_bytes);
         let Some(bytes) = self.window.frame_bytes(slot, from, zeros.start) else { not_in_its_piece() };
         buf[..len_bytes].copy_from_slice(bytes);
         buf[len_bytes..padded_bytes].fill(0);
-        Request::write(file, u64::from(from), buf, padded_bytes, Cause::Flush, token)
+        IoRequest::write(file, u64::from(from), buf, padded_bytes, IoClass::Flush, token)
     }
 
     /// A write is done: the flushed watermark passes every frame whose predecessors are done too.
@@ -267,7 +267,7 @@ impl<D: Device> Engine<D> {
         let is_whole = segment.sealed && self.flush.flushed >= end;
         let is_due = self.options.durability == Durability::EverySecond
             && self.now.mono.ms_since(self.flush.last_sync) >= EVERYSEC_SYNC_MS;
-        if !is_whole && !is_due && !self.flush_everything && !self.copy_waits_for_sync() {
+        if !is_whole && !is_due && !self.flush_everything && !self.transfer_waits_for_sync() {
             return;
         }
         let file = segment.file;
@@ -276,7 +276,7 @@ impl<D: Device> Engine<D> {
         self.flush.last_sync = self.now.mono;
         self.stats.syncs += 1;
         let token = self.track_write(InFlight::Sync);
-        self.device.submit_sync(file, Cause::Flush, token);
+        self.device.submit_sync(file, IoClass::Flush, token);
     }
 
     pub(crate) fn sync_done(&mut self) {
@@ -303,12 +303,12 @@ impl<D: Device> Engine<D> {
         self.sync_all()?;
         self.record_end_of_log();
         self.sync_all()?;
-        self.vouch();
+        self.certify();
         self.sync_all()?;
         Ok(self.device)
     }
 
-    /// Writes and syncs everything, and waits for it: what is said of the store afterwards is said of its medium.
+    /// Writes and syncs everything, and waits for it: what is said of the store afterwards is said of its disk.
     ///
     /// # Errors
     /// [`EngineError::Poisoned`] when that failed.

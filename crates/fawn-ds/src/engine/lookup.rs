@@ -1,12 +1,12 @@
 //! Owns lookups: from the overlay, the index and memory at once, else by a plan that one device read lets go on.
-use super::fetch::{Hit, Look, Resume, RuledOut, Span, Wanted};
-use super::plain::PlainHit;
+use super::fast_path::MemoryHit;
+use super::fetch::{Expected, FetchResume, Hit, Probe, ReadSpan, Rejected};
 use super::{Engine, InFlight};
 use crate::error::EngineError;
 use crate::format::record::RecordKind;
 use crate::index::Pointer;
-use crate::overlay::{Base, Old};
-use fawn_flash::{AlignedBuf, Cause, Device, DeviceError, Token};
+use crate::overlay::{Old, OverlayBase};
+use fawn_flash::{AlignedBuf, Device, DeviceError, IoClass, Token};
 use fawn_types::{EntryRef, KeyHash, RangeId, TimeMs, Version};
 
 /// Which of a key's records a lookup wants.
@@ -37,16 +37,16 @@ pub struct LookupPlan {
     pub(crate) hash: KeyHash,
     pub(crate) key: Box<[u8]>,
     pub(crate) view: View,
-    pub(crate) span: Span,
-    pub(crate) ruled_out: RuledOut,
+    pub(crate) span: ReadSpan,
+    pub(crate) rejected: Rejected,
     pub(crate) result: Option<Result<AlignedBuf, DeviceError>>,
 }
 
 impl LookupPlan {
     /// A read of one known record, for replays and scans.
-    pub(crate) fn of_span(range: RangeId, span: Span) -> Self {
+    pub(crate) fn of_span(range: RangeId, span: ReadSpan) -> Self {
         let (hash, key, view) = (KeyHash(0), Box::default(), View::Latest);
-        Self { range, hash, key, view, span, ruled_out: RuledOut::new(), result: None }
+        Self { range, hash, key, view, span, rejected: Rejected::new(), result: None }
     }
 
     /// How much its device read brings, bytes.
@@ -75,14 +75,14 @@ impl LookupPlan {
 }
 
 /// What a lookup came to, without borrowing.
-enum Step {
+enum LookupStep {
     Hit(Hit),
     Absent,
-    Read(Span),
+    Read(ReadSpan),
 }
 
 /// Where the overlay sends a lookup.
-enum Aim {
+enum OverlayHit {
     Index,
     Absent,
     Record(Pointer),
@@ -92,7 +92,7 @@ impl<D: Device> Engine<D> {
     /// Looks `key` up; `hash` is [`KeyHash::of`] it under [`Engine::secret`].
     ///
     /// # Errors
-    /// [`EngineError::Corrupt`] when stored bytes are damaged, never for an absent key; [`EngineError::UnknownRange`].
+    /// [`EngineError::Corrupt`] when stored bytes are corrupt, never for an absent key; [`EngineError::UnknownRange`].
     pub fn lookup(
         &mut self,
         range: RangeId,
@@ -103,23 +103,23 @@ impl<D: Device> Engine<D> {
     ) -> Result<Lookup<'_>, EngineError> {
         self.stats.lookups += 1;
         let at = self.range_at(range)?;
-        if let Some(hit) = self.find_plain(at, hash, key, (view, now)) {
+        if let Some(hit) = self.find_fast(at, hash, key, (view, now)) {
             self.stats.hits += 1;
-            let PlainHit { flags, expires_at_ms, version, .. } = hit;
+            let MemoryHit { flags, expires_at_ms, version, .. } = hit;
             return Ok(Lookup::Found(EntryRef { value: self.value_of(&hit), flags, expires_at_ms, version }));
         }
-        self.find(range, hash, key, (view, now), RuledOut::new())
+        self.find(range, hash, key, (view, now), Rejected::new())
     }
 
     /// The usual outcome at once: a plain put in memory, where the overlay or the index's first candidate points.
     #[inline]
-    fn find_plain(&mut self, at: usize, hash: KeyHash, key: &[u8], (view, now): (View, TimeMs)) -> Option<PlainHit> {
-        let pointer = match self.aim(at, hash, key, view) {
-            Aim::Absent => return None,
-            Aim::Record(pointer) => pointer,
-            Aim::Index => self.ranges[at].index.candidates(hash).next()?,
+    fn find_fast(&mut self, at: usize, hash: KeyHash, key: &[u8], (view, now): (View, TimeMs)) -> Option<MemoryHit> {
+        let pointer = match self.find_in_overlay(at, hash, key, view) {
+            OverlayHit::Absent => return None,
+            OverlayHit::Record(pointer) => pointer,
+            OverlayHit::Index => self.ranges[at].index.candidates(hash).next()?,
         };
-        let hit = self.plain_at(pointer, key, true)?;
+        let hit = self.find_in_memory(pointer, key, true)?;
         (hit.expires_at_ms == 0 || now.0 < hit.expires_at_ms).then_some(hit)
     }
 
@@ -129,37 +129,37 @@ impl<D: Device> Engine<D> {
         hash: KeyHash,
         key: &[u8],
         (view, now): (View, TimeMs),
-        mut ruled_out: RuledOut,
+        mut rejected: Rejected,
     ) -> Result<Lookup<'_>, EngineError> {
         let at = self.range_at(range)?;
-        let step = match self.aim(at, hash, key, view) {
-            Aim::Absent => Step::Absent,
-            Aim::Record(pointer) => self.look_at_record(at, pointer, key, now)?,
-            Aim::Index => self.look_through_index(at, hash, key, now, &mut ruled_out)?,
+        let step = match self.find_in_overlay(at, hash, key, view) {
+            OverlayHit::Absent => LookupStep::Absent,
+            OverlayHit::Record(pointer) => self.probe_record(at, pointer, key, now)?,
+            OverlayHit::Index => self.probe_index(at, hash, key, now, &mut rejected)?,
         };
         match step {
-            Step::Absent => self.missing.clone().map_or(Ok(Lookup::Absent), Err),
-            Step::Hit(hit) => {
+            LookupStep::Absent => self.missing.clone().map_or(Ok(Lookup::Absent), Err),
+            LookupStep::Hit(hit) => {
                 self.stats.hits += 1;
-                let value = &self.bytes_at(hit.spot)[hit.value.clone()];
+                let value = &self.bytes_at(hit.location)[hit.value.clone()];
                 let (flags, expires_at_ms, version) = (hit.flags, hit.expires_at_ms, hit.version);
                 Ok(Lookup::Found(EntryRef { value, flags, expires_at_ms, version }))
             }
-            Step::Read(span) => {
+            LookupStep::Read(span) => {
                 let key = key.into();
-                Ok(Lookup::Read(LookupPlan { range, hash, key, view, span, ruled_out, result: None }))
+                Ok(Lookup::Read(LookupPlan { range, hash, key, view, span, rejected, result: None }))
             }
         }
     }
 
     /// What the overlay says about the key.
-    fn aim(&self, at: usize, hash: KeyHash, key: &[u8], view: View) -> Aim {
+    fn find_in_overlay(&self, at: usize, hash: KeyHash, key: &[u8], view: View) -> OverlayHit {
         let cleared = self.ranges[at].pending_clear.filter(|_| view == View::Latest);
         if self.overlay.is_empty() {
-            return if cleared.is_some() { Aim::Absent } else { Aim::Index };
+            return if cleared.is_some() { OverlayHit::Absent } else { OverlayHit::Index };
         }
         let Some(entry) = self.overlay.find(at, hash.0, || self.name_of(hash.0, key).ident) else {
-            return if cleared.is_some() { Aim::Absent } else { Aim::Index };
+            return if cleared.is_some() { OverlayHit::Absent } else { OverlayHit::Index };
         };
         let newest = match view {
             View::Latest => entry.newest_pending().or(entry.committed.as_ref()),
@@ -168,26 +168,32 @@ impl<D: Device> Engine<D> {
         if let Some(clear) = cleared
             && newest.is_none_or(|written| written.version < clear)
         {
-            return Aim::Absent;
+            return OverlayHit::Absent;
         }
         match newest {
-            Some(written) if written.is_put => Aim::Record(written.pointer),
-            Some(_) => Aim::Absent,
+            Some(written) if written.is_put => OverlayHit::Record(written.pointer),
+            Some(_) => OverlayHit::Absent,
             None => match entry.base {
-                Base::Unknown => Aim::Index,
-                Base::Absent => Aim::Absent,
-                Base::At(old) => Aim::Record(old.pointer),
+                OverlayBase::Unknown => OverlayHit::Index,
+                OverlayBase::Absent => OverlayHit::Absent,
+                OverlayBase::At(old) => OverlayHit::Record(old.pointer),
             },
         }
     }
 
     /// The record that the overlay names: it must be the key's.
-    fn look_at_record(&mut self, at: usize, pointer: Pointer, key: &[u8], now: TimeMs) -> Result<Step, EngineError> {
-        match self.look(at, pointer, Wanted::Key(key))? {
-            Look::Match(hit) if is_expired(&hit, now) => Ok(Step::Absent),
-            Look::Match(hit) => Ok(Step::Hit(hit)),
-            Look::Missing(span) => Ok(Step::Read(span)),
-            Look::Other => {
+    fn probe_record(
+        &mut self,
+        at: usize,
+        pointer: Pointer,
+        key: &[u8],
+        now: TimeMs,
+    ) -> Result<LookupStep, EngineError> {
+        match self.probe(at, pointer, Expected::Key(key))? {
+            Probe::Match(hit) if is_expired(&hit, now) => Ok(LookupStep::Absent),
+            Probe::Match(hit) => Ok(LookupStep::Hit(hit)),
+            Probe::Missing(span) => Ok(LookupStep::Read(span)),
+            Probe::Other => {
                 let (slot, offset) = self.segments.place(pointer);
                 Err(self.corrupt(slot, offset, "another key's record where this key's was written"))
             }
@@ -195,34 +201,34 @@ impl<D: Device> Engine<D> {
     }
 
     /// Each candidate in turn; damage counts only if none of them is the key's.
-    fn look_through_index(
+    fn probe_index(
         &mut self,
         at: usize,
         hash: KeyHash,
         key: &[u8],
         now: TimeMs,
-        ruled_out: &mut RuledOut,
-    ) -> Result<Step, EngineError> {
+        rejected: &mut Rejected,
+    ) -> Result<LookupStep, EngineError> {
         let (mut damage, mut nth) = (None, 0);
         // Asked anew for each: nearly always the first is the key's, and a list of them would cost every lookup.
         while let Some(pointer) = self.ranges[at].index.candidates(hash).nth(nth) {
             nth += 1;
-            match self.look_once(at, pointer, Wanted::Key(key), ruled_out) {
-                Ok(Look::Match(hit)) if hit.kind != RecordKind::Put => {
+            match self.probe_once(at, pointer, Expected::Key(key), rejected) {
+                Ok(Probe::Match(hit)) if hit.kind != RecordKind::Put => {
                     let (slot, offset) = self.segments.place(pointer);
                     damage = Some(self.corrupt(slot, offset, "the index points to a record that is no put"));
                 }
-                Ok(Look::Match(hit)) if is_expired(&hit, now) => {
+                Ok(Probe::Match(hit)) if is_expired(&hit, now) => {
                     self.expire(at, hash, &hit, key);
-                    return Ok(Step::Absent);
+                    return Ok(LookupStep::Absent);
                 }
-                Ok(Look::Match(hit)) => return Ok(Step::Hit(hit)),
-                Ok(Look::Missing(span)) => return Ok(Step::Read(span)),
-                Ok(Look::Other) => {}
+                Ok(Probe::Match(hit)) => return Ok(LookupStep::Hit(hit)),
+                Ok(Probe::Missing(span)) => return Ok(LookupStep::Read(span)),
+                Ok(Probe::Other) => {}
                 Err(error) => damage = damage.or(Some(error)),
             }
         }
-        damage.map_or(Ok(Step::Absent), Err)
+        damage.map_or(Ok(LookupStep::Absent), Err)
     }
 
     /// A record that is expired by the store's own clock is a tombstone: it leaves the index, and its segment hides what may
@@ -239,7 +245,7 @@ impl<D: Device> Engine<D> {
         let (slot, _) = self.segments.place(hit.pointer);
         self.enter_segment(at, slot, hit.version, true);
         // Its own time made it void; what hides older copies of the key is this very record.
-        self.bury(at, Old { pointer: hit.pointer, len_bytes: hit.len_bytes }, Version::ZERO);
+        self.release_old(at, Old { pointer: hit.pointer, len_bytes: hit.len_bytes }, Version::ZERO);
         self.stats.expired += 1;
     }
 
@@ -250,11 +256,11 @@ impl<D: Device> Engine<D> {
         self.stats.second_reads += u64::from(plan.span.is_second);
         let span = plan.span;
         let in_flight = InFlight::Lookup { plan: Box::new(plan), user };
-        self.submit_span(&span, Cause::Foreground, in_flight);
+        self.submit_span(&span, IoClass::Foreground, in_flight);
     }
 
     /// Submits a span's read and pins its segment.
-    pub(crate) fn submit_span(&mut self, span: &Span, cause: Cause, in_flight: InFlight) {
+    pub(crate) fn submit_span(&mut self, span: &ReadSpan, class: IoClass, in_flight: InFlight) {
         let Some(segment) = self.segments.get_mut(span.slot).filter(|segment| segment.sequence == span.sequence) else {
             // Dropped since the plan was made: the lookup starts over and finds what took its place.
             self.stale.push_back(in_flight);
@@ -265,7 +271,7 @@ impl<D: Device> Engine<D> {
         self.read_bytes_in_flight += span.len();
         let token = Token(self.in_flight.insert(in_flight) as u64);
         let buf = self.pool.take_exact(span.len());
-        self.device.submit_read(file, u64::from(span.from), buf, cause, token);
+        self.device.submit_read(file, u64::from(span.from), buf, class, token);
     }
 
     /// Goes on with a plan whose read is done.
@@ -274,14 +280,14 @@ impl<D: Device> Engine<D> {
     /// As [`Engine::lookup`], or the read's own failure.
     pub fn resume(&mut self, mut plan: LookupPlan, now: TimeMs) -> Result<Lookup<'_>, EngineError> {
         match plan.result.take() {
-            Some(Ok(buf)) => self.set_resume(Some(Resume { span: plan.span, buf })),
+            Some(Ok(buf)) => self.set_resume(Some(FetchResume { span: plan.span, buf })),
             Some(Err(error)) => return Err(error.into()),
             None => self.set_resume(None),
         }
-        self.find(plan.range, plan.hash, &plan.key, (plan.view, now), plan.ruled_out)
+        self.find(plan.range, plan.hash, &plan.key, (plan.view, now), plan.rejected)
     }
 
-    pub(crate) fn set_resume(&mut self, resume: Option<Resume>) {
+    pub(crate) fn set_resume(&mut self, resume: Option<FetchResume>) {
         if let Some(old) = core::mem::replace(&mut self.resume, resume) {
             self.pool.give(old.buf);
         }

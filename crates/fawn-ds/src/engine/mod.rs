@@ -1,57 +1,57 @@
 //! Owns the engine: one shard's store as a state machine over a device; its parts, its small getters, its events.
 //!
-//! Call order of a turn: any number of [`Engine::append`] and [`Engine::lookup`], then [`Engine::submit`] once, then
-//! [`Engine::poll`], then [`Engine::commit`] by what [`Engine::progress`] says. Time comes in as an argument.
+//! Call order of an iteration: any number of [`Engine::append`] and [`Engine::lookup`], then [`Engine::submit`] once,
+//! then [`Engine::poll`], then [`Engine::commit`] by what [`Engine::progress`] says. Time comes in as an argument.
 mod append;
 mod blob;
 mod chained;
 mod clock;
 mod commit;
-mod copy;
-mod copy_scan;
 mod drop_rule;
 mod drops;
 mod end_of_log;
+mod fast_path;
 mod fetch;
 mod flush;
 mod lookup;
 mod marks;
-mod plain;
 mod poll;
+mod prefetch;
 mod replay;
 mod scan;
 mod segments;
 mod sole_epoch;
+mod transfer;
+mod transfer_scan;
 mod verify;
-mod warm;
 
 pub use blob::BlobTicket;
-pub use copy::CopiedResults;
-pub use copy_scan::{CopyScan, CopyStep};
-pub use drop_rule::Kept;
+pub use drop_rule::KeepReason;
 pub use lookup::{Lookup, LookupPlan, View};
+pub use prefetch::PREFETCH_KEYS_MAX;
 pub use replay::Replay;
 pub use scan::{DamagedRecord, Scan, ScanItem, ScanStep};
+pub use transfer::TransferredResults;
+pub use transfer_scan::{TransferScan, TransferStep};
 pub(crate) use verify::ApartRetry;
-pub use warm::WARM_KEYS_MAX;
 
 use crate::error::EngineError;
 use crate::format::StoreUuid;
 use crate::log::LogPosition;
 use crate::log::flush::FlushState;
 use crate::log::segments::{Segment, SegmentTable};
-use crate::log::window::{BufferPool, Window};
+use crate::log::window::{AppendBufferPool, Window};
 use crate::manifest_file::ManifestFile;
 use crate::options::Options;
 use crate::overlay::{KeyName, Overlay};
-use crate::range::{Progress, RangeState};
+use crate::range::{RangeProgress, RangeState};
 use crate::stats::{EngineStats, LogReport, MemoryReport};
 pub(crate) use drops::Drops;
 use fawn_flash::PageCache;
 use fawn_flash::{Completion, Device, DeviceError, Token};
 use fawn_types::{ExpiryClock, HashSecret, KeyHash, KeyRange, MonoMs, Now, RangeId};
-use fetch::{Resume, RuledOut, Span};
-pub(crate) use segments::Next;
+use fetch::{FetchResume, ReadSpan, Rejected};
+pub(crate) use segments::NextSegment;
 use slab::Slab;
 use std::collections::VecDeque;
 
@@ -92,7 +92,7 @@ pub(crate) enum InFlight {
     SegmentHeader,
     Manifest,
     Lookup { plan: Box<LookupPlan>, user: u64 },
-    Verify { range: usize, name: KeyName, span: Span, ruled_out: RuledOut },
+    Verify { range: usize, name: KeyName, span: ReadSpan, rejected: Rejected },
 }
 
 impl InFlight {
@@ -114,19 +114,19 @@ pub struct Engine<D: Device> {
     pub(crate) store: StoreUuid,
     pub(crate) generation: u32,
     pub(crate) manifest: ManifestFile,
-    /// When the manifest's last commit is vouched for, if no other follows by then.
-    pub(crate) vouch_at: MonoMs,
+    /// When the manifest's last commit is certified, if no other follows by then.
+    pub(crate) certify_at: MonoMs,
     pub(crate) ranges: Vec<RangeState>,
     /// Ids of `ranges`, apart so that finding one touches one cache line.
     pub(crate) range_ids: Vec<RangeId>,
     pub(crate) segments: SegmentTable,
-    pub(crate) next: Next,
+    pub(crate) next: NextSegment,
     pub(crate) drops: Drops,
     pub(crate) last_sequence: u64,
     /// A sealed segment is not yet listed as such.
     pub(crate) has_unlisted: bool,
     pub(crate) window: Window,
-    pub(crate) pool: BufferPool,
+    pub(crate) pool: AppendBufferPool,
     pub(crate) flush: FlushState,
     /// Synced end of the log when that was last recorded in the manifest.
     pub(crate) recorded_end: LogPosition,
@@ -141,14 +141,14 @@ pub struct Engine<D: Device> {
     pub(crate) read_bytes_in_flight: usize,
     pub(crate) cache: PageCache,
     pub(crate) scratch: Vec<u8>,
-    pub(crate) resume: Option<Resume>,
+    pub(crate) resume: Option<FetchResume>,
     pub(crate) in_flight: Slab<InFlight>,
     /// Writes and syncs in flight and the times of their submission, oldest first.
     pub(crate) writes_in_flight: VecDeque<(Token, MonoMs)>,
     /// Operations whose segment was dropped before they were submitted.
     pub(crate) stale: VecDeque<InFlight>,
     pub(crate) completions: VecDeque<Completion>,
-    /// Part of the log is damaged and was left out by a read-only opening: then nobody knows what is absent.
+    /// Part of the log is corrupt and was left out by a read-only opening: then nobody knows what is absent.
     pub(crate) missing: Option<EngineError>,
     pub(crate) poisoned: Option<String>,
     pub(crate) poison_reported: bool,
@@ -212,8 +212,8 @@ impl<D: Device> Engine<D> {
     }
 
     /// How far a range's writes have come; all zero for one that is not here.
-    pub fn progress(&self, range: RangeId) -> Progress {
-        self.range_at(range).map_or_else(|_| Progress::default(), |at| self.ranges[at].progress)
+    pub fn progress(&self, range: RangeId) -> RangeProgress {
+        self.range_at(range).map_or_else(|_| RangeProgress::default(), |at| self.ranges[at].progress)
     }
 
     /// The watermarks of the whole stream: what a rollback or mark needs to be known durable.
@@ -334,7 +334,7 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// A failed write or sync: what reached the medium is unknown, so nothing is written any more.
+    /// A failed write or sync: what reached the disk is unknown, so nothing is written any more.
     pub(crate) fn poison(&mut self, error: &DeviceError) -> EngineError {
         let first = self.poisoned.get_or_insert_with(|| error.to_string()).clone();
         EngineError::Poisoned { first }

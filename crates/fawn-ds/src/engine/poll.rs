@@ -1,5 +1,5 @@
 //! Owns reaping: what each completion means, and the events that callers hear.
-use super::fetch::Span;
+use super::fetch::ReadSpan;
 use super::{Engine, Event, InFlight};
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Completion, Device, DeviceError};
@@ -38,9 +38,9 @@ impl<D: Device> Engine<D> {
         }
         self.complete_stale(events);
         self.advance_flush();
-        self.tend_segments();
+        self.maintain_segments();
         self.tend_copies();
-        self.vouch_when_due();
+        self.certify_when_due();
         self.record_end_when_idle();
         self.pump_verifications();
         self.report_space(events);
@@ -65,9 +65,9 @@ impl<D: Device> Engine<D> {
                 plan.result = Some(self.take_read(&plan.span, result, buf));
                 events.push(Event::Lookup { plan: *plan, user });
             }
-            InFlight::Verify { range, name, span, ruled_out } => {
+            InFlight::Verify { range, name, span, rejected } => {
                 let read = self.take_read(&span, result, buf);
-                self.verified(range, name, span, ruled_out, read);
+                self.verified(range, name, span, rejected, read);
             }
             write => {
                 if let Some(buf) = buf {
@@ -85,7 +85,7 @@ impl<D: Device> Engine<D> {
 
     fn written(&mut self, write: &InFlight) {
         if self.poisoned.is_some() {
-            // After a failure no watermark moves: what the medium has is not known any more.
+            // After a failure no watermark moves: what the disk has is not known any more.
             return;
         }
         match write {
@@ -100,7 +100,7 @@ impl<D: Device> Engine<D> {
     /// Unpins, caches the whole pages that stay as they are, hands the bytes on.
     fn take_read(
         &mut self,
-        span: &Span,
+        span: &ReadSpan,
         result: Result<usize, DeviceError>,
         buf: Option<AlignedBuf>,
     ) -> Result<AlignedBuf, DeviceError> {
@@ -144,7 +144,7 @@ impl<D: Device> Engine<D> {
                 return;
             }
             self.pump_verifications();
-            self.tend_segments();
+            self.maintain_segments();
         }
         self.device.kick();
     }

@@ -1,5 +1,5 @@
 //! Owns retransmission: a range's records after a version, from memory or flash; the log is the buffer.
-use super::fetch::{GATHER_BYTES_MAX, Hit, Look, Resume, Span, Wanted};
+use super::fetch::{Expected, FetchResume, GATHER_BYTES_MAX, Hit, Probe, ReadSpan};
 use super::{Engine, LookupPlan};
 use crate::error::EngineError;
 use crate::format::record::{self, RecordRef};
@@ -82,14 +82,14 @@ impl<D: Device> Engine<D> {
         let mut i = first;
         while bytes < bytes_max {
             let Some(kept) = self.kept(at, i, after) else { break };
-            let hit = match self.look(at, kept.pointer, Wanted::Any)? {
-                Look::Match(hit) => hit,
-                Look::Missing(span) if count == 0 => {
+            let hit = match self.probe(at, kept.pointer, Expected::Any)? {
+                Probe::Match(hit) => hit,
+                Probe::Missing(span) if count == 0 => {
                     let span = self.ahead(at, (i, after), span, bytes_max);
                     return Ok(Replay::Read(LookupPlan::of_span(range, span)));
                 }
-                Look::Missing(_) => break,
-                Look::Other => unreachable!("any record was wanted"),
+                Probe::Missing(_) => break,
+                Probe::Other => unreachable!("any record was wanted"),
             };
             self.visit(&hit, &mut visit)?;
             bytes += kept.len_bytes as usize;
@@ -102,7 +102,7 @@ impl<D: Device> Engine<D> {
 
     /// `span`, lengthened over the records that this replay asks for next: they lie one behind the other, and a read
     /// for each would make a restart take as many of them as the log keeps records.
-    fn ahead(&self, at: usize, (mut i, after): (usize, Version), mut span: Span, bytes_max: usize) -> Span {
+    fn ahead(&self, at: usize, (mut i, after): (usize, Version), mut span: ReadSpan, bytes_max: usize) -> ReadSpan {
         let most_bytes = u32::try_from(bytes_max).unwrap_or(u32::MAX).min(READ_AHEAD_BYTES_MAX);
         let limit = span.from.saturating_add(most_bytes).min(self.options.segment_bytes);
         while let Some(kept) = self.kept(at, i, after) {
@@ -132,7 +132,7 @@ impl<D: Device> Engine<D> {
 
     pub(super) fn visit(&self, hit: &Hit, visit: &mut impl FnMut(&RecordRef<'_>)) -> Result<(), EngineError> {
         let (slot, offset) = self.segments.place(hit.pointer);
-        let stored = record::decode_verified(self.bytes_at(hit.spot), offset)
+        let stored = record::decode_verified(self.bytes_at(hit.location), offset)
             .map_err(|error| self.corrupt(slot, offset, &error.to_string()))?;
         visit(&stored.record);
         Ok(())
@@ -144,7 +144,7 @@ impl<D: Device> Engine<D> {
     /// The read's own failure.
     pub fn absorb(&mut self, mut plan: LookupPlan) -> Result<(), EngineError> {
         match plan.result.take() {
-            Some(Ok(buf)) => self.set_resume(Some(Resume { span: plan.span, buf })),
+            Some(Ok(buf)) => self.set_resume(Some(FetchResume { span: plan.span, buf })),
             Some(Err(error)) => return Err(error.into()),
             None => {}
         }

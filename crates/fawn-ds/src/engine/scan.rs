@@ -1,5 +1,5 @@
 //! Owns iterating: whole cells of the index in hash order, keys read from their records.
-use super::fetch::{Hit, Look, Wanted};
+use super::fetch::{Expected, Hit, Probe};
 use super::{Engine, LookupPlan};
 use crate::error::EngineError;
 use crate::index::Pointer;
@@ -37,7 +37,7 @@ pub struct DamagedRecord {
 /// How a scan goes on.
 #[derive(Debug)]
 pub enum ScanStep {
-    /// At least `count` items, damaged records included, or the end: see [`Scan::cursor`].
+    /// At least `count` items, corrupt records included, or the end: see [`Scan::cursor`].
     Done,
     /// Pass it to [`Engine::read`], its event's plan to [`Engine::absorb_scan`], then step again.
     Read(LookupPlan),
@@ -56,7 +56,7 @@ pub struct Scan {
     pub items: Vec<ScanItem>,
     /// Records of the same cells that could not be read. With any, the items are incomplete: a copy or a comparison must
     /// not take them for all.
-    pub damaged: Vec<DamagedRecord>,
+    pub corrupt: Vec<DamagedRecord>,
     /// The cell under way: pointers not yet read, with their segments' sequence numbers, and all that ever were.
     todo: Vec<(Pointer, u64)>,
     seen: Vec<Pointer>,
@@ -75,7 +75,7 @@ impl Scan {
             value_bytes_max: None,
             cursor,
             items: Vec::new(),
-            damaged: Vec::new(),
+            corrupt: Vec::new(),
             todo: Vec::new(),
             seen: Vec::new(),
             cell_items: 0,
@@ -94,7 +94,7 @@ impl Scan {
 
 impl<D: Device> Engine<D> {
     /// Goes on with a scan. Every key that is there throughout the scan is met at least once, and none that was deleted
-    /// before it began. A damaged record ends nothing: it is noted in [`Scan::damaged`].
+    /// before it began. A corrupt record ends nothing: it is noted in [`Scan::corrupt`].
     ///
     /// # Errors
     /// [`EngineError::UnknownRange`].
@@ -111,7 +111,7 @@ impl<D: Device> Engine<D> {
             let next = scan.cell.take().flatten();
             assert!(next.is_none_or(|next| next > scan.cursor), "a scan goes on in hash order");
             scan.cursor = next.unwrap_or(0);
-            if next.is_none() || scan.items.len() + scan.damaged.len() >= scan.count {
+            if next.is_none() || scan.items.len() + scan.corrupt.len() >= scan.count {
                 return Ok(ScanStep::Done);
             }
         }
@@ -126,7 +126,7 @@ impl<D: Device> Engine<D> {
         let waiting = self.overlay.unconfirmed(at, scan.cursor, cell.next).filter(|written| written.is_put);
         waiting.for_each(|written| self.visit_later(scan, written.pointer));
         scan.cell_items = scan.items.len();
-        scan.cell_damaged = scan.damaged.len();
+        scan.cell_damaged = scan.corrupt.len();
         scan.cell = Some(cell.next);
     }
 
@@ -138,7 +138,7 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Takes in what a scan's read brought, for its next step. A record that could not be read is noted as damaged.
+    /// Takes in what a scan's read brought, for its next step. A record that could not be read is noted as corrupt.
     ///
     /// # Errors
     /// A failure that may pass, as a lack of descriptors: the scan has not gone on.
@@ -161,11 +161,11 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Notes the damaged record that the cell is at and passes it, if it still counts; else the cell begins again, for
+    /// Notes the corrupt record that the cell is at and passes it, if it still counts; else the cell begins again, for
     /// what took the record's place is found only there.
     fn pass_damaged(&mut self, at: usize, scan: &mut Scan, pointer: Pointer, error: EngineError) {
         let EngineError::Corrupt { file, offset_bytes, detail } = error else {
-            unreachable!("a record that was looked at is there or damaged: {error}")
+            unreachable!("a record that was looked at is there or corrupt: {error}")
         };
         let next = scan.cell.flatten();
         let is_indexed = self.ranges[at].index.cell(scan.cursor).pointers().any(|found| found == pointer);
@@ -175,13 +175,13 @@ impl<D: Device> Engine<D> {
             return self.begin_cell_again(at, scan);
         }
         scan.todo.pop();
-        self.stats.damaged_passed += 1;
-        scan.damaged.push(DamagedRecord { file, offset_bytes, detail });
+        self.stats.corrupt_passed += 1;
+        scan.corrupt.push(DamagedRecord { file, offset_bytes, detail });
     }
 
     fn begin_cell_again(&self, at: usize, scan: &mut Scan) {
         scan.items.truncate(scan.cell_items);
-        scan.damaged.truncate(scan.cell_damaged);
+        scan.corrupt.truncate(scan.cell_damaged);
         self.begin_cell(at, scan);
     }
 
@@ -193,13 +193,13 @@ impl<D: Device> Engine<D> {
                 self.begin_cell_again(at, scan);
                 continue;
             }
-            match self.look(at, pointer, Wanted::Any) {
-                Ok(Look::Match(hit)) => {
+            match self.probe(at, pointer, Expected::Any) {
+                Ok(Probe::Match(hit)) => {
                     scan.todo.pop();
                     self.meet(at, scan, &hit, now);
                 }
-                Ok(Look::Missing(span)) => return Some(ScanStep::Read(LookupPlan::of_span(scan.range, span))),
-                Ok(Look::Other) => unreachable!("any record was wanted"),
+                Ok(Probe::Missing(span)) => return Some(ScanStep::Read(LookupPlan::of_span(scan.range, span))),
+                Ok(Probe::Other) => unreachable!("any record was wanted"),
                 Err(error) => self.pass_damaged(at, scan, pointer, error),
             }
         }
@@ -208,7 +208,7 @@ impl<D: Device> Engine<D> {
 
     /// Takes a record's key if the record is still its key's; else what took its place is looked at.
     fn meet(&self, at: usize, scan: &mut Scan, hit: &Hit, now: TimeMs) {
-        let key = &self.bytes_at(hit.spot)[hit.value.start - hit.key_bytes..hit.value.start];
+        let key = &self.bytes_at(hit.location)[hit.value.start - hit.key_bytes..hit.value.start];
         let hash = KeyHash::of(&self.secret, key);
         let entry = self.overlay.find(at, hash.0, || self.name_of(hash.0, key).ident);
         if let Some(committed) = entry.and_then(|entry| entry.committed) {
@@ -230,7 +230,7 @@ impl<D: Device> Engine<D> {
         if !is_expired && !is_met {
             let (version, expires_at_ms, value_bytes) = (hit.version, hit.expires_at_ms, hit.value.len() as u32);
             let is_wanted = scan.value_bytes_max.is_some_and(|bytes_max| value_bytes <= bytes_max);
-            let value = is_wanted.then(|| self.bytes_at(hit.spot)[hit.value.clone()].to_vec());
+            let value = is_wanted.then(|| self.bytes_at(hit.location)[hit.value.clone()].to_vec());
             scan.items.push(ScanItem { key: key.to_vec(), version, value_bytes, expires_at_ms, value });
         }
     }

@@ -2,7 +2,7 @@
 use super::append::Reserve;
 use super::{Engine, Event, InFlight};
 use crate::error::EngineError;
-use crate::format::manifest::Edit;
+use crate::format::manifest::ManifestEdit;
 use crate::format::segment::{self, HEADER_BYTES, SegmentHeader};
 use crate::format::{FRAMES_OFFSET, SegmentUuid};
 use crate::log::LogPosition;
@@ -10,13 +10,13 @@ use crate::log::segments::Segment;
 use crate::log::window::Chunk;
 use crate::manifest_file::CommitNumber;
 use fawn_flash::buffer::PAGE_BYTES;
-use fawn_flash::{AlignedBuf, Cause, Device, DeviceError};
+use fawn_flash::{AlignedBuf, Device, DeviceError, IoClass};
 use fawn_types::{KeyRange, RangeId};
 
 /// How long a full device is left alone before space is asked for again.
 pub(super) const RETRY_MS: u64 = 100;
 
-/// How long a durable commit waits for another to vouch for it before one is written for that alone.
+/// How long a durable commit waits for another to certify it before one is written for that alone.
 const VOUCH_MS: u64 = 100;
 /// Space that such a commit takes at most, bytes.
 const VOUCH_BYTES: u64 = 1 << 10;
@@ -26,7 +26,7 @@ const EDIT_BYTES: u64 = 256;
 
 /// The segment after the active one. Each step is durable before the next.
 #[derive(Debug)]
-pub(crate) enum Next {
+pub(crate) enum NextSegment {
     None,
     /// Its header is being written.
     Header(Segment),
@@ -36,7 +36,7 @@ pub(crate) enum Next {
     Ready(Segment),
 }
 
-impl Next {
+impl NextSegment {
     pub(crate) const fn is_ready(&self) -> bool {
         matches!(self, Self::Ready(_))
     }
@@ -51,7 +51,7 @@ impl<D: Device> Engine<D> {
     /// what brings space back, and the last of that for the commit marks that their effect may wait for.
     pub(crate) fn prepare_next(&mut self, reserve: Reserve, segment_room: usize) -> Result<(), EngineError> {
         let segment_bytes = self.options.segment_bytes as usize;
-        if matches!(self.next, Next::None) && segment_room <= segment_bytes / 2 {
+        if matches!(self.next, NextSegment::None) && segment_room <= segment_bytes / 2 {
             self.try_prepare()?;
         }
         let kept_back = match reserve {
@@ -73,8 +73,8 @@ impl<D: Device> Engine<D> {
                 let mut buf = AlignedBuf::zeroed(HEADER_BYTES);
                 segment::encode(&self.header_of(&segment), &mut buf);
                 let token = self.track_write(InFlight::SegmentHeader);
-                self.device.submit_write_durable(segment.file, 0, buf, HEADER_BYTES, Cause::Manifest, token);
-                self.next = Next::Header(segment);
+                self.device.submit_write_durable(segment.file, 0, buf, HEADER_BYTES, IoClass::Manifest, token);
+                self.next = NextSegment::Header(segment);
                 Ok(())
             }
             // Nothing was written, so nothing is unknown.
@@ -130,7 +130,7 @@ impl<D: Device> Engine<D> {
 
     /// The successor's header is durable: its name, then its listing.
     pub(crate) fn header_written(&mut self) {
-        let Next::Header(segment) = core::mem::replace(&mut self.next, Next::None) else {
+        let NextSegment::Header(segment) = core::mem::replace(&mut self.next, NextSegment::None) else {
             unreachable!("a segment header was written that nobody waits for")
         };
         if let Err(error) = self.device.sync_dir() {
@@ -138,8 +138,8 @@ impl<D: Device> Engine<D> {
             return;
         }
         let Segment { slot, uuid, sequence, .. } = segment;
-        let end = self.manifest.commit(&[Edit::AddSegment { slot, uuid, sequence }]);
-        self.next = Next::Listing(segment, end);
+        let end = self.manifest.commit(&[ManifestEdit::AddSegment { slot, uuid, sequence }]);
+        self.next = NextSegment::Listing(segment, end);
         self.start_manifest();
     }
 
@@ -164,23 +164,23 @@ impl<D: Device> Engine<D> {
 
     /// A promise that was acknowledged must not look like a torn append when its bytes rot: some later commit has to say
     /// that it was synced.
-    pub(crate) fn vouch_when_due(&mut self) {
-        if self.now.mono >= self.vouch_at {
-            self.vouch();
+    pub(crate) fn certify_when_due(&mut self) {
+        if self.now.mono >= self.certify_at {
+            self.certify();
         }
     }
 
-    pub(crate) fn vouch(&mut self) {
+    pub(crate) fn certify(&mut self) {
         if self.poisoned.is_some() || self.options.read_only || !self.manifest.needs_vouching() {
             return;
         }
         match self.manifest.reserve(&mut self.device, VOUCH_BYTES) {
             Ok(()) => {
-                self.manifest.vouch();
+                self.manifest.certify();
                 self.start_manifest();
             }
             // What brings space back comes first; until then the last commit is as it was.
-            Err(error) if error.is_retryable() => self.vouch_at = self.now.mono.plus_ms(RETRY_MS),
+            Err(error) if error.is_retryable() => self.certify_at = self.now.mono.plus_ms(RETRY_MS),
             Err(error) => drop(self.poison(&error)),
         }
     }
@@ -191,11 +191,11 @@ impl<D: Device> Engine<D> {
             self.poison(&error);
             return;
         }
-        self.next = match core::mem::replace(&mut self.next, Next::None) {
-            Next::Listing(segment, end) if self.manifest.is_durable(end) => Next::Ready(segment),
+        self.next = match core::mem::replace(&mut self.next, NextSegment::None) {
+            NextSegment::Listing(segment, end) if self.manifest.is_durable(end) => NextSegment::Ready(segment),
             next => next,
         };
-        self.vouch_at = self.now.mono.plus_ms(VOUCH_MS);
+        self.certify_at = self.now.mono.plus_ms(VOUCH_MS);
         self.copies_listed();
         self.unlink_dropped();
         self.start_manifest();
@@ -203,7 +203,7 @@ impl<D: Device> Engine<D> {
 
     /// An opening found no space for a segment to append to: begins in the next one as soon as there is one.
     pub(crate) fn begin_in_next(&mut self) -> Result<(), EngineError> {
-        if matches!(self.next, Next::None) {
+        if matches!(self.next, NextSegment::None) {
             self.try_prepare()?;
         }
         self.switch_segment()
@@ -218,7 +218,7 @@ impl<D: Device> Engine<D> {
         }
         self.reserve_window(bytes)?;
         self.close_frame(true);
-        let Next::Ready(segment) = core::mem::replace(&mut self.next, Next::None) else {
+        let NextSegment::Ready(segment) = core::mem::replace(&mut self.next, NextSegment::None) else {
             unreachable!("checked above")
         };
         if let Some(slot) = self.window.active().map(|chunk| chunk.slot) {
@@ -238,7 +238,7 @@ impl<D: Device> Engine<D> {
     }
 
     /// Lists sealed segments as such once they are synced whole, and drops those that nothing needs.
-    pub(crate) fn tend_segments(&mut self) {
+    pub(crate) fn maintain_segments(&mut self) {
         if self.poisoned.is_some() || self.options.read_only {
             return;
         }
@@ -251,7 +251,7 @@ impl<D: Device> Engine<D> {
                 let end = LogPosition::new(segment.sequence, segment.end, segment_bytes);
                 if segment.sealed && !segment.listed_sealed && synced >= end {
                     segment.listed_sealed = true;
-                    edits.push(Edit::SealSegment { slot: segment.slot, len: segment.end });
+                    edits.push(ManifestEdit::SealSegment { slot: segment.slot, len: segment.end });
                     listed.push(segment.slot);
                 }
                 self.has_unlisted |= segment.sealed && !segment.listed_sealed;
@@ -269,7 +269,7 @@ impl<D: Device> Engine<D> {
     /// Lists a range in the manifest and waits for it; other completions are kept for the next poll.
     pub(crate) fn list_range(&mut self, range: RangeId, keys: KeyRange) -> Result<(), EngineError> {
         self.reserve_manifest(0)?;
-        let end = self.manifest.commit(&[Edit::AddRange { range, keys }]);
+        let end = self.manifest.commit(&[ManifestEdit::AddRange { range, keys }]);
         self.wait_for_manifest(end)
     }
 
@@ -286,7 +286,7 @@ impl<D: Device> Engine<D> {
     }
 
     pub(crate) fn report_space(&mut self, events: &mut Vec<Event>) {
-        if self.full && self.now.mono >= self.retry_at && matches!(self.next, Next::None) {
+        if self.full && self.now.mono >= self.retry_at && matches!(self.next, NextSegment::None) {
             // A failure here has poisoned the engine, and is reported as that.
             let _ = self.try_prepare();
         }

@@ -6,7 +6,7 @@
 use super::Engine;
 use super::blob::check_blob;
 use crate::error::EngineError;
-use crate::format::manifest::{Edit, SoleEpochs};
+use crate::format::manifest::{ManifestEdit, SoleEpochs};
 use crate::range::{Marks, RangeState};
 use fawn_flash::Device;
 use fawn_types::{Epoch, RangeId, Version};
@@ -53,10 +53,10 @@ impl<D: Device> Engine<D> {
         assert!(self.newest_epoch(at) < epoch, "{epoch:?} was used: {:?} after {base:?}", self.newest_epoch(at));
         // A mark on its way would be taken for one of the epoch after this.
         self.sync_all()?;
-        let mut edits = vec![Edit::BeginSoleEpoch { range, epoch, base }];
+        let mut edits = vec![ManifestEdit::BeginSoleEpoch { range, epoch, base }];
         if let Some((key, bytes)) = promise {
             check_blob(bytes)?;
-            edits.push(Edit::Blob { key, bytes: bytes.to_vec() });
+            edits.push(ManifestEdit::Blob { key, bytes: bytes.to_vec() });
         }
         self.list_sole(at, promise.map_or(0, |(_, bytes)| bytes.len()), &edits)?;
         self.release_durable_mark(at);
@@ -85,7 +85,7 @@ impl<D: Device> Engine<D> {
         // Without its records the manifest would claim a base that a crash takes away.
         self.sync_all()?;
         let base = self.committed_end(at);
-        self.list_sole(at, 0, &[Edit::EndSoleEpoch { range, base }])?;
+        self.list_sole(at, 0, &[ManifestEdit::EndSoleEpoch { range, base }])?;
         // The manifest says of the base what a durable mark would.
         self.ranges[at].marks = Marks { appended: base, durable: base, ..Marks::default() };
         self.release_held(at);
@@ -98,7 +98,7 @@ impl<D: Device> Engine<D> {
         progress.appended
     }
 
-    fn list_sole(&mut self, at: usize, content_bytes: usize, edits: &[Edit]) -> Result<(), EngineError> {
+    fn list_sole(&mut self, at: usize, content_bytes: usize, edits: &[ManifestEdit]) -> Result<(), EngineError> {
         self.reserve_manifest(content_bytes)?;
         let listed = self.manifest.commit(edits);
         self.wait_for_manifest(listed)?;

@@ -2,15 +2,15 @@
 //!
 //! A fragment match is never assumed to be the key. What memory knows is free (a read-modify-write has just loaded the
 //! page); the rest is read in batches, bounded, and appends wait when too much of it waits. An old version that cannot be
-//! read, or is damaged, leaves its entry *apart*: the overlay answers for the key, nothing waits for it, and the read is
-//! tried again with back-off.
-use super::fetch::{Look, Resume, RuledOut, Span, Wanted};
+//! read, or is corrupt, leaves its entry *apart*: the overlay answers for the key, nothing waits for it, and the read
+//! is tried again with back-off.
+use super::fetch::{Expected, FetchResume, Probe, ReadSpan, Rejected};
 use super::{Engine, InFlight};
 use crate::error::EngineError;
 use crate::index::Pointer;
-use crate::overlay::{APART_BYTES, Base, ENTRY_BYTES, KeyName, Old, Written};
-use crate::range::Pending;
-use fawn_flash::{AlignedBuf, Cause, Device, DeviceError};
+use crate::overlay::{APART_BYTES, ENTRY_BYTES, KeyName, Old, OverlayBase, Written};
+use crate::range::PendingRecord;
+use fawn_flash::{AlignedBuf, Device, DeviceError, IoClass};
 use fawn_types::{KeyHash, MonoMs, Version};
 use smallvec::SmallVec;
 
@@ -34,11 +34,11 @@ pub(crate) struct ApartRetry {
 
 impl<D: Device> Engine<D> {
     /// Whether the memory of records in flight takes another: else the caller waits for commits and verifications.
-    /// Entries apart do not count, or a bad place on the medium would stop all writes; they have their own bound.
+    /// Entries apart do not count, or a bad place on the disk would stop all writes; they have their own bound.
     pub(crate) fn check_pending(&self) -> Result<(), EngineError> {
         let waiting = self.verify_queue.len() + self.verify_in_flight;
         let keys = self.overlay.len() - self.overlay.apart();
-        let bytes = self.pending_records * 2 * size_of::<Pending>() + keys * ENTRY_BYTES;
+        let bytes = self.pending_records * 2 * size_of::<PendingRecord>() + keys * ENTRY_BYTES;
         let is_full = waiting >= WAITING_MAX || bytes >= self.options.pending_bytes_max();
         if is_full { Err(EngineError::Overloaded) } else { Ok(()) }
     }
@@ -51,28 +51,28 @@ impl<D: Device> Engine<D> {
             return Ok(());
         }
         match self.base_of(at, hash, key) {
-            (_, Some(Base::Unknown)) => Err(EngineError::TooDamaged { keys: keys as u64 }),
+            (_, Some(OverlayBase::Unknown)) => Err(EngineError::TooDamaged { keys: keys as u64 }),
             _ => Ok(()),
         }
     }
 
     /// The key's name, and what the index holds for it as far as memory can tell; no base where the overlay has it.
-    pub(crate) fn base_of(&mut self, at: usize, hash: KeyHash, key: &[u8]) -> (KeyName, Option<Base>) {
+    pub(crate) fn base_of(&mut self, at: usize, hash: KeyHash, key: &[u8]) -> (KeyName, Option<OverlayBase>) {
         let name = self.name_of(hash.0, key);
         if !self.overlay.is_empty() && self.overlay.find(at, hash.0, || name.ident).is_some() {
             return (name, None);
         }
         let Some(pointer) = self.ranges[at].index.candidates(hash).next() else {
-            return (name, Some(Base::Absent));
+            return (name, Some(OverlayBase::Absent));
         };
         // Nearly always the first candidate is the key's own, and at hand.
-        if let Some(hit) = self.plain_at(pointer, key, false) {
+        if let Some(hit) = self.find_in_memory(pointer, key, false) {
             self.stats.verifications_free += 1;
-            return (name, Some(Base::At(Old { pointer, len_bytes: hit.len_bytes })));
+            return (name, Some(OverlayBase::At(Old { pointer, len_bytes: hit.len_bytes })));
         }
-        match self.confirm(at, name, Wanted::Key(key), &mut RuledOut::new()) {
+        match self.confirm(at, name, Expected::Key(key), &mut Rejected::new()) {
             Ok((base, _)) => (name, Some(base)),
-            Err(_) => (name, Some(Base::Unknown)),
+            Err(_) => (name, Some(OverlayBase::Unknown)),
         }
     }
 
@@ -83,9 +83,9 @@ impl<D: Device> Engine<D> {
             return;
         }
         let has_candidates = self.ranges[at].index.candidates(KeyHash(name.hash)).next().is_some();
-        let base = if has_candidates { Base::Unknown } else { Base::Absent };
+        let base = if has_candidates { OverlayBase::Unknown } else { OverlayBase::Absent };
         self.overlay.insert(at, name, base, written);
-        if base == Base::Unknown {
+        if base == OverlayBase::Unknown {
             self.queue_verification(at, name);
         }
     }
@@ -105,28 +105,28 @@ impl<D: Device> Engine<D> {
         &mut self,
         at: usize,
         name: KeyName,
-        wanted: Wanted<'_>,
-        ruled_out: &mut RuledOut,
-    ) -> Result<(Base, Version), Span> {
+        wanted: Expected<'_>,
+        rejected: &mut Rejected,
+    ) -> Result<(OverlayBase, Version), ReadSpan> {
         let candidates: SmallVec<[Pointer; 4]> = self.ranges[at].index.candidates(KeyHash(name.hash)).collect();
         let (looked, mut is_damaged) = (!candidates.is_empty(), false);
         for pointer in candidates {
-            match self.look_once(at, pointer, wanted, ruled_out) {
-                Ok(Look::Match(hit)) => {
+            match self.probe_once(at, pointer, wanted, rejected) {
+                Ok(Probe::Match(hit)) => {
                     self.stats.verifications_free += 1;
-                    return Ok((Base::At(Old { pointer, len_bytes: hit.len_bytes }), hit.version));
+                    return Ok((OverlayBase::At(Old { pointer, len_bytes: hit.len_bytes }), hit.version));
                 }
-                Ok(Look::Missing(span)) => return Err(span),
-                Ok(Look::Other) => {}
+                Ok(Probe::Missing(span)) => return Err(span),
+                Ok(Probe::Other) => {}
                 // What cannot be read may be this very key's: another entry for it would bring the old value back.
                 Err(_) => is_damaged = true,
             }
         }
         if is_damaged {
-            return Ok((Base::Unknown, Version::ZERO));
+            return Ok((OverlayBase::Unknown, Version::ZERO));
         }
         self.stats.verifications_free += u64::from(looked);
-        Ok((Base::Absent, Version::ZERO))
+        Ok((OverlayBase::Absent, Version::ZERO))
     }
 
     /// Starts queued verifications, as many as may be in flight.
@@ -134,7 +134,7 @@ impl<D: Device> Engine<D> {
         self.retry_apart();
         while self.verify_in_flight < IN_FLIGHT_MAX {
             let Some((at, name)) = self.verify_queue.pop_front() else { return };
-            self.verify_step(at, name, RuledOut::new());
+            self.verify_step(at, name, Rejected::new());
         }
     }
 
@@ -154,7 +154,7 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// The key's old version cannot be read, or is damaged: the overlay goes on answering for the key.
+    /// The key's old version cannot be read, or is corrupt: the overlay goes on answering for the key.
     fn keep_apart(&mut self, at: usize, name: KeyName, reason: &dyn core::fmt::Display) {
         self.stats.verifications_failed += 1;
         let is_first = self.overlay.apart() == 0;
@@ -166,23 +166,23 @@ impl<D: Device> Engine<D> {
     }
 
     fn is_unknown(&mut self, at: usize, name: KeyName) -> bool {
-        self.overlay.find_mut(at, name).is_some_and(|entry| entry.base == Base::Unknown)
+        self.overlay.find_mut(at, name).is_some_and(|entry| entry.base == OverlayBase::Unknown)
     }
 
     /// Confirms one key's base or reads what it takes to; nothing to do if the key has settled otherwise.
-    pub(crate) fn verify_step(&mut self, at: usize, name: KeyName, mut ruled_out: RuledOut) {
+    pub(crate) fn verify_step(&mut self, at: usize, name: KeyName, mut rejected: Rejected) {
         if !self.is_unknown(at, name) {
             return;
         }
-        match self.confirm(at, name, Wanted::Name(name), &mut ruled_out) {
+        match self.confirm(at, name, Expected::Name(name), &mut rejected) {
             // The next opening sees both records and decides by version.
-            Ok((Base::Unknown, _)) => self.keep_apart(at, name, &"the record is damaged"),
+            Ok((OverlayBase::Unknown, _)) => self.keep_apart(at, name, &"the record is corrupt"),
             Ok((base, version)) => self.settle(at, name, base, version),
             Err(mut span) => {
                 span.cacheable_to = self.cacheable_to(span.slot);
                 self.stats.verification_reads += 1;
                 self.verify_in_flight += 1;
-                self.submit_span(&span, Cause::Verification, InFlight::Verify { range: at, name, span, ruled_out });
+                self.submit_span(&span, IoClass::Verification, InFlight::Verify { range: at, name, span, rejected });
             }
         }
     }
@@ -192,15 +192,15 @@ impl<D: Device> Engine<D> {
         &mut self,
         at: usize,
         name: KeyName,
-        span: Span,
-        ruled_out: RuledOut,
+        span: ReadSpan,
+        rejected: Rejected,
         read: Result<AlignedBuf, DeviceError>,
     ) {
         self.verify_in_flight -= 1;
         match read {
             Ok(buf) => {
-                self.set_resume(Some(Resume { span, buf }));
-                self.verify_step(at, name, ruled_out);
+                self.set_resume(Some(FetchResume { span, buf }));
+                self.verify_step(at, name, rejected);
             }
             Err(error) if self.is_unknown(at, name) => self.keep_apart(at, name, &error),
             Err(_) => {}
@@ -208,17 +208,17 @@ impl<D: Device> Engine<D> {
     }
 
     /// The base is known: a commit that waited for it moves the index now.
-    fn settle(&mut self, at: usize, name: KeyName, base: Base, version: Version) {
+    fn settle(&mut self, at: usize, name: KeyName, base: OverlayBase, version: Version) {
         let apart = self.overlay.apart();
         let waiting = self.overlay.confirm(at, name, base);
         if self.overlay.apart() < apart {
-            // The medium is readable again, there at least: the others need not wait.
+            // The disk is readable again, there at least: the others need not wait.
             self.apart = ApartRetry { retry_at: self.now.mono, delay_ms: RETRY_MS_MIN, after: self.apart.after };
         }
         match waiting {
             // A copied record that came twice: the first stays.
             Some(written) if version >= written.version && written.is_put => {
-                self.bury(at, Old { pointer: written.pointer, len_bytes: written.len_bytes }, version);
+                self.release_old(at, Old { pointer: written.pointer, len_bytes: written.len_bytes }, version);
             }
             Some(written) => self.move_index(at, name, base, written),
             None => {}

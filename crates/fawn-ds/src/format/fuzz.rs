@@ -2,13 +2,13 @@
 //!
 //! Each panics when a decoder breaks a promise: that it accepts only what an encoder writes, byte for byte.
 use super::manifest::{ManifestVerdict, decode_all};
-use super::record::{Place, RecordKind, RecordRef, Stored, encode_into, encoded_len};
-use super::scan::{ScanInput, Scanner, SyncedLog, Verdict};
+use super::record::{RecordKind, RecordPlace, RecordRef, Stored, encode_into, encoded_len};
+use super::scan::{ScanInput, Scanner, SegmentVerdict, SyncedLog};
 use super::{FRAMES_OFFSET, SEGMENT_BYTES_MIN, SegmentUuid, Watermark, frame, manifest, record, segment};
 use fawn_types::ClientTag;
 
 const UUID: SegmentUuid = SegmentUuid([7; 16]);
-const PLACE: Place = Place { segment_id: 0, offset: FRAMES_OFFSET };
+const PLACE: RecordPlace = RecordPlace { segment_id: 0, offset: FRAMES_OFFSET };
 
 /// A record that decodes is the one encoding of its content.
 pub fn record(data: &[u8]) {
@@ -29,7 +29,7 @@ pub fn record(data: &[u8]) {
 }
 
 /// The shortcut takes plain puts, and nothing that the long way would not take.
-fn plain(data: &[u8], place: Option<Place>) {
+fn plain(data: &[u8], place: Option<RecordPlace>) {
     let decoded =
         place.map_or_else(|| record::decode_verified(data, PLACE.offset), |place| record::decode(data, place));
     // Of what is refused, the key that it might have.
@@ -103,7 +103,7 @@ pub fn scan(data: &[u8]) {
     let (whole, parts) = (scan(data.len()), scan(usize::from(first)));
     assert_eq!((whole.valid_len, whole.watermark), (parts.valid_len, parts.watermark), "chunks do not matter");
     assert_eq!(whole.damage.is_some(), parts.damage.is_some(), "chunks do not matter");
-    if whole.judge(&SyncedLog::default()) == Verdict::Clean {
+    if whole.validate(&SyncedLog::default()) == SegmentVerdict::Clean {
         assert!(whole.damage.is_none(), "clean is without damage");
     }
 }

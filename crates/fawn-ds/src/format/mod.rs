@@ -71,7 +71,7 @@ pub enum HeaderError {
         found: u32,
     },
     /// The bytes are not those that were written.
-    #[error("{what}: checksum {found:016x}, expected {expected:016x}; the header is damaged: run `fawn check`")]
+    #[error("{what}: checksum {found:016x}, expected {expected:016x}; the header is corrupt: run `fawn check`")]
     Checksum {
         /// Which header.
         what: &'static str,

@@ -42,7 +42,7 @@ impl<F: FnMut(u32, &Stored<'_>)> Visitor for F {
 
 /// What to do about a segment's end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Verdict {
+pub enum SegmentVerdict {
     /// Nothing but zeros follows the last frame.
     Clean,
     /// What follows was never known to be synced: cut the segment here, physically, and sync.
@@ -50,7 +50,7 @@ pub enum Verdict {
         /// Where the last good frame ends.
         offset: u32,
     },
-    /// Something that was synced is damaged: quarantine and report, never cut.
+    /// Something that was synced is corrupt: quarantine and report, never cut.
     CorruptAt {
         /// Where the last good frame ends.
         offset: u32,
@@ -151,20 +151,24 @@ impl ScanReport {
 
     /// The verdict, given what all segments and the manifest say about how far the log was synced.
     #[must_use]
-    pub fn judge(&self, known: &SyncedLog) -> Verdict {
+    pub fn validate(&self, known: &SyncedLog) -> SegmentVerdict {
         let (sequence, offset) = (self.input.sequence, self.valid_len);
         let here = Watermark { sequence, offset };
         if let Some(sealed_len) = self.input.sealed_len {
             // All of it was synced before it was sealed, and nothing beyond was read.
             let watermark = Watermark { sequence, offset: sealed_len };
-            return if watermark > here { Verdict::CorruptAt { offset, watermark } } else { Verdict::Clean };
+            return if watermark > here {
+                SegmentVerdict::CorruptAt { offset, watermark }
+            } else {
+                SegmentVerdict::Clean
+            };
         }
         // Zeros count as damage only below an end that is known for this very segment: it may have ended just there.
         let beyond = known.beyond_zeros(here);
         match (beyond.or_else(|| self.damage.and(known.beyond_damage(here))), self.damage) {
-            (Some(watermark), _) => Verdict::CorruptAt { offset, watermark },
-            (None, Some(_)) => Verdict::TornAt { offset },
-            (None, None) => Verdict::Clean,
+            (Some(watermark), _) => SegmentVerdict::CorruptAt { offset, watermark },
+            (None, Some(_)) => SegmentVerdict::TornAt { offset },
+            (None, None) => SegmentVerdict::Clean,
         }
     }
 }
@@ -309,7 +313,7 @@ impl Scanner {
         self.need = HEADER_BYTES;
     }
 
-    /// Looks for frame headers at every unit, the damaged frame's own included; returns how much it is done with.
+    /// Looks for frame headers at every unit, the corrupt frame's own included; returns how much it is done with.
     fn search(&mut self, bytes: &[u8]) -> usize {
         self.need = HEADER_BYTES;
         if bytes.len() < HEADER_BYTES {

@@ -1,18 +1,18 @@
 //! Results of index reads: the candidates of a key, and whole cells in hash order.
 use super::Pointer;
 use super::fragment;
-use super::slab::Page;
+use super::slab::IndexPage;
 
 /// Pointers of the entries whose fragment matches a key: at most one belongs to the key.
 #[derive(Clone, Debug)]
 pub struct Candidates<'a> {
-    page: Page<'a>,
+    page: IndexPage<'a>,
     query: u16,
     at: usize,
 }
 
 impl<'a> Candidates<'a> {
-    pub(super) fn new(page: Page<'a>, query: u16) -> Self {
+    pub(super) fn new(page: IndexPage<'a>, query: u16) -> Self {
         Self { page, query, at: 0 }
     }
 }
@@ -32,13 +32,13 @@ impl Iterator for Candidates<'_> {
 /// One page as a stretch of hash order: its entries, and the start of the next.
 #[derive(Clone, Debug)]
 pub struct Cell<'a> {
-    page: Page<'a>,
+    page: IndexPage<'a>,
     /// The cursor of the next cell; `None` at the end of hash order.
     pub next: Option<u64>,
 }
 
 impl<'a> Cell<'a> {
-    pub(super) fn new(page: Page<'a>, first_hash: u64, depth: u32) -> Self {
+    pub(super) fn new(page: IndexPage<'a>, first_hash: u64, depth: u32) -> Self {
         assert!((1..64).contains(&depth), "a cell of depth {depth} has no successor");
         Self { page, next: first_hash.checked_add(1 << (64 - depth)) }
     }

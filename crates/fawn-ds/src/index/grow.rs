@@ -1,11 +1,11 @@
 //! Growth of the index: one page split, paid by the insert that makes it due.
 use super::fragment::{self, VACANT};
-use super::slab::{Handle, PAGE_ENTRIES_MAX};
-use super::table::{Address, Table};
+use super::slab::{BlockHandle, PAGE_ENTRIES_MAX};
+use super::table::{Address, CellTable};
 use super::{Index, Pointer};
 
 /// A page's entries on the stack while they move to other slots.
-struct Taken {
+struct TakenPage {
     fragments: [u16; PAGE_ENTRIES_MAX],
     pointers: [Pointer; PAGE_ENTRIES_MAX],
     len: usize,
@@ -19,7 +19,7 @@ impl Index {
     #[must_use]
     pub fn growth_blocked(&self) -> Option<u64> {
         let address = self.table.split_next().filter(|_| self.growth_blocked)?;
-        Some(Table::first_hash(address))
+        Some(CellTable::first_hash(address))
     }
 
     /// Splits the next page if the mean page is over its size.
@@ -37,15 +37,15 @@ impl Index {
             return false;
         }
         let mut taken =
-            Taken { fragments: [VACANT; PAGE_ENTRIES_MAX], pointers: [Pointer(0); PAGE_ENTRIES_MAX], len: 0 };
+            TakenPage { fragments: [VACANT; PAGE_ENTRIES_MAX], pointers: [Pointer(0); PAGE_ENTRIES_MAX], len: 0 };
         taken.len = page.fragments.len();
         taken.fragments[..taken.len].copy_from_slice(page.fragments);
         for (at, pointer) in taken.pointers[..taken.len].iter_mut().enumerate() {
             *pointer = page.pointer(at);
         }
         let old = self.table.handle(address.page);
-        self.table.set(address.page, Handle::NONE);
-        if old != Handle::NONE {
+        self.table.set(address.page, BlockHandle::NONE);
+        if old != BlockHandle::NONE {
             self.free(old);
         }
         let sibling = self.table.pages();
@@ -56,11 +56,11 @@ impl Index {
     }
 
     /// A slot with the entries of `taken` whose top bit is `side`, one bit shorter.
-    fn fill_child(&mut self, taken: &Taken, side: bool, owner: u32) -> Handle {
+    fn fill_child(&mut self, taken: &TakenPage, side: bool, owner: u32) -> BlockHandle {
         let fragments = &taken.fragments[..taken.len];
         let entries = fragments.iter().filter(|&&entry| entry >> 15 == u16::from(side)).count();
         if entries == 0 {
-            return Handle::NONE;
+            return BlockHandle::NONE;
         }
         let handle = self.slab.allocate(entries, owner);
         let mut page = self.slab.page_mut(handle);

@@ -20,8 +20,8 @@ mod tests;
 
 pub use cell::{Candidates, Cell};
 use fawn_types::KeyHash;
-use slab::{Handle, Page, Slab};
-use table::{Address, LEVEL_MIN, Table};
+use slab::{BlockHandle, IndexPage, IndexSlab};
+use table::{Address, CellTable, LEVEL_MIN};
 
 /// Start of a record in a store's log, in units of 16 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -66,8 +66,8 @@ pub enum IndexError {
 /// Key hash → candidate pointers of one key range.
 pub struct Index {
     options: IndexOptions,
-    table: Table,
-    slab: Slab,
+    table: CellTable,
+    slab: IndexSlab,
     entries: u32,
     growth_blocked: bool,
 }
@@ -80,7 +80,7 @@ impl Index {
         let options = IndexOptions { page_entries, ..options };
         let pages_min = (options.entries_min / page_entries).max(1 << LEVEL_MIN);
         let level = pages_min.next_power_of_two().ilog2();
-        Self { options, table: Table::new(level), slab: Slab::new(), entries: 0, growth_blocked: false }
+        Self { options, table: CellTable::new(level), slab: IndexSlab::new(), entries: 0, growth_blocked: false }
     }
 
     /// Number of entries, each one pointer.
@@ -120,7 +120,7 @@ impl Index {
     ///
     /// A lookup waits for two dependent memory accesses; those of different keys overlap. Call this first for the
     /// requests of an iteration, ~16 at a time.
-    pub fn warm(&self, hashes: &[KeyHash]) {
+    pub fn prefetch(&self, hashes: &[KeyHash]) {
         hashes.iter().for_each(|hash| self.table.fetch(self.table.address(hash.0).page));
         hashes.iter().for_each(|hash| self.slab.fetch(self.table.handle(self.table.address(hash.0).page)));
     }
@@ -177,15 +177,15 @@ impl Index {
     #[must_use]
     pub fn cell(&self, cursor: u64) -> Cell<'_> {
         let (address, page) = self.page_of(KeyHash(cursor));
-        Cell::new(page, Table::first_hash(address), address.depth)
+        Cell::new(page, CellTable::first_hash(address), address.depth)
     }
 
-    fn page_of(&self, hash: KeyHash) -> (Address, Page<'_>) {
+    fn page_of(&self, hash: KeyHash) -> (Address, IndexPage<'_>) {
         let address = self.table.address(hash.0);
         (address, self.page(address))
     }
 
-    fn page(&self, address: Address) -> Page<'_> {
+    fn page(&self, address: Address) -> IndexPage<'_> {
         self.slab.page(self.table.handle(address.page))
     }
 
@@ -209,21 +209,26 @@ impl Index {
         if usize::from(slab::class_of(entries)) * slab::CLASS_STEP == self.slab.places(old) {
             return;
         }
-        let mut new = Handle::NONE;
+        let mut new = BlockHandle::NONE;
         if entries > 0 {
             new = self.slab.allocate(entries, page);
-            self.slab.copy_entries(old, new, keep);
+            self.slab.transfer_entries(old, new, keep);
         }
         self.table.set(page, new);
-        if old != Handle::NONE {
+        if old != BlockHandle::NONE {
             self.free(old);
         }
     }
 
     /// Frees an unowned slot, and updates the owner of the slot that moves into its place.
-    fn free(&mut self, handle: Handle) {
+    fn free(&mut self, handle: BlockHandle) {
         if let Some(moved) = self.slab.free(handle) {
-            assert_ne!(self.table.handle(moved.owner), Handle::NONE, "page {} owns a slot unknowingly", moved.owner);
+            assert_ne!(
+                self.table.handle(moved.owner),
+                BlockHandle::NONE,
+                "page {} owns a slot unknowingly",
+                moved.owner
+            );
             self.table.set(moved.owner, moved.to);
         }
     }

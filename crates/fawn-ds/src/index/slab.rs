@@ -38,9 +38,9 @@ const _: () = assert!((NO_BLOCK as u64 - 1) * BLOCK_UNITS as u64 * 2 > (1 << 32)
 
 /// Address of a page's slot: block ‖ slot within it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Handle(pub(super) u32);
+pub(super) struct BlockHandle(pub(super) u32);
 
-impl Handle {
+impl BlockHandle {
     /// The handle of a page without entries, which owns no slot.
     pub(super) const NONE: Self = Self(u32::MAX);
 
@@ -60,13 +60,13 @@ impl Handle {
 
 /// A page that moved because its neighbour's slot was freed: the owner must now use `to`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Moved {
+pub(super) struct MovedPage {
     pub(super) owner: u32,
-    pub(super) to: Handle,
+    pub(super) to: BlockHandle,
 }
 
 #[derive(Clone, Copy)]
-struct Block {
+struct SlabBlock {
     /// Place of its units; [`NO_PLACE`]: released, the number can be reused.
     place: u32,
     /// The block of this class filled before it, or the next spare or vacant block.
@@ -75,7 +75,7 @@ struct Block {
 }
 
 #[derive(Clone, Copy)]
-struct Class {
+struct SizeClass {
     /// The only block of the class that may be partly filled.
     last: u32,
     used: u32,
@@ -83,13 +83,13 @@ struct Class {
 
 /// A page's entries, read only.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Page<'a> {
+pub(super) struct IndexPage<'a> {
     /// One per entry, none vacant.
     pub(super) fragments: &'a [u16],
     pointers: &'a [u16],
 }
 
-impl Page<'_> {
+impl IndexPage<'_> {
     /// Prefetches the pointers: the wanted one is often in another cache line than the fragments.
     #[inline]
     pub(super) fn fetch_pointers(&self) {
@@ -105,12 +105,12 @@ impl Page<'_> {
 }
 
 /// A page's places, entries first.
-pub(super) struct PageMut<'a> {
+pub(super) struct IndexPageMut<'a> {
     fragments: &'a mut [u16],
     pointers: &'a mut [u16],
 }
 
-impl PageMut<'_> {
+impl IndexPageMut<'_> {
     pub(super) fn set(&mut self, at: usize, fragment: u16, pointer: Pointer) {
         debug_assert_ne!(fragment, VACANT, "a fragment without delimiter would match every query");
         self.fragments[at] = fragment;
@@ -147,12 +147,12 @@ fn slots_per_block(class: u8) -> u32 {
 }
 
 /// All pages' slots of one index.
-pub(super) struct Slab {
+pub(super) struct IndexSlab {
     memory: Blocks<[u16; BLOCK_UNITS]>,
     /// The block at each place of `memory`.
     numbers: Vec<u32>,
-    blocks: Vec<Block>,
-    classes: Box<[Class; CLASSES]>,
+    blocks: Vec<SlabBlock>,
+    classes: Box<[SizeClass; CLASSES]>,
     /// Emptied blocks that still hold memory, and their number.
     spare: u32,
     spare_len: u32,
@@ -160,9 +160,9 @@ pub(super) struct Slab {
     vacant: u32,
 }
 
-impl Slab {
+impl IndexSlab {
     pub(super) fn new() -> Self {
-        let none = Class { last: NO_BLOCK, used: 0 };
+        let none = SizeClass { last: NO_BLOCK, used: 0 };
         Self {
             memory: Blocks::default(),
             numbers: Vec::new(),
@@ -178,16 +178,16 @@ impl Slab {
     pub(super) fn resident_bytes(&self) -> usize {
         self.memory.resident_bytes()
             + self.numbers.capacity() * size_of::<u32>()
-            + self.blocks.capacity() * size_of::<Block>()
-            + size_of::<[Class; CLASSES]>()
+            + self.blocks.capacity() * size_of::<SlabBlock>()
+            + size_of::<[SizeClass; CLASSES]>()
             + 4 * ALLOCATOR_BYTES
     }
 
-    /// The page at `handle`; [`Handle::NONE`] is the empty page.
+    /// The page at `handle`; [`BlockHandle::NONE`] is the empty page.
     #[inline]
-    pub(super) fn page(&self, handle: Handle) -> Page<'_> {
-        if handle == Handle::NONE {
-            return Page::default();
+    pub(super) fn page(&self, handle: BlockHandle) -> IndexPage<'_> {
+        if handle == BlockHandle::NONE {
+            return IndexPage::default();
         }
         let block = self.blocks[handle.block()];
         let places = entries_max(block.class);
@@ -196,13 +196,13 @@ impl Slab {
         let (fragments, rest) = slot.split_at(places);
         // Sizes go in steps of two, so at most the last place is vacant.
         let entries = places - usize::from(fragments[places - 1] == VACANT);
-        Page { fragments: &fragments[..entries], pointers: &rest[..2 * places] }
+        IndexPage { fragments: &fragments[..entries], pointers: &rest[..2 * places] }
     }
 
     /// Prefetches the page at `handle`.
     #[inline]
-    pub(super) fn fetch(&self, handle: Handle) {
-        if handle != Handle::NONE {
+    pub(super) fn fetch(&self, handle: BlockHandle) {
+        if handle != BlockHandle::NONE {
             let block = self.blocks[handle.block()];
             let start = handle.slot() * slot_units(block.class);
             prefetch(&self.units(block)[start..start + slot_units(block.class)]);
@@ -210,42 +210,42 @@ impl Slab {
     }
 
     /// The places of the page at `handle`, which must own a slot.
-    pub(super) fn page_mut(&mut self, handle: Handle) -> PageMut<'_> {
-        assert_ne!(handle, Handle::NONE, "an empty page owns no slot to write to");
+    pub(super) fn page_mut(&mut self, handle: BlockHandle) -> IndexPageMut<'_> {
+        assert_ne!(handle, BlockHandle::NONE, "an empty page owns no slot to write to");
         let block = self.blocks[handle.block()];
         let places = entries_max(block.class);
         let start = handle.slot() * slot_units(block.class);
         let slot_end = start + slot_units(block.class);
         let (fragments, rest) = self.units_mut(block)[start..slot_end].split_at_mut(places);
-        PageMut { fragments, pointers: &mut rest[..2 * places] }
+        IndexPageMut { fragments, pointers: &mut rest[..2 * places] }
     }
 
     /// Places of the page at `handle`, the vacant one included.
     #[inline]
-    pub(super) fn places(&self, handle: Handle) -> usize {
-        if handle == Handle::NONE { 0 } else { entries_max(self.blocks[handle.block()].class) }
+    pub(super) fn places(&self, handle: BlockHandle) -> usize {
+        if handle == BlockHandle::NONE { 0 } else { entries_max(self.blocks[handle.block()].class) }
     }
 
     /// A slot for page `owner`; the caller writes all its `entries`, a place beyond them is vacant.
-    pub(super) fn allocate(&mut self, entries: usize, owner: u32) -> Handle {
+    pub(super) fn allocate(&mut self, entries: usize, owner: u32) -> BlockHandle {
         assert!(entries > 0, "a page without entries owns no slot");
         let class = class_of(entries);
-        let Class { last, used } = self.classes[usize::from(class)];
+        let SizeClass { last, used } = self.classes[usize::from(class)];
         let (block, slot) = if last == NO_BLOCK || used == slots_per_block(class) {
             (self.take_block(class, last), 0)
         } else {
             (last, used)
         };
-        self.classes[usize::from(class)] = Class { last: block, used: slot + 1 };
+        self.classes[usize::from(class)] = SizeClass { last: block, used: slot + 1 };
         let start = slot as usize * slot_units(class);
         let units = &mut self.units_mut(self.blocks[block as usize])[start..start + slot_units(class)];
         units[entries..entries_max(class)].fill(VACANT);
         write_owner(units, owner);
-        Handle::new(block, slot)
+        BlockHandle::new(block, slot)
     }
 
     /// Copies the first `entries` of one page to another's places; from the empty page, none.
-    pub(super) fn copy_entries(&mut self, source: Handle, target: Handle, entries: usize) {
+    pub(super) fn transfer_entries(&mut self, source: BlockHandle, target: BlockHandle, entries: usize) {
         assert!(entries <= self.places(source) && entries <= self.places(target));
         if entries == 0 {
             return;
@@ -262,13 +262,14 @@ impl Slab {
 
     /// Frees the slot of `handle` by moving the last slot of its class there.
     #[must_use = "the moved page's owner must learn its new handle"]
-    pub(super) fn free(&mut self, handle: Handle) -> Option<Moved> {
-        assert_ne!(handle, Handle::NONE, "an empty page owns no slot to free");
+    pub(super) fn free(&mut self, handle: BlockHandle) -> Option<MovedPage> {
+        assert_ne!(handle, BlockHandle::NONE, "an empty page owns no slot to free");
         let class = self.blocks[handle.block()].class;
-        let Class { last, used } = self.classes[usize::from(class)];
+        let SizeClass { last, used } = self.classes[usize::from(class)];
         assert!(last != NO_BLOCK && used > 0, "class {class} has no slot to free");
-        let source = Handle::new(last, used - 1);
-        let moved = (source != handle).then(|| Moved { owner: self.copy_slot(source, handle, class), to: handle });
+        let source = BlockHandle::new(last, used - 1);
+        let moved =
+            (source != handle).then(|| MovedPage { owner: self.transfer_slot(source, handle, class), to: handle });
         self.classes[usize::from(class)].used = used - 1;
         if used == 1 {
             self.release_block(last, class);
@@ -277,7 +278,7 @@ impl Slab {
     }
 
     /// Copies a slot over another of the same class; returns its owner.
-    fn copy_slot(&mut self, source: Handle, target: Handle, class: u8) -> u32 {
+    fn transfer_slot(&mut self, source: BlockHandle, target: BlockHandle, class: u8) -> u32 {
         let units = slot_units(class);
         let (from, to) = (source.slot() * units, target.slot() * units);
         let [source, target] = [source, target].map(|handle| self.blocks[handle.block()]);
@@ -327,7 +328,7 @@ impl Slab {
         } else {
             let place = self.memory.push() as u32;
             let number = if self.vacant == NO_BLOCK {
-                self.blocks.push(Block { place, before, class });
+                self.blocks.push(SlabBlock { place, before, class });
                 self.blocks.len() as u32 - 1
             } else {
                 let number = self.vacant;
@@ -358,7 +359,7 @@ impl Slab {
             self.give_back(number);
         }
         let used = if before == NO_BLOCK { 0 } else { slots_per_block(class) };
-        self.classes[usize::from(class)] = Class { last: before, used };
+        self.classes[usize::from(class)] = SizeClass { last: before, used };
     }
 
     /// Releases the memory of block `number`: the units of the last place move there.
@@ -374,13 +375,13 @@ impl Slab {
     }
 
     #[inline]
-    fn units(&self, block: Block) -> &[u16; BLOCK_UNITS] {
+    fn units(&self, block: SlabBlock) -> &[u16; BLOCK_UNITS] {
         debug_assert_ne!(block.place, NO_PLACE, "a handle points into a block that was given back");
         self.memory.get(block.place as usize)
     }
 
     #[inline]
-    fn units_mut(&mut self, block: Block) -> &mut [u16; BLOCK_UNITS] {
+    fn units_mut(&mut self, block: SlabBlock) -> &mut [u16; BLOCK_UNITS] {
         debug_assert_ne!(block.place, NO_PLACE, "a handle points into a block that was given back");
         self.memory.get_mut(block.place as usize)
     }

@@ -2,7 +2,7 @@
 //!
 //! Page `a` of depth `d` holds the hashes whose top `d` bits, in reverse order, are `a`. With reversed bits the page that a
 //! split adds comes after all others, so the table only grows at its end, by chunks: no copy, no second table.
-use super::slab::{ALLOCATOR_BYTES, Handle};
+use super::slab::{ALLOCATOR_BYTES, BlockHandle};
 use fawn_flash::prefetch;
 
 /// Handles per chunk: 4 KiB.
@@ -20,14 +20,14 @@ pub(super) struct Address {
 }
 
 /// The handles of all pages.
-pub(super) struct Table {
-    chunks: Vec<Box<[Handle; CHUNK_LEN]>>,
+pub(super) struct CellTable {
+    chunks: Vec<Box<[BlockHandle; CHUNK_LEN]>>,
     pages: u32,
     /// Every page has been split at least to this depth; those below `pages - 2^level` once more.
     level: u32,
 }
 
-impl Table {
+impl CellTable {
     /// A table of `2^level` empty pages.
     pub(super) fn new(level: u32) -> Self {
         assert!((LEVEL_MIN..=LEVEL_MAX).contains(&level), "level {level} is outside {LEVEL_MIN}..={LEVEL_MAX}");
@@ -40,7 +40,7 @@ impl Table {
     }
 
     pub(super) fn resident_bytes(&self) -> usize {
-        self.chunks.len() * (CHUNK_LEN * size_of::<Handle>() + ALLOCATOR_BYTES)
+        self.chunks.len() * (CHUNK_LEN * size_of::<BlockHandle>() + ALLOCATOR_BYTES)
             + self.chunks.capacity() * size_of::<usize>()
             + ALLOCATOR_BYTES
     }
@@ -68,7 +68,7 @@ impl Table {
     }
 
     /// Adds the sibling of the page returned by [`Self::split_next`]; both are one bit deeper from now on.
-    pub(super) fn split(&mut self, left: Handle, right: Handle) {
+    pub(super) fn split(&mut self, left: BlockHandle, right: BlockHandle) {
         assert!(self.level < LEVEL_MAX, "pages beyond 2^{LEVEL_MAX} cannot be numbered");
         let page = self.pages - (1 << self.level);
         self.set(page, left);
@@ -84,7 +84,7 @@ impl Table {
     }
 
     #[inline]
-    pub(super) fn handle(&self, page: u32) -> Handle {
+    pub(super) fn handle(&self, page: u32) -> BlockHandle {
         debug_assert!(page < self.pages);
         self.chunks[page as usize / CHUNK_LEN][page as usize % CHUNK_LEN]
     }
@@ -95,14 +95,14 @@ impl Table {
         prefetch(&self.chunks[page as usize / CHUNK_LEN][page as usize % CHUNK_LEN..][..1]);
     }
 
-    pub(super) fn set(&mut self, page: u32, handle: Handle) {
+    pub(super) fn set(&mut self, page: u32, handle: BlockHandle) {
         assert!(page < self.pages, "page {page} does not exist, there are {}", self.pages);
         self.chunks[page as usize / CHUNK_LEN][page as usize % CHUNK_LEN] = handle;
     }
 }
 
-fn empty_chunk() -> Box<[Handle; CHUNK_LEN]> {
-    Box::new([Handle::NONE; CHUNK_LEN])
+fn empty_chunk() -> Box<[BlockHandle; CHUNK_LEN]> {
+    Box::new([BlockHandle::NONE; CHUNK_LEN])
 }
 
 fn low_mask(bits: u32) -> u32 {

@@ -111,7 +111,7 @@ impl FlushState {
         self.frames.pop_front()
     }
 
-    /// A range's records above `after` are void: the frames that carry them say nothing about whoever gets these
+    /// A range's records above `after` are invalidated: the frames that carry them say nothing about whoever gets these
     /// versions next, which are in later frames.
     pub(crate) fn roll_back(&mut self, at: usize, after: Version) {
         let closed = self.frames.iter_mut().map(|frame| &mut frame.ranges);
@@ -121,7 +121,7 @@ impl FlushState {
         }
     }
 
-    /// Everything of a range so far is void: frames on their way say nothing about it any more.
+    /// Everything of a range so far is invalidated: frames on their way say nothing about it any more.
     pub(crate) fn forget_range(&mut self, at: usize) {
         self.frames.iter_mut().for_each(|frame| frame.ranges.retain(|found| found.range != at));
         self.unsynced.iter_mut().for_each(|unsynced| unsynced.ranges.retain(|found| found.range != at));

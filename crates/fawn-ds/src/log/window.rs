@@ -10,12 +10,12 @@ const SPARE_BYTES_MAX: usize = 16 << 20;
 
 /// Buffers by size, for reuse.
 #[derive(Debug, Default)]
-pub(crate) struct BufferPool {
+pub(crate) struct AppendBufferPool {
     spare: Vec<AlignedBuf>,
     spare_bytes: usize,
 }
 
-impl BufferPool {
+impl AppendBufferPool {
     /// A buffer of at least `len_bytes`, content unspecified.
     pub(crate) fn take(&mut self, len_bytes: usize) -> AlignedBuf {
         let fits = |buf: &AlignedBuf| buf.len() >= len_bytes && buf.len() <= len_bytes.saturating_mul(4);
@@ -128,7 +128,7 @@ impl Window {
     }
 
     /// Drops leading pieces that are flushed whole; the one appended to stays.
-    pub(crate) fn drop_flushed(&mut self, flushed: impl Fn(u64, u32) -> bool, pool: &mut BufferPool) {
+    pub(crate) fn drop_flushed(&mut self, flushed: impl Fn(u64, u32) -> bool, pool: &mut AppendBufferPool) {
         while self.chunks.len() > 1 {
             let front = &self.chunks[0];
             if !flushed(front.sequence, front.end()) {

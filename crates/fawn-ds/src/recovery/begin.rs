@@ -1,15 +1,15 @@
 //! Owns the writing part of opening: what was judged is tidied up, and the log goes on in a segment of a new generation.
 use super::io::Io;
 use super::{OpenReport, Scanned};
-use crate::engine::{Engine, Next};
+use crate::engine::{Engine, NextSegment};
 use crate::error::OpenError;
 use crate::format::Watermark;
-use crate::format::manifest::{Edit, RangeEntry};
+use crate::format::manifest::{ManifestEdit, ManifestRange};
 use crate::format::segment::{self, HEADER_BYTES};
 use crate::log::LogPosition;
 use crate::log::window::Chunk;
 use fawn_flash::buffer::PAGE_BYTES;
-use fawn_flash::{Cause, Device};
+use fawn_flash::{Device, IoClass};
 use fawn_types::Version;
 
 impl<D: Device> Engine<D> {
@@ -36,9 +36,9 @@ impl<D: Device> Engine<D> {
             report.truncated.push((segment.name.clone(), offset));
         }
         for scanned in scanned.iter().filter(|scanned| scanned.entry.sealed_len.is_none()) {
-            // A killed process leaves frames that the medium does not have yet; they are about to be read.
+            // A killed process leaves frames that the disk does not have yet; they are about to be read.
             let file = self.segments.expect(scanned.slot).file;
-            Io::new(&mut self.device).sync(file, Cause::Recovery)?;
+            Io::new(&mut self.device).sync(file, IoClass::Recovery)?;
         }
         Ok(())
     }
@@ -47,8 +47,8 @@ impl<D: Device> Engine<D> {
     pub(super) fn begin(&mut self, scanned: &[Scanned]) -> Result<(), OpenError> {
         self.generation += 1;
         self.manifest.note_clock(self.clock.get(), self.now.mono);
-        let mut edits = vec![Edit::Generation(self.generation)];
-        edits.extend(self.void_copies(scanned));
+        let mut edits = vec![ManifestEdit::Generation(self.generation)];
+        edits.extend(self.invalidated_copies(scanned));
         self.manifest.commit_and_wait(&mut self.device, &edits)?;
         self.choose_active(scanned)?;
         self.examine_all();
@@ -58,16 +58,21 @@ impl<D: Device> Engine<D> {
 
     /// Copies that were cut short: their ranges are empty, and begin where the log was found to end. Where they were begun
     /// may have been cut off, and will be written to again.
-    fn void_copies(&self, scanned: &[Scanned]) -> Vec<Edit> {
+    fn invalidated_copies(&self, scanned: &[Scanned]) -> Vec<ManifestEdit> {
         let with_data = scanned.iter().rev().find(|scanned| scanned.report.frames > 0);
         let from = with_data.map_or(Watermark::NONE, |scanned| Watermark {
             sequence: scanned.entry.sequence,
             offset: scanned.report.valid_len,
         });
-        let is_cut_short = |entry: &RangeEntry| entry.copy.is_some_and(|copy| !copy.is_whole);
+        let is_cut_short = |entry: &ManifestRange| entry.copy.is_some_and(|copy| !copy.is_whole);
         let listed = self.manifest.state().ranges.iter().filter(|(_, entry)| is_cut_short(entry));
         listed
-            .flat_map(|(&range, _)| [Edit::BeginCopy { range, from, base: Version::ZERO }, Edit::CopyWhole { range }])
+            .flat_map(|(&range, _)| {
+                [
+                    ManifestEdit::BeginTransfer { range, from, base: Version::ZERO },
+                    ManifestEdit::TransferWhole { range },
+                ]
+            })
             .collect()
     }
 
@@ -91,7 +96,7 @@ impl<D: Device> Engine<D> {
             segment.sealed = true;
             segment.listed_sealed = true;
             if scanned.entry.sealed_len.is_none() {
-                edits.push(Edit::SealSegment { slot: scanned.slot, len: segment.end });
+                edits.push(ManifestEdit::SealSegment { slot: scanned.slot, len: segment.end });
             }
         }
         if !edits.is_empty() {
@@ -99,8 +104,8 @@ impl<D: Device> Engine<D> {
         }
         let next = empty.filter(|empty| Some(empty.slot) != active);
         self.next = match next.and_then(|next| self.segments.remove(next.slot)) {
-            Some(segment) => Next::Ready(segment),
-            None => Next::None,
+            Some(segment) => NextSegment::Ready(segment),
+            None => NextSegment::None,
         };
         match active {
             Some(slot) => self.go_on_in(slot),
@@ -119,7 +124,7 @@ impl<D: Device> Engine<D> {
         if unused.is_empty() {
             return Ok(());
         }
-        let drop_edit = |scanned: &&Scanned| Edit::DropSegment { slot: scanned.slot, uuid: scanned.entry.uuid };
+        let drop_edit = |scanned: &&Scanned| ManifestEdit::DropSegment { slot: scanned.slot, uuid: scanned.entry.uuid };
         let edits: Vec<_> = unused.iter().map(drop_edit).collect();
         self.manifest.commit_and_wait(&mut self.device, &edits)?;
         for segment in unused.iter().filter_map(|scanned| self.segments.remove(scanned.slot)) {
@@ -145,7 +150,7 @@ impl<D: Device> Engine<D> {
         let carried = (end - base) as usize;
         let mut buf = self.pool.take(self.options.chunk_bytes());
         if carried > 0 {
-            let page = Io::new(&mut self.device).read(file, u64::from(base), PAGE_BYTES, Cause::Recovery)?;
+            let page = Io::new(&mut self.device).read(file, u64::from(base), PAGE_BYTES, IoClass::Recovery)?;
             buf[..carried].copy_from_slice(&page[..carried]);
         }
         self.window.push(Chunk { slot, sequence, base, len: carried, buf: buf.into() });
@@ -158,13 +163,13 @@ impl<D: Device> Engine<D> {
         let segment = self.segments.expect_mut(slot);
         segment.sealed = true;
         segment.listed_sealed = true;
-        let edit = Edit::SealSegment { slot, len: segment.end };
+        let edit = ManifestEdit::SealSegment { slot, len: segment.end };
         self.manifest.commit_and_wait(&mut self.device, &[edit])?;
         self.full = true;
         Ok(())
     }
 
-    /// What was recovered is on the medium: reads may believe it.
+    /// What was recovered is on the disk: reads may believe it.
     pub(super) fn end_of_log_is_flushed(&mut self) {
         let newest = self.segments.iter().max_by_key(|segment| segment.sequence);
         let end = newest.map_or(LogPosition(0), |segment| {
@@ -189,7 +194,7 @@ impl<D: Device> Engine<D> {
         segment::encode(&self.header_of(&segment), &mut header);
         Io::new(&mut self.device).write_durable(segment.file, 0, &header)?;
         self.device.sync_dir()?;
-        let edit = Edit::AddSegment { slot: segment.slot, uuid: segment.uuid, sequence: segment.sequence };
+        let edit = ManifestEdit::AddSegment { slot: segment.slot, uuid: segment.uuid, sequence: segment.sequence };
         self.manifest.commit_and_wait(&mut self.device, &[edit])?;
         self.begin_segment(segment, self.options.chunk_bytes());
         Ok(())

@@ -2,11 +2,11 @@
 use super::io::Io;
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::format::record::{self, PEEK_BYTES, Place};
+use crate::format::record::{self, PEEK_BYTES, RecordPlace};
 use crate::index::Pointer;
-use crate::overlay::{Base, KeyName, Old, Written};
+use crate::overlay::{KeyName, Old, OverlayBase, Written};
 use fawn_flash::buffer::PAGE_BYTES;
-use fawn_flash::{Cause, Device};
+use fawn_flash::{Device, IoClass};
 use fawn_types::{KeyHash, Version};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -86,7 +86,7 @@ impl Conflicts {
                 for run in batch {
                     let file = engine.segments.expect(run.slot).file;
                     let len = (run.to - run.from) as usize;
-                    tokens.push(io.start_read(file, u64::from(run.from), len, Cause::Recovery));
+                    tokens.push(io.start_read(file, u64::from(run.from), len, IoClass::Recovery));
                 }
                 for token in tokens {
                     bufs.extend(io.finish(token)?);
@@ -106,13 +106,13 @@ impl Conflicts {
         &mut self,
         engine: &mut Engine<D>,
         pointer: Pointer,
-        run: &Run,
+        run: &RecordRun,
         buf: &[u8],
     ) -> Result<(), EngineError> {
         let (slot, offset) = engine.segments.place(pointer);
         let bytes = &buf[(offset - run.from) as usize..];
         let segment_id = engine.segments.expect(slot).id;
-        match record::decode(bytes, Place { segment_id, offset }) {
+        match record::decode(bytes, RecordPlace { segment_id, offset }) {
             Ok(stored) => {
                 let hash = KeyHash::of(&engine.secret, stored.record.key).0;
                 let name = engine.name_of(hash, stored.record.key);
@@ -122,13 +122,13 @@ impl Conflicts {
             }
             Err(error) if error.is_truncated() => {
                 let len = record::peek_len(bytes).unwrap_or(PEEK_BYTES) as u32;
-                let longer = Run::of(slot, offset, len, engine.options.segment_bytes);
+                let longer = RecordRun::of(slot, offset, len, engine.options.segment_bytes);
                 if longer.to <= run.to && longer.from >= run.from {
                     return Err(engine.corrupt(slot, offset, &error.to_string()));
                 }
                 let file = engine.segments.expect(slot).file;
                 let len = (longer.to - longer.from) as usize;
-                let buf = Io::new(&mut engine.device).read(file, u64::from(longer.from), len, Cause::Recovery)?;
+                let buf = Io::new(&mut engine.device).read(file, u64::from(longer.from), len, IoClass::Recovery)?;
                 self.learn(engine, pointer, &longer, &buf)
             }
             Err(error) => Err(engine.corrupt(slot, offset, &error.to_string())),
@@ -137,16 +137,16 @@ impl Conflicts {
 
     fn settle<D: Device>(&mut self, engine: &mut Engine<D>, conflict: &Conflict) -> Result<(), EngineError> {
         let &Conflict { range, name, version, pointer, len_bytes, is_put } = conflict;
-        let mut base = Base::Absent;
+        let mut base = OverlayBase::Absent;
         let candidates: SmallVec<[Pointer; 4]> = engine.ranges[range].index.candidates(KeyHash(name.hash)).collect();
         for candidate in candidates {
             if !self.known.contains_key(&candidate.0) {
                 // It came in after the batch was gathered.
                 let (slot, offset) = engine.segments.place(candidate);
-                let run = Run::of(slot, offset, PAGE_BYTES as u32, engine.options.segment_bytes);
+                let run = RecordRun::of(slot, offset, PAGE_BYTES as u32, engine.options.segment_bytes);
                 let file = engine.segments.expect(slot).file;
                 let len = (run.to - run.from) as usize;
-                let buf = Io::new(&mut engine.device).read(file, u64::from(run.from), len, Cause::Recovery)?;
+                let buf = Io::new(&mut engine.device).read(file, u64::from(run.from), len, IoClass::Recovery)?;
                 self.learn(engine, candidate, &run, &buf)?;
             }
             let Some(known) = self.known.get(&candidate.0) else { continue };
@@ -154,7 +154,7 @@ impl Conflicts {
                 if known.version > version {
                     return Ok(());
                 }
-                base = Base::At(Old { pointer: candidate, len_bytes: known.len_bytes });
+                base = OverlayBase::At(Old { pointer: candidate, len_bytes: known.len_bytes });
             }
         }
         if is_put {
@@ -169,7 +169,7 @@ impl Conflicts {
 
 /// Pages of one segment that hold the candidates `first..last` of the sorted list.
 #[derive(Clone, Copy, Debug)]
-struct Run {
+struct RecordRun {
     slot: u32,
     from: u32,
     to: u32,
@@ -177,7 +177,7 @@ struct Run {
     last: usize,
 }
 
-impl Run {
+impl RecordRun {
     fn of(slot: u32, offset: u32, len: u32, segment_bytes: u32) -> Self {
         let page = PAGE_BYTES as u32;
         let to = (offset + len).next_multiple_of(page).min(segment_bytes);
@@ -185,8 +185,8 @@ impl Run {
     }
 }
 
-fn runs_of<D: Device>(engine: &Engine<D>, wanted: &[u32]) -> Vec<Run> {
-    let mut runs: Vec<Run> = Vec::new();
+fn runs_of<D: Device>(engine: &Engine<D>, wanted: &[u32]) -> Vec<RecordRun> {
+    let mut runs: Vec<RecordRun> = Vec::new();
     for (i, &pointer) in wanted.iter().enumerate() {
         let (slot, offset) = engine.segments.place(Pointer(pointer));
         let segment = engine.segments.expect(slot);
@@ -196,7 +196,7 @@ fn runs_of<D: Device>(engine: &Engine<D>, wanted: &[u32]) -> Vec<Run> {
                 run.to = run.to.max(to);
                 run.last = i + 1;
             }
-            _ => runs.push(Run { slot, from, to, first: i, last: i + 1 }),
+            _ => runs.push(RecordRun { slot, from, to, first: i, last: i + 1 }),
         }
     }
     runs

@@ -7,7 +7,7 @@ use crate::options::Options;
 use fawn_flash::Device;
 use fawn_types::{HashSecret, KeyHash, Now, TimeMs};
 
-/// Writes a new store's manifest; a directory with segments but no manifest is damaged, not empty.
+/// Writes a new store's manifest; a directory with segments but no manifest is corrupt, not empty.
 pub(super) fn create<D: Device>(device: &mut D, options: &Options, now: Now) -> Result<ManifestFile, OpenError> {
     let refuse = |detail: &str| OpenError::Manifest { file: manifest::FILE_NAME.to_owned(), detail: detail.to_owned() };
     if options.read_only {

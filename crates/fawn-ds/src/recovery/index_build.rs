@@ -3,19 +3,19 @@ use super::conflicts::{Conflict, Conflicts};
 use crate::engine::Engine;
 use crate::error::OpenError;
 use crate::format::Watermark;
-use crate::format::manifest::{CopyEntry, RangeEntry, SoleEpochs};
+use crate::format::manifest::{ManifestRange, SoleEpochs, TransferEntry};
 use crate::format::record::{RecordKind, Stored};
 use crate::index::Pointer;
 use crate::log::LogPosition;
-use crate::overlay::{Base, KeyName, Written};
-use crate::range::{Pending, PendingKind, Retained};
+use crate::overlay::{KeyName, OverlayBase, Written};
+use crate::range::{PendingKind, PendingRecord, Retained};
 use fawn_flash::Device;
 use fawn_types::{KeyHash, RangeId, Version};
 use std::collections::{BTreeMap, VecDeque};
 
 /// A record not yet known to be committed.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct ScannedEntry {
     version: Version,
     pointer: Pointer,
     len_bytes: u32,
@@ -30,17 +30,17 @@ struct Tentative {
     has_marks: bool,
     /// Epochs without marks.
     sole: Option<SoleEpochs>,
-    records: VecDeque<Entry>,
+    records: VecDeque<ScannedEntry>,
     cleared: Version,
-    copy: Option<CopyEntry>,
+    copy: Option<TransferEntry>,
     /// Segments right before this one are gone; no record of the range behind them was met yet.
     gap_before: Option<u64>,
 }
 
 impl Tentative {
     /// What the manifest says about a range.
-    fn new(listed: Option<&RangeEntry>) -> Self {
-        let Some(&RangeEntry { cleared, copy, sole, .. }) = listed else { return Self::default() };
+    fn new(listed: Option<&ManifestRange>) -> Self {
+        let Some(&ManifestRange { cleared, copy, sole, .. }) = listed else { return Self::default() };
         // The copy's base is committed: what follows is not, before a mark says so.
         Self { has_marks: copy.is_some(), sole, cleared, copy, ..Self::default() }
     }
@@ -80,8 +80,8 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         for at in 0..engine.ranges.len() {
             let listed = engine.manifest.state().ranges.get(&engine.range_ids[at]);
             let range = Tentative::new(listed);
-            if let Some(CopyEntry { base, is_whole: true, .. }) = range.copy {
-                engine.ranges[at].begin_anew(base);
+            if let Some(TransferEntry { base, is_whole: true, .. }) = range.copy {
+                engine.ranges[at].begin_again(base);
             }
             engine.ranges[at].sole = range.sole;
             if range.sole.is_none_or(|sole| sole.is_over) {
@@ -94,7 +94,8 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
     }
 
     /// Segments are missing before the one with this sequence number: they were dropped, and records with them that a
-    /// replay must not pass over as if they had never been. Copies began anew; what is missing before them is void.
+    /// replay must not pass over as if they had never been. Copies began anew; what is missing before them is
+    /// invalidated.
     pub(super) fn gap(&mut self, sequence: u64) {
         for range in &mut self.tentative {
             if range.copy.is_none_or(|copy| copy.from.sequence < sequence) {
@@ -140,7 +141,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         }
         let hash = KeyHash::of(&self.engine.secret, record.key).0;
         let name = self.engine.name_of(hash, record.key);
-        let entry = Entry { version, pointer, len_bytes, kind, name };
+        let entry = ScannedEntry { version, pointer, len_bytes, kind, name };
         if self.tentative[at].is_copied(version) {
             return self.copied(at, &entry, sequence);
         }
@@ -158,8 +159,8 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
     }
 
     /// A copied record counted from its append on, and is no part of the range's history.
-    fn copied(&mut self, at: usize, entry: &Entry, sequence: u64) {
-        let &Entry { version, pointer, len_bytes, kind, .. } = entry;
+    fn copied(&mut self, at: usize, entry: &ScannedEntry, sequence: u64) {
+        let &ScannedEntry { version, pointer, len_bytes, kind, .. } = entry;
         match kind {
             RecordKind::Result => {
                 let kept = Retained { version, pointer, len_bytes, sequence };
@@ -208,8 +209,8 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
     }
 
     /// The record was committed: it counts now.
-    fn apply(&mut self, at: usize, entry: &Entry) {
-        let &Entry { version, pointer, len_bytes, .. } = entry;
+    fn apply(&mut self, at: usize, entry: &ScannedEntry) {
+        let &ScannedEntry { version, pointer, len_bytes, .. } = entry;
         let (slot, _) = self.engine.segments.place(pointer);
         let sequence = self.engine.segments.expect(slot).sequence;
         let retained_max = self.engine.retained_share;
@@ -225,8 +226,8 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
     }
 
     /// The index learns of the record, at once or when the conflicts are settled.
-    fn index(&mut self, at: usize, entry: &Entry) {
-        let &Entry { version, pointer, len_bytes, kind, name } = entry;
+    fn index(&mut self, at: usize, entry: &ScannedEntry) {
+        let &ScannedEntry { version, pointer, len_bytes, kind, name } = entry;
         match kind {
             RecordKind::Clear => self.clear(at, version),
             RecordKind::Put | RecordKind::Tombstone => {
@@ -247,10 +248,10 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         let written = Written { version: Version::ZERO, pointer, len_bytes, is_put: true };
         let (slot, _) = self.engine.segments.place(pointer);
         self.engine.segments.expect_mut(slot).add_live(at, len_bytes);
-        self.engine.move_index(at, name, Base::Absent, written);
+        self.engine.move_index(at, name, OverlayBase::Absent, written);
     }
 
-    /// Everything of the range so far is void, whatever is still in conflict.
+    /// Everything of the range so far is invalidated, whatever is still in conflict.
     fn clear(&mut self, at: usize, version: Version) {
         self.conflicts.forget_range(at);
         let Engine { ranges, segments, .. } = &mut *self.engine;
@@ -311,8 +312,8 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
     }
 
     /// As an append would have left it.
-    fn pend(&mut self, at: usize, entry: &Entry) {
-        let &Entry { version, pointer, len_bytes, kind, name } = entry;
+    fn pend(&mut self, at: usize, entry: &ScannedEntry) {
+        let &ScannedEntry { version, pointer, len_bytes, kind, name } = entry;
         let range = &self.engine.ranges[at];
         let kept = range.retained.back().map_or(range.complete_above, |kept| kept.version);
         let last = range.pending.back().map_or(kept, |pending| pending.version);
@@ -335,7 +336,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
             }
             _ => PendingKind::Result,
         };
-        self.engine.ranges[at].pending.push_back(Pending { version, pointer, len_bytes, kind });
+        self.engine.ranges[at].pending.push_back(PendingRecord { version, pointer, len_bytes, kind });
         self.engine.pending_records += 1;
     }
 }

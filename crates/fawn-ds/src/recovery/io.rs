@@ -1,6 +1,6 @@
 //! Owns blocking device access for opening: several operations in flight, waited for by token in any order.
 use fawn_flash::buffer::PAGE_BYTES;
-use fawn_flash::{AlignedBuf, Cause, Completion, Device, DeviceError, FileId, Token};
+use fawn_flash::{AlignedBuf, Completion, Device, DeviceError, FileId, IoClass, Token};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use std::collections::VecDeque;
@@ -27,9 +27,9 @@ impl<'d, D: Device> Io<'d, D> {
     }
 
     /// Starts a read; lengths are whole pages.
-    pub(crate) fn start_read(&mut self, file: FileId, offset: u64, len_bytes: usize, cause: Cause) -> Token {
+    pub(crate) fn start_read(&mut self, file: FileId, offset: u64, len_bytes: usize, class: IoClass) -> Token {
         let token = self.token();
-        self.device.submit_read(file, offset, AlignedBuf::zeroed(len_bytes), cause, token);
+        self.device.submit_read(file, offset, AlignedBuf::zeroed(len_bytes), class, token);
         token
     }
 
@@ -52,9 +52,9 @@ impl<'d, D: Device> Io<'d, D> {
         file: FileId,
         offset: u64,
         len: usize,
-        cause: Cause,
+        class: IoClass,
     ) -> Result<AlignedBuf, DeviceError> {
-        let token = self.start_read(file, offset, len, cause);
+        let token = self.start_read(file, offset, len, class);
         match self.finish(token)? {
             Some(buf) => Ok(buf),
             None => unreachable!("a read brings its buffer back"),
@@ -62,11 +62,11 @@ impl<'d, D: Device> Io<'d, D> {
     }
 
     /// The first `len_bytes` of a file.
-    pub(crate) fn read_all(&mut self, file: FileId, len_bytes: u64, cause: Cause) -> Result<Vec<u8>, DeviceError> {
+    pub(crate) fn read_all(&mut self, file: FileId, len_bytes: u64, class: IoClass) -> Result<Vec<u8>, DeviceError> {
         let mut bytes = Vec::new();
         while (bytes.len() as u64) < len_bytes {
             let left = (len_bytes - bytes.len() as u64).min(PIECE_BYTES_MAX as u64) as usize;
-            let buf = self.read(file, bytes.len() as u64, left.next_multiple_of(PAGE_BYTES), cause)?;
+            let buf = self.read(file, bytes.len() as u64, left.next_multiple_of(PAGE_BYTES), class)?;
             bytes.extend_from_slice(&buf[..left]);
         }
         Ok(bytes)
@@ -80,15 +80,15 @@ impl<'d, D: Device> Io<'d, D> {
             buf[..piece.len()].copy_from_slice(piece);
             let token = self.token();
             let at = offset + (i * PIECE_BYTES_MAX) as u64;
-            self.device.submit_write_durable(file, at, buf, len, Cause::Manifest, token);
+            self.device.submit_write_durable(file, at, buf, len, IoClass::Manifest, token);
             self.finish(token)?;
         }
         Ok(())
     }
 
-    pub(crate) fn sync(&mut self, file: FileId, cause: Cause) -> Result<(), DeviceError> {
+    pub(crate) fn sync(&mut self, file: FileId, class: IoClass) -> Result<(), DeviceError> {
         let token = self.token();
-        self.device.submit_sync(file, cause, token);
+        self.device.submit_sync(file, class, token);
         self.finish(token).map(drop)
     }
 }

@@ -1,25 +1,25 @@
 //! Owns opening: manifest, segments in order, the judgement of their ends, and the engine put together from it.
 //!
-//! `read` and `index_build` change nothing, `judge` refuses, and only then `begin` writes.
+//! `read` and `index_build` change nothing, `validate` refuses, and only then `begin` writes.
 mod begin;
 mod conflicts;
 mod create;
 mod index_build;
 pub(crate) mod io;
-mod judge;
 mod read;
 mod report;
+mod validate;
 
 pub use report::{Damage, OpenReport, RangeReport};
 
-use crate::engine::{ApartRetry, Drops, Engine, Next};
+use crate::engine::{ApartRetry, Drops, Engine, NextSegment};
 use crate::error::{EngineError, OpenError};
 use crate::format::manifest::{Identity, SegmentEntry};
 use crate::format::scan::ScanReport;
 use crate::log::LogPosition;
 use crate::log::flush::FlushState;
 use crate::log::segments::SegmentTable;
-use crate::log::window::{BufferPool, Window};
+use crate::log::window::{AppendBufferPool, Window};
 use crate::manifest_file::ManifestFile;
 use crate::options::Options;
 use crate::overlay::Overlay;
@@ -50,7 +50,7 @@ impl<D: Device> Engine<D> {
     /// Opens the store in the device's directory, or creates one. Blocks on the device, and only here.
     ///
     /// # Errors
-    /// [`OpenError`] says what is damaged and how to go on; a store is never replaced by an empty one.
+    /// [`OpenError`] says what is corrupt and how to go on; a store is never replaced by an empty one.
     pub fn open(mut device: D, mut options: Options, now: Now) -> Result<(Self, OpenReport), OpenError> {
         device.lock()?;
         abandon_operations(&mut device);
@@ -75,14 +75,14 @@ impl<D: Device> Engine<D> {
         let (scanned, strays) = engine.scan_all(&mut report)?;
         engine.check_generation(&scanned, &mut report)?;
         engine.check_strays(&strays, &mut report)?;
-        let torn = engine.judge_ends(&scanned, &mut report)?;
+        let torn = engine.validate_ends(&scanned, &mut report)?;
         if !engine.options.read_only {
             engine.settle_files(&scanned, &torn, orphans, &mut report)?;
         }
         engine.missing = report.damage.first().map(|damage| EngineError::Corrupt {
             file: damage.file.clone(),
             offset_bytes: damage.from_bytes,
-            detail: "the key is not in what is left of the log; it may have been in the damaged part".to_owned(),
+            detail: "the key is not in what is left of the log; it may have been in the corrupt part".to_owned(),
         });
         engine.finish_ranges(&mut report);
         if engine.options.read_only {
@@ -114,15 +114,15 @@ impl<D: Device> Engine<D> {
             ident_secret,
             store,
             manifest,
-            vouch_at: MonoMs(0),
+            certify_at: MonoMs(0),
             ranges: Vec::new(),
             range_ids: Vec::new(),
             segments: SegmentTable::new(segment_bytes),
-            next: Next::None,
+            next: NextSegment::None,
             drops: Drops::default(),
             has_unlisted: true,
             window: Window::default(),
-            pool: BufferPool::default(),
+            pool: AppendBufferPool::default(),
             flush: FlushState { last_flush: now.mono, last_sync: now.mono, ..FlushState::default() },
             recorded_end: LogPosition(0),
             flush_everything: false,

@@ -10,7 +10,7 @@ use crate::format::segment::{self, HEADER_BYTES};
 use crate::format::{FRAMES_OFFSET, StoreUuid};
 use crate::log::segments::Segment;
 use fawn_flash::buffer::PAGE_BYTES;
-use fawn_flash::{Cause, Device, DeviceError, FileId};
+use fawn_flash::{Device, DeviceError, FileId, IoClass};
 use std::collections::VecDeque;
 
 /// Length of one read of a scan, bytes; several are in flight.
@@ -66,12 +66,12 @@ fn open_segment<D: Device>(
         Err(DeviceError::NotFound { .. }) => return Err(OpenError::SegmentMissing { file: name }),
         Err(error) => return Err(error.into()),
     };
-    let header = Io::new(device).read(file, 0, HEADER_BYTES, Cause::Recovery)?;
-    let damaged =
+    let header = Io::new(device).read(file, 0, HEADER_BYTES, IoClass::Recovery)?;
+    let corrupt =
         |detail: String| OpenError::Damaged { file: name.clone(), from_bytes: 0, to_bytes: FRAMES_OFFSET, detail };
-    let header = segment::decode(&header).map_err(|error| damaged(error.to_string()))?;
+    let header = segment::decode(&header).map_err(|error| corrupt(error.to_string()))?;
     if header.uuid != entry.uuid || header.store != store || header.sequence != entry.sequence {
-        return Err(damaged("the file is another segment than the manifest lists".to_owned()));
+        return Err(corrupt("the file is another segment than the manifest lists".to_owned()));
     }
     Ok(Segment::new(slot, entry.sequence, entry.uuid, file, name))
 }
@@ -103,7 +103,7 @@ fn scan_segment<D: Device>(
             let mut io = Io::new(&mut builder.engine.device);
             let tokens: Vec<_> = batch
                 .iter()
-                .map(|&(at, len)| io.start_read(file, u64::from(at), len as usize, Cause::Recovery))
+                .map(|&(at, len)| io.start_read(file, u64::from(at), len as usize, IoClass::Recovery))
                 .collect();
             for token in tokens {
                 bufs.extend(io.finish(token)?);

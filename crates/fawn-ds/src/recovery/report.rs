@@ -43,7 +43,7 @@ pub struct OpenReport {
     pub truncated: Vec<(String, u32)>,
     /// Files of unfinished steps removed.
     pub orphans_removed: Vec<String>,
-    /// Read-only openings list what is damaged here.
+    /// Read-only openings list what is corrupt here.
     pub damage: Vec<Damage>,
     /// Per range.
     pub ranges: Vec<RangeReport>,

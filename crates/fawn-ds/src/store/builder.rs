@@ -6,7 +6,7 @@ use super::leader::EngineQueue;
 use super::{BoxedDevice, Error, RANGE, Result, Store, StoreHandle, ticker};
 use crate::engine::Engine;
 use crate::options::Options;
-use fawn_flash::{AnyDevice, Device, DeviceOptions};
+use fawn_flash::{Device, DeviceOptions, FileDevice};
 use fawn_types::{Durability, HashSecret, KeyRange};
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -80,8 +80,8 @@ impl Builder {
         self
     }
 
-    /// Writes nothing, and opens a damaged store as far as it can be read: for exports. Lookups that may concern the
-    /// damaged part fail.
+    /// Writes nothing, and opens a corrupt store as far as it can be read: for exports. Lookups that may concern the
+    /// corrupt part fail.
     pub const fn read_only(mut self, read_only: bool) -> Self {
         self.options.read_only = read_only;
         self
@@ -96,7 +96,7 @@ impl Builder {
             let (name, found, expected) = ("path", "none".to_owned(), "Store::builder(path), or open_on(device)");
             return Err(Error::InvalidOption { name, found, expected });
         };
-        let device = AnyDevice::open(path, &DeviceOptions::default())?;
+        let device = FileDevice::open(path, &DeviceOptions::default())?;
         self.open_on(device)
     }
 

@@ -42,7 +42,7 @@ pub enum Error {
         source: ErrorSource,
     },
     /// Stored bytes are not what was written there.
-    #[error("{file} is damaged at byte {offset_bytes}")]
+    #[error("{file} is corrupt at byte {offset_bytes}")]
     Damaged {
         /// The file's name in the directory.
         file: String,
@@ -52,8 +52,8 @@ pub enum Error {
         #[source]
         source: ErrorSource,
     },
-    /// As many overwritten keys have an old value that is damaged or cannot be read as memory has room for.
-    #[error("the old values of {keys} overwritten keys are damaged: replace the disk, or raise the store's memory")]
+    /// As many overwritten keys have an old value that is corrupt or cannot be read as memory has room for.
+    #[error("the old values of {keys} overwritten keys are corrupt: replace the disk, or raise the store's memory")]
     TooDamaged {
         /// Keys with such a value.
         keys: u64,
@@ -131,7 +131,7 @@ impl From<EngineError> for Error {
                 Self::Foreign { source: Arc::new(error) }
             }
             EngineError::TooDamaged { keys } => Self::TooDamaged { keys },
-            EngineError::Corrupt { ref file, offset_bytes, .. } => Self::damaged(file.clone(), offset_bytes, error),
+            EngineError::Corrupt { ref file, offset_bytes, .. } => Self::corrupt(file.clone(), offset_bytes, error),
             EngineError::Device(error) => error.into(),
         }
     }
@@ -148,14 +148,14 @@ impl From<OpenError> for Error {
             OpenError::SecretMissing | OpenError::SecretDiffers => Self::Foreign { source: Arc::new(error) },
             OpenError::Manifest { ref file, .. }
             | OpenError::ManifestTailLost { ref file, .. }
-            | OpenError::SegmentMissing { ref file } => Self::damaged(file.clone(), 0, error),
-            OpenError::Damaged { ref file, from_bytes, .. } => Self::damaged(file.clone(), from_bytes, error),
+            | OpenError::SegmentMissing { ref file } => Self::corrupt(file.clone(), 0, error),
+            OpenError::Damaged { ref file, from_bytes, .. } => Self::corrupt(file.clone(), from_bytes, error),
         }
     }
 }
 
 impl Error {
-    fn damaged(file: String, offset_bytes: u32, error: impl std::error::Error + Send + Sync + 'static) -> Self {
+    fn corrupt(file: String, offset_bytes: u32, error: impl std::error::Error + Send + Sync + 'static) -> Self {
         Self::Damaged { file, offset_bytes: u64::from(offset_bytes), source: Arc::new(error) }
     }
 }

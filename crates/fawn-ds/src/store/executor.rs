@@ -1,7 +1,7 @@
 //! Execution of operations on the engine: lookups that wait for device reads, writes that wait for their durability.
 use super::op::{KeyWrite, Op, Response, Stretch};
 use super::{BoxedDevice, Error, RANGE, Result, Stats, Value};
-use crate::engine::{Engine, Event, Lookup, LookupPlan, Scan, ScanStep, View, WARM_KEYS_MAX};
+use crate::engine::{Engine, Event, Lookup, LookupPlan, PREFETCH_KEYS_MAX, Scan, ScanStep, View};
 use crate::error::EngineError;
 use crate::format::record::{RecordKind, RecordRef};
 use fawn_types::{ClientTag, Condition, EntryRef, Epoch, KeyHash, Now, Version};
@@ -84,14 +84,14 @@ impl OpExecutor {
     }
 
     pub(super) fn warm<'o>(&self, ops: impl Iterator<Item = &'o Op>) {
-        let (mut hashes, mut count) = ([KeyHash(0); WARM_KEYS_MAX], 0);
-        for op in ops.take(WARM_KEYS_MAX) {
+        let (mut hashes, mut count) = ([KeyHash(0); PREFETCH_KEYS_MAX], 0);
+        for op in ops.take(PREFETCH_KEYS_MAX) {
             if let Some(key) = op.key() {
                 hashes[count] = KeyHash::of(self.engine.secret(), key);
                 count += 1;
             }
         }
-        self.engine.warm(RANGE, &hashes[..count]);
+        self.engine.prefetch(RANGE, &hashes[..count]);
     }
 
     /// The time of everything until the next call. Values expire by the engine's expiry time, which follows the wall
@@ -165,7 +165,7 @@ impl OpExecutor {
 
     fn acknowledge(&mut self) {
         let progress = self.engine.progress(RANGE);
-        let through = progress.kept_under(self.engine.options().durability);
+        let through = progress.watermark_for(self.engine.options().durability);
         self.engine.commit(RANGE, through);
         let failed = self.engine.poisoned().map(|first| Error::Poisoned { first: first.to_owned() });
         while let Some(&Unacked { after, id, written }) = self.unacked.front() {
@@ -344,10 +344,10 @@ impl OpExecutor {
             let KeyHash(hash) = KeyHash::of(self.engine.secret(), key);
             hash >= stretch.from && is_before_end(hash)
         };
-        let Scan { cursor, items, damaged, .. } = scan;
+        let Scan { cursor, items, corrupt, .. } = scan;
         let items = items.into_iter().filter(|item| is_inside(&item.key)).collect();
         let next = (cursor != 0 && is_before_end(cursor)).then_some(cursor);
-        Response::Scanned { items, next, damaged }
+        Response::Scanned { items, next, corrupt }
     }
 }
 

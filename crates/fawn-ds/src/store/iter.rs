@@ -16,9 +16,9 @@ const AHEAD_VALUE_BYTES_MAX: u32 = 4096;
 
 /// Every key and value: see [`Store::iter`].
 ///
-/// A record that is damaged or cannot be read is an [`Error::Damaged`] item, once, and the iteration passes it: to save
-/// the rest of a damaged store, take the `Ok` items. It may be one more key's current record, or an old version of a key
-/// that also has an item. A failure that is not one record's, as of a store that was closed, is the last item.
+/// A record that is corrupt or cannot be read is an [`Error::Corrupt`] item, once, and the iteration passes it: to save
+/// the rest of a corrupt store, take the `Ok` items. It may be one more key's current record, or an old version of a
+/// key that also has an item. A failure that is not one record's, as of a store that was closed, is the last item.
 #[derive(Debug)]
 #[must_use = "iterators are lazy"]
 pub struct Iter {
@@ -38,10 +38,10 @@ struct Scanning {
     store: Store,
     stretches: Vec<Stretch>,
     ready: VecDeque<Result<ScanItem>>,
-    /// Damaged records of the first and the last step of each stretch. A cell that reaches into several stretches is
+    /// Corrupt records of the first and the last step of each stretch. A cell that reaches into several stretches is
     /// scanned for each of them, and a record whose key cannot be read may belong to any. Other cells are scanned once,
-    /// so this stays small, however many records are damaged.
-    damaged_at_ends: HashSet<(String, u32), FxBuildHasher>,
+    /// so this stays small, however many records are corrupt.
+    corrupt_at_ends: HashSet<(String, u32), FxBuildHasher>,
 }
 
 impl Iter {
@@ -98,7 +98,7 @@ impl Scanning {
             Stretch { from, to, value_bytes_max }
         };
         let stretches = (0..STRETCHES).map(stretch).collect();
-        Self { store, stretches, ready: VecDeque::new(), damaged_at_ends: HashSet::default() }
+        Self { store, stretches, ready: VecDeque::new(), corrupt_at_ends: HashSet::default() }
     }
 
     fn next(&mut self) -> Option<Result<ScanItem>> {
@@ -119,10 +119,10 @@ impl Scanning {
         let responses = self.store.handle.shared.call_many(stretches.iter().map(|&stretch| Op::Scan(stretch)));
         for (stretch, response) in stretches.into_iter().zip(responses) {
             match response {
-                Ok(Response::Scanned { items, next, damaged }) => {
+                Ok(Response::Scanned { items, next, corrupt }) => {
                     self.ready.extend(items.into_iter().map(Ok));
                     let is_at_end = stretch.from.is_multiple_of(STRETCH_LENGTH) || next.is_none();
-                    damaged.into_iter().for_each(|record| self.report(record, is_at_end));
+                    corrupt.into_iter().for_each(|record| self.report(record, is_at_end));
                     self.stretches.extend(next.map(|from| Stretch { from, ..stretch }));
                 }
                 Ok(other) => other.unexpected(),
@@ -138,7 +138,7 @@ impl Scanning {
 
     fn report(&mut self, record: DamagedRecord, is_at_end: bool) {
         let DamagedRecord { file, offset_bytes, detail } = record;
-        if !is_at_end || self.damaged_at_ends.insert((file.clone(), offset_bytes)) {
+        if !is_at_end || self.corrupt_at_ends.insert((file.clone(), offset_bytes)) {
             self.ready.push_back(Err(Error::from(EngineError::Corrupt { file, offset_bytes, detail })));
         }
     }

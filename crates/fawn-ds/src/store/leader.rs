@@ -7,7 +7,7 @@ use super::clock::{self, Clock};
 use super::driver::Driver;
 use super::op::{Op, Response};
 use super::{Error, Result};
-use crate::engine::WARM_KEYS_MAX;
+use crate::engine::PREFETCH_KEYS_MAX;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use std::collections::VecDeque;
@@ -181,7 +181,7 @@ impl EngineQueue {
 
 fn start_all(driver: &mut Driver, mut queued: VecDeque<(u64, Op)>) {
     while !queued.is_empty() {
-        let together = queued.len().min(WARM_KEYS_MAX);
+        let together = queued.len().min(PREFETCH_KEYS_MAX);
         driver.warm(queued.iter().take(together).map(|(_, op)| op));
         for (id, op) in queued.drain(..together) {
             driver.start(id, op);

@@ -79,8 +79,8 @@ impl Store {
     /// Opens the store in `path` with default settings; creates the directory and the store if there are none.
     ///
     /// # Errors
-    /// [`Error::InUse`] if the directory is open already, [`Error::Damaged`] if stored bytes are not as they were
-    /// written, or the device's failure. A damaged store is never replaced by an empty one.
+    /// [`Error::InUse`] if the directory is open already, [`Error::Corrupt`] if stored bytes are not as they were
+    /// written, or the device's failure. A corrupt store is never replaced by an empty one.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::builder(path).open()
     }
@@ -93,7 +93,7 @@ impl Store {
     /// The value of `key`; `None` if there is none or it has expired.
     ///
     /// # Errors
-    /// [`Error::Damaged`] or a failed read; never for an absent key.
+    /// [`Error::Corrupt`] or a failed read; never for an absent key.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
         match self.call(Op::Get { key: key.as_ref().to_vec() })? {
             Response::Value(value) => Ok(value),

@@ -63,7 +63,7 @@ pub(super) enum Response {
         /// Where the stretch goes on; `None` at its end.
         next: Option<u64>,
         /// Records of the same cells that could not be read.
-        damaged: Vec<DamagedRecord>,
+        corrupt: Vec<DamagedRecord>,
     },
     Stats(Box<Stats>),
     /// Whether the store still has work to do by itself.

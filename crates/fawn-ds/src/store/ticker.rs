@@ -2,7 +2,7 @@
 use super::leader::EngineQueue;
 use super::op::{Op, Response};
 use super::{Error, Result};
-use fawn_flash::{DeviceError, Operation};
+use fawn_flash::{DeviceError, IoOperation};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub(super) fn spawn(shared: &Arc<EngineQueue>) -> Result<JoinHandle<()>> {
     let shared = Arc::clone(shared);
     let thread = std::thread::Builder::new().name("fawn-ds".to_owned()).spawn(move || run(&shared));
     thread.map_err(|error| {
-        let (operation, name) = (Operation::Metadata("start a thread"), "timer".to_owned());
+        let (operation, name) = (IoOperation::Metadata("start a thread"), "timer".to_owned());
         Error::from(DeviceError::Io { operation, name, offset: 0, detail: error.to_string() })
     })
 }

@@ -1,4 +1,4 @@
-//! The crash test of chained stores: the medium as a loss after every single device operation may leave it.
+//! The crash test of chained stores: the disk as a loss after every single device operation may leave it.
 //!
 //! Several ranges with puts, deletes, clears, expiry, rollbacks, commits that lag behind, reads that are in flight while
 //! segments are dropped, sole epochs that begin and end, and openings in between. Each image must come back with the newest view as of what was
@@ -295,7 +295,7 @@ impl Run {
     /// Commits some of what is as safe as the mode wants it.
     fn commit(&mut self, rng: &mut Rng, at: usize) {
         let range = &mut self.ranges[at];
-        let safe = self.engine.progress(range.id).kept_under(self.options.durability);
+        let safe = self.engine.progress(range.id).watermark_for(self.options.durability);
         let can: Vec<_> = range.branch.iter().copied().filter(|v| *v <= safe && *v > range.committed).collect();
         if can.is_empty() {
             return;

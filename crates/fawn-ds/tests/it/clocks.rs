@@ -82,7 +82,7 @@ fn a_promise_is_vouched_for_after_a_step_back() {
     step_back(&mut node);
     let before = disk.contents("manifest").unwrap();
     run(&mut node, 300);
-    assert_ne!(disk.contents("manifest").unwrap(), before, "vouching commits follow the promise");
+    assert_ne!(disk.contents("manifest").unwrap(), before, "certifying commits follow the promise");
 }
 
 /// Every lookup of `keys` finds nothing at `wall`.

@@ -7,7 +7,8 @@ use crate::support::{Node, RANGE, SECRET, small};
 use fawn_ds::internals::format::record::Stored;
 use fawn_ds::internals::format::{FRAMES_OFFSET, frame, segment};
 use fawn_ds::internals::{
-    CopiedResults, CopyScan, CopyStep, EngineError, Options, Progress, RecordKind, RecordRef, Replay, View,
+    EngineError, Options, RangeProgress, RecordKind, RecordRef, Replay, TransferScan, TransferStep, TransferredResults,
+    View,
 };
 use fawn_flash::sim::{Capture, Image, Loss};
 use fawn_flash::{SimDisk, SimOptions};
@@ -139,7 +140,7 @@ struct Copying {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Allowed {
     /// The range may be empty, at version zero.
-    void: bool,
+    invalidated: bool,
     /// It may be as it was or has become: at least through this version.
     whole: Option<Version>,
     /// Where its last whole copy began, and through when keys up to it may come by the stream alone.
@@ -174,8 +175,8 @@ impl Run {
         run
     }
 
-    fn note(&mut self, void: bool, whole: Option<Version>) {
-        let allowed = Allowed { void, whole, base: self.base, as_of: self.as_of };
+    fn note(&mut self, invalidated: bool, whole: Option<Version>) {
+        let allowed = Allowed { invalidated, whole, base: self.base, as_of: self.as_of };
         self.allowed.push((self.disk.ops(), allowed));
     }
 
@@ -184,7 +185,7 @@ impl Run {
         let synced = self.node.engine.progress(RANGE).synced;
         match &self.copying {
             None => self.note(synced == Version::ZERO, Some(synced)),
-            Some(copying) if !copying.is_finishing && !self.node.engine.copy_begun(RANGE) => {
+            Some(copying) if !copying.is_finishing && !self.node.engine.transfer_begun(RANGE) => {
                 self.note(true, copying.before);
             }
             Some(copying) if copying.is_finishing => {
@@ -234,7 +235,7 @@ impl Run {
         let before = match &self.copying {
             None => Some(self.node.engine.progress(RANGE).synced),
             Some(copying) if copying.is_finishing => Some(copying.base),
-            Some(copying) => copying.before.filter(|_| !self.node.engine.copy_begun(RANGE)),
+            Some(copying) => copying.before.filter(|_| !self.node.engine.transfer_begun(RANGE)),
         };
         match &self.copying {
             None => self.note(true, before),
@@ -242,13 +243,13 @@ impl Run {
         }
         let is_waiting = self.disk.ops().is_multiple_of(2);
         if is_waiting {
-            self.node.engine.begin_copy(RANGE, base).unwrap();
-            assert!(self.node.engine.copy_begun(RANGE), "begun when it was waited for");
+            self.node.engine.begin_transfer(RANGE, base).unwrap();
+            assert!(self.node.engine.transfer_begun(RANGE), "begun when it was waited for");
         } else {
-            self.node.engine.start_copy(RANGE, base).unwrap();
+            self.node.engine.start_transfer(RANGE, base).unwrap();
         }
         assert_eq!(self.node.engine.copying(RANGE), Some(base));
-        let progress = Progress { appended: base, flushed: base, synced: base, committed: base };
+        let progress = RangeProgress { appended: base, flushed: base, synced: base, committed: base };
         assert_eq!(self.node.engine.progress(RANGE), progress);
         assert_eq!(self.node.engine.len(RANGE), 0, "a copy begins empty");
         let results = self.tail.results(base);
@@ -273,7 +274,7 @@ impl Run {
     /// The next chunk, or one that comes again.
     fn chunk(&mut self, rng: &mut Rng) {
         let end = self.node.engine.progress(RANGE).appended;
-        if !self.node.engine.copy_begun(RANGE) {
+        if !self.node.engine.transfer_begun(RANGE) {
             return;
         }
         let Some(copying) = self.copying.as_mut().filter(|copying| !copying.is_finishing) else { return };
@@ -292,7 +293,7 @@ impl Run {
         let Some(cursor) = copying.cursor.clone() else {
             copying.is_finishing = true;
             self.note_synced();
-            self.node.engine.finish_copy(RANGE).unwrap();
+            self.node.engine.finish_transfer(RANGE).unwrap();
             return;
         };
         let (base, as_of) = (copying.base, self.tail.end());
@@ -361,9 +362,9 @@ fn results_of(node: &mut Node) -> Vec<Owned> {
     loop {
         let visit = |record: &RecordRef<'_>| results.push(Owned::of(record));
         match node.engine.copied_results(RANGE, from, 500, visit).unwrap() {
-            CopiedResults::Records { next } => from = next,
-            CopiedResults::Done => return results,
-            CopiedResults::Read(plan) => {
+            TransferredResults::Records { next } => from = next,
+            TransferredResults::Done => return results,
+            TransferredResults::Read(plan) => {
                 node.engine.read(plan, 42);
                 let plan = node.wait_for_plan();
                 node.engine.absorb(plan).unwrap();
@@ -375,7 +376,7 @@ fn results_of(node: &mut Node) -> Vec<Owned> {
 #[derive(Clone, Copy, Default, Debug)]
 struct Classes {
     images: usize,
-    void: usize,
+    invalidated: usize,
     copied: usize,
     /// Whole copies whose keys partly come by the stream yet.
     behind: usize,
@@ -399,10 +400,10 @@ fn check_image(run: &Run, image: &Image, context: &str, classes: &mut Classes) {
     classes.images += 1;
     let content = content_of(&mut node);
     if appended == Version::ZERO {
-        assert!(allowed.iter().any(|(_, allowed)| allowed.void), "{context}: empty where {allowed:?}");
+        assert!(allowed.iter().any(|(_, allowed)| allowed.invalidated), "{context}: empty where {allowed:?}");
         assert!(content.is_empty(), "{context}: void, but {} keys are there", content.len());
         assert!(results_of(&mut node).is_empty(), "{context}: void, but for results");
-        classes.void += 1;
+        classes.invalidated += 1;
         return;
     }
     let whole = allowed.iter().find(|(_, allowed)| allowed.whole.is_some_and(|promised| appended >= promised));
@@ -466,7 +467,7 @@ fn workload(seed: u64, options: Options, loss: Loss, steps: usize, classes: &mut
 }
 
 #[test]
-fn every_image_of_a_copy_is_void_or_whole() {
+fn every_image_of_a_transfer_is_void_or_whole() {
     let (mut classes, mut copies, mut dropped) = (Classes::default(), 0, 0);
     for seed in 0..10 {
         let durability = if seed % 3 == 2 { Durability::EverySecond } else { Durability::Sync };
@@ -475,35 +476,35 @@ fn every_image_of_a_copy_is_void_or_whole() {
         dropped += run.node.engine.stats().segments_dropped;
     }
     println!("{classes:?}, {copies} copies, {dropped} segments dropped");
-    assert!(classes.images >= 1500 && classes.void > 200 && classes.copied > 200, "{classes:?}");
+    assert!(classes.images >= 1500 && classes.invalidated > 200 && classes.copied > 200, "{classes:?}");
     assert!(copies >= 10 && dropped > 2, "{copies} copies, {dropped} segments dropped");
 }
 
 /// Copies the range of one engine to another, with reads where the donor needs them; returns how many chunks it took.
-fn copy_between(donor: &mut Node, receiver: &mut Node, base: Version, bytes_max: usize) -> usize {
-    receiver.engine.begin_copy(RANGE, base).unwrap();
+fn transfer_between(donor: &mut Node, receiver: &mut Node, base: Version, bytes_max: usize) -> usize {
+    receiver.engine.begin_transfer(RANGE, base).unwrap();
     let (mut cursor, mut chunks, mut is_begun) = (Some(0), 0, false);
-    let mut scan = CopyScan::new(RANGE, 0, base, bytes_max);
+    let mut scan = TransferScan::new(RANGE, 0, base, bytes_max);
     while let Some(at) = cursor {
         // Half of the chunks are asked for anew, as of a donor that keeps nothing.
         if chunks % 2 == 0 && !is_begun {
-            scan = CopyScan::new(RANGE, at, base, bytes_max);
+            scan = TransferScan::new(RANGE, at, base, bytes_max);
         }
         is_begun = true;
         let (mut records, mut bytes) = (Vec::new(), 0);
-        let step = donor.engine.copy_step(&mut scan, |record| {
+        let step = donor.engine.transfer_step(&mut scan, |record| {
             bytes += fawn_ds::internals::format::record::encoded_len(record);
             records.push(Owned::of(record));
         });
         match step.unwrap() {
-            CopyStep::Read(plan) => {
+            TransferStep::Read(plan) => {
                 assert!(records.is_empty(), "a chunk is visited when it is whole");
                 donor.engine.read(plan, 42);
                 let plan = donor.wait_for_plan();
                 donor.engine.absorb(plan).unwrap();
                 continue;
             }
-            CopyStep::Chunk { next, count } => {
+            TransferStep::Chunk { next, count } => {
                 assert_eq!(count, records.len());
                 assert!(bytes <= bytes_max || count == 1, "{count} records of {bytes} B");
                 assert!(next.is_none() || count > 0, "an empty chunk is the last");
@@ -521,7 +522,7 @@ fn copy_between(donor: &mut Node, receiver: &mut Node, base: Version, bytes_max:
             }
         }
     }
-    receiver.engine.finish_copy(RANGE).unwrap();
+    receiver.engine.finish_transfer(RANGE).unwrap();
     for _ in 0..1000 {
         if receiver.engine.copying(RANGE).is_none() {
             return chunks;
@@ -532,7 +533,7 @@ fn copy_between(donor: &mut Node, receiver: &mut Node, base: Version, bytes_max:
 }
 
 #[test]
-fn a_copy_between_engines_is_equal_record_for_record() {
+fn a_transfer_between_engines_is_equal_record_for_record() {
     for (seed, durability) in [(1, Durability::Sync), (2, Durability::EverySecond), (3, Durability::Memory)] {
         let mut rng = Rng::new(seed);
         let (here, there) = (SimDisk::new(SimOptions::default()), SimDisk::new(SimOptions::default()));
@@ -555,13 +556,13 @@ fn a_copy_between_engines_is_equal_record_for_record() {
             };
         }
         donor.settle();
-        // What the receiver has is void.
+        // What the receiver has is invalidated.
         receiver
             .append(&[crate::support::Write { key: b"old".to_vec(), value: Some(b"x".to_vec()), expires_at_ms: 0 }])
             .unwrap();
         receiver.settle();
         let base = version(1, 1500);
-        let chunks = copy_between(&mut donor, &mut receiver, base, 4000);
+        let chunks = transfer_between(&mut donor, &mut receiver, base, 4000);
         assert!(chunks > 50, "seed {seed}: {chunks} chunks");
         receiver.settle();
         assert_eq!(receiver.engine.len(RANGE), written.len() as u64);
@@ -584,7 +585,7 @@ fn a_copy_between_engines_is_equal_record_for_record() {
 }
 
 #[test]
-fn a_copy_leaves_out_what_changes_while_its_chunk_is_gathered() {
+fn a_transfer_leaves_out_what_changes_while_its_chunk_is_gathered() {
     let disk = SimDisk::new(SimOptions::default());
     let mut donor = Node::open_in_chain(&disk, small(Durability::Sync), Now::at(1)).unwrap();
     for i in 0..200_u64 {
@@ -599,8 +600,8 @@ fn a_copy_leaves_out_what_changes_while_its_chunk_is_gathered() {
     }
     donor.settle();
     let base = version(1, 200);
-    let mut scan = CopyScan::new(RANGE, 0, base, 1 << 30);
-    let CopyStep::Read(plan) = donor.engine.copy_step(&mut scan, |_| {}).unwrap() else {
+    let mut scan = TransferScan::new(RANGE, 0, base, 1 << 30);
+    let TransferStep::Read(plan) = donor.engine.transfer_step(&mut scan, |_| {}).unwrap() else {
         panic!("not all of it is in memory")
     };
     // Meanwhile one key is deleted, one replaced, and one comes new.
@@ -619,9 +620,9 @@ fn a_copy_leaves_out_what_changes_while_its_chunk_is_gathered() {
         donor.engine.read(read, 42);
         let read = donor.wait_for_plan();
         donor.engine.absorb(read).unwrap();
-        match donor.engine.copy_step(&mut scan, |record| keys.push(record.key.to_vec())).unwrap() {
-            CopyStep::Read(read) => plan = Some(read),
-            CopyStep::Chunk { next, .. } => assert_eq!(next, None),
+        match donor.engine.transfer_step(&mut scan, |record| keys.push(record.key.to_vec())).unwrap() {
+            TransferStep::Read(read) => plan = Some(read),
+            TransferStep::Chunk { next, .. } => assert_eq!(next, None),
         }
     }
     assert_eq!(keys.len(), 198);
@@ -633,7 +634,7 @@ fn copies_merge_by_version_beneath_what_the_stream_brought() {
     let disk = SimDisk::new(SimOptions::default());
     let mut node = Node::open_in_chain(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
     let base = version(2, 10);
-    node.engine.begin_copy(RANGE, base).unwrap();
+    node.engine.begin_transfer(RANGE, base).unwrap();
     let copy = |node: &mut Node, key: &[u8], seq, value: &[u8]| {
         node.engine.append_copied(RANGE, hash(key), &RecordRef::put(version(2, seq), key, value)).unwrap()
     };
@@ -651,7 +652,7 @@ fn copies_merge_by_version_beneath_what_the_stream_brought() {
     node.engine.append(RANGE, hash(b"c"), &RecordRef::put(version(3, 11), b"c", b"c11")).unwrap();
     node.engine.commit(RANGE, version(3, 11));
     assert!(!copy(&mut node, b"c", 5, b"c5"), "committed above the base");
-    node.engine.finish_copy(RANGE).unwrap();
+    node.engine.finish_transfer(RANGE).unwrap();
     for _ in 0..20 {
         node.turn();
     }
@@ -712,18 +713,18 @@ fn no_mark_at_the_base_stands_beside_records_that_still_count() {
     }
     let segment = |node: &Node| node.engine.watermarks().appended.0 >> 16;
     let before = segment(&node);
-    node.engine.start_copy(RANGE, base).unwrap();
+    node.engine.start_transfer(RANGE, base).unwrap();
     let mut seq = 15;
     while segment(&node) == before {
         write(&mut node, seq);
         seq += 1;
-        assert!(!node.engine.copy_begun(RANGE) && seq < 40, "nothing was waited for");
+        assert!(!node.engine.transfer_begun(RANGE) && seq < 40, "nothing was waited for");
     }
     let early = node.engine.append(RANGE, hash(b"key"), &RecordRef::put(version(1, 1001), b"key", b"value"));
     assert_eq!(early, Err(EngineError::Overloaded), "nor a record");
     assert_eq!(node.engine.rollback(RANGE, base), Err(EngineError::Overloaded), "nor a rollback");
     sync_all(&mut node);
-    assert!(node.engine.copy_begun(RANGE));
+    assert!(node.engine.transfer_begun(RANGE));
     assert!(marks_of(&disk, OTHER).len() > marks_of(&disk, RANGE).len(), "the segment began with the other's mark");
     assert!(!marks_of(&disk, RANGE).contains(&base), "{:?}", marks_of(&disk, RANGE));
 }

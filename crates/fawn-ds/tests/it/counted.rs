@@ -1,6 +1,6 @@
 //! Owns the counted claims: one device read per cold hit, one write per submit, no read per cached hit.
 use crate::support::{Node, RANGE, Write, small};
-use fawn_ds::internals::{Lookup, Options, View, WARM_KEYS_MAX};
+use fawn_ds::internals::{Lookup, Options, PREFETCH_KEYS_MAX, View};
 use fawn_flash::{Device, SimDisk, SimOptions};
 use fawn_types::{Durability, Now, RangeId, TimeMs};
 
@@ -139,11 +139,11 @@ fn warming_reads_nothing_and_changes_nothing() {
     let keys: Vec<_> = (0..40).map(|i| format!("{:08}", i * 97 % KEYS).into_bytes()).collect();
     let hashes: Vec<_> = keys.iter().map(|key| Node::hash(key)).collect();
     let (stats, device) = (*node.engine.stats(), node.engine.device().stats().clone());
-    for count in [0, 1, WARM_KEYS_MAX, WARM_KEYS_MAX + 1, hashes.len()] {
-        node.engine.warm(RANGE, &hashes[..count]);
+    for count in [0, 1, PREFETCH_KEYS_MAX, PREFETCH_KEYS_MAX + 1, hashes.len()] {
+        node.engine.prefetch(RANGE, &hashes[..count]);
     }
-    node.engine.warm(RangeId(77), &hashes);
-    node.engine.warm(RANGE, &[Node::hash(b"absent")]);
+    node.engine.prefetch(RangeId(77), &hashes);
+    node.engine.prefetch(RANGE, &[Node::hash(b"absent")]);
     assert_eq!(*node.engine.stats(), stats);
     assert_eq!(node.engine.device().stats(), &device);
     for key in &keys {

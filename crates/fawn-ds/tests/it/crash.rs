@@ -1,10 +1,10 @@
-//! Owns the crash test: the medium as a loss after every single device operation may leave it, opened and compared.
+//! Owns the crash test: the disk as a loss after every single device operation may leave it, opened and compared.
 //!
 //! What must hold of each image: the store opens; every acknowledged (and so every observed) write is there; what is
 //! there is a prefix of what was appended, without a hole; a batch is there whole or not at all.
 use crate::support::{Node, RANGE, Write, small};
 use fawn_ds::internals::{EngineError, Options, View};
-use fawn_flash::sim::{Capture, Fault, Image, Loss, OpKind};
+use fawn_flash::sim::{Capture, DeviceFault, Image, Loss, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;
 use fawn_types::{Durability, Now, Version};
@@ -185,7 +185,7 @@ impl Classes {
     }
 }
 
-/// Whether an image's names are other than any that the medium had while it was taken.
+/// Whether an image's names are other than any that the disk had while it was taken.
 fn lost_names(image: &Image, before: &[String], after: &[String]) -> bool {
     let found = image.disk.names();
     let is_missing = before.iter().any(|name| after.contains(name) && !found.contains(name));
@@ -286,7 +286,7 @@ fn a_failed_write_or_sync_poisons_and_loses_nothing_acked() {
         let kind = if rng.below(2) == 0 || durability == Durability::Sync { OpKind::Write } else { OpKind::Sync };
         // A full device at a write, where the file system kept no promise of space, is a failed write: some sectors of it
         // may be there, in a block that holds acked records too.
-        let fault = if kind == OpKind::Write && seed % 3 == 0 { Fault::Full } else { Fault::Fail };
+        let fault = if kind == OpKind::Write && seed % 3 == 0 { DeviceFault::Full } else { DeviceFault::Fail };
         run.disk.fail_nth(kind, 1 + rng.below(12), fault);
         let mut refused = false;
         for _ in 0..400 {

@@ -1,7 +1,7 @@
 //! Owns the tests of damage: whatever bit of a store goes wrong is found, named, and never taken for absence.
 use crate::support::{Node, Write, frames, manifest_commits, small};
 use fawn_ds::internals::{EngineError, OpenError, Options, View};
-use fawn_flash::sim::{Fault, Loss, OpKind};
+use fawn_flash::sim::{DeviceFault, Loss, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::checksum::checksum64;
 use fawn_types::random::SplitMix64 as Rng;
@@ -41,13 +41,13 @@ fn contents(disk: &SimDisk) -> Vec<(String, Option<Vec<u8>>)> {
     disk.names().into_iter().map(|name| (name.clone(), disk.contents(&name))).collect()
 }
 
-/// A place in each region of a segment with data, and what to call it; none in the last frame, which nothing vouches for.
+/// A place in each region of a segment with data, and what to call it; none in the last frame, which nothing certifies.
 fn regions(bytes: &[u8], rng: &mut Rng) -> Vec<(&'static str, usize)> {
     let mut regions = vec![("segment header", rng.below(64) as usize), ("its checksum", 504 + rng.below(8) as usize)];
     let frames = frames(bytes);
-    let Some((_, vouched)) = frames.split_last() else { return Vec::new() };
+    let Some((_, certified)) = frames.split_last() else { return Vec::new() };
     for _ in 0..6 {
-        let Some(&(at, _)) = vouched.get(rng.below(vouched.len().max(1) as u64) as usize) else { return regions };
+        let Some(&(at, _)) = certified.get(rng.below(certified.len().max(1) as u64) as usize) else { return regions };
         regions.extend([
             ("frame header", at + rng.below(64) as usize),
             ("record header", at + 64 + rng.below(24) as usize),
@@ -123,7 +123,7 @@ fn a_flipped_bit_in_the_manifest_is_refused_and_named() {
     let (last, _) = *commits.last().unwrap();
     let mut rng = Rng::new(7);
     for i in 0..200 {
-        // The last commit is vouched for by nothing in this file: see tail_lost.
+        // The last commit is certified by nothing in this file: see tail_lost.
         let offset = if i % 4 == 0 { rng.below(512) } else { 512 + rng.below(last as u64 - 512) };
         let disk = disk.image(Loss::Process, 0);
         disk.flip_bits("manifest", offset, 1 << rng.below(8));
@@ -193,12 +193,12 @@ fn a_misdirected_or_failed_read_is_an_error_and_does_not_poison() {
         let elsewhere = others.iter().find(|name| **name != home).cloned();
         let offset = key_at / 4096 * 4096;
         let faults = [
-            Fault::Fail,
-            Fault::Misdirect { name: None, offset: if offset == 4096 { 8192 } else { 4096 } },
-            Fault::Misdirect { name: elsewhere, offset },
+            DeviceFault::Fail,
+            DeviceFault::Misdirect { name: None, offset: if offset == 4096 { 8192 } else { 4096 } },
+            DeviceFault::Misdirect { name: elsewhere, offset },
         ];
         let fault = faults[(i / 40) as usize % 3].clone();
-        let is_failed = fault == Fault::Fail;
+        let is_failed = fault == DeviceFault::Fail;
         disk.fail_nth(OpKind::Read, 1, fault);
         match node.get(&i.to_be_bytes(), View::Committed) {
             Err(EngineError::Device(_)) if is_failed => {}

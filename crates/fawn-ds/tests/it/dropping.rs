@@ -142,7 +142,7 @@ fn a_range_is_added_under_back_pressure() {
     let disk = SimDisk::new(SimOptions::instant(3));
     let options = Options { segment_bytes: 8 << 20, ..chained(Durability::Sync) };
     let mut node = Node::open_in_chain(&disk, options.clone(), Now::at(1)).unwrap();
-    // Large records without a turn, then small ones: until not even a mark has room.
+    // Large records without an iteration, then small ones: until not even a mark has room.
     let mut seq = 0;
     for len in [12_000, 10, 0] {
         let value = vec![7; len];

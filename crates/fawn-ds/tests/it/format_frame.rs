@@ -32,9 +32,9 @@ fn every_flipped_bit_is_found() {
     for padding in [0, 32] {
         let bytes = one_frame(padding);
         for bit in 0..bytes.len() * 8 {
-            let mut damaged = bytes.clone();
-            damaged[bit / 8] ^= 1 << (bit % 8);
-            assert!(accept(&damaged).is_err(), "bit {bit}");
+            let mut corrupt = bytes.clone();
+            corrupt[bit / 8] ^= 1 << (bit % 8);
+            assert!(accept(&corrupt).is_err(), "bit {bit}");
         }
     }
 }

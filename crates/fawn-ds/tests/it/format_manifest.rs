@@ -1,8 +1,8 @@
 //! Owns the manifest's tests: round trips, contradictions, torn appends told from damage, every flipped bit found.
 use crate::rng::Rng;
 use fawn_ds::internals::format::manifest::{
-    Edit, HEADER_BYTES, ManifestError, ManifestHeader, ManifestState, ManifestVerdict, decode_all, encode_commit,
-    encode_header, encode_snapshot,
+    HEADER_BYTES, ManifestEdit, ManifestError, ManifestHeader, ManifestState, ManifestVerdict, decode_all,
+    encode_commit, encode_header, encode_snapshot,
 };
 use fawn_ds::internals::format::{FORMAT_VERSION, HeaderError, SegmentUuid, StoreUuid, Watermark};
 use fawn_types::checksum::checksum64;
@@ -10,49 +10,56 @@ use fawn_types::{Epoch, HashSecret, KeyRange, MonoMs, RangeId, RingKey, TimeMs, 
 
 const HEADER: ManifestHeader = ManifestHeader { store: StoreUuid([5; 16]), rewrite: 2 };
 
-fn identity() -> Edit {
+fn identity() -> ManifestEdit {
     let secret = HashSecret([6; 16]);
-    Edit::Identity { store: HEADER.store, format: FORMAT_VERSION, segment_bytes: 1 << 20, secret }
+    ManifestEdit::Identity { store: HEADER.store, format: FORMAT_VERSION, segment_bytes: 1 << 20, secret }
 }
 
-fn commits() -> Vec<Vec<Edit>> {
+fn commits() -> Vec<Vec<ManifestEdit>> {
     let mut middle = [0; 20];
     middle[0] = 0x80;
     let half = KeyRange { start: RingKey(middle), end: None };
     let lower = KeyRange { start: RingKey::MIN, end: Some(RingKey(middle)) };
     let segment = |slot: u32| SegmentUuid([slot as u8; 16]);
     vec![
-        vec![identity(), Edit::Generation(1), Edit::AddRange { range: RangeId(1), keys: half }],
-        vec![Edit::AddRange { range: RangeId(2), keys: lower }],
-        vec![Edit::AddSegment { slot: 4, uuid: segment(4), sequence: 1 }],
+        vec![identity(), ManifestEdit::Generation(1), ManifestEdit::AddRange { range: RangeId(1), keys: half }],
+        vec![ManifestEdit::AddRange { range: RangeId(2), keys: lower }],
+        vec![ManifestEdit::AddSegment { slot: 4, uuid: segment(4), sequence: 1 }],
         vec![
-            Edit::SealSegment { slot: 4, len: 8192 },
-            Edit::AddSegment { slot: 0, uuid: segment(0), sequence: 2 },
-            Edit::AddSegment { slot: 1, uuid: segment(1), sequence: 3 },
+            ManifestEdit::SealSegment { slot: 4, len: 8192 },
+            ManifestEdit::AddSegment { slot: 0, uuid: segment(0), sequence: 2 },
+            ManifestEdit::AddSegment { slot: 1, uuid: segment(1), sequence: 3 },
         ],
-        vec![Edit::ClearRange { range: RangeId(2), version: Version::from_u64(77) }],
-        vec![Edit::Blob { key: 3, bytes: b"a promise".to_vec() }, Edit::Blob { key: 1, bytes: vec![1; 100] }],
-        vec![Edit::Blob { key: 1, bytes: Vec::new() }, Edit::DropRange { range: RangeId(1) }],
-        vec![Edit::DropSegment { slot: 1, uuid: segment(1) }],
-        vec![Edit::BeginCopy { range: RangeId(2), from: Watermark { sequence: 2, offset: 4112 }, base: Version::ZERO }],
+        vec![ManifestEdit::ClearRange { range: RangeId(2), version: Version::from_u64(77) }],
         vec![
-            Edit::CopyWhole { range: RangeId(2) },
-            Edit::BeginCopy {
+            ManifestEdit::Blob { key: 3, bytes: b"a promise".to_vec() },
+            ManifestEdit::Blob { key: 1, bytes: vec![1; 100] },
+        ],
+        vec![ManifestEdit::Blob { key: 1, bytes: Vec::new() }, ManifestEdit::DropRange { range: RangeId(1) }],
+        vec![ManifestEdit::DropSegment { slot: 1, uuid: segment(1) }],
+        vec![ManifestEdit::BeginTransfer {
+            range: RangeId(2),
+            from: Watermark { sequence: 2, offset: 4112 },
+            base: Version::ZERO,
+        }],
+        vec![
+            ManifestEdit::TransferWhole { range: RangeId(2) },
+            ManifestEdit::BeginTransfer {
                 range: RangeId(2),
                 from: Watermark { sequence: 3, offset: 0 },
                 base: Version::from_u64(9),
             },
-            Edit::CopyWhole { range: RangeId(2) },
+            ManifestEdit::TransferWhole { range: RangeId(2) },
         ],
-        vec![Edit::Pad { bytes: 400 }, Edit::Pad { bytes: 0 }],
-        vec![Edit::Clock { time: TimeMs(1_700_000_000_000), mono: MonoMs(7) }],
-        vec![Edit::Clock { time: TimeMs(1_700_000_000_000), mono: MonoMs(3) }, Edit::Generation(2)],
-        vec![Edit::EndOfLog { end: Watermark { sequence: 2, offset: 9216 } }],
-        vec![Edit::ClearRange { range: RangeId(2), version: Version::from_u64(80) }],
+        vec![ManifestEdit::Pad { bytes: 400 }, ManifestEdit::Pad { bytes: 0 }],
+        vec![ManifestEdit::Clock { time: TimeMs(1_700_000_000_000), mono: MonoMs(7) }],
+        vec![ManifestEdit::Clock { time: TimeMs(1_700_000_000_000), mono: MonoMs(3) }, ManifestEdit::Generation(2)],
+        vec![ManifestEdit::EndOfLog { end: Watermark { sequence: 2, offset: 9216 } }],
+        vec![ManifestEdit::ClearRange { range: RangeId(2), version: Version::from_u64(80) }],
         vec![begin_sole(2, 3, version(2, 9)), end_sole(2, version(2, 9)), begin_sole(2, 5, version(4, 4))],
         vec![begin_sole(2, 7, version(5, 6))],
         vec![end_sole(2, version(7, 1))],
-        vec![Edit::AddRange { range: RangeId(4), keys: half }, begin_sole(4, 1, Version::ZERO)],
+        vec![ManifestEdit::AddRange { range: RangeId(4), keys: half }, begin_sole(4, 1, Version::ZERO)],
         vec![begin_sole(4, 6, version(5, 2))],
     ]
 }
@@ -61,12 +68,12 @@ fn version(epoch: u32, seq: u64) -> Version {
     Version::new(Epoch::new(epoch).unwrap(), seq).unwrap()
 }
 
-fn begin_sole(range: u32, epoch: u32, base: Version) -> Edit {
-    Edit::BeginSoleEpoch { range: RangeId(range), epoch: Epoch::new(epoch).unwrap(), base }
+fn begin_sole(range: u32, epoch: u32, base: Version) -> ManifestEdit {
+    ManifestEdit::BeginSoleEpoch { range: RangeId(range), epoch: Epoch::new(epoch).unwrap(), base }
 }
 
-fn end_sole(range: u32, base: Version) -> Edit {
-    Edit::EndSoleEpoch { range: RangeId(range), base }
+fn end_sole(range: u32, base: Version) -> ManifestEdit {
+    ManifestEdit::EndSoleEpoch { range: RangeId(range), base }
 }
 
 /// The file, and where each commit begins; `lag` commits are not yet synced when the next is written.
@@ -112,7 +119,7 @@ fn a_rewritten_manifest_says_the_same() {
 fn a_large_snapshot_takes_several_commits() {
     let mut state = state_after(commits().len());
     for key in 100..140 {
-        state.apply(&Edit::Blob { key, bytes: vec![key as u8; 60_000] }).unwrap();
+        state.apply(&ManifestEdit::Blob { key, bytes: vec![key as u8; 60_000] }).unwrap();
     }
     let decoded = decode_all(&encode_snapshot(&state, 0)).unwrap();
     assert!(decoded.commits > 1);
@@ -123,17 +130,17 @@ fn a_large_snapshot_takes_several_commits() {
 fn every_flipped_bit_is_found_and_judged() {
     let (bytes, starts) = file(0);
     for bit in 0..bytes.len() * 8 {
-        let mut damaged = bytes.clone();
-        damaged[bit / 8] ^= 1 << (bit % 8);
+        let mut corrupt = bytes.clone();
+        corrupt[bit / 8] ^= 1 << (bit % 8);
         let Some(commit) = starts.iter().rposition(|&start| start <= bit / 8) else {
-            assert!(matches!(decode_all(&damaged), Err(ManifestError::Header(_))), "bit {bit}");
+            assert!(matches!(decode_all(&corrupt), Err(ManifestError::Header(_))), "bit {bit}");
             continue;
         };
         if commit == 0 {
-            assert!(matches!(decode_all(&damaged), Err(ManifestError::NoIdentity { .. })), "bit {bit}");
+            assert!(matches!(decode_all(&corrupt), Err(ManifestError::NoIdentity { .. })), "bit {bit}");
             continue;
         }
-        let decoded = decode_all(&damaged).unwrap();
+        let decoded = decode_all(&corrupt).unwrap();
         assert_eq!(decoded.valid_len, starts[commit] as u64, "bit {bit}");
         assert_eq!(decoded.state, state_after(commit), "bit {bit}");
         // Each commit but the last was synced before the next was written.
@@ -169,24 +176,24 @@ fn contradictions_are_corruption_and_change_nothing() {
     let uuid = SegmentUuid([1; 16]);
     let bad = [
         identity(),
-        Edit::Generation(1),
-        Edit::AddRange { range: RangeId(2), keys: KeyRange::ALL },
-        Edit::DropRange { range: RangeId(9) },
-        Edit::AddSegment { slot: 4, uuid, sequence: 9 },
-        Edit::AddSegment { slot: 9, uuid, sequence: 3 },
-        Edit::AddSegment { slot: 1 << 16, uuid, sequence: 9 },
-        Edit::SealSegment { slot: 4, len: 8192 },
-        Edit::SealSegment { slot: 0, len: 1 },
-        Edit::DropSegment { slot: 0, uuid },
-        Edit::ClearRange { range: RangeId(9), version: Version::ZERO },
-        Edit::BeginCopy { range: RangeId(9), from: Watermark::NONE, base: Version::ZERO },
-        Edit::CopyWhole { range: RangeId(2) },
-        Edit::CopyWhole { range: RangeId(9) },
-        Edit::EndOfLog { end: Watermark { sequence: 2, offset: 9200 } },
-        Edit::EndOfLog { end: Watermark { sequence: 4, offset: 9216 } },
-        Edit::EndOfLog { end: Watermark { sequence: 3, offset: 16 } },
-        Edit::EndOfLog { end: Watermark { sequence: 3, offset: u32::MAX } },
-        Edit::Clock { time: TimeMs(1_699_999_999_999), mono: MonoMs(9) },
+        ManifestEdit::Generation(1),
+        ManifestEdit::AddRange { range: RangeId(2), keys: KeyRange::ALL },
+        ManifestEdit::DropRange { range: RangeId(9) },
+        ManifestEdit::AddSegment { slot: 4, uuid, sequence: 9 },
+        ManifestEdit::AddSegment { slot: 9, uuid, sequence: 3 },
+        ManifestEdit::AddSegment { slot: 1 << 16, uuid, sequence: 9 },
+        ManifestEdit::SealSegment { slot: 4, len: 8192 },
+        ManifestEdit::SealSegment { slot: 0, len: 1 },
+        ManifestEdit::DropSegment { slot: 0, uuid },
+        ManifestEdit::ClearRange { range: RangeId(9), version: Version::ZERO },
+        ManifestEdit::BeginTransfer { range: RangeId(9), from: Watermark::NONE, base: Version::ZERO },
+        ManifestEdit::TransferWhole { range: RangeId(2) },
+        ManifestEdit::TransferWhole { range: RangeId(9) },
+        ManifestEdit::EndOfLog { end: Watermark { sequence: 2, offset: 9200 } },
+        ManifestEdit::EndOfLog { end: Watermark { sequence: 4, offset: 9216 } },
+        ManifestEdit::EndOfLog { end: Watermark { sequence: 3, offset: 16 } },
+        ManifestEdit::EndOfLog { end: Watermark { sequence: 3, offset: u32::MAX } },
+        ManifestEdit::Clock { time: TimeMs(1_699_999_999_999), mono: MonoMs(9) },
         begin_sole(9, 8, Version::ZERO),
         begin_sole(2, 7, version(7, 1)),
         begin_sole(2, 8, version(8, 1)),
@@ -203,7 +210,7 @@ fn contradictions_are_corruption_and_change_nothing() {
         assert_eq!(state, state_after(commits().len()));
         let (mut bytes, _) = file(0);
         let offset = bytes.len() as u64;
-        encode_commit(&HEADER, &[Edit::Generation(50), edit.clone()], offset, offset, &mut bytes);
+        encode_commit(&HEADER, &[ManifestEdit::Generation(50), edit.clone()], offset, offset, &mut bytes);
         let decoded = decode_all(&bytes).unwrap();
         assert!(matches!(decoded.verdict, ManifestVerdict::CorruptAt { contradiction: Some(_), .. }), "{edit:?}");
         assert_eq!(decoded.state, state_after(commits().len()), "half a commit leaves no trace");
@@ -212,7 +219,7 @@ fn contradictions_are_corruption_and_change_nothing() {
 
 /// The epochs in a row are one span: a store that served alone through many openings needs one entry.
 #[test]
-fn sole_epochs_add_up_and_end_with_a_copy() {
+fn sole_epochs_add_up_and_end_with_a_transfer() {
     let mut state = state_after(commits().len());
     let sole = |state: &ManifestState, range| state.ranges[&RangeId(range)].sole;
     let of_four = sole(&state, 4).unwrap();
@@ -226,7 +233,9 @@ fn sole_epochs_add_up_and_end_with_a_copy() {
     assert_eq!((of_two.first.get(), of_two.epoch.get(), of_two.base), (5, 7, version(7, 1)));
     assert!(of_two.covers(version(7, 1)) && !of_two.covers(version(7, 2)) && !of_two.covers(version(3, 1)));
     assert!(of_two.includes(version(3, 1)), "an earlier epoch's records precede the base");
-    state.apply(&Edit::BeginCopy { range: RangeId(4), from: Watermark::NONE, base: version(9, 9) }).unwrap();
+    state
+        .apply(&ManifestEdit::BeginTransfer { range: RangeId(4), from: Watermark::NONE, base: version(9, 9) })
+        .unwrap();
     assert_eq!(sole(&state, 4), None, "what a copy replaces is void");
     assert!(state.apply(&begin_sole(4, 10, version(9, 9))).is_err(), "half a copy serves no epoch");
 }
@@ -265,7 +274,7 @@ fn arbitrary_bytes_never_panic() {
         // Good checksums over arbitrary edits: what a bug, not a bit, would leave.
         let mut data = bytes[..starts[1]].to_vec();
         let mut commit = Vec::new();
-        encode_commit(&HEADER, &[Edit::Blob { key: 1, bytes: vec![0; 60] }], starts[1] as u64, 0, &mut commit);
+        encode_commit(&HEADER, &[ManifestEdit::Blob { key: 1, bytes: vec![0; 60] }], starts[1] as u64, 0, &mut commit);
         for _ in 0..1 + rng.below(3) {
             let place = 32 + rng.below(commit.len() - 32);
             commit[place] = (rng.next() % 16) as u8;

@@ -1,7 +1,7 @@
 //! Owns the check that the format page's worked example is what the code writes: regenerate by `FAWN_BLESS=1`.
 use fawn_ds::internals::format::frame::{Chain, FrameHeader, HEADER_BYTES, encode_header};
-use fawn_ds::internals::format::manifest::{Edit, ManifestHeader, encode_commit};
-use fawn_ds::internals::format::record::{Envelope, Place, RecordKind, RecordRef, encode_into, encoded_len};
+use fawn_ds::internals::format::manifest::{ManifestEdit, ManifestHeader, encode_commit};
+use fawn_ds::internals::format::record::{Envelope, RecordKind, RecordPlace, RecordRef, encode_into, encoded_len};
 use fawn_ds::internals::format::{FORMAT_VERSION, FRAMES_OFFSET, SegmentUuid, StoreUuid, Watermark};
 use fawn_types::{ClientTag, Epoch, HashSecret, RangeId, Version};
 use std::fmt::Write;
@@ -37,7 +37,7 @@ fn frame_example() -> Vec<u8> {
     for (i, record) in records.iter().enumerate() {
         let at = bytes.len();
         bytes.resize(at + encoded_len(record), 0);
-        let place = Place { segment_id: segment.fold(), offset: FRAMES_OFFSET + at as u32 };
+        let place = RecordPlace { segment_id: segment.fold(), offset: FRAMES_OFFSET + at as u32 };
         let envelope = Envelope { range: RangeId(9), continues: i == 0 };
         chain = chain.then(encode_into(record, envelope, place, &mut bytes[at..]));
     }
@@ -62,7 +62,7 @@ fn wide_example() -> Vec<u8> {
     record.tag = ClientTag { session: 2, seq: 4 };
     record.result = &result;
     let mut bytes = vec![0; encoded_len(&record)];
-    let place = Place { segment_id: SegmentUuid(uuid(0x10)).fold(), offset: FRAMES_OFFSET + 64 };
+    let place = RecordPlace { segment_id: SegmentUuid(uuid(0x10)).fold(), offset: FRAMES_OFFSET + 64 };
     encode_into(&record, Envelope { range: RangeId(9), continues: false }, place, &mut bytes);
     bytes.truncate(64);
     bytes
@@ -71,9 +71,10 @@ fn wide_example() -> Vec<u8> {
 fn commit_example() -> Vec<u8> {
     let header = ManifestHeader { store: StoreUuid(uuid(0x40)), rewrite: 0 };
     let secret = HashSecret(uuid(0x60));
-    let identity = Edit::Identity { store: header.store, format: FORMAT_VERSION, segment_bytes: 1 << 26, secret };
+    let identity =
+        ManifestEdit::Identity { store: header.store, format: FORMAT_VERSION, segment_bytes: 1 << 26, secret };
     let mut bytes = Vec::new();
-    encode_commit(&header, &[identity, Edit::Generation(1)], 512, 0, &mut bytes);
+    encode_commit(&header, &[identity, ManifestEdit::Generation(1)], 512, 0, &mut bytes);
     bytes
 }
 
@@ -83,7 +84,7 @@ fn sole_example() -> Vec<u8> {
     let (range, epoch) = (RangeId(9), Epoch::new(3).unwrap());
     let base = Version::new(Epoch::new(2).unwrap(), 5).unwrap();
     let mut bytes = Vec::new();
-    let edits = [Edit::EndSoleEpoch { range, base }, Edit::BeginSoleEpoch { range, epoch, base }];
+    let edits = [ManifestEdit::EndSoleEpoch { range, base }, ManifestEdit::BeginSoleEpoch { range, epoch, base }];
     encode_commit(&header, &edits, 4096, 4096, &mut bytes);
     bytes
 }

@@ -1,12 +1,12 @@
 //! Owns the record's tests: round trips over every extension, every flipped bit found, every cut noticed.
 use crate::rng::Rng;
 use fawn_ds::internals::format::record::{
-    Envelope, HEADER_BYTES, PEEK_BYTES, Place, RESULT_BYTES_LIMIT, RecordError, RecordKind, RecordRef, decode,
+    Envelope, HEADER_BYTES, PEEK_BYTES, RESULT_BYTES_LIMIT, RecordError, RecordKind, RecordPlace, RecordRef, decode,
     decode_verified, encode_into, encoded_len, peek_len,
 };
 use fawn_types::{ClientTag, Epoch, RangeId, Version};
 
-const PLACE: Place = Place { segment_id: 0x1122_3344_5566_7788, offset: 4160 };
+const PLACE: RecordPlace = RecordPlace { segment_id: 0x1122_3344_5566_7788, offset: 4160 };
 
 fn version(seq: u64) -> Version {
     Version::new(Epoch::new(3).unwrap(), seq).unwrap()
@@ -99,10 +99,10 @@ fn results_have_one_encoding_whatever_their_length() {
             fawn_ds::fuzz::record(&other);
         }
         for bit in 0..64 * 8 {
-            let mut damaged = bytes.clone();
-            damaged[bit / 8] ^= 1 << (bit % 8);
-            assert!(decode(&damaged, PLACE).is_err(), "bit {bit} of the {i}th");
-            fawn_ds::fuzz::record(&damaged);
+            let mut corrupt = bytes.clone();
+            corrupt[bit / 8] ^= 1 << (bit % 8);
+            assert!(decode(&corrupt, PLACE).is_err(), "bit {bit} of the {i}th");
+            fawn_ds::fuzz::record(&corrupt);
         }
         for len in (0..100).chain([bytes.len() - 1]).filter(|&len| len < bytes.len()) {
             assert!(decode(&bytes[..len], PLACE).unwrap_err().is_truncated(), "cut at {len} of the {i}th");
@@ -141,10 +141,10 @@ fn every_flipped_bit_is_found() {
     for (record, envelope) in samples().into_iter().filter(|(record, _)| record.key.len() < 50) {
         let bytes = encode(&record, envelope);
         for bit in 0..bytes.len() * 8 {
-            let mut damaged = bytes.clone();
-            damaged[bit / 8] ^= 1 << (bit % 8);
-            fawn_ds::fuzz::record(&damaged);
-            assert!(decode(&damaged, PLACE).is_err(), "bit {bit} of {record:?}");
+            let mut corrupt = bytes.clone();
+            corrupt[bit / 8] ^= 1 << (bit % 8);
+            fawn_ds::fuzz::record(&corrupt);
+            assert!(decode(&corrupt, PLACE).is_err(), "bit {bit} of {record:?}");
         }
     }
 }
@@ -153,7 +153,7 @@ fn every_flipped_bit_is_found() {
 fn elsewhere_it_is_refused() {
     let record = RecordRef::put(version(1), b"key", b"value");
     let bytes = encode(&record, Envelope { range: RangeId(0), continues: false });
-    let elsewhere = [Place { offset: PLACE.offset + 16, ..PLACE }, Place { segment_id: 1, ..PLACE }];
+    let elsewhere = [RecordPlace { offset: PLACE.offset + 16, ..PLACE }, RecordPlace { segment_id: 1, ..PLACE }];
     for place in elsewhere {
         assert!(matches!(decode(&bytes, place), Err(RecordError::Checksum { .. })), "{place:?}");
     }

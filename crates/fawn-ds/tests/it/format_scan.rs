@@ -3,7 +3,7 @@ use crate::rng::Rng;
 use crate::segment_image::{Image, SEGMENT_BYTES, UUID};
 use fawn_ds::internals::format::frame::HEADER_BYTES;
 use fawn_ds::internals::format::record::Stored;
-use fawn_ds::internals::format::scan::{ScanInput, ScanReport, Scanner, SyncedLog, Verdict};
+use fawn_ds::internals::format::scan::{ScanInput, ScanReport, Scanner, SegmentVerdict, SyncedLog};
 use fawn_ds::internals::format::{FRAMES_OFFSET, Watermark};
 
 const INPUT: ScanInput = ScanInput { uuid: UUID, sequence: 5, segment_bytes: SEGMENT_BYTES, sealed_len: None };
@@ -21,10 +21,10 @@ fn scan_in_chunks(input: ScanInput, bytes: &[u8], chunk_bytes: usize) -> (ScanRe
 }
 
 /// The verdict when there is no other segment.
-fn judge_alone(report: &ScanReport) -> Verdict {
+fn judge_alone(report: &ScanReport) -> SegmentVerdict {
     let mut known = SyncedLog::default();
     known.add(report);
-    report.judge(&known)
+    report.validate(&known)
 }
 
 fn scan(bytes: &[u8]) -> ScanReport {
@@ -48,7 +48,7 @@ fn chunks_of_any_size_yield_the_same() {
     let (whole, records) = scan_in_chunks(INPUT, &image.bytes, usize::MAX);
     assert_eq!((whole.valid_len, whole.frames, whole.records, whole.damage), (image.end, 5, 10, None));
     assert_eq!((whole.generation, whole.watermark), (3, at(image.frames[3])));
-    assert_eq!(judge_alone(&whole), Verdict::Clean);
+    assert_eq!(judge_alone(&whole), SegmentVerdict::Clean);
     assert_eq!(records.len(), 10);
     for chunk_bytes in (1..200).chain([511, 512, 513, 4096, 65_536]) {
         assert_eq!(scan_in_chunks(INPUT, &image.bytes, chunk_bytes), (whole, records.clone()), "{chunk_bytes}");
@@ -61,21 +61,21 @@ fn every_flipped_bit_is_judged_by_the_watermark() {
     // The last watermark covers three frames: below it damage is corruption, above it the torn end of the log.
     let synced = image.frames[3];
     for byte in FRAMES_OFFSET..image.end {
-        let mut damaged = image.bytes.clone();
-        damaged[byte as usize] ^= 1 << (byte % 8);
+        let mut corrupt = image.bytes.clone();
+        corrupt[byte as usize] ^= 1 << (byte % 8);
         let offset = image.frames.iter().copied().rfind(|&start| start <= byte).unwrap();
-        let report = scan(&damaged);
+        let report = scan(&corrupt);
         assert_eq!(report.valid_len, offset, "byte {byte}");
-        // The last frame's own header is what vouches for the watermark: without it the one before does.
-        let vouched = if (image.frames[4]..image.frames[4] + HEADER_BYTES as u32).contains(&byte) {
+        // The last frame's own header is what certifies the watermark: without it the one before does.
+        let certified = if (image.frames[4]..image.frames[4] + HEADER_BYTES as u32).contains(&byte) {
             image.frames[2]
         } else {
             synced
         };
-        let expected = if offset < vouched {
-            Verdict::CorruptAt { offset, watermark: at(vouched) }
+        let expected = if offset < certified {
+            SegmentVerdict::CorruptAt { offset, watermark: at(certified) }
         } else {
-            Verdict::TornAt { offset }
+            SegmentVerdict::TornAt { offset }
         };
         assert_eq!(judge_alone(&report), expected, "byte {byte}");
     }
@@ -86,12 +86,12 @@ fn lost_sectors_are_found_in_any_chunks() {
     let image = image();
     let mut rng = Rng::new("format_scan::lost_sectors_are_found_in_any_chunks");
     for _ in 0..300 {
-        let mut damaged = image.bytes.clone();
+        let mut corrupt = image.bytes.clone();
         let first = FRAMES_OFFSET as usize / 512 + rng.below((image.end - FRAMES_OFFSET) as usize / 512);
-        damaged[first * 512..(first + 1) * 512].fill(0);
-        let whole = scan_in_chunks(INPUT, &damaged, usize::MAX);
-        assert_ne!(judge_alone(&whole.0), Verdict::Clean);
-        assert_eq!(scan_in_chunks(INPUT, &damaged, 1 + rng.below(700)), whole);
+        corrupt[first * 512..(first + 1) * 512].fill(0);
+        let whole = scan_in_chunks(INPUT, &corrupt, usize::MAX);
+        assert_ne!(judge_alone(&whole.0), SegmentVerdict::Clean);
+        assert_eq!(scan_in_chunks(INPUT, &corrupt, 1 + rng.below(700)), whole);
     }
 }
 
@@ -101,11 +101,11 @@ fn zeros_below_the_watermark_are_corruption() {
     image.bytes[image.frames[2] as usize..].fill(0);
     let report = scan(&image.bytes);
     let offset = image.frames[2];
-    assert_eq!(judge_alone(&report), Verdict::Clean, "nothing here tells");
+    assert_eq!(judge_alone(&report), SegmentVerdict::Clean, "nothing here tells");
     let known = at(offset + 16);
     assert_eq!(
-        report.judge(&SyncedLog::new(known)),
-        Verdict::CorruptAt { offset, watermark: known },
+        report.validate(&SyncedLog::new(known)),
+        SegmentVerdict::CorruptAt { offset, watermark: known },
         "a frame elsewhere does"
     );
 }
@@ -116,9 +116,9 @@ fn a_later_segments_watermark_makes_damage_corruption() {
     image.bytes[image.frames[4] as usize + HEADER_BYTES] ^= 1;
     let report = scan(&image.bytes);
     let offset = image.frames[4];
-    assert_eq!(judge_alone(&report), Verdict::TornAt { offset });
+    assert_eq!(judge_alone(&report), SegmentVerdict::TornAt { offset });
     let known = Watermark { sequence: INPUT.sequence + 1, offset: FRAMES_OFFSET };
-    assert_eq!(report.judge(&SyncedLog::new(known)), Verdict::CorruptAt { offset, watermark: known });
+    assert_eq!(report.validate(&SyncedLog::new(known)), SegmentVerdict::CorruptAt { offset, watermark: known });
 }
 
 /// The first frame of a segment is encoded when all before it is synced, whatever its watermark says.
@@ -130,16 +130,16 @@ fn any_frame_of_a_later_segment_makes_damage_corruption() {
     let input = ScanInput { sequence: INPUT.sequence + 2, ..INPUT };
     let mut later = Image::new();
     later.frame(3, Watermark::NONE, &[(b"key", b"value")]);
-    // Its records may be damaged: a header alone proves as much.
+    // Its records may be corrupt: a header alone proves as much.
     later.bytes[FRAMES_OFFSET as usize + HEADER_BYTES] ^= 1;
     let later = scan_in_chunks(input, &later.bytes, 4096).0;
     assert_eq!((later.frames, later.has_frame()), (0, true));
     let mut known = SyncedLog::default();
     known.add(&report);
-    assert_eq!(report.judge(&known), Verdict::TornAt { offset: earlier.frames[4] });
+    assert_eq!(report.validate(&known), SegmentVerdict::TornAt { offset: earlier.frames[4] });
     known.add(&later);
     let watermark = Watermark { sequence: input.sequence, offset: FRAMES_OFFSET };
-    assert_eq!(report.judge(&known), Verdict::CorruptAt { offset: earlier.frames[4], watermark });
+    assert_eq!(report.validate(&known), SegmentVerdict::CorruptAt { offset: earlier.frames[4], watermark });
 }
 
 /// The first frame's watermark is where the segment before ended, even if a later watermark is known too.
@@ -156,9 +156,12 @@ fn zeros_where_the_next_segment_says_that_frames_were_are_corruption() {
         let later = scan_in_chunks(ScanInput { sequence: 6, ..INPUT }, &later.bytes, 4096).0;
         let mut known = SyncedLog::default();
         [report, later].iter().for_each(|report| known.add(report));
-        assert_eq!(report.judge(&known), Verdict::CorruptAt { offset: earlier.frames[4], watermark: at(end) });
+        assert_eq!(
+            report.validate(&known),
+            SegmentVerdict::CorruptAt { offset: earlier.frames[4], watermark: at(end) }
+        );
         let whole = scan(&image().bytes);
-        let is_whole = whole.judge(&known) == Verdict::Clean;
+        let is_whole = whole.validate(&known) == SegmentVerdict::Clean;
         assert_eq!(is_whole, end == image().end, "it ended just there");
     }
 }
@@ -169,10 +172,10 @@ fn a_sealed_segment_is_whole_or_corrupt() {
     let input = ScanInput { sealed_len: Some(image.end), ..INPUT };
     image.bytes[image.end as usize..].fill(0xAB);
     let report = scan_in_chunks(input, &image.bytes, 1000).0;
-    assert_eq!((judge_alone(&report), report.damage), (Verdict::Clean, None), "nothing beyond is read");
+    assert_eq!((judge_alone(&report), report.damage), (SegmentVerdict::Clean, None), "nothing beyond is read");
     image.bytes[image.frames[4] as usize..].fill(0);
     let report = scan_in_chunks(input, &image.bytes, 1000).0;
-    let expected = Verdict::CorruptAt { offset: image.frames[4], watermark: at(image.end) };
+    let expected = SegmentVerdict::CorruptAt { offset: image.frames[4], watermark: at(image.end) };
     assert_eq!(judge_alone(&report), expected);
 }
 
@@ -184,7 +187,7 @@ fn generations_never_fall_within_a_segment() {
     }
     let report = scan(&image.bytes);
     assert_eq!((report.valid_len, report.generation), (image.frames[3], 2));
-    assert_eq!(judge_alone(&report), Verdict::TornAt { offset: image.frames[3] });
+    assert_eq!(judge_alone(&report), SegmentVerdict::TornAt { offset: image.frames[3] });
 }
 
 #[test]
@@ -193,7 +196,7 @@ fn a_cut_file_is_torn() {
     for end in (image.frames[3]..image.end).step_by(16) {
         let report = scan(&image.bytes[..end as usize]);
         let offset = image.frames.iter().copied().rfind(|&start| start <= end && start >= image.frames[3]).unwrap();
-        let verdict = if end == offset { Verdict::Clean } else { Verdict::TornAt { offset } };
+        let verdict = if end == offset { SegmentVerdict::Clean } else { SegmentVerdict::TornAt { offset } };
         assert_eq!(judge_alone(&report), verdict, "cut at {end}");
     }
 }

@@ -1,7 +1,7 @@
 //! Owns the tests of the manifest while the store runs: it stays short, whatever a crash meets, and space matters little.
 use crate::support::{Node, RANGE, Write, small};
 use fawn_ds::internals::{BlobTicket, EngineError, Options, View};
-use fawn_flash::sim::{Capture, Fault, Loss, OpKind};
+use fawn_flash::sim::{Capture, DeviceFault, Loss, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, KeyRange, Now, RangeId};
 
@@ -156,7 +156,7 @@ fn a_torn_end_whose_space_is_taken_costs_the_rest_of_its_segment_only() {
         }
         drop(node.engine.close().unwrap());
         let mut node = Node::open(&disk, options.clone(), Now::at(1)).unwrap();
-        disk.fail_nth(OpKind::Write, 1, Fault::Lose);
+        disk.fail_nth(OpKind::Write, 1, DeviceFault::Lose);
         for i in 20..24 {
             node.append(&[Write { value: Some(vec![1; 5000]), ..write(i) }]).unwrap();
             node.settle();
@@ -165,7 +165,7 @@ fn a_torn_end_whose_space_is_taken_costs_the_rest_of_its_segment_only() {
         // The manifest keeps its own space; the segment's is asked for again, and has been taken.
         let capacity: u64 = disk.names().iter().map(|name| disk.contents(name).unwrap().len() as u64).sum();
         for nth in 1..=3 {
-            disk.fail_nth(OpKind::Allocate, nth, Fault::Full);
+            disk.fail_nth(OpKind::Allocate, nth, DeviceFault::Full);
         }
         let mut node = Node::open(&disk, options.clone(), Now::at(2)).unwrap();
         assert_eq!(node.report.truncated.len(), 1, "seed {seed}");

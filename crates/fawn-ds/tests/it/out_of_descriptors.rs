@@ -3,7 +3,7 @@
 use crate::support::{Node, Write, small};
 use fawn_ds::internals::{EngineError, Event, View};
 use fawn_ds::{Builder, Store};
-use fawn_flash::sim::{Fault, OpKind};
+use fawn_flash::sim::{DeviceFault, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::random::SplitMix64;
 use fawn_types::{Durability, Now};
@@ -19,7 +19,7 @@ fn a_segment_that_cannot_be_created_is_tried_again() {
         let mut node = Node::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
         node.append(&[put(0)]).unwrap();
         node.settle();
-        disk.fail_every(kind, Fault::Exhausted);
+        disk.fail_every(kind, DeviceFault::Exhausted);
         let mut taken = 0;
         let refused = loop {
             taken += 1;
@@ -58,7 +58,7 @@ fn a_refusal_at_any_moment_poisons_nothing() {
         for nth in 1..12 {
             let disk = SimDisk::new(SimOptions::instant(nth));
             let mut node = Node::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
-            disk.fail_nth(kind, nth, Fault::Exhausted);
+            disk.fail_nth(kind, nth, DeviceFault::Exhausted);
             for round in 0..12 {
                 for key in 0..60 {
                     while let Err(error) = node.append(&[put(key)]) {
@@ -87,7 +87,7 @@ fn allocations_that_are_refused_now_and_then_poison_nothing() {
     let (mut rng, mut refusals) = (SplitMix64::new(1), 0);
     for key in 0..3000_u32 {
         if rng.coin() {
-            disk.fail_every(OpKind::Allocate, Fault::Exhausted);
+            disk.fail_every(OpKind::Allocate, DeviceFault::Exhausted);
         }
         let write = Write { value: Some(vec![7; 15_000]), ..put(key % 20) };
         while let Err(error) = node.append(core::slice::from_ref(&write)) {

@@ -1,5 +1,5 @@
 //! A simulated device whose next wait for completions can be made to panic, as a fault inside the engine would.
-use fawn_flash::{Completion, Device, DeviceError, FileId, IoStats, Request, SimDevice};
+use fawn_flash::{Completion, Device, DeviceError, FileId, IoRequest, IoStats, SimDevice};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -52,7 +52,7 @@ impl Device for PanickingDevice {
     fn free_bytes(&mut self) -> Result<u64, DeviceError> {
         self.inner.free_bytes()
     }
-    fn submit(&mut self, request: Request) {
+    fn submit(&mut self, request: IoRequest) {
         self.inner.submit(request);
     }
     fn kick(&mut self) {

@@ -1,6 +1,6 @@
-//! Tests of scans and copies over damaged records: a scan passes them and says where they are, a copy never passes one.
+//! Tests of scans and copies over corrupt records: a scan passes them and says where they are, a copy never passes one.
 use crate::support::{Node, RANGE, Write, small};
-use fawn_ds::internals::{CopyScan, CopyStep, DamagedRecord, EngineError, Options, Scan, ScanStep, View};
+use fawn_ds::internals::{DamagedRecord, EngineError, Options, Scan, ScanStep, TransferScan, TransferStep, View};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, Now};
 use std::collections::BTreeSet;
@@ -25,9 +25,9 @@ fn cold() -> (SimDisk, String) {
     (disk, name)
 }
 
-/// All keys and all damaged records of a scan.
+/// All keys and all corrupt records of a scan.
 fn scan(node: &mut Node) -> (BTreeSet<u32>, Vec<DamagedRecord>) {
-    let (mut cursor, mut keys, mut damaged) = (0, BTreeSet::new(), Vec::new());
+    let (mut cursor, mut keys, mut corrupt) = (0, BTreeSet::new(), Vec::new());
     for _ in 0..10_000 {
         let mut scan = Scan::new(RANGE, cursor, 10);
         while let ScanStep::Read(plan) = node.engine.scan_step(&mut scan, node.now.wall).unwrap() {
@@ -36,10 +36,10 @@ fn scan(node: &mut Node) -> (BTreeSet<u32>, Vec<DamagedRecord>) {
             node.engine.absorb_scan(&mut scan, plan).unwrap();
         }
         keys.extend(scan.items.iter().map(|item| u32::from_be_bytes(item.key[..].try_into().unwrap())));
-        damaged.append(&mut scan.damaged);
+        corrupt.append(&mut scan.corrupt);
         cursor = scan.cursor;
         if cursor == 0 {
-            return (keys, damaged);
+            return (keys, corrupt);
         }
     }
     panic!("the scan does not end: at {cursor} after {} keys", keys.len());
@@ -53,19 +53,19 @@ fn a_scan_passes_what_is_damaged_and_what_cannot_be_read() {
     disk.make_unreadable(&name, 4096 * 51 + 512..4096 * 51 + 1024);
     let lost: BTreeSet<u32> = (0..KEYS).filter(|key| node.get(&key.to_be_bytes(), View::Committed).is_err()).collect();
     assert!((2..=4).contains(&lost.len()), "{lost:?}");
-    let (keys, damaged) = scan(&mut node);
+    let (keys, corrupt) = scan(&mut node);
     assert_eq!(keys, (0..KEYS).filter(|key| !lost.contains(key)).collect());
-    assert_eq!(damaged.len(), lost.len(), "{damaged:?}");
-    assert!(damaged.iter().all(|record| record.file == name), "{damaged:?}");
-    let is_at = |page: u32| damaged.iter().any(|record| record.offset_bytes / 4096 == page);
-    assert!(is_at(11) && is_at(51), "{damaged:?}");
-    assert_eq!(node.engine.stats().damaged_passed, damaged.len() as u64);
+    assert_eq!(corrupt.len(), lost.len(), "{corrupt:?}");
+    assert!(corrupt.iter().all(|record| record.file == name), "{corrupt:?}");
+    let is_at = |page: u32| corrupt.iter().any(|record| record.offset_bytes / 4096 == page);
+    assert!(is_at(11) && is_at(51), "{corrupt:?}");
+    assert_eq!(node.engine.stats().corrupt_passed, corrupt.len() as u64);
     disk.heal();
     assert_eq!(scan(&mut node).0.len() as u32, KEYS - 1, "what could only not be read is there again");
 }
 
 #[test]
-fn a_copy_fails_at_a_damaged_record_and_names_it() {
+fn a_transfer_fails_at_a_damaged_record_and_names_it() {
     for is_unreadable in [false, true] {
         let (disk, name) = cold();
         let mut node = Node::open(&disk, options(), Now::at(2)).unwrap();
@@ -75,12 +75,12 @@ fn a_copy_fails_at_a_damaged_record_and_names_it() {
             disk.flip_bits(&name, 4096 * 51 + 200, 1);
         }
         let base = node.engine.progress(RANGE).committed;
-        let mut copy = CopyScan::new(RANGE, 0, base, 64 << 10);
+        let mut copy = TransferScan::new(RANGE, 0, base, 64 << 10);
         let failed = loop {
-            match node.engine.copy_step(&mut copy, |_| ()) {
-                Ok(CopyStep::Chunk { next: Some(_), .. }) => {}
-                Ok(CopyStep::Chunk { next: None, .. }) => panic!("a copy without that record passes for whole"),
-                Ok(CopyStep::Read(plan)) => {
+            match node.engine.transfer_step(&mut copy, |_| ()) {
+                Ok(TransferStep::Chunk { next: Some(_), .. }) => {}
+                Ok(TransferStep::Chunk { next: None, .. }) => panic!("a copy without that record passes for whole"),
+                Ok(TransferStep::Read(plan)) => {
                     node.engine.read(plan, 42);
                     let plan = node.wait_for_plan();
                     if let Err(error) = node.engine.absorb(plan) {

@@ -1,6 +1,6 @@
 //! Owns hand-made segments for the format's tests: frames written one after the other into a buffer.
 use fawn_ds::internals::format::frame::{Chain, FrameHeader, HEADER_BYTES, encode_header};
-use fawn_ds::internals::format::record::{Envelope, Place, RecordRef, encode_into, encoded_len};
+use fawn_ds::internals::format::record::{Envelope, RecordPlace, RecordRef, encode_into, encoded_len};
 use fawn_ds::internals::format::{FRAMES_OFFSET, SegmentUuid, Watermark};
 use fawn_types::{RangeId, Version};
 
@@ -38,7 +38,7 @@ impl Image {
         for (key, value) in records {
             self.seq += 1;
             let record = RecordRef::put(Version::from_u64(self.seq), key, value);
-            let place = Place { segment_id: UUID.fold(), offset: at as u32 };
+            let place = RecordPlace { segment_id: UUID.fold(), offset: at as u32 };
             let envelope = Envelope { range: RangeId(0), continues: false };
             chain = chain.then(encode_into(&record, envelope, place, &mut self.bytes[at..]));
             at += encoded_len(&record);

@@ -1,9 +1,9 @@
 //! The embedded store under faults: failed conditions, many cold reads at once, and a panic in the leader.
 use crate::panicking_device::PanickingDevice;
 use crate::store_methods::builder;
-use fawn_ds::sim::{Fault, OpKind, SimDevice, SimDisk, SimOptions};
+use fawn_ds::sim::{DeviceFault, OpKind, SimDevice, SimDisk, SimOptions};
 use fawn_ds::{Durability, Error, PutOptions, Result, Store};
-use fawn_flash::{AnyDevice, DeviceKind, DeviceOptions};
+use fawn_flash::{DeviceKind, DeviceOptions, FileDevice};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier, mpsc};
 use std::time::Duration;
@@ -31,7 +31,7 @@ fn a_failed_condition_reports_no_write_that_was_never_durable() {
         for durability in [Durability::Sync, Durability::EverySecond] {
             let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
             let store = builder(durability).open_on(SimDevice::attach(&disk)).unwrap();
-            disk.fail_nth(OpKind::Write, 1, Fault::Fail);
+            disk.fail_nth(OpKind::Write, 1, DeviceFault::Fail);
             let results = race(&store, |store| store.put_with("k", "v", PutOptions::new().if_absent()));
             assert!(results.iter().all(is_poisoned), "seed {seed}: {results:?}");
         }
@@ -44,7 +44,7 @@ fn a_failed_delete_reports_no_delete_that_was_never_durable() {
         let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
         let store = builder(Durability::Sync).open_on(SimDevice::attach(&disk)).unwrap();
         let version = store.put("k", "v").unwrap();
-        disk.fail_nth(OpKind::Write, 1, Fault::Fail);
+        disk.fail_nth(OpKind::Write, 1, DeviceFault::Fail);
         let results = race(&store, |store| store.delete("k"));
         assert!(results.iter().all(is_poisoned), "seed {seed}: {results:?}");
         assert_eq!(store.get("k").unwrap().unwrap().version(), version, "reads go on");
@@ -56,7 +56,7 @@ fn a_condition_refused_by_what_is_durable_needs_no_write() {
     let disk = SimDisk::new(SimOptions::default());
     let store = builder(Durability::Sync).open_on(SimDevice::attach(&disk)).unwrap();
     store.put("k", "v").unwrap();
-    disk.fail_nth(OpKind::Write, 1, Fault::Fail);
+    disk.fail_nth(OpKind::Write, 1, DeviceFault::Fail);
     assert!(is_poisoned(&store.put("other", "v")));
     assert_eq!(store.put_with("k", "w", PutOptions::new().if_absent()).unwrap(), None);
 }
@@ -67,7 +67,7 @@ fn more_cold_reads_than_a_device_takes_at_once() {
     for kind in [DeviceKind::Auto, DeviceKind::Portable] {
         let dir = tempfile::tempdir().unwrap();
         let open = || {
-            let device = AnyDevice::open(dir.path(), &DeviceOptions { kind, ..DeviceOptions::default() }).unwrap();
+            let device = FileDevice::open(dir.path(), &DeviceOptions { kind, ..DeviceOptions::default() }).unwrap();
             builder(Durability::Memory).open_on(device).unwrap()
         };
         let store = open();

@@ -95,7 +95,7 @@ fn a_closed_store_ends_an_iteration_with_an_error() {
     assert_eq!(rest.iter().filter(|entry| entry.is_err()).count(), 1);
 }
 
-/// `keys` values, some of them damaged or unreadable after the store was opened. With few keys, one cell of the index
+/// `keys` values, some of them corrupt or unreadable after the store was opened. With few keys, one cell of the index
 /// reaches into many of the stretches that an iteration is divided into.
 fn iterate_over_damage(keys: u32, value_bytes: usize) {
     let disk = SimDisk::new(SimOptions::instant(1));
@@ -122,7 +122,7 @@ fn iterate_over_damage(keys: u32, value_bytes: usize) {
             found.into_iter().map(|key| u32::from_be_bytes(key.unwrap()[..].try_into().unwrap())).collect();
         assert_eq!(found.len(), sound.len(), "{keys} keys: every sound one once");
         assert_eq!(found.into_iter().collect::<BTreeSet<_>>(), sound);
-        assert_eq!(errors.len(), lost.len(), "{keys} keys: every damaged record once: {errors:?}");
+        assert_eq!(errors.len(), lost.len(), "{keys} keys: every corrupt record once: {errors:?}");
         for error in errors {
             let Err(Error::Damaged { file, offset_bytes, .. }) = &error else { panic!("{error:?}") };
             assert!(*file == name && *offset_bytes < 4096 * 32, "{error:?}");

@@ -1,6 +1,6 @@
 //! Opening, syncing, closing and dropping the embedded store, with several handles and after crashes.
 use crate::store_methods::{builder, open, sorted_keys};
-use fawn_ds::sim::{Fault, Loss, OpKind, SimDevice, SimDisk, SimOptions};
+use fawn_ds::sim::{DeviceFault, Loss, OpKind, SimDevice, SimDisk, SimOptions};
 use fawn_ds::{Builder, Durability, Error, ManualClock, Store};
 use std::error::Error as _;
 use std::sync::mpsc;
@@ -119,7 +119,7 @@ fn close_reports_a_failure_each_time() {
     let disk = SimDisk::new(SimOptions::default());
     let store = builder(Durability::Memory).clock(ManualClock::new()).open_on(SimDevice::attach(&disk)).unwrap();
     store.put("k", "v").unwrap();
-    disk.fail_nth(OpKind::Write, 1, Fault::Fail);
+    disk.fail_nth(OpKind::Write, 1, DeviceFault::Fail);
     let clone = store.clone();
     assert!(matches!(store.close(), Err(Error::Poisoned { .. })));
     assert!(matches!(clone.put("k", "v"), Err(Error::Closed)));

@@ -1,4 +1,4 @@
-//! Owns the harness of the engine's tests: one engine over a simulated medium, one range, committed as a lone member
+//! Owns the harness of the engine's tests: one engine over a simulated disk, one range, committed as a lone member
 //! would commit it.
 use fawn_ds::internals::index::IndexOptions;
 use fawn_ds::internals::{
@@ -138,7 +138,7 @@ impl Node {
         panic!("the engine stays overloaded: {:?}", self.engine);
     }
 
-    /// One turn: submit, wait, commit by mode. Returns what is acknowledged.
+    /// One iteration: submit, wait, commit by mode. Returns what is acknowledged.
     pub(crate) fn turn(&mut self) -> Version {
         self.engine.advance_clock(self.now);
         self.engine.submit(self.now);
@@ -149,7 +149,7 @@ impl Node {
 
     pub(crate) fn commit(&mut self) -> Version {
         let progress = self.engine.progress(RANGE);
-        let through = progress.kept_under(self.engine.options().durability);
+        let through = progress.watermark_for(self.engine.options().durability);
         self.engine.commit(RANGE, through);
         through
     }

@@ -12,7 +12,7 @@ fn put(key: u32, bytes: usize) -> Write {
     Write { key: key.to_be_bytes().to_vec(), value: Some(vec![7; bytes]), expires_at_ms: 0 }
 }
 
-/// The segments that a medium's manifest lists, in log order: name, content, whether it is sealed.
+/// The segments that a disk's manifest lists, in log order: name, content, whether it is sealed.
 fn listed(disk: &SimDisk) -> Vec<(String, Vec<u8>, bool)> {
     let Some(Ok(decoded)) = disk.contents("manifest").map(|bytes| decode_all(&bytes)) else { return Vec::new() };
     let mut listed: Vec<_> = decoded.state.segments.iter().collect();
@@ -31,8 +31,8 @@ fn is_refused(disk: &SimDisk, durability: Durability, name: &str) -> bool {
     refused
 }
 
-/// Every medium on which a segment has frames while the seal of the one before is not listed yet. The last frame of
-/// the unsealed one is damaged in one image, lost as zeros in another.
+/// Every disk on which a segment has frames while the seal of the one before is not listed yet. The last frame of
+/// the unsealed one is corrupt in one image, lost as zeros in another.
 fn holes(durability: Durability) -> usize {
     let mut candidates = 0;
     for seed in 0..6 {
@@ -59,9 +59,9 @@ fn holes(durability: Durability) -> usize {
                 }
                 candidates += 1;
                 let context = format!("seed {seed}, operation {} (… --test it synced_end::)", image.op);
-                let damaged = image.disk.image(Loss::Process, 0);
-                damaged.flip_bits(&earlier.0, at as u64 + 100, 4);
-                assert!(is_refused(&damaged, durability, &earlier.0), "{context}: a flipped bit");
+                let corrupt = image.disk.image(Loss::Process, 0);
+                corrupt.flip_bits(&earlier.0, at as u64 + 100, 4);
+                assert!(is_refused(&corrupt, durability, &earlier.0), "{context}: a flipped bit");
                 let lost = image.disk.image(Loss::Process, 0);
                 let mut bytes = earlier.1.clone();
                 bytes[at..end].fill(0);
@@ -106,18 +106,18 @@ fn last_frame_is_protected(disk: &SimDisk, durability: Durability) -> bool {
     let (name, bytes, _) = listed(disk).into_iter().rfind(|(_, bytes, _)| !frames(bytes).is_empty()).unwrap();
     let (at, end) = *frames(&bytes).last().unwrap();
     let places = (at..end).step_by(509).map(|at| {
-        let damaged = disk.image(Loss::Process, 0);
-        damaged.flip_bits(&name, at as u64, 1);
-        damaged
+        let corrupt = disk.image(Loss::Process, 0);
+        corrupt.flip_bits(&name, at as u64, 1);
+        corrupt
     });
     let mut zeros = bytes.clone();
     zeros[at..].fill(0);
     let lost = disk.image(Loss::Process, 0);
     lost.put(&name, &zeros);
     let mut protected = true;
-    for damaged in places.chain([lost]) {
-        let refused = is_refused(&damaged, durability, &name);
-        assert_eq!(check(&mut SimDevice::attach(&damaged)).unwrap().is_sound(), !refused, "check agrees with opening");
+    for corrupt in places.chain([lost]) {
+        let refused = is_refused(&corrupt, durability, &name);
+        assert_eq!(check(&mut SimDevice::attach(&corrupt)).unwrap().is_sound(), !refused, "check agrees with opening");
         protected &= refused;
     }
     protected
@@ -138,7 +138,7 @@ fn closing_protects_the_last_frame() {
 fn an_idle_log_has_its_last_frame_protected_by_one_write() {
     for durability in [Durability::Sync, Durability::EverySecond] {
         let (disk, mut node) = log_at_rest(durability);
-        assert!(!last_frame_is_protected(&disk, durability), "{durability:?}: nothing vouches for it yet");
+        assert!(!last_frame_is_protected(&disk, durability), "{durability:?}: nothing certifies it yet");
         idle(&mut node, 3000);
         disk.crash(1);
         assert!(last_frame_is_protected(&disk, durability), "{durability:?}");

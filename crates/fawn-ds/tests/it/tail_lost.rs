@@ -1,7 +1,7 @@
 //! Owns the tests of a manifest that lost commits which were synced: what the segments show must never be tidied away.
 use crate::support::{Node, RANGE, Write, manifest_commits, small};
 use fawn_ds::internals::check::{Severity, check};
-use fawn_ds::internals::format::manifest::{Edit, decode_all, encode_commit, encode_snapshot};
+use fawn_ds::internals::format::manifest::{ManifestEdit, decode_all, encode_commit, encode_snapshot};
 use fawn_ds::internals::{Engine, OpenError, Options, View};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::{Durability, Now};
@@ -105,7 +105,7 @@ fn records_of_a_range_that_was_dropped_are_counted() {
     let decoded = decode_all(&manifest).unwrap();
     manifest.truncate(decoded.valid_len as usize);
     let offset = decoded.valid_len;
-    encode_commit(&decoded.header, &[Edit::DropRange { range: RANGE }], offset, offset, &mut manifest);
+    encode_commit(&decoded.header, &[ManifestEdit::DropRange { range: RANGE }], offset, offset, &mut manifest);
     disk.put("manifest", &manifest);
     let report = check(&mut SimDevice::attach(&disk)).unwrap();
     let note = report.findings.iter().find(|finding| finding.detail.contains("which was dropped"));
@@ -142,7 +142,7 @@ fn a_read_error_while_judging_an_orphan_refuses() {
     let name = "segment-000009-00112233445566aa.fawn";
     disk.put(name, &[0; 8192]);
     // The manifest is read first, then the orphan.
-    disk.fail_nth(fawn_flash::sim::OpKind::Read, 2, fawn_flash::sim::Fault::Fail);
+    disk.fail_nth(fawn_flash::sim::OpKind::Read, 2, fawn_flash::sim::DeviceFault::Fail);
     let error = Node::open(&disk, small(Durability::Sync), Now::at(2)).err();
     assert!(matches!(error, Some(OpenError::Device(_))), "{error:?}");
     assert!(disk.names().iter().any(|there| there == name));

@@ -2,10 +2,10 @@
 //! accepted nor pass for evidence, however little the next one writes over them.
 use crate::support::{Node, Write, small};
 use fawn_ds::internals::format::SegmentUuid;
-use fawn_ds::internals::format::manifest::{Edit, decode_all, encode_commit};
+use fawn_ds::internals::format::manifest::{ManifestEdit, decode_all, encode_commit};
 use fawn_ds::internals::format::segment::{self, SegmentHeader};
 use fawn_ds::internals::{Options, View};
-use fawn_flash::sim::{Capture, Fault, Loss, OpKind};
+use fawn_flash::sim::{Capture, DeviceFault, Loss, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, Now};
 
@@ -32,7 +32,7 @@ fn torn(seed: u64) -> SimDisk {
     }
     drop(node.engine.close().unwrap());
     let mut node = Node::open(&disk, options(), Now::at(1)).unwrap();
-    disk.fail_nth(OpKind::Write, 1, Fault::Lose);
+    disk.fail_nth(OpKind::Write, 1, DeviceFault::Lose);
     put(&mut node, "lost", 3000);
     for i in 0..4 {
         put(&mut node, &format!("c{i}"), 3000);
@@ -104,7 +104,7 @@ fn the_log_goes_on_where_it_ends_whatever_empty_segments_lie_behind() {
             let mut bytes = vec![0; segment_bytes as usize];
             segment::encode(&header, &mut bytes);
             disk.put(&segment::file_name(slot, uuid), &bytes);
-            edits.push(Edit::AddSegment { slot, uuid, sequence });
+            edits.push(ManifestEdit::AddSegment { slot, uuid, sequence });
         }
         encode_commit(&decoded.header, &edits, decoded.valid_len, decoded.valid_len, &mut manifest);
         disk.put("manifest", &manifest);

@@ -1,8 +1,8 @@
 //! Tests of old versions that cannot be read: they hold up neither writes nor a closing, and are tried again with
-//! back-off until the medium is readable again.
+//! back-off until the disk is readable again.
 use crate::support::{Node, RANGE, Write, small};
 use fawn_ds::internals::{EngineError, Options, RecordRef, View};
-use fawn_flash::sim::{Fault, OpKind};
+use fawn_flash::sim::{DeviceFault, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, Now};
 
@@ -130,7 +130,7 @@ fn unreadable_old_versions_do_not_stop_other_writes() {
 
 /// As many as the fixed bound on keys in flight once was: damage, which no later read ends.
 #[test]
-fn damaged_old_versions_have_no_dead_end() {
+fn corrupt_old_versions_have_no_dead_end() {
     const KEYS: u32 = (1 << 18) + 2000;
     let disk = SimDisk::new(SimOptions::instant(1));
     let options = Options { segment_bytes: 32 << 20, memory_bytes: 256 << 20, ..small(Durability::Sync) };
@@ -207,7 +207,7 @@ fn a_rolled_back_write_leaves_nothing_apart() {
     let recovered = node.engine.progress(RANGE).appended;
     node.engine.commit(RANGE, recovered);
     node.settle();
-    disk.fail_every(OpKind::Read, Fault::Fail);
+    disk.fail_every(OpKind::Read, DeviceFault::Fail);
     for _ in 0..20 {
         for key in 0..50 {
             let version = node.next_version();

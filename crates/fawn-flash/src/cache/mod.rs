@@ -22,10 +22,10 @@ use crate::FileId;
 use crate::buffer::PAGE_BYTES;
 use crate::prefetch;
 use ghosts::{GHOST_BYTES, Ghosts};
-use queues::{QUEUE_BYTES, Queue, Queues};
-use slab::{CHUNK_BYTES, CHUNK_PAGES, Slab};
+use queues::{CacheQueue, QUEUE_BYTES, Queues};
+use slab::{CHUNK_BYTES, CHUNK_PAGES, PageSlab};
 use std::ops::Range;
-use table::{FRAMES_MAX, Table};
+use table::{FRAMES_MAX, FrameTable};
 
 /// Key of an empty frame: no page has both this file and this page number.
 const NO_KEY: u64 = u64::MAX;
@@ -50,10 +50,10 @@ pub struct CacheStats {
 
 /// A cache of pages by (file, page number).
 pub struct PageCache {
-    slab: Slab,
+    slab: PageSlab,
     keys: Vec<u64>,
     queues: Queues,
-    table: Table,
+    table: FrameTable,
     ghosts: Ghosts,
     chunks_max: usize,
     stats: CacheStats,
@@ -68,10 +68,10 @@ impl PageCache {
     #[must_use]
     pub fn new(budget_bytes: usize) -> Self {
         let mut cache = Self {
-            slab: Slab::default(),
+            slab: PageSlab::default(),
             keys: Vec::new(),
             queues: Queues::new(),
-            table: Table::new(0),
+            table: FrameTable::new(0),
             ghosts: Ghosts::new(0),
             chunks_max: 0,
             stats: CacheStats::default(),
@@ -148,7 +148,7 @@ impl PageCache {
             self.slab.page_mut(frame).copy_from_slice(content);
             return;
         }
-        let queue = if self.ghosts.take(Table::hash(key)) { Queue::Main } else { Queue::Small };
+        let queue = if self.ghosts.take(FrameTable::hash(key)) { CacheQueue::Main } else { CacheQueue::Small };
         let Some(frame) = self.take_frame() else { return };
         self.slab.page_mut(frame).copy_from_slice(content);
         self.keys[frame as usize] = key;
@@ -182,12 +182,12 @@ impl PageCache {
     /// Changes the budget. Shrinking evicts pages and returns memory before it returns; small steps are cheap.
     pub fn set_budget_bytes(&mut self, budget_bytes: usize) {
         let chunk_cost = CHUNK_BYTES + CHUNK_PAGES * OVERHEAD_BYTES_MAX;
-        self.chunks_max = Slab::chunks_within((budget_bytes / chunk_cost).min(FRAMES_MAX / CHUNK_PAGES));
+        self.chunks_max = PageSlab::chunks_within((budget_bytes / chunk_cost).min(FRAMES_MAX / CHUNK_PAGES));
         while self.slab.chunks() > self.chunks_max {
             self.drop_chunks();
         }
         let frames_max = self.chunks_max * CHUNK_PAGES;
-        if Table::slots_for(frames_max) != self.table.slots() {
+        if FrameTable::slots_for(frames_max) != self.table.slots() {
             self.rebuild_table(frames_max);
         }
         if Ghosts::places_for(frames_max) != self.ghosts.places() {
@@ -208,7 +208,7 @@ impl PageCache {
     /// Cached pages.
     #[must_use]
     pub const fn pages(&self) -> usize {
-        self.queues.len(Queue::Small) + self.queues.len(Queue::Main)
+        self.queues.len(CacheQueue::Small) + self.queues.len(CacheQueue::Main)
     }
 
     /// Hits, misses, inserts and evictions so far.
@@ -219,7 +219,7 @@ impl PageCache {
 
     /// A frame in no queue: a free frame, a new one, or one of an evicted page.
     fn take_frame(&mut self) -> Option<u32> {
-        if self.queues.len(Queue::Free) == 0 {
+        if self.queues.len(CacheQueue::Free) == 0 {
             if self.slab.chunks() < self.chunks_max && self.slab.grow() {
                 let frames = self.slab.chunks() * CHUNK_PAGES;
                 self.keys.resize(frames, NO_KEY);
@@ -228,29 +228,29 @@ impl PageCache {
                 self.evict();
             }
         }
-        self.queues.pop(Queue::Free)
+        self.queues.pop(CacheQueue::Free)
     }
 
     /// Frees one frame, if any holds a page.
     fn evict(&mut self) {
         let small_target = self.keys.len() / SMALL_SHARE;
-        while self.queues.len(Queue::Small) > small_target || self.queues.len(Queue::Main) == 0 {
-            let Some(frame) = self.queues.pop(Queue::Small) else { return };
+        while self.queues.len(CacheQueue::Small) > small_target || self.queues.len(CacheQueue::Main) == 0 {
+            let Some(frame) = self.queues.pop(CacheQueue::Small) else { return };
             if self.queues.uses(frame) > 1 {
                 self.queues.set_uses(frame, 0);
-                self.queues.push(Queue::Main, frame);
+                self.queues.push(CacheQueue::Main, frame);
             } else {
-                self.ghosts.insert(Table::hash(self.keys[frame as usize]));
+                self.ghosts.insert(FrameTable::hash(self.keys[frame as usize]));
                 return self.vacate(frame);
             }
         }
         // Terminates: every round decrements a use count, and a frame with a count of zero leaves.
-        while let Some(frame) = self.queues.pop(Queue::Main) {
+        while let Some(frame) = self.queues.pop(CacheQueue::Main) {
             match self.queues.uses(frame) {
                 0 => return self.vacate(frame),
                 uses => {
                     self.queues.set_uses(frame, uses - 1);
-                    self.queues.push(Queue::Main, frame);
+                    self.queues.push(CacheQueue::Main, frame);
                 }
             }
         }
@@ -269,13 +269,13 @@ impl PageCache {
     fn unname(&mut self, frame: u32) {
         self.table.remove(self.keys[frame as usize], &self.keys);
         self.keys[frame as usize] = NO_KEY;
-        self.queues.push(Queue::Free, frame);
+        self.queues.push(CacheQueue::Free, frame);
     }
 
     /// Moves the pages of the last growth step into free frames before it, and frees the step.
     fn drop_chunks(&mut self) {
         let kept = self.slab.chunks_before() * CHUNK_PAGES;
-        while self.queues.len(Queue::Free) < self.keys.len() - kept {
+        while self.queues.len(CacheQueue::Free) < self.keys.len() - kept {
             self.evict();
         }
         let (start, end) = (kept as u32, self.keys.len() as u32);
@@ -294,7 +294,7 @@ impl PageCache {
     }
 
     fn relocate(&mut self, from: u32) {
-        let Some(to) = self.queues.pop(Queue::Free) else { unreachable!("one frame was freed per page to move") };
+        let Some(to) = self.queues.pop(CacheQueue::Free) else { unreachable!("one frame was freed per page to move") };
         let key = self.keys[from as usize];
         self.slab.copy(from, to);
         self.table.rename(key, &self.keys, to);
@@ -304,7 +304,7 @@ impl PageCache {
     }
 
     fn rebuild_table(&mut self, frames_max: usize) {
-        self.table = Table::new(frames_max);
+        self.table = FrameTable::new(frames_max);
         for (frame, &key) in self.keys.iter().enumerate().filter(|&(_, &key)| key != NO_KEY) {
             self.table.insert(key, frame as u32);
         }

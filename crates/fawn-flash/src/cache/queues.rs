@@ -7,7 +7,7 @@ const QUEUE_SHIFT: u8 = 2;
 /// The queue that a frame is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub(super) enum Queue {
+pub(super) enum CacheQueue {
     /// Frames without a page.
     Free,
     /// Pages used once; a scan passes through this queue.
@@ -16,10 +16,10 @@ pub(super) enum Queue {
     Main,
 }
 
-const QUEUES: [Queue; 3] = [Queue::Free, Queue::Small, Queue::Main];
+const QUEUES: [CacheQueue; 3] = [CacheQueue::Free, CacheQueue::Small, CacheQueue::Main];
 
 #[derive(Clone, Copy)]
-struct Link {
+struct QueueLink {
     before: u32,
     after: u32,
 }
@@ -32,11 +32,11 @@ struct Ends {
 }
 
 /// Memory per frame, bytes.
-pub(super) const QUEUE_BYTES: usize = size_of::<Link>() + 1;
+pub(super) const QUEUE_BYTES: usize = size_of::<QueueLink>() + 1;
 
 /// Three queues; every frame is in exactly one of them and has a use count (0 to 3).
 pub(super) struct Queues {
-    links: Vec<Link>,
+    links: Vec<QueueLink>,
     /// Use count in the low bits, queue above.
     marks: Vec<u8>,
     ends: [Ends; 3],
@@ -47,11 +47,11 @@ impl Queues {
         Self { links: Vec::new(), marks: Vec::new(), ends: [Ends { first: NONE, last: NONE, len: 0 }; 3] }
     }
 
-    pub(super) const fn len(&self, queue: Queue) -> usize {
+    pub(super) const fn len(&self, queue: CacheQueue) -> usize {
         self.ends[queue as usize].len
     }
 
-    pub(super) fn queue_of(&self, frame: u32) -> Queue {
+    pub(super) fn queue_of(&self, frame: u32) -> CacheQueue {
         QUEUES[(self.marks[frame as usize] >> QUEUE_SHIFT) as usize]
     }
 
@@ -63,9 +63,9 @@ impl Queues {
     /// Adds free frames up to `frames`.
     pub(super) fn grow(&mut self, frames: usize) {
         for frame in self.links.len()..frames {
-            self.links.push(Link { before: NONE, after: NONE });
+            self.links.push(QueueLink { before: NONE, after: NONE });
             self.marks.push(0);
-            self.push(Queue::Free, frame as u32);
+            self.push(CacheQueue::Free, frame as u32);
         }
     }
 
@@ -101,9 +101,9 @@ impl Queues {
     }
 
     /// Appends a frame that is in no queue; keeps its use count.
-    pub(super) fn push(&mut self, queue: Queue, frame: u32) {
+    pub(super) fn push(&mut self, queue: CacheQueue, frame: u32) {
         let ends = &mut self.ends[queue as usize];
-        self.links[frame as usize] = Link { before: ends.last, after: NONE };
+        self.links[frame as usize] = QueueLink { before: ends.last, after: NONE };
         match ends.last {
             NONE => ends.first = frame,
             last => self.links[last as usize].after = frame,
@@ -117,7 +117,7 @@ impl Queues {
     /// Removes a frame from its queue.
     pub(super) fn remove(&mut self, frame: u32) {
         let queue = self.queue_of(frame);
-        let Link { before, after } = self.links[frame as usize];
+        let QueueLink { before, after } = self.links[frame as usize];
         let ends = &mut self.ends[queue as usize];
         ends.len -= 1;
         match before {
@@ -131,7 +131,7 @@ impl Queues {
     }
 
     /// Removes and returns the first frame.
-    pub(super) fn pop(&mut self, queue: Queue) -> Option<u32> {
+    pub(super) fn pop(&mut self, queue: CacheQueue) -> Option<u32> {
         let first = self.ends[queue as usize].first;
         (first != NONE).then(|| {
             self.remove(first);

@@ -12,19 +12,19 @@ pub(super) const CHUNK_BYTES: usize = CHUNK_PAGES * PAGE_BYTES;
 /// Chunks before the first huge page. A step of two chunks is then an eighth of the cache, and less beyond.
 const SMALL_CHUNKS: usize = 16;
 
-type Page = [u8; PAGE_BYTES];
+type CachePage = [u8; PAGE_BYTES];
 
-const REGION_CHUNKS: usize = Region::<Page>::ITEMS / CHUNK_PAGES;
+const REGION_CHUNKS: usize = Region::<CachePage>::ITEMS / CHUNK_PAGES;
 const _: () = assert!(REGION_CHUNKS == 2 && SMALL_CHUNKS.is_multiple_of(REGION_CHUNKS));
 
 /// Page frames, numbered densely from zero.
 #[derive(Default)]
-pub(super) struct Slab {
-    regions: Vec<Region<Page>>,
+pub(super) struct PageSlab {
+    regions: Vec<Region<CachePage>>,
     chunks: usize,
 }
 
-impl Slab {
+impl PageSlab {
     pub(super) const fn chunks(&self) -> usize {
         self.chunks
     }
@@ -58,18 +58,18 @@ impl Slab {
         if !self.chunks.is_multiple_of(REGION_CHUNKS)
             && let Some(half) = self.regions.last_mut()
         {
-            half.discard(CHUNK_PAGES..Region::<Page>::ITEMS);
+            half.discard(CHUNK_PAGES..Region::<CachePage>::ITEMS);
         }
     }
 
     #[inline]
-    pub(super) fn page(&self, frame: u32) -> &Page {
-        self.regions[frame as usize / Region::<Page>::ITEMS].get(frame as usize % Region::<Page>::ITEMS)
+    pub(super) fn page(&self, frame: u32) -> &CachePage {
+        self.regions[frame as usize / Region::<CachePage>::ITEMS].get(frame as usize % Region::<CachePage>::ITEMS)
     }
 
     #[inline]
-    pub(super) fn page_mut(&mut self, frame: u32) -> &mut Page {
-        self.regions[frame as usize / Region::<Page>::ITEMS].get_mut(frame as usize % Region::<Page>::ITEMS)
+    pub(super) fn page_mut(&mut self, frame: u32) -> &mut CachePage {
+        self.regions[frame as usize / Region::<CachePage>::ITEMS].get_mut(frame as usize % Region::<CachePage>::ITEMS)
     }
 
     /// Copies the content of a frame.

@@ -27,12 +27,12 @@ struct Home {
 }
 
 /// Frame numbers by key; the caller stores the keys, by frame.
-pub(super) struct Table {
+pub(super) struct FrameTable {
     words: Vec<u32>,
     shift: u32,
 }
 
-impl Table {
+impl FrameTable {
     /// A table for `frames` at a load of at most two thirds.
     pub(super) fn new(frames: usize) -> Self {
         let slots = Self::slots_for(frames);
@@ -162,8 +162,8 @@ mod tests {
         // In the small table, probe sequences wrap around.
         for (seed, stride, frames) in [(1, 1, 680), (2, 16, 680), (3, 1, 42), (4, 16, 42)] {
             let mut rng = SplitMix64::new(seed);
-            let (mut table, mut keys) = (Table::new(frames), vec![u64::MAX; frames]);
-            assert_eq!(table.slots(), Table::slots_for(frames - 1), "the maximum load");
+            let (mut table, mut keys) = (FrameTable::new(frames), vec![u64::MAX; frames]);
+            assert_eq!(table.slots(), FrameTable::slots_for(frames - 1), "the maximum load");
             for step in 0..20_000 {
                 let frame = rng.below(frames as u64) as usize;
                 if keys[frame] != u64::MAX {

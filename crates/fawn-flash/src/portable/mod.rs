@@ -3,23 +3,23 @@
 //! operation.
 mod pool;
 
-use crate::place::Place;
-use crate::real::{Queue, RealDevice};
-use crate::{Completion, DeviceError, DeviceOptions, Operation, Request};
-use pool::{Done, Job, Pool};
+use crate::data_dir::DataDir;
+use crate::queued_device::{IoQueue, QueuedDevice};
+use crate::{Completion, DeviceError, DeviceOptions, IoOperation, IoRequest};
+use pool::{Done, Pool, PoolJob};
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::path::Path;
 use std::sync::Arc;
 
 /// A device that makes blocking calls on a thread pool.
-pub type PortableDevice = RealDevice<PoolQueue>;
+pub type PortableDevice = QueuedDevice<PoolQueue>;
 
 /// Operations executed by a thread pool.
 pub struct PoolQueue {
     pool: Pool,
     /// Submitted, but not kicked.
-    queued: Vec<Job>,
+    queued: Vec<PoolJob>,
     in_flight: usize,
 }
 
@@ -29,54 +29,54 @@ impl PortableDevice {
     /// # Errors
     /// If the directory cannot be opened or a thread cannot be started.
     pub fn open(dir: &Path, options: &DeviceOptions) -> Result<Self, DeviceError> {
-        let mut place = Place::open(dir, options.descriptors_max)?;
+        let mut data_dir = DataDir::open(dir, options.descriptors_max)?;
         if options.direct
-            && let Err(reason) = place.try_direct().map(drop)
+            && let Err(reason) = data_dir.try_direct().map(drop)
         {
-            tracing::info!(dir = place.path(), reason, "reads and writes go through the system's page cache");
+            tracing::info!(dir = data_dir.path(), reason, "reads and writes go through the system's page cache");
         }
         let pool = Pool::start(options.threads.max(1)).map_err(|error| DeviceError::Io {
-            operation: Operation::Metadata("start the pool"),
-            name: place.path().to_owned(),
+            operation: IoOperation::Metadata("start the pool"),
+            name: data_dir.path().to_owned(),
             offset: 0,
             detail: error.to_string(),
         })?;
-        Ok(Self::new(place, PoolQueue { pool, queued: Vec::new(), in_flight: 0 }))
+        Ok(Self::new(data_dir, PoolQueue { pool, queued: Vec::new(), in_flight: 0 }))
     }
 }
 
 impl PoolQueue {
-    fn collect(&mut self, place: &mut Place, done: VecDeque<Done>, out: &mut VecDeque<Completion>) {
+    fn collect(&mut self, data_dir: &mut DataDir, done: VecDeque<Done>, out: &mut VecDeque<Completion>) {
         self.in_flight -= done.len();
         out.extend(
-            done.into_iter().map(|Done { job, result }| place.end(job.request, result.map_err(|errno| (errno, 0)))),
+            done.into_iter().map(|Done { job, result }| data_dir.end(job.request, result.map_err(|errno| (errno, 0)))),
         );
     }
 }
 
-impl Queue for PoolQueue {
-    fn submit(&mut self, place: &mut Place, request: Request) {
+impl IoQueue for PoolQueue {
+    fn submit(&mut self, data_dir: &mut DataDir, request: IoRequest) {
         self.in_flight += 1;
-        let fd = Arc::clone(place.fd(request.file));
-        self.queued.push(Job { fd, request });
+        let fd = Arc::clone(data_dir.fd(request.file));
+        self.queued.push(PoolJob { fd, request });
     }
 
-    fn kick(&mut self, place: &mut Place) {
+    fn kick(&mut self, data_dir: &mut DataDir) {
         if !self.queued.is_empty() {
-            place.stats.system_calls += 1;
+            data_dir.stats.system_calls += 1;
             self.pool.run(&mut self.queued);
         }
     }
 
-    fn reap(&mut self, place: &mut Place, out: &mut VecDeque<Completion>) {
+    fn reap(&mut self, data_dir: &mut DataDir, out: &mut VecDeque<Completion>) {
         let done = self.pool.take();
-        self.collect(place, done, out);
+        self.collect(data_dir, done, out);
     }
 
-    fn wait(&mut self, place: &mut Place, out: &mut VecDeque<Completion>) {
-        self.kick(place);
+    fn wait(&mut self, data_dir: &mut DataDir, out: &mut VecDeque<Completion>) {
+        self.kick(data_dir);
         let done = if self.in_flight > 0 { self.pool.wait() } else { self.pool.take() };
-        self.collect(place, done, out);
+        self.collect(data_dir, done, out);
     }
 
     fn in_flight(&self) -> usize {
@@ -95,7 +95,7 @@ impl Queue for PoolQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{AlignedBuf, Cause, Device, Token};
+    use crate::{AlignedBuf, Device, IoClass, Token};
 
     fn end(device: &mut PortableDevice) -> Completion {
         let mut out = VecDeque::new();
@@ -105,18 +105,18 @@ mod tests {
         out.pop_front().unwrap_or_else(|| panic!("an end"))
     }
 
-    /// A check of a damaged file system needs this: reads work, writes fail, and the errors state the reason.
+    /// A check of a corrupt file system needs this: reads work, writes fail, and the errors state the reason.
     #[test]
     fn a_read_only_file_system_is_read() {
         let Ok(dir) = tempfile::tempdir() else { panic!("no directory for the test") };
         assert!(std::fs::write(dir.path().join("f"), [7; 4096]).is_ok());
         let Ok(mut device) = PortableDevice::open(dir.path(), &DeviceOptions::default()) else { panic!("no device") };
-        device.place.take_for_read_only();
+        device.data_dir.take_for_read_only();
         let Ok(file) = Device::open(&mut device, "f") else { panic!("the file must open for reading") };
-        device.submit_read(file, 0, AlignedBuf::zeroed(4096), Cause::Foreground, Token(1));
+        device.submit_read(file, 0, AlignedBuf::zeroed(4096), IoClass::Foreground, Token(1));
         let read = end(&mut device);
         assert!(read.result.is_ok() && read.buf.is_some_and(|buf| buf.iter().all(|byte| *byte == 7)));
-        device.submit_write(file, 0, AlignedBuf::zeroed(4096), 4096, Cause::Flush, Token(2));
+        device.submit_write(file, 0, AlignedBuf::zeroed(4096), 4096, IoClass::Flush, Token(2));
         let refusals = [end(&mut device).result.map(drop), device.create("g").map(drop), device.truncate(file, 0)];
         for refusal in refusals {
             assert!(matches!(&refusal, Err(error) if error.to_string().contains("mounted read-only")), "{refusal:?}");

@@ -1,6 +1,6 @@
 //! Thread pool: blocking calls, a job queue, a completion queue, and a descriptor that wakes the event loop.
-use crate::place::sync_data;
-use crate::request::{Request, Work};
+use crate::data_dir::sync_data;
+use crate::request::{IoRequest, Work};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -10,25 +10,25 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 /// An operation; the thread that executes it owns the buffer.
-pub(super) struct Job {
+pub(super) struct PoolJob {
     pub(super) fd: Arc<OwnedFd>,
-    pub(super) request: Request,
+    pub(super) request: IoRequest,
 }
 
 /// A completed operation.
 pub(super) struct Done {
-    pub(super) job: Job,
+    pub(super) job: PoolJob,
     pub(super) result: Result<(), Errno>,
 }
 
 #[derive(Default)]
-struct Inbox {
-    jobs: VecDeque<Job>,
+struct JobQueue {
+    jobs: VecDeque<PoolJob>,
     closed: bool,
 }
 
-struct Shared {
-    inbox: Mutex<Inbox>,
+struct PoolState {
+    inbox: Mutex<JobQueue>,
     arrived: Condvar,
     outbox: Mutex<VecDeque<Done>>,
     ended: Condvar,
@@ -37,7 +37,7 @@ struct Shared {
 
 /// The threads and both queues. Dropping the pool finishes the submitted jobs, then joins the threads.
 pub(super) struct Pool {
-    shared: Arc<Shared>,
+    shared: Arc<PoolState>,
     /// The other end of `bell`: readable while the outbox has new completions.
     ear: UnixStream,
     threads: Vec<JoinHandle<()>>,
@@ -53,7 +53,7 @@ impl Pool {
         let (bell, ear) = UnixStream::pair()?;
         bell.set_nonblocking(true)?;
         ear.set_nonblocking(true)?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PoolState {
             inbox: Mutex::default(),
             arrived: Condvar::new(),
             outbox: Mutex::default(),
@@ -69,7 +69,7 @@ impl Pool {
         Ok(pool)
     }
 
-    pub(super) fn run(&self, jobs: &mut Vec<Job>) {
+    pub(super) fn run(&self, jobs: &mut Vec<PoolJob>) {
         let count = jobs.len();
         locked(&self.shared.inbox).jobs.extend(jobs.drain(..));
         if count == 1 { self.shared.arrived.notify_one() } else { self.shared.arrived.notify_all() }
@@ -116,7 +116,7 @@ impl Drop for Pool {
     }
 }
 
-impl Shared {
+impl PoolState {
     fn serve(&self) {
         while let Some(mut job) = self.next() {
             let result = run(&mut job);
@@ -132,16 +132,16 @@ impl Shared {
         }
     }
 
-    fn next(&self) -> Option<Job> {
+    fn next(&self) -> Option<PoolJob> {
         let inbox = locked(&self.inbox);
         let waited = self.arrived.wait_while(inbox, |inbox| inbox.jobs.is_empty() && !inbox.closed);
         waited.unwrap_or_else(PoisonError::into_inner).jobs.pop_front()
     }
 }
 
-fn run(job: &mut Job) -> Result<(), Errno> {
+fn run(job: &mut PoolJob) -> Result<(), Errno> {
     let fd = job.fd.as_fd();
-    let Request { work, offset, len_bytes, memory, .. } = &mut job.request;
+    let IoRequest { work, offset, len_bytes, memory, .. } = &mut job.request;
     match (*work, memory.buf_mut()) {
         (Work::Read, Some(buf)) => read_full(fd, *offset, buf),
         (Work::Write { durable }, _) => {

@@ -5,13 +5,13 @@ use super::queue::Ticket;
 use super::state::{DiskState, full, io};
 use super::{DIR, Loss, SimDisk, SimOptions};
 use crate::buffer::PAGE_BYTES;
-use crate::request::{Request, Work};
-use crate::{Cause, Completion, Device, DeviceError, FileId, IoStats, Operation};
+use crate::request::{IoRequest, Work};
+use crate::{Completion, Device, DeviceError, FileId, IoClass, IoOperation, IoStats};
 use std::collections::VecDeque;
 use std::sync::{Arc, MutexGuard};
 
 #[derive(Debug)]
-struct Handle {
+struct OpenFileState {
     inode: InodeId,
     name: Arc<str>,
 }
@@ -22,7 +22,7 @@ pub struct SimDevice {
     disk: SimDisk,
     id: u64,
     power_cycles: u64,
-    files: Vec<Option<Handle>>,
+    files: Vec<Option<OpenFileState>>,
     in_flight: usize,
     stats: IoStats,
     poison: Option<DeviceError>,
@@ -52,7 +52,7 @@ impl SimDevice {
         &self.disk
     }
 
-    fn handle(&self, file: FileId) -> &Handle {
+    fn handle(&self, file: FileId) -> &OpenFileState {
         let handle = self.files.get(file.0 as usize).and_then(Option::as_ref);
         handle.unwrap_or_else(|| panic!("{file:?} is not open"))
     }
@@ -63,7 +63,7 @@ impl SimDevice {
         if state.power_cycles == self.power_cycles {
             return Ok(state);
         }
-        Err(io(Operation::Metadata("use"), DIR, 0, "power was lost; attach a new device"))
+        Err(io(IoOperation::Metadata("use"), DIR, 0, "power was lost; attach a new device"))
     }
 
     /// As [`SimDevice::alive`], for operations that change the disk.
@@ -94,7 +94,7 @@ impl SimDevice {
     }
 
     fn add_file(&mut self, inode: InodeId, name: &str) -> FileId {
-        self.files.push(Some(Handle { inode, name: name.into() }));
+        self.files.push(Some(OpenFileState { inode, name: name.into() }));
         FileId(self.files.len() as u32 - 1)
     }
 
@@ -119,9 +119,9 @@ impl SimDevice {
 }
 
 /// Checks a duty of the caller that no real device checks: at most one write in flight per block.
-fn assert_apart(state: &DiskState, inode: InodeId, write: &Request) {
+fn assert_apart(state: &DiskState, inode: InodeId, write: &IoRequest) {
     let page = PAGE_BYTES as u64;
-    let blocks = |write: &Request| write.offset / page..(write.offset + write.len_bytes as u64).div_ceil(page);
+    let blocks = |write: &IoRequest| write.offset / page..(write.offset + write.len_bytes as u64).div_ceil(page);
     let mine = blocks(write);
     let others = state.queue.iter().filter(|ticket| ticket.inode == inode);
     for ticket in others.filter(|ticket| matches!(ticket.request.work, Work::Write { .. })) {
@@ -207,7 +207,7 @@ impl Device for SimDevice {
     }
 
     fn sync_dir(&mut self) -> Result<(), DeviceError> {
-        self.stats.count_sync(Cause::Manifest);
+        self.stats.count_sync(IoClass::Manifest);
         let result = self.change(OpKind::SyncDir, DIR, |state| {
             state.directory.sync();
             state.collect();
@@ -256,7 +256,7 @@ impl Device for SimDevice {
         self.inspect(DIR, |state| state.free_bytes())
     }
 
-    fn submit(&mut self, request: Request) {
+    fn submit(&mut self, request: IoRequest) {
         self.in_flight += 1;
         self.stats.count(&request);
         let handle = self.handle(request.file);

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) type InodeId = u64;
 
 #[derive(Clone, Debug)]
-enum Edit {
+enum DirectoryEdit {
     Set(String, InodeId),
     Remove(String),
     Rename(String, String, InodeId),
@@ -17,7 +17,7 @@ enum Edit {
 pub(super) struct Directory {
     live: BTreeMap<String, InodeId>,
     durable: BTreeMap<String, InodeId>,
-    edits: Vec<Edit>,
+    edits: Vec<DirectoryEdit>,
 }
 
 impl Directory {
@@ -31,17 +31,17 @@ impl Directory {
 
     pub(super) fn set(&mut self, name: &str, inode: InodeId) {
         self.live.insert(name.to_owned(), inode);
-        self.edits.push(Edit::Set(name.to_owned(), inode));
+        self.edits.push(DirectoryEdit::Set(name.to_owned(), inode));
     }
 
     pub(super) fn remove(&mut self, name: &str) {
         self.live.remove(name);
-        self.edits.push(Edit::Remove(name.to_owned()));
+        self.edits.push(DirectoryEdit::Remove(name.to_owned()));
     }
 
     pub(super) fn rename(&mut self, from: &str, to: &str, inode: InodeId) {
-        apply(&mut self.live, &Edit::Rename(from.to_owned(), to.to_owned(), inode));
-        self.edits.push(Edit::Rename(from.to_owned(), to.to_owned(), inode));
+        apply(&mut self.live, &DirectoryEdit::Rename(from.to_owned(), to.to_owned(), inode));
+        self.edits.push(DirectoryEdit::Rename(from.to_owned(), to.to_owned(), inode));
     }
 
     pub(super) fn sync(&mut self) {
@@ -52,8 +52,8 @@ impl Directory {
     /// Files referenced by a current name, a durable name or an edit.
     pub(super) fn reachable(&self) -> BTreeSet<InodeId> {
         let edited = self.edits.iter().filter_map(|edit| match edit {
-            Edit::Set(_, inode) | Edit::Rename(_, _, inode) => Some(*inode),
-            Edit::Remove(_) => None,
+            DirectoryEdit::Set(_, inode) | DirectoryEdit::Rename(_, _, inode) => Some(*inode),
+            DirectoryEdit::Remove(_) => None,
         });
         self.live.values().chain(self.durable.values()).copied().chain(edited).collect()
     }
@@ -76,15 +76,15 @@ impl Directory {
     }
 }
 
-fn apply(names: &mut BTreeMap<String, InodeId>, edit: &Edit) {
+fn apply(names: &mut BTreeMap<String, InodeId>, edit: &DirectoryEdit) {
     match edit {
-        Edit::Set(name, inode) => {
+        DirectoryEdit::Set(name, inode) => {
             names.insert(name.clone(), *inode);
         }
-        Edit::Remove(name) => {
+        DirectoryEdit::Remove(name) => {
             names.remove(name);
         }
-        Edit::Rename(from, to, inode) => {
+        DirectoryEdit::Rename(from, to, inode) => {
             // POSIX: a rename between two names of one file changes nothing.
             if names.get(from) != names.get(to) || names.get(to).is_none() {
                 names.remove(from);

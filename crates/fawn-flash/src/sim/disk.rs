@@ -1,5 +1,5 @@
 //! `SimDisk`: the test's control of the simulated disk: crashes, images, faults, corruption, space, time.
-use super::faults::{Fault, OpKind};
+use super::faults::{DeviceFault, OpKind};
 use super::state::DiskState;
 use super::{Capture, Image, Loss, SimOptions};
 use fawn_types::random::SplitMix64;
@@ -68,13 +68,13 @@ impl SimDisk {
     }
 
     /// Orders `fault` for the `nth` operation of `kind` from now; 1 is the next.
-    pub fn fail_nth(&self, kind: OpKind, nth: u64, fault: Fault) {
+    pub fn fail_nth(&self, kind: OpKind, nth: u64, fault: DeviceFault) {
         self.state().faults.order(kind, nth, fault);
     }
 
     /// Orders `fault` for every operation of `kind` from now on, until [`SimDisk::end_faults`] or
     /// [`SimDisk::clear_faults`]. Replaces an earlier order for the same kind.
-    pub fn fail_every(&self, kind: OpKind, fault: Fault) {
+    pub fn fail_every(&self, kind: OpKind, fault: DeviceFault) {
         self.state().faults.order_every(kind, fault);
     }
 
@@ -94,7 +94,7 @@ impl SimDisk {
     /// a signal, so a caller that loops until a completion never returns. On a crash, a hanging write or sync is like
     /// any other in flight: it takes effect in part or not at all.
     pub fn hang(&self, kind: OpKind) {
-        self.fail_every(kind, Fault::Hang);
+        self.fail_every(kind, DeviceFault::Hang);
     }
 
     /// Completes all hanging operations at the next reap; later operations do not hang.

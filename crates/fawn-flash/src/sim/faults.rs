@@ -64,7 +64,7 @@ impl OpKind {
 /// The effect of a fault.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum Fault {
+pub enum DeviceFault {
     /// The operation fails. A failed write has applied any subset of its sectors. A failed sync has marked its pages
     /// clean: they still read, but a crash may lose them and no later sync covers them.
     Fail,
@@ -95,19 +95,19 @@ pub enum Fault {
 #[derive(Clone, Default, Debug)]
 pub(super) struct FaultPlan {
     counts: [u64; OpKind::ALL.len()],
-    ordered: Vec<(OpKind, u64, Fault)>,
+    ordered: Vec<(OpKind, u64, DeviceFault)>,
     /// Faults for every operation of a kind, until ended.
-    standing: Vec<(OpKind, Fault)>,
+    standing: Vec<(OpKind, DeviceFault)>,
 }
 
 impl FaultPlan {
-    pub(super) fn order(&mut self, kind: OpKind, nth: u64, fault: Fault) {
+    pub(super) fn order(&mut self, kind: OpKind, nth: u64, fault: DeviceFault) {
         assert!(nth > 0, "`nth` counts from 1, the next operation");
         assert_possible(kind, &fault);
         self.ordered.push((kind, self.counts[kind as usize] + nth, fault));
     }
 
-    pub(super) fn order_every(&mut self, kind: OpKind, fault: Fault) {
+    pub(super) fn order_every(&mut self, kind: OpKind, fault: DeviceFault) {
         assert_possible(kind, &fault);
         self.end_every(kind);
         self.standing.push((kind, fault));
@@ -119,12 +119,12 @@ impl FaultPlan {
 
     /// Removes all faults that make later operations hang.
     pub(super) fn end_hanging(&mut self) {
-        self.standing.retain(|(_, fault)| *fault != Fault::Hang);
+        self.standing.retain(|(_, fault)| *fault != DeviceFault::Hang);
     }
 
     /// Counts an operation and returns its fault, if any. A fault for its number takes precedence over one for its
     /// kind.
-    pub(super) fn count(&mut self, kind: OpKind) -> Option<Fault> {
+    pub(super) fn count(&mut self, kind: OpKind) -> Option<DeviceFault> {
         self.counts[kind as usize] += 1;
         let due = (kind, self.counts[kind as usize]);
         if let Some(at) = self.ordered.iter().position(|(kind, nth, _)| (*kind, *nth) == due) {
@@ -146,11 +146,13 @@ impl FaultPlan {
 
 /// Metadata operations block, so they can fail but neither hang nor be delayed; data operations need no descriptor or
 /// memory.
-fn assert_possible(kind: OpKind, fault: &Fault) {
+fn assert_possible(kind: OpKind, fault: &DeviceFault) {
     let is_data = matches!(kind, OpKind::Read | OpKind::Write | OpKind::Sync);
     match fault {
-        Fault::Hang | Fault::Delay { .. } => assert!(is_data, "{kind:?} is synchronous: it cannot be in flight"),
-        Fault::Exhausted => assert!(!is_data, "{kind:?} needs neither a descriptor nor memory"),
-        Fault::Fail | Fault::Full | Fault::Misdirect { .. } | Fault::Lose => (),
+        DeviceFault::Hang | DeviceFault::Delay { .. } => {
+            assert!(is_data, "{kind:?} is synchronous: it cannot be in flight")
+        }
+        DeviceFault::Exhausted => assert!(!is_data, "{kind:?} needs neither a descriptor nor memory"),
+        DeviceFault::Fail | DeviceFault::Full | DeviceFault::Misdirect { .. } | DeviceFault::Lose => (),
     }
 }

@@ -10,7 +10,7 @@ use fawn_types::random::SplitMix64;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-pub(super) type Block = [u8; PAGE_BYTES];
+pub(super) type SimBlock = [u8; PAGE_BYTES];
 
 const SECTORS_PER_BLOCK: usize = PAGE_BYTES / SECTOR_BYTES;
 /// Maximum versions per block, and lengths per file. Older ones are merged; otherwise a log that never syncs would grow
@@ -25,20 +25,20 @@ struct BlockVersion {
     mask: u8,
     /// A failed sync marked the version clean: no later sync covers it [ATC 2020, Rebello et al.].
     lost: bool,
-    data: Option<Arc<Block>>,
+    data: Option<Arc<SimBlock>>,
 }
 
 #[derive(Clone, Debug)]
 struct Dirty {
     /// Durable content, `None` for zeros.
-    base: Option<Arc<Block>>,
+    base: Option<Arc<SimBlock>>,
     versions: Vec<BlockVersion>,
 }
 
 /// A file's content and length, and which parts of both are durable.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Inode {
-    blocks: BTreeMap<u64, Arc<Block>>,
+    blocks: BTreeMap<u64, Arc<SimBlock>>,
     dirty: BTreeMap<u64, Dirty>,
     len: u64,
     durable_len: u64,
@@ -101,7 +101,7 @@ impl Inode {
         self.lengths.clear();
     }
 
-    fn replace(&mut self, seq: u64, index: u64, data: Option<Arc<Block>>, mask: u8) {
+    fn replace(&mut self, seq: u64, index: u64, data: Option<Arc<SimBlock>>, mask: u8) {
         let before = match &data {
             Some(block) => self.blocks.insert(index, Arc::clone(block)),
             None => self.blocks.remove(&index),
@@ -187,7 +187,7 @@ impl Inode {
     /// Flips bits of one byte, in all its versions.
     pub(super) fn flip(&mut self, offset: u64, bits: u8) {
         let (index, within) = (offset / PAGE_BYTES as u64, offset as usize % PAGE_BYTES);
-        let flip = |block: &mut Arc<Block>| Arc::make_mut(block)[within] ^= bits;
+        let flip = |block: &mut Arc<SimBlock>| Arc::make_mut(block)[within] ^= bits;
         flip(self.blocks.entry(index).or_insert_with(|| Arc::new([0; PAGE_BYTES])));
         if let Some(dirty) = self.dirty.get_mut(&index) {
             dirty.base.iter_mut().for_each(flip);
@@ -245,7 +245,7 @@ impl Dirty {
         }
     }
 
-    fn settle(&mut self, content: Option<&Arc<Block>>, mask: u8) {
+    fn settle(&mut self, content: Option<&Arc<SimBlock>>, mask: u8) {
         copy_sectors(&mut self.base, content, mask);
         for version in &mut self.versions {
             version.mask &= !mask;
@@ -267,7 +267,7 @@ impl Dirty {
         self.versions.retain(|version| version.mask != 0);
     }
 
-    fn pick(&self, rng: &mut SplitMix64, survive: u64) -> Option<Arc<Block>> {
+    fn pick(&self, rng: &mut SplitMix64, survive: u64) -> Option<Arc<SimBlock>> {
         let mut picked = self.base.clone();
         for sector in 0..SECTORS_PER_BLOCK {
             let bit = 1_u8 << sector;
@@ -281,7 +281,7 @@ impl Dirty {
     }
 }
 
-fn copy_sectors(target: &mut Option<Arc<Block>>, source: Option<&Arc<Block>>, mask: u8) {
+fn copy_sectors(target: &mut Option<Arc<SimBlock>>, source: Option<&Arc<SimBlock>>, mask: u8) {
     if mask == u8::MAX {
         *target = source.cloned();
         return;

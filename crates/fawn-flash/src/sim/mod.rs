@@ -24,7 +24,7 @@ mod state;
 
 pub use device::SimDevice;
 pub use disk::SimDisk;
-pub use faults::{Fault, OpKind};
+pub use faults::{DeviceFault, OpKind};
 
 use std::ops::RangeInclusive;
 

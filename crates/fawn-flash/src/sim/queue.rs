@@ -3,11 +3,11 @@
 //! An operation takes effect only when its completion is delivered, so code that relies on data before reaping it fails
 //! in tests. A crash may still apply any part of an operation (see `state`).
 use super::directory::InodeId;
-use super::faults::Fault;
+use super::faults::DeviceFault;
 use super::state::{DiskState, full, io};
 use crate::buffer::SECTOR_BYTES;
-use crate::request::{Request, Work};
-use crate::{AlignedBuf, Completion, DeviceError, Operation};
+use crate::request::{IoRequest, Work};
+use crate::{AlignedBuf, Completion, DeviceError, IoOperation};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ pub(super) struct Ticket {
     pub(super) device: u64,
     pub(super) inode: InodeId,
     pub(super) name: Arc<str>,
-    pub(super) request: Request,
+    pub(super) request: IoRequest,
     /// The last sequence number of changes made before the submission: a sync covers changes up to it.
     pub(super) covered: u64,
-    pub(super) fault: Option<Fault>,
+    pub(super) fault: Option<DeviceFault>,
     /// An error determined at submission (poisoned or disconnected device).
     pub(super) refused: Option<DeviceError>,
     /// Tick of the completion; `None` until the operation is kicked.
@@ -29,7 +29,7 @@ pub(super) struct Ticket {
 impl Ticket {
     /// Whether the operation stays in flight until it is released.
     pub(super) fn hangs(&self) -> bool {
-        self.fault == Some(Fault::Hang)
+        self.fault == Some(DeviceFault::Hang)
     }
 }
 
@@ -38,7 +38,7 @@ impl DiskState {
         let span = self.options.latency_ticks.end().saturating_sub(*self.options.latency_ticks.start());
         for ticket in self.queue.iter_mut().filter(|ticket| ticket.device == device && ticket.due.is_none()) {
             let mut latency = self.options.latency_ticks.start() + self.rng.below(span.saturating_add(1));
-            if let Some(Fault::Delay { ticks }) = ticket.fault {
+            if let Some(DeviceFault::Delay { ticks }) = ticket.fault {
                 latency = ticks;
                 ticket.fault = None;
             }
@@ -98,7 +98,7 @@ impl DiskState {
     }
 
     fn take_effect(&mut self, mut ticket: Ticket) -> Completion {
-        let Request { work, offset, len_bytes, .. } = ticket.request;
+        let IoRequest { work, offset, len_bytes, .. } = ticket.request;
         let mut memory = core::mem::take(&mut ticket.request.memory);
         let result = match (ticket.refused.take(), work, memory.buf_mut()) {
             (Some(refused), ..) => Err(refused),
@@ -107,21 +107,21 @@ impl DiskState {
             (None, Work::Write { durable }, _) => self.write(&ticket, offset, &memory.bytes()[..len_bytes], durable),
             (None, Work::Sync, _) => self.sync(&ticket),
         };
-        Request { memory, ..ticket.request }.completion(result)
+        IoRequest { memory, ..ticket.request }.completion(result)
     }
 
     fn read(&self, ticket: &Ticket, offset: u64, buf: &mut AlignedBuf) -> Result<(), DeviceError> {
         match &ticket.fault {
-            Some(Fault::Misdirect { name, offset }) => {
+            Some(DeviceFault::Misdirect { name, offset }) => {
                 let inode = name.as_ref().map_or(Some(ticket.inode), |name| self.directory.get(name));
                 match inode.and_then(|id| self.inodes.get(&id)) {
                     Some(inode) => inode.read(*offset, buf),
                     None => buf.fill(0),
                 }
             }
-            Some(_) => return Err(io(Operation::Read, &ticket.name, offset, "injected failure")),
+            Some(_) => return Err(io(IoOperation::Read, &ticket.name, offset, "injected failure")),
             None if self.is_unreadable(ticket.inode, offset, buf.len()) => {
-                return Err(io(Operation::Read, &ticket.name, offset, "unreadable place"));
+                return Err(io(IoOperation::Read, &ticket.name, offset, "unreadable place"));
             }
             None => self.inode(ticket.inode).read(offset, buf),
         }
@@ -129,14 +129,14 @@ impl DiskState {
     }
 
     fn write(&mut self, ticket: &Ticket, offset: u64, bytes: &[u8], durable: bool) -> Result<(), DeviceError> {
-        if ticket.fault == Some(Fault::Full) || self.overflows(ticket.inode, offset, bytes.len() as u64) {
+        if ticket.fault == Some(DeviceFault::Full) || self.overflows(ticket.inode, offset, bytes.len() as u64) {
             return Err(full());
         }
         match &ticket.fault {
-            Some(Fault::Lose) => return Ok(()),
+            Some(DeviceFault::Lose) => return Ok(()),
             Some(_) => {
                 self.write_some(ticket.inode, offset, bytes);
-                return Err(io(Operation::Write, &ticket.name, offset, "injected failure"));
+                return Err(io(IoOperation::Write, &ticket.name, offset, "injected failure"));
             }
             None => (),
         }
@@ -164,7 +164,7 @@ impl DiskState {
         let inode = self.change(ticket.inode).0;
         if ticket.fault.is_some() {
             inode.sync_failed(covered);
-            return Err(io(Operation::Sync, &ticket.name, 0, "injected failure; its pages are marked clean"));
+            return Err(io(IoOperation::Sync, &ticket.name, 0, "injected failure; its pages are marked clean"));
         }
         inode.sync(covered);
         Ok(())

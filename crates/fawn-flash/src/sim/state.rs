@@ -1,12 +1,12 @@
 //! State of the simulated disk: files, names, space, operations in flight; creation of crash images.
 use super::directory::{Directory, InodeId};
-use super::faults::{Fault, FaultPlan, OpKind};
+use super::faults::{DeviceFault, FaultPlan, OpKind};
 use super::inode::Inode;
 use super::queue::Ticket;
 use super::{Capture, Image, Loss, SimDisk, SimOptions};
 use crate::buffer::{PAGE_BYTES, SECTOR_BYTES};
-use crate::request::{Request, Work};
-use crate::{DeviceError, Operation};
+use crate::request::{IoRequest, Work};
+use crate::{DeviceError, IoOperation};
 use fawn_types::random::SplitMix64;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -175,10 +175,10 @@ impl DiskState {
 
     /// Applies an operation that was in flight: any part of a write may have arrived, a sync may have taken effect.
     pub(super) fn overtake(&mut self, ticket: &Ticket, loss: Loss, rng: &mut SplitMix64) {
-        if ticket.due.is_none() || ticket.refused.is_some() || ticket.fault == Some(Fault::Lose) {
+        if ticket.due.is_none() || ticket.refused.is_some() || ticket.fault == Some(DeviceFault::Lose) {
             return;
         }
-        let Request { work, offset, len_bytes, ref memory, .. } = ticket.request;
+        let IoRequest { work, offset, len_bytes, ref memory, .. } = ticket.request;
         match work {
             Work::Write { .. } => {
                 let buf = memory.bytes();
@@ -220,13 +220,13 @@ impl DiskState {
     /// Counts a metadata operation; fails if a fault is ordered for it.
     pub(super) fn metadata(&mut self, kind: OpKind, name: &str) -> Result<(), DeviceError> {
         match self.faults.count(kind) {
-            Some(Fault::Full) => Err(full()),
-            Some(Fault::Exhausted) => {
+            Some(DeviceFault::Full) => Err(full()),
+            Some(DeviceFault::Exhausted) => {
                 let detail = "injected lack of descriptors".to_owned();
                 Err(DeviceError::Exhausted { dir: super::DIR.to_owned(), detail })
             }
             Some(_) => {
-                let operation = if kind == OpKind::SyncDir { Operation::Sync } else { operation_of(kind) };
+                let operation = if kind == OpKind::SyncDir { IoOperation::Sync } else { operation_of(kind) };
                 Err(io(operation, name, 0, "injected failure"))
             }
             None => Ok(()),
@@ -244,8 +244,8 @@ fn arrived_bytes(len_bytes: usize, rng: &mut SplitMix64) -> usize {
     }
 }
 
-fn operation_of(kind: OpKind) -> Operation {
-    Operation::Metadata(match kind {
+fn operation_of(kind: OpKind) -> IoOperation {
+    IoOperation::Metadata(match kind {
         OpKind::Create => "create",
         OpKind::Open => "open",
         OpKind::Rename => "rename",
@@ -262,6 +262,6 @@ pub(super) fn full() -> DeviceError {
     DeviceError::Full { dir: super::DIR.to_owned() }
 }
 
-pub(super) fn io(operation: Operation, name: &str, offset: u64, detail: &str) -> DeviceError {
+pub(super) fn io(operation: IoOperation, name: &str, offset: u64, detail: &str) -> DeviceError {
     DeviceError::Io { operation, name: name.to_owned(), offset, detail: detail.to_owned() }
 }

@@ -1,5 +1,5 @@
 //! The ring itself: setup with fallbacks, registered files, submission and completion entries.
-use super::slots::Slot;
+use super::slots::UringSlot;
 use crate::buffer::PAGE_BYTES;
 use crate::request::Work;
 use crate::{AlignedBuf, FileId};
@@ -17,7 +17,7 @@ const MOVE_MAX: u32 = 1 << 30;
 /// trait.
 macro_rules! entry_for {
     ($slot:expr, $fd:expr) => {{
-        let Slot { request, done_bytes }: &mut Slot = $slot;
+        let UringSlot { request, done_bytes }: &mut UringSlot = $slot;
         let at = request.offset + *done_bytes as u64;
         let len = u32::try_from(request.len_bytes - *done_bytes).unwrap_or(MOVE_MAX).min(MOVE_MAX);
         // Within the memory, as `push` argues. A sync has none.
@@ -34,7 +34,7 @@ macro_rules! entry_for {
 }
 
 /// An io_uring and the number of its entries in flight.
-pub(super) struct Ring {
+pub(super) struct UringRing {
     ring: IoUring,
     setup: String,
     /// Entries pushed whose completions were not taken; never more than the completion ring holds.
@@ -45,7 +45,7 @@ pub(super) struct Ring {
     fixed_free: Vec<u32>,
 }
 
-impl Ring {
+impl UringRing {
     /// A ring of `entries`, with the best options that the kernel supports.
     pub(super) fn new(entries: u32) -> Result<Self, String> {
         let entries = entries.clamp(8, 4096);
@@ -117,7 +117,7 @@ impl Ring {
     }
 
     /// Queues the remaining part of an operation; `false` if the ring is full.
-    pub(super) fn push(&mut self, index: u32, slot: &mut Slot, fd: &OwnedFd) -> bool {
+    pub(super) fn push(&mut self, index: u32, slot: &mut UringSlot, fd: &OwnedFd) -> bool {
         if self.in_ring == self.in_ring_max {
             return false;
         }
@@ -164,7 +164,7 @@ impl Ring {
     }
 }
 
-impl Drop for Ring {
+impl Drop for UringRing {
     fn drop(&mut self) {
         // The kernel may still write to buffers that are freed after this, so wait for all operations.
         while self.in_ring > 0 {

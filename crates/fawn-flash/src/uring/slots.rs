@@ -1,15 +1,15 @@
 //! Operations in flight by number: the buffer in use by the kernel, and the progress.
-use crate::request::{Request, Work};
+use crate::request::{IoRequest, Work};
 use rustix::io::Errno;
 
 /// One operation; its buffer stays here until the kernel completes it.
-pub(super) struct Slot {
-    pub(super) request: Request,
+pub(super) struct UringSlot {
+    pub(super) request: IoRequest,
     pub(super) done_bytes: usize,
 }
 
 /// Effect of a completion on its operation.
-pub(super) enum Step {
+pub(super) enum NextStep {
     /// Completed, with success or failure.
     Done,
     /// Moved part of the bytes; for a read, perhaps up to the end of the file.
@@ -18,20 +18,20 @@ pub(super) enum Step {
     Again,
 }
 
-impl Slot {
+impl UringSlot {
     /// Applies the kernel's result.
-    pub(super) fn advance(&mut self, result: i32) -> Step {
+    pub(super) fn advance(&mut self, result: i32) -> NextStep {
         match usize::try_from(result) {
-            Ok(_) if self.request.work == Work::Sync => Step::Done,
+            Ok(_) if self.request.work == Work::Sync => NextStep::Done,
             Ok(moved) => {
                 self.done_bytes += moved;
                 assert!(self.done_bytes <= self.request.len_bytes, "the kernel moved more bytes than requested");
                 let stuck_write = moved == 0 && self.request.work != Work::Read;
-                if self.done_bytes == self.request.len_bytes || stuck_write { Step::Done } else { Step::Short }
+                if self.done_bytes == self.request.len_bytes || stuck_write { NextStep::Done } else { NextStep::Short }
             }
             // Only reads are retried: a failed write or sync never is.
-            Err(_) if self.request.work == Work::Read && is_interruption(result) => Step::Again,
-            Err(_) => Step::Done,
+            Err(_) if self.request.work == Work::Read && is_interruption(result) => NextStep::Again,
+            Err(_) => NextStep::Done,
         }
     }
 }
@@ -43,7 +43,7 @@ fn is_interruption(result: i32) -> bool {
 /// Operations by number; numbers are reused.
 #[derive(Default)]
 pub(super) struct Slots {
-    slots: Vec<Option<Slot>>,
+    slots: Vec<Option<UringSlot>>,
     free: Vec<u32>,
 }
 
@@ -52,7 +52,7 @@ impl Slots {
         self.slots.len() - self.free.len()
     }
 
-    pub(super) fn insert(&mut self, slot: Slot) -> u32 {
+    pub(super) fn insert(&mut self, slot: UringSlot) -> u32 {
         if let Some(index) = self.free.pop() {
             self.slots[index as usize] = Some(slot);
             return index;
@@ -61,12 +61,12 @@ impl Slots {
         self.slots.len() as u32 - 1
     }
 
-    pub(super) fn get_mut(&mut self, index: u32) -> &mut Slot {
+    pub(super) fn get_mut(&mut self, index: u32) -> &mut UringSlot {
         let slot = self.slots[index as usize].as_mut();
         slot.unwrap_or_else(|| unreachable!("a completion without an operation"))
     }
 
-    pub(super) fn remove(&mut self, index: u32) -> Slot {
+    pub(super) fn remove(&mut self, index: u32) -> UringSlot {
         self.free.push(index);
         let slot = self.slots[index as usize].take();
         slot.unwrap_or_else(|| unreachable!("a second completion of an operation"))

@@ -1,27 +1,27 @@
 //! Ring tests that need private access: failures that no file system produces on demand, and partial operations.
-use super::slots::{Slot, Step};
+use super::slots::{NextStep, UringSlot};
 use super::*;
-use crate::{AlignedBuf, Cause, Device, Token};
+use crate::{AlignedBuf, Device, IoClass, Token};
 
-fn slot(work: Work) -> Slot {
-    let read = Request::read(FileId(0), 0, AlignedBuf::zeroed(4096), Cause::Flush, Token(1));
-    Slot { request: Request { work, ..read }, done_bytes: 0 }
+fn slot(work: Work) -> UringSlot {
+    let read = IoRequest::read(FileId(0), 0, AlignedBuf::zeroed(4096), IoClass::Flush, Token(1));
+    UringSlot { request: IoRequest { work, ..read }, done_bytes: 0 }
 }
 
 #[test]
 fn partial_operations_go_on_and_failed_writes_do_not() {
     let write = Work::Write { durable: false };
     let mut partial = slot(write);
-    assert!(matches!(partial.advance(512), Step::Short));
-    assert!(matches!(partial.advance(3584), Step::Done));
-    assert!(matches!(slot(write).advance(0), Step::Done), "a write without progress fails instead of looping");
-    assert!(matches!(slot(Work::Read).advance(0), Step::Short), "perhaps the end of the file");
+    assert!(matches!(partial.advance(512), NextStep::Short));
+    assert!(matches!(partial.advance(3584), NextStep::Done));
+    assert!(matches!(slot(write).advance(0), NextStep::Done), "a write without progress fails instead of looping");
+    assert!(matches!(slot(Work::Read).advance(0), NextStep::Short), "perhaps the end of the file");
     for interrupted in [-libc::EINTR, -libc::EAGAIN] {
-        assert!(matches!(slot(Work::Read).advance(interrupted), Step::Again));
-        assert!(matches!(slot(write).advance(interrupted), Step::Done), "a failed write is never retried");
-        assert!(matches!(slot(Work::Sync).advance(interrupted), Step::Done));
+        assert!(matches!(slot(Work::Read).advance(interrupted), NextStep::Again));
+        assert!(matches!(slot(write).advance(interrupted), NextStep::Done), "a failed write is never retried");
+        assert!(matches!(slot(Work::Sync).advance(interrupted), NextStep::Done));
     }
-    assert!(matches!(slot(Work::Read).advance(-libc::EIO), Step::Done));
+    assert!(matches!(slot(Work::Read).advance(-libc::EIO), NextStep::Done));
 }
 
 /// Every write to `/dev/full` fails with ENOSPC. A write that succeeded in the same batch is then reported as failed
@@ -42,9 +42,9 @@ fn a_full_medium_poisons_and_later_successes_are_not_believed() {
     };
     let (Ok(file), Ok(other)) = (device.create("f"), device.create("g")) else { panic!("an empty directory") };
     device.queue.ring.unregister(file);
-    device.place.replace_fd(file, full.into());
+    device.data_dir.replace_fd(file, full.into());
     let mut out = VecDeque::new();
-    device.submit_write(file, 0, AlignedBuf::zeroed(4096), 4096, Cause::Flush, Token(1));
+    device.submit_write(file, 0, AlignedBuf::zeroed(4096), 4096, IoClass::Flush, Token(1));
     while device.in_flight() > 0 {
         device.wait(&mut out);
     }
@@ -52,10 +52,10 @@ fn a_full_medium_poisons_and_later_successes_are_not_believed() {
     assert_eq!(out[0].buf.as_ref().map(|buf| buf.len()), Some(4096), "the completion returns the buffer");
     assert!(matches!(device.poisoned(), Some(DeviceError::Full { .. })));
     assert!(matches!(device.sync_dir(), Err(DeviceError::Poisoned { .. })));
-    device.place.poison = None;
-    device.submit_write(other, 0, AlignedBuf::zeroed(4096), 4096, Cause::Flush, Token(2));
+    device.data_dir.poison = None;
+    device.submit_write(other, 0, AlignedBuf::zeroed(4096), 4096, IoClass::Flush, Token(2));
     device.kick();
-    device.place.poison = Some(DeviceError::Full { dir: String::new() });
+    device.data_dir.poison = Some(DeviceError::Full { dir: String::new() });
     while device.in_flight() > 0 {
         device.wait(&mut out);
     }
@@ -65,7 +65,7 @@ fn a_full_medium_poisons_and_later_successes_are_not_believed() {
 /// A sandbox may allow setting a ring up and refuse to enter it. A descriptor that is no ring's is refused likewise.
 #[test]
 fn a_ring_that_cannot_be_entered_is_refused_and_not_waited_for() {
-    let (Ok(mut ring), Ok(dir)) = (Ring::new(8), tempfile::tempdir()) else { return };
+    let (Ok(mut ring), Ok(dir)) = (UringRing::new(8), tempfile::tempdir()) else { return };
     let Ok(file) = std::fs::File::create_new(dir.path().join("f")) else { panic!("an empty directory") };
     let (fd, Ok(no_ring)) = (ring.fd(), std::fs::File::open("/dev/null")) else { panic!("no /dev/null") };
     // SAFETY: (1) both descriptors are open; (2) the ring's own is closed by this, and its number stays the ring's.

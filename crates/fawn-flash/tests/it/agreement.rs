@@ -2,7 +2,7 @@
 //!
 //! Reproduce a seed: `FAWN_SEED=<seed> cargo test -p fawn-flash --test it agreement`.
 use crate::support::{BLOCK, Place, drain, pattern, place};
-use fawn_flash::{AlignedBuf, AnyDevice, Cause, Device, DeviceError, DeviceKind, DeviceOptions, FileId, Token};
+use fawn_flash::{AlignedBuf, Device, DeviceError, DeviceKind, DeviceOptions, FileDevice, FileId, IoClass, Token};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::random::SplitMix64;
 use std::collections::BTreeMap;
@@ -94,13 +94,13 @@ impl<D: Device> Driver<D> {
             };
             let buf = pattern(step * 4 + lane, BLOCK);
             if rng.coin() {
-                self.device.submit_write(file, offset, buf, len, Cause::Flush, Token(lane));
+                self.device.submit_write(file, offset, buf, len, IoClass::Flush, Token(lane));
             } else {
-                self.device.submit_write_durable(file, offset, buf, len, Cause::Flush, Token(lane));
+                self.device.submit_write_durable(file, offset, buf, len, IoClass::Flush, Token(lane));
             }
         }
         let mut ends = self.ends();
-        self.device.submit_sync(file, Cause::Flush, Token(9));
+        self.device.submit_sync(file, IoClass::Flush, Token(9));
         ends.append(&mut self.ends());
         format!("{ends:?}")
     }
@@ -110,7 +110,7 @@ impl<D: Device> Driver<D> {
             let offset = rng.below((BLOCKS + 8) * 8) * 512;
             let mut buf = AlignedBuf::zeroed(512 * (1 + rng.below(40)) as usize);
             buf.fill(0xEE);
-            self.device.submit_read(file, offset, buf, Cause::Foreground, Token(lane));
+            self.device.submit_read(file, offset, buf, IoClass::Foreground, Token(lane));
         }
         format!("{:?}", self.ends())
     }
@@ -142,9 +142,9 @@ fn story<D: Device>(device: D, seed: u64, steps: u64) -> Vec<String> {
 }
 
 /// With few descriptors, so that files are closed and opened again all the time.
-fn real(dir: &Place, kind: DeviceKind) -> AnyDevice {
+fn real(dir: &Place, kind: DeviceKind) -> FileDevice {
     let options = DeviceOptions { kind, queue_depth: 8, threads: 3, direct: true, descriptors_max: 1 };
-    AnyDevice::open(dir.path(), &options).unwrap()
+    FileDevice::open(dir.path(), &options).unwrap()
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Conformance suite: the contract of the `Device` trait, test by test, for every device.
 use crate::support::{BLOCK, Place, drain, pattern, place, read, sync, uring, write, write_durable};
 use fawn_flash::{
-    AlignedBuf, AppendBuf, Cause, Device, DeviceError, DeviceOptions, PortableDevice, Request, SimDevice, SimDisk,
+    AlignedBuf, AppendBuf, Device, DeviceError, DeviceOptions, IoClass, IoRequest, PortableDevice, SimDevice, SimDisk,
     SimOptions, Token,
 };
 use std::collections::{BTreeSet, VecDeque};
@@ -93,7 +93,7 @@ fn many_in_flight<D: Device>(attach: &mut dyn FnMut() -> D) {
     let mut device = attach();
     let file = device.create("many").unwrap();
     for block in 0..MANY {
-        device.submit_write(file, block * BLOCK as u64, pattern(block, BLOCK), BLOCK, Cause::Flush, Token(block));
+        device.submit_write(file, block * BLOCK as u64, pattern(block, BLOCK), BLOCK, IoClass::Flush, Token(block));
     }
     assert_eq!(device.in_flight() as u64, MANY);
     let tokens: BTreeSet<u64> = drain(&mut device)
@@ -106,7 +106,7 @@ fn many_in_flight<D: Device>(attach: &mut dyn FnMut() -> D) {
         .collect();
     assert_eq!(tokens, (0..MANY).collect());
     for block in 0..MANY {
-        device.submit_read(file, block * BLOCK as u64, AlignedBuf::zeroed(BLOCK), Cause::Foreground, Token(block));
+        device.submit_read(file, block * BLOCK as u64, AlignedBuf::zeroed(BLOCK), IoClass::Foreground, Token(block));
         if block % 100 == 0 {
             device.kick();
         }
@@ -216,7 +216,7 @@ fn counted<D: Device>(attach: &mut dyn FnMut() -> D) {
     write_durable(&mut device, file, 0, pattern(1, BLOCK)).unwrap();
     sync(&mut device, file).unwrap();
     read(&mut device, file, 0, BLOCK).unwrap();
-    let (flush, foreground) = (*device.stats().of(Cause::Flush), *device.stats().of(Cause::Foreground));
+    let (flush, foreground) = (*device.stats().of(IoClass::Flush), *device.stats().of(IoClass::Foreground));
     assert_eq!((flush.writes, flush.written_bytes, flush.syncs), (2, 3 * BLOCK as u64, 2));
     assert_eq!((foreground.reads, foreground.read_bytes), (1, BLOCK as u64));
 }
@@ -234,7 +234,7 @@ fn nothing_to_wait_for<D: Device>(attach: &mut dyn FnMut() -> D) {
 fn partial_buffer<D: Device>(attach: &mut dyn FnMut() -> D) {
     let mut device = attach();
     let file = device.create("part").unwrap();
-    device.submit_write(file, 0, pattern(1, 2 * BLOCK), BLOCK, Cause::Flush, Token(4));
+    device.submit_write(file, 0, pattern(1, 2 * BLOCK), BLOCK, IoClass::Flush, Token(4));
     let done = drain(&mut device).remove(0);
     assert_eq!(done.result, Ok(BLOCK));
     assert_eq!(done.buf.unwrap().len(), 2 * BLOCK, "the completion returns the whole buffer");
@@ -249,7 +249,7 @@ fn shared_memory<D: Device>(attach: &mut dyn FnMut() -> D) {
     for step in 0..4 {
         let at = step * BLOCK;
         buf.rest_mut(at)[..BLOCK].copy_from_slice(&pattern(step as u64, BLOCK));
-        let request = Request::write_shared(file, at as u64, buf.share(at..at + BLOCK), Cause::Flush, Token(4));
+        let request = IoRequest::write_shared(file, at as u64, buf.share(at..at + BLOCK), IoClass::Flush, Token(4));
         device.submit(if step == 2 { request.durable() } else { request });
         device.kick();
     }
@@ -257,7 +257,7 @@ fn shared_memory<D: Device>(attach: &mut dyn FnMut() -> D) {
         assert_eq!(done.result, Ok(BLOCK));
         assert!(done.buf.is_none(), "the device never owned the buffer");
     }
-    let flush = *device.stats().of(Cause::Flush);
+    let flush = *device.stats().of(IoClass::Flush);
     assert_eq!((flush.writes, flush.written_bytes, flush.syncs), (4, 4 * BLOCK as u64, 1));
     assert_eq!(read(&mut device, file, 0, 4 * BLOCK).unwrap(), buf[..]);
     assert!(buf.into_inner().is_some(), "no device uses the buffer any more");

@@ -1,15 +1,15 @@
 //! Tests of real devices with fewer descriptors than files: files are closed and opened again, and nothing shows it.
 #![cfg(target_os = "linux")]
 use crate::support::{BLOCK, Place, drain, pattern, place, read, sync, write, write_durable};
-use fawn_flash::{AlignedBuf, AnyDevice, Cause, Device, DeviceError, DeviceKind, DeviceOptions, FileId, Token};
+use fawn_flash::{AlignedBuf, Device, DeviceError, DeviceKind, DeviceOptions, FileDevice, FileId, IoClass, Token};
 use fawn_types::random::SplitMix64;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs::File;
 
 const KINDS: [DeviceKind; 2] = [DeviceKind::Auto, DeviceKind::Portable];
 
-fn open(dir: &Place, kind: DeviceKind, descriptors_max: usize) -> AnyDevice {
-    AnyDevice::open(dir.path(), &DeviceOptions { kind, descriptors_max, ..DeviceOptions::default() }).unwrap()
+fn open(dir: &Place, kind: DeviceKind, descriptors_max: usize) -> FileDevice {
+    FileDevice::open(dir.path(), &DeviceOptions { kind, descriptors_max, ..DeviceOptions::default() }).unwrap()
 }
 
 /// Descriptors of this process that are files in `dir`, the lock left out.
@@ -19,7 +19,7 @@ fn held(dir: &Place) -> usize {
     paths.filter(|path| path.parent() == Some(dir.path()) && !path.ends_with("LOCK")).count()
 }
 
-fn files(device: &mut AnyDevice, count: u64) -> Vec<FileId> {
+fn files(device: &mut FileDevice, count: u64) -> Vec<FileId> {
     let create = |number: u64| {
         let file = device.create(&format!("f{number}")).unwrap();
         write_durable(device, file, 0, pattern(number, BLOCK)).unwrap();
@@ -41,7 +41,7 @@ fn few_descriptors_serve_many_files() {
             for lane in 0..20 {
                 let number = rng.below(60);
                 let (buf, token) = (AlignedBuf::zeroed(BLOCK), Token(lane << 32 | number));
-                device.submit_read(files[number as usize], 0, buf, Cause::Foreground, token);
+                device.submit_read(files[number as usize], 0, buf, IoClass::Foreground, token);
             }
             for done in drain(&mut device) {
                 done.result.unwrap();

@@ -2,7 +2,9 @@
 #[cfg(target_os = "linux")]
 use crate::support::uring;
 use crate::support::{BLOCK, drain, pattern, place, write};
-use fawn_flash::{AlignedBuf, AnyDevice, Cause, Device, DeviceError, DeviceKind, DeviceOptions, PortableDevice, Token};
+use fawn_flash::{
+    AlignedBuf, Device, DeviceError, DeviceKind, DeviceOptions, FileDevice, IoClass, PortableDevice, Token,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::BorrowedFd;
 use std::collections::VecDeque;
@@ -15,7 +17,7 @@ fn assert_send<T: Send>() {}
 
 #[test]
 fn devices_can_move_to_their_shards_thread() {
-    assert_send::<AnyDevice>();
+    assert_send::<FileDevice>();
     assert_send::<fawn_flash::SimDevice>();
     assert_send::<fawn_flash::PageCache>();
 }
@@ -24,16 +26,16 @@ fn devices_can_move_to_their_shards_thread() {
 fn a_missing_directory_is_made_and_a_file_in_its_place_is_refused() {
     let dir = place();
     let deep = dir.path().join("a/b");
-    AnyDevice::open(&deep, &DeviceOptions::default()).unwrap().create("x").unwrap();
+    FileDevice::open(&deep, &DeviceOptions::default()).unwrap().create("x").unwrap();
     assert!(deep.join("x").is_file());
-    let refused = AnyDevice::open(&deep.join("x"), &DeviceOptions::default()).err().unwrap();
+    let refused = FileDevice::open(&deep.join("x"), &DeviceOptions::default()).err().unwrap();
     assert!(refused.to_string().contains("/a/b/x"), "{refused}");
 }
 
 #[test]
 fn the_lock_names_its_holder() {
     let dir = place();
-    let mut holder = AnyDevice::open(dir.path(), &options(DeviceKind::Auto)).unwrap();
+    let mut holder = FileDevice::open(dir.path(), &options(DeviceKind::Auto)).unwrap();
     holder.lock().unwrap();
     let mut late = PortableDevice::open(dir.path(), &DeviceOptions::default()).unwrap();
     let refused = late.lock().unwrap_err().to_string();
@@ -44,11 +46,11 @@ fn the_lock_names_its_holder() {
 fn a_loop_is_woken() {
     for kind in [DeviceKind::Auto, DeviceKind::Portable] {
         let dir = place();
-        let mut device = AnyDevice::open(dir.path(), &options(kind)).unwrap();
+        let mut device = FileDevice::open(dir.path(), &options(kind)).unwrap();
         let file = device.create("f").unwrap();
         write(&mut device, file, 0, pattern(1, BLOCK)).unwrap();
         for round in 0..50 {
-            device.submit_read(file, 0, AlignedBuf::zeroed(BLOCK), Cause::Foreground, Token(round));
+            device.submit_read(file, 0, AlignedBuf::zeroed(BLOCK), IoClass::Foreground, Token(round));
             device.kick();
             let mut out = VecDeque::new();
             while device.in_flight() > 0 {
@@ -81,7 +83,13 @@ fn a_turn_is_submitted_in_few_system_calls_and_not_only_at_its_end() {
     for (reads, calls_ahead, calls) in [(1, 0, 1), (3, 0, 1), (6, 1, 2), (64, 5, 5)] {
         let before = device.stats().system_calls;
         for block in 0..reads {
-            device.submit_read(file, block * BLOCK as u64, AlignedBuf::zeroed(BLOCK), Cause::Foreground, Token(block));
+            device.submit_read(
+                file,
+                block * BLOCK as u64,
+                AlignedBuf::zeroed(BLOCK),
+                IoClass::Foreground,
+                Token(block),
+            );
         }
         assert_eq!(device.stats().system_calls - before, calls_ahead, "{reads} reads, not kicked");
         device.kick();
@@ -116,11 +124,11 @@ fn dropping_with_operations_in_flight_is_safe() {
     for kind in [DeviceKind::Auto, DeviceKind::Portable] {
         for kicked in [false, true] {
             let dir = place();
-            let mut device = AnyDevice::open(dir.path(), &options(kind)).unwrap();
+            let mut device = FileDevice::open(dir.path(), &options(kind)).unwrap();
             let file = device.create("f").unwrap();
             for block in 0..500 {
                 let (offset, token) = (block * BLOCK as u64, Token(block));
-                device.submit_write(file, offset, pattern(block, BLOCK), BLOCK, Cause::Flush, token);
+                device.submit_write(file, offset, pattern(block, BLOCK), BLOCK, IoClass::Flush, token);
             }
             if kicked {
                 device.kick();

@@ -1,7 +1,7 @@
 //! Tests of the simulated device's faults: each occurs, and occurs only where it may.
 use crate::support::{BLOCK, drain, pattern, read, sync, write, write_durable};
-use fawn_flash::sim::{Capture, Fault, Loss, OpKind};
-use fawn_flash::{Cause, Device, DeviceError, SimDevice, SimDisk, SimOptions, Token};
+use fawn_flash::sim::{Capture, DeviceFault, Loss, OpKind};
+use fawn_flash::{Device, DeviceError, IoClass, SimDevice, SimDisk, SimOptions, Token};
 use std::collections::BTreeSet;
 
 fn disk() -> SimDisk {
@@ -93,7 +93,7 @@ fn a_failed_sync_poisons_and_its_pages_are_clean() {
     let mut device = SimDevice::attach(&disk);
     let file = durable_file(&mut device, "f", 1);
     write(&mut device, file, 0, pattern(2, BLOCK)).unwrap();
-    disk.fail_nth(OpKind::Sync, 1, Fault::Fail);
+    disk.fail_nth(OpKind::Sync, 1, DeviceFault::Fail);
     assert!(matches!(sync(&mut device, file), Err(DeviceError::Io { .. })));
     assert!(device.poisoned().is_some());
     assert!(matches!(sync(&mut device, file), Err(DeviceError::Poisoned { .. })));
@@ -118,7 +118,7 @@ fn every_kind_fails_on_order() {
         let disk = disk();
         let mut device = SimDevice::attach(&disk);
         let file = durable_file(&mut device, "f", 1);
-        disk.fail_nth(kind, 1, Fault::Fail);
+        disk.fail_nth(kind, 1, DeviceFault::Fail);
         let failed = match kind {
             OpKind::Read => read(&mut device, file, 0, BLOCK).map(drop),
             OpKind::Write => write(&mut device, file, 0, pattern(2, BLOCK)).map(drop),
@@ -174,11 +174,11 @@ fn medium_lies() {
     let bytes = read(&mut device, file, 0, BLOCK).unwrap();
     assert_eq!(bytes[5] ^ pattern(1, BLOCK)[5], 0x10);
     assert_eq!(disk.image(Loss::Power, 3).contents("f").unwrap()[5], bytes[5]);
-    disk.fail_nth(OpKind::Read, 2, Fault::Misdirect { name: Some("g".to_owned()), offset: 0 });
+    disk.fail_nth(OpKind::Read, 2, DeviceFault::Misdirect { name: Some("g".to_owned()), offset: 0 });
     let whole = pattern(1, 4 * BLOCK);
     assert_eq!(read(&mut device, file, BLOCK as u64, BLOCK).unwrap(), whole[BLOCK..2 * BLOCK]);
     assert_eq!(read(&mut device, file, BLOCK as u64, BLOCK).unwrap(), whole[..BLOCK], "misdirected");
-    disk.fail_nth(OpKind::Write, 1, Fault::Lose);
+    disk.fail_nth(OpKind::Write, 1, DeviceFault::Lose);
     write(&mut device, file, BLOCK as u64, pattern(9, BLOCK)).unwrap();
     assert_eq!(read(&mut device, file, BLOCK as u64, BLOCK).unwrap(), whole[BLOCK..2 * BLOCK], "lost");
 }
@@ -188,8 +188,8 @@ fn a_sync_covers_what_was_reaped_before_it_was_submitted() {
     let disk = SimDisk::new(SimOptions::instant(3));
     let mut device = SimDevice::attach(&disk);
     let file = durable_file(&mut device, "f", 2);
-    device.submit_write(file, 0, pattern(2, BLOCK), BLOCK, Cause::Flush, Token(1));
-    device.submit_sync(file, Cause::Flush, Token(2));
+    device.submit_write(file, 0, pattern(2, BLOCK), BLOCK, IoClass::Flush, Token(1));
+    device.submit_sync(file, IoClass::Flush, Token(2));
     assert_eq!(drain(&mut device).len(), 2);
     assert_eq!(disk.durable_contents("f").unwrap()[..BLOCK], pattern(1, BLOCK)[..], "the write was not reaped before");
     sync(&mut device, file).unwrap();
@@ -234,7 +234,7 @@ fn one_seed_tells_one_story() {
         let mut device = SimDevice::new(seed, SimOptions { latency_ticks: 0..=9, ..SimOptions::default() });
         let file = device.create("f").unwrap();
         for block in 0..50 {
-            device.submit_write(file, block * BLOCK as u64, pattern(block, BLOCK), BLOCK, Cause::Flush, Token(block));
+            device.submit_write(file, block * BLOCK as u64, pattern(block, BLOCK), BLOCK, IoClass::Flush, Token(block));
         }
         let order: Vec<u64> = drain(&mut device).iter().map(|done| done.token.0).collect();
         (order, device.disk().image(Loss::Power, seed).contents("f"))
@@ -249,7 +249,7 @@ fn latency_follows_the_tests_clock() {
     let options = SimOptions { latency_ticks: 10..=10, ticks_per_reap: 0, ..SimOptions::default() };
     let mut device = SimDevice::new(1, options);
     let file = device.create("f").unwrap();
-    device.submit_sync(file, Cause::Flush, Token(1));
+    device.submit_sync(file, IoClass::Flush, Token(1));
     let mut out = std::collections::VecDeque::new();
     device.reap(&mut out);
     assert_eq!(device.disk().next_due(), None, "not kicked yet");
@@ -269,7 +269,7 @@ fn two_writes_to_a_block_are_a_bug() {
     let mut device = SimDevice::attach(&disk());
     let file = device.create("f").unwrap();
     for token in 0..2 {
-        device.submit_write(file, token * 512, pattern(1, 512), 512, Cause::Flush, Token(token));
+        device.submit_write(file, token * 512, pattern(1, 512), 512, IoClass::Flush, Token(token));
     }
 }
 
@@ -314,8 +314,8 @@ fn hanging_operations_stay_in_flight_until_they_are_released() {
     let mut device = SimDevice::attach(&disk);
     let file = durable_file(&mut device, "f", 2);
     disk.hang(OpKind::Write);
-    disk.fail_nth(OpKind::Read, 2, Fault::Hang);
-    device.submit_write(file, 0, pattern(2, BLOCK), BLOCK, Cause::Flush, Token(1));
+    disk.fail_nth(OpKind::Read, 2, DeviceFault::Hang);
+    device.submit_write(file, 0, pattern(2, BLOCK), BLOCK, IoClass::Flush, Token(1));
     assert!(read_block(&mut device, file, 2).is_some(), "the first read is not affected");
     assert!(read_block(&mut device, file, 3).is_none());
     disk.advance_to(1_000_000);
@@ -336,7 +336,7 @@ fn hanging_operations_stay_in_flight_until_they_are_released() {
 
 /// Reads the first block. Returns `None` if the read is still in flight after a wait.
 fn read_block(device: &mut SimDevice, file: fawn_flash::FileId, token: u64) -> Option<Vec<u8>> {
-    device.submit_read(file, 0, fawn_flash::AlignedBuf::zeroed(BLOCK), Cause::Foreground, Token(token));
+    device.submit_read(file, 0, fawn_flash::AlignedBuf::zeroed(BLOCK), IoClass::Foreground, Token(token));
     let mut out = std::collections::VecDeque::new();
     device.wait(&mut out);
     out.pop_front().map(|done| done.buf.unwrap().to_vec())
@@ -348,7 +348,7 @@ fn a_hanging_write_may_be_found_in_part_after_a_crash() {
     let mut device = SimDevice::attach(&disk);
     let file = durable_file(&mut device, "f", 1);
     disk.hang(OpKind::Write);
-    device.submit_write(file, 0, pattern(2, BLOCK), BLOCK, Cause::Flush, Token(1));
+    device.submit_write(file, 0, pattern(2, BLOCK), BLOCK, IoClass::Flush, Token(1));
     device.kick();
     let found: BTreeSet<Vec<u8>> = (0..60).map(|seed| disk.image(Loss::Power, seed).contents("f").unwrap()).collect();
     assert!(found.contains(&pattern(1, BLOCK).to_vec()) && found.len() > 5, "{} states", found.len());
@@ -360,8 +360,8 @@ fn a_delayed_operation_comes_after_so_many_polls_or_milliseconds() {
         let disk = SimDisk::new(SimOptions { ticks_per_reap, ..SimOptions::instant(1) });
         let mut device = SimDevice::attach(&disk);
         let file = durable_file(&mut device, "f", 1);
-        disk.fail_nth(OpKind::Sync, 1, Fault::Delay { ticks: 30 });
-        device.submit_sync(file, Cause::Flush, Token(1));
+        disk.fail_nth(OpKind::Sync, 1, DeviceFault::Delay { ticks: 30 });
+        device.submit_sync(file, IoClass::Flush, Token(1));
         device.kick();
         let start = disk.tick();
         let mut out = std::collections::VecDeque::new();
@@ -409,9 +409,9 @@ fn faults_of_a_kind_stand_until_they_are_ended() {
     let disk = disk();
     let mut device = SimDevice::attach(&disk);
     let file = durable_file(&mut device, "f", 1);
-    disk.fail_every(OpKind::Create, Fault::Exhausted);
-    disk.fail_every(OpKind::Read, Fault::Fail);
-    disk.fail_nth(OpKind::Read, 3, Fault::Misdirect { name: None, offset: 0 });
+    disk.fail_every(OpKind::Create, DeviceFault::Exhausted);
+    disk.fail_every(OpKind::Read, DeviceFault::Fail);
+    disk.fail_nth(OpKind::Read, 3, DeviceFault::Misdirect { name: None, offset: 0 });
     let failures: Vec<bool> = (0..4).map(|_| read(&mut device, file, 0, BLOCK).is_err()).collect();
     assert_eq!(failures, [true, true, false, true], "a fault for one operation precedes one for its kind");
     for _ in 0..10 {

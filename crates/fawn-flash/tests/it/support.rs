@@ -1,5 +1,5 @@
 //! Shared test support: blocking calls over a device, patterned buffers, a device of each kind.
-use fawn_flash::{AlignedBuf, Cause, Completion, Device, DeviceError, FileId, Token};
+use fawn_flash::{AlignedBuf, Completion, Device, DeviceError, FileId, IoClass, Token};
 use std::collections::VecDeque;
 #[cfg(target_os = "linux")]
 use std::io::Write;
@@ -37,7 +37,7 @@ pub(crate) fn write<D: Device>(
     buf: AlignedBuf,
 ) -> Result<usize, DeviceError> {
     let len = buf.len();
-    device.submit_write(file, offset, buf, len, Cause::Flush, Token(1));
+    device.submit_write(file, offset, buf, len, IoClass::Flush, Token(1));
     only(device).result
 }
 
@@ -48,19 +48,19 @@ pub(crate) fn write_durable<D: Device>(
     buf: AlignedBuf,
 ) -> Result<usize, DeviceError> {
     let len = buf.len();
-    device.submit_write_durable(file, offset, buf, len, Cause::Flush, Token(1));
+    device.submit_write_durable(file, offset, buf, len, IoClass::Flush, Token(1));
     only(device).result
 }
 
 pub(crate) fn sync<D: Device>(device: &mut D, file: FileId) -> Result<usize, DeviceError> {
-    device.submit_sync(file, Cause::Flush, Token(2));
+    device.submit_sync(file, IoClass::Flush, Token(2));
     only(device).result
 }
 
 pub(crate) fn read<D: Device>(device: &mut D, file: FileId, offset: u64, len: usize) -> Result<Vec<u8>, DeviceError> {
     let mut buf = AlignedBuf::zeroed(len);
     buf.fill(0xEE);
-    device.submit_read(file, offset, buf, Cause::Foreground, Token(3));
+    device.submit_read(file, offset, buf, IoClass::Foreground, Token(3));
     let completion = only(device);
     assert_eq!(completion.token, Token(3));
     completion.result.map(|moved| {
@@ -82,11 +82,11 @@ pub(crate) fn place() -> Place {
 /// `FAWN_TEST_DEVICE=io_uring` promised a ring.
 #[cfg(target_os = "linux")]
 #[expect(clippy::explicit_write, reason = "the macro's output would be captured")]
-pub(crate) fn uring(dir: &Place, queue_depth: u32) -> fawn_flash::AnyDevice {
+pub(crate) fn uring(dir: &Place, queue_depth: u32) -> fawn_flash::FileDevice {
     static SAID: std::sync::Once = std::sync::Once::new();
     let mut options = fawn_flash::DeviceOptions { queue_depth, ..fawn_flash::DeviceOptions::default() };
     options.kind = fawn_flash::DeviceKind::Uring;
-    let refused = match fawn_flash::AnyDevice::open(dir.path(), &options) {
+    let refused = match fawn_flash::FileDevice::open(dir.path(), &options) {
         Ok(device) => return device,
         Err(refused) => refused,
     };
@@ -96,7 +96,7 @@ pub(crate) fn uring(dir: &Place, queue_depth: u32) -> fawn_flash::AnyDevice {
         writeln!(std::io::stderr(), "{said}: {refused}").unwrap();
     });
     options.kind = fawn_flash::DeviceKind::Portable;
-    fawn_flash::AnyDevice::open(dir.path(), &options).unwrap()
+    fawn_flash::FileDevice::open(dir.path(), &options).unwrap()
 }
 
 #[cfg(target_os = "linux")]

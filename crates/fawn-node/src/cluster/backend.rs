@@ -1,14 +1,14 @@
 //! Owns a node's back-end: its engine, its members of chains, and the carrying out of what those decide.
 use super::config::NodeConfig;
-use super::copy::{CopyJob, CopyProgress};
-use super::mail::Mail;
-use super::parked::{Asker, ParkedRequests, Purpose};
-use super::persist::{Kept, PersistQueue};
-use super::status::Counters;
-use super::wide::ScanJob;
-use crate::execute::Scratch;
+use super::copy::{TransferJob, TransferProgress};
+use super::keyspace_op::ScanJob;
+use super::peer_links::PeerLinks;
+use super::persist::{PersistQueue, PersistedBlob};
+use super::status::BackEndCounters;
+use super::wait_queue::{ClusterWaitQueue, Origin, ReadPurpose};
+use crate::execute::EvaluationScratch;
 use fawn_chain::message::RefusedReason;
-use fawn_chain::replica::{FrameVerdict, Output, Progress};
+use fawn_chain::replica::{FrameVerdict, LogProgress, ReplicaOutput};
 use fawn_chain::{Body, Completions, Frame, Header, RangeEntry, Replica};
 use fawn_ds::internals::{Engine, EngineError, Event};
 use fawn_flash::Device;
@@ -27,20 +27,20 @@ pub(super) struct Cut {
 
 /// One chain member on this node.
 #[derive(Debug)]
-pub(super) struct Member {
+pub(super) struct HostedMember {
     pub(super) id: RangeId,
     pub(super) replica: Replica,
     pub(super) completions: Completions,
-    pub(super) copy: CopyProgress,
+    pub(super) copy: TransferProgress,
     /// The log is to be cut here, and had no room for it yet: until then the member takes nothing in.
     pub(super) cut: Option<Cut>,
     /// Why this copy cannot go on in this boot: it tells the manager, who drops it.
     pub(super) broken: Option<String>,
 }
 
-impl Member {
+impl HostedMember {
     /// Whether it can take anything in.
-    const fn hears(&self) -> bool {
+    const fn is_receiving(&self) -> bool {
         self.copy.begin.is_none() && self.cut.is_none()
     }
 
@@ -65,21 +65,21 @@ pub(super) struct ReplayJob {
 pub(super) struct BackEnd<D: Device> {
     pub(super) config: NodeConfig,
     pub(super) engine: Engine<D>,
-    pub(super) members: Vec<Member>,
-    pub(super) parked: ParkedRequests,
+    pub(super) members: Vec<HostedMember>,
+    pub(super) parked: ClusterWaitQueue,
     pub(super) replays: Slab<ReplayJob>,
     pub(super) scans: Slab<ScanJob>,
-    pub(super) copies: Slab<CopyJob>,
+    pub(super) copies: Slab<TransferJob>,
     pub(super) persists: PersistQueue,
-    pub(super) counters: Counters,
-    pub(super) scratch: Scratch,
+    pub(super) counters: BackEndCounters,
+    pub(super) scratch: EvaluationScratch,
     /// A reply or result on its way into a frame or record.
     pub(super) encoded: Vec<u8>,
     /// Records on their way into a frame.
     pub(super) records: Vec<u8>,
     pub(super) events: Vec<Event>,
-    /// Peers that were sent a range's entry in this turn: many stale requests come together.
-    told: Vec<(NodeId, RangeId)>,
+    /// Peers that were sent a range's entry in this iteration: many stale requests come together.
+    announced_to: Vec<(NodeId, RangeId)>,
     eager_sync: bool,
     is_slow: bool,
     /// The monotonic clock and expiry time.
@@ -93,17 +93,17 @@ impl<D: Device> BackEnd<D> {
             config,
             engine,
             members: Vec::new(),
-            parked: ParkedRequests::new(limits.parked_max, limits.reads_in_flight_max),
+            parked: ClusterWaitQueue::new(limits.parked_max, limits.reads_in_flight_max),
             replays: Slab::new(),
             scans: Slab::new(),
             copies: Slab::new(),
             persists: PersistQueue::default(),
-            counters: Counters::default(),
-            scratch: Scratch::default(),
+            counters: BackEndCounters::default(),
+            scratch: EvaluationScratch::default(),
             encoded: Vec::new(),
             records: Vec::new(),
             events: Vec::new(),
-            told: Vec::new(),
+            announced_to: Vec::new(),
             eager_sync: false,
             is_slow: false,
             now: Now::default(),
@@ -135,30 +135,30 @@ impl<D: Device> BackEnd<D> {
         self.now.wall
     }
 
-    /// Begins a turn: what the device has done is taken in. Returns the manager's map that became durable.
-    pub(super) fn reap(&mut self, now: Now, mail: &mut Mail) -> Option<u64> {
-        self.told.clear();
+    /// Begins an iteration: what the device has done is taken in. Returns the manager's map that became durable.
+    pub(super) fn reap(&mut self, now: Now, links: &mut PeerLinks) -> Option<u64> {
+        self.announced_to.clear();
         let mut events = std::mem::take(&mut self.events);
         self.engine.poll(now, &mut events);
         for event in events.drain(..) {
-            self.handle_event(event, mail);
+            self.handle_event(event, links);
         }
         self.events = events;
         self.reap_persists(now)
     }
 
-    fn handle_event(&mut self, event: Event, mail: &mut Mail) {
+    fn handle_event(&mut self, event: Event, links: &mut PeerLinks) {
         match event {
             Event::Lookup { plan, user } => {
                 self.parked.read_ended(&mut self.engine, plan.read_bytes());
-                match Purpose::from_user(user) {
-                    Purpose::Replay { at } => self.replay_read(at, plan, mail),
-                    Purpose::Scan { at } => self.scan_read(at, plan, mail),
-                    Purpose::Copy { at } => self.copy_read(at, plan, mail),
-                    Purpose::Parked { at, stamp } if self.parked.is_there(at, stamp) => {
-                        self.parked_read(at, plan, mail);
+                match ReadPurpose::from_token(user) {
+                    ReadPurpose::Replay { at } => self.replay_read(at, plan, links),
+                    ReadPurpose::Scan { at } => self.scan_read(at, plan, links),
+                    ReadPurpose::Copy { at } => self.transfer_read(at, plan, links),
+                    ReadPurpose::Parked { at, generation } if self.parked.is_there(at, generation) => {
+                        self.parked_read(at, plan, links);
                     }
-                    Purpose::Parked { .. } => {} // its range stopped meanwhile
+                    ReadPurpose::Parked { .. } => {} // its range stopped meanwhile
                 }
             }
             Event::Poisoned => {
@@ -166,7 +166,7 @@ impl<D: Device> BackEnd<D> {
                 tracing::error!(
                     node = self.config.node.0,
                     failure,
-                    "the store takes no more writes: its copies leave their chains; look at its medium, then restart it"
+                    "the store takes no more writes: its copies leave their chains; look at its disk, then restart it"
                 );
             }
             Event::SpaceBack => {
@@ -181,12 +181,12 @@ impl<D: Device> BackEnd<D> {
         let mut map = None;
         while let Some(kept) = self.persists.pop_durable(&self.engine) {
             match kept {
-                Kept::Replica { range, number } => {
+                PersistedBlob::Replica { range, number } => {
                     if let Some(at) = self.member_at(range) {
                         self.members[at].replica.handle_persisted(now, number);
                     }
                 }
-                Kept::Map { revision } => map = Some(revision),
+                PersistedBlob::Map { revision } => map = Some(revision),
             }
         }
         self.persists.advance(&mut self.engine, now.mono);
@@ -200,16 +200,16 @@ impl<D: Device> BackEnd<D> {
     }
 
     /// A frame about one range, from a peer or from this node.
-    pub(super) fn handle_frame(&mut self, now: Now, frame: &Frame<'_>, mail: &mut Mail) {
+    pub(super) fn handle_frame(&mut self, now: Now, frame: &Frame<'_>, links: &mut PeerLinks) {
         let header = frame.header;
         if let Body::Request { op, tag, first_incomplete, payload } = frame.body {
-            return self.handle_request(header, (op, tag, first_incomplete), payload, mail);
+            return self.handle_request(header, (op, tag, first_incomplete), payload, links);
         }
         if let Body::Entry(entry) | Body::Align { entry, .. } = &frame.body {
             self.join_if_member(entry);
         }
         let Some(at) = self.member_at(header.range) else { return };
-        if !self.members[at].hears() {
+        if !self.members[at].is_receiving() {
             return;
         }
         match self.members[at].replica.handle_frame(now, frame) {
@@ -218,13 +218,15 @@ impl<D: Device> BackEnd<D> {
                 let Body::Append { records, .. } = frame.body else { unreachable!("only an Append has records") };
                 self.append_from_peer(at, (after, through), records);
             }
-            FrameVerdict::Copy { next } => {
-                let Body::Copy { base, keys, records, .. } = frame.body else { unreachable!("only a Copy has parts") };
-                self.take_copy(at, next, (base, keys), records);
+            FrameVerdict::Transfer { next } => {
+                let Body::Transfer { base, keys, records, .. } = frame.body else {
+                    unreachable!("only a Copy has parts")
+                };
+                self.take_transfer(at, next, (base, keys), records);
             }
         }
         // A cut must reach the log before the next frame's records do.
-        self.drain(at, mail);
+        self.drain(at, links);
     }
 
     /// An entry that names this node where it has no copy yet: an empty one is made.
@@ -238,7 +240,7 @@ impl<D: Device> BackEnd<D> {
     }
 
     /// Takes in how far the log is, for every member, and does what follows from it.
-    pub(super) fn advance(&mut self, now: Now, mail: &mut Mail) {
+    pub(super) fn advance(&mut self, now: Now, links: &mut PeerLinks) {
         let is_poisoned = self.engine.poisoned().is_some();
         for at in 0..self.members.len() {
             if is_poisoned {
@@ -247,9 +249,9 @@ impl<D: Device> BackEnd<D> {
             } else if !self.tend_begin(at) || !self.try_cut(at) {
                 continue;
             }
-            self.reap_copy(at);
+            self.reap_transfer(at);
             let id = self.members[at].id;
-            let fawn_ds::internals::Progress { appended, flushed, synced, .. } = self.engine.progress(id);
+            let fawn_ds::internals::RangeProgress { appended, flushed, synced, .. } = self.engine.progress(id);
             let member = &mut self.members[at];
             let replica = &mut member.replica;
             if is_poisoned || member.broken.is_some() {
@@ -262,12 +264,12 @@ impl<D: Device> BackEnd<D> {
             if replica.next_timeout().is_some_and(|due| due <= now.mono) {
                 replica.handle_timeout(now);
             }
-            replica.handle_progress(now, Progress { appended, flushed, synced });
-            self.drain(at, mail);
+            replica.handle_progress(now, LogProgress { appended, flushed, synced });
+            self.drain(at, links);
         }
     }
 
-    /// Ends a turn: everything appended in it is written at once.
+    /// Ends an iteration: everything appended in it is written at once.
     pub(super) fn submit(&mut self, now: Now) {
         if self.eager_sync {
             let marks = self.engine.watermarks();
@@ -279,43 +281,43 @@ impl<D: Device> BackEnd<D> {
     }
 
     pub(super) fn next_timeout(&self) -> Option<MonoMs> {
-        let members = self.members.iter().filter_map(Member::next_timeout);
+        let members = self.members.iter().filter_map(HostedMember::next_timeout);
         members.chain(self.persists.next_timeout()).min()
     }
 
     /// Carries out what a member decided, in order.
-    fn drain(&mut self, at: usize, mail: &mut Mail) {
-        while self.members[at].hears()
+    fn drain(&mut self, at: usize, links: &mut PeerLinks) {
+        while self.members[at].is_receiving()
             && let Some(output) = self.members[at].replica.poll_output()
         {
-            self.carry_out(at, output, mail);
+            self.carry_out(at, output, links);
         }
     }
 
-    fn carry_out(&mut self, at: usize, output: Output, mail: &mut Mail) {
+    fn carry_out(&mut self, at: usize, output: ReplicaOutput, links: &mut PeerLinks) {
         let id = self.members[at].id;
         match output {
-            Output::Commit { through } => self.commit(at, through, mail),
-            Output::Rollback { after } => self.roll_back(at, after),
-            Output::Persist { number, state } => {
+            ReplicaOutput::Commit { through } => self.commit(at, through, links),
+            ReplicaOutput::Rollback { after } => self.roll_back(at, after),
+            ReplicaOutput::Persist { number, state } => {
                 self.persists.put_replica((id, number), fawn_chain::map::encode_state(&state));
                 self.persists.advance(&mut self.engine, self.now.mono);
             }
-            Output::Sync => {
+            ReplicaOutput::Sync => {
                 self.eager_sync = true;
                 self.engine.set_eager_sync(true);
             }
-            Output::Send { to, frame } => mail.send(to, frame),
-            Output::SendManager { frame } => mail.send_manager(frame),
-            Output::SendRecords { to, after, through, bytes_max } => {
-                self.send_records(ReplayJob { range: id, to, after, through, bytes_max }, mail);
+            ReplicaOutput::Send { to, frame } => links.send(to, frame),
+            ReplicaOutput::SendManager { frame } => links.send_manager(frame),
+            ReplicaOutput::SendRecords { to, after, through, bytes_max } => {
+                self.send_records(ReplayJob { range: id, to, after, through, bytes_max }, links);
             }
-            Output::BeginCopy { base } => self.begin_copy(at, base),
-            Output::FinishCopy { base } => self.finish_copy(at, base),
-            Output::SendCopy { to, base, cursor } => self.send_copy(at, (to, base), cursor, mail),
-            Output::NowServing { epoch } => tracing::info!(range = ?id, ?epoch, "serving"),
-            Output::Stopped => self.refuse_parked(id, mail),
-            Output::Alarm(alarm) => {
+            ReplicaOutput::BeginTransfer { base } => self.begin_transfer(at, base),
+            ReplicaOutput::FinishTransfer { base } => self.finish_transfer(at, base),
+            ReplicaOutput::SendTransfer { to, base, cursor } => self.send_transfer(at, (to, base), cursor, links),
+            ReplicaOutput::NowServing { epoch } => tracing::info!(range = ?id, ?epoch, "serving"),
+            ReplicaOutput::Stopped => self.refuse_parked(id, links),
+            ReplicaOutput::Alarm(alarm) => {
                 self.counters.alarms += 1;
                 tracing::warn!(range = ?id, %alarm, "chain alarm");
             }
@@ -369,30 +371,30 @@ impl<D: Device> BackEnd<D> {
     }
 
     /// Answers that a request was not done.
-    pub(super) fn refuse(&mut self, range: RangeId, asker: Asker, reason: RefusedReason, mail: &mut Mail) {
+    pub(super) fn refuse(&mut self, range: RangeId, origin: Origin, reason: RefusedReason, links: &mut PeerLinks) {
         self.counters.refused += 1;
         let epoch = self.member_at(range).map(|at| self.members[at].replica.epoch()).unwrap_or_default();
-        let body = Body::Refused { op: asker.op, reason };
-        mail.send(asker.node, Frame { header: mail.header(range, epoch), body });
+        let body = Body::Refused { op: origin.op, reason };
+        links.send(origin.node, Frame { header: links.header(range, epoch), body });
     }
 
     /// Answers that the asker, who named `header`'s epoch, should ask elsewhere or later; with news if there are any.
-    pub(super) fn refuse_stale(&mut self, at: usize, header: Header, asker: Asker, mail: &mut Mail) {
+    pub(super) fn refuse_stale(&mut self, at: usize, header: Header, origin: Origin, links: &mut PeerLinks) {
         let (range, epoch) = (self.members[at].id, self.members[at].replica.epoch());
         let entry = self.members[at].replica.entry();
         if let Some(entry) = entry.filter(|entry| entry.epoch > header.epoch)
-            && !self.told.contains(&(asker.node, range))
+            && !self.announced_to.contains(&(origin.node, range))
         {
-            self.told.push((asker.node, range));
-            mail.send(asker.node, Frame { header: mail.header(range, epoch), body: Body::Entry(entry.clone()) });
+            self.announced_to.push((origin.node, range));
+            links.send(origin.node, Frame { header: links.header(range, epoch), body: Body::Entry(entry.clone()) });
         }
-        self.refuse(range, asker, RefusedReason::StaleEpoch, mail);
+        self.refuse(range, origin, RefusedReason::StaleEpoch, links);
     }
 
     /// A range stopped: what waits in it was not done.
-    fn refuse_parked(&mut self, range: RangeId, mail: &mut Mail) {
+    fn refuse_parked(&mut self, range: RangeId, links: &mut PeerLinks) {
         for parked in self.parked.take_range(range) {
-            self.refuse(range, parked.asker, RefusedReason::StaleEpoch, mail);
+            self.refuse(range, parked.origin, RefusedReason::StaleEpoch, links);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Owns what a cluster node is told at its start: who it is, the map it begins with, and its bounds.
 use fawn_chain::completions::CompletionLimits;
-use fawn_chain::{ClusterMap, FrontendOptions, ManagerOptions, ReplicaOptions};
+use fawn_chain::{ClusterMap, ManagerOptions, ReplicaOptions, RouterOptions};
 use fawn_types::{BootId, Durability, NodeId, limits};
 
 /// A node of a cluster. It is a back-end if it is given an engine; every node can submit operations.
@@ -26,7 +26,7 @@ pub struct NodeConfig {
 /// Where a manager keeps its map.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum MapPlace {
-    /// In the store of the node that hosts it: one medium less, and no chain changes any more.
+    /// In the store of the node that hosts it: one disk less, and no chain changes any more.
     #[default]
     OwnStore,
     /// Where its host says, who has several stores at hand: [`super::Output::KeepMap`] is answered by
@@ -49,16 +49,16 @@ pub struct NodeLimits {
     /// Frames for one peer that wait for the host, bytes; beyond, they are dropped, to be repeated later.
     pub outbound_bytes_max: usize,
     /// Records in one part of a copy, bytes, unless one is longer.
-    pub copy_part_bytes_max: usize,
+    pub transfer_chunk_bytes_max: usize,
     /// Records of each range that the log keeps to send again, at most, once its start has looked through all that the
-    /// log has: a member that missed more is copied anew.
+    /// log has: a member that missed more is fully resynced.
     pub retained_records_max: usize,
     /// A write or sync in flight for longer makes the machine report that its disk is slow.
     pub slow_after_ms: u64,
     /// How often a back-end tells the manager that it lives.
-    pub beat_ms: u64,
+    pub heartbeat_ms: u64,
     /// Of the front-end.
-    pub frontend: FrontendOptions,
+    pub router: RouterOptions,
     /// Of each chain member.
     pub replica: ReplicaOptions,
     /// Of the manager.
@@ -74,11 +74,11 @@ impl Default for NodeLimits {
             parked_max: 1 << 14,
             reads_in_flight_max: 256,
             outbound_bytes_max: 64 << 20,
-            copy_part_bytes_max: 256 << 10,
+            transfer_chunk_bytes_max: 256 << 10,
             retained_records_max: usize::MAX,
             slow_after_ms: 2_000,
-            beat_ms: 200,
-            frontend: FrontendOptions::default(),
+            heartbeat_ms: 200,
+            router: RouterOptions::default(),
             replica: ReplicaOptions::default(),
             manager: ManagerOptions::default(),
             completions: CompletionLimits::default(),

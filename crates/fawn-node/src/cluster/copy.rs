@@ -3,11 +3,11 @@
 //! Results of operations go first, as result-only records, so that whoever is head later knows the retries of operations
 //! that the copy's base has behind it. Then go whole records of keys, by their hashes.
 use super::backend::BackEnd;
-use super::mail::Mail;
-use super::parked::Purpose;
 use super::payload::{put_acknowledged, put_record, records_of, split_acknowledged};
-use fawn_chain::{Body, Completions, CopyCursor, Frame};
-use fawn_ds::internals::{CopyScan, CopyStep, LookupPlan, RecordKind, RecordRef};
+use super::peer_links::PeerLinks;
+use super::wait_queue::ReadPurpose;
+use fawn_chain::{Body, Completions, Frame, TransferCursor};
+use fawn_ds::internals::{LookupPlan, RecordKind, RecordRef, TransferScan, TransferStep};
 use fawn_flash::Device;
 use fawn_types::{KeyHash, MonoMs, NodeId, RangeId, Version};
 
@@ -25,33 +25,33 @@ pub(super) struct Begin {
 
 /// A part that waits for a device read.
 #[derive(Debug)]
-pub(super) struct CopyJob {
+pub(super) struct TransferJob {
     range: RangeId,
     to: NodeId,
     base: Version,
-    cursor: CopyCursor,
-    scan: CopyScan,
+    cursor: TransferCursor,
+    scan: TransferScan,
     /// Another part was asked for meanwhile.
     is_void: bool,
 }
 
 /// What a member's own copy is doing.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct CopyProgress {
+pub(super) struct TransferProgress {
     pub(super) begin: Option<Begin>,
     /// All of the copy on this base is in the log, and is becoming durable.
     finishing: Option<Version>,
     /// Keys so far.
     pub(super) keys: u64,
     /// About so many there are.
-    pub(super) keys_about: u64,
+    pub(super) keys_estimated: u64,
 }
 
 impl<D: Device> BackEnd<D> {
     /// Discards a member's copy: a new one on `base` begins.
-    pub(super) fn begin_copy(&mut self, at: usize, base: Version) {
+    pub(super) fn begin_transfer(&mut self, at: usize, base: Version) {
         let begin = Begin { base, is_started: false, look_at: self.now.mono };
-        self.members[at].copy = CopyProgress { begin: Some(begin), ..CopyProgress::default() };
+        self.members[at].copy = TransferProgress { begin: Some(begin), ..TransferProgress::default() };
         self.tend_begin(at);
     }
 
@@ -60,12 +60,12 @@ impl<D: Device> BackEnd<D> {
         let member = &mut self.members[at];
         let Some(begin) = &mut member.copy.begin else { return true };
         if !begin.is_started && begin.look_at <= self.now.mono {
-            match self.engine.start_copy(member.id, begin.base) {
+            match self.engine.start_transfer(member.id, begin.base) {
                 Ok(()) => begin.is_started = true,
                 Err(error) => tracing::warn!(range = ?member.id, %error, "a copy cannot begin yet"),
             }
         }
-        if !begin.is_started || !self.engine.copy_begun(member.id) {
+        if !begin.is_started || !self.engine.transfer_begun(member.id) {
             begin.look_at = self.now.mono.plus_ms(BEGIN_PAUSE_MS);
             return false;
         }
@@ -79,7 +79,13 @@ impl<D: Device> BackEnd<D> {
     }
 
     /// Takes a part that the member wants; what the log does not take now is asked for again.
-    pub(super) fn take_copy(&mut self, at: usize, next: CopyCursor, (base, keys): (Version, u64), records: &[u8]) {
+    pub(super) fn take_transfer(
+        &mut self,
+        at: usize,
+        next: TransferCursor,
+        (base, keys): (Version, u64),
+        records: &[u8],
+    ) {
         let member = &mut self.members[at];
         for record in records_of(records, member.id) {
             let is_copied = matches!(record.kind, RecordKind::Put | RecordKind::Result) && record.version <= base;
@@ -100,38 +106,46 @@ impl<D: Device> BackEnd<D> {
                 }
             }
         }
-        member.copy.keys_about = keys;
-        member.replica.handle_copied(self.now, next);
+        member.copy.keys_estimated = keys;
+        member.replica.handle_transferred(self.now, next);
     }
 
     /// All parts are in the log: the store makes them one durable whole.
-    pub(super) fn finish_copy(&mut self, at: usize, base: Version) {
+    pub(super) fn finish_transfer(&mut self, at: usize, base: Version) {
         let member = &mut self.members[at];
-        match self.engine.finish_copy(member.id) {
+        match self.engine.finish_transfer(member.id) {
             Ok(()) => member.copy.finishing = Some(base),
             Err(error) => tracing::warn!(range = ?member.id, %error, "a copy cannot be finished yet"),
         }
     }
 
     /// Tells a member whose copy has become durable.
-    pub(super) fn reap_copy(&mut self, at: usize) {
+    pub(super) fn reap_transfer(&mut self, at: usize) {
         let member = &mut self.members[at];
         if let Some(base) = member.copy.finishing
             && self.engine.copying(member.id).is_none()
         {
             member.copy.finishing = None;
             tracing::info!(range = ?member.id, ?base, keys = member.copy.keys, "the copy is whole");
-            member.replica.handle_copy_finished(self.now, base);
+            member.replica.handle_transfer_finished(self.now, base);
         }
     }
 
     /// A syncing member is due a part.
-    pub(super) fn send_copy(&mut self, at: usize, (to, base): (NodeId, Version), cursor: CopyCursor, mail: &mut Mail) {
+    pub(super) fn send_transfer(
+        &mut self,
+        at: usize,
+        (to, base): (NodeId, Version),
+        cursor: TransferCursor,
+        links: &mut PeerLinks,
+    ) {
         let range = self.members[at].id;
         let hash = match cursor {
-            CopyCursor::Results { session, seq } => return self.send_results(at, (to, base), (session, seq), mail),
-            CopyCursor::Keys { hash } => hash,
-            CopyCursor::End => return,
+            TransferCursor::Results { session, seq } => {
+                return self.send_results(at, (to, base), (session, seq), links);
+            }
+            TransferCursor::Keys { hash } => hash,
+            TransferCursor::End => return,
         };
         let mut is_under_way = false;
         for (_, job) in self.copies.iter_mut().filter(|(_, job)| job.range == range && job.to == to && !job.is_void) {
@@ -139,44 +153,44 @@ impl<D: Device> BackEnd<D> {
             job.is_void = !is_under_way;
         }
         if !is_under_way {
-            let scan = CopyScan::new(range, hash, base, self.config.limits.copy_part_bytes_max);
-            self.go_on_with_copy(CopyJob { range, to, base, cursor, scan, is_void: false }, mail);
+            let scan = TransferScan::new(range, hash, base, self.config.limits.transfer_chunk_bytes_max);
+            self.go_on_with_transfer(TransferJob { range, to, base, cursor, scan, is_void: false }, links);
         }
     }
 
-    fn go_on_with_copy(&mut self, mut job: CopyJob, mail: &mut Mail) {
+    fn go_on_with_transfer(&mut self, mut job: TransferJob, links: &mut PeerLinks) {
         let (records, range) = (&mut self.records, job.range);
         records.clear();
-        let next = match self.engine.copy_step(&mut job.scan, |record| put_record(records, range, record)) {
-            Ok(CopyStep::Chunk { next, .. }) => next,
-            Ok(CopyStep::Read(plan)) => {
-                let purpose = Purpose::Copy { at: self.copies.insert(job) };
+        let next = match self.engine.transfer_step(&mut job.scan, |record| put_record(records, range, record)) {
+            Ok(TransferStep::Chunk { next, .. }) => next,
+            Ok(TransferStep::Read(plan)) => {
+                let purpose = ReadPurpose::Copy { at: self.copies.insert(job) };
                 return self.parked.read(&mut self.engine, plan, purpose);
             }
             Err(error) => return tracing::error!(?job, %error, "a range could not be copied"),
         };
-        let next = next.map_or(CopyCursor::End, |hash| CopyCursor::Keys { hash });
-        self.send_part((range, job.to, job.base), (job.cursor, next), mail);
+        let next = next.map_or(TransferCursor::End, |hash| TransferCursor::Keys { hash });
+        self.send_part((range, job.to, job.base), (job.cursor, next), links);
     }
 
     /// The read that a part waited for has ended.
-    pub(super) fn copy_read(&mut self, at: usize, plan: LookupPlan, mail: &mut Mail) {
+    pub(super) fn transfer_read(&mut self, at: usize, plan: LookupPlan, links: &mut PeerLinks) {
         let job = self.copies.remove(at);
         if let Err(error) = self.engine.absorb(plan) {
             return tracing::error!(?job, %error, "a range could not be copied");
         }
         if !job.is_void {
-            self.go_on_with_copy(job, mail);
+            self.go_on_with_transfer(job, links);
         }
     }
 
-    fn send_results(&mut self, at: usize, (to, base): (NodeId, Version), from: (u64, u64), mail: &mut Mail) {
+    fn send_results(&mut self, at: usize, (to, base): (NodeId, Version), from: (u64, u64), links: &mut PeerLinks) {
         let (records, member) = (&mut self.records, &self.members[at]);
         records.clear();
-        let mut next = CopyCursor::Keys { hash: 0 };
+        let mut next = TransferCursor::Keys { hash: 0 };
         for (tag, done) in member.completions.from(from).filter(|(_, done)| done.version <= base) {
-            if records.len() >= self.config.limits.copy_part_bytes_max {
-                next = CopyCursor::Results { session: tag.session, seq: tag.seq };
+            if records.len() >= self.config.limits.transfer_chunk_bytes_max {
+                next = TransferCursor::Results { session: tag.session, seq: tag.seq };
                 break;
             }
             let bare = RecordRef::bare(RecordKind::Result, done.version, &[]);
@@ -185,23 +199,23 @@ impl<D: Device> BackEnd<D> {
             put_acknowledged(&mut self.encoded, tag, member.completions.first_incomplete(tag.session));
             put_record(records, member.id, &RecordRef { tag, result: &self.encoded, ..bare });
         }
-        let cursor = CopyCursor::Results { session: from.0, seq: from.1 };
-        self.send_part((member.id, to, base), (cursor, next), mail);
+        let cursor = TransferCursor::Results { session: from.0, seq: from.1 };
+        self.send_part((member.id, to, base), (cursor, next), links);
     }
 
     /// Sends what is in `records`, looked up in this very moment.
     fn send_part(
         &mut self,
         (range, to, base): (RangeId, NodeId, Version),
-        (cursor, next): (CopyCursor, CopyCursor),
-        mail: &mut Mail,
+        (cursor, next): (TransferCursor, TransferCursor),
+        links: &mut PeerLinks,
     ) {
-        let as_of = self.engine.progress(range).committed;
-        let header = self.member_at(range).and_then(|at| self.members[at].replica.copy_header(to));
-        let Some(header) = header.filter(|_| base <= as_of) else { return };
+        let read_version = self.engine.progress(range).committed;
+        let header = self.member_at(range).and_then(|at| self.members[at].replica.transfer_header(to));
+        let Some(header) = header.filter(|_| base <= read_version) else { return };
         let keys = self.engine.len(range);
-        let body = Body::Copy { base, cursor, next, as_of, keys, records: &self.records };
-        mail.send_records(to, &Frame { header, body });
+        let body = Body::Transfer { base, cursor, next, read_version, keys, records: &self.records };
+        links.send_records(to, &Frame { header, body });
         self.counters.records_sent_bytes += self.records.len() as u64;
     }
 }

@@ -16,7 +16,7 @@ pub struct RangeDigest {
     /// Over all keys, values, versions, flags and expiries; does not depend on their order.
     pub sum: u64,
     /// Records that could not be read, and keys whose records could not: a copy with any equals no copy without.
-    pub damaged: u64,
+    pub corrupt: u64,
 }
 
 impl<D: Device> BackEnd<D> {
@@ -29,7 +29,7 @@ impl<D: Device> BackEnd<D> {
                 let plan = self.wait_for(plan);
                 self.engine.absorb_scan(&mut scan, plan)?;
             }
-            digest.damaged += scan.damaged.len() as u64;
+            digest.corrupt += scan.corrupt.len() as u64;
             for item in &scan.items {
                 match self.entry_sum(range, &item.key, now) {
                     Ok(Some(sum)) => {
@@ -37,7 +37,7 @@ impl<D: Device> BackEnd<D> {
                         digest.sum = digest.sum.wrapping_add(sum);
                     }
                     Ok(None) => {}
-                    Err(EngineError::Corrupt { .. } | EngineError::Device(_)) => digest.damaged += 1,
+                    Err(EngineError::Corrupt { .. } | EngineError::Device(_)) => digest.corrupt += 1,
                     Err(error) => return Err(error),
                 }
             }

@@ -1,8 +1,8 @@
 //! Owns records on their way down the chain: replayed from the log into frames, and from frames into the log.
 use super::backend::{BackEnd, ReplayJob};
-use super::mail::Mail;
-use super::parked::Purpose;
 use super::payload::{put_record, records_of, split_acknowledged};
+use super::peer_links::PeerLinks;
+use super::wait_queue::ReadPurpose;
 use fawn_chain::invariants;
 use fawn_chain::replica::Replayed;
 use fawn_chain::{Body, Frame};
@@ -18,7 +18,7 @@ fn ends_batch(record: &RecordRef<'_>) -> bool {
 }
 
 /// What the log gave for a link.
-enum Taken {
+enum TakenRecords {
     Records { last: Version },
     Read(LookupPlan),
     Gone,
@@ -26,25 +26,25 @@ enum Taken {
 
 impl<D: Device> BackEnd<D> {
     /// A link is due records: from memory at once, else after a device read.
-    pub(super) fn send_records(&mut self, job: ReplayJob, mail: &mut Mail) {
+    pub(super) fn send_records(&mut self, job: ReplayJob, links: &mut PeerLinks) {
         let Some(at) = self.member_at(job.range) else { return };
         let replayed = match self.take_records(&job) {
-            Taken::Read(plan) => {
-                let purpose = Purpose::Replay { at: self.replays.insert(job) };
+            TakenRecords::Read(plan) => {
+                let purpose = ReadPurpose::Replay { at: self.replays.insert(job) };
                 return self.parked.read(&mut self.engine, plan, purpose);
             }
-            Taken::Records { last } => Replayed::Records { last, bytes: self.records.len() as u32 },
-            Taken::Gone => Replayed::Gone,
+            TakenRecords::Records { last } => Replayed::Records { last, bytes: self.records.len() as u32 },
+            TakenRecords::Gone => Replayed::Gone,
         };
         let frame = self.members[at].replica.handle_replayed(self.now, job.to, job.after, replayed);
         let Some(Frame { header, body: Body::Append { after, last, upstream, time, .. } }) = frame else { return };
         let body = Body::Append { after, last, upstream, time, records: &self.records };
-        mail.send_records(job.to, &Frame { header, body });
+        links.send_records(job.to, &Frame { header, body });
         self.counters.records_sent_bytes += self.records.len() as u64;
     }
 
     /// The read that a replay waited for has ended.
-    pub(super) fn replay_read(&mut self, at: usize, plan: LookupPlan, mail: &mut Mail) {
+    pub(super) fn replay_read(&mut self, at: usize, plan: LookupPlan, links: &mut PeerLinks) {
         let job = self.replays.remove(at);
         if let Err(error) = self.engine.absorb(plan) {
             // Asked for again at once it would fail again at once, at the device's speed.
@@ -55,11 +55,11 @@ impl<D: Device> BackEnd<D> {
             assert!(frame.is_none(), "no records, no frame");
             return;
         }
-        self.send_records(job, mail);
+        self.send_records(job, links);
     }
 
     /// Fills `records` from the log: a gapless run after `job.after`, not beyond `job.through`.
-    fn take_records(&mut self, job: &ReplayJob) -> Taken {
+    fn take_records(&mut self, job: &ReplayJob) -> TakenRecords {
         let (records, mut last, mut gap) = (&mut self.records, job.after, false);
         // The end of the last whole batch: its version, and the bytes until there.
         let mut whole = (job.after, 0);
@@ -82,13 +82,13 @@ impl<D: Device> BackEnd<D> {
                 Ok(Replay::Records { .. }) if last > before && whole.0 == job.after && !gap => {}
                 Ok(Replay::Records { .. }) if whole.0 > job.after => {
                     records.truncate(whole.1);
-                    return Taken::Records { last: whole.0 };
+                    return TakenRecords::Records { last: whole.0 };
                 }
-                Ok(Replay::Read(plan)) => return Taken::Read(plan),
-                Ok(Replay::Records { .. } | Replay::Gone | Replay::UpToDate) => return Taken::Gone,
+                Ok(Replay::Read(plan)) => return TakenRecords::Read(plan),
+                Ok(Replay::Records { .. } | Replay::Gone | Replay::UpToDate) => return TakenRecords::Gone,
                 Err(error) => {
                     tracing::error!(?job, %error, "the log could not be replayed");
-                    return Taken::Gone;
+                    return TakenRecords::Gone;
                 }
             }
         }

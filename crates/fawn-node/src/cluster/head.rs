@@ -4,24 +4,24 @@
 //! evaluation and N pipelined operations on one key cost one read.
 use super::backend::BackEnd;
 use super::config::node_of;
-use super::mail::Mail;
-use super::parked::{Asker, Parked};
-use super::payload::{decode_request, is_wide, put_acknowledged, put_reply, put_result, put_result_as_reply};
-use crate::execute::{Decision, Write, evaluate, operation_error};
+use super::payload::{decode_request, is_keyspace, put_acknowledged, put_reply, put_result, put_result_as_reply};
+use super::peer_links::PeerLinks;
+use super::wait_queue::{Origin, WaitingRequest};
+use crate::execute::{UpdateDecision, Write, evaluate, operation_error};
 use fawn_chain::message::RefusedReason;
-use fawn_chain::replica::Refusal;
+use fawn_chain::replica::Rejection;
 use fawn_chain::{Admission, Header, Role};
 use fawn_dli::StringOperation;
 use fawn_ds::internals::{EngineError, Lookup, LookupPlan, RecordKind, RecordRef, View};
 use fawn_flash::Device;
-use fawn_types::operation::{Effect, Operation};
+use fawn_types::operation::{DataOperation, Effect};
 use fawn_types::{ClientTag, KeyHash, OperationError, Reply, Request, RingKey, TimeMs, Update, Version};
 
 /// An update at a head.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Job<'a> {
+pub(super) struct UpdateJob<'a> {
     pub(super) at: usize,
-    pub(super) asker: Asker,
+    pub(super) origin: Origin,
     pub(super) tag: ClientTag,
     pub(super) hash: KeyHash,
     pub(super) key: &'a [u8],
@@ -38,8 +38,8 @@ pub(super) struct Draft<'a> {
 }
 
 /// What a lookup led to.
-enum Decided {
-    Decision(Decision),
+enum HeadDecision {
+    Decision(UpdateDecision),
     Read(LookupPlan),
     Error(OperationError),
 }
@@ -58,51 +58,51 @@ impl<D: Device> BackEnd<D> {
         header: Header,
         (op, tag, first_incomplete): (u64, ClientTag, u64),
         payload: &[u8],
-        mail: &mut Mail,
+        links: &mut PeerLinks,
     ) {
-        if is_wide(payload) {
-            return self.handle_wide(header, (op, tag, first_incomplete), payload, mail);
+        if is_keyspace(payload) {
+            return self.handle_keyspace_op(header, (op, tag, first_incomplete), payload, links);
         }
         let Ok((session, request)) = decode_request(payload) else { return self.counters.malformed += 1 };
-        let asker = Asker { node: header.from, op, session };
+        let origin = Origin { node: header.from, op, session };
         let Some(at) = self.member_at(header.range) else {
-            return self.refuse(header.range, asker, RefusedReason::WrongRange, mail);
+            return self.refuse(header.range, origin, RefusedReason::WrongRange, links);
         };
         let ring_key = RingKey::of(self.engine.secret(), request.key());
         let replica = &self.members[at].replica;
         if replica.admit_epoch(header.epoch).is_err() {
-            return self.refuse_stale(at, header, asker, mail);
+            return self.refuse_stale(at, header, origin, links);
         }
         if !replica.covers(&ring_key) {
-            return self.refuse(header.range, asker, RefusedReason::WrongRange, mail);
+            return self.refuse(header.range, origin, RefusedReason::WrongRange, links);
         }
         let hash = key_hash_of(&ring_key);
         match request {
-            Request::Get { key } => self.handle_read(at, header, asker, (hash, key), payload, mail),
+            Request::Get { key } => self.handle_read(at, header, origin, (hash, key), payload, links),
             Request::Update { key, update } => {
                 // The tail knows from the tag alone whom to answer.
                 if tag != (ClientTag { session, seq: op }) || node_of(session) != header.from {
                     return self.counters.malformed += 1;
                 }
                 if !matches!(replica.role(), Some(Role::Head | Role::Single)) {
-                    return self.refuse_stale(at, header, asker, mail);
+                    return self.refuse_stale(at, header, origin, links);
                 }
-                let job = Job { at, asker, tag, hash, key, update };
-                if self.admit(job, first_incomplete, mail) {
-                    self.begin_update(job, payload, mail);
+                let job = UpdateJob { at, origin, tag, hash, key, update };
+                if self.admit(job, first_incomplete, links) {
+                    self.begin_update(job, payload, links);
                 }
             }
         }
     }
 
     /// Whether the operation is new; a retry of a known one is answered or dropped.
-    pub(super) fn admit(&mut self, job: Job<'_>, first_incomplete: u64, mail: &mut Mail) -> bool {
-        let Job { at, asker, tag, .. } = job;
+    pub(super) fn admit(&mut self, job: UpdateJob<'_>, first_incomplete: u64, links: &mut PeerLinks) -> bool {
+        let UpdateJob { at, origin, tag, .. } = job;
         let member = &mut self.members[at];
         if !member.replica.acknowledges() {
             // Retries too: what such a chain made committed may be on one disk alone.
             let range = member.id;
-            self.refuse(range, asker, RefusedReason::TooFewCopies, mail);
+            self.refuse(range, origin, RefusedReason::TooFewCopies, links);
             return false;
         }
         match member.completions.admit(tag, first_incomplete) {
@@ -111,30 +111,30 @@ impl<D: Device> BackEnd<D> {
             Admission::Done(done) => {
                 self.counters.retries_answered += 1;
                 self.encoded.clear();
-                put_result_as_reply(&mut self.encoded, asker.session, done.version, &done.result);
-                let header = mail.header(member.id, member.replica.epoch());
-                mail.send_reply(asker.node, header, asker.op, &self.encoded);
+                put_result_as_reply(&mut self.encoded, origin.session, done.version, &done.result);
+                let header = links.header(member.id, member.replica.epoch());
+                links.send_reply(origin.node, header, origin.op, &self.encoded);
                 false
             }
             Admission::Overloaded => {
                 let range = member.id;
-                self.refuse(range, asker, RefusedReason::Overloaded, mail);
+                self.refuse(range, origin, RefusedReason::Overloaded, links);
                 false
             }
         }
     }
 
-    fn begin_update(&mut self, job: Job<'_>, payload: &[u8], mail: &mut Mail) {
+    fn begin_update(&mut self, job: UpdateJob<'_>, payload: &[u8], links: &mut PeerLinks) {
         let range = self.members[job.at].id;
         let queues = self.parked.has_queue(range, job.hash);
-        let plan = if queues { None } else { self.run(job, mail) };
+        let plan = if queues { None } else { self.run(job, links) };
         if !queues && plan.is_none() {
             return; // done
         }
         if self.parked.is_full() {
-            return self.refuse(range, job.asker, RefusedReason::Overloaded, mail);
+            return self.refuse(range, job.origin, RefusedReason::Overloaded, links);
         }
-        let purpose = self.parked.park_update((job.asker, range, job.hash), job.tag, payload);
+        let purpose = self.parked.park_update((job.origin, range, job.hash), job.tag, payload);
         assert_eq!(purpose.is_some(), plan.is_some(), "the first of a key loads it, the others wait");
         if let (Some(purpose), Some(plan)) = (purpose, plan) {
             self.counters.cold += 1;
@@ -148,41 +148,41 @@ impl<D: Device> BackEnd<D> {
     }
 
     /// Evaluates and appends; or says what must be read first.
-    fn run(&mut self, job: Job<'_>, mail: &mut Mail) -> Option<LookupPlan> {
+    fn run(&mut self, job: UpdateJob<'_>, links: &mut PeerLinks) -> Option<LookupPlan> {
         if !job.update.needs_current() {
-            self.run_blind(job, mail);
+            self.run_blind(job, links);
             return None;
         }
         let time = self.head_time(job.at);
         let lookup = self.engine.lookup(self.members[job.at].id, job.hash, job.key, View::Latest, time);
         let decided = decide(lookup, &mut self.scratch, self.config.limits.value_bytes_max, job.update, time);
-        self.apply(job, decided, mail)
+        self.apply(job, decided, links)
     }
 
     /// An update whose value has been read goes on, and with it its key's queue.
-    pub(super) fn update_read(&mut self, parked: Parked, plan: LookupPlan, mail: &mut Mail) {
+    pub(super) fn update_read(&mut self, parked: WaitingRequest, plan: LookupPlan, links: &mut PeerLinks) {
         let (range, hash) = (parked.range, parked.hash);
         let Some(at) = self.member_at(range) else { return };
         let time = self.head_time(at);
         let value_bytes_max = self.config.limits.value_bytes_max;
         let Ok((_, Request::Update { key, update })) = decode_request(&parked.payload) else { return };
-        let job = Job { at, asker: parked.asker, tag: parked.tag, hash, key, update };
+        let job = UpdateJob { at, origin: parked.origin, tag: parked.tag, hash, key, update };
         let decided = decide(self.engine.resume(plan, time), &mut self.scratch, value_bytes_max, update, time);
-        if let Some(plan) = self.apply(job, decided, mail) {
+        if let Some(plan) = self.apply(job, decided, links) {
             let purpose = self.parked.put_back(parked);
             return self.parked.read(&mut self.engine, plan, purpose);
         }
-        self.run_queue(at, hash, mail);
+        self.run_queue(at, hash, links);
     }
 
     /// Runs a key's queue up to the first operation that must read.
-    fn run_queue(&mut self, at: usize, hash: KeyHash, mail: &mut Mail) {
+    fn run_queue(&mut self, at: usize, hash: KeyHash, links: &mut PeerLinks) {
         let range = self.members[at].id;
         while let Some(front) = self.parked.front(range, hash) {
             let parked = self.parked.take(front);
             let Ok((_, Request::Update { key, update })) = decode_request(&parked.payload) else { continue };
-            let job = Job { at, asker: parked.asker, tag: parked.tag, hash, key, update };
-            if let Some(plan) = self.run(job, mail) {
+            let job = UpdateJob { at, origin: parked.origin, tag: parked.tag, hash, key, update };
+            if let Some(plan) = self.run(job, links) {
                 let purpose = self.parked.put_back(parked);
                 return self.parked.read(&mut self.engine, plan, purpose);
             }
@@ -190,7 +190,7 @@ impl<D: Device> BackEnd<D> {
     }
 
     /// A write that does not depend on what is there: its value goes from the frame to the log without a copy between.
-    fn run_blind(&mut self, job: Job<'_>, mail: &mut Mail) {
+    fn run_blind(&mut self, job: UpdateJob<'_>, links: &mut PeerLinks) {
         let time = self.head_time(job.at);
         let outcome = StringOperation::new(job.update, self.config.limits.value_bytes_max).apply(None, time);
         let bare = Draft { kind: RecordKind::Result, key: &[], value: &[], flags: 0, expires_at_ms: 0 };
@@ -207,17 +207,17 @@ impl<D: Device> BackEnd<D> {
         };
         self.encoded.clear();
         put_result(&mut self.encoded, &outcome.reply);
-        self.append(job, &draft, mail);
+        self.append(job, &draft, links);
     }
 
     /// Appends what an evaluation decided; an outcome without a write becomes a result-only record, so that it is
     /// heard of only once what it saw is committed, and heard the same by a retry.
-    fn apply(&mut self, job: Job<'_>, decided: Decided, mail: &mut Mail) -> Option<LookupPlan> {
-        let Decision { write, answer } = match decided {
-            Decided::Decision(decision) => decision,
-            Decided::Read(plan) => return Some(plan),
-            Decided::Error(error) => {
-                self.answer(job.at, job.asker, &Reply::Error(error), mail);
+    fn apply(&mut self, job: UpdateJob<'_>, decided: HeadDecision, links: &mut PeerLinks) -> Option<LookupPlan> {
+        let UpdateDecision { write, answer } = match decided {
+            HeadDecision::Decision(decision) => decision,
+            HeadDecision::Read(plan) => return Some(plan),
+            HeadDecision::Error(error) => {
+                self.answer(job.at, job.origin, &Reply::Error(error), links);
                 return None;
             }
         };
@@ -232,25 +232,25 @@ impl<D: Device> BackEnd<D> {
                 Draft { kind: RecordKind::Put, key: job.key, value: &value, flags, expires_at_ms }
             }
         };
-        self.append(job, &draft, mail);
+        self.append(job, &draft, links);
         self.scratch.value = value;
         None
     }
 
     /// Appends the draft with the result in `encoded` as the range's next version.
-    pub(super) fn append(&mut self, job: Job<'_>, draft: &Draft<'_>, mail: &mut Mail) {
+    pub(super) fn append(&mut self, job: UpdateJob<'_>, draft: &Draft<'_>, links: &mut PeerLinks) {
         let member = &mut self.members[job.at];
         let (range, before) = (member.id, member.replica.last());
         if !member.completions.has_room(job.tag.session) {
-            return self.refuse(range, job.asker, RefusedReason::Overloaded, mail);
+            return self.refuse(range, job.origin, RefusedReason::Overloaded, links);
         }
         let version = match member.replica.assign(self.now) {
             Ok(version) => version,
-            Err(Refusal::Overloaded | Refusal::EpochFull) => {
-                return self.refuse(range, job.asker, RefusedReason::Overloaded, mail);
+            Err(Rejection::Overloaded | Rejection::EpochFull) => {
+                return self.refuse(range, job.origin, RefusedReason::Overloaded, links);
             }
-            Err(Refusal::TooFewCopies) => return self.refuse(range, job.asker, RefusedReason::TooFewCopies, mail),
-            Err(_) => return self.refuse(range, job.asker, RefusedReason::StaleEpoch, mail),
+            Err(Rejection::TooFewCopies) => return self.refuse(range, job.origin, RefusedReason::TooFewCopies, links),
+            Err(_) => return self.refuse(range, job.origin, RefusedReason::StaleEpoch, links),
         };
         let Draft { kind, key, value, flags, expires_at_ms } = *draft;
         let first_incomplete = member.completions.first_incomplete(job.tag.session);
@@ -265,40 +265,40 @@ impl<D: Device> BackEnd<D> {
             }
             Err(error) => {
                 member.replica.retract(before);
-                self.append_failed(job, &error, mail);
+                self.append_failed(job, &error, links);
             }
         }
     }
 
-    pub(super) fn append_failed(&mut self, job: Job<'_>, error: &EngineError, mail: &mut Mail) {
+    pub(super) fn append_failed(&mut self, job: UpdateJob<'_>, error: &EngineError, links: &mut PeerLinks) {
         let range = self.members[job.at].id;
         match error {
-            EngineError::Overloaded => self.refuse(range, job.asker, RefusedReason::Overloaded, mail),
-            error => self.answer(job.at, job.asker, &Reply::Error(operation_error(error)), mail),
+            EngineError::Overloaded => self.refuse(range, job.origin, RefusedReason::Overloaded, links),
+            error => self.answer(job.at, job.origin, &Reply::Error(operation_error(error)), links),
         }
     }
 
     /// Answers straight from here.
-    pub(super) fn answer(&mut self, at: usize, asker: Asker, reply: &Reply<'_>, mail: &mut Mail) {
+    pub(super) fn answer(&mut self, at: usize, origin: Origin, reply: &Reply<'_>, links: &mut PeerLinks) {
         self.encoded.clear();
-        put_reply(&mut self.encoded, asker.session, reply);
-        let header = mail.header(self.members[at].id, self.members[at].replica.epoch());
-        mail.send_reply(asker.node, header, asker.op, &self.encoded);
+        put_reply(&mut self.encoded, origin.session, reply);
+        let header = links.header(self.members[at].id, self.members[at].replica.epoch());
+        links.send_reply(origin.node, header, origin.op, &self.encoded);
     }
 }
 
 fn decide(
     lookup: Result<Lookup<'_>, EngineError>,
-    scratch: &mut crate::execute::Scratch,
+    scratch: &mut crate::execute::EvaluationScratch,
     value_bytes_max: u32,
     update: Update<'_>,
     time: TimeMs,
-) -> Decided {
+) -> HeadDecision {
     let entry = match lookup {
         Ok(Lookup::Found(entry)) => Some(entry),
         Ok(Lookup::Absent) => None,
-        Ok(Lookup::Read(plan)) => return Decided::Read(plan),
-        Err(error) => return Decided::Error(operation_error(&error)),
+        Ok(Lookup::Read(plan)) => return HeadDecision::Read(plan),
+        Err(error) => return HeadDecision::Error(operation_error(&error)),
     };
-    Decided::Decision(evaluate(scratch, update, value_bytes_max, entry, time))
+    HeadDecision::Decision(evaluate(scratch, update, value_bytes_max, entry, time))
 }

@@ -1,6 +1,6 @@
-//! Owns the host of the manager: its frames in and out, its map on this node's medium.
+//! Owns the host of the manager: its frames in and out, its map on this node's disk.
 use super::config::NodeConfig;
-use super::mail::Mail;
+use super::peer_links::PeerLinks;
 use fawn_chain::{Body, ClusterMap, DropReason, FileConsensus, Frame, Manager, ManagerOutput};
 use fawn_types::{MonoMs, Now};
 
@@ -64,12 +64,12 @@ impl ManagerHost {
         self.wake_at
     }
 
-    /// Sends what is due; `persist` has a map put on the medium.
-    pub(super) fn drain(&mut self, mail: &mut Mail, mut persist: impl FnMut(u64, &[u8])) {
+    /// Sends what is due; `persist` has a map put on the disk.
+    pub(super) fn drain(&mut self, links: &mut PeerLinks, mut persist: impl FnMut(u64, &[u8])) {
         while let Some(output) = self.manager.poll_output() {
             match output {
                 ManagerOutput::Persist { revision, image } => persist(revision, &image),
-                ManagerOutput::Send { to, frame } => mail.send(to, frame),
+                ManagerOutput::Send { to, frame } => links.send(to, frame),
                 ManagerOutput::BootRefused { node, boot } => {
                     tracing::error!(
                         node = node.0,
@@ -80,7 +80,7 @@ impl ManagerHost {
                 ManagerOutput::Dropping { range, node, reason } => {
                     self.members_dropped += 1;
                     let what = match reason {
-                        DropReason::Failed => "can keep nothing any more; restart it once its medium is in order",
+                        DropReason::Failed => "can keep nothing any more; restart it once its disk is in order",
                         DropReason::Suspected { .. } => "does not acknowledge; look at the link to it and at its load",
                         DropReason::Slow => "has a disk that completes no write; look at its disk",
                         DropReason::CannotSend => "cannot read its log; run `fawn check` on its data directory",

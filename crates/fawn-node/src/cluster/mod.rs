@@ -7,29 +7,29 @@
 //! `fawn_chain` decides (who may, what is committed, where to), this module moves bytes: between peers, frames and the
 //! engine. The log is the retransmission buffer: forwarding replays it, so a chain of one pays nothing for chains.
 mod backend;
+mod cluster_client;
 mod config;
 mod copy;
 mod digest;
 mod forward;
-mod frontend;
 mod head;
-mod mail;
+mod keyspace_op;
 mod manager;
 mod node;
 mod output;
-mod parked;
 pub mod payload;
+mod peer_links;
 mod persist;
 mod recover;
 mod status;
 mod tail;
-mod wide;
+mod wait_queue;
 
 pub use config::{MapPlace, NodeConfig, NodeLimits};
 pub use digest::RangeDigest;
 pub use node::Node;
-pub use output::{ClientOp, Output, OwnedReply, Refused};
-pub use payload::WideRequest;
+pub use output::{ClientOp, ClusterReply, NodeOutput, SubmitError};
+pub use payload::KeyspaceRequest;
 pub(crate) use persist::{kept_map, replica_key};
 pub use recover::NodeError;
-pub use status::{Counters, MemberStatus, NodeStatus};
+pub use status::{BackEndCounters, MemberStatus, NodeStatus};

@@ -1,15 +1,15 @@
-//! Owns the node: its three parts, the way of every frame to one of them, and the order of a turn.
+//! Owns the node: its three parts, the way of every frame to one of them, and the order of an iteration.
 //!
 //! Order of a host's turn: `handle_bytes` for every link that has some, `submit` for every operation, then
-//! [`Node::turn`] once (which submits to the device once for all of them), then [`Node::poll_output`] until `None`.
+//! [`Node::run_once`] once (which submits to the device once for all of them), then [`Node::poll_output`] until `None`.
 use super::backend::BackEnd;
+use super::cluster_client::ClusterClient;
 use super::config::{MapPlace, NodeConfig};
 use super::digest::RangeDigest;
-use super::frontend::FrontEnd;
-use super::mail::{Local, Mail};
 use super::manager::ManagerHost;
-use super::output::{ClientOp, Output, Refused};
-use super::payload::WideRequest;
+use super::output::{ClientOp, NodeOutput, SubmitError};
+use super::payload::KeyspaceRequest;
+use super::peer_links::{LocalFrame, PeerLinks};
 use super::persist;
 use super::recover::NodeError;
 use super::status::{MemberStatus, NodeStatus};
@@ -21,22 +21,22 @@ use std::collections::VecDeque;
 
 /// How often the engine looks at the clock while something is not synced.
 const SYNC_CHECK_MS: u64 = 100;
-/// Rounds of local frames in one turn; more go on in the next, which is due at once.
+/// Rounds of local frames in one iteration; more go on in the next, which is due at once.
 const LOCAL_ROUNDS_MAX: usize = 64;
 
 /// One machine of a cluster.
 #[derive(Debug)]
 pub struct Node<D: Device> {
     config: NodeConfig,
-    front_end: FrontEnd,
+    client: ClusterClient,
     back_end: Option<BackEnd<D>>,
     manager: Option<ManagerHost>,
-    mail: Mail,
+    links: PeerLinks,
     resets: VecDeque<NodeId>,
     /// Maps that the host is to keep, and revisions that this node's store has kept for it.
     to_keep: VecDeque<(u64, Vec<u8>)>,
     kept: Option<u64>,
-    beat_at: MonoMs,
+    heartbeat_at: MonoMs,
     /// The monotonic clock, and the time that expiry is judged by where there is a store.
     now: Now,
 }
@@ -45,10 +45,10 @@ impl<D: Device> Node<D> {
     /// A node as its store left it; without an engine a front-end only. Blocks on the device, and only here.
     ///
     /// # Errors
-    /// When the store is of another cluster, was opened for another use, or holds damaged promises.
+    /// When the store is of another cluster, was opened for another use, or holds corrupt promises.
     pub fn new(config: NodeConfig, engine: Option<Engine<D>>, now: Now) -> Result<Self, NodeError> {
-        let mail = Mail::new(config.node, config.boot, config.manager, config.limits.outbound_bytes_max);
-        let mut front_end = FrontEnd::new(&config);
+        let links = PeerLinks::new(config.node, config.boot, config.manager, config.limits.outbound_bytes_max);
+        let mut front_end = ClusterClient::new(&config);
         let mut back_end = engine.map(|engine| BackEnd::new(config.clone(), engine));
         if let Some(back_end) = &mut back_end {
             back_end.note_time(now);
@@ -70,13 +70,24 @@ impl<D: Device> Node<D> {
             (true, MapPlace::OwnStore, Some(back_end)) => Some(ManagerHost::new(&config, kept_map(&config, back_end)?)),
         };
         let (resets, to_keep, beat_at) = (VecDeque::new(), VecDeque::new(), MonoMs(0));
-        Ok(Self { config, front_end, back_end, manager, mail, resets, to_keep, kept: None, beat_at, now })
+        Ok(Self {
+            config,
+            client: front_end,
+            back_end,
+            manager,
+            links,
+            resets,
+            to_keep,
+            kept: None,
+            heartbeat_at: beat_at,
+            now,
+        })
     }
 
     /// A piece of a peer's byte stream, cut and joined at will.
     pub fn handle_bytes(&mut self, now: Now, from: NodeId, bytes: &[u8]) {
         self.note_time(now);
-        let mut stream = self.mail.take_stream(from);
+        let mut stream = self.links.take_stream(from);
         let mut piece = bytes;
         loop {
             match stream.next_frame_of(&mut piece) {
@@ -86,67 +97,72 @@ impl<D: Device> Node<D> {
                 Ok(None) => break,
                 Err(error) => {
                     if !self.resets.contains(&from) {
-                        tracing::warn!(peer = ?from, %error, "peer link damaged");
+                        tracing::warn!(peer = ?from, %error, "peer link corrupt");
                         self.resets.push_back(from);
                     }
                     break;
                 }
             }
         }
-        self.mail.return_stream(from, stream);
+        self.links.return_stream(from, stream);
     }
 
-    /// The link to this peer is new: what was half received or half sent on the old one is void.
+    /// The link to this peer is new: what was half received or half sent on the old one is invalidated.
     pub fn handle_link_reset(&mut self, now: Now, from: NodeId) {
         self.note_time(now);
         self.resets.retain(|peer| *peer != from);
-        self.mail.reset(from);
+        self.links.reset(from);
     }
 
-    /// Begins an operation; [`Output::Done`] ends it. Sent at the next turn, together with others.
+    /// Begins an operation; [`NodeOutput::Done`] ends it. Sent at the next iteration, together with others.
     ///
     /// # Errors
     /// When too many are unanswered, or it is past a limit.
-    pub fn submit(&mut self, now: Now, request: &Request<'_>) -> Result<ClientOp, Refused> {
+    pub fn submit(&mut self, now: Now, request: &Request<'_>) -> Result<ClientOp, SubmitError> {
         self.note_time(now);
-        self.front_end.submit(self.now, request)
+        self.client.submit(self.now, request)
     }
 
     /// Begins an operation on the range that `place` lies in.
     ///
     /// # Errors
     /// As [`Node::submit`].
-    pub fn submit_wide(&mut self, now: Now, place: RingKey, request: &WideRequest<'_>) -> Result<ClientOp, Refused> {
+    pub fn submit_keyspace_op(
+        &mut self,
+        now: Now,
+        place: RingKey,
+        request: &KeyspaceRequest<'_>,
+    ) -> Result<ClientOp, SubmitError> {
         self.note_time(now);
-        self.front_end.submit_wide(self.now, place, request)
+        self.client.submit_wide(self.now, place, request)
     }
 
     /// The map as this node's front-end knows it: of any age.
     pub fn map(&self) -> &ClusterMap {
-        self.front_end.map()
+        self.client.map()
     }
 
     /// Reaps the device, carries out what follows, sends what is due, submits to the device once. Returns when the next
     /// turn is due though nothing happens until then; a time not after `now`: at once.
-    pub fn turn(&mut self, now: Now) -> Option<MonoMs> {
+    pub fn run_once(&mut self, now: Now) -> Option<MonoMs> {
         self.exchange(now);
-        self.finish_turn()
+        self.finish_iteration()
     }
 
-    /// All of a turn but its submission to the device: a host of several nodes repeats it until no frame moves.
+    /// All of an iteration but its submission to the device: a host of several nodes repeats it until no frame moves.
     pub(crate) fn exchange(&mut self, now: Now) {
         self.note_time(now);
         let now = self.now;
         if let Some(back_end) = &mut self.back_end {
-            let map = back_end.reap(now, &mut self.mail);
+            let map = back_end.reap(now, &mut self.links);
             match (map, &mut self.manager, &self.config.map_place) {
                 (Some(revision), Some(manager), MapPlace::OwnStore) => manager.handle_persisted(now, revision),
                 (Some(revision), ..) => self.kept = Some(revision),
                 (None, ..) => {}
             }
         }
-        self.beat();
-        self.front_end.handle_timeout(now);
+        self.send_heartbeat();
+        self.client.handle_timeout(now);
         self.round();
         // After the first round: a host that slept hears its own beat before it counts who was silent.
         if let Some(manager) = &mut self.manager {
@@ -154,15 +170,15 @@ impl<D: Device> Node<D> {
             self.round();
         }
         for _ in 0..LOCAL_ROUNDS_MAX {
-            if !self.mail.has_local() {
+            if !self.links.has_local() {
                 break;
             }
             self.round();
         }
     }
 
-    /// Ends a turn: submits to the device once.
-    pub(crate) fn finish_turn(&mut self) -> Option<MonoMs> {
+    /// Ends an iteration: submits to the device once.
+    pub(crate) fn finish_iteration(&mut self) -> Option<MonoMs> {
         if let Some(back_end) = &mut self.back_end {
             back_end.submit(self.now);
         }
@@ -170,20 +186,20 @@ impl<D: Device> Node<D> {
     }
 
     /// The next effect for the host.
-    pub fn poll_output(&mut self) -> Option<Output> {
-        if let Some(done) = self.front_end.done.pop_front() {
+    pub fn poll_output(&mut self) -> Option<NodeOutput> {
+        if let Some(done) = self.client.done.pop_front() {
             return Some(done);
         }
         if let Some(peer) = self.resets.pop_front() {
-            return Some(Output::Reset { peer });
+            return Some(NodeOutput::Reset { peer });
         }
         if let Some((revision, image)) = self.to_keep.pop_front() {
-            return Some(Output::KeepMap { revision, image });
+            return Some(NodeOutput::KeepMap { revision, image });
         }
-        self.mail.poll_output()
+        self.links.poll_output()
     }
 
-    /// The map of [`Output::KeepMap`] is on enough media.
+    /// The map of [`NodeOutput::KeepMap`] is on enough disks.
     pub fn handle_map_kept(&mut self, now: Now, revision: u64) {
         self.note_time(now);
         if let Some(manager) = &mut self.manager {
@@ -213,7 +229,7 @@ impl<D: Device> Node<D> {
     pub fn into_engine(self) -> Option<Engine<D>> {
         let mut back_end = self.back_end?;
         if let Err(error) = back_end.mark_closed() {
-            tracing::warn!(%error, "not closed in order: the next start takes this back-end for a killed one");
+            tracing::warn!(%error, "not cleanly shut down: the next start takes this back-end for a killed one");
         }
         Some(back_end.engine)
     }
@@ -226,8 +242,8 @@ impl<D: Device> Node<D> {
     /// Where it stands.
     pub fn status(&self) -> NodeStatus {
         let mut status = NodeStatus {
-            under_way: self.front_end.under_way(),
-            frames_dropped: self.mail.dropped,
+            under_way: self.client.under_way(),
+            frames_dropped: self.links.dropped,
             possible_losses: self.manager.as_ref().map_or(0, |manager| manager.possible_losses),
             members_dropped: self.manager.as_ref().map_or(0, |manager| manager.members_dropped),
             ..NodeStatus::default()
@@ -244,7 +260,7 @@ impl<D: Device> Node<D> {
     /// What this node's copy of `range` holds, committed; `None`: it has none. Blocks on the device: for checks.
     ///
     /// # Errors
-    /// When stored bytes are damaged.
+    /// When stored bytes are corrupt.
     pub fn digest(&mut self, range: RangeId) -> Result<Option<RangeDigest>, EngineError> {
         let Some(back_end) = self.back_end.as_mut().filter(|back_end| back_end.member_at(range).is_some()) else {
             return Ok(None);
@@ -263,34 +279,34 @@ impl<D: Device> Node<D> {
     /// One pass over all parts, and over the frames that they sent to this node.
     fn round(&mut self) {
         let now = self.now;
-        self.front_end.flush(now, &mut self.mail);
+        self.client.flush(now, &mut self.links);
         if let Some(manager) = &mut self.manager {
             let (back_end, to_keep, place) = (&mut self.back_end, &mut self.to_keep, &self.config.map_place);
-            manager.drain(&mut self.mail, |revision, image| match (place, back_end.as_mut()) {
+            manager.drain(&mut self.links, |revision, image| match (place, back_end.as_mut()) {
                 (MapPlace::OwnStore, Some(back_end)) => back_end.persist_map(revision, image),
                 _ => to_keep.push_back((revision, image.to_vec())),
             });
         }
         if let Some(back_end) = &mut self.back_end {
-            back_end.advance(now, &mut self.mail);
+            back_end.advance(now, &mut self.links);
         }
-        let mut budget = self.config.limits.frontend.window_ops_max.max(1 << 10);
+        let mut budget = self.config.limits.router.window_ops_max.max(1 << 10);
         while budget > 0
-            && let Some(local) = self.mail.take_local()
+            && let Some(local) = self.links.take_local()
         {
             self.handle_local(&local);
             budget -= 1;
         }
     }
 
-    fn handle_local(&mut self, local: &Local) {
+    fn handle_local(&mut self, local: &LocalFrame) {
         match local {
-            Local::Control(frame) => self.handle_frame(frame),
-            Local::Request { header, op, tag, first_incomplete, payload } => {
+            LocalFrame::Control(frame) => self.handle_frame(frame),
+            LocalFrame::Request { header, op, tag, first_incomplete, payload } => {
                 let body = Body::Request { op: *op, tag: *tag, first_incomplete: *first_incomplete, payload };
                 self.handle_frame(&Frame { header: *header, body });
             }
-            Local::Reply { header, op, payload } => {
+            LocalFrame::Reply { header, op, payload } => {
                 self.handle_frame(&Frame { header: *header, body: Body::Reply { op: *op, payload } });
             }
         }
@@ -300,12 +316,12 @@ impl<D: Device> Node<D> {
     fn handle_frame(&mut self, frame: &Frame<'_>) {
         let now = self.now;
         match &frame.body {
-            Body::Reply { op, payload } => return self.front_end.handle_reply(*op, payload),
-            Body::Refused { op, reason } => return self.front_end.handle_refused(now, *op, *reason),
+            Body::Reply { op, payload } => return self.client.handle_reply(*op, payload),
+            Body::Refused { op, reason } => return self.client.handle_refused(now, *op, *reason),
             Body::Entry(entry) if entry.range != frame.header.range => return,
             Body::PromisedAbove(entry) if entry.range != frame.header.range => return,
             Body::Align { entry, .. } if entry.range != frame.header.range => return,
-            Body::Entry(entry) => self.front_end.handle_entry(now, entry),
+            Body::Entry(entry) => self.client.handle_entry(now, entry),
             body if ManagerHost::takes(body) => {
                 if let Some(manager) = &mut self.manager {
                     return manager.handle_frame(now, frame);
@@ -314,28 +330,28 @@ impl<D: Device> Node<D> {
             _ => {}
         }
         if let Some(back_end) = &mut self.back_end {
-            back_end.handle_frame(now, frame, &mut self.mail);
+            back_end.handle_frame(now, frame, &mut self.links);
         }
     }
 
     /// A back-end tells the manager that it lives, in which boot, and whether its disk hangs.
-    fn beat(&mut self) {
-        let Some(back_end) = self.back_end.as_mut().filter(|_| self.beat_at <= self.now.mono) else { return };
-        self.beat_at = self.now.mono.plus_ms(self.config.limits.beat_ms);
-        let header = self.mail.header(RangeId(0), Epoch::default());
+    fn send_heartbeat(&mut self) {
+        let Some(back_end) = self.back_end.as_mut().filter(|_| self.heartbeat_at <= self.now.mono) else { return };
+        self.heartbeat_at = self.now.mono.plus_ms(self.config.limits.heartbeat_ms);
+        let header = self.links.header(RangeId(0), Epoch::default());
         let body = back_end.slow_for_ms().map_or(Body::Hello, |oldest_ms| Body::Slow { oldest_ms });
-        self.mail.send_manager(Frame { header, body });
+        self.links.send_manager(Frame { header, body });
     }
 
     fn deadline(&self) -> Option<MonoMs> {
-        if self.mail.has_local() {
+        if self.links.has_local() {
             return Some(self.now.mono);
         }
-        let mut due = self.front_end.next_timeout();
+        let mut due = self.client.next_timeout();
         let mut at = |time: Option<MonoMs>| due = [due, time].into_iter().flatten().min();
         at(self.manager.as_ref().map(ManagerHost::next_timeout));
         if let Some(back_end) = &self.back_end {
-            at(Some(self.beat_at));
+            at(Some(self.heartbeat_at));
             at(back_end.next_timeout());
             let marks = back_end.engine.watermarks();
             at((marks.synced < marks.appended).then(|| self.now.mono.plus_ms(SYNC_CHECK_MS)));
@@ -352,7 +368,7 @@ fn kept_map<D: Device>(config: &NodeConfig, back_end: &BackEnd<D>) -> Result<Clu
     }
 }
 
-fn member_status<D: Device>(member: &super::backend::Member, engine: &Engine<D>) -> MemberStatus {
+fn member_status<D: Device>(member: &super::backend::HostedMember, engine: &Engine<D>) -> MemberStatus {
     let replica = &member.replica;
     MemberStatus {
         range: member.id,
@@ -362,7 +378,7 @@ fn member_status<D: Device>(member: &super::backend::Member, engine: &Engine<D>)
         last: replica.last(),
         committed: replica.committed(),
         keys: engine.len(member.id),
-        copied: replica.is_copying().then_some((member.copy.keys, member.copy.keys_about)),
+        copied: replica.is_copying().then_some((member.copy.keys, member.copy.keys_estimated)),
         broken: member.broken.clone(),
     }
 }

@@ -1,5 +1,5 @@
 //! Owns what a node tells its host: bytes for peers, answers of operations, links to be closed; and why it refuses.
-use super::payload::OwnedForm;
+use super::payload::EncodedReply;
 use fawn_types::{NodeId, OperationError, Reply};
 
 /// Names an operation that was submitted; dense from 1 within the life of a node.
@@ -8,7 +8,7 @@ pub struct ClientOp(pub u64);
 
 /// An effect for the host.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Output {
+pub enum NodeOutput {
     /// Whole frames for a peer, in order. May be lost: everything is repeated until answered.
     Send {
         /// To whom.
@@ -21,16 +21,16 @@ pub enum Output {
         /// Which.
         op: ClientOp,
         /// What came of it.
-        reply: OwnedReply,
+        reply: ClusterReply,
     },
-    /// From a manager of [`super::MapPlace::Host`]: have this map on media, then call `handle_map_kept(revision)`.
+    /// From a manager of [`super::MapPlace::Host`]: have this map on disks, then call `handle_map_kept(revision)`.
     KeepMap {
         /// To give back.
         revision: u64,
         /// The encoded map.
         image: Vec<u8>,
     },
-    /// What came from this peer was damaged: close the link, call `handle_link_reset`, connect again.
+    /// What came from this peer was corrupt: close the link, call `handle_link_reset`, connect again.
     Reset {
         /// Whose link.
         peer: NodeId,
@@ -39,9 +39,9 @@ pub enum Output {
 
 /// A reply that outlives the buffer it came in.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct OwnedReply(pub(super) OwnedForm);
+pub struct ClusterReply(pub(super) EncodedReply);
 
-impl OwnedReply {
+impl ClusterReply {
     /// The reply.
     #[must_use]
     pub fn as_reply(&self) -> Reply<'_> {
@@ -49,13 +49,13 @@ impl OwnedReply {
     }
 
     pub(super) fn error(error: OperationError) -> Self {
-        Self(OwnedForm::of(&Reply::Error(error)))
+        Self(EncodedReply::of(&Reply::Error(error)))
     }
 }
 
 /// Why an operation was not even begun.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Refused {
+pub enum SubmitError {
     /// Too many are unanswered: take their answers first.
     #[error("too many operations under way, try again")]
     Overloaded,

@@ -6,7 +6,7 @@ use super::backend::BackEnd;
 use fawn_chain::DecodeError;
 use fawn_chain::map::{ClusterMap, decode_map, encode_state};
 use fawn_ds::internals::format::manifest::BLOB_BYTES_MAX;
-use fawn_ds::internals::{BlobTicket, Engine, EngineError, Progress};
+use fawn_ds::internals::{BlobTicket, Engine, EngineError, RangeProgress};
 use fawn_flash::Device;
 use fawn_types::{MonoMs, RangeId};
 use std::collections::VecDeque;
@@ -39,12 +39,12 @@ enum Item {
 
 /// A version of an item that is durable now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kept {
+pub(super) enum PersistedBlob {
     Replica { range: RangeId, number: u64 },
     Map { revision: u64 },
 }
 
-impl Kept {
+impl PersistedBlob {
     const fn item(self) -> Item {
         match self {
             Self::Replica { range, .. } => Item::Replica(range),
@@ -62,8 +62,8 @@ const RETRY_MS_MAX: u64 = 1_000;
 /// Bounded: of each item one version is in flight, and the newest later one waits.
 #[derive(Debug, Default)]
 pub(super) struct PersistQueue {
-    waiting: VecDeque<(Kept, Vec<u8>)>,
-    in_flight: VecDeque<(BlobTicket, Kept)>,
+    waiting: VecDeque<(PersistedBlob, Vec<u8>)>,
+    in_flight: VecDeque<(BlobTicket, PersistedBlob)>,
     /// When a store that was full is asked again, and the pause before that.
     retry: Option<(MonoMs, u64)>,
 }
@@ -71,15 +71,15 @@ pub(super) struct PersistQueue {
 impl PersistQueue {
     /// Queues a member's state; written by the next [`PersistQueue::advance`].
     pub(super) fn put_replica(&mut self, (range, number): (RangeId, u64), bytes: Vec<u8>) {
-        self.put(Kept::Replica { range, number }, bytes);
+        self.put(PersistedBlob::Replica { range, number }, bytes);
     }
 
     /// Queues a map, as above.
     pub(super) fn put_map(&mut self, revision: u64, image: Vec<u8>) {
-        self.put(Kept::Map { revision }, image);
+        self.put(PersistedBlob::Map { revision }, image);
     }
 
-    fn put(&mut self, version: Kept, bytes: Vec<u8>) {
+    fn put(&mut self, version: PersistedBlob, bytes: Vec<u8>) {
         self.waiting.retain(|(older, _)| older.item() != version.item());
         self.waiting.push_back((version, bytes));
     }
@@ -103,8 +103,8 @@ impl PersistQueue {
                 continue;
             }
             let put = match version {
-                Kept::Replica { range, .. } => engine.put_blob(replica_key(range), &bytes),
-                Kept::Map { .. } => put_map(engine, &bytes),
+                PersistedBlob::Replica { range, .. } => engine.put_blob(replica_key(range), &bytes),
+                PersistedBlob::Map { .. } => put_map(engine, &bytes),
             };
             match put {
                 Ok(ticket) => self.in_flight.push_back((ticket, version)),
@@ -129,7 +129,7 @@ impl PersistQueue {
     }
 
     /// The next one that is durable now.
-    pub(super) fn pop_durable<D: Device>(&mut self, engine: &Engine<D>) -> Option<Kept> {
+    pub(super) fn pop_durable<D: Device>(&mut self, engine: &Engine<D>) -> Option<PersistedBlob> {
         let (ticket, kept) = *self.in_flight.front()?;
         if !engine.is_blob_durable(ticket) {
             return None;
@@ -146,7 +146,7 @@ impl<D: Device> BackEnd<D> {
         // First the log, then what is said of it: a crash in between leaves no mark.
         self.engine.sync_all()?;
         for member in &self.members {
-            let Progress { appended, synced, .. } = self.engine.progress(member.id);
+            let RangeProgress { appended, synced, .. } = self.engine.progress(member.id);
             let is_whole = appended == member.replica.last() && synced == appended && member.broken.is_none();
             if let Some(state) = member.replica.close().filter(|_| is_whole) {
                 self.engine.put_blob(replica_key(member.id), &encode_state(&state))?;

@@ -1,11 +1,11 @@
 //! Owns a back-end's start: its members from what the store kept, their completions from the log itself.
-use super::backend::{BackEnd, Member};
-use super::copy::CopyProgress;
+use super::backend::{BackEnd, HostedMember};
+use super::copy::TransferProgress;
 use super::payload::split_acknowledged;
 use super::persist::replica_key;
 use fawn_chain::map::decode_state;
 use fawn_chain::{Completions, DecodeError, PersistedState, Replica, ReplicaConfig};
-use fawn_ds::internals::{CopiedResults, EngineError, Event, LookupPlan, Replay};
+use fawn_ds::internals::{EngineError, Event, LookupPlan, Replay, TransferredResults};
 use fawn_flash::Device;
 use fawn_types::{Durability, KeyRange, RangeId, Version};
 
@@ -107,11 +107,11 @@ impl<D: Device> BackEnd<D> {
             options: self.config.limits.replica,
         };
         let replica = Replica::new(config, persisted, progress.appended, progress.committed);
-        self.members.push(Member {
+        self.members.push(HostedMember {
             id: range,
             replica,
             completions,
-            copy: CopyProgress::default(),
+            copy: TransferProgress::default(),
             cut: None,
             broken: None,
         });
@@ -136,9 +136,9 @@ impl<D: Device> BackEnd<D> {
                 completions.restore(record.tag, first_incomplete, record.version, result);
             })?;
             match results {
-                CopiedResults::Records { next } => from = next,
-                CopiedResults::Read(plan) => self.read_now(plan)?,
-                CopiedResults::Done => break,
+                TransferredResults::Records { next } => from = next,
+                TransferredResults::Read(plan) => self.read_now(plan)?,
+                TransferredResults::Done => break,
             }
         }
         let mut after = self.engine.replay_floor(range);
@@ -163,7 +163,7 @@ impl<D: Device> BackEnd<D> {
         self.engine.absorb(plan)
     }
 
-    /// The plan with its bytes; other events are kept for the next turn.
+    /// The plan with its bytes; other events are kept for the next iteration.
     pub(super) fn wait_for(&mut self, plan: LookupPlan) -> LookupPlan {
         /// Names no request: stamps and replays stay below it.
         const BLOCKING_USER: u64 = u64::MAX;

@@ -3,7 +3,7 @@ use fawn_types::{Durability, Epoch, RangeId, Version};
 
 /// Counts since the node's start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counters {
+pub struct BackEndCounters {
     /// Reads answered.
     pub reads: u64,
     /// Records appended as head.
@@ -47,7 +47,7 @@ pub struct MemberStatus {
     pub committed: Version,
     /// Keys indexed.
     pub keys: u64,
-    /// While it is copied anew: keys so far, and about how many there are.
+    /// While it is fully resynced: keys so far, and about how many there are.
     pub copied: Option<(u64, u64)>,
     /// Why it cannot go on, if so.
     pub broken: Option<String>,
@@ -59,7 +59,7 @@ pub struct NodeStatus {
     /// Its chain members.
     pub members: Vec<MemberStatus>,
     /// Of its back-end.
-    pub counters: Counters,
+    pub counters: BackEndCounters,
     /// Requests that wait for a device read.
     pub parked: usize,
     /// Operations submitted here and not answered.

@@ -1,9 +1,9 @@
 //! State of execution: engine, sequencer, waiting requests, counters; no sessions.
-use crate::options::{ProcessFacts, ShardOptions};
-use crate::pending::Pending;
+use crate::options::{ServerInfo, ShardOptions};
+use crate::pending::WaitQueue;
 use crate::session::Session;
-use crate::shards::Links;
-use crate::status::Counters;
+use crate::shards::PeerMailboxes;
+use crate::status::ShardCounters;
 use fawn_chain::Replica;
 use fawn_ds::internals::{Engine, EngineError};
 use fawn_flash::Device;
@@ -11,14 +11,14 @@ use fawn_types::{KeyHash, MonoMs, Now, OperationError, ShardId, TimeMs, Version}
 
 /// Everything of a shard but its sessions, so that a session and this can be borrowed together.
 #[derive(Debug)]
-pub(crate) struct Core<D: Device> {
+pub(crate) struct ShardState<D: Device> {
     pub(crate) engine: Engine<D>,
     pub(crate) replica: Replica,
-    pub(crate) pending: Pending,
-    pub(crate) scratch: Scratch,
-    pub(crate) counters: Counters,
+    pub(crate) pending: WaitQueue,
+    pub(crate) scratch: EvaluationScratch,
+    pub(crate) counters: ShardCounters,
     pub(crate) options: ShardOptions,
-    pub(crate) facts: ProcessFacts,
+    pub(crate) server_info: ServerInfo,
     /// Time of a delayed `flush_all`.
     pub(crate) flush_at: Option<MonoMs>,
     /// The machine's wall clock, for reports. Expiry has a clock of its own.
@@ -28,27 +28,27 @@ pub(crate) struct Core<D: Device> {
     /// Number of open sessions; the table is elsewhere.
     pub(crate) sessions_open: usize,
     /// Queues to the other shards of the node, if there are any.
-    pub(crate) links: Option<Box<Links>>,
+    pub(crate) links: Option<Box<PeerMailboxes>>,
 }
 
 /// Buffers that are reused between requests.
 #[derive(Debug, Default)]
-pub(crate) struct Scratch {
+pub(crate) struct EvaluationScratch {
     /// Value produced by an operation.
     pub(crate) value: Vec<u8>,
     /// Previous value.
     pub(crate) previous: Vec<u8>,
     /// Replies to several keys.
-    pub(crate) gathered: Vec<u8>,
+    pub(crate) multi_reply: Vec<u8>,
 }
 
 /// A larger scratch buffer is released after use.
 const SCRATCH_BYTES_KEPT: usize = 1 << 20;
 
-impl Scratch {
+impl EvaluationScratch {
     /// Releases the memory of a large request.
     pub(crate) fn trim(&mut self) {
-        for buffer in [&mut self.value, &mut self.previous, &mut self.gathered] {
+        for buffer in [&mut self.value, &mut self.previous, &mut self.multi_reply] {
             if buffer.capacity() > SCRATCH_BYTES_KEPT {
                 *buffer = Vec::new();
             }
@@ -56,7 +56,7 @@ impl Scratch {
     }
 }
 
-impl<D: Device> Core<D> {
+impl<D: Device> ShardState<D> {
     #[inline]
     pub(crate) fn hash(&self, key: &[u8]) -> KeyHash {
         KeyHash::of(self.engine.secret(), key)
@@ -67,17 +67,17 @@ impl<D: Device> Core<D> {
     pub(crate) fn elsewhere(&self, session: &Session, key: &[u8]) -> Option<ShardId> {
         let links = self.links.as_ref()?;
         // The asking shard has already chosen this shard.
-        if session.stands_for.is_some() { None } else { links.elsewhere(key) }
+        if session.proxy_for.is_some() { None } else { links.elsewhere(key) }
     }
 
     /// The queues to other shards; call only if there are any.
-    pub(crate) fn links(&mut self) -> &mut Links {
+    pub(crate) fn links(&mut self) -> &mut PeerMailboxes {
         let Some(links) = &mut self.links else { unreachable!("a shard that is alone asks nobody and is not asked") };
         links
     }
 
     /// Whether one more request may wait for a read.
-    pub(crate) fn has_room(&self) -> bool {
+    pub(crate) fn has_capacity(&self) -> bool {
         self.pending.len() < self.options.pending_max
     }
 
@@ -105,7 +105,7 @@ pub(crate) fn operation_error(error: &EngineError) -> OperationError {
             OperationError::ValueTooLong { limit_bytes: u32::try_from(*limit_bytes).unwrap_or(u32::MAX) }
         }
         EngineError::Corrupt { .. } | EngineError::TooDamaged { .. } => {
-            tracing::error!(%error, "stored data is damaged");
+            tracing::error!(%error, "stored data is corrupt");
             OperationError::Corrupt
         }
         EngineError::UnknownRange { .. }

@@ -1,5 +1,5 @@
 //! Delivery of late replies: to a session's slot, or to an item of a request on several keys.
-use crate::pending::{Asker, Batch, Target};
+use crate::pending::{PendingMulti, ReplyPlace, ReplyTarget};
 use crate::session::Sessions;
 use fawn_types::{Reply, Version};
 use fawn_wire::encode_reply;
@@ -8,28 +8,28 @@ use slab::Slab;
 /// Delivers `reply`; nothing happens if the session has ended.
 pub(crate) fn deliver(
     sessions: &mut Sessions,
-    batches: &mut Slab<Batch>,
-    asker: &Asker<'_>,
+    batches: &mut Slab<PendingMulti>,
+    reply_target: &ReplyTarget<'_>,
     reply: &Reply<'_>,
     wait: Option<Version>,
 ) {
-    match asker.target {
-        Target::Slot(slot) => {
-            let Some(session) = sessions.get_mut(asker.session) else { return };
-            session.replies.complete(slot, wait, |out| encode_reply(asker.shape, asker.key, reply, out));
-            sessions.list(asker.session);
+    match reply_target.target {
+        ReplyPlace::Slot(slot) => {
+            let Some(session) = sessions.get_mut(reply_target.session) else { return };
+            session.replies.complete(slot, wait, |out| encode_reply(reply_target.format, reply_target.key, reply, out));
+            sessions.schedule(reply_target.session);
         }
-        Target::Item { batch, item } => {
-            let Some(gathered) = &mut batches[batch].gathered else {
+        ReplyPlace::Item { batch, item } => {
+            let Some(multi_reply) = &mut batches[batch].multi_reply else {
                 unreachable!("nothing completes while its request is being executed")
             };
-            gathered.complete(item, reply, wait);
-            if !gathered.is_complete() {
-                let held_bytes = gathered.held_bytes();
-                let Batch { session, slot, .. } = batches[batch];
+            multi_reply.complete(item, reply, wait);
+            if !multi_reply.is_complete() {
+                let held_bytes = multi_reply.held_bytes();
+                let PendingMulti { session, slot, .. } = batches[batch];
                 if let Some(session) = sessions.get_mut(session) {
-                    session.replies.hold_part(slot, held_bytes);
-                    sessions.list(asker.session);
+                    session.replies.set_partial(slot, held_bytes);
+                    sessions.schedule(reply_target.session);
                 }
             } else {
                 deliver_batch(sessions, batches.remove(batch));
@@ -38,10 +38,10 @@ pub(crate) fn deliver(
     }
 }
 
-fn deliver_batch(sessions: &mut Sessions, batch: Batch) {
-    let Batch { session: id, slot, gathered: Some(mut gathered) } = batch else { return };
+fn deliver_batch(sessions: &mut Sessions, batch: PendingMulti) {
+    let PendingMulti { session: id, slot, multi_reply: Some(mut multi_reply) } = batch else { return };
     let Some(session) = sessions.get_mut(id) else { return };
-    gathered.finish();
-    session.replies.complete(slot, gathered.wait, |out| out.extend_from_slice(&gathered.bytes));
-    sessions.list(id);
+    multi_reply.finish();
+    session.replies.complete(slot, multi_reply.wait, |out| out.extend_from_slice(&multi_reply.bytes));
+    sessions.schedule(id);
 }

@@ -1,56 +1,61 @@
 //! Whole-keyspace requests: barriers, executed once their session has no pending request.
 use super::core::operation_error;
-use super::{Core, Flow, Stall, scan};
+use super::{Flow, ShardState, Stall, scan};
 use crate::session::Session;
 use fawn_ds::internals::EngineError;
 use fawn_flash::Device;
 use fawn_types::{Now, TimeMs, Version};
-use fawn_wire::{Keyspace, Shape, encode_done, encode_error, resp};
+use fawn_wire::{KeyspaceCommand, ReplyFormat, encode_done, encode_error, resp};
 
 /// Executes the request, or stalls the session until it is quiet.
-pub(crate) fn execute<D: Device>(core: &mut Core<D>, session: &mut Session, keyspace: &Keyspace<'_>, now: Now) -> Flow {
+pub(crate) fn execute<D: Device>(
+    state: &mut ShardState<D>,
+    session: &mut Session,
+    keyspace: &KeyspaceCommand<'_>,
+    now: Now,
+) -> Flow {
     if !session.is_quiet() {
         return Flow::Stall(Stall::Quiet);
     }
     match *keyspace {
-        Keyspace::FlushAll { at_ms, shape } if at_ms > now.wall.0 => {
-            core.flush_at = Some(now.mono_at(TimeMs(at_ms)));
-            session.replies.respond(|out| encode_done(shape, out));
+        KeyspaceCommand::FlushAll { at_ms, format } if at_ms > now.wall.0 => {
+            state.flush_at = Some(now.mono_at(TimeMs(at_ms)));
+            session.replies.respond(|out| encode_done(format, out));
         }
-        Keyspace::FlushAll { shape, .. } => return flush(core, session, shape),
-        Keyspace::DbSize => {
-            let keys = core.engine.len(core.replica.range());
+        KeyspaceCommand::FlushAll { format, .. } => return flush(state, session, format),
+        KeyspaceCommand::DbSize => {
+            let keys = state.engine.len(state.replica.range());
             session.replies.respond(|out| resp::encode::integer(keys as i64, out));
         }
-        Keyspace::Scan { .. } => scan::begin(core, session, scan::Step::of(keyspace), now.wall),
+        KeyspaceCommand::Scan { .. } => scan::begin(state, session, scan::ScanRequest::of(keyspace), now.wall),
     }
-    Flow::Next
+    Flow::Continue
 }
 
-pub(super) fn flush<D: Device>(core: &mut Core<D>, session: &mut Session, shape: Shape) -> Flow {
-    match clear(core) {
+pub(super) fn flush<D: Device>(state: &mut ShardState<D>, session: &mut Session, format: ReplyFormat) -> Flow {
+    match clear(state) {
         Ok(version) => {
             // An earlier delayed flush is replaced by this one.
-            core.flush_at = None;
-            session.own.push_clear(version);
-            session.replies.respond_after(Some(version), |out| encode_done(shape, out));
+            state.flush_at = None;
+            session.own_writes.push_clear(version);
+            session.replies.respond_after(Some(version), |out| encode_done(format, out));
         }
         Err(EngineError::Overloaded) => return Flow::Stall(Stall::Shard),
         Err(error) => {
             let error = operation_error(&error);
-            session.replies.respond(|out| encode_error(shape, error, out));
+            session.replies.respond(|out| encode_error(format, error, out));
         }
     }
-    Flow::Next
+    Flow::Continue
 }
 
 /// Empties the range with one record. Updates that wait for their value find the key absent.
-pub(crate) fn clear<D: Device>(core: &mut Core<D>) -> Result<Version, EngineError> {
-    let before = core.replica.last();
-    let version = core.replica.assign(core.now).map_err(super::update::refused)?;
-    if let Err(error) = core.engine.clear(core.replica.range(), version) {
-        return Err(super::update::retract(core, before, error));
+pub(crate) fn clear<D: Device>(state: &mut ShardState<D>) -> Result<Version, EngineError> {
+    let before = state.replica.last();
+    let version = state.replica.assign(state.now).map_err(super::update::refused)?;
+    if let Err(error) = state.engine.clear(state.replica.range(), version) {
+        return Err(super::update::retract(state, before, error));
     }
-    core.counters.flushes += 1;
+    state.counters.flushes += 1;
     Ok(version)
 }

@@ -4,71 +4,71 @@
 //! reply waits for their commit. A pipelined `SET a`, `GET a`, `SET a` therefore never stalls, and no client sees a
 //! value that could still be undone.
 use super::core::{operation_error, wait_for_commit};
-use super::{Core, Later};
-use crate::pending::{Op, Pending, Target, Waiter};
+use super::{Blocked, ShardState};
+use crate::pending::{PendingOp, ReadWaiter, ReplyPlace, WaitQueue};
 use crate::session::Session;
-use crate::status::Counters;
+use crate::status::ShardCounters;
 use fawn_chain::Replica;
 use fawn_ds::internals::{EngineError, Lookup, LookupPlan, View};
 use fawn_flash::Device;
 use fawn_types::{KeyHash, OperationError, Reply, TimeMs, Version};
-use fawn_wire::{Shape, encode_reply};
+use fawn_wire::{ReplyFormat, encode_reply};
 
 /// A single `GET`. Hot path: no allocation when the page is cached and no earlier request on the key waits.
 #[inline]
 pub(crate) fn single<D: Device>(
-    core: &mut Core<D>,
+    state: &mut ShardState<D>,
     session: &mut Session,
     (hash, key): (KeyHash, &[u8]),
-    shape: Shape,
+    format: ReplyFormat,
 ) {
-    let later = begin(core, session, hash, key, |session, reply, wait| {
-        session.replies.respond_after(wait, |out| encode_reply(shape, key, reply, out));
+    let later = begin(state, session, hash, key, |session, reply, wait| {
+        session.replies.respond_after(wait, |out| encode_reply(format, key, reply, out));
     });
     if let Some(later) = later {
-        park_single(core, session, hash, key, shape, later);
+        park_single(state, session, hash, key, format, later);
     }
 }
 
 /// Replies by `emit`, or returns why the read must wait.
 #[inline]
 pub(crate) fn begin<D: Device>(
-    core: &mut Core<D>,
+    state: &mut ShardState<D>,
     session: &mut Session,
     hash: KeyHash,
     key: &[u8],
     emit: impl FnOnce(&mut Session, &Reply<'_>, Option<Version>),
-) -> Option<Later> {
-    let Ok(now) = core.replica.admit_read(core.now) else {
+) -> Option<Blocked> {
+    let Ok(now) = state.replica.admit_read(state.now) else {
         emit(session, &Reply::Error(OperationError::Unavailable), None);
         return None;
     };
     // A session has reads in flight or queued requests on one key, never both: a write waits for reads in flight, and
     // a read follows either.
-    if let Some(before) = session.reading.last(hash) {
-        return Some(Later::Behind(before));
+    if let Some(before) = session.own_reads.last(hash) {
+        return Some(Blocked::Behind(before));
     }
-    if session.queued > 0 && core.pending.keys.contains(hash) {
-        return Some(Later::Queue);
+    if session.queued > 0 && state.pending.keys.contains(hash) {
+        return Some(Blocked::Queue);
     }
-    let view = view_of(core, Some(session), hash);
-    let lookup = core.engine.lookup(core.replica.range(), hash, key, view, now);
-    let wait_for = |seen: Option<Version>| wait_for(&core.replica, view, seen);
+    let view = view_of(state, Some(session), hash);
+    let lookup = state.engine.lookup(state.replica.range(), hash, key, view, now);
+    let wait_for = |seen: Option<Version>| wait_for(&state.replica, view, seen);
     let emit = |reply: &Reply<'_>, wait: Option<Version>| {
         if wait.is_some() {
             session.note(hash, wait);
         }
         emit(session, reply, wait);
     };
-    answer(lookup, &mut core.counters, wait_for, emit).map(Later::Read)
+    answer(lookup, &mut state.counters, wait_for, emit).map(Blocked::Read)
 }
 
 /// The view of the key that the session needs: no older than its own writes and earlier reads.
 #[inline]
-pub(crate) fn view_of<D: Device>(core: &Core<D>, session: Option<&Session>, hash: KeyHash) -> View {
-    let session = session.filter(|session| !session.own.is_empty());
-    let version = session.and_then(|session| session.own.latest(hash));
-    match version.and_then(|version| wait_for_commit(&core.replica, version)) {
+pub(crate) fn view_of<D: Device>(state: &ShardState<D>, session: Option<&Session>, hash: KeyHash) -> View {
+    let session = session.filter(|session| !session.own_writes.is_empty());
+    let version = session.and_then(|session| session.own_writes.latest(hash));
+    match version.and_then(|version| wait_for_commit(&state.replica, version)) {
         Some(_) => View::Latest,
         None => View::Committed,
     }
@@ -88,7 +88,7 @@ fn wait_for(replica: &Replica, view: View, seen: Option<Version>) -> Option<Vers
 #[inline]
 fn answer(
     lookup: Result<Lookup<'_>, EngineError>,
-    counters: &mut Counters,
+    counters: &mut ShardCounters,
     wait_for: impl FnOnce(Option<Version>) -> Option<Version>,
     emit: impl FnOnce(&Reply<'_>, Option<Version>),
 ) -> Option<LookupPlan> {
@@ -114,54 +114,54 @@ fn answer(
 
 #[cold]
 fn park_single<D: Device>(
-    core: &mut Core<D>,
+    state: &mut ShardState<D>,
     session: &mut Session,
     hash: KeyHash,
     key: &[u8],
-    shape: Shape,
-    later: Later,
+    format: ReplyFormat,
+    later: Blocked,
 ) {
-    if !core.has_room() {
-        core.counters.overloaded += 1;
+    if !state.has_capacity() {
+        state.counters.overloaded += 1;
         let reply = Reply::Error(OperationError::Overloaded);
-        return session.replies.respond(|out| encode_reply(shape, key, &reply, out));
+        return session.replies.respond(|out| encode_reply(format, key, &reply, out));
     }
-    let target = Target::Slot(session.replies.reserve(1));
-    park(core, session, Op::get(session.id, target, hash, key, shape), later);
+    let target = ReplyPlace::Slot(session.replies.reserve(1));
+    park(state, session, PendingOp::get(session.id, target, hash, key, format), later);
 }
 
 /// Parks a read.
-pub(crate) fn park<D: Device>(core: &mut Core<D>, session: &mut Session, mut op: Op, later: Later) {
+pub(crate) fn park<D: Device>(state: &mut ShardState<D>, session: &mut Session, mut op: PendingOp, later: Blocked) {
     let hash = op.hash;
     match later {
-        Later::Read(plan) => {
-            op.view = view_of(core, Some(session), hash);
-            let op = core.pending.ops.insert(op);
-            session.reading.push(hash, op);
-            start(core, plan, op);
+        Blocked::Read(plan) => {
+            op.view = view_of(state, Some(session), hash);
+            let op = state.pending.ops.insert(op);
+            session.own_reads.push(hash, op);
+            start(state, plan, op);
         }
-        Later::Behind(before) => {
-            let op = core.pending.ops.insert(op);
-            session.reading.push(hash, op);
-            core.pending.follow(before, op);
+        Blocked::Behind(before) => {
+            let op = state.pending.ops.insert(op);
+            session.own_reads.push(hash, op);
+            state.pending.follow(before, op);
         }
-        Later::Queue => {
+        Blocked::Queue => {
             op.is_queued = true;
             session.queued += 1;
-            let op = core.pending.ops.insert(op);
-            core.pending.keys.push(hash, op);
+            let op = state.pending.ops.insert(op);
+            state.pending.keys.push(hash, op);
         }
     }
 }
 
 /// Schedules a device read for `op`.
-pub(crate) fn start<D: Device>(core: &mut Core<D>, plan: LookupPlan, op: usize) {
-    core.counters.cold += 1;
-    core.pending.reads.start(&mut core.engine, plan, Waiter::Op(op));
+pub(crate) fn start<D: Device>(state: &mut ShardState<D>, plan: LookupPlan, op: usize) {
+    state.counters.cold += 1;
+    state.pending.reads.start(&mut state.engine, plan, ReadWaiter::Op(op));
 }
 
 /// Outcome of a resumed read.
-pub(crate) enum Went {
+pub(crate) enum ReadOutcome {
     Answered,
     /// It needs the device (again).
     Read(LookupPlan),
@@ -171,14 +171,14 @@ pub(crate) enum Went {
 
 /// Resumes a parked read, with the plan that its device read filled, or from the start when it is first in its key's
 /// queue. `emit` returns whether it accepted the reply.
-pub(crate) fn go_on<D: Device>(
-    core: &mut Core<D>,
-    op: &Op,
+pub(crate) fn resume_read<D: Device>(
+    state: &mut ShardState<D>,
+    op: &PendingOp,
     plan: Option<LookupPlan>,
     now: TimeMs,
-    emit: impl FnOnce(&mut Pending, &Reply<'_>, Option<Version>) -> bool,
-) -> Went {
-    let Core { engine, pending, replica, counters, .. } = core;
+    emit: impl FnOnce(&mut WaitQueue, &Reply<'_>, Option<Version>) -> bool,
+) -> ReadOutcome {
+    let ShardState { engine, pending, replica, counters, .. } = state;
     let (before, mut is_taken) = (*counters, true);
     let lookup = match plan {
         Some(plan) => engine.resume(plan, now),
@@ -186,12 +186,12 @@ pub(crate) fn go_on<D: Device>(
     };
     let emit = |reply: &Reply<'_>, wait| is_taken = emit(pending, reply, wait);
     match answer(lookup, counters, |seen| wait_for(replica, op.view, seen), emit) {
-        Some(plan) => Went::Read(plan),
-        None if is_taken => Went::Answered,
+        Some(plan) => ReadOutcome::Read(plan),
+        None if is_taken => ReadOutcome::Answered,
         None => {
             // The read is repeated later and counted then.
-            *counters = Counters { asked_again: before.asked_again + 1, ..before };
-            Went::NoRoom
+            *counters = ShardCounters { rereads: before.rereads + 1, ..before };
+            ReadOutcome::NoRoom
         }
     }
 }

@@ -1,51 +1,51 @@
 //! `SCAN`: steps of whole index cells; keys are read from their records, one device read at a time.
-use super::Core;
+use super::ShardState;
 use super::core::operation_error;
-use super::resume::Host;
+use super::resume::ShardContext;
 pub(crate) use crate::pending::ScanWording as Wording;
-use crate::pending::{ScanOp, Waiter};
+use crate::pending::{ReadWaiter, ScanOp};
 use crate::session::Session;
 use fawn_ds::internals::{DamagedRecord, LookupPlan, Scan, ScanStep};
 use fawn_flash::Device;
 use fawn_types::{EntryRef, OperationError, Reply, TimeMs, Version};
-use fawn_wire::native::{put_reply_frame, put_scan_page};
-use fawn_wire::{Keyspace, glob, resp};
+use fawn_wire::internal::{put_reply_frame, put_scan_page};
+use fawn_wire::{KeyspaceCommand, glob, resp};
 
 /// Maximum keys of one step, whatever `COUNT` requests: the reply is bounded.
 const COUNT_MAX: usize = 10_000;
 
 /// Parameters of a step.
-pub(crate) struct Step {
+pub(crate) struct ScanRequest {
     pub(crate) cursor: u64,
     pub(crate) count: usize,
     pub(crate) wording: Wording,
 }
 
-impl Step {
+impl ScanRequest {
     /// A client's request.
-    pub(crate) fn of(keyspace: &Keyspace<'_>) -> Self {
-        let Keyspace::Scan { cursor, pattern, count, .. } = *keyspace else { unreachable!("only scans scan") };
+    pub(crate) fn of(keyspace: &KeyspaceCommand<'_>) -> Self {
+        let KeyspaceCommand::Scan { cursor, pattern, count, .. } = *keyspace else { unreachable!("only scans scan") };
         let (pattern, wants_strings) = (pattern.map(<[u8]>::to_vec), keyspace.wants_strings());
         Self { cursor, count: count.clamp(1, COUNT_MAX), wording: Wording::Resp { pattern, wants_strings } }
     }
 }
 
 /// Runs a step; the session is quiet.
-pub(crate) fn begin<D: Device>(core: &mut Core<D>, session: &mut Session, step: Step, now: TimeMs) {
-    let Step { cursor, count, wording } = step;
-    if !core.has_room() {
-        core.counters.overloaded += 1;
+pub(crate) fn begin<D: Device>(state: &mut ShardState<D>, session: &mut Session, step: ScanRequest, now: TimeMs) {
+    let ScanRequest { cursor, count, wording } = step;
+    if !state.has_capacity() {
+        state.counters.overloaded += 1;
         return session.replies.respond(|out| encode_error(&wording, OperationError::Overloaded, out));
     }
-    let mut scan = Scan::new(core.replica.range(), cursor, count);
-    let step = core.engine.scan_step(&mut scan, now);
+    let mut scan = Scan::new(state.replica.range(), cursor, count);
+    let step = state.engine.scan_step(&mut scan, now);
     let mut op = ScanOp { session: session.id, slot: 0, scan, wording };
     match step {
         Ok(ScanStep::Done) => session.replies.respond(|out| encode(&op, out)),
         Ok(ScanStep::Read(plan)) => {
             op.slot = session.replies.reserve(0);
-            let waiter = Waiter::Scan(core.pending.scans.insert(op));
-            core.pending.reads.start(&mut core.engine, plan, waiter);
+            let waiter = ReadWaiter::Scan(state.pending.scans.insert(op));
+            state.pending.reads.start(&mut state.engine, plan, waiter);
         }
         Err(error) => {
             let error = operation_error(&error);
@@ -75,7 +75,7 @@ fn encode(op: &ScanOp, out: &mut Vec<u8>) {
 /// The protocol has no place for keys that cannot be read, and an error in place of the page would end every scan there.
 /// So the page goes without them; the log says where they are, and a metric counts them.
 pub(crate) fn log_damaged(scan: &Scan) {
-    for DamagedRecord { file, offset_bytes, detail } in &scan.damaged {
+    for DamagedRecord { file, offset_bytes, detail } in &scan.corrupt {
         tracing::error!(file, offset_bytes, detail, "a scan left out a record that cannot be read");
     }
 }
@@ -87,10 +87,10 @@ fn encode_error(wording: &Wording, error: OperationError, out: &mut Vec<u8>) {
     }
 }
 
-impl<D: Device> Host<'_, D> {
+impl<D: Device> ShardContext<'_, D> {
     /// A scan's device read has ended.
     pub(crate) fn scan_read_ended(&mut self, plan: LookupPlan, id: usize) {
-        let Core { engine, pending, .. } = &mut *self.core;
+        let ShardState { engine, pending, .. } = &mut *self.state;
         let op = &mut pending.scans[id];
         let Some(session) = self.sessions.get_mut(op.session) else {
             pending.scans.remove(id);
@@ -99,7 +99,7 @@ impl<D: Device> Host<'_, D> {
         let absorbed = engine.absorb_scan(&mut op.scan, plan);
         let step = absorbed.and_then(|()| engine.scan_step(&mut op.scan, self.now));
         match step {
-            Ok(ScanStep::Read(plan)) => return pending.reads.start(engine, plan, Waiter::Scan(id)),
+            Ok(ScanStep::Read(plan)) => return pending.reads.start(engine, plan, ReadWaiter::Scan(id)),
             Ok(ScanStep::Done) => session.replies.complete(op.slot, None, |out| encode(op, out)),
             Err(error) => {
                 let error = operation_error(&error);
@@ -107,6 +107,6 @@ impl<D: Device> Host<'_, D> {
             }
         }
         let op = pending.scans.remove(id);
-        self.sessions.list(op.session);
+        self.sessions.schedule(op.session);
     }
 }

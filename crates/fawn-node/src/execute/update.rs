@@ -1,73 +1,73 @@
 //! Updates of one key: evaluated at once if the value is in memory or not needed, else queued while it is loaded.
 use super::core::{operation_error, wait_for_commit};
-use super::evaluate::{Answer, Decision, Write, evaluate};
-use super::{Core, Flow, Later, Stall, read};
-use crate::pending::{Op, Target};
+use super::evaluate::{EvaluatedReply, UpdateDecision, Write, evaluate};
+use super::{Blocked, Flow, ShardState, Stall, read};
+use crate::pending::{PendingOp, ReplyPlace};
 use crate::session::Session;
-use fawn_chain::Refusal;
+use fawn_chain::Rejection;
 use fawn_dli::StringOperation;
 use fawn_ds::internals::format::record::{RecordKind, RecordRef};
 use fawn_ds::internals::{EngineError, Lookup, View};
 use fawn_flash::Device;
-use fawn_types::operation::{Effect, Operation};
+use fawn_types::operation::{DataOperation, Effect};
 use fawn_types::{ClientTag, KeyHash, OperationError, Reply, TimeMs, Update, Version, limits};
-use fawn_wire::{Shape, encode_reply};
+use fawn_wire::{ReplyFormat, encode_reply};
 
 /// Outcome of an update.
 #[derive(Debug)]
 pub(crate) enum Updated {
     /// Evaluated. The reply may be sent once `wait` is committed.
-    Done { answer: Answer, wrote: Option<Version>, wait: Option<Version> },
+    Done { answer: EvaluatedReply, wrote: Option<Version>, wait: Option<Version> },
     /// The value must be loaded first.
-    Later(Later),
+    Later(Blocked),
     /// The log's buffers are full: retry after an iteration.
     Stall,
 }
 
 impl Updated {
     fn refused(error: OperationError) -> Self {
-        Self::Done { answer: Answer::error(error), wrote: None, wait: None }
+        Self::Done { answer: EvaluatedReply::error(error), wrote: None, wait: None }
     }
 }
 
 /// A single update.
 #[inline]
 pub(crate) fn single<D: Device>(
-    core: &mut Core<D>,
+    state: &mut ShardState<D>,
     session: &mut Session,
     (hash, key): (KeyHash, &[u8]),
     update: &Update<'_>,
-    shape: Shape,
+    format: ReplyFormat,
     now: TimeMs,
 ) -> Flow {
-    if session.reading.last(hash).is_some() {
+    if session.own_reads.last(hash).is_some() {
         return Flow::Stall(Stall::Reads);
     }
-    match begin(core, hash, key, update, now) {
+    match begin(state, hash, key, update, now) {
         Updated::Done { answer, wrote, wait } => {
             session.note(hash, wrote.or(wait));
-            let reply = answer.reply(&core.scratch, wrote.unwrap_or_default());
-            session.replies.respond_after(wait, |out| encode_reply(shape, key, &reply, out));
+            let reply = answer.reply(&state.scratch, wrote.unwrap_or_default());
+            session.replies.respond_after(wait, |out| encode_reply(format, key, &reply, out));
         }
-        Updated::Later(_) if !core.has_room() => {
-            core.counters.overloaded += 1;
+        Updated::Later(_) if !state.has_capacity() => {
+            state.counters.overloaded += 1;
             let reply = Reply::Error(OperationError::Overloaded);
-            session.replies.respond(|out| encode_reply(shape, key, &reply, out));
+            session.replies.respond(|out| encode_reply(format, key, &reply, out));
         }
         Updated::Later(later) => {
-            let target = Target::Slot(session.replies.reserve(u32::from(update.returns_value())));
+            let target = ReplyPlace::Slot(session.replies.reserve(u32::from(update.returns_value())));
             session.queued += 1;
-            park(core, Op::update(session.id, target, hash, (key, update), shape), later);
+            park(state, PendingOp::update(session.id, target, hash, (key, update), format), later);
         }
         Updated::Stall => return Flow::Stall(Stall::Shard),
     }
-    Flow::Next
+    Flow::Continue
 }
 
 /// Evaluates an update unless earlier ones on its key are being loaded, or its value must be.
 #[inline]
 pub(crate) fn begin<D: Device>(
-    core: &mut Core<D>,
+    state: &mut ShardState<D>,
     hash: KeyHash,
     key: &[u8],
     update: &Update<'_>,
@@ -76,35 +76,35 @@ pub(crate) fn begin<D: Device>(
     if key.len() > limits::KEY_BYTES_MAX {
         return Updated::refused(OperationError::KeyTooLong);
     }
-    if core.replica.uncommitted() >= core.options.uncommitted_max {
+    if state.replica.uncommitted() >= state.options.uncommitted_max {
         return Updated::Stall;
     }
-    if core.pending.keys.contains(hash) {
-        return Updated::Later(Later::Queue);
+    if state.pending.keys.contains(hash) {
+        return Updated::Later(Blocked::Queue);
     }
-    run(core, hash, key, update, now)
+    run(state, hash, key, update, now)
 }
 
 /// Evaluates an update that is first in its key's queue.
 pub(crate) fn run<D: Device>(
-    core: &mut Core<D>,
+    state: &mut ShardState<D>,
     hash: KeyHash,
     key: &[u8],
     update: &Update<'_>,
     now: TimeMs,
 ) -> Updated {
     if !update.needs_current() {
-        return run_blind(core, hash, key, update, now);
+        return run_blind(state, hash, key, update, now);
     }
-    let lookup = core.engine.lookup(core.replica.range(), hash, key, View::Latest, now);
-    let decided = decide(lookup, &mut core.scratch, core.options.value_bytes_max, update, now);
-    apply_decided(core, hash, key, decided)
+    let lookup = state.engine.lookup(state.replica.range(), hash, key, View::Latest, now);
+    let decided = decide(lookup, &mut state.scratch, state.options.value_bytes_max, update, now);
+    apply_decided(state, hash, key, decided)
 }
 
 /// What a lookup permits.
-pub(crate) enum Decided {
+pub(crate) enum DecidedUpdate {
     Decision {
-        decision: Decision,
+        decision: UpdateDecision,
         /// The version of the found entry.
         seen: Option<Version>,
     },
@@ -115,24 +115,30 @@ pub(crate) enum Decided {
 /// Evaluates `update` on the result of `lookup`.
 pub(crate) fn decide(
     lookup: Result<Lookup<'_>, EngineError>,
-    scratch: &mut super::Scratch,
+    scratch: &mut super::EvaluationScratch,
     value_bytes_max: u32,
     update: &Update<'_>,
     now: TimeMs,
-) -> Decided {
+) -> DecidedUpdate {
     let entry = match lookup {
         Ok(Lookup::Found(entry)) => Some(entry),
         Ok(Lookup::Absent) => None,
-        Ok(Lookup::Read(plan)) => return Decided::Read(plan),
-        Err(error) => return Decided::Error(operation_error(&error)),
+        Ok(Lookup::Read(plan)) => return DecidedUpdate::Read(plan),
+        Err(error) => return DecidedUpdate::Error(operation_error(&error)),
     };
     let decision = evaluate(scratch, *update, value_bytes_max, entry, now);
-    Decided::Decision { decision, seen: entry.map(|entry| entry.version) }
+    DecidedUpdate::Decision { decision, seen: entry.map(|entry| entry.version) }
 }
 
 /// A write that does not depend on the current value: the value goes from the input to the log without a copy.
-fn run_blind<D: Device>(core: &mut Core<D>, hash: KeyHash, key: &[u8], update: &Update<'_>, now: TimeMs) -> Updated {
-    let outcome = StringOperation::new(*update, core.options.value_bytes_max).apply(None, now);
+fn run_blind<D: Device>(
+    state: &mut ShardState<D>,
+    hash: KeyHash,
+    key: &[u8],
+    update: &Update<'_>,
+    now: TimeMs,
+) -> Updated {
+    let outcome = StringOperation::new(*update, state.options.value_bytes_max).apply(None, now);
     let (kind, value, flags, expires_at_ms) = match &outcome.effect {
         Effect::Put { value, flags, expires_at_ms } => (RecordKind::Put, value.as_slice(), *flags, *expires_at_ms),
         Effect::Delete => (RecordKind::Tombstone, &[][..], 0, 0),
@@ -144,35 +150,40 @@ fn run_blind<D: Device>(core: &mut Core<D>, hash: KeyHash, key: &[u8], update: &
     let Reply::Stored { version, value_bytes } = outcome.reply else {
         unreachable!("a blind write answers that it stored")
     };
-    let answer = Answer::plain(Reply::Stored { version, value_bytes });
-    ended(append(core, hash, key, (kind, value, flags, expires_at_ms)), answer)
+    let answer = EvaluatedReply::plain(Reply::Stored { version, value_bytes });
+    ended(append(state, hash, key, (kind, value, flags, expires_at_ms)), answer)
 }
 
 /// Appends the result of an evaluation.
-pub(crate) fn apply_decided<D: Device>(core: &mut Core<D>, hash: KeyHash, key: &[u8], decided: Decided) -> Updated {
-    let (Decision { write, answer }, seen) = match decided {
-        Decided::Decision { decision, seen } => (decision, seen),
-        Decided::Read(plan) => return Updated::Later(Later::Read(plan)),
-        Decided::Error(error) => return Updated::refused(error),
+pub(crate) fn apply_decided<D: Device>(
+    state: &mut ShardState<D>,
+    hash: KeyHash,
+    key: &[u8],
+    decided: DecidedUpdate,
+) -> Updated {
+    let (UpdateDecision { write, answer }, seen) = match decided {
+        DecidedUpdate::Decision { decision, seen } => (decision, seen),
+        DecidedUpdate::Read(plan) => return Updated::Later(Blocked::Read(plan)),
+        DecidedUpdate::Error(error) => return Updated::refused(error),
     };
-    let value = std::mem::take(&mut core.scratch.value);
+    let value = std::mem::take(&mut state.scratch.value);
     let updated = match write {
         Write::None => {
             // A reply must not be undone, so it waits for what it depends on. An absence has no version to wait for but
             // the newest (a pending tombstone may be the reason).
-            let wait = wait_for_commit(&core.replica, seen.unwrap_or(core.replica.last()));
+            let wait = wait_for_commit(&state.replica, seen.unwrap_or(state.replica.last()));
             Updated::Done { answer, wrote: None, wait }
         }
         Write::Put { flags, expires_at_ms } => {
-            ended(append(core, hash, key, (RecordKind::Put, &value, flags, expires_at_ms)), answer)
+            ended(append(state, hash, key, (RecordKind::Put, &value, flags, expires_at_ms)), answer)
         }
-        Write::Delete => ended(append(core, hash, key, (RecordKind::Tombstone, &[], 0, 0)), answer),
+        Write::Delete => ended(append(state, hash, key, (RecordKind::Tombstone, &[], 0, 0)), answer),
     };
-    core.scratch.value = value;
+    state.scratch.value = value;
     updated
 }
 
-fn ended(appended: Result<Version, EngineError>, answer: Answer) -> Updated {
+fn ended(appended: Result<Version, EngineError>, answer: EvaluatedReply) -> Updated {
     match appended {
         Ok(version) => Updated::Done { answer, wrote: Some(version), wait: Some(version) },
         Err(EngineError::Overloaded) => Updated::Stall,
@@ -183,52 +194,52 @@ fn ended(appended: Result<Version, EngineError>, answer: Answer) -> Updated {
 /// Appends one record as the range's next version.
 #[inline]
 fn append<D: Device>(
-    core: &mut Core<D>,
+    state: &mut ShardState<D>,
     hash: KeyHash,
     key: &[u8],
     (kind, value, flags, expires_at_ms): (RecordKind, &[u8], u32, u64),
 ) -> Result<Version, EngineError> {
-    let before = core.replica.last();
-    let version = core.replica.assign(core.now).map_err(refused)?;
+    let before = state.replica.last();
+    let version = state.replica.assign(state.now).map_err(refused)?;
     let record = RecordRef { kind, version, key, value, flags, expires_at_ms, tag: ClientTag::NONE, result: &[] };
-    match core.engine.append(core.replica.range(), hash, &record) {
+    match state.engine.append(state.replica.range(), hash, &record) {
         Ok(()) => {
-            core.counters.writes += 1;
+            state.counters.writes += 1;
             Ok(version)
         }
-        Err(error) => Err(retract(core, before, error)),
+        Err(error) => Err(retract(state, before, error)),
     }
 }
 
 /// The log did not take what was assigned after `before`.
 #[cold]
-pub(crate) fn retract<D: Device>(core: &mut Core<D>, before: Version, error: EngineError) -> EngineError {
-    core.replica.retract(before);
+pub(crate) fn retract<D: Device>(state: &mut ShardState<D>, before: Version, error: EngineError) -> EngineError {
+    state.replica.retract(before);
     error
 }
 
 /// The engine's error for a version that is not assigned.
 #[cold]
-pub(crate) fn refused(refusal: Refusal) -> EngineError {
+pub(crate) fn refused(refusal: Rejection) -> EngineError {
     match refusal {
-        Refusal::Overloaded => EngineError::Overloaded,
+        Rejection::Overloaded => EngineError::Overloaded,
         // After 68 billion writes since the last start.
-        Refusal::EpochFull => EngineError::Poisoned { first: "the epoch's sequence numbers are used up".to_owned() },
+        Rejection::EpochFull => EngineError::Poisoned { first: "the epoch's sequence numbers are used up".to_owned() },
         other => EngineError::Poisoned { first: other.to_string() },
     }
 }
 
 /// Parks an update: it opens its key's queue, or joins it.
-pub(crate) fn park<D: Device>(core: &mut Core<D>, op: Op, later: Later) {
+pub(crate) fn park<D: Device>(state: &mut ShardState<D>, op: PendingOp, later: Blocked) {
     let hash = op.hash;
-    let op = core.pending.ops.insert(op);
-    core.pending.keys.push(hash, op);
+    let op = state.pending.ops.insert(op);
+    state.pending.keys.push(hash, op);
     match later {
-        Later::Read(plan) => {
-            assert_eq!(core.pending.keys.front(hash), Some(op), "only the first of a key loads");
-            read::start(core, plan, op);
+        Blocked::Read(plan) => {
+            assert_eq!(state.pending.keys.front(hash), Some(op), "only the first of a key loads");
+            read::start(state, plan, op);
         }
-        Later::Queue => {}
-        Later::Behind(_) => unreachable!("updates do not follow reads, their session's input waits"),
+        Blocked::Queue => {}
+        Blocked::Behind(_) => unreachable!("updates do not follow reads, their session's input waits"),
     }
 }

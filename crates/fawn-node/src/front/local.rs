@@ -1,18 +1,16 @@
 //! Owns a whole cluster in one thread: back-ends, and a front-end with the clients and the manager.
 //!
-//! Frames go from node to node in memory, by the same codec as between machines. A turn hands them round until none
-//! moves; only then does each engine submit, once: the appends of all members to one put are in one turn, their syncs
-//! overlap.
+//! Frames go from node to node in memory, by the same codec as between machines. An iteration hands them round until
+//! none moves; only then does each engine submit, once: the appends of all members to one put are in one iteration,
+//! their syncs overlap.
 use super::boots::boot_of;
-use super::front_end::FrontEnd;
-use super::host::ClientHost;
-use super::map_keeping::{self, MapKeeping};
+use super::client_gateway::ClientGateway;
+use super::client_service::ClientService;
+use super::map_persistence::{self, MapPersistence};
 use super::status::{cluster_status, of_engines};
-use crate::cluster::{
-    MapPlace, Node, NodeConfig, NodeError, NodeLimits, NodeStatus, Output as NodeOutput, RangeDigest,
-};
-use crate::options::{ProcessFacts, ShardOptions};
-use crate::output::Output;
+use crate::cluster::{MapPlace, Node, NodeConfig, NodeError, NodeLimits, NodeOutput, NodeStatus, RangeDigest};
+use crate::options::{ServerInfo, ShardOptions};
+use crate::output::ShardOutput;
 use crate::session::SessionId;
 use crate::status::{ClusterStatus, ShardStatus, StoreStatus};
 use fawn_chain::map::NodeEntry;
@@ -22,7 +20,7 @@ use fawn_flash::Device;
 use fawn_types::{BootId, HashSecret, KeyRange, MonoMs, NodeId, Now, RangeId};
 use fawn_wire::Protocol;
 
-/// Rounds of frames in one turn; more go on in the next, which is due at once.
+/// Rounds of frames in one iteration; more go on in the next, which is due at once.
 const ROUNDS_MAX: usize = 64;
 /// Copies of a range, where there are so many back-ends.
 const REPLICATION: usize = 3;
@@ -46,7 +44,7 @@ impl Default for LocalOptions {
 
 /// A back-end; `None` while it is killed.
 #[derive(Debug)]
-struct Member<D: Device> {
+struct LocalMember<D: Device> {
     name: NodeId,
     node: Option<Node<D>>,
     /// Has frames that it has not worked on.
@@ -56,12 +54,12 @@ struct Member<D: Device> {
 /// A cluster in one thread.
 #[derive(Debug)]
 pub struct LocalCluster<D: Device> {
-    front: FrontEnd<D>,
+    front: ClientGateway<D>,
     /// In the order of their names, from 1 on.
-    members: Vec<Member<D>>,
-    map_keeping: MapKeeping,
+    members: Vec<LocalMember<D>>,
+    map_persistence: MapPersistence,
     /// Since when some chain does not take writes, as last looked at.
-    stands_since: Option<MonoMs>,
+    unavailable_since: Option<MonoMs>,
     is_front_due: bool,
     options: LocalOptions,
     map: ClusterMap,
@@ -75,23 +73,23 @@ impl<D: Device> LocalCluster<D> {
     /// secret, in the mode of `options.shard`.
     ///
     /// # Errors
-    /// When an engine was opened for another use, is of another cluster, was restored, or holds damaged promises.
+    /// When an engine was opened for another use, is of another cluster, was restored, or holds corrupt promises.
     pub fn new(
         mut engines: Vec<Engine<D>>,
         options: LocalOptions,
-        facts: ProcessFacts,
+        server_info: ServerInfo,
         now: Now,
     ) -> Result<Self, NodeError> {
         let Some(first) = engines.first() else { return Err(NodeError::ManagerNeedsStore) };
         let (store, secret) = (first.options().clone(), *first.secret());
         // An opening's number is never drawn twice, so it tells boots apart; the front-end's too.
-        let random = facts.random_part();
+        let random = server_info.random_part();
         let boot = BootId::new(first.generation(), random);
         let names: Vec<NodeId> = (1..=engines.len() as u32).map(NodeId).collect();
         let map = first_map(secret, &names, &options);
         let front_name = NodeId(names.len() as u32 + 1);
         let config = |node, boot| member_config(node, boot, front_name, &map, &options);
-        let kept = map_keeping::newest(engines.iter());
+        let kept = map_persistence::newest(engines.iter());
         let kept = kept.map_err(|cause| NodeError::Kept { what: "the cluster map".to_owned(), cause })?;
         if kept.as_ref().is_some_and(|kept| kept.secret != secret) {
             return Err(NodeError::SecretDiffers);
@@ -102,14 +100,24 @@ impl<D: Device> LocalCluster<D> {
         }
         let map_place = MapPlace::Host { kept: kept.map(Box::new) };
         let front_config = NodeConfig { map_place, ..config(front_name, boot) };
-        let front = FrontEnd::new(Node::new(front_config, None, now)?, options.shard, store, facts);
+        let front = ClientGateway::new(Node::new(front_config, None, now)?, options.shard, store, server_info);
         let mut members = Vec::with_capacity(engines.len());
         for ((engine, &name), boot) in engines.into_iter().zip(&names).zip(boots) {
             let node = Some(Node::new(config(name, boot), Some(engine), now)?);
-            members.push(Member { name, node, is_due: true });
+            members.push(LocalMember { name, node, is_due: true });
         }
-        let map_keeping = MapKeeping::default();
-        Ok(Self { front, members, map_keeping, stands_since: None, is_front_due: true, options, map, random, now })
+        let map_keeping = MapPersistence::default();
+        Ok(Self {
+            front,
+            members,
+            map_persistence: map_keeping,
+            unavailable_since: None,
+            is_front_due: true,
+            options,
+            map,
+            random,
+            now,
+        })
     }
 
     /// Whether all chains are active, as the manager knows.
@@ -138,7 +146,7 @@ impl<D: Device> LocalCluster<D> {
         let config = member_config(name, boot, manager, &self.map, &self.options);
         let mut node = Node::new(config, Some(engine), self.now)?;
         // A killed process took its waiting map along: without it no majority might ever keep the map.
-        if let Some((revision, image)) = self.map_keeping.wanted() {
+        if let Some((revision, image)) = self.map_persistence.wanted() {
             node.keep_map(revision, image);
         }
         member.node = Some(node);
@@ -158,10 +166,10 @@ impl<D: Device> LocalCluster<D> {
     /// What each running member's copy of `range` holds. Blocks on devices: for checks.
     ///
     /// # Errors
-    /// When stored bytes are damaged.
+    /// When stored bytes are corrupt.
     pub fn digests(&mut self, range: RangeId) -> Result<Vec<(NodeId, RangeDigest)>, EngineError> {
         let mut digests = Vec::new();
-        for Member { name, node, .. } in &mut self.members {
+        for LocalMember { name, node, .. } in &mut self.members {
             if let Some(node) = node
                 && let Some(digest) = node.digest(range)?
             {
@@ -201,7 +209,7 @@ impl<D: Device> LocalCluster<D> {
                 self.route(name, output);
             }
             let kept = self.members[at].node.as_mut().and_then(Node::poll_map_kept);
-            if kept.is_some_and(|revision| self.map_keeping.note(name, revision, self.members.len())) {
+            if kept.is_some_and(|revision| self.map_persistence.note(name, revision, self.members.len())) {
                 self.front.handle_map_kept(now, kept.unwrap_or_default());
                 self.is_front_due = true;
             }
@@ -234,7 +242,7 @@ impl<D: Device> LocalCluster<D> {
                         member.is_due = true;
                     }
                 }
-                self.map_keeping.begin(revision, image);
+                self.map_persistence.begin(revision, image);
             }
             NodeOutput::Reset { peer } => unreachable!("memory does not damage frames of {peer:?} to {from:?}"),
             NodeOutput::Done { op, .. } => unreachable!("only the front-end submits, found {op:?} of {from:?}"),
@@ -242,7 +250,7 @@ impl<D: Device> LocalCluster<D> {
     }
 }
 
-impl<D: Device> ClientHost for LocalCluster<D> {
+impl<D: Device> ClientService for LocalCluster<D> {
     type Device = D;
 
     fn open_session(&mut self, protocol: Protocol) -> SessionId {
@@ -277,29 +285,29 @@ impl<D: Device> ClientHost for LocalCluster<D> {
         self.front.wrote(session, bytes);
     }
 
-    fn turn(&mut self, now: Now) -> Option<MonoMs> {
+    fn run_once(&mut self, now: Now) -> Option<MonoMs> {
         self.now = now;
-        self.front.begin_turn(self.now);
+        self.front.begin_iteration(self.now);
         if self.front.wants_status() {
             let behind = of_engines(self.engines());
-            self.front.set_behind(behind);
+            self.front.set_backend_stats(behind);
             let serves = self.cluster_status().is_serving();
-            self.stands_since = if serves { None } else { Some(self.stands_since.unwrap_or(self.now.mono)) };
+            self.unavailable_since = if serves { None } else { Some(self.unavailable_since.unwrap_or(self.now.mono)) };
         }
         self.is_front_due = true;
         self.members.iter_mut().for_each(|member| member.is_due = true);
         let is_unfinished = (0..ROUNDS_MAX).all(|_| self.round());
         let nodes = self.members.iter_mut().filter_map(|member| member.node.as_mut());
-        let due = nodes.filter_map(Node::finish_turn).min();
+        let due = nodes.filter_map(Node::finish_iteration).min();
         let again = is_unfinished.then_some(self.now.mono);
-        [due, self.front.finish_turn(), again].into_iter().flatten().min()
+        [due, self.front.finish_iteration(), again].into_iter().flatten().min()
     }
 
-    fn wants_turn(&self) -> bool {
-        self.front.wants_turn()
+    fn has_due_work(&self) -> bool {
+        self.front.has_due_work()
     }
 
-    fn poll_output(&mut self) -> Option<Output> {
+    fn poll_output(&mut self) -> Option<ShardOutput> {
         self.front.poll_output()
     }
 
@@ -308,7 +316,7 @@ impl<D: Device> ClientHost for LocalCluster<D> {
     }
 
     fn status(&self) -> ShardStatus {
-        let mut cluster = ClusterStatus { stands_since: self.stands_since, ..self.cluster_status() };
+        let mut cluster = ClusterStatus { unavailable_since: self.unavailable_since, ..self.cluster_status() };
         assert_eq!(cluster.back_ends.len(), self.engines().count(), "every back-end that runs has a store");
         for (back_end, engine) in cluster.back_ends.iter_mut().zip(self.engines()) {
             back_end.store = StoreStatus::of(engine);

@@ -4,18 +4,18 @@
 //! bytes → session (codec, order of replies) → desk (line per session and key) → cluster::Node → head … tail
 //! bytes ← session ← desk (gathers, folds) ← Output::Done
 //! ```
-//! A connection sees the same as with [`crate::Shard`]; [`ClientHost`] is the server's interface to either.
+//! A connection sees the same as with [`crate::Shard`]; [`ClientService`] is the server's interface to either.
 mod boots;
-mod desk;
-mod front_end;
-mod host;
-mod lines;
+mod client_gateway;
+mod client_service;
+mod key_queues;
+mod keyspace_op;
 mod local;
-mod map_keeping;
+mod map_persistence;
 mod multi;
+mod request_router;
 mod status;
-mod wide;
 
-pub use front_end::FrontEnd;
-pub use host::ClientHost;
+pub use client_gateway::ClientGateway;
+pub use client_service::ClientService;
 pub use local::{LocalCluster, LocalOptions};

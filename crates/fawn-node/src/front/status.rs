@@ -57,7 +57,7 @@ pub(super) fn cluster_status<D: Device>(front: &Node<D>, members: Vec<(NodeId, N
     ClusterStatus {
         chains,
         back_ends: members.into_iter().map(back_end).collect(),
-        stands_since: None,
+        unavailable_since: None,
         members_dropped: of_manager.members_dropped,
         possible_losses: of_manager.possible_losses,
     }

@@ -1,21 +1,21 @@
 //! Requests on several keys: replies gathered in the order of the keys, in whatever order they arrive.
 use crate::SessionId;
 use fawn_types::{Entry, EntryRef, OperationError, Reply, Version};
-use fawn_wire::{Fold, Gather};
+use fawn_wire::{MultiReplyEncoder, ReplyFold};
 use std::collections::VecDeque;
 
 /// A reply that outlives the lookup: kept for an item until the items before it are known.
 #[derive(Debug)]
-pub(crate) enum OwnedReply {
+pub(crate) enum StoredReply {
     Value(Entry),
     Plain(Reply<'static>),
 }
 
-impl OwnedReply {
+impl StoredReply {
     /// Copies `reply`; without the value where only its presence counts.
-    fn of(reply: &Reply<'_>, fold: Fold) -> Self {
+    fn of(reply: &Reply<'_>, fold: ReplyFold) -> Self {
         match *reply {
-            Reply::Value(entry) if matches!(fold, Fold::Each(_)) => Self::Value(entry.to_owned()),
+            Reply::Value(entry) if matches!(fold, ReplyFold::Each(_)) => Self::Value(entry.to_owned()),
             Reply::Value(entry) => {
                 let EntryRef { flags, expires_at_ms, version, .. } = entry;
                 Self::Plain(Reply::Value(EntryRef { value: &[], flags, expires_at_ms, version }))
@@ -53,20 +53,20 @@ impl OwnedReply {
 
 /// An item whose reply is not yet in the bytes.
 #[derive(Debug)]
-pub(crate) struct Item {
+pub(crate) struct MultiItem {
     key: Box<[u8]>,
-    reply: Option<OwnedReply>,
+    reply: Option<StoredReply>,
 }
 
 /// The replies so far, in the order of the keys.
 #[derive(Debug)]
-pub(crate) struct Gathered {
-    gather: Gather,
+pub(crate) struct MultiReply {
+    gather: MultiReplyEncoder,
     pub(crate) bytes: Vec<u8>,
     /// The newest version that any reply depends on.
     pub(crate) wait: Option<Version>,
     /// Items from the first unknown one on.
-    items: VecDeque<Item>,
+    items: VecDeque<MultiItem>,
     /// Number of the first of `items`.
     first: u32,
     stored_bytes: usize,
@@ -74,9 +74,9 @@ pub(crate) struct Gathered {
     is_too_long: bool,
 }
 
-impl Gathered {
+impl MultiReply {
     /// `bytes` is an empty buffer to use.
-    pub(crate) fn new(gather: Gather, mut bytes: Vec<u8>, bytes_max: usize) -> Self {
+    pub(crate) fn new(gather: MultiReplyEncoder, mut bytes: Vec<u8>, bytes_max: usize) -> Self {
         bytes.clear();
         gather.begin(&mut bytes);
         let items = VecDeque::new();
@@ -91,7 +91,7 @@ impl Gathered {
             return self.add(key, reply);
         }
         let reply = self.keep(reply);
-        self.items.push_back(Item { key: key.into(), reply: Some(reply) });
+        self.items.push_back(MultiItem { key: key.into(), reply: Some(reply) });
     }
 
     /// Bytes of the replies so far.
@@ -101,12 +101,12 @@ impl Gathered {
 
     /// Maximum number of values in the reply.
     pub(crate) fn values(&self) -> u32 {
-        if matches!(self.gather.fold, Fold::Each(_)) { self.gather.len } else { 0 }
+        if matches!(self.gather.fold, ReplyFold::Each(_)) { self.gather.len } else { 0 }
     }
 
     /// Reserves an item for the next key; returns its number.
     pub(crate) fn push_unknown(&mut self, key: &[u8]) -> u32 {
-        self.items.push_back(Item { key: key.into(), reply: None });
+        self.items.push_back(MultiItem { key: key.into(), reply: None });
         self.first + self.items.len() as u32 - 1
     }
 
@@ -117,7 +117,7 @@ impl Gathered {
         let at = (item - self.first) as usize;
         assert!(self.items[at].reply.is_none(), "item {item} completes once");
         self.items[at].reply = Some(owned);
-        while let Some(Item { key, reply: Some(owned) }) = self.items.pop_front_if(|item| item.reply.is_some()) {
+        while let Some(MultiItem { key, reply: Some(owned) }) = self.items.pop_front_if(|item| item.reply.is_some()) {
             self.first += 1;
             self.stored_bytes -= owned.bytes();
             self.add(&key, &owned.as_reply());
@@ -128,11 +128,11 @@ impl Gathered {
         self.items.is_empty()
     }
 
-    fn keep(&mut self, reply: &Reply<'_>) -> OwnedReply {
-        let mut owned = OwnedReply::of(reply, self.gather.fold);
+    fn keep(&mut self, reply: &Reply<'_>) -> StoredReply {
+        let mut owned = StoredReply::of(reply, self.gather.fold);
         if self.bytes.len() + self.stored_bytes + owned.bytes() > self.bytes_max {
             self.is_too_long = true;
-            owned = OwnedReply::Plain(Reply::Absent);
+            owned = StoredReply::Plain(Reply::Absent);
         }
         self.stored_bytes += owned.bytes();
         owned
@@ -153,7 +153,7 @@ impl Gathered {
         }
         self.bytes.clear();
         let code = match self.gather.fold {
-            Fold::Each(fawn_wire::Shape::Memcached(_)) => "SERVER_ERROR",
+            ReplyFold::Each(fawn_wire::ReplyFormat::Memcached(_)) => "SERVER_ERROR",
             _ => "-ERR",
         };
         let text = format!("{code} reply longer than {} bytes; ask for fewer keys at once\r\n", self.bytes_max);
@@ -163,17 +163,17 @@ impl Gathered {
 
 /// A request on several keys of which some wait.
 #[derive(Debug)]
-pub(crate) struct Batch {
+pub(crate) struct PendingMulti {
     pub(crate) session: SessionId,
     /// Its slot among the session's replies.
     pub(crate) slot: u64,
     /// `None` only while the request is being executed.
-    pub(crate) gathered: Option<Gathered>,
+    pub(crate) multi_reply: Option<MultiReply>,
 }
 
-impl Batch {
+impl PendingMulti {
     /// Placeholder until the replies so far are moved in.
     pub(crate) fn unfilled() -> Self {
-        Self { session: SessionId::NOBODY, slot: u64::MAX, gathered: None }
+        Self { session: SessionId::NOBODY, slot: u64::MAX, multi_reply: None }
     }
 }

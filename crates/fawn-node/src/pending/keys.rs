@@ -7,18 +7,18 @@ use rustc_hash::FxBuildHasher;
 use std::collections::VecDeque;
 
 /// Operations on one key in order of arrival; the first one's value is being loaded.
-type KeyQueue = VecDeque<usize>;
+type OpQueue = VecDeque<usize>;
 
 /// All queues, by the keyed hash of the key: clients cannot aim at one bucket, and two keys of one hash merely share
 /// a queue.
 #[derive(Debug, Default)]
-pub(crate) struct KeyQueues {
-    queues: HashMap<u64, KeyQueue, FxBuildHasher>,
+pub(crate) struct OpQueues {
+    queues: HashMap<u64, OpQueue, FxBuildHasher>,
     /// Keys whose first operation found the log's buffers full; retried in the next iteration.
     retry: Vec<KeyHash>,
 }
 
-impl KeyQueues {
+impl OpQueues {
     #[inline]
     pub(crate) fn contains(&self, hash: KeyHash) -> bool {
         !self.queues.is_empty() && self.queues.contains_key(&hash.0)

@@ -5,10 +5,10 @@ mod op;
 mod reads;
 mod scan;
 
-pub(crate) use batch::{Batch, Gathered};
-pub(crate) use keys::KeyQueues;
-pub(crate) use op::{Asker, Op, Target};
-pub(crate) use reads::{Reads, Waiter};
+pub(crate) use batch::{MultiReply, PendingMulti};
+pub(crate) use keys::OpQueues;
+pub(crate) use op::{PendingOp, ReplyPlace, ReplyTarget};
+pub(crate) use reads::{ReadWaiter, Reads};
 pub(crate) use scan::{ScanOp, ScanWording};
 
 use slab::Slab;
@@ -16,27 +16,27 @@ use std::collections::VecDeque;
 
 /// All waiting requests.
 #[derive(Debug)]
-pub(crate) struct Pending {
+pub(crate) struct WaitQueue {
     /// Requests on one key.
-    pub(crate) ops: Slab<Op>,
+    pub(crate) ops: Slab<PendingOp>,
     /// Updates that wait for their key's value.
-    pub(crate) keys: KeyQueues,
+    pub(crate) keys: OpQueues,
     /// Plans whose device read is queued.
     pub(crate) reads: Reads,
     /// Reads whose reply found no budget.
-    pub(crate) late: VecDeque<usize>,
+    pub(crate) deferred: VecDeque<usize>,
     /// Requests on several keys.
-    pub(crate) batches: Slab<Batch>,
+    pub(crate) batches: Slab<PendingMulti>,
     pub(crate) scans: Slab<ScanOp>,
 }
 
-impl Pending {
+impl WaitQueue {
     pub(crate) fn new(reads_in_flight_max: usize) -> Self {
         Self {
             ops: Slab::new(),
-            keys: KeyQueues::default(),
+            keys: OpQueues::default(),
             reads: Reads::new(reads_in_flight_max),
-            late: VecDeque::new(),
+            deferred: VecDeque::new(),
             batches: Slab::new(),
             scans: Slab::new(),
         }
@@ -48,12 +48,12 @@ impl Pending {
         assert_eq!(last, None, "only the last of a key is followed");
     }
 
-    /// Takes an operation out while the rest is borrowed; [`Pending::put_back`] it, or remove it.
-    pub(crate) fn take(&mut self, op: usize) -> Op {
-        std::mem::replace(&mut self.ops[op], Op::taken())
+    /// Takes an operation out while the rest is borrowed; [`WaitQueue::put_back`] it, or remove it.
+    pub(crate) fn take(&mut self, op: usize) -> PendingOp {
+        std::mem::replace(&mut self.ops[op], PendingOp::taken())
     }
 
-    pub(crate) fn put_back(&mut self, at: usize, op: Op) {
+    pub(crate) fn put_back(&mut self, at: usize, op: PendingOp) {
         debug_assert!(self.ops[at].is_taken(), "an operation is put back where it was taken");
         self.ops[at] = op;
     }

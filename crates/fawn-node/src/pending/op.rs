@@ -2,11 +2,11 @@
 use crate::SessionId;
 use fawn_ds::internals::View;
 use fawn_types::{KeyHash, Update};
-use fawn_wire::Shape;
+use fawn_wire::ReplyFormat;
 
 /// Place of a reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Target {
+pub(crate) enum ReplyPlace {
     /// The session's reserved slot of this number.
     Slot(u64),
     /// An item of a request on several keys.
@@ -15,10 +15,10 @@ pub(crate) enum Target {
 
 /// Receiver and format of a reply.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asker<'a> {
+pub(crate) struct ReplyTarget<'a> {
     pub(crate) session: SessionId,
-    pub(crate) target: Target,
-    pub(crate) shape: Shape,
+    pub(crate) target: ReplyPlace,
+    pub(crate) format: ReplyFormat,
     pub(crate) key: &'a [u8],
     /// The request cannot be repeated: it is an update, or is in its key's queue.
     pub(crate) is_queued: bool,
@@ -26,20 +26,20 @@ pub(crate) struct Asker<'a> {
 
 /// Kind of a waiting request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Action {
+pub(crate) enum OpAction {
     Get,
-    /// Its bytes are in [`Op::payload`].
+    /// Its bytes are in [`PendingOp::payload`].
     Update(Update<'static>),
 }
 
 /// A request that waits for its read, or in its key's queue.
 #[derive(Debug)]
-pub(crate) struct Op {
+pub(crate) struct PendingOp {
     pub(crate) session: SessionId,
-    pub(crate) target: Target,
+    pub(crate) target: ReplyPlace,
     pub(crate) hash: KeyHash,
-    pub(crate) shape: Shape,
-    pub(crate) action: Action,
+    pub(crate) format: ReplyFormat,
+    pub(crate) action: OpAction,
     /// It is in its key's queue; else it is a single read.
     pub(crate) is_queued: bool,
     /// The view that a read needs; updates see the latest.
@@ -51,15 +51,15 @@ pub(crate) struct Op {
     key_bytes: usize,
 }
 
-impl Op {
-    pub(crate) fn get(session: SessionId, target: Target, hash: KeyHash, key: &[u8], shape: Shape) -> Self {
+impl PendingOp {
+    pub(crate) fn get(session: SessionId, target: ReplyPlace, hash: KeyHash, key: &[u8], format: ReplyFormat) -> Self {
         let (bytes, key_bytes) = (key.into(), key.len());
         Self {
             session,
             target,
             hash,
-            shape,
-            action: Action::Get,
+            format,
+            action: OpAction::Get,
             is_queued: false,
             view: View::Committed,
             next: None,
@@ -70,26 +70,37 @@ impl Op {
 
     pub(crate) fn update(
         session: SessionId,
-        target: Target,
+        target: ReplyPlace,
         hash: KeyHash,
         (key, update): (&[u8], &Update<'_>),
-        shape: Shape,
+        format: ReplyFormat,
     ) -> Self {
         let (action, payload) = detach(update);
         let bytes = [key, payload].concat().into_boxed_slice();
-        let (action, key_bytes) = (Action::Update(action), key.len());
-        Self { session, target, hash, shape, action, is_queued: true, view: View::Latest, next: None, bytes, key_bytes }
+        let (action, key_bytes) = (OpAction::Update(action), key.len());
+        Self {
+            session,
+            target,
+            hash,
+            format,
+            action,
+            is_queued: true,
+            view: View::Latest,
+            next: None,
+            bytes,
+            key_bytes,
+        }
     }
 
     /// Placeholder in the table while the operation is taken out.
     pub(crate) fn taken() -> Self {
-        let (session, target) = (SessionId::NOBODY, Target::Slot(u64::MAX));
-        let (shape, action, bytes) = (Shape::Silent, Action::Get, Box::default());
+        let (session, target) = (SessionId::NOBODY, ReplyPlace::Slot(u64::MAX));
+        let (format, action, bytes) = (ReplyFormat::Silent, OpAction::Get, Box::default());
         Self {
             session,
             target,
             hash: KeyHash(0),
-            shape,
+            format,
             action,
             is_queued: false,
             view: View::Committed,
@@ -103,9 +114,9 @@ impl Op {
         self.session == SessionId::NOBODY
     }
 
-    pub(crate) fn asker(&self) -> Asker<'_> {
-        let Self { session, target, shape, is_queued, .. } = *self;
-        Asker { session, target, shape, key: self.key(), is_queued }
+    pub(crate) fn reply_target(&self) -> ReplyTarget<'_> {
+        let Self { session, target, format, is_queued, .. } = *self;
+        ReplyTarget { session, target, format, key: self.key(), is_queued }
     }
 
     pub(crate) fn key(&self) -> &[u8] {
@@ -114,7 +125,7 @@ impl Op {
 
     /// The update with its bytes, if it is one.
     pub(crate) fn as_update(&self) -> Option<Update<'_>> {
-        let Action::Update(update) = self.action else { return None };
+        let OpAction::Update(update) = self.action else { return None };
         Some(attach(update, &self.bytes[self.key_bytes..]))
     }
 
@@ -128,11 +139,11 @@ impl Op {
         if !self.is_update() {
             return self;
         }
-        Self { is_queued: true, ..Self::get(self.session, self.target, self.hash, self.key(), self.shape) }
+        Self { is_queued: true, ..Self::get(self.session, self.target, self.hash, self.key(), self.format) }
     }
 
     pub(crate) const fn is_update(&self) -> bool {
-        matches!(self.action, Action::Update(_))
+        matches!(self.action, OpAction::Update(_))
     }
 }
 

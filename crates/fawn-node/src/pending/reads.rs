@@ -6,23 +6,23 @@ use std::collections::VecDeque;
 
 /// Owner of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Waiter {
+pub(crate) enum ReadWaiter {
     /// A request on one key.
     Op(usize),
     /// A scan.
     Scan(usize),
 }
 
-impl Waiter {
+impl ReadWaiter {
     /// The token for the engine: the number, and one bit for the kind.
-    const fn to_user(self) -> u64 {
+    const fn to_token(self) -> u64 {
         match self {
             Self::Op(at) => (at as u64) << 1,
             Self::Scan(at) => (at as u64) << 1 | 1,
         }
     }
 
-    pub(crate) const fn from_user(user: u64) -> Self {
+    pub(crate) const fn from_token(user: u64) -> Self {
         let at = (user >> 1) as usize;
         if user & 1 == 0 { Self::Op(at) } else { Self::Scan(at) }
     }
@@ -34,7 +34,7 @@ pub(crate) struct Reads {
     in_flight: usize,
     in_flight_bytes: usize,
     in_flight_max: usize,
-    waiting: VecDeque<(LookupPlan, Waiter)>,
+    waiting: VecDeque<(LookupPlan, ReadWaiter)>,
 }
 
 impl Reads {
@@ -44,7 +44,7 @@ impl Reads {
     }
 
     /// Reads for `waiter`, now or after earlier reads.
-    pub(crate) fn start<D: Device>(&mut self, engine: &mut Engine<D>, plan: LookupPlan, waiter: Waiter) {
+    pub(crate) fn start<D: Device>(&mut self, engine: &mut Engine<D>, plan: LookupPlan, waiter: ReadWaiter) {
         self.waiting.push_back((plan, waiter));
         self.refill(engine);
     }
@@ -64,7 +64,7 @@ impl Reads {
         {
             self.in_flight += 1;
             self.in_flight_bytes += plan.read_bytes();
-            engine.read(plan, waiter.to_user());
+            engine.read(plan, waiter.to_token());
         }
     }
 

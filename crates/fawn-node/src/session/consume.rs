@@ -1,14 +1,14 @@
 //! Input of a session: decoded command by command and executed, until it ends or the session stalls.
 //!
 //! The rules are the same for both executors, a shard's own store and a cluster.
-use super::ahead::{Ahead, FIRSTS_MIN, Looked, look_at_firsts};
-use super::{Phase, Room, Session, Sessions};
+use super::lookahead::{FIRSTS_MIN, Lookahead, Prefetched, peek_firsts};
+use super::{ReplyBudget, Session, SessionPhase, Sessions};
 use crate::SessionId;
 use crate::execute::{Flow, Stall};
 use crate::options::ShardOptions;
-use crate::output::Output;
-use crate::status::Counters;
-use fawn_ds::internals::WARM_KEYS_MAX;
+use crate::output::ShardOutput;
+use crate::status::ShardCounters;
+use fawn_ds::internals::PREFETCH_KEYS_MAX;
 use fawn_types::{KeyHash, Now, OperationError, ShardId, Version};
 use fawn_wire::{Command, Decoded};
 use std::collections::VecDeque;
@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 /// An executor of commands.
 pub(crate) trait Executor {
     fn options(&self) -> &ShardOptions;
-    fn counters(&mut self) -> &mut Counters;
+    fn counters(&mut self) -> &mut ShardCounters;
     fn execute(&mut self, session: &mut Session, command: Command<'_>, now: Now) -> Flow;
 
     /// Whether look-ahead pays; then the next three methods are meaningful.
@@ -26,11 +26,11 @@ pub(crate) trait Executor {
         (KeyHash(0), None)
     }
     /// Prefetches keys of requests that follow.
-    fn warm(&self, _hashes: &[KeyHash]) {}
+    fn prefetch(&self, _hashes: &[KeyHash]) {}
     /// Like [`Executor::execute`], for a request decoded ahead.
-    fn execute_looked(&mut self, session: &mut Session, looked: &Looked<'_>, now: Now) -> Flow {
-        let Looked { request, shape, .. } = *looked;
-        self.execute(session, Command::Single { request, shape }, now)
+    fn execute_prefetched(&mut self, session: &mut Session, prefetched: &Prefetched<'_>, now: Now) -> Flow {
+        let Prefetched { request, format, .. } = *prefetched;
+        self.execute(session, Command::Single { request, format }, now)
     }
 }
 
@@ -39,76 +39,81 @@ pub(crate) trait Executor {
 fn consume<'a, E: Executor>(
     executor: &mut E,
     session: &mut Session,
-    (mut first, input): (Option<&Looked<'a>>, &'a [u8]),
+    (mut first, input): (Option<&Prefetched<'a>>, &'a [u8]),
     now: Now,
 ) -> usize {
-    let (mut at, mut ahead) = (0, Ahead::default());
+    let (mut at, mut lookahead) = (0, Lookahead::default());
     session.need_bytes = 1;
-    while session.phase == Phase::Open && at < input.len() {
+    while session.phase == SessionPhase::Open && at < input.len() {
         if session.stalled.is_some() {
             return at;
         }
-        if !session.has_room(executor.options()) {
-            stall(executor, session, Stall::Room);
+        if !session.has_capacity(executor.options()) {
+            stall(executor, session, Stall::SessionLimit);
             return at;
         }
         // A prefetch of the first request alone would only wait for the same memory a moment earlier.
-        if E::LOOKS_AHEAD && at > 0 && ahead.is_empty() {
-            ahead.look(executor, session, &input[at..], now.wall);
+        if E::LOOKS_AHEAD && at > 0 && lookahead.is_empty() {
+            lookahead.fill(executor, session, &input[at..], now.wall);
         }
-        let (flow, consumed) = match first.take().or_else(|| ahead.pop()) {
-            Some(looked) => (begin_looked(executor, session, looked, now), looked.consumed),
+        let (flow, consumed) = match first.take().or_else(|| lookahead.pop()) {
+            Some(prefetched) => (begin_prefetched(executor, session, prefetched, now), prefetched.consumed),
             None => match session.codec.decode(&input[at..], now.wall) {
                 Decoded::Command { command, consumed } => (begin(executor, session, command, now), consumed),
                 Decoded::Incomplete { need_bytes } => {
                     session.need_bytes = need_bytes;
                     return at;
                 }
-                other => consume_rarer(executor, session, other, now),
+                other => consume_other(executor, session, other, now),
             },
         };
         match flow {
-            Flow::Next => {}
+            Flow::Continue => {}
             Flow::Stall(why) => {
                 stall(executor, session, why);
                 return at;
             }
-            Flow::End => session.phase = Phase::Draining,
+            Flow::End => session.phase = SessionPhase::Draining,
         }
         let errors = session.replies.take_errors();
         let counters = executor.counters();
-        if session.stands_for.is_some() {
+        if session.proxy_for.is_some() {
             // The asking shard has counted it.
-            counters.served += 1;
+            counters.executed_for_peers += 1;
         } else {
             (counters.commands, counters.error_replies) = (counters.commands + 1, counters.error_replies + errors);
         }
         at += consumed;
     }
     // Discard input after QUIT.
-    if session.phase == Phase::Open { at } else { input.len() }
+    if session.phase == SessionPhase::Open { at } else { input.len() }
 }
 
 /// Executes the command unless it returns values and the reply budget is used up.
 #[inline]
 fn begin(executor: &mut impl Executor, session: &mut Session, command: Command<'_>, now: Now) -> Flow {
-    within_room(session, command.values(), |session| executor.execute(session, command, now))
+    within_budget(session, command.values(), |session| executor.execute(session, command, now))
 }
 
 /// Like [`begin`], for a request decoded ahead.
 #[inline]
-fn begin_looked(executor: &mut impl Executor, session: &mut Session, looked: &Looked<'_>, now: Now) -> Flow {
-    let values = u32::from(looked.request.returns_value());
-    within_room(session, values, |session| executor.execute_looked(session, looked, now))
+fn begin_prefetched(
+    executor: &mut impl Executor,
+    session: &mut Session,
+    prefetched: &Prefetched<'_>,
+    now: Now,
+) -> Flow {
+    let values = u32::from(prefetched.request.returns_value());
+    within_budget(session, values, |session| executor.execute_prefetched(session, prefetched, now))
 }
 
 #[inline]
-fn within_room(session: &mut Session, values: u32, execute: impl FnOnce(&mut Session) -> Flow) -> Flow {
+fn within_budget(session: &mut Session, values: u32, execute: impl FnOnce(&mut Session) -> Flow) -> Flow {
     if values == 0 {
         return execute(session);
     }
-    if !session.has_reply_room() {
-        return Flow::Stall(Stall::Replies);
+    if !session.has_reply_capacity() {
+        return Flow::Stall(Stall::ReplyBudget);
     }
     let before_bytes = session.replies.bytes();
     let flow = execute(session);
@@ -126,20 +131,20 @@ fn stall(executor: &mut impl Executor, session: &mut Session, why: Stall) {
 }
 
 #[cold]
-fn consume_rarer(executor: &mut impl Executor, session: &mut Session, decoded: Decoded<'_>, now: Now) -> (Flow, usize) {
+fn consume_other(executor: &mut impl Executor, session: &mut Session, decoded: Decoded<'_>, now: Now) -> (Flow, usize) {
     match decoded {
-        Decoded::Skip { consumed } => (Flow::Next, consumed),
+        Decoded::Skip { consumed } => (Flow::Continue, consumed),
         Decoded::Error { message, consumed, fatal } => {
             executor.counters().malformed += 1;
             session.replies.respond(|out| out.extend_from_slice(&message));
-            (if fatal { Flow::End } else { Flow::Next }, consumed)
+            (if fatal { Flow::End } else { Flow::Continue }, consumed)
         }
         Decoded::Rewritten { bytes, consumed } => match session.codec.decode(&bytes, now.wall) {
             Decoded::Command { command, .. } => (begin(executor, session, command, now), consumed),
             Decoded::Error { message, fatal, .. } => {
                 executor.counters().malformed += 1;
                 session.replies.respond(|out| out.extend_from_slice(&message));
-                (if fatal { Flow::End } else { Flow::Next }, consumed)
+                (if fatal { Flow::End } else { Flow::Continue }, consumed)
             }
             other => unreachable!("a rewritten command is whole and canonical, found {other:?}"),
         },
@@ -151,21 +156,21 @@ fn consume_rarer(executor: &mut impl Executor, session: &mut Session, decoded: D
 pub(crate) fn handle_inputs<E: Executor>(
     executor: &mut E,
     sessions: &mut Sessions,
-    outputs: &mut VecDeque<Output>,
+    outputs: &mut VecDeque<ShardOutput>,
     (inputs, used): (&[(SessionId, &[u8])], &mut [usize]),
     now: Now,
 ) {
     assert_eq!(inputs.len(), used.len(), "each input's consumption is noted");
-    for (inputs, used) in inputs.chunks(WARM_KEYS_MAX).zip(used.chunks_mut(WARM_KEYS_MAX)) {
+    for (inputs, used) in inputs.chunks(PREFETCH_KEYS_MAX).zip(used.chunks_mut(PREFETCH_KEYS_MAX)) {
         if E::LOOKS_AHEAD && inputs.len() >= FIRSTS_MIN {
-            let mut firsts = [const { None }; WARM_KEYS_MAX];
-            look_at_firsts(executor, sessions, inputs, &mut firsts, now.wall);
+            let mut firsts = [const { None }; PREFETCH_KEYS_MAX];
+            peek_firsts(executor, sessions, inputs, &mut firsts, now.wall);
             for ((used, (id, input)), first) in used.iter_mut().zip(inputs).zip(&firsts) {
-                *used = handle_looked(executor, sessions, outputs, (*id, first.as_ref(), input), now);
+                *used = handle_prefetched(executor, sessions, outputs, (*id, first.as_ref(), input), now);
             }
         } else {
             for (used, (id, input)) in used.iter_mut().zip(inputs) {
-                *used = handle_looked(executor, sessions, outputs, (*id, None, input), now);
+                *used = handle_prefetched(executor, sessions, outputs, (*id, None, input), now);
             }
         }
     }
@@ -176,39 +181,39 @@ pub(crate) fn handle_inputs<E: Executor>(
 pub(crate) fn handle_input(
     executor: &mut impl Executor,
     sessions: &mut Sessions,
-    outputs: &mut VecDeque<Output>,
+    outputs: &mut VecDeque<ShardOutput>,
     (id, input): (SessionId, &[u8]),
     now: Now,
 ) -> usize {
-    handle_looked(executor, sessions, outputs, (id, None, input), now)
+    handle_prefetched(executor, sessions, outputs, (id, None, input), now)
 }
 
-fn handle_looked<'a>(
+fn handle_prefetched<'a>(
     executor: &mut impl Executor,
     sessions: &mut Sessions,
-    outputs: &mut VecDeque<Output>,
-    (id, first, input): (SessionId, Option<&Looked<'a>>, &'a [u8]),
+    outputs: &mut VecDeque<ShardOutput>,
+    (id, first, input): (SessionId, Option<&Prefetched<'a>>, &'a [u8]),
     now: Now,
 ) -> usize {
-    let Some((session, pool, room)) = sessions.get_with_pool(id) else { return input.len() };
+    let Some((session, pool, budget)) = sessions.get_with_pool(id) else { return input.len() };
     session.replies.borrow_from(pool);
-    room.look(session);
+    budget.share_with(session);
     let consumed = consume(executor, session, (first, input), now);
-    if session.stands_for.is_none() {
+    if session.proxy_for.is_none() {
         executor.counters().input_bytes += consumed as u64;
     }
-    if session.stalled.is_none() && !session.has_room(executor.options()) {
+    if session.stalled.is_none() && !session.has_capacity(executor.options()) {
         // All offered input was consumed and no more is accepted: the host must be told when it is.
-        stall(executor, session, Stall::Room);
+        stall(executor, session, Stall::SessionLimit);
     }
-    room.note(session);
-    let needs_turn = !session.is_quiet() || session.stalled.is_some() || session.phase != Phase::Open;
-    if session.replies.has_output() && !session.announced {
-        session.announced = true;
-        outputs.push_back(Output::Writable(id));
+    budget.update(session);
+    let needs_turn = !session.is_quiet() || session.stalled.is_some() || session.phase != SessionPhase::Open;
+    if session.replies.has_output() && !session.output_announced {
+        session.output_announced = true;
+        outputs.push_back(ShardOutput::Writable(id));
     }
     if needs_turn {
-        sessions.list(id);
+        sessions.schedule(id);
     }
     consumed
 }
@@ -219,88 +224,88 @@ pub(crate) fn settle(
     options: &ShardOptions,
     (committed, failed): (Version, Option<OperationError>),
     relieved: bool,
-    outputs: &mut VecDeque<Output>,
+    outputs: &mut VecDeque<ShardOutput>,
 ) {
-    let listed = sessions.take_listed();
-    for &id in &listed {
-        let Some((session, _, room)) = sessions.get_with_pool(id) else { continue };
+    let scheduled = sessions.take_scheduled();
+    for &id in &scheduled {
+        let Some((session, _, budget)) = sessions.get_with_pool(id) else { continue };
         session.replies.settle(committed, failed);
-        session.own.settle(committed);
+        session.own_writes.settle(committed);
         if failed.is_some() {
-            session.own.forget();
+            session.own_writes.forget();
         }
-        room.note(session);
-        if session.stalled == Some(Stall::Replies) {
-            wait_for_room(session, room);
+        budget.update(session);
+        if session.stalled == Some(Stall::ReplyBudget) {
+            wait_for_budget(session, budget);
         }
-        tell(session, options, relieved, outputs);
+        notify_host(session, options, relieved, outputs);
         // The grant queue resumes waiting sessions.
-        if !session.is_quiet() || session.stalled.is_some() && !session.waits_for_room {
-            sessions.list(id);
+        if !session.is_quiet() || session.stalled.is_some() && !session.waits_for_budget {
+            sessions.schedule(id);
         }
     }
-    sessions.return_listed(listed);
-    sessions.call_waiting(outputs);
+    sessions.return_scheduled(scheduled);
+    sessions.resume_waiting(outputs);
 }
 
 /// Queues a session that holds no replies; any other waits for its own client first, with the budget as it is now.
-fn wait_for_room(session: &mut Session, room: &mut Room) {
-    room.look(session);
-    if session.replies.charge().sum() == 0 {
-        room.queue(session);
+fn wait_for_budget(session: &mut Session, budget: &mut ReplyBudget) {
+    budget.share_with(session);
+    if session.replies.usage().sum() == 0 {
+        budget.queue(session);
     }
 }
 
 /// Emits the effects that a session's state calls for.
-fn tell(session: &mut Session, options: &ShardOptions, relieved: bool, outputs: &mut VecDeque<Output>) {
-    if session.replies.has_output() && !session.announced {
-        session.announced = true;
-        outputs.push_back(Output::Writable(session.id));
+fn notify_host(session: &mut Session, options: &ShardOptions, relieved: bool, outputs: &mut VecDeque<ShardOutput>) {
+    if session.replies.has_output() && !session.output_announced {
+        session.output_announced = true;
+        outputs.push_back(ShardOutput::Writable(session.id));
     }
-    if session.stalled.is_some_and(|stall| session.may_go_on(stall, options, relieved)) {
+    if session.stalled.is_some_and(|stall| session.may_resume(stall, options, relieved)) {
         session.stalled = None;
-        if session.phase == Phase::Open {
-            outputs.push_back(Output::Resume(session.id));
+        if session.phase == SessionPhase::Open {
+            outputs.push_back(ShardOutput::Resume(session.id));
         }
     }
-    if session.phase == Phase::Draining && session.replies.is_settled() {
-        session.phase = Phase::Ended;
-        outputs.push_back(Output::Close(session.id));
+    if session.phase == SessionPhase::Draining && session.replies.is_settled() {
+        session.phase = SessionPhase::Ended;
+        outputs.push_back(ShardOutput::Close(session.id));
     }
 }
 
-/// The client sends no more (a half-closed socket): pending replies are finished, then [`Output::Close`] follows.
+/// The client sends no more (a half-closed socket): pending replies are finished, then [`ShardOutput::Close`] follows.
 pub(crate) fn end_input(sessions: &mut Sessions, id: SessionId) {
     if let Some(session) = sessions.get_mut(id)
-        && session.phase == Phase::Open
+        && session.phase == SessionPhase::Open
     {
-        session.phase = Phase::Draining;
+        session.phase = SessionPhase::Draining;
     }
-    sessions.list(id);
+    sessions.schedule(id);
 }
 
 /// The host wrote this many bytes of the session's output.
-pub(crate) fn wrote(sessions: &mut Sessions, id: SessionId, bytes: usize, counters: &mut Counters) {
-    let Some((session, pool, room)) = sessions.get_with_pool(id) else { return };
+pub(crate) fn wrote(sessions: &mut Sessions, id: SessionId, bytes: usize, counters: &mut ShardCounters) {
+    let Some((session, pool, budget)) = sessions.get_with_pool(id) else { return };
     session.replies.wrote(bytes);
-    room.note(session);
-    if session.stands_for.is_none() {
+    budget.update(session);
+    if session.proxy_for.is_none() {
         counters.output_bytes += bytes as u64;
     }
     // Errors of replies that came after their request's turn.
     counters.error_replies += session.replies.take_errors();
     if !session.replies.has_output() {
-        session.announced = false;
+        session.output_announced = false;
         session.replies.give_back(pool);
     }
     if session.stalled.is_some() {
-        sessions.list(id);
+        sessions.schedule(id);
     }
 }
 
-/// Whether the session accepts input; if not, [`Output::Resume`] or [`Output::Close`] will follow.
+/// Whether the session accepts input; if not, [`ShardOutput::Resume`] or [`ShardOutput::Close`] will follow.
 pub(crate) fn wants_input(sessions: &Sessions, options: &ShardOptions, id: SessionId) -> bool {
-    sessions
-        .get(id)
-        .is_some_and(|session| session.phase == Phase::Open && session.stalled.is_none() && session.has_room(options))
+    sessions.get(id).is_some_and(|session| {
+        session.phase == SessionPhase::Open && session.stalled.is_none() && session.has_capacity(options)
+    })
 }

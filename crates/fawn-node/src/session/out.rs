@@ -7,11 +7,11 @@ const POOLED_BYTES_MAX: usize = 64 << 10;
 
 /// Spare buffers of one shard.
 #[derive(Debug, Default)]
-pub(crate) struct BufferPool {
+pub(crate) struct OutputBufferPool {
     spare: Vec<Vec<u8>>,
 }
 
-impl BufferPool {
+impl OutputBufferPool {
     /// An empty buffer, with capacity if a spare one exists.
     pub(crate) fn take(&mut self) -> Vec<u8> {
         self.spare.pop().unwrap_or_default()

@@ -5,16 +5,16 @@
 //!
 //! The length of an unknown reply is estimated from earlier ones: it rises to a long reply at once and falls slowly
 //! after short ones. A reader of short values therefore has many reads in flight, a reader of long ones few.
-use super::{BufferPool, Charge, OutBuf};
+use super::{OutBuf, OutputBufferPool, Usage};
 use fawn_types::{OperationError, Version};
-use fawn_wire::{MemcachedShape, Protocol, RespShape, RespVersion, Shape, encode_error};
+use fawn_wire::{MemcachedFormat, Protocol, ReplyFormat, RespFormat, RespVersion, encode_error};
 use std::collections::VecDeque;
 
 /// Condition of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Wait {
+enum ReplyWait {
     /// The slots before it.
-    Turn,
+    Order,
     /// The commit of a version.
     Commit(Version),
     /// A read or a queued operation: [`Replies::complete`].
@@ -28,33 +28,33 @@ const LONG_BYTES: usize = 32 << 10;
 
 /// Place of a slot's reply.
 #[derive(Debug)]
-enum Reply {
+enum ReplyState {
     /// The next bytes of `held`.
-    Held(u32),
+    Ready(u32),
     /// A buffer of its own: the reply became known out of order.
     Own(Vec<u8>),
     /// Unknown: estimated number of values and length; some of its parts may have arrived.
-    Expected { values: u32, bytes: usize, part_bytes: usize },
+    Reserved { values: u32, bytes: usize, part_bytes: usize },
 }
 
 #[derive(Debug)]
-struct Slot {
-    wait: Wait,
-    reply: Reply,
+struct ReplySlot {
+    wait: ReplyWait,
+    reply: ReplyState,
 }
 
 /// A session's replies, in the order of its requests.
 #[derive(Debug)]
 pub(crate) struct Replies {
     out: OutBuf,
-    slots: VecDeque<Slot>,
+    slots: VecDeque<ReplySlot>,
     /// Number of the first slot; numbers are never reused.
     first: u64,
     held: OutBuf,
     own_bytes: usize,
-    expected_bytes: usize,
+    reserved_bytes: usize,
     /// Arrived parts of incomplete replies.
-    part_bytes: usize,
+    partial_bytes: usize,
     /// Estimated length of a reply with one value; the maximum until a first reply is known.
     estimate_bytes: usize,
     has_learnt: bool,
@@ -76,8 +76,8 @@ impl Replies {
             first: 0,
             held: OutBuf::default(),
             own_bytes: 0,
-            expected_bytes: 0,
-            part_bytes: 0,
+            reserved_bytes: 0,
+            partial_bytes: 0,
             estimate_bytes: value_bytes_max,
             has_learnt: false,
             errors: 0,
@@ -103,13 +103,13 @@ impl Replies {
 
     /// Usage of the reply budget, now and when reads in flight are done.
     #[inline]
-    pub(crate) fn charge(&self) -> Charge {
+    pub(crate) fn usage(&self) -> Usage {
         let behind_bytes = self.held.len() + self.own_bytes;
-        Charge {
-            held_bytes: self.out.len() + behind_bytes,
-            behind_bytes,
-            expected_bytes: self.expected_bytes,
-            part_bytes: self.part_bytes,
+        Usage {
+            ready_bytes: self.out.len() + behind_bytes,
+            blocked_bytes: behind_bytes,
+            reserved_bytes: self.reserved_bytes,
+            partial_bytes: self.partial_bytes,
         }
     }
 
@@ -119,10 +119,10 @@ impl Replies {
     }
 
     /// Estimated usage of a reserved slot.
-    pub(crate) fn expected_bytes(&self, number: u64) -> usize {
+    pub(crate) fn reserved_bytes(&self, number: u64) -> usize {
         let at = number.checked_sub(self.first).map(|at| at as usize);
         match at.and_then(|at| self.slots.get(at)) {
-            Some(Slot { reply: Reply::Expected { bytes, .. }, .. }) => *bytes,
+            Some(ReplySlot { reply: ReplyState::Reserved { bytes, .. }, .. }) => *bytes,
             _ => 0,
         }
     }
@@ -168,7 +168,7 @@ impl Replies {
 
     /// Provides buffers for replies, so that single replies need no allocation.
     #[inline]
-    pub(crate) fn borrow_from(&mut self, pool: &mut BufferPool) {
+    pub(crate) fn borrow_from(&mut self, pool: &mut OutputBufferPool) {
         if self.out.bytes.capacity() == 0 {
             self.out.bytes = pool.take();
         }
@@ -178,7 +178,7 @@ impl Replies {
     }
 
     /// Returns empty buffers to the pool.
-    pub(crate) fn give_back(&mut self, pool: &mut BufferPool) {
+    pub(crate) fn give_back(&mut self, pool: &mut OutputBufferPool) {
         if self.out.is_empty() {
             pool.give(std::mem::take(&mut self.out.bytes));
         }
@@ -201,10 +201,12 @@ impl Replies {
         }
         let bytes = self.hold(encode);
         match self.slots.back_mut() {
-            Some(Slot { wait: Wait::Turn, reply: Reply::Held(before) }) if bytes < u32::MAX - *before => {
+            Some(ReplySlot { wait: ReplyWait::Order, reply: ReplyState::Ready(before) })
+                if bytes < u32::MAX - *before =>
+            {
                 *before += bytes;
             }
-            _ => self.slots.push_back(Slot { wait: Wait::Turn, reply: Reply::Held(bytes) }),
+            _ => self.slots.push_back(ReplySlot { wait: ReplyWait::Order, reply: ReplyState::Ready(bytes) }),
         }
     }
 
@@ -214,7 +216,7 @@ impl Replies {
         let Some(version) = wait else { return self.respond(encode) };
         let bytes = self.hold(encode);
         if bytes > 0 {
-            self.slots.push_back(Slot { wait: Wait::Commit(version), reply: Reply::Held(bytes) });
+            self.slots.push_back(ReplySlot { wait: ReplyWait::Commit(version), reply: ReplyState::Ready(bytes) });
         }
     }
 
@@ -228,30 +230,33 @@ impl Replies {
     /// Reserves a slot for a reply with this many values; returns its number.
     pub(crate) fn reserve(&mut self, values: u32) -> u64 {
         let bytes = (values as usize).saturating_mul(self.estimate_bytes).min(EXPECTED_BYTES_MAX);
-        self.expected_bytes += bytes;
-        self.slots.push_back(Slot { wait: Wait::Operation, reply: Reply::Expected { values, bytes, part_bytes: 0 } });
+        self.reserved_bytes += bytes;
+        self.slots.push_back(ReplySlot {
+            wait: ReplyWait::Operation,
+            reply: ReplyState::Reserved { values, bytes, part_bytes: 0 },
+        });
         self.first + self.slots.len() as u64 - 1
     }
 
     /// Raises the estimate of a reserved slot to a known minimum length.
-    pub(crate) fn expect(&mut self, number: u64, at_least_bytes: usize) {
-        if let Reply::Expected { bytes, .. } = &mut self.slot_mut(number).reply
+    pub(crate) fn reserve_bytes(&mut self, number: u64, at_least_bytes: usize) {
+        if let ReplyState::Reserved { bytes, .. } = &mut self.slot_mut(number).reply
             && *bytes < at_least_bytes
         {
-            self.expected_bytes += at_least_bytes - std::mem::replace(bytes, at_least_bytes);
+            self.reserved_bytes += at_least_bytes - std::mem::replace(bytes, at_least_bytes);
         }
     }
 
     /// Records how many bytes of a reserved slot's reply have arrived.
-    pub(crate) fn hold_part(&mut self, number: u64, bytes: usize) {
-        self.expect(number, bytes);
-        if let Reply::Expected { part_bytes, .. } = &mut self.slot_mut(number).reply {
+    pub(crate) fn set_partial(&mut self, number: u64, bytes: usize) {
+        self.reserve_bytes(number, bytes);
+        if let ReplyState::Reserved { part_bytes, .. } = &mut self.slot_mut(number).reply {
             let before_bytes = std::mem::replace(part_bytes, bytes);
-            self.part_bytes = self.part_bytes + bytes - before_bytes;
+            self.partial_bytes = self.partial_bytes + bytes - before_bytes;
         }
     }
 
-    fn slot_mut(&mut self, number: u64) -> &mut Slot {
+    fn slot_mut(&mut self, number: u64) -> &mut ReplySlot {
         let at = number.checked_sub(self.first).map(|at| at as usize);
         let Some(slot) = at.and_then(|at| self.slots.get_mut(at)) else {
             unreachable!("slot {number} completes once, while it is in the queue from {}", self.first)
@@ -262,14 +267,15 @@ impl Replies {
     /// Fills a reserved slot; the reply may be sent once `wait` is committed.
     pub(crate) fn complete(&mut self, number: u64, wait: Option<Version>, encode: impl FnOnce(&mut Vec<u8>)) {
         let slot = self.slot_mut(number);
-        assert_eq!(slot.wait, Wait::Operation, "a slot completes once");
-        slot.wait = wait.map_or(Wait::Turn, Wait::Commit);
-        let Reply::Expected { values, bytes, part_bytes } = std::mem::replace(&mut slot.reply, Reply::Own(Vec::new()))
+        assert_eq!(slot.wait, ReplyWait::Operation, "a slot completes once");
+        slot.wait = wait.map_or(ReplyWait::Order, ReplyWait::Commit);
+        let ReplyState::Reserved { values, bytes, part_bytes } =
+            std::mem::replace(&mut slot.reply, ReplyState::Own(Vec::new()))
         else {
             unreachable!("slot {number} has a reply before it completes")
         };
-        self.expected_bytes -= bytes;
-        self.part_bytes -= part_bytes;
+        self.reserved_bytes -= bytes;
+        self.partial_bytes -= part_bytes;
         let (before_bytes, protocol) = (self.bytes(), self.protocol);
         if number == self.first && wait.is_none() {
             self.slots.pop_front();
@@ -277,7 +283,7 @@ impl Replies {
             let before_bytes = self.out.bytes.len();
             encode(&mut self.out.bytes);
             self.errors += u64::from(is_error(self.protocol, &self.out.bytes[before_bytes..]));
-        } else if let Reply::Own(bytes) = &mut self.slot_mut(number).reply {
+        } else if let ReplyState::Own(bytes) = &mut self.slot_mut(number).reply {
             encode(bytes);
             let (is_error, bytes) = (is_error(protocol, bytes), bytes.len());
             self.errors += u64::from(is_error);
@@ -286,7 +292,7 @@ impl Replies {
         if values > 0 {
             self.learn(values, self.bytes() - before_bytes);
         }
-        if self.slots.front().is_some_and(|slot| slot.wait == Wait::Turn) {
+        if self.slots.front().is_some_and(|slot| slot.wait == ReplyWait::Order) {
             // These waited for this slot only. Moved out at once, so that the next completed slot is the first and needs no
             // buffer of its own.
             self.settle(Version::ZERO, None);
@@ -300,13 +306,13 @@ impl Replies {
         let mut run = 0;
         while let Some(slot) = self.slots.front() {
             let (is_due, is_lost) = match slot.wait {
-                Wait::Turn => (true, false),
-                Wait::Commit(version) => (version <= committed, failed.is_some()),
-                Wait::Operation => (false, false),
+                ReplyWait::Order => (true, false),
+                ReplyWait::Commit(version) => (version <= committed, failed.is_some()),
+                ReplyWait::Operation => (false, false),
             };
             match &slot.reply {
                 _ if !is_due && !is_lost => break,
-                Reply::Held(bytes) if is_due => run += *bytes as usize,
+                ReplyState::Ready(bytes) if is_due => run += *bytes as usize,
                 _ => {
                     self.release(std::mem::take(&mut run));
                     self.settle_apart(is_due, failed);
@@ -322,8 +328,8 @@ impl Replies {
     fn settle_apart(&mut self, is_due: bool, failed: Option<OperationError>) {
         let Some(slot) = self.slots.front_mut() else { return };
         let bytes = match &mut slot.reply {
-            Reply::Held(bytes) => *bytes as usize,
-            Reply::Own(own) => {
+            ReplyState::Ready(bytes) => *bytes as usize,
+            ReplyState::Own(own) => {
                 self.own_bytes -= own.len();
                 if is_due && own.len() >= LONG_BYTES && self.out.is_empty() {
                     return std::mem::swap(&mut self.out.bytes, own);
@@ -333,13 +339,13 @@ impl Replies {
                 }
                 own.len()
             }
-            Reply::Expected { .. } => unreachable!("what is settled is known"),
+            ReplyState::Reserved { .. } => unreachable!("what is settled is known"),
         };
-        if matches!(slot.reply, Reply::Held(_)) {
+        if matches!(slot.reply, ReplyState::Ready(_)) {
             self.held.consume(bytes);
         }
         if let (Some(error), 1..) = (failed, bytes) {
-            encode_error(any_shape(self.protocol), error, &mut self.out.bytes);
+            encode_error(any_format(self.protocol), error, &mut self.out.bytes);
             self.errors += 1;
         }
     }
@@ -358,15 +364,15 @@ impl Replies {
 #[inline]
 const fn is_error(protocol: Protocol, reply: &[u8]) -> bool {
     // The asking shard counts errors of its clients.
-    !matches!(protocol, Protocol::Native)
+    !matches!(protocol, Protocol::Internal)
         && matches!(reply, [b'-', ..] | [b'E', b'R', ..] | [b'C', b'L', ..] | [b'S', b'E', ..])
 }
 
 /// A reply format of the protocol, for errors: they do not depend on the command.
-pub(crate) const fn any_shape(protocol: Protocol) -> Shape {
+pub(crate) const fn any_format(protocol: Protocol) -> ReplyFormat {
     match protocol {
-        Protocol::Resp => Shape::Resp(RespShape::Flag, RespVersion::V2),
-        Protocol::Memcached => Shape::Memcached(MemcachedShape::Ok),
-        Protocol::Native => Shape::Native,
+        Protocol::Resp => ReplyFormat::Resp(RespFormat::Flag, RespVersion::V2),
+        Protocol::Memcached => ReplyFormat::Memcached(MemcachedFormat::Ok),
+        Protocol::Internal => ReplyFormat::Native,
     }
 }

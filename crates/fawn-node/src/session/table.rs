@@ -1,7 +1,7 @@
 //! Table of a shard's sessions, and the sessions scheduled for the next iteration.
-use super::{BufferPool, Room, Session};
+use super::{OutputBufferPool, ReplyBudget, Session};
 use crate::options::ShardOptions;
-use crate::output::Output;
+use crate::output::ShardOutput;
 use crate::shards::Placement;
 use fawn_wire::Protocol;
 use slab::Slab;
@@ -26,7 +26,7 @@ impl SessionId {
 }
 
 /// Share of the reply budget for proxy sessions.
-const STANDING_PART: usize = 4;
+const PROXY_SHARE: usize = 4;
 
 /// All sessions.
 #[derive(Debug)]
@@ -36,27 +36,27 @@ pub(crate) struct Sessions {
     /// Step between serials: shards of a node interleave theirs, so that IDs are unique in the node.
     serial_step: u64,
     /// Scheduled sessions, each once.
-    listed: Vec<SessionId>,
-    pub(crate) pool: BufferPool,
+    scheduled: Vec<SessionId>,
+    pub(crate) pool: OutputBufferPool,
     /// Budget for replies to clients.
-    pub(crate) room: Room,
+    pub(crate) budget: ReplyBudget,
     /// Budget for replies of proxy sessions. It empties as fast as batches are taken.
     /// A separate budget: with a shared one, two shards that wait for each other's replies could deadlock.
-    standing_room: Room,
+    proxy_budget: ReplyBudget,
 }
 
 impl Sessions {
     pub(crate) fn new(options: &ShardOptions, placement: Placement) -> Self {
         let bytes_max = options.replies_bytes_max;
-        let standing_bytes_max = if placement.count() > 1 { bytes_max.div_ceil(STANDING_PART) } else { 0 };
+        let proxy_bytes_max = if placement.count() > 1 { bytes_max.div_ceil(PROXY_SHARE) } else { 0 };
         Self {
             slab: Slab::new(),
             last_serial: u64::from(placement.shard().0),
             serial_step: u64::from(placement.count()),
-            listed: Vec::new(),
-            pool: BufferPool::default(),
-            room: Room::new((bytes_max - standing_bytes_max).max(1)),
-            standing_room: Room::new(standing_bytes_max.max(1)),
+            scheduled: Vec::new(),
+            pool: OutputBufferPool::default(),
+            budget: ReplyBudget::new((bytes_max - proxy_bytes_max).max(1)),
+            proxy_budget: ReplyBudget::new(proxy_bytes_max.max(1)),
         }
     }
 
@@ -74,8 +74,8 @@ impl Sessions {
         }
         let mut session = self.slab.remove(id.index as usize);
         session.replies.give_back(&mut self.pool);
-        let room = if session.stands_for.is_some() { &mut self.standing_room } else { &mut self.room };
-        room.leave(&mut session);
+        let budget = if session.proxy_for.is_some() { &mut self.proxy_budget } else { &mut self.budget };
+        budget.leave(&mut session);
         true
     }
 
@@ -92,30 +92,33 @@ impl Sessions {
     }
 
     /// The session, its buffer pool, and its reply budget.
-    pub(crate) fn get_with_pool(&mut self, id: SessionId) -> Option<(&mut Session, &mut BufferPool, &mut Room)> {
+    pub(crate) fn get_with_pool(
+        &mut self,
+        id: SessionId,
+    ) -> Option<(&mut Session, &mut OutputBufferPool, &mut ReplyBudget)> {
         let session = self.slab.get_mut(id.index as usize).filter(|session| session.id == id)?;
-        let room = if session.stands_for.is_some() { &mut self.standing_room } else { &mut self.room };
-        Some((session, &mut self.pool, room))
+        let budget = if session.proxy_for.is_some() { &mut self.proxy_budget } else { &mut self.budget };
+        Some((session, &mut self.pool, budget))
     }
 
     /// The budget of a session's replies.
-    pub(crate) const fn room_of(&self, session: &Session) -> &Room {
-        if session.stands_for.is_some() { &self.standing_room } else { &self.room }
+    pub(crate) const fn budget_of(&self, session: &Session) -> &ReplyBudget {
+        if session.proxy_for.is_some() { &self.proxy_budget } else { &self.budget }
     }
 
     /// Updates the usage after a reply; the next reply of this iteration must see it.
-    pub(crate) fn note(&mut self, id: SessionId) {
-        if let Some((session, _, room)) = self.get_with_pool(id) {
-            room.note(session);
+    pub(crate) fn update_budget(&mut self, id: SessionId) {
+        if let Some((session, _, budget)) = self.get_with_pool(id) {
+            budget.update(session);
         }
     }
 
     /// Resumes queued sessions in order while the budget lasts.
-    pub(crate) fn call_waiting(&mut self, outputs: &mut VecDeque<Output>) {
-        for room in [&mut self.room, &mut self.standing_room] {
-            while let Some(id) = room.first() {
+    pub(crate) fn resume_waiting(&mut self, outputs: &mut VecDeque<ShardOutput>) {
+        for budget in [&mut self.budget, &mut self.proxy_budget] {
+            while let Some(id) = budget.first() {
                 let session = self.slab.get_mut(id.index as usize).filter(|session| session.id == id);
-                if !room.admit(session, outputs) {
+                if !budget.admit(session, outputs) {
                     break;
                 }
             }
@@ -123,36 +126,36 @@ impl Sessions {
     }
 
     /// Whether a queued session may continue in the next iteration.
-    pub(crate) fn wants_turn(&self) -> bool {
-        [&self.room, &self.standing_room]
-            .into_iter()
-            .any(|room| room.first().is_some_and(|id| self.get(id).is_none_or(|session| room.has_for(session))))
+    pub(crate) fn has_due_work(&self) -> bool {
+        [&self.budget, &self.proxy_budget].into_iter().any(|budget| {
+            budget.first().is_some_and(|id| self.get(id).is_none_or(|session| budget.has_capacity_for(session)))
+        })
     }
 
     /// Schedules the session for the next iteration.
-    pub(crate) fn list(&mut self, id: SessionId) {
+    pub(crate) fn schedule(&mut self, id: SessionId) {
         if let Some(session) = self.slab.get_mut(id.index as usize).filter(|session| session.id == id)
-            && !std::mem::replace(&mut session.listed, true)
+            && !std::mem::replace(&mut session.scheduled, true)
         {
-            self.listed.push(id);
+            self.scheduled.push(id);
         }
     }
 
     /// Takes the schedule; sessions that need another visit must be scheduled again.
-    pub(crate) fn take_listed(&mut self) -> Vec<SessionId> {
-        let listed = std::mem::take(&mut self.listed);
-        for id in &listed {
+    pub(crate) fn take_scheduled(&mut self) -> Vec<SessionId> {
+        let scheduled = std::mem::take(&mut self.scheduled);
+        for id in &scheduled {
             if let Some(session) = self.get_mut(*id) {
-                session.listed = false;
+                session.scheduled = false;
             }
         }
-        listed
+        scheduled
     }
 
     /// Returns the schedule's memory for the next iteration.
-    pub(crate) fn return_listed(&mut self, mut listed: Vec<SessionId>) {
-        listed.clear();
-        listed.append(&mut self.listed);
-        self.listed = listed;
+    pub(crate) fn return_scheduled(&mut self, mut scheduled: Vec<SessionId>) {
+        scheduled.clear();
+        scheduled.append(&mut self.scheduled);
+        self.scheduled = scheduled;
     }
 }

@@ -2,22 +2,22 @@
 //!
 //! ```text
 //! session → execute → [own key] → engine
-//!                   → [another's] → away → Letter → (queue) → peers: a session of the owner → execute → engine
-//! session ← away ← Letter ← (queue) ← that session's replies
+//!                   → [another's] → away → Message batch → (queue) → peers: a session of the owner → execute → engine
+//! session ← away ← Message batch ← (queue) ← that session's replies
 //! ```
 //! A shard owns a slice of the ring and its store; sessions stay with their connections. The host
 //! moves batches in order and without loss.
-mod answers;
-pub(crate) mod away;
-mod letter;
-mod links;
+pub(crate) mod keyspace_op;
+mod message_batch;
+pub(crate) mod outstanding;
+mod peer_mailboxes;
 mod peers;
 mod placement;
-pub(crate) mod wide;
+mod replies;
 
-pub use letter::Letter;
+pub use message_batch::MessageBatch;
 pub use placement::Placement;
 
-pub(crate) use away::Away;
-pub(crate) use letter::Kind;
-pub(crate) use links::Links;
+pub(crate) use message_batch::MessageKind;
+pub(crate) use outstanding::Outstanding;
+pub(crate) use peer_mailboxes::PeerMailboxes;

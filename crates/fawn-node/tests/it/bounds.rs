@@ -1,13 +1,13 @@
-//! Owns the tests of bounds: slow readers, endless pipelines, too much at once, the device's failure, damaged input.
-use crate::bed::{Bed, Restarts, resp, shard_options};
+//! Owns the tests of bounds: slow readers, endless pipelines, too much at once, the device's failure, corrupt input.
+use crate::harness::{Harness, Restarts, resp, shard_options};
 use fawn_flash::SimOptions;
-use fawn_flash::sim::{Fault, OpKind};
+use fawn_flash::sim::{DeviceFault, OpKind};
 use fawn_node::ShardOptions;
 use fawn_types::Durability;
 use fawn_wire::Protocol;
 
-fn bed(options: ShardOptions) -> Bed {
-    Bed::with(SimOptions::instant(1), options)
+fn harness(options: ShardOptions) -> Harness {
+    Harness::with(SimOptions::instant(1), options)
 }
 
 fn sync() -> ShardOptions {
@@ -16,156 +16,156 @@ fn sync() -> ShardOptions {
 
 #[test]
 fn a_slow_reader_stops_its_own_input_only() {
-    let mut bed = bed(ShardOptions { session_output_bytes_max: 10_000, ..sync() });
-    let (slow, quick) = (bed.connect(Protocol::Resp), bed.connect(Protocol::Resp));
-    assert_eq!(bed.redis(quick, &format!("SET k {}", "v".repeat(1000))), "+OK");
-    bed.reads_replies = false;
+    let mut harness = harness(ShardOptions { session_output_bytes_max: 10_000, ..sync() });
+    let (slow, quick) = (harness.connect(Protocol::Resp), harness.connect(Protocol::Resp));
+    assert_eq!(harness.redis(quick, &format!("SET k {}", "v".repeat(1000))), "+OK");
+    harness.reads_replies = false;
     for _ in 0..100 {
-        bed.send(slow, &resp("GET k"));
-        bed.turn();
+        harness.send(slow, &resp("GET k"));
+        harness.run_once();
     }
-    let waiting = bed.host.output(slow).len();
+    let waiting = harness.host.output(slow).len();
     assert!((10_000..12_000).contains(&waiting), "{waiting} bytes wait for a reader who does not read");
-    assert!(!bed.host.wants_input(slow) && !bed.clients[&slow].input.is_empty());
-    bed.send(quick, &resp("PING"));
-    bed.turn();
-    assert_eq!(bed.host.output(quick), b"+PONG\r\n");
-    bed.reads_replies = true;
-    bed.take(slow);
-    bed.settle();
-    assert_eq!(bed.clients[&slow].received.len(), 100 * (1000 + "$1000\r\n\r\n".len()));
+    assert!(!harness.host.wants_input(slow) && !harness.clients[&slow].input.is_empty());
+    harness.send(quick, &resp("PING"));
+    harness.run_once();
+    assert_eq!(harness.host.output(quick), b"+PONG\r\n");
+    harness.reads_replies = true;
+    harness.take(slow);
+    harness.settle();
+    assert_eq!(harness.clients[&slow].received.len(), 100 * (1000 + "$1000\r\n\r\n".len()));
 }
 
 #[test]
 fn an_endless_pipeline_is_taken_in_pieces() {
-    let mut bed = bed(ShardOptions { session_pending_max: 64, ..sync() });
-    let id = bed.connect(Protocol::Resp);
+    let mut harness = harness(ShardOptions { session_pending_max: 64, ..sync() });
+    let id = harness.connect(Protocol::Resp);
     let pipeline: Vec<u8> = (0..1000).flat_map(|i| resp(&format!("SET key:{i} {i}"))).collect();
-    bed.send(id, &pipeline);
-    assert_eq!(bed.host.status().uncommitted, 64);
-    bed.settle();
-    assert_eq!(bed.clients[&id].received.len(), 1000 * "+OK\r\n".len());
+    harness.send(id, &pipeline);
+    assert_eq!(harness.host.status().uncommitted, 64);
+    harness.settle();
+    assert_eq!(harness.clients[&id].received.len(), 1000 * "+OK\r\n".len());
     // Without replies too: the bound is on the writes.
-    let id = bed.connect(Protocol::Memcached);
+    let id = harness.connect(Protocol::Memcached);
     let pipeline: Vec<u8> = (0..1000).flat_map(|i| format!("set n:{i} 0 0 1 noreply\r\n1\r\n").into_bytes()).collect();
-    bed.send(id, &pipeline);
-    assert_eq!(bed.host.status().uncommitted, 64);
-    bed.settle();
-    assert_eq!(bed.memcached(id, "get n:999"), "VALUE n:999 0 1|1|END");
+    harness.send(id, &pipeline);
+    assert_eq!(harness.host.status().uncommitted, 64);
+    harness.settle();
+    assert_eq!(harness.memcached(id, "get n:999"), "VALUE n:999 0 1|1|END");
 }
 
 #[test]
 fn too_many_cold_requests_are_answered_at_once() {
-    let mut first = bed(sync());
+    let mut first = harness(sync());
     let id = first.connect(Protocol::Resp);
     for i in 0..20 {
         assert_eq!(first.redis(id, &format!("SET key:{i} {}", "x".repeat(5000))), "+OK");
     }
     first.options =
         ShardOptions { session_output_bytes_max: 8 << 20, pending_max: 8, reads_in_flight_max: 2, ..sync() };
-    let mut bed = first.reopen();
-    let (redis, memcached) = (bed.connect(Protocol::Resp), bed.connect(Protocol::Memcached));
+    let mut harness = first.reopen();
+    let (redis, memcached) = (harness.connect(Protocol::Resp), harness.connect(Protocol::Memcached));
     let pipeline: Vec<u8> = (0..10).flat_map(|i| resp(&format!("STRLEN key:{i}"))).collect();
-    bed.send(redis, &pipeline);
-    bed.send(memcached, b"append key:19 0 0 1\r\ny\r\n");
-    bed.settle();
-    let received = String::from_utf8_lossy(&bed.clients[&redis].received).into_owned();
+    harness.send(redis, &pipeline);
+    harness.send(memcached, b"append key:19 0 0 1\r\ny\r\n");
+    harness.settle();
+    let received = String::from_utf8_lossy(&harness.clients[&redis].received).into_owned();
     let overloaded = "-TRYAGAIN overloaded, try again\r\n".repeat(2);
     assert_eq!(received, ":5000\r\n".repeat(8) + &overloaded);
-    assert_eq!(bed.clients[&memcached].received, b"SERVER_ERROR overloaded, try again\r\n");
-    assert_eq!(bed.memcached(memcached, "append key:19 0 0 1|y"), "SERVER_ERROR overloaded, try again|STORED");
+    assert_eq!(harness.clients[&memcached].received, b"SERVER_ERROR overloaded, try again\r\n");
+    assert_eq!(harness.memcached(memcached, "append key:19 0 0 1|y"), "SERVER_ERROR overloaded, try again|STORED");
 }
 
 #[test]
 fn writes_of_all_sessions_are_bounded() {
-    let mut bed = bed(ShardOptions { uncommitted_max: 10, ..sync() });
-    let ids: Vec<_> = (0..5).map(|_| bed.connect(Protocol::Resp)).collect();
+    let mut harness = harness(ShardOptions { uncommitted_max: 10, ..sync() });
+    let ids: Vec<_> = (0..5).map(|_| harness.connect(Protocol::Resp)).collect();
     for id in &ids {
         let pipeline: Vec<u8> = (0..20).flat_map(|i| resp(&format!("SET key:{i} {i}"))).collect();
-        bed.send(*id, &pipeline);
+        harness.send(*id, &pipeline);
     }
-    assert_eq!(bed.host.status().uncommitted, 10);
-    bed.settle();
+    assert_eq!(harness.host.status().uncommitted, 10);
+    harness.settle();
     for id in &ids {
-        assert_eq!(bed.clients[id].received.len(), 20 * "+OK\r\n".len());
+        assert_eq!(harness.clients[id].received.len(), 20 * "+OK\r\n".len());
     }
 }
 
 #[test]
 fn a_reply_to_many_keys_is_bounded() {
-    let mut bed = bed(ShardOptions { reply_bytes_max: 2500, ..sync() });
-    let (redis, memcached) = (bed.connect(Protocol::Resp), bed.connect(Protocol::Memcached));
-    assert_eq!(bed.redis(redis, &format!("SET k {}", "v".repeat(1000))), "+OK");
-    assert!(bed.redis(redis, "MGET k k").starts_with("*2|$1000|v"));
+    let mut harness = harness(ShardOptions { reply_bytes_max: 2500, ..sync() });
+    let (redis, memcached) = (harness.connect(Protocol::Resp), harness.connect(Protocol::Memcached));
+    assert_eq!(harness.redis(redis, &format!("SET k {}", "v".repeat(1000))), "+OK");
+    assert!(harness.redis(redis, "MGET k k").starts_with("*2|$1000|v"));
     let refused = "reply longer than 2500 bytes; ask for fewer keys at once";
-    assert_eq!(bed.redis(redis, "MGET k k k k"), format!("-ERR {refused}"));
-    assert_eq!(bed.memcached(memcached, "get k k k k"), format!("SERVER_ERROR {refused}"));
-    let mut bed = bed.reopen();
-    let redis = bed.connect(Protocol::Resp);
-    assert_eq!(bed.redis(redis, "MGET k k k k"), format!("-ERR {refused}"), "cold too");
-    assert_eq!(bed.redis(redis, "EXISTS k k k k"), ":4", "what is only counted is not kept");
+    assert_eq!(harness.redis(redis, "MGET k k k k"), format!("-ERR {refused}"));
+    assert_eq!(harness.memcached(memcached, "get k k k k"), format!("SERVER_ERROR {refused}"));
+    let mut harness = harness.reopen();
+    let redis = harness.connect(Protocol::Resp);
+    assert_eq!(harness.redis(redis, "MGET k k k k"), format!("-ERR {refused}"), "cold too");
+    assert_eq!(harness.redis(redis, "EXISTS k k k k"), ":4", "what is only counted is not kept");
 }
 
 #[test]
 fn a_failed_write_ends_writes_not_reads() {
-    let mut bed = bed(sync());
-    let (redis, memcached) = (bed.connect(Protocol::Resp), bed.connect(Protocol::Memcached));
-    assert_eq!(bed.redis(redis, "SET k v"), "+OK");
-    bed.disks[0].fail_nth(OpKind::Write, 1, Fault::Fail);
+    let mut harness = harness(sync());
+    let (redis, memcached) = (harness.connect(Protocol::Resp), harness.connect(Protocol::Memcached));
+    assert_eq!(harness.redis(redis, "SET k v"), "+OK");
+    harness.disks[0].fail_nth(OpKind::Write, 1, DeviceFault::Fail);
     let pipeline: Vec<u8> = ["GET k", "SET k w", "GET k", "PING"].iter().flat_map(|line| resp(line)).collect();
-    bed.send(redis, &pipeline);
-    bed.send(memcached, b"set k 0 0 1\r\nx\r\nset k 0 0 1 noreply\r\nx\r\nget k\r\n");
+    harness.send(redis, &pipeline);
+    harness.send(memcached, b"set k 0 0 1\r\nx\r\nset k 0 0 1 noreply\r\nx\r\nget k\r\n");
     for _ in 0..10 {
-        bed.turn();
+        harness.run_once();
     }
-    let received = String::from_utf8_lossy(&bed.clients[&redis].received).into_owned();
+    let received = String::from_utf8_lossy(&harness.clients[&redis].received).into_owned();
     let mut lines = received.split("\r\n");
     assert_eq!((lines.next(), lines.next()), (Some("$1"), Some("v")));
     assert!(lines.next().unwrap().starts_with("-MISCONF device failed"), "{received}");
     assert!(lines.next().unwrap().starts_with("-MISCONF device failed"), "a read of it too: {received}");
     assert_eq!(lines.next(), Some("+PONG"));
-    let received = String::from_utf8_lossy(&bed.clients[&memcached].received).into_owned();
+    let received = String::from_utf8_lossy(&harness.clients[&memcached].received).into_owned();
     assert!(received.starts_with("SERVER_ERROR device failed"), "{received}");
-    bed.clients.values_mut().for_each(|client| client.received.clear());
-    bed.send(redis, &[resp("GET k"), resp("SET k y")].concat());
-    bed.turn();
-    let received = String::from_utf8_lossy(&bed.clients[&redis].received).into_owned();
+    harness.clients.values_mut().for_each(|client| client.received.clear());
+    harness.send(redis, &[resp("GET k"), resp("SET k y")].concat());
+    harness.run_once();
+    let received = String::from_utf8_lossy(&harness.clients[&redis].received).into_owned();
     assert!(received.starts_with("$1\r\nv\r\n-MISCONF"), "{received}");
-    assert!(bed.host.status().poisoned.is_some());
+    assert!(harness.host.status().poisoned.is_some());
 }
 
 #[test]
 fn a_full_disk_refuses_writes_and_takes_them_again() {
-    let mut bed = bed(sync());
-    let id = bed.connect(Protocol::Resp);
-    assert_eq!(bed.redis(id, "SET k v"), "+OK");
-    bed.disks[0].set_capacity_bytes(Some(4 << 20));
+    let mut harness = harness(sync());
+    let id = harness.connect(Protocol::Resp);
+    assert_eq!(harness.redis(id, "SET k v"), "+OK");
+    harness.disks[0].set_capacity_bytes(Some(4 << 20));
     let value = "x".repeat(100 << 10);
-    let refused = (0..200).map(|i| bed.redis(id, &format!("SET key:{i} {value}"))).find(|reply| reply != "+OK");
+    let refused = (0..200).map(|i| harness.redis(id, &format!("SET key:{i} {value}"))).find(|reply| reply != "+OK");
     assert_eq!(refused.as_deref(), Some("-OOM store full: delete keys or add space, then retry"));
-    assert_eq!(bed.redis(id, "GET k"), "$1|v");
-    assert_eq!(bed.redis(id, "DEL k"), ":1");
-    bed.disks[0].set_capacity_bytes(None);
-    bed.now = bed.now.plus_ms(2000);
-    let replies: Vec<_> = (0..100).map(|i| bed.redis(id, &format!("SET again:{i} {value}"))).collect();
+    assert_eq!(harness.redis(id, "GET k"), "$1|v");
+    assert_eq!(harness.redis(id, "DEL k"), ":1");
+    harness.disks[0].set_capacity_bytes(None);
+    harness.now = harness.now.plus_ms(2000);
+    let replies: Vec<_> = (0..100).map(|i| harness.redis(id, &format!("SET again:{i} {value}"))).collect();
     assert_eq!(replies.last().map(String::as_str), Some("+OK"), "{replies:?}");
 }
 
 #[test]
 fn bad_requests_are_refused_in_their_protocols_manner() {
-    let mut bed = bed(sync());
-    let id = bed.connect(Protocol::Resp);
-    assert!(bed.redis(id, "SET k").starts_with("-ERR wrong number of arguments"));
+    let mut harness = harness(sync());
+    let id = harness.connect(Protocol::Resp);
+    assert!(harness.redis(id, "SET k").starts_with("-ERR wrong number of arguments"));
     let value = "x".repeat((200 << 10) + 1);
-    assert!(bed.redis(id, &format!("SET k {value}")).starts_with("-ERR"));
-    assert_eq!(bed.redis(id, "APPEND k v"), ":1", "the stream is still in step");
+    assert!(harness.redis(id, &format!("SET k {value}")).starts_with("-ERR"));
+    assert_eq!(harness.redis(id, "APPEND k v"), ":1", "the stream is still in step");
     let half = "x".repeat(199 << 10);
-    assert_eq!(bed.redis(id, &format!("APPEND k {half}")), format!(":{}", half.len() + 1));
-    let reply = bed.redis(id, &format!("APPEND k {half}"));
+    assert_eq!(harness.redis(id, &format!("APPEND k {half}")), format!(":{}", half.len() + 1));
+    let reply = harness.redis(id, &format!("APPEND k {half}"));
     assert!(reply.starts_with("-ERR value longer than 204800 bytes"), "{reply}");
-    assert!(bed.ask(id, b"*1\r\n$-5\r\n").starts_with("-ERR Protocol error"));
-    assert!(bed.clients[&id].closed, "out of step: nothing sensible can follow");
-    let id = bed.connect(Protocol::Memcached);
-    assert_eq!(bed.memcached(id, &format!("get {}", "k".repeat(251))), "CLIENT_ERROR bad command line format");
-    assert_eq!(bed.memcached(id, "get k2"), "END");
+    assert!(harness.ask(id, b"*1\r\n$-5\r\n").starts_with("-ERR Protocol error"));
+    assert!(harness.clients[&id].closed, "out of step: nothing sensible can follow");
+    let id = harness.connect(Protocol::Memcached);
+    assert_eq!(harness.memcached(id, &format!("get {}", "k".repeat(251))), "CLIENT_ERROR bad command line format");
+    assert_eq!(harness.memcached(id, "get k2"), "END");
 }

@@ -1,5 +1,6 @@
-//! Owns the tests of counted work: allocations per request, submissions per turn. Timings would drift, counts do not.
-use crate::bed::{Bed, Restarts, resp, shard_options};
+//! Owns the tests of counted work: allocations per request, submissions per iteration. Timings would drift, counts do
+//! not.
+use crate::harness::{Harness, Restarts, resp, shard_options};
 use fawn_flash::SimOptions;
 use fawn_flash::sim::OpKind;
 use fawn_types::Durability;
@@ -44,55 +45,55 @@ fn allocations(work: impl FnOnce()) -> u64 {
     COUNT.get() - before
 }
 
-/// Hands `input` over whole and takes the output, without the test bed's own buffers.
-fn serve(bed: &mut Bed, id: fawn_node::SessionId, input: &[u8]) {
-    assert_eq!(bed.host.handle_input(bed.now, id, input), input.len());
+/// Hands `input` over whole and takes the output, without the harness's own buffers.
+fn serve(harness: &mut Harness, id: fawn_node::SessionId, input: &[u8]) {
+    assert_eq!(harness.host.handle_input(harness.now, id, input), input.len());
     // Nothing here takes more turns than its commit does.
     for _ in 0..20 {
-        bed.host.turn_blocking(bed.now);
-        if bed.host.is_idle() {
+        harness.host.run_once_blocking(harness.now);
+        if harness.host.is_idle() {
             break;
         }
     }
-    let bytes = bed.host.output(id).len();
-    bed.host.wrote(id, bytes);
-    while bed.host.poll_output().is_some() {}
+    let bytes = harness.host.output(id).len();
+    harness.host.wrote(id, bytes);
+    while harness.host.poll_output().is_some() {}
 }
 
 #[test]
 fn a_cached_get_allocates_nothing() {
     for (protocol, get) in [(Protocol::Resp, resp("GET k")), (Protocol::Memcached, b"gets k\r\n".to_vec())] {
-        let mut bed = Bed::new();
-        let redis = bed.connect(Protocol::Resp);
-        assert_eq!(bed.redis(redis, &format!("SET k {}", "v".repeat(300))), "+OK");
-        let mut bed = bed.reopen();
-        let id = bed.connect(protocol);
+        let mut harness = Harness::new();
+        let redis = harness.connect(Protocol::Resp);
+        assert_eq!(harness.redis(redis, &format!("SET k {}", "v".repeat(300))), "+OK");
+        let mut harness = harness.reopen();
+        let id = harness.connect(protocol);
         let pipeline = get.repeat(32);
-        (0..8).for_each(|_| serve(&mut bed, id, &pipeline));
-        let count = allocations(|| (0..100).for_each(|_| serve(&mut bed, id, &pipeline)));
+        (0..8).for_each(|_| serve(&mut harness, id, &pipeline));
+        let count = allocations(|| (0..100).for_each(|_| serve(&mut harness, id, &pipeline)));
         assert_eq!(count, 0, "{protocol:?}: allocations in 3,200 cached reads");
     }
 }
 
 #[test]
 fn cached_gets_of_many_connections_together_allocate_nothing() {
-    let mut bed = Bed::new();
-    let redis = bed.connect(Protocol::Resp);
-    assert_eq!(bed.redis(redis, &format!("SET k {}", "v".repeat(300))), "+OK");
-    let ids: Vec<_> = (0..40).map(|_| bed.connect(Protocol::Resp)).collect();
+    let mut harness = Harness::new();
+    let redis = harness.connect(Protocol::Resp);
+    assert_eq!(harness.redis(redis, &format!("SET k {}", "v".repeat(300))), "+OK");
+    let ids: Vec<_> = (0..40).map(|_| harness.connect(Protocol::Resp)).collect();
     let get = resp("GET k");
     let inputs: Vec<(fawn_node::SessionId, &[u8])> = ids.iter().map(|id| (*id, &get[..])).collect();
     let mut used = vec![0; inputs.len()];
     let mut round = || {
-        bed.host.handle_inputs(bed.now, &inputs, &mut used);
+        harness.host.handle_inputs(harness.now, &inputs, &mut used);
         assert!(used.iter().all(|used| *used == get.len()));
-        bed.host.turn(bed.now);
+        harness.host.run_once(harness.now);
         for id in &ids {
-            let bytes = bed.host.output(*id).len();
-            assert!(bytes > 300, "answered in the turn");
-            bed.host.wrote(*id, bytes);
+            let bytes = harness.host.output(*id).len();
+            assert!(bytes > 300, "answered in the iteration");
+            harness.host.wrote(*id, bytes);
         }
-        while bed.host.poll_output().is_some() {}
+        while harness.host.poll_output().is_some() {}
     };
     (0..8).for_each(|_| round());
     assert_eq!(allocations(|| (0..100).for_each(|_| round())), 0, "allocations in 4,000 cached reads");
@@ -100,28 +101,28 @@ fn cached_gets_of_many_connections_together_allocate_nothing() {
 
 #[test]
 fn pipelined_sets_of_the_node_allocate_nothing_each() {
-    let mut bed = Bed::with(SimOptions::instant(1), shard_options(Durability::Memory));
-    let id = bed.connect(Protocol::Resp);
+    let mut harness = Harness::with(SimOptions::instant(1), shard_options(Durability::Memory));
+    let id = harness.connect(Protocol::Resp);
     // The same keys again: the index does not grow.
     let pipeline: Vec<u8> = (0..100).flat_map(|i| resp(&format!("SET key:{i} value"))).collect();
-    (0..20).for_each(|_| serve(&mut bed, id, &pipeline));
-    let count = allocations(|| (0..10).for_each(|_| serve(&mut bed, id, &pipeline)));
-    // The simulated device and the log's frames allocate per turn; nothing may per write.
+    (0..20).for_each(|_| serve(&mut harness, id, &pipeline));
+    let count = allocations(|| (0..10).for_each(|_| serve(&mut harness, id, &pipeline)));
+    // The simulated device and the log's frames allocate per iteration; nothing may per write.
     assert!(count < 10 * 50, "{count} allocations in 1,000 writes of 10 turns");
 }
 
 #[test]
 fn a_turn_of_many_writers_is_one_write() {
-    let mut bed = Bed::new();
-    let ids: Vec<_> = (0..20).map(|_| bed.connect(Protocol::Resp)).collect();
-    bed.settle();
-    let before = bed.disks[0].counted(OpKind::Write);
+    let mut harness = Harness::new();
+    let ids: Vec<_> = (0..20).map(|_| harness.connect(Protocol::Resp)).collect();
+    harness.settle();
+    let before = harness.disks[0].counted(OpKind::Write);
     for (i, id) in ids.iter().enumerate() {
-        bed.send(*id, &[resp(&format!("SET a:{i} 1")), resp(&format!("INCR b:{i}"))].concat());
+        harness.send(*id, &[resp(&format!("SET a:{i} 1")), resp(&format!("INCR b:{i}"))].concat());
     }
-    assert_eq!(bed.disks[0].counted(OpKind::Write), before, "nothing is submitted outside of a turn");
-    bed.turn();
-    assert_eq!(bed.disks[0].counted(OpKind::Write) - before, 1, "one write for forty updates");
-    bed.settle();
-    assert!(ids.iter().all(|id| bed.clients[id].received == b"+OK\r\n:1\r\n"));
+    assert_eq!(harness.disks[0].counted(OpKind::Write), before, "nothing is submitted outside of an iteration");
+    harness.run_once();
+    assert_eq!(harness.disks[0].counted(OpKind::Write) - before, 1, "one write for forty updates");
+    harness.settle();
+    assert!(ids.iter().all(|id| harness.clients[id].received == b"+OK\r\n:1\r\n"));
 }

@@ -3,11 +3,11 @@
 //!
 //! The checker walks all orders of a key's operations that respect each session's order and real time, and keeps the
 //! set of states that the key may be in; that set is where the next round starts, after a crash too.
-use crate::bed::{Bed, resp, shard_options};
+use crate::harness::{Harness, resp, shard_options};
 use crate::shards::{self, Several};
-use crate::test_bed::{Restarts, TestBed};
+use crate::test_harness::{Restarts, TestBed};
 use fawn_flash::SimOptions;
-use fawn_node::{ClientHost, SessionId, ShardOptions};
+use fawn_node::{ClientService, SessionId, ShardOptions};
 use fawn_types::Durability;
 use fawn_types::random::SplitMix64;
 use fawn_wire::Protocol;
@@ -145,7 +145,7 @@ fn reply(bytes: &[u8]) -> Option<(Vec<String>, &[u8])> {
 /// One run: rounds of load, each ended in one of three ways.
 struct Run<H> {
     rng: SplitMix64,
-    bed: TestBed<H, ShardOptions>,
+    harness: TestBed<H, ShardOptions>,
     /// Keys lie on several shards: `MSET` is asked of keys of one tag only.
     is_split: bool,
     clock: u64,
@@ -165,14 +165,14 @@ fn durability(seed: u64) -> Durability {
     [Durability::Sync, Durability::EverySecond, Durability::Memory][(seed % 3) as usize]
 }
 
-impl<H: ClientHost> Run<H>
+impl<H: ClientService> Run<H>
 where
     TestBed<H, ShardOptions>: Restarts,
 {
-    fn new(seed: u64, bed: TestBed<H, ShardOptions>, is_split: bool) -> Self {
+    fn new(seed: u64, harness: TestBed<H, ShardOptions>, is_split: bool) -> Self {
         let states = vec![BTreeSet::from([None]); KEYS.len()];
         let (ids, under_way, history) = (Vec::new(), HashMap::new(), Vec::new());
-        Self { rng: SplitMix64::new(seed), bed, is_split, clock: 0, values: 0, ids, under_way, history, states }
+        Self { rng: SplitMix64::new(seed), harness, is_split, clock: 0, values: 0, ids, under_way, history, states }
     }
 
     fn value(&mut self) -> String {
@@ -215,14 +215,14 @@ where
         let (line, parts, is_list) = self.command();
         self.clock += 1;
         self.under_way.get_mut(&id).unwrap().push(Command { parts, sent: self.clock, is_list });
-        self.bed.send(id, &resp(&line));
+        self.harness.send(id, &resp(&line));
     }
 
     /// Takes the replies that have come.
     fn listen(&mut self) {
         self.clock += 1;
         for (at, &id) in self.ids.iter().enumerate() {
-            let client = self.bed.clients.get_mut(&id).unwrap();
+            let client = self.harness.clients.get_mut(&id).unwrap();
             let received = std::mem::take(&mut client.received);
             let mut rest = received.as_slice();
             while let Some((replies, after)) = reply(rest) {
@@ -235,12 +235,12 @@ where
     }
 
     fn round(&mut self) {
-        self.ids = (0..SESSIONS).map(|_| self.bed.connect(Protocol::Resp)).collect();
+        self.ids = (0..SESSIONS).map(|_| self.harness.connect(Protocol::Resp)).collect();
         self.under_way = self.ids.iter().map(|id| (*id, Vec::new())).collect();
         self.history = vec![vec![Vec::new(); SESSIONS]; KEYS.len()];
         for _ in 0..self.rng.below(40) {
             if self.rng.below(3) == 0 {
-                self.bed.turn();
+                self.harness.run_once();
                 self.listen();
             } else {
                 self.send();
@@ -250,9 +250,9 @@ where
 
     /// Ends the round: in order, and perhaps opens anew with nothing cached; or by losing power.
     fn end_round(mut self) -> Self {
-        let crashes = self.bed.options.durability == Durability::Sync && self.rng.below(3) == 0;
+        let crashes = self.harness.options.durability == Durability::Sync && self.rng.below(3) == 0;
         if !crashes {
-            self.bed.settle();
+            self.harness.settle();
         }
         self.listen();
         for (at, id) in self.ids.clone().into_iter().enumerate() {
@@ -269,10 +269,10 @@ where
             }
             *before = after;
         }
-        self.bed = match self.rng.below(2) {
-            _ if crashes => self.bed.crash(self.clock),
-            0 => self.bed.reopen(),
-            _ => self.bed,
+        self.harness = match self.rng.below(2) {
+            _ if crashes => self.harness.crash(self.clock),
+            0 => self.harness.reopen(),
+            _ => self.harness,
         };
         self
     }
@@ -296,7 +296,7 @@ fn note(history: &mut [Vec<Vec<Event>>], session: usize, command: Command, heard
     }
 }
 
-fn rounds<H: ClientHost>(mut run: Run<H>)
+fn rounds<H: ClientService>(mut run: Run<H>)
 where
     TestBed<H, ShardOptions>: Restarts,
 {
@@ -320,7 +320,7 @@ fn seeds(count: u64, run: impl Fn(u64)) {
 
 #[test]
 fn histories_are_linearizable_and_survive_crashes() {
-    seeds(400, |seed| rounds(Run::new(seed, Bed::with(sim(seed), shard_options(durability(seed))), false)));
+    seeds(400, |seed| rounds(Run::new(seed, Harness::with(sim(seed), shard_options(durability(seed))), false)));
 }
 
 #[test]
@@ -332,7 +332,7 @@ fn histories_of_several_shards_are_linearizable_and_survive_crashes() {
             ..shard_options(durability(seed))
         };
         let count = 2 + (seed % 3) as u16;
-        rounds(Run::<Several>::new(seed, shards::bed(count, sim(seed), options), true));
+        rounds(Run::<Several>::new(seed, shards::harness(count, sim(seed), options), true));
     });
 }
 

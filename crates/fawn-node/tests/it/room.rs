@@ -2,11 +2,11 @@
 //!
 //! The same crowds in front of one store (values cached, values on flash) and of a cluster in one thread. Bytes are
 //! counted, never guessed from the process.
-use crate::bed::resp;
+use crate::harness::resp;
 use fawn_ds::internals::{Engine, Options};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_node::{
-    ClientHost, LocalCluster, LocalOptions, Output, Placement, ProcessFacts, SessionId, Shard, ShardOptions,
+    ClientService, LocalCluster, LocalOptions, Placement, ServerInfo, SessionId, Shard, ShardOptions, ShardOutput,
 };
 use fawn_types::{HashSecret, Now};
 use fawn_wire::Protocol;
@@ -51,25 +51,24 @@ fn options() -> ShardOptions {
 fn cluster() -> Crowd<LocalCluster<SimDevice>> {
     let engines = (1..=3).map(|seed| engine(&SimDisk::new(SimOptions::instant(seed)))).collect();
     let options = LocalOptions { shard: options(), ..LocalOptions::default() };
-    Crowd::new(LocalCluster::new(engines, options, ProcessFacts::default(), START).unwrap())
+    Crowd::new(LocalCluster::new(engines, options, ServerInfo::default(), START).unwrap())
 }
 
 fn shard() -> Crowd<Shard<SimDevice>> {
     let disk = SimDisk::new(SimOptions::instant(1));
-    Crowd::new(Shard::new(engine(&disk), Placement::ALONE, options(), ProcessFacts::default()).unwrap())
+    Crowd::new(Shard::new(engine(&disk), Placement::ALONE, options(), ServerInfo::default()).unwrap())
 }
 
 /// A store whose values are on flash only.
 fn cold_shard(values: usize) -> Crowd<Shard<SimDevice>> {
     let disk = SimDisk::new(SimOptions::instant(1));
-    let mut crowd =
-        Crowd::new(Shard::new(engine(&disk), Placement::ALONE, options(), ProcessFacts::default()).unwrap());
+    let mut crowd = Crowd::new(Shard::new(engine(&disk), Placement::ALONE, options(), ServerInfo::default()).unwrap());
     crowd.store(values);
     drop(crowd.host.into_engine().close().unwrap());
-    Crowd::new(Shard::new(engine(&disk), Placement::ALONE, options(), ProcessFacts::default()).unwrap())
+    Crowd::new(Shard::new(engine(&disk), Placement::ALONE, options(), ServerInfo::default()).unwrap())
 }
 
-impl<H: ClientHost> Crowd<H> {
+impl<H: ClientService> Crowd<H> {
     fn new(host: H) -> Self {
         Self { host, now: START, clients: Vec::new() }
     }
@@ -94,13 +93,15 @@ impl<H: ClientHost> Crowd<H> {
         }
     }
 
-    fn turn(&mut self) {
+    fn run_once(&mut self) {
         self.now = self.now.plus_ms(1);
-        self.host.turn(self.now);
+        self.host.run_once(self.now);
         while let Some(output) = self.host.poll_output() {
-            let (Output::Writable(id) | Output::Resume(id)) = output else { panic!("nobody is cut off: {output:?}") };
+            let (ShardOutput::Writable(id) | ShardOutput::Resume(id)) = output else {
+                panic!("nobody is cut off: {output:?}")
+            };
             let at = self.clients.iter().position(|client| client.id == id).unwrap();
-            if output == Output::Resume(id) {
+            if output == ShardOutput::Resume(id) {
                 self.clients[at].may_offer = true;
                 self.offer(at);
             }
@@ -119,7 +120,7 @@ impl<H: ClientHost> Crowd<H> {
             if is_so(self) {
                 return;
             }
-            self.turn();
+            self.run_once();
         }
         panic!("never {what}: {:#?}", self.host.status());
     }
@@ -144,7 +145,7 @@ impl<H: ClientHost> Crowd<H> {
             let pipeline = |get| resp(&format!("GET long:{}", (session + get) % values));
             self.send(at, &(0..gets).flat_map(pipeline).collect::<Vec<u8>>());
         }
-        (0..50).for_each(|_| self.turn());
+        (0..50).for_each(|_| self.run_once());
     }
 
     fn assert_bounded(&self, least_bytes: usize) {
@@ -170,9 +171,9 @@ impl<H: ClientHost> Crowd<H> {
         let is_served = |client: &Client| client.received_bytes == gets * REPLY_BYTES;
         self.run_until("served", |crowd| crowd.clients[1..].iter().all(is_served));
         self.assert_bounded(ROOM_BYTES / 2);
-        self.turn();
+        self.run_once();
         let left = self.host.status().replies;
-        assert_eq!((left.held_bytes, left.expected_bytes, left.waiting), (0, 0, 0), "all room is given back");
+        assert_eq!((left.held_bytes, left.reserved_bytes, left.waiting), (0, 0, 0), "all room is given back");
     }
 }
 
@@ -214,7 +215,7 @@ fn one_reader_of_many_long_values_has_its_own_bound() {
 
 /// Sessions that are known for short replies, then all ask for many long ones: the estimate is wrong for all at once.
 /// What comes and finds no room is asked for again, nothing is lost, nobody is cut off.
-fn wrong_estimates_cost_no_more<H: ClientHost>(mut crowd: Crowd<H>) {
+fn wrong_estimates_cost_no_more<H: ClientService>(mut crowd: Crowd<H>) {
     for at in 0..30 {
         crowd.connect(true);
         crowd.send(at, &resp("GET short:0").repeat(60));
@@ -226,9 +227,9 @@ fn wrong_estimates_cost_no_more<H: ClientHost>(mut crowd: Crowd<H>) {
         let key = |get| resp(&format!("GET long:{}", (at + get) % 12));
         crowd.send(at, &(0..8).flat_map(key).collect::<Vec<u8>>());
     }
-    (0..50).for_each(|_| crowd.turn());
+    (0..50).for_each(|_| crowd.run_once());
     crowd.assert_bounded(ROOM_BYTES / 2);
-    assert!(crowd.host.status().counters.asked_again > 0, "the estimates were wrong");
+    assert!(crowd.host.status().counters.rereads > 0, "the estimates were wrong");
     crowd.clients.iter_mut().for_each(|client| client.reads = true);
     let bytes = short_bytes + 8 * REPLY_BYTES;
     crowd.run_until("served", |crowd| crowd.clients.iter().all(|client| client.received_bytes == bytes));
@@ -258,7 +259,7 @@ fn the_greedy_leave_something() {
         let greedy = crowd.connect(false);
         crowd.send(greedy, &resp("GET middle").repeat(64));
     }
-    (0..50).for_each(|_| crowd.turn());
+    (0..50).for_each(|_| crowd.run_once());
     let held = crowd.host.status().replies.held_bytes;
     assert!((ROOM_BYTES / 2..ROOM_BYTES).contains(&held), "{held} bytes");
     let fresh = crowd.connect(true);
@@ -289,12 +290,12 @@ fn many_long_multi_key_replies_are_refused_rather_than_kept() {
         crowd.connect(true);
         crowd.send(at, &resp("GET short:0").repeat(60));
     }
-    (0..200).for_each(|_| crowd.turn());
+    (0..200).for_each(|_| crowd.run_once());
     for at in 0..20 {
         crowd.clients[at].reads = false;
         crowd.send(at, &resp("MGET long:0 long:1 long:2 long:3 long:4 long:5"));
     }
-    (0..50).for_each(|_| crowd.turn());
+    (0..50).for_each(|_| crowd.run_once());
     let peak = crowd.host.status().replies.held_bytes_peak;
     assert!(peak <= 2 * ROOM_BYTES + 2 * REPLY_BYTES, "{peak} bytes of replies at once");
     assert!(crowd.host.status().counters.overloaded > 0, "some were refused");
@@ -328,10 +329,10 @@ fn whoever_leaves_gives_its_room_back() {
         for client in crowd.clients.drain(..half) {
             crowd.host.close_session(client.id);
         }
-        (0..20).for_each(|_| crowd.turn());
+        (0..20).for_each(|_| crowd.run_once());
     }
     crowd.clients.drain(..).for_each(|client| crowd.host.close_session(client.id));
-    (0..20).for_each(|_| crowd.turn());
+    (0..20).for_each(|_| crowd.run_once());
     let status = crowd.host.status().replies;
-    assert_eq!((status.held_bytes, status.expected_bytes, status.waiting), (0, 0, 0));
+    assert_eq!((status.held_bytes, status.reserved_bytes, status.waiting), (0, 0, 0));
 }

@@ -1,5 +1,5 @@
 //! Owns the tests of inputs handed over together: the same replies as one by one, whatever is cut, refused or changed.
-use crate::bed::{Bed, resp, shard_options};
+use crate::harness::{Harness, resp, shard_options};
 use fawn_flash::SimOptions;
 use fawn_node::SessionId;
 use fawn_types::Durability;
@@ -30,38 +30,38 @@ fn inputs(number: usize) -> (Protocol, [Vec<u8>; 2]) {
     }
 }
 
-fn offer(bed: &mut Bed, inputs: &[(SessionId, Vec<u8>)], together: bool) {
+fn offer(harness: &mut Harness, inputs: &[(SessionId, Vec<u8>)], together: bool) {
     let mut used = vec![0; inputs.len()];
     if together {
         let inputs: Vec<(SessionId, &[u8])> = inputs.iter().map(|(id, input)| (*id, &input[..])).collect();
-        bed.host.handle_inputs(bed.now, &inputs, &mut used);
+        harness.host.handle_inputs(harness.now, &inputs, &mut used);
     } else {
         for (used, (id, input)) in used.iter_mut().zip(inputs) {
-            *used = bed.host.handle_input(bed.now, *id, input);
+            *used = harness.host.handle_input(harness.now, *id, input);
         }
     }
     for (used, (id, input)) in used.iter().zip(inputs) {
-        bed.clients.get_mut(id).unwrap().input = input[*used..].to_vec();
+        harness.clients.get_mut(id).unwrap().input = input[*used..].to_vec();
     }
 }
 
 /// What every connection has received at the end.
 fn received(durability: Durability, together: bool) -> Vec<String> {
-    let mut bed = Bed::with(SimOptions::instant(1), shard_options(durability));
-    let ids: Vec<SessionId> = (0..CONNECTIONS).map(|number| bed.connect(inputs(number).0)).collect();
+    let mut harness = Harness::with(SimOptions::instant(1), shard_options(durability));
+    let ids: Vec<SessionId> = (0..CONNECTIONS).map(|number| harness.connect(inputs(number).0)).collect();
     for round in 0..2 {
         let more = ids.iter().enumerate().map(|(number, id)| {
-            let mut input = std::mem::take(&mut bed.clients.get_mut(id).unwrap().input);
+            let mut input = std::mem::take(&mut harness.clients.get_mut(id).unwrap().input);
             input.extend_from_slice(&inputs(number).1[round]);
             (*id, input)
         });
         let inputs: Vec<_> = more.collect();
-        offer(&mut bed, &inputs, together);
-        // Cut requests stay behind, so the bed never settles; nothing here takes longer.
-        (0..20).for_each(|_| bed.turn());
-        assert!(bed.host.is_idle());
+        offer(&mut harness, &inputs, together);
+        // Cut requests stay behind, so the harness never settles; nothing here takes longer.
+        (0..20).for_each(|_| harness.run_once());
+        assert!(harness.host.is_idle());
     }
-    ids.iter().map(|id| String::from_utf8_lossy(&bed.clients[id].received).into_owned()).collect()
+    ids.iter().map(|id| String::from_utf8_lossy(&harness.clients[id].received).into_owned()).collect()
 }
 
 #[test]

@@ -1,19 +1,19 @@
 //! Owns the transcripts: what clients send and hear, line ends shown as `|`.
-use crate::bed::{Bed, Restarts, TestBed};
-use fawn_node::ClientHost;
+use crate::harness::{Harness, Restarts, TestBed};
+use fawn_node::ClientService;
 use fawn_wire::Protocol;
 
 /// `> request` and the expected reply, line by line.
 fn play_redis(script: &str) {
-    let mut bed = Bed::new();
-    let id = bed.connect(Protocol::Resp);
-    play(script, |line| bed.redis(id, line));
+    let mut harness = Harness::new();
+    let id = harness.connect(Protocol::Resp);
+    play(script, |line| harness.redis(id, line));
 }
 
 fn play_memcached(script: &str) {
-    let mut bed = Bed::new();
-    let id = bed.connect(Protocol::Memcached);
-    play(script, |line| bed.memcached(id, line));
+    let mut harness = Harness::new();
+    let id = harness.connect(Protocol::Memcached);
+    play(script, |line| harness.memcached(id, line));
 }
 
 pub(crate) fn play(script: &str, mut ask: impl FnMut(&str) -> String) {
@@ -95,15 +95,15 @@ pub(crate) const REDIS_CONNECTION: &str = "> PING
 #[test]
 fn redis_connection() {
     play_redis(REDIS_CONNECTION);
-    let mut bed = Bed::new();
-    let id = bed.connect(Protocol::Resp);
-    assert!(bed.redis(id, "HELLO 3").starts_with("%7|"));
-    assert_eq!(bed.redis(id, "GET nothing"), "_");
-    assert!(bed.redis(id, "INFO").contains("redis_version:7"));
-    assert!(!bed.redis(id, "INFO memory").contains("redis_version:7"));
-    assert!(bed.redis(id, "COMMAND COUNT").starts_with(':'));
-    assert_eq!(bed.redis(id, "QUIT"), "+OK");
-    assert!(bed.clients[&id].closed);
+    let mut harness = Harness::new();
+    let id = harness.connect(Protocol::Resp);
+    assert!(harness.redis(id, "HELLO 3").starts_with("%7|"));
+    assert_eq!(harness.redis(id, "GET nothing"), "_");
+    assert!(harness.redis(id, "INFO").contains("redis_version:7"));
+    assert!(!harness.redis(id, "INFO memory").contains("redis_version:7"));
+    assert!(harness.redis(id, "COMMAND COUNT").starts_with(':'));
+    assert_eq!(harness.redis(id, "QUIT"), "+OK");
+    assert!(harness.clients[&id].closed);
 }
 
 pub(crate) const REDIS_EXPIRY: &str = "> SET k v EX 10
@@ -127,16 +127,16 @@ pub(crate) const REDIS_EXPIRY: &str = "> SET k v EX 10
 
 #[test]
 fn redis_expiry() {
-    let mut bed = Bed::new();
-    let id = bed.connect(Protocol::Resp);
-    play(REDIS_EXPIRY, |line| bed.redis(id, line));
-    bed.now = bed.now.plus_ms(1499);
-    assert_eq!(bed.redis(id, "GET k"), "$1|v");
-    bed.now = bed.now.plus_ms(1);
-    assert_eq!(bed.redis(id, "GET k"), "$-1");
-    assert_eq!(bed.redis(id, "SET other y NX"), "+OK");
-    assert_eq!(bed.redis(id, "EXPIRE other -1"), ":1");
-    assert_eq!(bed.redis(id, "GET other"), "$-1");
+    let mut harness = Harness::new();
+    let id = harness.connect(Protocol::Resp);
+    play(REDIS_EXPIRY, |line| harness.redis(id, line));
+    harness.now = harness.now.plus_ms(1499);
+    assert_eq!(harness.redis(id, "GET k"), "$1|v");
+    harness.now = harness.now.plus_ms(1);
+    assert_eq!(harness.redis(id, "GET k"), "$-1");
+    assert_eq!(harness.redis(id, "SET other y NX"), "+OK");
+    assert_eq!(harness.redis(id, "EXPIRE other -1"), ":1");
+    assert_eq!(harness.redis(id, "GET other"), "$-1");
 }
 
 pub(crate) const MEMCACHED_STORAGE: &str = "> set k 5 0 3|abc
@@ -195,77 +195,77 @@ fn memcached_storage() {
 
 #[test]
 fn memcached_cas_round_trip() {
-    let mut bed = Bed::new();
-    let id = bed.connect(Protocol::Memcached);
-    bed.memcached(id, "set k 0 0 1|a");
+    let mut harness = Harness::new();
+    let id = harness.connect(Protocol::Memcached);
+    harness.memcached(id, "set k 0 0 1|a");
     let cas_of = |reply: String| reply.split('|').next().unwrap().rsplit(' ').next().unwrap().to_owned();
-    let cas = cas_of(bed.memcached(id, "gets k"));
-    assert_eq!(bed.memcached(id, &format!("cas k 0 0 1 {cas}|b")), "STORED");
-    assert_eq!(bed.memcached(id, &format!("cas k 0 0 1 {cas}|c")), "EXISTS");
+    let cas = cas_of(harness.memcached(id, "gets k"));
+    assert_eq!(harness.memcached(id, &format!("cas k 0 0 1 {cas}|b")), "STORED");
+    assert_eq!(harness.memcached(id, &format!("cas k 0 0 1 {cas}|c")), "EXISTS");
     // What `gats` hands out is good although it wrote a new expiry.
-    let cas = cas_of(bed.memcached(id, "gats 100 k"));
-    assert_eq!(bed.memcached(id, &format!("cas k 0 0 1 {cas}|d")), "STORED");
-    assert_eq!(bed.memcached(id, "get k"), "VALUE k 0 1|d|END");
+    let cas = cas_of(harness.memcached(id, "gats 100 k"));
+    assert_eq!(harness.memcached(id, &format!("cas k 0 0 1 {cas}|d")), "STORED");
+    assert_eq!(harness.memcached(id, "get k"), "VALUE k 0 1|d|END");
 }
 
 #[test]
 fn memcached_noreply_and_stats() {
-    let mut bed = Bed::new();
-    let id = bed.connect(Protocol::Memcached);
+    let mut harness = Harness::new();
+    let id = harness.connect(Protocol::Memcached);
     let pipeline = "set a 0 0 1 noreply|1|incr a 1 noreply|add a 0 0 1 noreply|9|get a|delete a noreply|get a";
-    assert_eq!(bed.memcached(id, pipeline), "VALUE a 0 1|2|END|END");
-    let stats = bed.memcached(id, "stats");
+    assert_eq!(harness.memcached(id, pipeline), "VALUE a 0 1|2|END|END");
+    let stats = harness.memcached(id, "stats");
     assert!(stats.starts_with("STAT pid ") && stats.ends_with("|END"), "{stats}");
     assert!(stats.contains("STAT get_hits 1|"), "{stats}");
-    assert_eq!(bed.memcached(id, "stats reset"), "RESET");
-    assert_eq!(bed.memcached(id, "quit"), "");
-    assert!(bed.clients[&id].closed);
+    assert_eq!(harness.memcached(id, "stats reset"), "RESET");
+    assert_eq!(harness.memcached(id, "quit"), "");
+    assert!(harness.clients[&id].closed);
 }
 
 #[test]
 fn delayed_flush_voids_what_is_there_then() {
-    delayed_flush(&mut Bed::new());
+    delayed_flush(&mut Harness::new());
 }
 
 /// Asked of a store and of a cluster alike.
-pub(crate) fn delayed_flush<H: ClientHost, S>(bed: &mut TestBed<H, S>) {
-    let id = bed.connect(Protocol::Memcached);
-    assert_eq!(bed.memcached(id, "flush_all 10"), "OK");
-    assert_eq!(bed.memcached(id, "set k 0 0 1|a"), "STORED");
-    assert_eq!(bed.memcached(id, "get k"), "VALUE k 0 1|a|END");
-    bed.now = bed.now.plus_ms(10_000);
-    bed.settle();
-    assert_eq!(bed.memcached(id, "get k"), "END");
-    assert_eq!(bed.memcached(id, "set k 0 0 1|b"), "STORED");
-    bed.now = bed.now.plus_ms(10_000);
-    assert_eq!(bed.memcached(id, "get k"), "VALUE k 0 1|b|END");
+pub(crate) fn delayed_flush<H: ClientService, S>(harness: &mut TestBed<H, S>) {
+    let id = harness.connect(Protocol::Memcached);
+    assert_eq!(harness.memcached(id, "flush_all 10"), "OK");
+    assert_eq!(harness.memcached(id, "set k 0 0 1|a"), "STORED");
+    assert_eq!(harness.memcached(id, "get k"), "VALUE k 0 1|a|END");
+    harness.now = harness.now.plus_ms(10_000);
+    harness.settle();
+    assert_eq!(harness.memcached(id, "get k"), "END");
+    assert_eq!(harness.memcached(id, "set k 0 0 1|b"), "STORED");
+    harness.now = harness.now.plus_ms(10_000);
+    assert_eq!(harness.memcached(id, "get k"), "VALUE k 0 1|b|END");
 }
 
 #[test]
 fn both_protocols_see_the_same_keys() {
-    let mut bed = Bed::new();
-    let (redis, memcached) = (bed.connect(Protocol::Resp), bed.connect(Protocol::Memcached));
-    assert_eq!(bed.redis(redis, "SET k 41"), "+OK");
-    assert_eq!(bed.memcached(memcached, "incr k 1"), "42");
-    assert_eq!(bed.redis(redis, "INCR k"), ":43");
-    assert_eq!(bed.memcached(memcached, "get k"), "VALUE k 0 2|43|END");
-    assert_eq!(bed.memcached(memcached, "delete k"), "DELETED");
-    assert_eq!(bed.redis(redis, "EXISTS k"), ":0");
+    let mut harness = Harness::new();
+    let (redis, memcached) = (harness.connect(Protocol::Resp), harness.connect(Protocol::Memcached));
+    assert_eq!(harness.redis(redis, "SET k 41"), "+OK");
+    assert_eq!(harness.memcached(memcached, "incr k 1"), "42");
+    assert_eq!(harness.redis(redis, "INCR k"), ":43");
+    assert_eq!(harness.memcached(memcached, "get k"), "VALUE k 0 2|43|END");
+    assert_eq!(harness.memcached(memcached, "delete k"), "DELETED");
+    assert_eq!(harness.redis(redis, "EXISTS k"), ":0");
 }
 
 #[test]
 fn scan_meets_every_key_once_without_changes() {
-    let mut bed = Bed::new();
-    let id = bed.connect(Protocol::Resp);
+    let mut harness = Harness::new();
+    let id = harness.connect(Protocol::Resp);
     for i in 0..500 {
-        bed.send(id, &crate::bed::resp(&format!("SET key:{i} v")));
+        harness.send(id, &crate::harness::resp(&format!("SET key:{i} v")));
     }
-    bed.settle();
-    let mut bed = bed.reopen();
-    let id = bed.connect(Protocol::Resp);
+    harness.settle();
+    let mut harness = harness.reopen();
+    let id = harness.connect(Protocol::Resp);
     let (mut cursor, mut met) = ("0".to_owned(), Vec::new());
     loop {
-        let reply = bed.redis(id, &format!("SCAN {cursor} MATCH key:* COUNT 50"));
+        let reply = harness.redis(id, &format!("SCAN {cursor} MATCH key:* COUNT 50"));
         let mut words = reply.split('|').skip(2);
         cursor = words.next().unwrap().to_owned();
         met.extend(words.filter(|word| word.starts_with("key:")).map(str::to_owned));
@@ -276,26 +276,26 @@ fn scan_meets_every_key_once_without_changes() {
     met.sort_unstable();
     met.dedup();
     assert_eq!(met.len(), 500);
-    assert_eq!(bed.redis(id, "SCAN 0 MATCH other:* COUNT 10000"), "*2|$1|0|*0");
-    assert_eq!(bed.redis(id, "SCAN 0 TYPE list COUNT 10000"), "*2|$1|0|*0");
-    assert_eq!(bed.redis(id, "DBSIZE"), ":500");
+    assert_eq!(harness.redis(id, "SCAN 0 MATCH other:* COUNT 10000"), "*2|$1|0|*0");
+    assert_eq!(harness.redis(id, "SCAN 0 TYPE list COUNT 10000"), "*2|$1|0|*0");
+    assert_eq!(harness.redis(id, "DBSIZE"), ":500");
 }
 
 /// As Redis counts: an error is an error whether the request was refused or failed, at once or later.
 #[test]
 fn every_error_reply_is_counted_and_nothing_else() {
-    let mut bed = Bed::new();
-    let redis = bed.connect(Protocol::Resp);
-    assert_eq!(bed.redis(redis, "SET text ERROR"), "+OK");
-    assert_eq!(bed.redis(redis, &format!("SET filler {}", "x".repeat(20_000))), "+OK");
-    let mut bed = bed.reopen();
-    let errors = |bed: &Bed| bed.host.status().counters.error_replies;
-    let (redis, memcached) = (bed.connect(Protocol::Resp), bed.connect(Protocol::Memcached));
+    let mut harness = Harness::new();
+    let redis = harness.connect(Protocol::Resp);
+    assert_eq!(harness.redis(redis, "SET text ERROR"), "+OK");
+    assert_eq!(harness.redis(redis, &format!("SET filler {}", "x".repeat(20_000))), "+OK");
+    let mut harness = harness.reopen();
+    let errors = |harness: &Harness| harness.host.status().counters.error_replies;
+    let (redis, memcached) = (harness.connect(Protocol::Resp), harness.connect(Protocol::Memcached));
     for (line, total) in
         [("INCR text", 1), ("GET text", 1), ("NOSUCH", 2), ("INCR text", 3), ("SET k v EX 0", 4), ("PING", 4)]
     {
-        bed.redis(redis, line);
-        assert_eq!(errors(&bed), total, "after {line}");
+        harness.redis(redis, line);
+        assert_eq!(errors(&harness), total, "after {line}");
     }
     for (lines, total) in [
         ("nonsense", 5),
@@ -306,8 +306,8 @@ fn every_error_reply_is_counted_and_nothing_else() {
         ("incr k 1 noreply|version", 7),
         ("delete none|touch none 1", 7),
     ] {
-        bed.memcached(memcached, lines);
-        assert_eq!(errors(&bed), total, "after {lines}");
+        harness.memcached(memcached, lines);
+        assert_eq!(errors(&harness), total, "after {lines}");
     }
-    assert!(bed.redis(redis, "INFO stats").contains("total_error_replies:7"));
+    assert!(harness.redis(redis, "INFO stats").contains("total_error_replies:7"));
 }

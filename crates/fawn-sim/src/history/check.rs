@@ -1,6 +1,6 @@
 //! Owns the checker of one key's history: a search over linearization orders that remembers where it has been
 //! (Wing and Gong's algorithm with Lowe's memory of visited states).
-use super::{Heard, Operation};
+use super::{HistoryOperation, Observed};
 use std::collections::HashSet;
 
 /// States looked at before giving up; an honest "unknown" instead of a test that never ends.
@@ -12,16 +12,16 @@ pub enum Verdict {
     /// An order exists.
     Linearizable,
     /// None exists. The operations, in the order of their calls.
-    Violation(Vec<Operation>),
+    Violation(Vec<HistoryOperation>),
     /// Too large to decide.
     Undecided,
 }
 
 /// Checks the history of one key, which began absent.
 #[must_use]
-pub fn check(operations: &[Operation]) -> Verdict {
-    let mut operations: Vec<Operation> =
-        operations.iter().filter(|operation| operation.heard != Heard::Refused).cloned().collect();
+pub fn check(operations: &[HistoryOperation]) -> Verdict {
+    let mut operations: Vec<HistoryOperation> =
+        operations.iter().filter(|operation| operation.heard != Observed::Refused).cloned().collect();
     operations.sort_by_key(|operation| operation.called);
     let mut search = Search { operations: &operations, visited: HashSet::new() };
     match search.run() {
@@ -32,12 +32,12 @@ pub fn check(operations: &[Operation]) -> Verdict {
 }
 
 struct Search<'a> {
-    operations: &'a [Operation],
+    operations: &'a [HistoryOperation],
     visited: HashSet<(Vec<u64>, Option<Vec<u8>>)>,
 }
 
 /// A choice made: operation `chosen` was put next; `before` is what the register held until then.
-struct Step {
+struct HistoryEvent {
     chosen: usize,
     before: Option<Vec<u8>>,
 }
@@ -48,7 +48,7 @@ impl Search<'_> {
         let count = self.operations.len();
         let mut done = vec![0_u64; count.div_ceil(64)];
         let mut value = None;
-        let mut steps: Vec<Step> = Vec::new();
+        let mut steps: Vec<HistoryEvent> = Vec::new();
         let mut from = 0;
         loop {
             if self.all_answered_are_done(&done) {
@@ -61,7 +61,7 @@ impl Search<'_> {
                         return None;
                     }
                     if self.visited.insert((done.clone(), after.clone())) {
-                        steps.push(Step { chosen, before: std::mem::replace(&mut value, after) });
+                        steps.push(HistoryEvent { chosen, before: std::mem::replace(&mut value, after) });
                         from = 0;
                     } else {
                         done[chosen / 64] &= !(1 << (chosen % 64));
@@ -83,7 +83,9 @@ impl Search<'_> {
     }
 
     fn all_answered_are_done(&self, done: &[u64]) -> bool {
-        let open = |(at, operation): (usize, &Operation)| operation.heard != Heard::Unknown && !Self::is_done(done, at);
+        let open = |(at, operation): (usize, &HistoryOperation)| {
+            operation.heard != Observed::Unknown && !Self::is_done(done, at)
+        };
         !self.operations.iter().enumerate().any(open)
     }
 
@@ -94,7 +96,7 @@ impl Search<'_> {
         let first_answer = open().map(|(_, operation)| operation.answered).min()?;
         open().filter(|(at, operation)| *at >= from && operation.called < first_answer).find_map(|(at, operation)| {
             let (after, says) = operation.ask.apply(value);
-            (operation.heard == Heard::Unknown || operation.heard == says).then_some((at, after))
+            (operation.heard == Observed::Unknown || operation.heard == says).then_some((at, after))
         })
     }
 }
@@ -104,20 +106,20 @@ mod tests {
     use super::super::Ask;
     use super::*;
 
-    fn op(called: u64, answered: u64, ask: Ask, heard: Heard) -> Operation {
-        Operation { called, answered, ask, heard }
+    fn op(called: u64, answered: u64, ask: Ask, heard: Observed) -> HistoryOperation {
+        HistoryOperation { called, answered, ask, heard }
     }
 
-    fn write(called: u64, answered: u64, value: &str) -> Operation {
-        op(called, answered, Ask::Write(value.into()), Heard::Done)
+    fn write(called: u64, answered: u64, value: &str) -> HistoryOperation {
+        op(called, answered, Ask::Write(value.into()), Observed::Done)
     }
 
-    fn read(called: u64, answered: u64, value: Option<&str>) -> Operation {
-        op(called, answered, Ask::Read, Heard::Value(value.map(|value| value.as_bytes().to_vec())))
+    fn read(called: u64, answered: u64, value: Option<&str>) -> HistoryOperation {
+        op(called, answered, Ask::Read, Observed::Value(value.map(|value| value.as_bytes().to_vec())))
     }
 
-    fn lost(called: u64, ask: Ask) -> Operation {
-        op(called, u64::MAX, ask, Heard::Unknown)
+    fn lost(called: u64, ask: Ask) -> HistoryOperation {
+        op(called, u64::MAX, ask, Observed::Unknown)
     }
 
     #[test]
@@ -142,11 +144,11 @@ mod tests {
         assert!(matches!(check(&undone), Verdict::Violation(_)), "acked write lost");
         let flicker = [lost(1, Ask::Write(b"a".to_vec())), read(2, 3, Some("a")), read(4, 5, None)];
         assert!(matches!(check(&flicker), Verdict::Violation(_)), "read value undone");
-        let refused = [op(1, 2, Ask::Write(b"a".to_vec()), Heard::Refused), read(3, 4, Some("a"))];
+        let refused = [op(1, 2, Ask::Write(b"a".to_vec()), Observed::Refused), read(3, 4, Some("a"))];
         assert!(matches!(check(&refused), Verdict::Violation(_)), "refused write visible");
         let twice = [lost(1, Ask::Append(b"x".to_vec())), read(2, 3, Some("xx"))];
         assert!(matches!(check(&twice), Verdict::Violation(_)), "retry applied twice");
-        let counter = [op(1, 2, Ask::Add(1), Heard::Number(1)), op(3, 4, Ask::Add(1), Heard::Number(1))];
+        let counter = [op(1, 2, Ask::Add(1), Observed::Number(1)), op(3, 4, Ask::Add(1), Observed::Number(1))];
         assert!(matches!(check(&counter), Verdict::Violation(_)), "lost increment");
     }
 
@@ -154,10 +156,10 @@ mod tests {
     fn a_long_concurrent_history_is_decided() {
         let mut history = Vec::new();
         for i in 0..120_u64 {
-            history.push(op(i * 10, i * 10 + 25, Ask::Add(1), Heard::Number(i as i64 + 1)));
+            history.push(op(i * 10, i * 10 + 25, Ask::Add(1), Observed::Number(i as i64 + 1)));
         }
         assert_eq!(check(&history), Verdict::Linearizable);
-        history[60].heard = Heard::Number(60);
+        history[60].heard = Observed::Number(60);
         assert!(matches!(check(&history), Verdict::Violation(_)));
     }
 }

@@ -33,7 +33,7 @@ pub enum Ask {
 
 /// What it heard.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Heard {
+pub enum Observed {
     /// The value, if there is one.
     Value(Option<Vec<u8>>),
     /// Done.
@@ -50,42 +50,42 @@ pub enum Heard {
 
 /// One operation on the key.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Operation {
+pub struct HistoryOperation {
     /// When it was asked; a counter of the simulator, unique.
     pub called: u64,
-    /// When the answer was heard; `u64::MAX` for [`Heard::Unknown`].
+    /// When the answer was heard; `u64::MAX` for [`Observed::Unknown`].
     pub answered: u64,
     /// What was asked.
     pub ask: Ask,
     /// What was heard.
-    pub heard: Heard,
+    pub heard: Observed,
 }
 
 impl Ask {
     /// The register's value afterwards and what its client should hear.
-    fn apply(&self, value: Option<&[u8]>) -> (Option<Vec<u8>>, Heard) {
+    fn apply(&self, value: Option<&[u8]>) -> (Option<Vec<u8>>, Observed) {
         let same = || value.map(<[u8]>::to_vec);
         match self {
-            Ask::Read => (same(), Heard::Value(same())),
-            Ask::Write(new) => (Some(new.clone()), Heard::Done),
+            Ask::Read => (same(), Observed::Value(same())),
+            Ask::Write(new) => (Some(new.clone()), Observed::Done),
             Ask::Append(more) => {
                 let joined = [value.unwrap_or_default(), more].concat();
                 let len = joined.len() as i64;
-                (Some(joined), Heard::Number(len))
+                (Some(joined), Observed::Number(len))
             }
             Ask::Add(delta) => {
                 let text = value.map_or("0", |value| std::str::from_utf8(value).unwrap_or("0"));
                 let sum = text.parse::<i64>().unwrap_or(0) + delta;
-                (Some(sum.to_string().into_bytes()), Heard::Number(sum))
+                (Some(sum.to_string().into_bytes()), Observed::Number(sum))
             }
-            Ask::Delete => (None, Heard::DoneIf(value.is_some())),
+            Ask::Delete => (None, Observed::DoneIf(value.is_some())),
             Ask::WriteIfAbsent(new) => match value {
-                Some(_) => (same(), Heard::DoneIf(false)),
-                None => (Some(new.clone()), Heard::DoneIf(true)),
+                Some(_) => (same(), Observed::DoneIf(false)),
+                None => (Some(new.clone()), Observed::DoneIf(true)),
             },
             Ask::Swap { expected, new } => match value {
-                Some(value) if value == expected.as_slice() => (Some(new.clone()), Heard::DoneIf(true)),
-                _ => (same(), Heard::DoneIf(false)),
+                Some(value) if value == expected.as_slice() => (Some(new.clone()), Observed::DoneIf(true)),
+                _ => (same(), Observed::DoneIf(false)),
             },
         }
     }

@@ -4,7 +4,7 @@
 //! [replication.md § 2.4]. The phase begins in a healed cluster: with a second fault there would be no copy to go on with.
 use super::World;
 use crate::scenario::Hang;
-use fawn_flash::sim::{Fault, OpKind};
+use fawn_flash::sim::{DeviceFault, OpKind};
 
 /// Operations continue within this time after the disk began to hang, µs.
 const RESUME_US_MAX: u64 = 15_000_000;
@@ -21,7 +21,7 @@ impl World {
         self.trace.say(self.now_us, format!("{hang:?}"));
         self.quiet = false;
         self.clients.think_longer(THINK_US);
-        let fault = if late_us == 0 { Fault::Hang } else { Fault::Delay { ticks: late_us } };
+        let fault = if late_us == 0 { DeviceFault::Hang } else { DeviceFault::Delay { ticks: late_us } };
         for kind in [OpKind::Write, OpKind::Sync] {
             disk.fail_every(kind, fault.clone());
         }

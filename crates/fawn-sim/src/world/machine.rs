@@ -1,8 +1,8 @@
-//! Owns one machine of the world: its medium, which outlives its process, and its process, which comes and goes.
+//! Owns one machine of the world: its disk, which outlives its process, and its process, which comes and goes.
 use crate::canary::Canary;
 use crate::network::Arrival;
 use fawn_chain::map::{decode_state, encode_state};
-use fawn_chain::{Closed, ClusterMap, FrontendOptions, ManagerOptions, PersistedState};
+use fawn_chain::{Closed, ClusterMap, ManagerOptions, PersistedState, RouterOptions};
 use fawn_ds::internals::index::IndexOptions;
 use fawn_ds::internals::{Engine, EngineError, Options};
 use fawn_flash::sim::{Capture, Loss, OpKind};
@@ -49,7 +49,7 @@ pub(super) struct Machine {
     /// Its disk reads nothing until then; 0: it does.
     pub(super) unreadable_until_us: u64,
     pub(super) inbox: VecDeque<(NodeId, Arrival)>,
-    /// When its next turn is due.
+    /// When its next iteration is due.
     pub(super) due_us: Option<u64>,
     /// Operations submitted here: which client waits for which.
     pub(super) asked: BTreeMap<u64, usize>,
@@ -112,7 +112,7 @@ impl Machine {
         [self.due_us, disk, inbox].into_iter().flatten().min().map(|at| at.max(self.paused_until_us))
     }
 
-    /// Starts its process from what its medium holds.
+    /// Starts its process from what its disk holds.
     ///
     /// # Errors
     /// When it does not start: no fault of a simulated world explains that.
@@ -155,7 +155,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Ends its process: what its medium holds afterwards is decided by `seed`.
+    /// Ends its process: what its disk holds afterwards is decided by `seed`.
     pub(super) fn stop(&mut self, loss: Loss, seed: u64, canary: Option<Canary>) {
         if let (Some(Canary::PromiseForgotten), Some(engine)) = (canary, self.process.as_ref().and_then(Node::engine)) {
             for key in engine.blob_keys().collect::<Vec<_>>() {
@@ -273,7 +273,7 @@ impl Machine {
     }
 }
 
-/// Every member that `former` left counts as closed in order, its log as whole.
+/// Every member that `former` left counts as cleanly shut down, its log as whole.
 fn forge_marks(engine: &mut Engine<SimDevice>, former: BootId) -> Result<(), EngineError> {
     for key in engine.blob_keys().collect::<Vec<_>>() {
         let Ok(state) = decode_state(engine.blob(key).unwrap_or_default()) else { continue };
@@ -305,8 +305,8 @@ fn config(node: NodeId, boot: BootId, map: &ClusterMap, limits: NodeLimits) -> N
         hold_off_ms_max: HOLD_OFF_MS_MAX,
         ..ManagerOptions::default()
     };
-    let frontend = FrontendOptions { timeout_ms: TIMEOUT_MS, ..FrontendOptions::default() };
-    let limits = NodeLimits { manager, frontend, ..limits };
+    let frontend = RouterOptions { timeout_ms: TIMEOUT_MS, ..RouterOptions::default() };
+    let limits = NodeLimits { manager, router: frontend, ..limits };
     let durability: Durability = map.durability;
     let map_place = MapPlace::OwnStore;
     NodeConfig { node, boot, durability, map: map.clone(), manager: Some(NodeId(1)), map_place, limits }

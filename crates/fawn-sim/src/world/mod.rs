@@ -1,37 +1,37 @@
 //! Owns the world: machines, network, clients and faults on one virtual clock, in one thread, in an order that the
 //! seed alone decides.
 //!
-//! Two phases. First faults strike, and what must hold at each moment is looked at after every turn. Then faults end:
-//! the cluster must heal within a bounded time, serve, and answer for everything that clients were told before.
+//! Two phases. First faults strike, and what must hold at each moment is looked at after every iteration. Then faults
+//! end: the cluster must heal within a bounded time, serve, and answer for everything that clients were told before.
+mod check;
 mod hang;
 mod idle;
+mod inject;
 mod machine;
-mod strike;
-mod verdict;
-mod watch;
+mod observe;
 
 use crate::canary::Canary;
 use crate::clients::Clients;
 use crate::faults::Faults;
 use crate::network::{Arrival, Network, NetworkOptions};
-use crate::post::{Letter, Post};
 use crate::scenario::Scenario;
 use crate::seed::Seed;
 use crate::trace::Trace;
+use crate::transport::{FaultyTransport, OutgoingFrame};
 use fawn_chain::map::NodeEntry;
 use fawn_chain::{ClusterMap, RingOptions};
-use fawn_ds::internals::Progress;
+use fawn_ds::internals::RangeProgress;
 use fawn_flash::SimOptions;
 use fawn_flash::sim::Loss;
-use fawn_node::cluster::{Node, Output};
+use fawn_node::cluster::{Node, NodeOutput};
 use fawn_types::random::SplitMix64;
 use fawn_types::{BootId, HashSecret, NodeId, RangeId};
 use machine::Machine;
+use observe::Observer;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use watch::Watch;
 
-/// A turn that has more to do goes on so much later: what a turn costs, µs.
+/// An iteration that has more to do goes on so much later: what an iteration costs, µs.
 const TURN_US: u64 = 20;
 /// A supervisor restarts a process whose disk failed after so long, µs.
 const RESTART_US: u64 = 50_000;
@@ -45,7 +45,7 @@ const STEPS_AT_ONCE_MAX: u32 = 20_000;
 
 /// What a run came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Report {
+pub struct RunReport {
     /// Checksum over every event.
     pub hash: u64,
     /// Events.
@@ -65,7 +65,7 @@ pub struct Report {
     /// Things that nodes report as wrong though harmless.
     pub alarms: u64,
     /// Runs that went on with processes on failed disks.
-    pub limped: u64,
+    pub ran_degraded: u64,
     /// Members dropped because they said that they failed, or were suspected.
     pub dropped: u64,
     /// Back-ends stopped in order.
@@ -89,10 +89,10 @@ pub struct World {
     map: ClusterMap,
     machines: Vec<Machine>,
     network: Network,
-    post: Post,
+    transport: FaultyTransport,
     clients: Clients,
     faults: Faults,
-    watch: Watch,
+    watch: Observer,
     trace: Trace,
     /// Chances of the world itself: what crashes leave, mostly.
     random: SplitMix64,
@@ -100,13 +100,13 @@ pub struct World {
     struck: u64,
     copies_hit: u64,
     /// A mode that survives one failure at a time has had one, and has not healed since.
-    hurt: bool,
+    degraded: bool,
     /// Since all was whole, somebody ended otherwise than in order.
-    rough: bool,
+    unclean: bool,
     /// Back-ends stopped in order.
     closes: u64,
     /// Faults ended with processes on failed disks.
-    limped: bool,
+    ran_degraded: bool,
     /// Links to be mended, when.
     cuts: Vec<(u64, NodeId, NodeId)>,
     /// Members whose copies have become whole and were not compared with their tails yet.
@@ -121,7 +121,7 @@ pub struct World {
 ///
 /// # Errors
 /// What an oracle found, or an assert of the product, with what happened before.
-pub fn run(seed: &Seed, canary: Option<Canary>, aloud: bool) -> Result<Report, String> {
+pub fn run(seed: &Seed, canary: Option<Canary>, aloud: bool) -> Result<RunReport, String> {
     let mut world = World::new(seed, canary, aloud);
     let result = catch_unwind(AssertUnwindSafe(|| world.live())).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
@@ -129,7 +129,7 @@ pub fn run(seed: &Seed, canary: Option<Canary>, aloud: bool) -> Result<Report, S
         Err(format!("panicked: {}", text.unwrap_or_default()))
     });
     let report = world.report();
-    result.map(|undecided| Report { undecided, ..report }).map_err(|error| {
+    result.map(|undecided| RunReport { undecided, ..report }).map_err(|error| {
         format!("{error}\nat {} µs, {} events; before that:{}", report.now_us, report.events, world.trace.tail())
     })
 }
@@ -149,10 +149,10 @@ impl World {
         let machines = (0..scenario.backends + scenario.frontends).map(machine).collect();
         Self {
             network: Network::new(seed.number("network"), NetworkOptions::KIND),
-            post: Post::new(seed.number("post"), canary),
+            transport: FaultyTransport::new(seed.number("post"), canary),
             clients: Clients::new(seed, &scenario),
             faults: Faults::new(seed, &scenario),
-            watch: Watch::new(scenario.durability, map.copies_min()),
+            watch: Observer::new(scenario.durability, map.copies_min()),
             trace: Trace::new(aloud),
             seed: seed.clone(),
             scenario,
@@ -164,10 +164,10 @@ impl World {
             boots: 0,
             struck: 0,
             copies_hit: 0,
-            hurt: false,
-            rough: false,
+            degraded: false,
+            unclean: false,
             closes: 0,
-            limped: false,
+            ran_degraded: false,
             cuts: Vec::new(),
             copied: BTreeSet::new(),
             compared: 0,
@@ -175,9 +175,9 @@ impl World {
         }
     }
 
-    fn report(&self) -> Report {
+    fn report(&self) -> RunReport {
         let process_dropped = self.machines[0].process.as_ref().map(|process| process.status().members_dropped);
-        Report {
+        RunReport {
             hash: self.trace.hash(),
             events: self.trace.events(),
             now_us: self.now_us,
@@ -187,7 +187,7 @@ impl World {
             undecided: 0,
             keys: self.clients.histories().len() as u64,
             alarms: self.watch.alarms,
-            limped: u64::from(self.limped),
+            ran_degraded: u64::from(self.ran_degraded),
             dropped: self.watch.dropped + process_dropped.unwrap_or(0),
             closes: self.closes,
             losses: self.watch.losses,
@@ -214,7 +214,7 @@ impl World {
         if self.scenario.closes_at_end {
             self.close_all()?;
         }
-        self.judge()
+        self.check()
     }
 
     fn start(&mut self, index: usize) -> Result<(), String> {
@@ -264,7 +264,7 @@ impl World {
         while let Some(at) = self.faults.next_us()
             && at <= now_us
         {
-            self.strike()?;
+            self.inject()?;
         }
         self.mend_cuts();
         for index in 0..self.machines.len() {
@@ -352,7 +352,7 @@ impl World {
                 Arrival::Reset => process.handle_link_reset(clock, from),
             }
         }
-        let due = process.turn(clock);
+        let due = process.run_once(clock);
         let mut outputs = Vec::new();
         while let Some(output) = process.poll_output() {
             outputs.push(output);
@@ -360,14 +360,14 @@ impl World {
         let node = machine.node;
         let status = process.status();
         let is_copying = status.members.iter().any(|member| member.phase == "copying");
-        if self.watch.hear_losses(node, &status, self.rough)? && self.scenario.may_lose {
+        if self.watch.note_losses(node, &status, self.unclean)? && self.scenario.may_lose {
             self.trace.say(now_us, "what was acked may be missing".to_owned());
             self.watch.forgive();
             self.clients.forgive();
         }
         let machine = &mut self.machines[index];
         let engine = machine.process.as_ref().and_then(Node::engine);
-        let progress = |range| engine.map_or_else(Progress::default, |engine| engine.progress(range));
+        let progress = |range| engine.map_or_else(RangeProgress::default, |engine| engine.progress(range));
         let copied = status.members.iter().filter(|member| self.watch.has_copied(node, member));
         self.copied.extend(copied.map(|member| (node, member.range)));
         let has_begun = status.members.iter().any(|member| self.watch.has_begun(node, member));
@@ -380,7 +380,7 @@ impl World {
         self.compare_copied(&status)?;
         outputs.into_iter().try_for_each(|output| self.carry_out(index, output))?;
         if is_copying {
-            self.strike_copy(index)?;
+            self.inject_at_transfer(index)?;
         }
         // The manager's map lies on its own machine's disk alone, so that one is restarted in any case.
         if self.machines[index].is_poisoned() && (self.scenario.supervised || index == 0) {
@@ -390,30 +390,30 @@ impl World {
         Ok(())
     }
 
-    /// Puts a frame on its way. A part of a copy that is late matters more than other frames, so more of them are.
-    fn send(&mut self, from: NodeId, to: NodeId, letter: Letter) {
+    /// Puts a frame on its way. A chunk of a transfer that is late matters more than other frames, so more of them are.
+    fn send(&mut self, from: NodeId, to: NodeId, frame_out: OutgoingFrame) {
         let now_us = self.now_us;
-        let may_be_late = letter.is_part && now_us < self.faults.until_us() + LATE_AFTER_FAULTS_US;
+        let may_be_late = frame_out.is_part && now_us < self.faults.until_us() + LATE_AFTER_FAULTS_US;
         if may_be_late && self.random.chance(1, PARTS_PER_LATE) {
             let at_us = now_us + self.random.below(PART_LATE_US_MAX);
-            return self.network.send_late(at_us, from, to, letter.frame);
+            return self.network.send_late(at_us, from, to, frame_out.frame);
         }
-        self.network.send(now_us, from, to, letter.frame);
+        self.network.send(now_us, from, to, frame_out.frame);
     }
 
-    fn carry_out(&mut self, index: usize, output: Output) -> Result<(), String> {
+    fn carry_out(&mut self, index: usize, output: NodeOutput) -> Result<(), String> {
         let now_us = self.now_us;
         let node = self.machines[index].node;
         match output {
-            Output::Send { to, bytes } => {
-                for letter in self.post.letters(&bytes)? {
-                    if let Some(promise) = letter.promise {
+            NodeOutput::Send { to, bytes } => {
+                for frame_out in self.transport.outgoing(&bytes)? {
+                    if let Some(promise) = frame_out.promise {
                         self.watch.hear(node, promise);
                     }
-                    self.send(node, to, letter);
+                    self.send(node, to, frame_out);
                 }
             }
-            Output::Done { op, reply } => {
+            NodeOutput::Done { op, reply } => {
                 let Some(client) = self.machines[index].asked.remove(&op.0) else {
                     return Err(format!("node {} answers {op:?} twice", node.0));
                 };
@@ -421,8 +421,8 @@ impl World {
                 self.trace.note(now_us, b'=', node.0, client as u32, format!("{reply:?}").as_bytes());
                 self.clients.end(client, now_us, Some(&reply))?;
             }
-            Output::KeepMap { .. } => return Err("the manager's node keeps its map itself".to_owned()),
-            Output::Reset { peer } => {
+            NodeOutput::KeepMap { .. } => return Err("the manager's node keeps its map itself".to_owned()),
+            NodeOutput::Reset { peer } => {
                 self.trace.say(now_us, format!("node {} closes its link to {}", node.0, peer.0));
                 self.network.break_link(node, peer, now_us);
             }

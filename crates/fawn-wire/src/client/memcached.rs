@@ -1,5 +1,5 @@
 //! The client side of memcached text: encodes commands and parses replies.
-use super::Parsed;
+use super::ParsedReply;
 use crate::number::{parse_u64, push};
 use alloc::vec::Vec;
 
@@ -26,7 +26,7 @@ pub fn encode_get(key: &[u8], out: &mut Vec<u8>) {
 
 /// A storage command's line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Store<'a> {
+pub struct StoreCommand<'a> {
     /// `set`, `add`, `replace`, `append`, `prepend` or `cas`.
     pub verb: &'a str,
     /// The key.
@@ -43,7 +43,7 @@ pub struct Store<'a> {
 }
 
 /// Appends a storage command with its data block.
-pub fn encode_store(store: &Store<'_>, value: &[u8], out: &mut Vec<u8>) {
+pub fn encode_store(store: &StoreCommand<'_>, value: &[u8], out: &mut Vec<u8>) {
     out.reserve(store.key.len() + value.len() + 64);
     out.extend_from_slice(store.verb.as_bytes());
     out.push(b' ');
@@ -65,13 +65,14 @@ pub fn encode_store(store: &Store<'_>, value: &[u8], out: &mut Vec<u8>) {
 
 /// Appends `set <key>` without flags or expiry.
 pub fn encode_set(key: &[u8], value: &[u8], out: &mut Vec<u8>) {
-    let store = Store { verb: "set", key, flags: 0, exptime: 0, version: None, noreply: false };
+    let store = StoreCommand { verb: "set", key, flags: 0, exptime: 0, version: None, noreply: false };
     encode_store(&store, value, out);
 }
 
-/// One line of a server's reply, with its data block. Values of a retrieval are separate replies before [`Reply::End`].
+/// One line of a server's reply, with its data block. Values of a retrieval are separate replies before
+/// [`MemcachedReply::End`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Reply<'a> {
+pub enum MemcachedReply<'a> {
     /// `VALUE`.
     Value {
         /// The key.
@@ -116,68 +117,68 @@ pub enum Reply<'a> {
 
 /// Parses the first line of `input`, with its data block.
 #[must_use]
-pub fn parse_reply(input: &[u8]) -> Parsed<Reply<'_>> {
+pub fn parse_reply(input: &[u8]) -> ParsedReply<MemcachedReply<'_>> {
     let Some(end) = memchr::memchr(b'\n', &input[..input.len().min(LINE_BYTES_MAX)]) else {
         if input.len() >= LINE_BYTES_MAX {
-            return Parsed::Malformed { expected: "a line end", at: input.len() };
+            return ParsedReply::Malformed { expected: "a line end", at: input.len() };
         }
-        return Parsed::Incomplete { need_bytes: input.len() + 1 };
+        return ParsedReply::Incomplete { need_bytes: input.len() + 1 };
     };
     let (line, start) = (input[..end].strip_suffix(b"\r").unwrap_or(&input[..end]), end + 1);
     if let Some(words) = line.strip_prefix(b"VALUE ") {
         return value(input, words, start);
     }
     match word(line) {
-        Some(reply) => Parsed::Reply { reply, consumed: start },
-        None => Parsed::Malformed { expected: "a memcached reply", at: 0 },
+        Some(reply) => ParsedReply::Reply { reply, consumed: start },
+        None => ParsedReply::Malformed { expected: "a memcached reply", at: 0 },
     }
 }
 
-fn word(line: &[u8]) -> Option<Reply<'_>> {
+fn word(line: &[u8]) -> Option<MemcachedReply<'_>> {
     Some(match line {
-        b"END" => Reply::End,
-        b"STORED" => Reply::Stored,
-        b"NOT_STORED" => Reply::NotStored,
-        b"EXISTS" => Reply::Exists,
-        b"NOT_FOUND" => Reply::NotFound,
-        b"DELETED" => Reply::Deleted,
-        b"TOUCHED" => Reply::Touched,
-        b"OK" => Reply::Ok,
-        b"ERROR" => Reply::Error(line),
-        _ if line.starts_with(b"CLIENT_ERROR") || line.starts_with(b"SERVER_ERROR") => Reply::Error(line),
+        b"END" => MemcachedReply::End,
+        b"STORED" => MemcachedReply::Stored,
+        b"NOT_STORED" => MemcachedReply::NotStored,
+        b"EXISTS" => MemcachedReply::Exists,
+        b"NOT_FOUND" => MemcachedReply::NotFound,
+        b"DELETED" => MemcachedReply::Deleted,
+        b"TOUCHED" => MemcachedReply::Touched,
+        b"OK" => MemcachedReply::Ok,
+        b"ERROR" => MemcachedReply::Error(line),
+        _ if line.starts_with(b"CLIENT_ERROR") || line.starts_with(b"SERVER_ERROR") => MemcachedReply::Error(line),
         _ => return text(line),
     })
 }
 
-fn text(line: &[u8]) -> Option<Reply<'_>> {
+fn text(line: &[u8]) -> Option<MemcachedReply<'_>> {
     if let Some(version) = line.strip_prefix(b"VERSION ") {
-        return Some(Reply::Version(version));
+        return Some(MemcachedReply::Version(version));
     }
     if let Some(stat) = line.strip_prefix(b"STAT ") {
         let space = memchr::memchr(b' ', stat)?;
-        return Some(Reply::Stat { name: &stat[..space], value: &stat[space + 1..] });
+        return Some(MemcachedReply::Stat { name: &stat[..space], value: &stat[space + 1..] });
     }
     // Some servers pad the reply to `decr` with spaces.
-    parse_u64(line.trim_ascii_end()).map(Reply::Number)
+    parse_u64(line.trim_ascii_end()).map(MemcachedReply::Number)
 }
 
-fn value<'a>(input: &'a [u8], words: &'a [u8], start: usize) -> Parsed<Reply<'a>> {
+fn value<'a>(input: &'a [u8], words: &'a [u8], start: usize) -> ParsedReply<MemcachedReply<'a>> {
     let mut words = words.split(|byte| *byte == b' ');
     let key = words.next().unwrap_or_default();
     let mut number = || words.next().map(parse_u64);
     let (Some(Some(flags)), Some(Some(len)), version) = (number(), number(), number()) else {
-        return Parsed::Malformed { expected: "flags and length of a value", at: 0 };
+        return ParsedReply::Malformed { expected: "flags and length of a value", at: 0 };
     };
     let (Ok(flags), true, true) = (u32::try_from(flags), len <= VALUE_BYTES_MAX, version != Some(None)) else {
-        return Parsed::Malformed { expected: "flags, length and version of a value", at: 0 };
+        return ParsedReply::Malformed { expected: "flags, length and version of a value", at: 0 };
     };
     let consumed = start + len as usize + 2;
     match input.get(start..consumed) {
-        None => Parsed::Incomplete { need_bytes: consumed },
+        None => ParsedReply::Incomplete { need_bytes: consumed },
         Some([value @ .., b'\r', b'\n']) => {
-            let reply = Reply::Value { key, flags, version: version.flatten(), value };
-            Parsed::Reply { reply, consumed }
+            let reply = MemcachedReply::Value { key, flags, version: version.flatten(), value };
+            ParsedReply::Reply { reply, consumed }
         }
-        Some(_) => Parsed::Malformed { expected: "a line end after the value", at: consumed - 2 },
+        Some(_) => ParsedReply::Malformed { expected: "a line end after the value", at: consumed - 2 },
     }
 }

@@ -4,7 +4,7 @@ pub mod resp;
 
 /// Result of parsing the start of a server's output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Parsed<R> {
+pub enum ParsedReply<R> {
     /// The reply is incomplete. Call again with the same bytes once the input has at least `need_bytes`.
     Incomplete {
         /// Minimum length of the input with which parsing can continue.

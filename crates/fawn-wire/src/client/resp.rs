@@ -1,5 +1,5 @@
 //! The client side of RESP: encodes commands and parses replies of both versions.
-use super::Parsed;
+use super::ParsedReply;
 use crate::number::{parse_i64, push};
 use alloc::vec::Vec;
 
@@ -20,7 +20,7 @@ pub fn encode_command<A: AsRef<[u8]>>(args: &[A], out: &mut Vec<u8>) {
 
 /// A reply that borrows from the input.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Reply<'a> {
+pub enum RespReply<'a> {
     /// `+`: a status word.
     Simple(&'a [u8]),
     /// `-` or `!`: the code and text of an error.
@@ -36,19 +36,19 @@ pub enum Reply<'a> {
     /// `,` or `(`: a number as text.
     Number(&'a [u8]),
     /// `*`, `~` or `>`.
-    Array(Items<'a>),
+    Array(ReplyItems<'a>),
     /// `%`: names and values alternate.
-    Map(Items<'a>),
+    Map(ReplyItems<'a>),
 }
 
 /// The elements of an aggregate: verified before, parsed during iteration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Items<'a> {
+pub struct ReplyItems<'a> {
     raw: &'a [u8],
     left: usize,
 }
 
-impl Items<'_> {
+impl ReplyItems<'_> {
     /// Number of elements left; names and values of a map count separately.
     #[must_use]
     pub const fn len(&self) -> usize {
@@ -62,13 +62,13 @@ impl Items<'_> {
     }
 }
 
-impl<'a> Iterator for Items<'a> {
-    type Item = Reply<'a>;
+impl<'a> Iterator for ReplyItems<'a> {
+    type Item = RespReply<'a>;
 
-    fn next(&mut self) -> Option<Reply<'a>> {
+    fn next(&mut self) -> Option<RespReply<'a>> {
         self.left = self.left.checked_sub(1)?;
         match parse_reply(self.raw) {
-            Parsed::Reply { reply, consumed } => {
+            ParsedReply::Reply { reply, consumed } => {
                 self.raw = &self.raw[consumed..];
                 Some(reply)
             }
@@ -79,7 +79,7 @@ impl<'a> Iterator for Items<'a> {
 
 /// Parses the first reply of `input`.
 #[must_use]
-pub fn parse_reply(input: &[u8]) -> Parsed<Reply<'_>> {
+pub fn parse_reply(input: &[u8]) -> ParsedReply<RespReply<'_>> {
     ReplyParser::new().parse(input)
 }
 
@@ -93,13 +93,13 @@ pub struct ReplyParser {
 }
 
 /// The reason why an element is incomplete.
-enum Stop {
+enum ReplyStop {
     Need(usize),
     Malformed(&'static str, usize),
 }
 
 /// The header line of an element.
-struct Head {
+struct ReplyHead {
     end: usize,
     /// Number of elements inside.
     children: u64,
@@ -112,91 +112,91 @@ impl ReplyParser {
         Self { at: 0, left: 0 }
     }
 
-    /// Parses the first reply of `input`. After [`Parsed::Incomplete`], call again with the same bytes plus more.
-    pub fn parse<'a>(&mut self, input: &'a [u8]) -> Parsed<Reply<'a>> {
+    /// Parses the first reply of `input`. After [`ParsedReply::Incomplete`], call again with the same bytes plus more.
+    pub fn parse<'a>(&mut self, input: &'a [u8]) -> ParsedReply<RespReply<'a>> {
         // An input shorter than the position reached cannot be the same reply, so start from its beginning.
         let (mut at, mut left) = if self.left == 0 || self.at > input.len() { (0, 1) } else { (self.at, self.left) };
         *self = Self::new();
         // No stack is needed: the end of a reply depends on the number of elements still to parse, not on their depth.
         while left > 0 {
             match head(input, at) {
-                Ok(Head { end, children }) => (at, left) = (end, left - 1 + children),
-                Err(Stop::Need(need_bytes)) => {
+                Ok(ReplyHead { end, children }) => (at, left) = (end, left - 1 + children),
+                Err(ReplyStop::Need(need_bytes)) => {
                     (self.at, self.left) = (at, left);
-                    return Parsed::Incomplete { need_bytes };
+                    return ParsedReply::Incomplete { need_bytes };
                 }
-                Err(Stop::Malformed(expected, at)) => return Parsed::Malformed { expected, at },
+                Err(ReplyStop::Malformed(expected, at)) => return ParsedReply::Malformed { expected, at },
             }
             if left > LEN_MAX {
-                return Parsed::Malformed { expected: "fewer elements", at };
+                return ParsedReply::Malformed { expected: "fewer elements", at };
             }
         }
         match content(&input[..at]) {
-            Some(reply) => Parsed::Reply { reply, consumed: at },
-            None => Parsed::Malformed { expected: "a reply", at: 0 },
+            Some(reply) => ParsedReply::Reply { reply, consumed: at },
+            None => ParsedReply::Malformed { expected: "a reply", at: 0 },
         }
     }
 }
 
 /// The line at `at` without its end, and the position of the next line.
-fn line(input: &[u8], at: usize) -> Result<(&[u8], usize), Stop> {
+fn line(input: &[u8], at: usize) -> Result<(&[u8], usize), ReplyStop> {
     let rest = &input[at..];
     match memchr::memchr(b'\r', &rest[..rest.len().min(LINE_BYTES_MAX)]) {
         Some(end) if rest.get(end + 1) == Some(&b'\n') => Ok((&rest[..end], at + end + 2)),
-        Some(end) if rest.len() > end + 1 => Err(Stop::Malformed("a line feed", at + end + 1)),
-        None if rest.len() >= LINE_BYTES_MAX => Err(Stop::Malformed("a line end", at)),
-        _ => Err(Stop::Need(input.len() + 1)),
+        Some(end) if rest.len() > end + 1 => Err(ReplyStop::Malformed("a line feed", at + end + 1)),
+        None if rest.len() >= LINE_BYTES_MAX => Err(ReplyStop::Malformed("a line end", at)),
+        _ => Err(ReplyStop::Need(input.len() + 1)),
     }
 }
 
 /// Verifies the element at `at`, but not the elements inside it.
-fn head(input: &[u8], at: usize) -> Result<Head, Stop> {
-    let Some(&kind) = input.get(at) else { return Err(Stop::Need(at + 1)) };
+fn head(input: &[u8], at: usize) -> Result<ReplyHead, ReplyStop> {
+    let Some(&kind) = input.get(at) else { return Err(ReplyStop::Need(at + 1)) };
     let (text, start) = line(input, at + 1)?;
-    let len = || -> Result<Option<u64>, Stop> {
+    let len = || -> Result<Option<u64>, ReplyStop> {
         match parse_i64(text) {
             Some(-1) => Ok(None),
             Some(len) if len >= 0 && len.unsigned_abs() <= LEN_MAX => Ok(Some(len.unsigned_abs())),
-            _ => Err(Stop::Malformed("a length", at + 1)),
+            _ => Err(ReplyStop::Malformed("a length", at + 1)),
         }
     };
     match kind {
         b'$' | b'=' | b'!' => match len()? {
-            None => Ok(Head { end: start, children: 0 }),
+            None => Ok(ReplyHead { end: start, children: 0 }),
             Some(len) => {
                 let end = start + len as usize + 2;
                 match input.get(end - 2..end) {
-                    None => Err(Stop::Need(end)),
-                    Some(b"\r\n") => Ok(Head { end, children: 0 }),
-                    Some(_) => Err(Stop::Malformed("a line end", end - 2)),
+                    None => Err(ReplyStop::Need(end)),
+                    Some(b"\r\n") => Ok(ReplyHead { end, children: 0 }),
+                    Some(_) => Err(ReplyStop::Malformed("a line end", end - 2)),
                 }
             }
         },
-        b'*' | b'~' | b'>' => Ok(Head { end: start, children: len()?.unwrap_or(0) }),
-        b'%' => Ok(Head { end: start, children: len()?.unwrap_or(0) * 2 }),
+        b'*' | b'~' | b'>' => Ok(ReplyHead { end: start, children: len()?.unwrap_or(0) }),
+        b'%' => Ok(ReplyHead { end: start, children: len()?.unwrap_or(0) * 2 }),
         b':' if parse_i64(text.strip_prefix(b"+").unwrap_or(text)).is_none() => {
-            Err(Stop::Malformed("an integer", at + 1))
+            Err(ReplyStop::Malformed("an integer", at + 1))
         }
-        b'+' | b'-' | b':' | b'_' | b'#' | b',' | b'(' => Ok(Head { end: start, children: 0 }),
-        _ => Err(Stop::Malformed("a RESP type", at)),
+        b'+' | b'-' | b':' | b'_' | b'#' | b',' | b'(' => Ok(ReplyHead { end: start, children: 0 }),
+        _ => Err(ReplyStop::Malformed("a RESP type", at)),
     }
 }
 
 /// Decodes a verified element.
-fn content(input: &[u8]) -> Option<Reply<'_>> {
+fn content(input: &[u8]) -> Option<RespReply<'_>> {
     let (text, start) = line(input, 1).ok()?;
     let len = || parse_i64(text).and_then(|len| usize::try_from(len).ok());
     let rest = &input[start..];
     Some(match input.first()? {
-        b'+' => Reply::Simple(text),
-        b'-' => Reply::Error(text),
-        b':' => Reply::Integer(parse_i64(text.strip_prefix(b"+").unwrap_or(text))?),
-        b'$' | b'=' => len().map_or(Reply::Null, |len| Reply::Bulk(&rest[..len])),
-        b'!' => len().map_or(Reply::Null, |len| Reply::Error(&rest[..len])),
-        b'*' | b'~' | b'>' => len().map_or(Reply::Null, |left| Reply::Array(Items { raw: rest, left })),
-        b'%' => len().map_or(Reply::Null, |pairs| Reply::Map(Items { raw: rest, left: pairs * 2 })),
-        b'#' => Reply::Boolean(text == b"t"),
-        b',' | b'(' => Reply::Number(text),
-        _ => Reply::Null,
+        b'+' => RespReply::Simple(text),
+        b'-' => RespReply::Error(text),
+        b':' => RespReply::Integer(parse_i64(text.strip_prefix(b"+").unwrap_or(text))?),
+        b'$' | b'=' => len().map_or(RespReply::Null, |len| RespReply::Bulk(&rest[..len])),
+        b'!' => len().map_or(RespReply::Null, |len| RespReply::Error(&rest[..len])),
+        b'*' | b'~' | b'>' => len().map_or(RespReply::Null, |left| RespReply::Array(ReplyItems { raw: rest, left })),
+        b'%' => len().map_or(RespReply::Null, |pairs| RespReply::Map(ReplyItems { raw: rest, left: pairs * 2 })),
+        b'#' => RespReply::Boolean(text == b"t"),
+        b',' | b'(' => RespReply::Number(text),
+        _ => RespReply::Null,
     })
 }

@@ -1,44 +1,44 @@
 //! Parsers of Redis's expiry commands.
 use super::options::TimeForm;
 use super::strings::{read, update};
-use crate::RespShape;
-use crate::resp::decode::Parsed;
-use crate::resp::invocation::Invocation;
-use crate::resp::refusal::Refusal;
+use crate::RespFormat;
+use crate::resp::command_args::CommandArgs;
+use crate::resp::decode::ParseResult;
+use crate::resp::parse_error::ParseError;
 use alloc::format;
 use alloc::string::String;
 use fawn_types::request::ExpiryCondition;
 use fawn_types::{Expiry, Update};
 
-const NX_WITH_OTHERS: Refusal =
-    Refusal::Fixed("-ERR NX and XX, GT or LT options at the same time are not compatible\r\n");
-const GT_WITH_LT: Refusal = Refusal::Fixed("-ERR GT and LT options at the same time are not compatible\r\n");
+const NX_WITH_OTHERS: ParseError =
+    ParseError::Fixed("-ERR NX and XX, GT or LT options at the same time are not compatible\r\n");
+const GT_WITH_LT: ParseError = ParseError::Fixed("-ERR GT and LT options at the same time are not compatible\r\n");
 
-pub(super) fn expire<'a>(invocation: &Invocation<'a>) -> Parsed<'a> {
-    touch("expire", TimeForm::EX, invocation)
+pub(super) fn expire<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
+    touch("expire", TimeForm::EX, args)
 }
 
-pub(super) fn pexpire<'a>(invocation: &Invocation<'a>) -> Parsed<'a> {
-    touch("pexpire", TimeForm::PX, invocation)
+pub(super) fn pexpire<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
+    touch("pexpire", TimeForm::PX, args)
 }
 
-pub(super) fn expireat<'a>(invocation: &Invocation<'a>) -> Parsed<'a> {
-    touch("expireat", TimeForm::EXAT, invocation)
+pub(super) fn expireat<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
+    touch("expireat", TimeForm::EXAT, args)
 }
 
-pub(super) fn pexpireat<'a>(invocation: &Invocation<'a>) -> Parsed<'a> {
-    touch("pexpireat", TimeForm::PXAT, invocation)
+pub(super) fn pexpireat<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
+    touch("pexpireat", TimeForm::PXAT, args)
 }
 
-fn touch<'a>(command: &'static str, form: TimeForm, invocation: &Invocation<'a>) -> Parsed<'a> {
-    let condition = condition(invocation)?;
-    let expiry = form.to_expiry(invocation.integer(2)?, invocation.now).ok_or(Refusal::ExpireTime(command))?;
-    update(invocation, Update::Touch { expiry, condition, return_value: false }, RespShape::Flag)
+fn touch<'a>(command: &'static str, form: TimeForm, args: &CommandArgs<'a>) -> ParseResult<'a> {
+    let condition = condition(args)?;
+    let expiry = form.to_expiry(args.integer(2)?, args.now).ok_or(ParseError::ExpireTime(command))?;
+    update(args, Update::Touch { expiry, condition, return_value: false }, RespFormat::Flag)
 }
 
-fn condition(invocation: &Invocation<'_>) -> Result<ExpiryCondition, Refusal> {
+fn condition(args: &CommandArgs<'_>) -> Result<ExpiryCondition, ParseError> {
     let (mut nx, mut xx, mut gt, mut lt) = (false, false, false, false);
-    for word in invocation.rest(3) {
+    for word in args.from(3) {
         match word.to_ascii_uppercase().as_slice() {
             b"NX" => nx = true,
             b"XX" => xx = true,
@@ -46,7 +46,7 @@ fn condition(invocation: &Invocation<'_>) -> Result<ExpiryCondition, Refusal> {
             b"LT" => lt = true,
             _ => {
                 let word = String::from_utf8_lossy(&word[..word.len().min(64)]);
-                return Err(Refusal::Told(format!("ERR Unsupported option {word}")));
+                return Err(ParseError::Told(format!("ERR Unsupported option {word}")));
             }
         }
     }
@@ -63,23 +63,23 @@ fn condition(invocation: &Invocation<'_>) -> Result<ExpiryCondition, Refusal> {
     }
 }
 
-pub(super) fn persist<'a>(invocation: &Invocation<'a>) -> Parsed<'a> {
+pub(super) fn persist<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
     let condition = ExpiryCondition::HasOne;
-    update(invocation, Update::Touch { expiry: Expiry::Never, condition, return_value: false }, RespShape::Flag)
+    update(args, Update::Touch { expiry: Expiry::Never, condition, return_value: false }, RespFormat::Flag)
 }
 
-pub(super) fn ttl<'a>(invocation: &Invocation<'a>) -> Parsed<'a> {
-    read(invocation, RespShape::Remaining { now: invocation.now, seconds: true })
+pub(super) fn ttl<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
+    read(args, RespFormat::Remaining { now: args.now, seconds: true })
 }
 
-pub(super) fn pttl<'a>(invocation: &Invocation<'a>) -> Parsed<'a> {
-    read(invocation, RespShape::Remaining { now: invocation.now, seconds: false })
+pub(super) fn pttl<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
+    read(args, RespFormat::Remaining { now: args.now, seconds: false })
 }
 
-pub(super) fn expiretime<'a>(invocation: &Invocation<'a>) -> Parsed<'a> {
-    read(invocation, RespShape::ExpiresAt { seconds: true })
+pub(super) fn expiretime<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
+    read(args, RespFormat::ExpiresAt { seconds: true })
 }
 
-pub(super) fn pexpiretime<'a>(invocation: &Invocation<'a>) -> Parsed<'a> {
-    read(invocation, RespShape::ExpiresAt { seconds: false })
+pub(super) fn pexpiretime<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
+    read(args, RespFormat::ExpiresAt { seconds: false })
 }

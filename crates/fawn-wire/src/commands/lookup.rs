@@ -9,15 +9,15 @@ const SLOTS: usize = 256;
 const EMPTY: u16 = u16::MAX;
 
 /// A hash table with open addressing and linear probing: names, and their rows in the command table.
-struct Index {
+struct CommandIndex {
     names: [u128; SLOTS],
     rows: [u16; SLOTS],
 }
 
-static RESP: Index = Index::build(Protocol::Resp);
-static MEMCACHED: Index = Index::build(Protocol::Memcached);
+static RESP: CommandIndex = CommandIndex::build(Protocol::Resp);
+static MEMCACHED: CommandIndex = CommandIndex::build(Protocol::Memcached);
 
-impl Index {
+impl CommandIndex {
     const fn build(protocol: Protocol) -> Self {
         let mut index = Self { names: [0; SLOTS], rows: [EMPTY; SLOTS] };
         let (mut row, mut used) = (0, 0);
@@ -67,7 +67,7 @@ pub(crate) fn find(protocol: Protocol, name: &[u8]) -> Option<&'static CommandSp
         Protocol::Resp => RESP.find(name),
         Protocol::Memcached => MEMCACHED.find(name).filter(|spec| spec.name.as_bytes() == name),
         // Internal requests have kinds, not names.
-        Protocol::Native => None,
+        Protocol::Internal => None,
     }
 }
 

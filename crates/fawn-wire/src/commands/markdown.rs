@@ -1,5 +1,5 @@
 //! Generation of `docs/guide/commands.md` from the command table.
-use super::{COMMANDS, CommandSpec, Flags, Group, Parse};
+use super::{COMMANDS, CommandFlags, CommandGroup, CommandSpec, Parse};
 use crate::Protocol;
 use alloc::format;
 use alloc::string::String;
@@ -33,10 +33,10 @@ pub fn markdown() -> String {
     let mut page = String::from(INTRO);
     page.push_str("\n## Redis protocol (RESP2, RESP3)\n");
     for (group, title) in [
-        (Group::String, "Strings and counters"),
-        (Group::Generic, "Keys"),
-        (Group::Connection, "Connection"),
-        (Group::Server, "Server"),
+        (CommandGroup::String, "Strings and counters"),
+        (CommandGroup::Generic, "Keys"),
+        (CommandGroup::Connection, "Connection"),
+        (CommandGroup::Server, "Server"),
     ] {
         page.push_str(&format!("\n### {title}\n\n"));
         table(|spec| spec.protocol == Protocol::Resp && spec.group == group, &mut page);
@@ -57,15 +57,15 @@ fn table(wanted: impl Fn(&CommandSpec) -> bool, page: &mut String) {
 fn row(spec: &CommandSpec) -> String {
     let name = match spec.protocol {
         Protocol::Resp => spec.name.replace('|', " ").to_ascii_uppercase(),
-        Protocol::Memcached | Protocol::Native => String::from(spec.name),
+        Protocol::Memcached | Protocol::Internal => String::from(spec.name),
     };
     // A bar would end the table cell.
     let syntax = spec.syntax.replace('|', "\\|");
     let usage = if syntax.is_empty() { name } else { format!("{name} {syntax}") };
     let kind = match spec.flags {
-        flags if flags.has(Flags::WRITE) => "write",
-        flags if flags.has(Flags::READONLY) => "read",
-        flags if flags.has(Flags::ADMIN) => "admin",
+        flags if flags.has(CommandFlags::WRITE) => "write",
+        flags if flags.has(CommandFlags::READONLY) => "read",
+        flags if flags.has(CommandFlags::ADMIN) => "admin",
         _ => "",
     };
     format!("| `{usage}` | {} | {kind} | {} |\n", spec.summary, spec.since)

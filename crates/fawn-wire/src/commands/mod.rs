@@ -1,7 +1,7 @@
 //! Commands: the specification of a command, the command table, and the lookup by name.
-mod answer;
 mod connection;
 mod expiry;
+mod introspection;
 mod keyspace;
 mod lookup;
 mod markdown;
@@ -10,14 +10,14 @@ mod server;
 mod strings;
 mod table;
 
-pub use answer::answer;
+pub use introspection::answer;
 pub use markdown::markdown;
 pub use table::COMMANDS;
 
 pub(crate) use lookup::{find, find_subcommand};
 
-use crate::resp::decode::Parsed;
-use crate::resp::invocation::Invocation;
+use crate::resp::command_args::CommandArgs;
+use crate::resp::decode::ParseResult;
 use crate::{Decoded, MemcachedState, Protocol, memcached};
 
 /// Specification of a command, used by the parser, by `COMMAND` and by the documentation.
@@ -30,13 +30,13 @@ pub struct CommandSpec {
     /// Number of words, including the name; negative: a minimum. memcached's `noreply` does not count.
     pub arity: i16,
     /// Properties of the command, as in Redis.
-    pub flags: Flags,
+    pub flags: CommandFlags,
     /// Positions of the keys among the arguments.
     pub keys: KeyPlaces,
     /// First version of Redis or memcached with this command.
     pub since: &'static str,
     /// Group in the documentation.
-    pub group: Group,
+    pub group: CommandGroup,
     /// Syntax of the arguments.
     pub syntax: &'static str,
     /// Description in one sentence.
@@ -47,10 +47,10 @@ pub struct CommandSpec {
 /// The parser that turns a framed request into a command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Parse {
-    Resp(for<'a> fn(&Invocation<'a>) -> Parsed<'a>),
+    Resp(for<'a> fn(&CommandArgs<'a>) -> ParseResult<'a>),
     /// Dispatches to the subcommand's row.
     Container,
-    Memcached(for<'a> fn(&mut MemcachedState, &memcached::line::Line<'a>) -> Decoded<'a>),
+    Memcached(for<'a> fn(&mut MemcachedState, &memcached::line::MemcachedLine<'a>) -> Decoded<'a>),
 }
 
 /// Positions of the keys among the arguments, as in Redis: the name is 0, and a negative `last` counts from the end.
@@ -74,9 +74,9 @@ impl KeyPlaces {
 
 /// A set of Redis's command flags.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Flags(pub(crate) u16);
+pub struct CommandFlags(pub(crate) u16);
 
-impl Flags {
+impl CommandFlags {
     pub(crate) const NONE: Self = Self(0);
     /// May change a key.
     pub const WRITE: Self = Self(1);
@@ -133,7 +133,7 @@ impl Flags {
 
 /// Groups of commands in the documentation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Group {
+pub enum CommandGroup {
     /// Strings and counters.
     String,
     /// Keys of any type.
@@ -144,15 +144,15 @@ pub enum Group {
     Server,
 }
 
-impl Group {
+impl CommandGroup {
     /// The group's name in `COMMAND DOCS`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Group::String => "string",
-            Group::Generic => "generic",
-            Group::Connection => "connection",
-            Group::Server => "server",
+            CommandGroup::String => "string",
+            CommandGroup::Generic => "generic",
+            CommandGroup::Connection => "connection",
+            CommandGroup::Server => "server",
         }
     }
 }
@@ -173,18 +173,18 @@ impl CommandSpec {
     /// The command's access-control categories in Redis.
     pub fn categories(&self) -> impl Iterator<Item = &'static str> {
         let is_container = matches!(self.parse, Parse::Container);
-        let on_data = self.flags.has(Flags::WRITE) || self.flags.has(Flags::READONLY);
+        let on_data = self.flags.has(CommandFlags::WRITE) || self.flags.has(CommandFlags::READONLY);
         let on_command = self.name.starts_with("command");
         [
-            (self.group != Group::String && on_data, "@keyspace"),
-            (self.flags.has(Flags::READONLY), "@read"),
-            (self.flags.has(Flags::WRITE), "@write"),
-            (self.group == Group::String, "@string"),
-            (self.flags.has(Flags::ADMIN), "@admin"),
-            (self.flags.has(Flags::FAST), "@fast"),
-            (!self.flags.has(Flags::FAST), "@slow"),
-            (self.flags.has(Flags::DANGEROUS), "@dangerous"),
-            (self.group == Group::Connection && !is_container || on_command, "@connection"),
+            (self.group != CommandGroup::String && on_data, "@keyspace"),
+            (self.flags.has(CommandFlags::READONLY), "@read"),
+            (self.flags.has(CommandFlags::WRITE), "@write"),
+            (self.group == CommandGroup::String, "@string"),
+            (self.flags.has(CommandFlags::ADMIN), "@admin"),
+            (self.flags.has(CommandFlags::FAST), "@fast"),
+            (!self.flags.has(CommandFlags::FAST), "@slow"),
+            (self.flags.has(CommandFlags::DANGEROUS), "@dangerous"),
+            (self.group == CommandGroup::Connection && !is_container || on_command, "@connection"),
         ]
         .into_iter()
         .filter_map(|(applies, name)| applies.then_some(name))

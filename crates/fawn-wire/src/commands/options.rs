@@ -1,7 +1,7 @@
 //! Options shared by several commands: expiry times and their keywords.
 use crate::number::parse_i64_strict;
-use crate::resp::invocation::Invocation;
-use crate::resp::refusal::{NOT_AN_INTEGER, Refusal, SYNTAX};
+use crate::resp::command_args::CommandArgs;
+use crate::resp::parse_error::{NOT_AN_INTEGER, ParseError, SYNTAX};
 use fawn_types::{Expiry, TimeMs};
 
 /// The unit and the reference of a time argument.
@@ -46,13 +46,13 @@ pub(crate) fn expiry(
     command: &'static str,
     text: &[u8],
     form: TimeForm,
-    invocation: &Invocation<'_>,
-) -> Result<Expiry, Refusal> {
+    args: &CommandArgs<'_>,
+) -> Result<Expiry, ParseError> {
     let amount = parse_i64_strict(text).ok_or(NOT_AN_INTEGER)?;
     if amount <= 0 {
-        return Err(Refusal::ExpireTime(command));
+        return Err(ParseError::ExpireTime(command));
     }
-    form.to_expiry(amount, invocation.now).ok_or(Refusal::ExpireTime(command))
+    form.to_expiry(amount, args.now).ok_or(ParseError::ExpireTime(command))
 }
 
 /// The effect of a command's options on the expiry.
@@ -69,7 +69,7 @@ pub(crate) enum KeyTime<'a> {
 impl<'a> KeyTime<'a> {
     /// Replaces the previous option in `slot`. As in Redis, an option may be repeated and the last one counts, but two
     /// different options are an error.
-    pub(crate) fn replace(self, slot: &mut Option<KeyTime<'a>>) -> Result<(), Refusal> {
+    pub(crate) fn replace(self, slot: &mut Option<KeyTime<'a>>) -> Result<(), ParseError> {
         match (slot.replace(self), self) {
             (None, _) => Ok(()),
             (Some(KeyTime::At(before, _)), KeyTime::At(form, _)) if before == form => Ok(()),

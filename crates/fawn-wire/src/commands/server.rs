@@ -1,44 +1,44 @@
 //! Parsers of Redis's commands on the server.
-use crate::resp::decode::{Parsed, parse_subcommand};
-use crate::resp::invocation::Invocation;
-use crate::resp::refusal::SYNTAX;
-use crate::{Command, CommandQuery, Server};
+use crate::resp::command_args::CommandArgs;
+use crate::resp::decode::{ParseResult, parse_subcommand};
+use crate::resp::parse_error::SYNTAX;
+use crate::{Command, CommandQuery, ServerCommand};
 
-pub(super) fn info<'a>(invocation: &Invocation<'a>) -> Parsed<'a> {
-    Ok(Command::Server(Server::Info { sections: invocation.rest(1) }))
+pub(super) fn info<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
+    Ok(Command::Server(ServerCommand::Info { sections: args.from(1) }))
 }
 
-pub(super) fn config_get<'a>(invocation: &Invocation<'a>) -> Parsed<'a> {
-    Ok(Command::Server(Server::ConfigGet { patterns: invocation.rest(2) }))
+pub(super) fn config_get<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
+    Ok(Command::Server(ServerCommand::ConfigGet { patterns: args.from(2) }))
 }
 
-const fn query(query: CommandQuery<'_>) -> Parsed<'_> {
-    Ok(Command::Server(Server::Command(query)))
+const fn query(query: CommandQuery<'_>) -> ParseResult<'_> {
+    Ok(Command::Server(ServerCommand::Command(query)))
 }
 
 /// `COMMAND`: without arguments, the whole table; otherwise a container of subcommands.
-pub(super) fn command<'a>(invocation: &Invocation<'a>) -> Parsed<'a> {
-    if invocation.count == 1 { query(CommandQuery::All) } else { parse_subcommand("command", invocation) }
+pub(super) fn command<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
+    if args.count == 1 { query(CommandQuery::All) } else { parse_subcommand("command", args) }
 }
 
-pub(super) fn command_count<'a>(_: &Invocation<'a>) -> Parsed<'a> {
+pub(super) fn command_count<'a>(_: &CommandArgs<'a>) -> ParseResult<'a> {
     query(CommandQuery::Count)
 }
 
-pub(super) fn command_info<'a>(invocation: &Invocation<'a>) -> Parsed<'a> {
-    if invocation.count == 2 { query(CommandQuery::All) } else { query(CommandQuery::Info(invocation.rest(2))) }
+pub(super) fn command_info<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
+    if args.count == 2 { query(CommandQuery::All) } else { query(CommandQuery::Info(args.from(2))) }
 }
 
-pub(super) fn command_docs<'a>(invocation: &Invocation<'a>) -> Parsed<'a> {
-    query(CommandQuery::Docs(invocation.rest(2)))
+pub(super) fn command_docs<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
+    query(CommandQuery::Docs(args.from(2)))
 }
 
-pub(super) fn command_list<'a>(invocation: &Invocation<'a>) -> Parsed<'a> {
-    let Some(word) = invocation.get(2) else { return query(CommandQuery::List(None)) };
-    if !word.eq_ignore_ascii_case(b"FILTERBY") || invocation.count != 5 {
+pub(super) fn command_list<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
+    let Some(word) = args.get(2) else { return query(CommandQuery::List(None)) };
+    if !word.eq_ignore_ascii_case(b"FILTERBY") || args.count != 5 {
         return Err(SYNTAX);
     }
-    let (filter, value) = (invocation.arg(3), invocation.arg(4));
+    let (filter, value) = (args.arg(3), args.arg(4));
     if filter.eq_ignore_ascii_case(b"PATTERN") {
         query(CommandQuery::List(Some(value)))
     } else if filter.eq_ignore_ascii_case(b"ACLCAT") {

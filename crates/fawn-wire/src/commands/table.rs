@@ -3,7 +3,7 @@
 //! A row has: name, arity, flags, keys, since, group, arguments, summary, parser. Arity, flags and keys of the RESP
 //! commands equal those of Redis 7, because clients route requests by them. To add a command, add its row and its
 //! parser, then run `cargo xtask fix` to update the page.
-use super::{CommandSpec, Flags, Group, KeyPlaces, Parse};
+use super::{CommandFlags, CommandGroup, CommandSpec, KeyPlaces, Parse};
 use super::{connection, expiry, keyspace, server, strings};
 use crate::Protocol;
 use crate::memcached::commands as text;
@@ -18,7 +18,7 @@ macro_rules! row {
             flags: $flags,
             keys: KeyPlaces::$keys,
             since: $since,
-            group: Group::$group,
+            group: CommandGroup::$group,
             syntax: $syntax,
             summary: $summary,
             parse: $parse,
@@ -26,14 +26,14 @@ macro_rules! row {
     };
 }
 
-const CLIENT: Flags = Flags::NOSCRIPT.and(Flags::LOADING).and(Flags::STALE);
-const SESSION: Flags = CLIENT.and(Flags::FAST).and(Flags::NO_AUTH).and(Flags::ALLOW_BUSY);
-const OPERATOR: Flags = CLIENT.and(Flags::ADMIN).and(Flags::DANGEROUS);
-const ALWAYS: Flags = Flags::LOADING.and(Flags::STALE);
-const STORE: Flags = Flags::WRITE.and(Flags::DENYOOM);
-const CHANGE: Flags = Flags::WRITE.and(Flags::FAST);
-const STORE_FAST: Flags = STORE.and(Flags::FAST);
-const READ: Flags = Flags::READONLY.and(Flags::FAST);
+const CLIENT: CommandFlags = CommandFlags::NOSCRIPT.and(CommandFlags::LOADING).and(CommandFlags::STALE);
+const SESSION: CommandFlags = CLIENT.and(CommandFlags::FAST).and(CommandFlags::NO_AUTH).and(CommandFlags::ALLOW_BUSY);
+const OPERATOR: CommandFlags = CLIENT.and(CommandFlags::ADMIN).and(CommandFlags::DANGEROUS);
+const ALWAYS: CommandFlags = CommandFlags::LOADING.and(CommandFlags::STALE);
+const STORE: CommandFlags = CommandFlags::WRITE.and(CommandFlags::DENYOOM);
+const CHANGE: CommandFlags = CommandFlags::WRITE.and(CommandFlags::FAST);
+const STORE_FAST: CommandFlags = STORE.and(CommandFlags::FAST);
+const READ: CommandFlags = CommandFlags::READONLY.and(CommandFlags::FAST);
 
 /// Every command of both protocols, a container before its subcommands.
 #[rustfmt::skip]
@@ -74,7 +74,7 @@ pub static COMMANDS: &[CommandSpec] = &[
         "Length of the value in bytes, 0 if absent.", Parse::Resp(strings::strlen)),
     row!(Resp "dbsize", 1, READ, NONE, "1.0.0", Server, "",
         "Number of keys.", Parse::Resp(keyspace::dbsize)),
-    row!(Resp "del", -2, Flags::WRITE, ALL, "1.0.0", Generic, "key [key …]",
+    row!(Resp "del", -2, CommandFlags::WRITE, ALL, "1.0.0", Generic, "key [key …]",
         "Removes keys; returns how many were present.", Parse::Resp(keyspace::del)),
     row!(Resp "exists", -2, READ, ALL, "1.0.0", Generic, "key [key …]",
         "How many of the keys are present.", Parse::Resp(keyspace::exists)),
@@ -96,7 +96,7 @@ pub static COMMANDS: &[CommandSpec] = &[
         "Expiry in milliseconds since the epoch; -1 never, -2 absent.", Parse::Resp(expiry::pexpiretime)),
     row!(Resp "pttl", 2, READ, ONE, "2.6.0", Generic, "key",
         "Milliseconds left; -1 never expires, -2 absent.", Parse::Resp(expiry::pttl)),
-    row!(Resp "scan", -2, Flags::READONLY, NONE, "2.8.0", Generic, "cursor [MATCH pattern] [COUNT count] [TYPE type]",
+    row!(Resp "scan", -2, CommandFlags::READONLY, NONE, "2.8.0", Generic, "cursor [MATCH pattern] [COUNT count] [TYPE type]",
         "Some keys, and the next cursor; 0 starts and ends. Keys present throughout are returned at least once.",
         Parse::Resp(keyspace::scan)),
     row!(Resp "touch", -2, READ, ALL, "3.2.1", Generic, "key [key …]",
@@ -107,7 +107,7 @@ pub static COMMANDS: &[CommandSpec] = &[
         "`string`, or `none` if absent.", Parse::Resp(keyspace::kind)),
     row!(Resp "unlink", -2, CHANGE, ALL, "4.0.0", Generic, "key [key …]",
         "Same as `DEL`.", Parse::Resp(keyspace::del)),
-    row!(Resp "client", -2, Flags::NONE, NONE, "2.4.0", Connection, "subcommand",
+    row!(Resp "client", -2, CommandFlags::NONE, NONE, "2.4.0", Connection, "subcommand",
         "Commands on this connection.", Parse::Container),
     row!(Resp "client|getname", 2, CLIENT, NONE, "2.6.9", Connection, "",
         "The connection's name.", Parse::Resp(connection::client_getname)),
@@ -124,18 +124,18 @@ pub static COMMANDS: &[CommandSpec] = &[
         "Sets the name or version of the client's library.", Parse::Resp(connection::client_setinfo)),
     row!(Resp "client|setname", 3, CLIENT, NONE, "2.6.9", Connection, "name",
         "Sets the connection's name.", Parse::Resp(connection::client_setname)),
-    row!(Resp "echo", 2, ALWAYS.and(Flags::FAST), NONE, "1.0.0", Connection, "message",
+    row!(Resp "echo", 2, ALWAYS.and(CommandFlags::FAST), NONE, "1.0.0", Connection, "message",
         "Returns the message.", Parse::Resp(connection::echo)),
     row!(Resp "hello", -1, SESSION, NONE, "6.0.0", Connection,
         "[2 | 3 [AUTH user password] [SETNAME name]]",
         "Selects the RESP version; describes the server.", Parse::Resp(connection::hello)),
-    row!(Resp "ping", -1, Flags::FAST, NONE, "1.0.0", Connection, "[message]",
+    row!(Resp "ping", -1, CommandFlags::FAST, NONE, "1.0.0", Connection, "[message]",
         "`PONG`, or the message.", Parse::Resp(connection::ping)),
     row!(Resp "quit", -1, SESSION, NONE, "1.0.0", Connection, "",
         "Closes the connection after the pending replies.", Parse::Resp(connection::quit)),
     row!(Resp "reset", 1, SESSION, NONE, "6.2.0", Connection, "",
         "Resets the connection to its initial state.", Parse::Resp(connection::reset)),
-    row!(Resp "select", 2, ALWAYS.and(Flags::FAST), NONE, "1.0.0", Connection, "0",
+    row!(Resp "select", 2, ALWAYS.and(CommandFlags::FAST), NONE, "1.0.0", Connection, "0",
         "Selects the database; there is only one.", Parse::Resp(connection::select)),
     row!(Resp "command", -1, ALWAYS, NONE, "2.8.13", Server, "[subcommand]",
         "Describes every command.", Parse::Resp(server::command)),
@@ -148,16 +148,16 @@ pub static COMMANDS: &[CommandSpec] = &[
     row!(Resp "command|list", -2, ALWAYS, NONE, "7.0.0", Server,
         "[FILTERBY PATTERN pattern | ACLCAT category | MODULE name]",
         "Names of commands.", Parse::Resp(server::command_list)),
-    row!(Resp "config", -2, Flags::NONE, NONE, "2.0.0", Server, "subcommand",
+    row!(Resp "config", -2, CommandFlags::NONE, NONE, "2.0.0", Server, "subcommand",
         "Commands on the configuration.", Parse::Container),
     row!(Resp "config|get", -3, OPERATOR, NONE, "2.0.0", Server,
         "pattern [pattern …]",
         "Parameters whose names match.", Parse::Resp(server::config_get)),
-    row!(Resp "flushall", -1, Flags::WRITE.and(Flags::DANGEROUS), NONE, "1.0.0", Server, "[ASYNC | SYNC]",
+    row!(Resp "flushall", -1, CommandFlags::WRITE.and(CommandFlags::DANGEROUS), NONE, "1.0.0", Server, "[ASYNC | SYNC]",
         "Removes every key.", Parse::Resp(keyspace::flushall)),
-    row!(Resp "flushdb", -1, Flags::WRITE.and(Flags::DANGEROUS), NONE, "1.0.0", Server, "[ASYNC | SYNC]",
+    row!(Resp "flushdb", -1, CommandFlags::WRITE.and(CommandFlags::DANGEROUS), NONE, "1.0.0", Server, "[ASYNC | SYNC]",
         "Removes every key, since there is only one database.", Parse::Resp(keyspace::flushall)),
-    row!(Resp "info", -1, ALWAYS.and(Flags::DANGEROUS), NONE, "1.0.0", Server, "[section …]",
+    row!(Resp "info", -1, ALWAYS.and(CommandFlags::DANGEROUS), NONE, "1.0.0", Server, "[section …]",
         "State and statistics of the server.", Parse::Resp(server::info)),
     // memcached text
     row!(Memcached "get", -2, READ, ALL, "1.0.0", String, "key [key …]",
@@ -187,7 +187,7 @@ pub static COMMANDS: &[CommandSpec] = &[
     row!(Memcached "cas", 6, STORE, ONE, "1.2.4", String,
         "key flags exptime bytes version [noreply]",
         "Sets the value if the key has this version.", Parse::Memcached(text::cas)),
-    row!(Memcached "delete", -2, Flags::WRITE, ONE, "1.0.0", String, "key [0] [noreply]",
+    row!(Memcached "delete", -2, CommandFlags::WRITE, ONE, "1.0.0", String, "key [0] [noreply]",
         "Removes the key.", Parse::Memcached(text::delete)),
     row!(Memcached "incr", 3, STORE_FAST, ONE, "1.0.0", String, "key delta [noreply]",
         "Adds to an unsigned 64-bit counter, which wraps around.", Parse::Memcached(text::incr)),
@@ -195,15 +195,15 @@ pub static COMMANDS: &[CommandSpec] = &[
         "Subtracts from a counter, which stops at 0.", Parse::Memcached(text::decr)),
     row!(Memcached "touch", 3, CHANGE, ONE, "1.4.8", String, "key exptime [noreply]",
         "Changes the expiry.", Parse::Memcached(text::touch)),
-    row!(Memcached "flush_all", -1, Flags::WRITE.and(Flags::DANGEROUS), NONE, "1.0.0", Server, "[delay] [noreply]",
+    row!(Memcached "flush_all", -1, CommandFlags::WRITE.and(CommandFlags::DANGEROUS), NONE, "1.0.0", Server, "[delay] [noreply]",
         "Removes every key, now or after a delay in seconds.", Parse::Memcached(text::flush_all)),
     row!(Memcached "stats", -1, ALWAYS, NONE, "1.0.0", Server, "[argument]",
         "Statistics of the server.", Parse::Memcached(text::stats)),
-    row!(Memcached "version", 1, ALWAYS.and(Flags::FAST), NONE, "1.0.0", Server, "",
+    row!(Memcached "version", 1, ALWAYS.and(CommandFlags::FAST), NONE, "1.0.0", Server, "",
         "The server's version.", Parse::Memcached(text::version)),
-    row!(Memcached "verbosity", -2, Flags::ADMIN.and(Flags::LOADING).and(Flags::STALE), NONE, "1.0.0", Server,
+    row!(Memcached "verbosity", -2, CommandFlags::ADMIN.and(CommandFlags::LOADING).and(CommandFlags::STALE), NONE, "1.0.0", Server,
         "level [noreply]",
         "Accepted without effect; logging is configured elsewhere.", Parse::Memcached(text::verbosity)),
-    row!(Memcached "quit", 1, ALWAYS.and(Flags::FAST), NONE, "1.0.0", Connection, "",
+    row!(Memcached "quit", 1, ALWAYS.and(CommandFlags::FAST), NONE, "1.0.0", Connection, "",
         "Closes the connection.", Parse::Memcached(text::quit)),
 ];

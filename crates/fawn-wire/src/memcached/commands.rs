@@ -1,11 +1,12 @@
 //! Parsers of memcached's commands.
-use super::line::{Line, Words, expiry, is_key};
+use super::line::{MemcachedLine, Words, expiry, is_key};
 use super::{BAD_CHUNK, BAD_FORMAT, ERROR, TOO_LARGE};
 use crate::args::{Args, Framing};
-use crate::command::Each;
+use crate::command::EachKey;
 use crate::number::parse_u64;
 use crate::{
-    Command, Connection, Decoded, Fold, Gather, Keyspace, MemcachedShape, MemcachedState, Multi, Server, Shape,
+    Command, ConnectionCommand, Decoded, KeyspaceCommand, MemcachedFormat, MemcachedState, MultiCommand,
+    MultiReplyEncoder, ReplyFold, ReplyFormat, ServerCommand,
 };
 use fawn_types::request::ExpiryCondition;
 use fawn_types::{Condition, Expiry, Request, Update, Version};
@@ -28,65 +29,65 @@ fn noreply(mut words: Words<'_>) -> Option<bool> {
 }
 
 #[inline]
-const fn shape(shape: MemcachedShape, silent: bool) -> Shape {
-    if silent { Shape::Silent } else { Shape::Memcached(shape) }
+const fn format(format: MemcachedFormat, silent: bool) -> ReplyFormat {
+    if silent { ReplyFormat::Silent } else { ReplyFormat::Memcached(format) }
 }
 
 #[inline]
-const fn found<'a>(command: Command<'a>, line: &Line<'a>) -> Decoded<'a> {
+const fn found<'a>(command: Command<'a>, line: &MemcachedLine<'a>) -> Decoded<'a> {
     Decoded::Command { command, consumed: line.consumed }
 }
 
 #[cold]
-fn refuse<'a>(message: &'static [u8], line: &Line<'a>) -> Decoded<'a> {
+fn refuse<'a>(message: &'static [u8], line: &MemcachedLine<'a>) -> Decoded<'a> {
     Decoded::refuse(message, line.consumed)
 }
 
-fn update<'a>(line: &Line<'a>, key: &'a [u8], update: Update<'a>, shape: Shape) -> Decoded<'a> {
-    found(Command::Single { request: Request::Update { key, update }, shape }, line)
+fn update<'a>(line: &MemcachedLine<'a>, key: &'a [u8], update: Update<'a>, format: ReplyFormat) -> Decoded<'a> {
+    found(Command::Single { request: Request::Update { key, update }, format }, line)
 }
 
-pub(crate) fn get<'a>(_: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a> {
-    retrieve(line, line.words, Each::Get, false)
+pub(crate) fn get<'a>(_: &mut MemcachedState, line: &MemcachedLine<'a>) -> Decoded<'a> {
+    retrieve(line, line.words, EachKey::Get, false)
 }
 
-pub(crate) fn gets<'a>(_: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a> {
-    retrieve(line, line.words, Each::Get, true)
+pub(crate) fn gets<'a>(_: &mut MemcachedState, line: &MemcachedLine<'a>) -> Decoded<'a> {
+    retrieve(line, line.words, EachKey::Get, true)
 }
 
-pub(crate) fn gat<'a>(_: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a> {
+pub(crate) fn gat<'a>(_: &mut MemcachedState, line: &MemcachedLine<'a>) -> Decoded<'a> {
     retrieve_and_touch(line, false)
 }
 
-pub(crate) fn gats<'a>(_: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a> {
+pub(crate) fn gats<'a>(_: &mut MemcachedState, line: &MemcachedLine<'a>) -> Decoded<'a> {
     retrieve_and_touch(line, true)
 }
 
-fn retrieve_and_touch<'a>(line: &Line<'a>, cas: bool) -> Decoded<'a> {
+fn retrieve_and_touch<'a>(line: &MemcachedLine<'a>, cas: bool) -> Decoded<'a> {
     let mut words = line.words;
     let Some(exptime) = words.next() else { return refuse(ERROR, line) };
     if words.rest().is_empty() {
         return refuse(ERROR, line);
     }
     match expiry(exptime) {
-        Some(expiry) => retrieve(line, words, Each::Touch(expiry), cas),
+        Some(expiry) => retrieve(line, words, EachKey::Touch(expiry), cas),
         None => refuse(BAD_EXPTIME, line),
     }
 }
 
 #[inline]
-fn retrieve<'a>(line: &Line<'a>, keys: Words<'a>, each: Each, cas: bool) -> Decoded<'a> {
+fn retrieve<'a>(line: &MemcachedLine<'a>, keys: Words<'a>, each: EachKey, cas: bool) -> Decoded<'a> {
     let raw = keys.rest();
     // Fast path: the text of several keys is not a valid key, because it contains spaces.
     if is_key(raw) {
         let request = match each {
-            Each::Touch(expiry) => {
+            EachKey::Touch(expiry) => {
                 let condition = ExpiryCondition::Always;
                 Request::Update { key: raw, update: Update::Touch { expiry, condition, return_value: true } }
             }
             _ => Request::Get { key: raw },
         };
-        return found(Command::Single { request, shape: Shape::Memcached(MemcachedShape::Get { cas }) }, line);
+        return found(Command::Single { request, format: ReplyFormat::Memcached(MemcachedFormat::Get { cas }) }, line);
     }
     let mut count = 0;
     for key in Words(raw) {
@@ -98,8 +99,8 @@ fn retrieve<'a>(line: &Line<'a>, keys: Words<'a>, each: Each, cas: bool) -> Deco
     if count == 0 {
         return refuse(ERROR, line);
     }
-    let gather = Gather::new(Fold::Each(Shape::Memcached(MemcachedShape::Value { cas })), count);
-    found(Command::Multi(Multi { keys: Args::new(raw, count, Framing::Words), each, gather }), line)
+    let gather = MultiReplyEncoder::new(ReplyFold::Each(ReplyFormat::Memcached(MemcachedFormat::Value { cas })), count);
+    found(Command::Multi(MultiCommand { keys: Args::new(raw, count, Framing::Words), each, multi_reply: gather }), line)
 }
 
 /// The action of a storage command.
@@ -111,32 +112,32 @@ enum Storage {
     Prepend,
 }
 
-pub(crate) fn set<'a>(state: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a> {
+pub(crate) fn set<'a>(state: &mut MemcachedState, line: &MemcachedLine<'a>) -> Decoded<'a> {
     store(state, line, Storage::Set(Condition::Always))
 }
 
-pub(crate) fn add<'a>(state: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a> {
+pub(crate) fn add<'a>(state: &mut MemcachedState, line: &MemcachedLine<'a>) -> Decoded<'a> {
     store(state, line, Storage::Set(Condition::Absent))
 }
 
-pub(crate) fn replace<'a>(state: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a> {
+pub(crate) fn replace<'a>(state: &mut MemcachedState, line: &MemcachedLine<'a>) -> Decoded<'a> {
     store(state, line, Storage::Set(Condition::Exists))
 }
 
-pub(crate) fn cas<'a>(state: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a> {
+pub(crate) fn cas<'a>(state: &mut MemcachedState, line: &MemcachedLine<'a>) -> Decoded<'a> {
     store(state, line, Storage::Cas)
 }
 
-pub(crate) fn append<'a>(state: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a> {
+pub(crate) fn append<'a>(state: &mut MemcachedState, line: &MemcachedLine<'a>) -> Decoded<'a> {
     store(state, line, Storage::Append)
 }
 
-pub(crate) fn prepend<'a>(state: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a> {
+pub(crate) fn prepend<'a>(state: &mut MemcachedState, line: &MemcachedLine<'a>) -> Decoded<'a> {
     store(state, line, Storage::Prepend)
 }
 
 /// The parsed line of a storage command.
-struct Header<'a> {
+struct StorageHeader<'a> {
     key: &'a [u8],
     flags: u32,
     expiry: Expiry,
@@ -144,7 +145,7 @@ struct Header<'a> {
     silent: bool,
 }
 
-fn store<'a>(state: &mut MemcachedState, line: &Line<'a>, storage: Storage) -> Decoded<'a> {
+fn store<'a>(state: &mut MemcachedState, line: &MemcachedLine<'a>, storage: Storage) -> Decoded<'a> {
     let mut words = line.words;
     let (Some(key), Some(flags), Some(exptime), Some(bytes)) = (words.next(), words.next(), words.next(), words.next())
     else {
@@ -159,7 +160,7 @@ fn store<'a>(state: &mut MemcachedState, line: &Line<'a>, storage: Storage) -> D
         return refuse(BAD_FORMAT, line);
     };
     let header = header(key, flags, exptime, words, storage, version);
-    let Some(Header { key, flags, expiry, condition, silent }) = header else {
+    let Some(StorageHeader { key, flags, expiry, condition, silent }) = header else {
         return state.refuse_block(BAD_FORMAT, line, value_bytes + 2);
     };
     if value_bytes > state.limits.value_bytes_max as u64 {
@@ -177,8 +178,8 @@ fn store<'a>(state: &mut MemcachedState, line: &Line<'a>, storage: Storage) -> D
         Storage::Append => Update::Append { bytes: value, create: false, condition },
         Storage::Prepend => Update::Prepend { bytes: value, create: false, condition },
     };
-    let shape = shape(MemcachedShape::Stored, silent);
-    Decoded::Command { command: Command::Single { request: Request::Update { key, update }, shape }, consumed }
+    let format = format(MemcachedFormat::Stored, silent);
+    Decoded::Command { command: Command::Single { request: Request::Update { key, update }, format }, consumed }
 }
 
 fn header<'a>(
@@ -188,7 +189,7 @@ fn header<'a>(
     rest: Words<'_>,
     storage: Storage,
     version: Option<&[u8]>,
-) -> Option<Header<'a>> {
+) -> Option<StorageHeader<'a>> {
     let flags = u32::try_from(parse_u64(flags)?).ok()?;
     let expiry = expiry(exptime)?;
     let condition = match (storage, version) {
@@ -197,7 +198,7 @@ fn header<'a>(
         (_, None) => Condition::Always,
     };
     let silent = noreply(rest)?;
-    is_key(key).then_some(Header { key, flags, expiry, condition, silent })
+    is_key(key).then_some(StorageHeader { key, flags, expiry, condition, silent })
 }
 
 /// Rejects a data block without a line end at its announced length. Exactly the announced length is dropped, as in
@@ -207,7 +208,7 @@ fn bad_chunk<'a>(consumed: usize, silent: bool) -> Decoded<'a> {
     Decoded::refuse(if silent { &b""[..] } else { BAD_CHUNK }, consumed)
 }
 
-pub(crate) fn delete<'a>(_: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a> {
+pub(crate) fn delete<'a>(_: &mut MemcachedState, line: &MemcachedLine<'a>) -> Decoded<'a> {
     let mut words = line.words;
     let Some(key) = words.next() else { return refuse(ERROR, line) };
     if !is_key(key) {
@@ -223,29 +224,29 @@ pub(crate) fn delete<'a>(_: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a>
     };
     let Some(silent) = noreply(rest) else { return refuse(BAD_DELETE, line) };
     let condition = Condition::Always;
-    update(line, key, Update::Delete { condition, return_previous: false }, shape(MemcachedShape::Deleted, silent))
+    update(line, key, Update::Delete { condition, return_previous: false }, format(MemcachedFormat::Deleted, silent))
 }
 
-pub(crate) fn incr<'a>(_: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a> {
+pub(crate) fn incr<'a>(_: &mut MemcachedState, line: &MemcachedLine<'a>) -> Decoded<'a> {
     count(line, |delta| Update::AddUnsigned { delta })
 }
 
-pub(crate) fn decr<'a>(_: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a> {
+pub(crate) fn decr<'a>(_: &mut MemcachedState, line: &MemcachedLine<'a>) -> Decoded<'a> {
     count(line, |delta| Update::SubtractUnsigned { delta })
 }
 
-fn count<'a>(line: &Line<'a>, make: fn(u64) -> Update<'a>) -> Decoded<'a> {
+fn count<'a>(line: &MemcachedLine<'a>, make: fn(u64) -> Update<'a>) -> Decoded<'a> {
     let mut words = line.words;
     let (Some(key), Some(delta)) = (words.next(), words.next()) else { return refuse(ERROR, line) };
     let Some(silent) = noreply(words) else { return refuse(ERROR, line) };
     match (is_key(key), parse_u64(delta)) {
         (false, _) => refuse(BAD_FORMAT, line),
         (true, None) => refuse(BAD_DELTA, line),
-        (true, Some(delta)) => update(line, key, make(delta), shape(MemcachedShape::Number, silent)),
+        (true, Some(delta)) => update(line, key, make(delta), format(MemcachedFormat::Number, silent)),
     }
 }
 
-pub(crate) fn touch<'a>(_: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a> {
+pub(crate) fn touch<'a>(_: &mut MemcachedState, line: &MemcachedLine<'a>) -> Decoded<'a> {
     let mut words = line.words;
     let (Some(key), Some(exptime)) = (words.next(), words.next()) else { return refuse(ERROR, line) };
     let Some(silent) = noreply(words) else { return refuse(ERROR, line) };
@@ -255,12 +256,12 @@ pub(crate) fn touch<'a>(_: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a> 
         (true, Some(expiry)) => {
             let condition = ExpiryCondition::Always;
             let touch = Update::Touch { expiry, condition, return_value: false };
-            update(line, key, touch, shape(MemcachedShape::Touched, silent))
+            update(line, key, touch, format(MemcachedFormat::Touched, silent))
         }
     }
 }
 
-pub(crate) fn flush_all<'a>(_: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a> {
+pub(crate) fn flush_all<'a>(_: &mut MemcachedState, line: &MemcachedLine<'a>) -> Decoded<'a> {
     let mut words = line.words;
     let delay = match words.clone().next() {
         None | Some(b"noreply") => Expiry::Never,
@@ -277,11 +278,11 @@ pub(crate) fn flush_all<'a>(_: &mut MemcachedState, line: &Line<'a>) -> Decoded<
         Expiry::AtMs(at_ms) if at_ms > line.now.0 => at_ms,
         _ => 0,
     };
-    let shape = shape(MemcachedShape::Ok, silent);
-    found(Command::Keyspace(Keyspace::FlushAll { at_ms, shape }), line)
+    let format = format(MemcachedFormat::Ok, silent);
+    found(Command::Keyspace(KeyspaceCommand::FlushAll { at_ms, format }), line)
 }
 
-pub(crate) fn verbosity<'a>(_: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a> {
+pub(crate) fn verbosity<'a>(_: &mut MemcachedState, line: &MemcachedLine<'a>) -> Decoded<'a> {
     let mut words = line.words;
     let (Some(level), more) = (words.next(), words) else { return refuse(ERROR, line) };
     let silent = match (level, noreply(more)) {
@@ -290,27 +291,27 @@ pub(crate) fn verbosity<'a>(_: &mut MemcachedState, line: &Line<'a>) -> Decoded<
         (level, _) if parse_u64(level).is_none() => return refuse(BAD_FORMAT, line),
         (_, Some(silent)) => silent,
     };
-    found(Command::Connection(Connection::Verbosity(shape(MemcachedShape::Ok, silent))), line)
+    found(Command::Connection(ConnectionCommand::Verbosity(format(MemcachedFormat::Ok, silent))), line)
 }
 
-pub(crate) fn version<'a>(_: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a> {
-    bare(line, Connection::Version)
+pub(crate) fn version<'a>(_: &mut MemcachedState, line: &MemcachedLine<'a>) -> Decoded<'a> {
+    bare(line, ConnectionCommand::Version)
 }
 
-pub(crate) fn quit<'a>(_: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a> {
-    bare(line, Connection::Quit(Shape::Silent))
+pub(crate) fn quit<'a>(_: &mut MemcachedState, line: &MemcachedLine<'a>) -> Decoded<'a> {
+    bare(line, ConnectionCommand::Quit(ReplyFormat::Silent))
 }
 
 /// A command without arguments.
-fn bare<'a>(line: &Line<'a>, connection: Connection<'a>) -> Decoded<'a> {
+fn bare<'a>(line: &MemcachedLine<'a>, connection: ConnectionCommand<'a>) -> Decoded<'a> {
     if line.words.rest().is_empty() { found(Command::Connection(connection), line) } else { refuse(ERROR, line) }
 }
 
-pub(crate) fn stats<'a>(_: &mut MemcachedState, line: &Line<'a>) -> Decoded<'a> {
+pub(crate) fn stats<'a>(_: &mut MemcachedState, line: &MemcachedLine<'a>) -> Decoded<'a> {
     match (line.words.rest(), line.words.clone().next()) {
-        (b"", _) => found(Command::Server(Server::Stats { argument: None }), line),
+        (b"", _) => found(Command::Server(ServerCommand::Stats { argument: None }), line),
         (rest, Some(word)) if rest == word && STATS.contains(&word) => {
-            found(Command::Server(Server::Stats { argument: Some(word) }), line)
+            found(Command::Server(ServerCommand::Stats { argument: Some(word) }), line)
         }
         _ => refuse(ERROR, line),
     }

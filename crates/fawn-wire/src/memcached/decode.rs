@@ -1,5 +1,5 @@
 //! Decoding of memcached text: framing, command lookup, and dispatch to the command's parser.
-use super::line::{Line, Words};
+use super::line::{MemcachedLine, Words};
 use crate::commands::{self, Parse};
 use crate::{Decoded, MemcachedState, Protocol, inline};
 use alloc::borrow::Cow;
@@ -22,7 +22,7 @@ impl MemcachedState {
         let mut words = Words(line);
         let Some(name) = words.next() else { return Decoded::refuse(super::ERROR, consumed) };
         match commands::find(Protocol::Memcached, name).map(|spec| spec.parse) {
-            Some(Parse::Memcached(parse)) => parse(self, &Line { words, input, consumed, now }),
+            Some(Parse::Memcached(parse)) => parse(self, &MemcachedLine { words, input, consumed, now }),
             _ => Decoded::refuse(super::ERROR, consumed),
         }
     }
@@ -33,7 +33,7 @@ impl MemcachedState {
     pub(crate) fn refuse_block(
         &mut self,
         message: &'static [u8],
-        line: &Line<'_>,
+        line: &MemcachedLine<'_>,
         block_bytes: u64,
     ) -> Decoded<'static> {
         self.swallow_bytes = block_bytes;

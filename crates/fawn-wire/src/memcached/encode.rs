@@ -1,30 +1,30 @@
 //! Encoding of replies in memcached text.
 use crate::number::push;
-use crate::shape::MemcachedShape;
+use crate::reply_format::MemcachedFormat;
 use alloc::vec::Vec;
 use fawn_types::{EntryRef, OperationError, Reply};
 
 /// Appends a reply.
 #[inline]
-pub(crate) fn reply(shape: MemcachedShape, key: &[u8], reply: &Reply<'_>, out: &mut Vec<u8>) {
-    match (shape, reply) {
+pub(crate) fn reply(format: MemcachedFormat, key: &[u8], reply: &Reply<'_>, out: &mut Vec<u8>) {
+    match (format, reply) {
         (_, Reply::Error(problem)) => error(*problem, out),
-        (MemcachedShape::Get { cas }, Reply::Value(entry)) => {
+        (MemcachedFormat::Get { cas }, Reply::Value(entry)) => {
             value(key, entry, cas, out);
             out.extend_from_slice(b"END\r\n");
         }
-        (MemcachedShape::Get { .. }, _) => out.extend_from_slice(b"END\r\n"),
-        (MemcachedShape::Value { cas }, Reply::Value(entry)) => value(key, entry, cas, out),
-        (MemcachedShape::Value { .. }, _) => {}
-        (MemcachedShape::Number, Reply::Unsigned(number)) => {
+        (MemcachedFormat::Get { .. }, _) => out.extend_from_slice(b"END\r\n"),
+        (MemcachedFormat::Value { cas }, Reply::Value(entry)) => value(key, entry, cas, out),
+        (MemcachedFormat::Value { .. }, _) => {}
+        (MemcachedFormat::Number, Reply::Unsigned(number)) => {
             push(*number, out);
             out.extend_from_slice(b"\r\n");
         }
-        _ => out.extend_from_slice(word(shape, reply)),
+        _ => out.extend_from_slice(word(format, reply)),
     }
 }
 
-fn word(shape: MemcachedShape, reply: &Reply<'_>) -> &'static [u8] {
+fn word(format: MemcachedFormat, reply: &Reply<'_>) -> &'static [u8] {
     match reply {
         Reply::Stored { .. } => b"STORED\r\n",
         Reply::NotStored => b"NOT_STORED\r\n",
@@ -33,7 +33,7 @@ fn word(shape: MemcachedShape, reply: &Reply<'_>) -> &'static [u8] {
         Reply::Deleted => b"DELETED\r\n",
         Reply::Touched => b"TOUCHED\r\n",
         _ => {
-            debug_assert!(false, "no encoding of {reply:?} as {shape:?}");
+            debug_assert!(false, "no encoding of {reply:?} as {format:?}");
             b"SERVER_ERROR internal error: the reply does not match the request; please report it\r\n"
         }
     }

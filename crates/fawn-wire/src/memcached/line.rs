@@ -7,7 +7,7 @@ use fawn_types::{Expiry, TimeMs};
 const RELATIVE_SECONDS_MAX: i64 = 60 * 60 * 24 * 30;
 
 #[derive(Clone, Copy)]
-pub(crate) struct Line<'a> {
+pub(crate) struct MemcachedLine<'a> {
     /// The text after the command's name.
     pub(crate) words: Words<'a>,
     /// The whole input from the line's start; a data block follows the line.

@@ -4,7 +4,7 @@ pub mod decode;
 pub mod encode;
 pub(crate) mod line;
 
-use crate::Limits;
+use crate::CodecLimits;
 
 pub(crate) const ERROR: &[u8] = b"ERROR\r\n";
 pub(crate) const BAD_CHUNK: &[u8] = b"CLIENT_ERROR bad data chunk\r\n";
@@ -14,7 +14,7 @@ pub(crate) const BAD_FORMAT: &[u8] = b"CLIENT_ERROR bad command line format\r\n"
 /// The decoder of a memcached connection.
 #[derive(Clone, Debug)]
 pub struct MemcachedState {
-    limits: Limits,
+    limits: CodecLimits,
     /// Bytes left of a rejected value's block; dropped as they arrive, never buffered.
     swallow_bytes: u64,
     /// Length of an incomplete line that is known to have no line end.
@@ -24,7 +24,7 @@ pub struct MemcachedState {
 impl MemcachedState {
     /// The decoder of a new connection.
     #[must_use]
-    pub const fn new(limits: Limits) -> Self {
+    pub const fn new(limits: CodecLimits) -> Self {
         Self { limits, swallow_bytes: 0, searched_bytes: 0 }
     }
 

@@ -1,25 +1,25 @@
 //! Decoding of RESP requests: framing, command lookup, and dispatch to the command's parser.
-use super::frame::{self, Frame, Stop};
-use super::invocation::Invocation;
-use super::refusal::{self, Refusal};
-use super::shortcut;
+use super::command_args::CommandArgs;
+use super::fast_path;
+use super::frame::{self, FrameStop, RespFrame};
+use super::parse_error::{self, ParseError};
 use crate::args::Framing;
 use crate::commands::{self, Parse};
 use crate::{Command, Decoded, Protocol, RespState, inline};
 use fawn_types::TimeMs;
 
 /// Result of a command's parser.
-pub(crate) type Parsed<'a> = Result<Command<'a>, Refusal>;
+pub(crate) type ParseResult<'a> = Result<Command<'a>, ParseError>;
 
 impl RespState {
-    /// Fast path for a complete common request; see [`Codec::decode_plain`](crate::Codec::decode_plain).
+    /// Fast path for a complete common request; see [`Codec::decode_fast`](crate::Codec::decode_plain).
     #[must_use]
     #[inline]
-    pub fn decode_plain<'a>(&self, input: &'a [u8]) -> Option<Decoded<'a>> {
+    pub fn decode_fast<'a>(&self, input: &'a [u8]) -> Option<Decoded<'a>> {
         if !self.is_between_requests() {
             return None;
         }
-        shortcut::decode(input, &self.limits, self.version)
+        fast_path::decode(input, &self.limits, self.version)
     }
 
     /// Decodes the first request of `input`. `now` serves replies with times in them, and delays.
@@ -29,7 +29,7 @@ impl RespState {
             return self.drop_refused(input);
         }
         if self.resume.is_start()
-            && let Some(decoded) = shortcut::decode(input, &self.limits, self.version)
+            && let Some(decoded) = fast_path::decode(input, &self.limits, self.version)
         {
             return decoded;
         }
@@ -42,9 +42,9 @@ impl RespState {
 
     fn decode_array<'a>(&mut self, input: &'a [u8], now: TimeMs) -> Decoded<'a> {
         match frame::scan(input, &self.limits, &mut self.resume) {
-            Ok(Frame { spans, count, body, consumed }) => {
+            Ok(RespFrame { spans, count, body, consumed }) => {
                 let (input, version) = (&input[..consumed], self.version);
-                let request = Invocation { input, spans, count, body, framing: Framing::Bulk, version, now };
+                let request = CommandArgs { input, spans, count, body, framing: Framing::Bulk, version, now };
                 dispatch(&request, consumed)
             }
             Err(stop) => self.stopped(stop, input.len()),
@@ -53,32 +53,32 @@ impl RespState {
 
     fn decode_inline<'a>(&mut self, input: &'a [u8], now: TimeMs) -> Decoded<'a> {
         match inline::split(input, &mut self.searched_bytes) {
-            Ok(inline::Line { count: 0, consumed, .. }) => Decoded::Skip { consumed },
-            Ok(inline::Line { spans, count, line_bytes, consumed }) => {
+            Ok(inline::InlineCommand { count: 0, consumed, .. }) => Decoded::Skip { consumed },
+            Ok(inline::InlineCommand { spans, count, line_bytes, consumed }) => {
                 let (input, version) = (&input[..line_bytes], self.version);
-                let request = Invocation { input, spans, count, body: 0, framing: Framing::Words, version, now };
+                let request = CommandArgs { input, spans, count, body: 0, framing: Framing::Words, version, now };
                 dispatch(&request, consumed)
             }
-            Err(inline::Stop::Need(need_bytes)) => Decoded::Incomplete { need_bytes },
-            Err(inline::Stop::Quoted { bytes, consumed }) => Decoded::Rewritten { bytes, consumed },
-            Err(inline::Stop::TooLong) => {
+            Err(inline::InlineStop::Need(need_bytes)) => Decoded::Incomplete { need_bytes },
+            Err(inline::InlineStop::Quoted { bytes, consumed }) => Decoded::Rewritten { bytes, consumed },
+            Err(inline::InlineStop::TooLong) => {
                 Decoded::fatal(&b"-ERR Protocol error: too big inline request\r\n"[..], input.len())
             }
-            Err(inline::Stop::Unbalanced { consumed }) => {
+            Err(inline::InlineStop::Unbalanced { consumed }) => {
                 Decoded::fatal(&b"-ERR Protocol error: unbalanced quotes in request\r\n"[..], consumed)
             }
         }
     }
 
     #[cold]
-    fn stopped(&mut self, stop: Stop, input_bytes: usize) -> Decoded<'static> {
+    fn stopped(&mut self, stop: FrameStop, input_bytes: usize) -> Decoded<'static> {
         match stop {
-            Stop::Need(need_bytes) => Decoded::Incomplete { need_bytes },
-            Stop::Empty(consumed) => Decoded::Skip { consumed },
-            Stop::Protocol(error) => Decoded::fatal(refusal::protocol(error), input_bytes),
-            Stop::TooLong { len, at, discard } => {
+            FrameStop::Need(need_bytes) => Decoded::Incomplete { need_bytes },
+            FrameStop::Empty(consumed) => Decoded::Skip { consumed },
+            FrameStop::Protocol(error) => Decoded::fatal(parse_error::protocol(error), input_bytes),
+            FrameStop::TooLong { len, at, discard } => {
                 self.discard.start(discard);
-                Decoded::refuse(refusal::too_long(len, self.limits.value_bytes_max), at)
+                Decoded::refuse(parse_error::too_long(len, self.limits.value_bytes_max), at)
             }
         }
     }
@@ -93,39 +93,39 @@ impl RespState {
 }
 
 #[inline]
-fn dispatch<'a>(request: &Invocation<'a>, consumed: usize) -> Decoded<'a> {
+fn dispatch<'a>(request: &CommandArgs<'a>, consumed: usize) -> Decoded<'a> {
     match parse(request) {
         Ok(command) => Decoded::Command { command, consumed },
-        Err(refusal) => Decoded::refuse(refusal.message(), consumed),
+        Err(error) => Decoded::refuse(error.message(), consumed),
     }
 }
 
 #[inline]
-fn parse<'a>(invocation: &Invocation<'a>) -> Parsed<'a> {
-    let name = invocation.arg(0);
+fn parse<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
+    let name = args.arg(0);
     let Some(spec) = commands::find(Protocol::Resp, name) else {
-        return Err(refusal::unknown(name, invocation.rest(1)));
+        return Err(parse_error::unknown(name, args.from(1)));
     };
-    if !spec.takes(invocation.count) {
-        return Err(Refusal::Arity(spec.name));
+    if !spec.takes(args.count) {
+        return Err(ParseError::Arity(spec.name));
     }
     match spec.parse {
-        Parse::Resp(parse) => parse(invocation),
-        Parse::Container => parse_subcommand(spec.name, invocation),
+        Parse::Resp(parse) => parse(args),
+        Parse::Container => parse_subcommand(spec.name, args),
         Parse::Memcached(_) => unreachable!("the lookup is by protocol"),
     }
 }
 
-pub(crate) fn parse_subcommand<'a>(container: &'static str, invocation: &Invocation<'a>) -> Parsed<'a> {
-    let Some(name) = invocation.get(1) else { return Err(Refusal::Arity(container)) };
+pub(crate) fn parse_subcommand<'a>(container: &'static str, args: &CommandArgs<'a>) -> ParseResult<'a> {
+    let Some(name) = args.get(1) else { return Err(ParseError::Arity(container)) };
     let Some(spec) = commands::find_subcommand(container, name) else {
-        return Err(refusal::unknown_subcommand(container, name));
+        return Err(parse_error::unknown_subcommand(container, name));
     };
-    if !spec.takes(invocation.count) {
-        return Err(Refusal::Arity(spec.name));
+    if !spec.takes(args.count) {
+        return Err(ParseError::Arity(spec.name));
     }
     match spec.parse {
-        Parse::Resp(parse) => parse(invocation),
+        Parse::Resp(parse) => parse(args),
         Parse::Container | Parse::Memcached(_) => unreachable!("a subcommand is neither"),
     }
 }

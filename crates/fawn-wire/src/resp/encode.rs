@@ -1,39 +1,39 @@
 //! Encoding of replies in RESP2 and RESP3.
 use crate::number::push;
+use crate::reply_format::RespFormat;
 use crate::resp::RespVersion;
-use crate::shape::RespShape;
 use alloc::vec::Vec;
 use fawn_types::{EntryRef, OperationError, Reply, TimeMs};
 
 /// Appends a reply.
 #[inline]
-pub(crate) fn reply(shape: RespShape, version: RespVersion, reply: &Reply<'_>, out: &mut Vec<u8>) {
-    match (shape, reply) {
-        (RespShape::Bulk, Reply::Value(entry) | Reply::Previous { entry: Some(entry), .. }) => bulk(entry.value, out),
-        (RespShape::OkOrNull, Reply::Stored { .. }) => out.extend_from_slice(b"+OK\r\n"),
-        (RespShape::Counter, Reply::Signed(value)) => integer(*value, out),
+pub(crate) fn reply(format: RespFormat, version: RespVersion, reply: &Reply<'_>, out: &mut Vec<u8>) {
+    match (format, reply) {
+        (RespFormat::Bulk, Reply::Value(entry) | Reply::Previous { entry: Some(entry), .. }) => bulk(entry.value, out),
+        (RespFormat::OkOrNull, Reply::Stored { .. }) => out.extend_from_slice(b"+OK\r\n"),
+        (RespFormat::Counter, Reply::Signed(value)) => integer(*value, out),
         (_, Reply::Error(problem)) => error(*problem, out),
-        (RespShape::Bulk | RespShape::OkOrNull, _) => null(version, out),
-        _ => rarer(shape, reply, out),
+        (RespFormat::Bulk | RespFormat::OkOrNull, _) => null(version, out),
+        _ => rarer(format, reply, out),
     }
 }
 
-fn rarer(shape: RespShape, reply: &Reply<'_>, out: &mut Vec<u8>) {
+fn rarer(format: RespFormat, reply: &Reply<'_>, out: &mut Vec<u8>) {
     let entry = match reply {
         Reply::Value(entry) => Some(entry),
         _ => None,
     };
-    match shape {
-        RespShape::Flag => integer(i64::from(is_hit(reply)), out),
-        RespShape::Length => integer(entry.map_or(0, |entry| entry.value.len() as i64), out),
-        RespShape::TypeName => simple(if entry.is_some() { "string" } else { "none" }, out),
-        RespShape::Remaining { now, seconds } => integer(remaining(entry, now, seconds), out),
-        RespShape::ExpiresAt { seconds } => integer(expires_at(entry, seconds), out),
-        RespShape::LengthWritten => match reply {
+    match format {
+        RespFormat::Flag => integer(i64::from(is_hit(reply)), out),
+        RespFormat::Length => integer(entry.map_or(0, |entry| entry.value.len() as i64), out),
+        RespFormat::TypeName => simple(if entry.is_some() { "string" } else { "none" }, out),
+        RespFormat::Remaining { now, seconds } => integer(remaining(entry, now, seconds), out),
+        RespFormat::ExpiresAt { seconds } => integer(expires_at(entry, seconds), out),
+        RespFormat::LengthWritten => match reply {
             Reply::Stored { value_bytes, .. } => integer(i64::from(*value_bytes), out),
             _ => integer(0, out),
         },
-        RespShape::Bulk | RespShape::OkOrNull | RespShape::Counter => mismatch(reply, out),
+        RespFormat::Bulk | RespFormat::OkOrNull | RespFormat::Counter => mismatch(reply, out),
     }
 }
 

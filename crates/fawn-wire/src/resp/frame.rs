@@ -1,5 +1,5 @@
 //! RESP request framing: locates the arguments of an array, and resumes after an incomplete request.
-use crate::Limits;
+use crate::CodecLimits;
 use fawn_types::limits::REQUEST_ARGS_MAX;
 
 /// Number of leading arguments whose positions are recorded; `SET key value GET EX 10` has as many.
@@ -12,14 +12,14 @@ pub(crate) type Spans = [(u32, u32); SPANS];
 
 /// The position reached in an incomplete request, from which framing resumes once there are more bytes.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Resume {
+pub(crate) struct ScanResume {
     /// Position of the next argument; 0: at the start of the request.
     at: usize,
     /// Number of arguments before `at`.
     args: usize,
 }
 
-impl Resume {
+impl ScanResume {
     pub(crate) const fn is_start(&self) -> bool {
         self.at == 0
     }
@@ -36,7 +36,7 @@ pub(crate) struct Discard {
 
 /// A complete request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Frame {
+pub(crate) struct RespFrame {
     pub(crate) spans: Spans,
     /// Number of arguments, including the command's name.
     pub(crate) count: usize,
@@ -47,7 +47,7 @@ pub(crate) struct Frame {
 
 /// The reason why there is no complete request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Stop {
+pub(crate) enum FrameStop {
     /// At least this many bytes are needed, from the start of the request.
     Need(usize),
     /// An empty array of this many bytes, ignored as in Redis.
@@ -77,15 +77,15 @@ pub(crate) enum ProtocolError {
 
 /// Frames the array at the start of `input`, which must begin with `*`.
 #[inline]
-pub(crate) fn scan(input: &[u8], limits: &Limits, resume: &mut Resume) -> Result<Frame, Stop> {
+pub(crate) fn scan(input: &[u8], limits: &CodecLimits, resume: &mut ScanResume) -> Result<RespFrame, FrameStop> {
     let (count, body) = array_length(input)?;
     let mut spans = [(0, 0); SPANS];
     let from = core::mem::take(resume);
     let resumed = from.at != 0 && from.at <= input.len();
     let (mut at, mut index) = if resumed { (from.at, from.args) } else { (body, 0) };
     while index < count {
-        let stopped = |stop: Stop, resume: &mut Resume| {
-            *resume = Resume { at, args: index };
+        let stopped = |stop: FrameStop, resume: &mut ScanResume| {
+            *resume = ScanResume { at, args: index };
             stop
         };
         let (len, start) = match short_length(input, at) {
@@ -96,15 +96,15 @@ pub(crate) fn scan(input: &[u8], limits: &Limits, resume: &mut Resume) -> Result
         // Framing does not know which arguments are keys, so the longer of the two limits applies to all.
         if len > limits.value_bytes_max.max(fawn_types::limits::KEY_BYTES_MAX) {
             let discard = DiscardPlan { bytes: len as u64 + 2, args: count - index - 1 };
-            return Err(Stop::TooLong { len: len as u64, at: start, discard });
+            return Err(FrameStop::TooLong { len: len as u64, at: start, discard });
         }
         if end > limits.request_bytes_max {
-            return Err(Stop::Protocol(ProtocolError::TooLarge(limits.request_bytes_max)));
+            return Err(FrameStop::Protocol(ProtocolError::TooLarge(limits.request_bytes_max)));
         }
         match input.get(end - 2..end) {
             Some(b"\r\n") => {}
-            Some(_) => return Err(Stop::Protocol(ProtocolError::BulkEnd)),
-            None => return Err(stopped(Stop::Need(end), resume)),
+            Some(_) => return Err(FrameStop::Protocol(ProtocolError::BulkEnd)),
+            None => return Err(stopped(FrameStop::Need(end), resume)),
         }
         if let Some(span) = spans.get_mut(index) {
             *span = (start as u32, len as u32);
@@ -116,7 +116,7 @@ pub(crate) fn scan(input: &[u8], limits: &Limits, resume: &mut Resume) -> Result
         // All arguments are complete and verified, but those before the resumption have no spans yet.
         note_spans(input, body, count, &mut spans);
     }
-    Ok(Frame { spans, count, body, consumed: at })
+    Ok(RespFrame { spans, count, body, consumed: at })
 }
 
 #[cold]
@@ -131,14 +131,14 @@ fn note_spans(input: &[u8], body: usize, count: usize, spans: &mut Spans) {
 
 /// Parses the array's length; returns it with the position of the first argument.
 #[inline]
-fn array_length(input: &[u8]) -> Result<(usize, usize), Stop> {
+fn array_length(input: &[u8]) -> Result<(usize, usize), FrameStop> {
     // Fast path: one digit.
     if let [b'*', digit @ b'1'..=b'9', b'\r', b'\n', ..] = input {
         return Ok((usize::from(digit - b'0'), 4));
     }
-    let error = Stop::Protocol(ProtocolError::MultibulkLength);
+    let error = FrameStop::Protocol(ProtocolError::MultibulkLength);
     match signed_line(input, 1, error)? {
-        (count, end) if count <= 0 => Err(Stop::Empty(end)),
+        (count, end) if count <= 0 => Err(FrameStop::Empty(end)),
         (count, end) if count as u64 <= REQUEST_ARGS_MAX as u64 => Ok((count as usize, end)),
         _ => Err(error),
     }
@@ -157,33 +157,33 @@ fn short_length(input: &[u8], at: usize) -> Option<(usize, usize)> {
 }
 
 /// Parses an argument's length; returns it with the position of the content.
-fn bulk_length(input: &[u8], at: usize) -> Result<(usize, usize), Stop> {
+fn bulk_length(input: &[u8], at: usize) -> Result<(usize, usize), FrameStop> {
     match input.get(at) {
         Some(b'$') => {
-            let error = Stop::Protocol(ProtocolError::BulkLength);
+            let error = FrameStop::Protocol(ProtocolError::BulkLength);
             match signed_line(input, at + 1, error)? {
                 // Redis has the same limit of 512 MiB. A larger length most likely means a broken stream.
                 (len, start) if (0..=512 << 20).contains(&len) => Ok((len as usize, start)),
                 _ => Err(error),
             }
         }
-        Some(other) => Err(Stop::Protocol(ProtocolError::ExpectedDollar(*other))),
-        None => Err(Stop::Need(at + 1)),
+        Some(other) => Err(FrameStop::Protocol(ProtocolError::ExpectedDollar(*other))),
+        None => Err(FrameStop::Need(at + 1)),
     }
 }
 
 /// Parses the signed number at `at`; returns it with the position after its line end.
-fn signed_line(input: &[u8], at: usize, error: Stop) -> Result<(i64, usize), Stop> {
+fn signed_line(input: &[u8], at: usize, error: FrameStop) -> Result<(i64, usize), FrameStop> {
     let line = input.get(at..).unwrap_or_default();
     let Some(end) = line.iter().take(LENGTH_LINE_BYTES_MAX).position(|byte| *byte == b'\r') else {
         // Fail early if no further bytes can make this a valid line.
         let hopeless = line.len() >= LENGTH_LINE_BYTES_MAX || line.iter().any(|b| !matches!(b, b'-' | b'0'..=b'9'));
-        return Err(if hopeless { error } else { Stop::Need(input.len() + 1) });
+        return Err(if hopeless { error } else { FrameStop::Need(input.len() + 1) });
     };
     match line.get(end + 1) {
         Some(b'\n') => crate::number::parse_i64(&line[..end]).map(|number| (number, at + end + 2)).ok_or(error),
         Some(_) => Err(error),
-        None => Err(Stop::Need(input.len() + 1)),
+        None => Err(FrameStop::Need(input.len() + 1)),
     }
 }
 
@@ -197,13 +197,13 @@ impl Discard {
     }
 
     /// Drops as much of `input` as possible; returns the number of bytes dropped, or the reason why none was.
-    pub(crate) fn step(&mut self, input: &[u8]) -> Result<usize, Stop> {
+    pub(crate) fn step(&mut self, input: &[u8]) -> Result<usize, FrameStop> {
         let mut at = 0;
         while self.is_active() {
             if self.bytes == 0 {
                 match bulk_length(input, at) {
                     Ok((len, start)) => (self.bytes, self.args, at) = (len as u64 + 2, self.args - 1, start),
-                    Err(Stop::Need(_)) if at > 0 => break,
+                    Err(FrameStop::Need(_)) if at > 0 => break,
                     Err(stop) => return Err(stop),
                 }
             }
@@ -214,6 +214,6 @@ impl Discard {
                 break;
             }
         }
-        if at == 0 { Err(Stop::Need(1)) } else { Ok(at) }
+        if at == 0 { Err(FrameStop::Need(1)) } else { Ok(at) }
     }
 }

@@ -1,12 +1,12 @@
 //! RESP: the decoder of a connection, and the encoder of replies.
+pub(crate) mod command_args;
 pub mod decode;
 pub mod encode;
+pub(crate) mod fast_path;
 pub(crate) mod frame;
-pub(crate) mod invocation;
-pub(crate) mod refusal;
-pub(crate) mod shortcut;
+pub(crate) mod parse_error;
 
-use crate::Limits;
+use crate::CodecLimits;
 
 /// The RESP version of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -34,8 +34,8 @@ impl RespVersion {
 pub struct RespState {
     /// The version in which replies are encoded.
     pub version: RespVersion,
-    limits: Limits,
-    resume: frame::Resume,
+    limits: CodecLimits,
+    resume: frame::ScanResume,
     discard: frame::Discard,
     /// Length of an incomplete inline command that is known to have no line end.
     searched_bytes: usize,
@@ -44,13 +44,13 @@ pub struct RespState {
 impl RespState {
     /// The decoder of a new connection.
     #[must_use]
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: CodecLimits) -> Self {
         // Positions within a request are stored in 32 bits.
         assert!(limits.request_bytes_max <= u32::MAX as usize, "request limit {}", limits.request_bytes_max);
         Self {
             version: RespVersion::V2,
             limits,
-            resume: frame::Resume::default(),
+            resume: frame::ScanResume::default(),
             discard: frame::Discard::default(),
             searched_bytes: 0,
         }

@@ -1,7 +1,7 @@
 //! A minimal server: decodes its input and answers with a fixed script of replies.
 use fawn_types::{EntryRef, Reply, Request, TimeMs, Update, Version};
 use fawn_wire::{
-    After, ClientIdentity, Codec, Command, Decoded, Keyspace, Limits, Protocol, encode_done, encode_reply,
+    After, ClientIdentity, Codec, CodecLimits, Command, Decoded, KeyspaceCommand, Protocol, encode_done, encode_reply,
 };
 
 pub(crate) const NOW: TimeMs = TimeMs(1_700_000_000_000);
@@ -16,7 +16,7 @@ pub(crate) struct Trace {
 }
 
 /// Feeds `pieces` one after the other, like separate reads. The key `k` holds `value`; other keys are absent.
-pub(crate) fn feed<'p>(protocol: Protocol, limits: Limits, pieces: impl IntoIterator<Item = &'p [u8]>) -> Trace {
+pub(crate) fn feed<'p>(protocol: Protocol, limits: CodecLimits, pieces: impl IntoIterator<Item = &'p [u8]>) -> Trace {
     let (mut codec, mut identity) = (Codec::new(protocol, limits), ClientIdentity { id: 5, ..Default::default() });
     let (mut buffer, mut trace, mut need) = (Vec::new(), Trace::default(), 0);
     for piece in pieces {
@@ -41,7 +41,7 @@ pub(crate) fn feed<'p>(protocol: Protocol, limits: Limits, pieces: impl IntoIter
 
 /// Feeds the whole input at once.
 pub(crate) fn run(protocol: Protocol, input: &[u8]) -> Trace {
-    feed(protocol, Limits::default(), [input])
+    feed(protocol, CodecLimits::default(), [input])
 }
 
 fn step(decoded: Decoded<'_>, codec: &mut Codec, identity: &mut ClientIdentity, trace: &mut Trace) -> usize {
@@ -69,21 +69,21 @@ fn step(decoded: Decoded<'_>, codec: &mut Codec, identity: &mut ClientIdentity, 
 
 fn answer(command: &Command<'_>, codec: &mut Codec, identity: &mut ClientIdentity, out: &mut Vec<u8>) -> After {
     match command {
-        Command::Single { request, shape } => encode_reply(*shape, request.key(), &reply(request), out),
+        Command::Single { request, format } => encode_reply(*format, request.key(), &reply(request), out),
         Command::Multi(multi) => {
-            let mut gather = multi.gather;
+            let mut gather = multi.multi_reply;
             gather.begin(out);
             multi.requests().for_each(|request| gather.add(request.key(), &reply(&request), out));
             gather.finish(out);
         }
         Command::Connection(connection) => return connection.answer(codec, identity, out),
-        Command::Keyspace(Keyspace::FlushAll { shape, .. }) => encode_done(*shape, out),
-        Command::Keyspace(Keyspace::DbSize) => fawn_wire::resp::encode::integer(1, out),
-        Command::Keyspace(Keyspace::Scan { .. }) => fawn_wire::resp::encode::scan(0, &[b"k"], out),
-        Command::Server(fawn_wire::Server::Command(query)) => {
+        Command::Keyspace(KeyspaceCommand::FlushAll { format, .. }) => encode_done(*format, out),
+        Command::Keyspace(KeyspaceCommand::DbSize) => fawn_wire::resp::encode::integer(1, out),
+        Command::Keyspace(KeyspaceCommand::Scan { .. }) => fawn_wire::resp::encode::scan(0, &[b"k"], out),
+        Command::Server(fawn_wire::ServerCommand::Command(query)) => {
             fawn_wire::commands::answer(query, codec.resp_version(), out);
         }
-        Command::Wide(_) => encode_done(fawn_wire::Shape::Native, out),
+        Command::Wide(_) => encode_done(fawn_wire::ReplyFormat::Native, out),
         Command::Server(_) => out.extend_from_slice(b"+server\r\n"),
     }
     After::GoOn

@@ -110,13 +110,13 @@ fn every_row_decodes() {
 /// The replies to `COMMAND` and its subcommands are complete in both RESP versions.
 #[test]
 fn command_replies_are_whole() {
-    use fawn_wire::client::{Parsed, resp};
+    use fawn_wire::client::{ParsedReply, resp};
     for hello in ["", "HELLO 3\r\n"] {
         for query in ["COMMAND", "COMMAND DOCS", "COMMAND INFO get nope", "COMMAND LIST", "COMMAND COUNT"] {
             let out = crate::driver::run(Protocol::Resp, format!("{hello}{query}\r\n").as_bytes()).out;
             let (mut rest, mut replies) = (&out[..], 0);
             while !rest.is_empty() {
-                let Parsed::Reply { consumed, .. } = resp::parse_reply(rest) else { panic!("{query}") };
+                let ParsedReply::Reply { consumed, .. } = resp::parse_reply(rest) else { panic!("{query}") };
                 rest = &rest[consumed..];
                 replies += 1;
             }

@@ -1,7 +1,7 @@
 //! Transcripts of memcached text; the replies were compared with those of memcached 1.6.
 use crate::driver::{NOW, feed, run};
 use fawn_types::{Expiry, Request, Update};
-use fawn_wire::{Codec, Command, Decoded, Keyspace, Limits, Protocol};
+use fawn_wire::{Codec, CodecLimits, Command, Decoded, KeyspaceCommand, Protocol};
 
 #[test]
 fn transcripts() {
@@ -79,7 +79,7 @@ fn limits_are_told_and_blocks_dropped() {
     let input = format!("get {key}\r\nset {key} 0 0 8\r\nget none\r\nget none\r\n");
     let expected = "CLIENT_ERROR bad command line format\r\nCLIENT_ERROR bad command line format\r\nEND\r\n";
     assert_eq!(String::from_utf8_lossy(&run(Protocol::Memcached, input.as_bytes()).out), expected);
-    let limits = Limits { value_bytes_max: 100, ..Limits::default() };
+    let limits = CodecLimits { value_bytes_max: 100, ..CodecLimits::default() };
     let mut input = b"set a 0 0 101\r\n".to_vec();
     input.extend_from_slice(&b"get k\r\n".repeat(15)[..101]);
     input.extend_from_slice(b"\r\nget none\r\n");
@@ -100,15 +100,15 @@ fn exptimes_are_relative_up_to_a_month() {
         (-1, Expiry::AtMs(1)),
     ] {
         let input = format!("set a 3 {exptime} 1\r\nx\r\n");
-        match Codec::new(Protocol::Memcached, Limits::default()).decode(input.as_bytes(), NOW) {
+        match Codec::new(Protocol::Memcached, CodecLimits::default()).decode(input.as_bytes(), NOW) {
             Decoded::Command { command: Command::Single { request: Request::Update { update, .. }, .. }, .. } => {
                 assert!(matches!(update, Update::Set { expiry, flags: 3, .. } if expiry == expected), "{update:?}");
             }
             other => panic!("{other:?}"),
         }
     }
-    match Codec::new(Protocol::Memcached, Limits::default()).decode(b"flush_all 2\r\n", NOW) {
-        Decoded::Command { command: Command::Keyspace(Keyspace::FlushAll { at_ms, .. }), .. } => {
+    match Codec::new(Protocol::Memcached, CodecLimits::default()).decode(b"flush_all 2\r\n", NOW) {
+        Decoded::Command { command: Command::Keyspace(KeyspaceCommand::FlushAll { at_ms, .. }), .. } => {
             assert_eq!(at_ms, NOW.0 + 2000);
         }
         other => panic!("{other:?}"),

@@ -2,7 +2,7 @@
 use crate::driver::{NOW, run};
 use fawn_types::request::{ExpiryCondition, Update};
 use fawn_types::{Condition, Expiry, Request};
-use fawn_wire::{Codec, Command, Decoded, Limits, Protocol};
+use fawn_wire::{Codec, CodecLimits, Command, Decoded, Protocol};
 
 /// Each line is an inline command, which differs from an array only in the framing, and its reply.
 #[test]
@@ -142,7 +142,7 @@ fn empty_arrays_are_ignored() {
 /// A value beyond the limit is rejected at once and dropped as it arrives; the connection remains open.
 #[test]
 fn a_value_too_long_is_dropped() {
-    let limits = Limits { value_bytes_max: 70_000, ..Limits::default() };
+    let limits = CodecLimits { value_bytes_max: 70_000, ..CodecLimits::default() };
     let mut input = b"*5\r\n$3\r\nSET\r\n$1\r\na\r\n$70001\r\n".to_vec();
     input.extend_from_slice(&[b'x'; 70_001]);
     input.extend_from_slice(b"\r\n$2\r\nEX\r\n$2\r\n10\r\n*2\r\n$3\r\nGET\r\n$1\r\nk\r\n");
@@ -170,14 +170,14 @@ fn a_long_array_is_resumed() {
     let args: Vec<String> = std::iter::once("DEL".into()).chain((0..200_000).map(|i| i.to_string())).collect();
     let mut input = Vec::new();
     fawn_wire::client::resp::encode_command(&args, &mut input);
-    let trace = crate::driver::feed(Protocol::Resp, Limits::default(), input.chunks(input.len() / 20_000));
+    let trace = crate::driver::feed(Protocol::Resp, CodecLimits::default(), input.chunks(input.len() / 20_000));
     assert_eq!(trace.out, b":0\r\n");
     assert!(trace.log.starts_with("Multi"));
 }
 
 fn single(line: &str) -> Request<'static> {
     let input: &'static [u8] = format!("{line}\r\n").into_bytes().leak();
-    match Codec::new(Protocol::Resp, Limits::default()).decode(input, NOW) {
+    match Codec::new(Protocol::Resp, CodecLimits::default()).decode(input, NOW) {
         Decoded::Command { command: Command::Single { request, .. }, .. } => request,
         other => panic!("{other:?}"),
     }

@@ -1,6 +1,6 @@
 //! Test that the boundaries of reads do not matter: the requests and replies are the same for every cut.
 use crate::driver::{feed, run};
-use fawn_wire::{Limits, Protocol};
+use fawn_wire::{CodecLimits, Protocol};
 
 const RESP: &[u8] = b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$12\r\nhello\r\nworld\r\nPING\r\n*0\r\n\r\nset b \"x y\" EX 10\r\n\
 *7\r\n$4\r\nMSET\r\n$1\r\na\r\n$1\r\n1\r\n$1\r\nb\r\n$0\r\n\r\n$10\r\n0123456789\r\n$1\r\nz\r\n*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n\
@@ -16,10 +16,10 @@ fn every_cut_gives_the_same() {
         assert!(whole.log.lines().count() >= 4, "{}", whole.log);
         for cut in 0..=input.len() {
             let (front, back) = input.split_at(cut);
-            assert_eq!(feed(protocol, Limits::default(), [front, back]), whole, "cut at {cut}");
+            assert_eq!(feed(protocol, CodecLimits::default(), [front, back]), whole, "cut at {cut}");
         }
         for size in 1..20 {
-            assert_eq!(feed(protocol, Limits::default(), input.chunks(size)), whole, "pieces of {size}");
+            assert_eq!(feed(protocol, CodecLimits::default(), input.chunks(size)), whole, "pieces of {size}");
         }
     }
 }
@@ -33,7 +33,7 @@ fn the_shortcut_gives_what_the_long_way_gives() {
         b"*2\r\n$3\r\ngEt\r\n$0\r\n\r\n*2\r\n$3\r\nGET\r\n$0005\r\nabcde\r\n",
         b"*3\r\n$3\r\nSeT\r\n$11\r\nkey\r\nkey\r\nk\r\n$0\r\n\r\n",
     ];
-    let limits = [Limits::default(), Limits { value_bytes_max: 5, request_bytes_max: 30 }];
+    let limits = [CodecLimits::default(), CodecLimits { value_bytes_max: 5, request_bytes_max: 30 }];
     for (sample, limits) in samples.iter().flat_map(|sample| limits.map(|limits| (sample, limits))) {
         // The cut is after the name, within the second argument's length line, so that decoding stops once and resumes.
         let cut = 15;

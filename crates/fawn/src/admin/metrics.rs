@@ -1,11 +1,11 @@
 //! `/metrics`: every counter and gauge under Prometheus's conventions (`_total`, base units, a help line each).
-use crate::server::{ClusterReport, CopyReport, DeviceCounts, Report, StoreCounts};
+use crate::server::{ClusterReport, CopyReport, DeviceCounts, ShardReport, StoreCounts};
 use std::fmt::Write;
 use std::time::Duration;
 
 /// Counter or gauge.
 #[derive(Clone, Copy)]
-enum Kind {
+enum MetricKind {
     Counter,
     Gauge,
 }
@@ -13,21 +13,21 @@ enum Kind {
 /// A metric with a value per shard.
 struct Metric {
     name: &'static str,
-    kind: Kind,
+    kind: MetricKind,
     help: &'static str,
-    value: fn(&Report) -> u64,
+    value: fn(&ShardReport) -> u64,
 }
 
-const fn counter(name: &'static str, help: &'static str, value: fn(&Report) -> u64) -> Metric {
-    Metric { name, kind: Kind::Counter, help, value }
+const fn counter(name: &'static str, help: &'static str, value: fn(&ShardReport) -> u64) -> Metric {
+    Metric { name, kind: MetricKind::Counter, help, value }
 }
 
-const fn gauge(name: &'static str, help: &'static str, value: fn(&Report) -> u64) -> Metric {
-    Metric { name, kind: Kind::Gauge, help, value }
+const fn gauge(name: &'static str, help: &'static str, value: fn(&ShardReport) -> u64) -> Metric {
+    Metric { name, kind: MetricKind::Gauge, help, value }
 }
 
 /// A value of the cluster; 0 for a single store.
-fn of(report: &Report, value: fn(&ClusterReport) -> u64) -> u64 {
+fn of(report: &ShardReport, value: fn(&ClusterReport) -> u64) -> u64 {
     report.cluster.as_ref().map_or(0, value)
 }
 
@@ -36,15 +36,19 @@ const METRICS: &[Metric] = &[
     counter("fawn_connections_accepted_total", "Client connections accepted.", |r| r.server.accepted),
     counter("fawn_connections_refused_total", "Client connections beyond the limit.", |r| r.server.refused),
     counter("fawn_connections_dropped_total", "Client connections closed for holding too much.", |r| r.server.dropped),
-    counter("fawn_turns_total", "Turns of the event loop.", |r| r.server.turns),
+    counter("fawn_loop_iterations_total", "Iterations of the event loop.", |r| r.server.iterations),
     counter("fawn_socket_reads_total", "Reads from client sockets.", |r| r.server.reads),
     counter("fawn_socket_writes_total", "Writes to client sockets.", |r| r.server.writes),
     counter("fawn_received_bytes_total", "Bytes received from clients.", |r| r.server.input_bytes),
     counter("fawn_sent_bytes_total", "Bytes sent to clients.", |r| r.server.output_bytes),
-    counter("fawn_letters_received_total", "Letters of the process's other shards.", |r| r.server.letters_received),
-    counter("fawn_letters_sent_total", "Letters to the process's other shards.", |r| r.server.letters_sent),
+    counter("fawn_shard_messages_received_total", "Message batches from the process's other shards.", |r| {
+        r.server.batches_received
+    }),
+    counter("fawn_shard_messages_sent_total", "Message batches to the process's other shards.", |r| {
+        r.server.batches_sent
+    }),
     gauge("fawn_input_held_bytes", "Bytes of incomplete requests.", |r| r.server.input_held_bytes),
-    gauge("fawn_input_waiting", "Connections whose long request waits for room.", |r| r.server.input_waiting),
+    gauge("fawn_input_waiting", "Connections whose long request waits for admission.", |r| r.server.input_waiting),
     gauge("fawn_output_held_bytes", "Bytes of replies that clients have not taken.", |r| r.server.output_held_bytes),
     counter("fawn_commands_total", "Requests executed.", |r| r.node.commands),
     counter("fawn_gets_total", "Keys read.", |r| r.node.gets),
@@ -52,15 +56,15 @@ const METRICS: &[Metric] = &[
     counter("fawn_get_misses_total", "Keys read and not found.", |r| r.node.misses),
     counter("fawn_cold_reads_total", "Device reads started for requests.", |r| r.node.cold_reads),
     counter("fawn_writes_total", "Records written for clients.", |r| r.node.writes),
-    counter("fawn_overloaded_total", "Requests refused because too much was under way.", |r| r.node.overloaded),
+    counter("fawn_overloaded_total", "Requests refused because too much was in flight.", |r| r.node.overloaded),
     counter("fawn_error_replies_total", "Replies that were errors.", |r| r.node.error_replies),
     counter("fawn_malformed_total", "Requests refused by the decoder.", |r| r.node.malformed),
     counter("fawn_stalls_total", "Times a connection's input had to wait.", |r| r.node.stalls),
-    counter("fawn_asked_again_total", "Reads repeated for want of room for their reply.", |r| r.node.asked_again),
+    counter("fawn_rereads_total", "Reads repeated because their reply was over budget.", |r| r.node.rereads),
     gauge("fawn_reply_bytes", "Replies waiting for their turn or their client.", |r| r.node.reply_bytes),
     gauge("fawn_reply_peak_bytes", "Most of these at a time.", |r| r.node.reply_bytes_peak),
-    gauge("fawn_reply_expected_bytes", "Replies that reads under way should bring.", |r| r.node.reply_expected_bytes),
-    gauge("fawn_reply_waiting", "Connections that wait for room for a reply.", |r| r.node.reply_waiting),
+    gauge("fawn_reply_reserved_bytes", "Estimated replies of reads in flight.", |r| r.node.reply_reserved_bytes),
+    gauge("fawn_reply_waiting", "Connections that wait for the reply budget.", |r| r.node.reply_waiting),
     gauge("fawn_pending_requests", "Requests that wait for a read or for their key.", |r| r.node.pending),
     gauge("fawn_uncommitted_writes", "Writes that wait for their commit.", |r| r.node.uncommitted),
     gauge("fawn_chains", "Chains of a cluster.", |r| of(r, |c| c.chains.len() as u64)),
@@ -79,17 +83,17 @@ const METRICS: &[Metric] = &[
 /// A metric with a value per store: per shard, and per back-end in a cluster.
 struct StoreMetric {
     name: &'static str,
-    kind: Kind,
+    kind: MetricKind,
     help: &'static str,
     value: fn(&StoreCounts) -> u64,
 }
 
 const fn store_counter(name: &'static str, help: &'static str, value: fn(&StoreCounts) -> u64) -> StoreMetric {
-    StoreMetric { name, kind: Kind::Counter, help, value }
+    StoreMetric { name, kind: MetricKind::Counter, help, value }
 }
 
 const fn store_gauge(name: &'static str, help: &'static str, value: fn(&StoreCounts) -> u64) -> StoreMetric {
-    StoreMetric { name, kind: Kind::Gauge, help, value }
+    StoreMetric { name, kind: MetricKind::Gauge, help, value }
 }
 
 const STORE_METRICS: &[StoreMetric] = &[
@@ -100,7 +104,7 @@ const STORE_METRICS: &[StoreMetric] = &[
     store_counter("fawn_log_syncs_total", "Syncs of the log.", |s| s.log_syncs),
     store_counter("fawn_false_matches_total", "Records looked at whose key was another.", |s| s.false_matches),
     store_gauge("fawn_keys_apart", "Written keys whose old version cannot be read.", |s| s.keys_apart),
-    store_counter("fawn_scan_damaged_total", "Unreadable records that scans left out.", |s| s.damaged_passed),
+    store_counter("fawn_scan_damaged_total", "Unreadable records that scans left out.", |s| s.corrupt_passed),
     store_gauge("fawn_segments", "Segments of the log.", |s| s.segments),
     store_gauge("fawn_segment_bytes", "Bytes that segments take on the device.", |s| s.segment_bytes),
     store_gauge("fawn_live_bytes", "Bytes of current records.", |s| s.live_bytes),
@@ -113,7 +117,7 @@ const STORE_METRICS: &[StoreMetric] = &[
     store_gauge("fawn_store_poisoned", "1 after a failed write or sync.", |s| s.poisoned.is_some() as u64),
 ];
 
-/// A metric with a value per store and cause.
+/// A metric with a value per store and I/O class.
 struct DeviceMetric {
     name: &'static str,
     help: &'static str,
@@ -147,18 +151,18 @@ const COPY_METRICS: &[CopyMetric] = &[
         value: |c| c.copying.map_or(0, |copying| copying.keys),
     },
     CopyMetric {
-        name: "fawn_copying_keys_about",
+        name: "fawn_copying_keys_estimated",
         help: "About so many keys it will have.",
-        value: |c| c.copying.map_or(0, |copying| copying.keys_about),
+        value: |c| c.copying.map_or(0, |copying| copying.keys_estimated),
     },
 ];
 
 /// Renders the page.
-pub(super) fn text(uptime: Duration, reports: &[Report]) -> String {
+pub(super) fn text(uptime: Duration, reports: &[ShardReport]) -> String {
     let mut text = String::with_capacity(16 << 10);
-    head(&mut text, "fawn_build_info", Kind::Gauge, "The version that runs; always 1.");
+    head(&mut text, "fawn_build_info", MetricKind::Gauge, "The version that runs; always 1.");
     line(&mut text, format_args!("fawn_build_info{{version=\"{}\"}} 1", env!("CARGO_PKG_VERSION")));
-    head(&mut text, "fawn_uptime_seconds", Kind::Gauge, "Time since the start.");
+    head(&mut text, "fawn_uptime_seconds", MetricKind::Gauge, "Time since the start.");
     line(&mut text, format_args!("fawn_uptime_seconds {}", uptime.as_secs()));
     for metric in METRICS {
         head(&mut text, metric.name, metric.kind, metric.help);
@@ -174,11 +178,11 @@ pub(super) fn text(uptime: Duration, reports: &[Report]) -> String {
     }
     copies(&mut text, reports);
     for metric in DEVICE_METRICS {
-        head(&mut text, metric.name, Kind::Counter, metric.help);
+        head(&mut text, metric.name, MetricKind::Counter, metric.help);
         for (place, store) in stores(reports) {
             for counts in &store.device {
-                let (name, cause, value) = (metric.name, counts.cause, (metric.value)(counts));
-                line(&mut text, format_args!("{name}{{{place},cause=\"{cause}\"}} {value}"));
+                let (name, class, value) = (metric.name, counts.class, (metric.value)(counts));
+                line(&mut text, format_args!("{name}{{{place},class=\"{class}\"}} {value}"));
             }
         }
     }
@@ -186,9 +190,9 @@ pub(super) fn text(uptime: Duration, reports: &[Report]) -> String {
 }
 
 /// Copies in full resync; none for a single store.
-fn copies(text: &mut String, reports: &[Report]) {
+fn copies(text: &mut String, reports: &[ShardReport]) {
     for metric in COPY_METRICS {
-        head(text, metric.name, Kind::Gauge, metric.help);
+        head(text, metric.name, MetricKind::Gauge, metric.help);
         for (shard, report) in reports.iter().enumerate() {
             let back_ends = report.cluster.iter().flat_map(|cluster| &cluster.back_ends);
             for (node, copy) in back_ends.flat_map(|b| b.copies.iter().map(|copy| (b.node, copy))) {
@@ -200,7 +204,7 @@ fn copies(text: &mut String, reports: &[Report]) {
 }
 
 /// All stores with their labels.
-fn stores(reports: &[Report]) -> impl Iterator<Item = (String, &StoreCounts)> {
+fn stores(reports: &[ShardReport]) -> impl Iterator<Item = (String, &StoreCounts)> {
     reports.iter().enumerate().flat_map(|(shard, report)| {
         report.stores().map(move |(node, store)| match node {
             None => (format!("shard=\"{shard}\""), store),
@@ -209,10 +213,10 @@ fn stores(reports: &[Report]) -> impl Iterator<Item = (String, &StoreCounts)> {
     })
 }
 
-fn head(text: &mut String, name: &str, kind: Kind, help: &str) {
+fn head(text: &mut String, name: &str, kind: MetricKind, help: &str) {
     let kind = match kind {
-        Kind::Counter => "counter",
-        Kind::Gauge => "gauge",
+        MetricKind::Counter => "counter",
+        MetricKind::Gauge => "gauge",
     };
     line(text, format_args!("# HELP {name} {help}\n# TYPE {name} {kind}"));
 }
@@ -233,7 +237,7 @@ mod tests {
     fn names_follow_the_conventions() {
         let of_shards = METRICS.iter().map(|metric| (metric.name, metric.kind, metric.help));
         let of_stores = STORE_METRICS.iter().map(|metric| (metric.name, metric.kind, metric.help));
-        let of_copies = COPY_METRICS.iter().map(|metric| (metric.name, Kind::Gauge, metric.help));
+        let of_copies = COPY_METRICS.iter().map(|metric| (metric.name, MetricKind::Gauge, metric.help));
         let metrics: Vec<_> = of_shards.chain(of_stores).chain(of_copies).collect();
         let mut names: Vec<&str> = metrics.iter().map(|(name, ..)| *name).collect();
         let device = DEVICE_METRICS.iter().map(|metric| metric.name);
@@ -243,7 +247,7 @@ mod tests {
         for (name, kind, help) in metrics {
             let legal = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
             assert!(legal && name.starts_with("fawn_"), "{name}");
-            assert_eq!(name.ends_with("_total"), matches!(kind, Kind::Counter), "{name}");
+            assert_eq!(name.ends_with("_total"), matches!(kind, MetricKind::Counter), "{name}");
             assert!(help.ends_with('.'), "{name}");
         }
         names.sort_unstable();
@@ -252,7 +256,7 @@ mod tests {
     }
 
     /// A cluster with node 2 in full resync and node 3 healthy.
-    fn report() -> Report {
+    fn report() -> ShardReport {
         let member = |phase, copied| MemberStatus {
             range: RangeId(7),
             epoch: Epoch::default(),
@@ -273,12 +277,12 @@ mod tests {
         let cluster = ClusterStatus {
             chains: Vec::new(),
             back_ends: vec![back_end(2, "copying", Some((30, 400))), back_end(3, "tail", None)],
-            stands_since: None,
+            unavailable_since: None,
             members_dropped: 0,
             possible_losses: 0,
         };
         let status = ShardStatus { cluster: Some(cluster), ..ShardStatus::default() };
-        Report::new(Default::default(), &status, Now::default())
+        ShardReport::new(Default::default(), &status, Now::default())
     }
 
     #[test]
@@ -287,10 +291,11 @@ mod tests {
         let json = serde_json::to_value(&report).expect("a report is JSON");
         let copy = |at: usize| &json["cluster"]["back_ends"][at]["copies"][0];
         assert_eq!(copy(0)["phase"], "copying");
-        assert_eq!(copy(0)["copying"], serde_json::json!({ "keys": 30, "keys_about": 400 }));
+        assert_eq!(copy(0)["copying"], serde_json::json!({ "keys": 30, "keys_estimated": 400 }));
         assert!(copy(1)["copying"].is_null(), "{json}");
         let text = text(Duration::ZERO, &[report]);
-        for (name, of_copied) in [("fawn_copying", 1), ("fawn_copying_keys", 30), ("fawn_copying_keys_about", 400)] {
+        for (name, of_copied) in [("fawn_copying", 1), ("fawn_copying_keys", 30), ("fawn_copying_keys_estimated", 400)]
+        {
             for (node, value) in [(2, of_copied), (3, 0)] {
                 let sample = format!("{name}{{shard=\"0\",node=\"{node}\",range=\"7\"}} {value}");
                 assert!(text.lines().any(|line| line == sample), "{sample} is missing of\n{text}");

@@ -5,7 +5,7 @@
 mod metrics;
 mod pages;
 
-use crate::server::{ServeError, Shards};
+use crate::server::{ServeError, ShardHandles};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -52,7 +52,7 @@ impl Admin {
     }
 
     /// Serves until the runtime ends. Not ready before `is_prepared` is set.
-    pub(crate) async fn serve(self, shards: Shards, is_prepared: Arc<AtomicBool>) {
+    pub(crate) async fn serve(self, shards: ShardHandles, is_prepared: Arc<AtomicBool>) {
         let pages = Arc::new(Pages::new(shards, is_prepared));
         let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         // The semaphore is never closed.

@@ -1,6 +1,6 @@
 //! Pages of the admin port.
 use super::metrics;
-use crate::server::{Report, Shards};
+use crate::server::{ShardHandles, ShardReport};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
@@ -25,21 +25,21 @@ FAWN admin port
 /// The pages and their data.
 #[derive(Debug)]
 pub(super) struct Pages {
-    shards: Shards,
+    shards: ShardHandles,
     /// Set once the server is ready.
     is_prepared: Arc<AtomicBool>,
     started: Instant,
 }
 
-type Page = Response<Full<Bytes>>;
+type PageResponse = Response<Full<Bytes>>;
 
 impl Pages {
-    pub(super) fn new(shards: Shards, is_prepared: Arc<AtomicBool>) -> Self {
+    pub(super) fn new(shards: ShardHandles, is_prepared: Arc<AtomicBool>) -> Self {
         Self { shards, is_prepared, started: Instant::now() }
     }
 
     /// Answers one request; a body is not read.
-    pub(super) async fn answer(&self, request: &Request<Incoming>) -> Page {
+    pub(super) async fn answer(&self, request: &Request<Incoming>) -> PageResponse {
         if request.method() != Method::GET && request.method() != Method::HEAD {
             let mut page = page(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET and HEAD\n".to_owned());
             page.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
@@ -58,18 +58,18 @@ impl Pages {
         }
     }
 
-    async fn with_reports(&self, answer: impl FnOnce(&[Report]) -> Page) -> Page {
+    async fn with_reports(&self, answer: impl FnOnce(&[ShardReport]) -> PageResponse) -> PageResponse {
         match self.shards.report().await {
             Ok(reports) => answer(&reports),
             Err(reason) => page(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{reason}\n")),
         }
     }
 
-    fn metrics(&self, reports: &[Report]) -> Page {
+    fn metrics(&self, reports: &[ShardReport]) -> PageResponse {
         page(StatusCode::OK, PROMETHEUS, metrics::text(self.started.elapsed(), reports))
     }
 
-    fn status(&self, reports: &[Report]) -> Page {
+    fn status(&self, reports: &[ShardReport]) -> PageResponse {
         let status = serde_json::json!({
             "version": env!("CARGO_PKG_VERSION"),
             "pid": std::process::id(),
@@ -80,14 +80,14 @@ impl Pages {
     }
 }
 
-fn ready(reports: &[Report]) -> Page {
-    match reports.iter().find_map(Report::trouble) {
+fn ready(reports: &[ShardReport]) -> PageResponse {
+    match reports.iter().find_map(ShardReport::trouble) {
         None => page(StatusCode::OK, TEXT, "ready\n".to_owned()),
         Some(trouble) => page(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{trouble}\n")),
     }
 }
 
-fn page(status: StatusCode, kind: &'static str, body: String) -> Page {
+fn page(status: StatusCode, kind: &'static str, body: String) -> PageResponse {
     let mut page = Response::new(Full::new(Bytes::from(body)));
     *page.status_mut() = status;
     page.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));

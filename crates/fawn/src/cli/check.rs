@@ -1,9 +1,9 @@
 //! Command `fawn check`.
 use super::{Exit, Failure};
-use crate::layout::Layout;
+use crate::data_dir::Layout;
 use fawn_ds::internals::check::{CheckReport, Severity};
 use fawn_ds::internals::format::{manifest, segment};
-use fawn_flash::{AnyDevice, DeviceKind, DeviceOptions};
+use fawn_flash::{DeviceKind, DeviceOptions, FileDevice};
 use std::path::{Path, PathBuf};
 
 /// Verifies a store's files offline: manifest, segments, every record. Changes nothing.
@@ -35,11 +35,11 @@ impl Check {
             println!("sound");
             return Ok(());
         }
-        Err(fail("damaged, as listed; keep a copy of the directory before anything else".to_owned()))
+        Err(fail("corrupt, as listed; keep a copy of the directory before anything else".to_owned()))
     }
 }
 
-/// Whether the directory contains a store, perhaps a damaged one. A directory that cannot be listed may.
+/// Whether the directory contains a store, perhaps a corrupt one. A directory that cannot be listed may.
 fn holds_store(dir: &Path) -> bool {
     let Ok(mut entries) = dir.read_dir() else { return true };
     entries.any(|entry| {
@@ -48,11 +48,11 @@ fn holds_store(dir: &Path) -> bool {
     })
 }
 
-/// Checks all stores, also after a damaged one.
+/// Checks all stores, also after a corrupt one.
 fn check_stores(layout: &Layout) -> Result<bool, Failure> {
     println!("{} shards", layout.shards());
     let mut is_sound = true;
-    for (placement, dir) in layout.places() {
+    for (placement, dir) in layout.shard_dirs() {
         println!("shard {}:", placement.shard().0);
         if layout.is_unfinished() && !dir.join(manifest::FILE_NAME).exists() {
             println!("note: not made yet; the first start was interrupted, the next goes on with it");
@@ -67,7 +67,7 @@ fn check_store(dir: &Path) -> Result<bool, Failure> {
     let fail = |error: fawn_flash::DeviceError| Failure::new(Exit::Data, format!("{}: {error}", dir.display()));
     // Speed does not matter here: the portable device works everywhere.
     let options = DeviceOptions { kind: DeviceKind::Portable, ..DeviceOptions::default() };
-    let mut device = AnyDevice::open(dir, &options).map_err(fail)?;
+    let mut device = FileDevice::open(dir, &options).map_err(fail)?;
     let report = fawn_ds::internals::check::check(&mut device).map_err(fail)?;
     print(&report);
     Ok(report.is_sound())

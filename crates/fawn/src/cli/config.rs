@@ -1,6 +1,6 @@
 //! Command `fawn config`.
 use super::{Exit, Failure};
-use crate::config::{Flags, Settings};
+use crate::config::{SettingFlags, Settings};
 use clap::Subcommand;
 use std::path::PathBuf;
 
@@ -8,27 +8,27 @@ use std::path::PathBuf;
 #[derive(clap::Args)]
 pub(super) struct Config {
     #[command(subcommand)]
-    action: Action,
+    action: ConfigAction,
 }
 
 #[derive(Subcommand)]
-enum Action {
+enum ConfigAction {
     /// Checks flags, environment and file together and prints the effective settings as a configuration file.
-    Check(Check),
+    Check(ConfigCheck),
 }
 
 #[derive(clap::Args)]
-struct Check {
+struct ConfigCheck {
     /// TOML file of settings; its keys are the long names of the flags below.
     #[arg(long, env = "FAWN_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
-    flags: Flags,
+    flags: SettingFlags,
 }
 
 impl Config {
     pub(super) fn run(self) -> Result<(), Failure> {
-        let Action::Check(check) = self.action;
+        let ConfigAction::Check(check) = self.action;
         let settings = Settings::resolve(check.flags, check.config.as_deref())
             .map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
         print!("{}", settings.to_toml());

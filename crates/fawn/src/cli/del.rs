@@ -1,7 +1,7 @@
 //! Command `fawn del`.
 use super::target::Target;
 use super::{Exit, Failure};
-use fawn_wire::client::resp::Reply;
+use fawn_wire::client::resp::RespReply;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
@@ -20,7 +20,7 @@ impl Del {
         let mut args: Vec<&[u8]> = vec![b"DEL"];
         args.extend(self.keys.iter().map(|key| key.as_bytes()));
         let removed = self.target.connect()?.call(&args, |reply| match reply {
-            Reply::Integer(removed) => removed,
+            RespReply::Integer(removed) => removed,
             _ => 0,
         })?;
         println!("{removed}");

@@ -1,6 +1,6 @@
 //! Command `fawn demo`.
 use super::{Exit, Failure, logs};
-use crate::config::{DurabilityMode, Endpoint, Flags, Settings, Size};
+use crate::config::{DurabilityMode, Endpoint, SettingFlags, Settings, Size};
 use crate::demo;
 use std::path::PathBuf;
 
@@ -89,7 +89,7 @@ impl Demo {
             return Err(format!("memory = {memory}: expected at least {MEMORY_MIN} for three back-ends"));
         }
         let is_given = self.memory.is_some();
-        let flags = Flags {
+        let flags = SettingFlags {
             dir: Some(self.dir.unwrap_or_else(demo::default_dir)),
             resp: self.resp,
             memcached: self.memcached,
@@ -97,7 +97,7 @@ impl Demo {
             memory: self.memory,
             durability: self.durability,
             ready_file: self.ready_file,
-            ..Flags::default()
+            ..SettingFlags::default()
         };
         let mut settings = Settings::resolve(flags, None).map_err(|error| error.to_string())?;
         if !is_given {

@@ -7,7 +7,7 @@ Exit codes:
   0  done
   1  failed; the message says where and what to do
   2  the command line, environment or configuration file is wrong
-  3  the data directory cannot be used: in use, no permission, newer format, damaged
+  3  the data directory cannot be used: in use, no permission, newer format, corrupt
   4  the server cannot be reached, or answered with an error
   5  rows of the input were bad (fawn load without --skip-bad)
   6  the key is not there (fawn get, fawn del)

@@ -1,7 +1,7 @@
 //! Command `fawn get`.
 use super::target::Target;
 use super::{Exit, Failure};
-use fawn_wire::client::resp::Reply;
+use fawn_wire::client::resp::RespReply;
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -19,7 +19,7 @@ impl Get {
     pub(super) fn run(self) -> Result<(), Failure> {
         let mut client = self.target.connect()?;
         let value = client.call(&[b"GET", self.key.as_bytes()], |reply| match reply {
-            Reply::Bulk(value) => Some(value.to_vec()),
+            RespReply::Bulk(value) => Some(value.to_vec()),
             _ => None,
         })?;
         let Some(mut value) = value else { return Err(Failure::silent(Exit::Absent)) };

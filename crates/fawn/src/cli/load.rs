@@ -1,7 +1,7 @@
 //! Command `fawn load`.
 use super::target::Target;
 use super::{Exit, Failure};
-use crate::load::{self, Fields, Format, LoadError, Present, Progress, Summary};
+use crate::load::{self, Fields, Format, LoadError, LoadProgress, Present, Summary};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ impl Load {
         let fields = Fields { key: self.key, value: self.value, prefix: self.prefix };
         let mut client = self.target.connect()?;
         let mut rows = load::rows(self.format, reader, fields);
-        let progress = Progress::new(total_bytes);
+        let progress = LoadProgress::new(total_bytes);
         let summary = load::send(rows.as_mut(), &name, &mut client, Present::Replaced, &progress)?;
         report(&summary);
         match summary.bad_rows {

@@ -27,11 +27,11 @@ use std::process::ExitCode;
 #[command(name = "fawn", version, after_long_help = exit::MANUAL, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum CliCommand {
     Demo(demo::Demo),
     Serve(serve::Serve),
     Get(get::Get),
@@ -46,15 +46,15 @@ enum Command {
 /// Parses, runs, reports.
 pub(crate) fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
-        Command::Demo(command) => command.run(),
-        Command::Serve(command) => command.run(),
-        Command::Get(command) => command.run(),
-        Command::Set(command) => command.run(),
-        Command::Del(command) => command.run(),
-        Command::Load(command) => command.run(),
-        Command::Check(command) => command.run(),
-        Command::Config(command) => command.run(),
-        Command::Bench(bench) => {
+        CliCommand::Demo(command) => command.run(),
+        CliCommand::Serve(command) => command.run(),
+        CliCommand::Get(command) => command.run(),
+        CliCommand::Set(command) => command.run(),
+        CliCommand::Del(command) => command.run(),
+        CliCommand::Load(command) => command.run(),
+        CliCommand::Check(command) => command.run(),
+        CliCommand::Config(command) => command.run(),
+        CliCommand::Bench(bench) => {
             fawn_bench::cli::run(bench).map_err(|error| Failure::new(Exit::Failed, error.to_string()))
         }
     };

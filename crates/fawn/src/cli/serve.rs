@@ -1,6 +1,6 @@
 //! Command `fawn serve`.
 use super::{Exit, Failure, logs};
-use crate::config::{Flags, Settings};
+use crate::config::{SettingFlags, Settings};
 use crate::server::{self, NodeShard};
 use std::path::PathBuf;
 
@@ -19,7 +19,7 @@ pub(super) struct Serve {
     #[arg(long, env = "FAWN_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
-    flags: Flags,
+    flags: SettingFlags,
 }
 
 impl Serve {

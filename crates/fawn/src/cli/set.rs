@@ -1,9 +1,9 @@
 //! Command `fawn set`.
 use super::target::Target;
 use super::{Exit, Failure};
-use crate::config::Span;
+use crate::config::TimeSpan;
 use fawn_types::limits::VALUE_BYTES_MAX;
-use fawn_wire::client::resp::Reply;
+use fawn_wire::client::resp::RespReply;
 use std::ffi::OsString;
 use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -17,7 +17,7 @@ pub(super) struct Set {
     value: Option<OsString>,
     /// Time until the key expires.
     #[arg(long, value_name = "SPAN")]
-    ttl: Option<Span>,
+    ttl: Option<TimeSpan>,
     /// Set only if the key does not exist.
     #[arg(long, conflicts_with = "only_if_present")]
     only_if_absent: bool,
@@ -45,7 +45,7 @@ impl Set {
         if self.only_if_present {
             args.push(b"XX");
         }
-        let done = self.target.connect()?.call(&args, |reply| reply != Reply::Null)?;
+        let done = self.target.connect()?.call(&args, |reply| reply != RespReply::Null)?;
         if done { Ok(()) } else { Err(Failure::new(Exit::Failed, "not set: the condition does not hold")) }
     }
 }

@@ -1,7 +1,7 @@
 //! Server address of client commands.
 use super::{Exit, Failure};
-use crate::client::{Client, ClientError};
-use crate::config::Span;
+use crate::client::{CliClient, ClientError};
+use crate::config::TimeSpan;
 
 /// The server to use.
 #[derive(clap::Args)]
@@ -11,12 +11,12 @@ pub(super) struct Target {
     server: String,
     /// Maximum wait for the server.
     #[arg(long, value_name = "SPAN", default_value = "10s")]
-    timeout: Span,
+    timeout: TimeSpan,
 }
 
 impl Target {
-    pub(super) fn connect(&self) -> Result<Client, Failure> {
-        Ok(Client::connect(&self.server, self.timeout.0)?)
+    pub(super) fn connect(&self) -> Result<CliClient, Failure> {
+        Ok(CliClient::connect(&self.server, self.timeout.0)?)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Client of the command line: RESP over one blocking connection, every wait bounded.
-use fawn_wire::client::Parsed;
-use fawn_wire::client::resp::{Reply, ReplyParser, encode_command};
+use fawn_wire::client::ParsedReply;
+use fawn_wire::client::resp::{ReplyParser, RespReply, encode_command};
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
@@ -49,7 +49,7 @@ pub(crate) enum ClientError {
 
 /// A connection to a server.
 #[derive(Debug)]
-pub(crate) struct Client {
+pub(crate) struct CliClient {
     stream: TcpStream,
     address: String,
     input: Vec<u8>,
@@ -58,13 +58,13 @@ pub(crate) struct Client {
     parser: ReplyParser,
 }
 
-impl Client {
+impl CliClient {
     /// Connects; `timeout` bounds this and every later wait.
     pub(crate) fn connect(address: &str, timeout: Duration) -> Result<Self, ClientError> {
         let fail = |detail: String| ClientError::Unreachable { address: address.to_owned(), detail };
-        let places = address.to_socket_addrs().map_err(|error| fail(error.to_string()))?;
+        let listen_addrs = address.to_socket_addrs().map_err(|error| fail(error.to_string()))?;
         let mut last = "the name has no address".to_owned();
-        for place in places {
+        for place in listen_addrs {
             match TcpStream::connect_timeout(&place, timeout) {
                 Ok(stream) => {
                     let set_up = stream
@@ -82,12 +82,12 @@ impl Client {
     }
 
     /// Sends one command and returns its reply; an error reply is an error.
-    pub(crate) fn call<R>(&mut self, args: &[&[u8]], read: impl FnOnce(Reply<'_>) -> R) -> Result<R, ClientError> {
+    pub(crate) fn call<R>(&mut self, args: &[&[u8]], read: impl FnOnce(RespReply<'_>) -> R) -> Result<R, ClientError> {
         let mut request = Vec::new();
         encode_command(args, &mut request);
         self.send(&request)?;
         let outcome = self.receive(|reply| match reply {
-            Reply::Error(message) => Err(String::from_utf8_lossy(message).into_owned()),
+            RespReply::Error(message) => Err(String::from_utf8_lossy(message).into_owned()),
             reply => Ok(read(reply)),
         })?;
         outcome.map_err(|message| ClientError::Refused { address: self.address.clone(), message })
@@ -99,16 +99,16 @@ impl Client {
     }
 
     /// The next reply.
-    pub(crate) fn receive<R>(&mut self, read: impl FnOnce(Reply<'_>) -> R) -> Result<R, ClientError> {
+    pub(crate) fn receive<R>(&mut self, read: impl FnOnce(RespReply<'_>) -> R) -> Result<R, ClientError> {
         let mut parser = std::mem::take(&mut self.parser);
         loop {
             let need_bytes = match parser.parse(&self.input[self.used..]) {
-                Parsed::Reply { reply, consumed } => {
+                ParsedReply::Reply { reply, consumed } => {
                     self.used += consumed;
                     return Ok(read(reply));
                 }
-                Parsed::Incomplete { need_bytes } => need_bytes,
-                Parsed::Malformed { expected, at } => {
+                ParsedReply::Incomplete { need_bytes } => need_bytes,
+                ParsedReply::Malformed { expected, at } => {
                     return Err(ClientError::Malformed { address: self.address.clone(), expected, at });
                 }
             };

@@ -1,5 +1,5 @@
 //! Configuration file: TOML whose keys are the long names of flags; an unknown key is an error.
-use super::{ConfigError, Flags};
+use super::{ConfigError, SettingFlags};
 use clap::{CommandFactory, Parser};
 use std::error::Error;
 use std::path::Path;
@@ -11,20 +11,20 @@ const SUGGESTION_LIKENESS_MIN: f64 = 0.75;
 /// A command line of settings alone: the flags' parsers also parse the file's values.
 #[derive(Parser)]
 #[command(disable_help_flag = true)]
-struct Lines {
+struct SettingLines {
     #[command(flatten)]
-    flags: Flags,
+    flags: SettingFlags,
 }
 
 /// Reads the settings of the file at `path`.
-pub(super) fn read(path: &Path) -> Result<Flags, ConfigError> {
+pub(super) fn read(path: &Path) -> Result<SettingFlags, ConfigError> {
     let name = path.display().to_string();
     let unreadable = |error: std::io::Error| ConfigError::Unreadable { path: name.clone(), detail: error.to_string() };
     parse(&name, &std::fs::read_to_string(path).map_err(unreadable)?)
 }
 
 /// Parses the text of the file `path`.
-pub(super) fn parse(path: &str, text: &str) -> Result<Flags, ConfigError> {
+pub(super) fn parse(path: &str, text: &str) -> Result<SettingFlags, ConfigError> {
     let line_of = |byte: usize| text[..byte.min(text.len())].matches('\n').count() + 1;
     let table = DeTable::parse(text).map_err(|error| ConfigError::Syntax {
         path: path.to_owned(),
@@ -46,18 +46,18 @@ pub(super) fn parse(path: &str, text: &str) -> Result<Flags, ConfigError> {
             ConfigError::BadValue { path, line, key, detail }
         })?);
     }
-    let lines = Lines::try_parse_from(args).map_err(|error| ConfigError::Refused(error.to_string()))?;
+    let lines = SettingLines::try_parse_from(args).map_err(|error| ConfigError::Refused(error.to_string()))?;
     Ok(lines.flags)
 }
 
 /// The long names of all flags.
 fn known_keys() -> Vec<String> {
-    Lines::command().get_arguments().filter_map(|arg| arg.get_long().map(str::to_owned)).collect()
+    SettingLines::command().get_arguments().filter_map(|arg| arg.get_long().map(str::to_owned)).collect()
 }
 
 /// Parses one setting; returns its parser's error.
 fn check(argument: &str) -> Result<(), String> {
-    match Lines::try_parse_from(["fawn", argument]) {
+    match SettingLines::try_parse_from(["fawn", argument]) {
         Ok(_) => Ok(()),
         Err(error) => match error.source() {
             Some(source) => Err(source.to_string()),

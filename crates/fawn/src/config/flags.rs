@@ -1,11 +1,11 @@
 //! List of settings: flag, variable, key of the file, and their help text.
 use super::settings::{DeviceChoice, DurabilityMode};
-use super::{Endpoint, LogFormat, Shards, Size, Span};
+use super::{Endpoint, LogFormat, ShardCount, Size, TimeSpan};
 use std::path::PathBuf;
 
 /// Every setting of a server, given or not. The long names are also the keys of the configuration file.
 #[derive(clap::Args, Clone, Debug, Default)]
-pub(crate) struct Flags {
+pub(crate) struct SettingFlags {
     /// Data directory; created if it does not exist. One server at a time [default: fawn-data].
     #[arg(long, env = "FAWN_DIR", value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
@@ -25,7 +25,7 @@ pub(crate) struct Flags {
     /// Threads that serve clients, each with a part of the data and of the memory: 1 to 64, or `auto` (one per
     /// core). Fixed when the directory is created [default: the directory's number; 1 for a new directory].
     #[arg(long, env = "FAWN_SHARDS", value_name = "NUMBER")]
-    pub(crate) shards: Option<Shards>,
+    pub(crate) shards: Option<ShardCount>,
     /// When a write is acknowledged [default: sync].
     #[arg(long, env = "FAWN_DURABILITY", value_enum, value_name = "MODE")]
     pub(crate) durability: Option<DurabilityMode>,
@@ -46,10 +46,10 @@ pub(crate) struct Flags {
     pub(crate) max_connections: Option<u32>,
     /// Disconnect a client that takes none of its replies for this long [default: 60s].
     #[arg(long, env = "FAWN_STALL_TIMEOUT", value_name = "SPAN")]
-    pub(crate) stall_timeout: Option<Span>,
+    pub(crate) stall_timeout: Option<TimeSpan>,
     /// How long a stopping server waits for clients to take their replies [default: 5s].
     #[arg(long, env = "FAWN_SHUTDOWN_TIMEOUT", value_name = "SPAN")]
-    pub(crate) shutdown_timeout: Option<Span>,
+    pub(crate) shutdown_timeout: Option<TimeSpan>,
     /// Listen on addresses that other machines reach. There is no authentication yet: every client that reaches the port
     /// can read and write everything.
     #[arg(long, env = "FAWN_ALLOW_PUBLIC", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
@@ -65,11 +65,11 @@ pub(crate) struct Flags {
 macro_rules! first_given {
     ($first:ident, $second:ident, $($field:ident),+ $(,)?) => {
         // Exhaustive on purpose: a forgotten setting does not compile.
-        Flags { $($field: $first.$field.or($second.$field)),+ }
+        SettingFlags { $($field: $first.$field.or($second.$field)),+ }
     };
 }
 
-impl Flags {
+impl SettingFlags {
     /// These settings, completed from `fallback`.
     pub(crate) fn or(self, fallback: Self) -> Self {
         first_given!(

@@ -1,7 +1,7 @@
 //! Configuration: flags over environment (`FAWN_…`) over one TOML file over defaults.
 //!
-//! [`Flags`] is the only list of settings: a key of the file is the long name of a flag, and the flag's own parser
-//! reads its value, so the three sources cannot diverge.
+//! [`SettingFlags`] is the only list of settings: a key of the file is the long name of a flag, and the flag's own
+//! parser reads its value, so the three sources cannot diverge.
 mod file;
 mod flags;
 mod memory;
@@ -9,10 +9,10 @@ mod settings;
 mod shards;
 mod units;
 
-pub(crate) use flags::Flags;
+pub(crate) use flags::SettingFlags;
 pub(crate) use settings::{DeviceChoice, DurabilityMode, LogFormat, Settings};
-pub(crate) use shards::Shards;
-pub(crate) use units::{Endpoint, Size, Span};
+pub(crate) use shards::ShardCount;
+pub(crate) use units::{Endpoint, Size, TimeSpan};
 
 /// Reasons to refuse a configuration.
 #[derive(Debug, thiserror::Error)]

@@ -1,6 +1,6 @@
 //! Effective settings: defaults filled in, contradictions and harmful values refused.
 use super::shards::cores;
-use super::{ConfigError, Endpoint, Flags, Shards, Size, Span, file, memory};
+use super::{ConfigError, Endpoint, SettingFlags, ShardCount, Size, TimeSpan, file, memory};
 use clap::ValueEnum;
 use fawn_types::{Durability, limits};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -54,15 +54,15 @@ pub(crate) struct Settings {
     pub(crate) admin: Endpoint,
     pub(crate) memory: Size,
     /// As given; an existing directory has its own number.
-    pub(crate) shards: Option<Shards>,
+    pub(crate) shards: Option<ShardCount>,
     pub(crate) durability: DurabilityMode,
     pub(crate) capacity: Option<Size>,
     pub(crate) segment: Size,
     pub(crate) value_max: Size,
     pub(crate) device: DeviceChoice,
     pub(crate) max_connections: u32,
-    pub(crate) stall_timeout: Span,
-    pub(crate) shutdown_timeout: Span,
+    pub(crate) stall_timeout: TimeSpan,
+    pub(crate) shutdown_timeout: TimeSpan,
     pub(crate) allow_public: bool,
     pub(crate) ready_file: Option<PathBuf>,
     pub(crate) log_format: LogFormat,
@@ -70,7 +70,7 @@ pub(crate) struct Settings {
 
 impl Settings {
     /// Combines flags, environment, file and defaults, and checks the result.
-    pub(crate) fn resolve(flags: Flags, config: Option<&Path>) -> Result<Self, ConfigError> {
+    pub(crate) fn resolve(flags: SettingFlags, config: Option<&Path>) -> Result<Self, ConfigError> {
         let given = match config {
             Some(path) => flags.or(file::read(path)?),
             None => flags,
@@ -80,9 +80,9 @@ impl Settings {
         Ok(settings)
     }
 
-    fn with_defaults(given: Flags) -> Self {
+    fn with_defaults(given: SettingFlags) -> Self {
         let local = |port| Endpoint::At(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
-        let seconds = |count| Span(Duration::from_secs(count));
+        let seconds = |count| TimeSpan(Duration::from_secs(count));
         let segment = given.segment.unwrap_or(Size(64 << 20));
         let value_bytes_max = segment.0 / limits::RECORD_SEGMENT_SHARE as u64;
         Self {
@@ -118,8 +118,8 @@ impl Settings {
             }
         }
         self.check_shards(match self.shards {
-            Some(Shards::Number(shards)) => shards,
-            Some(Shards::Auto) | None => 1,
+            Some(ShardCount::Number(shards)) => shards,
+            Some(ShardCount::Auto) | None => 1,
         })?;
         let segment_bytes = self.segment.0;
         if !segment_bytes.is_power_of_two() || !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&segment_bytes) {
@@ -239,7 +239,7 @@ impl From<DurabilityMode> for Durability {
 #[cfg(test)]
 mod tests {
     use super::Settings;
-    use crate::config::{Endpoint, Flags, Shards, Size, file};
+    use crate::config::{Endpoint, SettingFlags, ShardCount, Size, file};
 
     fn refused(text: &str) -> String {
         let flags = file::parse("f", text).expect("valid values");
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn defaults_are_local_and_pass_their_own_check() {
-        let settings = Settings::resolve(Flags::default(), None).expect("defaults are sound");
+        let settings = Settings::resolve(SettingFlags::default(), None).expect("defaults are sound");
         for endpoint in [settings.resp, settings.memcached, settings.admin] {
             assert!(endpoint.address().is_some_and(|address| address.ip().is_loopback()));
         }
@@ -256,12 +256,12 @@ mod tests {
 
     #[test]
     fn what_is_printed_reads_back_the_same() {
-        for shards in [Shards::Auto, Shards::Number(3)] {
-            let flags = Flags {
+        for shards in [ShardCount::Auto, ShardCount::Number(3)] {
+            let flags = SettingFlags {
                 capacity: Some(Size(1 << 40)),
                 admin: Some(Endpoint::Off),
                 shards: Some(shards),
-                ..Flags::default()
+                ..SettingFlags::default()
             };
             let printed = Settings::resolve(flags, None).expect("sound").to_toml();
             let again = file::parse("f", &printed).expect("what is printed parses");

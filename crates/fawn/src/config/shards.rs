@@ -7,14 +7,14 @@ pub(crate) const SHARDS_MAX: u16 = 64;
 
 /// A number of shards: `4`, or `auto`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Shards {
+pub(crate) enum ShardCount {
     /// One per core when the directory is created.
     Auto,
     /// This number.
     Number(u16),
 }
 
-impl FromStr for Shards {
+impl FromStr for ShardCount {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -28,7 +28,7 @@ impl FromStr for Shards {
     }
 }
 
-impl fmt::Display for Shards {
+impl fmt::Display for ShardCount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Auto => f.write_str("auto"),
@@ -45,15 +45,15 @@ pub(super) fn cores() -> u16 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Shards, cores};
+    use super::{ShardCount, cores};
 
     #[test]
     fn numbers_and_auto_read_back_as_written() {
         for text in ["auto", "1", "64"] {
-            assert_eq!(text.parse::<Shards>().map(|shards| shards.to_string()).as_deref(), Ok(text));
+            assert_eq!(text.parse::<ShardCount>().map(|shards| shards.to_string()).as_deref(), Ok(text));
         }
         for text in ["0", "65", "-1", "two", "", "Auto", "1.5"] {
-            assert!(text.parse::<Shards>().is_err(), "{text}");
+            assert!(text.parse::<ShardCount>().is_err(), "{text}");
         }
         assert!(cores() >= 1);
     }

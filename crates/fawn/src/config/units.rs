@@ -21,8 +21,8 @@ impl FromStr for Size {
         let shift = match &upper[digits.len()..] {
             "" | "B" => 0,
             unit => {
-                let letter = unit.strip_suffix("IB").or_else(|| unit.strip_suffix('B')).unwrap_or(unit);
-                UNITS.iter().find(|(name, _)| letter.len() == 1 && letter.starts_with(*name)).ok_or_else(refuse)?.1
+                let batch = unit.strip_suffix("IB").or_else(|| unit.strip_suffix('B')).unwrap_or(unit);
+                UNITS.iter().find(|(name, _)| batch.len() == 1 && batch.starts_with(*name)).ok_or_else(refuse)?.1
             }
         };
         let number: u64 = digits.trim_end().parse().map_err(|_| refuse())?;
@@ -43,9 +43,9 @@ impl fmt::Display for Size {
 
 /// A duration: `250ms`, `10s`, `5m`, `2h`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Span(pub(crate) Duration);
+pub(crate) struct TimeSpan(pub(crate) Duration);
 
-impl FromStr for Span {
+impl FromStr for TimeSpan {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -63,7 +63,7 @@ impl FromStr for Span {
     }
 }
 
-impl fmt::Display for Span {
+impl fmt::Display for TimeSpan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.as_millis() {
             ms if ms % 1000 == 0 => write!(f, "{}s", ms / 1000),
@@ -121,7 +121,7 @@ impl fmt::Display for Endpoint {
 
 #[cfg(test)]
 mod tests {
-    use super::{Endpoint, Size, Span};
+    use super::{Endpoint, Size, TimeSpan};
 
     #[test]
     fn sizes_read_back_as_written() {
@@ -139,10 +139,10 @@ mod tests {
 
     #[test]
     fn spans_need_a_unit() {
-        assert_eq!("250ms".parse::<Span>().map(|span| span.0.as_millis()), Ok(250));
-        assert_eq!("5m".parse::<Span>().map(|span| span.to_string()), Ok("300s".to_owned()));
+        assert_eq!("250ms".parse::<TimeSpan>().map(|span| span.0.as_millis()), Ok(250));
+        assert_eq!("5m".parse::<TimeSpan>().map(|span| span.to_string()), Ok("300s".to_owned()));
         for text in ["", "5", "s", "-5s", "5d", "99999999999999999999s", "9999999999999999999h"] {
-            assert!(text.parse::<Span>().is_err(), "{text}");
+            assert!(text.parse::<TimeSpan>().is_err(), "{text}");
         }
     }
 

@@ -1,6 +1,6 @@
 //! Catalogue of the demo: the machine's packages, a file, or the small one built into the binary.
 use crate::cli::{Exit, Failure};
-use crate::load::{self, BadRow, Fields, Format, Row, Rows};
+use crate::load::{self, BadRow, Fields, Format, LoadRow, Rows};
 use fawn_types::checksum::checksum64;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -93,7 +93,7 @@ pub(super) struct Packages<'a> {
 }
 
 impl Rows for Packages<'_> {
-    fn next_row(&mut self) -> std::io::Result<Option<Result<Row, BadRow>>> {
+    fn next_row(&mut self) -> std::io::Result<Option<Result<LoadRow, BadRow>>> {
         loop {
             match self.rows.next_row()? {
                 Some(Ok(row)) if self.last_lines.get(&row.key) != Some(&row.line) => {}

@@ -1,5 +1,5 @@
 //! Data directory of the demo; directories of other programs are refused.
-use crate::layout;
+use crate::data_dir;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ fn place(variable: impl Fn(&str) -> Option<OsString>) -> PathBuf {
 
 /// Reason not to use `dir`, if it is the store of a `fawn serve`.
 pub(crate) fn refuse_foreign(dir: &Path) -> Result<(), String> {
-    if layout::is_taken(dir) {
+    if data_dir::is_taken(dir) {
         let dir = dir.display();
         return Err(format!(
             "{dir}: holds the store of a `fawn serve`; choose another directory for the demo with --dir"

@@ -1,6 +1,6 @@
 //! Text for the user once the demo serves: addresses, and three commands for the installed tools.
 use super::marker::Marker;
-use crate::server::Places;
+use crate::server::ListenAddrs;
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -9,18 +9,18 @@ use std::path::{Path, PathBuf};
 const COMMANDS: usize = 3;
 
 /// The whole text.
-pub(super) fn text(places: &Places, held: &Marker, dir: &Path) -> String {
+pub(super) fn text(listen_addrs: &ListenAddrs, held: &Marker, dir: &Path) -> String {
     let mut text = String::from("\nserving");
-    for (name, place) in [("Redis clients on", places.resp), ("memcached clients on", places.memcached)] {
+    for (name, place) in [("Redis clients on", listen_addrs.resp), ("memcached clients on", listen_addrs.memcached)] {
         if let Some(place) = place {
             line(&mut text, format_args!("  {name:<21} {place}"));
         }
     }
-    if let Some(place) = places.admin {
+    if let Some(place) = listen_addrs.admin {
         line(&mut text, format_args!("  {:<21} http://{place}", "operators at"));
     }
     line(&mut text, format_args!("\ntry next, in another terminal"));
-    for command in commands(places, &held.example, &Tools::found()) {
+    for command in commands(listen_addrs, &held.example, &Tools::found()) {
         line(&mut text, format_args!("  {command}"));
     }
     let dir = quoted(&dir.display().to_string());
@@ -62,22 +62,22 @@ fn own_name(path_dirs: &[PathBuf]) -> String {
 }
 
 /// The first three possible commands.
-fn commands(places: &Places, example: &str, tools: &Tools) -> Vec<String> {
+fn commands(listen_addrs: &ListenAddrs, example: &str, tools: &Tools) -> Vec<String> {
     let key = quoted(example);
     let mut commands = Vec::new();
-    if let Some(place) = places.resp {
+    if let Some(place) = listen_addrs.resp {
         commands.push(redis(place, tools, &format!("get {key}")));
     }
-    if let Some(place) = places.memcached.filter(|_| is_memcached_key(example)) {
+    if let Some(place) = listen_addrs.memcached.filter(|_| is_memcached_key(example)) {
         commands.push(over_tcp(place, tools, &format!("get {example}\\r\\nquit\\r\\n")));
     }
-    if let Some(place) = places.admin {
+    if let Some(place) = listen_addrs.admin {
         commands.push(match tools.curl {
             true => format!("curl -s http://{place}/status"),
             false => over_tcp(place, tools, "GET /status HTTP/1.0\\r\\n\\r\\n"),
         });
     }
-    if let Some(place) = places.resp {
+    if let Some(place) = listen_addrs.resp {
         commands.push(redis(place, tools, "set greeting hello"));
         commands.push(redis(place, tools, "get greeting"));
     }
@@ -122,14 +122,14 @@ fn quoted(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::{Tools, commands, quoted};
-    use crate::server::Places;
+    use crate::server::ListenAddrs;
 
     #[test]
     fn commands_fit_what_is_there() {
         let at = |port| Some(([127, 0, 0, 1], port).into());
-        let places = Places { resp: at(1), memcached: at(2), admin: at(3) };
+        let listen_addrs = ListenAddrs { resp: at(1), memcached: at(2), admin: at(3) };
         let all = Tools { redis_cli: true, nc: true, curl: true, fawn: "fawn".to_owned() };
-        let printed = commands(&places, "bash", &all);
+        let printed = commands(&listen_addrs, "bash", &all);
         let expected = [
             "redis-cli -p 1 get bash",
             r"printf 'get bash\r\nquit\r\n' | nc 127.0.0.1 2",
@@ -137,7 +137,7 @@ mod tests {
         ];
         assert_eq!(printed, expected);
         let none = Tools { redis_cli: false, nc: false, curl: false, fawn: "target/release/fawn".to_owned() };
-        let printed = commands(&Places { resp: at(1), ..Places::default() }, "a b", &none);
+        let printed = commands(&ListenAddrs { resp: at(1), ..ListenAddrs::default() }, "a b", &none);
         assert_eq!(printed[0], "target/release/fawn get 'a b' --server 127.0.0.1:1");
         assert_eq!(printed.len(), 3);
         assert_eq!(quoted("it's"), r"'it'\''s'");

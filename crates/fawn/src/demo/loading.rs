@@ -2,9 +2,9 @@
 use super::catalogue::Catalogue;
 use super::marker::Marker;
 use crate::cli::{Exit, Failure};
-use crate::client::Client;
-use crate::load::{self, Present, Progress, Summary};
-use crate::server::Places;
+use crate::client::CliClient;
+use crate::load::{self, LoadProgress, Present, Summary};
+use crate::server::ListenAddrs;
 use std::path::Path;
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const PASSES_MAX: u32 = 5;
 
 /// Makes sure that the catalogue is in the store; returns its marker.
-pub(super) fn ensure(places: &Places, file: Option<&Path>) -> Result<Marker, Failure> {
-    let Some(address) = places.resp else {
+pub(super) fn ensure(listen_addrs: &ListenAddrs, file: Option<&Path>) -> Result<Marker, Failure> {
+    let Some(address) = listen_addrs.resp else {
         return Err(Failure::new(Exit::Usage, "the demo loads its data through RESP; leave --resp on"));
     };
-    let mut client = Client::connect(&address.to_string(), TIMEOUT)?;
+    let mut client = CliClient::connect(&address.to_string(), TIMEOUT)?;
     let found = Marker::fetch(&mut client)?;
     if let Some(marker) = found.as_ref().filter(|marker| marker.is_complete) {
         println!("{} packages of {} are here already: nothing to load", marker.packages, marker.source);
@@ -40,10 +40,10 @@ pub(super) fn ensure(places: &Places, file: Option<&Path>) -> Result<Marker, Fai
     Ok(marker)
 }
 
-fn load(catalogue: &Catalogue, mut present: Present, client: &mut Client) -> Result<(), Failure> {
+fn load(catalogue: &Catalogue, mut present: Present, client: &mut CliClient) -> Result<(), Failure> {
     let mut loaded = 0;
     for _ in 0..PASSES_MAX {
-        let progress = Progress::with_lines(catalogue.total_bytes());
+        let progress = LoadProgress::with_lines(catalogue.total_bytes());
         let summary = load::send(&mut catalogue.rows(), &catalogue.source, client, present, &progress)?;
         loaded += summary.rows;
         if summary.refused == 0 {

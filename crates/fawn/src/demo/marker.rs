@@ -1,6 +1,6 @@
 //! Marker key with the state of the demo's load, stored with the data and therefore as durable.
-use crate::client::{Client, ClientError};
-use fawn_wire::client::resp::Reply;
+use crate::client::{CliClient, ClientError};
+use fawn_wire::client::resp::RespReply;
 
 /// No package has this name: Debian's names have no colon.
 const KEY: &[u8] = b"fawn:demo";
@@ -22,15 +22,15 @@ pub(super) struct Marker {
 
 impl Marker {
     /// Reads the marker; one that does not parse counts as absent.
-    pub(super) fn fetch(client: &mut Client) -> Result<Option<Self>, ClientError> {
+    pub(super) fn fetch(client: &mut CliClient) -> Result<Option<Self>, ClientError> {
         client.call(&[b"GET", KEY], |reply| match reply {
-            Reply::Bulk(value) => serde_json::from_slice(value).ok(),
+            RespReply::Bulk(value) => serde_json::from_slice(value).ok(),
             _ => None,
         })
     }
 
     /// Writes the marker.
-    pub(super) fn store(&self, client: &mut Client) -> Result<(), ClientError> {
+    pub(super) fn store(&self, client: &mut CliClient) -> Result<(), ClientError> {
         let value = serde_json::json!(self).to_string();
         client.call(&[b"SET", KEY, value.as_bytes()], |_| ())
     }

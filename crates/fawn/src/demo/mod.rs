@@ -9,7 +9,7 @@ pub(crate) use directory::{default_dir, refuse_foreign};
 
 use crate::cli::Failure;
 use crate::config::Settings;
-use crate::server::{self, Cluster, Places};
+use crate::server::{self, Cluster, ListenAddrs};
 use std::path::PathBuf;
 
 /// Serves until a signal stops it; `catalogue`: the file to load instead of the machine's own.
@@ -17,9 +17,9 @@ pub(crate) fn run(settings: &Settings, catalogue: Option<PathBuf>) -> Result<(),
     println!("FAWN demo: three back-ends (R = 3), a front-end and the manager, all in this process");
     println!("data in {}, memory {}", settings.dir.display(), settings.memory);
     let dir = settings.dir.clone();
-    let prepare = move |places: &Places| {
-        let held = loading::ensure(places, catalogue.as_deref())?;
-        println!("{}", hints::text(places, &held, &dir));
+    let prepare = move |listen_addrs: &ListenAddrs| {
+        let held = loading::ensure(listen_addrs, catalogue.as_deref())?;
+        println!("{}", hints::text(listen_addrs, &held, &dir));
         Ok(())
     };
     server::run::<Cluster>(settings, Some(Box::new(prepare)))?;

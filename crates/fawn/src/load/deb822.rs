@@ -2,22 +2,22 @@
 //!
 //! The value is the stanza byte for byte, without its last line end and the blank line. The last stanza of a file
 //! is therefore the same with or without a final line end.
-use super::lines::{Line, Lines};
+use super::lines::{InputLine, InputLines};
 use super::row::{ROW_BYTES_MAX, Rows, key_of};
-use super::{BadRow, Fields, Row};
+use super::{BadRow, Fields, LoadRow};
 use std::io::BufRead;
 
 /// Rows of an input in control format.
 #[derive(Debug)]
 pub(super) struct Deb822<R> {
-    lines: Lines<R>,
+    lines: InputLines<R>,
     fields: Fields,
 }
 
 /// A stanza, as far as it was read.
 #[derive(Default)]
 struct Stanza {
-    row: Row,
+    row: LoadRow,
     key: Option<Vec<u8>>,
     value: Option<Vec<u8>>,
     /// Field that the next continuation line continues.
@@ -38,7 +38,7 @@ enum Open {
 
 impl<R: BufRead> Deb822<R> {
     pub(super) const fn new(input: R, fields: Fields) -> Self {
-        Self { lines: Lines::new(input, ROW_BYTES_MAX), fields }
+        Self { lines: InputLines::new(input, ROW_BYTES_MAX), fields }
     }
 
     /// Adds one line to the stanza. After a bad line the rest of the stanza is skipped.
@@ -83,7 +83,7 @@ impl<R: BufRead> Deb822<R> {
     }
 
     /// The row of the complete stanza.
-    fn close(&self, stanza: Stanza) -> Result<Row, BadRow> {
+    fn close(&self, stanza: Stanza) -> Result<LoadRow, BadRow> {
         if let Some(bad) = stanza.bad {
             return Err(bad);
         }
@@ -93,7 +93,7 @@ impl<R: BufRead> Deb822<R> {
             None => without_line_end(stanza.row.value),
             Some(name) => stanza.value.ok_or_else(|| BadRow::new(line, format!("no field `{name}` for the value")))?,
         };
-        Ok(Row { key, value, line })
+        Ok(LoadRow { key, value, line })
     }
 }
 
@@ -109,25 +109,25 @@ fn too_long(line: u64) -> BadRow {
 }
 
 impl<R: BufRead> Rows for Deb822<R> {
-    fn next_row(&mut self) -> std::io::Result<Option<Result<Row, BadRow>>> {
+    fn next_row(&mut self) -> std::io::Result<Option<Result<LoadRow, BadRow>>> {
         let (mut stanza, mut begun) = (Stanza::default(), false);
         loop {
             let at = stanza.row.value.len();
             let kind = self.lines.read(&mut stanza.row.value)?;
             let is_blank = stanza.row.value[at..].iter().all(u8::is_ascii_whitespace);
             match kind {
-                Line::End if !begun => return Ok(None),
-                Line::End => return Ok(Some(self.close(stanza))),
-                Line::Whole if is_blank && begun => {
+                InputLine::End if !begun => return Ok(None),
+                InputLine::End => return Ok(Some(self.close(stanza))),
+                InputLine::Whole if is_blank && begun => {
                     stanza.row.value.truncate(at);
                     return Ok(Some(self.close(stanza)));
                 }
-                Line::Whole if is_blank => stanza.row.value.clear(),
-                Line::Whole | Line::TooLong => {
+                InputLine::Whole if is_blank => stanza.row.value.clear(),
+                InputLine::Whole | InputLine::TooLong => {
                     if !begun {
                         (begun, stanza.row.line) = (true, self.lines.number);
                     }
-                    if kind == Line::TooLong {
+                    if kind == InputLine::TooLong {
                         let number = self.lines.number;
                         stanza.bad.get_or_insert_with(|| too_long(number));
                     } else {

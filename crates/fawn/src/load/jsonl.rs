@@ -1,23 +1,23 @@
 //! JSON lines: an object per line; the key is one of its fields, the value the line or another field.
-use super::lines::{Line, Lines};
+use super::lines::{InputLine, InputLines};
 use super::row::{ROW_BYTES_MAX, Rows, key_of};
-use super::{BadRow, Fields, Row};
+use super::{BadRow, Fields, LoadRow};
 use serde_json::Value;
 use std::io::BufRead;
 
 /// Rows of an input in JSON lines.
 #[derive(Debug)]
 pub(super) struct Jsonl<R> {
-    lines: Lines<R>,
+    lines: InputLines<R>,
     fields: Fields,
 }
 
 impl<R: BufRead> Jsonl<R> {
     pub(super) const fn new(input: R, fields: Fields) -> Self {
-        Self { lines: Lines::new(input, ROW_BYTES_MAX), fields }
+        Self { lines: InputLines::new(input, ROW_BYTES_MAX), fields }
     }
 
-    fn parse(&self, text: &[u8]) -> Result<Row, BadRow> {
+    fn parse(&self, text: &[u8]) -> Result<LoadRow, BadRow> {
         let line = self.lines.number;
         let object: Value =
             serde_json::from_slice(text).map_err(|error| BadRow::new(line, format!("not JSON: {error}")))?;
@@ -34,7 +34,7 @@ impl<R: BufRead> Jsonl<R> {
                 Some(other) => other.to_string().into_bytes(),
             },
         };
-        Ok(Row { key, value, line })
+        Ok(LoadRow { key, value, line })
     }
 }
 
@@ -48,18 +48,18 @@ fn scalar(value: &Value, name: &str, line: u64) -> Result<Vec<u8>, BadRow> {
 }
 
 impl<R: BufRead> Rows for Jsonl<R> {
-    fn next_row(&mut self) -> std::io::Result<Option<Result<Row, BadRow>>> {
+    fn next_row(&mut self) -> std::io::Result<Option<Result<LoadRow, BadRow>>> {
         let mut text = Vec::new();
         loop {
             text.clear();
             match self.lines.read(&mut text)? {
-                Line::End => return Ok(None),
-                Line::TooLong => {
+                InputLine::End => return Ok(None),
+                InputLine::TooLong => {
                     let reason = format!("a row of more than {ROW_BYTES_MAX} bytes");
                     return Ok(Some(Err(BadRow::new(self.lines.number, reason))));
                 }
-                Line::Whole if text.trim_ascii().is_empty() => {}
-                Line::Whole => return Ok(Some(self.parse(text.trim_ascii()))),
+                InputLine::Whole if text.trim_ascii().is_empty() => {}
+                InputLine::Whole => return Ok(Some(self.parse(text.trim_ascii()))),
             }
         }
     }

@@ -3,7 +3,7 @@ use std::io::{BufRead, Read};
 
 /// Lines of an input.
 #[derive(Debug)]
-pub(super) struct Lines<R> {
+pub(super) struct InputLines<R> {
     input: R,
     /// Number of the last line, from 1.
     pub(super) number: u64,
@@ -13,7 +13,7 @@ pub(super) struct Lines<R> {
 
 /// Result of reading a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Line {
+pub(super) enum InputLine {
     /// End of the input.
     End,
     /// A line was appended, with its newline if it has one.
@@ -22,25 +22,25 @@ pub(super) enum Line {
     TooLong,
 }
 
-impl<R: BufRead> Lines<R> {
+impl<R: BufRead> InputLines<R> {
     pub(super) const fn new(input: R, bytes_max: usize) -> Self {
         Self { input, number: 0, consumed_bytes: 0, bytes_max }
     }
 
     /// Appends the next line to `line`.
-    pub(super) fn read(&mut self, line: &mut Vec<u8>) -> std::io::Result<Line> {
+    pub(super) fn read(&mut self, line: &mut Vec<u8>) -> std::io::Result<InputLine> {
         let before = line.len();
         let got = self.input.by_ref().take(self.bytes_max as u64 + 1).read_until(b'\n', line)?;
         if got == 0 {
-            return Ok(Line::End);
+            return Ok(InputLine::End);
         }
         self.number += 1;
         self.consumed_bytes += got as u64;
         if got > self.bytes_max && line.last() != Some(&b'\n') {
             line.truncate(before);
             self.consumed_bytes += self.input.skip_until(b'\n')? as u64;
-            return Ok(Line::TooLong);
+            return Ok(InputLine::TooLong);
         }
-        Ok(Line::Whole)
+        Ok(InputLine::Whole)
     }
 }

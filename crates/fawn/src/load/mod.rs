@@ -6,8 +6,8 @@ mod progress;
 mod row;
 mod send;
 
-pub(crate) use progress::Progress;
-pub(crate) use row::{BadRow, Row, Rows};
+pub(crate) use progress::LoadProgress;
+pub(crate) use row::{BadRow, LoadRow, Rows};
 pub(crate) use send::{LoadError, Present, Summary, send};
 
 use std::io::BufRead;

@@ -9,20 +9,20 @@ const LINE_PERCENT: u64 = 10;
 
 /// Progress display; without a terminal it prints bad rows and requested lines only.
 #[derive(Debug)]
-pub(crate) struct Progress {
+pub(crate) struct LoadProgress {
     bar: ProgressBar,
-    lines: Option<Lines>,
+    lines: Option<ProgressLines>,
 }
 
 /// Progress in plain lines.
 #[derive(Debug)]
-struct Lines {
+struct ProgressLines {
     total_bytes: u64,
     /// Percentage of the next line.
     next_percent: Cell<u64>,
 }
 
-impl Progress {
+impl LoadProgress {
     /// Creates a display for an input of this many bytes, if known.
     pub(crate) fn new(total_bytes: Option<u64>) -> Self {
         let (bar, template) = match total_bytes {
@@ -37,10 +37,10 @@ impl Progress {
         Self { bar, lines: None }
     }
 
-    /// Like [`Progress::new`], with plain lines where there is no terminal.
+    /// Like [`LoadProgress::new`], with plain lines where there is no terminal.
     pub(crate) fn with_lines(total_bytes: u64) -> Self {
         let next_percent = Cell::new(LINE_PERCENT);
-        let lines = (!std::io::stderr().is_terminal()).then_some(Lines { total_bytes, next_percent });
+        let lines = (!std::io::stderr().is_terminal()).then_some(ProgressLines { total_bytes, next_percent });
         Self { lines, ..Self::new(Some(total_bytes)) }
     }
 

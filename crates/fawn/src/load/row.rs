@@ -7,7 +7,7 @@ pub(super) const ROW_BYTES_MAX: usize = REQUEST_BYTES_MAX / 2;
 
 /// A key and its value.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Row {
+pub(crate) struct LoadRow {
     /// The key.
     pub(crate) key: Vec<u8>,
     /// The value.
@@ -37,7 +37,7 @@ pub(crate) trait Rows {
     ///
     /// # Errors
     /// If the input itself cannot be read further.
-    fn next_row(&mut self) -> std::io::Result<Option<Result<Row, BadRow>>>;
+    fn next_row(&mut self) -> std::io::Result<Option<Result<LoadRow, BadRow>>>;
 
     /// Bytes of the input consumed so far.
     fn consumed_bytes(&self) -> u64;

@@ -1,8 +1,8 @@
 //! Pipelined load: batches of SETs on one connection, two in flight, each reply matched with its row's line.
 use super::row::Rows;
-use super::{BadRow, Progress, Row};
-use crate::client::{Client, ClientError};
-use fawn_wire::client::resp::{Reply, encode_command};
+use super::{BadRow, LoadProgress, LoadRow};
+use crate::client::{CliClient, ClientError};
+use fawn_wire::client::resp::{RespReply, encode_command};
 use std::time::{Duration, Instant};
 
 /// Batch limit in bytes and rows. The replies of a batch (5 bytes a row) fit any socket's buffer, so
@@ -53,19 +53,19 @@ pub(crate) enum LoadError {
 }
 
 /// Encoded SETs with the origin of each.
-struct Batch {
+struct LoadBatch {
     present: Present,
     requests: Vec<u8>,
     /// Line and bytes of each row.
     rows: Vec<(u64, u64)>,
 }
 
-impl Batch {
+impl LoadBatch {
     const fn new(present: Present) -> Self {
         Self { present, requests: Vec::new(), rows: Vec::new() }
     }
 
-    fn push(&mut self, row: &Row) {
+    fn push(&mut self, row: &LoadRow) {
         match self.present {
             Present::Replaced => encode_command(&[&b"SET"[..], &row.key, &row.value], &mut self.requests),
             Present::Kept => encode_command(&[&b"SET"[..], &row.key, &row.value, b"NX"], &mut self.requests),
@@ -82,13 +82,13 @@ impl Batch {
 pub(crate) fn send(
     rows: &mut dyn Rows,
     name: &str,
-    client: &mut Client,
+    client: &mut CliClient,
     present: Present,
-    progress: &Progress,
+    progress: &LoadProgress,
 ) -> Result<Summary, LoadError> {
     let start = Instant::now();
     let (mut summary, mut stored_line) = (Summary::default(), 0);
-    let mut under_way = Batch::new(present);
+    let mut under_way = LoadBatch::new(present);
     loop {
         let (batch, more) = fill(rows, name, present, progress, &mut summary)?;
         let sent = client.send(&batch.requests);
@@ -113,10 +113,10 @@ fn fill(
     rows: &mut dyn Rows,
     name: &str,
     present: Present,
-    progress: &Progress,
+    progress: &LoadProgress,
     summary: &mut Summary,
-) -> Result<(Batch, bool), LoadError> {
-    let mut batch = Batch::new(present);
+) -> Result<(LoadBatch, bool), LoadError> {
+    let mut batch = LoadBatch::new(present);
     while !batch.is_full() {
         let next = rows.next_row();
         match next.map_err(|detail| LoadError::Input { name: name.to_owned(), detail })? {
@@ -133,17 +133,17 @@ fn fill(
 
 /// Receives a batch's replies; returns the line up to which all rows are done.
 fn settle(
-    batch: &Batch,
+    batch: &LoadBatch,
     name: &str,
-    client: &mut Client,
-    progress: &Progress,
+    client: &mut CliClient,
+    progress: &LoadProgress,
     summary: &mut Summary,
     mut settled: u64,
 ) -> Result<u64, LoadError> {
     for &(line, bytes) in &batch.rows {
         let reply = client.receive(|reply| match reply {
-            Reply::Error(message) => Err(String::from_utf8_lossy(message).into_owned()),
-            Reply::Null => Ok(false),
+            RespReply::Error(message) => Err(String::from_utf8_lossy(message).into_owned()),
+            RespReply::Null => Ok(false),
             _ => Ok(true),
         });
         match reply.map_err(|error| LoadError::Server(error, settled))? {

@@ -1,9 +1,9 @@
 //! Accepting connections, and refusing those beyond the limit in their protocol.
-use super::backing::Backing;
+use super::backend::Backend;
 use super::conn::Conn;
+use super::event_loop::EventLoop;
 use super::limits::ACCEPT_PAUSE;
 use super::listener::{self, Listener};
-use super::turn::Turn;
 use mio::net::TcpStream;
 use mio::{Interest, Token};
 use socket2::{SockRef, TcpKeepalive};
@@ -13,19 +13,19 @@ use std::time::Duration;
 /// Keep-alive time after which a dead client machine is noticed.
 const KEEPALIVE: Duration = Duration::from_secs(300);
 
-impl<B: Backing> Turn<B> {
+impl<B: Backend> EventLoop<B> {
     /// Accepts all pending connections of a listener.
     pub(super) fn accept(&mut self, listener: usize) {
         while let Some(listener) = self.listeners.get(listener) {
             match listener.socket.accept() {
-                Ok((stream, _)) if !self.shared.seats.take() => {
+                Ok((stream, _)) if !self.shared.connections.take() => {
                     self.counters.refused += 1;
                     refuse(listener, stream);
                 }
                 Ok((stream, _)) => {
                     let protocol = listener.protocol;
                     if let Err(error) = self.open(protocol, stream) {
-                        self.shared.seats.give_back();
+                        self.shared.connections.release();
                         tracing::warn!(%error, "a connection could not be set up and was closed");
                     }
                 }
@@ -55,13 +55,13 @@ impl<B: Backing> Turn<B> {
         self.conns.insert(Conn::new(stream, session, self.serial));
         self.slots.insert(session, slot);
         // The first request often arrives together with the connection.
-        self.list(slot);
+        self.schedule_read(slot);
         Ok(())
     }
 }
 
 /// Sends the refusal. The socket's buffer is empty, so the few bytes always fit.
 fn refuse(listener: &Listener, mut stream: TcpStream) {
-    let told = stream.write(listener.too_many());
-    tracing::debug!(?told, protocol = listener::name(listener.protocol), "refused: too many connections");
+    let event = stream.write(listener.too_many());
+    tracing::debug!(?event, protocol = listener::name(listener.protocol), "refused: too many connections");
 }

@@ -1,10 +1,10 @@
 //! Assembly of a cluster with three back-ends in one thread: a directory, an engine and a share of memory each.
 use super::ServeError;
-use super::backing::{Backing, Opening};
-use super::limits::Limits;
+use super::backend::{Backend, BackendConfig};
+use super::limits::ShardLimits;
 use super::store::{self, StoreDevice};
 use crate::config::Settings;
-use crate::layout::Layout;
+use crate::data_dir::Layout;
 use fawn_ds::internals::{Engine, Options};
 use fawn_node::cluster::NodeLimits;
 use fawn_node::front::{LocalCluster, LocalOptions};
@@ -17,13 +17,13 @@ const BACK_ENDS: u32 = 3;
 /// Three back-ends, the manager, a front-end.
 pub(crate) type Cluster = LocalCluster<StoreDevice>;
 
-impl Backing for Cluster {
+impl Backend for Cluster {
     fn layout(settings: &Settings) -> Result<Layout, ServeError> {
         Ok(Layout::flat(&settings.dir))
     }
 
-    fn open(opening: Opening, now: Now) -> Result<Self, ServeError> {
-        let Opening { settings, facts, .. } = opening;
+    fn open(opening: BackendConfig, now: Now) -> Result<Self, ServeError> {
+        let BackendConfig { settings, server_info, .. } = opening;
         let settings = &settings;
         let mut engines: Vec<Engine<StoreDevice>> = Vec::new();
         for number in 1..=BACK_ENDS {
@@ -38,7 +38,7 @@ impl Backing for Cluster {
             ..NodeLimits::default()
         };
         let options = LocalOptions { shard, limits, ..LocalOptions::default() };
-        let opened = Self::new(engines, options, facts, now);
+        let opened = Self::new(engines, options, server_info, now);
         opened.map_err(|error| ServeError::Data(format!("{}: {error}", settings.dir.display())))
     }
 
@@ -64,7 +64,7 @@ fn engine_options(
 ) -> Result<Options, ServeError> {
     let mut options = store::engine_options(settings)?;
     options.number_if_new = number;
-    options.memory_bytes = Limits::store_bytes(settings) / u64::from(BACK_ENDS);
+    options.memory_bytes = ShardLimits::store_bytes(settings) / u64::from(BACK_ENDS);
     if let Some(first) = first {
         options.secret_if_new = Some(*first.secret());
     }

@@ -19,7 +19,7 @@ pub(crate) struct ClusterReport {
     pub(crate) members_dropped: u64,
     pub(crate) possible_losses: u64,
     /// How long some chain has taken no writes, ms.
-    pub(crate) stands_ms: Option<u64>,
+    pub(crate) unavailable_ms: Option<u64>,
 }
 
 /// State of a chain.
@@ -61,12 +61,12 @@ pub(crate) struct CopyingReport {
     /// Keys received.
     pub(crate) keys: u64,
     /// Estimated number of keys; 0 until the first chunk has arrived.
-    pub(crate) keys_about: u64,
+    pub(crate) keys_estimated: u64,
 }
 
 impl ClusterReport {
     pub(super) fn of(status: &ClusterStatus, now: MonoMs) -> Self {
-        let ClusterStatus { chains, back_ends, stands_since, members_dropped, possible_losses } = status;
+        let ClusterStatus { chains, back_ends, unavailable_since, members_dropped, possible_losses } = status;
         Self {
             is_degraded: status.is_degraded(),
             advice: advice(back_ends),
@@ -74,15 +74,15 @@ impl ClusterReport {
             back_ends: back_ends.iter().map(BackEndReport::of).collect(),
             members_dropped: *members_dropped,
             possible_losses: *possible_losses,
-            stands_ms: stands_since.map(|since| now.ms_since(since)),
+            unavailable_ms: unavailable_since.map(|since| now.ms_since(since)),
         }
     }
 
     /// Reason to send no clients here, if there is one.
     pub(crate) fn trouble(&self) -> Option<String> {
-        let stands_ms = self.stands_ms.filter(|ms| *ms >= STANDS_MS)?;
+        let unavailable_ms = self.unavailable_ms.filter(|ms| *ms >= STANDS_MS)?;
         let advice = self.advice.as_deref().unwrap_or("see the log");
-        Some(format!("a chain has taken no writes for {stands_ms} ms: {advice}"))
+        Some(format!("a chain has taken no writes for {unavailable_ms} ms: {advice}"))
     }
 
     /// Chains with fewer copies than configured.
@@ -130,7 +130,7 @@ impl CopyReport {
         Self {
             range: member.range.0,
             phase: member.phase,
-            copying: member.copied.map(|(keys, keys_about)| CopyingReport { keys, keys_about }),
+            copying: member.copied.map(|(keys, keys_estimated)| CopyingReport { keys, keys_estimated }),
             broken: member.broken.clone(),
         }
     }
@@ -168,14 +168,14 @@ mod tests {
         }
     }
 
-    fn cluster(copies: usize, poisoned: Option<&str>, stands_since: Option<MonoMs>) -> ClusterReport {
+    fn cluster(copies: usize, poisoned: Option<&str>, unavailable_since: Option<MonoMs>) -> ClusterReport {
         let chain = ChainStatus {
             range: RangeId(1),
             epoch: Epoch::default(),
             is_active: true,
             durability: Durability::Sync,
             copies,
-            takes_writes: stands_since.is_none(),
+            takes_writes: unavailable_since.is_none(),
             copies_wanted: 3,
         };
         let back_end = BackEndStatus {
@@ -185,7 +185,7 @@ mod tests {
             members: vec![member("failed", None)],
         };
         let (chains, back_ends) = (vec![chain], vec![back_end]);
-        let status = ClusterStatus { chains, back_ends, stands_since, members_dropped: 1, possible_losses: 0 };
+        let status = ClusterStatus { chains, back_ends, unavailable_since, members_dropped: 1, possible_losses: 0 };
         ClusterReport::of(&status, MonoMs(10_000))
     }
 

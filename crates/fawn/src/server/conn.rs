@@ -7,7 +7,7 @@ use std::io::{ErrorKind, Read, Write};
 
 /// Phases of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Phase {
+pub(super) enum ConnPhase {
     /// Requests are read and answered.
     Open,
     /// Nothing more is read; the shard finishes pending requests.
@@ -27,18 +27,18 @@ pub(super) struct Conn {
     /// Distinguishes the connection from earlier users of its slot.
     pub(super) serial: u64,
     /// Unconsumed input: an incomplete request, or complete ones that wait for budget.
-    pub(super) rest: Vec<u8>,
+    pub(super) input_buf: Vec<u8>,
     /// Bytes read since the last check for slow senders.
     pub(super) received_bytes: u64,
     /// Bytes of replies that the socket did not take.
     pub(super) held_bytes: usize,
-    pub(super) phase: Phase,
-    pub(super) flags: Flags,
+    pub(super) phase: ConnPhase,
+    pub(super) flags: ConnFlags,
 }
 
 /// Known readiness. It is edge-triggered: the kernel reports it once, so it must be remembered.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Flags {
+pub(super) struct ConnFlags {
     /// The socket may have input.
     pub(super) readable: bool,
     /// The client has shut down its sending side: read on until the end of the stream.
@@ -47,7 +47,7 @@ pub(super) struct Flags {
     pub(super) eof: bool,
     /// The server is stopping: no more input is wanted.
     pub(super) stopping: bool,
-    /// `rest` may hold complete requests that found no budget.
+    /// `input_buf` may hold complete requests that found no budget.
     pub(super) paused: bool,
     /// The socket's buffer is full; the kernel reports when it is not.
     pub(super) blocked: bool,
@@ -58,27 +58,27 @@ pub(super) struct Flags {
     /// Its request has been admitted.
     pub(super) admitted: bool,
     /// Its request is queued for admission and is not read.
-    pub(super) waits: bool,
-    pub(super) listed: bool,
-    pub(super) touched: bool,
+    pub(super) awaits_admission: bool,
+    pub(super) read_scheduled: bool,
+    pub(super) write_scheduled: bool,
 }
 
 /// Outcome of one read or write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Moved {
+pub(super) enum IoResult {
     /// This many bytes, at least one.
-    Bytes(usize),
+    Progress(usize),
     /// Nothing possible now.
-    Blocked,
+    WouldBlock,
     /// The peer has closed the connection.
-    End,
+    Eof,
     /// The connection is broken.
-    Broken,
+    Failed,
 }
 
 impl Conn {
     pub(super) const fn new(stream: TcpStream, session: SessionId, serial: u64) -> Self {
-        let flags = Flags {
+        let flags = ConnFlags {
             readable: true,
             hung_up: false,
             eof: false,
@@ -88,48 +88,57 @@ impl Conn {
             progressed: false,
             watched: false,
             admitted: false,
-            waits: false,
-            listed: false,
-            touched: false,
+            awaits_admission: false,
+            read_scheduled: false,
+            write_scheduled: false,
         };
-        Self { stream, session, serial, rest: Vec::new(), received_bytes: 0, held_bytes: 0, phase: Phase::Open, flags }
+        Self {
+            stream,
+            session,
+            serial,
+            input_buf: Vec::new(),
+            received_bytes: 0,
+            held_bytes: 0,
+            phase: ConnPhase::Open,
+            flags,
+        }
     }
 
     /// Reads once; records whether the socket is empty.
-    pub(super) fn read(&mut self, scratch: &mut [u8]) -> Moved {
-        let moved = moved(|| self.stream.read(scratch));
-        match moved {
+    pub(super) fn read(&mut self, scratch: &mut [u8]) -> IoResult {
+        let result = io_result(|| self.stream.read(scratch));
+        match result {
             // A short read has emptied the socket, unless the end of the stream follows.
-            Moved::Bytes(got) => self.flags.readable = got == scratch.len() || self.flags.hung_up,
-            Moved::Blocked => self.flags.readable = false,
-            Moved::End => (self.flags.readable, self.flags.eof) = (false, true),
-            Moved::Broken => {}
+            IoResult::Progress(got) => self.flags.readable = got == scratch.len() || self.flags.hung_up,
+            IoResult::WouldBlock => self.flags.readable = false,
+            IoResult::Eof => (self.flags.readable, self.flags.eof) = (false, true),
+            IoResult::Failed => {}
         }
-        moved
+        result
     }
 
     /// Writes once; records whether the socket is full.
-    pub(super) fn write(&mut self, bytes: &[u8]) -> Moved {
-        let moved = moved(|| self.stream.write(bytes));
-        self.flags.blocked = match moved {
-            Moved::Bytes(wrote) => {
+    pub(super) fn write(&mut self, bytes: &[u8]) -> IoResult {
+        let result = io_result(|| self.stream.write(bytes));
+        self.flags.blocked = match result {
+            IoResult::Progress(wrote) => {
                 self.flags.progressed = true;
                 wrote < bytes.len()
             }
             _ => true,
         };
-        moved
+        result
     }
 }
 
-fn moved(mut transfer: impl FnMut() -> std::io::Result<usize>) -> Moved {
+fn io_result(mut transfer: impl FnMut() -> std::io::Result<usize>) -> IoResult {
     loop {
         return match transfer() {
-            Ok(0) => Moved::End,
-            Ok(bytes) => Moved::Bytes(bytes),
+            Ok(0) => IoResult::Eof,
+            Ok(bytes) => IoResult::Progress(bytes),
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => Moved::Blocked,
-            Err(_) => Moved::Broken,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => IoResult::WouldBlock,
+            Err(_) => IoResult::Failed,
         };
     }
 }

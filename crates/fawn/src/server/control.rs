@@ -1,6 +1,6 @@
 //! Orders from the rest of the process to a shard: a bounded queue, taken between iterations.
 use super::cluster_report::ClusterReport;
-use super::counters::{Counters, NodeCounts, StoreCounts};
+use super::counters::{LoopCounters, NodeCounts, StoreCounts};
 use super::listener::Listener;
 use fawn_node::ShardStatus;
 use fawn_types::Now;
@@ -15,16 +15,16 @@ pub(super) enum Control {
     /// Accept clients at these listeners: all shards are open.
     Listen(Vec<Listener>),
     /// Report state and statistics.
-    Report(oneshot::Sender<Report>),
+    Report(oneshot::Sender<ShardReport>),
     /// Accept no more connections, send pending replies, end.
     Stop,
 }
 
 /// State and statistics of one shard.
 #[derive(Clone, Debug, serde::Serialize)]
-pub(crate) struct Report {
+pub(crate) struct ShardReport {
     /// The event loop and its connections.
-    pub(crate) server: Counters,
+    pub(crate) server: LoopCounters,
     /// Sessions and requests; in a cluster, those of its front-end.
     pub(crate) node: NodeCounts,
     /// The store; in a cluster, see its back-ends.
@@ -33,8 +33,8 @@ pub(crate) struct Report {
     pub(crate) cluster: Option<ClusterReport>,
 }
 
-impl Report {
-    pub(crate) fn new(server: Counters, status: &ShardStatus, now: Now) -> Self {
+impl ShardReport {
+    pub(crate) fn new(server: LoopCounters, status: &ShardStatus, now: Now) -> Self {
         Self {
             server,
             node: NodeCounts::of(status),

@@ -1,10 +1,10 @@
 //! Counters of a shard for the admin port: event loop, store, device. They are never reset.
-use fawn_flash::{Cause, CauseStats, IoStats};
+use fawn_flash::{IoClass, IoClassStats, IoStats};
 use fawn_node::{ShardStatus, StoreStatus};
 
 /// Counts since the start, except fields that are documented as current.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
-pub(crate) struct Counters {
+pub(crate) struct LoopCounters {
     /// Current connections.
     pub(crate) connections: u64,
     /// Accepted connections.
@@ -14,7 +14,7 @@ pub(crate) struct Counters {
     /// Connections closed because they took no replies, or because all replies exceeded their bound.
     pub(crate) dropped: u64,
     /// Iterations of the event loop.
-    pub(crate) turns: u64,
+    pub(crate) iterations: u64,
     /// Reads from sockets.
     pub(crate) reads: u64,
     /// Writes to sockets.
@@ -24,9 +24,9 @@ pub(crate) struct Counters {
     /// Bytes sent.
     pub(crate) output_bytes: u64,
     /// Message batches received from other shards.
-    pub(crate) letters_received: u64,
+    pub(crate) batches_received: u64,
     /// Message batches sent to other shards.
-    pub(crate) letters_sent: u64,
+    pub(crate) batches_sent: u64,
     /// Current bytes of incomplete requests.
     pub(crate) input_held_bytes: u64,
     /// Current connections whose long request waits for admission.
@@ -49,12 +49,12 @@ pub(crate) struct NodeCounts {
     pub(crate) error_replies: u64,
     pub(crate) malformed: u64,
     pub(crate) stalls: u64,
-    pub(crate) asked_again: u64,
+    pub(crate) rereads: u64,
     pub(crate) pending: u64,
     pub(crate) uncommitted: u64,
     pub(crate) reply_bytes: u64,
     pub(crate) reply_bytes_peak: u64,
-    pub(crate) reply_expected_bytes: u64,
+    pub(crate) reply_reserved_bytes: u64,
     pub(crate) reply_waiting: u64,
 }
 
@@ -73,12 +73,12 @@ impl NodeCounts {
             error_replies: counters.error_replies,
             malformed: counters.malformed,
             stalls: counters.stalls,
-            asked_again: counters.asked_again,
+            rereads: counters.rereads,
             pending: status.pending as u64,
             uncommitted: status.uncommitted,
             reply_bytes: replies.held_bytes as u64,
             reply_bytes_peak: replies.held_bytes_peak as u64,
-            reply_expected_bytes: replies.expected_bytes as u64,
+            reply_reserved_bytes: replies.reserved_bytes as u64,
             reply_waiting: replies.waiting as u64,
         }
     }
@@ -94,7 +94,7 @@ pub(crate) struct StoreCounts {
     pub(crate) log_syncs: u64,
     pub(crate) false_matches: u64,
     pub(crate) keys_apart: u64,
-    pub(crate) damaged_passed: u64,
+    pub(crate) corrupt_passed: u64,
     pub(crate) segments: u64,
     pub(crate) segment_bytes: u64,
     pub(crate) live_bytes: u64,
@@ -109,7 +109,7 @@ pub(crate) struct StoreCounts {
     pub(crate) poisoned: Option<String>,
     /// The device's name.
     pub(crate) device_name: &'static str,
-    /// Device operations by cause, in the order of the causes' names.
+    /// Device operations by I/O class, in the order of the causes' names.
     pub(crate) device: Vec<DeviceCounts>,
 }
 
@@ -124,7 +124,7 @@ impl StoreCounts {
             log_syncs: engine.syncs,
             false_matches: engine.false_matches,
             keys_apart: log.keys_apart,
-            damaged_passed: engine.damaged_passed,
+            corrupt_passed: engine.corrupt_passed,
             segments: log.segments,
             segment_bytes: log.segment_bytes,
             live_bytes: log.live_bytes,
@@ -142,10 +142,10 @@ impl StoreCounts {
     }
 }
 
-/// Traffic between the store and its device for one cause.
+/// Traffic between the store and its device for one I/O class.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
 pub(crate) struct DeviceCounts {
-    pub(crate) cause: &'static str,
+    pub(crate) class: &'static str,
     pub(crate) reads: u64,
     pub(crate) read_bytes: u64,
     pub(crate) writes: u64,
@@ -155,10 +155,10 @@ pub(crate) struct DeviceCounts {
 
 impl DeviceCounts {
     pub(super) fn all(stats: &IoStats) -> Vec<Self> {
-        let of = |cause: &Cause| {
-            let &CauseStats { reads, read_bytes, writes, written_bytes, syncs } = stats.of(*cause);
-            Self { cause: cause.name(), reads, read_bytes, writes, written_bytes, syncs }
+        let of = |class: &IoClass| {
+            let &IoClassStats { reads, read_bytes, writes, written_bytes, syncs } = stats.of(*class);
+            Self { class: class.name(), reads, read_bytes, writes, written_bytes, syncs }
         };
-        Cause::ALL.iter().map(of).collect()
+        IoClass::ALL.iter().map(of).collect()
     }
 }

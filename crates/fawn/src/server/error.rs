@@ -1,7 +1,7 @@
 //! Errors of starting and running a server, each with its exit code.
 use crate::cli::{Exit, Failure};
 use crate::config::ConfigError;
-use crate::layout::LayoutError;
+use crate::data_dir::LayoutError;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 

@@ -10,8 +10,8 @@ pub(super) const LARGE_READS_MAX: usize = 16;
 /// Time for a client to read its last reply after its connection was closed.
 pub(super) const LINGER: Duration = Duration::from_secs(1);
 /// Minimum progress, in bytes per period, of an admitted request while others wait.
-pub(super) const INPUT_PATIENCE: Duration = Duration::from_secs(1);
-pub(super) const INPUT_PATIENCE_BYTES: u64 = 32 << 10;
+pub(super) const SLOW_SENDER_TIMEOUT: Duration = Duration::from_secs(1);
+pub(super) const SLOW_SENDER_BYTES_MIN: u64 = 32 << 10;
 /// Pause of accepting after the system refused (no descriptors, no memory).
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Minimum budget for incomplete requests, and for replies, bytes.
@@ -23,7 +23,7 @@ const VALUE_ROOM_BYTES: u64 = 1 << 20;
 
 /// Bounds of a shard's connections.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct ShardLimits {
     /// Incomplete requests of all connections, bytes: beyond it large ones wait. One may exceed it.
     pub(super) input_bytes_max: usize,
     /// Untaken replies of all connections, bytes: beyond it the largest holder is closed. The reply budget makes
@@ -35,7 +35,7 @@ pub(crate) struct Limits {
     pub(super) shutdown_timeout: Duration,
 }
 
-impl Limits {
+impl ShardLimits {
     /// Bounds for a shard with these settings.
     pub(super) fn of(settings: &Settings) -> Self {
         let held_bytes_max = Self::held_bytes(settings);

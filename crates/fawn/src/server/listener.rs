@@ -79,7 +79,7 @@ impl Listener {
             Protocol::Resp => b"-ERR max number of clients reached\r\n",
             Protocol::Memcached => b"SERVER_ERROR max number of clients reached\r\n",
             // Internal messages have no listener.
-            Protocol::Native => b"",
+            Protocol::Internal => b"",
         }
     }
 }
@@ -89,6 +89,6 @@ pub(crate) const fn name(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::Resp => "resp",
         Protocol::Memcached => "memcached",
-        Protocol::Native => "native",
+        Protocol::Internal => "internal",
     }
 }

@@ -1,5 +1,5 @@
 //! Ready file: created atomically once clients are served, removed when the server ends.
-use super::{Places, ServeError};
+use super::{ListenAddrs, ServeError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -23,9 +23,9 @@ impl ReadyFile {
     }
 
     /// Writes the process id and the addresses.
-    pub(super) fn write(path: &Path, places: &Places) -> Result<Self, ServeError> {
+    pub(super) fn write(path: &Path, listen_addrs: &ListenAddrs) -> Result<Self, ServeError> {
         let fail = |detail| ServeError::ReadyFile { path: path.to_owned(), detail };
-        let mut content = serde_json::to_value(places).unwrap_or_default();
+        let mut content = serde_json::to_value(listen_addrs).unwrap_or_default();
         content["pid"] = std::process::id().into();
         // Renamed into place, so that readers see all of it.
         let partial = path.with_extension("partial");

@@ -1,7 +1,7 @@
 //! Life of a server: start, prepare, report ready, wait for a signal, stop within a bound.
-use super::backing::Backing;
+use super::backend::Backend;
 use super::ready_file::ReadyFile;
-use super::{Places, ServeError, Server};
+use super::{ListenAddrs, RunningServer, ServeError};
 use crate::admin::Admin;
 use crate::cli::Failure;
 use crate::config::Settings;
@@ -12,10 +12,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
 /// Work of a command between the first possible connection and readiness, on its own thread.
-pub(crate) type Prepare = Box<dyn FnOnce(&Places) -> Result<(), Failure> + Send>;
+pub(crate) type Prepare = Box<dyn FnOnce(&ListenAddrs) -> Result<(), Failure> + Send>;
 
 /// Serves until a signal stops it.
-pub(crate) fn run<B: Backing + 'static>(settings: &Settings, prepare: Option<Prepare>) -> Result<(), Failure> {
+pub(crate) fn run<B: Backend + 'static>(settings: &Settings, prepare: Option<Prepare>) -> Result<(), Failure> {
     if let Some(path) = &settings.ready_file {
         ReadyFile::clear(path)?;
     }
@@ -25,19 +25,19 @@ pub(crate) fn run<B: Backing + 'static>(settings: &Settings, prepare: Option<Pre
     runtime.block_on(serve::<B>(settings, prepare))
 }
 
-async fn serve<B: Backing + 'static>(settings: &Settings, prepare: Option<Prepare>) -> Result<(), Failure> {
+async fn serve<B: Backend + 'static>(settings: &Settings, prepare: Option<Prepare>) -> Result<(), Failure> {
     // Before anything is opened: a signal during the start must not kill the process half way.
     let mut signals = Signals::watch()?;
     let admin = settings.admin.address().map(Admin::bind).transpose()?;
-    let mut server = Server::start::<B>(settings)?;
-    let mut places = server.places();
+    let mut server = RunningServer::start::<B>(settings)?;
+    let mut listen_addrs = server.listen_addrs();
     let is_prepared = Arc::new(AtomicBool::new(false));
     if let Some(admin) = admin {
-        places.admin = Some(admin.address());
+        listen_addrs.admin = Some(admin.address());
         tokio::spawn(admin.serve(server.shards(), is_prepared.clone()));
     }
     let prepared = tokio::select! {
-        outcome = prepared(prepare, places) => Ok(outcome),
+        outcome = prepared(prepare, listen_addrs) => Ok(outcome),
         signal = signals.next() => Err(Some(signal)),
         () = server.ended() => Err(None),
     };
@@ -50,8 +50,8 @@ async fn serve<B: Backing + 'static>(settings: &Settings, prepare: Option<Prepar
         Err(ended) => return stop(server, ended).await,
     }
     is_prepared.store(true, Ordering::Release);
-    let ready = settings.ready_file.as_deref().map(|path| ReadyFile::write(path, &places)).transpose()?;
-    tell(settings, &places, server.shard_count());
+    let ready = settings.ready_file.as_deref().map(|path| ReadyFile::write(path, &listen_addrs)).transpose()?;
+    log_serving(settings, &listen_addrs, server.shard_count());
     let ended = tokio::select! {
         signal = signals.next() => Some(signal),
         () = server.ended() => None,
@@ -61,10 +61,10 @@ async fn serve<B: Backing + 'static>(settings: &Settings, prepare: Option<Prepar
 }
 
 /// Runs `prepare` where it may block. If the server stops first, it finds closed connections and ends.
-async fn prepared(prepare: Option<Prepare>, places: Places) -> Result<(), Failure> {
+async fn prepared(prepare: Option<Prepare>, listen_addrs: ListenAddrs) -> Result<(), Failure> {
     let Some(prepare) = prepare else { return Ok(()) };
     let (sender, outcome) = oneshot::channel();
-    let body = move || drop(sender.send(prepare(&places)));
+    let body = move || drop(sender.send(prepare(&listen_addrs)));
     let thread = std::thread::Builder::new().name("prepare".to_owned()).spawn(body);
     thread.map_err(ServeError::system("starting a thread"))?;
     match outcome.await {
@@ -74,7 +74,7 @@ async fn prepared(prepare: Option<Prepare>, places: Places) -> Result<(), Failur
 }
 
 /// Ends the server after a signal, or after a shard ended on its own.
-async fn stop(server: Server, signal: Option<&'static str>) -> Result<(), Failure> {
+async fn stop(server: RunningServer, signal: Option<&'static str>) -> Result<(), Failure> {
     let Some(signal) = signal else {
         server.stop().await?;
         return Err(ServeError::Died("a shard ended unexpectedly".to_owned()).into());
@@ -107,11 +107,11 @@ impl Signals {
     }
 }
 
-fn tell(settings: &Settings, places: &Places, shards: u16) {
+fn log_serving(settings: &Settings, listen_addrs: &ListenAddrs, shards: u16) {
     tracing::info!(
-        resp = %shown(places.resp),
-        memcached = %shown(places.memcached),
-        admin = %shown(places.admin),
+        resp = %shown(listen_addrs.resp),
+        memcached = %shown(listen_addrs.memcached),
+        admin = %shown(listen_addrs.admin),
         dir = %settings.dir.display(),
         memory = %settings.memory,
         shards,

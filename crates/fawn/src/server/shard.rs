@@ -1,9 +1,9 @@
 //! The running shards of a process: detects their end, queries all, stops all.
-use super::backing::Backing;
-use super::control::{Control, Report};
+use super::backend::Backend;
+use super::control::{Control, ShardReport};
 use super::{ServeError, start};
 use crate::config::Settings;
-use crate::layout::Layout;
+use crate::data_dir::Layout;
 use std::net::SocketAddr;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -14,7 +14,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Addresses of a server.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
-pub(crate) struct Places {
+pub(crate) struct ListenAddrs {
     /// For Redis clients.
     pub(crate) resp: Option<SocketAddr>,
     /// For memcached clients.
@@ -25,23 +25,23 @@ pub(crate) struct Places {
 
 /// The running shards.
 #[derive(Debug)]
-pub(crate) struct Server {
-    pub(super) shards: Shards,
+pub(crate) struct RunningServer {
+    pub(super) shards: ShardHandles,
     pub(super) threads: Vec<JoinHandle<Result<(), ServeError>>>,
     pub(super) ended: mpsc::Receiver<()>,
-    pub(super) places: Places,
+    pub(super) listen_addrs: ListenAddrs,
     pub(super) layout: Layout,
 }
 
 /// A handle for queries to the shards.
 #[derive(Clone, Debug)]
-pub(crate) struct Shards {
+pub(crate) struct ShardHandles {
     pub(super) controls: Vec<mpsc::Sender<Control>>,
 }
 
-impl Server {
+impl RunningServer {
     /// Opens the stores and serves them; returns once clients can connect.
-    pub(crate) fn start<B: Backing + 'static>(settings: &Settings) -> Result<Self, ServeError> {
+    pub(crate) fn start<B: Backend + 'static>(settings: &Settings) -> Result<Self, ServeError> {
         start::start::<B>(settings)
     }
 
@@ -51,12 +51,12 @@ impl Server {
     }
 
     /// Addresses in use.
-    pub(crate) const fn places(&self) -> Places {
-        self.places
+    pub(crate) const fn listen_addrs(&self) -> ListenAddrs {
+        self.listen_addrs
     }
 
     /// A handle for queries.
-    pub(crate) fn shards(&self) -> Shards {
+    pub(crate) fn shards(&self) -> ShardHandles {
         self.shards.clone()
     }
 
@@ -75,9 +75,9 @@ impl Server {
     }
 }
 
-impl Shards {
+impl ShardHandles {
     /// State of each shard; the error names the shard that does not reply in time.
-    pub(crate) async fn report(&self) -> Result<Vec<Report>, String> {
+    pub(crate) async fn report(&self) -> Result<Vec<ShardReport>, String> {
         let mut reports = Vec::with_capacity(self.controls.len());
         for (shard, control) in self.controls.iter().enumerate() {
             let (answer, report) = oneshot::channel();

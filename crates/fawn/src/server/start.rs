@@ -2,17 +2,17 @@
 //!
 //! Every step that can fail for an address or a directory precedes the opening of stores, and no client can
 //! connect before all stores are open.
-use super::backing::{Backing, Opening};
-use super::company::Company;
+use super::backend::{Backend, BackendConfig};
 use super::control::{self, Control};
-use super::limits::Limits;
+use super::event_loop::{self, EventLoop};
+use super::limits::ShardLimits;
 use super::listener::{Bound, Listener};
+use super::peer_shards::PeerShards;
+use super::process_state::ProcessState;
 use super::shard::join_all;
-use super::shared::Shared;
-use super::turn::{self, Turn};
-use super::{Places, ServeError, Server, Shards, descriptors, post, store};
-use crate::config::{Settings, Shards as ShardsSetting};
-use crate::layout::Layout;
+use super::{ListenAddrs, RunningServer, ServeError, ShardHandles, descriptors, mailbox, store};
+use crate::config::{Settings, ShardCount as ShardsSetting};
+use crate::data_dir::Layout;
 use fawn_flash::clock;
 use fawn_wire::Protocol;
 use std::sync::Arc;
@@ -20,21 +20,21 @@ use std::thread::JoinHandle;
 use tokio::sync::mpsc;
 
 /// A shard's thread before it starts.
-struct Starting {
-    opening: Opening,
+struct ShardThread {
+    opening: BackendConfig,
     queue: mio::Poll,
-    shared: Arc<Shared>,
-    company: Option<Company>,
+    shared: Arc<ProcessState>,
+    peers: Option<PeerShards>,
     orders: mpsc::Receiver<Control>,
     /// Signalled once the store is open; dropped unsignalled if it cannot be opened.
     opened: std::sync::mpsc::Sender<()>,
-    ending: Ending,
+    ending: ThreadEnd,
 }
 
 /// Signals the end of a thread, also after a panic.
-struct Ending(mpsc::Sender<()>);
+struct ThreadEnd(mpsc::Sender<()>);
 
-impl Drop for Ending {
+impl Drop for ThreadEnd {
     fn drop(&mut self) {
         // A full queue has already announced the end of a thread.
         let _: Result<(), _> = self.0.try_send(());
@@ -42,19 +42,20 @@ impl Drop for Ending {
 }
 
 /// Opens the stores and serves them; returns once clients can connect.
-pub(super) fn start<B: Backing + 'static>(settings: &Settings) -> Result<Server, ServeError> {
-    let (bound, places) = bind(settings)?;
+pub(super) fn start<B: Backend + 'static>(settings: &Settings) -> Result<RunningServer, ServeError> {
+    let (bound, listen_addrs) = bind(settings)?;
     store::create_dir(&settings.dir)?;
     let layout = B::layout(settings)?;
     let shards = layout.shards();
     settings.check_shards(shards)?;
     let (ending, ended) = mpsc::channel(1);
     let (opened, openings) = std::sync::mpsc::channel();
-    let (starting, controls) = prepare(settings, &places, &layout, (&opened, &ending))?;
+    let (starting, controls) = prepare(settings, &listen_addrs, &layout, (&opened, &ending))?;
     // The remaining senders belong to the threads, so their ends are noticed.
     drop((opened, ending));
     let threads = starting.into_iter().map(spawn::<B>).collect::<Result<_, _>>();
-    let mut server = Server { shards: Shards { controls }, threads: threads?, ended, places, layout };
+    let mut server =
+        RunningServer { shards: ShardHandles { controls }, threads: threads?, ended, listen_addrs, layout };
     if openings.iter().take(usize::from(shards)).count() < usize::from(shards) {
         return Err(failure(server));
     }
@@ -76,89 +77,89 @@ pub(super) fn start<B: Backing + 'static>(settings: &Settings) -> Result<Server,
 }
 
 /// Binds the addresses; no client can connect yet.
-fn bind(settings: &Settings) -> Result<(Vec<Bound>, Places), ServeError> {
+fn bind(settings: &Settings) -> Result<(Vec<Bound>, ListenAddrs), ServeError> {
     let wanted = [(Protocol::Resp, settings.resp), (Protocol::Memcached, settings.memcached)];
     let wanted = wanted.into_iter().filter_map(|(protocol, endpoint)| Some((protocol, endpoint.address()?)));
     let bound: Vec<Bound> = wanted.map(|(protocol, at)| Bound::new(protocol, at)).collect::<Result<_, _>>()?;
-    let mut places = Places::default();
+    let mut listen_addrs = ListenAddrs::default();
     for (protocol, address) in bound.iter().map(Bound::place) {
         match protocol {
-            Protocol::Resp => places.resp = Some(address),
-            Protocol::Memcached => places.memcached = Some(address),
+            Protocol::Resp => listen_addrs.resp = Some(address),
+            Protocol::Memcached => listen_addrs.memcached = Some(address),
             // Shards of one process need no address.
-            Protocol::Native => {}
+            Protocol::Internal => {}
         }
     }
-    Ok((bound, places))
+    Ok((bound, listen_addrs))
 }
 
 /// Arguments of all threads, in the order of their shards, and the queues of orders to them.
 fn prepare(
     settings: &Settings,
-    places: &Places,
+    listen_addrs: &ListenAddrs,
     layout: &Layout,
     (opened, ending): (&std::sync::mpsc::Sender<()>, &mpsc::Sender<()>),
-) -> Result<(Vec<Starting>, Vec<mpsc::Sender<Control>>), ServeError> {
+) -> Result<(Vec<ShardThread>, Vec<mpsc::Sender<Control>>), ServeError> {
     let shards = layout.shards();
     let connections_max = descriptors::make_room(settings.max_connections, shards);
-    let shared = Arc::new(Shared::new(shards, connections_max as usize));
+    let shared = Arc::new(ProcessState::new(shards, connections_max as usize));
     let in_force = Settings { shards: Some(ShardsSetting::Number(shards)), ..settings.clone() };
-    let facts = store::facts(&in_force, places, shards, clock::now().wall)?;
+    let server_info = store::server_info(&in_force, listen_addrs, shards, clock::now().wall)?;
     let queues: Vec<mio::Poll> = (0..shards).map(|_| mio::Poll::new()).collect::<Result<_, _>>().map_err(setting_up)?;
-    let companies = companies(&queues, &shared)?;
+    let peer_shards = peer_shards(&queues, &shared)?;
     let (controls, orders): (Vec<_>, Vec<_>) = (0..shards).map(|_| mpsc::channel(control::QUEUE_LEN)).unzip();
-    let own = layout.places().zip(queues).zip(companies).zip(orders);
-    let starting = own.map(|((((placement, dir), queue), company), orders)| Starting {
-        opening: Opening {
+    let own = layout.shard_dirs().zip(queues).zip(peer_shards).zip(orders);
+    let starting = own.map(|((((placement, dir), queue), peers), orders)| ShardThread {
+        opening: BackendConfig {
             settings: settings.part(shards, dir),
             placement,
             secret: layout.secret(),
-            facts: facts.clone(),
+            server_info: server_info.clone(),
         },
         queue,
         shared: shared.clone(),
-        company,
+        peers,
         orders,
         opened: opened.clone(),
-        ending: Ending(ending.clone()),
+        ending: ThreadEnd(ending.clone()),
     });
     Ok((starting.collect(), controls))
 }
 
 /// Each shard's connection to the others; none for a shard that is alone.
-fn companies(queues: &[mio::Poll], shared: &Arc<Shared>) -> Result<Vec<Option<Company>>, ServeError> {
+fn peer_shards(queues: &[mio::Poll], shared: &Arc<ProcessState>) -> Result<Vec<Option<PeerShards>>, ServeError> {
     if queues.len() == 1 {
         return Ok(vec![None]);
     }
-    let waker = |queue: &mio::Poll| mio::Waker::new(queue.registry(), turn::BELL);
+    let waker = |queue: &mio::Poll| mio::Waker::new(queue.registry(), event_loop::WAKER_TOKEN);
     let wakers = queues.iter().map(waker).collect::<Result<_, _>>().map_err(setting_up)?;
-    let company = |(shard, post)| Some(Company::new(shard, post, shared.clone()));
-    Ok(post::connect(wakers).into_iter().enumerate().map(company).collect())
+    let peers = |(shard, mailbox)| Some(PeerShards::new(shard, mailbox, shared.clone()));
+    Ok(mailbox::connect(wakers).into_iter().enumerate().map(peers).collect())
 }
 
 fn setting_up(error: std::io::Error) -> ServeError {
     ServeError::system("setting up the readiness queue")(error)
 }
 
-fn spawn<B: Backing + 'static>(starting: Starting) -> Result<JoinHandle<Result<(), ServeError>>, ServeError> {
+fn spawn<B: Backend + 'static>(starting: ShardThread) -> Result<JoinHandle<Result<(), ServeError>>, ServeError> {
     let name = format!("shard-{}", starting.opening.placement.shard().0);
     let thread = std::thread::Builder::new().name(name).spawn(move || serve::<B>(starting));
     thread.map_err(ServeError::system("starting a shard's thread"))
 }
 
 /// A shard's thread: opens, signals, serves, closes.
-fn serve<B: Backing>(starting: Starting) -> Result<(), ServeError> {
-    let Starting { opening, queue, shared, company, orders, opened, ending } = starting;
+fn serve<B: Backend>(starting: ShardThread) -> Result<(), ServeError> {
+    let ShardThread { opening, queue, shared, peers, orders, opened, ending } = starting;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(ServeError::system("starting a runtime"))?;
-    let limits = Limits::of(&opening.settings);
+    let limits = ShardLimits::of(&opening.settings);
     let shard = B::open(opening, clock::now())?;
-    let mut turn = Turn::new(queue, shard, limits, shared, company);
+    let mut event_loop = EventLoop::new(queue, shard, limits, shared, peers);
     // If the starter has gone, the queue of orders is closed and the shard stops at once.
     let _: Result<(), _> = opened.send(());
     drop(opened);
-    runtime.block_on(turn.run(orders)).map_err(ServeError::system("waiting for sockets"))?;
-    let closed = turn.into_shard().close();
+    runtime.block_on(event_loop.run(orders)).map_err(ServeError::system("waiting for sockets"))?;
+    let closed = event_loop.into_shard().close();
     drop(ending);
     closed
 }
@@ -174,14 +175,14 @@ fn listen(bound: Vec<Bound>, shards: u16) -> Result<Vec<Vec<Listener>>, ServeErr
     Ok(listeners)
 }
 
-fn stop_all(server: &Server) {
+fn stop_all(server: &RunningServer) {
     for control in &server.shards.controls {
         drop(control.try_send(Control::Stop));
     }
 }
 
 /// A shard did not open: ends the others and returns its error.
-fn failure(mut server: Server) -> ServeError {
+fn failure(mut server: RunningServer) -> ServeError {
     stop_all(&server);
     match join_all(std::mem::take(&mut server.threads)) {
         Err(error) => error,

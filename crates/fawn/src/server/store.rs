@@ -1,27 +1,27 @@
 //! Assembly of a shard from the settings: device, engine, node; and its orderly close.
-use super::backing::Opening;
-use super::limits::Limits;
-use super::{Places, ServeError};
+use super::backend::BackendConfig;
+use super::limits::ShardLimits;
+use super::{ListenAddrs, ServeError};
 use crate::config::{DeviceChoice, Settings};
 use fawn_ds::internals::{Engine, OpenReport, Options};
-use fawn_flash::{AnyDevice, Device, DeviceKind, DeviceOptions};
-use fawn_node::{ProcessFacts, Shard, ShardOptions};
+use fawn_flash::{Device, DeviceKind, DeviceOptions, FileDevice};
+use fawn_node::{ServerInfo, Shard, ShardOptions};
 use fawn_types::{HashSecret, Now, TimeMs};
 use std::io::Read;
 use std::path::Path;
 
 /// The production device.
-pub(crate) type StoreDevice = AnyDevice;
+pub(crate) type StoreDevice = FileDevice;
 /// A shard on the production device.
 pub(crate) type NodeShard = Shard<StoreDevice>;
 
 /// Opens or creates the store, and builds a shard on it.
-pub(super) fn open(opening: Opening, now: Now) -> Result<NodeShard, ServeError> {
-    let Opening { settings, placement, secret, facts } = opening;
+pub(super) fn open(opening: BackendConfig, now: Now) -> Result<NodeShard, ServeError> {
+    let BackendConfig { settings, placement, secret, server_info } = opening;
     let number = u32::from(placement.shard().0);
     let options = Options { secret, number_if_new: number, ..engine_options(&settings)? };
     let engine = open_engine(&settings, &settings.dir, options, now)?;
-    let opened = Shard::new(engine, placement, shard_options(&settings), facts);
+    let opened = Shard::new(engine, placement, shard_options(&settings), server_info);
     opened.map_err(|error| ServeError::Data(placed(&settings.dir, &error.to_string())))
 }
 
@@ -30,8 +30,8 @@ pub(super) fn shard_options(settings: &Settings) -> ShardOptions {
     ShardOptions {
         durability: settings.durability.into(),
         value_bytes_max: u32::try_from(settings.value_max.0).unwrap_or(u32::MAX),
-        replies_bytes_max: Limits::held_bytes(settings),
-        requests_bytes_max: Limits::held_bytes(settings),
+        replies_bytes_max: ShardLimits::held_bytes(settings),
+        requests_bytes_max: ShardLimits::held_bytes(settings),
         ..ShardOptions::default()
     }
 }
@@ -85,14 +85,14 @@ fn open_device(settings: &Settings, dir: &Path) -> Result<StoreDevice, ServeErro
         DeviceChoice::Portable => DeviceKind::Portable,
     };
     let options = DeviceOptions { kind, ..DeviceOptions::default() };
-    AnyDevice::open(dir, &options).map_err(|error| ServeError::Data(error.to_string()))
+    FileDevice::open(dir, &options).map_err(|error| ServeError::Data(error.to_string()))
 }
 
 pub(super) fn engine_options(settings: &Settings) -> Result<Options, ServeError> {
     Ok(Options {
         // The settings have checked the range.
         segment_bytes: u32::try_from(settings.segment.0).unwrap_or(u32::MAX),
-        memory_bytes: Limits::store_bytes(settings),
+        memory_bytes: ShardLimits::store_bytes(settings),
         durability: settings.durability.into(),
         value_bytes_max: u32::try_from(settings.value_max.0).unwrap_or(u32::MAX),
         capacity_bytes: settings.capacity.map(|size| size.0),
@@ -120,22 +120,22 @@ fn tell(engine: &Engine<StoreDevice>, report: &OpenReport) {
 }
 
 /// Facts that clients may query.
-pub(super) fn facts(
+pub(super) fn server_info(
     settings: &Settings,
-    places: &Places,
+    listen_addrs: &ListenAddrs,
     shards: u16,
     now: TimeMs,
-) -> Result<ProcessFacts, ServeError> {
+) -> Result<ServerInfo, ServeError> {
     let uname = rustix::system::uname();
     let words = [uname.sysname(), uname.release(), uname.machine()];
     let system: Vec<_> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let run_id: [u8; 20] = random_bytes()?;
-    Ok(ProcessFacts {
+    Ok(ServerInfo {
         started_at_ms: now.0,
         process_id: std::process::id(),
         run_id: run_id.iter().map(|byte| format!("{byte:02x}")).collect(),
-        resp_port: places.resp.map_or(0, |place| place.port()),
-        memcached_port: places.memcached.map_or(0, |place| place.port()),
+        resp_port: listen_addrs.resp.map_or(0, |place| place.port()),
+        memcached_port: listen_addrs.memcached.map_or(0, |place| place.port()),
         threads: shards,
         sessions_max: settings.max_connections,
         directory: settings.dir.display().to_string(),

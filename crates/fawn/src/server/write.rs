@@ -1,31 +1,31 @@
 //! Second half of an iteration: replies to sockets, slow readers, the end of connections.
-use super::backing::Backing;
-use super::conn::{Conn, Moved, Phase};
+use super::backend::Backend;
+use super::conn::{Conn, ConnPhase, IoResult};
+use super::event_loop::EventLoop;
 use super::limits::LINGER;
-use super::turn::Turn;
-use super::watch::{Due, pop_due};
+use super::timers::{ConnDeadline, pop_due};
 use std::net::Shutdown;
 
-impl<B: Backing> Turn<B> {
+impl<B: Backend> EventLoop<B> {
     /// Sends a connection's replies in one write; then ends it, or schedules it for more.
     pub(super) fn flush(&mut self, slot: usize) {
         let Some(conn) = self.conns.get_mut(slot) else { return };
-        conn.flags.touched = false;
-        if conn.phase == Phase::Lingering {
+        conn.flags.write_scheduled = false;
+        if conn.phase == ConnPhase::Lingering {
             return;
         }
         let output = self.shard.output(conn.session);
         if !output.is_empty() && !conn.flags.blocked {
             self.counters.writes += 1;
             match conn.write(output) {
-                Moved::Bytes(wrote) => {
+                IoResult::Progress(wrote) => {
                     self.counters.output_bytes += wrote as u64;
                     self.shard.wrote(conn.session, wrote);
                     // Budget was freed: the next iteration resumes waiting sessions.
-                    self.owes_turn |= conn.flags.paused || self.shard.wants_turn();
+                    self.needs_another_iteration |= conn.flags.paused || self.shard.has_due_work();
                 }
-                Moved::Blocked => {}
-                Moved::End | Moved::Broken => return self.drop_conn(slot),
+                IoResult::WouldBlock => {}
+                IoResult::Eof | IoResult::Failed => return self.drop_conn(slot),
             }
         }
         self.account(slot);
@@ -36,7 +36,7 @@ impl<B: Backing> Turn<B> {
 
     /// All output is sent: a finished connection ends, another one may be read again.
     fn flushed(&mut self, slot: usize) {
-        if self.conns[slot].phase == Phase::Ending { self.finish(slot) } else { self.again(slot) }
+        if self.conns[slot].phase == ConnPhase::Ending { self.finish(slot) } else { self.reschedule_read(slot) }
     }
 
     /// Maintains the sum of untaken replies, watches stalled clients, closes the largest holder beyond the bound.
@@ -50,7 +50,7 @@ impl<B: Backing> Turn<B> {
             conn.flags.watched = true;
             conn.flags.progressed = false;
             let at = self.instant + self.limits.stall_timeout;
-            self.watch.stalled.push_back(Due { at, slot, serial: conn.serial });
+            self.watch.stalled.push_back(ConnDeadline { at, slot, serial: conn.serial });
         }
         if *held > self.limits.output_bytes_max as u64 {
             let worst = self.conns.iter().max_by_key(|(_, conn)| conn.held_bytes).map(|(slot, _)| slot);
@@ -67,7 +67,7 @@ impl<B: Backing> Turn<B> {
 
     /// Handles connections whose deadline has passed.
     pub(super) fn expire(&mut self) {
-        self.expire_intake();
+        self.drop_slow_senders();
         while let Some(due) = pop_due(&mut self.watch.lingering, self.instant) {
             if self.conns.get(due.slot).is_some_and(|conn| conn.serial == due.serial) {
                 self.remove(due.slot);
@@ -76,7 +76,7 @@ impl<B: Backing> Turn<B> {
         while let Some(due) = pop_due(&mut self.watch.stalled, self.instant) {
             let Some(conn) = self.conns.get_mut(due.slot).filter(|conn| conn.serial == due.serial) else { continue };
             conn.flags.watched = false;
-            if conn.flags.blocked && !conn.flags.progressed && conn.phase != Phase::Lingering {
+            if conn.flags.blocked && !conn.flags.progressed && conn.phase != ConnPhase::Lingering {
                 self.drop_slow(due.slot, "took no reply during the stall timeout");
             } else if self.conns[due.slot].flags.blocked {
                 self.account(due.slot);
@@ -88,28 +88,28 @@ impl<B: Backing> Turn<B> {
     pub(super) fn drain_if_over(&mut self, slot: usize) {
         let Some(conn) = self.conns.get_mut(slot) else { return };
         let is_over = (conn.flags.eof || conn.flags.stopping) && !conn.flags.paused;
-        if conn.phase == Phase::Open && is_over {
-            conn.phase = Phase::Draining;
+        if conn.phase == ConnPhase::Open && is_over {
+            conn.phase = ConnPhase::Draining;
             self.shard.end_input(conn.session);
         }
     }
 
     /// The last reply is in the output.
     pub(super) fn end(&mut self, slot: usize) {
-        self.conns[slot].phase = Phase::Ending;
-        self.touch(slot);
+        self.conns[slot].phase = ConnPhase::Ending;
+        self.schedule_write(slot);
     }
 
     /// Stops accepting and ends every connection; received requests are still answered.
     pub(super) fn stop(&mut self) {
-        if self.stop_by.is_some() {
+        if self.shutdown_deadline.is_some() {
             return;
         }
         // Connections accepted before the stop are answered or closed gracefully, not reset.
         (0..self.listeners.len()).for_each(|listener| self.accept(listener));
         self.listeners.clear();
         self.accept_again = None;
-        self.stop_by = Some(self.instant + self.limits.shutdown_timeout);
+        self.shutdown_deadline = Some(self.instant + self.limits.shutdown_timeout);
         let slots: Vec<usize> = self.conns.iter().map(|(slot, _)| slot).collect();
         for slot in slots {
             self.conns[slot].flags.stopping = true;
@@ -122,46 +122,46 @@ impl<B: Backing> Turn<B> {
         if self.conns[slot].flags.eof {
             return self.drop_conn(slot);
         }
-        self.release(slot);
+        self.release_buffers(slot);
         let conn = &mut self.conns[slot];
-        conn.phase = Phase::Lingering;
+        conn.phase = ConnPhase::Lingering;
         let (serial, at) = (conn.serial, self.instant + LINGER);
         if conn.stream.shutdown(Shutdown::Write).is_err() {
             return self.remove(slot);
         }
-        self.watch.lingering.push_back(Due { at, slot, serial });
+        self.watch.lingering.push_back(ConnDeadline { at, slot, serial });
         if self.conns[slot].flags.readable {
-            self.list(slot);
+            self.schedule_read(slot);
         }
     }
 
     /// Ends a connection at once.
     pub(super) fn drop_conn(&mut self, slot: usize) {
-        if self.conns[slot].phase != Phase::Lingering {
-            self.release(slot);
+        if self.conns[slot].phase != ConnPhase::Lingering {
+            self.release_buffers(slot);
         }
         self.remove(slot);
     }
 
     /// Releases everything of a connection besides its socket.
-    fn release(&mut self, slot: usize) {
+    fn release_buffers(&mut self, slot: usize) {
         let conn = &mut self.conns[slot];
-        self.counters.input_held_bytes -= conn.rest.capacity() as u64;
-        conn.rest = Vec::new();
-        self.leave_intake(slot);
+        self.counters.input_held_bytes -= conn.input_buf.capacity() as u64;
+        conn.input_buf = Vec::new();
+        self.leave_admission(slot);
         let conn = &mut self.conns[slot];
         self.counters.output_held_bytes -= conn.held_bytes as u64;
         conn.held_bytes = 0;
         self.slots.remove(&conn.session);
         self.shard.close_session(conn.session);
-        self.owes_turn |= self.shard.wants_turn();
-        self.call_waiting();
+        self.needs_another_iteration |= self.shard.has_due_work();
+        self.admit_waiting();
     }
 
     /// Closes the socket and frees the slot. Closing removes it from the readiness queue.
     pub(super) fn remove(&mut self, slot: usize) {
         let Conn { stream, .. } = self.conns.remove(slot);
         drop(stream);
-        self.shared.seats.give_back();
+        self.shared.connections.release();
     }
 }

@@ -67,7 +67,7 @@ fn a_ready_file_that_cannot_be_written_is_named() {
 fn a_directory_without_a_store_is_not_called_damaged() {
     let dir = tempfile::tempdir().expect("a directory");
     let text = dir.path().to_str().expect("text");
-    std::fs::write(dir.path().join("letter"), "not a store").expect("written");
+    std::fs::write(dir.path().join("batch"), "not a store").expect("written");
     let (code, out, error) = run(&["check", text]);
     assert!(code == 3 && out.is_empty() && error.contains("holds no store"), "{code} {out} {error}");
     // Segments without their manifest are damage.

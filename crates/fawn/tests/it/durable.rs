@@ -101,7 +101,7 @@ fn a_flipped_bit_is_found_and_the_store_does_not_open_as_if_nothing_were_wrong()
     let (code, out, error) = run(&["check", text]);
     assert!(code == 3 && out.contains("DAMAGE: segment-"), "{code} {out} {error}");
     let (code, _, error) = run(&["serve", "--dir", text, "--resp", "off", "--memcached", "off", "--admin", "off"]);
-    assert!(code == 3 && error.contains("is damaged from byte"), "{code} {error}");
+    assert!(code == 3 && error.contains("is corrupt from byte"), "{code} {error}");
 }
 
 /// Damages the first record of the first segment that has one.

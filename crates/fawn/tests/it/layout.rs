@@ -50,7 +50,7 @@ fn refused(dir: &Path, flags: &[&str]) -> (i32, String) {
 
 fn shards_of(server: &Server) -> usize {
     let page = crate::harness::http(server.admin, "GET", "/metrics").1;
-    page.lines().filter(|line| line.starts_with("fawn_turns_total{")).count()
+    page.lines().filter(|line| line.starts_with("fawn_loop_iterations_total{")).count()
 }
 
 #[test]
@@ -144,7 +144,7 @@ const WRONGS: &[Wrong] = &[
             fs::write(data.join("layout.toml"), text.replace("shards = 3", "shards = 2")).expect("written");
         },
         undoing: put_layout_back,
-        expected: "layout.toml: damaged",
+        expected: "layout.toml: corrupt",
     },
     Wrong {
         doing: |data, aside| {
@@ -152,7 +152,7 @@ const WRONGS: &[Wrong] = &[
             fs::write(data.join("layout.toml"), "").expect("written");
         },
         undoing: put_layout_back,
-        expected: "layout.toml: damaged",
+        expected: "layout.toml: corrupt",
     },
     Wrong {
         doing: |data, aside| {
@@ -284,7 +284,7 @@ fn check_looks_at_every_shard() {
     // The next store is checked all the same.
     let is_told =
         out.contains("shard 1:\n") && out.contains("DAMAGE: manifest") && out.contains("shard 2:\n1 segments");
-    assert!(code == 3 && is_told && error.contains("damaged, as listed"), "{code} {out} {error}");
+    assert!(code == 3 && is_told && error.contains("corrupt, as listed"), "{code} {out} {error}");
     let (code, error) = refused(dir.path(), &[]);
     assert!(code == 3 && error.contains("shard-1") && error.contains("manifest"), "{code} {error}");
 }
@@ -295,11 +295,11 @@ fn a_store_is_not_made_among_other_files() {
         let dir = tempfile::tempdir().expect("a directory");
         let data = dir.path().join("data");
         fs::create_dir(&data).expect("made");
-        fs::write(data.join("letter"), "mine").expect("written");
+        fs::write(data.join("batch"), "mine").expect("written");
         let (code, error) = refused(dir.path(), &[&FLAGS[..], shards].concat());
-        assert!(code == 3 && error.contains("`letter`") && error.contains("of its own"), "{code} {error}");
+        assert!(code == 3 && error.contains("`batch`") && error.contains("of its own"), "{code} {error}");
         assert_eq!(fs::read_dir(&data).expect("listed").count(), 1, "nothing was made there");
-        fs::remove_file(data.join("letter")).expect("removed");
+        fs::remove_file(data.join("batch")).expect("removed");
         // Files of a new file system, and files that an interrupted first start leaves.
         fs::create_dir(data.join("lost+found")).expect("made");
         fs::write(data.join("manifest.new"), "half").expect("written");
@@ -307,7 +307,7 @@ fn a_store_is_not_made_among_other_files() {
         fill(&server);
         stop(server);
         // Once the directory has a store, other files in it are ignored.
-        fs::write(data.join("letter"), "mine").expect("written");
+        fs::write(data.join("batch"), "mine").expect("written");
         let server = start(dir.path(), &[]);
         assert_filled(&server);
         stop(server);

@@ -54,8 +54,11 @@ fn every_connection_sees_all_keys_also_after_a_restart_and_a_kill() {
         let (accepted, keys) = (metrics(&server, "fawn_connections_accepted_total"), metrics(&server, "fawn_keys"));
         assert!(accepted.len() == 3 && accepted.iter().all(|count| *count > 0), "{accepted:?}: not spread");
         assert!(keys.len() == 3 && keys.iter().all(|count| *count > 0) && keys.iter().sum::<u64>() == 60, "{keys:?}");
-        let letters = [metrics(&server, "fawn_letters_sent_total"), metrics(&server, "fawn_letters_received_total")];
-        assert!(letters.iter().flatten().all(|count| *count > 0), "{letters:?}");
+        let batches = [
+            metrics(&server, "fawn_shard_messages_sent_total"),
+            metrics(&server, "fawn_shard_messages_received_total"),
+        ];
+        assert!(batches.iter().flatten().all(|count| *count > 0), "{batches:?}");
         server.signal(signal);
         assert_eq!(server.wait(), (signal == Signal::TERM).then_some(0));
     }
@@ -91,9 +94,9 @@ fn idle_shards_take_no_turns() {
     (0..20).for_each(|key| exchange(&mut client, format!("SET k{key} v\r\n").as_bytes(), b"+OK\r\n"));
     // Each shard publishes once after it had work.
     std::thread::park_timeout(Duration::from_millis(400));
-    let before = metrics(&server, "fawn_turns_total");
+    let before = metrics(&server, "fawn_loop_iterations_total");
     std::thread::park_timeout(Duration::from_millis(300));
-    let after = metrics(&server, "fawn_turns_total");
+    let after = metrics(&server, "fawn_loop_iterations_total");
     // The scrape itself is one of each.
     let turns: Vec<_> = before.iter().zip(&after).map(|(before, after)| after - before).collect();
     assert!(turns.iter().all(|turns| *turns <= 2), "{turns:?} turns in 300 ms with nothing to do");

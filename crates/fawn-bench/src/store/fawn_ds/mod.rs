@@ -3,12 +3,12 @@ mod reads;
 mod session;
 mod writes;
 
-use super::{Contender, FillEnd, Gets, OwnDir, Puts, Shape};
+use super::{Contender, DataShape, FillEnd, Gets, OwnDir, Puts};
 use crate::{BenchError, Row};
 use fawn_ds::internals::Options;
-use fawn_flash::{AnyDevice, Device};
+use fawn_flash::{Device, FileDevice};
 use fawn_types::Durability;
-use session::Session;
+use session::BenchSession;
 use std::path::Path;
 
 type OpenDevice<D> = Box<dyn FnMut(&Path) -> Result<D, BenchError>>;
@@ -18,14 +18,14 @@ pub struct FawnDs<D: Device> {
     dir: OwnDir,
     open_device: OpenDevice<D>,
     segment_bytes: u32,
-    session: Option<Session<D>>,
+    session: Option<BenchSession<D>>,
 }
 
-impl FawnDs<AnyDevice> {
+impl FawnDs<FileDevice> {
     /// FAWN-DS with its files under `parent`, on the device that a server would choose there.
     #[must_use]
     pub fn new(parent: &Path) -> Self {
-        Self::over(parent, Options::default().segment_bytes, |dir| crate::medium::open(dir, 64))
+        Self::over(parent, Options::default().segment_bytes, |dir| crate::disk::open(dir, 64))
     }
 }
 
@@ -49,7 +49,7 @@ impl<D: Device> FawnDs<D> {
         session.acknowledge_all()
     }
 
-    fn begin(&mut self, shape: &Shape, durability: Durability) -> Result<&mut Session<D>, BenchError> {
+    fn begin(&mut self, shape: &DataShape, durability: Durability) -> Result<&mut BenchSession<D>, BenchError> {
         self.session = None;
         let device = (self.open_device)(self.dir.renew()?)?;
         let options = Options {
@@ -58,10 +58,10 @@ impl<D: Device> FawnDs<D> {
             segment_bytes: self.segment_bytes,
             ..Options::default()
         };
-        Ok(self.session.insert(Session::open(device, options, *shape)?))
+        Ok(self.session.insert(BenchSession::open(device, options, *shape)?))
     }
 
-    fn filled(&mut self) -> Result<&mut Session<D>, BenchError> {
+    fn filled(&mut self) -> Result<&mut BenchSession<D>, BenchError> {
         self.session.as_mut().ok_or_else(|| BenchError::failed("fawn-ds", "used before it was filled"))
     }
 }
@@ -71,7 +71,7 @@ impl<D: Device> Contender for FawnDs<D> {
         "fawn-ds"
     }
 
-    fn fill(&mut self, shape: &Shape, end: FillEnd) -> Result<Row, BenchError> {
+    fn fill(&mut self, shape: &DataShape, end: FillEnd) -> Result<Row, BenchError> {
         self.begin(shape, Durability::Memory)?.fill(end)
     }
 
@@ -88,7 +88,7 @@ impl<D: Device> Contender for FawnDs<D> {
         self.filled()?.overwrites(puts)
     }
 
-    fn durable_puts(&mut self, shape: &Shape, puts: &Puts) -> Result<Row, BenchError> {
+    fn durable_puts(&mut self, shape: &DataShape, puts: &Puts) -> Result<Row, BenchError> {
         self.begin(shape, Durability::Sync)?.durable_puts(puts)
     }
 

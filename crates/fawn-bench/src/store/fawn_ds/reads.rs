@@ -1,5 +1,5 @@
 //! Read workloads on FAWN-DS, and the verification of a load.
-use super::session::{RANGE, Session, now};
+use super::session::{BenchSession, RANGE, now};
 use crate::store::Gets;
 use crate::{BenchError, Row, row};
 use fawn_ds::internals::{EngineError, Event, Lookup, View};
@@ -17,14 +17,14 @@ const CLOCK_EVERY: u64 = 64;
 const BURST: usize = 64;
 
 #[derive(Clone, Copy)]
-struct Slot {
+struct ReadSlot {
     n: u64,
     sent: Instant,
 }
 
 /// The lookups in flight, with their latencies.
 struct Flight {
-    slots: Vec<Slot>,
+    slots: Vec<ReadSlot>,
     free: Vec<usize>,
     nanos: Histogram<u64>,
     operations: u64,
@@ -32,7 +32,7 @@ struct Flight {
 
 impl Flight {
     fn new(depth: usize) -> Self {
-        let slots = vec![Slot { n: 0, sent: Instant::now() }; depth];
+        let slots = vec![ReadSlot { n: 0, sent: Instant::now() }; depth];
         Self { slots, free: (0..depth).collect(), nanos: row::histogram(), operations: 0 }
     }
 
@@ -43,7 +43,7 @@ impl Flight {
     }
 }
 
-impl<D: Device> Session<D> {
+impl<D: Device> BenchSession<D> {
     /// Compares every key's value with the last one written.
     pub(super) fn verify(&mut self) -> Result<(), BenchError> {
         let keys = self.shape.keys;
@@ -158,7 +158,7 @@ impl<D: Device> Session<D> {
                     break;
                 };
                 flight.free.pop();
-                flight.slots[slot] = Slot { n, sent };
+                flight.slots[slot] = ReadSlot { n, sent };
                 let (hash, key) = self.hash(n);
                 let round = self.round_if_there(n);
                 let answer = self.engine.lookup(RANGE, hash, &key, View::Committed, now.wall).map_err(read_failed)?;

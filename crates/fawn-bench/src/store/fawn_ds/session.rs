@@ -1,9 +1,9 @@
 //! An open engine with the state of the load generator: assigned versions, rounds per key, counters.
-use crate::store::{KEY_BYTES, Shape};
+use crate::store::{DataShape, KEY_BYTES};
 use crate::workload::{Values, key_into};
 use crate::{BenchError, Row, machine};
-use fawn_ds::internals::{Engine, EngineError, Event, Options, RecordRef, WARM_KEYS_MAX};
-use fawn_flash::{CauseStats, Device};
+use fawn_ds::internals::{Engine, EngineError, Event, Options, PREFETCH_KEYS_MAX, RecordRef};
+use fawn_flash::{Device, IoClassStats};
 use fawn_types::{Epoch, HashSecret, KeyHash, KeyRange, RangeId, Version};
 use std::time::{Duration, Instant};
 
@@ -14,9 +14,9 @@ pub(super) const TURN_WRITES: u64 = 64;
 /// Time added to now, so that all timers of the engine are due.
 const LATER_MS: u64 = 60_000;
 
-pub(super) struct Session<D: Device> {
+pub(super) struct BenchSession<D: Device> {
     pub(super) engine: Engine<D>,
-    pub(super) shape: Shape,
+    pub(super) shape: DataShape,
     pub(super) events: Vec<Event>,
     pub(super) values: Values,
     /// Number of overwrites per key.
@@ -30,11 +30,11 @@ pub(super) struct Session<D: Device> {
 pub(super) struct Mark {
     at: Instant,
     cpu: Duration,
-    io: CauseStats,
+    io: IoClassStats,
 }
 
-impl<D: Device> Session<D> {
-    pub(super) fn open(device: D, mut options: Options, shape: Shape) -> Result<Self, BenchError> {
+impl<D: Device> BenchSession<D> {
+    pub(super) fn open(device: D, mut options: Options, shape: DataShape) -> Result<Self, BenchError> {
         options.secret = Some(HashSecret(*b"fawn-bench-16-by"));
         let failed = |error: &dyn std::fmt::Display| BenchError::failed("fawn-ds, opening", error);
         let (mut engine, _) = Engine::open(device, options, now()).map_err(|error| failed(&error))?;
@@ -60,14 +60,14 @@ impl<D: Device> Session<D> {
 
     /// Puts the keys from `first` on: as many as the engine prefetches at once, or all remaining ones.
     pub(super) fn put_warmed(&mut self, first: u64) -> Result<(), BenchError> {
-        let count = (self.shape.keys - first).min(WARM_KEYS_MAX as u64) as usize;
-        let mut hashed = [(KeyHash(0), [0; KEY_BYTES]); WARM_KEYS_MAX];
-        let mut hashes = [KeyHash(0); WARM_KEYS_MAX];
+        let count = (self.shape.keys - first).min(PREFETCH_KEYS_MAX as u64) as usize;
+        let mut hashed = [(KeyHash(0), [0; KEY_BYTES]); PREFETCH_KEYS_MAX];
+        let mut hashes = [KeyHash(0); PREFETCH_KEYS_MAX];
         for (i, n) in (first..first + count as u64).enumerate() {
             hashed[i] = self.hash(n);
             hashes[i] = hashed[i].0;
         }
-        self.engine.warm(RANGE, &hashes[..count]);
+        self.engine.prefetch(RANGE, &hashes[..count]);
         for (n, (hash, key)) in (first..).zip(&hashed[..count]) {
             self.put_hashed(n, 0, *hash, key)?;
         }
@@ -125,7 +125,7 @@ impl<D: Device> Session<D> {
     /// Commits as the durability mode allows, like a store without replicas. Returns the last committed version.
     pub(super) fn commit(&mut self) -> Version {
         let progress = self.engine.progress(RANGE);
-        let through = progress.kept_under(self.engine.options().durability);
+        let through = progress.watermark_for(self.engine.options().durability);
         self.engine.commit(RANGE, through);
         through
     }

@@ -1,8 +1,8 @@
 //! Write workloads on FAWN-DS.
-use super::session::{RANGE, Session, TURN_WRITES};
+use super::session::{BenchSession, RANGE, TURN_WRITES};
 use crate::store::{FillEnd, Puts};
 use crate::{BenchError, Row, row};
-use fawn_ds::internals::WARM_KEYS_MAX;
+use fawn_ds::internals::PREFETCH_KEYS_MAX;
 use fawn_flash::Device;
 use fawn_types::Version;
 use fawn_types::random::SplitMix64;
@@ -12,12 +12,12 @@ use std::time::Instant;
 /// Number of operations between two readings of the clock.
 const CLOCK_EVERY: u64 = 256;
 
-impl<D: Device> Session<D> {
+impl<D: Device> BenchSession<D> {
     /// Puts every key once. `key_into` scatters neighbours, so the store receives them in random order. Keys are
     /// prefetched in groups, as a session does with requests that it has already read.
     pub(super) fn fill(&mut self, end: FillEnd) -> Result<Row, BenchError> {
         let (mark, keys) = (self.mark(), self.shape.keys);
-        for first in (0..keys).step_by(WARM_KEYS_MAX) {
+        for first in (0..keys).step_by(PREFETCH_KEYS_MAX) {
             self.put_warmed(first)?;
             if first % TURN_WRITES == 0 {
                 self.turn(false)?;

@@ -5,10 +5,10 @@
 //! which favours RocksDB. CPU time, reads and written bytes are from the kernel's accounting between two output lines.
 mod output;
 
-use super::{Contender, FillEnd, Gets, KEY_BYTES, OwnDir, Puts, Shape};
-use crate::process::{self, Line};
+use super::{Contender, DataShape, FillEnd, Gets, KEY_BYTES, OwnDir, Puts};
+use crate::process::{self, ProcessLine};
 use crate::{BenchError, Row};
-use output::Report;
+use output::RocksDbReport;
 use std::path::Path;
 use std::process::Command;
 
@@ -32,7 +32,7 @@ const SETTINGS: [&str; 12] = [
 /// RocksDB under test.
 pub struct RocksDb {
     dir: OwnDir,
-    shape: Option<Shape>,
+    shape: Option<DataShape>,
 }
 
 impl RocksDb {
@@ -49,12 +49,12 @@ impl RocksDb {
         }
     }
 
-    fn filled(&self) -> Result<Shape, BenchError> {
+    fn filled(&self) -> Result<DataShape, BenchError> {
         self.shape.ok_or_else(|| BenchError::failed("rocksdb", "reads of a store that was not filled"))
     }
 
     /// Runs the named benchmarks in sequence in one process.
-    fn run(&self, shape: &Shape, benchmarks: &str, more: &[String]) -> Result<Vec<Line>, BenchError> {
+    fn run(&self, shape: &DataShape, benchmarks: &str, more: &[String]) -> Result<Vec<ProcessLine>, BenchError> {
         // Line-buffered, so that each line arrives when the benchmark prints it.
         let mut command = Command::new("stdbuf");
         command.args(["-oL", "db_bench", &format!("--benchmarks={benchmarks}")]).args(SETTINGS);
@@ -69,7 +69,7 @@ impl RocksDb {
         lines
     }
 
-    fn row(&self, shape: &Shape, lines: &[Line]) -> Row {
+    fn row(&self, shape: &DataShape, lines: &[ProcessLine]) -> Row {
         let mut row = Row::new("store", self.name(), "").with("keys", shape.keys);
         row = row.with("value_bytes", shape.value_bytes).with("memory_bytes", shape.memory_bytes);
         let resident = lines.iter().map(|line| line.usage.resident_bytes).max().unwrap_or_default();
@@ -81,7 +81,12 @@ impl RocksDb {
     }
 
     /// A row of one benchmark from `lines`, with its reads and CPU time.
-    fn measured(&self, shape: &Shape, lines: &[Line], benchmark: &str) -> Result<(Row, Report), BenchError> {
+    fn measured(
+        &self,
+        shape: &DataShape,
+        lines: &[ProcessLine],
+        benchmark: &str,
+    ) -> Result<(Row, RocksDbReport), BenchError> {
         let report = output::find(lines, benchmark)?;
         let mut row = self.row(shape, lines).timed(report.operations, report.elapsed, Some(report.cpu));
         row.ops_per_s = report.ops_per_s;
@@ -90,7 +95,7 @@ impl RocksDb {
         Ok((row, report))
     }
 
-    fn written_per_user_byte(report: &Report, shape: &Shape) -> f64 {
+    fn written_per_user_byte(report: &RocksDbReport, shape: &DataShape) -> f64 {
         let user_bytes = report.operations.max(1) * (KEY_BYTES + shape.value_bytes) as u64;
         report.written_bytes as f64 / user_bytes as f64
     }
@@ -101,7 +106,7 @@ impl Contender for RocksDb {
         "rocksdb"
     }
 
-    fn fill(&mut self, shape: &Shape, end: FillEnd) -> Result<Row, BenchError> {
+    fn fill(&mut self, shape: &DataShape, end: FillEnd) -> Result<Row, BenchError> {
         self.dir.renew()?;
         self.shape = Some(*shape);
         let lines = self.run(shape, "filluniquerandom,flush,waitforcompaction", &["--disable_wal=true".to_owned()])?;
@@ -165,11 +170,11 @@ impl Contender for RocksDb {
         let settled = lines.last().map_or(0, |line| line.usage.written_bytes);
         let written_bytes = settled.saturating_sub(report.written_before_bytes);
         row.device_bytes_written_per_user_byte =
-            Some(Self::written_per_user_byte(&Report { written_bytes, ..report }, &shape));
+            Some(Self::written_per_user_byte(&RocksDbReport { written_bytes, ..report }, &shape));
         Ok(row.with("durability", "memory (no write-ahead log)").with("threads", 1))
     }
 
-    fn durable_puts(&mut self, shape: &Shape, puts: &Puts) -> Result<Row, BenchError> {
+    fn durable_puts(&mut self, shape: &DataShape, puts: &Puts) -> Result<Row, BenchError> {
         self.dir.renew()?;
         self.shape = None;
         let mut flags = vec!["--sync=true".to_owned(), format!("--threads={}", puts.writers)];

@@ -1,11 +1,11 @@
 //! Parser for the output of `db_bench`.
 use crate::BenchError;
-use crate::process::Line;
+use crate::process::ProcessLine;
 use std::time::{Duration, Instant};
 
 /// Result of one benchmark of a run.
 #[derive(Clone, Debug)]
-pub(super) struct Report {
+pub(super) struct RocksDbReport {
     pub(super) ops_per_s: f64,
     pub(super) operations: u64,
     pub(super) elapsed: Duration,
@@ -23,7 +23,7 @@ pub(super) struct Report {
 }
 
 /// The result of `benchmark`. Its resource usage is the difference from the line before.
-pub(super) fn find(lines: &[Line], benchmark: &str) -> Result<Report, BenchError> {
+pub(super) fn find(lines: &[ProcessLine], benchmark: &str) -> Result<RocksDbReport, BenchError> {
     let missing = || {
         let last = lines.iter().rev().take(3).map(|line| &*line.text).collect::<Vec<_>>().join(" / ");
         BenchError::failed("db_bench", format!("printed no result of {benchmark}; its last lines: {last}"))
@@ -35,7 +35,7 @@ pub(super) fn find(lines: &[Line], benchmark: &str) -> Result<Report, BenchError
     let later = lines[at + 1..].iter().take_while(|line| !line.text.contains("micros/op"));
     let percentiles = later.map(|line| &*line.text).find(|text| text.starts_with("Percentiles:")).unwrap_or("");
     let after = |name: &str| number_after(percentiles, name);
-    Ok(Report {
+    Ok(RocksDbReport {
         ops_per_s: number_before(text, " ops/sec").ok_or_else(missing)?,
         operations: number_before(text, " operations").ok_or_else(missing)? as u64,
         elapsed: Duration::try_from_secs_f64(number_before(text, " seconds").ok_or_else(missing)?)
@@ -53,7 +53,7 @@ pub(super) fn find(lines: &[Line], benchmark: &str) -> Result<Report, BenchError
 }
 
 /// The first line that contains `text`.
-pub(super) fn after<'l>(lines: &'l [Line], text: &str) -> Result<&'l Line, BenchError> {
+pub(super) fn after<'l>(lines: &'l [ProcessLine], text: &str) -> Result<&'l ProcessLine, BenchError> {
     let line = lines.iter().find(|line| line.text.contains(text));
     line.ok_or_else(|| BenchError::failed("db_bench", format!("did not print `{text}`")))
 }
@@ -81,7 +81,7 @@ fn found_in(text: &str) -> Option<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::Usage;
+    use crate::process::ProcessUsage;
 
     const TEXT: [&str; 6] = [
         "DB path: [/x]",
@@ -92,10 +92,11 @@ mod tests {
         "flush memtable",
     ];
 
-    fn lines(text: &[&str]) -> Vec<Line> {
-        let usage = |i: u64| Usage { cpu: Duration::from_millis(i * 10), read_calls: i * 7, ..Usage::default() };
+    fn lines(text: &[&str]) -> Vec<ProcessLine> {
+        let usage =
+            |i: u64| ProcessUsage { cpu: Duration::from_millis(i * 10), read_calls: i * 7, ..ProcessUsage::default() };
         let at = Instant::now();
-        text.iter().zip(0..).map(|(text, i)| Line { text: (*text).to_owned(), at, usage: usage(i) }).collect()
+        text.iter().zip(0..).map(|(text, i)| ProcessLine { text: (*text).to_owned(), at, usage: usage(i) }).collect()
     }
 
     #[test]

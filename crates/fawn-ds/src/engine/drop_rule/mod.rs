@@ -56,7 +56,7 @@ pub(crate) struct RangeFacts {
 
 /// Why a segment stays.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Kept {
+pub enum KeepReason {
     /// It takes data, or the manifest does not list it as sealed yet.
     Open,
     /// A read of it is in flight.
@@ -83,25 +83,27 @@ pub enum Kept {
 }
 
 /// Why the segment stays, and because of which of its ranges; `None`: it may be unlinked.
-pub(crate) fn kept_because(
+pub(crate) fn keep_reason(
     segment: &SegmentFacts,
     ranges: impl Iterator<Item = (usize, RangeFacts)> + Clone,
-) -> Option<(Kept, Option<usize>)> {
-    let whole = |is_kept: bool, why: Kept| is_kept.then_some((why, None));
-    let of_range = |why: Kept, is_kept: fn(&RangeFacts) -> bool| {
+) -> Option<(KeepReason, Option<usize>)> {
+    let whole = |is_kept: bool, why: KeepReason| is_kept.then_some((why, None));
+    let of_range = |why: KeepReason, is_kept: fn(&RangeFacts) -> bool| {
         let kept_by = ranges.clone().find(|(_, facts)| is_kept(facts));
         kept_by.map(|(at, _)| (why, Some(at)))
     };
-    whole(!segment.is_sealed, Kept::Open)
-        .or_else(|| of_range(Kept::Live, |range| range.live_records > 0))
-        .or_else(|| whole(segment.pins > 0, Kept::Pinned))
-        .or_else(|| of_range(Kept::Pending, |range| range.newest > range.committed))
-        .or_else(|| of_range(Kept::Retained, |range| range.newest > range.retained_above))
-        .or_else(|| of_range(Kept::CopiedResult, |range| range.keeps_results))
-        .or_else(|| whole(segment.newest_marks > 0, Kept::NewestMark))
-        .or_else(|| of_range(Kept::NewestRecord, |range| range.proves_commit))
-        .or_else(|| of_range(Kept::Hides, |range| range.hides && range.has_older))
-        .or_else(|| whole(segment.died_at > segment.synced, Kept::CauseNotSynced))
+    whole(!segment.is_sealed, KeepReason::Open)
+        .or_else(|| of_range(KeepReason::Live, |range| range.live_records > 0))
+        .or_else(|| whole(segment.pins > 0, KeepReason::Pinned))
+        .or_else(|| of_range(KeepReason::Pending, |range| range.newest > range.committed))
+        .or_else(|| of_range(KeepReason::Retained, |range| range.newest > range.retained_above))
+        .or_else(|| of_range(KeepReason::CopiedResult, |range| range.keeps_results))
+        .or_else(|| whole(segment.newest_marks > 0, KeepReason::NewestMark))
+        .or_else(|| of_range(KeepReason::NewestRecord, |range| range.proves_commit))
+        .or_else(|| of_range(KeepReason::Hides, |range| range.hides && range.has_older))
+        .or_else(|| whole(segment.died_at > segment.synced, KeepReason::CauseNotSynced))
         // Last: a mark is written for it only when nothing else keeps the segment.
-        .or_else(|| of_range(Kept::CommitNotDurable, |range| range.newest.max(range.died_by) > range.durably_committed))
+        .or_else(|| {
+            of_range(KeepReason::CommitNotDurable, |range| range.newest.max(range.died_by) > range.durably_committed)
+        })
 }

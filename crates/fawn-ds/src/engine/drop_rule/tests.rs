@@ -1,6 +1,6 @@
 //! Exhaustive test of the drop rule: every history of a few steps over a model of a log, every crash after it, once with
 //! a segment that the rule lets go and once without it. Both must come back alike.
-use super::{Kept, RangeFacts, SegmentFacts, kept_because};
+use super::{KeepReason, RangeFacts, SegmentFacts, keep_reason};
 use crate::log::LogPosition;
 use fawn_types::Version;
 use std::collections::{BTreeSet, HashMap};
@@ -23,7 +23,7 @@ enum Kind {
 
 /// `at` is its place in the log; `is_void`: it was rolled back.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct Record {
+struct ModelRecord {
     range: usize,
     kind: Kind,
     version: u64,
@@ -32,9 +32,9 @@ struct Record {
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-struct Segment {
+struct ModelSegment {
     sequence: u64,
-    records: Vec<Record>,
+    records: Vec<ModelRecord>,
     died_at: u64,
     died_by: [u64; RANGES],
 }
@@ -56,7 +56,7 @@ impl Sole {
 
 /// A range in memory: committed version, index, pending records, newest version appended and synced, marks.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-struct Range {
+struct ModelRange {
     committed: u64,
     index: [Option<u64>; KEYS],
     pending: Vec<(Kind, u64)>,
@@ -68,16 +68,16 @@ struct Range {
     sole: Option<Sole>,
 }
 
-impl Range {
+impl ModelRange {
     fn is_sole(&self) -> bool {
         self.sole.is_some_and(|sole| !sole.is_over)
     }
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Store {
-    segments: Vec<Segment>,
-    ranges: [Range; RANGES],
+struct ModelStore {
+    segments: Vec<ModelSegment>,
+    ranges: [ModelRange; RANGES],
     /// Versions given out, rolled back ones included.
     given: [u64; RANGES],
     end: u64,
@@ -98,17 +98,17 @@ enum Step {
     Crash,
 }
 
-impl Store {
+impl ModelStore {
     fn new(is_sole: [bool; RANGES]) -> Self {
-        let segments = vec![Segment { sequence: 1, ..Segment::default() }];
-        let range = |is_sole: bool| Range { sole: is_sole.then(Sole::default), ..Range::default() };
+        let segments = vec![ModelSegment { sequence: 1, ..ModelSegment::default() }];
+        let range = |is_sole: bool| ModelRange { sole: is_sole.then(Sole::default), ..ModelRange::default() };
         let mut store = Self { segments, ranges: is_sole.map(range), given: [0; RANGES], end: 0, synced: 0 };
         store.mark_all();
         store
     }
 
     fn append(&mut self, range: usize, kind: Kind, version: u64) {
-        let record = Record { range, kind, version, at: self.end, is_void: false };
+        let record = ModelRecord { range, kind, version, at: self.end, is_void: false };
         self.segments.last_mut().unwrap().records.push(record);
         self.end += 1;
     }
@@ -124,8 +124,9 @@ impl Store {
         match step {
             Step::Write(at, kind) => {
                 let range = &self.ranges[at];
-                let is_mark =
-                    |record: &Record| record.range == at && record.kind == Kind::Mark && record.at >= range.marks_from;
+                let is_mark = |record: &ModelRecord| {
+                    record.range == at && record.kind == Kind::Mark && record.at >= range.marks_from
+                };
                 if !range.is_sole() && !self.segments.last().unwrap().records.iter().any(is_mark) {
                     self.append(at, Kind::Mark, self.ranges[at].committed);
                 }
@@ -153,13 +154,13 @@ impl Store {
             }
             Step::EndSole(at) if self.ranges[at].is_sole() && self.ranges[at].pending.is_empty() => {
                 self.sync();
-                let Range { sole, committed: base, .. } = self.ranges[at];
+                let ModelRange { sole, committed: base, .. } = self.ranges[at];
                 self.change_sole(at, Sole { base, is_over: true, ..sole.unwrap() });
             }
             Step::Sync if self.synced < self.end => self.sync(),
             Step::Switch if self.segments.last().unwrap().records.iter().any(|record| record.kind != Kind::Mark) => {
                 let sequence = self.segments.last().unwrap().sequence + 1;
-                self.segments.push(Segment { sequence, ..Segment::default() });
+                self.segments.push(ModelSegment { sequence, ..ModelSegment::default() });
                 self.mark_all();
             }
             Step::Crash if self.synced < self.end => *self = self.recovered(self.synced),
@@ -188,7 +189,7 @@ impl Store {
         };
         for key in keys {
             if let Some(old) = self.ranges[at].index[key].take() {
-                let holds = |segment: &&mut Segment| {
+                let holds = |segment: &&mut ModelSegment| {
                     segment.records.iter().any(|record| record.range == at && record.version == old)
                 };
                 let end = self.end;
@@ -204,7 +205,7 @@ impl Store {
         self.ranges[at].committed = version;
     }
 
-    /// The range's records above `last` that lie before a place of the log are void.
+    /// The range's records above `last` that lie before a place of the log are invalidated.
     fn roll_back(&mut self, at: usize, last: u64, before: u64) {
         let range = &mut self.ranges[at];
         range.pending.retain(|&(_, version)| version <= last);
@@ -222,10 +223,10 @@ impl Store {
 
     /// What an opening makes of the log up to `cut`.
     fn recovered(&self, cut: u64) -> Self {
-        let manifest = |at: usize| Range { sole: self.ranges[at].sole, ..Range::default() };
+        let manifest = |at: usize| ModelRange { sole: self.ranges[at].sole, ..ModelRange::default() };
         let ranges = std::array::from_fn(manifest);
         let mut store = Self { ranges, end: 0, synced: cut, ..self.clone() };
-        let records: Vec<Record> = self.segments.iter().flat_map(|segment| &segment.records).copied().collect();
+        let records: Vec<ModelRecord> = self.segments.iter().flat_map(|segment| &segment.records).copied().collect();
         for segment in &mut store.segments {
             segment.records.retain(|record| record.at < cut);
             segment.records.iter_mut().for_each(|record| record.is_void = false);
@@ -247,8 +248,8 @@ impl Store {
         store
     }
 
-    fn recover(&mut self, record: &Record) {
-        let &Record { range: at, kind, version, at: place, .. } = record;
+    fn recover(&mut self, record: &ModelRecord) {
+        let &ModelRecord { range: at, kind, version, at: place, .. } = record;
         match kind {
             Kind::Mark => {
                 self.ranges[at].has_marks = true;
@@ -288,7 +289,7 @@ impl Store {
 
     /// The state that callers can observe after an open.
     fn seen(&self) -> Vec<SeenRange> {
-        let of_range = |range: &Range| (range.committed, range.appended, range.index, range.pending.clone());
+        let of_range = |range: &ModelRange| (range.committed, range.appended, range.index, range.pending.clone());
         self.ranges.iter().map(of_range).collect()
     }
 
@@ -304,7 +305,7 @@ impl Store {
             .map(|(segment, record)| (segment.sequence, record.version))
     }
 
-    fn facts(&self, segment: &Segment) -> (SegmentFacts, Vec<(usize, RangeFacts)>) {
+    fn facts(&self, segment: &ModelSegment) -> (SegmentFacts, Vec<(usize, RangeFacts)>) {
         let last = self.segments.last().unwrap().sequence;
         let is_synced = segment.records.iter().all(|record| record.at < self.synced);
         let has_mark = |at: &usize| self.newest_durable_mark(*at).is_some_and(|(found, _)| found == segment.sequence);
@@ -318,16 +319,16 @@ impl Store {
         (facts, (0..RANGES).filter_map(|at| Some((at, self.range_facts(segment, at)?))).collect())
     }
 
-    fn range_facts(&self, segment: &Segment, at: usize) -> Option<RangeFacts> {
-        let of_range = |segment: &Segment| -> Vec<Record> {
-            let is_history = |record: &&Record| record.range == at && record.kind != Kind::Mark;
+    fn range_facts(&self, segment: &ModelSegment, at: usize) -> Option<RangeFacts> {
+        let of_range = |segment: &ModelSegment| -> Vec<ModelRecord> {
+            let is_history = |record: &&ModelRecord| record.range == at && record.kind != Kind::Mark;
             segment.records.iter().filter(is_history).copied().collect()
         };
         let (records, range) = (of_range(segment), &self.ranges[at]);
         if records.is_empty() {
             return None;
         }
-        let is_live = |record: &&Record| {
+        let is_live = |record: &&ModelRecord| {
             let is_pending = !record.is_void && record.version > range.committed;
             matches!(record.kind, Kind::Put(key) if range.index[key] == Some(record.version) || is_pending)
         };
@@ -361,7 +362,7 @@ impl Store {
 /// Makes a fact say that all is well.
 type Blind = fn(&mut SegmentFacts, &mut RangeFacts);
 
-struct Search<'s> {
+struct HistorySearch<'s> {
     steps: &'s [Step],
     blind: Option<Blind>,
     /// How many steps were taken from a state, by its hash.
@@ -370,21 +371,21 @@ struct Search<'s> {
     history: Vec<Step>,
     loss: Option<String>,
     dropped: usize,
-    kept: BTreeSet<Kept>,
+    kept: BTreeSet<KeepReason>,
 }
 
-impl Search<'_> {
-    fn verdict(&self, store: &Store, segment: &Segment) -> Option<Kept> {
+impl HistorySearch<'_> {
+    fn verdict(&self, store: &ModelStore, segment: &ModelSegment) -> Option<KeepReason> {
         let (mut facts, mut ranges) = store.facts(segment);
         if let Some(blind) = self.blind {
             blind(&mut facts, &mut RangeFacts::default());
             ranges.iter_mut().for_each(|(_, range)| blind(&mut SegmentFacts::default(), range));
         }
-        kept_because(&facts, ranges.into_iter()).map(|(why, _)| why)
+        keep_reason(&facts, ranges.into_iter()).map(|(why, _)| why)
     }
 
     /// Drops one segment that the rule lets go, after comparing every crash with it and without.
-    fn drop_one(&mut self, store: &Store) -> Option<Store> {
+    fn drop_one(&mut self, store: &ModelStore) -> Option<ModelStore> {
         for segment in &store.segments {
             if let Some(why) = self.verdict(store, segment) {
                 self.kept.insert(why);
@@ -406,7 +407,7 @@ impl Search<'_> {
         None
     }
 
-    fn explore(&mut self, store: &Store, depth: usize) {
+    fn explore(&mut self, store: &ModelStore, depth: usize) {
         let known = self.seen.entry(self.hasher.hash_one(store)).or_insert(0);
         if *known > depth || self.loss.is_some() {
             return;
@@ -433,12 +434,12 @@ fn search(
     steps: &[Step],
     depth: usize,
     blind: Option<Blind>,
-) -> (Option<String>, usize, BTreeSet<Kept>) {
+) -> (Option<String>, usize, BTreeSet<KeepReason>) {
     let (seen, hasher) = (HashMap::new(), BuildHasherDefault::default());
     let (history, loss, kept) = (Vec::new(), None, BTreeSet::new());
-    let mut search = Search { steps, blind, seen, hasher, history, loss, dropped: 0, kept };
+    let mut search = HistorySearch { steps, blind, seen, hasher, history, loss, dropped: 0, kept };
     for beginning in BEGINNINGS {
-        let mut store = Store::new(is_sole);
+        let mut store = ModelStore::new(is_sole);
         assert!(beginning.iter().all(|&step| store.step(step)), "every step of a beginning is possible");
         search.history = beginning.to_vec();
         search.explore(&store, depth);
@@ -522,9 +523,16 @@ fn a_drop_never_changes_what_a_crash_comes_back_with() {
         assert!(dropped > 200, "sole: {is_sole:?}: only {dropped} drops");
         met.extend(kept);
     }
-    let expected = [Kept::Open, Kept::Live, Kept::Pending, Kept::NewestMark, Kept::Hides, Kept::CauseNotSynced];
+    let expected = [
+        KeepReason::Open,
+        KeepReason::Live,
+        KeepReason::Pending,
+        KeepReason::NewestMark,
+        KeepReason::Hides,
+        KeepReason::CauseNotSynced,
+    ];
     assert!(expected.iter().all(|why| met.contains(why)), "{met:?}");
-    assert!(met.contains(&Kept::CommitNotDurable) && met.contains(&Kept::NewestRecord), "{met:?}");
+    assert!(met.contains(&KeepReason::CommitNotDurable) && met.contains(&KeepReason::NewestRecord), "{met:?}");
 }
 
 #[test]
@@ -556,13 +564,16 @@ fn what_the_process_still_needs_stays() {
         durably_committed: version(5),
         ..RangeFacts::default()
     };
-    let kept = |segment, range| kept_because(&segment, [(3, range)].into_iter());
+    let kept = |segment, range| keep_reason(&segment, [(3, range)].into_iter());
     assert_eq!(kept(segment, range), None);
-    assert_eq!(kept(SegmentFacts { pins: 1, ..segment }, range), Some((Kept::Pinned, None)));
-    assert_eq!(kept(segment, RangeFacts { committed: version(4), ..range }), Some((Kept::Pending, Some(3))));
-    assert_eq!(kept(segment, RangeFacts { retained_above: version(4), ..range }), Some((Kept::Retained, Some(3))));
-    assert_eq!(kept(segment, RangeFacts { keeps_results: true, ..range }), Some((Kept::CopiedResult, Some(3))));
+    assert_eq!(kept(SegmentFacts { pins: 1, ..segment }, range), Some((KeepReason::Pinned, None)));
+    assert_eq!(kept(segment, RangeFacts { committed: version(4), ..range }), Some((KeepReason::Pending, Some(3))));
+    assert_eq!(
+        kept(segment, RangeFacts { retained_above: version(4), ..range }),
+        Some((KeepReason::Retained, Some(3)))
+    );
+    assert_eq!(kept(segment, RangeFacts { keeps_results: true, ..range }), Some((KeepReason::CopiedResult, Some(3))));
     // Another range's records in older segments are nothing to it.
     assert_eq!(kept(segment, RangeFacts { hides: true, ..range }), None);
-    assert_eq!(kept(segment, RangeFacts { hides: true, has_older: true, ..range }), Some((Kept::Hides, Some(3))));
+    assert_eq!(kept(segment, RangeFacts { hides: true, has_older: true, ..range }), Some((KeepReason::Hides, Some(3))));
 }

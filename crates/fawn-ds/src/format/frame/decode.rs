@@ -1,7 +1,7 @@
 //! Frame decoder: the header alone, then the whole frame against its chain, then its records one by one.
 use super::{Chain, FrameHeader, HEADER_BYTES, MAGIC};
 use crate::format::bytes::{array, is_zero, u32_at, u64_at};
-use crate::format::record::{self, Place, RecordError, Stored};
+use crate::format::record::{self, RecordError, RecordPlace, Stored};
 use crate::format::{FRAMES_OFFSET, SegmentUuid, UNIT_BYTES, Watermark};
 use fawn_types::checksum::{checksum32, salt};
 
@@ -28,7 +28,7 @@ pub enum FrameError {
         /// The bytes found.
         found: u32,
     },
-    /// A damaged header.
+    /// A corrupt header.
     #[error("frame at byte {offset}: header checksum {found:08x}, expected {expected:08x}")]
     Checksum {
         /// Offset of the frame.
@@ -50,7 +50,7 @@ pub enum FrameError {
         /// Found value.
         found: u64,
     },
-    /// One of its records is damaged.
+    /// One of its records is corrupt.
     #[error("frame at byte {offset}: {error}")]
     Record {
         /// Offset of the frame.
@@ -141,7 +141,7 @@ pub fn verify(header: &FrameHeader, frame: &[u8]) -> Result<(), FrameError> {
     let (segment_id, end) = (header.uuid.fold(), HEADER_BYTES + header.record_bytes as usize);
     let (mut at, mut chain, mut count, mut continues) = (HEADER_BYTES, Chain::EMPTY, 0u32, false);
     while at < end {
-        let place = Place { segment_id, offset: offset + at as u32 };
+        let place = RecordPlace { segment_id, offset: offset + at as u32 };
         let stored = record::decode(&frame[at..end], place).map_err(|error| FrameError::Record { offset, error })?;
         chain = chain.then(u32_at(frame, at));
         at += stored.encoded_len;

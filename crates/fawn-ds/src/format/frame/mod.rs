@@ -5,7 +5,7 @@
 //! 24 segment uuid | 40 offset u32 | 44 synced offset u32 | 48 synced sequence u64 | 56 chain u64 | 64 records | padding
 //! ```
 //! The header has a checksum of its own, so that recovery can trust its watermark although the frame's records, or
-//! frames before it, are damaged. The chain binds it to exactly its records: a record left over from an earlier attempt
+//! frames before it, are corrupt. The chain binds it to exactly its records: a record left over from an earlier attempt
 //! at the same place has a good checksum, but is not part of the chain.
 mod decode;
 mod encode;

@@ -1,8 +1,8 @@
 //! Owns the reading of manifests: commits in order up to the first that is not whole, then the judgement of what is
 //! left: the torn tail of an append, or damage to what was synced.
 use super::{
-    ApplyError, CHECKSUM_AT, COMMIT_EDIT_BYTES_MAX, COMMIT_HEADER_BYTES, COMMIT_MAGIC, Edit, HEADER_BYTES, MAGIC,
-    ManifestHeader, ManifestState,
+    ApplyError, CHECKSUM_AT, COMMIT_EDIT_BYTES_MAX, COMMIT_HEADER_BYTES, COMMIT_MAGIC, HEADER_BYTES, MAGIC,
+    ManifestEdit, ManifestHeader, ManifestState,
 };
 use crate::format::bytes::{array, is_zero, u32_at, u64_at};
 use crate::format::segment::check_frozen;
@@ -48,7 +48,7 @@ pub enum ManifestVerdict {
 
 /// A manifest's content.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Decoded {
+pub struct DecodedManifest {
     /// Its header.
     pub header: ManifestHeader,
     /// What its good commits add up to.
@@ -82,9 +82,9 @@ pub fn decode_header(bytes: &[u8]) -> Result<ManifestHeader, HeaderError> {
 ///
 /// # Errors
 /// When not even its identity can be read.
-pub fn decode_all(bytes: &[u8]) -> Result<Decoded, ManifestError> {
+pub fn decode_all(bytes: &[u8]) -> Result<DecodedManifest, ManifestError> {
     let header = decode_header(bytes)?;
-    let mut decoded = Decoded {
+    let mut decoded = DecodedManifest {
         header,
         state: ManifestState::default(),
         valid_len: HEADER_BYTES as u64,
@@ -103,7 +103,7 @@ pub fn decode_all(bytes: &[u8]) -> Result<Decoded, ManifestError> {
         decoded.valid_len = at as u64;
         decoded.commits += 1;
     }
-    decoded.verdict = judge(&header, bytes, at);
+    decoded.verdict = validate_end(&header, bytes, at);
     // An empty commit is never written; one that says nothing has no identity to offer either.
     if decoded.state.identity.is_none() {
         return Err(ManifestError::NoIdentity { offset: at as u64 });
@@ -146,7 +146,7 @@ fn apply_all(
     mut bytes: &[u8],
 ) -> Result<(), Option<Box<ApplyError>>> {
     while !bytes.is_empty() {
-        let (edit, len) = Edit::decode(bytes).ok_or(None)?;
+        let (edit, len) = ManifestEdit::decode(bytes).ok_or(None)?;
         state.apply(&edit).map_err(|error| Some(Box::new(error)))?;
         if state.identity.is_none_or(|identity| identity.store != header.store) {
             let why = "the identity must name the store of the file's header";
@@ -158,7 +158,7 @@ fn apply_all(
 }
 
 /// Judges what follows the last good commit: a later whole commit that was written when more was synced proves damage.
-fn judge(header: &ManifestHeader, bytes: &[u8], at: usize) -> ManifestVerdict {
+fn validate_end(header: &ManifestHeader, bytes: &[u8], at: usize) -> ManifestVerdict {
     let rest = bytes.get(at..).unwrap_or_default();
     if is_zero(rest) {
         return ManifestVerdict::Clean;

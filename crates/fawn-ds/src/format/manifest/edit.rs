@@ -9,7 +9,7 @@ pub(super) const EDIT_HEADER_BYTES: usize = 8;
 
 /// One change of what a store is.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Edit {
+pub enum ManifestEdit {
     /// What the store is for life; the first edit of every manifest. Tag 1.
     Identity {
         /// Its name for life.
@@ -58,11 +58,11 @@ pub enum Edit {
         /// Its name for life.
         uuid: SegmentUuid,
     },
-    /// A range was emptied: its records up to this version are void. Tag 8.
+    /// A range was emptied: its records up to this version are invalidated. Tag 8.
     ClearRange {
         /// Its number.
         range: RangeId,
-        /// The last version that is void.
+        /// The last version that is invalidated.
         version: Version,
     },
     /// Bytes that a higher layer keeps here, such as a replica's promises; none: forgotten. Tag 9.
@@ -72,22 +72,22 @@ pub enum Edit {
         /// The bytes.
         bytes: Vec<u8>,
     },
-    /// A range is copied here anew: its records before a place of the log are void, those behind it up to the base are
-    /// copies, and count once [`Edit::CopyWhole`] follows. Tag 10.
-    BeginCopy {
+    /// A range is copied here anew: its records before a place of the log are invalidated, those behind it up to the
+    /// base are copies, and count once [`ManifestEdit::TransferWhole`] follows. Tag 10.
+    BeginTransfer {
         /// Its number.
         range: RangeId,
-        /// Everything of it before here is void, whatever segments are dropped when.
+        /// Everything of it before here is invalidated, whatever segments are dropped when.
         from: Watermark,
         /// Its history goes on after this version.
         base: Version,
     },
     /// All of a range's copy is in the log, synced. Tag 11.
-    CopyWhole {
+    TransferWhole {
         /// Its number.
         range: RangeId,
     },
-    /// Nothing changes: fills the file up to where a commit that vouches for those before it lies apart from them.
+    /// Nothing changes: fills the file up to where a commit that certifies those before it lies apart from them.
     /// Tag 12.
     Pad {
         /// How many zeros.
@@ -124,7 +124,7 @@ pub enum Edit {
     },
 }
 
-impl Edit {
+impl ManifestEdit {
     const fn tag(&self) -> u8 {
         match self {
             Self::Identity { .. } => 1,
@@ -136,8 +136,8 @@ impl Edit {
             Self::DropSegment { .. } => 7,
             Self::ClearRange { .. } => 8,
             Self::Blob { .. } => 9,
-            Self::BeginCopy { .. } => 10,
-            Self::CopyWhole { .. } => 11,
+            Self::BeginTransfer { .. } => 10,
+            Self::TransferWhole { .. } => 11,
             Self::Pad { .. } => 12,
             Self::EndOfLog { .. } => 13,
             Self::Clock { .. } => 14,
@@ -149,11 +149,13 @@ impl Edit {
     /// Whether its loss would show nowhere but in the manifest: something there must say that it was synced. The loss
     /// of the others shows: in frames of a later generation, in segments that are unlisted or missing.
     pub(crate) const fn needs_vouching(&self) -> bool {
-        use Edit::{AddRange, BeginCopy, BeginSoleEpoch, Blob, ClearRange, CopyWhole, DropRange, EndSoleEpoch};
+        use ManifestEdit::{
+            AddRange, BeginSoleEpoch, BeginTransfer, Blob, ClearRange, DropRange, EndSoleEpoch, TransferWhole,
+        };
         let is_of_range = matches!(self, AddRange { .. } | DropRange { .. } | ClearRange { .. });
-        let is_of_copy = matches!(self, BeginCopy { .. } | CopyWhole { .. });
+        let is_of_transfer = matches!(self, BeginTransfer { .. } | TransferWhole { .. });
         let is_of_epoch = matches!(self, BeginSoleEpoch { .. } | EndSoleEpoch { .. });
-        is_of_range || is_of_copy || is_of_epoch || matches!(self, Blob { .. })
+        is_of_range || is_of_transfer || is_of_epoch || matches!(self, Blob { .. })
     }
 
     /// Appends its bytes.
@@ -174,7 +176,7 @@ impl Edit {
                 // The ring's end has no ring key: it is the absence of one.
                 out.extend_from_slice(keys.end.as_ref().map_or(&[][..], |end| &end.0));
             }
-            Self::DropRange { range } | Self::CopyWhole { range } => out.extend_from_slice(&range.0.to_le_bytes()),
+            Self::DropRange { range } | Self::TransferWhole { range } => out.extend_from_slice(&range.0.to_le_bytes()),
             Self::AddSegment { slot, uuid, sequence } => {
                 out.extend_from_slice(&slot.to_le_bytes());
                 out.extend_from_slice(&uuid.0);
@@ -197,7 +199,7 @@ impl Edit {
                 out.extend_from_slice(&epoch.get().to_le_bytes());
                 out.extend_from_slice(&base.as_u64().to_le_bytes());
             }
-            Self::BeginCopy { range, from, base } => {
+            Self::BeginTransfer { range, from, base } => {
                 out.extend_from_slice(&range.0.to_le_bytes());
                 out.extend_from_slice(&from.sequence.to_le_bytes());
                 out.extend_from_slice(&from.offset.to_le_bytes());
@@ -260,12 +262,12 @@ impl Edit {
             (8, 12) => {
                 Self::ClearRange { range: RangeId(u32_at(body, 0)), version: Version::from_u64(u64_at(body, 4)) }
             }
-            (10, 24) => Self::BeginCopy {
+            (10, 24) => Self::BeginTransfer {
                 range: RangeId(u32_at(body, 0)),
                 from: Watermark { sequence: u64_at(body, 4), offset: u32_at(body, 12) },
                 base: Version::from_u64(u64_at(body, 16)),
             },
-            (11, 4) => Self::CopyWhole { range: RangeId(u32_at(body, 0)) },
+            (11, 4) => Self::TransferWhole { range: RangeId(u32_at(body, 0)) },
             (12, 0..=PAD_MAX) if is_zero(body) => Self::Pad { bytes: body.len() as u32 },
             (13, 12) => Self::EndOfLog { end: Watermark { sequence: u64_at(body, 0), offset: u32_at(body, 8) } },
             (14, 16) => Self::Clock { time: TimeMs(u64_at(body, 0)), mono: MonoMs(u64_at(body, 8)) },

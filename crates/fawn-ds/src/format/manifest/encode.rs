@@ -1,8 +1,8 @@
 //! Owns the writing of manifests: the file's header, one commit, and a whole rewritten file.
 use super::edit::EDIT_HEADER_BYTES;
 use super::{
-    CHECKSUM_AT, COMMIT_EDIT_BYTES_MAX, COMMIT_HEADER_BYTES, COMMIT_MAGIC, Edit, HEADER_BYTES, MAGIC, ManifestHeader,
-    ManifestState,
+    CHECKSUM_AT, COMMIT_EDIT_BYTES_MAX, COMMIT_HEADER_BYTES, COMMIT_MAGIC, HEADER_BYTES, MAGIC, ManifestEdit,
+    ManifestHeader, ManifestState,
 };
 use crate::format::bytes::put;
 use crate::format::{FORMAT_VERSION, UNIT_BYTES, round_up_unit};
@@ -27,7 +27,7 @@ pub fn encode_header(header: &ManifestHeader) -> [u8; HEADER_BYTES] {
 ///
 /// # Panics
 /// When there is no edit, too many of them, or the places contradict each other: a caller's error.
-pub fn encode_commit(header: &ManifestHeader, edits: &[Edit], offset: u64, synced: u64, out: &mut Vec<u8>) {
+pub fn encode_commit(header: &ManifestHeader, edits: &[ManifestEdit], offset: u64, synced: u64, out: &mut Vec<u8>) {
     assert!(!edits.is_empty(), "a commit changes something");
     assert!(offset >= HEADER_BYTES as u64 && offset.is_multiple_of(UNIT_BYTES as u64), "commits lie on units");
     assert!(synced <= offset, "a commit is not synced before it is written");
@@ -80,15 +80,15 @@ pub fn encode_snapshot(state: &ManifestState, rewrite: u64) -> Vec<u8> {
 
 /// The commits to write behind one that ends at `offset`, so that something in another sector says that it was synced.
 #[must_use]
-pub fn vouching_edits(offset: u64) -> Vec<Edit> {
+pub fn vouching_edits(offset: u64) -> Vec<ManifestEdit> {
     let least = round_up_unit(COMMIT_HEADER_BYTES + EDIT_HEADER_BYTES) as u64;
     let sector = SECTOR_BYTES as u64;
     let mut edits = Vec::new();
     let gap = offset.next_multiple_of(sector) - offset;
     if gap > 0 {
         let gap = if gap < least { gap + sector } else { gap };
-        edits.push(Edit::Pad { bytes: (gap - (COMMIT_HEADER_BYTES + EDIT_HEADER_BYTES) as u64) as u32 });
+        edits.push(ManifestEdit::Pad { bytes: (gap - (COMMIT_HEADER_BYTES + EDIT_HEADER_BYTES) as u64) as u32 });
     }
-    edits.push(Edit::Pad { bytes: 0 });
+    edits.push(ManifestEdit::Pad { bytes: 0 });
     edits
 }

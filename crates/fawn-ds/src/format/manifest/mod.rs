@@ -12,10 +12,12 @@ mod edit;
 mod encode;
 mod state;
 
-pub use decode::{Decoded, ManifestError, ManifestVerdict, decode_all, decode_header};
-pub use edit::Edit;
+pub use decode::{DecodedManifest, ManifestError, ManifestVerdict, decode_all, decode_header};
+pub use edit::ManifestEdit;
 pub use encode::{encode_commit, encode_header, encode_snapshot, vouching_edits};
-pub use state::{ApplyError, CopyEntry, Identity, ManifestState, RangeEntry, SegmentEntry, SoleEpochs, slots_max};
+pub use state::{
+    ApplyError, Identity, ManifestRange, ManifestState, SegmentEntry, SoleEpochs, TransferEntry, slots_max,
+};
 
 use super::StoreUuid;
 use fawn_types::checksum::salt;

@@ -1,5 +1,5 @@
 //! Owns what a manifest's edits add up to, and refuses edits that contradict it: a contradiction is corruption.
-use super::Edit;
+use super::ManifestEdit;
 use crate::format::{
     FORMAT_VERSION, FRAMES_OFFSET, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SegmentUuid, StoreUuid, Watermark,
 };
@@ -8,13 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A key range that the store keeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct RangeEntry {
+pub struct ManifestRange {
     /// Its keys.
     pub keys: KeyRange,
-    /// Its records up to this version are void.
+    /// Its records up to this version are invalidated.
     pub cleared: Version,
     /// Its last copy from elsewhere, if it was ever copied.
-    pub copy: Option<CopyEntry>,
+    pub copy: Option<TransferEntry>,
     /// Its last sole epochs, if it had any since it was last copied.
     pub sole: Option<SoleEpochs>,
 }
@@ -47,9 +47,9 @@ impl SoleEpochs {
     }
 
     /// The edits that lead here.
-    fn snapshot(&self, range: RangeId) -> impl Iterator<Item = Edit> {
+    fn snapshot(&self, range: RangeId) -> impl Iterator<Item = ManifestEdit> {
         let Self { first, epoch, base, is_over } = *self;
-        let begin = |epoch, base| Edit::BeginSoleEpoch { range, epoch, base };
+        let begin = |epoch, base| ManifestEdit::BeginSoleEpoch { range, epoch, base };
         // A base is below the epoch that begins with it, and may be above the first one.
         let earlier = (first < epoch || is_over).then(|| begin(first, Version::ZERO));
         let last = match (is_over, first < epoch) {
@@ -57,19 +57,19 @@ impl SoleEpochs {
             (true, true) => Some(begin(epoch, Version::ZERO)),
             (true, false) => None,
         };
-        let end = is_over.then_some(Edit::EndSoleEpoch { range, base });
+        let end = is_over.then_some(ManifestEdit::EndSoleEpoch { range, base });
         earlier.into_iter().chain(last).chain(end)
     }
 }
 
 /// A range's copy from elsewhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CopyEntry {
-    /// The range's records before this place of the log are void.
+pub struct TransferEntry {
+    /// The range's records before this place of the log are invalidated.
     pub from: Watermark,
     /// Records behind it up to this version are copies; the range's own history goes on after it.
     pub base: Version,
-    /// All of it is there; otherwise all of the range is void.
+    /// All of it is there; otherwise all of the range is invalidated.
     pub is_whole: bool,
 }
 
@@ -86,10 +86,10 @@ pub struct SegmentEntry {
 
 /// An edit that does not fit what came before it.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("manifest edit {edit:?}: {why}; the manifest is damaged: restore it from a copy")]
+#[error("manifest edit {edit:?}: {why}; the manifest is corrupt: restore it from a copy")]
 pub struct ApplyError {
     /// The edit.
-    pub edit: Edit,
+    pub edit: ManifestEdit,
     /// What was expected instead.
     pub why: &'static str,
 }
@@ -102,9 +102,9 @@ pub struct ManifestState {
     /// How often it was opened for writing.
     pub generation: u32,
     /// Key ranges.
-    pub ranges: BTreeMap<RangeId, RangeEntry>,
-    /// Ranges that were listed once and are not any more: the log may still hold records of them, which are void. One
-    /// that is in neither was never listed, and has none.
+    pub ranges: BTreeMap<RangeId, ManifestRange>,
+    /// Ranges that were listed once and are not any more: the log may still hold records of them, which are
+    /// invalidated. One that is in neither was never listed, and has none.
     pub dropped: BTreeSet<RangeId>,
     /// Segments by slot.
     pub segments: BTreeMap<u32, SegmentEntry>,
@@ -136,22 +136,24 @@ impl ManifestState {
     ///
     /// # Errors
     /// When the edit contradicts the state.
-    pub fn apply(&mut self, edit: &Edit) -> Result<(), ApplyError> {
+    pub fn apply(&mut self, edit: &ManifestEdit) -> Result<(), ApplyError> {
         let verdict = match edit {
-            Edit::Identity { .. } => self.identify(edit),
+            ManifestEdit::Identity { .. } => self.identify(edit),
             _ if self.identity.is_none() => Err("the first edit must be the identity"),
-            Edit::Generation(generation) => self.begin_generation(*generation),
-            Edit::AddRange { .. } | Edit::DropRange { .. } | Edit::ClearRange { .. } => self.change_range(edit),
-            Edit::BeginCopy { .. } | Edit::CopyWhole { .. } => self.copy_range(edit),
-            Edit::BeginSoleEpoch { range, epoch, base } => self.begin_sole_epoch(*range, *epoch, *base),
-            Edit::EndSoleEpoch { range, base } => self.end_sole_epoch(*range, *base),
-            Edit::AddSegment { slot, uuid, sequence } => self.add_segment(*slot, *uuid, *sequence),
-            Edit::SealSegment { slot, len } => self.seal_segment(*slot, *len),
-            Edit::DropSegment { slot, uuid } => self.drop_segment(*slot, *uuid),
-            Edit::Pad { .. } => Ok(()),
-            Edit::EndOfLog { end } => self.end_log(*end),
-            Edit::Clock { time, mono } => self.set_clock(*time, *mono),
-            Edit::Blob { key, bytes } => {
+            ManifestEdit::Generation(generation) => self.begin_generation(*generation),
+            ManifestEdit::AddRange { .. } | ManifestEdit::DropRange { .. } | ManifestEdit::ClearRange { .. } => {
+                self.change_range(edit)
+            }
+            ManifestEdit::BeginTransfer { .. } | ManifestEdit::TransferWhole { .. } => self.transfer_range(edit),
+            ManifestEdit::BeginSoleEpoch { range, epoch, base } => self.begin_sole_epoch(*range, *epoch, *base),
+            ManifestEdit::EndSoleEpoch { range, base } => self.end_sole_epoch(*range, *base),
+            ManifestEdit::AddSegment { slot, uuid, sequence } => self.add_segment(*slot, *uuid, *sequence),
+            ManifestEdit::SealSegment { slot, len } => self.seal_segment(*slot, *len),
+            ManifestEdit::DropSegment { slot, uuid } => self.drop_segment(*slot, *uuid),
+            ManifestEdit::Pad { .. } => Ok(()),
+            ManifestEdit::EndOfLog { end } => self.end_log(*end),
+            ManifestEdit::Clock { time, mono } => self.set_clock(*time, *mono),
+            ManifestEdit::Blob { key, bytes } => {
                 if bytes.is_empty() {
                     self.blobs.remove(key);
                 } else {
@@ -163,8 +165,8 @@ impl ManifestState {
         verdict.map_err(|why| ApplyError { edit: edit.clone(), why })
     }
 
-    fn identify(&mut self, edit: &Edit) -> Result<(), &'static str> {
-        let Edit::Identity { store, format, segment_bytes, secret } = *edit else { return Err("an identity") };
+    fn identify(&mut self, edit: &ManifestEdit) -> Result<(), &'static str> {
+        let ManifestEdit::Identity { store, format, segment_bytes, secret } = *edit else { return Err("an identity") };
         if self.identity.is_some() {
             return Err("a store has one identity");
         }
@@ -194,9 +196,9 @@ impl ManifestState {
         Ok(())
     }
 
-    fn change_range(&mut self, edit: &Edit) -> Result<(), &'static str> {
+    fn change_range(&mut self, edit: &ManifestEdit) -> Result<(), &'static str> {
         match *edit {
-            Edit::AddRange { range, keys } => {
+            ManifestEdit::AddRange { range, keys } => {
                 let is_piece =
                     keys.start.is_boundary() && keys.end.is_none_or(|end| end.is_boundary() && end > keys.start);
                 if !is_piece {
@@ -206,13 +208,13 @@ impl ManifestState {
                     return Err("this range is listed already");
                 }
                 self.dropped.remove(&range);
-                self.ranges.insert(range, RangeEntry { keys, cleared: Version::ZERO, copy: None, sole: None });
+                self.ranges.insert(range, ManifestRange { keys, cleared: Version::ZERO, copy: None, sole: None });
             }
-            Edit::DropRange { range } => {
+            ManifestEdit::DropRange { range } => {
                 self.ranges.remove(&range).ok_or("this range is not listed")?;
                 self.dropped.insert(range);
             }
-            Edit::ClearRange { range, version } => {
+            ManifestEdit::ClearRange { range, version } => {
                 let entry = self.ranges.get_mut(&range).ok_or("this range is not listed")?;
                 // Clearing again through an older version is harmless and says nothing new.
                 entry.cleared = entry.cleared.max(version);
@@ -222,17 +224,17 @@ impl ManifestState {
         Ok(())
     }
 
-    fn copy_range(&mut self, edit: &Edit) -> Result<(), &'static str> {
+    fn transfer_range(&mut self, edit: &ManifestEdit) -> Result<(), &'static str> {
         match *edit {
-            Edit::BeginCopy { range, from, base } => {
+            ManifestEdit::BeginTransfer { range, from, base } => {
                 let entry = self.ranges.get_mut(&range).ok_or("this range is not listed")?;
-                // An earlier clear concerned the history that is void now.
+                // An earlier clear concerned the history that is invalidated now.
                 entry.cleared = Version::ZERO;
-                entry.copy = Some(CopyEntry { from, base, is_whole: false });
+                entry.copy = Some(TransferEntry { from, base, is_whole: false });
                 // So did sole epochs.
                 entry.sole = None;
             }
-            Edit::CopyWhole { range } => {
+            ManifestEdit::TransferWhole { range } => {
                 let entry = self.ranges.get_mut(&range).ok_or("this range is not listed")?;
                 let copy = entry.copy.as_mut().filter(|copy| !copy.is_whole);
                 copy.ok_or("no copy of this range is under way")?.is_whole = true;
@@ -326,53 +328,53 @@ impl ManifestState {
 
     /// The edits that rebuild this state, identity first; empty before there is one.
     #[must_use]
-    pub fn snapshot(&self) -> Vec<Edit> {
+    pub fn snapshot(&self) -> Vec<ManifestEdit> {
         let Some(identity) = self.identity else { return Vec::new() };
         let Identity { store, format, segment_bytes, secret } = identity;
-        let mut edits = vec![Edit::Identity { store, format, segment_bytes, secret }];
+        let mut edits = vec![ManifestEdit::Identity { store, format, segment_bytes, secret }];
         if self.generation > 0 {
-            edits.push(Edit::Generation(self.generation));
+            edits.push(ManifestEdit::Generation(self.generation));
         }
-        edits.extend(self.clock.map(|(time, mono)| Edit::Clock { time, mono }));
+        edits.extend(self.clock.map(|(time, mono)| ManifestEdit::Clock { time, mono }));
         for &range in &self.dropped {
-            edits.push(Edit::AddRange { range, keys: KeyRange::ALL });
-            edits.push(Edit::DropRange { range });
+            edits.push(ManifestEdit::AddRange { range, keys: KeyRange::ALL });
+            edits.push(ManifestEdit::DropRange { range });
         }
         for (&range, entry) in &self.ranges {
-            edits.push(Edit::AddRange { range, keys: entry.keys });
-            if let Some(CopyEntry { from, base, is_whole }) = entry.copy {
-                edits.push(Edit::BeginCopy { range, from, base });
-                edits.extend(is_whole.then_some(Edit::CopyWhole { range }));
+            edits.push(ManifestEdit::AddRange { range, keys: entry.keys });
+            if let Some(TransferEntry { from, base, is_whole }) = entry.copy {
+                edits.push(ManifestEdit::BeginTransfer { range, from, base });
+                edits.extend(is_whole.then_some(ManifestEdit::TransferWhole { range }));
             }
             if entry.cleared > Version::ZERO {
-                edits.push(Edit::ClearRange { range, version: entry.cleared });
+                edits.push(ManifestEdit::ClearRange { range, version: entry.cleared });
             }
             edits.extend(entry.sole.iter().flat_map(|sole| sole.snapshot(range)));
         }
         edits.extend(self.snapshot_segments());
         if self.end_of_log > Watermark::NONE {
-            edits.push(Edit::EndOfLog { end: self.end_of_log });
+            edits.push(ManifestEdit::EndOfLog { end: self.end_of_log });
         }
-        edits.extend(self.blobs.iter().map(|(&key, bytes)| Edit::Blob { key, bytes: bytes.clone() }));
+        edits.extend(self.blobs.iter().map(|(&key, bytes)| ManifestEdit::Blob { key, bytes: bytes.clone() }));
         edits
     }
 
     /// In order of their sequence numbers, which only grow from edit to edit.
-    fn snapshot_segments(&self) -> Vec<Edit> {
+    fn snapshot_segments(&self) -> Vec<ManifestEdit> {
         let mut segments: Vec<_> = self.segments.iter().collect();
         segments.sort_by_key(|(_, entry)| entry.sequence);
         let mut edits = Vec::new();
         let mut last = 0;
         for (&slot, &SegmentEntry { uuid, sequence, sealed_len }) in segments {
-            edits.push(Edit::AddSegment { slot, uuid, sequence });
-            edits.extend(sealed_len.map(|len| Edit::SealSegment { slot, len }));
+            edits.push(ManifestEdit::AddSegment { slot, uuid, sequence });
+            edits.extend(sealed_len.map(|len| ManifestEdit::SealSegment { slot, len }));
             last = sequence;
         }
         if let Some(slot) = (0..).find(|slot| !self.segments.contains_key(slot)).filter(|_| last < self.last_sequence) {
             // The highest number belonged to a segment that is gone: listed and dropped again, so that it stays used.
             let uuid = SegmentUuid::default();
-            edits.push(Edit::AddSegment { slot, uuid, sequence: self.last_sequence });
-            edits.push(Edit::DropSegment { slot, uuid });
+            edits.push(ManifestEdit::AddSegment { slot, uuid, sequence: self.last_sequence });
+            edits.push(ManifestEdit::DropSegment { slot, uuid });
         }
         edits
     }

@@ -1,7 +1,7 @@
 //! Record decoder: bounds first, then the checksum, then the meaning of the fields.
 use super::encode::extensions_len;
 use super::{
-    Envelope, HEADER_BYTES, NARROW_RESULT_BYTES_MAX, Place, RESULT_BYTES_LIMIT, RecordKind, RecordRef, extension,
+    Envelope, HEADER_BYTES, NARROW_RESULT_BYTES_MAX, RESULT_BYTES_LIMIT, RecordKind, RecordPlace, RecordRef, extension,
 };
 use crate::format::bytes::{array, u16_at, u32_at, u64_at};
 use crate::format::{UNIT_BYTES, round_up_unit};
@@ -33,7 +33,7 @@ pub enum RecordError {
         found: usize,
     },
     /// The bytes differ from those that were written here.
-    #[error("record at byte {offset}: checksum {found:08x}, expected {expected:08x}; damaged or misplaced bytes")]
+    #[error("record at byte {offset}: checksum {found:08x}, expected {expected:08x}; corrupt or misplaced bytes")]
     Checksum {
         /// Offset of the record in its segment.
         offset: u32,
@@ -116,7 +116,7 @@ impl Parts {
 
 /// Length of the record at the start of `bytes`: how far a plan must read. [`super::PEEK_BYTES`] always suffice.
 ///
-/// Nothing is verified: a damaged header gives some length up to [`super::RECORD_BYTES_LIMIT`], and [`decode`] refuses
+/// Nothing is verified: a corrupt header gives some length up to [`super::RECORD_BYTES_LIMIT`], and [`decode`] refuses
 /// the record.
 ///
 /// # Errors
@@ -129,7 +129,7 @@ pub fn peek_len(bytes: &[u8]) -> Result<usize, RecordError> {
 ///
 /// # Errors
 /// [`RecordError::Truncated`] when it exceeds `bytes`; other errors when the bytes differ from what was written there.
-pub fn decode(bytes: &[u8], place: Place) -> Result<Stored<'_>, RecordError> {
+pub fn decode(bytes: &[u8], place: RecordPlace) -> Result<Stored<'_>, RecordError> {
     let offset = place.offset;
     let parts = Parts::read(bytes, offset)?;
     let (expected, found) = (parts.encoded_len(), bytes.len());

@@ -1,5 +1,5 @@
 //! Record encoder: one copy into the caller's buffer, one pass of the checksum, no allocation.
-use super::{Envelope, HEADER_BYTES, NARROW_RESULT_BYTES_MAX, Place, RecordRef, extension};
+use super::{Envelope, HEADER_BYTES, NARROW_RESULT_BYTES_MAX, RecordPlace, RecordRef, extension};
 use crate::format::bytes::put;
 use crate::format::{UNIT_BYTES, round_up_unit};
 use fawn_types::ClientTag;
@@ -60,7 +60,7 @@ pub fn encoded_len(record: &RecordRef<'_>) -> usize {
 ///
 /// # Panics
 /// When `out` is shorter than [`encoded_len`], or a length exceeds the format's limit: a caller's error.
-pub fn encode_into(record: &RecordRef<'_>, envelope: Envelope, place: Place, out: &mut [u8]) -> u32 {
+pub fn encode_into(record: &RecordRef<'_>, envelope: Envelope, place: RecordPlace, out: &mut [u8]) -> u32 {
     assert!(record.is_well_formed(), "a {:?} with these lengths has no encoding", record.kind);
     assert!((place.offset as usize).is_multiple_of(UNIT_BYTES), "records lie at multiples of {UNIT_BYTES}");
     let bits = extensions_of(record);

@@ -6,11 +6,11 @@
 //! ```
 mod decode;
 mod encode;
-mod plain;
+mod fast_path;
 
 pub use decode::{RecordError, Stored, decode, decode_verified, peek_len};
 pub use encode::{encode_into, encoded_len};
-pub(crate) use plain::{Plain, decode_plain};
+pub(crate) use fast_path::{PlainRecord, decode_plain};
 
 use crate::format::round_up_unit;
 use fawn_types::{ClientTag, RangeId, Version};
@@ -65,11 +65,11 @@ pub enum RecordKind {
     Tombstone = 2,
     /// No change: the result of an operation, for its retries.
     Result = 3,
-    /// The range was emptied: its records up to this version are void.
+    /// The range was emptied: its records up to this version are invalidated.
     Clear = 4,
     /// The range was committed through this version.
     CommitMark = 5,
-    /// Records of the range above this version that were written before this one are void.
+    /// Records of the range above this version that were written before this one are invalidated.
     Rollback = 6,
 }
 
@@ -159,7 +159,7 @@ pub struct Envelope {
 
 /// Where a record lies: the salt of its checksum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct RecordPlace {
     /// The segment's UUID, folded.
     pub segment_id: u64,
     /// Of the record's first byte, from the start of the segment.

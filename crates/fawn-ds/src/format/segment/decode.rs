@@ -42,7 +42,7 @@ fn field(field: &'static str, expected: &str, found: &str) -> HeaderError {
 }
 
 /// The part that no later format may change: magic at 0, format number at 8, XXH3-64 of everything before it at
-/// `checksum_at`. The checksum is checked first, so that a damaged format number does not pass for a newer format.
+/// `checksum_at`. The checksum is checked first, so that a corrupt format number does not pass for a newer format.
 pub(in crate::format) fn check_frozen(
     bytes: &[u8],
     magic: [u8; 8],

@@ -5,7 +5,7 @@
 //! 56 segment_bytes u32 | 60 zeros | 504 checksum u64 | 512 zeros to 4096
 //! ```
 //! All non-zero bytes are in one sector, so the header is complete or absent. Magic, format and checksum keep
-//! their places in every later format, so that an old version can distinguish "newer" from "damaged".
+//! their places in every later format, so that an old version can distinguish "newer" from "corrupt".
 mod decode;
 mod encode;
 

@@ -1,4 +1,4 @@
-//! Owns what peer frames carry for nodes: requests and replies in their native form behind a session, and records.
+//! Owns what peer frames carry for nodes: requests and replies in their internal form behind a session, and records.
 //!
 //! ```text
 //! request: session u64 | the form of a request, on a key or on a range
@@ -8,17 +8,17 @@
 //! A result in a record is the form of a reply too. `docs/formats/peer-payloads.md` has the tables.
 mod records;
 
-pub use fawn_wire::native::{FormError, Pairs, WideRequest, put_pair};
-pub(crate) use fawn_wire::native::{OwnedForm, put_result, put_scan_page};
+pub(crate) use fawn_wire::internal::{EncodedReply, put_result, put_scan_page};
+pub use fawn_wire::internal::{KeyValuePairs, KeyspaceRequest, MessageDecodeError, put_pair};
 pub(crate) use records::{put_record, records_of};
 
 use fawn_types::{ClientTag, OperationError, Reply, Request, Version};
-use fawn_wire::native;
+use fawn_wire::internal;
 
 /// The session in front, and the form behind it.
-fn split(payload: &[u8]) -> Result<(u64, &[u8]), FormError> {
+fn split(payload: &[u8]) -> Result<(u64, &[u8]), MessageDecodeError> {
     let Some((session, form)) = payload.split_first_chunk::<8>() else {
-        return Err(FormError::Truncated { field: "session" });
+        return Err(MessageDecodeError::Truncated { field: "session" });
     };
     Ok((u64::from_le_bytes(*session), form))
 }
@@ -26,36 +26,36 @@ fn split(payload: &[u8]) -> Result<(u64, &[u8]), FormError> {
 /// Appends `request` of the front-end session `session` to `out`. The key is within its limit: the caller's duty.
 pub fn encode_request(session: u64, request: &Request<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(&session.to_le_bytes());
-    native::put_request(request, out);
+    internal::put_request(request, out);
 }
 
 /// The session and the request of a payload; borrows from it.
 ///
 /// # Errors
 /// When the bytes are no request.
-pub fn decode_request(payload: &[u8]) -> Result<(u64, Request<'_>), FormError> {
+pub fn decode_request(payload: &[u8]) -> Result<(u64, Request<'_>), MessageDecodeError> {
     let (session, form) = split(payload)?;
-    Ok((session, native::read_request(form)?))
+    Ok((session, internal::read_request(form)?))
 }
 
 /// Whether the payload is a wide request's.
-pub(crate) fn is_wide(payload: &[u8]) -> bool {
-    split(payload).is_ok_and(|(_, form)| native::is_wide(form))
+pub(crate) fn is_keyspace(payload: &[u8]) -> bool {
+    split(payload).is_ok_and(|(_, form)| internal::is_keyspace(form))
 }
 
 /// Appends `request` of the front-end session `session`.
-pub fn encode_wide(session: u64, request: &WideRequest<'_>, out: &mut Vec<u8>) {
+pub fn encode_keyspace(session: u64, request: &KeyspaceRequest<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(&session.to_le_bytes());
-    native::put_wide(request, out);
+    internal::put_keyspace(request, out);
 }
 
 /// The session and the request of a payload; borrows from it.
 ///
 /// # Errors
 /// When the bytes are no wide request.
-pub fn decode_wide(payload: &[u8]) -> Result<(u64, WideRequest<'_>), FormError> {
+pub fn decode_keyspace(payload: &[u8]) -> Result<(u64, KeyspaceRequest<'_>), MessageDecodeError> {
     let (session, form) = split(payload)?;
-    Ok((session, native::read_wide(form)?))
+    Ok((session, internal::read_keyspace(form)?))
 }
 
 /// Appends a whole reply payload.
@@ -66,7 +66,7 @@ pub(crate) fn put_reply(out: &mut Vec<u8>, session: u64, reply: &Reply<'_>) {
 
 /// Appends the reply that a committed record's `result` stands for.
 pub(crate) fn put_result_as_reply(out: &mut Vec<u8>, session: u64, version: Version, result: &[u8]) {
-    let reply = native::read_result(result, version).unwrap_or(Reply::Error(OperationError::Corrupt));
+    let reply = internal::read_result(result, version).unwrap_or(Reply::Error(OperationError::Corrupt));
     put_reply(out, session, &reply);
 }
 
@@ -94,9 +94,9 @@ pub(crate) fn split_acknowledged(tag: ClientTag, result: &[u8]) -> (&[u8], u64) 
 ///
 /// # Errors
 /// When the bytes are no reply.
-pub fn decode_reply(payload: &[u8]) -> Result<(u64, Reply<'_>), FormError> {
+pub fn decode_reply(payload: &[u8]) -> Result<(u64, Reply<'_>), MessageDecodeError> {
     let (session, form) = split(payload)?;
-    Ok((session, native::read_result(form, Version::ZERO)?))
+    Ok((session, internal::read_result(form, Version::ZERO)?))
 }
 
 #[cfg(test)]

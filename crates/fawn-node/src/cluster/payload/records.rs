@@ -1,11 +1,11 @@
 //! Owns records on links: the form of a segment without its place, so that a peer's log gives them one of their own.
 //!
 //! The checksum of place (0, 0) goes end to end, from the sender's log buffer to the receiver's, beside the frame's.
-use fawn_ds::internals::format::record::{self, Envelope, Place};
+use fawn_ds::internals::format::record::{self, Envelope, RecordPlace};
 use fawn_ds::internals::{RecordKind, RecordRef};
 use fawn_types::RangeId;
 
-const NOWHERE: Place = Place { segment_id: 0, offset: 0 };
+const NOWHERE: RecordPlace = RecordPlace { segment_id: 0, offset: 0 };
 
 /// Appends one record to `out`.
 pub(crate) fn put_record(out: &mut Vec<u8>, range: RangeId, record: &RecordRef<'_>) {
@@ -14,7 +14,7 @@ pub(crate) fn put_record(out: &mut Vec<u8>, range: RangeId, record: &RecordRef<'
     record::encode_into(record, Envelope { range, continues: false }, NOWHERE, &mut out[start..]);
 }
 
-/// The records of a frame, in order; ends at the first that is none of `range`, is damaged, or is no write.
+/// The records of a frame, in order; ends at the first that is none of `range`, is corrupt, or is no write.
 pub(crate) fn records_of(bytes: &[u8], range: RangeId) -> impl Iterator<Item = RecordRef<'_>> {
     let mut rest = bytes;
     core::iter::from_fn(move || {

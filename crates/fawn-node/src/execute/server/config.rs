@@ -1,34 +1,38 @@
 //! `CONFIG GET` and `stats settings`: Redis's parameter names with this store's values.
-use crate::options::{ProcessFacts, ShardOptions};
+use crate::options::{ServerInfo, ShardOptions};
 use fawn_ds::internals::Options;
 use fawn_types::Durability;
 use fawn_wire::{Args, glob};
 
 /// Parameters with their values.
-pub(super) fn settings(options: &ShardOptions, facts: &ProcessFacts, engine: &Options) -> Vec<(&'static str, String)> {
+pub(super) fn settings(
+    options: &ShardOptions,
+    server_info: &ServerInfo,
+    engine: &Options,
+) -> Vec<(&'static str, String)> {
     let (fsync, mode) = match options.durability {
         Durability::Sync => ("always", "sync"),
         Durability::EverySecond => ("everysec", "everysec"),
         Durability::Memory => ("no", "memory"),
     };
     // Each of the process's shards has as much.
-    let memory_bytes = engine.memory_bytes * u64::from(facts.threads.max(1));
+    let memory_bytes = engine.memory_bytes * u64::from(server_info.threads.max(1));
     let mut settings = vec![
         // redis-benchmark queries these two before it starts.
         ("save", String::new()),
         ("appendonly", "yes".to_owned()),
         ("appendfsync", fsync.to_owned()),
         ("databases", "1".to_owned()),
-        ("dir", facts.directory.clone()),
+        ("dir", server_info.directory.clone()),
         ("maxmemory", memory_bytes.to_string()),
         ("maxmemory-policy", "noeviction".to_owned()),
-        ("maxclients", facts.sessions_max.to_string()),
-        ("port", facts.resp_port.to_string()),
+        ("maxclients", server_info.sessions_max.to_string()),
+        ("port", server_info.resp_port.to_string()),
         ("timeout", "0".to_owned()),
-        ("io-threads", facts.threads.to_string()),
+        ("io-threads", server_info.threads.to_string()),
         ("cluster-enabled", "no".to_owned()),
         ("proto-max-bulk-len", options.value_bytes_max.to_string()),
-        ("memcached-port", facts.memcached_port.to_string()),
+        ("memcached-port", server_info.memcached_port.to_string()),
         ("durability", mode.to_owned()),
         ("segment-bytes", engine.segment_bytes.to_string()),
         ("value-bytes-max", options.value_bytes_max.to_string()),

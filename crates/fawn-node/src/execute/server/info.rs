@@ -1,12 +1,12 @@
 //! Text of `INFO`: Redis's field names for clients and dashboards, FAWN's own in a section.
-use crate::options::ProcessFacts;
+use crate::options::ServerInfo;
 use crate::status::ShardStatus;
-use fawn_flash::Cause;
+use fawn_flash::IoClass;
 use fawn_types::TimeMs;
 use fawn_wire::{Args, identity};
 use std::fmt::{Display, Write};
 
-type Section = fn(&mut Text, &ProcessFacts, &ShardStatus, TimeMs);
+type Section = fn(&mut Text, &ServerInfo, &ShardStatus, TimeMs);
 
 /// Sections in the order of their output.
 const SECTIONS: [(&str, Section); 9] = [
@@ -32,7 +32,7 @@ impl Text {
 }
 
 /// The requested sections; all if none is named.
-pub(super) fn text(facts: &ProcessFacts, status: &ShardStatus, asked: Args<'_>, now: TimeMs) -> String {
+pub(super) fn text(server_info: &ServerInfo, status: &ShardStatus, asked: Args<'_>, now: TimeMs) -> String {
     let mut text = Text(String::with_capacity(2048));
     for (name, section) in SECTIONS {
         if is_asked(name, asked) {
@@ -40,7 +40,7 @@ pub(super) fn text(facts: &ProcessFacts, status: &ShardStatus, asked: Args<'_>, 
                 text.0.push_str("\r\n");
             }
             let _ = write!(text.0, "# {name}\r\n");
-            section(&mut text, facts, status, now);
+            section(&mut text, server_info, status, now);
         }
     }
     text.0
@@ -54,32 +54,32 @@ fn is_asked(name: &str, mut asked: Args<'_>) -> bool {
         })
 }
 
-fn server(text: &mut Text, facts: &ProcessFacts, _: &ShardStatus, now: TimeMs) {
-    let uptime_s = now.ms_since(TimeMs(facts.started_at_ms)) / 1000;
+fn server(text: &mut Text, server_info: &ServerInfo, _: &ShardStatus, now: TimeMs) {
+    let uptime_s = now.ms_since(TimeMs(server_info.started_at_ms)) / 1000;
     text.line("redis_version", identity::REDIS_VERSION);
     text.line("fawn_version", env!("CARGO_PKG_VERSION"));
     text.line("redis_mode", "standalone");
-    text.line("os", &facts.system);
+    text.line("os", &server_info.system);
     text.line("arch_bits", usize::BITS);
-    text.line("process_id", facts.process_id);
-    text.line("run_id", &facts.run_id);
-    text.line("tcp_port", facts.resp_port);
-    text.line("memcached_port", facts.memcached_port);
+    text.line("process_id", server_info.process_id);
+    text.line("run_id", &server_info.run_id);
+    text.line("tcp_port", server_info.resp_port);
+    text.line("memcached_port", server_info.memcached_port);
     text.line("server_time_usec", now.0.saturating_mul(1000));
     text.line("uptime_in_seconds", uptime_s);
     text.line("uptime_in_days", uptime_s / 86_400);
-    text.line("io_threads_active", u8::from(facts.threads > 1));
-    text.line("data_directory", &facts.directory);
+    text.line("io_threads_active", u8::from(server_info.threads > 1));
+    text.line("data_directory", &server_info.directory);
 }
 
-fn clients(text: &mut Text, facts: &ProcessFacts, status: &ShardStatus, _: TimeMs) {
+fn clients(text: &mut Text, server_info: &ServerInfo, status: &ShardStatus, _: TimeMs) {
     text.line("connected_clients", status.sessions);
-    text.line("maxclients", facts.sessions_max);
+    text.line("maxclients", server_info.sessions_max);
     text.line("blocked_clients", 0);
     text.line("pending_requests", status.pending);
 }
 
-fn memory(text: &mut Text, _: &ProcessFacts, status: &ShardStatus, _: TimeMs) {
+fn memory(text: &mut Text, _: &ServerInfo, status: &ShardStatus, _: TimeMs) {
     let memory = status.store.memory;
     text.line("used_memory", memory.total_bytes());
     text.line("maxmemory", memory.budget_bytes);
@@ -91,7 +91,7 @@ fn memory(text: &mut Text, _: &ProcessFacts, status: &ShardStatus, _: TimeMs) {
     text.line("used_memory_page_cache", memory.cache_bytes);
 }
 
-fn persistence(text: &mut Text, _: &ProcessFacts, status: &ShardStatus, _: TimeMs) {
+fn persistence(text: &mut Text, _: &ServerInfo, status: &ShardStatus, _: TimeMs) {
     text.line("loading", 0);
     text.line("async_loading", 0);
     text.line("rdb_changes_since_last_save", status.uncommitted);
@@ -103,7 +103,7 @@ fn persistence(text: &mut Text, _: &ProcessFacts, status: &ShardStatus, _: TimeM
     text.line("aof_current_size", status.store.log.segment_bytes);
 }
 
-fn stats(text: &mut Text, _: &ProcessFacts, status: &ShardStatus, _: TimeMs) {
+fn stats(text: &mut Text, _: &ServerInfo, status: &ShardStatus, _: TimeMs) {
     let counters = status.counters;
     text.line("total_connections_received", counters.sessions_opened);
     text.line("total_commands_processed", counters.commands);
@@ -118,22 +118,22 @@ fn stats(text: &mut Text, _: &ProcessFacts, status: &ShardStatus, _: TimeMs) {
     text.line("total_error_replies", counters.error_replies);
 }
 
-fn replication(text: &mut Text, _: &ProcessFacts, _: &ShardStatus, _: TimeMs) {
+fn replication(text: &mut Text, _: &ServerInfo, _: &ShardStatus, _: TimeMs) {
     text.line("role", "master");
     text.line("connected_slaves", 0);
 }
 
-fn cluster(text: &mut Text, _: &ProcessFacts, _: &ShardStatus, _: TimeMs) {
+fn cluster(text: &mut Text, _: &ServerInfo, _: &ShardStatus, _: TimeMs) {
     text.line("cluster_enabled", 0);
 }
 
-fn keyspace(text: &mut Text, _: &ProcessFacts, status: &ShardStatus, _: TimeMs) {
+fn keyspace(text: &mut Text, _: &ServerInfo, status: &ShardStatus, _: TimeMs) {
     if status.store.keys > 0 {
         text.line("db0", format_args!("keys={},expires=0,avg_ttl=0", status.store.keys));
     }
 }
 
-fn fawn(text: &mut Text, _: &ProcessFacts, status: &ShardStatus, _: TimeMs) {
+fn fawn(text: &mut Text, _: &ServerInfo, status: &ShardStatus, _: TimeMs) {
     text.line("device", status.store.device_name);
     text.line("generation", status.store.generation);
     text.line("segments", status.store.log.segments);
@@ -145,14 +145,14 @@ fn fawn(text: &mut Text, _: &ProcessFacts, status: &ShardStatus, _: TimeMs) {
     text.line("false_matches", status.store.engine.false_matches);
     text.line("overloaded", status.counters.overloaded);
     text.line("stalls", status.counters.stalls);
-    text.line("turns", status.counters.turns);
-    for cause in Cause::ALL {
-        let io = status.store.device.of(cause);
+    text.line("turns", status.counters.iterations);
+    for class in IoClass::ALL {
+        let io = status.store.device.of(class);
         let value = format_args!(
             "reads={},read_bytes={},writes={},written_bytes={},syncs={}",
             io.reads, io.read_bytes, io.writes, io.written_bytes, io.syncs
         )
         .to_string();
-        text.line(&format!("device_{}", cause.name()), value);
+        text.line(&format!("device_{}", class.name()), value);
     }
 }

@@ -3,38 +3,38 @@ mod config;
 mod info;
 mod stats;
 
-use super::{Core, Flow};
-use crate::options::{ProcessFacts, ShardOptions};
+use super::{Flow, ShardState};
+use crate::options::{ServerInfo, ShardOptions};
 use crate::session::Session;
-use crate::shards::Kind;
+use crate::shards::MessageKind;
 use crate::status::{RepliesStatus, ShardStatus, StoreStatus};
 use fawn_flash::Device;
 use fawn_types::TimeMs;
-use fawn_wire::{Server, commands, memcached, resp};
+use fawn_wire::{ServerCommand, commands, memcached, resp};
 
 /// Server state besides its status.
 pub(crate) struct About<'a> {
-    pub(crate) facts: &'a ProcessFacts,
+    pub(crate) server_info: &'a ServerInfo,
     pub(crate) options: &'a ShardOptions,
     pub(crate) store: &'a fawn_ds::internals::Options,
 }
 
-pub(crate) fn execute<D: Device>(core: &mut Core<D>, session: &mut Session, server: &Server<'_>) -> Flow {
-    let about = About { facts: &core.facts, options: &core.options, store: core.engine.options() };
+pub(crate) fn execute<D: Device>(state: &mut ShardState<D>, session: &mut Session, server: &ServerCommand<'_>) -> Flow {
+    let about = About { server_info: &state.server_info, options: &state.options, store: state.engine.options() };
     let status = || {
-        let mut status = core.status();
-        if let Some(links) = &core.links {
-            status.add(&links.others);
+        let mut status = state.status();
+        if let Some(links) = &state.links {
+            status.add(&links.peer_stats);
         }
         status
     };
-    if answer(&about, status, session, server, core.wall) {
-        core.counters.reset();
-        if let Some(links) = &mut core.links {
-            links.tell_all(Kind::Reset, session.id);
+    if answer(&about, status, session, server, state.wall) {
+        state.counters.reset();
+        if let Some(links) = &mut state.links {
+            links.send_to_all(MessageKind::ResetStats, session.id);
         }
     }
-    Flow::Next
+    Flow::Continue
 }
 
 /// Replies to the request; returns whether the counters that clients see are to be reset.
@@ -42,29 +42,29 @@ pub(crate) fn answer(
     about: &About<'_>,
     status: impl Fn() -> ShardStatus,
     session: &mut Session,
-    server: &Server<'_>,
+    server: &ServerCommand<'_>,
     now: TimeMs,
 ) -> bool {
     let version = session.codec.resp_version();
-    let settings = || config::settings(about.options, about.facts, about.store);
+    let settings = || config::settings(about.options, about.server_info, about.store);
     match server {
-        Server::Info { sections } => {
-            let text = info::text(about.facts, &status(), *sections, now);
+        ServerCommand::Info { sections } => {
+            let text = info::text(about.server_info, &status(), *sections, now);
             session.replies.respond(|out| resp::encode::text(version, text.as_bytes(), out));
         }
-        Server::ConfigGet { patterns } => {
+        ServerCommand::ConfigGet { patterns } => {
             let settings = settings();
             let asked: Vec<(&str, &str)> = config::matching(&settings, *patterns).collect();
             session.replies.respond(|out| resp::encode::pairs(version, &asked, out));
         }
-        Server::Command(query) => session.replies.respond(|out| commands::answer(query, version, out)),
-        Server::Stats { argument: Some(b"reset") } => {
+        ServerCommand::Command(query) => session.replies.respond(|out| commands::answer(query, version, out)),
+        ServerCommand::Stats { argument: Some(b"reset") } => {
             session.replies.respond(|out| out.extend_from_slice(b"RESET\r\n"));
             return true;
         }
-        Server::Stats { argument } => {
+        ServerCommand::Stats { argument } => {
             let lines = match argument {
-                None => stats::general(about.facts, &status(), now),
+                None => stats::general(about.server_info, &status(), now),
                 Some(b"settings") => settings(),
                 // `items`, `slabs`, `sizes`, `conns`: this store has nothing under these names.
                 Some(_) => Vec::new(),
@@ -76,13 +76,13 @@ pub(crate) fn answer(
     false
 }
 
-impl<D: Device> Core<D> {
+impl<D: Device> ShardState<D> {
     /// Current counters and gauges.
     pub(crate) fn status(&self) -> ShardStatus {
         ShardStatus {
             counters: self.counters,
             sessions: self.sessions_open,
-            standing: self.links.as_ref().map_or(0, |links| links.standing()),
+            proxy_sessions: self.links.as_ref().map_or(0, |links| links.proxy_sessions()),
             pending: self.pending.len() + self.links.as_ref().map_or(0, |links| links.requests()),
             // The owner of the sessions fills this in.
             replies: RepliesStatus::default(),

@@ -1,19 +1,19 @@
 //! memcached's general `stats`: its names, this store's numbers.
-use crate::options::ProcessFacts;
+use crate::options::ServerInfo;
 use crate::status::ShardStatus;
 use fawn_types::TimeMs;
 
-pub(super) fn general(facts: &ProcessFacts, status: &ShardStatus, now: TimeMs) -> Vec<(&'static str, String)> {
+pub(super) fn general(server_info: &ServerInfo, status: &ShardStatus, now: TimeMs) -> Vec<(&'static str, String)> {
     let counters = status.counters;
     let device = status.store.device.total();
     let text = |value: &dyn ToString| value.to_string();
     vec![
-        ("pid", text(&facts.process_id)),
-        ("uptime", text(&(now.ms_since(TimeMs(facts.started_at_ms)) / 1000))),
+        ("pid", text(&server_info.process_id)),
+        ("uptime", text(&(now.ms_since(TimeMs(server_info.started_at_ms)) / 1000))),
         ("time", text(&(now.0 / 1000))),
         ("version", text(&env!("CARGO_PKG_VERSION"))),
         ("pointer_size", text(&usize::BITS)),
-        ("max_connections", text(&facts.sessions_max)),
+        ("max_connections", text(&server_info.sessions_max)),
         ("curr_connections", text(&status.sessions)),
         ("total_connections", text(&counters.sessions_opened)),
         ("cmd_get", text(&counters.gets)),
@@ -26,7 +26,7 @@ pub(super) fn general(facts: &ProcessFacts, status: &ShardStatus, now: TimeMs) -
         ("bytes_written", text(&counters.output_bytes)),
         ("limit_maxbytes", text(&status.store.memory.budget_bytes)),
         ("accepting_conns", text(&1)),
-        ("threads", text(&facts.threads)),
+        ("threads", text(&server_info.threads)),
         ("bytes", text(&status.store.log.live_bytes)),
         ("curr_items", text(&status.store.keys)),
         ("total_items", text(&status.store.engine.appended_records)),

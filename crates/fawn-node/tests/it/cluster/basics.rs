@@ -119,7 +119,7 @@ fn cold_updates_queue_per_key_and_keep_their_order() {
 fn too_many_operations_are_refused_at_once() {
     let mut world = World::new(7);
     world.put(b"a", b"b");
-    let window = world.limits.frontend.window_ops_max;
+    let window = world.limits.router.window_ops_max;
     for _ in 0..window {
         world.submit(&set(b"key", b"value")).unwrap();
     }

@@ -1,4 +1,4 @@
-//! Owns the tests of orderly stops: what a mark says is true on whatever medium it is found, and nothing is told that
+//! Owns the tests of orderly stops: what a mark says is true on whatever disk it is found, and nothing is told that
 //! nobody need fear.
 use super::world::{Answer, BACK_ENDS, World, set};
 use fawn_chain::map::decode_state;
@@ -6,7 +6,7 @@ use fawn_flash::SimDisk;
 use fawn_flash::sim::{Capture, Loss};
 use fawn_types::{Durability, RangeId};
 
-/// The members that the medium calls closed in order, and how many of their logs do not end where their marks say.
+/// The members that the disk calls cleanly shut down, and how many of their logs do not end where their marks say.
 fn marks(world: &World, disk: &SimDisk) -> (usize, usize) {
     let engine = world.open(disk);
     let (mut marked, mut untrue) = (0, 0);
@@ -20,7 +20,7 @@ fn marks(world: &World, disk: &SimDisk) -> (usize, usize) {
     (marked, untrue)
 }
 
-/// Power fails after each operation of an orderly stop in turn: a mark is there only with all that it vouches for.
+/// Power fails after each operation of an orderly stop in turn: a mark is there only with all that it certifies.
 #[test]
 fn a_mark_that_a_loss_of_power_leaves_says_the_truth() {
     for seed in 200..206_u64 {

@@ -6,7 +6,7 @@ use fawn_chain::{Body, ClusterMap, Frame, Header, RingOptions};
 use fawn_ds::internals::{Engine, Options};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_node::cluster::payload::encode_request;
-use fawn_node::cluster::{MapPlace, Node, NodeConfig, NodeError, NodeLimits, Output};
+use fawn_node::cluster::{MapPlace, Node, NodeConfig, NodeError, NodeLimits, NodeOutput};
 use fawn_types::{
     BootId, ClientTag, Condition, Durability, Epoch, Expiry, HashSecret, NodeId, Now, RangeId, Request, Update,
 };
@@ -27,9 +27,9 @@ fn ask(world: &mut World, to: u32, epoch: Epoch, range: RangeId, request: &Reque
     node.handle_bytes(now, NodeId(STRANGER), &bytes);
     let mut heard = Vec::new();
     for _ in 0..50 {
-        let _ = node.turn(now);
+        let _ = node.run_once(now);
         while let Some(output) = node.poll_output() {
-            let Output::Send { to: NodeId(STRANGER), bytes } = output else { continue };
+            let NodeOutput::Send { to: NodeId(STRANGER), bytes } = output else { continue };
             let mut stream = FrameStream::new();
             stream.push(&bytes);
             while let Some(frame) = stream.next_frame().unwrap() {
@@ -86,7 +86,7 @@ fn entries_expire_by_chain_time_everywhere() {
 }
 
 #[test]
-fn a_log_that_no_longer_reaches_back_never_makes_a_copy_with_holes() {
+fn a_log_that_no_longer_reaches_back_never_makes_a_transfer_with_holes() {
     let mut world = World::with(62, Durability::Sync, 8 << 20);
     world.limits.manager.report_wait_ms = 50;
     world.retained_records_max = 100;
@@ -146,13 +146,13 @@ fn a_store_of_another_cluster_is_refused() {
 }
 
 #[test]
-fn damaged_bytes_ask_for_a_new_link_once() {
+fn corrupt_bytes_ask_for_a_new_link_once() {
     let mut world = World::new(63);
     let now = world.now;
     let node = world.nodes.get_mut(&FRONT_END).unwrap();
     node.handle_bytes(now, NodeId(2), &[0xFF; 64]);
     node.handle_bytes(now, NodeId(2), &[0xFF; 64]);
-    let resets = std::iter::from_fn(|| node.poll_output()).filter(|output| matches!(output, Output::Reset { .. }));
+    let resets = std::iter::from_fn(|| node.poll_output()).filter(|output| matches!(output, NodeOutput::Reset { .. }));
     assert_eq!(resets.count(), 1);
     node.handle_link_reset(now, NodeId(2));
     world.put(b"k", b"after a new link");

@@ -1,6 +1,6 @@
 //! Owns the tests of failures: a node dies and comes back, the whole cluster loses power, answers get lost.
 use super::world::{Answer, BACK_ENDS, FRONT_END, World, set};
-use fawn_flash::sim::{Fault, OpKind};
+use fawn_flash::sim::{DeviceFault, OpKind};
 use fawn_types::{Durability, Request, RingKey, Update};
 
 #[test]
@@ -161,7 +161,7 @@ fn a_node_whose_medium_fails_is_left_out_until_it_is_restarted() {
             for i in 0..50_u32 {
                 world.put(format!("k{i}").as_bytes(), b"before");
             }
-            world.disks[&victim].fail_nth(kind, 1, Fault::Fail);
+            world.disks[&victim].fail_nth(kind, 1, DeviceFault::Fail);
             for i in 20..80_u32 {
                 let began = world.now;
                 world.put(format!("k{i}").as_bytes(), b"after");
@@ -256,7 +256,7 @@ fn a_silent_head_stops_its_own_range_only() {
     world.cut.insert((FRONT_END, head.0));
     let silent = world.submit(&set(stuck, b"2")).unwrap();
     // More than a window, in less time than the silent one takes to fail.
-    let window = world.limits.frontend.window_ops_max;
+    let window = world.limits.router.window_ops_max;
     for round in 0..(2 * window / 64) {
         let ops: Vec<_> = (0..64).map(|_| world.submit(&set(&other, b"3"))).collect();
         for op in ops {

@@ -1,11 +1,11 @@
 //! Tests of a store that was served alone, becomes a member of a chain, donates its records to it, and back.
 use super::world::{BACK_ENDS, World};
-use crate::test_bed::{START, resp};
+use crate::test_harness::{START, resp};
 use fawn_chain::RangeEntry;
-use fawn_chain::map::{ChainState, Member, MemberRole, decode_state};
+use fawn_chain::map::{ChainMember, ChainState, MemberRole, decode_state};
 use fawn_ds::internals::{Engine, Options};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
-use fawn_node::{Placement, ProcessFacts, SessionId, Shard, ShardOptions};
+use fawn_node::{Placement, ServerInfo, SessionId, Shard, ShardOptions};
 use fawn_types::{BootId, Durability, Epoch, NodeId, Now, RangeId};
 use fawn_wire::Protocol;
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ struct Alone {
 impl Alone {
     fn start(disk: &SimDisk, now: Now) -> Self {
         let options = ShardOptions { durability: Durability::Sync, ..ShardOptions::default() };
-        let mut shard = Shard::new(open(disk, now), Placement::ALONE, options, ProcessFacts::default()).unwrap();
+        let mut shard = Shard::new(open(disk, now), Placement::ALONE, options, ServerInfo::default()).unwrap();
         let client = shard.open_session(Protocol::Resp);
         Self { shard, client, now }
     }
@@ -39,7 +39,7 @@ impl Alone {
         assert_eq!(self.shard.handle_input(self.now, self.client, &input), input.len());
         for _ in 0..1000 {
             self.now = self.now.plus_ms(1);
-            self.shard.turn_blocking(self.now);
+            self.shard.run_once_blocking(self.now);
             let reply = self.shard.output(self.client).to_vec();
             if !reply.is_empty() {
                 self.shard.wrote(self.client, reply.len());
@@ -78,8 +78,11 @@ fn grown(disk: &SimDisk) -> RangeEntry {
     let entry = state.entry.unwrap();
     assert_eq!((entry.members.len(), entry.is_active(), state.promised), (1, true, entry.epoch));
     assert_eq!(engine.sole_epoch(RANGE), Some(entry.epoch));
-    let joined =
-        (2..=BACK_ENDS).map(|node| Member { node: NodeId(node), boot: BootId::default(), role: MemberRole::Serving });
+    let joined = (2..=BACK_ENDS).map(|node| ChainMember {
+        node: NodeId(node),
+        boot: BootId::default(),
+        role: MemberRole::Serving,
+    });
     let members = entry.members.iter().copied().chain(joined).collect();
     RangeEntry { members, state: ChainState::Preparing, ..entry }
 }

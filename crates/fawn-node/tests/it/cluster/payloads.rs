@@ -1,5 +1,5 @@
-//! Owns the tests of payloads: what is encoded decodes to itself, and nothing that is cut or damaged panics.
-use fawn_node::cluster::payload::{decode_reply, decode_request, decode_wide, encode_request};
+//! Owns the tests of payloads: what is encoded decodes to itself, and nothing that is cut or corrupt panics.
+use fawn_node::cluster::payload::{decode_keyspace, decode_reply, decode_request, encode_request};
 use fawn_types::random::SplitMix64;
 use fawn_types::request::ExpiryCondition;
 use fawn_types::{Condition, Expiry, Request, Update, Version};
@@ -84,16 +84,16 @@ fn requests_survive_and_no_prefix_decodes_to_another() {
 }
 
 #[test]
-fn damaged_bytes_never_panic() {
+fn corrupt_bytes_never_panic() {
     let mut random = SplitMix64::new(77);
     for request in requests() {
         let mut bytes = Vec::new();
         encode_request(3, &request, &mut bytes);
         for _ in 0..500 {
-            let mut damaged = bytes.clone();
-            let at = random.below(damaged.len() as u64) as usize;
-            damaged[at] = random.next() as u8;
-            let _ = (decode_request(&damaged), decode_wide(&damaged), decode_reply(&damaged));
+            let mut corrupt = bytes.clone();
+            let at = random.below(corrupt.len() as u64) as usize;
+            corrupt[at] = random.next() as u8;
+            let _ = (decode_request(&corrupt), decode_keyspace(&corrupt), decode_reply(&corrupt));
         }
     }
 }

@@ -4,7 +4,9 @@ use fawn_chain::map::NodeEntry;
 use fawn_chain::{ClusterMap, RangeEntry, RingOptions};
 use fawn_ds::internals::{Engine, Options};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
-use fawn_node::cluster::{ClientOp, MapPlace, Node, NodeConfig, NodeLimits, Output, OwnedReply, RangeDigest, Refused};
+use fawn_node::cluster::{
+    ClientOp, ClusterReply, MapPlace, Node, NodeConfig, NodeLimits, NodeOutput, RangeDigest, SubmitError,
+};
 use fawn_types::random::SplitMix64;
 use fawn_types::{
     BootId, Condition, Durability, Expiry, HashSecret, NodeId, Now, RangeId, Reply, Request, Update, Version,
@@ -28,7 +30,7 @@ pub(crate) enum Answer {
 }
 
 impl Answer {
-    fn of(reply: &OwnedReply) -> Self {
+    fn of(reply: &ClusterReply) -> Self {
         match reply.as_reply() {
             Reply::Value(entry) => Self::Value(entry.value.to_vec(), entry.version),
             Reply::Absent => Self::Absent,
@@ -184,7 +186,7 @@ impl World {
             self.deliver(name);
             let now = self.now;
             let Some(node) = self.nodes.get_mut(&name) else { continue };
-            let _ = node.turn(now);
+            let _ = node.run_once(now);
             let mut outputs = Vec::new();
             while let Some(output) = node.poll_output() {
                 outputs.push(output);
@@ -193,19 +195,19 @@ impl World {
         }
     }
 
-    fn carry_out(&mut self, from: u32, output: Output) {
+    fn carry_out(&mut self, from: u32, output: NodeOutput) {
         match output {
-            Output::Send { to: NodeId(to), bytes } => {
+            NodeOutput::Send { to: NodeId(to), bytes } => {
                 if self.nodes.contains_key(&to) && !self.cut.contains(&(from, to)) {
                     self.links.entry((from, to)).or_default().extend_from_slice(&bytes);
                 }
             }
-            Output::Done { op, reply } => {
+            NodeOutput::Done { op, reply } => {
                 let twice = self.done.insert((from, op), Answer::of(&reply));
                 assert!(twice.is_none(), "{op:?} was answered twice");
             }
-            Output::KeepMap { .. } => panic!("the manager's node keeps its map itself"),
-            Output::Reset { peer } => panic!("the stream from {peer:?} to {from} was damaged"),
+            NodeOutput::KeepMap { .. } => panic!("the manager's node keeps its map itself"),
+            NodeOutput::Reset { peer } => panic!("the stream from {peer:?} to {from} was corrupt"),
         }
     }
 
@@ -224,7 +226,7 @@ impl World {
         }
     }
 
-    pub(crate) fn submit(&mut self, request: &Request<'_>) -> Result<ClientOp, Refused> {
+    pub(crate) fn submit(&mut self, request: &Request<'_>) -> Result<ClientOp, SubmitError> {
         let now = self.now;
         self.nodes.get_mut(&FRONT_END).unwrap().submit(now, request)
     }

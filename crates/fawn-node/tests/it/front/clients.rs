@@ -1,6 +1,6 @@
 //! Owns the tests of what clients hear: the transcripts of one store, order within a connection, whole-keyspace requests.
-use super::bed::Bed;
-use crate::bed::resp;
+use super::harness::Harness;
+use crate::harness::resp;
 use crate::transcripts::{MEMCACHED_STORAGE, REDIS_CONNECTION, REDIS_EXPIRY, REDIS_STRINGS, play};
 use fawn_types::Durability;
 use fawn_wire::Protocol;
@@ -8,71 +8,71 @@ use fawn_wire::Protocol;
 #[test]
 fn redis_hears_what_one_store_tells() {
     for durability in [Durability::Sync, Durability::EverySecond, Durability::Memory] {
-        let mut bed = Bed::with(true, durability, 8 << 20);
-        let id = bed.connect(Protocol::Resp);
-        play(REDIS_STRINGS, |line| bed.redis(id, line));
-        play(REDIS_EXPIRY, |line| bed.redis(id, line));
-        play(REDIS_CONNECTION, |line| bed.redis(id, line).replace("everysec", "yes"));
-        assert!(bed.redis(id, "INFO").contains("redis_version:7"));
-        assert_eq!(bed.redis(id, "QUIT"), "+OK");
-        assert!(bed.clients[&id].closed);
+        let mut harness = Harness::with(true, durability, 8 << 20);
+        let id = harness.connect(Protocol::Resp);
+        play(REDIS_STRINGS, |line| harness.redis(id, line));
+        play(REDIS_EXPIRY, |line| harness.redis(id, line));
+        play(REDIS_CONNECTION, |line| harness.redis(id, line).replace("everysec", "yes"));
+        assert!(harness.redis(id, "INFO").contains("redis_version:7"));
+        assert_eq!(harness.redis(id, "QUIT"), "+OK");
+        assert!(harness.clients[&id].closed);
     }
 }
 
 #[test]
 fn memcached_hears_what_one_store_tells() {
     for is_one_range in [true, false] {
-        let mut bed = Bed::new(is_one_range);
-        let id = bed.connect(Protocol::Memcached);
-        play(MEMCACHED_STORAGE, |line| bed.memcached(id, line));
-        bed.memcached(id, "set k 0 0 1|a");
-        let cas = bed.memcached(id, "gets k").split('|').next().unwrap().rsplit(' ').next().unwrap().to_owned();
-        assert_eq!(bed.memcached(id, &format!("cas k 0 0 1 {cas}|b")), "STORED");
-        assert_eq!(bed.memcached(id, &format!("cas k 0 0 1 {cas}|c")), "EXISTS");
+        let mut harness = Harness::new(is_one_range);
+        let id = harness.connect(Protocol::Memcached);
+        play(MEMCACHED_STORAGE, |line| harness.memcached(id, line));
+        harness.memcached(id, "set k 0 0 1|a");
+        let cas = harness.memcached(id, "gets k").split('|').next().unwrap().rsplit(' ').next().unwrap().to_owned();
+        assert_eq!(harness.memcached(id, &format!("cas k 0 0 1 {cas}|b")), "STORED");
+        assert_eq!(harness.memcached(id, &format!("cas k 0 0 1 {cas}|c")), "EXISTS");
         let pipeline = "set a 0 0 1 noreply|1|incr a 1 noreply|add a 0 0 1 noreply|9|get a|delete a noreply|get a";
-        assert_eq!(bed.memcached(id, pipeline), "VALUE a 0 1|2|END|END");
-        let stats = bed.memcached(id, "stats");
+        assert_eq!(harness.memcached(id, pipeline), "VALUE a 0 1|2|END|END");
+        let stats = harness.memcached(id, "stats");
         assert!(stats.contains("STAT cmd_get ") && stats.ends_with("|END"), "{stats}");
     }
 }
 
 #[test]
 fn both_protocols_see_the_same_keys_and_three_copies_agree() {
-    let mut bed = Bed::new(false);
-    let (redis, memcached) = (bed.connect(Protocol::Resp), bed.connect(Protocol::Memcached));
-    assert_eq!(bed.redis(redis, "SET k 41"), "+OK");
-    assert_eq!(bed.memcached(memcached, "incr k 1"), "42");
-    assert_eq!(bed.redis(redis, "INCR k"), ":43");
-    assert_eq!(bed.memcached(memcached, "get k"), "VALUE k 0 2|43|END");
-    assert_eq!(bed.assert_three_equal_copies(), 1);
-    assert_eq!(bed.memcached(memcached, "delete k"), "DELETED");
-    assert_eq!(bed.redis(redis, "EXISTS k"), ":0");
-    assert_eq!(bed.assert_three_equal_copies(), 0);
+    let mut harness = Harness::new(false);
+    let (redis, memcached) = (harness.connect(Protocol::Resp), harness.connect(Protocol::Memcached));
+    assert_eq!(harness.redis(redis, "SET k 41"), "+OK");
+    assert_eq!(harness.memcached(memcached, "incr k 1"), "42");
+    assert_eq!(harness.redis(redis, "INCR k"), ":43");
+    assert_eq!(harness.memcached(memcached, "get k"), "VALUE k 0 2|43|END");
+    assert_eq!(harness.assert_three_equal_copies(), 1);
+    assert_eq!(harness.memcached(memcached, "delete k"), "DELETED");
+    assert_eq!(harness.redis(redis, "EXISTS k"), ":0");
+    assert_eq!(harness.assert_three_equal_copies(), 0);
 }
 
 /// What an update gives back is in the record, for retries: as long as a value may be.
 #[test]
 fn updates_that_give_the_former_value_back_give_long_ones_back() {
-    let mut bed = Bed::with_values(2 << 20, false, Durability::Sync, 64 << 20);
-    let (redis, memcached) = (bed.connect(Protocol::Resp), bed.connect(Protocol::Memcached));
+    let mut harness = Harness::with_values(2 << 20, false, Durability::Sync, 64 << 20);
+    let (redis, memcached) = (harness.connect(Protocol::Resp), harness.connect(Protocol::Memcached));
     let [one, two] = ["1", "2"].map(|digit| digit.repeat(1 << 20));
-    assert_eq!(bed.redis(redis, &format!("SET k {one}")), "+OK");
+    assert_eq!(harness.redis(redis, &format!("SET k {one}")), "+OK");
     for round in 0..20 {
         let (held, next) = if round % 2 == 0 { (&one, &two) } else { (&two, &one) };
-        assert!(bed.redis(redis, &format!("GETSET k {next}")).ends_with(held.as_str()), "round {round}");
+        assert!(harness.redis(redis, &format!("GETSET k {next}")).ends_with(held.as_str()), "round {round}");
     }
-    assert!(bed.redis(redis, "GETEX k EX 1000").ends_with(one.as_str()));
-    assert!(bed.memcached(memcached, "gat 1000 k").contains(one.as_str()));
-    assert_eq!(bed.assert_three_equal_copies(), 1);
-    assert!(bed.redis(redis, "GETDEL k").ends_with(one.as_str()));
-    assert_eq!(bed.redis(redis, "EXISTS k"), ":0");
-    assert_eq!(bed.assert_three_equal_copies(), 0);
+    assert!(harness.redis(redis, "GETEX k EX 1000").ends_with(one.as_str()));
+    assert!(harness.memcached(memcached, "gat 1000 k").contains(one.as_str()));
+    assert_eq!(harness.assert_three_equal_copies(), 1);
+    assert!(harness.redis(redis, "GETDEL k").ends_with(one.as_str()));
+    assert_eq!(harness.redis(redis, "EXISTS k"), ":0");
+    assert_eq!(harness.assert_three_equal_copies(), 0);
 }
 
 #[test]
 fn a_connection_sees_its_operations_in_order() {
-    let mut bed = Bed::new(false);
-    let id = bed.connect(Protocol::Resp);
+    let mut harness = Harness::new(false);
+    let id = harness.connect(Protocol::Resp);
     let (mut pipeline, mut expected) = (Vec::new(), Vec::new());
     for i in 0..300 {
         let key = i % 7;
@@ -90,36 +90,36 @@ fn a_connection_sees_its_operations_in_order() {
             expected.push(reply);
         }
     }
-    assert_eq!(bed.ask(id, &pipeline), expected.join("|"));
+    assert_eq!(harness.ask(id, &pipeline), expected.join("|"));
 }
 
 #[test]
 fn a_pipeline_beyond_all_windows_is_answered_in_order() {
-    let mut bed = Bed::new(true);
-    let id = bed.connect(Protocol::Resp);
+    let mut harness = Harness::new(true);
+    let id = harness.connect(Protocol::Resp);
     let mut pipeline = Vec::new();
     (0..6000).for_each(|i| pipeline.extend_from_slice(&resp(&format!("SET key:{i} {i}"))));
-    assert_eq!(bed.ask(id, &pipeline), ["+OK"; 6000].join("|"));
+    assert_eq!(harness.ask(id, &pipeline), ["+OK"; 6000].join("|"));
     let keys: Vec<String> = (0..6000).map(|i| format!("key:{i}")).collect();
-    let reply = bed.redis(id, &format!("MGET {}", keys.join(" ")));
+    let reply = harness.redis(id, &format!("MGET {}", keys.join(" ")));
     let values: Vec<&str> = reply.split('|').skip(1).collect();
     assert!(values.chunks(2).enumerate().all(|(i, pair)| pair[1] == i.to_string()));
-    assert_eq!(bed.redis(id, &format!("DEL {}", keys.join(" "))), ":6000");
+    assert_eq!(harness.redis(id, &format!("DEL {}", keys.join(" "))), ":6000");
 }
 
 #[test]
 fn keyspace_requests_span_ranges_and_are_barriers() {
     for is_one_range in [true, false] {
-        let mut bed = Bed::new(is_one_range);
-        let id = bed.connect(Protocol::Resp);
+        let mut harness = Harness::new(is_one_range);
+        let id = harness.connect(Protocol::Resp);
         let mut pipeline = Vec::new();
         (0..500).for_each(|i| pipeline.extend_from_slice(&resp(&format!("SET key:{i} v"))));
         pipeline.extend_from_slice(&resp("DBSIZE"));
-        assert!(bed.ask(id, &pipeline).ends_with("|:500"), "what came before counts");
+        assert!(harness.ask(id, &pipeline).ends_with("|:500"), "what came before counts");
         for count in [10, 1000] {
             let (mut cursor, mut met) = ("0".to_owned(), Vec::new());
             loop {
-                let reply = bed.redis(id, &format!("SCAN {cursor} MATCH key:* COUNT {count}"));
+                let reply = harness.redis(id, &format!("SCAN {cursor} MATCH key:* COUNT {count}"));
                 let mut words = reply.split('|').skip(2);
                 cursor = words.next().unwrap().to_owned();
                 met.extend(words.filter(|word| word.starts_with("key:")).map(str::to_owned));
@@ -132,61 +132,61 @@ fn keyspace_requests_span_ranges_and_are_barriers() {
             met.dedup();
             assert_eq!(met.len(), 500);
         }
-        assert_eq!(bed.redis(id, "SCAN 0 TYPE list COUNT 10000"), "*2|$1|0|*0");
+        assert_eq!(harness.redis(id, "SCAN 0 TYPE list COUNT 10000"), "*2|$1|0|*0");
         let pipeline = [resp("SET a 1"), resp("FLUSHALL"), resp("GET a"), resp("SET b 2"), resp("DBSIZE")].concat();
-        assert_eq!(bed.ask(id, &pipeline), "+OK|+OK|$-1|+OK|:1");
-        assert_eq!(bed.assert_three_equal_copies(), 1);
+        assert_eq!(harness.ask(id, &pipeline), "+OK|+OK|$-1|+OK|:1");
+        assert_eq!(harness.assert_three_equal_copies(), 1);
     }
 }
 
 #[test]
 fn delayed_flush_voids_what_is_there_then() {
-    crate::transcripts::delayed_flush(&mut Bed::new(false));
+    crate::transcripts::delayed_flush(&mut Harness::new(false));
 }
 
 #[test]
 fn batches_are_atomic_within_a_chain_and_refused_across() {
-    let mut bed = Bed::new(false);
-    let id = bed.connect(Protocol::Resp);
-    assert_eq!(bed.redis(id, "MSET {t}a 1 {t}b 2 {t}a 3"), "+OK");
-    assert_eq!(bed.redis(id, "MGET {t}a {t}b"), "*2|$1|3|$1|2");
+    let mut harness = Harness::new(false);
+    let id = harness.connect(Protocol::Resp);
+    assert_eq!(harness.redis(id, "MSET {t}a 1 {t}b 2 {t}a 3"), "+OK");
+    assert_eq!(harness.redis(id, "MGET {t}a {t}b"), "*2|$1|3|$1|2");
     let across: Vec<String> = (0..20).map(|i| format!("k{i} v")).collect();
-    let reply = bed.redis(id, &format!("MSET {}", across.join(" ")));
+    let reply = harness.redis(id, &format!("MSET {}", across.join(" ")));
     assert!(reply.starts_with("-CROSSSLOT "), "{reply}");
     let long = "x".repeat(190 << 10);
-    let reply = bed.redis(id, &format!("MSET {{t}}c {long} {{t}}d {long} {{t}}e {long}"));
+    let reply = harness.redis(id, &format!("MSET {{t}}c {long} {{t}}d {long} {{t}}e {long}"));
     assert!(reply.starts_with("-ERR value longer than "), "more than half a segment: {reply}");
-    assert_eq!(bed.redis(id, "DBSIZE"), ":2", "nothing of either was done");
-    assert_eq!(bed.assert_three_equal_copies(), 2);
+    assert_eq!(harness.redis(id, "DBSIZE"), ":2", "nothing of either was done");
+    assert_eq!(harness.assert_three_equal_copies(), 2);
 }
 
 /// Longer than a link's frame: it goes down the chain as a whole all the same.
 #[test]
 fn long_batches_go_down_the_chain_as_a_whole() {
-    let mut bed = Bed::new(true);
-    let id = bed.connect(Protocol::Resp);
+    let mut harness = Harness::new(true);
+    let id = harness.connect(Protocol::Resp);
     let pairs: Vec<String> = (0..40).map(|i| format!("k{i} {}", "x".repeat(10_000 + i))).collect();
-    assert_eq!(bed.redis(id, &format!("MSET {}", pairs.join(" "))), "+OK");
-    assert_eq!(bed.redis(id, "STRLEN k39"), ":10039");
-    assert_eq!(bed.assert_three_equal_copies(), 40);
+    assert_eq!(harness.redis(id, &format!("MSET {}", pairs.join(" "))), "+OK");
+    assert_eq!(harness.redis(id, "STRLEN k39"), ":10039");
+    assert_eq!(harness.assert_three_equal_copies(), 40);
 }
 
 #[test]
 fn a_get_costs_at_most_one_device_read() {
-    let mut bed = Bed::with(true, Durability::Sync, 1 << 20);
-    let id = bed.connect(Protocol::Resp);
+    let mut harness = Harness::with(true, Durability::Sync, 1 << 20);
+    let id = harness.connect(Protocol::Resp);
     for i in 0..3000 {
-        bed.send(id, &resp(&format!("SET cold:{i} {}", format!("{i:04}").repeat(250))));
+        harness.send(id, &resp(&format!("SET cold:{i} {}", format!("{i:04}").repeat(250))));
         if i % 100 == 99 {
-            bed.settle();
+            harness.settle();
         }
     }
-    bed.run(300);
-    let before = bed.reads();
+    harness.run(300);
+    let before = harness.reads();
     for i in (0..3000).step_by(10) {
-        let reply = bed.redis(id, &format!("GET cold:{i}"));
+        let reply = harness.redis(id, &format!("GET cold:{i}"));
         assert!(reply.ends_with(&format!("{i:04}").repeat(250)), "{i}");
     }
-    let cost = bed.reads() - before;
+    let cost = harness.reads() - before;
     assert!((100..=301).contains(&cost), "{cost} device reads for 300 gets of cold keys");
 }

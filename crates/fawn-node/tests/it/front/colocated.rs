@@ -1,18 +1,18 @@
 //! Owns the tests of a front-end on a back-end's own node, without links: a chain of one, frames never encoded.
-use crate::bed::{resp, shard_options};
+use crate::harness::{resp, shard_options};
 use fawn_chain::map::NodeEntry;
 use fawn_chain::{ClusterMap, RingOptions};
 use fawn_ds::internals::{Engine, Options};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_node::cluster::{MapPlace, Node, NodeConfig, NodeLimits};
-use fawn_node::{ClientHost, FrontEnd, Output, ProcessFacts};
+use fawn_node::{ClientGateway, ClientService, ServerInfo, ShardOutput};
 use fawn_types::{BootId, Durability, HashSecret, NodeId, Now};
 use fawn_wire::Protocol;
 
 const START: Now = Now::at(1_700_000_000_000);
 const SECRET: HashSecret = HashSecret(*b"a chain of one..");
 
-fn front_end(disk: &SimDisk) -> FrontEnd<SimDevice> {
+fn front_end(disk: &SimDisk) -> ClientGateway<SimDevice> {
     let options = Options { segment_bytes: 1 << 20, secret: Some(SECRET), ..Options::default() };
     let (engine, _) = Engine::open(SimDevice::attach(disk), options.clone(), START).unwrap();
     let node = NodeEntry { node: NodeId(1), weight: 1, domain: 0, address: String::new() };
@@ -27,7 +27,7 @@ fn front_end(disk: &SimDisk) -> FrontEnd<SimDevice> {
         limits: NodeLimits::default(),
     };
     let node = Node::new(config, Some(engine), START).unwrap();
-    FrontEnd::new(node, shard_options(Durability::Sync), options, ProcessFacts::default())
+    ClientGateway::new(node, shard_options(Durability::Sync), options, ServerInfo::default())
 }
 
 #[test]
@@ -43,9 +43,9 @@ fn a_node_serves_its_own_clients() {
             at += front.handle_input(now, id, &bytes[at..]);
         }
         now = now.plus_ms(1);
-        front.turn(now);
+        front.run_once(now);
         while let Some(output) = front.poll_output() {
-            assert!(!matches!(output, Output::Close(_)));
+            assert!(!matches!(output, ShardOutput::Close(_)));
         }
         assert!(front.poll_peer_output().is_none(), "a chain of one has no peers");
         received.extend_from_slice(front.output(id));

@@ -1,8 +1,8 @@
 //! Owns the test of sessions whose keys nobody else touches: whatever happens on the way, each hears exactly what a
 //! store of its own would have told it.
-use super::{ShardsBed, bed};
-use crate::bed::shard_options;
-use crate::test_bed::resp;
+use super::{ShardsBed, harness};
+use crate::harness::shard_options;
+use crate::test_harness::resp;
 use fawn_flash::SimOptions;
 use fawn_node::{SessionId, ShardOptions};
 use fawn_types::Durability;
@@ -26,8 +26,8 @@ struct Client {
 impl Client {
     fn value(&mut self, rng: &mut SplitMix64) -> Vec<u8> {
         let bytes = if rng.below(3) == 0 { 9000 + rng.below(20_000) } else { rng.below(100) };
-        let letter = b'a' + rng.below(26) as u8;
-        vec![letter; bytes as usize]
+        let batch = b'a' + rng.below(26) as u8;
+        vec![batch; bytes as usize]
     }
 
     fn hear(&mut self, value: Option<&Vec<u8>>) {
@@ -94,38 +94,38 @@ fn run(seed: u64) -> u64 {
     let mut rng = SplitMix64::new(seed);
     let options = ShardOptions { replies_bytes_max: ROOM_BYTES, ..shard_options(Durability::Sync) };
     let sim = SimOptions { seed, latency_ticks: 0..=6, ..SimOptions::default() };
-    let mut bed = bed(2 + (seed % 3) as u16, sim, options);
+    let mut harness = harness(2 + (seed % 3) as u16, sim, options);
     let mut clients: Vec<Client> = (0..SESSIONS)
         .map(|number| {
-            let (id, keys) = (bed.connect(Protocol::Resp), HashMap::new());
+            let (id, keys) = (harness.connect(Protocol::Resp), HashMap::new());
             Client { id, number, keys, expected: Vec::new() }
         })
         .collect();
     for _ in 0..4 {
         // Nobody reads for a while: what is answered fills the room.
-        bed.reads_replies = false;
+        harness.reads_replies = false;
         for _ in 0..rng.below(400) {
             let at = rng.below(SESSIONS as u64) as usize;
             let request = clients[at].ask(&mut rng);
-            bed.send(clients[at].id, &request);
+            harness.send(clients[at].id, &request);
             if rng.below(8) == 0 {
-                bed.turn();
+                harness.run_once();
             }
         }
-        bed.run(20);
-        bed.reads_replies = true;
-        let ids: Vec<SessionId> = bed.clients.keys().copied().collect();
-        ids.into_iter().for_each(|id| bed.take(id));
-        bed.settle();
-        hear(&mut bed, &mut clients);
+        harness.run(20);
+        harness.reads_replies = true;
+        let ids: Vec<SessionId> = harness.clients.keys().copied().collect();
+        ids.into_iter().for_each(|id| harness.take(id));
+        harness.settle();
+        hear(&mut harness, &mut clients);
     }
-    bed.host.check_empty();
-    bed.host.shards.iter().map(|shard| shard.status().counters.asked_again).sum()
+    harness.host.check_empty();
+    harness.host.shards.iter().map(|shard| shard.status().counters.rereads).sum()
 }
 
-fn hear(bed: &mut ShardsBed, clients: &mut [Client]) {
+fn hear(harness: &mut ShardsBed, clients: &mut [Client]) {
     for client in clients {
-        let received = std::mem::take(&mut bed.clients.get_mut(&client.id).unwrap().received);
+        let received = std::mem::take(&mut harness.clients.get_mut(&client.id).unwrap().received);
         let expected = std::mem::take(&mut client.expected);
         let differs = received.iter().zip(&expected).position(|(a, b)| a != b).unwrap_or(received.len());
         let shown = |bytes: &[u8]| bytes[differs.min(bytes.len())..].iter().take(60).copied().collect::<Vec<u8>>();

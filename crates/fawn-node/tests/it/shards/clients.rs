@@ -1,17 +1,17 @@
 //! Owns what clients see of several shards: what they see of one, but for batches across shards.
-use super::{ShardsBed, bed};
-use crate::bed::shard_options;
-use crate::test_bed::resp;
+use super::{ShardsBed, harness};
+use crate::harness::shard_options;
+use crate::test_harness::resp;
 use crate::transcripts::{self, play};
 use fawn_flash::SimOptions;
-use fawn_node::{ClientHost, SessionId, ShardOptions};
+use fawn_node::{ClientService, SessionId, ShardOptions};
 use fawn_types::Durability;
 use fawn_types::random::SplitMix64;
 use fawn_wire::Protocol;
 use std::collections::BTreeSet;
 
 fn plain(count: u16, seed: u64) -> ShardsBed {
-    bed(count, SimOptions::instant(seed), shard_options(Durability::Sync))
+    harness(count, SimOptions::instant(seed), shard_options(Durability::Sync))
 }
 
 #[test]
@@ -22,13 +22,13 @@ fn transcripts_of_one_shard_hold_for_several() {
         for seed in 0..8 {
             println!("{count} shards, seed {seed}");
             for script in [&strings, transcripts::REDIS_CONNECTION, transcripts::REDIS_EXPIRY] {
-                let mut bed = plain(count, seed);
-                let id = bed.connect(Protocol::Resp);
-                play(script, |line| bed.redis(id, line));
+                let mut harness = plain(count, seed);
+                let id = harness.connect(Protocol::Resp);
+                play(script, |line| harness.redis(id, line));
             }
-            let mut bed = plain(count, seed);
-            let id = bed.connect(Protocol::Memcached);
-            play(transcripts::MEMCACHED_STORAGE, |line| bed.memcached(id, line));
+            let mut harness = plain(count, seed);
+            let id = harness.connect(Protocol::Memcached);
+            play(transcripts::MEMCACHED_STORAGE, |line| harness.memcached(id, line));
         }
     }
 }
@@ -41,36 +41,36 @@ fn delayed_flushes_empty_every_shard() {
 #[test]
 fn batches_are_atomic_on_one_shard_and_refused_across() {
     for seed in 0..8 {
-        let mut bed = plain(3, seed);
+        let mut harness = plain(3, seed);
         for _ in 0..3 {
-            let id = bed.connect(Protocol::Resp);
+            let id = harness.connect(Protocol::Resp);
             for tag in ["a", "b", "c", "d"] {
-                assert_eq!(bed.redis(id, &format!("MSET {{{tag}}}1 x {{{tag}}}2 y")), "+OK");
-                assert_eq!(bed.redis(id, &format!("MGET {{{tag}}}1 {{{tag}}}2")), "*2|$1|x|$1|y");
+                assert_eq!(harness.redis(id, &format!("MSET {{{tag}}}1 x {{{tag}}}2 y")), "+OK");
+                assert_eq!(harness.redis(id, &format!("MGET {{{tag}}}1 {{{tag}}}2")), "*2|$1|x|$1|y");
             }
             let across: Vec<String> = (0..20).map(|number| format!("k{number} v")).collect();
-            let refused = bed.redis(id, &format!("MSET {}", across.join(" ")));
+            let refused = harness.redis(id, &format!("MSET {}", across.join(" ")));
             assert!(refused.starts_with("-CROSSSLOT"), "{refused}");
-            assert_eq!(bed.redis(id, "GET k0"), "$-1");
+            assert_eq!(harness.redis(id, "GET k0"), "$-1");
         }
     }
 }
 
 #[test]
 fn the_whole_keyspace_is_counted_scanned_and_emptied() {
-    let mut bed = plain(4, 7);
-    let (id, other) = (bed.connect(Protocol::Resp), bed.connect(Protocol::Resp));
+    let mut harness = plain(4, 7);
+    let (id, other) = (harness.connect(Protocol::Resp), harness.connect(Protocol::Resp));
     for number in 0..300 {
-        bed.send(id, &resp(&format!("SET key:{number} v")));
+        harness.send(id, &resp(&format!("SET key:{number} v")));
     }
-    bed.settle();
-    bed.clients.get_mut(&id).unwrap().received.clear();
-    let keys: Vec<u64> = bed.host.shards.iter().map(|shard| shard.status().store.keys).collect();
+    harness.settle();
+    harness.clients.get_mut(&id).unwrap().received.clear();
+    let keys: Vec<u64> = harness.host.shards.iter().map(|shard| shard.status().store.keys).collect();
     assert!(keys.iter().all(|keys| *keys > 40), "every shard has its share: {keys:?}");
-    assert_eq!(bed.redis(other, "DBSIZE"), ":300");
+    assert_eq!(harness.redis(other, "DBSIZE"), ":300");
     let (mut cursor, mut found) = ("0".to_owned(), BTreeSet::new());
     loop {
-        let reply = bed.redis(other, &format!("SCAN {cursor} COUNT 20 MATCH key:*"));
+        let reply = harness.redis(other, &format!("SCAN {cursor} COUNT 20 MATCH key:*"));
         let mut words = reply.split('|').filter(|word| !word.starts_with(['*', '$']));
         cursor = words.next().unwrap().to_owned();
         found.extend(words.map(str::to_owned));
@@ -79,27 +79,27 @@ fn the_whole_keyspace_is_counted_scanned_and_emptied() {
         }
     }
     assert_eq!(found.len(), 300, "SCAN finds every key");
-    assert_eq!(bed.redis(id, "FLUSHALL"), "+OK");
-    assert_eq!(bed.redis(other, "DBSIZE"), ":0");
-    assert_eq!(bed.redis(other, "SCAN 3"), "*2|$1|0|*0", "a cursor past the last shard");
+    assert_eq!(harness.redis(id, "FLUSHALL"), "+OK");
+    assert_eq!(harness.redis(other, "DBSIZE"), ":0");
+    assert_eq!(harness.redis(other, "SCAN 3"), "*2|$1|0|*0", "a cursor past the last shard");
 }
 
 #[test]
 fn clients_have_names_of_their_own_and_counters_are_reset_everywhere() {
-    let mut bed = plain(3, 2);
-    let ids: Vec<SessionId> = (0..9).map(|_| bed.connect(Protocol::Resp)).collect();
-    let names: BTreeSet<String> = ids.iter().map(|id| bed.redis(*id, "CLIENT ID")).collect();
+    let mut harness = plain(3, 2);
+    let ids: Vec<SessionId> = (0..9).map(|_| harness.connect(Protocol::Resp)).collect();
+    let names: BTreeSet<String> = ids.iter().map(|id| harness.redis(*id, "CLIENT ID")).collect();
     assert_eq!(names.len(), ids.len());
     for number in 0..30 {
-        bed.redis(ids[0], &format!("SET key:{number} v"));
+        harness.redis(ids[0], &format!("SET key:{number} v"));
     }
-    let served: u64 = bed.host.shards.iter().map(|shard| shard.status().counters.served).sum();
-    let commands: u64 = bed.host.shards.iter().map(|shard| shard.status().counters.commands).sum();
+    let served: u64 = harness.host.shards.iter().map(|shard| shard.status().counters.executed_for_peers).sum();
+    let commands: u64 = harness.host.shards.iter().map(|shard| shard.status().counters.commands).sum();
     assert!(served > 5, "{served} requests were another shard's");
     assert_eq!(commands, 9 + 30, "each is counted once, where its client is");
-    let memcached = bed.connect(Protocol::Memcached);
-    assert_eq!(bed.memcached(memcached, "stats reset"), "RESET");
-    assert!(bed.host.shards.iter().all(|shard| shard.status().counters.served == 0));
+    let memcached = harness.connect(Protocol::Memcached);
+    assert_eq!(harness.memcached(memcached, "stats reset"), "RESET");
+    assert!(harness.host.shards.iter().all(|shard| shard.status().counters.executed_for_peers == 0));
 }
 
 #[test]
@@ -107,9 +107,9 @@ fn what_sessions_leave_behind_is_forgotten() {
     for seed in 0..40 {
         let mut rng = SplitMix64::new(seed);
         let sim = SimOptions { seed, latency_ticks: 0..=9, ..SimOptions::default() };
-        let mut bed = bed(3, sim, shard_options(Durability::Sync));
+        let mut harness = harness(3, sim, shard_options(Durability::Sync));
         for _ in 0..30 {
-            let id = bed.connect(Protocol::Resp);
+            let id = harness.connect(Protocol::Resp);
             for _ in 0..rng.below(8) {
                 let (a, b) = (rng.below(20), rng.below(20));
                 let request = match rng.below(6) {
@@ -120,16 +120,16 @@ fn what_sessions_leave_behind_is_forgotten() {
                     4 => "SCAN 0 COUNT 100".to_owned(),
                     _ => format!("GET key:{a}"),
                 };
-                bed.send(id, &resp(&request));
+                harness.send(id, &resp(&request));
             }
-            bed.run(rng.below(4) as usize);
-            bed.host.close_session(id);
-            bed.clients.remove(&id);
+            harness.run(rng.below(4) as usize);
+            harness.host.close_session(id);
+            harness.clients.remove(&id);
         }
-        bed.settle();
-        bed.host.check_empty();
-        let id = bed.connect(Protocol::Resp);
-        assert_eq!(bed.redis(id, "SET after all"), "+OK");
+        harness.settle();
+        harness.host.check_empty();
+        let id = harness.connect(Protocol::Resp);
+        assert_eq!(harness.redis(id, "SET after all"), "+OK");
     }
 }
 
@@ -141,31 +141,32 @@ fn a_readers_answers_never_go_back() {
         println!("seed {seed}");
         let mut rng = SplitMix64::new(seed);
         let options = ShardOptions { replies_bytes_max: 64 << 10, ..shard_options(Durability::Memory) };
-        let mut bed = bed(2, SimOptions { seed, ..SimOptions::default() }, options);
-        let writer = bed.connect(Protocol::Resp);
-        let readers: Vec<SessionId> = (0..6).map(|_| bed.connect(Protocol::Resp)).collect();
+        let mut harness = harness(2, SimOptions { seed, ..SimOptions::default() }, options);
+        let writer = harness.connect(Protocol::Resp);
+        let readers: Vec<SessionId> = (0..6).map(|_| harness.connect(Protocol::Resp)).collect();
         for version in 1..60 {
             // Short ones first, so that many are under way when they become long.
             let padding = "x".repeat(if version < 20 { 10 } else { 9000 + rng.below(9000) as usize });
-            bed.send(writer, &resp(&format!("SET k {version}:{padding}")));
+            harness.send(writer, &resp(&format!("SET k {version}:{padding}")));
             for _ in 0..rng.below(10) {
-                bed.send(readers[rng.below(6) as usize], &resp("GET k"));
+                harness.send(readers[rng.below(6) as usize], &resp("GET k"));
             }
-            bed.reads_replies = rng.below(3) == 0;
-            if bed.reads_replies {
-                readers.iter().for_each(|id| bed.take(*id));
+            harness.reads_replies = rng.below(3) == 0;
+            if harness.reads_replies {
+                readers.iter().for_each(|id| harness.take(*id));
             }
-            bed.turn();
+            harness.run_once();
         }
-        bed.reads_replies = true;
-        readers.iter().for_each(|id| bed.take(*id));
-        bed.settle();
+        harness.reads_replies = true;
+        readers.iter().for_each(|id| harness.take(*id));
+        harness.settle();
         for reader in &readers {
-            let text = String::from_utf8(std::mem::take(&mut bed.clients.get_mut(reader).unwrap().received)).unwrap();
+            let text =
+                String::from_utf8(std::mem::take(&mut harness.clients.get_mut(reader).unwrap().received)).unwrap();
             let versions = text.lines().filter_map(|line| line.split_once(':')?.0.parse::<u32>().ok());
             assert!(versions.is_sorted(), "a later read saw less than an earlier one");
         }
-        asked_again += bed.host.shards.iter().map(|shard| shard.status().counters.asked_again).sum::<u64>();
+        asked_again += harness.host.shards.iter().map(|shard| shard.status().counters.rereads).sum::<u64>();
     }
     assert!(asked_again > 100, "{asked_again} answers found no room");
 }
@@ -174,24 +175,24 @@ fn a_readers_answers_never_go_back() {
 #[test]
 fn requests_away_are_bounded() {
     let options = ShardOptions { pending_max: 64, ..shard_options(Durability::Memory) };
-    let mut bed = bed(2, SimOptions::instant(5), options);
-    let ids: Vec<SessionId> = (0..20).map(|_| bed.connect(Protocol::Resp)).collect();
+    let mut harness = harness(2, SimOptions::instant(5), options);
+    let ids: Vec<SessionId> = (0..20).map(|_| harness.connect(Protocol::Resp)).collect();
     // Until a session is known for short replies it waits for their room.
     for _ in 0..40 {
-        ids.iter().for_each(|id| assert_eq!(bed.redis(*id, "GET k"), "$-1"));
+        ids.iter().for_each(|id| assert_eq!(harness.redis(*id, "GET k"), "$-1"));
     }
     for id in &ids {
-        bed.send(*id, &resp("GET k").repeat(50));
+        harness.send(*id, &resp("GET k").repeat(50));
     }
     // Half of the sessions ask the other shard.
-    let pending: Vec<usize> = bed.host.shards.iter().map(|shard| shard.status().pending).collect();
+    let pending: Vec<usize> = harness.host.shards.iter().map(|shard| shard.status().pending).collect();
     assert!(pending.contains(&64), "{pending:?}");
-    bed.settle();
-    assert!(ids.iter().all(|id| bed.clients[id].received == b"$-1\r\n".repeat(50)));
-    bed.host.check_empty();
+    harness.settle();
+    assert!(ids.iter().all(|id| harness.clients[id].received == b"$-1\r\n".repeat(50)));
+    harness.host.check_empty();
 }
 
-/// A shard that takes no turns costs the others a bounded letter, and gets everything in the end.
+/// A shard that takes no turns costs the others a bounded message batch, and gets everything in the end.
 #[test]
 fn a_slow_shard_costs_the_others_little() {
     const VALUE_BYTES: usize = 20_000;
@@ -202,38 +203,38 @@ fn a_slow_shard_costs_the_others_little() {
         pending_max: 512,
         ..shard_options(Durability::Memory)
     };
-    let mut bed = bed(2, SimOptions::instant(3), options);
-    let ids: Vec<SessionId> = (0..40).map(|_| bed.connect(Protocol::Resp)).collect();
+    let mut harness = harness(2, SimOptions::instant(3), options);
+    let ids: Vec<SessionId> = (0..40).map(|_| harness.connect(Protocol::Resp)).collect();
     for number in 0..20 {
-        bed.redis(ids[0], &format!("SET key:{number} {}", "v".repeat(VALUE_BYTES)));
+        harness.redis(ids[0], &format!("SET key:{number} {}", "v".repeat(VALUE_BYTES)));
         for id in &ids {
-            assert!(bed.redis(*id, &format!("GET key:{number}")).len() > VALUE_BYTES);
+            assert!(harness.redis(*id, &format!("GET key:{number}")).len() > VALUE_BYTES);
         }
     }
-    bed.host.longest = 0;
+    harness.host.longest = 0;
     for id in &ids {
         let requests: Vec<u8> = (0..GETS).flat_map(|get| resp(&format!("GET key:{}", get % 20))).collect();
-        bed.send(*id, &requests);
+        harness.send(*id, &requests);
     }
-    let pending: Vec<usize> = bed.host.shards.iter().map(|shard| shard.status().pending).collect();
+    let pending: Vec<usize> = harness.host.shards.iter().map(|shard| shard.status().pending).collect();
     assert!(
         pending.iter().all(|pending| (400..=600).contains(pending)),
         "requests, own and away, are bounded: {pending:?}"
     );
-    (0..4).for_each(|_| bed.host.turn_of(0, bed.now));
+    (0..4).for_each(|_| harness.host.turn_of(0, harness.now));
     for _ in 0..200 {
-        bed.host.turn_of(1, bed.now);
+        harness.host.turn_of(1, harness.now);
     }
-    let due = bed.host.shards[1].turn(bed.now);
+    let due = harness.host.shards[1].run_once(harness.now);
     assert!(
-        due.is_some_and(|due| due.ms_since(bed.now.mono) <= 1),
+        due.is_some_and(|due| due.ms_since(harness.now.mono) <= 1),
         "answers wait to be handed over, and nobody wakes it"
     );
-    bed.settle();
-    let longest = bed.host.longest;
-    assert!((256 << 10..1400 << 10).contains(&longest), "{longest} bytes in a letter");
+    harness.settle();
+    let longest = harness.host.longest;
+    assert!((256 << 10..1400 << 10).contains(&longest), "{longest} bytes in a message batch");
     for id in &ids {
-        assert_eq!(bed.clients[id].received.len(), GETS * (VALUE_BYTES + "$20000\r\n\r\n".len()));
+        assert_eq!(harness.clients[id].received.len(), GETS * (VALUE_BYTES + "$20000\r\n\r\n".len()));
     }
-    bed.host.check_empty();
+    harness.host.check_empty();
 }

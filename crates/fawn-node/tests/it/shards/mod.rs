@@ -1,37 +1,40 @@
-//! Owns the test bed of a node with several shards: all in one thread, their letters late by as much as a seed says.
+//! Owns the harness of a node with several shards: all in one thread, their message batches late by as much as a seed
+//! says.
 mod alone;
 mod clients;
 
-use crate::bed::engine_options;
-use crate::test_bed::{Restarts, START, TestBed};
+use crate::harness::engine_options;
+use crate::test_harness::{Restarts, START, TestBed};
 use fawn_ds::internals::Engine;
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
-use fawn_node::{ClientHost, Letter, Output, Placement, ProcessFacts, SessionId, Shard, ShardOptions, ShardStatus};
+use fawn_node::{
+    ClientService, MessageBatch, Placement, ServerInfo, SessionId, Shard, ShardOptions, ShardOutput, ShardStatus,
+};
 use fawn_types::random::SplitMix64;
 use fawn_types::{MonoMs, Now, ShardId};
 use fawn_wire::Protocol;
 use std::collections::{HashMap, VecDeque};
 
-/// Letters that may be on one way at a time: more wait with their sender, as in a server.
+/// Message batches that may be on one way at a time: more wait with their sender, as in a server.
 const LETTERS_MAX: usize = 2;
 
 /// Several shards as one host. A session is on the shard that its serial names.
 pub(crate) struct Several {
     shards: Vec<Shard<SimDevice>>,
     /// From, to.
-    ways: Vec<Vec<VecDeque<Letter>>>,
+    ways: Vec<Vec<VecDeque<MessageBatch>>>,
     rng: SplitMix64,
-    outputs: VecDeque<Output>,
+    outputs: VecDeque<ShardOutput>,
     opened: usize,
     sessions: usize,
-    /// Bytes of the longest letter.
+    /// Bytes of the longest message batch.
     longest: usize,
 }
 
 pub(crate) type ShardsBed = TestBed<Several, ShardOptions>;
 
 /// A node with so many shards.
-pub(crate) fn bed(count: u16, sim: SimOptions, options: ShardOptions) -> ShardsBed {
+pub(crate) fn harness(count: u16, sim: SimOptions, options: ShardOptions) -> ShardsBed {
     let disk = |at| SimDisk::new(SimOptions { seed: sim.seed * 64 + at, ..sim.clone() });
     on((0..u64::from(count)).map(disk).collect(), options, 8 << 20, sim.seed)
 }
@@ -42,7 +45,7 @@ fn on(disks: Vec<SimDisk>, options: ShardOptions, memory_bytes: u64, seed: u64) 
         let placement = Placement::new(ShardId(at as u16), count as u16).unwrap();
         let engine = engine_options(options.durability, memory_bytes);
         let (engine, _) = Engine::open(SimDevice::attach(disk), engine, START).unwrap();
-        Shard::new(engine, placement, options, ProcessFacts::default()).unwrap()
+        Shard::new(engine, placement, options, ServerInfo::default()).unwrap()
     };
     let shards = disks.iter().enumerate().map(open).collect();
     let ways = vec![vec![VecDeque::new(); count]; count];
@@ -93,33 +96,33 @@ impl Several {
             assert!(shard.is_idle());
             let status = shard.status();
             let replies = status.replies;
-            assert_eq!((replies.held_bytes, replies.expected_bytes, replies.waiting), (0, 0, 0), "room is given back");
+            assert_eq!((replies.held_bytes, replies.reserved_bytes, replies.waiting), (0, 0, 0), "room is given back");
             assert_eq!(status.pending, 0, "requests that wait");
-            assert!(self.sessions > 0 || status.standing == 0, "{} stand for nobody", status.standing);
+            assert!(self.sessions > 0 || status.proxy_sessions == 0, "{} stand for nobody", status.proxy_sessions);
         }
     }
 
-    /// One shard's turn, as a server takes it; each way delivers what has come so far, or nothing.
+    /// One shard's iteration, as a server takes it; each way delivers what has come so far, or nothing.
     fn turn_of(&mut self, at: usize, now: Now) {
         for from in 0..self.shards.len() {
             for _ in 0..self.rng.below(LETTERS_MAX as u64 + 1) {
-                let Some(letter) = self.ways[from][at].pop_front() else { break };
-                self.shards[at].handle_letter(now, ShardId(from as u16), letter);
+                let Some(batch) = self.ways[from][at].pop_front() else { break };
+                self.shards[at].handle_batch(now, ShardId(from as u16), batch);
             }
         }
-        self.shards[at].turn(now);
+        self.shards[at].run_once(now);
         for to in (0..self.shards.len()).filter(|to| *to != at) {
             if self.ways[at][to].len() < LETTERS_MAX {
-                let letter = self.shards[at].take_letter(ShardId(to as u16));
-                self.longest = self.longest.max(letter.as_ref().map_or(0, Letter::bytes));
-                self.ways[at][to].extend(letter);
+                let batch = self.shards[at].take_batch(ShardId(to as u16));
+                self.longest = self.longest.max(batch.as_ref().map_or(0, MessageBatch::bytes));
+                self.ways[at][to].extend(batch);
             }
         }
         self.outputs.extend(std::iter::from_fn(|| self.shards[at].poll_output()));
     }
 }
 
-impl ClientHost for Several {
+impl ClientService for Several {
     type Device = SimDevice;
 
     fn open_session(&mut self, protocol: Protocol) -> SessionId {
@@ -158,7 +161,7 @@ impl ClientHost for Several {
         self.shard_mut(session).wrote(session, bytes);
     }
 
-    fn turn(&mut self, now: Now) -> Option<MonoMs> {
+    fn run_once(&mut self, now: Now) -> Option<MonoMs> {
         let first = self.rng.below(self.shards.len() as u64) as usize;
         for turn in 0..self.shards.len() {
             self.turn_of((first + turn) % self.shards.len(), now);
@@ -166,11 +169,11 @@ impl ClientHost for Several {
         None
     }
 
-    fn wants_turn(&self) -> bool {
-        self.shards.iter().any(Shard::wants_turn)
+    fn has_due_work(&self) -> bool {
+        self.shards.iter().any(Shard::has_due_work)
     }
 
-    fn poll_output(&mut self) -> Option<Output> {
+    fn poll_output(&mut self) -> Option<ShardOutput> {
         self.outputs.pop_front()
     }
 

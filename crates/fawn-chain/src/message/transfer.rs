@@ -1,0 +1,49 @@
+//! Copy cursor: the position in a copy (results of operations, then keys by hash) and its encoding.
+use crate::bytes::{DecodeError, FrameReader, Put};
+use alloc::vec::Vec;
+
+/// The start of a chunk of a transfer. It is independent of the sending member, so another tail can continue a copy.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum TransferCursor {
+    /// Results of this session's operations from this one on, those of greater sessions, and all keys.
+    Results {
+        /// The session.
+        session: u64,
+        /// The operation's sequence number.
+        seq: u64,
+    },
+    /// Keys with this hash or a greater one.
+    Keys {
+        /// The hash of a key.
+        hash: u64,
+    },
+    /// Nothing is left.
+    End,
+}
+
+impl TransferCursor {
+    /// The start of a copy.
+    pub const START: Self = Self::Results { session: 0, seq: 0 };
+
+    pub(super) fn put(self, out: &mut Vec<u8>) {
+        let (part, first, second) = match self {
+            Self::Results { session, seq } => (0, session, seq),
+            Self::Keys { hash } => (1, hash, 0),
+            Self::End => (2, 0, 0),
+        };
+        out.put_u8(part);
+        out.put_u64(first);
+        out.put_u64(second);
+    }
+
+    pub(super) fn read(reader: &mut FrameReader<'_>) -> Result<Self, DecodeError> {
+        let part = reader.u8("copy cursor's part")?;
+        let (first, second) = (reader.u64("copy cursor")?, reader.u64("copy cursor")?);
+        match (part, first, second) {
+            (0, session, seq) => Ok(Self::Results { session, seq }),
+            (1, hash, 0) => Ok(Self::Keys { hash }),
+            (2, 0, 0) => Ok(Self::End),
+            _ => Err(DecodeError::Value { what: "copy cursor's part", found: u64::from(part) }),
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Owns the shortcut of lookups in memory: the first candidate, a plain put of the very key, in the window or cached.
+//!
+//! Nearly every lookup is that, and costs less without what the others need. Whatever is not goes the long way of
+//! [`super::lookup`], which alone reads from devices, judges damage and expires.
+use super::Engine;
+use super::prefetch::needed_of;
+use crate::format::record::{PlainRecord, RecordPlace, decode_plain};
+use crate::index::Pointer;
+use fawn_flash::Device;
+use fawn_flash::buffer::PAGE_BYTES;
+use fawn_types::Version;
+
+/// What was found, without its bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MemoryHit {
+    pub(crate) flags: u32,
+    pub(crate) expires_at_ms: u64,
+    pub(crate) version: Version,
+    pub(crate) len_bytes: u32,
+    location: MemoryLocation,
+}
+
+/// Where the value is.
+#[derive(Clone, Copy, Debug)]
+enum MemoryLocation {
+    /// In a record of the window: that far behind its start.
+    Window { slot: u32, offset: u32, from: usize, to: usize },
+    /// All of the scratch buffer.
+    Scratch,
+}
+
+impl<D: Device> Engine<D> {
+    /// The record at `pointer` if it is in memory, plain and the key's. Its value is at hand until the engine is used
+    /// again, if `with_value`.
+    #[inline]
+    pub(crate) fn find_in_memory(&mut self, pointer: Pointer, key: &[u8], with_value: bool) -> Option<MemoryHit> {
+        let (slot, offset) = self.segments.place(pointer);
+        let segment = self.segments.get(slot)?;
+        let hit = |plain: &PlainRecord<'_>, location| {
+            let PlainRecord { flags, expires_at_ms, version, encoded_len: len_bytes, .. } = *plain;
+            MemoryHit { flags, expires_at_ms, version, len_bytes, location }
+        };
+        if let Some(bytes) = self.window.record(slot, offset) {
+            // Encoded by this process and never out of its memory since: the checksum has nothing to tell.
+            let plain = decode_plain(bytes, key, None)?;
+            let from = plain.value.as_ptr() as usize - bytes.as_ptr() as usize;
+            let to = from + plain.value.len();
+            return Some(hit(&plain, MemoryLocation::Window { slot, offset, from, to }));
+        }
+        let (place, within) = (RecordPlace { segment_id: segment.id, offset }, offset as usize % PAGE_BYTES);
+        let needed = needed_of(segment, offset);
+        let scratch = &mut self.scratch;
+        self.cache.get_if(segment.file, offset / PAGE_BYTES as u32, needed, |page| {
+            let plain = decode_plain(&page[within..], key, Some(place))?;
+            if with_value {
+                scratch.clear();
+                scratch.extend_from_slice(plain.value);
+            }
+            Some(hit(&plain, MemoryLocation::Scratch))
+        })
+    }
+
+    /// The value of what was found with it.
+    #[inline]
+    pub(crate) fn value_of(&self, hit: &MemoryHit) -> &[u8] {
+        match hit.location {
+            MemoryLocation::Window { slot, offset, from, to } => {
+                self.window.record(slot, offset).map_or(&[], |record| &record[from..to])
+            }
+            MemoryLocation::Scratch => &self.scratch,
+        }
+    }
+}

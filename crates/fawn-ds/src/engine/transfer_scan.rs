@@ -1,0 +1,263 @@
+//! Owns giving out a copy of a range: whole records of what was committed up to a base, in hash order, a chunk at a time.
+//!
+//! A chunk is gathered with as many device reads as that takes, and handed over in one call, in which every record of
+//! it is still its key's newest: what became of the others stands in the history after the base, which the receiver
+//! gets otherwise.
+use super::fetch::{Expected, Hit, Probe};
+use super::{Engine, LookupPlan};
+use crate::error::EngineError;
+use crate::format::record::{self, RecordKind, RecordRef};
+use crate::index::Pointer;
+use fawn_flash::Device;
+use fawn_types::{ClientTag, KeyHash, RangeId, Version};
+
+/// How a copy goes on.
+#[derive(Debug)]
+pub enum TransferStep {
+    /// A chunk was visited.
+    Chunk {
+        /// The cursor of the next chunk; `None` after the last.
+        next: Option<u64>,
+        /// How many records there were: none where the last part of the range holds none.
+        count: usize,
+    },
+    /// Pass it to [`Engine::read`], its event's plan to [`Engine::absorb`], then step again.
+    Read(LookupPlan),
+}
+
+/// A record of the cell under way.
+#[derive(Clone, Copy, Debug)]
+struct ListedRecord {
+    pointer: Pointer,
+    /// Of its segment: a slot may have a new one by now.
+    sequence: u64,
+    /// Known once the record was looked at.
+    hash: u64,
+}
+
+/// A record of the chunk under way.
+#[derive(Debug)]
+struct HeldRecord {
+    listed: ListedRecord,
+    version: Version,
+    flags: u32,
+    expires_at_ms: u64,
+    tag: ClientTag,
+    key: Vec<u8>,
+    value: Vec<u8>,
+    result: Vec<u8>,
+}
+
+/// The cell of the index that is being given out.
+#[derive(Debug)]
+struct CellWork {
+    /// Not yet looked at.
+    unknown: Vec<ListedRecord>,
+    /// Looked at and wanted; in descending hash order once `unknown` is empty.
+    known: Vec<ListedRecord>,
+    is_sorted: bool,
+    next: Option<u64>,
+}
+
+/// A copy being given out: from a cursor to the end of the range, chunk by chunk.
+#[derive(Debug)]
+pub struct TransferScan {
+    range: RangeId,
+    cursor: Option<u64>,
+    base: Version,
+    bytes_max: usize,
+    cell: Option<CellWork>,
+    held: Vec<HeldRecord>,
+    held_bytes: usize,
+}
+
+impl TransferScan {
+    /// From `cursor`, 0 being the start and any a hash, of keys committed up to `base`; a chunk takes `bytes_max` bytes
+    /// in the log, or is one longer record.
+    #[must_use]
+    pub fn new(range: RangeId, cursor: u64, base: Version, bytes_max: usize) -> Self {
+        let (cell, held, held_bytes) = (None, Vec::new(), 0);
+        Self { range, cursor: Some(cursor), base, bytes_max, cell, held, held_bytes }
+    }
+
+    /// Where the next chunk begins; `None` at the end.
+    #[must_use]
+    pub const fn cursor(&self) -> Option<u64> {
+        self.cursor
+    }
+}
+
+impl<D: Device> Engine<D> {
+    /// Goes on with a chunk: reads what it takes, then visits all of it at once. Every key whose newest committed record
+    /// stays one with a version up to the base is in a chunk; records committed after the base are in none, and expired
+    /// ones are as long as no lookup has met them. Whoever notes [`Engine::progress`] right after a chunk knows as of
+    /// which version all of it was current.
+    ///
+    /// # Errors
+    /// [`EngineError::Corrupt`] at a corrupt record: unlike a scan, a copy never passes one. A receiver that missed it
+    /// would hold for whole what is not; it needs another source. [`EngineError::UnknownRange`].
+    pub fn transfer_step(
+        &mut self,
+        scan: &mut TransferScan,
+        mut visit: impl FnMut(&RecordRef<'_>),
+    ) -> Result<TransferStep, EngineError> {
+        let at = self.range_at(scan.range)?;
+        while let Some(cursor) = scan.cursor {
+            let mut cell = scan.cell.take().unwrap_or_else(|| self.list_cell(at, cursor));
+            if let Some(plan) = self.learn_cell(at, scan, &mut cell)? {
+                scan.cell = Some(cell);
+                return Ok(TransferStep::Read(plan));
+            }
+            let is_full = match self.gather(at, scan, &mut cell)? {
+                CellGather::Read(plan) => {
+                    scan.cell = Some(cell);
+                    return Ok(TransferStep::Read(plan));
+                }
+                CellGather::Full => true,
+                CellGather::Cell => false,
+            };
+            if is_full {
+                scan.cell = Some(cell);
+                break;
+            }
+            assert!(cell.next.is_none_or(|next| next > cursor), "a copy goes on in hash order");
+            scan.cursor = cell.next;
+        }
+        let count = self.hand_over(at, scan, &mut visit);
+        Ok(TransferStep::Chunk { next: scan.cursor, count })
+    }
+
+    /// Notes what the index has there, and what is committed but waits for its verification to get there.
+    fn list_cell(&self, at: usize, cursor: u64) -> CellWork {
+        let cell = self.ranges[at].index.cell(cursor);
+        let waiting = self.overlay.unconfirmed(at, cursor, cell.next).filter(|written| written.is_put);
+        let pointers = cell.pointers().chain(waiting.map(|written| written.pointer));
+        let list = |pointer| {
+            let sequence = self.segments.expect(self.segments.place(pointer).0).sequence;
+            ListedRecord { pointer, sequence, hash: 0 }
+        };
+        CellWork { unknown: pointers.map(list).collect(), known: Vec::new(), is_sorted: false, next: cell.next }
+    }
+
+    fn is_there(&self, listed: &ListedRecord) -> bool {
+        let (slot, _) = self.segments.place(listed.pointer);
+        self.segments.get(slot).is_some_and(|segment| segment.sequence == listed.sequence)
+    }
+
+    /// Learns the hashes of a cell's records: they are given out in that order, so that a large cell has cursors within.
+    fn learn_cell(
+        &mut self,
+        at: usize,
+        scan: &TransferScan,
+        cell: &mut CellWork,
+    ) -> Result<Option<LookupPlan>, EngineError> {
+        while let Some(&listed) = cell.unknown.last() {
+            if !self.is_there(&listed) {
+                // Replaced or deleted, and its segment dropped since.
+                cell.unknown.pop();
+                continue;
+            }
+            let hit = match self.probe(at, listed.pointer, Expected::Any)? {
+                Probe::Match(hit) => hit,
+                Probe::Missing(span) => return Ok(Some(LookupPlan::of_span(scan.range, span))),
+                Probe::Other => unreachable!("any record was wanted"),
+            };
+            cell.unknown.pop();
+            let hash = KeyHash::of(&self.secret, self.key_of(&hit)).0;
+            if hit.version <= scan.base && scan.cursor.is_some_and(|cursor| hash >= cursor) {
+                cell.known.push(ListedRecord { hash, ..listed });
+            }
+        }
+        if !core::mem::replace(&mut cell.is_sorted, true) {
+            cell.known.sort_unstable_by_key(|listed| (core::cmp::Reverse(listed.hash), listed.pointer));
+        }
+        Ok(None)
+    }
+
+    fn key_of(&self, hit: &Hit) -> &[u8] {
+        &self.bytes_at(hit.location)[hit.value.start - hit.key_bytes..hit.value.start]
+    }
+
+    /// Takes records of the cell into the chunk as long as they fit.
+    fn gather(&mut self, at: usize, scan: &mut TransferScan, cell: &mut CellWork) -> Result<CellGather, EngineError> {
+        while let Some(&listed) = cell.known.last() {
+            if !self.is_current(at, &listed) {
+                cell.known.pop();
+                continue;
+            }
+            let hit = match self.probe(at, listed.pointer, Expected::Any)? {
+                Probe::Match(hit) => hit,
+                Probe::Missing(span) => return Ok(CellGather::Read(LookupPlan::of_span(scan.range, span))),
+                Probe::Other => unreachable!("any record was wanted"),
+            };
+            // Two keys with one hash go together: a cursor cannot come between them.
+            let is_twin = scan.held.last().is_some_and(|last| last.listed.hash == listed.hash);
+            let len = hit.len_bytes as usize;
+            if !scan.held.is_empty() && !is_twin && scan.held_bytes + len > scan.bytes_max {
+                scan.cursor = Some(listed.hash);
+                return Ok(CellGather::Full);
+            }
+            let held = self.hold(listed, &hit)?;
+            scan.held.push(held);
+            scan.held_bytes += len;
+            cell.known.pop();
+        }
+        Ok(CellGather::Cell)
+    }
+
+    fn hold(&self, listed: ListedRecord, hit: &Hit) -> Result<HeldRecord, EngineError> {
+        let (slot, offset) = self.segments.place(hit.pointer);
+        let stored = record::decode_verified(self.bytes_at(hit.location), offset)
+            .map_err(|error| self.corrupt(slot, offset, &error.to_string()))?;
+        let RecordRef { kind, version, key, value, flags, expires_at_ms, tag, result } = stored.record;
+        if kind != RecordKind::Put {
+            return Err(self.corrupt(slot, offset, "the index points to a record that is no put"));
+        }
+        let (key, value, result) = (key.to_vec(), value.to_vec(), result.to_vec());
+        Ok(HeldRecord { listed, version, flags, expires_at_ms, tag, key, value, result })
+    }
+
+    /// Whether a record is still the newest committed one of its key, by memory alone.
+    fn is_current(&self, at: usize, listed: &ListedRecord) -> bool {
+        if !self.is_there(listed) {
+            return false;
+        }
+        let waits = |written: &crate::overlay::Written| written.pointer == listed.pointer && written.is_put;
+        let next = listed.hash.checked_add(1);
+        if self.overlay.unconfirmed(at, listed.hash, next).any(waits) {
+            return true;
+        }
+        self.ranges[at].index.candidates(KeyHash(listed.hash)).any(|pointer| pointer == listed.pointer)
+    }
+
+    /// Visits the chunk, but for what was replaced or deleted while it was gathered.
+    fn hand_over(&self, at: usize, scan: &mut TransferScan, visit: &mut impl FnMut(&RecordRef<'_>)) -> usize {
+        let mut count = 0;
+        for held in scan.held.drain(..) {
+            let name = self.name_of(held.listed.hash, &held.key);
+            let newer = self.overlay.find(at, name.hash, || name.ident).and_then(|entry| entry.committed);
+            let is_replaced = newer.is_some_and(|newer| newer.pointer != held.listed.pointer);
+            if is_replaced || !self.is_current(at, &held.listed) {
+                continue;
+            }
+            let mut record = RecordRef::put(held.version, &held.key, &held.value);
+            record.flags = held.flags;
+            record.expires_at_ms = held.expires_at_ms;
+            record.tag = held.tag;
+            record.result = &held.result;
+            visit(&record);
+            count += 1;
+        }
+        scan.held_bytes = 0;
+        count
+    }
+}
+
+/// What gathering from a cell came to.
+enum CellGather {
+    /// The cell is done.
+    Cell,
+    /// The chunk is.
+    Full,
+    Read(LookupPlan),
+}

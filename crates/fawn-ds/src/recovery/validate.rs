@@ -1,0 +1,108 @@
+//! Owns the judgement of what was read, before anything is changed: torn or corrupt ends, orphans, a manifest that lost
+//! its synced end.
+use super::index_build::Stray;
+use super::{Damage, OpenReport, Scanned};
+use crate::check;
+use crate::engine::Engine;
+use crate::error::OpenError;
+use crate::format::manifest;
+use crate::format::scan::{SegmentVerdict, SyncedLog};
+use crate::format::segment;
+use crate::format::{FRAMES_OFFSET, Watermark};
+use fawn_flash::Device;
+
+impl<D: Device> Engine<D> {
+    /// Files of steps that a crash cut short: named like ours and unlisted. One that took data was listed, and synced so,
+    /// before: then the manifest has lost that, and the file is promised data.
+    pub(super) fn orphans(&mut self, report: &mut OpenReport) -> Result<Vec<String>, OpenError> {
+        let state = self.manifest.state();
+        let listed: Vec<_> = state.segments.iter().map(|(&slot, entry)| segment::file_name(slot, entry.uuid)).collect();
+        let mut orphans = Vec::new();
+        for name in self.device.list()? {
+            let is_segment = segment::is_file_name(&name);
+            if listed.contains(&name) || (!is_segment && name != manifest::NEW_FILE_NAME) {
+                continue;
+            }
+            if is_segment && check::holds_newer_data(&mut self.device, &name, self.store, state.last_sequence)? {
+                let detail = "it holds data of this store and is newer than all that the manifest lists".to_owned();
+                if !self.options.read_only {
+                    return Err(OpenError::ManifestTailLost { file: name, detail });
+                }
+                let detail = format!("{detail}: the manifest lost its synced end");
+                report.damage.push(Damage { file: name, from_bytes: FRAMES_OFFSET, synced: Watermark::NONE, detail });
+            } else {
+                orphans.push(name);
+            }
+        }
+        Ok(orphans)
+    }
+
+    /// A frame of a later generation than the manifest's: frames are written only once their generation is synced there.
+    pub(super) fn check_generation(&self, scanned: &[Scanned], report: &mut OpenReport) -> Result<(), OpenError> {
+        let Some(newest) = scanned.iter().max_by_key(|scanned| scanned.report.generation) else { return Ok(()) };
+        let found = newest.report.generation;
+        if found <= self.generation {
+            return Ok(());
+        }
+        let file = self.segments.expect(newest.slot).name.clone();
+        let detail = format!("it has a frame of generation {found}, the manifest ends at {}", self.generation);
+        if !self.options.read_only {
+            return Err(OpenError::ManifestTailLost { file, detail });
+        }
+        report.damage.push(Damage {
+            file,
+            from_bytes: newest.report.valid_len,
+            synced: newest.report.watermark,
+            detail: format!("{detail}: the manifest lost its synced end"),
+        });
+        Ok(())
+    }
+
+    /// Records of a range that was never listed: it is listed, and that synced, before its first record is written.
+    pub(super) fn check_strays(&self, strays: &[Stray], report: &mut OpenReport) -> Result<(), OpenError> {
+        for &Stray { range, slot, offset, records } in strays {
+            if self.manifest.state().dropped.contains(&range) {
+                report.dropped_records += records;
+                continue;
+            }
+            let file = self.segments.expect(slot).name.clone();
+            let detail = format!("{records} records of range {} are there, which was never listed", range.0);
+            if !self.options.read_only {
+                return Err(OpenError::ManifestTailLost { file, detail });
+            }
+            let detail = format!("{detail}: the manifest lost its synced end");
+            report.damage.push(Damage { file, from_bytes: offset, synced: Watermark::NONE, detail });
+        }
+        Ok(())
+    }
+
+    /// Judges each segment's end; names those to be cut. Damage below what was synced is refused, or listed when nothing
+    /// is going to be written.
+    pub(super) fn validate_ends(
+        &self,
+        scanned: &[Scanned],
+        report: &mut OpenReport,
+    ) -> Result<Vec<(u32, u32)>, OpenError> {
+        let mut known = SyncedLog::new(self.manifest.state().end_of_log);
+        scanned.iter().for_each(|scanned| known.add(&scanned.report));
+        let mut torn = Vec::new();
+        for scanned in scanned {
+            let file = self.segments.expect(scanned.slot).name.clone();
+            let damage = scanned.report.damage;
+            let detail = damage.map_or_else(|| "frames are missing".to_owned(), |error| error.to_string());
+            match scanned.report.validate(&known) {
+                SegmentVerdict::Clean => {}
+                SegmentVerdict::TornAt { offset } => torn.push((scanned.slot, offset)),
+                SegmentVerdict::CorruptAt { offset, watermark } if self.options.read_only => {
+                    report.damage.push(Damage { file, from_bytes: offset, synced: watermark, detail });
+                }
+                SegmentVerdict::CorruptAt { offset, watermark } => {
+                    let here = watermark.sequence == scanned.entry.sequence;
+                    let to_bytes = if here { watermark.offset } else { self.options.segment_bytes };
+                    return Err(OpenError::Damaged { file, from_bytes: offset, to_bytes, detail });
+                }
+            }
+        }
+        Ok(torn)
+    }
+}

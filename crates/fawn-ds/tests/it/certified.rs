@@ -1,0 +1,160 @@
+//! Owns the tests of what was acknowledged durable in the manifest: damage to it is refused, never cut off as torn.
+use crate::support::{Node, RANGE, Write, manifest_commits, small};
+use fawn_ds::internals::{OpenError, Options};
+use fawn_flash::sim::{Capture, Loss, OpKind};
+use fawn_flash::{SimDisk, SimOptions};
+use fawn_types::random::SplitMix64 as Rng;
+use fawn_types::{Durability, Now, Version};
+
+const SECTOR: usize = 512;
+
+fn options() -> Options {
+    small(Durability::Sync)
+}
+
+/// Puts a blob and waits until it is durable, which is when it may be acknowledged.
+fn promise(node: &mut Node, key: u32, bytes: &[u8]) {
+    let ticket = node.engine.put_blob(key, bytes).unwrap();
+    for _ in 0..100 {
+        if node.engine.is_blob_durable(ticket) {
+            return;
+        }
+        node.engine.wait(node.now, &mut Vec::new());
+    }
+    panic!("the blob never becomes durable");
+}
+
+/// Time goes by, and nothing else happens.
+fn idle(node: &mut Node) {
+    for _ in 0..10 {
+        node.now = node.now.plus_ms(20);
+        node.engine.submit(node.now);
+        node.engine.wait(node.now, &mut Vec::new());
+    }
+}
+
+fn commit_of(manifest: &[u8], content: &[u8]) -> (usize, usize) {
+    let at = manifest.windows(content.len()).rposition(|window| window == content).unwrap();
+    *manifest_commits(manifest).iter().find(|&&(start, end)| start < at && at < end).unwrap()
+}
+
+/// The disk with another manifest is refused as corrupt, and left as it is.
+fn is_refused(disk: &SimDisk, manifest: &[u8]) -> bool {
+    disk.put("manifest", manifest);
+    let refused = match Node::open_in_chain(disk, options(), Now::at(9000)) {
+        Err(OpenError::Manifest { detail, .. }) => detail.contains("which was synced"),
+        Err(error) => panic!("refused, but as {error}"),
+        Ok(_) => return false,
+    };
+    assert_eq!(disk.contents("manifest").unwrap(), manifest, "a refusal changes nothing");
+    refused
+}
+
+#[test]
+fn every_flipped_bit_of_a_promise_is_refused() {
+    let disk = SimDisk::new(SimOptions::default());
+    let mut node = Node::open_in_chain(&disk, options(), Now::at(1)).unwrap();
+    idle(&mut node);
+    promise(&mut node, 3, b"never to vote twice");
+    idle(&mut node);
+    disk.crash(1);
+    let manifest = disk.contents("manifest").unwrap();
+    let (start, end) = commit_of(&manifest, b"never to vote twice");
+    let fresh = || disk.image(Loss::Process, 0);
+    for bit in start * 8..end * 8 {
+        let mut corrupt = manifest.clone();
+        corrupt[bit / 8] ^= 1 << (bit % 8);
+        assert!(is_refused(&fresh(), &corrupt), "bit {bit}: the promise is forgotten in silence");
+    }
+    // The whole sector is lost, or says what it once said.
+    for fill in [0, 0xA5] {
+        let mut corrupt = manifest.clone();
+        corrupt[start..end.next_multiple_of(SECTOR)].fill(fill);
+        assert!(is_refused(&fresh(), &corrupt), "sectors filled with {fill:#x}");
+    }
+    // What certifies may be corrupt: it says nothing else.
+    for (start, end) in manifest_commits(&manifest).into_iter().filter(|&(at, _)| at >= end) {
+        for bit in start * 8..end * 8 {
+            let disk = fresh();
+            let mut corrupt = manifest.clone();
+            corrupt[bit / 8] ^= 1 << (bit % 8);
+            disk.put("manifest", &corrupt);
+            match Node::open_in_chain(&disk, options(), Now::at(9000)) {
+                Ok(node) => assert_eq!(node.engine.blob(3), Some(&b"never to vote twice"[..]), "bit {bit}"),
+                Err(error) => assert!(matches!(error, OpenError::Manifest { .. }), "bit {bit}: {error}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn closing_vouches_at_once() {
+    let disk = SimDisk::new(SimOptions::default());
+    let mut node = Node::open_in_chain(&disk, options(), Now::at(1)).unwrap();
+    promise(&mut node, 3, b"never to vote twice");
+    node.engine.close().unwrap();
+    let mut manifest = disk.contents("manifest").unwrap();
+    let (start, _) = commit_of(&manifest, b"never to vote twice");
+    manifest[start + 40] ^= 4;
+    assert!(is_refused(&disk, &manifest));
+}
+
+#[test]
+fn vouching_costs_one_write_for_a_burst_and_none_where_other_commits_follow() {
+    let disk = SimDisk::new(SimOptions::default());
+    let mut node = Node::open_in_chain(&disk, options(), Now::at(1)).unwrap();
+    idle(&mut node);
+    let count = |from: u64| disk.counted(OpKind::Write) - from;
+    let before = count(0);
+    idle(&mut node);
+    assert_eq!(count(before), 0, "nothing to certify, nothing written");
+    for i in 0..10_u8 {
+        promise(&mut node, u32::from(i), &[i; 40]);
+    }
+    idle(&mut node);
+    assert_eq!(count(before), 11, "ten promises, one write that certifies them");
+    idle(&mut node);
+    assert_eq!(count(before), 11, "and none that certifies that one");
+}
+
+/// Every state of the disk around promises and what certifies them opens, with every promise that was acknowledged.
+#[test]
+fn every_image_keeps_every_promise() {
+    let mut images = 0;
+    for seed in 0..6 {
+        let mut rng = Rng::new(seed);
+        let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
+        let mut node = Node::open_in_chain(&disk, options(), Now::at(1)).unwrap();
+        disk.capture(Capture::Every { stride: 1, loss: Loss::Power, seed });
+        // (operations so far, newest number promised durably), and the newest ever asked for.
+        let (mut acked, mut number) = (vec![(disk.ops(), 0_u64)], 0_u64);
+        for _ in 0..120 {
+            match rng.below(10) {
+                0..=3 => {
+                    number += 1;
+                    // Some span sectors, some pages.
+                    let mut bytes = vec![number as u8; [8, 100, 700, 5000][rng.below(4) as usize]];
+                    bytes[..8].copy_from_slice(&number.to_le_bytes());
+                    promise(&mut node, 1, &bytes);
+                    acked.push((disk.ops(), number));
+                }
+                4..=6 => idle(&mut node),
+                _ => {
+                    let write = Write { key: vec![7], value: Some(vec![1; 3000]), expires_at_ms: 0 };
+                    let version = node.append(&[write]).unwrap();
+                    node.settle();
+                    assert!(node.engine.progress(RANGE).committed >= version && version > Version::ZERO);
+                }
+            }
+            for image in disk.take_images() {
+                let node = Node::open_in_chain(&image.disk, options(), Now::at(9000))
+                    .unwrap_or_else(|error| panic!("seed {seed}, operation {}: {error}", image.op));
+                let found = node.engine.blob(1).map_or(0, |blob| u64::from_le_bytes(blob[..8].try_into().unwrap()));
+                let promised = acked.iter().rev().find(|(at, _)| *at <= image.op).map_or(0, |(_, number)| *number);
+                assert!((promised..=number).contains(&found), "seed {seed}, operation {}: {found}", image.op);
+                images += 1;
+            }
+        }
+    }
+    assert!(images > 500, "{images} images");
+}

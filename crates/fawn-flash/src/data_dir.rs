@@ -1,0 +1,391 @@
+//! `DataDir`: the state that all real devices share: a directory, open files, lock, space, counters, poison.
+use crate::lock::{DirLock, LOCK};
+use crate::open_files::{OpenFile, OpenFiles, replaced};
+use crate::request::{IoRequest, Work};
+use crate::{AlignedBuf, Completion, DeviceError, FileId, IoClass, IoOperation, IoStats};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{self, AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// How often a call is made again that a signal interrupted; after that the caller is asked to retry.
+const INTERRUPTS_MAX: usize = 16;
+
+/// A directory in use by one device.
+pub struct DataDir {
+    path: String,
+    dir: OwnedFd,
+    read_only: bool,
+    direct: bool,
+    lock: Option<DirLock>,
+    files: OpenFiles,
+    pub(crate) stats: IoStats,
+    pub(crate) poison: Option<DeviceError>,
+}
+
+impl DataDir {
+    /// Opens the directory, creating it (durably) if it is missing.
+    pub(crate) fn open(path: &Path, descriptors_max: usize) -> Result<Self, DeviceError> {
+        let shown = path.display().to_string();
+        create_dirs(path).map_err(|error| io_error(&shown, "create the directory", &error))?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = fs::open(path, flags, Mode::empty()).map_err(|errno| {
+            let operation = IoOperation::Metadata("open the directory");
+            classify(errno, &shown, operation, &shown, 0)
+        })?;
+        // A corrupt file system is mounted read-only and then checked, so read-only use must work.
+        let mounted = fs::fstatvfs(&dir).map(|space| space.f_flag);
+        let read_only = mounted.is_ok_and(|flags| flags.contains(fs::StatVfsMountFlags::RDONLY));
+        let (files, stats) = (OpenFiles::new(descriptors_max), IoStats::default());
+        Ok(Self { path: shown, dir, read_only, direct: false, lock: None, files, stats, poison: None })
+    }
+
+    /// The directory's path, for logs.
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Makes later opens bypass the system's page cache; the error is the reason why that does not work.
+    pub(crate) fn try_direct(&mut self) -> Result<OwnedFd, String> {
+        let access = if self.read_only { OFlags::RDONLY } else { OFlags::RDWR | OFlags::CREATE };
+        let flags = access | direct_flag()?;
+        let probe = self.open_at(LOCK, flags).map_err(|errno| format!("O_DIRECT is not supported: {errno}"))?;
+        let mut block = AlignedBuf::zeroed(crate::buffer::PAGE_BYTES);
+        rustix::io::pread(&probe, &mut block[..], 0).map_err(|errno| format!("direct reads fail: {errno}"))?;
+        self.direct = true;
+        Ok(probe)
+    }
+
+    fn open_at(&self, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+        uninterrupted(|| fs::openat(&self.dir, name, flags | OFlags::CLOEXEC, Mode::from_raw_mode(0o640)))
+    }
+
+    fn error(&self, errno: Errno, operation: IoOperation, name: &str, offset: u64) -> DeviceError {
+        classify(errno, &self.path, operation, name, offset)
+    }
+
+    fn metadata_error(&self, errno: Errno, what: &'static str, name: &str) -> DeviceError {
+        self.error(errno, IoOperation::Metadata(what), name, 0)
+    }
+
+    /// Fails if nothing may be written: the device is poisoned or the file system is read-only.
+    pub(crate) fn healthy(&self) -> Result<(), DeviceError> {
+        if self.read_only {
+            return Err(DeviceError::ReadOnly { dir: self.path.clone() });
+        }
+        self.poison.as_ref().map_or(Ok(()), |first| Err(DeviceError::Poisoned { first: first.to_string() }))
+    }
+
+    /// Poisons the device on the first failure of a write or sync.
+    pub(crate) fn poison<T>(&mut self, result: Result<T, DeviceError>) -> Result<T, DeviceError> {
+        if let Err(error) = &result
+            && self.poison.is_none()
+        {
+            tracing::error!(dir = %self.path, %error, "the device is poisoned: all further writes fail");
+            self.poison = Some(error.clone());
+        }
+        result
+    }
+
+    /// The completion of an operation; a failure comes with the number of bytes moved. After a failed write or sync,
+    /// later ones fail too: the kernel reports a write-back error only once, so their success would prove nothing.
+    pub(crate) fn end(&mut self, request: IoRequest, result: Result<(), (Errno, usize)>) -> Completion {
+        self.files.end(request.file, request.work, result.is_ok());
+        let result = result.map_err(|(errno, done_bytes)| {
+            let name = &self.file(request.file).name;
+            self.error(errno, request.work.operation(), name, request.offset + done_bytes as u64)
+        });
+        let result = match request.work {
+            Work::Read => result,
+            Work::Write { .. } | Work::Sync => self.healthy().and_then(|()| self.poison(result)),
+        };
+        request.completion(result)
+    }
+
+    pub(crate) fn file(&self, file: FileId) -> &OpenFile {
+        self.files.get(file)
+    }
+
+    /// The descriptor of a file that [`DataDir::has_descriptor`].
+    pub(crate) fn fd(&self, file: FileId) -> &Arc<OwnedFd> {
+        self.files.fd(file)
+    }
+
+    /// Notes an operation that is submitted.
+    pub(crate) fn begin(&mut self, request: &IoRequest) {
+        self.files.begin(request.file, request.work);
+    }
+
+    /// Notes a use of the file. False: [`DataDir::reopen`] comes first.
+    pub(crate) fn has_descriptor(&mut self, file: FileId) -> bool {
+        self.files.touch(file)
+    }
+
+    /// Whether another descriptor would be one too many.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.files.is_crowded()
+    }
+
+    /// Closes a descriptor that is not needed now; whose.
+    pub(crate) fn evict(&mut self) -> Option<FileId> {
+        self.files.evict()
+    }
+
+    /// Opens a file again whose descriptor was given back.
+    pub(crate) fn reopen(&mut self, file: FileId) -> Result<(), DeviceError> {
+        let name = Arc::clone(&self.file(file).name);
+        let opened = self.open_at(&name, self.data_flags()).and_then(|fd| self.files.reattach(file, fd));
+        let is_same = opened.map_err(|errno| self.metadata_error(errno, "open", &name))?;
+        if is_same { Ok(()) } else { Err(replaced(&name)) }
+    }
+
+    /// Open files of this name.
+    pub(crate) fn named(&self, name: &str) -> Vec<FileId> {
+        self.files.named(name)
+    }
+
+    fn data_flags(&self) -> OFlags {
+        let direct = if self.direct { direct_flag().unwrap_or(OFlags::empty()) } else { OFlags::empty() };
+        if self.read_only { OFlags::RDONLY | direct } else { OFlags::RDWR | direct }
+    }
+
+    /// Treats the file system as mounted read-only, because a test cannot mount one.
+    #[cfg(test)]
+    pub(crate) const fn take_for_read_only(&mut self) {
+        self.read_only = true;
+    }
+
+    /// Replaces the file behind an open file ID.
+    #[cfg(test)]
+    pub(crate) fn replace_fd(&mut self, file: FileId, fd: OwnedFd) {
+        self.files.replace_fd(file, fd);
+    }
+
+    pub(crate) fn list(&self) -> Result<Vec<String>, DeviceError> {
+        let failed = |errno| self.metadata_error(errno, "list", &self.path);
+        let mut names = Vec::new();
+        for entry in fs::Dir::read_from(&self.dir).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let is_file = match entry.file_type() {
+                fs::FileType::Unknown => self.is_file(&name).map_err(failed)?,
+                file_type => file_type.is_file(),
+            };
+            if is_file && name != LOCK {
+                names.push(name);
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn is_file(&self, name: &str) -> Result<bool, Errno> {
+        let stat = fs::statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(fs::FileType::from_raw_mode(stat.st_mode).is_file())
+    }
+
+    pub(crate) fn lock(&mut self) -> Result<(), DeviceError> {
+        if self.lock.is_some() {
+            return Ok(());
+        }
+        self.lock = Some(DirLock::take_in(self.dir.as_fd(), &self.path)?);
+        Ok(())
+    }
+
+    pub(crate) fn create(&mut self, name: &str) -> Result<FileId, DeviceError> {
+        assert_name(name);
+        self.healthy()?;
+        let flags = self.data_flags() | OFlags::CREATE | OFlags::EXCL;
+        let fd = self.open_at(name, flags).map_err(|errno| self.metadata_error(errno, "create", name))?;
+        let file = self.files.add(name, fd).map_err(|errno| self.metadata_error(errno, "create", name))?;
+        self.files.wrote(file);
+        Ok(file)
+    }
+
+    pub(crate) fn open_file(&mut self, name: &str) -> Result<FileId, DeviceError> {
+        assert_name(name);
+        let fd = self.open_at(name, self.data_flags()).map_err(|errno| self.metadata_error(errno, "open", name))?;
+        self.files.add(name, fd).map_err(|errno| self.metadata_error(errno, "open", name))
+    }
+
+    pub(crate) fn close(&mut self, file: FileId) {
+        self.files.close(file);
+    }
+
+    pub(crate) fn rename(&mut self, from: &str, to: &str) -> Result<(), DeviceError> {
+        assert_name(to);
+        self.healthy()?;
+        fs::renameat(&self.dir, from, &self.dir, to).map_err(|errno| self.metadata_error(errno, "rename", from))?;
+        self.files.rename(from, to);
+        Ok(())
+    }
+
+    pub(crate) fn link(&mut self, from: &str, to: &str) -> Result<(), DeviceError> {
+        assert_name(to);
+        self.healthy()?;
+        fs::linkat(&self.dir, from, &self.dir, to, AtFlags::empty()).map_err(|errno| {
+            let name = if errno == Errno::EXIST { to } else { from };
+            self.metadata_error(errno, "link", name)
+        })
+    }
+
+    pub(crate) fn unlink(&mut self, name: &str) -> Result<(), DeviceError> {
+        assert_name(name);
+        self.healthy()?;
+        fs::unlinkat(&self.dir, name, AtFlags::empty()).map_err(|errno| self.metadata_error(errno, "unlink", name))?;
+        self.files.unname(name);
+        Ok(())
+    }
+
+    pub(crate) fn sync_dir(&mut self) -> Result<(), DeviceError> {
+        self.healthy()?;
+        self.stats.count_sync(IoClass::Manifest);
+        let result = sync_all(self.dir.as_fd());
+        let result = result.map_err(|errno| self.error(errno, IoOperation::Sync, &self.path, 0));
+        self.poison(result)
+    }
+
+    pub(crate) fn len(&self, file: FileId) -> Result<u64, DeviceError> {
+        let stat = fs::fstat(self.fd(file));
+        let stat = stat.map_err(|errno| self.metadata_error(errno, "len", &self.file(file).name))?;
+        Ok(u64::try_from(stat.st_size).unwrap_or(0))
+    }
+
+    pub(crate) fn truncate(&mut self, file: FileId, len_bytes: u64) -> Result<(), DeviceError> {
+        self.healthy()?;
+        let result = fs::ftruncate(self.fd(file), len_bytes);
+        let result = result.map_err(|errno| self.metadata_error(errno, "truncate", &self.file(file).name));
+        self.files.changed(file);
+        self.poison(result)
+    }
+
+    pub(crate) fn allocate(&mut self, file: FileId, offset: u64, len_bytes: u64) -> Result<(), DeviceError> {
+        self.healthy()?;
+        let (before, end) = (self.len(file)?, offset + len_bytes);
+        let fd = self.fd(file);
+        let reserved = uninterrupted(|| fs::fallocate(fd, fs::FallocateFlags::empty(), offset, len_bytes));
+        let result = match reserved {
+            // The file system cannot reserve space, so only the length is set. Unless there is no space now: then a write
+            // would meet that, and after a failed write nothing is known.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) if end.saturating_sub(before) > self.free_bytes()? => {
+                Err(Errno::NOSPC)
+            }
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => fs::ftruncate(fd, before.max(end)),
+            // What was reserved before it failed goes back, so that nothing has changed.
+            Err(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::NOMEM | Errno::INTR)) => {
+                fs::ftruncate(fd, before).and(Err(errno))
+            }
+            other => other,
+        };
+        result.map_err(|errno| self.metadata_error(errno, "allocate", &self.file(file).name))
+    }
+
+    pub(crate) fn punch(&mut self, file: FileId, offset: u64, len_bytes: u64) -> Result<(), DeviceError> {
+        self.healthy()?;
+        let fd = self.fd(file);
+        let result = match punch_hole(fd.as_fd(), offset, len_bytes) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                let end = self.len(file)?.min(offset + len_bytes);
+                write_zeros(fd.as_fd(), offset, end)
+            }
+            other => other,
+        };
+        let result = result.map_err(|errno| self.metadata_error(errno, "punch", &self.file(file).name));
+        self.files.changed(file);
+        result
+    }
+
+    pub(crate) fn free_bytes(&self) -> Result<u64, DeviceError> {
+        let space = fs::fstatvfs(&self.dir).map_err(|errno| self.metadata_error(errno, "free_bytes", &self.path))?;
+        Ok(space.f_bavail.saturating_mul(space.f_frsize))
+    }
+}
+
+/// Makes a call again that a signal interrupted: it has done nothing, or can be made again from the start.
+fn uninterrupted<T>(call: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
+    let again = |result: &Result<T, Errno>| matches!(result, Err(Errno::INTR));
+    (1..INTERRUPTS_MAX).fold(call(), |result, _| if again(&result) { call() } else { result })
+}
+
+/// Maps a system error to a [`DeviceError`].
+pub(crate) fn classify(errno: Errno, dir: &str, operation: IoOperation, name: &str, offset: u64) -> DeviceError {
+    let (name, dir) = (name.to_owned(), dir.to_owned());
+    match errno {
+        Errno::NOENT => DeviceError::NotFound { name, dir },
+        Errno::EXIST => DeviceError::Exists { name, dir },
+        Errno::NOSPC | Errno::DQUOT => DeviceError::Full { dir },
+        Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::INTR if matches!(operation, IoOperation::Metadata(_)) => {
+            DeviceError::Exhausted { dir, detail: errno.to_string() }
+        }
+        Errno::ROFS => DeviceError::ReadOnly { dir },
+        Errno::ACCESS | Errno::PERM => DeviceError::Permission { path: format!("{dir}: {name}") },
+        other => DeviceError::Io { operation, name, offset, detail: other.to_string() },
+    }
+}
+
+fn io_error(path: &str, what: &'static str, error: &std::io::Error) -> DeviceError {
+    let errno = error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
+    classify(errno, path, IoOperation::Metadata(what), path, 0)
+}
+
+/// Creates the directory and its parents. Each new name is synced, because a power loss could otherwise remove the
+/// whole store.
+fn create_dirs(path: &Path) -> std::io::Result<()> {
+    let missing: Vec<PathBuf> =
+        path.ancestors().take_while(|at| !at.as_os_str().is_empty() && !at.exists()).map(Path::to_owned).collect();
+    std::fs::create_dir_all(path)?;
+    for created in &missing {
+        let parent = created.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        std::fs::File::open(parent)?.sync_all()?;
+    }
+    Ok(())
+}
+
+fn assert_name(name: &str) {
+    assert!(!name.is_empty() && !name.contains('/') && name != LOCK, "{name}: not a valid file name in a store");
+}
+
+#[cfg(target_os = "linux")]
+fn direct_flag() -> Result<OFlags, String> {
+    Ok(OFlags::DIRECT)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn direct_flag() -> Result<OFlags, String> {
+    Err("this system has no O_DIRECT".to_owned())
+}
+
+#[cfg(target_os = "linux")]
+fn punch_hole(fd: BorrowedFd<'_>, offset: u64, len_bytes: u64) -> Result<(), Errno> {
+    fs::fallocate(fd, fs::FallocateFlags::PUNCH_HOLE | fs::FallocateFlags::KEEP_SIZE, offset, len_bytes)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn punch_hole(_: BorrowedFd<'_>, _: u64, _: u64) -> Result<(), Errno> {
+    Err(Errno::OPNOTSUPP)
+}
+
+fn write_zeros(fd: BorrowedFd<'_>, mut offset: u64, end: u64) -> Result<(), Errno> {
+    let zeros = AlignedBuf::zeroed(1 << 16);
+    while offset < end {
+        let step = (end - offset).min(zeros.len() as u64) as usize;
+        offset += rustix::io::pwrite(fd, &zeros[..step], offset)? as u64;
+    }
+    Ok(())
+}
+
+/// Syncs data and the metadata to reach it. Uses a stronger call where `fsync` only reaches the drive's cache.
+pub(crate) fn sync_data(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    #[cfg(target_vendor = "apple")]
+    return fs::fcntl_fullfsync(fd);
+    #[cfg(not(target_vendor = "apple"))]
+    fs::fdatasync(fd)
+}
+
+fn sync_all(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    #[cfg(target_vendor = "apple")]
+    return fs::fcntl_fullfsync(fd);
+    #[cfg(not(target_vendor = "apple"))]
+    fs::fsync(fd)
+}

@@ -1,0 +1,153 @@
+//! Choice of the device at start: io_uring if a probe succeeds, else the thread pool; logged with the reason.
+use crate::data_dir::DataDir;
+use crate::portable::{PoolQueue, PortableDevice};
+use crate::queued_device::{IoQueue, QueuedDevice};
+#[cfg(target_os = "linux")]
+use crate::uring::UringQueue;
+use crate::{Completion, DeviceError, FileId, IoRequest};
+use rustix::fd::OwnedFd;
+use std::collections::VecDeque;
+use std::os::fd::RawFd;
+use std::path::Path;
+
+/// Files with a descriptor unless chosen otherwise: under the usual soft limit of 1,024, with room for another device, and
+/// fewer than the numbers that a ring keeps for files.
+const DESCRIPTORS_MAX: usize = 384;
+
+/// The requested kind of device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum DeviceKind {
+    /// io_uring with direct I/O where both work, else the portable device.
+    #[default]
+    Auto,
+    /// io_uring, or an error.
+    Uring,
+    /// The thread pool.
+    Portable,
+}
+
+/// Options for opening a device.
+#[derive(Clone, Debug)]
+pub struct DeviceOptions {
+    /// The kind of device.
+    pub kind: DeviceKind,
+    /// Entries of the submission ring. More operations may be in flight; they are submitted by later calls.
+    pub queue_depth: u32,
+    /// Threads of the portable device.
+    pub threads: usize,
+    /// Bypass the system's page cache where possible. io_uring always does. Otherwise cached data is in memory twice.
+    pub direct: bool,
+    /// Files that have a descriptor at a time; others are opened again when they are used. More have one while they are
+    /// in use, were just written to, or are not synced; fewer where the process has no descriptor left.
+    pub descriptors_max: usize,
+}
+
+impl Default for DeviceOptions {
+    fn default() -> Self {
+        Self { kind: DeviceKind::Auto, queue_depth: 256, threads: 8, direct: true, descriptors_max: DESCRIPTORS_MAX }
+    }
+}
+
+/// A device whose queue is chosen at run time.
+pub type FileDevice = QueuedDevice<AnyQueue>;
+
+/// Any of the queues, dispatched by a branch.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one per shard, moved once; a box would cost an indirection per operation"
+)]
+pub enum AnyQueue {
+    /// io_uring.
+    #[cfg(target_os = "linux")]
+    Uring(UringQueue),
+    /// A thread pool.
+    Portable(PoolQueue),
+}
+
+impl FileDevice {
+    /// Opens `dir`, creating it if missing, with the best device that works there.
+    ///
+    /// # Errors
+    /// If the directory cannot be used, or the requested kind does not work there.
+    pub fn open(dir: &Path, options: &DeviceOptions) -> Result<Self, DeviceError> {
+        if options.kind != DeviceKind::Portable {
+            match Self::open_uring(dir, options)? {
+                Ok(device) => return Ok(device),
+                Err(reason) if options.kind == DeviceKind::Uring => return Err(refused(dir, reason)),
+                Err(reason) => {
+                    tracing::warn!(dir = %dir.display(), device = "portable", reason, "device chosen");
+                    return Self::portable(dir, options);
+                }
+            }
+        }
+        tracing::info!(dir = %dir.display(), device = "portable", reason = "requested", "device chosen");
+        Self::portable(dir, options)
+    }
+
+    fn portable(dir: &Path, options: &DeviceOptions) -> Result<Self, DeviceError> {
+        let QueuedDevice { queue, data_dir, .. } = PortableDevice::open(dir, options)?;
+        Ok(Self::new(data_dir, AnyQueue::Portable(queue)))
+    }
+
+    #[cfg(target_os = "linux")]
+    fn open_uring(dir: &Path, options: &DeviceOptions) -> Result<Result<Self, String>, DeviceError> {
+        let probed = UringQueue::probe(dir, options)?;
+        if let Ok((_, queue)) = &probed {
+            let setup = queue.setup();
+            tracing::info!(dir = %dir.display(), device = "io_uring", setup, reason = "works with O_DIRECT", "device chosen");
+        }
+        Ok(probed.map(|(data_dir, queue)| Self::new(data_dir, AnyQueue::Uring(queue))))
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn open_uring(_: &Path, _: &DeviceOptions) -> Result<Result<Self, String>, DeviceError> {
+        Ok(Err("this system has no io_uring".to_owned()))
+    }
+}
+
+pub(crate) fn refused(dir: &Path, detail: String) -> DeviceError {
+    let operation = crate::IoOperation::Metadata("set up io_uring");
+    let detail = format!("{detail}; choose `auto` or `portable` where the system refuses it");
+    DeviceError::Io { operation, name: dir.display().to_string(), offset: 0, detail }
+}
+
+/// Calls the same method on the queue in use.
+macro_rules! either {
+    ($self:expr, $queue:ident => $call:expr) => {
+        match $self {
+            #[cfg(target_os = "linux")]
+            AnyQueue::Uring($queue) => $call,
+            AnyQueue::Portable($queue) => $call,
+        }
+    };
+}
+
+impl IoQueue for AnyQueue {
+    fn opened(&mut self, file: FileId, fd: &OwnedFd) {
+        either!(self, queue => queue.opened(file, fd));
+    }
+    fn closed(&mut self, file: FileId) {
+        either!(self, queue => queue.closed(file));
+    }
+    fn submit(&mut self, data_dir: &mut DataDir, request: IoRequest) {
+        either!(self, queue => queue.submit(data_dir, request));
+    }
+    fn kick(&mut self, data_dir: &mut DataDir) {
+        either!(self, queue => queue.kick(data_dir));
+    }
+    fn reap(&mut self, data_dir: &mut DataDir, out: &mut VecDeque<Completion>) {
+        either!(self, queue => queue.reap(data_dir, out));
+    }
+    fn wait(&mut self, data_dir: &mut DataDir, out: &mut VecDeque<Completion>) {
+        either!(self, queue => queue.wait(data_dir, out));
+    }
+    fn in_flight(&self) -> usize {
+        either!(self, queue => queue.in_flight())
+    }
+    fn wake_fd(&self) -> RawFd {
+        either!(self, queue => queue.wake_fd())
+    }
+    fn name(&self) -> &'static str {
+        either!(self, queue => queue.name())
+    }
+}

@@ -1,0 +1,136 @@
+//! Owns the node's message batch box: byte streams in, whole frames out per peer, and frames to itself without bytes.
+use super::output::NodeOutput;
+use fawn_chain::message::{FrameStream, encode_frame};
+use fawn_chain::{Body, Frame, Header};
+use fawn_types::{BootId, ClientTag, Epoch, NodeId, RangeId};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+use std::collections::VecDeque;
+
+/// One peer's link.
+#[derive(Debug, Default)]
+struct PeerStream {
+    stream: FrameStream,
+    outbound: Vec<u8>,
+}
+
+/// A frame that this node sends to itself: never encoded.
+#[derive(Debug)]
+pub(super) enum LocalFrame {
+    Control(Frame<'static>),
+    Request { header: Header, op: u64, tag: ClientTag, first_incomplete: u64, payload: Vec<u8> },
+    Reply { header: Header, op: u64, payload: Vec<u8> },
+}
+
+/// Frames in and out.
+#[derive(Debug)]
+pub(super) struct PeerLinks {
+    node: NodeId,
+    boot: BootId,
+    manager: Option<NodeId>,
+    outbound_bytes_max: usize,
+    peers: HashMap<NodeId, PeerStream, FxBuildHasher>,
+    /// Peers whose outbound buffer is not empty, in the order of their first frame.
+    waiting: VecDeque<NodeId>,
+    local: VecDeque<LocalFrame>,
+    /// Frames dropped because a peer's buffer was full.
+    pub(super) dropped: u64,
+}
+
+impl PeerLinks {
+    pub(super) fn new(node: NodeId, boot: BootId, manager: Option<NodeId>, outbound_bytes_max: usize) -> Self {
+        let (peers, waiting, local) = (HashMap::default(), VecDeque::new(), VecDeque::new());
+        Self { node, boot, manager, outbound_bytes_max, peers, waiting, local, dropped: 0 }
+    }
+
+    /// A header of this node.
+    pub(super) const fn header(&self, range: RangeId, epoch: Epoch) -> Header {
+        Header { from: self.node, boot: self.boot, range, epoch }
+    }
+
+    /// The peer's stream, to be worked with while the rest of the node is; give it back.
+    pub(super) fn take_stream(&mut self, from: NodeId) -> FrameStream {
+        std::mem::take(&mut self.peers.entry(from).or_default().stream)
+    }
+
+    pub(super) fn return_stream(&mut self, from: NodeId, stream: FrameStream) {
+        self.peers.entry(from).or_default().stream = stream;
+    }
+
+    /// The link is new: half a frame of the old one means nothing on it, in either direction.
+    pub(super) fn reset(&mut self, peer: NodeId) {
+        self.peers.remove(&peer);
+        self.waiting.retain(|waiting| *waiting != peer);
+    }
+
+    /// A frame without payload.
+    pub(super) fn send(&mut self, to: NodeId, frame: Frame<'static>) {
+        if to == self.node {
+            self.local.push_back(LocalFrame::Control(frame));
+        } else {
+            self.post(to, &frame);
+        }
+    }
+
+    pub(super) fn send_manager(&mut self, frame: Frame<'static>) {
+        if let Some(manager) = self.manager {
+            self.send(manager, frame);
+        }
+    }
+
+    /// A batch of records; never to this node.
+    pub(super) fn send_records(&mut self, to: NodeId, frame: &Frame<'_>) {
+        assert!(to != self.node, "a log is not its own successor");
+        self.post(to, frame);
+    }
+
+    pub(super) fn send_request(
+        &mut self,
+        to: NodeId,
+        header: Header,
+        (op, tag, first_incomplete): (u64, ClientTag, u64),
+        payload: &[u8],
+    ) {
+        if to == self.node {
+            let payload = payload.to_vec();
+            self.local.push_back(LocalFrame::Request { header, op, tag, first_incomplete, payload });
+        } else {
+            self.post(to, &Frame { header, body: Body::Request { op, tag, first_incomplete, payload } });
+        }
+    }
+
+    pub(super) fn send_reply(&mut self, to: NodeId, header: Header, op: u64, payload: &[u8]) {
+        if to == self.node {
+            self.local.push_back(LocalFrame::Reply { header, op, payload: payload.to_vec() });
+        } else {
+            self.post(to, &Frame { header, body: Body::Reply { op, payload } });
+        }
+    }
+
+    pub(super) fn take_local(&mut self) -> Option<LocalFrame> {
+        self.local.pop_front()
+    }
+
+    pub(super) fn has_local(&self) -> bool {
+        !self.local.is_empty()
+    }
+
+    /// All frames of one peer so far, as one piece.
+    pub(super) fn poll_output(&mut self) -> Option<NodeOutput> {
+        let to = self.waiting.pop_front()?;
+        let peer = self.peers.get_mut(&to)?;
+        Some(NodeOutput::Send { to, bytes: std::mem::take(&mut peer.outbound) })
+    }
+
+    fn post(&mut self, to: NodeId, frame: &Frame<'_>) {
+        let peer = self.peers.entry(to).or_default();
+        if peer.outbound.len() >= self.outbound_bytes_max {
+            self.dropped += 1;
+            return;
+        }
+        if peer.outbound.is_empty() {
+            self.waiting.push_back(to);
+        }
+        encode_frame(frame, &mut peer.outbound);
+    }
+}

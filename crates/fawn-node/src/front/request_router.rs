@@ -1,0 +1,317 @@
+//! Execution at a front-end: its node, the queues per key, requests on several keys.
+use super::key_queues::{KeyQueues, SessionKey};
+use crate::SessionId;
+use crate::cluster::{ClientOp, ClusterReply, Node, SubmitError};
+use crate::execute::server::{About, answer};
+use crate::execute::{Admit, Flow, Stall, admit_reply, connection, deliver, is_due};
+use crate::keyspace_op::KeyspaceOp;
+use crate::options::{ServerInfo, ShardOptions};
+use crate::pending::{PendingMulti, PendingOp, ReplyPlace};
+use crate::session::consume::Executor;
+use crate::session::{Session, Sessions};
+use crate::status::{ShardCounters, ShardStatus};
+use fawn_ds::internals::Options;
+use fawn_flash::Device;
+use fawn_types::{KeyHash, MonoMs, Now, OperationError, RangeId, Reply, Request, RingKey, TimeMs};
+use fawn_wire::{Command, KeyspaceCommand, ReplyFormat, encode_done, encode_reply};
+use hashbrown::{HashMap, HashSet};
+use rustc_hash::FxBuildHasher;
+use slab::Slab;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Purpose of an operation at the cluster.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum OpOwner {
+    Key(SessionKey),
+    Keyspace(usize),
+}
+
+/// Everything of a front-end but its sessions, so that a session and this can be borrowed together.
+#[derive(Debug)]
+pub(super) struct RequestRouter<D: Device> {
+    pub(super) node: Node<D>,
+    pub(super) queues: KeyQueues,
+    pub(super) at_cluster: HashMap<ClientOp, OpOwner, FxBuildHasher>,
+    /// Queues whose first operation the node refused for want of space, by the range of their keys: the window of one
+    /// range may be full while those of others are not.
+    pub(super) unsent: BTreeMap<RangeId, VecDeque<SessionKey>>,
+    /// Queues whose first read was answered without reply budget.
+    pub(super) deferred: VecDeque<SessionKey>,
+    pub(super) batches: Slab<PendingMulti>,
+    pub(super) keyspace_ops: Slab<KeyspaceOp>,
+    /// Sessions that wait for a whole-keyspace request: barriers in both directions.
+    pub(super) fenced: HashSet<SessionId, FxBuildHasher>,
+    pub(super) counters: ShardCounters,
+    pub(super) options: ShardOptions,
+    pub(super) server_info: ServerInfo,
+    /// Options of the stores behind it.
+    pub(super) store: Options,
+    /// Last known statistics of the stores behind it.
+    pub(super) backend_stats: ShardStatus,
+    /// Time of a delayed `flush_all`.
+    pub(super) flush_at: Option<MonoMs>,
+    pub(super) sessions_open: usize,
+    /// Something was submitted since the node's last exchange.
+    pub(super) has_submitted: bool,
+}
+
+impl<D: Device> Executor for RequestRouter<D> {
+    fn options(&self) -> &ShardOptions {
+        &self.options
+    }
+
+    fn counters(&mut self) -> &mut ShardCounters {
+        &mut self.counters
+    }
+
+    fn execute(&mut self, session: &mut Session, command: Command<'_>, now: Now) -> Flow {
+        if self.fenced.contains(&session.id) {
+            return Flow::Stall(Stall::Quiet);
+        }
+        match command {
+            Command::Single { request, format } => self.single(session, &request, format, now),
+            Command::Multi(multi) => self.multi(session, &multi, now),
+            Command::Keyspace(keyspace) => self.keyspace(session, &keyspace, now),
+            // Only shards of one node send these, and their sessions are not opened here.
+            Command::Wide(_) => Flow::End,
+            Command::Connection(command) => connection::execute(session, &command),
+            Command::Server(server) => {
+                let about = About { server_info: &self.server_info, options: &self.options, store: &self.store };
+                if answer(&about, || self.status(), session, &server, now.wall) {
+                    self.counters.reset();
+                }
+                Flow::Continue
+            }
+        }
+    }
+}
+
+impl<D: Device> RequestRouter<D> {
+    pub(super) fn hash(&self, key: &[u8]) -> KeyHash {
+        KeyHash::of(&self.node.map().secret, key)
+    }
+
+    /// Whether one more request on these keys is accepted.
+    pub(super) fn has_capacity<'a>(&self, mut keys: impl Iterator<Item = &'a [u8]>) -> bool {
+        (self.unsent.is_empty() || !keys.any(|key| self.unsent.contains_key(&self.range_of(key))))
+            && self.queues.bytes() <= self.options.requests_bytes_max
+            && self.queues.requests() < self.options.pending_max
+    }
+
+    fn range_of(&self, key: &[u8]) -> RangeId {
+        let map = self.node.map();
+        map.range_of(&RingKey::of(&map.secret, key)).map_or(RangeId::default(), |entry| entry.range)
+    }
+
+    /// The line's first operation waits until the window of its range has room.
+    fn put_unsent(&mut self, range: RangeId, name: SessionKey) {
+        self.unsent.entry(range).or_default().push_back(name);
+    }
+
+    /// Whether nothing is in flight.
+    pub(super) fn is_idle(&self) -> bool {
+        self.queues.requests() == 0 && self.keyspace_ops.is_empty() && self.at_cluster.is_empty()
+    }
+
+    fn single(&mut self, session: &mut Session, request: &Request<'_>, format: ReplyFormat, now: Now) -> Flow {
+        if !self.has_capacity(std::iter::once(request.key())) {
+            return Flow::Stall(Stall::Shard);
+        }
+        let slot = session.replies.reserve(u32::from(request.returns_value()));
+        if let Err(error) = self.begin(session, request, ReplyPlace::Slot(slot), format, now) {
+            let reply = Reply::Error(error);
+            session.replies.complete(slot, None, |out| encode_reply(format, request.key(), &reply, out));
+        }
+        Flow::Continue
+    }
+
+    /// Sends the operation, or queues it behind the session's earlier one on the key.
+    pub(super) fn begin(
+        &mut self,
+        session: &mut Session,
+        request: &Request<'_>,
+        target: ReplyPlace,
+        format: ReplyFormat,
+        now: Now,
+    ) -> Result<(), OperationError> {
+        let (id, key) = (session.id, request.key());
+        let hash = self.hash(key);
+        let name = (id, hash);
+        let waits = self.queues.contains(name);
+        let sent = if waits { Err(SubmitError::Overloaded) } else { self.submit(now, request) };
+        match sent {
+            Ok(op) => {
+                self.at_cluster.insert(op, OpOwner::Key(name));
+            }
+            Err(SubmitError::Overloaded) if waits => {}
+            Err(SubmitError::Overloaded) => self.put_unsent(self.range_of(key), name),
+            Err(SubmitError::Operation(error)) => return Err(error),
+        }
+        let op = match request {
+            Request::Get { .. } => PendingOp::get(id, target, hash, key, format),
+            Request::Update { update, .. } => PendingOp::update(id, target, hash, (key, update), format),
+        };
+        self.queues.push(name, op, sent.is_ok());
+        session.queued += 1;
+        Ok(())
+    }
+
+    fn submit(&mut self, now: Now, request: &Request<'_>) -> Result<ClientOp, SubmitError> {
+        let submitted = self.node.submit(now, request);
+        // Set only on success: a full node must not be asked again in the same iteration.
+        self.has_submitted |= submitted.is_ok();
+        submitted
+    }
+
+    /// Sends operations that the node refused before.
+    pub(super) fn send_unsent(&mut self, sessions: &mut Sessions, now: Now) {
+        let mut unsent = std::mem::take(&mut self.unsent);
+        for lines in unsent.values_mut() {
+            while let Some(name) = lines.front()
+                && self.advance(sessions, *name, now)
+            {
+                lines.pop_front();
+            }
+        }
+        unsent.retain(|_, lines| !lines.is_empty());
+        self.unsent = unsent;
+    }
+
+    /// Sends the first that waits in a line, or puts the line among the unsent.
+    fn advance_or_wait(&mut self, sessions: &mut Sessions, name: SessionKey, now: Now) {
+        if !self.advance(sessions, name, now)
+            && let Some(range) = self.queues.front(name).map(|op| self.range_of(op.key()))
+        {
+            self.put_unsent(range, name);
+        }
+    }
+
+    /// Sends the first that waits in a line; whether there was room.
+    fn advance(&mut self, sessions: &mut Sessions, name: SessionKey, now: Now) -> bool {
+        while let Some(op) = self.queues.next(name) {
+            let request = match op.as_update() {
+                Some(update) => Request::Update { key: op.key(), update },
+                None => Request::Get { key: op.key() },
+            };
+            match self.node.submit(now, &request) {
+                Ok(op) => {
+                    self.has_submitted = true;
+                    self.at_cluster.insert(op, OpOwner::Key(name));
+                    self.queues.sent(name);
+                    return true;
+                }
+                Err(SubmitError::Overloaded) => return false,
+                Err(SubmitError::Operation(error)) => {
+                    let Some(op) = self.queues.refuse(name) else { unreachable!("it stood there") };
+                    self.finish(sessions, &op, &Reply::Error(error));
+                }
+            }
+        }
+        self.queues.close_if_empty(name);
+        true
+    }
+
+    /// Receives an operation's reply.
+    pub(super) fn done(&mut self, sessions: &mut Sessions, op: ClientOp, reply: &ClusterReply, now: Now) {
+        match self.at_cluster.remove(&op) {
+            Some(OpOwner::Key(name)) => {
+                if !self.answer(sessions, name, &reply.as_reply()) {
+                    return self.deferred.push_back(name);
+                }
+                self.advance_or_wait(sessions, name, now);
+            }
+            Some(OpOwner::Keyspace(at)) => self.keyspace_op_done(sessions, at, &reply.as_reply(), now),
+            None => {}
+        }
+    }
+
+    /// Delivers the reply to all its requests; returns whether the budget admitted all.
+    fn answer(&mut self, sessions: &mut Sessions, name: SessionKey, reply: &Reply<'_>) -> bool {
+        let mut ops = self.queues.answered(name).into_iter();
+        while let Some(op) = ops.next() {
+            match admit_reply(sessions, &op.reply_target(), reply) {
+                fit @ (Admit::Accept | Admit::Reject) => {
+                    let reply = fit.reply(reply);
+                    self.count(reply);
+                    self.finish(sessions, &op, reply);
+                }
+                Admit::Retry => {
+                    self.counters.rereads += 1;
+                    self.queues.put_back(name, std::iter::once(op).chain(ops));
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Repeats reads whose replies found no budget, as far as there is some now.
+    pub(super) fn send_deferred(&mut self, sessions: &mut Sessions, now: Now) {
+        let mut promised_bytes = 0;
+        for _ in 0..self.deferred.len() {
+            let Some(name) = self.deferred.pop_front() else { return };
+            let Some(op) = self.queues.front(name) else { continue };
+            if !is_due(sessions, &op.reply_target(), &mut promised_bytes) {
+                self.deferred.push_back(name);
+            } else {
+                self.advance_or_wait(sessions, name, now);
+            }
+        }
+    }
+
+    fn finish(&mut self, sessions: &mut Sessions, op: &PendingOp, reply: &Reply<'_>) {
+        if let Some(session) = sessions.get_mut(op.session) {
+            session.queued -= 1;
+            // Sessions that became quiet may be waiting for just that.
+            sessions.schedule(op.session);
+        }
+        deliver(sessions, &mut self.batches, &op.reply_target(), reply, None);
+        if let Reply::Value(_) = reply {
+            sessions.update_budget(op.session);
+        }
+    }
+
+    fn count(&mut self, reply: &Reply<'_>) {
+        match reply {
+            Reply::Value(_) => {
+                (self.counters.gets, self.counters.hits) = (self.counters.gets + 1, self.counters.hits + 1)
+            }
+            Reply::Absent => {
+                (self.counters.gets, self.counters.misses) = (self.counters.gets + 1, self.counters.misses + 1);
+            }
+            Reply::Error(OperationError::Overloaded) => self.counters.overloaded += 1,
+            Reply::Stored { .. } | Reply::Deleted | Reply::Signed(_) | Reply::Unsigned(_) => self.counters.writes += 1,
+            _ => {}
+        }
+    }
+
+    fn keyspace(&mut self, session: &mut Session, keyspace: &KeyspaceCommand<'_>, now: Now) -> Flow {
+        if !session.is_quiet() {
+            return Flow::Stall(Stall::Quiet);
+        }
+        match *keyspace {
+            KeyspaceCommand::FlushAll { at_ms, format } if at_ms > now.wall.0 => {
+                self.flush_at = Some(now.mono_at(TimeMs(at_ms)));
+                session.replies.respond(|out| encode_done(format, out));
+            }
+            KeyspaceCommand::FlushAll { format, .. } => {
+                // An earlier delayed flush is replaced by this one.
+                self.flush_at = None;
+                self.flush(session, format, now);
+            }
+            KeyspaceCommand::DbSize => self.count_keys(session, now),
+            KeyspaceCommand::Scan { .. } => self.scan(session, keyspace, now),
+        }
+        Flow::Continue
+    }
+
+    /// Counters, and last known statistics of the stores.
+    pub(super) fn status(&self) -> ShardStatus {
+        ShardStatus {
+            counters: self.counters,
+            sessions: self.sessions_open,
+            pending: self.queues.requests() + self.keyspace_ops.len(),
+            ..self.backend_stats.clone()
+        }
+    }
+}

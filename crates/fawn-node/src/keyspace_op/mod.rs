@@ -1,0 +1,92 @@
+//! Whole-keyspace operations: parts for all ranges, together or one after the other, and one folded reply.
+//!
+//! The caller sends the parts, a front-end to its chains or a shard to the shards of its node; this module counts and
+//! folds the replies.
+mod scan;
+
+pub(crate) use scan::ScanState;
+
+use crate::SessionId;
+use fawn_types::{OperationError, Reply};
+use fawn_wire::internal::KeyspaceRequest;
+use fawn_wire::{ReplyFormat, encode_done, encode_error, resp};
+
+/// Reply to an `MSET` that cannot be one atomic batch.
+pub(crate) const CROSS_SLOT: &[u8] =
+    b"-CROSSSLOT keys are in different ranges: give them one {tag}, or set them one by one\r\n";
+
+/// Kind of an operation, and the way its replies are folded.
+#[derive(Debug)]
+pub(crate) enum KeyspaceOpKind {
+    DbSize,
+    Flush(ReplyFormat),
+    SetAll(ReplyFormat),
+    Scan(ScanState),
+}
+
+/// An operation in flight.
+#[derive(Debug)]
+pub(crate) struct KeyspaceOp {
+    pub(crate) session: SessionId,
+    /// Its slot among the session's replies.
+    pub(crate) slot: u64,
+    kind: KeyspaceOpKind,
+    /// Outstanding replies.
+    left: u32,
+    sum: u64,
+    failed: Option<OperationError>,
+}
+
+impl KeyspaceOp {
+    pub(crate) const fn new(session: SessionId, slot: u64, form: KeyspaceOpKind) -> Self {
+        Self { session, slot, kind: form, left: 0, sum: 0, failed: None }
+    }
+
+    /// A part was sent: its reply will arrive.
+    pub(crate) const fn asked(&mut self) {
+        self.left += 1;
+    }
+
+    /// A part could not be sent.
+    pub(crate) const fn fail(&mut self, error: OperationError) {
+        self.failed = Some(error);
+    }
+
+    pub(crate) const fn failed(&self) -> Option<OperationError> {
+        self.failed
+    }
+
+    /// Whether no reply is outstanding.
+    pub(crate) const fn is_over(&self) -> bool {
+        self.left == 0
+    }
+
+    /// Receives a reply; returns the next part and its index among the `ranges`.
+    pub(crate) fn take(&mut self, reply: &Reply<'_>, ranges: usize) -> Option<(usize, KeyspaceRequest<'static>)> {
+        assert!(self.left > 0, "an answer that nobody waits for");
+        self.left -= 1;
+        match (reply, &mut self.kind) {
+            (Reply::Error(error), _) => self.failed = Some(*error),
+            (Reply::Unsigned(keys), KeyspaceOpKind::DbSize) => self.sum += keys,
+            (Reply::Deleted | Reply::Stored { .. }, KeyspaceOpKind::Flush(_))
+            | (Reply::Stored { .. }, KeyspaceOpKind::SetAll(_)) => {}
+            (Reply::Value(page), KeyspaceOpKind::Scan(scan)) => return scan.take_page(page.value, ranges),
+            // The peer has another version, or is broken.
+            _ => self.failed = Some(OperationError::Unavailable),
+        }
+        None
+    }
+
+    /// The reply, once the operation is done.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        match (&self.kind, self.failed) {
+            (KeyspaceOpKind::DbSize, None) => resp::encode::integer(self.sum.cast_signed(), out),
+            (KeyspaceOpKind::Flush(format) | KeyspaceOpKind::SetAll(format), None) => encode_done(*format, out),
+            (KeyspaceOpKind::Flush(format) | KeyspaceOpKind::SetAll(format), Some(error)) => {
+                encode_error(*format, error, out)
+            }
+            (KeyspaceOpKind::Scan(scan), None) => scan.encode(out),
+            (KeyspaceOpKind::DbSize | KeyspaceOpKind::Scan(_), Some(error)) => resp::encode::error(error, out),
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Owns the harness of a cluster: three members in one thread, each on a simulated disk.
+use crate::test_harness::{START, TestBed};
+use fawn_ds::internals::{Engine, Options};
+use fawn_flash::sim::{DeviceFault, OpKind};
+use fawn_flash::{SimDevice, SimDisk, SimOptions};
+use fawn_node::cluster::NodeError;
+use fawn_node::{ClientService, LocalCluster, LocalOptions, ServerInfo, ShardOptions};
+use fawn_types::{Durability, HashSecret, NodeId, Now};
+use std::collections::HashMap;
+
+pub(crate) const MEMBERS: u32 = 3;
+
+pub(crate) type Harness = TestBed<LocalCluster<SimDevice>, LocalOptions>;
+
+fn open(disk: &SimDisk, options: &LocalOptions, memory_bytes: u64, now: Now) -> Engine<SimDevice> {
+    let options = Options {
+        segment_bytes: (4 * options.shard.value_bytes_max).next_power_of_two().max(1 << 20),
+        memory_bytes,
+        durability: options.shard.durability,
+        value_bytes_max: options.shard.value_bytes_max,
+        secret: Some(HashSecret(*b"all of a cluster")),
+        ..Options::default()
+    };
+    Engine::open(SimDevice::attach(disk), options, now).unwrap().0
+}
+
+impl Harness {
+    pub(crate) fn new(is_one_range: bool) -> Self {
+        Self::with(is_one_range, Durability::Sync, 8 << 20)
+    }
+
+    pub(crate) fn with(is_one_range: bool, durability: Durability, memory_bytes: u64) -> Self {
+        Self::with_values(200 << 10, is_one_range, durability, memory_bytes)
+    }
+
+    pub(crate) fn with_values(
+        value_bytes_max: u32,
+        is_one_range: bool,
+        durability: Durability,
+        memory_bytes: u64,
+    ) -> Self {
+        let shard = ShardOptions { durability, value_bytes_max, ..ShardOptions::default() };
+        let options = LocalOptions { shard, is_one_range, ..LocalOptions::default() };
+        let disks = (1..=MEMBERS).map(|seed| SimDisk::new(SimOptions::instant(u64::from(seed)))).collect();
+        Self::on(disks, options, memory_bytes, START)
+    }
+
+    /// With so many unanswered operations of each range at most.
+    pub(crate) fn with_window(window_ops_max: u64) -> Self {
+        let mut options = LocalOptions { is_one_range: false, ..LocalOptions::default() };
+        options.shard.value_bytes_max = 200 << 10;
+        options.limits.router.window_ops_max = window_ops_max;
+        let disks = (1..=MEMBERS).map(|seed| SimDisk::new(SimOptions::instant(u64::from(seed)))).collect();
+        Self::on(disks, options, 8 << 20, START)
+    }
+
+    fn on(disks: Vec<SimDisk>, options: LocalOptions, memory_bytes: u64, now: Now) -> Self {
+        Self::try_on(disks, options, memory_bytes, now).unwrap()
+    }
+
+    fn try_on(disks: Vec<SimDisk>, options: LocalOptions, memory_bytes: u64, now: Now) -> Result<Self, NodeError> {
+        let engines = disks.iter().map(|disk| open(disk, &options, memory_bytes, now)).collect();
+        let host = LocalCluster::new(engines, options, ServerInfo::default(), now)?;
+        let clients = HashMap::new();
+        Ok(Self { disks, host, now, clients, reads_replies: true, options, memory_bytes, turn_ms: 1 })
+    }
+
+    /// Stops gracefully and starts again with `disk` as that of member `name`.
+    pub(crate) fn replace(self, name: u32, disk: SimDisk) -> Result<Self, NodeError> {
+        let Self { mut disks, host, now, options, memory_bytes, .. } = self;
+        host.into_engines().into_iter().for_each(|engine| drop(engine.close().unwrap()));
+        disks[name as usize - 1] = disk;
+        Self::try_on(disks, options, memory_bytes, now.plus_ms(1000))
+    }
+
+    /// Loses power everywhere and starts on what is left.
+    pub(crate) fn crash(self, seed: u64) -> Self {
+        let Self { disks, host, now, options, memory_bytes, .. } = self;
+        drop(host);
+        disks.iter().zip(seed..).for_each(|(disk, seed)| disk.crash(seed));
+        Self::on(disks, options, memory_bytes, now.plus_ms(1000))
+    }
+
+    /// Ends in order and starts again, with a loss of power in between that has nothing to take.
+    pub(crate) fn stop(self) -> Self {
+        let Self { disks, host, now, options, memory_bytes, .. } = self;
+        host.into_engines().into_iter().for_each(|engine| drop(engine.close().unwrap()));
+        disks.iter().for_each(|disk| disk.crash(now.wall.0));
+        Self::on(disks, options, memory_bytes, now.plus_ms(1000))
+    }
+
+    /// Ends in order on disks that sync no more, and starts again once they do.
+    pub(crate) fn stop_unsynced(self) -> Self {
+        let Self { disks, host, now, options, memory_bytes, .. } = self;
+        disks.iter().for_each(|disk| disk.fail_nth(OpKind::Sync, 1, DeviceFault::Fail));
+        host.into_engines().into_iter().for_each(|engine| assert!(engine.close().is_err(), "a failed sync is told"));
+        disks.iter().zip(1..).for_each(|(disk, seed)| disk.crash(seed));
+        Self::on(disks, options, memory_bytes, now.plus_ms(1000))
+    }
+
+    pub(crate) fn kill(&mut self, name: u32, seed: u64) {
+        self.host.kill(NodeId(name));
+        self.disks[name as usize - 1].kill(seed);
+    }
+
+    pub(crate) fn restart(&mut self, name: u32) {
+        let engine = open(&self.disks[name as usize - 1], &self.options, self.memory_bytes, self.now);
+        self.host.restart(NodeId(name), engine).unwrap();
+    }
+
+    /// **equal-digests**: all members hold the same; returns the number of keys.
+    pub(crate) fn assert_three_equal_copies(&mut self) -> u64 {
+        self.run(500);
+        let ranges: Vec<_> = self.host.ranges().collect();
+        let mut keys = 0;
+        for range in ranges {
+            let copies = self.host.digests(range).unwrap();
+            assert_eq!(copies.len(), MEMBERS as usize, "{range:?} lies on every disk");
+            assert!(copies.iter().all(|(_, copy)| *copy == copies[0].1), "{range:?}: {copies:?}");
+            keys += copies[0].1.keys;
+        }
+        keys
+    }
+
+    /// Device reads for lookups, on all members.
+    pub(crate) fn reads(&self) -> u64 {
+        self.host.engines().map(|engine| engine.stats().reads).sum()
+    }
+}

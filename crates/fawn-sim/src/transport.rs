@@ -1,0 +1,252 @@
+//! Owns what a machine's outgoing bytes are: single frames for the network, the promises told in them, and, where a
+//! bug is planted, the lie.
+use crate::canary::Canary;
+use fawn_chain::message::{FrameStream, encode_frame};
+use fawn_chain::{Body, Frame, TransferCursor};
+use fawn_ds::internals::format::record::{Envelope, RecordPlace, decode, encode_into, encoded_len};
+use fawn_ds::internals::{RecordKind, RecordRef};
+use fawn_types::random::SplitMix64;
+use fawn_types::{ClientTag, Epoch, RangeId, Version};
+use std::collections::BTreeMap;
+
+/// Records on links lie nowhere.
+const NOWHERE: RecordPlace = RecordPlace { segment_id: 0, offset: 0 };
+
+/// Answers to the last question of a copy that are withheld, so that more happens before the part is taken.
+const ANSWERS_WITHHELD: u32 = 2;
+
+/// A key as the records on links told of it.
+#[derive(Clone, Debug, Default)]
+struct SeenRecord {
+    puts: BTreeMap<Version, Vec<u8>>,
+    deleted: Version,
+}
+
+/// One frame on its way.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OutgoingFrame {
+    /// Its bytes.
+    pub frame: Vec<u8>,
+    /// The epoch that its sender acts in, where the frame says that it does: a promise it may never forget.
+    pub promise: Option<(RangeId, Epoch)>,
+    /// It is a chunk of a transfer.
+    pub is_part: bool,
+}
+
+/// The post office of all machines.
+#[derive(Clone, Debug)]
+pub struct FaultyTransport {
+    canary: Option<Canary>,
+    random: SplitMix64,
+    /// An earlier record, to come back under another version.
+    earlier: Option<Vec<u8>>,
+    /// Keys by what records on links told of them.
+    seen: BTreeMap<(RangeId, Vec<u8>), SeenRecord>,
+    /// How often a chunk of a transfer was given or withheld.
+    asked: BTreeMap<(RangeId, Version, TransferCursor), u32>,
+    /// Lies told.
+    pub lies: u64,
+}
+
+impl FaultyTransport {
+    /// Honest without a canary.
+    #[must_use]
+    pub const fn new(seed: u64, canary: Option<Canary>) -> Self {
+        Self {
+            canary,
+            random: SplitMix64::new(seed),
+            earlier: None,
+            seen: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            lies: 0,
+        }
+    }
+
+    /// The frames of `bytes`, which a machine gave out whole.
+    ///
+    /// # Errors
+    /// When they are no whole frames.
+    pub fn outgoing(&mut self, bytes: &[u8]) -> Result<Vec<OutgoingFrame>, String> {
+        let mut stream = FrameStream::new();
+        stream.push(bytes);
+        let mut outgoing = Vec::new();
+        let mut start = 0;
+        loop {
+            let frame = stream.next_frame().map_err(|error| format!("a machine sent a corrupt frame: {error}"))?;
+            let Some(frame) = frame else { break };
+            let promise = promise_of(&frame);
+            let is_part = matches!(frame.body, Body::Transfer { .. });
+            let lies = self.lies_about(&frame);
+            let end = bytes.len() - stream.buffered_bytes();
+            let honest = OutgoingFrame { frame: bytes[start..end].to_vec(), promise, is_part };
+            match lies {
+                Some(frames) => {
+                    outgoing.extend(frames.into_iter().map(|frame| OutgoingFrame { frame, promise, is_part }))
+                }
+                None => outgoing.push(honest),
+            }
+            start = end;
+        }
+        if start != bytes.len() {
+            return Err(format!("a machine sent half a frame: {} bytes too many", bytes.len() - start));
+        }
+        Ok(outgoing)
+    }
+
+    /// What is sent instead of `frame`, if the planted bug has its chance.
+    fn lies_about(&mut self, frame: &Frame<'_>) -> Option<Vec<Vec<u8>>> {
+        let canary = self.canary?;
+        let Frame { header, body } = frame;
+        let seen = |body| Some(vec![encoded(&Frame { header: *header, body })]);
+        let lie = match (canary, body) {
+            (Canary::FailureConcealed, Body::Failed) => Some(Vec::new()),
+            (Canary::ReadUncommitted, &Body::Append { after, last, time, records, .. }) => {
+                seen(Body::Append { after, last, upstream: last, time, records })
+            }
+            (Canary::ReadUncommitted, &Body::Watermark { sent, time, .. }) => {
+                seen(Body::Watermark { sent, upstream: sent, time })
+            }
+            (Canary::AppliedTwice, &Body::Request { op, tag, first_incomplete, payload })
+                if tag.is_some() && self.random.chance(1, 16) =>
+            {
+                // The same request as another operation of its session: the front-end ignores the second reply.
+                let op = op | 1 << 40;
+                let again = ClientTag { session: tag.session, seq: op };
+                let body = Body::Request { op, tag: again, first_incomplete, payload };
+                Some(vec![encoded(frame), encoded(&Frame { header: *header, body })])
+            }
+            (Canary::TransferCutShort, &Body::Transfer { base, cursor, next, read_version, keys, records })
+                if next != cursor =>
+            {
+                seen(Body::Transfer { base, cursor, next: TransferCursor::End, read_version, keys, records })
+            }
+            (Canary::DeleteResurrected, &Body::Append { records, .. }) => {
+                self.note_records(header.range, records);
+                None
+            }
+            (Canary::DeleteResurrected, &Body::Transfer { base, cursor, next, read_version, keys, records })
+                if next == TransferCursor::End =>
+            {
+                let asked = self.asked.entry((header.range, base, cursor)).or_default();
+                *asked += 1;
+                if *asked <= ANSWERS_WITHHELD {
+                    return Some(Vec::new());
+                }
+                let records = [records, &self.resurrected(header.range, base)].concat();
+                seen(Body::Transfer { base, cursor, next, read_version, keys, records: &records })
+            }
+            (
+                Canary::SequenceReused | Canary::GapIgnored | Canary::ChecksumIgnored,
+                &Body::Append { after, last, upstream, time, records },
+            ) => {
+                let records = self.forge(canary, records)?;
+                seen(Body::Append { after, last, upstream, time, records: &records })
+            }
+            _ => None,
+        };
+        self.lies += u64::from(lie.is_some());
+        lie
+    }
+
+    fn note_records(&mut self, range: RangeId, mut records: &[u8]) {
+        while let Ok(stored) = decode(records, NOWHERE) {
+            let (record, len) = (stored.record, stored.encoded_len);
+            let seen = self.seen.entry((range, record.key.to_vec())).or_default();
+            match record.kind {
+                RecordKind::Put => drop(seen.puts.insert(record.version, records[..len].to_vec())),
+                RecordKind::Tombstone => seen.deleted = seen.deleted.max(record.version),
+                _ => {}
+            }
+            records = &records[len..];
+        }
+    }
+
+    /// What was there at `base` and was deleted since: an old part of a copy would show it.
+    fn resurrected(&self, range: RangeId, base: Version) -> Vec<u8> {
+        let of_range = self.seen.iter().filter(|((of, _), _)| *of == range).map(|(_, seen)| seen);
+        let deleted = of_range.filter(|seen| seen.deleted > base);
+        deleted.filter_map(|seen| seen.puts.range(..=base).next_back()).flat_map(|(_, put)| put.clone()).collect()
+    }
+
+    /// The records with one of them changed, now and then.
+    fn forge(&mut self, canary: Canary, records: &[u8]) -> Option<Vec<u8>> {
+        let first = decode(records, NOWHERE).ok()?;
+        let (record, envelope, len) = (first.record, first.envelope, first.encoded_len);
+        let held = self.earlier.take();
+        let strikes = self.random.chance(1, 24) && record.kind == RecordKind::Put;
+        let mut value = record.value.to_vec();
+        let forged = match canary {
+            _ if !strikes => None,
+            Canary::GapIgnored => {
+                Some(encoded_record(&RecordRef { kind: RecordKind::Result, value: &[], ..record }, envelope))
+            }
+            Canary::ChecksumIgnored => {
+                *value.last_mut()? ^= 1;
+                Some(encoded_record(&RecordRef { value: &value, ..record }, envelope))
+            }
+            _ => held.as_deref().and_then(|held| {
+                let held = decode(held, NOWHERE).ok()?;
+                let version: Version = record.version;
+                Some(encoded_record(&RecordRef { version, ..held.record }, envelope))
+            }),
+        };
+        self.earlier = Some(records[..len].to_vec());
+        Some([forged?.as_slice(), &records[len..]].concat())
+    }
+}
+
+/// Only a handshake's answers bind: a question may name an epoch that is not durable yet, a syncing copy's acks may too.
+fn promise_of(frame: &Frame<'_>) -> Option<(RangeId, Epoch)> {
+    let binds = matches!(frame.body, Body::Report(_) | Body::Equal { .. });
+    binds.then_some((frame.header.range, frame.header.epoch))
+}
+
+fn encoded(frame: &Frame<'_>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode_frame(frame, &mut bytes);
+    bytes
+}
+
+fn encoded_record(record: &RecordRef<'_>, envelope: Envelope) -> Vec<u8> {
+    let mut bytes = vec![0; encoded_len(record)];
+    encode_into(record, envelope, NOWHERE, &mut bytes);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fawn_chain::Header;
+    use fawn_types::{BootId, NodeId, TimeMs};
+
+    fn frames() -> Vec<u8> {
+        let header =
+            Header { from: NodeId(1), boot: BootId(2), range: RangeId(3), epoch: Epoch::new(4).unwrap_or_default() };
+        let equal = Body::Equal { base: Version::ZERO };
+        let last = Version::from_u64(9);
+        let watermark = Body::Watermark { sent: last, upstream: Version::ZERO, time: TimeMs(0) };
+        [equal, Body::EntryWanted, watermark].map(|body| encoded(&Frame { header, body })).concat()
+    }
+
+    #[test]
+    fn frames_are_told_apart_and_promises_seen() {
+        let bytes = frames();
+        let outgoing = FaultyTransport::new(1, None).outgoing(&bytes).unwrap();
+        assert_eq!(outgoing.iter().flat_map(|frame_out| frame_out.frame.clone()).collect::<Vec<_>>(), bytes);
+        assert_eq!(
+            outgoing.iter().map(|frame_out| frame_out.promise.is_some()).collect::<Vec<_>>(),
+            [true, false, false]
+        );
+        assert!(FaultyTransport::new(1, None).outgoing(&bytes[..bytes.len() - 1]).is_err());
+    }
+
+    #[test]
+    fn a_canary_changes_its_frames_only() {
+        let bytes = frames();
+        let honest = FaultyTransport::new(1, None).outgoing(&bytes).unwrap();
+        let mut transport = FaultyTransport::new(1, Some(Canary::ReadUncommitted));
+        let lying = transport.outgoing(&bytes).unwrap();
+        assert_eq!((&lying[..2], transport.lies), (&honest[..2], 1));
+        assert_ne!(lying[2], honest[2]);
+    }
+}

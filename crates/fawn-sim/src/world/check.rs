@@ -1,0 +1,242 @@
+//! Owns the second phase and its oracles: the cluster heals, serves, holds all it ever told, and its copies are equal.
+use super::machine::Machine;
+use super::{TURN_US, World};
+use crate::clients::Key;
+use crate::history::{Verdict, check};
+use fawn_node::cluster::{NodeStatus, RangeDigest};
+use fawn_types::{NodeId, RangeId};
+use std::collections::BTreeMap;
+
+/// So long after the last fault everything whole serves again, µs [replication.md §2.5].
+const WHOLE_WITHIN_US: u64 = 60_000_000;
+/// A cluster whose disks failed goes on without them within this time, µs.
+const LIMP_US_MAX: u64 = 15_000_000;
+/// How often it is asked whether it is.
+const HEAL_LOOK_US: u64 = 250_000;
+/// How long clients go on in the healed cluster, µs.
+const SERVE_US: u64 = 400_000;
+/// An operation of a healed cluster is answered within this time, µs.
+const ANSWER_US_MAX: u64 = 10_000_000;
+/// How long the last marks take down the chain, µs.
+const SETTLE_US: u64 = 1_000_000;
+
+impl World {
+    /// Faults end; within a bound all is whole, and clients are answered.
+    pub(super) fn heal(&mut self) -> Result<(), String> {
+        self.end_faults();
+        // What a disk had refused already is told when it goes on.
+        self.run_until(self.now_us + self.scenario.disk_us_max + 1)?;
+        self.run_degraded()?;
+        self.restart_poisoned()?;
+        self.heal_whole("the last fault")?;
+        self.serve()
+    }
+
+    /// Clients of a whole cluster go on for a while, and are answered.
+    pub(super) fn serve(&mut self) -> Result<(), String> {
+        let answered = self.clients.answered;
+        self.run_until(self.now_us + SERVE_US)?;
+        self.quiet = true;
+        self.run_while_waiting()?;
+        if self.clients.answered == answered {
+            return Err("whole, yet nothing is answered".to_owned());
+        }
+        Ok(())
+    }
+
+    pub(super) fn heal_whole(&mut self, after: &str) -> Result<(), String> {
+        let until_us = self.now_us + WHOLE_WITHIN_US;
+        while !self.is_whole() {
+            if self.now_us >= until_us {
+                return Err(format!("not whole {WHOLE_WITHIN_US} µs after {after}: {}", self.words()));
+            }
+            self.run_until(self.now_us + HEAL_LOOK_US)?;
+        }
+        self.trace.say(self.now_us, "whole".to_owned());
+        Ok(())
+    }
+
+    /// All back-ends are stopped in order, and start again: nothing is lost by that, in any mode, and nobody says so.
+    pub(super) fn close_all(&mut self) -> Result<(), String> {
+        self.unclean = false;
+        for index in 0..self.scenario.backends as usize {
+            self.close(index, None, 0)?;
+        }
+        if self.unclean {
+            return Err("a machine of a healed cluster did not stop in order".to_owned());
+        }
+        self.heal_whole("stopped in order")
+    }
+
+    /// While processes run on disks that failed: chains go on without them, wherever there is somebody to go on with.
+    fn run_degraded(&mut self) -> Result<(), String> {
+        if !self.machines.iter().any(Machine::is_poisoned) {
+            return Ok(());
+        }
+        self.ran_degraded = true;
+        let until_us = self.now_us + LIMP_US_MAX;
+        while let Some(serving) = self.serves_on_failed_disk() {
+            if self.now_us >= until_us {
+                return Err(format!("a member still serves although its disk failed: {serving}: {}", self.words()));
+            }
+            self.run_until(self.now_us + HEAL_LOOK_US)?;
+        }
+        self.trace.say(self.now_us, "limping".to_owned());
+        Ok(())
+    }
+
+    /// A range that waits for a member on a failed disk, though another one that served last is well.
+    fn serves_on_failed_disk(&self) -> Option<String> {
+        let is_well = |node: NodeId| {
+            let machine = &self.machines[node.0 as usize - 1];
+            machine.process.is_some() && !machine.is_poisoned()
+        };
+        let Some(map) = self.machines[0].process.as_ref().and_then(|process| process.manager_map()) else {
+            return Some("the manager is down".to_owned());
+        };
+        let stuck = map.ranges.iter().find(|entry| {
+            let mut served = entry.last_active.iter().flat_map(|last| &last.members);
+            let is_served = entry.is_active() && entry.serving().all(|member| is_well(member.node));
+            served.any(|member| is_well(member.node)) && !is_served
+        });
+        stuck.map(|entry| format!("{:?} {:?}: {:?}", entry.range, entry.state, entry.members))
+    }
+
+    fn run_while_waiting(&mut self) -> Result<(), String> {
+        let until_us = self.now_us + ANSWER_US_MAX;
+        while (0..self.clients.len()).any(|client| self.clients.is_waiting(client)) {
+            if self.now_us >= until_us {
+                return Err(format!("an operation of a healed cluster is not answered: {}", self.words()));
+            }
+            self.run_until(self.now_us + 1_000)?;
+        }
+        Ok(())
+    }
+
+    /// Every key is read once more, every history judged, every copy compared.
+    pub(super) fn check(&mut self) -> Result<u64, String> {
+        let keys: Vec<Key> = self.clients.histories().keys().copied().collect();
+        for batch in keys.chunks(self.clients.len()) {
+            let before = self.clients.answered;
+            for (client, key) in batch.iter().enumerate() {
+                self.ask(client, Some(*key));
+            }
+            self.run_while_waiting()?;
+            if self.clients.answered != before + batch.len() as u64 {
+                return Err("a read of a healed cluster has no answer".to_owned());
+            }
+        }
+        let mut undecided = 0;
+        for (key, operations) in self.clients.histories() {
+            match check(operations) {
+                Verdict::Linearizable => {}
+                Verdict::Undecided => undecided += 1,
+                Verdict::Violation(operations) => {
+                    return Err(format!("{key:?} is not linearizable: {}", story(&operations)));
+                }
+            }
+        }
+        self.run_until(self.now_us + SETTLE_US)?;
+        self.compare_copies()?;
+        Ok(undecided)
+    }
+
+    /// A copy that has just become whole holds what the tail holds, as soon as both stand at one commit: later writes would
+    /// hide what came back.
+    pub(super) fn compare_copied(&mut self, status: &NodeStatus) -> Result<(), String> {
+        for member in &status.members {
+            let range = member.range;
+            let due: Vec<NodeId> = self.copied.iter().filter(|(_, of)| *of == range).map(|(node, _)| *node).collect();
+            for node in due {
+                let Some((copy, tail)) = self.watch.transfer_and_tail(node, range) else { continue };
+                self.copied.remove(&(node, range));
+                let mut digest = |of: NodeId| {
+                    let machine = &mut self.machines[of.0 as usize - 1];
+                    // The look may have met completions that were the process's own: it takes an iteration for them.
+                    machine.due_us = Some(self.now_us + TURN_US);
+                    machine.process.as_mut()?.digest(range).ok().flatten()
+                };
+                // A disk that fails just then shows nothing.
+                let (Some(held), Some(wanted)) = (digest(node), digest(tail)) else { continue };
+                self.compared += 1;
+                if held != wanted {
+                    let said = format!("node {} holds {held:?}, the tail {wanted:?}", node.0);
+                    return Err(format!("copies of {range:?} differ, made anew as of {copy:?}: {said}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Equal digests on all members of a range.
+    fn compare_copies(&mut self) -> Result<(), String> {
+        let backends = self.scenario.backends as usize;
+        let mut digests: BTreeMap<RangeId, Vec<(u32, RangeDigest)>> = BTreeMap::new();
+        for machine in &mut self.machines[..backends] {
+            let node = machine.node.0;
+            let Some(process) = machine.process.as_mut() else { return Err(format!("node {node} is down")) };
+            let counters = process.status().counters;
+            self.watch.alarms += counters.alarms;
+            self.watch.copies += counters.copies;
+            for member in process.status().members {
+                let digest = process.digest(member.range).map_err(|error| format!("node {node}: {error}"))?;
+                let serves = super::observe::is_serving(member.phase);
+                digests.entry(member.range).or_default().extend(digest.filter(|_| serves).map(|digest| (node, digest)));
+            }
+        }
+        for (range, copies) in &digests {
+            let same = copies.iter().all(|(_, digest)| *digest == copies[0].1);
+            if !same || copies.len() != usize::from(self.scenario.replication) {
+                return Err(format!("copies of {range:?} differ: {copies:?}"));
+            }
+        }
+        let sums = format!("{digests:?}");
+        self.trace.note(self.now_us, b'd', 0, 0, sums.as_bytes());
+        Ok(())
+    }
+
+    /// Where everybody stands, for failures.
+    pub(super) fn words(&self) -> String {
+        let mut words = String::new();
+        for machine in &self.machines {
+            let status = machine.process.as_ref().map(|process| process.status());
+            let members = status.map(|status| status.members);
+            words.push_str(&format!("\n  node {}: {members:?}", machine.node.0));
+        }
+        if let Some(map) = self.machines[0].process.as_ref().and_then(|process| process.manager_map()) {
+            for entry in &map.ranges {
+                words.push_str(&format!(
+                    "\n  {:?} {:?} {:?}: {:?}",
+                    entry.range, entry.epoch, entry.state, entry.members
+                ));
+            }
+        }
+        words
+    }
+}
+
+/// A history in words, long values shortened.
+fn story(operations: &[crate::history::HistoryOperation]) -> String {
+    let line = |operation: &crate::history::HistoryOperation| {
+        let words = format!("{:?} → {:?}", operation.ask, operation.heard);
+        let end = if operation.answered == u64::MAX { "∞".to_owned() } else { operation.answered.to_string() };
+        format!("\n  [{}, {end}] {}", operation.called, readable(&words))
+    };
+    operations.iter().map(line).collect()
+}
+
+/// `[60, 49, 62]` as `<1>`: bytes print as numbers.
+fn readable(words: &str) -> String {
+    let mut out = String::new();
+    let mut rest = words;
+    while let Some(open) = rest.find('[') {
+        let Some(close) = rest[open..].find(']') else { break };
+        out.push_str(&rest[..open]);
+        let bytes = rest[open + 1..open + close].split(", ").filter_map(|byte| byte.parse::<u8>().ok());
+        let text: String = bytes.map(char::from).filter(|byte| *byte != '.').collect();
+        out.push_str(&text);
+        rest = &rest[open + close + 1..];
+    }
+    out.push_str(rest);
+    out
+}

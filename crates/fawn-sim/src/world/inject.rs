@@ -1,0 +1,224 @@
+//! Owns what a fault does to the world when it injects faults.
+use super::World;
+use super::machine::Machine;
+use super::observe::is_serving;
+use crate::clients::Clients;
+use crate::faults::Fault;
+use crate::network::NetworkOptions;
+use fawn_flash::sim::{Loss, OpKind};
+use fawn_types::Durability;
+
+/// A machine that copies is hit, itself or another, once in so many of its turns.
+const COPY_TURNS_PER_CRASH: u64 = 30;
+/// Who is hit stays down for at most so long, µs.
+const DOWN_US_MAX: u64 = 3_000_000;
+
+impl World {
+    /// The fault that is due injects faults, if it is one that this durability mode promises to survive.
+    pub(super) fn inject(&mut self) -> Result<(), String> {
+        let now_us = self.now_us;
+        let Some(fault) = self.faults.take(now_us) else { return Ok(()) };
+        if !self.is_promised(&fault) {
+            return Ok(());
+        }
+        self.struck += 1;
+        self.trace.say(now_us, format!("{fault:?}"));
+        let backends = self.scenario.backends as usize;
+        match fault {
+            Fault::Down { machines, kill } => {
+                let loss = if kill { Loss::Process } else { Loss::Power };
+                for (machine, for_us) in machines {
+                    self.stop(machine as usize, loss, for_us)?;
+                }
+            }
+            Fault::Close { machines, power_after_ops } => {
+                self.unclean &= !self.is_whole();
+                for (at, (machine, for_us)) in machines.into_iter().enumerate() {
+                    // Mostly nobody looks at a failed disk before faults end: chains have to go on without it.
+                    if self.machines[machine as usize].is_poisoned() && !self.random.chance(1, 8) {
+                        continue;
+                    }
+                    self.close(machine as usize, power_after_ops.filter(|_| at == 0), for_us)?;
+                }
+            }
+            Fault::FrontendDown(frontend, for_us) => self.stop(backends + frontend as usize, Loss::Process, for_us)?,
+            Fault::Pause(machine, for_us) => self.machines[machine as usize].paused_until_us = now_us + for_us,
+            Fault::Stall(machine, for_us) => self.machines[machine as usize].stalled_until_us = now_us + for_us,
+            Fault::Full(machine, for_us, left_bytes) => {
+                let machine = &mut self.machines[machine as usize];
+                machine.full_until_us = now_us + for_us;
+                machine.fill(left_bytes);
+            }
+            Fault::FullAll(for_us) => {
+                for machine in &mut self.machines[..backends] {
+                    machine.full_until_us = now_us + for_us;
+                    machine.fill(0);
+                }
+            }
+            Fault::ReadsFail(machine, for_us) => {
+                let machine = &mut self.machines[machine as usize];
+                machine.unreadable_until_us = now_us + for_us;
+                if let Some(disk) = &machine.disk {
+                    disk.fail_every(OpKind::Read, fawn_flash::sim::DeviceFault::Fail);
+                }
+            }
+            Fault::Fail(machine, sync, nth) => {
+                if let Some(disk) = &self.machines[machine as usize].disk {
+                    let kind = if sync { OpKind::Sync } else { OpKind::Write };
+                    disk.fail_nth(kind, nth, fawn_flash::sim::DeviceFault::Fail);
+                }
+            }
+            Fault::Cut { links, for_us } => {
+                for (from, to) in links {
+                    let (from, to) = (self.machines[from as usize].node, self.machines[to as usize].node);
+                    self.network.cut(from, to);
+                    self.cuts.push((now_us + for_us, from, to));
+                }
+            }
+            Fault::Network(options) => self.network.set_options(options),
+        }
+        Ok(())
+    }
+
+    /// An iteration of a machine that copies a range: now and then it crashes, or another back-end does, its donor
+    /// perhaps.
+    pub(super) fn inject_at_transfer(&mut self, index: usize) -> Result<(), String> {
+        let may_strike = (self.scenario.durability == Durability::Sync || self.scenario.may_lose)
+            && self.now_us < self.faults.until_us();
+        if !may_strike || !self.random.chance(1, COPY_TURNS_PER_CRASH) {
+            return Ok(());
+        }
+        let other = self.random.below(u64::from(self.scenario.backends)) as usize;
+        let victim = if self.random.chance(1, 2) { index } else { other };
+        let loss = if self.random.chance(1, 2) { Loss::Process } else { Loss::Power };
+        let for_us = 1_000 + self.random.below(DOWN_US_MAX);
+        self.copies_hit += 1;
+        self.trace.say(self.now_us, format!("node {} goes down while node {} copies", victim + 1, index + 1));
+        self.stop(victim, loss, for_us)
+    }
+
+    /// `everysec` promises nothing about power, `memory` nothing about processes, but that one machine less of a whole
+    /// chain loses nothing; so the next such failure waits until the cluster is whole again.
+    fn is_promised(&mut self, fault: &Fault) -> bool {
+        let (machines, kill) = match fault {
+            Fault::Down { machines, kill } => (machines, *kill),
+            // Where power fails meanwhile, the others are only closed; full disks make kills of orderly stops.
+            Fault::Close { machines, power_after_ops } => {
+                let is_full = machines.iter().any(|(machine, _)| self.machines[*machine as usize].full_until_us > 0);
+                match power_after_ops {
+                    None if !is_full => return true,
+                    _ => (machines, false),
+                }
+            }
+            _ => return true,
+        };
+        let harmless = match self.scenario.durability {
+            Durability::Sync => true,
+            Durability::EverySecond => kill,
+            Durability::Memory => false,
+        };
+        if self.scenario.durability == Durability::Sync || self.scenario.may_lose {
+            return true;
+        }
+        self.degraded &= !self.is_whole();
+        if self.degraded {
+            return false;
+        }
+        if !harmless {
+            self.degraded = machines.len() == 1 && self.scenario.replication > 1 && self.is_whole();
+            return self.degraded;
+        }
+        true
+    }
+
+    /// A machine's process ends; it comes back after `for_us`.
+    pub(super) fn stop(&mut self, index: usize, loss: Loss, for_us: u64) -> Result<(), String> {
+        let (seed, canary) = (self.random.next(), self.canary);
+        self.end_process(index, for_us, |machine| {
+            machine.stop(loss, seed, canary);
+            false
+        })
+    }
+
+    /// A back-end is stopped in order; it comes back after `for_us`. Whatever its durability mode, this loses nothing,
+    /// unless power fails after so many operations.
+    pub(super) fn close(&mut self, index: usize, power_after_ops: Option<u64>, for_us: u64) -> Result<(), String> {
+        let (seed, now_us, canary) = (self.random.next(), self.now_us, self.canary);
+        self.end_process(index, for_us, |machine| machine.close(now_us, power_after_ops, seed, canary))
+    }
+
+    /// A machine's process ends by `end`, which says whether that was in order.
+    fn end_process(&mut self, index: usize, for_us: u64, end: impl FnOnce(&mut Machine) -> bool) -> Result<(), String> {
+        let now_us = self.now_us;
+        let machine = &mut self.machines[index];
+        let Some(process) = machine.process.as_ref() else { return Ok(()) };
+        let status = process.status();
+        self.watch.alarms += status.counters.alarms;
+        self.watch.copies += status.counters.copies;
+        self.watch.dropped += status.members_dropped;
+        let asked: Vec<usize> = machine.asked.values().copied().collect();
+        let in_order = end(machine);
+        self.closes += u64::from(in_order);
+        self.unclean |= !in_order && machine.disk.is_some();
+        machine.restart_us = Some(now_us + for_us);
+        let node = machine.node;
+        self.watch.forget(node);
+        self.copied.retain(|(of, _)| *of != node);
+        self.network.drop_node(node, now_us);
+        abandon(&mut self.clients, &asked, now_us)
+    }
+
+    /// Whether every chain is as long as it should be, and serves.
+    pub(super) fn is_whole(&self) -> bool {
+        let backends = &self.machines[..self.scenario.backends as usize];
+        let Some(map) = backends[0].process.as_ref().and_then(|process| process.manager_map()) else { return false };
+        map.ranges.iter().all(|entry| {
+            let whole = entry.is_active() && entry.serving().count() == usize::from(self.scenario.replication);
+            whole
+                && entry.serving().all(|member| {
+                    let machine = &backends[member.node.0 as usize - 1];
+                    let serves = |status: &fawn_node::cluster::MemberStatus| {
+                        status.range == entry.range && status.epoch == entry.epoch && is_serving(status.phase)
+                    };
+                    machine.boot == member.boot
+                        && machine.process.as_ref().is_some_and(|process| process.status().members.iter().any(serves))
+                })
+        })
+    }
+
+    /// Disks have been looked at, and their processes are started again.
+    pub(super) fn restart_poisoned(&mut self) -> Result<(), String> {
+        for index in 0..self.machines.len() {
+            if self.machines[index].is_poisoned() {
+                self.stop(index, Loss::Process, 0)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// No more faults: everything that is down comes back, everything cut is mended.
+    pub(super) fn end_faults(&mut self) {
+        let now_us = self.now_us;
+        self.trace.say(now_us, "no more faults".to_owned());
+        self.network.set_options(NetworkOptions::KIND);
+        self.network.heal();
+        self.cuts.clear();
+        for machine in &mut self.machines {
+            machine.paused_until_us = 0;
+            machine.stalled_until_us = 0;
+            machine.full_until_us = now_us;
+            machine.unreadable_until_us = 0;
+            if let Some(disk) = &machine.disk {
+                disk.clear_faults();
+            }
+            if machine.process.is_none() {
+                machine.restart_us = Some(now_us);
+            }
+        }
+    }
+}
+
+/// The operations of these clients will never be answered.
+fn abandon(clients: &mut Clients, asked: &[usize], now_us: u64) -> Result<(), String> {
+    asked.iter().try_for_each(|&client| clients.end(client, now_us, None))
+}

@@ -1,0 +1,231 @@
+//! Owns the oracles that look at every iteration: the invariants that hold at each moment, whatever happened.
+use fawn_chain::invariants;
+use fawn_ds::internals::RangeProgress;
+use fawn_node::cluster::{MemberStatus, NodeStatus};
+use fawn_types::{Durability, Epoch, NodeId, RangeId, Version};
+use std::collections::BTreeMap;
+
+/// Who hosts the manager.
+const MANAGER: NodeId = NodeId(1);
+
+/// What was seen so far.
+#[derive(Debug)]
+pub(super) struct Observer {
+    durability: Durability,
+    /// Members that hold a write before it is acknowledged, at least.
+    copies_min: u8,
+    /// How far the log of each member that served in an epoch went in it.
+    received: BTreeMap<(RangeId, Epoch), BTreeMap<NodeId, Version>>,
+    /// The greatest epoch that each member acted in, aloud.
+    seen_epochs: BTreeMap<(NodeId, RangeId), Epoch>,
+    /// Who assigned, and who committed, in each epoch.
+    heads: BTreeMap<(RangeId, Epoch), NodeId>,
+    tails: BTreeMap<(RangeId, Epoch), NodeId>,
+    /// What was committed, and so acked or readable.
+    committed: BTreeMap<RangeId, Version>,
+    /// Each member as of its last iteration, with its log's own watermark of the durability mode.
+    members: BTreeMap<(NodeId, RangeId), (MemberStatus, Version)>,
+    /// Losses that the manager which runs now said are possible, and those of all managers.
+    losses_told: u64,
+    pub(super) losses: u64,
+    /// Alarms of nodes that are gone.
+    pub(super) alarms: u64,
+    /// Members dropped by managers that are gone, for more than silence.
+    pub(super) dropped: u64,
+    /// Copies begun by processes that are gone.
+    pub(super) copies: u64,
+}
+
+impl Observer {
+    pub(super) const fn new(durability: Durability, copies_min: u8) -> Self {
+        Self {
+            durability,
+            copies_min,
+            received: BTreeMap::new(),
+            seen_epochs: BTreeMap::new(),
+            heads: BTreeMap::new(),
+            tails: BTreeMap::new(),
+            committed: BTreeMap::new(),
+            members: BTreeMap::new(),
+            losses_told: 0,
+            losses: 0,
+            alarms: 0,
+            dropped: 0,
+            copies: 0,
+        }
+    }
+
+    /// The newest epoch that a member of the range was seen in.
+    pub(super) fn newest_epoch(&self, range: RangeId) -> Epoch {
+        let of_range = self.members.iter().filter(|((_, of), _)| *of == range);
+        of_range.map(|(_, (member, _))| member.epoch).max().unwrap_or_default()
+    }
+
+    /// **copies-min**: a write that a tail commits in its own epoch was received by enough members that serve in it. They
+    /// may have gone since, and lost it where syncs are not awaited.
+    fn check_copies(&self, member: &MemberStatus) -> Result<(), String> {
+        let MemberStatus { range, epoch, committed, .. } = *member;
+        if !matches!(member.phase, "tail" | "single") || committed.epoch() != epoch {
+            return Ok(()); // nothing was written in this epoch
+        }
+        let received =
+            self.received.get(&(range, epoch)).map_or(0, |of| of.values().filter(|last| **last >= committed).count());
+        if invariants::enough_copies(received, self.copies_min) {
+            return Ok(());
+        }
+        Err(format!("copies-min: {committed:?} is committed on {received} members, {} are needed", self.copies_min))
+    }
+
+    /// A member acts in `epoch`: it may never forget that.
+    pub(super) fn hear(&mut self, node: NodeId, (range, epoch): (RangeId, Epoch)) {
+        let seen = self.seen_epochs.entry((node, range)).or_default();
+        *seen = (*seen).max(epoch);
+    }
+
+    /// Whether the manager says anew that acked writes may be missing. It may only where somebody was killed, and never
+    /// under `sync`.
+    pub(super) fn note_losses(&mut self, node: NodeId, status: &NodeStatus, unclean: bool) -> Result<bool, String> {
+        if node != MANAGER || status.possible_losses <= self.losses_told {
+            return Ok(false);
+        }
+        self.losses += status.possible_losses - self.losses_told;
+        self.losses_told = status.possible_losses;
+        match (self.durability, unclean) {
+            (Durability::Sync, _) => Err("under sync the manager says that acked writes may be missing".to_owned()),
+            (_, false) => Err("nobody was killed, and the manager says that acked writes may be missing".to_owned()),
+            (_, true) => Ok(true),
+        }
+    }
+
+    /// Whether a member that is on `range` was copying an iteration before.
+    pub(super) fn has_copied(&self, node: NodeId, member: &MemberStatus) -> bool {
+        let before = self.members.get(&(node, member.range));
+        member.phase == "syncing" && before.is_some_and(|(before, _)| before.phase == "copying")
+    }
+
+    /// Whether a member that is on `range` serves in an epoch in which it did not an iteration before.
+    pub(super) fn has_begun(&self, node: NodeId, member: &MemberStatus) -> bool {
+        let before = self.members.get(&(node, member.range));
+        let served = before.is_some_and(|(before, _)| before.epoch == member.epoch && is_serving(before.phase));
+        is_serving(member.phase) && !served
+    }
+
+    /// A member that streams behind its tail and the tail, where both have committed the same.
+    pub(super) fn transfer_and_tail(&self, node: NodeId, range: RangeId) -> Option<(Version, NodeId)> {
+        let (copy, _) = self.members.get(&(node, range)).filter(|(copy, _)| copy.phase == "syncing")?;
+        let of_range = self.members.iter().filter(|((_, of), _)| *of == range);
+        let mut tails = of_range.filter(|(_, (member, _))| matches!(member.phase, "tail" | "single"));
+        let ((tail, _), _) = tails.find(|(_, (member, _))| {
+            (member.epoch, member.committed, copy.last) == (copy.epoch, copy.committed, copy.committed)
+        })?;
+        Some((copy.committed, *tail))
+    }
+
+    /// What was committed may be missing.
+    pub(super) fn forgive(&mut self) {
+        self.committed.clear();
+    }
+
+    /// A process is gone.
+    pub(super) fn forget(&mut self, node: NodeId) {
+        if node == MANAGER {
+            self.losses_told = 0;
+        }
+        self.members.retain(|(of, _), _| *of != node);
+    }
+
+    /// All that must hold after an iteration of `node`, whose logs are so far.
+    pub(super) fn look(
+        &mut self,
+        node: NodeId,
+        status: &NodeStatus,
+        progress: impl Fn(RangeId) -> RangeProgress,
+    ) -> Result<(), String> {
+        for member in &status.members {
+            self.look_at(node, member).map_err(|error| format!("node {}, {:?}: {error}", node.0, member.range))?;
+            let RangeProgress { appended, flushed, synced, .. } = progress(member.range);
+            let mark = match self.durability {
+                Durability::Sync => synced,
+                Durability::EverySecond => flushed,
+                Durability::Memory => appended,
+            };
+            self.members.insert((node, member.range), (member.clone(), mark));
+        }
+        status.members.iter().try_for_each(|member| self.compare(member.range))
+    }
+
+    fn look_at(&mut self, node: NodeId, member: &MemberStatus) -> Result<(), String> {
+        let MemberStatus { range, epoch, phase, last, committed, .. } = *member;
+        let seen = self.seen_epochs.get(&(node, range)).copied().unwrap_or_default();
+        if !invariants::epochs_only_grow(seen, epoch) {
+            return Err(format!("epochs-only-grow: told {seen:?}, now in {epoch:?}"));
+        }
+        if let (Some(broken), Durability::Sync) = (&member.broken, self.durability) {
+            return Err(format!("broken: {broken}"));
+        }
+        if !invariants::committed_is_kept(committed, last) {
+            return Err(format!("committed-is-kept: {committed:?} of a log that ends at {last:?}"));
+        }
+        if is_serving(phase) {
+            self.hear(node, (range, epoch));
+            let received = self.received.entry((range, epoch)).or_default().entry(node).or_default();
+            *received = (*received).max(last);
+            self.check_copies(member)?;
+        }
+        if matches!(phase, "head" | "single") {
+            one(&mut self.heads, (range, epoch), node, "head")?;
+        }
+        if matches!(phase, "tail" | "single") {
+            one(&mut self.tails, (range, epoch), node, "tail")?;
+            let known = self.committed.entry(range).or_default();
+            *known = (*known).max(committed);
+        }
+        let floor = self.committed.get(&range).copied().unwrap_or_default();
+        if is_serving(phase) && !invariants::committed_survives(floor, last) {
+            return Err(format!("committed-survives: {floor:?} was committed, this {phase}'s log ends at {last:?}"));
+        }
+        Ok(())
+    }
+
+    /// **prefix-of-predecessor** and **committed-is-kept**, among members of one epoch.
+    fn compare(&self, range: RangeId) -> Result<(), String> {
+        let place = |phase: &str| ["head", "middle", "tail"].iter().position(|name| *name == phase);
+        let of_range = self.members.iter().filter(|((_, of), _)| *of == range);
+        let mut chain: Vec<_> = of_range
+            .filter_map(|(_, (member, mark))| Some((member.epoch, place(member.phase)?, member, *mark)))
+            .collect();
+        chain.sort_by_key(|(epoch, place, ..)| (*epoch, *place));
+        for (at, &(epoch, _, above, mark)) in chain.iter().enumerate() {
+            for &(_, _, below, _) in chain[at + 1..].iter().filter(|(other, ..)| *other == epoch) {
+                let (up, down) = (above.phase, below.phase);
+                if !invariants::prefix_of_predecessor(above.last, below.last) {
+                    let ends = format!("the {up} ends at {:?}, the {down} at {:?}", above.last, below.last);
+                    return Err(format!("prefix-of-predecessor: {range:?} in {epoch:?}: {ends}"));
+                }
+                if !invariants::committed_is_kept(below.committed, mark) {
+                    let early = format!("the {down} has committed {:?}, the {up} keeps {mark:?}", below.committed);
+                    return Err(format!("committed-is-kept: {range:?} in {epoch:?}: {early}"));
+                }
+                if above.committed > below.committed {
+                    return Err(format!("{range:?} in {epoch:?}: the {up} commits ahead of the {down}"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn is_serving(phase: &str) -> bool {
+    matches!(phase, "head" | "middle" | "tail" | "single")
+}
+
+/// **one-serving-tail** (and head) per range and epoch.
+fn one(
+    seen: &mut BTreeMap<(RangeId, Epoch), NodeId>,
+    at: (RangeId, Epoch),
+    node: NodeId,
+    what: &str,
+) -> Result<(), String> {
+    let first = *seen.entry(at).or_insert(node);
+    if first == node { Ok(()) } else { Err(format!("two {what}s in {:?}: node {} was one already", at.1, first.0)) }
+}

@@ -1,0 +1,242 @@
+//! Layout of a data directory: number and places of its shards' stores, fixed at creation
+//! (docs/formats/data-directory.md).
+//!
+//! A single shard's store is in the directory itself. Each of several shards has its own directory, and `layout.toml`,
+//! which is durable before any of them, records their number and what their stores share.
+mod file;
+mod stores;
+
+use crate::config::{Settings, ShardCount};
+use fawn_ds::internals::format::{manifest, segment};
+use fawn_flash::DirLock;
+use fawn_node::Placement;
+use fawn_types::{HashSecret, ShardId};
+use file::{File, LayoutFileError};
+use std::path::{Path, PathBuf};
+
+/// The layout of a data directory; with several shards it holds the directory's lock.
+#[derive(Debug)]
+pub(crate) struct Layout {
+    dir: PathBuf,
+    /// Several shards.
+    several: Option<(File, DirLock)>,
+}
+
+/// A refused layout; the text names the remedy.
+#[derive(PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct LayoutError(String);
+
+/// A refusal that begins with the directory.
+fn refuse<T>(dir: &Path, words: impl std::fmt::Display) -> Result<T, LayoutError> {
+    Err(LayoutError(format!("{}: {words}", dir.display())))
+}
+
+fn named(path: &Path) -> impl Fn(std::io::Error) -> LayoutError {
+    move |error| LayoutError(format!("{}: {error}; give the directory to the user that runs fawn", path.display()))
+}
+
+impl Layout {
+    /// One store in `dir` itself, without checks: for callers that keep several stores there themselves.
+    pub(crate) fn flat(dir: &Path) -> Self {
+        Self { dir: dir.to_owned(), several: None }
+    }
+
+    /// The layout of the directory that `settings` name. A new directory is laid out as they ask, with `secret`.
+    /// Everything that can be checked without opening the stores has been checked.
+    pub(crate) fn settle(settings: &Settings, secret: HashSecret) -> Result<Self, LayoutError> {
+        let dir = &settings.dir;
+        let asked = settings.shards.map(|shards| match shards {
+            ShardCount::Number(shards) => shards,
+            ShardCount::Auto => settings.shards_auto(),
+        });
+        refuse_shard_alone(dir)?;
+        if !is_taken(dir) {
+            // Before the lock, which is a file.
+            refuse_foreign(dir)?;
+        }
+        // The store of a single shard locks the directory itself.
+        let is_several = asked.is_some_and(|shards| shards > 1) || has(dir, file::NAME)?;
+        let lock = is_several.then(|| lock(dir)).transpose()?;
+        let found = find(dir)?;
+        let made = match &found {
+            Found::Nothing => None,
+            Found::Flat => Some(1),
+            Found::Several(file) => Some(file.shards),
+        };
+        if let (Some(ShardCount::Number(asked)), Some(made)) = (settings.shards, made)
+            && asked != made
+        {
+            return Err(differs(dir, made, asked));
+        }
+        // The value of `auto` may differ from the directory's number after a change of machine.
+        let shards = made.or(asked).unwrap_or(1);
+        let Some(lock) = lock.filter(|_| shards > 1) else { return Ok(Self::flat(dir)) };
+        let file = match found {
+            Found::Several(file) => file,
+            Found::Flat | Found::Nothing => {
+                let file = File { shards, secret, is_made: false };
+                file::write(dir, &file).map_err(named(&dir.join(file::NAME)))?;
+                file
+            }
+        };
+        stores::look(dir, &file)?;
+        Ok(Self { dir: dir.clone(), several: Some((file, lock)) })
+    }
+
+    /// The existing layout of `dir`, for a check: changes nothing. `None`: one store, or none, in the directory itself.
+    pub(crate) fn existing(dir: &Path) -> Result<Option<Self>, LayoutError> {
+        let Found::Several(_) = find(dir)? else { return Ok(None) };
+        let lock = lock(dir)?;
+        let Found::Several(file) = find(dir)? else { return refuse(dir, "changes while it is looked at; try again") };
+        stores::look(dir, &file)?;
+        Ok(Some(Self { dir: dir.to_owned(), several: Some((file, lock)) }))
+    }
+
+    /// Number of shards.
+    pub(crate) fn shards(&self) -> u16 {
+        self.several.as_ref().map_or(1, |(file, _)| file.shards)
+    }
+
+    /// The shards: their slices, and their stores' directories.
+    pub(crate) fn shard_dirs(&self) -> impl Iterator<Item = (Placement, PathBuf)> {
+        let count = self.shards();
+        let dir = move |shard| if count == 1 { self.dir.clone() } else { store_dir(&self.dir, shard) };
+        (0..count).filter_map(move |shard| Some((Placement::new(ShardId(shard), count)?, dir(shard))))
+    }
+
+    /// The common secret, if there are several stores.
+    pub(crate) fn secret(&self) -> Option<HashSecret> {
+        self.several.as_ref().map(|(file, _)| file.secret)
+    }
+
+    /// Whether stores may be missing, because no client was ever served.
+    pub(crate) fn is_unfinished(&self) -> bool {
+        self.several.as_ref().is_some_and(|(file, _)| !file.is_made)
+    }
+
+    /// Records that every store exists durably: from now on a missing one is lost, not new. Call before clients are
+    /// let in.
+    pub(crate) fn finish(&mut self) -> Result<(), LayoutError> {
+        match &mut self.several {
+            Some((file, _)) if !file.is_made => {
+                file.is_made = true;
+                file::write(&self.dir, file).map_err(named(&self.dir.join(file::NAME)))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn lock(dir: &Path) -> Result<DirLock, LayoutError> {
+    DirLock::take(dir).map_err(|error| LayoutError(error.to_string()))
+}
+
+fn differs(dir: &Path, made: u16, asked: u16) -> LayoutError {
+    let (dir, plural) = (dir.display(), if made == 1 { "" } else { "s" });
+    LayoutError(format!(
+        "{dir}: was made for {made} shard{plural}, and shards = {asked} is asked for; start it without that setting, or \
+         choose a new directory and load the data into it"
+    ))
+}
+
+/// Refuses the directory of one shard of several: it has a slice of the keys only.
+fn refuse_shard_alone(dir: &Path) -> Result<(), LayoutError> {
+    // A missing or inaccessible directory is reported elsewhere.
+    let Ok(whole) = dir.canonicalize() else { return Ok(()) };
+    let Some((parent, name)) = whole.parent().zip(whole.file_name()) else { return Ok(()) };
+    let is_shard = name.to_str().is_some_and(|name| name.starts_with("shard-"));
+    if is_shard && parent.join(file::NAME).exists() {
+        let words = format_args!("is one shard of the data directory {}: give that one", parent.display());
+        return refuse(dir, words);
+    }
+    Ok(())
+}
+
+/// Refuses to create a store among other files: a wrong `--dir` is noticed at once, and `rm -r` stays safe.
+fn refuse_foreign(dir: &Path) -> Result<(), LayoutError> {
+    for entry in std::fs::read_dir(dir).map_err(named(dir))? {
+        let name = entry.map_err(named(dir))?.file_name();
+        // Files that an interrupted start leaves, files whose loss is reported elsewhere, and
+        // files of a new file system.
+        let is_ours = name.to_str().is_some_and(|name| {
+            ["LOCK", manifest::NEW_FILE_NAME, file::NEW_NAME, "lost+found"].contains(&name)
+                || segment::is_file_name(name)
+                || name.starts_with("shard-")
+        });
+        if !is_ours {
+            let name = name.to_string_lossy();
+            return refuse(
+                dir,
+                format_args!("holds no store, but other files (`{name}`); give a directory of its own"),
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Whether a `fawn serve` keeps its data there.
+pub(crate) fn is_taken(dir: &Path) -> bool {
+    dir.join(manifest::FILE_NAME).exists() || dir.join(file::NAME).exists()
+}
+
+fn store_dir(dir: &Path, shard: u16) -> PathBuf {
+    dir.join(format!("shard-{shard}"))
+}
+
+/// Names in a directory.
+enum Found {
+    Nothing,
+    Flat,
+    Several(File),
+}
+
+fn has(dir: &Path, name: &str) -> Result<bool, LayoutError> {
+    dir.join(name).try_exists().map_err(named(&dir.join(name)))
+}
+
+/// Whether some shard's directory exists here.
+fn has_stores(dir: &Path) -> Result<bool, LayoutError> {
+    for entry in std::fs::read_dir(dir).map_err(named(dir))? {
+        let name = entry.map_err(named(dir))?.file_name();
+        if name.to_str().is_some_and(|name| name.starts_with("shard-")) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn find(dir: &Path) -> Result<Found, LayoutError> {
+    let is_flat = has(dir, manifest::FILE_NAME)?;
+    let path = dir.join(file::NAME);
+    let bytes = match std::fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(named(&path)(error)),
+        Err(_) if is_flat => return Ok(Found::Flat),
+        // The layout file is created before the first of them.
+        Err(_) if has_stores(dir)? => {
+            return refuse(
+                &path,
+                "missing, though stores of shards are here; restore it from a copy of the directory, nothing was changed",
+            );
+        }
+        Err(_) => return Ok(Found::Nothing),
+    };
+    match file::decode(&bytes) {
+        Ok(_) if is_flat => refuse(
+            dir,
+            format_args!(
+                "holds a store of its own (`{}`) and one of several shards (`{}`); move the files of one of them away",
+                manifest::FILE_NAME,
+                file::NAME
+            ),
+        ),
+        Ok(file) => Ok(Found::Several(file)),
+        Err(LayoutFileError::Newer(format)) => {
+            refuse(&path, format_args!("has format {format}, from a newer fawn; start that one or a later one"))
+        }
+        Err(LayoutFileError::Corrupt) => {
+            refuse(&path, "corrupt; restore it from a copy of the directory, nothing was changed")
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Inspection of the shards' stores before any is opened: missing, swapped or foreign ones. Changes nothing.
+use super::file::File;
+use super::{LayoutError, refuse, store_dir};
+use fawn_ds::internals::format::manifest::{self, ManifestState};
+use fawn_node::Placement;
+use fawn_types::ShardId;
+use std::path::Path;
+
+/// Checks every store; the error describes the first that contradicts the layout.
+pub(super) fn look(dir: &Path, file: &File) -> Result<(), LayoutError> {
+    (0..file.shards).try_for_each(|shard| look_at(dir, file, shard))
+}
+
+fn look_at(dir: &Path, file: &File, shard: u16) -> Result<(), LayoutError> {
+    let store = store_dir(dir, shard);
+    let path = store.join(manifest::FILE_NAME);
+    let bytes = match std::fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(super::named(&path)(error)),
+        // No client was ever served: the store was not created yet, or a crash came before that was recorded.
+        Err(_) if !file.is_made => return Ok(()),
+        Err(_) => {
+            let what = if store.is_dir() { "holds no store" } else { "missing" };
+            return refuse(
+                &store,
+                format_args!(
+                    "{what}, though shard {shard} of {} was made and may have held data; is a file system not mounted? \
+                     Restore it, nothing was changed",
+                    file.shards
+                ),
+            );
+        }
+    };
+    // Opening or checking the store reports a corrupt manifest.
+    let Ok(decoded) = manifest::decode_all(&bytes) else { return Ok(()) };
+    check_identity(&store, file, &decoded.state)?;
+    check_slice(&store, file, shard, &decoded.state)
+}
+
+fn check_identity(store: &Path, file: &File, state: &ManifestState) -> Result<(), LayoutError> {
+    if state.identity.is_some_and(|identity| identity.secret != file.secret) {
+        return refuse(
+            store,
+            "has another hash secret than the directory's layout: it is a shard of another node; put the right one back, \
+             nothing was changed",
+        );
+    }
+    Ok(())
+}
+
+fn check_slice(store: &Path, file: &File, shard: u16, state: &ManifestState) -> Result<(), LayoutError> {
+    let slice_of = |shard| Placement::new(ShardId(shard), file.shards).map(Placement::range);
+    // A crash may come before a new store lists its range.
+    for (&range, entry) in &state.ranges {
+        let found = Some((range, entry.keys));
+        if found == slice_of(shard) {
+            continue;
+        }
+        return match (0..file.shards).find(|other| slice_of(*other) == found) {
+            Some(other) => refuse(
+                store,
+                format_args!(
+                    "holds the keys of shard {other}, not of shard {shard}: the directories were swapped; swap them back, \
+                     nothing was changed"
+                ),
+            ),
+            None => refuse(
+                store,
+                format_args!(
+                    "holds the keys of another layout, not of shard {shard} of {}; put the right store back, nothing was \
+                     changed",
+                    file.shards
+                ),
+            ),
+        };
+    }
+    Ok(())
+}
