@@ -20,7 +20,8 @@ pub(crate) fn run(server: &TestServer) -> Result<(), String> {
     python("admin.py", &[&server.admin, "3"])
 }
 
-/// Runs the sessions that any server must pass, and redis-benchmark's `tests` (its MSET would write keys of several shards).
+/// Runs the sessions that any server must pass, and redis-benchmark's `tests` (its MSET would write keys of several
+/// shards).
 pub(crate) fn sessions(server: &TestServer, tests: &[&str]) -> Result<(), String> {
     memccapable(&server.memcached)?;
     redis_benchmark(&server.resp, tests)?;
@@ -29,7 +30,7 @@ pub(crate) fn sessions(server: &TestServer, tests: &[&str]) -> Result<(), String
     python("memcache_session.py", &[&server.memcached])
 }
 
-/// The catalogue that `fawn demo` loads on this machine, as a file; the built-in one where the machine has none.
+/// The catalogue that `fawn demo` loads on this machine, as a file; the built-in one if the machine has none.
 pub(crate) fn catalogue() -> Result<PathBuf, String> {
     let dumped = Command::new("apt-cache").arg("dumpavail").output().map(|output| output.stdout).unwrap_or_default();
     if dumped.is_empty() {

@@ -1,7 +1,7 @@
-//! The fixer: formats the code, regenerates the pages that derive from it, lowers the lists of exceptions.
+//! The fixer: formats the code, regenerates the pages that derive from it, lowers the list of exceptions.
 use crate::{steps, tidy};
 
-/// Runs it.
+/// Runs all fixes.
 pub(crate) fn run() -> Result<(), String> {
     steps::run("cargo", &["fmt", "--all"])?;
     // The test that holds docs/guide/commands.md to the command table rewrites the page when told to.

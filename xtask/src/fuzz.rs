@@ -8,7 +8,7 @@ use crate::tree;
 const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
                      -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
                      -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions -Zsanitizer=address --cfg fuzzing";
-/// Resident memory above which a run is a finding, AddressSanitizer's share included: decoders must not trust lengths.
+/// Maximum resident memory, including AddressSanitizer's share. More is a finding: decoders must not trust lengths.
 const RSS_MIB_MAX: &str = "-rss_limit_mb=2048";
 /// Time limit for one input.
 const INPUT_SECONDS_MAX: &str = "-timeout=20";
@@ -47,7 +47,7 @@ fn fuzz_one(binary: &std::path::Path, home: &std::path::Path, target: &str, seco
     })
 }
 
-/// A named target triple keeps build scripts and macros uninstrumented.
+/// Builds the targets. Naming the target triple keeps build scripts and macros uninstrumented.
 fn build(host: &str) -> Result<(), String> {
     let words = ["run", "nightly", "cargo", "build", "--release", "--locked", "-p", "fawn-fuzz", "--bin", "libfuzzer"];
     let more = ["--features", "libfuzzer", "--target", host, "--target-dir", "target/libfuzzer"];

@@ -1,4 +1,4 @@
-//! A server process for the gate's clients: started in its own directory, awaited by its ready file, ended by its id.
+//! Server process for the gate's clients: started in its own directory, ready once its ready file exists.
 use crate::tree;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};

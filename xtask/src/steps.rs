@@ -1,4 +1,4 @@
-//! Gate runner: steps run in order and are timed; the first failure ends the run, a table of times closes it.
+//! Gate runner: runs steps in order until the first failure, and prints a table of their times.
 use crate::tree;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ pub(crate) struct Steps<'a> {
 }
 
 impl<'a> Steps<'a> {
-    /// With `only`, steps whose names do not contain it are left out and listed as such.
+    /// With `only`, steps whose names do not contain it are skipped and listed as such.
     pub(crate) fn new(only: Option<&'a str>) -> Self {
         Self { only, started: Instant::now(), times: Vec::new() }
     }

@@ -45,7 +45,7 @@ pub(crate) fn run(only: Option<&str>) -> Result<(), String> {
     gate.step("demo with real clients", demo)?;
     gate.step("several shards with real clients", several_shards)?;
     for words in [&["demo"][..], &["serve", "--shards", "3"]] {
-        gate.step(&format!("replies of {} beside those of redis and memcached", words.join(" ")), || {
+        gate.step(&format!("replies of {} compared with redis and memcached", words.join(" ")), || {
             let dir = clients::scratch("differential")?.join("data");
             let (binary, dir, seed) = (server::binary(), dir.to_string_lossy(), commit());
             clients::python("differential.py", &[&[&*binary.to_string_lossy(), &dir, &seed, "8"], words].concat())
@@ -89,8 +89,8 @@ fn simulator() -> Result<(), String> {
     run(&["--seeds", "1000", "--commit", &commit(), "--seconds", "155", "--least", "140"])
 }
 
-/// Three replicas with the machine's catalogue: read back through both protocols, worked on by real clients, and found
-/// again after a restart.
+/// Tests three replicas with the machine's catalogue: reads it back through both protocols, runs real clients, and
+/// reads it again after a restart.
 fn demo() -> Result<(), String> {
     let dir = clients::scratch("demo")?.join("data");
     let catalogue = clients::catalogue()?;
@@ -104,7 +104,7 @@ fn demo() -> Result<(), String> {
     server.stop()
 }
 
-/// One node with three shards, worked on by real clients before and after a restart, with and without its number given.
+/// Tests one node with three shards: runs real clients before and after a restart, with and without `--shards`.
 fn several_shards() -> Result<(), String> {
     let dir = clients::scratch("shards")?.join("data");
     for words in [&["serve", "--shards", "3"][..], &["serve"]] {
@@ -115,7 +115,7 @@ fn several_shards() -> Result<(), String> {
     steps::run(&server::binary().to_string_lossy(), &["check", &dir.to_string_lossy()])
 }
 
-/// The commit under test, as a seed: each change is fuzzed from another start, and can be again.
+/// The commit under test, as a seed: each change is fuzzed from another seed, reproducibly.
 fn commit() -> String {
     let output = std::process::Command::new("git").args(["rev-parse", "HEAD"]).output();
     output.map_or_else(|_| "1".to_owned(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())

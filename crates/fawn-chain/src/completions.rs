@@ -1,13 +1,14 @@
 //! Exactly-once: the result of each tagged operation, kept until its session acknowledges the reply or ends.
 //!
-//! Every member keeps the same completions, because they are in the records: the head after a failure knows which retries
-//! it has seen [replication.md §3]. A record also carries how far its session has acknowledged, so that all members free
-//! the same results. Past a bound the head refuses operations; no member forgets a result that may be asked for.
+//! Every member keeps the same completions, because they are in the records: the head after a failure knows which
+//! retries it has seen [replication.md §3]. A record also carries how far its session has acknowledged, so that all
+//! members free the same results. Past a bound the head refuses operations; no member forgets a result that may be
+//! asked for.
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use fawn_types::{ClientTag, NodeId, Version};
 
-/// Memory of a completion besides its result, about.
+/// Approximate memory of a completion without its result.
 const COMPLETION_BYTES: usize = 96;
 /// Former sessions of one node that are remembered as ended.
 const ENDED_MAX: usize = 16;
@@ -84,7 +85,7 @@ pub struct Completions {
     limits: CompletionLimits,
     sessions: BTreeMap<u64, ClientCompletions>,
     front_ends: BTreeMap<NodeId, FrontEnd>,
-    /// Of all sessions.
+    /// Completions of all sessions.
     results: usize,
     bytes: usize,
     /// Uncommitted operations, in version order. Bounded by the head's `pending_max`.
@@ -126,8 +127,8 @@ impl Completions {
         }
     }
 
-    /// Whether the head may take one more result of this session, however long. Asked again when it is about to: many
-    /// may have been admitted before any was evaluated.
+    /// Whether the head may accept one more result of this session, of any length. Checked again before evaluation,
+    /// because many operations may have been admitted before any was evaluated.
     #[must_use]
     pub fn has_room(&self, session: u64) -> bool {
         let CompletionLimits { per_session_max, per_session_bytes_max, results_max, bytes_max, .. } = self.limits;
@@ -137,7 +138,7 @@ impl Completions {
         has_room && self.sessions.get(&session).is_none_or(fits)
     }
 
-    /// How far the session has acknowledged, as the head knows: its records carry it.
+    /// The first operation that the session has not acknowledged, as the head knows; its records carry it.
     #[must_use]
     pub fn first_incomplete(&self, session: u64) -> u64 {
         self.sessions.get(&session).map_or(0, |session| session.first_incomplete)

@@ -98,7 +98,7 @@ impl Ring {
         let clockwise = || (0..self.points.len()).map(|step| self.points[(index + step) % self.points.len()].1);
         let mut chain: Vec<RingNode> = Vec::with_capacity(wanted);
         // The first pass accepts new domains only. The second accepts any new node: a copy in a shared domain
-        // heartbeats no copy.
+        // is better than none.
         for strict in [true, false] {
             for node in clockwise() {
                 if chain.len() == wanted {

@@ -1,7 +1,8 @@
-//! Owns the measurement of the engine's hot paths, one thread, on a real device: load, get, put, durable put.
+//! Benchmark of the engine's hot paths on a real device, with one thread: load, get, put, durable put.
 //!
 //! `cargo run --release -p fawn-ds --example hot_paths -- <directory> <load|get|cold|durable> [records] [value bytes]
-//! [writers]`; `valgrind --tool=callgrind --toggle-collect='*::gets'` (or `puts`) counts instructions where the machine is shared.
+//! [writers]`; on a shared machine, count instructions with `valgrind --tool=callgrind --toggle-collect='*::gets'` (or
+//! `puts`).
 use fawn_ds::internals::{Engine, EngineError, Event, Lookup, Options, PREFETCH_KEYS_MAX, RecordRef, View};
 use fawn_flash::{Device, DeviceOptions, FileDevice, IoClass};
 use fawn_types::random::SplitMix64;
@@ -45,8 +46,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     if what == "get" {
         bench.gets(records, records)?;
         timed("gets, cached, in random order", records, || bench.gets(records, records))?;
-        timed("gets, cached, 16 warmed together", records, || bench.gets_warmed(records, records))?;
-        timed("puts over keys in memory", records, || bench.puts(records, &value))?;
+        timed("gets, cached, 16 prefetched together", records, || bench.gets_warmed(records, records))?;
+        timed("overwrites of keys in memory", records, || bench.puts(records, &value))?;
     }
     if what == "cold" {
         let count = records.min(200_000);
@@ -74,7 +75,7 @@ fn timed<T>(what: &str, records: u64, work: impl FnOnce() -> Result<T, Box<dyn E
     Ok(seconds)
 }
 
-/// What this thread has used of its processor: says more than the clock where others use it too.
+/// CPU time of this thread, ns: more reliable than the clock on a shared machine.
 fn cpu_ns() -> Result<f64, Box<dyn Error>> {
     let line = std::fs::read_to_string("/proc/thread-self/schedstat")?;
     Ok(line.split(' ').next().ok_or("schedstat has fields")?.parse()?)
@@ -118,7 +119,7 @@ impl Bench {
         Ok(())
     }
 
-    /// As a loader that knows the next keys: those of an iteration are hashed once and warmed together.
+    /// Bulk load: hashes the keys of a batch once and prefetches them together.
     #[inline(never)]
     fn puts(&mut self, records: u64, value: &[u8]) -> Result<(), Box<dyn Error>> {
         let mut batch = Vec::with_capacity(PREFETCH_KEYS_MAX);
@@ -160,7 +161,7 @@ impl Bench {
         self.engine.commit(RANGE, through);
     }
 
-    /// As that many writers who each wait for their last put.
+    /// `writers` writers that each wait for their last put.
     #[inline(never)]
     fn durable(&mut self, records: u64, value: &[u8], writers: u64) -> Result<(), Box<dyn Error>> {
         let (mut sent, first) = (0, self.next.seq());

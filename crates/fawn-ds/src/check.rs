@@ -1,6 +1,6 @@
-//! Owns the offline verification of a store, what `fawn check` prints: manifest, segments, frames, every record.
+//! Offline verification of a store for `fawn check`: manifest, segments, frames, every record.
 //!
-//! Reads only. What opening would silently tidy up (torn ends, orphans) is a note; what it would refuse is damage.
+//! Reads only. A state that an open repairs (torn ends, orphans) is a note; one that it refuses is damage.
 use crate::format::manifest::{self, DecodedManifest, ManifestVerdict, SegmentEntry};
 use crate::format::record::Stored;
 use crate::format::scan::{ScanInput, ScanReport, Scanner, SegmentVerdict, SyncedLog};
@@ -12,35 +12,35 @@ use fawn_flash::{Device, DeviceError, FileId, IoClass};
 use fawn_types::RangeId;
 use std::collections::BTreeMap;
 
-/// Length of one read, bytes: what the check needs of memory, but for frames that straddle reads.
+/// Length of one read, bytes. It bounds the check's memory, except for frames that straddle reads.
 const READ_BYTES: u32 = 1 << 20;
 
-/// Per range: where its first record in a segment lies, and how many there are.
+/// Per range: the offset of its first record in a segment, and the number of its records there.
 type RangeCounts = BTreeMap<RangeId, (u32, u64)>;
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Severity {
-    /// The trace of a crash; the next opening deals with it, nothing promised is missing.
+    /// The trace of a crash: the next open repairs it, and no acknowledged data is missing.
     Note,
-    /// Promised data is corrupt or missing.
+    /// Acknowledged data is corrupt or missing.
     Damage,
 }
 
-/// Something that is not as a clean shutdown leaves it.
+/// A deviation from the state after a clean shutdown.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CheckFinding {
-    /// How bad.
+    /// Note or damage.
     pub severity: Severity,
-    /// Which file.
+    /// Name of the file.
     pub file: String,
-    /// Where in it.
+    /// Offset in the file.
     pub offset_bytes: u64,
-    /// What was found, what was expected, what to do.
+    /// The fault, and what to do.
     pub detail: String,
 }
 
-/// What a store's files hold.
+/// Result of a check.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CheckReport {
     /// Segments read.
@@ -51,12 +51,12 @@ pub struct CheckReport {
     pub records: u64,
     /// Bytes of frames accepted.
     pub bytes: u64,
-    /// What is not as it should be, in the order of the log.
+    /// All findings: the manifest's, then the segments' in log order.
     pub findings: Vec<CheckFinding>,
 }
 
 impl CheckReport {
-    /// Whether nothing that was promised is corrupt or missing.
+    /// Whether no acknowledged data is corrupt or missing.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.findings.iter().all(|finding| finding.severity == Severity::Note)
@@ -67,10 +67,10 @@ impl CheckReport {
     }
 }
 
-/// Verifies the store in the device's directory, which it locks: no server may be using it.
+/// Verifies the store in the device's directory and locks it: no server may use it.
 ///
 /// # Errors
-/// When the directory is in use or cannot be listed. A file that cannot be read is a finding, not an error.
+/// If the directory is in use or cannot be listed. An unreadable file is a finding, not an error.
 pub fn check<D: Device>(device: &mut D) -> Result<CheckReport, DeviceError> {
     device.lock()?;
     let names = device.list()?;
@@ -93,7 +93,7 @@ pub fn check<D: Device>(device: &mut D) -> Result<CheckReport, DeviceError> {
     Ok(report)
 }
 
-/// `None`: there is nothing to go on with, and the report says why.
+/// Decodes the manifest. `None`: the check cannot continue, and the report has the reason.
 fn check_manifest<D: Device>(device: &mut D, report: &mut CheckReport) -> Option<DecodedManifest> {
     let name = manifest::FILE_NAME;
     let bytes = match read_whole(device, name) {
@@ -113,7 +113,7 @@ fn check_manifest<D: Device>(device: &mut D, report: &mut CheckReport) -> Option
     match &decoded.verdict {
         ManifestVerdict::Clean => {}
         ManifestVerdict::TornAt { offset } => {
-            report.add(Severity::Note, name, *offset, "an unfinished commit; the next opening cuts it off");
+            report.add(Severity::Note, name, *offset, "an unfinished commit; the next open truncates it");
         }
         ManifestVerdict::CorruptAt { offset, synced, contradiction } => {
             let why = contradiction.as_ref().map(ToString::to_string).unwrap_or_default();
@@ -131,7 +131,7 @@ fn read_whole<D: Device>(device: &mut D, name: &str) -> Result<Vec<u8>, DeviceEr
     bytes
 }
 
-/// Header and frames of a listed segment; `None`: not even its header can be believed.
+/// Checks a listed segment's header and frames. `None`: the header itself is invalid.
 fn check_segment<D: Device>(
     device: &mut D,
     decoded: &DecodedManifest,
@@ -164,7 +164,7 @@ fn check_segment<D: Device>(
     }
 }
 
-/// Opens a segment's file, reads its header, and closes it again after `then`.
+/// Opens a segment's file, decodes its header, calls `then`, and closes the file.
 fn with_segment<D: Device, T>(
     device: &mut D,
     name: &str,
@@ -179,7 +179,6 @@ fn with_segment<D: Device, T>(
     result
 }
 
-/// Streams a segment through the scanner.
 fn scan<D: Device>(
     device: &mut D,
     file: FileId,
@@ -203,14 +202,14 @@ fn scan<D: Device>(
     Ok((scanner.finish(), ranges))
 }
 
-/// Records of ranges that are not listed: void if the range was dropped; if it never was, its listing is lost.
+/// Reports records of unlisted ranges: invalid if the range was dropped; otherwise the manifest lost the listing.
 fn check_ranges(decoded: &DecodedManifest, scans: &[(String, ScanReport, RangeCounts)], report: &mut CheckReport) {
     let state = &decoded.state;
     for (name, _, ranges) in scans {
         let strays = ranges.iter().filter(|(range, _)| !state.ranges.contains_key(range));
         for (range, &(offset, records)) in strays {
             let (severity, what) = if state.dropped.contains(range) {
-                (Severity::Note, "which was dropped: they are void")
+                (Severity::Note, "which was dropped: they are invalid")
             } else {
                 (Severity::Damage, "which was never listed: the manifest lost its end; restore it")
             };
@@ -225,7 +224,7 @@ fn check_ends(name: &str, scan: &ScanReport, known: &SyncedLog, generation: u32,
     match scan.validate(known) {
         SegmentVerdict::Clean => {}
         SegmentVerdict::TornAt { offset } => {
-            let detail = format!("{why}; never synced, the next opening cuts it off");
+            let detail = format!("{why}; never synced, the next open truncates it");
             report.add(Severity::Note, name, u64::from(offset), detail);
         }
         SegmentVerdict::CorruptAt { offset, watermark } => {
@@ -242,20 +241,20 @@ fn check_ends(name: &str, scan: &ScanReport, known: &SyncedLog, generation: u32,
     }
 }
 
-/// Files that the manifest does not list are orphans of a crash, unless one took data that was promised.
+/// Reports unlisted files. They are orphans of a crash, unless the manifest lost the listing of a segment with data.
 fn check_unlisted<D: Device>(device: &mut D, names: &[String], decoded: &DecodedManifest, report: &mut CheckReport) {
     let state = &decoded.state;
     let is_listed =
         |name: &str| state.segments.iter().any(|(&slot, entry)| segment::file_name(slot, entry.uuid) == name);
     for name in names {
         if name == manifest::NEW_FILE_NAME {
-            report.add(Severity::Note, name, 0, "an unfinished rewrite of the manifest; the next opening removes it");
+            report.add(Severity::Note, name, 0, "an unfinished rewrite of the manifest; the next open removes it");
         } else if segment::is_file_name(name) && !is_listed(name) {
             let (severity, detail) = match holds_newer_data(device, name, decoded.header.store, state.last_sequence) {
                 Ok(true) => {
                     (Severity::Damage, "holds data but is not listed: the manifest lost its end; restore it".into())
                 }
-                Ok(false) => (Severity::Note, "an unlisted segment; the next opening removes it".into()),
+                Ok(false) => (Severity::Note, "an unlisted segment; the next open removes it".into()),
                 Err(error) => (Severity::Damage, error.to_string()),
             };
             report.add(severity, name, 0, detail);
@@ -263,11 +262,11 @@ fn check_unlisted<D: Device>(device: &mut D, names: &[String], decoded: &Decoded
     }
 }
 
-/// Whether an unlisted segment is newer than all that the manifest ever listed, and took a frame. A segment takes data
-/// only once its listing is synced, so the manifest has lost that listing.
+/// Whether an unlisted segment is newer than all listed ones and has a frame. A segment takes data only once its
+/// listing is synced, so the manifest has lost that listing.
 ///
 /// # Errors
-/// When the file cannot be read: nobody may conclude anything from that.
+/// If the file cannot be read: the question stays open then.
 pub(crate) fn holds_newer_data<D: Device>(
     device: &mut D,
     name: &str,
@@ -287,7 +286,7 @@ fn first_frame_is_newer<D: Device>(
     last_sequence: u64,
 ) -> Result<bool, DeviceError> {
     let header = Io::new(device).read(file, 0, HEADER_BYTES, IoClass::Recovery)?;
-    // Without a readable header it never took data: the header is synced before anything else happens to it.
+    // Without a valid header it never took data: the header is synced before any other write to the file.
     let Ok(header) = segment::decode(&header) else { return Ok(false) };
     if header.store != store || header.sequence <= last_sequence {
         return Ok(false);

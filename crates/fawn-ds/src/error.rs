@@ -1,74 +1,74 @@
-//! Owns why a store refuses: what was expected, what was found, where, and what to do.
+//! Errors of the store: each reports what was expected, what was found, where, and what to do.
 use fawn_flash::DeviceError;
 use fawn_types::{OperationError, RangeId, StoreError};
 
-/// Why the engine refused an operation.
+/// Error of an engine operation.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum EngineError {
     /// A bounded buffer is full; retry after a poll.
-    #[error("too much under way; poll, then retry")]
+    #[error("too many operations in flight; poll, then retry")]
     Overloaded,
     /// No space, or no descriptor, for another segment; reads and deletes go on, retried at later appends. Where the file
     /// system cannot reserve space ahead, a full disk may also fail a write: that is [`EngineError::Poisoned`].
     #[error("store full: delete keys or add space, then retry; where the log says so, raise the limit on open files")]
     StoreFull,
-    /// A write or sync failed earlier, or the store is read-only: nothing more is written.
+    /// A write or sync failed earlier, or the store is read-only: all writes are refused.
     #[error("store takes no more writes: {first}; restart and run `fawn check`")]
     Poisoned {
         /// The first failure.
         first: String,
     },
-    /// A key past the record's 16-bit length.
+    /// The key exceeds the maximum key length.
     #[error("key of {found_bytes} bytes, at most {limit_bytes} are taken")]
     KeyTooLong {
-        /// Its length.
+        /// Length of the key.
         found_bytes: usize,
-        /// The limit.
+        /// Maximum length.
         limit_bytes: usize,
     },
-    /// A value or batch that no segment takes.
+    /// The value, record or batch exceeds its maximum length.
     #[error("record or batch of {found_bytes} bytes, at most {limit_bytes} are taken; store it in pieces")]
     TooLarge {
-        /// Its length.
+        /// Length found.
         found_bytes: usize,
-        /// The limit.
+        /// Maximum length.
         limit_bytes: usize,
     },
     /// The range was never added.
     #[error("range {range:?} is not in this store; add it first")]
     UnknownRange {
-        /// Which.
+        /// The unknown range.
         range: RangeId,
     },
     /// The range exists with other boundaries.
     #[error("range {range:?} exists with other boundaries; split or merge it instead")]
     RangeExists {
-        /// Which.
+        /// The range that exists.
         range: RangeId,
     },
-    /// The store is without chains: all that it appends is committed at the next opening, so nothing can be taken back.
+    /// The store has no chains: the next open commits all appended records, so that none can be rolled back.
     #[error("the store has no chains: what was appended to range {range:?} cannot be rolled back")]
     NotChained {
-        /// Which.
+        /// The range of the rollback.
         range: RangeId,
     },
-    /// The write would need an old version read, and as many of those are unreadable as memory has room for.
+    /// The write needs an unverified old version, and memory for keys with unreadable old versions is used up.
     #[error(
         "the old versions of {keys} overwritten keys are corrupt or cannot be read, and memory has no room for more; \
          replace the store's disk, or raise its memory"
     )]
     TooDamaged {
-        /// Keys whose old version cannot be read.
+        /// Keys whose old version is unreadable or corrupt.
         keys: u64,
     },
-    /// Stored bytes are not what was written there.
+    /// Stored bytes differ from those that were written.
     #[error("corrupt record in {file} at byte {offset_bytes}: {detail}; run `fawn check` on the data directory")]
     Corrupt {
-        /// The segment's file.
+        /// Name of the segment's file.
         file: String,
-        /// Where in it.
+        /// Offset of the record in the file.
         offset_bytes: u32,
-        /// What is wrong.
+        /// Description of the fault.
         detail: String,
     },
     /// A read failed.
@@ -95,69 +95,69 @@ impl From<EngineError> for StoreError {
     }
 }
 
-/// Why a store did not open.
+/// Error of opening a store.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The device refused.
+    /// The device returned an error.
     #[error("{0}")]
     Device(#[from] DeviceError),
     /// An option is out of bounds.
     #[error("option {name} is {found}, expected {expected}")]
     Option {
-        /// Which.
+        /// Name of the option.
         name: &'static str,
-        /// What was asked.
+        /// Value given.
         found: u64,
-        /// What is taken.
+        /// Accepted values.
         expected: &'static str,
     },
-    /// A store cannot be created without a secret of its own.
+    /// A new store needs a secret.
     #[error("no store here and no hash secret given to create one; pass Options::secret")]
     SecretMissing,
     /// The store was created with another secret.
     #[error("the store was created with another hash secret; it belongs to another cluster or store")]
     SecretDiffers,
-    /// The manifest is corrupt or of another kind.
+    /// The manifest is corrupt, or is not a manifest.
     #[error("{file}: {detail}; restore it from a backup, `fawn check` tells what else is corrupt")]
     Manifest {
-        /// The manifest's name.
+        /// Name of the manifest's file.
         file: String,
-        /// What is wrong.
+        /// Description of the fault.
         detail: String,
     },
-    /// A segment shows that the manifest ended later once: commits that were synced are gone from it.
+    /// A segment proves that synced commits at the manifest's end are lost.
     #[error(
         "{file}: {detail}, so the manifest lost its synced end; nothing was changed: restore the file `manifest` from a \
          copy, or open the store read-only to export it"
     )]
     ManifestTailLost {
-        /// The segment that shows it.
+        /// Name of that segment's file.
         file: String,
-        /// How.
+        /// The evidence.
         detail: String,
     },
     /// A listed segment is missing.
     #[error("{file} is listed in the manifest but missing; restore it, `fawn check` tells what else is missing")]
     SegmentMissing {
-        /// The segment's name.
+        /// Name of the segment's file.
         file: String,
     },
-    /// Damage below the synced watermark: acknowledged writes may be gone.
+    /// Corruption below the synced watermark: acknowledged writes may be lost.
     #[error(
         "{file} is corrupt from byte {from_bytes} to {to_bytes}, below what was synced: {detail}; \
          restore a backup, or open it read-only to export; `fawn check` tells what else is corrupt"
     )]
     Damaged {
-        /// The segment's name.
+        /// Name of the segment's file.
         file: String,
-        /// Where the damage starts.
+        /// Start of the corruption.
         from_bytes: u32,
-        /// Where intact frames go on.
+        /// Synced end of the segment; the corruption is before it.
         to_bytes: u32,
-        /// What is wrong.
+        /// Description of the fault.
         detail: String,
     },
-    /// Reading back a record while rebuilding the index failed.
+    /// A record could not be read back for the index rebuild.
     #[error("while rebuilding the index: {0}")]
     Engine(#[from] EngineError),
 }

@@ -1,4 +1,4 @@
-//! Owns the fuzzing of opening: arbitrary bytes spliced over the files of a sound store, then opened, checked and read.
+//! Fuzzing of recovery: splices arbitrary bytes into the files of a valid store, then opens, checks and reads it.
 //!
 //! Input: splices, each `file u8, offset u24, len u16, bytes`. Functions for the decoders alone are re-exported here.
 use crate::check::check;
@@ -15,23 +15,23 @@ use fawn_types::{Durability, Epoch, HashSecret, KeyHash, KeyRange, Now, RangeId,
 use std::sync::OnceLock;
 
 const RANGE: RangeId = RangeId(1);
-/// Copied from elsewhere: whole, and cut short.
+/// Ranges with a state transfer: complete, and interrupted.
 const COPIED: RangeId = RangeId(2);
 const CUT_SHORT: RangeId = RangeId(3);
 const COPIED_KEYS: u32 = 60;
 const SECRET: HashSecret = HashSecret([3; 16]);
 const KEYS: u32 = 420;
-/// More splices than this say nothing new.
+/// Maximum number of splices per input; more find nothing new.
 const SPLICES_MAX: usize = 16;
-/// No loop of a lookup or a flush is longer; one that is hangs.
+/// Bound of the loops of a lookup or a flush; a longer loop hangs.
 const TURNS_MAX: usize = 1000;
 
-/// The store that is corrupt, and where its last frame lies, which no later frame certifies.
+/// The base image of all inputs, and the position of its last frame, which no later frame certifies.
 struct DamagedStore {
     disk: SimDisk,
     active: String,
     last_frame: (usize, usize),
-    /// Keys in that frame.
+    /// Number of keys in that frame.
     unvouched: u32,
 }
 
@@ -53,7 +53,8 @@ fn value(i: u32) -> Vec<u8> {
     vec![i as u8; 200 + (i % 100) as usize]
 }
 
-/// Opens whatever `data` makes of a sound store: it opens with all that was promised, or is refused and left as it was.
+/// Opens a valid store with the splices of `data` in its files. It opens with all acknowledged data, or is refused
+/// unchanged.
 pub fn recovery(data: &[u8]) {
     let base = BASE.get_or_init(build);
     let disk = base.disk.image(Loss::Process, 0);
@@ -90,7 +91,7 @@ pub fn recovery(data: &[u8]) {
     }
 }
 
-/// What opened takes a write, keeps it, and opens again.
+/// A store that opened takes a write, keeps it, and opens again.
 fn continues(disk: &SimDisk, mut engine: Engine<SimDevice>) {
     let Ok(()) = engine.add_range(RANGE, KeyRange::ALL) else { return };
     engine.commit(RANGE, engine.progress(RANGE).appended);
@@ -104,9 +105,9 @@ fn continues(disk: &SimDisk, mut engine: Engine<SimDevice>) {
     drop(engine);
     disk.crash(1);
     let Ok((mut engine, _)) = Engine::open(SimDevice::attach(disk), options(false), Now::at(3)) else {
-        panic!("what opened once opens again")
+        panic!("a store that opened once opens again")
     };
-    assert_eq!(get(&mut engine, KEYS), Ok(Some(b"after".to_vec())), "what was synced is there");
+    assert_eq!(get(&mut engine, KEYS), Ok(Some(b"after".to_vec())), "synced data is there");
 }
 
 fn settle(engine: &mut Engine<SimDevice>) {
@@ -156,7 +157,7 @@ fn contents(disk: &SimDisk) -> Vec<(String, Option<Vec<u8>>)> {
     disk.names().into_iter().map(|name| (name.clone(), disk.contents(&name))).collect()
 }
 
-/// Copies a range over what it holds; to the end or not.
+/// Transfers a range over its old content, completely or not.
 fn copy(engine: &mut Engine<SimDevice>, range: RangeId, is_whole: bool) {
     let version = |seq: u32| Version::new(Epoch::new(1).unwrap_or_default(), u64::from(seq) + 1).unwrap_or_default();
     assert_eq!(engine.add_range(range, KeyRange::ALL), Ok(()), "a store takes a range");
@@ -172,14 +173,14 @@ fn copy(engine: &mut Engine<SimDevice>, range: RangeId, is_whole: bool) {
     if is_whole {
         assert_eq!(engine.finish_transfer(range), Ok(()), "to the end");
     }
-    // Time goes by, in which the manifest's last commit is certified.
+    // Time passes, in which the manifest's last commit is certified.
     for _ in 0..TURNS_MAX {
         engine.wait(Now::at(500), &mut Vec::new());
     }
     assert_eq!(engine.copying(range).is_none(), is_whole, "whole is whole");
 }
 
-/// Several generations, sealed segments, an active one with several frames and one prepared behind it.
+/// Several generations, sealed segments, an active one with several frames, and a prepared next one.
 fn build() -> DamagedStore {
     let disk = SimDisk::new(SimOptions::instant(1));
     let mut names = disk.names();
@@ -198,7 +199,7 @@ fn build() -> DamagedStore {
             if i % 3 == 2 {
                 settle(&mut engine);
             }
-            // Amid the others, so that later frames certify what was copied.
+            // In the middle of the other writes, so that later frames certify the transferred records.
             match (part, i % (KEYS / 3)) {
                 (1, 5) => copy(&mut engine, COPIED, true),
                 (2, 5) => copy(&mut engine, CUT_SHORT, false),
@@ -210,14 +211,14 @@ fn build() -> DamagedStore {
     }
     let with_frames = |name: &String| Some((frames(&disk.contents(name)?), name.clone()));
     let segments = names.iter().filter(|name| segment::is_file_name(name)).filter_map(with_frames);
-    // Slots are given in order, and names begin with them.
+    // Slots are assigned in order, and names begin with them.
     let last = segments.filter(|(frames, _)| !frames.is_empty()).max_by(|a, b| a.1.cmp(&b.1));
     let Some((frames, active)) = last else { unreachable!("what was written is in a segment") };
     let Some(&last_frame) = frames.last() else { unreachable!("it has frames") };
     DamagedStore { disk, active, last_frame, unvouched: 3 }
 }
 
-/// Where a segment's frames start and end.
+/// Start and end of a segment's frames.
 fn frames(bytes: &[u8]) -> Vec<(usize, usize)> {
     let (mut frames, mut at) = (Vec::new(), crate::format::FRAMES_OFFSET as usize);
     while let Some(header) = bytes.get(at..at + 12).filter(|header| header.starts_with(&crate::format::frame::MAGIC)) {
@@ -228,8 +229,8 @@ fn frames(bytes: &[u8]) -> Vec<(usize, usize)> {
     frames
 }
 
-/// Puts the splices over the files. Returns whether the last frame and what follows it were spared, and whether the
-/// manifest and segments were touched: no format stands forged evidence in both places at once.
+/// Applies the splices. Returns whether the last frame and all bytes after it were spared, and whether the manifest and
+/// the segments were touched. No format can detect forged evidence in both at once.
 fn splice(base: &DamagedStore, disk: &SimDisk, mut data: &[u8]) -> (bool, [bool; 2]) {
     let mut names = disk.names();
     names.push(crate::format::manifest::NEW_FILE_NAME.to_owned());

@@ -1,4 +1,5 @@
-//! Owns the manifest's file: commits queued, one write in flight, and which of them are durable.
+//! The manifest's file: queues commits, writes one batch at a time, tracks which are durable, rewrites it when mostly
+//! history.
 use crate::error::OpenError;
 use crate::format::manifest::{
     self, DecodedManifest, FILE_NAME, HEADER_BYTES, ManifestEdit, ManifestHeader, ManifestState, ManifestVerdict,
@@ -9,64 +10,63 @@ use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Device, DeviceError, FileId, IoClass, Token};
 use fawn_types::{MonoMs, TimeMs};
 
-/// Space kept allocated behind the end where there is any, bytes: on a full device segments are still sealed and dropped.
+/// Space kept allocated after the end if possible, bytes: a full device can then still seal and drop segments.
 const AHEAD_BYTES_MIN: u64 = 16 << 10;
-/// Space is asked for in such steps, bytes.
+/// Allocation step, bytes.
 const AHEAD_STEP_BYTES: u64 = 32 << 10;
-/// Commits carry the expiry time when it has moved on by so much, ms.
+/// Advance of the expiry time after which the next commit carries it, ms.
 const CLOCK_STEP_MS: u64 = 10_000;
-/// Without commits it is persisted by one of its own after so long, ms.
+/// Age at which the expiry time gets a commit of its own, ms.
 const CLOCK_AGE_MAX_MS: u64 = 60_000;
-/// The expiry time is not written into the last of the space, bytes: without seals and drops a full device stays full.
+/// Space that the expiry time must not use, bytes: a full device needs it for the seals and drops that free space.
 pub(crate) const CLOCK_SPARES_BYTES: u64 = AHEAD_BYTES_MIN / 2;
 
-/// Names a commit: later ones compare greater, whatever file they end up in.
+/// Number of a commit, ascending over all rewrites of the file.
 pub(crate) type CommitNumber = u64;
 
-/// A fresh file under way to take the manifest's place.
+/// A new file that will replace the manifest.
 #[derive(Debug)]
 struct Rewrite {
     file: FileId,
     header: ManifestHeader,
-    /// The file: a snapshot with every commit up to `through`.
+    /// The file's content: a snapshot with every commit up to `through`.
     bytes: Vec<u8>,
     through: CommitNumber,
-    /// Commits since.
+    /// Commits since the snapshot.
     queued: Vec<Vec<ManifestEdit>>,
 }
 
-/// The open manifest.
 #[derive(Debug)]
 pub(crate) struct ManifestFile {
     file: FileId,
     header: ManifestHeader,
     state: ManifestState,
-    /// Bytes of the file from the page that the synced part ends in.
+    /// Bytes of the file from the start of the page in which the synced part ends.
     tail: Vec<u8>,
     tail_at: u64,
     synced: u64,
-    /// Bytes of the file that have their space.
+    /// Allocated length of the file, bytes.
     allocated: u64,
     queued: CommitNumber,
     durable: CommitNumber,
-    /// End of what a write in flight covers, the last commit before it, and the last that its own commits certify.
+    /// For the write in flight: its end, the last commit that it makes durable, and the last that it certifies.
     in_flight: Option<(u64, CommitNumber, CommitNumber)>,
-    /// Newest commit whose loss nothing but the manifest would show.
+    /// Newest commit whose loss only the manifest would show.
     important: CommitNumber,
-    /// Commits up to here are certified by the newest one queued; by the newest durable one.
+    /// Last commit certified by the newest queued commit; by the newest durable one.
     certified_if_durable: CommitNumber,
     certified: CommitNumber,
     rewrite: Option<Rewrite>,
-    /// A length below which rewriting is not tried again: the device was full.
+    /// Length from which a rewrite is tried again after a full device.
     rewrite_from: u64,
-    /// The file goes on past its last good commit with what no one was promised.
+    /// The file has bytes of an unacknowledged, torn append after its last valid commit.
     is_torn: bool,
-    /// Expiry time and the monotonic clock when they were read last.
+    /// Last noted expiry time, and the monotonic clock at that time.
     clock: (TimeMs, MonoMs),
 }
 
 impl ManifestFile {
-    /// Writes a new store's manifest: whole and synced under another name before it gets its own.
+    /// Writes a new store's manifest: complete and synced under another name before it gets its own.
     pub(crate) fn create<D: Device>(device: &mut D, state: ManifestState) -> Result<Self, OpenError> {
         let bytes = manifest::encode_snapshot(&state, 1);
         let store = state.identity.map(|identity| identity.store).unwrap_or_default();
@@ -77,7 +77,7 @@ impl ManifestFile {
         Ok(Self { allocated, ..Self::at(file, ManifestHeader { store, rewrite: 1 }, state, bytes) })
     }
 
-    /// An empty file under the other name, with its space.
+    /// Creates and allocates an empty file under the temporary name.
     fn create_new<D: Device>(device: &mut D, len_bytes: u64) -> Result<(FileId, u64), DeviceError> {
         match device.unlink(NEW_FILE_NAME) {
             Ok(()) | Err(DeviceError::NotFound { .. }) => {}
@@ -87,7 +87,7 @@ impl ManifestFile {
         let allocated = (len_bytes + AHEAD_BYTES_MIN).next_multiple_of(AHEAD_STEP_BYTES);
         if let Err(error) = device.allocate(file, 0, allocated) {
             device.close(file);
-            // Where that fails too, the next attempt unlinks it first.
+            // If the unlink fails too, the next attempt unlinks the file first.
             let unlinked = device.unlink(NEW_FILE_NAME);
             return Err(unlinked.err().filter(|failure| !failure.is_retryable()).unwrap_or(error));
         }
@@ -119,7 +119,7 @@ impl ManifestFile {
         }
     }
 
-    /// Reads the manifest and changes nothing: see [`ManifestFile::settle`]. `None`: there is none.
+    /// Reads the manifest without changing it; see [`ManifestFile::settle`]. `None`: there is none.
     pub(crate) fn open<D: Device>(device: &mut D) -> Result<Option<Self>, OpenError> {
         let file = match device.open(FILE_NAME) {
             Ok(file) => file,
@@ -141,20 +141,20 @@ impl ManifestFile {
         Ok(Some(Self { is_torn, allocated, ..Self::at(file, header, state, bytes) }))
     }
 
-    /// Before the store relies on what was read: cuts a torn append off, and makes the rest durable. Not earlier than
-    /// the segments were looked at: they may show that the torn append was promised, and then it is evidence.
+    /// Truncates a torn append and makes the rest durable, before the store relies on it. Called only after the
+    /// segments were examined: they may prove that the torn append was acknowledged, and then it is evidence.
     pub(crate) fn settle<D: Device>(&mut self, device: &mut D) -> Result<(), DeviceError> {
         if core::mem::take(&mut self.is_torn) {
             device.truncate(self.file, self.len())?;
             self.allocated = self.len();
         }
         self.allocate_ahead(device, AHEAD_BYTES_MIN)?;
-        // What a killed process wrote last may not be on the disk yet.
+        // The last writes of a killed process may not be on the disk yet.
         Io::new(device).sync(self.file, IoClass::Manifest)?;
         device.sync_dir()
     }
 
-    /// Sees to `bytes` of space behind the end. Without it the device is full, and nothing has changed.
+    /// Allocates space for `bytes` more. On a full device nothing has changed.
     pub(crate) fn reserve<D: Device>(&mut self, device: &mut D, bytes: u64) -> Result<(), DeviceError> {
         let wanted = self.len() + bytes;
         if wanted > self.allocated {
@@ -165,7 +165,7 @@ impl ManifestFile {
         Ok(())
     }
 
-    /// As [`ManifestFile::reserve`], but a full device is no failure: there may be enough left.
+    /// As [`ManifestFile::reserve`], but a full device is not an error: the space left may suffice.
     fn allocate_ahead<D: Device>(&mut self, device: &mut D, bytes: u64) -> Result<(), DeviceError> {
         match self.reserve(device, bytes) {
             Err(error) if !error.is_retryable() => Err(error),
@@ -181,30 +181,29 @@ impl ManifestFile {
         self.tail_at + self.tail.len() as u64
     }
 
-    /// Later commits carry this expiry time.
+    /// Sets the expiry time that later commits carry.
     pub(crate) fn note_clock(&mut self, time: TimeMs, mono: MonoMs) {
         self.clock = (time, mono);
     }
 
-    /// How far the persisted expiry time is behind, ms.
+    /// Age of the persisted expiry time, ms.
     pub(crate) fn clock_age_ms(&self) -> u64 {
         let (persisted, _) = self.state.clock.unwrap_or_default();
         self.clock.0.ms_since(persisted)
     }
 
-    /// Whether the persisted expiry time is so old that it deserves a commit of its own.
+    /// Whether the persisted expiry time is old enough for a commit of its own.
     pub(crate) fn is_clock_stale(&self) -> bool {
         self.clock_age_ms() >= CLOCK_AGE_MAX_MS
     }
 
-    /// Queues a commit of the expiry time alone.
     pub(crate) fn commit_clock(&mut self) -> CommitNumber {
         let (time, mono) = self.clock;
         self.queue(&[ManifestEdit::Clock { time, mono }])
     }
 
-    /// Queues a commit; it is durable once [`ManifestFile::is_durable`] its return value. It carries the expiry time
-    /// along where that has moved on.
+    /// Queues a commit; [`ManifestFile::is_durable`] with the returned number reports its durability. The commit
+    /// carries the expiry time if that has advanced enough.
     pub(crate) fn commit(&mut self, edits: &[ManifestEdit]) -> CommitNumber {
         let has_space = self.len() + CLOCK_SPARES_BYTES <= self.allocated;
         if self.clock_age_ms() < CLOCK_STEP_MS || !has_space {
@@ -238,13 +237,13 @@ impl ManifestFile {
         self.certified_if_durable = self.durable;
     }
 
-    /// Whether a durable commit could be lost to damage and pass for a torn append, and no write is about to end that.
+    /// Whether damage to a durable commit could pass for a torn append, with no write coming that would certify it.
     pub(crate) fn needs_vouching(&self) -> bool {
         let is_idle = self.in_flight.is_none() && self.rewrite.is_none() && self.queued == self.durable;
         is_idle && self.important > self.certified
     }
 
-    /// Queues a commit that says nothing but that those before it are synced, in a sector of its own.
+    /// Queues a commit without content, in another sector, which certifies that those before it were synced.
     pub(crate) fn certify(&mut self) {
         assert!(self.needs_vouching(), "a commit that nothing needs");
         let end = self.len();
@@ -257,15 +256,15 @@ impl ManifestFile {
         self.durable >= number
     }
 
-    /// Whether a write should be started: something is queued and none is in flight.
+    /// Whether a write should start: commits are queued and no write is in flight.
     pub(crate) fn is_due(&self) -> bool {
         self.in_flight.is_none() && self.rewrite.is_none() && self.queued > self.durable
     }
 
-    /// Starts the write of everything queued: to the file's end, or as a fresh file when most of this one is history.
+    /// Starts the write of all queued commits: an append, or a rewrite if the file is mostly history.
     ///
     /// # Errors
-    /// The device's, but for a lack of space or descriptors for a fresh file: then the old one goes on.
+    /// The device's. Without space or descriptors for a new file, the old one is appended to instead.
     pub(crate) fn start<D: Device>(&mut self, device: &mut D, token: Token) -> Result<(), DeviceError> {
         assert!(self.is_due(), "one write of the manifest at a time");
         if self.len() >= self.rewrite_from.max(manifest::REWRITE_BYTES_MIN) && self.start_rewrite(device, token)? {
@@ -280,7 +279,7 @@ impl ManifestFile {
         Ok(())
     }
 
-    /// Starts the write of a fresh file, if that is worth it and there is space.
+    /// Starts a rewrite, if it is worthwhile and there is space.
     fn start_rewrite<D: Device>(&mut self, device: &mut D, token: Token) -> Result<bool, DeviceError> {
         let header = ManifestHeader { rewrite: self.header.rewrite + 1, ..self.header };
         let bytes = manifest::encode_snapshot(&self.state, header.rewrite);
@@ -301,7 +300,8 @@ impl ManifestFile {
         Ok(true)
     }
 
-    /// The write in flight is done: what it covered is durable, a fresh file once it has the manifest's name for good.
+    /// Completes the write in flight: its commits are durable; after a rewrite, once the new file durably has the
+    /// manifest's name.
     pub(crate) fn done<D: Device>(&mut self, device: &mut D) -> Result<(), DeviceError> {
         if let Some(rewrite) = self.rewrite.take() {
             return self.take_over(device, rewrite);
@@ -336,7 +336,7 @@ impl ManifestFile {
         Ok(())
     }
 
-    /// Commits and waits; only while nothing else is in flight.
+    /// Commits and blocks until it is durable; no other manifest write may be in flight.
     pub(crate) fn commit_and_wait<D: Device>(
         &mut self,
         device: &mut D,

@@ -1,4 +1,4 @@
-//! Owns what a caller may choose when opening a store, and the sizes derived from it.
+//! Options for opening a store, and the sizes derived from them.
 use crate::format::record::RESULT_HEADER_BYTES_MAX;
 use crate::index::IndexOptions;
 use crate::range::Retained;
@@ -8,35 +8,34 @@ use fawn_types::{Durability, HashSecret, limits};
 /// Segment size unless chosen otherwise, bytes.
 const SEGMENT_BYTES_DEFAULT: u32 = 64 << 20;
 
-/// What records between append and commit may take whatever the budget is, bytes.
+/// Minimum memory for records between append and commit, in any budget, bytes.
 const PENDING_BYTES_MIN: usize = 64 << 10;
 
-/// How a store is opened.
+/// Options for opening a store.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Size of a segment file, a power of two; fixed when the store is created.
     pub segment_bytes: u32,
-    /// Budget for index, overlay, write buffers and page cache together; the cache is the balancing term.
+    /// Budget for index, overlay, write buffers and page cache together; the page cache takes the remainder.
     pub memory_bytes: u64,
-    /// Which watermark acknowledges, and so what a flush does.
+    /// Durability mode: the watermark at which a write is acknowledged.
     pub durability: Durability,
-    /// Longest value taken; a record is at most a quarter of a segment whatever this says, its result left out, which
-    /// is at most as long as a value in a reply.
+    /// Maximum value length, bytes. A record without its result is also limited to a quarter of a segment.
     pub value_bytes_max: u32,
-    /// Most bytes of segments, if the store may not have the whole device.
+    /// Maximum bytes of segments; `None`: the whole device.
     pub capacity_bytes: Option<u64>,
-    /// Starts every frame on a fresh page, where rewriting a sector with unchanged content is not trusted.
+    /// Starts every frame on a new page, for disks where rewriting a sector with unchanged content is unsafe.
     pub pad_frames: bool,
-    /// The key hash's secret; needed to create a store, must match (or be absent) when it exists.
+    /// Secret of the key hash. Required to create a store; must match an existing store's, if given.
     pub secret: Option<HashSecret>,
-    /// The secret that a new store gets when `secret` is none; an existing store keeps its own.
+    /// Secret of a new store if `secret` is not given; an existing store keeps its own.
     pub secret_if_new: Option<HashSecret>,
-    /// Tells a new store from others that are made with the same secret, maybe at the same time: its number among them.
+    /// Number of a new store among those created with the same secret, possibly at the same time.
     pub number_if_new: u32,
     /// Most (version, pointer) pairs kept per range for retransmission; all ranges together take at most a sixteenth of
     /// the budget, whatever this says.
     pub retained_records_max: usize,
-    /// The sizes that each range's index is born with.
+    /// Initial sizes of each range's index.
     pub index: IndexOptions,
     /// Never writes: for checks and exports of a corrupt store.
     pub read_only: bool,
@@ -62,32 +61,32 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Most bytes held by the append window before callers are told to wait.
+    /// Maximum bytes of the append window; beyond that, appends return `Overloaded`.
     pub(crate) fn write_buffer_bytes_max(&self) -> usize {
         let share = (self.memory_bytes / 8).min(32 << 20) as usize;
         share.max(4 * self.chunk_bytes())
     }
 
-    /// Most bytes that records between append and commit take in memory before callers are told to wait.
+    /// Maximum memory of records between append and commit, bytes; beyond that, appends return `Overloaded`.
     pub(crate) fn pending_bytes_max(&self) -> usize {
         ((self.memory_bytes / 8) as usize).max(PENDING_BYTES_MIN)
     }
 
-    /// Most bytes that keys take in memory whose old versions cannot be read. The cache gives them up.
+    /// Maximum memory of keys whose old versions are unreadable or corrupt, bytes, taken from the page cache.
     pub(crate) fn apart_bytes_max(&self) -> usize {
         ((self.memory_bytes / 2) as usize).max(PENDING_BYTES_MIN)
     }
 
-    /// Most records that each of `ranges` ranges keeps for retransmission: together a sixteenth of the budget, with
-    /// queues that are half empty at worst.
+    /// Maximum records that each of `ranges` ranges retains: together a sixteenth of the budget, with queues half empty
+    /// at worst.
     pub(crate) fn retained_share(&self, ranges: usize) -> usize {
         let store_max = (self.memory_bytes / 16) as usize / (2 * size_of::<Retained>());
         self.retained_records_max.min(store_max / ranges.max(1))
     }
 
-    /// Size of one piece of the append window; larger records get a piece of their own size.
+    /// Size of a chunk of the append window; a larger record gets a chunk of its own size.
     ///
-    /// Where the budget allows, a buffer's huge length: a device takes it as one piece of memory. Below, small pages.
+    /// Huge buffers if the budget allows, because a device takes each as one contiguous piece of memory.
     pub(crate) fn chunk_bytes(&self) -> usize {
         let by_segment = self.segment_bytes as usize / 4;
         let by_budget = (self.memory_bytes / 64) as usize;
@@ -97,12 +96,12 @@ impl Options {
         by_budget.clamp(16 * PAGE_BYTES, 1 << 20).min(by_segment).next_multiple_of(PAGE_BYTES)
     }
 
-    /// Longest result: the longest value as a reply, bytes.
+    /// Maximum result length, bytes: the longest value, in the reply that returns it.
     pub(crate) fn result_bytes_max(&self) -> usize {
         (self.value_bytes_max as usize).min(self.record_bytes_max()) + RESULT_HEADER_BYTES_MAX
     }
 
-    /// Longest record without its result, padding included, bytes.
+    /// Maximum length of a record without its result, with padding, bytes.
     pub(crate) fn record_bytes_max(&self) -> usize {
         self.segment_bytes as usize / limits::RECORD_SEGMENT_SHARE
     }
@@ -123,7 +122,7 @@ mod tests {
         assert_eq!(sizes(128 << 20, 8 << 20), (HUGE_BUF_BYTES, 16 << 20));
         assert_eq!(sizes((128 << 20) - 1, 64 << 20).0, 1 << 20);
         assert_eq!(sizes(1 << 30, 4 << 20).0, 1 << 20);
-        // A quarter of 128 MiB, as one of four shards.
+        // The budget of one of four shards that share 128 MiB.
         assert_eq!(sizes(32 << 20, 64 << 20), (512 << 10, 4 << 20));
         assert_eq!(sizes(1 << 20, crate::format::SEGMENT_BYTES_MIN), (16 << 10, 128 << 10));
     }

@@ -1,4 +1,4 @@
-//! Owns one range of a store: its index, its three watermarks, and its records between append and commit.
+//! State of one range: its index, its watermarks, and its records between append and commit.
 use crate::engine::KeepReason;
 use crate::format::manifest::SoleEpochs;
 use crate::index::{Index, IndexOptions, Pointer};
@@ -8,21 +8,21 @@ use crate::overlay::KeyName;
 use fawn_types::{Durability, KeyRange, MonoMs, RangeId, Version};
 use std::collections::{BTreeMap, VecDeque};
 
-/// How far a range's writes have come.
+/// The watermarks of a range, as versions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RangeProgress {
     /// Newest version appended.
     pub appended: Version,
-    /// Newest version that the device has: it survives `kill -9`.
+    /// Newest version written to the device: it survives `kill -9`.
     pub flushed: Version,
-    /// Newest version that survives power loss.
+    /// Newest version that survives a power loss.
     pub synced: Version,
-    /// Newest version committed, and so readable.
+    /// Newest version committed, and therefore readable.
     pub committed: Version,
 }
 
 impl RangeProgress {
-    /// Newest version that is as safe as `durability` wants it before it is acknowledged.
+    /// Newest version that may be acknowledged in the mode `durability`.
     #[must_use]
     pub const fn watermark_for(&self, durability: Durability) -> Version {
         match durability {
@@ -33,23 +33,21 @@ impl RangeProgress {
     }
 }
 
-/// What an appended record does at its commit.
+/// Effect of an appended record at its commit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PendingKind {
-    /// A key's put or tombstone: the overlay has the rest.
+    /// A key's put or tombstone; details are in the overlay.
     OfKey {
-        /// Which key.
         name: KeyName,
-        /// A put lives in its segment from its append on; a tombstone never does.
+        /// A put counts as live in its segment from its append on; a tombstone never does.
         is_put: bool,
     },
-    /// A result: nothing.
+    /// A result: no effect.
     Result,
     /// Empties the range.
     Clear,
 }
 
-/// A record between append and commit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PendingRecord {
     pub(crate) version: Version,
@@ -58,54 +56,52 @@ pub(crate) struct PendingRecord {
     pub(crate) kind: PendingKind,
 }
 
-/// A committed record kept for retransmission.
+/// A committed record retained for retransmission.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Retained {
     pub(crate) version: Version,
     pub(crate) pointer: Pointer,
     pub(crate) len_bytes: u32,
-    /// Of its segment: a slot may have a new one by now.
+    /// The segment's sequence number: the slot may hold another segment by now.
     pub(crate) sequence: u64,
 }
 
-/// What commit marks of a range are in the log.
+/// A range's commit marks in the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Marks {
-    /// Newest version that a mark names, and the sequence number of the mark's segment; 0: there is no mark.
+    /// Newest version marked, and the sequence number of the mark's segment; 0 without a mark.
     pub(crate) appended: Version,
     pub(crate) sequence: u64,
-    /// When that mark was appended.
+    /// Time of that mark's append.
     pub(crate) appended_at: MonoMs,
     /// Version of a mark in the open frame.
     pub(crate) in_open_frame: Option<Version>,
-    /// Newest version that a synced mark names, and the slot of that mark's segment. Without one: by the manifest.
+    /// Newest version durably marked, and the slot of the mark's segment; no slot if the manifest proves the version.
     pub(crate) durable: Version,
     pub(crate) durable_slot: Option<u32>,
     /// A segment could be dropped if a newer mark were durable.
     pub(crate) is_wanted: bool,
 }
 
-/// How far a copy from elsewhere has come.
+/// Progress of an incoming state transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TransferStage {
-    /// That everything before is invalidated is being written to the manifest.
+    /// The manifest edit that invalidates the range's old records is in flight.
     Beginning(CommitNumber),
-    /// Records are coming.
+    /// The range takes transferred records.
     Taking,
-    /// All are appended; they lie before this place, which is not synced yet.
+    /// All records are appended, before this position; they are not all synced yet.
     Syncing(LogPosition),
-    /// All are synced; that they are all is being written to the manifest.
+    /// All records are synced; the manifest edit that says so is in flight.
     Listing(CommitNumber),
 }
 
-/// A copy under way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TransferState {
     pub(crate) base: Version,
     pub(crate) stage: TransferStage,
 }
 
-/// One range.
 #[derive(Debug)]
 pub(crate) struct RangeState {
     pub(crate) id: RangeId,
@@ -114,26 +110,25 @@ pub(crate) struct RangeState {
     pub(crate) progress: RangeProgress,
     pub(crate) pending: VecDeque<PendingRecord>,
     pub(crate) retained: VecDeque<Retained>,
-    /// Versions up to here need not be kept; `None`: nothing is retained.
+    /// Versions up to here need not be retained; `None`: nothing is retained.
     pub(crate) retain_floor: Option<Version>,
-    /// Everything in `(complete_above, committed]` is in `retained`.
+    /// `retained` has every record in `(complete_above, committed]`.
     pub(crate) complete_above: Version,
-    /// Newest pending clear.
     pub(crate) pending_clear: Option<Version>,
     /// Its commit marks in the log. In a sole epoch there are none.
     pub(crate) marks: Marks,
     /// Its last sole epochs, as the manifest durably lists them.
     pub(crate) sole: Option<SoleEpochs>,
-    /// Whether the open frame has records of it.
+    /// Whether the open frame has records of this range.
     pub(crate) in_open_frame: bool,
-    /// Segments with records of its history: slots by sequence number.
+    /// Segments with records of the range's history: slots by sequence number.
     pub(crate) segments: BTreeMap<u64, u32>,
-    /// Of these, the ones without live records that something of this range keeps: slots by reason and sequence number.
+    /// Segments without live records that this range keeps: slots by reason and sequence number.
     pub(crate) held: BTreeMap<(KeepReason, u64), u32>,
-    /// One of the reasons may have ended.
+    /// One of those reasons may have ended.
     pub(crate) is_released: bool,
     pub(crate) copy: Option<TransferState>,
-    /// Results that came by a copy, kept as retained records are; older than all of those.
+    /// Results that came with a transfer, kept for retries; all older than the retained records.
     pub(crate) copied_results: VecDeque<Retained>,
 }
 
@@ -160,18 +155,18 @@ impl RangeState {
         }
     }
 
-    /// Whether it is being emptied for a copy, and that is not durable yet.
+    /// Whether the range is being emptied for a transfer, and that is not durable yet.
     pub(crate) fn is_beginning(&self) -> bool {
         matches!(self.copy, Some(TransferState { stage: TransferStage::Beginning(_), .. }))
     }
 
-    /// Memory of its queues, bytes.
     pub(crate) fn queue_bytes(&self) -> usize {
         let kept = self.retained.capacity() + self.copied_results.capacity();
         self.pending.capacity() * size_of::<PendingRecord>() + kept * size_of::<Retained>()
     }
 
-    /// Keeps a committed record for retransmission, within bounds: of these, and of these with copied results.
+    /// Retains a committed record for retransmission, within `retained_max`, and `records_max` with transferred
+    /// results.
     pub(crate) fn retain(&mut self, record: Retained, retained_max: usize, records_max: usize) {
         let Some(floor) = self.retain_floor else {
             self.complete_above = record.version;
@@ -189,7 +184,7 @@ impl RangeState {
         }
     }
 
-    /// Keeps a copied result, within the bound that they share with retained records.
+    /// Keeps a transferred result; the bound includes retained records.
     pub(crate) fn keep_copied_result(&mut self, record: Retained, records_max: usize) {
         self.copied_results.push_back(record);
         self.bound_copied_results(records_max);
@@ -201,7 +196,7 @@ impl RangeState {
         }
     }
 
-    /// Everything of it so far is invalidated, by the manifest: its history continues after `base`.
+    /// Starts over: the manifest invalidates all records so far, and the history continues after `base`.
     pub(crate) fn begin_again(&mut self, base: Version) {
         self.index.clear();
         self.pending.clear();
@@ -210,7 +205,7 @@ impl RangeState {
         self.pending_clear = None;
         self.progress = RangeProgress { appended: base, flushed: base, synced: base, committed: base };
         self.complete_above = base;
-        // The manifest says that the base is committed, as a durable mark would.
+        // The manifest proves that the base is committed, as a durable mark would.
         self.marks = Marks { appended: base, durable: base, ..Marks::default() };
         self.sole = None;
         self.segments.clear();
@@ -237,7 +232,7 @@ impl RangeState {
         self.complete_above = self.progress.committed;
     }
 
-    /// Whether a segment may have results that came with a copy and are kept.
+    /// Whether a segment may have kept results of a transfer.
     pub(crate) fn keeps_results_in(&self, sequence: u64) -> bool {
         let (first, last) = (self.copied_results.front(), self.copied_results.back());
         first.zip(last).is_some_and(|(first, last)| (first.sequence..=last.sequence).contains(&sequence))

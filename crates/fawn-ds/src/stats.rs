@@ -1,4 +1,4 @@
-//! Owns what the engine counts: reads per get, false reads, amplification, and where the memory went.
+//! Engine statistics: reads per lookup, false reads, write amplification, and memory use.
 
 /// Counters since the engine was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -9,15 +9,15 @@ pub struct EngineStats {
     pub hits: u64,
     /// Device reads for lookups.
     pub reads: u64,
-    /// Of these, second reads for records longer than their segment's 99.9 %.
+    /// Second reads for records longer than 99.9 % of their segment's; included in `reads`.
     pub second_reads: u64,
-    /// Records looked at whose key was another: fragment matches.
+    /// Records read that belonged to another key: false fragment matches.
     pub false_matches: u64,
-    /// Device reads that confirm overwritten keys' old versions.
+    /// Device reads that verify old versions of overwritten keys.
     pub verification_reads: u64,
-    /// Old versions that could not be read or were corrupt, each time that they were tried.
+    /// Attempts to verify an old version that was unreadable or corrupt.
     pub verifications_failed: u64,
-    /// Old versions confirmed without a device read.
+    /// Old versions verified without a device read.
     pub verifications_free: u64,
     /// Corrupt or unreadable records that scans came by and passed.
     pub corrupt_passed: u64,
@@ -29,7 +29,7 @@ pub struct EngineStats {
     pub record_bytes: u64,
     /// Writes of the log.
     pub writes: u64,
-    /// Bytes of these.
+    /// Bytes of log writes.
     pub written_bytes: u64,
     /// Frames closed.
     pub frames: u64,
@@ -37,11 +37,11 @@ pub struct EngineStats {
     pub syncs: u64,
     /// Segments dropped.
     pub segments_dropped: u64,
-    /// Expired records that a lookup met and removed.
+    /// Expired records that a lookup found and removed.
     pub expired: u64,
 }
 
-/// A gauge of what the store holds.
+/// Gauges of the store's contents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LogReport {
     /// Segments.
@@ -50,35 +50,35 @@ pub struct LogReport {
     pub segment_bytes: u64,
     /// Bytes of records that are current.
     pub live_bytes: u64,
-    /// Segments that walks over all of them have come by since the opening: what writes and idle polls cost beyond what
-    /// they do. A writing turn must not add to it.
+    /// Segments visited by walks over all segments since the open. Writes and idle polls must not add to it: their cost
+    /// would grow with the store.
     pub segments_visited: u64,
     /// Keys in the overlay.
     pub overlay_keys: u64,
-    /// Old versions waiting for confirmation.
+    /// Old versions queued for verification.
     pub verifications_queued: u64,
-    /// Overwritten or deleted keys whose old version could not be read, or is corrupt. Each keeps an entry in memory
-    /// that answers for the key, and is tried again from time to time.
+    /// Overwritten or deleted keys whose old version is unreadable or corrupt. Each keeps an overlay entry, and
+    /// verification is retried periodically.
     pub keys_apart: u64,
 }
 
-/// Where the memory went, bytes.
+/// Memory use by purpose, bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MemoryReport {
-    /// The budget.
+    /// The budget for all of it.
     pub budget_bytes: u64,
     /// Indexes of all ranges.
     pub index_bytes: u64,
     /// Keys in flight and pending records.
     pub overlay_bytes: u64,
-    /// Append window and I/O buffers, those of reads in flight included.
+    /// Append window and I/O buffers, including those of reads in flight.
     pub buffer_bytes: u64,
     /// Page cache.
     pub cache_bytes: u64,
 }
 
 impl MemoryReport {
-    /// All of it.
+    /// Memory in use, bytes.
     #[must_use]
     pub const fn total_bytes(&self) -> u64 {
         self.index_bytes + self.overlay_bytes + self.buffer_bytes + self.cache_bytes

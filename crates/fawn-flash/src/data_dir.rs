@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// How often a call is made again that a signal interrupted; after that the caller is asked to retry.
+/// Maximum attempts of a call that signals interrupt; after that the caller must retry.
 const INTERRUPTS_MAX: usize = 16;
 
 /// A directory in use by one device.
@@ -88,8 +88,10 @@ impl DataDir {
         result
     }
 
-    /// The completion of an operation; a failure comes with the number of bytes moved. After a failed write or sync,
-    /// later ones fail too: the kernel reports a write-back error only once, so their success would prove nothing.
+    /// The completion of an operation; a failure includes the number of transferred bytes.
+    ///
+    /// After a failed write or sync, later ones fail too: the kernel reports a write-back error only once, so their
+    /// success would prove nothing.
     pub(crate) fn end(&mut self, request: IoRequest, result: Result<(), (Errno, usize)>) -> Completion {
         self.files.end(request.file, request.work, result.is_ok());
         let result = result.map_err(|(errno, done_bytes)| {
@@ -117,22 +119,22 @@ impl DataDir {
         self.files.begin(request.file, request.work);
     }
 
-    /// Notes a use of the file. False: [`DataDir::reopen`] comes first.
+    /// Notes a use of the file. Returns false if [`DataDir::reopen`] must be called first.
     pub(crate) fn has_descriptor(&mut self, file: FileId) -> bool {
         self.files.touch(file)
     }
 
-    /// Whether another descriptor would be one too many.
+    /// Whether another descriptor would exceed the limit.
     pub(crate) fn is_crowded(&self) -> bool {
         self.files.is_crowded()
     }
 
-    /// Closes a descriptor that is not needed now; whose.
+    /// Closes a descriptor that is not needed now; returns its file.
     pub(crate) fn evict(&mut self) -> Option<FileId> {
         self.files.evict()
     }
 
-    /// Opens a file again whose descriptor was given back.
+    /// Reopens a file whose descriptor was evicted.
     pub(crate) fn reopen(&mut self, file: FileId) -> Result<(), DeviceError> {
         let name = Arc::clone(&self.file(file).name);
         let opened = self.open_at(&name, self.data_flags()).and_then(|fd| self.files.reattach(file, fd));
@@ -272,7 +274,7 @@ impl DataDir {
                 Err(Errno::NOSPC)
             }
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => fs::ftruncate(fd, before.max(end)),
-            // What was reserved before it failed goes back, so that nothing has changed.
+            // Release a partial reservation, so that a failed call changes nothing.
             Err(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::NOMEM | Errno::INTR)) => {
                 fs::ftruncate(fd, before).and(Err(errno))
             }
@@ -302,7 +304,7 @@ impl DataDir {
     }
 }
 
-/// Makes a call again that a signal interrupted: it has done nothing, or can be made again from the start.
+/// Repeats a call that a signal interrupted. Interrupted calls have no effect, or can be repeated from the start.
 fn uninterrupted<T>(call: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
     let again = |result: &Result<T, Errno>| matches!(result, Err(Errno::INTR));
     (1..INTERRUPTS_MAX).fold(call(), |result, _| if again(&result) { call() } else { result })

@@ -10,8 +10,8 @@ use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::path::Path;
 
-/// Files with a descriptor unless chosen otherwise: under the usual soft limit of 1,024, with room for another device, and
-/// fewer than the numbers that a ring keeps for files.
+/// Default limit of open descriptors: below the usual soft limit of 1,024, even for two devices, and below the number
+/// of files that a ring can register.
 const DESCRIPTORS_MAX: usize = 384;
 
 /// The requested kind of device.

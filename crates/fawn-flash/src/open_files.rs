@@ -1,5 +1,7 @@
-//! The open files of one device. A file has a descriptor when it is used; the least recently used give theirs back, so
-//! that a store of thousands of segments stays within the process's limit. A file that is used again is opened by name.
+//! Open files of one device, with a bounded number of file descriptors.
+//!
+//! A store may have thousands of segments. The least recently used files lose their descriptors, so the store stays
+//! within the process's limit. A file without a descriptor is reopened by name at its next use.
 use crate::request::Work;
 use crate::{DeviceError, FileId};
 use rustix::fd::OwnedFd;
@@ -8,8 +10,8 @@ use rustix::io::Errno;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// Files that were written to last and keep their descriptors: the manifest, its successor, and two segments. A write
-/// must never find that its file cannot be opened.
+/// Number of most recently written files that keep their descriptors: the manifest, its successor, and two segments. A
+/// write must never fail because its file cannot be reopened.
 const WRITERS_MAX: usize = 4;
 
 /// An open file.
@@ -17,25 +19,25 @@ pub(crate) struct OpenFile {
     fd: Option<Arc<OwnedFd>>,
     pub(crate) name: Arc<str>,
     pub(crate) in_flight: usize,
-    /// Device and number of the file behind the name when it was opened first.
+    /// Device and inode numbers of the file when it was first opened.
     identity: (u64, u64),
-    /// Used since the clock's hand came by.
+    /// Used since the last pass of the CLOCK eviction.
     was_used: bool,
-    /// Bytes of it are not synced. The system reports a failure of writing them back to descriptors that were open at
-    /// the time, so this one stays.
+    /// Has unsynced bytes. The kernel reports a write-back error only to descriptors that were open at the time, so
+    /// this one must stay open.
     is_dirty: bool,
-    /// Something was written since the last sync was submitted.
+    /// Written since the last sync was submitted.
     is_dirty_anew: bool,
-    /// Its name is gone or is another file's: closed, it could not be opened again.
+    /// Its name is removed or names another file, so it could not be reopened.
     is_unnamed: bool,
 }
 
-/// All of them.
+/// Table of open files.
 pub(crate) struct OpenFiles {
-    /// By number; numbers are never used twice.
+    /// Files by ID; IDs are never reused.
     files: Vec<Option<OpenFile>>,
     names: BTreeSet<(Arc<str>, FileId)>,
-    /// Files with a descriptor, in the order of the clock's hand; some were closed since.
+    /// Files with a descriptor, in CLOCK order. It may contain files that were closed since.
     clock: VecDeque<FileId>,
     writers: VecDeque<FileId>,
     descriptors: usize,
@@ -78,7 +80,7 @@ impl OpenFiles {
         self.clock.push_back(file);
     }
 
-    /// Gives an open file a descriptor again. False: what has its name now is another file.
+    /// Gives an open file a new descriptor. Returns false if its name now refers to another file.
     pub(crate) fn reattach(&mut self, file: FileId, fd: OwnedFd) -> Result<bool, Errno> {
         let is_same = identity_of(&fd)? == self.get(file).identity;
         if is_same {
@@ -97,15 +99,15 @@ impl OpenFiles {
         open.unwrap_or_else(|| panic!("{file:?} is not open"))
     }
 
-    /// Its descriptor.
+    /// The file's descriptor.
     ///
     /// # Panics
-    /// When it has none: every use is preceded by [`OpenFiles::touch`].
+    /// If the file has none: [`OpenFiles::touch`] must precede every use.
     pub(crate) fn fd(&self, file: FileId) -> &Arc<OwnedFd> {
         self.get(file).fd.as_ref().unwrap_or_else(|| panic!("{file:?} is used without a descriptor"))
     }
 
-    /// Notes a use. False: it has to be opened first.
+    /// Notes a use. Returns false if the file must be reopened first.
     pub(crate) fn touch(&mut self, file: FileId) -> bool {
         let open = self.get_mut(file);
         open.was_used = true;
@@ -121,7 +123,7 @@ impl OpenFiles {
         let open = self.get_mut(file);
         match work {
             Work::Write { durable: false } => (open.is_dirty, open.is_dirty_anew) = (true, true),
-            // A sync covers what was written and reaped before it.
+            // A sync covers only writes that were reaped before it.
             Work::Sync => open.is_dirty_anew &= open.in_flight > 0,
             Work::Read | Work::Write { durable: true } => {}
         }
@@ -140,14 +142,14 @@ impl OpenFiles {
         }
     }
 
-    /// Notes a change that only a sync makes durable, apart from writes.
+    /// Notes a change other than a write that only a sync makes durable.
     pub(crate) fn changed(&mut self, file: FileId) {
         let open = self.get_mut(file);
         (open.is_dirty, open.is_dirty_anew) = (true, true);
         self.wrote(file);
     }
 
-    /// Notes that the file is among those being written.
+    /// Adds the file to the most recently written ones.
     pub(crate) fn wrote(&mut self, file: FileId) {
         if self.writers.back() == Some(&file) {
             return;
@@ -159,9 +161,9 @@ impl OpenFiles {
         self.writers.push_back(file);
     }
 
-    /// Takes the descriptor of the least recently used file that can do without; that file, if there is one.
+    /// Closes the descriptor of the least recently used file that does not need it. Returns the file, if there is one.
     pub(crate) fn evict(&mut self) -> Option<FileId> {
-        // Twice around: the first time clears the marks of use.
+        // Two passes: the first one clears the marks of use.
         for _ in 0..2 * self.clock.len() {
             let file = self.clock.pop_front()?;
             let is_writer = self.writers.contains(&file);
@@ -197,7 +199,7 @@ impl OpenFiles {
         self.names.range(first..).take_while(|(of, _)| **of == *name).map(|&(_, file)| file).collect()
     }
 
-    /// The name is gone, or about to be another file's.
+    /// Notes that the name is removed, or will name another file.
     pub(crate) fn unname(&mut self, name: &str) {
         for file in self.named(name) {
             self.get_mut(file).is_unnamed = true;
@@ -205,7 +207,7 @@ impl OpenFiles {
         }
     }
 
-    /// Files of one name have another now.
+    /// Renames the open files of a name.
     pub(crate) fn rename(&mut self, from: &str, to: &str) {
         self.unname(to);
         for file in self.named(from) {
@@ -216,7 +218,7 @@ impl OpenFiles {
         }
     }
 
-    /// Lets a test put another file behind an open one.
+    /// Replaces the file behind an open file ID.
     #[cfg(test)]
     pub(crate) fn replace_fd(&mut self, file: FileId, fd: OwnedFd) {
         self.get_mut(file).fd = Some(Arc::new(fd));
@@ -228,7 +230,7 @@ fn identity_of(fd: &OwnedFd) -> Result<(u64, u64), Errno> {
     Ok((stat.st_dev as u64, stat.st_ino as u64))
 }
 
-/// What is said of a file that was replaced by another behind the device's back.
+/// The error for a file that another process replaced.
 pub(crate) fn replaced(name: &str) -> DeviceError {
     DeviceError::Io {
         operation: crate::IoOperation::Metadata("open"),

@@ -49,12 +49,12 @@ impl<Q: IoQueue> QueuedDevice<Q> {
         Self { queue, data_dir, refused: VecDeque::new() }
     }
 
-    /// Makes a call that needs a descriptor more, after closing others where there are too many.
+    /// Makes a call that needs another descriptor, after closing others if there are too many.
     fn with_descriptor<T>(&mut self, call: impl Fn(&mut DataDir) -> Result<T, DeviceError>) -> Result<T, DeviceError> {
         while self.data_dir.is_crowded() && self.evict() {}
         loop {
             match call(&mut self.data_dir) {
-                // The process as a whole is at its limit: another of this device's own makes room.
+                // The process is at its limit: close another descriptor of this device, and retry.
                 Err(DeviceError::Exhausted { .. }) if self.evict() => {}
                 result => return result,
             }

@@ -1,8 +1,10 @@
-//! Owns the measurement of requests between the shards of a node: all of them in one thread, no sockets.
+//! Instruction counts of requests between the shards of a node: all shards in one thread, without sockets.
 //!
-//! `valgrind --tool=callgrind --toggle-collect='*Bench*measured*' target/release/examples/shard_hops <empty directory>
-//! <get|set> <own|away|mixed> [shards] [pipeline] [requests]` counts instructions: divided by the requests, those of an
-//! operation, its client's part included.
+//! ```text
+//! valgrind --tool=callgrind --toggle-collect='*Bench*measured*' target/release/examples/shard_hops \
+//!     <empty directory> <get|set> <own|away|mixed> [shards] [pipeline] [requests]
+//! ```
+//! Divide the counted instructions by the requests for the cost of one operation, including its client.
 use fawn_ds::internals::{Engine, Options};
 use fawn_flash::{DeviceOptions, FileDevice};
 use fawn_node::{MessageBatch, Placement, ServerInfo, SessionId, Shard, ShardOptions, ShardOutput};
@@ -17,23 +19,23 @@ use std::path::Path;
 const CLIENTS: usize = 50;
 const KEYS: usize = 50_000;
 const VALUE: [u8; 64] = [b'x'; 64];
-/// Rounds that a client has written down.
+/// Rounds of requests prepared per client.
 const ROUNDS: usize = 50;
-/// Inputs handed over together, as in a server.
+/// Inputs per `handle_inputs` call, as in the server.
 const INPUTS_MAX: usize = 16;
 const NOW: Now = Now::at(1_700_000_000_000);
 const SECRET: HashSecret = HashSecret([7; 16]);
 
-/// A client, on one shard for life.
+/// A client, connected to one shard.
 struct Client {
     shard: usize,
     session: SessionId,
-    /// What it asks, over and over: making requests is not what is measured.
+    /// Prepared requests, repeated in a cycle: their encoding is not measured.
     rounds: Vec<Vec<u8>>,
     next: usize,
-    /// Bytes of the round's end that the shard has not taken.
+    /// Bytes at the end of the round that the shard has not consumed.
     rest: usize,
-    /// Bytes of replies that it waits for.
+    /// Bytes of outstanding replies.
     awaited: usize,
 }
 
@@ -48,7 +50,7 @@ struct Bench {
     shards: Vec<Shard<FileDevice>>,
     /// Keys of each shard.
     keys: Vec<Vec<String>>,
-    /// To each shard.
+    /// Batches for each shard, with their senders.
     mail: Vec<VecDeque<(ShardId, MessageBatch)>>,
     clients: Vec<Client>,
     reply_bytes: usize,
@@ -64,12 +66,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut bench = Bench::open(Path::new(&dir), shards)?;
     bench.load();
     bench.write_down(&what, &place, pipeline);
-    // Memory is taken, estimates are learnt and pages are cached before.
+    // Warm-up: allocates memory, settles the reply estimates, and fills the page cache.
     bench.run(2 * KEYS as u64);
     bench.batches = 0;
     let done = bench.measured(requests);
     let again: u64 = bench.shards.iter().map(|shard| shard.status().counters.rereads).sum();
-    println!("{what} {place}: {done} requests, {} message batches, {again} asked again", bench.batches);
+    println!("{what} {place}: {done} requests, {} message batches, {again} repeated reads", bench.batches);
     for shard in bench.shards {
         shard.into_engine().close()?;
     }
@@ -121,7 +123,7 @@ impl Bench {
         self.run(2 * KEYS as u64);
     }
 
-    /// What clients will ask.
+    /// Prepares the clients' requests.
     fn write_down(&mut self, what: &str, place: &str, pipeline: usize) {
         let (mut rng, shards) = (SplitMix64::new(1), self.shards.len());
         for client in &mut self.clients {
@@ -143,7 +145,7 @@ impl Bench {
         self.reply_bytes = if what == "get" { "$64\r\n\r\n".len() + VALUE.len() } else { "+OK\r\n".len() };
     }
 
-    /// Passes over all shards until so many requests are answered; how many were.
+    /// Runs all shards until this many requests are executed; returns the exact number.
     fn run(&mut self, requests: u64) -> u64 {
         let before = self.commands();
         while self.commands() - before < requests {
@@ -164,7 +166,7 @@ impl Bench {
         self.shards.iter().map(|shard| shard.status().counters.commands).sum()
     }
 
-    /// A shard's iteration, in the order of a server's.
+    /// Runs an iteration of one shard, in the server's order.
     fn turn_of(&mut self, at: usize, begins: bool) {
         while let Some((from, batch)) = self.mail[at].pop_front() {
             self.shards[at].handle_batch(NOW, from, batch);
@@ -187,7 +189,7 @@ impl Bench {
         }
     }
 
-    /// The shard's clients that wait for nothing ask; what it did not take is offered again.
+    /// Sends the requests of the shard's idle clients, and offers unconsumed input again.
     fn ask(&mut self, at: usize, begins: bool) {
         let shard = &mut self.shards[at];
         let mut clients = Vec::new();
@@ -219,7 +221,7 @@ fn put_request(out: &mut Vec<u8>, what: &str, key: &str) {
     } else {
         write!(out, "*3\r\n$3\r\nSET\r\n${}\r\n{key}\r\n$64\r\n", key.len())
     };
-    assert!(written.is_ok(), "memory takes what is written");
+    assert!(written.is_ok(), "writes to memory do not fail");
     if what == "set" {
         out.extend_from_slice(&VALUE);
         out.extend_from_slice(b"\r\n");

@@ -33,7 +33,8 @@ pub struct Shard<D: Device> {
 }
 
 impl<D: Device> Shard<D> {
-    /// Creates a shard over an open engine, whose options must agree with `options`. All shards of a node share one secret.
+    /// Creates a shard over an open engine, whose options must agree with `options`. All shards of a node share one
+    /// secret.
     ///
     /// # Errors
     /// If the engine holds another range than the shard's slice of the ring, or cannot begin an epoch.
@@ -182,7 +183,7 @@ impl<D: Device> Shard<D> {
         !has_mail && !is_busy && self.state.engine.in_flight() == 0
     }
 
-    /// The engine, for hosts that watch its device.
+    /// The engine, for hosts that poll its device.
     pub fn engine(&self) -> &Engine<D> {
         &self.state.engine
     }
@@ -199,7 +200,7 @@ impl<D: Device> Shard<D> {
 
     /// Returns the monotonic clock with expiry time.
     pub(crate) fn note_time(&mut self, now: Now) -> Now {
-        // The machine's wall clock may step; what the store judges expiry by never falls and never jumps.
+        // The wall clock may step; the store's expiry clock never goes back and never jumps.
         self.state.now = Now { mono: now.mono, wall: self.state.engine.advance_clock(now) };
         self.state.wall = now.wall;
         self.state.now
@@ -234,7 +235,7 @@ impl<D: Device> Shard<D> {
                 Event::Poisoned => {
                     tracing::error!(failure = host.state.engine.poisoned(), "the store takes no more writes");
                 }
-                Event::SpaceBack => tracing::info!("space is back, writes go on"),
+                Event::SpaceBack => tracing::info!("the store has free space again: writes continue"),
                 Event::Progress => {}
             }
         }
@@ -261,7 +262,7 @@ impl<D: Device> Shard<D> {
 
     /// Moves due replies to the outputs and emits the effects that follow.
     fn settle_sessions(&mut self, has_moved: bool) {
-        // With nothing in flight nothing will change: waiting could last for ever.
+        // Nothing in flight means that no event will come: without this, stalled sessions could wait for ever.
         let is_away = self.state.links.as_ref().is_some_and(|links| links.requests() > 0);
         let is_idle = !is_away && self.state.replica.uncommitted() == 0 && self.state.pending.keys.len() == 0;
         let relieved = has_moved || is_idle;
@@ -276,7 +277,7 @@ impl<D: Device> Shard<D> {
         let waits = pending.keys.has_retries() || links.as_ref().is_some_and(|links| links.has_unsent());
         let retry = waits.then(|| now.mono.plus_ms(RETRY_MS));
         let progress = engine.progress(replica.range());
-        // Modes that do not sync at once sync by time: the engine checks the clock in `submit`.
+        // Modes without immediate syncs sync at intervals: the engine checks the clock in `submit`.
         let is_unsynced = progress.synced < progress.appended && engine.poisoned().is_none();
         let sync = is_unsynced.then(|| now.mono.plus_ms(SYNC_CHECK_MS));
         [*flush_at, retry, sync].into_iter().flatten().min()
@@ -304,7 +305,7 @@ impl<D: Device> Executor for ShardState<D> {
     #[inline]
     fn place(&self, session: &Session, key: &[u8], input: &[u8]) -> (KeyHash, Option<ShardId>) {
         if let Some(hash) = session.codec.carried_hash(input) {
-            // The asking shard has already chosen this shard as the key's owner.
+            // The requesting shard has already chosen this shard as the key's owner.
             debug_assert!(session.proxy_for.is_some() && hash == self.hash(key), "shards of a node have one secret");
             return (hash, None);
         }

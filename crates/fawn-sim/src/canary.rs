@@ -1,40 +1,40 @@
-//! Owns the planted bugs: each makes the cluster behave as a known mistake would, and the oracles must see it.
+//! Planted bugs (canaries): each makes the cluster behave as a known mistake would, and the oracles must detect it.
 //!
-//! They are planted at the simulator's boundary, in what the network carries and what disks remember, so that the code
-//! of the product stays as it ships: a machine whose frames or disk lie is, to everybody else, a machine with the bug.
+//! They are planted at the simulator's boundary, in frames and on disks, so the product's code stays unchanged. To all
+//! other machines, a machine whose frames or disk lie is a machine with the bug.
 use std::fmt;
 
 /// A planted bug.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Canary {
-    /// Disks report syncs that have not happened: what power loss finds is a few milliseconds old.
+    /// Disks report syncs that have not happened: power loss reverts them by a few milliseconds.
     AckBeforeSync,
-    /// Watermarks tell the tail that everybody above has what was only sent: it commits, and shows, too early.
+    /// Watermarks claim records that were only sent, so the tail commits them and makes them readable too early.
     ReadUncommitted,
-    /// A head gives a number out a second time after a restart: its successor keeps another record under that version.
+    /// A head assigns a sequence number twice after a restart: its successor has another record with that version.
     SequenceReused,
-    /// A promise is told and not kept: a restart forgets the epoch that the manager heard of.
+    /// A promise is reported but not persisted: a restart forgets the epoch that the manager relies on.
     PromiseForgotten,
-    /// A retry is taken for a new operation.
+    /// A retry is executed as a new operation.
     AppliedTwice,
-    /// A lost record in the middle is passed over.
+    /// A gap in the stream of records is ignored.
     GapIgnored,
-    /// A flipped bit in a record is believed.
+    /// A flipped bit in a record is not detected.
     ChecksumIgnored,
-    /// A member whose disk failed goes on as if it had not: chains wait for it.
+    /// A member whose disk failed continues as if it had not, so chains wait for it.
     FailureConcealed,
-    /// A copy takes a part that its log is past already: what was deleted meanwhile comes back.
+    /// A copy accepts a chunk that its log is already past: keys deleted since then come back.
     DeleteResurrected,
-    /// A copy counts as whole although parts are missing.
+    /// A copy counts as complete although chunks are missing.
     TransferCutShort,
-    /// An orderly stop marks what it has not synced.
+    /// A clean shutdown marks records that it has not synced.
     MarkBeforeSync,
-    /// A kill is taken for an orderly stop.
+    /// A kill counts as a clean shutdown.
     KillTakenForStop,
 }
 
 impl Canary {
-    /// All, each with the number of seeds within which it must be seen.
+    /// All planted bugs, each with the number of seeds within which it must be detected.
     pub const ALL: [(Self, u64); 12] = [
         (Self::AckBeforeSync, 20),
         (Self::ReadUncommitted, 5),
@@ -50,13 +50,13 @@ impl Canary {
         (Self::KillTakenForStop, 60),
     ];
 
-    /// Whether a finding is this bug's: another oracle's word would only show that the plant broke something else.
+    /// Whether this bug explains a finding. A finding of another oracle would mean that the plant broke something else.
     #[must_use]
     pub fn explains(self, finding: &str) -> bool {
         const CONTENT: &[&str] = &["not linearizable", "copies of"];
         let words: &[&str] = match self {
             Self::AckBeforeSync | Self::KillTakenForStop => &["committed-survives", "not linearizable"],
-            Self::MarkBeforeSync => &["committed-survives", "not linearizable", "nobody was killed"],
+            Self::MarkBeforeSync => &["committed-survives", "not linearizable", "no process was killed"],
             Self::ReadUncommitted => &["committed-is-kept"],
             Self::PromiseForgotten => &["epochs-only-grow"],
             Self::AppliedTwice => &["not linearizable"],
@@ -86,7 +86,7 @@ impl Canary {
         }
     }
 
-    /// From its name.
+    /// The planted bug with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().map(|(canary, _)| *canary).find(|canary| canary.name() == name)

@@ -1,8 +1,8 @@
-//! Owns the logical clients: what each asks next, and what the answers mean for the keys' histories.
+//! Logical clients: their next requests, and the histories of keys from the replies.
 //!
-//! Every value written is unique, every append adds a unique token: a value read names the writes that made it. A key
-//! whose history got long, or holds several operations without an answer, is retired for a fresh one, which keeps the
-//! checker's search small; it is read once more at the end.
+//! Every written value is unique and every append adds a unique token, so a value read identifies its writes. A key
+//! with a long history, or with several unanswered operations, is retired for a new one. That keeps the checker's
+//! search small. Retired keys are read once more at the end.
 use crate::history::{Ask, HistoryOperation, Observed};
 use crate::scenario::Scenario;
 use crate::seed::Seed;
@@ -10,22 +10,22 @@ use fawn_types::random::SplitMix64;
 use fawn_types::{Condition, Expiry, OperationError, Reply, Request, Update, Version};
 use std::collections::BTreeMap;
 
-/// Operations of one key, at most.
+/// Maximum operations of one key.
 const OPERATIONS_MAX: usize = 120;
-/// Operations of one key without an answer, at most: each may stand anywhere, which doubles the search.
+/// Maximum unanswered operations of one key: each may take effect anywhere, which doubles the search.
 const UNKNOWN_MAX: usize = 5;
 
-/// A key by its place among the keys in use, and how many it replaced there.
+/// A key: its index among the keys in use, and the number of retired keys at that index.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Key {
-    /// Which; odd ones hold counters.
+    /// Index of the key; keys with odd indices hold counters.
     pub place: u32,
-    /// How many keys were retired at this place.
+    /// Number of keys retired at this index.
     pub generation: u32,
 }
 
 impl Key {
-    /// As the store sees it.
+    /// The key's bytes in the store.
     #[must_use]
     pub fn name(self) -> Vec<u8> {
         format!("key{}.{}", self.place, self.generation).into_bytes()
@@ -36,14 +36,14 @@ impl Key {
     }
 }
 
-/// One operation under way.
+/// One operation in flight.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WaitingOperation {
-    /// On which key.
+    /// The operation's key.
     pub key: Key,
-    /// What.
+    /// The request.
     pub ask: Ask,
-    /// When, in the histories' own count.
+    /// When it was called, by the histories' counter.
     pub called: u64,
     /// The version that a swap expects.
     pub version: Version,
@@ -56,7 +56,7 @@ struct SimClient {
     waiting: Option<WaitingOperation>,
 }
 
-/// All clients and what they saw.
+/// All clients and the histories they observed.
 #[derive(Clone, Debug)]
 pub struct Clients {
     random: SplitMix64,
@@ -69,16 +69,16 @@ pub struct Clients {
     moment: u64,
     tokens: u64,
     histories: BTreeMap<Key, Vec<HistoryOperation>>,
-    /// The value of each key that was read last, and its version: what swaps expect.
+    /// The value and version of each key that were read last: a swap expects these.
     seen: BTreeMap<Key, (Vec<u8>, Version)>,
-    /// Operations with an answer.
+    /// Number of answered operations.
     pub answered: u64,
-    /// Operations that may or may not have happened.
+    /// Number of operations that may or may not have taken effect.
     pub unknown: u64,
 }
 
 impl Clients {
-    /// As `seed` and its scenario say.
+    /// The clients of a run with this seed and scenario.
     #[must_use]
     pub fn new(seed: &Seed, scenario: &Scenario) -> Self {
         let client = SimClient { idle_until_us: 0, waiting: None };
@@ -103,39 +103,39 @@ impl Clients {
         self.think_us_max = self.think_us_max.max(think_us_max);
     }
 
-    /// How many there are.
+    /// Number of clients.
     #[must_use]
     pub fn len(&self) -> usize {
         self.clients.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no clients.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.clients.is_empty()
     }
 
-    /// When the next idle client asks.
+    /// When the next idle client sends a request.
     #[must_use]
     pub fn next_us(&self) -> Option<u64> {
         let idle = self.clients.iter().filter(|client| client.waiting.is_none());
         idle.map(|client| client.idle_until_us).min()
     }
 
-    /// Whether `client` would ask now.
+    /// Whether `client` sends a request now.
     #[must_use]
     pub fn is_due(&self, client: usize, now_us: u64) -> bool {
         let client = &self.clients[client];
         client.waiting.is_none() && client.idle_until_us <= now_us
     }
 
-    /// Whether `client` has an operation under way.
+    /// Whether `client` has an operation in flight.
     #[must_use]
     pub fn is_waiting(&self, client: usize) -> bool {
         self.clients[client].waiting.is_some()
     }
 
-    /// Lets `client` ask: what it asks, for the caller to send.
+    /// Begins the next operation of `client`, which the caller sends.
     pub fn begin(&mut self, client: usize) -> WaitingOperation {
         assert!(!self.is_waiting(client), "one operation at a time");
         let place = self.random.below(self.generations.len() as u64) as u32;
@@ -144,7 +144,7 @@ impl Clients {
         self.begin_with(client, key, ask)
     }
 
-    /// Lets `client` read `key`.
+    /// Begins a read of `key` by `client`.
     pub fn begin_read(&mut self, client: usize, key: Key) -> WaitingOperation {
         self.begin_with(client, key, Ask::Read)
     }
@@ -157,16 +157,16 @@ impl Clients {
         waiting
     }
 
-    /// It was not taken: asks something else later.
+    /// Drops an operation that the front-end rejected; the client sends another one later.
     pub fn withdraw(&mut self, client: usize, now_us: u64) {
         self.clients[client].waiting = None;
         self.clients[client].idle_until_us = now_us + 1_000;
     }
 
-    /// The answer, or `None` when it will never come.
+    /// Ends the operation of `client` with its reply, or with `None` if there will be no reply.
     ///
     /// # Errors
-    /// When no correct cluster says that.
+    /// If no correct cluster can give this reply.
     pub fn end(&mut self, client: usize, now_us: u64, reply: Option<&Reply<'_>>) -> Result<(), String> {
         let pause_us = 1 + self.random.below(self.think_us_max);
         let slot = &mut self.clients[client];
@@ -180,7 +180,7 @@ impl Clients {
             None => Observed::Unknown,
         };
         if heard == Observed::Unknown && ask == Ask::Read {
-            return Ok(()); // a read that nobody answered says nothing
+            return Ok(()); // An unanswered read proves nothing.
         }
         if key.generation < self.judged_from[key.place as usize] {
             return Ok(());
@@ -199,7 +199,7 @@ impl Clients {
         Ok(())
     }
 
-    /// Writes may be missing, and that was said: no key in use so far is judged.
+    /// A possible loss was reported: the keys used so far are not checked.
     pub fn forgive(&mut self) {
         self.histories.clear();
         for generation in &mut self.generations {
@@ -215,7 +215,7 @@ impl Clients {
     }
 
     fn draw(&mut self, key: Key) -> Ask {
-        // What comes back from the dead is seen where many are.
+        // Frequent deletes reveal deleted values that reappear.
         if self.deletes_often && self.random.chance(1, 3) {
             return Ask::Delete;
         }
@@ -237,7 +237,7 @@ impl Clients {
         }
     }
 
-    /// A compare-and-swap against the value read last, by whomever: often no longer there.
+    /// A compare-and-swap against the value that any client read last. Often the value has changed since.
     fn swap(&mut self, key: Key) -> Ask {
         let new = self.token();
         match self.seen.get(&key) {
@@ -248,7 +248,7 @@ impl Clients {
 
     fn token(&mut self) -> Vec<u8> {
         self.tokens += 1;
-        // Some are long, so that records straddle pages and frames straddle pieces.
+        // Some values are long, so that records span pages and frames span pieces.
         let fill = if self.random.chance(1, 16) { self.random.below(6_000) as usize } else { 0 };
         let mut token = format!("<{}>", self.tokens).into_bytes();
         token.resize(token.len() + fill, b'.');
@@ -257,7 +257,7 @@ impl Clients {
 }
 
 impl WaitingOperation {
-    /// The request; `name` is the key's.
+    /// The request to send; `name` is the key's name.
     #[must_use]
     pub fn request<'a>(&'a self, name: &'a [u8]) -> Request<'a> {
         let set = |value, condition| Update::Set {
@@ -280,13 +280,13 @@ impl WaitingOperation {
     }
 }
 
-/// Whether an error says "try again": that leaves open whether a write happened.
+/// Whether an error means "try again": then the write may or may not have taken effect.
 const fn is_open(error: &OperationError) -> bool {
     use OperationError::{Overloaded, StoreFull, TooFewCopies, Unavailable};
     matches!(error, Unavailable | Overloaded | StoreFull | TooFewCopies)
 }
 
-/// What a reply tells the client.
+/// The outcome that a reply means for the client.
 fn heard(ask: &Ask, reply: &Reply<'_>) -> Result<Observed, String> {
     Ok(match (ask, reply) {
         (_, Reply::Error(error)) if is_open(error) => Observed::Unknown,

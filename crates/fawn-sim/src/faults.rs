@@ -1,9 +1,9 @@
-//! Owns the schedule of faults: which one injects faults when, whom, for how long; one seed, one schedule.
+//! Schedule of faults: kind, time, machines and duration of each, determined by the seed.
 //!
-//! What a schedule may not contain, because replication has no leases yet: a serving member that is cut off or stands
-//! still for longer than a handshake waits for reports. Such a member is dropped without knowing it and could still
-//! answer reads of its old epoch [replication.md §2.3]; [`SILENCE_US_MAX`] bounds every silence below that wait, and
-//! the next one begins only when all heard each other again.
+//! Replication has no leases yet, so no serving member may be cut off or paused for longer than a handshake waits for
+//! reports. Such a member is dropped without noticing it and could still reply to reads in its old epoch
+//! [replication.md §2.3]. [`SILENCE_US_MAX`] bounds every silence below that wait, and the next silence begins only
+//! after all nodes have exchanged frames again.
 use crate::network::NetworkOptions;
 use crate::scenario::{Enabled, Scenario};
 use crate::seed::Seed;
@@ -11,66 +11,66 @@ use fawn_types::random::SplitMix64;
 
 /// Longest pause or cut, µs.
 pub const SILENCE_US_MAX: u64 = 300_000;
-/// What the simulated manager waits for reports, ms: more than any silence and its echoes.
+/// How long the simulated manager waits for reports, ms: longer than any silence and its after-effects.
 pub const REPORT_WAIT_MS: u64 = 1_000;
-/// Longest stall of a disk, µs: it delays a promise, not the stop that goes with it.
+/// Longest stall of a disk, µs: it delays the persistence of a promise, but not the stop of the old epoch.
 const STALL_US_MAX: u64 = 1_500_000;
 /// Longest time that all disks are full at once, and that a disk cannot be read, µs.
 const FULL_ALL_US_MAX: u64 = 4_000_000;
 const READS_FAIL_US_MAX: u64 = 600_000;
-/// Longest time that two back-ends are apart while the manager hears both, µs: long enough for a suspicion.
+/// Longest cut between two back-ends that the manager both reaches, µs: long enough for a suspicion.
 const APART_US_MAX: u64 = 5_000_000;
-/// How long two neighbours are apart in the runs that see nothing else, µs.
+/// Duration of the cut between two neighbours in runs without other faults, µs.
 pub const APART_LONG_US: u64 = 30_000_000;
-/// Kinds of faults, of which this one is a failing disk; how long before the end of faults these are likelier.
+/// Number of kinds of faults, the kind of a failing disk, and the time before the end in which it is likelier, µs.
 const KINDS: u64 = 13;
 const FAILS: u64 = 10;
 const LAST_FAILS_US: u64 = 500_000;
-/// Power fails at most so many operations of the disk after an orderly stop began; few take more.
+/// Power fails at most this many disk operations after a graceful shutdown began; few shutdowns take more.
 const CLOSE_OPS_MAX: u64 = 16;
-/// A machine stays down for at most so long, µs.
+/// Longest time for which a machine stays down, µs.
 const DOWN_US_MAX: u64 = 3_000_000;
 
 /// One fault. Machines are numbered from 0 within their kind.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// These back-ends lose power, or (`kill`) only their processes die; each comes back after its own time, µs.
+    /// These back-ends lose power, or (`kill`) only their processes die; each restarts after its own time, µs.
     Down {
-        /// Who, and how long.
+        /// The machines and how long each is down, µs.
         machines: Vec<(u32, u64)>,
-        /// Whether what was written and not synced stays.
+        /// Whether unsynced writes survive.
         kill: bool,
     },
-    /// These back-ends are stopped in order, and started again after their times, µs; if so named, the first one's power
-    /// fails so many operations of its disk after the stop began.
+    /// These back-ends are shut down gracefully and restart after their times, µs. With `power_after_ops`, the first
+    /// one's power fails that many operations of its disk after the shutdown began.
     Close {
-        /// Who, and how long.
+        /// The machines and how long each is down, µs.
         machines: Vec<(u32, u64)>,
-        /// When power fails.
+        /// Disk operations until power fails, if it does.
         power_after_ops: Option<u64>,
     },
-    /// A front-end's process dies and comes back after so many µs.
+    /// A front-end's process dies and restarts after this time, µs.
     FrontendDown(u32, u64),
-    /// A back-end stands still for so many µs.
+    /// A back-end pauses for this time, µs.
     Pause(u32, u64),
-    /// A back-end's disk completes nothing for so many µs.
+    /// A back-end's disk completes no operation for this time, µs.
     Stall(u32, u64),
-    /// A back-end's disk has no space left for so many µs, but for these bytes.
+    /// A back-end's disk is full for this time, µs, except for this many bytes.
     Full(u32, u64, u64),
     /// All back-ends' disks have no space left for so many µs.
     FullAll(u64),
     /// No read of a back-end's disk works for so many µs.
     ReadsFail(u32, u64),
-    /// The so-manieth write (or sync) of a back-end's disk from now on fails.
+    /// The n-th write (or sync) of a back-end's disk from now on fails.
     Fail(u32, bool, u64),
-    /// Frames from the first to the second machine are lost (front-ends are numbered after back-ends), for so many µs.
+    /// Frames from the first to the second machine of each pair are lost. Front-ends are numbered after back-ends.
     Cut {
-        /// Each direction.
+        /// The cut directions: sender and receiver.
         links: Vec<(u32, u32)>,
-        /// How long.
+        /// Duration, µs.
         for_us: u64,
     },
-    /// The network's unkindness changes.
+    /// The network's faults change.
     Network(NetworkOptions),
 }
 
@@ -86,16 +86,16 @@ pub struct Faults {
     every_us: u64,
     until_us: u64,
     next_us: u64,
-    /// When all have heard each other again after the last pause or cut.
+    /// When all nodes have exchanged frames again after the last pause or cut.
     heard_us: u64,
 }
 
 impl Faults {
-    /// As `seed` and its scenario say.
+    /// The schedule of a run with this seed and scenario.
     #[must_use]
     pub fn new(seed: &Seed, scenario: &Scenario) -> Self {
         let mut random = seed.stream("faults");
-        // Half of the runs start in peace, the others meet faults while the cluster forms.
+        // Half of the runs start without faults; in the others faults hit the cluster while it forms.
         let next_us = random.below(2) * 1_000_000 + random.below(scenario.fault_every_us);
         let Scenario { enabled, backends, frontends, .. } = *scenario;
         Self {
@@ -111,13 +111,13 @@ impl Faults {
         }
     }
 
-    /// When the next one injects faults; `None`: no more.
+    /// When the next fault is due; `None` if there are no more.
     #[must_use]
     pub fn next_us(&self) -> Option<u64> {
         (self.next_us < self.until_us).then_some(self.next_us)
     }
 
-    /// When the last one may have struck.
+    /// The end of the phase with faults.
     #[must_use]
     pub const fn until_us(&self) -> u64 {
         self.until_us
@@ -136,7 +136,7 @@ impl Faults {
         let enabled = self.enabled;
         let machine = self.random.below(u64::from(self.backends)) as u32;
         let drawn = self.random.below(KINDS);
-        // Disks that fail early are mostly replaced before faults end; what a cluster does without them is seen then.
+        // Disks that fail early are mostly replaced before faults end. Late failures test a cluster without them.
         let fails_last = enabled.fail && self.until_us - now_us < LAST_FAILS_US && self.random.chance(1, 2);
         let fault = match if fails_last { FAILS } else { drawn } {
             0 if enabled.power => Some(Fault::Down { machines: vec![self.down(machine)], kill: false }),
@@ -172,7 +172,7 @@ impl Faults {
         }
     }
 
-    /// As [`Faults::apart`], both ways, for long.
+    /// A long cut in both directions, otherwise as [`Faults::apart`].
     fn apart_long(&mut self) -> Fault {
         let others = u64::from(self.backends) - 1;
         let machine = 1 + self.random.below(others) as u32;
@@ -180,7 +180,7 @@ impl Faults {
         Fault::Cut { links: vec![(machine, other), (other, machine)], for_us: APART_LONG_US }
     }
 
-    /// Two back-ends that do not host the manager: whoever is dropped for this still hears that it is.
+    /// A cut between two back-ends that do not host the manager, so a dropped member still learns that it was dropped.
     fn apart(&mut self, machine: u32) -> Option<Fault> {
         let other = self.random.below(u64::from(self.backends)) as u32;
         let (ways, for_us) = (1 + self.random.below(3), 1 + self.random.below(APART_US_MAX));
@@ -192,7 +192,7 @@ impl Faults {
         Some(Fault::Cut { links, for_us })
     }
 
-    /// A silence's length, unless the last one is too recent.
+    /// The duration of a silence; `None` if the last one is too recent.
     fn silence(&mut self, now_us: u64) -> Option<u64> {
         let bound = [10_000, 100_000, SILENCE_US_MAX][self.random.below(3) as usize];
         let for_us = 1 + self.random.below(bound - 1);
@@ -212,7 +212,7 @@ impl Faults {
         Fault::Down { machines: (0..self.backends).map(|machine| self.down(machine)).collect(), kill }
     }
 
-    /// One machine, or all; now and then power fails meanwhile.
+    /// A graceful shutdown of one machine or all; sometimes power fails during it.
     fn close(&mut self, machine: u32) -> Fault {
         let chosen = if self.random.chance(1, 2) { 0..self.backends } else { machine..machine + 1 };
         let machines = chosen.map(|machine| self.down(machine)).collect();
@@ -220,7 +220,7 @@ impl Faults {
         Fault::Close { machines, power_after_ops }
     }
 
-    /// One machine from one other or from all, one way or both.
+    /// A cut of one machine from one other or from all, in one or both directions.
     fn cut(&mut self, machine: u32, now_us: u64) -> Option<Fault> {
         let all = u64::from(self.backends + self.frontends);
         let other = self.random.below(all) as u32;

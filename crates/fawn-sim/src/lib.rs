@@ -1,18 +1,18 @@
-//! Owns the simulator: a whole cluster in one deterministic thread, its network, its faults and its oracles.
+//! Simulator: a whole cluster in one deterministic thread, with its network, faults and oracles.
 //!
-//! | module | owns |
+//! | module | contents |
 //! |---|---|
 //! | [`world`] | machines with real nodes and stores on simulated disks, the virtual clock, the oracles |
-//! | [`scenario`] | what a seed decides before its run: sizes, durability, which faults |
-//! | [`faults`] | the schedule: who crashes, stands still, is cut off, when |
-//! | [`clients`] | what logical clients ask, and what answers mean |
-//! | [`history`] | whether a key's history is linearizable |
-//! | [`network`] | byte streams with delay, loss, duplication, cuts |
-//! | [`transport`], [`canary`] | frames on their way out, and planted bugs |
-//! | [`trace`], [`seed`] | one seed, one story: the hash that two processes must agree on |
+//! | [`scenario`] | parameters of a run, drawn from its seed: sizes, durability, kinds of faults |
+//! | [`faults`] | the schedule of faults: crashes, pauses, cuts and their times |
+//! | [`clients`] | requests of logical clients, and the meaning of replies |
+//! | [`history`] | linearizability check of a key's history |
+//! | [`network`] | byte streams with delay, loss, duplication, splits |
+//! | [`transport`], [`canary`] | outgoing frames, and planted bugs |
+//! | [`trace`], [`seed`] | determinism: the hash on which two processes with one seed must agree |
 //!
-//! Not here, and where it will go: leases and clock drift ([`faults`] bounds silences until they exist), full disks,
-//! joins of new machines, several managers.
+//! Not simulated: leases and clock drift ([`faults`] bounds silences until they exist), joins of new machines, several
+//! managers.
 #![forbid(unsafe_code)]
 
 pub mod canary;

@@ -1,4 +1,4 @@
-//! Owns the simulator's command line: seeds, time, planted bugs; the failing seed and the command that repeats it.
+//! Command line of the simulator: runs seeds or planted bugs, and prints the command that repeats a failing seed.
 #![forbid(unsafe_code)]
 
 use fawn_sim::{Canary, RunReport, Seed, in_order, run};
@@ -17,7 +17,7 @@ const USAGE: &str = "fawn-sim [--seeds N] [--base N | --commit HASH] [--threads 
   --canaries     plant every bug, and fail unless each is seen within its number of seeds
   --aloud        say what happens";
 
-/// So many seeds contain copies.
+/// Number of seeds that must contain at least one copy.
 const COPIES_AFTER_SEEDS: u64 = 100;
 
 #[derive(Default)]
@@ -37,7 +37,7 @@ struct Arguments {
 fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
     let mut arguments = Arguments::default();
     while let Some(word) = words.next() {
-        let mut value = || words.next().ok_or_else(|| format!("{word} wants a value"));
+        let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
         match word.as_str() {
             "--seeds" => arguments.seeds = Some(number(&value()?)?),
             "--base" => arguments.base = number(&value()?)?,
@@ -54,7 +54,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
             }
             "--canaries" => arguments.canaries = true,
             "--aloud" => arguments.aloud = true,
-            _ => return Err(format!("{word} is not known")),
+            _ => return Err(format!("unknown argument {word}")),
         }
     }
     Ok(arguments)
@@ -178,9 +178,9 @@ fn add(total: &mut RunReport, report: &RunReport) {
     total.copies_hit += report.copies_hit;
 }
 
-/// Every planted bug must be seen.
+/// Runs every planted bug; returns whether all were detected.
 fn canaries(threads: usize) -> bool {
-    std::panic::set_hook(Box::new(|_| {})); // asserts of the product are findings here
+    std::panic::set_hook(Box::new(|_| {})); // The product's asserts are findings here.
     let first_finding = |(canary, seeds_max): &(Canary, u64)| {
         let seen = |seed: u64| {
             let finding = run(&Seed::new(&seed.to_string()), Some(*canary), false).err()?;

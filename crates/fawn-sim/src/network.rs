@@ -1,46 +1,45 @@
-//! Owns the simulated network: byte streams between nodes with delay, loss, duplication, cuts, joins and
-//! partitions, and frames that come late.
+//! Simulated network: byte streams between nodes with delay, loss, duplication, splits, joins, partitions, late frames.
 //!
-//! Frames go in, bytes come out: what was sent as one frame may arrive in pieces, and two frames in one piece, so the
-//! receiver's stream decoder is part of what is tested. A loss takes a whole frame, as a reconnecting link does; a
-//! reset takes everything in flight and what the receiver had read of a frame, as a broken connection does.
+//! Frames are sent, bytes arrive: one frame may arrive in several pieces, and two frames in one piece, so the
+//! receiver's stream decoder is tested too. A loss drops a whole frame, as a reconnecting link does. A reset drops
+//! everything in flight and the part of a frame that the receiver had read, as a broken connection does.
 use fawn_types::NodeId;
 use fawn_types::random::SplitMix64;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Bytes in flight on one link at most; what is sent beyond is lost, as on a full socket of a dead peer.
+/// Maximum bytes in flight on one link; further frames are lost, as on a full socket of a dead peer.
 const LINK_BYTES_MAX: usize = 16 << 20;
 
-/// Longest delay of a frame on a long route, µs, and how many are on such.
+/// Longest delay of a late frame, µs, and the maximum number of late frames in flight.
 const LATE_US_MAX: u64 = 400_000;
 const LATE_MAX: usize = 256;
-/// Frames that a link sent last and that may come again long after a crash of either end, and how long after, µs.
+/// Number of a link's last frames that may arrive again long after a crash of either end, and the longest delay, µs.
 const STRAYS_MAX: usize = 4;
 const STRAY_US_MAX: u64 = 5_000_000;
 
-/// How unkind it is. Probabilities are in 1,024ths.
+/// Faults of the network. Probabilities are in 1,024ths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NetworkOptions {
     /// Shortest delay, µs.
     pub delay_us_min: u64,
     /// Longest delay, µs.
     pub delay_us_max: u64,
-    /// A frame is lost.
+    /// Probability that a frame is lost.
     pub loss: u64,
-    /// A frame arrives twice.
+    /// Probability that a frame arrives twice.
     pub duplication: u64,
-    /// Bytes are cut at a random place or joined with the following.
+    /// Probability that bytes are split at a random offset or joined with the following ones.
     pub cutting: u64,
-    /// The link breaks when a frame is sent.
+    /// Probability that the link breaks when a frame is sent.
     pub reset: u64,
-    /// A bit of the frame flips.
+    /// Probability that a bit of the frame flips.
     pub damage: u64,
-    /// A frame takes a route that was thought dead: it arrives much later, behind others, maybe after a reset.
+    /// Probability that a frame arrives much later, after newer frames, possibly after a reset.
     pub late: u64,
 }
 
 impl NetworkOptions {
-    /// Orderly: some delay, nothing else.
+    /// A network with some delay, but no faults.
     pub const KIND: Self = Self {
         delay_us_min: 20,
         delay_us_max: 200,
@@ -53,12 +52,12 @@ impl NetworkOptions {
     };
 }
 
-/// What a node meets on a link.
+/// An event at the receiving end of a link.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Arrival {
-    /// Bytes, in the order sent.
+    /// Bytes arrived, in the order sent.
     Bytes(Vec<u8>),
-    /// The link broke: what was read of an unfinished frame is invalidated.
+    /// The link broke: discard the part of an incomplete frame.
     Reset,
 }
 
@@ -67,7 +66,7 @@ struct NetworkLink {
     in_flight: VecDeque<(u64, Arrival)>,
     bytes: usize,
     last_us: u64,
-    /// What was sent last, the oldest first.
+    /// The last frames sent, oldest first.
     recent: VecDeque<Vec<u8>>,
 }
 
@@ -77,16 +76,16 @@ pub struct Network {
     random: SplitMix64,
     links: BTreeMap<(NodeId, NodeId), NetworkLink>,
     cut: BTreeSet<(NodeId, NodeId)>,
-    /// Frames on long routes, when each comes to its link's end, in that order.
+    /// Late frames, ordered by their time of arrival.
     late: BTreeMap<(u64, u64), (NodeId, NodeId, Vec<u8>)>,
-    /// Frames handed in.
+    /// Number of frames sent.
     pub frames_sent: u64,
-    /// Frames that were lost, by chance or by a cut.
+    /// Number of frames lost, at random or by a cut.
     pub frames_lost: u64,
 }
 
 impl Network {
-    /// An idle one.
+    /// A network without frames in flight.
     #[must_use]
     pub fn new(seed: u64, options: NetworkOptions) -> Self {
         let random = SplitMix64::new(seed);
@@ -101,12 +100,12 @@ impl Network {
         }
     }
 
-    /// From now on as `options` say.
+    /// Changes the network's faults from now on.
     pub fn set_options(&mut self, options: NetworkOptions) {
         self.options = options;
     }
 
-    /// Frames from `from` to `to` are lost until [`Network::heal`]; the other direction is not touched.
+    /// Loses frames from `from` to `to` until [`Network::heal`]; the other direction is not affected.
     pub fn cut(&mut self, from: NodeId, to: NodeId) {
         self.cut.insert((from, to));
     }
@@ -128,7 +127,7 @@ impl Network {
         }
     }
 
-    /// Breaks every link of a node: it crashed. Where frames may be late, some that were sent last come again, when their
+    /// Breaks every link of a crashed node. If frames may be late, some of the last ones arrive again later, when their
     /// sender may have forgotten them.
     pub fn drop_node(&mut self, node: NodeId, now_us: u64) {
         let mut strays = Vec::new();
@@ -146,7 +145,7 @@ impl Network {
         }
     }
 
-    /// What is late to a node comes now.
+    /// Delivers a node's late frames now.
     pub fn hurry(&mut self, to: NodeId, now_us: u64) {
         let hurried: Vec<_> = self.late.extract_if(.., |_, (_, at, _)| *at == to).collect();
         self.late.extend(hurried.into_iter().map(|((_, number), frame)| ((now_us, number), frame)));
@@ -179,14 +178,14 @@ impl Network {
             let for_us = self.random.below(LATE_US_MAX);
             return self.hold(now_us + for_us, from, to, frame);
         }
-        // One stream keeps its order: nothing overtakes.
+        // One stream keeps its order: no frame overtakes another.
         link.last_us = link.last_us.max(now_us + delay);
         for _ in 0..=u8::from(twice) {
             link.push(&frame, cutting.then_some(&mut self.random));
         }
     }
 
-    /// Sends one frame by a long route: it arrives at `at_us`, whatever else is on the link by then.
+    /// Sends one late frame: it arrives at `at_us`, regardless of other frames on the link.
     pub fn send_late(&mut self, at_us: u64, from: NodeId, to: NodeId, frame: Vec<u8>) {
         self.frames_sent += 1;
         if self.cut.contains(&(from, to)) {
@@ -196,7 +195,8 @@ impl Network {
         self.hold(at_us, from, to, frame);
     }
 
-    /// The frame that was counted last. It outlives resets and crashes: only epochs, boots and versions tell how old it is.
+    /// Holds the frame counted last until `at_us`. It outlives resets and crashes, so only epochs, boots and versions
+    /// show its age.
     fn hold(&mut self, at_us: u64, from: NodeId, to: NodeId, frame: Vec<u8>) {
         if self.late.len() < LATE_MAX {
             self.late.insert((at_us, self.frames_sent), (from, to, frame));
@@ -212,7 +212,7 @@ impl Network {
         self.links.values().filter_map(|link| link.in_flight.front().map(|(at, _)| *at)).chain(late).min()
     }
 
-    /// What arrives up to `now_us`: one piece of one link a call, links in the order of their nodes.
+    /// The next arrival up to `now_us`: one piece of one link per call, links in the order of their nodes.
     pub fn deliver(&mut self, now_us: u64) -> Option<(NodeId, NodeId, Arrival)> {
         while let Some(entry) = self.late.first_entry().filter(|entry| entry.key().0 <= now_us) {
             let (from, to, frame) = entry.remove();
@@ -246,7 +246,7 @@ impl NetworkLink {
         self.recent.push_back(oldest);
     }
 
-    /// Appends a frame, perhaps joined to the piece before it, perhaps in two pieces.
+    /// Appends a frame, possibly joined to the previous piece, possibly in two pieces.
     fn push(&mut self, frame: &[u8], cutting: Option<&mut SplitMix64>) {
         self.bytes += frame.len();
         let at = self.last_us;
@@ -283,7 +283,7 @@ mod tests {
         }
         let mut last = 0;
         while let Some(at) = network.next_us() {
-            assert!(at >= last, "time does not run backwards");
+            assert!(at >= last, "arrival times do not decrease");
             last = at;
             match network.deliver(at) {
                 Some((from, to, Arrival::Bytes(piece))) => {
@@ -292,7 +292,7 @@ mod tests {
                     bytes.extend(piece);
                 }
                 Some((_, _, Arrival::Reset)) => resets += 1,
-                None => unreachable!("next_us said something arrives"),
+                None => unreachable!("next_us returned an arrival"),
             }
         }
         (bytes, pieces, resets)
@@ -320,7 +320,7 @@ mod tests {
     fn a_late_frame_comes_whole_behind_others_and_after_a_reset() {
         let (bytes, _, resets) = run(NetworkOptions { late: 256, cutting: 0, ..NetworkOptions::KIND }, 200);
         let mut frames: Vec<u32> = bytes.as_chunks::<4>().0.iter().map(|four| u32::from_be_bytes(*four)).collect();
-        assert!(!frames.is_sorted(), "some overtake others");
+        assert!(!frames.is_sorted(), "some frames overtake others");
         frames.sort_unstable();
         assert_eq!((frames, resets), ((0..200).collect(), 0));
 

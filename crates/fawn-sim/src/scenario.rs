@@ -1,6 +1,7 @@
-//! Owns what one seed decides before its run begins: the cluster's size, its durability, which faults it will see.
+//! Scenario: the parameters of a run drawn from its seed, such as the cluster's size, its durability and kinds of
+//! faults.
 //!
-//! Each seed enables faults of its own choice: a run that sees everything at once hides what rare combinations show.
+//! Each seed enables its own selection of faults, because a run with all faults at once hides rare combinations.
 use crate::seed::Seed;
 use fawn_chain::ReplicaOptions;
 use fawn_node::cluster::NodeLimits;
@@ -10,48 +11,48 @@ use fawn_types::{Durability, Version};
 /// One seed in this many lets a disk hang, which takes up to a minute of virtual time.
 const HANG_EVERY_SEEDS: u64 = 25;
 
-/// One run's conditions.
+/// Parameters of one run.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// When a write is acknowledged.
+    /// The durability mode.
     pub durability: Durability,
-    /// Back-ends; nodes 1, 2, ….
+    /// Number of back-ends, which are nodes 1, 2, ….
     pub backends: u32,
-    /// R.
+    /// R: copies of each range.
     pub replication: u8,
-    /// V.
+    /// V: virtual IDs per node.
     pub virtual_ids: u16,
-    /// Front-ends, which own no disk.
+    /// Number of front-ends, which have no disk.
     pub frontends: u32,
-    /// Logical clients.
+    /// Number of logical clients.
     pub clients: u32,
-    /// Keys at a time.
+    /// Number of keys in use at a time.
     pub keys: u32,
     /// Clients delete as much as they write.
     pub deletes_often: bool,
     /// Longest pause of a client between two operations, µs.
     pub think_us_max: u64,
-    /// Device operations take up to so many µs.
+    /// Longest device operation, µs.
     pub disk_us_max: u64,
-    /// Records that logs keep to send again: who missed more is fully resynced.
+    /// Records that logs keep for retransmission; a member that missed more gets a full resync.
     pub retained_records_max: usize,
-    /// How long faults go on, µs.
+    /// Duration of the phase with faults, µs.
     pub faults_us: u64,
     /// Mean time between two faults, µs.
     pub fault_every_us: u64,
-    /// Which faults happen.
+    /// The enabled faults.
     pub enabled: Enabled,
     /// A process whose disk failed is restarted at once; else it stays up until faults have ended.
     pub supervised: bool,
-    /// Writes of one epoch at most.
+    /// Maximum writes of one epoch.
     pub epoch_records_max: u64,
-    /// More fails than the durability mode promises to survive: what is lost must be told.
+    /// Faults exceed those that the durability mode promises to survive: a loss must be reported.
     pub may_lose: bool,
     /// After all has healed one disk hangs.
     pub hang: Option<Hang>,
-    /// After all has healed everything is stopped in order and started once more, before it is judged.
+    /// After healing, all back-ends are shut down cleanly and restarted before the final check.
     pub closes_at_end: bool,
-    /// After all has healed nothing is written for more epochs than activations are remembered.
+    /// After healing, ranges stay idle for more epochs than the remembered activations.
     pub idles: bool,
 }
 
@@ -82,12 +83,12 @@ impl Hang {
     }
 }
 
-/// The faults of a run.
+/// Faults enabled in a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Enabled {
-    /// Power of one machine is lost.
+    /// One machine loses power.
     pub power: bool,
-    /// Power of the whole room is lost.
+    /// All machines lose power.
     pub power_of_all: bool,
     /// A process is killed.
     pub kill: bool,
@@ -95,19 +96,19 @@ pub struct Enabled {
     pub kill_of_all: bool,
     /// A front-end is killed.
     pub kill_frontend: bool,
-    /// A machine stands still for a while.
+    /// A machine pauses for a while.
     pub pause: bool,
-    /// Links are cut, one way or both.
+    /// Links are cut, in one or both directions.
     pub cut: bool,
-    /// Frames are lost, doubled; links break.
+    /// Frames are lost or duplicated, and links break.
     pub unkind_network: bool,
-    /// A disk stands still for a while.
+    /// A disk stalls for a while.
     pub stall: bool,
     /// A disk is full for a while.
     pub full: bool,
-    /// Two neighbours do not hear each other for long, while everybody else hears both.
+    /// The link between two neighbours is cut for long, while all other nodes reach both.
     pub apart: bool,
-    /// Two neighbours do not hear each other for half a minute. The only fault of its run, which is long for it.
+    /// The link between two neighbours is cut for half a minute. This is the only fault of its run, which is long.
     pub apart_long: bool,
     /// All disks are full at once for a while.
     pub full_all: bool,
@@ -115,16 +116,16 @@ pub struct Enabled {
     pub reads_fail: bool,
     /// A write or sync fails.
     pub fail: bool,
-    /// Machines are stopped in order.
+    /// Machines are shut down gracefully.
     pub close: bool,
 }
 
-/// Longest pause of a client between two operations while neighbours are apart for long, µs: many operations would make
-/// the run long, and show no more.
+/// Longest pause of a client between two operations in a run with a long cut, µs. More operations would only prolong
+/// the run.
 const APART_LONG_THINK_US_MAX: u64 = 60_000;
 
 impl Scenario {
-    /// What `seed` decides.
+    /// The scenario of `seed`.
     #[must_use]
     pub fn of(seed: &Seed) -> Self {
         let mut random = seed.stream("scenario");
@@ -177,24 +178,24 @@ impl Scenario {
     }
 }
 
-/// Mostly less than is written while a machine is away; more than is written while a batch is under way to it, or a member
-/// that streams behind never gets to the end.
+/// Draws the number of retained records. Mostly it is less than is written while a machine is down. It must exceed the
+/// writes during one batch in flight, or a syncing member never catches up.
 fn retained_records_max(think_us_max: u64, drawn: u64) -> usize {
     let batch = if think_us_max < 1_000 { 24 } else { 8 };
     [batch, batch, batch, batch, batch, 4 * batch, 16 * batch, usize::MAX][drawn as usize]
 }
 
 impl Scenario {
-    /// What it makes chain members do.
+    /// The options of chain members.
     #[must_use]
     pub fn replica(&self) -> ReplicaOptions {
         ReplicaOptions { epoch_records_max: self.epoch_records_max, ..ReplicaOptions::default() }
     }
 
-    /// What it makes nodes do.
+    /// The limits of nodes.
     #[must_use]
     pub fn limits(&self) -> NodeLimits {
-        // Parts so small that a copy of a few keys takes many, and faults strike between them.
+        // Chunks so small that a copy of a few keys takes many, with faults between them.
         let transfer_chunk_bytes_max = 400;
         let retained_records_max = self.retained_records_max;
         NodeLimits { transfer_chunk_bytes_max, retained_records_max, replica: self.replica(), ..NodeLimits::default() }
@@ -242,7 +243,7 @@ impl Enabled {
             reads_fail: false,
             close: false,
         };
-        // A mode is only asked what it promises: `everysec` outlives processes, `memory` single machines.
+        // Only faults that the mode promises to survive: `everysec` survives kills, `memory` the loss of one machine.
         enabled.power_of_all &= may_lose || durability == Durability::Sync;
         enabled.kill_of_all &= may_lose || durability != Durability::Memory;
         enabled.fail &= durability == Durability::Sync;

@@ -1,27 +1,27 @@
-//! Owns seeds: any text is one, a git hash for instance; a stream of randomness per purpose comes from it.
+//! Seeds: any text, such as a git hash, from which each purpose gets its own random stream.
 use fawn_types::checksum::checksum64;
 use fawn_types::random::SplitMix64;
 
-/// What a run is made of, and how a person names it.
+/// The text that determines a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Seed {
     text: String,
 }
 
 impl Seed {
-    /// From any text.
+    /// A seed from any text.
     #[must_use]
     pub fn new(text: &str) -> Self {
         Self { text: text.to_owned() }
     }
 
-    /// The text.
+    /// The seed's text.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// A number of its own for each purpose, so that a draw more for one does not shift all the others.
+    /// A separate number per purpose, so that an additional draw for one purpose does not shift the others.
     #[must_use]
     pub fn number(&self, purpose: &str) -> u64 {
         let mut named = self.text.clone().into_bytes();
@@ -30,7 +30,7 @@ impl Seed {
         checksum64(&named)
     }
 
-    /// The stream of a purpose.
+    /// The random stream of a purpose.
     #[must_use]
     pub fn stream(&self, purpose: &str) -> SplitMix64 {
         SplitMix64::new(self.number(purpose))

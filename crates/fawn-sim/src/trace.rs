@@ -1,13 +1,14 @@
-//! Owns the trace: a checksum over everything that happened, and the last few happenings in words.
+//! Trace of a run: a checksum over all events, and the last few notable events as text.
 //!
-//! Two processes with one seed must come to the same hash: whatever differs is a choice that no seed decides.
+//! Two processes with the same seed must compute the same hash. A difference reveals a choice that the seed does not
+//! make.
 use fawn_types::checksum::checksum64;
 use std::collections::VecDeque;
 
-/// Happenings remembered in words, enough to see what led to a failure.
+/// Maximum number of lines kept, enough to see how a failure came about.
 const WORDS_MAX: usize = 60;
 
-/// What happened so far.
+/// The events of a run so far.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
     hash: u64,
@@ -18,13 +19,13 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Of a run that begins; `aloud` prints the words as they come.
+    /// An empty trace; `aloud` prints each line as it is added.
     #[must_use]
     pub fn new(aloud: bool) -> Self {
         Self { aloud, ..Self::default() }
     }
 
-    /// An event: when, which kind, between whom, with which bytes.
+    /// Adds an event: its time, kind, nodes and bytes.
     pub fn note(&mut self, now_us: u64, kind: u8, from: u32, to: u32, bytes: &[u8]) {
         self.scratch.clear();
         self.scratch.extend_from_slice(&self.hash.to_le_bytes());
@@ -37,7 +38,7 @@ impl Trace {
         self.events += 1;
     }
 
-    /// Something worth a sentence; part of the hash too.
+    /// Adds an event with a line of text; the text is part of the hash.
     pub fn say(&mut self, now_us: u64, words: String) {
         self.note(now_us, b'!', 0, 0, words.as_bytes());
         let line = format!("{:>9}.{:03} ms  {words}", now_us / 1000, now_us % 1000);
@@ -56,13 +57,13 @@ impl Trace {
         self.hash
     }
 
-    /// Events so far.
+    /// Number of events so far.
     #[must_use]
     pub const fn events(&self) -> u64 {
         self.events
     }
 
-    /// The last happenings, oldest first.
+    /// The last lines, oldest first.
     #[must_use]
     pub fn tail(&self) -> String {
         self.words.iter().map(|line| format!("\n  {line}")).collect()

@@ -1,5 +1,4 @@
-//! Owns what a machine's outgoing bytes are: single frames for the network, the promises told in them, and, where a
-//! bug is planted, the lie.
+//! Outgoing frames of a machine: splits its bytes into frames, extracts promises, and forges frames for planted bugs.
 use crate::canary::Canary;
 use fawn_chain::message::{FrameStream, encode_frame};
 use fawn_chain::{Body, Frame, TransferCursor};
@@ -9,47 +8,47 @@ use fawn_types::random::SplitMix64;
 use fawn_types::{ClientTag, Epoch, RangeId, Version};
 use std::collections::BTreeMap;
 
-/// Records on links lie nowhere.
+/// Place of a record on a link, which is in no segment.
 const NOWHERE: RecordPlace = RecordPlace { segment_id: 0, offset: 0 };
 
-/// Answers to the last question of a copy that are withheld, so that more happens before the part is taken.
+/// Number of replies to a copy's last request that are withheld, so that more happens before the chunk is accepted.
 const ANSWERS_WITHHELD: u32 = 2;
 
-/// A key as the records on links told of it.
+/// Records of one key seen on links.
 #[derive(Clone, Debug, Default)]
 struct SeenRecord {
     puts: BTreeMap<Version, Vec<u8>>,
     deleted: Version,
 }
 
-/// One frame on its way.
+/// One outgoing frame.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OutgoingFrame {
-    /// Its bytes.
+    /// The frame's bytes.
     pub frame: Vec<u8>,
-    /// The epoch that its sender acts in, where the frame says that it does: a promise it may never forget.
+    /// The epoch that the frame binds its sender to, a promise that it may never forget; `None` if it binds to none.
     pub promise: Option<(RangeId, Epoch)>,
-    /// It is a chunk of a transfer.
+    /// Whether it is a chunk of a transfer.
     pub is_part: bool,
 }
 
-/// The post office of all machines.
+/// Sending side of all machines' links.
 #[derive(Clone, Debug)]
 pub struct FaultyTransport {
     canary: Option<Canary>,
     random: SplitMix64,
-    /// An earlier record, to come back under another version.
+    /// An earlier record, to be sent again under another version.
     earlier: Option<Vec<u8>>,
-    /// Keys by what records on links told of them.
+    /// Records seen on links, by key.
     seen: BTreeMap<(RangeId, Vec<u8>), SeenRecord>,
-    /// How often a chunk of a transfer was given or withheld.
+    /// How often a chunk of a transfer was sent or withheld.
     asked: BTreeMap<(RangeId, Version, TransferCursor), u32>,
-    /// Lies told.
+    /// Number of forged frames.
     pub lies: u64,
 }
 
 impl FaultyTransport {
-    /// Honest without a canary.
+    /// A transport that forges frames only if there is a canary.
     #[must_use]
     pub const fn new(seed: u64, canary: Option<Canary>) -> Self {
         Self {
@@ -62,10 +61,10 @@ impl FaultyTransport {
         }
     }
 
-    /// The frames of `bytes`, which a machine gave out whole.
+    /// The frames in `bytes`, as a machine output them.
     ///
     /// # Errors
-    /// When they are no whole frames.
+    /// If the bytes are not whole frames.
     pub fn outgoing(&mut self, bytes: &[u8]) -> Result<Vec<OutgoingFrame>, String> {
         let mut stream = FrameStream::new();
         stream.push(bytes);
@@ -93,7 +92,7 @@ impl FaultyTransport {
         Ok(outgoing)
     }
 
-    /// What is sent instead of `frame`, if the planted bug has its chance.
+    /// The frames to send instead of `frame`, if the planted bug applies.
     fn lies_about(&mut self, frame: &Frame<'_>) -> Option<Vec<Vec<u8>>> {
         let canary = self.canary?;
         let Frame { header, body } = frame;
@@ -161,14 +160,14 @@ impl FaultyTransport {
         }
     }
 
-    /// What was there at `base` and was deleted since: an old part of a copy would show it.
+    /// Records of keys that existed at `base` and were deleted since, as in an outdated chunk of a copy.
     fn resurrected(&self, range: RangeId, base: Version) -> Vec<u8> {
         let of_range = self.seen.iter().filter(|((of, _), _)| *of == range).map(|(_, seen)| seen);
         let deleted = of_range.filter(|seen| seen.deleted > base);
         deleted.filter_map(|seen| seen.puts.range(..=base).next_back()).flat_map(|(_, put)| put.clone()).collect()
     }
 
-    /// The records with one of them changed, now and then.
+    /// The records with one of them changed, for some calls.
     fn forge(&mut self, canary: Canary, records: &[u8]) -> Option<Vec<u8>> {
         let first = decode(records, NOWHERE).ok()?;
         let (record, envelope, len) = (first.record, first.envelope, first.encoded_len);
@@ -195,7 +194,8 @@ impl FaultyTransport {
     }
 }
 
-/// Only a handshake's answers bind: a question may name an epoch that is not durable yet, a syncing copy's acks may too.
+/// The promise in a frame. Only replies of the handshake bind: a request may contain an epoch that is not durable yet,
+/// and so may a syncing member's acks.
 fn promise_of(frame: &Frame<'_>) -> Option<(RangeId, Epoch)> {
     let binds = matches!(frame.body, Body::Report(_) | Body::Equal { .. });
     binds.then_some((frame.header.range, frame.header.epoch))

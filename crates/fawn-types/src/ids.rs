@@ -30,14 +30,14 @@ id! {
     BootId(u64)
 }
 
-/// How one boot of a node stands to the newest that is known of that node.
+/// Order of a boot relative to the newest known boot of the same node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BootOrder {
-    /// It is that one.
+    /// The same boot.
     Same,
     /// A later open of the store.
     Newer,
-    /// An earlier open of the store: its process has ended, or has to.
+    /// An earlier open of the store: its process has ended, or must end.
     Older,
     /// The same open with another random part: another process, on a copy of the directory.
     Twin,
@@ -56,7 +56,7 @@ impl BootId {
         (self.0 >> 32) as u32
     }
 
-    /// How this boot stands to `known`, the newest one of the same node.
+    /// Compares this boot with `known`, the newest known boot of the same node.
     #[must_use]
     pub const fn against(self, known: Self) -> BootOrder {
         if self.0 == known.0 {

@@ -1,4 +1,4 @@
-//! Code map: the module table of ARCHITECTURE.md is generated from the files' heads, and every path the page names exists.
+//! Code map: the module table of ARCHITECTURE.md is generated from the files' heads, and all paths on the page exist.
 use super::TidyFinding;
 use super::dependencies::LAYERS;
 use crate::tree::{self, Source};
@@ -18,7 +18,7 @@ pub(crate) fn check(rust: &[Source]) -> Result<Vec<TidyFinding>, String> {
     Ok(findings)
 }
 
-/// Writes the table anew.
+/// Regenerates the table.
 pub(crate) fn regenerate(rust: &[Source]) -> Result<(), String> {
     let page = replaced(&read()?, rust)?;
     std::fs::write(tree::root().join(PAGE), page).map_err(|error| format!("{PAGE}: {error}"))

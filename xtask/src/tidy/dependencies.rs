@@ -1,4 +1,4 @@
-//! Dependency rules: down only, siblings do not name each other, Tokio in two crates.
+//! Dependency rules: crates depend on lower layers only, not on siblings, and Tokio is in two crates.
 use super::TidyFinding;
 use crate::tree;
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! Size rules: 800 lines a file, 70 a function, a `//!` head in every file.
+//! Size rules: at most 800 lines per file and 70 per function, and a `//!` head in every file.
 use super::TidyFinding;
 use crate::tree::Source;
 use syn::spanned::Spanned;

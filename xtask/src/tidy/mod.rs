@@ -1,4 +1,4 @@
-//! Lint rules of this project as tests: each rule a file, each with a planted fault that shows it can fail.
+//! Lint rules of this project: one file per rule, each tested with planted violations.
 mod architecture;
 mod commits;
 mod dependencies;
@@ -12,12 +12,12 @@ mod words;
 
 use crate::tree::{self, Source};
 
-/// A broken rule: where, and what to do.
+/// A violation of a rule: its place, and the fix.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TidyFinding {
-    /// Path, with `:line` where one is known.
+    /// Path, with `:line` if known.
     pub(crate) place: String,
-    /// What is wrong and how to mend it.
+    /// The violation and how to fix it.
     pub(crate) what: String,
 }
 
@@ -54,12 +54,12 @@ pub(crate) fn run() -> Result<(), String> {
     if findings.is_empty() { Ok(()) } else { Err(format!("{} lint rules broken", findings.len())) }
 }
 
-/// Writes the generated part of the code map anew.
+/// Regenerates the table of the code map.
 pub(crate) fn regenerate_code_map() -> Result<(), String> {
     architecture::regenerate(&tree::sources(|path| path.ends_with(".rs"))?)
 }
 
-/// Lowers the list of exceptions to what is left of them.
+/// Lowers the list of exceptions to the current counts.
 pub(crate) fn lower_exceptions() -> Result<(), String> {
     ratchet::lower(&counts()?)
 }

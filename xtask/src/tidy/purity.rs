@@ -1,6 +1,6 @@
-//! Invariants of absence: no `std` in pure crates, no clock, file or socket in deterministic ones, `unsafe` in one crate.
+//! Purity rules: no `std` in pure crates, no clock, file or socket in deterministic ones, `unsafe` in one crate.
 //!
-//! The compiler enforces most of them; these checks keep the attributes that make it do so.
+//! The compiler enforces most of them; these checks require the attributes that make it do so.
 use super::{TidyFinding, crate_of, is_product};
 use crate::tree::Source;
 
@@ -8,7 +8,7 @@ const PURE: [&str; 4] = ["fawn-types", "fawn-chain", "fawn-wire", "fawn-dli"];
 const DETERMINISTIC: [&str; 2] = ["fawn-ds", "fawn-node"];
 const MAY_UNSAFE: &str = "fawn-flash";
 
-/// Names that deterministic code must not use. `std::collections::HashMap` is randomly seeded, so its order differs by run.
+/// Names that deterministic code must not use. `std::collections::HashMap` is among them: its order differs by run.
 const IMPURE: [&str; 9] = [
     "std::fs",
     "std::net",

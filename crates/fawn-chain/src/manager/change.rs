@@ -27,7 +27,7 @@ impl<C: Consensus> Manager<C> {
         }
     }
 
-    /// Whether the only defect of an active chain is a member that has not sent a heartbeats yet.
+    /// Whether the only defect of an active chain is a member that has not sent a heartbeat yet.
     fn only_unseen(&self, range: RangeId) -> bool {
         let Some(entry) = self.draft.range(range) else { return false };
         let is_seen = |member: &ChainMember| self.nodes.seen.contains_key(&member.node);
@@ -100,7 +100,7 @@ impl<C: Consensus> Manager<C> {
             let left_out = decision.left_out.clone();
             round.decision = Some(decision);
             round.enter(Stage::Aligning, now);
-            // Promoted at once they would be left out again at once.
+            // Promoted immediately, they would be left out again immediately.
             left_out.into_iter().for_each(|node| self.hold_off(range, node));
             return self.step_aligning(range);
         }

@@ -1,4 +1,4 @@
-//! What the manager knows of machines besides the map: heartbeats, boots, failures, members that caught up, suspicions.
+//! Health of machines as the manager knows it: heartbeats, boots, failures, members that caught up, suspicions.
 use super::hold_off::{HoldOffOptions, HoldOffs};
 use super::planner::Health;
 use alloc::collections::BTreeMap;
@@ -6,7 +6,7 @@ use fawn_types::{BootId, MonoMs, NodeId, RangeId};
 
 /// How long a suspicion counts against its reporter.
 const SUSPICION_MS: u64 = 60_000;
-/// A chain whose member suspects its successor stands still for so long after the report, which is repeated.
+/// How long a chain counts as stalled after a member's report that it suspects its successor. The report is repeated.
 const STANDS_STILL_MS: u64 = 3_000;
 /// A syncing member repeats ten times a second that it has caught up. After a longer silence its time starts from zero.
 const KEEPS_UP_GAP_MS: u64 = 6_000;
@@ -29,7 +29,7 @@ pub(super) struct Nodes {
     /// Members that can no longer store anything in this boot.
     failed: BTreeMap<(RangeId, NodeId), BootId>,
     pub(super) hold_offs: HoldOffs,
-    /// The last suspicion of each reporter: when, and of which successor.
+    /// The last suspicion of each reporter: its time, and the successor.
     suspicions: BTreeMap<(RangeId, NodeId), (MonoMs, NodeId)>,
     /// Chains that are too short to drop a suspected member.
     stands_still: BTreeMap<RangeId, MonoMs>,
@@ -87,13 +87,13 @@ impl Nodes {
         self.slow.get(&node).is_some_and(|oldest_ms| *oldest_ms >= self.disk_dead_after_ms)
     }
 
-    /// The newest boot of the node that sent a frame; zero: none did.
+    /// The newest boot of the node that sent a frame; zero if none did.
     pub(super) fn boot_of(&self, node: NodeId) -> BootId {
         self.seen.get(&node).map_or(BootId::default(), |(boot, _)| *boot)
     }
 
-    /// A heartbeats, or any other frame that names the boot; whether it is another than before. The caller has checked
-    /// that it is not older.
+    /// Records a heartbeat, or any other frame that names the boot. Returns whether the boot changed. The caller has
+    /// checked that it is not older.
     pub(super) fn note_boot(&mut self, node: NodeId, boot: BootId) -> bool {
         let former = self.seen.insert(node, (boot, self.now));
         let is_new = former.is_some_and(|(former, _)| former != boot);
@@ -110,7 +110,7 @@ impl Nodes {
         self.failed.insert((range, node), boot) != Some(boot)
     }
 
-    /// A syncing member has everything that the tail had committed a moment ago.
+    /// Records that a syncing member has everything that the tail had committed shortly before.
     pub(super) fn note_caught_up(&mut self, range: RangeId, node: NodeId, boot: BootId) {
         let now = self.now;
         let since = match self.caught_up.get(&(range, node)) {
@@ -120,7 +120,7 @@ impl Nodes {
         self.caught_up.insert((range, node), CaughtUp { boot, since, heard_at: now, is_current: true });
     }
 
-    /// Since when the syncing member has kept up without a gap, if it does in the present epoch.
+    /// The time since which the syncing member has kept up without a gap, if it does in the current epoch.
     fn keeps_up_since(&self, range: RangeId, node: NodeId) -> Option<MonoMs> {
         let (boot, _) = self.seen.get(&node)?;
         let held = self.caught_up.get(&(range, node))?;
@@ -128,7 +128,8 @@ impl Nodes {
         keeps_up.then_some(held.since)
     }
 
-    /// A chain has become active: a new tail is to be kept up with, and a serving member is no syncing one.
+    /// Records that a chain became active. Syncing members must catch up with the new tail; serving members are no
+    /// longer syncing ones.
     pub(super) fn note_active(&mut self, range: RangeId, serves: impl Fn(NodeId) -> bool, options: HoldOffOptions) {
         self.stands_still.remove(&range);
         self.caught_up.retain(|(of, node), _| *of != range || !serves(*node));
@@ -138,13 +139,13 @@ impl Nodes {
         self.hold_offs.note_active(range, serves, self.now, options);
     }
 
-    /// A member suspects its successor in a chain that is too short to drop one.
+    /// Records that a member suspects its successor in a chain that is too short to drop one.
     pub(super) fn note_stands_still(&mut self, range: RangeId) {
         self.stands_still.insert(range, self.now);
     }
 
-    /// `reporter` suspects `suspect`; which of them leaves. A reporter that suspects one successor after another is itself
-    /// the cause. The same successor twice is a neighbour that comes and goes.
+    /// Records that `reporter` suspects `suspect`, and returns which of them to drop. A reporter that suspects two
+    /// successors in a row is itself the cause. The same successor twice means that this successor stalls repeatedly.
     pub(super) fn judge(&mut self, range: RangeId, reporter: NodeId, suspect: NodeId) -> NodeId {
         let now = self.now;
         self.suspicions.retain(|_, (at, _)| now.ms_since(*at) < SUSPICION_MS);

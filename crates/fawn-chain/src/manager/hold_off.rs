@@ -2,7 +2,7 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use fawn_types::{MonoMs, NodeId, RangeId};
 
-/// The first hold-off of a member, the longest one, and the service after which the next one is a first one again.
+/// The first and the longest hold-off of a member, and the time in service that resets it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct HoldOffOptions {
     pub(super) first_ms: u64,
@@ -10,7 +10,7 @@ pub(super) struct HoldOffOptions {
     pub(super) service_ms: u64,
 }
 
-/// A member that was left out, and has not served for long since.
+/// A member that was left out and has not served for long since then.
 #[derive(Clone, Copy, Debug)]
 struct HoldOff {
     pause_ms: u64,
@@ -25,7 +25,7 @@ pub(super) struct HoldOffs {
 }
 
 impl HoldOffs {
-    /// The member is left out of its chain.
+    /// Records that the member is left out of its chain.
     pub(super) fn begin(&mut self, at: (RangeId, NodeId), now: MonoMs, options: HoldOffOptions) {
         let pause_ms = match self.members.get(&at) {
             // Several rounds may leave a member out for the same stall: it was not promoted in between.
@@ -36,7 +36,7 @@ impl HoldOffs {
         self.members.insert(at, HoldOff { pause_ms, until: now.plus_ms(pause_ms), serves_since: None });
     }
 
-    /// For how long the member has to keep up before it is promoted.
+    /// The time for which the member has to keep up before it is promoted.
     pub(super) fn pause_ms(&self, at: (RangeId, NodeId)) -> u64 {
         self.members.get(&at).map_or(0, |hold_off| hold_off.pause_ms)
     }
@@ -47,14 +47,15 @@ impl HoldOffs {
         of_range.filter(|(_, hold_off)| hold_off.until > now).map(|((_, node), _)| *node).collect()
     }
 
-    /// The member is being promoted, its hold-off over or not. The next one is twice as long.
+    /// Records that the member is being promoted, possibly before its hold-off ended. The next hold-off is twice as
+    /// long.
     pub(super) fn end(&mut self, at: (RangeId, NodeId), now: MonoMs) {
         if let Some(hold_off) = self.members.get_mut(&at) {
             hold_off.until = hold_off.until.min(now);
         }
     }
 
-    /// A chain has become active with these serving members.
+    /// Records that a chain became active with these serving members.
     pub(super) fn note_active(
         &mut self,
         range: RangeId,

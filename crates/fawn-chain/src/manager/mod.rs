@@ -5,7 +5,7 @@
 //! | `consensus` | how a new map is committed |
 //! | [`planner`] | the next safe change of each chain: pure, called repeatedly |
 //! | `change` | execution of a change: rounds of the handshake, started, advanced, superseded |
-//! | `round` | one round: members asked, their reports, choice of the donor |
+//! | `round` | one round: its members, their reports, choice of the donor |
 //! | `slow` | members whose disk hangs |
 //! | `health` | the state of machines that is not in the map |
 //! | `hold_off` | how long a member that was left out streams before it is promoted again |
@@ -29,7 +29,7 @@ use hold_off::HoldOffOptions;
 use planner::{Health, RingLayout};
 use round::{Round, Stage};
 
-/// Maximum number of nodes notified of an activation because they asked before it; further nodes ask again.
+/// Maximum number of nodes notified of an activation that they requested before; further nodes repeat the request.
 const CURIOUS_MAX: usize = 1 << 14;
 /// Suspicion alone never reduces a chain below this number of members.
 pub(super) const SUSPICION_LEAVES: usize = 2;
@@ -53,12 +53,12 @@ pub struct ManagerOptions {
     pub dead_after_ms: u64,
     /// A machine whose oldest write or sync has been in flight for this long is dead, although it sends heartbeats.
     pub disk_dead_after_ms: u64,
-    /// A member that was left out of its chain, suspected or late, has to keep up for so long before it is promoted
-    /// again; twice as long each time.
+    /// First hold-off of a member that was left out of its chain: it has to keep up for this long before it is promoted
+    /// again. Doubles each time.
     pub hold_off_ms: u64,
     /// The longest hold-off.
     pub hold_off_ms_max: u64,
-    /// After so long in service a member's next hold-off is a first one again.
+    /// Time in service after which a member's hold-off is reset.
     pub hold_off_reset_ms: u64,
 }
 
@@ -115,8 +115,8 @@ pub enum ManagerOutput {
         /// Acked writes may be missing, which deserves a prominent log entry. Never under `sync`.
         possible_loss: bool,
     },
-    /// A process names a node's identity that another process, of the same number of opens, has: it runs on a copy of
-    /// the directory, and is not listened to.
+    /// Another process with the same node identity and number of opens is already known: this one runs on a copy of the
+    /// directory, and its frames are dropped.
     BootRefused {
         /// The node.
         node: NodeId,
@@ -186,7 +186,7 @@ pub struct Manager<C> {
     excluded: BTreeMap<RangeId, BTreeSet<NodeId>>,
     /// Nodes that requested the entry of an inactive range: notified once it is active, so that they need not poll.
     curious: BTreeSet<(RangeId, NodeId)>,
-    /// The last boot of each node that was refused, to be told once.
+    /// The last refused boot of each node, so that a refusal is reported once.
     refused: BTreeMap<NodeId, BootId>,
     started_at: Option<MonoMs>,
     outputs: VecDeque<ManagerOutput>,
@@ -264,7 +264,7 @@ impl<C: Consensus> Manager<C> {
             }
             _ => {}
         }
-        // A new boot may change every chain, any other frame the one that it is about, and a heartbeats none. After a
+        // A new boot may change every chain, any other frame the one that it is about, and a heartbeat none. After a
         // failure hundreds of ranges report at once: looking at all of them for each report would take seconds.
         self.advance(if self.nodes.boot_of(from) == known { Scope::Range(range) } else { Scope::All });
     }
@@ -307,9 +307,8 @@ impl<C: Consensus> Manager<C> {
         self.started_at.get_or_insert(now.mono);
     }
 
-    /// Whether a frame is of the node's newest boot. One of a former boot was late: what it says is invalidated. One of
-    /// another process with the same number of opens comes from a copy of the directory, which has to join as a new
-    /// node.
+    /// Whether a frame is of the node's newest boot. A late frame of a former boot is dropped. A frame of another
+    /// process with the same number of opens comes from a copy of the directory, which has to join as a new node.
     fn admits(&mut self, from: NodeId, boot: BootId) -> bool {
         let mut order = boot.against(self.nodes.boot_of(from));
         if order == BootOrder::Newer && !self.nodes.seen.contains_key(&from) {
@@ -400,8 +399,9 @@ impl<C: Consensus> Manager<C> {
         }
     }
 
-    /// Of two neighbours that both beat, the downstream one is dropped; a member that suspects two successors is dropped
-    /// itself. Liveness only, so it leaves two members at least [replication.md §2.4].
+    /// Handles a suspicion between two neighbours that both send heartbeats: the downstream one is dropped. A member
+    /// that suspects two successors is dropped itself. Concerns liveness only, so at least two members stay
+    /// [replication.md §2.4].
     fn handle_suspect(&mut self, from: (NodeId, BootId), range: RangeId, epoch: Epoch, suspect: NodeId) {
         let Some(entry) = self.active_entry(from, range, epoch) else { return };
         let chain: Vec<NodeId> = entry.serving().map(|member| member.node).collect();
@@ -421,8 +421,8 @@ impl<C: Consensus> Manager<C> {
         self.reform(range, &[]);
     }
 
-    /// A member cannot read what its successor is due. That was not committed, so the others have all that was; the
-    /// member is cut back and streams behind them.
+    /// Handles that a member cannot read the records that its successor needs. They were not committed, so the other
+    /// members hold everything that was. The member is rolled back and becomes a syncing one.
     fn handle_cannot_send(&mut self, from: (NodeId, BootId), range: RangeId, epoch: Epoch) {
         if self.active_entry(from, range, epoch).is_none() {
             return;
@@ -434,8 +434,8 @@ impl<C: Consensus> Manager<C> {
         self.reform(range, &[]);
     }
 
-    /// A member has promised an epoch above the manager's: this map is older than that promise. The next epoch goes above
-    /// it, from the newer of the two last active chains.
+    /// A member has promised an epoch above the manager's: this map is older than that promise. The next epoch goes
+    /// above it, from the newer of the two last active chains.
     fn handle_promised_above(&mut self, promised: Epoch, newest: &RangeEntry) {
         let range = newest.range;
         let is_activating = self.rounds.get(&range).is_some_and(|round| round.stage == Stage::Activating);
@@ -450,7 +450,7 @@ impl<C: Consensus> Manager<C> {
         self.reform(range, &[]);
     }
 
-    /// The member leaves its chain, and is not promoted again at once. A dead one is left out for its silence alone.
+    /// Drops the member from its chain, with a hold-off before it is promoted again. A dead member gets no hold-off.
     pub(super) fn hold_off(&mut self, range: RangeId, node: NodeId) {
         if self.nodes.boot(range, node).is_some() {
             self.nodes.hold_offs.begin((range, node), self.nodes.now, self.options.hold_off());

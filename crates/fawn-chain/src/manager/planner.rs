@@ -17,7 +17,7 @@ pub trait Health {
     fn caught_up(&self, range: RangeId, node: NodeId) -> bool;
     /// Whether this syncing copy was left out of its chain, and has not kept up for long enough since.
     fn is_held_off(&self, range: RangeId, node: NodeId) -> bool;
-    /// Whether the chain commits nothing, and is too short to drop the member that it waits for.
+    /// Whether the chain is stalled, and too short to drop the member that it waits for.
     fn stands_still(&self, range: RangeId) -> bool;
 }
 
@@ -62,8 +62,8 @@ pub fn next_change(
         let somebody = entry.serving().any(|member| boot(member.node).is_some());
         return somebody.then_some(Change::Reform { range, promote: Vec::new() });
     }
-    // A hold-off protects a chain that works from a member that stalls it: a chain that is short, or stands still, has
-    // nothing to lose by it.
+    // A hold-off protects a working chain from a member that stalls it. A chain that is short or stalled has nothing to
+    // lose.
     let is_short = entry.serving().count() < SERVING_ENOUGH || !entry.takes_writes();
     let is_urgent = is_short || health.stands_still(range);
     let ready = entry.syncing().filter(|member| {

@@ -1,4 +1,4 @@
-//! One round of the handshake for one range, on the manager: members asked, reports, choice of the donor.
+//! One round of the handshake for one range, on the manager: its members, their reports, choice of the donor.
 use super::SUSPICION_LEAVES;
 use crate::map::{Activation, ChainMember, ChainState, LastActive, MemberRole, RangeEntry};
 use crate::message::MemberReport;
@@ -29,7 +29,7 @@ pub(super) struct Round {
     /// Serving members of the last active epoch, and members to promote.
     pub(super) asked: Vec<NodeId>,
     pub(super) reports: BTreeMap<NodeId, (BootId, MemberReport)>,
-    /// Members that were asked and have stopped, but cannot be used in their current boots.
+    /// Members that received the request and stopped, but cannot be used in their current boots.
     pub(super) gone: BTreeSet<NodeId>,
     pub(super) equal: BTreeSet<NodeId>,
     pub(super) decision: Option<RoundDecision>,
@@ -45,7 +45,7 @@ pub(super) struct RoundDecision {
     pub(super) entry: RangeEntry,
     /// The part of each member's log to keep, by its last version.
     pub(super) cuts: BTreeMap<NodeId, Version>,
-    /// Members that reported, and that the chain goes on without: suspected, or out of the donor's reach.
+    /// Members that reported, but are left out of the chain: suspected, or unreachable from the donor.
     pub(super) left_out: Vec<NodeId>,
     /// Acked writes may be missing: only rebooted members are left, in a mode that acks before it syncs.
     pub(super) possible_loss: bool,
@@ -55,9 +55,9 @@ pub(super) struct RoundDecision {
 #[derive(Clone, Debug)]
 struct Donors {
     nodes: Vec<NodeId>,
-    /// Those that were not stopped since they served, or gracefully.
+    /// Members that ran throughout since they served, or were shut down gracefully.
     unbroken: Vec<NodeId>,
-    /// All of them lost something.
+    /// Members that may all have lost records.
     possible_loss: bool,
 }
 
@@ -73,7 +73,7 @@ pub(super) struct Rules<'a> {
     pub(super) suspected: &'a BTreeSet<NodeId>,
     /// Whether all members had time to report.
     pub(super) waited: bool,
-    /// Everybody had time to find out which of the others are in reach.
+    /// Whether all members had time to probe which of the others they reach.
     pub(super) waited_for_reach: bool,
     /// Whether all had the longer time that a rebooted donor requires where acks are not synced.
     pub(super) waited_long: bool,
@@ -116,7 +116,7 @@ impl Round {
         let in_time = |node: &NodeId| !rules.excluded.contains(node);
         let candidates: Vec<NodeId> = self.reports.keys().copied().filter(in_time).collect();
         let meets_all = |node: &NodeId| candidates.iter().all(|other| other == node || self.is_reached(*node, *other));
-        // Probes are answered at once, and perhaps a moment after the reports: it would be a pity to part a whole chain.
+        // Replies to probes may arrive shortly after the reports. Waiting for them avoids splitting a complete chain.
         if !rules.waited_for_reach && !candidates.iter().all(meets_all) {
             return None;
         }
@@ -141,15 +141,15 @@ impl Round {
         self.reports.get(&node).map(|(_, report)| entry.common_point(report.last))
     }
 
-    /// Whether frames pass both ways between two members: one answered the other's probe.
+    /// Whether frames arrive in both directions between two members: one answered the other's probe.
     fn is_reached(&self, one: NodeId, other: NodeId) -> bool {
         let heard =
             |at: NodeId, from: NodeId| self.reports.get(&at).is_some_and(|(_, said)| said.reach.contains(&from));
         heard(one, other) || heard(other, one)
     }
 
-    /// Every donor has all that is committed, so the others are ranked by what makes a chain that works. Where logs lost
-    /// something the longest one counts before anything else.
+    /// Ranks donors. Each holds all that is committed, so the one that makes the best chain is chosen. Where logs may
+    /// have lost records, the longest log comes first.
     fn best_donor(
         &self,
         entry: &RangeEntry,
@@ -176,12 +176,12 @@ impl Round {
     fn members_with(&self, donor: NodeId, rules: Rules<'_>, candidates: &[NodeId]) -> Vec<NodeId> {
         let mut nodes: Vec<NodeId> = candidates.to_vec();
         if !nodes.contains(&donor) {
-            nodes.push(donor); // left out before, yet nobody else can donate
+            nodes.push(donor); // Left out before, but no other member can donate.
         }
         let place = |node: NodeId| rules.desired.iter().position(|wanted| *wanted == node).unwrap_or(usize::MAX);
         nodes.sort_by_key(|node| (place(*node), *node));
         keep_if_enough(&mut nodes, |node| node == donor || self.is_reached(donor, node));
-        // A link that is down explains the suspicion of a member that another one does not reach: put apart, both work.
+        // A link that is down explains a suspicion between its two ends: if they are not neighbours, both work.
         let is_explained = |node: NodeId| nodes.iter().any(|other| *other != node && !self.is_reached(node, *other));
         let parted = self.parted(&nodes);
         let explained: Vec<NodeId> =
@@ -191,7 +191,7 @@ impl Round {
         self.parted(&nodes).unwrap_or(nodes)
     }
 
-    /// The first order of the members in which each reaches the next one; `None`: there is none.
+    /// The first order of the members in which each reaches the next one, if there is such an order.
     fn parted(&self, nodes: &[NodeId]) -> Option<Vec<NodeId>> {
         // The search tries all orders, in the worst case.
         let mut chain = Vec::with_capacity(nodes.len());
@@ -216,10 +216,10 @@ impl Round {
         })
     }
 
-    /// The members that may donate, if that can be said yet [replication.md §2.2].
+    /// The members that may donate, once that can be decided [replication.md §2.2].
     ///
-    /// Every committed record is in the log of every serving member of the last active epoch, so any of them that lost
-    /// nothing will do.
+    /// Every committed record is in the log of every serving member of the last active epoch, so any member that lost
+    /// nothing may donate.
     fn donors(&self, entry: &RangeEntry, rules: Rules<'_>, complete: bool) -> Option<Donors> {
         let Some(last) = &entry.last_active else {
             // Never active, so nothing was ever acked. Wait for all members that can report, then continue with those
@@ -258,7 +258,7 @@ impl Round {
         if !whole.is_empty() {
             return Some(Donors { nodes: whole, unbroken, possible_loss: false });
         }
-        // Under `sync` a log that misses what another knows to be committed is not believed: that takes an operator.
+        // Under `sync`, a log that lacks records known to be committed is not trusted: an operator must decide.
         let all_back = last.members.iter().all(|member| self.reports.contains_key(&member.node));
         let may_lose = last.durability != Durability::Sync && !lossy.is_empty() && (all_back || rules.waited_long);
         may_lose.then_some(Donors { nodes: lossy, unbroken, possible_loss: true })

@@ -16,9 +16,9 @@ use fawn_types::{BootId, Durability, Epoch, HashSecret, KeyRange, NodeId, RangeI
 pub(crate) enum EntryLayout {
     /// In images of version 1: entries had no durability mode, and the cluster's mode applied.
     Version1(Durability),
-    /// Of images of version 2, where entries did not say how many copies a write needs: one was enough.
+    /// In images of version 2: entries had no minimum number of copies for writes, and one was enough.
     Version2,
-    /// Of images of version 3, and of frames.
+    /// In images of version 3, and in frames.
     Version3,
 }
 

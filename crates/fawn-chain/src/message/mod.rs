@@ -162,7 +162,7 @@ pub enum Body<'a> {
         /// Encoded records: results, then puts.
         records: &'a [u8],
     },
-    /// To the manager, at start and as a heartbeats: this machine runs, in this boot.
+    /// To the manager, at start and as a heartbeat: this machine runs, in this boot.
     Hello,
     /// To the manager, repeated until this boot ends: this member can no longer store anything (for example, its disk
     /// failed). It has stopped all epochs below the header's. In the header's epoch it at most replies to reads, until
@@ -182,12 +182,13 @@ pub enum Body<'a> {
     EpochWanted,
     /// To another member, while an epoch is prepared: do frames arrive?
     Probe,
-    /// They do.
+    /// Reply to a probe: frames arrive.
     ProbeReply {
         /// The epoch of the probe.
         epoch: Epoch,
     },
-    /// To the manager, instead of a promise: this member has promised a later epoch, the header's; with its newest entry.
+    /// To the manager, instead of a promise: this member has promised a later epoch, the header's; with its newest
+    /// entry.
     PromisedAbove(RangeEntry),
     /// To the manager: this member cannot read what its successor is to be sent.
     CannotSend {
@@ -230,6 +231,6 @@ pub enum RefusedReason {
     Overloaded,
     /// The key is not in the range.
     WrongRange,
-    /// The chain has fewer members than a write is to survive on: it is refused until one was added.
+    /// The chain has fewer members than a write needs: writes are rejected until one is added.
     TooFewCopies,
 }

@@ -14,7 +14,8 @@ impl Replica {
         assert!(entry.range == self.config.range, "entries are routed by range");
         self.now = now;
         if entry.epoch < self.promised {
-            // Burnt, and the manager knows; or its map is older than this promise, and it has to go above it.
+            // Either the manager superseded this epoch, or its map is older than this promise. In the second case it
+            // has to choose an epoch above the promise.
             if let Some(newest) = self.entry.clone() {
                 self.send_manager(Body::PromisedAbove(newest));
             }
@@ -41,7 +42,7 @@ impl Replica {
         self.persist();
     }
 
-    /// Finds out which of the members to come are in reach: a donor that no other one reaches is of little use.
+    /// Probes which members of the new chain are reachable: a donor that no other member reaches is of little use.
     fn probe(&mut self) {
         let Some(entry) = &self.entry else { return };
         let silent = |node: &NodeId| *node != self.config.node && !self.reach.contains(node);
@@ -95,7 +96,7 @@ impl Replica {
 
     fn report(&mut self) {
         if self.transfer.is_some() {
-            return self.send_manager(Body::CannotAlign); // An incomplete copy is no copy.
+            return self.send_manager(Body::CannotAlign); // An incomplete copy cannot be aligned.
         }
         let Self { last, committed, .. } = *self;
         let time = self.time();
@@ -124,7 +125,7 @@ impl Replica {
         }
         if !invariants::committed_survives(self.committed, cut) {
             if entry.last_active.as_ref().is_none_or(|last| last.durability == Durability::Sync) {
-                // Acked writes are never undone under `sync`: one copy less is better than a lost write.
+                // Under `sync`, acked writes are never undone: one copy fewer is better than a lost write.
                 let alarm = Alarm::CutBelowCommitted { cut, committed: self.committed };
                 return self.outputs.push_back(ReplicaOutput::Alarm(alarm));
             }
@@ -162,7 +163,7 @@ impl Replica {
         self.send_manager(Body::Equal { base });
     }
 
-    /// A chain is active.
+    /// Handles the activation of a chain.
     fn handle_active(&mut self, entry: &RangeEntry) {
         let news = self.entry.as_ref().is_none_or(|held| held.age() < entry.age());
         let member = entry.member(self.config.node).filter(|member| member.boot == self.config.boot);
@@ -216,7 +217,7 @@ impl Replica {
         self.phase = ReplicaPhase::Serving { role };
         self.is_short = !entry.takes_writes();
         self.entry = Some(entry.clone());
-        // Chain time runs on from the greatest that any member had seen.
+        // Chain time continues from the greatest value that any member had seen.
         self.time.raise(entry.time, self.now.mono);
         self.upstream = entry.base;
         self.predecessor = place.checked_sub(1).map(|above| chain[above]);
@@ -236,11 +237,11 @@ impl Replica {
     /// Receives records as a syncing member, from the last point that this copy shares with the chain's history.
     fn sync_behind(&mut self, entry: &RangeEntry) {
         self.stop();
-        self.mark = None; // The chain continued without it.
+        self.mark = None; // The chain continued without this member.
         self.promised = entry.epoch;
         self.entry = Some(entry.clone());
         let cut = entry.common_point(self.last);
-        let fresh = cut == Version::ZERO; // Older than the remembered history: full resync, never merged.
+        let fresh = cut == Version::ZERO; // The log is older than the remembered history: full resync, never merged.
         let survives = invariants::committed_survives(self.committed, cut);
         if entry.durability == Durability::Sync && !fresh && !survives {
             let alarm = Alarm::CutBelowCommitted { cut, committed: self.committed };

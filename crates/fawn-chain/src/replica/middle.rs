@@ -4,7 +4,7 @@ use crate::message::Body;
 use fawn_types::{NodeId, TimeMs, Version};
 
 impl Replica {
-    /// Records of the predecessor's log: `after` is what precedes the first.
+    /// Handles records of the predecessor's log. `after` is the version before the first one.
     pub(super) fn handle_append(
         &mut self,
         from: NodeId,
@@ -27,7 +27,7 @@ impl Replica {
             self.ask_replay();
             FrameVerdict::Nothing
         } else if last <= self.last {
-            FrameVerdict::Nothing // a duplicate is a success, acknowledged again (3FS #345)
+            FrameVerdict::Nothing // A duplicate counts as a success and is acknowledged again (3FS #345).
         } else {
             let held = core::mem::replace(&mut self.last, last);
             self.gap_asked = None;

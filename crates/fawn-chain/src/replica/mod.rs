@@ -1,7 +1,7 @@
-//! Owns one member of one chain: a state machine over versions, watermarks, epochs and peers; no payload enters.
+//! One member of one chain: a state machine over versions, watermarks, epochs and peers; no payload enters.
 //!
-//! Feed it events with `handle_*`, then poll outputs until `None`, each turn. `handle_progress` once per turn, after the
-//! turn's records were appended: acks, watermarks and forwarding are then worked out once for all of them.
+//! In each iteration, pass events to `handle_*`, then poll outputs until `None`. Call `handle_progress` once per
+//! iteration, after its records were appended: acks, watermarks and forwarding are then computed once for all of them.
 mod ack;
 mod failed;
 mod handshake;
@@ -31,20 +31,20 @@ use transfer_out::TransferOut;
 /// Limits and intervals of a replica.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReplicaOptions {
-    /// Unacknowledged bytes per link at most.
+    /// Maximum unacknowledged bytes per link.
     pub window_bytes_max: u32,
-    /// Records in one frame at most (one record may be longer).
+    /// Maximum bytes of records in one frame (one record may be longer).
     pub frame_bytes_max: u32,
-    /// Writes assigned and not committed at most; beyond it the head answers "overloaded".
+    /// Maximum uncommitted writes; beyond it the head replies "overloaded".
     pub pending_max: u64,
-    /// Silence after which a link sends again.
+    /// Time without progress after which a link sends again.
     pub retransmit_ms: u64,
-    /// How often an idle head tells chain time.
+    /// Interval at which an idle head sends chain time.
     pub heartbeat_ms: u64,
-    /// A successor that has not acknowledged for so long what was sent to it is reported to the manager. More than
-    /// what a collected garbage, a full queue or a lost frame costs.
+    /// A successor that has not acknowledged for this long is reported to the manager. Must exceed a pass of the
+    /// cleaner, a full queue, or one retransmission.
     pub suspect_ms: u64,
-    /// Writes of one epoch at most; the head asks for another one when a sixteenth is left.
+    /// Maximum writes of one epoch; the head requests a new epoch when a sixteenth is left.
     pub epoch_records_max: u64,
 }
 
@@ -62,48 +62,48 @@ impl Default for ReplicaOptions {
     }
 }
 
-/// Who a replica is.
+/// Identity, durability mode and limits of a replica.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReplicaConfig {
-    /// This machine.
+    /// The machine's ID.
     pub node: NodeId,
-    /// This start of its process.
+    /// The current start of its process.
     pub boot: BootId,
     /// The range.
     pub range: RangeId,
-    /// When a write counts as kept, until an entry says it.
+    /// The durability mode until a range entry is known; then the entry's mode applies.
     pub durability: Durability,
     /// Limits and intervals.
     pub options: ReplicaOptions,
 }
 
-/// A serving member's part.
+/// Role of a serving member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
     /// Assigns versions.
     Head,
-    /// Passes on.
+    /// Forwards records to its successor.
     Middle,
-    /// Commits, replies, is read.
+    /// Commits, replies, and serves reads.
     Tail,
     /// Head and tail of a chain of one.
     Single,
 }
 
-/// Where a replica stands.
+/// State of a replica in the handshake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ReplicaPhase {
-    /// Knows of no part for this boot; waits for the manager.
+    /// This boot has no role yet; it waits for the manager.
     Idle,
-    /// Promised; reports once the promise is durable.
+    /// Has promised an epoch; reports once the promise is durable.
     Prepared { durable: bool },
-    /// Being made equal to `donor`'s log, which ends at `base`.
+    /// The log is being made equal to that of `donor`, which ends at `base`.
     Aligning { donor: NodeId, base: Version },
-    /// Told the manager so; waits for `Active`.
+    /// Equality was reported to the manager; waits for `Active`.
     Equal { base: Version },
-    /// Part of the active chain.
+    /// A serving member of the active chain.
     Serving { role: Role },
-    /// Streams behind the tail.
+    /// Receives committed records from the tail.
     Syncing,
 }
 
@@ -116,7 +116,7 @@ pub struct Replica {
     entry: Option<RangeEntry>,
     /// The end of the log: assigned at the head, accepted elsewhere.
     last: Version,
-    /// What the head assigns next; `None` unless this member may assign.
+    /// The version that the head assigns next; `None` unless this member may assign.
     next: Option<Version>,
     /// Up to here versions are assigned without further checks.
     assign_max: Version,
@@ -124,12 +124,12 @@ pub struct Replica {
     committed: Version,
     /// Least watermark of all members above; unused at a head.
     upstream: Version,
-    /// The predecessor said so in this phase: nothing committed is news too.
+    /// Whether the predecessor sent a watermark in this phase. Needed because a watermark of zero is also valid.
     upstream_told: bool,
     time: SteadyTime,
     /// When the head last advanced chain time.
     advanced_at: Option<Now>,
-    /// This member's copy is being made anew, in whatever phase: until that is done it holds no copy.
+    /// The full resync in progress, in any phase: until it is finished, this member holds no copy.
     transfer: Option<TransferIn>,
     transfer_out: Option<TransferOut>,
     predecessor: Option<NodeId>,
@@ -138,11 +138,11 @@ pub struct Replica {
     commit_due: bool,
     /// An `Ack` to the predecessor is due.
     ack_due: bool,
-    /// A gap was reported from here, then.
+    /// The last gap that was reported: its start, and when.
     gap_asked: Option<(Version, MonoMs)>,
-    /// When an idle or waiting replica acts by itself.
+    /// Time of the next timer action of an idle or waiting replica.
     wake_at: Option<MonoMs>,
-    /// This boot keeps nothing any more.
+    /// This boot can no longer store anything.
     has_failed: bool,
     /// The chain has too few members for writes.
     is_short: bool,
@@ -150,9 +150,9 @@ pub struct Replica {
     found: Epoch,
     /// Members that answered a probe of the promised epoch.
     reach: Vec<NodeId>,
-    /// When another epoch was asked for.
+    /// When a new epoch was last requested.
     epoch_asked_at: Option<MonoMs>,
-    /// What the boot before this one left, if that was cleanly shut down and its log is here whole.
+    /// The clean-shutdown mark of the previous boot, if the log still ends where that boot left it.
     mark: Option<Closed>,
     persist_number: u64,
     outputs: VecDeque<ReplicaOutput>,
@@ -160,9 +160,10 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// A replica as it comes up: its promise, the end of its recovered log, all of it synced by recovery, and what is
-    /// known to be committed of it. It serves nothing before the handshake gave it a new epoch, so a restarted head
-    /// cannot assign a version twice.
+    /// A replica after recovery: its promise, the end of its log, which recovery has synced, and the last version known
+    /// to be committed.
+    ///
+    /// It serves nothing until the handshake gives it a new epoch, so a restarted head cannot assign a version twice.
     #[must_use]
     pub fn new(config: ReplicaConfig, persisted: PersistedState, last: Version, committed: Version) -> Self {
         assert!(committed <= last, "committed {committed:?} beyond the log's end {last:?}");
@@ -193,7 +194,7 @@ impl Replica {
             found: persisted.promised,
             reach: Vec::new(),
             epoch_asked_at: None,
-            // A log that does not end where the mark says was changed behind its back.
+            // A log that does not end at the mark was changed after the shutdown, so the mark does not certify it.
             mark: persisted.closed.filter(|closed| closed.last == last),
             persist_number: 0,
             outputs: VecDeque::new(),
@@ -201,8 +202,8 @@ impl Replica {
         }
     }
 
-    /// What to keep when this boot is cleanly shut down, once all of its log is synced and it takes part no more.
-    /// `None` where there is nothing to say, or nothing new: a boot that promised nothing leaves all as it found it.
+    /// The state to persist at a clean shutdown, once all of the log is synced and the replica takes no more events.
+    /// `None` if nothing can be certified, or nothing changed: a boot that promised nothing keeps the state it found.
     #[must_use]
     pub fn close(&self) -> Option<PersistedState> {
         if self.has_failed || self.transfer.is_some() || self.persist_number == 0 {
@@ -212,9 +213,8 @@ impl Replica {
         Some(PersistedState { promised: self.promised, entry: self.entry.clone(), closed: Some(closed) })
     }
 
-    /// The boot that this one goes on from without having lost anything, until it takes that one's place. A mark may
-    /// certify for two, as whoever wrote it could not know whether the manager had counted on it already; the entry
-    /// names one.
+    /// The boot that this one continues without loss, until this boot takes a role of its own. A mark may certify two
+    /// boots, because its writer could not know whether it was activated already. The entry names the one that was.
     fn continues(&self) -> Option<BootId> {
         let Closed { boot, before, .. } = self.mark?;
         let last_active = self.entry.as_ref().and_then(|entry| entry.last_active.as_ref());
@@ -223,13 +223,13 @@ impl Replica {
         if is_before { before } else { Some(boot) }
     }
 
-    /// The epoch it acts in, or has promised to.
+    /// The current epoch: active, or promised.
     #[must_use]
     pub const fn epoch(&self) -> Epoch {
         self.promised
     }
 
-    /// Its part, while it serves.
+    /// The role; `None` unless this member serves.
     #[must_use]
     pub const fn role(&self) -> Option<Role> {
         match self.phase {
@@ -238,8 +238,9 @@ impl Replica {
         }
     }
 
-    /// Whether it serves in a chain with enough members for writes. Below that, what is committed by an activation is in
-    /// doubt: it is read, because it may have been acknowledged before, and nothing is acknowledged for it.
+    /// Whether it serves in a chain with enough members for writes. In a shorter chain, versions committed by an
+    /// activation are in doubt: reads return them, because they may have been acknowledged before, but no new
+    /// acknowledgement is sent for them.
     #[must_use]
     pub const fn acknowledges(&self) -> bool {
         self.role().is_some() && !self.is_short
@@ -251,13 +252,13 @@ impl Replica {
         self.config.range
     }
 
-    /// The end of its log.
+    /// The last version of its log.
     #[must_use]
     pub const fn last(&self) -> Version {
         self.last
     }
 
-    /// What it knows to be committed.
+    /// The last version that it knows to be committed.
     #[must_use]
     pub const fn committed(&self) -> Version {
         self.committed
@@ -269,7 +270,7 @@ impl Replica {
         self.entry.as_ref()
     }
 
-    /// Chain time: what expiry is judged by.
+    /// Chain time, by which expiry is evaluated.
     #[must_use]
     pub const fn time(&self) -> TimeMs {
         self.time.get()
@@ -293,21 +294,21 @@ impl Replica {
         }
     }
 
-    /// Records above this may still be asked for by a peer: the log keeps them.
+    /// Peers may still request records above this version, so the log must keep them.
     #[must_use]
     pub fn retain_floor(&self) -> Version {
         self.links.iter().map(|link| link.received).fold(self.committed, Version::min)
     }
 
-    /// This member's own log moved. O(1); for a chain of one this is the whole commit path.
+    /// Handles progress of this member's own log. O(1); for a chain of one this is the whole commit path.
     pub fn handle_progress(&mut self, now: Now, progress: LogProgress) {
         let LogProgress { appended, flushed, synced } = progress;
         assert!(invariants::watermarks_ordered(synced, flushed, appended), "{progress:?}");
         if self.has_failed {
-            return; // what it says of itself is worth nothing any more
+            return; // After a failed write, the log's own watermarks are not trusted.
         }
         self.now = now;
-        // A log that was just cut may still tell of what it lost.
+        // After a rollback, the node may still report watermarks of records that were cut off.
         self.own = LogProgress {
             appended: appended.min(self.last),
             flushed: flushed.min(self.last),
@@ -331,7 +332,7 @@ impl Replica {
         match &frame.body {
             Body::Entry(entry) => self.handle_entry(now, entry),
             Body::EntryWanted => self.send_entry(frame.header.from),
-            // Any member answers, in whatever epoch it is.
+            // Answered in any epoch: a probe only tests whether frames arrive.
             Body::Probe => self.send(frame.header.from, Body::ProbeReply { epoch: frame.header.epoch }),
             Body::ProbeReply { epoch } => self.handle_probe_reply(frame.header.from, *epoch),
             Body::Align { entry, donor, base, cut } => self.handle_align(entry, *donor, *base, *cut),
@@ -349,26 +350,27 @@ impl Replica {
             Body::Transfer { base, cursor, next, read_version, .. } => {
                 return self.handle_transfer(frame.header.from, *base, (*cursor, *next), *read_version);
             }
-            _ => {} // for a manager or a front-end
+            _ => {} // Addressed to a manager or a front-end.
         }
         FrameVerdict::Nothing
     }
 
-    /// Whether a chain frame is of this epoch and of its sender's present boot; if of another epoch, says so.
+    /// Whether a chain frame is of this epoch and of its sender's current boot. If not, exchanges entries with the
+    /// sender.
     fn admits(&mut self, header: &Header) -> bool {
         if header.epoch < self.promised {
             self.send_entry(header.from);
             return false;
         }
         if header.epoch > self.promised {
-            // The lower side refreshes, on every rejection, and from the manager too: the peer may know no more.
+            // This side is older: it requests the entry of the newer epoch.
             self.send(header.from, Body::EntryWanted);
             return false;
         }
         let member = self.entry.as_ref().and_then(|entry| entry.member(header.from));
         let known = member.is_some_and(|member| member.boot == header.boot);
         if !known {
-            // A late frame of a former boot, or a syncing member of a newer revision, whose telling was lost.
+            // Either a late frame of a former boot, or the entry that added the sender was lost.
             self.send(header.from, Body::EntryWanted);
         }
         known
@@ -393,7 +395,7 @@ impl Replica {
         self.poll_links()
     }
 
-    /// When `handle_timeout` is wanted next.
+    /// The time of the next `handle_timeout`.
     #[must_use]
     pub fn next_timeout(&self) -> Option<MonoMs> {
         let links = self.links.iter().filter_map(|link| self.link_deadline(link));
@@ -401,7 +403,7 @@ impl Replica {
         links.chain(suspicions).chain(self.wake_at).min()
     }
 
-    /// Time passed: sends again what was not answered, tells chain time, asks for a missing entry.
+    /// Handles the passage of time: retransmits, reports suspects, sends chain time, requests a missing entry.
     pub fn handle_timeout(&mut self, now: Now) {
         self.now = now;
         self.retransmit();
@@ -424,7 +426,7 @@ impl Replica {
         }
     }
 
-    /// When a write of its epoch counts as kept.
+    /// The durability mode of its epoch.
     #[must_use]
     pub fn durability(&self) -> Durability {
         self.entry.as_ref().map_or(self.config.durability, |entry| entry.durability)
@@ -455,7 +457,7 @@ impl Replica {
         }
     }
 
-    /// Cuts the log: what is above `after` was never committed.
+    /// Cuts off the log's records above `after`, none of which was committed.
     fn rollback(&mut self, after: Version) {
         assert!(after < self.last, "a cut removes something");
         self.last = after;

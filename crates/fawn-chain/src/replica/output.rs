@@ -1,208 +1,207 @@
-//! Owns what a replica asks of its node: effects with their order, and the answers to its events.
+//! Effects that a replica requests of its node, in order, and the results of its events.
 use crate::map::RangeEntry;
 use crate::message::{Frame, TransferCursor};
 use fawn_types::{BootId, Epoch, NodeId, Version};
 
-/// What a node keeps for each of its replicas, durably.
+/// State that a node persists for each of its replicas.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PersistedState {
-    /// The greatest epoch this node promised to, and so will never act below.
+    /// The greatest epoch that this node promised; it never acts below it.
     pub promised: Epoch,
-    /// The newest entry it knows: what `cluster recover-manager` rebuilds a lost map from.
+    /// The newest entry it knows; `cluster recover-manager` rebuilds a lost map from these.
     pub entry: Option<RangeEntry>,
-    /// Where a boot that was cleanly shut down left the log. The next promise takes it away.
+    /// The mark of a clean shutdown. The next promise removes it.
     pub closed: Option<Closed>,
 }
 
-/// The mark of a boot that was cleanly shut down: it acknowledged nothing that is not in its log, all of that is
-/// synced, and nothing was done to the log since.
+/// The mark of a boot that was cleanly shut down. Everything that the boot acknowledged is in its log, the log is
+/// synced, and it has not changed since.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Closed {
-    /// Which boot.
+    /// The boot that wrote the mark.
     pub boot: BootId,
-    /// The end of its log.
+    /// The last version of its log.
     pub last: Version,
-    /// The boot that it went on from in turn without having lost anything, where it does not know that it ever served:
-    /// what was acked then is here just as well.
+    /// The earlier boot that it continued without loss, if it does not know whether it ever served itself. The log then
+    /// also contains everything that the earlier boot acknowledged.
     pub before: Option<BootId>,
 }
 
-/// An effect. Carried out in the order polled.
+/// An effect. The node executes effects in the order polled.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ReplicaOutput {
-    /// The index moves through here, waiting replies go out (at the tail), everything through here is readable.
+    /// Advance the index through this version and make it readable; at the tail, also send the replies that wait.
     Commit {
-        /// Cumulative.
+        /// The last committed version; cumulative.
         through: Version,
     },
-    /// Drop every record above `after` from the log, before anything else is appended: it was never committed.
+    /// Drop every record above `after`, before anything else is appended: none of them was committed.
     Rollback {
-        /// What stays.
+        /// The last version to keep.
         after: Version,
     },
-    /// Discard all there is of the range, durably: it becomes a copy under way that stands on `base`, and the log goes on
-    /// after that.
+    /// Durably discard this copy of the range. A transfer based on `base` begins, and the log continues above `base`.
     BeginTransfer {
-        /// As the tail named it.
+        /// The base chosen by the tail.
         base: Version,
     },
-    /// All parts of the copy were taken: have it durably whole, then call `handle_copy_finished(base)`. Asked for again
-    /// until then.
+    /// All chunks were accepted: make the copy durable, then call `handle_transfer_finished(base)`. Repeated until
+    /// then.
     FinishTransfer {
-        /// Which copy.
+        /// The base of the transfer.
         base: Version,
     },
-    /// Look up the next part of what is committed here at or below `base`, from `cursor` on, and send it as `Transfer`
-    /// under `transfer_header(to)`.
+    /// Read the next chunk from `cursor` on, of the records committed at or below `base`. Send it as `Transfer` with
+    /// the header `transfer_header(to)`.
     SendTransfer {
-        /// To whom.
+        /// The receiver.
         to: NodeId,
-        /// What the copy stands on.
+        /// The base of the transfer.
         base: Version,
-        /// Where the part begins.
+        /// The start of the chunk.
         cursor: TransferCursor,
     },
-    /// Keep this durably, then call `handle_persisted(number)`. The promise in it must be on the disk **before** the
-    /// manager hears of it: the `Report` is therefore only given out after `handle_persisted`.
+    /// Store this durably, then call `handle_persisted(number)`. The promise in it must be on disk **before** the
+    /// manager receives it, so the `Report` is output only after `handle_persisted`.
     Persist {
-        /// To give back.
+        /// To pass to `handle_persisted`.
         number: u64,
-        /// What to keep; replaces what was kept before.
+        /// The state; replaces the previous one.
         state: PersistedState,
     },
-    /// Sync the log now whatever the durability mode: the handshake waits for it.
+    /// Sync the log now, in every durability mode: the handshake waits for it.
     Sync,
-    /// A frame to a peer. Unordered with respect to earlier ones and may be lost: everything is repeated until answered.
+    /// A frame to a peer. It may be lost or reordered; the replica repeats it until answered.
     Send {
-        /// To whom.
+        /// The receiver.
         to: NodeId,
-        /// What.
+        /// The frame.
         frame: Frame<'static>,
     },
-    /// A frame to wherever the manager is.
+    /// A frame to the manager, on whichever node it is.
     SendManager {
-        /// What.
+        /// The frame.
         frame: Frame<'static>,
     },
-    /// Replay the log from above `after`, at most `bytes_max` bytes (one record at least) and nothing above `through`;
-    /// give the outcome to `handle_replayed`, which answers with the header to send these records under.
+    /// Replay the log from above `after` through at most `through`: up to `bytes_max` bytes, but at least one record.
+    /// Pass the outcome to `handle_replayed`, which returns the frame to send these records in.
     SendRecords {
-        /// To whom.
+        /// The receiver.
         to: NodeId,
-        /// The receiver holds everything through here.
+        /// The receiver holds everything through this version.
         after: Version,
-        /// Not beyond.
+        /// The last version to send.
         through: Version,
-        /// The window's free part.
+        /// Maximum encoded bytes: free bytes of the link's window, or the limit of a frame.
         bytes_max: u32,
     },
-    /// This member serves in `epoch` from now on; requests may be tried again.
+    /// This member serves in `epoch` from now on; rejected requests may be retried.
     NowServing {
-        /// Since.
+        /// The new epoch.
         epoch: Epoch,
     },
-    /// This member serves no more; operations that wait here are answered with "try again".
+    /// This member no longer serves; reply "try again" to the operations that wait here.
     Stopped,
-    /// Something that must not happen did, without harm so far: count it, log it.
+    /// A protocol violation was detected and had no effect: count and log it.
     Alarm(Alarm),
 }
 
-/// What must not happen.
+/// A protocol violation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Alarm {
-    /// **committed-survives** would break: this member refuses to join the new epoch.
+    /// **committed-survives** would be violated, so this member refuses to join the new epoch.
     #[error("asked to cut the log to {cut:?} below the committed {committed:?}: refused; compare the copies")]
     CutBelowCommitted {
-        /// As asked.
+        /// The requested end of the log.
         cut: Version,
-        /// As known here.
+        /// The last version that this member knows to be committed.
         committed: Version,
     },
-    /// An ack beyond what was sent, or kept here.
+    /// A peer acknowledged versions that this member does not hold.
     #[error("peer {from:?} acknowledges {claimed:?}, this log ends at {last:?}: ignored")]
     AckBeyondLog {
         /// The peer.
         from: NodeId,
-        /// Its claim.
+        /// The acknowledged version.
         claimed: Version,
-        /// What there is.
+        /// The end of this member's log.
         last: Version,
     },
 }
 
-/// What the node does with the records of a frame it handed in.
+/// Instruction to the node about the records of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum FrameVerdict {
-    /// Nothing: no records, duplicates, or not for this epoch.
+    /// Ignore the frame's records: there are none, or they are duplicates or of another epoch.
     Nothing,
-    /// Append those with `after < version`, all the way to `through`. If the log cannot take them, `retract`.
+    /// Append the records with `after < version <= through`. If the log rejects them, call `retract`.
     Append {
-        /// These are here already.
+        /// Records through this version are already in the log.
         after: Version,
-        /// The last one.
+        /// The last record's version.
         through: Version,
     },
-    /// Take these copied records into the log, then call `handle_copied(next)`. If the log does not take all of them now,
-    /// do not: taking some of them twice is harmless.
+    /// Append these transferred records, then call `handle_transferred(next)`. If the log rejects any of them now, do
+    /// not call it: they are sent again, and appending some of them twice is harmless.
     Transfer {
-        /// To give back.
+        /// To pass to `handle_transferred`.
         next: TransferCursor,
     },
 }
 
-/// What came of `SendRecords`.
+/// Outcome of `SendRecords`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Replayed {
-    /// Records above `after` through `last`, so many encoded bytes.
+    /// The records above `after` through `last`.
     Records {
-        /// The last one's version.
+        /// The last record's version.
         last: Version,
-        /// All of them.
+        /// Encoded bytes of all the records.
         bytes: u32,
     },
-    /// The log no longer holds them.
+    /// The log no longer holds these records, or cannot read them.
     Gone,
 }
 
-/// How far this member's own log of the range is.
+/// Watermarks of this member's own log of the range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LogProgress {
-    /// In memory.
+    /// Last version in memory.
     pub appended: Version,
-    /// Survives `kill -9`.
+    /// Last version that survives `kill -9`.
     pub flushed: Version,
-    /// Survives power loss.
+    /// Last version that survives power loss.
     pub synced: Version,
 }
 
-/// Why a read or write is not done here.
+/// Reason why a replica rejects a read or a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Rejection {
     /// No active epoch: the chain is changing.
     #[error("range unavailable, try again")]
     NotServing,
-    /// The request names another epoch; answer with the newest entry.
+    /// The request has another epoch; reply with the newest entry.
     #[error("epoch {asked:?} asked, {current:?} is current: refresh the map, then retry")]
     StaleEpoch {
-        /// As named.
+        /// The request's epoch.
         asked: Epoch,
-        /// As known here.
+        /// This member's epoch.
         current: Epoch,
     },
-    /// Another member's part.
+    /// Another member has the role that the request needs.
     #[error("not this member's part of the chain: ask {right:?}")]
     WrongMember {
-        /// Whose.
+        /// The member with that role, if known.
         right: Option<NodeId>,
     },
-    /// Fewer members serve than a write is to survive on.
+    /// Fewer members serve than a write needs.
     #[error("too few copies for writes until a member was added, try again")]
     TooFewCopies,
-    /// Too many writes wait for their commit.
+    /// Too many writes are uncommitted.
     #[error("overloaded, try again")]
     Overloaded,
-    /// Sequence numbers of this epoch are nearly used up; the manager must begin a new one.
+    /// The epoch's sequence numbers are nearly used up; the manager must begin a new epoch.
     #[error("sequence numbers of the epoch are used up: a new epoch is needed, try again")]
     EpochFull,
 }

@@ -1,11 +1,11 @@
-//! Owns sending down the chain: forwarding and repair are one path, a replay of the log from where the peer stands.
+//! Forwarding and repair on one path: a replay of the log from the peer's last received version.
 use super::link::{LinkKind, ReplicaLink};
 use super::{Alarm, Replayed, Replica, ReplicaOutput, ReplicaPhase};
 use crate::message::{Body, Frame};
 use fawn_types::{MonoMs, NodeId, Now, TimeMs, Version};
 
 impl Replica {
-    /// The next batch or watermark that a link is due.
+    /// The next batch or watermark to send on any link.
     pub(super) fn poll_links(&mut self) -> Option<ReplicaOutput> {
         (0..self.links.len()).find_map(|index| self.poll_link(index))
     }
@@ -29,7 +29,8 @@ impl Replica {
             let bytes_max = window.min(options.frame_bytes_max);
             return Some(ReplicaOutput::SendRecords { to: link.to, after: link.sent, through: limit, bytes_max });
         }
-        // Time alone is news a heartbeat later: records carry it too, and a frame per turn would be noise.
+        // Chain time alone is sent only once per heartbeat interval. Records carry it too, and a frame in every
+        // iteration would be wasteful.
         let news = announced.0 > link.announced.0 || announced.1.ms_since(link.announced.1) >= options.heartbeat_ms;
         (news && link.kind != LinkKind::Aligning).then(|| self.watermark(index))
     }
@@ -45,7 +46,7 @@ impl Replica {
         }
     }
 
-    /// How far a link is sent: a syncing member gets committed records only, so its copy never has to be cut.
+    /// The last version to send on a link. A syncing member receives committed records only, so its copy is never cut.
     fn link_limit(&self, link: &ReplicaLink) -> Version {
         match (link.kind, self.phase) {
             (LinkKind::Successor, _) => self.own.appended,
@@ -62,7 +63,8 @@ impl Replica {
         }
     }
 
-    /// What came of a `SendRecords`; the frame to encode these records under, or `None` if they are no longer wanted.
+    /// Handles the outcome of a `SendRecords`. Returns the frame to encode the records into, or `None` if the link no
+    /// longer needs them.
     #[must_use]
     pub fn handle_replayed(
         &mut self,
@@ -86,13 +88,13 @@ impl Replica {
         Some(self.frame(Body::Append { after, last, upstream: announced.0, time: announced.1, records: &[] }))
     }
 
-    /// The log does not hold what a link is due, or cannot read it.
+    /// Handles that the log no longer holds the records that a link needs, or cannot read them.
     fn give_up_replay(&mut self, index: usize, after: Version) {
         let link = &mut self.links[index];
         let to = link.to;
         if link.kind == LinkKind::Successor {
-            // A serving member is awaited by every commit, so its link stays. Every committed record is on the other
-            // side of it: the manager lets the chain go on without this member.
+            // Every commit waits for a serving member, so its link stays. The successor holds every committed record,
+            // so the manager can continue the chain without this member.
             link.is_stuck = true;
             link.moved_at = self.now.mono;
             return self.send_manager(Body::CannotSend { to });
@@ -108,7 +110,7 @@ impl Replica {
         chain.next()
     }
 
-    /// A peer misses what is above `after`.
+    /// Handles a peer's request for the records above `after`.
     pub(super) fn handle_replay_wanted(&mut self, from: NodeId, after: Version) {
         if after > self.last || !self.member_node(from) {
             self.outputs.push_back(ReplicaOutput::Alarm(Alarm::AckBeyondLog { from, claimed: after, last: self.last }));
@@ -118,8 +120,8 @@ impl Replica {
         let index = match place {
             Some(index) => {
                 let link = &mut self.links[index];
-                // A late question must not make an awaited link ask the log for what it need not hold any more. A
-                // syncing peer may have begun to copy from an earlier base; for it a missing record is no end.
+                // A late request must not rewind a serving link to records that the log need not hold any more. A
+                // syncing peer may have restarted its copy from an earlier base; for it, a missing record is not fatal.
                 let after = if link.kind == LinkKind::Syncing { after } else { after.max(link.received) };
                 link.rewind(after, self.now.mono);
                 index
@@ -129,7 +131,7 @@ impl Replica {
                     ReplicaPhase::Aligning { donor, .. } if donor == self.config.node => LinkKind::Aligning,
                     ReplicaPhase::Equal { .. } => LinkKind::Aligning,
                     ReplicaPhase::Serving { .. } if self.successor() == Some(from) => LinkKind::Successor,
-                    // Any serving member has what is committed.
+                    // Any serving member holds all committed records.
                     ReplicaPhase::Serving { .. } => LinkKind::Syncing,
                     _ => return,
                 };
@@ -137,7 +139,8 @@ impl Replica {
                 self.links.len() - 1
             }
         };
-        // A syncing copy that misses nothing, of an empty range too, must hear so, or it never catches up.
+        // A syncing member that lacks nothing (its range may be empty) must receive a watermark, or it never catches
+        // up.
         let link = &self.links[index];
         if link.kind == LinkKind::Syncing && self.link_limit(link) <= after {
             let watermark = self.watermark(index);
@@ -145,7 +148,7 @@ impl Replica {
         }
     }
 
-    /// When a link acts by itself: only while something waits for an answer.
+    /// The link's retransmission deadline; `None` while nothing awaits a reply.
     pub(super) fn link_deadline(&self, link: &ReplicaLink) -> Option<MonoMs> {
         let uncommitted = link.kind == LinkKind::Successor && self.committed < self.last;
         let waits = link.has_in_flight() || uncommitted || link.is_stuck;
@@ -153,14 +156,14 @@ impl Replica {
         waits.then(|| link.moved_at.plus_ms(interval_ms))
     }
 
-    /// When a successor becomes suspect. Apart from the link's own deadline, which a peer that asks for what it then does
-    /// not take puts off for ever.
+    /// When a successor becomes suspect. Separate from the link's deadline, which a peer can postpone forever by
+    /// requesting records that it then rejects.
     pub(super) fn suspicion_at(&self, link: &ReplicaLink) -> Option<MonoMs> {
         let owes_since = link.owes_since.filter(|_| link.kind == LinkKind::Successor)?;
         Some(owes_since.plus_ms(self.config.options.suspect_ms))
     }
 
-    /// Reports the successor that owes an answer for too long; again after as long.
+    /// Reports a successor that has owed an ack for too long, and repeats the report at the same interval.
     pub(super) fn suspect(&mut self) {
         for index in 0..self.links.len() {
             if self.suspicion_at(&self.links[index]).is_some_and(|at| at <= self.now.mono) {
@@ -171,7 +174,8 @@ impl Replica {
         }
     }
 
-    /// Sends again what was not acknowledged in time; where all is received but not committed, asks how far it is.
+    /// Resends records that were not acknowledged in time. If all were received but not committed, sends a watermark,
+    /// which the peer must ack.
     pub(super) fn retransmit(&mut self) {
         for index in 0..self.links.len() {
             if self.link_deadline(&self.links[index]).is_none_or(|at| at > self.now.mono) {
@@ -182,7 +186,7 @@ impl Replica {
             link.silent += 1;
             link.moved_at = now;
             if link.is_stuck {
-                link.is_stuck = false; // the successor owes no answer: nothing was sent
+                link.is_stuck = false; // Nothing was sent, so the successor owes no ack.
                 continue;
             }
             link.note_asked(now);

@@ -1,5 +1,6 @@
-//! Receiver of a full resync: discards its copy and requests the range from the tail, part by part. Records above the
-//! copy's base arrive in the stream at the same time.
+//! Receiver of a full resync: discards its copy and requests the range from the tail, chunk by chunk.
+//!
+//! Records above the copy's base arrive in the stream at the same time.
 //!
 //! A deleted key leaves no trace, so an old copy is never merged [replication.md §5]. Nor may a part undo a change from
 //! the stream: it is accepted only while this log ends at or before the version that the part reflects. All later

@@ -1,16 +1,16 @@
-//! The tail's side of a copy: it names the base and hands out parts, to one member after the other.
+//! Sender of a full resync: the tail chooses the base and sends chunks, to one member at a time.
 //!
-//! A member discards its old copy when it is given a base. If the tail's own store has a record that cannot be read, a
-//! copy never becomes whole; the other members then still have theirs.
+//! A member discards its old copy when it receives a base. If the tail's own store has an unreadable record, a copy
+//! never becomes complete. With one member at a time, the others still have their copies.
 use super::{Replica, ReplicaOutput, Role};
 use crate::map::MemberRole;
 use crate::message::{Body, Header, TransferCursor};
 use fawn_types::{MonoMs, NodeId, Version};
 
-/// A member that has not asked for so long copies no more, or has its copy whole.
+/// A member that has sent no request for this long has stopped copying, or has its copy complete.
 const SILENCE_MS: u64 = 2_000;
 
-/// The member that copies.
+/// The member that receives the copy.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TransferOut {
     to: NodeId,
@@ -21,10 +21,10 @@ impl Replica {
     /// Handles a syncing member's request for a part, or for a base.
     pub(super) fn handle_transfer_wanted(&mut self, from: NodeId, base: Option<Version>, cursor: TransferCursor) {
         if self.transfer_header(from).is_none() {
-            return; // Another member is the tail: the sender learns of it by its entry.
+            return; // Another member is the tail; the sender learns that from its entry.
         }
         if base.is_none() && self.is_copied_by_other(from) {
-            return; // the asker keeps its copy, and asks again
+            return; // The sender of the request keeps its old copy and asks again.
         }
         self.transfer_out = Some(TransferOut { to: from, asked_at: self.now.mono });
         let committed = self.committed;
@@ -38,7 +38,7 @@ impl Replica {
             Some(base) if base <= committed => {
                 self.outputs.push_back(ReplicaOutput::SendTransfer { to: from, base, cursor })
             }
-            Some(_) => {} // Of a lost history, which the sender detects from its entry.
+            Some(_) => {} // The base is in a lost history, which the receiver detects from its entry.
         }
     }
 
@@ -49,7 +49,7 @@ impl Replica {
         is_syncing && self.now.mono.ms_since(asked_at) < SILENCE_MS
     }
 
-    /// The header to send a chunk of a transfer under; `None`: this member has no copies to give to `to` (any more).
+    /// The header of a chunk; `None` if this member no longer sends copies to `to`.
     #[must_use]
     pub fn transfer_header(&self, to: NodeId) -> Option<Header> {
         let gives = matches!(self.role(), Some(Role::Tail | Role::Single)) && self.member_node(to);

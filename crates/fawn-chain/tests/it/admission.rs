@@ -1,15 +1,15 @@
-//! Owns the tests of which chain frames a member looks at: those of its epoch, from the sender's boot in it.
+//! Admission of chain frames: a member accepts frames of its epoch, from the boot that the sender has in it.
 //!
-//! What other senders cannot do by themselves is forged here; what they can is told in `scripts/former_*.txt`.
+//! The frames are forged here; `scripts/former_*.txt` shows how such frames occur without forgery.
 use crate::cluster::{Bug, Cluster, Message};
 use fawn_chain::message::{Body, Header, decode_frame, encode_frame};
 use fawn_types::{BootId, Durability, Epoch};
 
-/// A chain of three in epoch 1, its head's first record on the way to the middle: with the header that `forge` makes.
+/// A chain of three in epoch 1 and the frame with its head's first record, whose header `forge` has changed.
 fn append(forge: impl Fn(&mut Header)) -> (Cluster, Message) {
     let mut cluster = Cluster::new(3, Durability::Sync, Bug::None);
     cluster.run(600);
-    cluster.put(1).expect("the head takes a write");
+    cluster.put(1).expect("the head accepts a write");
     cluster.turn(1, true);
     let is_append = |message: &Message| matches!(decode_frame(&message.bytes).unwrap().body, Body::Append { .. });
     let at = cluster.net.iter().position(is_append).expect("the record is sent");
@@ -22,7 +22,7 @@ fn append(forge: impl Fn(&mut Header)) -> (Cluster, Message) {
     (cluster, Message { from, to, bytes: forged })
 }
 
-/// Hands it over. Returns whether the middle took the record, and whether it asked for what it may have missed.
+/// Delivers the message. Returns whether the middle accepted the record, and whether it requested a newer entry.
 fn taken((mut cluster, message): (Cluster, Message)) -> (bool, bool) {
     cluster.hand_over(&message);
     cluster.turn(2, true);

@@ -1,4 +1,4 @@
-//! Owns the test cluster: replicas with fake logs and disks, a manager, a network of encoded frames, and the oracle.
+//! Test cluster: replicas with fake logs and disks, a manager, a network of encoded frames, and the oracle.
 use fawn_chain::manager::{FileConsensus, Manager, ManagerOptions, ManagerOutput};
 use fawn_chain::map::{ClusterMap, NodeEntry, decode_map, decode_state, encode_map, encode_state};
 use fawn_chain::message::{Body, Frame, Header, TransferCursor, decode_frame, encode_frame};
@@ -10,27 +10,27 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) const MANAGER: u32 = 0;
 pub(crate) const RANGE: RangeId = RangeId(1);
 
-/// Bugs that a node could have; the oracle must see each.
+/// Bugs that a node could have; the oracle must detect each of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Bug {
     None,
-    /// Claims to have synced what it only appended.
+    /// Reports records as synced that it only appended.
     AckBeforeSync,
-    /// Reports before the promise is on the disk, and loses it in a crash.
+    /// Reports a promise before it is on disk, and loses it in a crash.
     PromiseNotPersisted,
-    /// Appends a frame's records without asking the replica whether they fit.
+    /// Appends a frame's records although the replica found a gap before them.
     GapIgnored,
-    /// Counts a copy as whole when its first part is there.
+    /// Treats a copy as complete after its first chunk.
     TransferCountedEarly,
 }
 
-/// The boot of so-manieth start in the cluster.
+/// The boot ID of the `start`-th process start in the cluster.
 pub(crate) fn boot_id(start: u64) -> BootId {
     let start = u32::try_from(start).expect("few starts");
     BootId::new(start, start.wrapping_mul(0x9e37_79b9))
 }
 
-/// Records of one part of a copy.
+/// Records in one chunk of a copy.
 const COPY_RECORDS: usize = 3;
 
 #[derive(Default)]
@@ -38,9 +38,9 @@ pub(crate) struct Log {
     pub(crate) records: Vec<(Version, u64)>,
     pub(crate) flushed: usize,
     pub(crate) synced: usize,
-    /// A copy under way: what it stands on, and what was copied of it. `records` are those above it.
+    /// A copy in progress: its base and the records copied so far. `records` holds the streamed records above the base.
     pub(crate) copy: Option<(Version, BTreeMap<Version, u64>)>,
-    /// What this log was copied up to: it holds no history before that, only content.
+    /// Base of the last finished copy: the log holds the content up to it, but no history.
     floor: Version,
 }
 
@@ -50,14 +50,14 @@ impl Log {
         count.checked_sub(1).map_or(base, |index| self.records[index].0.max(base))
     }
 
-    /// A crash ends a copy under way: nothing of the range is there.
+    /// Drops a copy in progress, as a crash does. Nothing of the range is left then.
     fn void_transfer(&mut self) {
         if self.copy.take().is_some() {
             *self = Self::default();
         }
     }
 
-    /// The copy is whole: what was copied, then what came by the stream.
+    /// Finishes the copy: the copied records, followed by the streamed ones.
     fn finish_transfer(&mut self) {
         let Some((base, copied)) = self.copy.take() else { return };
         self.floor = base;
@@ -86,11 +86,11 @@ pub(crate) struct Machine {
     pub(crate) committed: Version,
     promised_aloud: Epoch,
     hello_at: u64,
-    /// Its log takes nothing from peers: its disk is full.
+    /// The disk is full: the log rejects records from peers.
     pub(crate) is_full: bool,
-    /// Its log cannot be read for peers: records of it have rotted.
+    /// Records of the log are corrupt, so it cannot be replayed to peers.
     pub(crate) is_unreadable: bool,
-    /// Its disk completes no sync of the log; promises are kept.
+    /// The disk completes no sync of the log, but it still persists promises.
     pub(crate) is_hung: bool,
     /// Its heartbeats report a write in flight since then.
     pub(crate) slow_since: Option<u64>,
@@ -109,21 +109,21 @@ pub(crate) struct Cluster {
     old_map: Vec<u8>,
     pub(crate) net: Vec<Message>,
     pub(crate) now: u64,
-    /// Crashes are `kill -9`: what was flushed stays.
+    /// Crashes are `kill -9`: flushed records survive.
     pub(crate) kills_only: bool,
-    /// Links that lose everything.
+    /// Links that lose every frame.
     pub(crate) cut: BTreeSet<(u32, u32)>,
-    /// Writes of one epoch at most.
+    /// Maximum writes of one epoch.
     pub(crate) epoch_records_max: u64,
-    /// Committed records that a log can send again.
+    /// Number of committed records that a log can still replay.
     pub(crate) retained_max: usize,
-    /// No part of a copy is sent: the tail cannot read what is due.
+    /// The tail sends no chunk of a copy, as if it could not read its records.
     pub(crate) is_rotten: bool,
     pub(crate) copies: usize,
     pub(crate) durability: Durability,
     boots: u64,
     bug: Bug,
-    /// What each version ever held.
+    /// The payload written under each version.
     written: BTreeMap<Version, u64>,
     pub(crate) acked: BTreeSet<Version>,
     pub(crate) events: Vec<String>,
@@ -135,7 +135,8 @@ impl Cluster {
         let entry = |id| NodeEntry { node: NodeId(id), weight: 1, domain: 0, address: format!("node-{id}") };
         let ring = RingOptions { replication: nodes as u8, virtual_ids: 1 };
         let chain: Vec<NodeId> = (1..=nodes).map(NodeId).collect();
-        // A secret whose ring gives the first range the chain 1, 2, 3, so that scripts read well; that range alone.
+        // A secret whose ring gives the first range the chain 1, 2, 3, which keeps scripts readable. Only that range is
+        // used.
         let named = |byte| {
             let secret = HashSecret([byte; 16]);
             let map = ClusterMap::new(secret, durability, ring, (1..=nodes).map(entry).collect());
@@ -175,7 +176,7 @@ impl Cluster {
 
     pub(crate) fn start_manager(&mut self) {
         self.boots += 1;
-        let map = decode_map(&self.manager_disk).expect("the manager's file is whole");
+        let map = decode_map(&self.manager_disk).expect("the manager's file is intact");
         let options = ManagerOptions { dead_after_ms: 1_000, rebooted_wait_ms: 1_500, ..ManagerOptions::default() };
         let boot = boot_id(self.boots);
         let mut manager = Manager::new(NodeId(MANAGER), boot, options, FileConsensus::default(), map);
@@ -184,12 +185,12 @@ impl Cluster {
         self.poll_manager();
     }
 
-    /// Puts the manager's map aside.
+    /// Saves the manager's map.
     pub(crate) fn keep_map(&mut self) {
         self.old_map.clone_from(&self.manager_disk);
     }
 
-    /// The manager starts again from the map that was put aside.
+    /// Restarts the manager from the saved map.
     pub(crate) fn lose_maps(&mut self) {
         self.manager_disk.clone_from(&self.old_map);
         self.start_manager();
@@ -213,7 +214,7 @@ impl Cluster {
         };
         assert!(
             invariants::epochs_only_grow(machine.promised_aloud, state.promised),
-            "epochs-only-grow: n{id} told {:?}, remembers {:?}",
+            "epochs-only-grow: n{id} reported {:?}, but persisted {:?}",
             machine.promised_aloud,
             state.promised
         );
@@ -227,7 +228,7 @@ impl Cluster {
         machine.replica = Some(Replica::new(config, state, machine.log.last(), machine.committed));
     }
 
-    /// Power is lost: what was synced stays, and `extra` unsynced records with it.
+    /// Power loss: synced records survive, and `extra` unsynced ones after them.
     pub(crate) fn crash(&mut self, id: u32, extra: usize) {
         let kills_only = self.kills_only;
         let machine = self.machines.get_mut(&id).expect("a known machine");
@@ -241,7 +242,7 @@ impl Cluster {
         machine.committed = machine.committed.min(last);
     }
 
-    /// The process of `id` ends in order: everything is synced, then the mark is kept.
+    /// Shuts the process of `id` down gracefully: syncs everything, then persists the mark.
     pub(crate) fn close(&mut self, id: u32) {
         let machine = self.machines.get_mut(&id).expect("a known machine");
         machine.log.flushed = machine.log.records.len();
@@ -252,8 +253,8 @@ impl Cluster {
         machine.log.void_transfer();
     }
 
-    /// Puts a mark of `boot` on the disk of `id`, as one lies there that was restored from a copy. Its log ends where
-    /// the mark says: only whose it is tells it from a true one.
+    /// Puts a mark of `boot` on the disk of `id`, as if the disk had been restored from a copy. The log ends at the
+    /// mark, so only the mark's boot distinguishes it from a valid one.
     pub(crate) fn plant_mark(&mut self, id: u32, boot: u64) {
         let machine = self.machines.get_mut(&id).expect("a known machine");
         let state = decode_state(&machine.disk).expect("the promise is whole");
@@ -261,14 +262,14 @@ impl Cluster {
         machine.disk = encode_state(&PersistedState { closed, ..state });
     }
 
-    /// The disk of `id`, which is down, is replaced by an empty one.
+    /// Replaces the disk of `id`, which is down, by an empty one.
     pub(crate) fn replace_disk(&mut self, id: u32) {
         let machine = self.machines.get_mut(&id).expect("a known machine");
         assert!(machine.replica.is_none(), "disks are replaced while the machine is down");
         *machine = Machine::default();
     }
 
-    /// The disk of `id` fails, its process stays: nothing is appended, flushed or synced any more.
+    /// Fails the disk of `id` while its process keeps running: no record is appended, flushed or synced any more.
     pub(crate) fn fail(&mut self, id: u32) {
         let now = self.time();
         if let Some(replica) = self.machines.get_mut(&id).and_then(|machine| machine.replica.as_mut()) {
@@ -290,7 +291,7 @@ impl Cluster {
         heads.max_by_key(|id| self.machines[id].replica.as_ref().map(Replica::epoch))
     }
 
-    /// One write at `id`, if it is a head that takes one.
+    /// Submits one write at `id`. `None` if it is no head, or rejects the write.
     pub(crate) fn put(&mut self, id: u32) -> Option<Version> {
         let now = self.time();
         let replica = self.machines.get_mut(&id)?.replica.as_mut()?;
@@ -311,7 +312,7 @@ impl Cluster {
         log.records.push((version, payload));
     }
 
-    /// A turn of `id`: flushes, perhaps syncs, tells its replica, carries out what that wants.
+    /// One iteration of `id`: flushes, syncs if `sync`, reports progress to the replica, executes its outputs.
     pub(crate) fn turn(&mut self, id: u32, sync: bool) {
         let now = self.time();
         let bug = self.bug;
@@ -379,7 +380,7 @@ impl Cluster {
                 machine.log = Log { copy: Some((base, BTreeMap::new())), ..Log::default() };
                 machine.committed = base;
                 self.copies += 1;
-                self.events.push(format!("n{id} discards its log and copies what {base:?} stands for"));
+                self.events.push(format!("n{id} discards its log, begins a copy based on {base:?}"));
             }
             ReplicaOutput::FinishTransfer { base } => {
                 let machine = self.machines.get_mut(&id).expect("known");
@@ -428,7 +429,7 @@ impl Cluster {
         }
     }
 
-    /// The content that `base` stands for is here all records up to it, in order of their versions.
+    /// Sends a chunk of the content at `base`: here, all records up to it in version order.
     fn send_transfer(&mut self, id: u32, to: NodeId, base: Version, cursor: TransferCursor) {
         if self.is_rotten {
             return;
@@ -468,7 +469,7 @@ impl Cluster {
         self.net.push(Message { from, to, bytes });
     }
 
-    /// Committed: at the tail that is the moment the client hears of it.
+    /// Commits through `through`. At the tail, this is when the client receives its reply.
     fn commit(&mut self, id: u32, through: Version) {
         let tail = matches!(self.phase(id), "tail" | "single");
         let machine = self.machines.get_mut(&id).expect("known");
@@ -479,31 +480,34 @@ impl Cluster {
         }
     }
 
-    /// **an acked value survives**: who begins to serve holds everything that was ever acked.
+    /// **an acked value survives**: a member that begins to serve holds everything that was ever acked.
     fn check_serves(&self, id: u32) {
         let log: BTreeSet<Version> = self.machines[&id].log.records.iter().map(|(version, _)| *version).collect();
         let lost: Vec<_> = self.acked.difference(&log).collect();
         assert!(lost.is_empty(), "acked and lost at n{id}: {lost:?}");
     }
 
-    /// **epochs-only-grow**: nobody hears of a promise before it is on the disk.
+    /// **epochs-only-grow**: no promise is reported before it is on disk.
     fn check_report(&mut self, id: u32, epoch: Epoch) {
         let machine = self.machines.get_mut(&id).expect("known");
         machine.promised_aloud = epoch;
         let kept = decode_state(&machine.disk).map_or(Epoch::default(), |state| state.promised);
         let holds = self.bug == Bug::PromiseNotPersisted || kept >= epoch;
-        assert!(holds, "epochs-only-grow: n{id} tells of {epoch:?}, has kept {kept:?}");
+        assert!(holds, "epochs-only-grow: n{id} reports {epoch:?}, but persisted {kept:?}");
     }
 
     fn check(&self, id: u32) {
         let machine = &self.machines[&id];
         if let Some(replica) = &machine.replica {
-            assert!(replica.last() == machine.log.last(), "n{id}: the replica's account and the log differ");
+            assert!(
+                replica.last() == machine.log.last(),
+                "n{id}: the replica's last version is not the end of the log"
+            );
             assert!(replica.committed() <= replica.last());
         }
     }
 
-    /// Takes one message out of the network and hands it over.
+    /// Removes one message from the network and delivers it.
     pub(crate) fn deliver(&mut self, index: usize) {
         let message = self.net.remove(index);
         self.hand_over(&message);
@@ -543,7 +547,7 @@ impl Cluster {
                 self.append(message.to, version, word(8));
             }
         }
-        // Appended, not yet flushed: the turn tells the replica.
+        // Appended, but not yet flushed: the next iteration reports the progress.
         self.poll(message.to);
     }
 
@@ -552,10 +556,12 @@ impl Cluster {
         let machine = self.machines.get_mut(&id).expect("known");
         assert!(
             machine.log.last() <= read_version,
-            "n{id} takes a part of {read_version:?}, its log ends at {:?}",
+            "n{id} accepts a chunk read at {read_version:?}, but its log ends at {:?}",
             machine.log.last()
         );
-        let Some((base, copied)) = machine.log.copy.as_mut() else { panic!("n{id} takes a part without a copy") };
+        let Some((base, copied)) = machine.log.copy.as_mut() else {
+            panic!("n{id} accepts a chunk without a copy in progress")
+        };
         for record in records.chunks_exact(16) {
             let word = |at: usize| u64::from_le_bytes(record[at..at + 8].try_into().expect("8 bytes"));
             assert!(word(0) <= base.as_u64());
@@ -590,7 +596,7 @@ impl Cluster {
         }
     }
 
-    /// Time passes; timers that are due fire, heartbeats go out.
+    /// Advances the time: fires the timers that are due and sends heartbeats.
     pub(crate) fn advance(&mut self, ms: u64) {
         self.now += ms;
         let now = self.time();
@@ -620,7 +626,7 @@ impl Cluster {
         }
     }
 
-    /// Delivers everything in order, with turns and time between, for `ms`.
+    /// For `ms`, delivers all messages in order, with iterations and time steps between them.
     pub(crate) fn run(&mut self, ms: u64) {
         let until = self.now + ms;
         while self.now < until {
@@ -637,7 +643,7 @@ impl Cluster {
         }
     }
 
-    /// All machines hold the same log, all of it committed, and serve.
+    /// Whether all machines serve and hold the same log, all of it committed.
     pub(crate) fn healed(&self) -> bool {
         let mut logs = self.machines.values().map(|machine| (&machine.log.records, machine.committed));
         let first = logs.next();

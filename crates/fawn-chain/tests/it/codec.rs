@@ -1,4 +1,4 @@
-//! Owns the tests of byte forms: every frame there and back, damage seen, streams cut and joined anywhere.
+//! Codec tests: round trips of every frame, detection of corruption, streams split at any byte.
 use fawn_chain::map::{Activation, LastActive, decode_map, decode_state, encode_map, encode_state};
 use fawn_chain::message::{
     FRAME_BYTES_MAX, FRAME_VERSION, FrameStream, MemberReport, PREFIX_BYTES, RefusedReason, TransferCursor,
@@ -117,7 +117,7 @@ fn every_frame_there_and_back() {
     }
 }
 
-/// The bytes that `docs/formats/peer-frames.md` shows.
+/// The example in `docs/formats/peer-frames.md`.
 #[test]
 fn an_ack_has_the_documented_bytes() {
     let header = Header { from: NodeId(2), boot: BootId(0x0102_0304_0506_0708), range: RangeId(9), epoch: epoch(3) };
@@ -166,7 +166,7 @@ fn streams_may_be_cut_and_joined_anywhere() {
     }
 }
 
-/// The same without copies: pieces from less than a prefix to all in one.
+/// Decoding without copies, with pieces from less than a prefix up to the whole stream.
 #[test]
 fn whole_frames_are_taken_from_the_piece_itself() {
     let joined: Vec<u8> = frames().concat();
@@ -179,7 +179,7 @@ fn whole_frames_are_taken_from_the_piece_itself() {
                 encode_frame(&frame, &mut again);
                 seen.push(again);
             }
-            assert!(bytes.is_empty(), "what is no whole frame is kept by the stream");
+            assert!(bytes.is_empty(), "the stream keeps the incomplete frame");
         }
         assert_eq!(seen, frames(), "pieces of {piece}");
         assert_eq!(stream.buffered_bytes(), 0);
@@ -198,7 +198,7 @@ fn a_damaged_stream_ends_and_says_where() {
     let frames = frames();
     let mut joined: Vec<u8> = frames.concat();
     let start = frames[0].len();
-    joined[start + 9] ^= 1; // the second frame's length
+    joined[start + 9] ^= 1; // The second frame's length.
     let mut stream = FrameStream::new();
     stream.push(&joined);
     assert!(stream.next_frame().unwrap().is_some());
@@ -240,7 +240,7 @@ fn images_of_map_and_promise_there_and_back() {
     assert!(decode_map(&encode_state(&state)).is_err(), "a promise is no map");
 }
 
-/// A map as version 1 wrote it, before each epoch had a mode of its own: the cluster's was in force.
+/// A map of layout version 1, in which only the cluster had a durability mode, not each epoch.
 #[test]
 fn a_map_of_version_1_is_read() {
     let digit = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
@@ -251,8 +251,8 @@ fn a_map_of_version_1_is_read() {
     let entry = &map.ranges[0];
     assert_eq!((entry.epoch, entry.is_active(), entry.history.len()), (epoch(4), true, 4));
     assert_eq!(entry.last_active.as_ref().map(|last| last.durability), Some(Durability::Sync));
-    assert_eq!(decode_map(&encode_map(&map)).unwrap(), map, "and written in the newest layout");
-    // The same cluster in another mode: byte 30 says which.
+    assert_eq!(decode_map(&encode_map(&map)).unwrap(), map, "the map is encoded in the newest layout");
+    // Byte 30 is the durability mode: the same cluster in another mode.
     image[30] = 1;
     let content = image.len() - 8;
     let sum = fawn_types::checksum::checksum64(&image[..content]);
@@ -277,7 +277,7 @@ const MAP_VERSION_1: &str = "
     00002000000004000000010000003000000067919b84151456ef
 ";
 
-/// Frames with damage whose checksums were made good again, and noise: an error or a frame, never a panic.
+/// Corrupt frames with recomputed checksums, and noise: decoding returns an error or a frame, never panics.
 #[test]
 fn arbitrary_bytes_never_panic() {
     let mut random = SplitMix64::new(1);

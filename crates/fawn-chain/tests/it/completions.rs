@@ -1,4 +1,5 @@
-//! Exactly-once per range: retries get the first answer, the head refuses past its bounds, no member forgets.
+//! Exactly-once per range: a retry gets the first reply, the head rejects operations past its bounds, no member
+//! forgets.
 use fawn_chain::completions::{Admission, CompletionLimits, Completions};
 use fawn_types::{ClientTag, Epoch, Version};
 
@@ -42,7 +43,7 @@ fn what_was_cut_off_never_happened() {
     assert_eq!(answered, 1);
 }
 
-/// A replica is sent no requests: the records alone say what it may free.
+/// A replica receives no requests, so it frees results according to the records alone.
 #[test]
 fn a_replica_frees_what_records_say_was_acknowledged() {
     let mut replica = Completions::new(CompletionLimits::default());
@@ -50,12 +51,12 @@ fn a_replica_frees_what_records_say_was_acknowledged() {
         replica.record(tag(seq), seq.saturating_sub(32).max(1), version(seq), b"result");
         replica.commit(version(seq), |_, _| {});
     }
-    assert_eq!(replica.len(), 33, "the session's window, not all that it ever did");
-    assert_eq!(replica.admit(tag(5), 1), Admission::Answered, "a late duplicate is known as one");
+    assert_eq!(replica.len(), 33, "only the operations in the session's window are kept");
+    assert_eq!(replica.admit(tag(5), 1), Admission::Answered, "a late duplicate is detected");
     assert!(matches!(replica.admit(tag(9_999), 1), Admission::Done(_)));
 }
 
-/// Many front-ends that never acknowledge: short results too are bounded over all of them.
+/// Many front-ends that never acknowledge: even short results are bounded over all of them.
 #[test]
 fn the_head_refuses_past_its_bounds_and_no_member_forgets() {
     let by_number = CompletionLimits { results_max: 1_000, ..CompletionLimits::default() };
@@ -83,7 +84,7 @@ fn the_head_refuses_past_its_bounds_and_no_member_forgets() {
             admitted.iter().all(|tag| matches!(head.admit(*tag, 1), Admission::Done(_))),
             "each can be asked again"
         );
-        // A session that acknowledges frees room, for others too.
+        // An acknowledgement frees capacity for other sessions too.
         let tag = of_node(1, 1, 11);
         assert_eq!(head.admit(tag, 11), Admission::New);
         assert_eq!(head.admit(of_node(499, 1, 1), 1), Admission::New);
@@ -116,8 +117,8 @@ fn sessions_are_bounded() {
     assert_eq!(completions.admit(of_node(2, 1, 2), 1), Admission::New);
 }
 
-/// A front-end that was started again has a new session: the former one's results are freed, and what it sent before and
-/// arrives late is not done any more.
+/// A restarted front-end has a new session: results of the former one are freed, and its late requests are not
+/// executed.
 #[test]
 fn a_restart_of_a_front_end_ends_its_former_session() {
     let mut completions = Completions::new(CompletionLimits::default());
@@ -132,10 +133,10 @@ fn a_restart_of_a_front_end_ends_its_former_session() {
     assert_eq!(completions.len(), 20);
     assert!(completions.bytes() < 20 * 300);
     assert_eq!(completions.admit(of_node(7, 499, 3), 1), Admission::Answered, "late");
-    assert_eq!(completions.admit(of_node(7, 499, 21), 1), Admission::Answered, "late, and not done before");
+    assert_eq!(completions.admit(of_node(7, 499, 21), 1), Admission::Answered, "late, and not executed before");
     assert!(!completions.has_room(of_node(7, 499, 21).session), "admitted before, evaluated after");
     assert!(matches!(completions.admit(of_node(7, 500, 3), 1), Admission::Done(_)));
-    // A copy brings results in any order: the session of the newest record is the present one.
+    // A copy adds results in any order: the session of the newest record is the current one.
     let mut copy = Completions::new(CompletionLimits::default());
     copy.restore(of_node(7, 500, 3), 1, version(50_003), b"");
     copy.restore(of_node(7, 499, 20), 1, version(49_920), b"");

@@ -1,4 +1,4 @@
-//! Copies of a range: one member of a chain after the other, so that the others keep what they have meanwhile.
+//! Full resyncs of a range: one member of a chain at a time, so that the others keep their old copies.
 use crate::cluster::{Bug, Cluster};
 use fawn_types::Durability;
 
@@ -14,7 +14,7 @@ fn one_member_of_a_chain_is_copied_at_a_time() {
         cluster.crash(member, 0);
     }
     cluster.run(6_000);
-    let head = cluster.head().expect("three members go on");
+    let head = cluster.head().expect("three members continue");
     (0..20).for_each(|_| assert!(cluster.put(head).is_some()));
     cluster.run(100);
     for member in [4, 5] {
@@ -24,7 +24,7 @@ fn one_member_of_a_chain_is_copied_at_a_time() {
     cluster.run(10_000);
     let copying =
         |cluster: &Cluster| [4, 5].into_iter().filter(|member| cluster.machines[member].log.copy.is_some()).count();
-    assert_eq!(copying(&cluster), 1, "one has discarded what it had, the other waits with its old copy");
+    assert_eq!(copying(&cluster), 1, "one member has discarded its copy, the other waits with its old one");
     cluster.is_rotten = false;
     cluster.run(10_000);
     assert_eq!(copying(&cluster), 0);

@@ -1,13 +1,13 @@
-//! Ranges that see hundreds of epochs without a write: their logs stay part of the history, and they serve again.
+//! Idle ranges over hundreds of epochs: their logs stay part of the history, and they serve again.
 use crate::cluster::{Bug, Cluster};
 use fawn_chain::RangeEntry;
 use fawn_chain::map::{Activation, HISTORY_MAX};
 use fawn_types::{Durability, Epoch, KeyRange, NodeId, RangeId, Version};
 
-/// Far more epochs than activations are remembered.
+/// Far more epochs than the history remembers activations.
 const EPOCHS: u32 = 3 * HISTORY_MAX as u32;
 
-/// A cluster of three that took `writes`, then none any more.
+/// A cluster of three that is idle after `writes` writes.
 fn idle(writes: u32) -> Cluster {
     let mut cluster = Cluster::new(3, Durability::Sync, Bug::None);
     cluster.run(600);
@@ -38,7 +38,7 @@ fn an_idle_range_outlives_hundreds_of_restarts_of_a_member() {
             cluster.restart(1 + round % 3);
             assert_heals(&mut cluster, round);
         }
-        assert_eq!(cluster.copies, 0, "nothing was missed, so nothing is copied");
+        assert_eq!(cluster.copies, 0, "no record was missed, so no copy is made");
     }
 }
 
@@ -57,7 +57,7 @@ fn version(epoch: u32, seq: u64) -> Version {
     Version::new(Epoch::new(epoch).unwrap(), seq).unwrap()
 }
 
-/// Which logs are forgotten: those that end below the epoch of the oldest remembered base, once activations are.
+/// Once activations are forgotten, a log is forgotten if it ends below the epoch of the oldest remembered base.
 #[test]
 fn a_log_is_forgotten_below_the_oldest_remembered_base() {
     let mut entry = RangeEntry::new(RangeId(1), KeyRange::ALL, &[NodeId(1)]);
@@ -68,9 +68,9 @@ fn a_log_is_forgotten_below_the_oldest_remembered_base() {
     (2..=EPOCHS).for_each(|epoch| remember(&mut entry, epoch, version(1, 5)));
     assert_eq!(entry.common_point(version(1, 5)), version(1, 5), "idle since");
     assert_eq!(entry.common_point(version(1, 4)), version(1, 4), "behind, on the same history");
-    assert_eq!(entry.common_point(version(1, 7)), version(1, 5), "what lies above the base was never committed");
-    assert_eq!(entry.common_point(version(EPOCHS - 1, 2)), version(1, 5), "an unborn write of a later epoch");
-    // Epoch 200 writes; one more is forgotten with each activation after it.
+    assert_eq!(entry.common_point(version(1, 7)), version(1, 5), "records above the base were never committed");
+    assert_eq!(entry.common_point(version(EPOCHS - 1, 2)), version(1, 5), "an uncommitted write of a later epoch");
+    // Epoch 200 writes; each activation after it forgets one more.
     remember(&mut entry, EPOCHS + 1, version(EPOCHS, 3));
     assert_eq!(entry.common_point(version(1, 7)), version(1, 5));
     (EPOCHS + 2..2 * EPOCHS).for_each(|epoch| remember(&mut entry, epoch, version(EPOCHS, 3)));

@@ -1,4 +1,4 @@
-//! Owns the integration tests of fawn-chain, one binary.
+//! Integration tests of fawn-chain, in one binary.
 #![expect(clippy::expect_used, clippy::unwrap_used, reason = "a test that meets what it does not expect should stop")]
 
 mod admission;

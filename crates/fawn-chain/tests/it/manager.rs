@@ -6,7 +6,7 @@ use fawn_chain::message::{Body, MemberReport, decode_frame, encode_frame};
 use fawn_chain::{ClusterMap, Frame, Header, RingOptions};
 use fawn_types::{BootId, BootOrder, Durability, Epoch, HashSecret, NodeId, Now, RangeId};
 
-/// A cluster of three that serves.
+/// A serving cluster of three.
 fn serving() -> Cluster {
     let mut cluster = Cluster::new(3, Durability::Sync, Bug::None);
     cluster.run(600);
@@ -19,7 +19,7 @@ fn epoch(cluster: &Cluster) -> Epoch {
     cluster.manager.as_ref().unwrap().map().range(RANGE).unwrap().epoch
 }
 
-/// The next heartbeats of `node`, taken out of the network.
+/// The next heartbeat of `node`, removed from the network.
 fn heartbeat(cluster: &mut Cluster, node: u32) -> Message {
     loop {
         cluster.advance(10);
@@ -47,8 +47,8 @@ fn a_late_heartbeat_of_a_former_boot_changes_nothing() {
     let before = epoch(&cluster);
     cluster.hand_over(&late);
     cluster.run(3_000);
-    assert_eq!(epoch(&cluster), before, "no handshake for a process that is gone");
-    // The manager's own restart forgets the heartbeats: the map knows the boot all the same.
+    assert_eq!(epoch(&cluster), before, "no handshake for a process that has ended");
+    // A restarted manager has forgotten the heartbeats, but the map still contains the boot.
     cluster.start_manager();
     cluster.hand_over(&late);
     cluster.run(3_000);
@@ -70,9 +70,9 @@ fn another_process_with_the_same_number_of_opens_is_refused() {
         cluster.hand_over(&Message { from, to, bytes: bytes.clone() });
         cluster.run(1_000);
     }
-    assert_eq!(epoch(&cluster), before, "the cluster goes on with the process that it knows");
+    assert_eq!(epoch(&cluster), before, "the cluster continues with the known process");
     let refused = cluster.events.iter().filter(|event| event.starts_with("n3 is refused")).count();
-    assert_eq!(refused, 1, "said once: {:?}", cluster.events);
+    assert_eq!(refused, 1, "reported once: {:?}", cluster.events);
 }
 
 #[test]
@@ -85,8 +85,8 @@ fn boots_are_ordered_by_the_opens_of_their_store() {
     assert_eq!(known.against(BootId::default()), BootOrder::Newer, "no boot is known yet");
 }
 
-/// The head's log cannot be synced, its promises can, and two healthy members hold everything. It is tried again, less and
-/// less often.
+/// The head's disk persists promises but syncs no records, while two healthy members hold everything. The head is
+/// promoted again at growing intervals.
 #[test]
 fn a_member_that_stalls_each_handshake_costs_less_and_less() {
     let mut cluster = serving();
@@ -108,13 +108,13 @@ fn a_member_that_stalls_each_handshake_costs_less_and_less() {
     }
     let acked = cluster.acked.len() - before;
     assert!(acked * 10 >= tries * 7, "{acked} of {tries} writes: {:#?}", cluster.events);
-    // It works again: the next promotion is the last one.
+    // The disk works again: the next promotion succeeds.
     cluster.machines.get_mut(&1).unwrap().is_hung = false;
     cluster.run(200_000);
     assert!(cluster.healed(), "{:?}", (1..=3).map(|id| cluster.phase(id)).collect::<Vec<_>>());
 }
 
-/// A chain with one serving member takes a member back at once, whatever that was left out for.
+/// A chain with one serving member takes a member back at once, for whatever reason it was left out.
 #[test]
 fn a_single_member_waits_for_no_hold_off() {
     let mut cluster = serving();
@@ -164,7 +164,7 @@ fn a_slow_member_stays_in_a_chain_of_two_for_ten_seconds() {
     assert!(cluster.healed(), "{:#?}", cluster.events);
 }
 
-/// Reports of hundreds of ranges come after each failure: the layout is that of the map, not of each report.
+/// After each failure hundreds of ranges report. The layout is computed once per map, not once per report.
 #[test]
 fn the_layout_is_computed_once_per_map() {
     let node = |id| NodeEntry { node: NodeId(id), weight: 1, domain: 0, address: String::new() };

@@ -1,11 +1,12 @@
-//! Owns the seeded random test: lossy, duplicating, reordering network, crashes, power loss; then healing. And the proof
-//! that its oracle sees bugs.
+//! Seeded random tests: a lossy, duplicating, reordering network, crashes and power loss, then healing.
+//!
+//! Another test proves that the oracle detects planted bugs.
 use crate::cluster::{Bug, Cluster, Message};
 use fawn_types::Durability;
 use fawn_types::random::SplitMix64;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// One random event. `limbo` keeps messages that arrive much later: routes that were thought dead.
+/// One random event. `limbo` holds messages that are delivered much later, as by a route that recovers.
 fn step(cluster: &mut Cluster, random: &mut SplitMix64, limbo: &mut Vec<Message>) {
     if random.chance(1, 40) && !cluster.net.is_empty() && limbo.len() < 64 {
         let index = random.below(cluster.net.len() as u64) as usize;
@@ -35,14 +36,14 @@ fn step(cluster: &mut Cluster, random: &mut SplitMix64, limbo: &mut Vec<Message>
 }
 
 fn network(cluster: &mut Cluster, random: &mut SplitMix64) {
-    // Mostly in order, sometimes from anywhere: links are streams, but they break and reconnect.
+    // Mostly in order, sometimes in any order: links are streams, but they break and reconnect.
     let index = if random.chance(1, 4) { random.below(cluster.net.len() as u64) as usize } else { 0 };
     match random.below(20) {
         0 => drop(cluster.net.remove(index)),
         1 => {
             let message = cluster.net.remove(index);
             cluster.hand_over(&message);
-            cluster.net.push(message); // and once more, later
+            cluster.net.push(message); // Delivered a second time later.
         }
         _ => cluster.deliver(index),
     }
@@ -50,7 +51,7 @@ fn network(cluster: &mut Cluster, random: &mut SplitMix64) {
 
 fn crash(cluster: &mut Cluster, random: &mut SplitMix64, node: u32) {
     match random.below(6) {
-        0 | 1 => (1..=3).for_each(|id| cluster.crash(id, random.below(4) as usize)), // the whole room
+        0 | 1 => (1..=3).for_each(|id| cluster.crash(id, random.below(4) as usize)), // All machines.
         2 => {
             cluster.manager = None;
             cluster.start_manager();
@@ -59,7 +60,7 @@ fn crash(cluster: &mut Cluster, random: &mut SplitMix64, node: u32) {
     }
 }
 
-/// The whole room loses power; only some machines come back at once and go on by themselves.
+/// All machines lose power; only some of them come back at once and continue without the others.
 fn power_loss(cluster: &mut Cluster, random: &mut SplitMix64) {
     (1..=3).for_each(|id| cluster.crash(id, random.below(3) as usize));
     let back = random.below(7) + 1;
@@ -71,7 +72,8 @@ fn power_loss(cluster: &mut Cluster, random: &mut SplitMix64) {
     }
 }
 
-/// Faults, then none: must heal, serve and be equal. Returns how many writes were acked, and how many copies made.
+/// Runs with faults, then without. The cluster must heal, serve and have equal logs. Returns the number of acked writes
+/// and of copies.
 fn simulate(seed: u64, durability: Durability, bug: Bug) -> (usize, usize) {
     let mut random = SplitMix64::new(seed);
     let mut cluster = Cluster::new(3, durability, bug);
@@ -86,7 +88,7 @@ fn simulate(seed: u64, durability: Durability, bug: Bug) -> (usize, usize) {
     let mut activations = 0;
     for _ in 0..3_000 {
         step(&mut cluster, &mut random, &mut limbo);
-        // Power likes to fail when a chain has just become active: all it promised must be on the disk already.
+        // Power often fails right after an activation here: everything promised must be on disk by then.
         let active = cluster.events.iter().filter(|event| event.starts_with("active")).count();
         if active > activations && random.chance(1, 4) {
             power_loss(&mut cluster, &mut random);
@@ -112,7 +114,7 @@ fn simulate(seed: u64, durability: Durability, bug: Bug) -> (usize, usize) {
         cluster.events.iter().rev().take(12).collect::<Vec<_>>()
     );
     let head = cluster.head().expect("a healed chain has a head");
-    let version = cluster.put(head).expect("a healed chain takes writes");
+    let version = cluster.put(head).expect("a healed chain accepts writes");
     cluster.run(100);
     assert!(cluster.acked.contains(&version), "a healed chain acks");
     assert!(cluster.healed());
@@ -129,7 +131,7 @@ fn seeds() -> std::ops::Range<u64> {
     }
 }
 
-/// Runs all seeds; returns how many copies were made.
+/// Runs all seeds; returns the number of copies.
 fn simulate_seeds(durability: Durability) -> usize {
     let (mut acked, mut copies) = (0, 0);
     for seed in seeds() {
@@ -141,7 +143,7 @@ fn simulate_seeds(durability: Durability) -> usize {
         acked += counts.0;
         copies += counts.1;
     }
-    assert!(acked > 0, "a test that never acks shows nothing");
+    assert!(acked > 0, "no write was acked, so nothing was tested");
     println!("{acked} writes acked, {copies} copies");
     copies
 }
@@ -149,16 +151,16 @@ fn simulate_seeds(durability: Durability) -> usize {
 #[test]
 fn sync_survives_everything() {
     let copies = simulate_seeds(Durability::Sync);
-    assert!(copies > 0 || seeds().count() == 1, "a test that never copies shows nothing of copies");
+    assert!(copies > 0 || seeds().count() == 1, "no copy was made, so copies were not tested");
 }
 
-/// Acked when flushed, which survives `kill -9`: nothing acked is lost by kills, of one or of all.
+/// Writes are acked when flushed, which survives `kill -9`: killing one or all processes loses no acked write.
 #[test]
 fn sync_every_second_survives_kills() {
     simulate_seeds(Durability::EverySecond);
 }
 
-/// How many of the first `seeds` see `bug`.
+/// The number of seeds below `seeds` that detect `bug`.
 fn caught(bug: Bug, says: &str, seeds: u64) -> usize {
     let seen = (0..seeds).filter(|seed| {
         let run = catch_unwind(AssertUnwindSafe(|| simulate(*seed, Durability::Sync, bug)));
@@ -172,9 +174,9 @@ fn caught(bug: Bug, says: &str, seeds: u64) -> usize {
 
 #[test]
 fn the_oracle_sees_known_bugs() {
-    // One seed in 40 loses an acked write: it takes power failing everywhere between the ack and the sync.
+    // Only one seed in 40 loses an acked write: all machines must lose power between the ack and the sync.
     assert!(caught(Bug::AckBeforeSync, "lost", 300) > 0, "ack before sync");
     assert!(caught(Bug::PromiseNotPersisted, "epochs-only-grow", 50) > 0, "promise not persisted");
     assert!(caught(Bug::GapIgnored, "dense", 50) > 0, "gap ignored");
-    assert!(caught(Bug::TransferCountedEarly, "lost", 50) > 0, "copy counted before it is whole");
+    assert!(caught(Bug::TransferCountedEarly, "lost", 50) > 0, "copy counted before it is complete");
 }

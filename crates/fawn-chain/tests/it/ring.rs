@@ -1,4 +1,4 @@
-//! Owns the tests of ring and map: chains on other nodes, the ring covered, balance, the epoch history of activations.
+//! Ring and map tests: chains on distinct nodes, coverage of the ring, balance, the epoch history.
 use fawn_chain::map::{Activation, HISTORY_MAX};
 use fawn_chain::ring::{Ring, RingNode, virtual_id};
 use fawn_chain::{ClusterMap, NodeEntry, RangeEntry, RingOptions};
@@ -33,7 +33,7 @@ fn the_ring_is_covered_once() {
     assert!(layout.windows(2).all(|pair| pair[0].keys.end == Some(pair[1].keys.start)));
     assert_eq!(layout.last().unwrap().keys.end, None);
     assert!(layout.iter().all(|range| range.keys.start.is_boundary()));
-    assert_eq!(layout[0].chain, layout.last().unwrap().chain, "the ring closes");
+    assert_eq!(layout[0].chain, layout.last().unwrap().chain, "the ring is closed");
 }
 
 #[test]
@@ -86,11 +86,11 @@ fn logs_agree_with_the_spine_up_to_the_next_base() {
     let mut activate = |e, base| entry.remember(Activation { epoch: Epoch::new(e).unwrap(), base });
     activate(1, Version::ZERO);
     activate(3, version(1, 57));
-    activate(4, version(1, 57)); // nobody wrote in 3, or nobody kept it
+    activate(4, version(1, 57)); // Epoch 3 has no writes, or no member kept them.
     activate(6, version(4, 9));
-    assert_eq!(entry.common_point(version(1, 60)), version(1, 57), "a suffix nobody kept");
+    assert_eq!(entry.common_point(version(1, 60)), version(1, 57), "a suffix that no member kept");
     assert_eq!(entry.common_point(version(1, 40)), version(1, 40), "a prefix");
-    assert_eq!(entry.common_point(version(3, 5)), version(1, 57), "an epoch nobody kept anything of");
+    assert_eq!(entry.common_point(version(3, 5)), version(1, 57), "an epoch of which no member kept a record");
     assert_eq!(entry.common_point(version(4, 9)), version(4, 9));
     assert_eq!(entry.common_point(version(4, 12)), version(4, 9));
     assert_eq!(entry.common_point(version(6, 3)), version(6, 3), "the newest epoch is open");

@@ -1,4 +1,4 @@
-//! Front-end: routes, retries with the same tag, bounded windows.
+//! Router tests: routes, retries with the same tag, bounded windows.
 use fawn_chain::map::{Activation, ChainState};
 use fawn_chain::{ClusterMap, FrontendOutput, Intent, NodeEntry, RingOptions, Router, RouterOptions};
 use fawn_types::{ClientTag, Durability, Epoch, HashSecret, NodeId, Now, RingKey, Version};
@@ -69,7 +69,7 @@ fn a_newer_entry_sends_waiting_operations_again() {
         matches!(again[..], [FrontendOutput::Send { to, epoch, .. }] if Some(to) == newer.head() && epoch == newer.epoch)
     );
     frontend.handle_entry(Now::at(2), map.range_of(&RingKey::MIN).unwrap());
-    assert!(drain(&mut frontend).is_empty(), "an older entry is no news");
+    assert!(drain(&mut frontend).is_empty(), "an older entry changes nothing");
 }
 
 #[test]
@@ -82,12 +82,12 @@ fn the_window_bounds_unanswered_operations() {
     start(&mut frontend).unwrap();
     assert_eq!(start(&mut frontend), None);
     frontend.handle_reply(second);
-    assert_eq!(start(&mut frontend), None, "the oldest one holds the window: completions stay bounded");
+    assert_eq!(start(&mut frontend), None, "the oldest operation blocks the window, which bounds completions");
     frontend.handle_reply(first);
     assert!(start(&mut frontend).is_some());
 }
 
-/// A key of each range of the map.
+/// One key of each range of the map.
 fn keys(map: &ClusterMap) -> Vec<RingKey> {
     map.ranges.iter().map(|entry| entry.keys.start).collect()
 }
@@ -105,7 +105,7 @@ fn a_silent_range_leaves_the_windows_of_the_others_alone() {
             FrontendOutput::Send { first_incomplete, .. } => Some(*first_incomplete),
             _ => None,
         };
-        assert_eq!(sent.last().and_then(first), Some(op.0), "all earlier ones of its range are answered");
+        assert_eq!(sent.last().and_then(first), Some(op.0), "all earlier operations of its range are answered");
         assert!(frontend.handle_reply(op));
     }
     assert_eq!(frontend.first_incomplete(map.range_of(&keys[0]).unwrap().range), silent.0);
@@ -117,10 +117,10 @@ fn silent_ranges_leave_room_for_the_others() {
     let keys = keys(&active_map());
     let mut frontend = Router::new(7, options, active_map());
     let mut fill = |key: RingKey| (0..100).map_while(|_| frontend.start(Now::at(0), key, Intent::Write)).count();
-    assert_eq!((fill(keys[0]), fill(keys[1]), fill(keys[2])), (8, 4, 2), "each half of what is left");
+    assert_eq!((fill(keys[0]), fill(keys[1]), fill(keys[2])), (8, 4, 2), "each range gets half of the free operations");
     frontend.handle_timeout(Now::at(5_000));
     let room = (0..100).map_while(|_| frontend.start(Now::at(5_000), keys[2], Intent::Write)).count();
-    assert_eq!(room, 8, "those that timed out hold nothing");
+    assert_eq!(room, 8, "operations that timed out use no capacity");
 }
 
 #[test]

@@ -1,5 +1,6 @@
-//! Owns the script runner: `scripts/*.txt` hold commands, `----`, and the expected output. `FAWN_SCRIPTS=update` rewrites
-//! the expectations; read the diff before committing it.
+//! Script runner: `scripts/*.txt` contain commands, `----`, and the expected output.
+//!
+//! `FAWN_SCRIPTS=update` rewrites the expected output; read the diff before committing it.
 use crate::cluster::{Bug, Cluster, MANAGER, Message};
 use fawn_chain::message::{Body, decode_frame};
 use fawn_types::Durability;
@@ -38,7 +39,7 @@ fn describe(message: &Message) -> String {
         Body::Equal { base } => format!("equal {base:?}"),
         Body::TransferWanted { base, cursor } => format!("copy wanted of {base:?} from {cursor:?}"),
         Body::Transfer { base, cursor, next, read_version, .. } => {
-            format!("part of {base:?} from {cursor:?} to {next:?} as of {read_version:?}")
+            format!("chunk of {base:?} from {cursor:?} to {next:?} read at {read_version:?}")
         }
         other => format!("{other:?}"),
     };
@@ -50,7 +51,7 @@ impl Runner {
         self.cluster.as_mut().expect("a script begins with `cluster`")
     }
 
-    /// The place in the network of the first message on the link `1>2`, of the kind named if one is.
+    /// The position in the network of the first message on `link` (`1>2`), of the given kind if there is one.
     fn find(&mut self, link: &str, kind: Option<&str>) -> Option<usize> {
         let wanted = format!("{link} ");
         let fits = |message: &Message| {
@@ -126,7 +127,7 @@ impl Runner {
         }
     }
 
-    /// What is wrong with a machine's disk from now on, or no longer.
+    /// Begins or ends a fault of a machine's disk.
     fn disk(&mut self, node: u32, command: &str) {
         let machine = self.cluster().machines.get_mut(&node).expect("a machine");
         match command {
@@ -170,7 +171,7 @@ impl Runner {
     }
 }
 
-/// Runs one script; its text with the output that came.
+/// Runs one script; returns its text with the actual output.
 fn replay(text: &str) -> String {
     let mut runner = Runner::default();
     let mut out = String::new();

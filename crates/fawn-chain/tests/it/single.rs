@@ -1,4 +1,4 @@
-//! Owns the tests of one replica by itself: the chain of one that a lone server runs, refusals, a full log.
+//! Single-replica tests: the chain of one that a lone server runs, rejections, a full log, marks of a clean shutdown.
 use fawn_chain::map::{ChainMember, ChainState, MemberRole};
 use fawn_chain::message::{Body, Frame, Header};
 use fawn_chain::{
@@ -27,7 +27,10 @@ fn single(options: ReplicaOptions) -> Replica {
     entry.members = vec![ChainMember { node: NODE, boot: BOOT, role: MemberRole::Serving }];
     replica.handle_entry(Now::at(1), &entry);
     let outputs = drain(&mut replica);
-    assert!(matches!(outputs[..], [ReplicaOutput::Persist { number: 1, .. }]), "no report before the promise is kept");
+    assert!(
+        matches!(outputs[..], [ReplicaOutput::Persist { number: 1, .. }]),
+        "no report before the promise is durable"
+    );
     replica.handle_persisted(Now::at(1), 1);
     assert!(matches!(drain(&mut replica)[..], [ReplicaOutput::SendManager { .. }]));
     let header = Header { from: NodeId(0), boot: BootId(0), range: RangeId(1), epoch: entry.epoch };
@@ -63,7 +66,7 @@ fn a_chain_of_one_commits_by_its_own_watermark_without_frames() {
         "one commit for sixty records"
     );
     assert_eq!(replica.admit_read(Now::at(9)), Ok(TimeMs(9)));
-    assert_eq!(replica.admit_read(Now::at(2)), Ok(TimeMs(9)), "chain time never falls");
+    assert_eq!(replica.admit_read(Now::at(2)), Ok(TimeMs(9)), "chain time never decreases");
 }
 
 #[test]
@@ -83,7 +86,7 @@ fn too_many_pending_writes_are_refused() {
     assert!(replica.assign(Now::at(5)).is_ok() && replica.assign(Now::at(5)).is_ok());
     assert_eq!(replica.assign(Now::at(5)), Err(Rejection::Overloaded));
     replica.handle_progress(Now::at(6), progress(version(4, 2), version(4, 1)));
-    assert!(replica.assign(Now::at(6)).is_ok(), "a commit makes room");
+    assert!(replica.assign(Now::at(6)).is_ok(), "a commit frees capacity");
 }
 
 #[test]
@@ -163,7 +166,7 @@ fn a_replica_without_a_part_refuses() {
     assert_eq!(replica.admit_read(Now::at(1)), Err(Rejection::NotServing));
     assert!(matches!(replica.admit_epoch(Epoch::new(3).unwrap()), Err(Rejection::StaleEpoch { .. })));
     replica.handle_timeout(Now::at(500));
-    assert!(matches!(drain(&mut replica)[..], [ReplicaOutput::SendManager { .. }]), "asks for its part");
+    assert!(matches!(drain(&mut replica)[..], [ReplicaOutput::SendManager { .. }]), "requests its entry");
 }
 
 #[test]
@@ -177,7 +180,7 @@ fn another_boot_of_a_member_does_not_serve() {
     assert!(drain(&mut replica).contains(&ReplicaOutput::Stopped));
 }
 
-/// What a boot says of the one before it, by what was kept of that and where the log ends.
+/// A boot reports that it continues the one before only if that one left a mark and the log ends there.
 #[test]
 fn a_boot_continues_the_one_closed_in_order_if_the_log_ends_there() {
     let before = single(ReplicaOptions::default());
@@ -185,7 +188,7 @@ fn a_boot_continues_the_one_closed_in_order_if_the_log_ends_there() {
     assert_eq!(state.closed, Some(Closed { boot: BOOT, last: version(3, 9), before: None }));
     let mut failed = before;
     failed.fail(Now::at(9));
-    assert_eq!(failed.close(), None, "it keeps nothing any more");
+    assert_eq!(failed.close(), None, "a failed replica leaves no mark");
     let options = ReplicaOptions::default();
     let config =
         ReplicaConfig { node: NODE, boot: BootId(78), range: RangeId(1), durability: Durability::Memory, options };
@@ -193,7 +196,7 @@ fn a_boot_continues_the_one_closed_in_order_if_the_log_ends_there() {
         RangeEntry { epoch: Epoch::new(5).unwrap(), state: ChainState::Preparing, ..state.entry.clone().unwrap() };
     for (last, continues) in [(version(3, 9), Some(BOOT)), (version(3, 8), None)] {
         let mut replica = Replica::new(config, state.clone(), last, version(3, 4));
-        assert_eq!(replica.close(), None, "the mark stays as it was found");
+        assert_eq!(replica.close(), None, "a boot that promised nothing leaves the mark unchanged");
         replica.handle_entry(Now::at(1), &entry);
         let outputs = drain(&mut replica);
         assert!(
@@ -203,7 +206,7 @@ fn a_boot_continues_the_one_closed_in_order_if_the_log_ends_there() {
         replica.handle_persisted(Now::at(1), 1);
         let outputs = drain(&mut replica);
         let [ReplicaOutput::SendManager { frame: Frame { body: Body::Report(report), .. } }] = &outputs[..] else {
-            panic!("a report, not {outputs:?}");
+            panic!("expected a report, got {outputs:?}");
         };
         assert_eq!(report.continues, continues, "the log ends in {last:?}");
     }

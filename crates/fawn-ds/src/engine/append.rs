@@ -1,4 +1,4 @@
-//! Owns appending: records into the open frame of the window, and what the overlay must know of them.
+//! Appends: encodes records into the open frame of the append window and enters them in overlay, segment and range.
 use super::{Engine, PREFETCH_KEYS_MAX};
 use crate::error::EngineError;
 use crate::format::frame;
@@ -12,15 +12,15 @@ use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{Device, prefetch};
 use fawn_types::{KeyHash, RangeId, Version, limits};
 
-/// How much of the window's rest is fetched for the next record, bytes; the processor follows a longer run by itself.
+/// Prefetched bytes after a record, in the window's free space; the CPU's own prefetcher covers longer runs.
 const FETCH_AHEAD_BYTES_MAX: usize = 2048;
 
 impl<D: Device> Engine<D> {
     /// Appends a record to the log: pending until [`Engine::commit`]. Versions of a range must grow.
     ///
     /// # Errors
-    /// [`EngineError::Overloaded`] (poll, then retry), [`EngineError::StoreFull`], a limit, or the store is poisoned.
-    /// Nothing has changed then.
+    /// [`EngineError::Overloaded`] (poll, then retry), [`EngineError::StoreFull`], a length limit, or the store is
+    /// poisoned. After an error nothing has changed.
     pub fn append(&mut self, range: RangeId, hash: KeyHash, record: &RecordRef<'_>) -> Result<(), EngineError> {
         let at = self.range_at(range)?;
         self.check_begun(at)?;
@@ -33,10 +33,10 @@ impl<D: Device> Engine<D> {
         Ok(())
     }
 
-    /// Appends records that are there all or none after a crash. They share one frame.
+    /// Appends records that all survive a crash or none. They share one frame.
     ///
     /// # Errors
-    /// As [`Engine::append`]; [`EngineError::TooLarge`] when together they are longer than half a segment.
+    /// As [`Engine::append`]; [`EngineError::TooLarge`] when together they exceed half a segment.
     pub fn append_batch(&mut self, range: RangeId, records: &[(KeyHash, RecordRef<'_>)]) -> Result<(), EngineError> {
         let at = self.range_at(range)?;
         self.check_begun(at)?;
@@ -71,13 +71,13 @@ impl<D: Device> Engine<D> {
         self.append(range, KeyHash(0), &RecordRef::bare(RecordKind::Clear, version, &[]))
     }
 
-    /// Nothing is written of a range whose emptying is not durable yet: after a crash its old records would count, and
-    /// this beside them.
+    /// Refuses writes to a range until the transfer that empties it is durable: after an earlier crash its old records
+    /// would count together with the new one.
     pub(crate) fn check_begun(&self, at: usize) -> Result<(), EngineError> {
         if self.ranges[at].is_beginning() { Err(EngineError::Overloaded) } else { Ok(()) }
     }
 
-    /// The record's length, if it is within all limits and the engine may take it now.
+    /// Returns the record's length if it is within all limits and the engine can take it now.
     pub(super) fn check_record(&self, record: &RecordRef<'_>) -> Result<usize, EngineError> {
         self.check_writable()?;
         let (key_len, value_len) = (record.key.len(), record.value.len());
@@ -88,7 +88,7 @@ impl<D: Device> Engine<D> {
             let limit_bytes = self.options.value_bytes_max as usize;
             return Err(EngineError::TooLarge { found_bytes: value_len, limit_bytes });
         }
-        // A result may be as long as another value: it does not count against the record that it comes with.
+        // A result may be as long as a value. It does not count against the limit of the record that carries it.
         let result_len = record.result.len();
         let limit_bytes = self.options.result_bytes_max();
         if result_len > limit_bytes {
@@ -102,7 +102,7 @@ impl<D: Device> Engine<D> {
         Ok(len)
     }
 
-    /// Encodes one record where [`Engine::make_room`] has made room, and enters it everywhere.
+    /// Encodes one record in the space that [`Engine::make_room`] reserved, and enters it in all tables.
     fn append_one(&mut self, at: usize, hash: KeyHash, record: &RecordRef<'_>, len: usize, continues: bool) {
         let version = record.version;
         let RangeState { progress: RangeProgress { appended: last, .. }, sole, .. } = self.ranges[at];
@@ -112,7 +112,7 @@ impl<D: Device> Engine<D> {
             assert!(version.epoch() == sole.epoch, "{version:?} in the sole epoch {:?}", sole.epoch);
         }
         let is_of_key = record.kind.is_of_key();
-        // The base is looked up before the record itself can be found in the window.
+        // The base is looked up before the window can return the new record for the key.
         let known = is_of_key.then(|| self.base_of(at, hash, record.key));
         let (slot, pointer) = self.encode(at, record, len, continues);
         let is_put = record.kind == RecordKind::Put;
@@ -142,7 +142,7 @@ impl<D: Device> Engine<D> {
         self.stats.user_bytes += (record.key.len() + record.value.len()) as u64;
     }
 
-    /// `base` is `None` where the overlay has the key already.
+    /// `base` is `None` if the overlay has an entry for the key.
     fn enter_overlay(&mut self, at: usize, name: crate::overlay::KeyName, base: Option<OverlayBase>, written: Written) {
         match base {
             None => {
@@ -159,7 +159,7 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Logs a mark or a rollback.
+    /// Logs a commit mark or a rollback.
     pub(crate) fn append_control(&mut self, at: usize, kind: RecordKind, version: Version) -> Result<(), EngineError> {
         let record = RecordRef::bare(kind, version, &[]);
         let len = record::encoded_len(&record);
@@ -171,10 +171,10 @@ impl<D: Device> Engine<D> {
         Ok(())
     }
 
-    /// Writes the record into the open frame; returns its slot and pointer.
+    /// Encodes the record into the open frame; returns its slot and pointer.
     pub(super) fn encode(&mut self, at: usize, record: &RecordRef<'_>, len: usize, continues: bool) -> (u32, Pointer) {
         let (Some(chunk), Some(open)) = (self.window.active_mut(), self.flush.open.as_mut()) else {
-            unreachable!("make_room opens a frame in a piece")
+            unreachable!("make_room opens a frame in a chunk")
         };
         let (slot, offset) = (chunk.slot, chunk.end());
         let place = RecordPlace { segment_id: self.segments.expect(slot).id, offset };
@@ -183,7 +183,8 @@ impl<D: Device> Engine<D> {
         open.chain = open.chain.then(record::encode_into(record, envelope, place, out));
         open.count += 1;
         chunk.len += len;
-        // The next record's checksum would wait for these lines: it reads what was just written there.
+        // The next record is encoded here, and its checksum reads the lines just written: without the prefetch it
+        // stalls.
         let ahead = chunk.spare();
         prefetch(&ahead[..len.min(FETCH_AHEAD_BYTES_MAX).min(ahead.len())]);
         self.ranges[at].in_open_frame = true;
@@ -191,9 +192,9 @@ impl<D: Device> Engine<D> {
         (slot, self.segments.pointer(slot, offset))
     }
 
-    /// Makes the open frame take `len` more bytes, whatever that needs: a frame, a piece, a segment.
+    /// Makes room for `len` more bytes in the open frame; opens a frame, a chunk or a segment as needed.
     ///
-    /// `reserve`: what is kept back on a full device and may be used.
+    /// `reserve` selects how much of the space kept back on a full device may be used.
     pub(crate) fn make_room(&mut self, len: usize, reserve: Reserve) -> Result<(), EngineError> {
         self.check_writable()?;
         let segment_bytes = self.options.segment_bytes;
@@ -230,7 +231,7 @@ impl<D: Device> Engine<D> {
         self.flush.open = Some(OpenFrame { slot: chunk.slot, offset, count: 0, chain: frame::Chain::EMPTY });
     }
 
-    /// Goes on in a fresh piece of the same segment.
+    /// Continues in a new chunk of the same segment.
     fn next_chunk(&mut self, need: usize) -> Result<(), EngineError> {
         let page = PAGE_BYTES as u32;
         let bytes = (need + PAGE_BYTES).next_multiple_of(PAGE_BYTES).max(self.options.chunk_bytes());
@@ -241,8 +242,8 @@ impl<D: Device> Engine<D> {
         let (slot, sequence, end) = (last.slot, last.sequence, last.end());
         let base = end - end % page;
         let mut buf = self.pool.take(bytes);
-        // The page that the last frame ends in is rewritten with the next: it must be whole here too, its header
-        // included. A frame that ends within a page was handed to the device as soon as it was closed.
+        // The page in which the last frame ends is rewritten with the next frame, so it is copied whole, with that
+        // frame's header. A frame that ends within a page was submitted, and its header encoded, when it was closed.
         assert!(
             end.is_multiple_of(page) || self.flush.started == self.flush.frames.len(),
             "carried without its header"
@@ -253,10 +254,10 @@ impl<D: Device> Engine<D> {
         Ok(())
     }
 
-    /// Room in the window's budget for `bytes` more, after leaving behind what is flushed.
+    /// Reserves `bytes` of the window's budget, after dropping the chunks that are flushed.
     pub(crate) fn reserve_window(&mut self, bytes: usize) -> Result<(), EngineError> {
         self.drop_flushed_chunks();
-        // The piece appended to is left behind only for another: however long it is, one more must fit beside it.
+        // The active chunk is dropped only after a next one exists. However long it is, one more must fit.
         let active = self.window.active().map_or(0, |chunk| chunk.buf.len());
         let bytes_max = self.options.write_buffer_bytes_max().max(active.max(bytes) + bytes);
         if self.window.capacity_bytes() + bytes <= bytes_max {
@@ -267,14 +268,14 @@ impl<D: Device> Engine<D> {
     }
 }
 
-/// Space that is kept back on a full device, by what it is kept for: each may use what the ones before it may.
+/// Space kept back on a full device, by purpose. Each level may also use the space of the levels before it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Reserve {
-    /// Nothing is kept back for puts.
+    /// No space is kept back for puts.
     Puts,
-    /// Deletes make segments die.
+    /// Deletes free space: they leave segments without live records.
     Deletes,
-    /// A dead segment may wait for a commit mark.
+    /// A dead segment may be droppable only after a commit mark.
     Marks,
 }
 

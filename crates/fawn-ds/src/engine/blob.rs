@@ -1,25 +1,26 @@
-//! Owns what a higher layer keeps in the manifest: small named blobs, such as a replica's promises or a cluster's map.
+//! Small named blobs in the manifest for higher layers, such as a replica's promises or a cluster's map.
 use super::Engine;
 use crate::error::EngineError;
 use crate::format::manifest::{BLOB_BYTES_MAX, ManifestEdit};
 use fawn_flash::Device;
 
-/// Names a blob's writing: pass it to [`Engine::is_blob_durable`]. Later ones compare greater.
+/// Identifies one write of a blob; see [`Engine::is_blob_durable`]. Later tickets compare greater.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct BlobTicket(u64);
 
 impl<D: Device> Engine<D> {
-    /// The blob called `key` as last put, durable or not; what an opening finds is durable.
+    /// The blob called `key` as last put, durable or not. A blob that recovery found is durable.
     pub fn blob(&self, key: u32) -> Option<&[u8]> {
         self.manifest.state().blobs.get(&key).map(Vec::as_slice)
     }
 
-    /// The names of all blobs, in order.
+    /// The names of all blobs, ascending.
     pub fn blob_keys(&self) -> impl Iterator<Item = u32> + '_ {
         self.manifest.state().blobs.keys().copied()
     }
 
-    /// Replaces the blob called `key`; empty `bytes` forget it. The write starts at once or with the one under way.
+    /// Replaces the blob called `key`; empty `bytes` remove it. The write starts now, or after the manifest write in
+    /// flight.
     ///
     /// # Errors
     /// [`EngineError::Poisoned`]; [`EngineError::TooLarge`] past [`BLOB_BYTES_MAX`]; [`EngineError::StoreFull`].
@@ -33,7 +34,7 @@ impl<D: Device> Engine<D> {
         Ok(BlobTicket(end))
     }
 
-    /// Whether the blob of that ticket, and all before it, are on the disk.
+    /// Whether the ticket's blob, and all blobs before it, are durable.
     pub fn is_blob_durable(&self, ticket: BlobTicket) -> bool {
         self.manifest.is_durable(ticket.0)
     }

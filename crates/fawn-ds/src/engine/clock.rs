@@ -1,4 +1,4 @@
-//! The expiry time of a store: advanced by its host once an iteration, persisted with the manifest's commits.
+//! The store's expiry clock: advanced by the caller once an iteration, persisted with the manifest's commits.
 use super::Engine;
 use super::segments::RETRY_MS;
 use crate::manifest_file::CLOCK_SPARES_BYTES;
@@ -6,21 +6,21 @@ use fawn_flash::{Device, DeviceError};
 use fawn_types::{Now, TimeMs};
 
 impl<D: Device> Engine<D> {
-    /// Moves expiry time on to `now` and returns it: once an iteration, before anything is judged by it. Nothing is
-    /// forgotten that has not expired by it, whatever times lookups are made with.
+    /// Advances the expiry clock to `now` and returns its time. Call it once an iteration, before expiry is evaluated.
+    /// The store removes a record only if it has expired by this clock, whatever times lookups pass.
     pub fn advance_clock(&mut self, now: Now) -> TimeMs {
         let time = self.clock.advance(now);
         self.manifest.note_clock(time, now.mono);
         time
     }
 
-    /// Expiry time as of the last [`Engine::advance_clock`].
+    /// Expiry time at the last [`Engine::advance_clock`].
     pub fn expiry_time(&self) -> TimeMs {
         self.clock.get()
     }
 
-    /// Where no other commit of the manifest has carried the expiry time for long, it gets one of its own: after a loss of
-    /// power it runs on from there.
+    /// Commits the expiry time on its own if no other manifest commit has carried it for long. After a power loss the
+    /// clock continues from the last committed time.
     pub(super) fn persist_stale_clock(&mut self) {
         if self.manifest.is_clock_stale() && self.now.mono >= self.persist_clock_at {
             self.persist_clock();
@@ -36,7 +36,7 @@ impl<D: Device> Engine<D> {
                 self.manifest.commit_clock();
                 self.start_manifest();
             }
-            // Seals and drops need what space is left more.
+            // Seals and drops need the remaining space more.
             Err(DeviceError::Full { .. }) => self.persist_clock_at = self.now.mono.plus_ms(RETRY_MS),
             Err(error) => drop(self.poison(&error)),
         }

@@ -1,4 +1,4 @@
-//! Owns commit and rollback: the only places where the index moves, or where pending records vanish.
+//! Commit and rollback: the only code that changes the index for client writes or removes pending records.
 use super::Engine;
 use crate::error::EngineError;
 use crate::format::record::RecordKind;
@@ -62,7 +62,7 @@ impl<D: Device> Engine<D> {
         self.overlay.remove_if_settled(at, name);
     }
 
-    /// Moves the index from a confirmed base to a committed record, which is the key's base from then on.
+    /// Moves the index from a confirmed base to a committed record, which becomes the key's base.
     pub(crate) fn move_index(&mut self, at: usize, name: KeyName, base: OverlayBase, written: Written) {
         self.move_entry(at, name, base, written);
         let now_at = Old { pointer: written.pointer, len_bytes: written.len_bytes };
@@ -71,7 +71,6 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// The index's part of that.
     fn move_entry(&mut self, at: usize, name: KeyName, base: OverlayBase, written: Written) {
         let hash = KeyHash(name.hash);
         let index = &mut self.ranges[at].index;
@@ -94,13 +93,13 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// 2³² keys, or hundreds with one hash: nothing sensible can follow but to stop writing.
+    /// The index is full (2³² keys, or hundreds with one hash): poisons the engine.
     fn index_refused(&mut self, detail: &str) {
         let (operation, name) = (IoOperation::Metadata("index insert"), "index".to_owned());
         self.poison(&DeviceError::Io { operation, name, offset: 0, detail: detail.to_owned() });
     }
 
-    /// A put is no longer current, by the commit of `by`: its segment has one live record less.
+    /// Marks a put as replaced by the commit of `by`: its segment has one live record less.
     pub(crate) fn release_old(&mut self, at: usize, old: Old, by: Version) {
         let end = self.appended_end();
         let (slot, _) = self.segments.place(old.pointer);
@@ -108,7 +107,7 @@ impl<D: Device> Engine<D> {
         self.examine_if_dead(slot);
     }
 
-    /// Empties the range: its index and all its records up to here; what is still pending came after.
+    /// Empties the range: its index and all records before the clear. Records still pending were appended after it.
     fn commit_clear(&mut self, at: usize, version: Version) {
         let end = self.appended_end();
         for &slot in self.ranges[at].segments.values() {
@@ -129,13 +128,13 @@ impl<D: Device> Engine<D> {
         self.examine_range(at);
     }
 
-    /// Drops a range's uncommitted records above `after`, and logs that they are invalidated.
+    /// Drops a range's uncommitted records above `after`, and logs their invalidation.
     ///
     /// # Errors
     /// [`EngineError::NotChained`] in a sole epoch, or as [`Engine::append`]: nothing was dropped then.
     pub fn rollback(&mut self, range: RangeId, after: Version) -> Result<(), EngineError> {
         let at = self.range_at(range)?;
-        // Without commit marks the next opening would take the records for committed before it meets the rollback.
+        // Without commit marks, recovery would take the records for committed before it reads the rollback.
         if !self.ranges[at].needs_marks() {
             return Err(EngineError::NotChained { range });
         }
@@ -173,13 +172,13 @@ impl<D: Device> Engine<D> {
         }
         self.overlay.remove_if_settled(at, name);
         if is_put {
-            // No commit made it void: the rollback's record is all that has to be durable.
+            // No commit replaced this put: only the rollback record has to be durable before the segment goes.
             self.release_old(at, Old { pointer: pending.pointer, len_bytes: pending.len_bytes }, Version::ZERO);
         }
     }
 
-    /// After a rollback, the keys of the records that are left learn which of those is their newest. One pass, oldest
-    /// first, costs less than a search for each record that was rolled back.
+    /// Restores the overlay's newest record of each key after a rollback. One pass over the remaining records, oldest
+    /// first, costs less than a search per rolled-back record.
     fn rename_newest(&mut self, at: usize) {
         for pending in &self.ranges[at].pending {
             let PendingKind::OfKey { name, is_put } = pending.kind else { continue };

@@ -1,7 +1,7 @@
-//! Dropping segments: which ones are examined when, what the drop rule says of them, and the two steps of a removal.
+//! Dropping segments: which ones are examined when, and the two steps of a removal (manifest, then unlink).
 //!
-//! A segment without live records is examined when something that kept it may have ended; until then it costs nothing.
-//! What a range keeps is ordered by sequence number: its older segments are released first.
+//! A segment without live records is examined when an event may have ended the reason that keeps it, and costs nothing
+//! until then. Segments held by a range are kept by sequence number: the older ones are released first.
 use super::Engine;
 use super::drop_rule::{KeepReason, RangeFacts, SegmentFacts, keep_reason};
 use crate::format::manifest::ManifestEdit;
@@ -11,10 +11,10 @@ use fawn_flash::Device;
 use fawn_types::{MonoMs, Version};
 use std::collections::BTreeMap;
 
-/// A segment as it is named in lists that outlive it: slots are used again, sequence numbers are not.
+/// Slot and sequence number of a segment. Slots are reused, sequence numbers are not.
 type SegmentName = (u32, u64);
 
-/// Reasons to stay that a range gives, in the order in which they are looked at when something of the range has changed.
+/// Reasons to stay that depend on a range, in the order in which they are examined after the range has changed.
 const HELD_FOR: [KeepReason; 6] = [
     KeepReason::Pending,
     KeepReason::Retained,
@@ -24,16 +24,14 @@ const HELD_FOR: [KeepReason; 6] = [
     KeepReason::CommitNotDurable,
 ];
 
-/// Segments on their way out.
 #[derive(Debug, Default)]
 pub(crate) struct Drops {
-    /// To be examined.
     examine: Vec<SegmentName>,
     /// Kept until the log is synced further.
     unsynced: Vec<SegmentName>,
     /// A range that holds segments has changed.
     is_released: bool,
-    /// Removed from memory; their removal from the manifest is being written.
+    /// Removed from memory; their removal from the manifest is in flight.
     dropping: Vec<Dropping>,
 }
 
@@ -53,14 +51,13 @@ impl Drops {
         self.dropping.iter().any(|dropping| dropping.segment.slot == slot)
     }
 
-    /// The log was synced further.
     pub(crate) fn synced(&mut self) {
         self.examine.append(&mut self.unsynced);
     }
 }
 
 impl<D: Device> Engine<D> {
-    /// Why each segment stays, and how many stay for the same reason.
+    /// The number of segments kept for each reason.
     pub fn segments_kept(&self) -> BTreeMap<KeepReason, u64> {
         let mut kept = BTreeMap::new();
         for (why, _) in self.segments.iter().filter_map(|segment| self.kept_because(segment)) {
@@ -69,7 +66,7 @@ impl<D: Device> Engine<D> {
         kept
     }
 
-    /// Counts a record of a range's history in its segment.
+    /// Records in the segment that it holds a record of the range.
     pub(crate) fn enter_segment(&mut self, at: usize, slot: u32, version: Version, hides: bool) {
         let segment = self.segments.expect_mut(slot);
         if segment.enter(at, version, hides) {
@@ -77,7 +74,7 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// The range's records above `last` are invalidated, by a record that was just appended or read.
+    /// Invalidates the range's records above `last`, after a rollback record was appended or read.
     pub(crate) fn roll_back_segments(&mut self, at: usize, last: Version) {
         let end = self.appended_end();
         for &slot in self.ranges[at].segments.values().rev() {
@@ -86,7 +83,7 @@ impl<D: Device> Engine<D> {
         self.release_held(at);
     }
 
-    /// The manifest voids everything of the range so far.
+    /// The manifest invalidates all records of the range so far.
     pub(crate) fn forget_in_segments(&mut self, at: usize) {
         self.examine_range(at);
         for &slot in self.ranges[at].segments.values() {
@@ -95,7 +92,7 @@ impl<D: Device> Engine<D> {
         self.release_durable_mark(at);
     }
 
-    /// A segment may have lost its last live record, its last pin, or what else kept it alone.
+    /// Examines a segment after it lost a live record, a pin or a mark.
     pub(crate) fn examine_if_dead(&mut self, slot: u32) {
         let Some(segment) = self.segments.get(slot) else { return };
         if segment.sealed && segment.live_records() == 0 {
@@ -112,7 +109,7 @@ impl<D: Device> Engine<D> {
         self.drops.examine.extend(self.segments.iter().map(|segment| (segment.slot, segment.sequence)));
     }
 
-    /// Something of the range has changed that may have kept segments.
+    /// Notes that a fact of the range has changed that may have held segments.
     pub(crate) fn release_held(&mut self, at: usize) {
         if !self.ranges[at].held.is_empty() {
             self.ranges[at].is_released = true;
@@ -120,13 +117,13 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Drops the segments that nothing keeps any more.
+    /// Drops the segments that nothing keeps.
     pub(crate) fn drop_dead(&mut self) {
         while self.drops.has_work() {
             while let Some(name) = self.drops.examine.pop() {
                 self.examine(name);
             }
-            // A drop above releases what only hid records in older segments.
+            // A drop above releases segments that only hid records in older ones.
             if core::mem::take(&mut self.drops.is_released) {
                 for at in 0..self.ranges.len() {
                     if core::mem::take(&mut self.ranges[at].is_released) {
@@ -137,7 +134,7 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Examines what the range holds, oldest first, up to the first segment that it goes on holding for each reason.
+    /// Examines the range's held segments, oldest first, up to the first one that stays held, for each reason.
     fn examine_held(&mut self, at: usize) {
         for why in HELD_FOR {
             let first = |held: &BTreeMap<(KeepReason, u64), u32>| {
@@ -163,7 +160,7 @@ impl<D: Device> Engine<D> {
                 self.ranges[at].held.insert((why, sequence), slot);
                 self.ranges[at].marks.is_wanted |= why == KeepReason::CommitNotDurable;
             }
-            // The end of such a reason is an event of this segment: it is examined again then.
+            // Another reason ends with an event of this segment, which then examines it again.
             Some(_) => {}
         }
     }
@@ -221,16 +218,16 @@ impl<D: Device> Engine<D> {
                 continue;
             }
             let Dropping { segment, .. } = self.drops.dropping.swap_remove(i);
-            // Its cached pages age out: no other file ever gets its number.
+            // Its cached pages age out: file numbers are not reused.
             self.device.close(segment.file);
-            // Should the unlinking be refused for now, or not survive a crash, the file is an orphan at the next opening.
+            // If the unlink is refused for now, or does not survive a crash, recovery removes the file as an orphan.
             if let Err(error) = self.device.unlink(&segment.name)
                 && !error.is_retryable()
             {
                 self.poison(&error);
             }
             self.stats.segments_dropped += 1;
-            // There is space again: a full device is asked at once.
+            // Space was freed: a full device is tried again at once.
             self.retry_at = MonoMs(0);
         }
     }

@@ -1,7 +1,7 @@
-//! The recorded end of the log: when a store is closed, and once when it is idle, the manifest says how far the log goes.
+//! The recorded end of the log: written to the manifest when the store is closed, and once when it is idle.
 //!
-//! A later frame proves that the frames before it were synced. Nothing follows the last frame of a log at rest, so damage
-//! to it would pass for a torn write; the manifest's record makes it corruption.
+//! A later frame proves that the frames before it were synced. The last frame of an idle log has no later one, so
+//! damage to it would look like a torn write. With the recorded end, recovery reports it as corruption.
 use super::Engine;
 use crate::format::manifest::ManifestEdit;
 use crate::format::{FRAMES_OFFSET, Watermark};
@@ -9,12 +9,12 @@ use fawn_flash::Device;
 
 /// Idle time after the last write of the log before its end is recorded.
 const IDLE_MS: u64 = 1000;
-/// Space that the record takes in the manifest at most, bytes.
+/// Maximum size of the record in the manifest, bytes.
 const RECORD_BYTES_MAX: u64 = 256;
 
 impl<D: Device> Engine<D> {
     pub(crate) fn record_end_when_idle(&mut self) {
-        // One comparison at every poll: the rest is for the few polls after the log came to rest.
+        // One comparison at every poll. The rest runs only in the few polls after the log became idle.
         if self.flush.synced != self.recorded_end && self.now.mono.ms_since(self.flush.last_flush) >= IDLE_MS {
             self.record_end_of_log();
         }
@@ -29,11 +29,11 @@ impl<D: Device> Engine<D> {
         let Some(slot) = self.window.active().map(|chunk| chunk.slot) else { return };
         let segment = self.segments.expect(slot);
         let end = Watermark { sequence: segment.sequence, offset: segment.end };
-        // A segment without a frame has a sealed predecessor, and the seal says the same.
+        // A segment without frames has a sealed predecessor, and that seal carries the same information.
         if end.offset > FRAMES_OFFSET && end > self.manifest.state().end_of_log {
             match self.manifest.reserve(&mut self.device, RECORD_BYTES_MAX) {
                 Ok(()) => {}
-                // The record is an extra safeguard; on a full device deletes and drops come first.
+                // The record is an extra safeguard: on a full device, deletes and drops come first.
                 Err(error) if error.is_retryable() => return,
                 Err(error) => return drop(self.poison(&error)),
             }

@@ -1,7 +1,7 @@
-//! Owns the shortcut of lookups in memory: the first candidate, a plain put of the very key, in the window or cached.
+//! Fast path of lookups: the first candidate, a plain put of the key, in the append window or the page cache.
 //!
-//! Nearly every lookup is that, and costs less without what the others need. Whatever is not goes the long way of
-//! [`super::lookup`], which alone reads from devices, judges damage and expires.
+//! Nearly all lookups take it. All others take the slow path in [`super::lookup`], which alone reads from the device,
+//! reports corruption and handles expiry. The two must agree.
 use super::Engine;
 use super::prefetch::needed_of;
 use crate::format::record::{PlainRecord, RecordPlace, decode_plain};
@@ -10,7 +10,7 @@ use fawn_flash::Device;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_types::Version;
 
-/// What was found, without its bytes.
+/// Metadata of a record found in memory, and the location of its value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MemoryHit {
     pub(crate) flags: u32,
@@ -20,18 +20,17 @@ pub(crate) struct MemoryHit {
     location: MemoryLocation,
 }
 
-/// Where the value is.
 #[derive(Clone, Copy, Debug)]
 enum MemoryLocation {
-    /// In a record of the window: that far behind its start.
+    /// Value at `from..to` of a record in the window.
     Window { slot: u32, offset: u32, from: usize, to: usize },
     /// All of the scratch buffer.
     Scratch,
 }
 
 impl<D: Device> Engine<D> {
-    /// The record at `pointer` if it is in memory, plain and the key's. Its value is at hand until the engine is used
-    /// again, if `with_value`.
+    /// Finds the record at `pointer` if it is in memory, plain, and the key's. With `with_value`, [`Engine::value_of`]
+    /// returns its value until the next use of the engine.
     #[inline]
     pub(crate) fn find_in_memory(&mut self, pointer: Pointer, key: &[u8], with_value: bool) -> Option<MemoryHit> {
         let (slot, offset) = self.segments.place(pointer);
@@ -41,7 +40,7 @@ impl<D: Device> Engine<D> {
             MemoryHit { flags, expires_at_ms, version, len_bytes, location }
         };
         if let Some(bytes) = self.window.record(slot, offset) {
-            // Encoded by this process and never out of its memory since: the checksum has nothing to tell.
+            // This process encoded the record, and it has not left memory since: no checksum needed.
             let plain = decode_plain(bytes, key, None)?;
             let from = plain.value.as_ptr() as usize - bytes.as_ptr() as usize;
             let to = from + plain.value.len();
@@ -60,7 +59,6 @@ impl<D: Device> Engine<D> {
         })
     }
 
-    /// The value of what was found with it.
     #[inline]
     pub(crate) fn value_of(&self, hit: &MemoryHit) -> &[u8] {
         match hit.location {

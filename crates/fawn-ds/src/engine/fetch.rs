@@ -1,4 +1,4 @@
-//! Owns finding a record's bytes without the device: append window, the read just resumed, page cache.
+//! Record bytes without device I/O: from the append window, the read just resumed, or the page cache.
 use super::Engine;
 use crate::error::EngineError;
 use crate::format::record::{self, PEEK_BYTES, RecordError, RecordKind, RecordPlace, Stored};
@@ -11,31 +11,30 @@ use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Device, PageCache};
 use fawn_types::{KeyHash, Version};
 
-/// Records up to this length are put together from cached pages; longer ones are read past the cache, bytes.
+/// Longest record assembled from cached pages, bytes; longer ones bypass the cache.
 pub(crate) const GATHER_BYTES_MAX: usize = 64 << 10;
 
 /// Whole pages of one segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ReadSpan {
     pub(crate) slot: u32,
-    /// Of its segment: the slot may have another by the time it is read.
+    /// The segment's sequence number: the slot may hold another segment by the time of the read.
     pub(crate) sequence: u64,
     pub(crate) from: u32,
     pub(crate) to: u32,
-    /// Pages from here on were not wholly flushed when it was submitted: they are not cached.
+    /// Pages from this offset on were not wholly flushed at submission, and are not cached.
     pub(crate) cacheable_to: u32,
-    /// The record turned out longer than 99.9 % of its segment's.
+    /// Second read: the record turned out longer than 99.9 % of its segment's records.
     pub(crate) is_second: bool,
 }
 
-/// Bytes that a device read brought, kept while the lookup that asked for them goes on.
+/// Bytes of a finished device read, for the lookup that requested them.
 #[derive(Debug)]
 pub(crate) struct FetchResume {
     pub(crate) span: ReadSpan,
     pub(crate) buf: AlignedBuf,
 }
 
-/// Where a record's bytes are now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Location {
     Window { slot: u32, offset: u32 },
@@ -43,15 +42,15 @@ pub(crate) enum Location {
     Scratch,
 }
 
-/// A record that is the one looked for.
+/// A record that matched the lookup.
 #[derive(Clone, Debug)]
 pub(crate) struct Hit {
     pub(crate) location: Location,
     pub(crate) pointer: Pointer,
     pub(crate) len_bytes: u32,
-    /// Of the value, from the record's start.
+    /// Value's range, from the record's start.
     pub(crate) value: Range<usize>,
-    /// Of the key, which ends where the value begins.
+    /// Key length; the key ends where the value begins.
     pub(crate) key_bytes: usize,
     pub(crate) flags: u32,
     pub(crate) expires_at_ms: u64,
@@ -59,7 +58,6 @@ pub(crate) struct Hit {
     pub(crate) kind: RecordKind,
 }
 
-/// Whose record is looked for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Expected<'k> {
     Key(&'k [u8]),
@@ -67,30 +65,30 @@ pub(crate) enum Expected<'k> {
     Any,
 }
 
-/// Candidates already judged, with their segments' sequence numbers and what is corrupt about them, if anything: they
-/// are not read again when a lookup goes on, which without them could alternate between two candidates for ever.
+/// Candidates already examined: pointer, segment sequence number, and the corruption found, if any. A resumed lookup
+/// does not read them again; without this list it could alternate between two candidates forever.
 pub(crate) type Rejected = Vec<(Pointer, u64, Option<Box<EngineError>>)>;
 
-/// What looking at a candidate gave.
+/// Result of examining one candidate.
 #[derive(Debug)]
 pub(crate) enum Probe {
     Match(Hit),
     /// Another key's record.
     Other,
-    /// The device has to be asked.
+    /// Needs a device read.
     Missing(ReadSpan),
 }
 
-/// What was learnt of a record without keeping hold of its bytes.
+/// Result of a read attempt in memory, with the found key's hash where it is another key's record.
 enum MemoryRead {
     Judged(Result<Option<Hit>, RecordError>, u64),
     Missing(ReadSpan),
 }
 
 impl<D: Device> Engine<D> {
-    /// Looks at the record at `pointer`: is it `wanted`'s?
+    /// Examines the record at `pointer` and compares it with `expected`.
     ///
-    /// A candidate whose own key does not lead to it through the index is damage, not a collision.
+    /// If another key's record cannot be reached from its own key through the index, it is corruption, not a collision.
     pub(crate) fn probe(&mut self, at: usize, pointer: Pointer, expected: Expected<'_>) -> Result<Probe, EngineError> {
         let (slot, offset) = self.segments.place(pointer);
         let (judged, found_hash) = match self.read_in_memory(pointer, slot, offset, expected) {
@@ -112,7 +110,7 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// As [`Engine::corrupt`]; what memory has of the record is forgotten: perhaps only that read went wrong.
+    /// As [`Engine::corrupt`]. Drops the cached pages of the record, because only this one read may have been wrong.
     fn unreachable_record(&mut self, slot: u32, offset: u32, detail: &str) -> EngineError {
         self.set_resume(None);
         let (file, page) = (self.segments.expect(slot).file, offset / PAGE_BYTES as u32);
@@ -120,7 +118,7 @@ impl<D: Device> Engine<D> {
         self.corrupt(slot, offset, detail)
     }
 
-    /// As [`Engine::probe`], remembering and skipping what is another key's.
+    /// As [`Engine::probe`]; remembers candidates that did not match, and skips them.
     pub(crate) fn probe_once(
         &mut self,
         at: usize,
@@ -166,7 +164,7 @@ impl<D: Device> Engine<D> {
             (Some(hit_of(&stored, bytes, pointer, location)), 0)
         };
         if let Some(bytes) = self.window.record(slot, offset) {
-            // Encoded by this process and never out of its memory since: the checksum has nothing to tell.
+            // This process encoded the record, and it has not left memory since: no checksum needed.
             let read = record::decode_verified(bytes, offset);
             return read_of(read.map(|stored| judge(stored, bytes, Location::Window { slot, offset })));
         }
@@ -204,7 +202,7 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// The bytes of a record that was found, from its start.
+    /// Bytes at the location, from the record's start.
     pub(crate) fn bytes_at(&self, location: Location) -> &[u8] {
         match location {
             Location::Window { slot, offset } => self.window.record(slot, offset).unwrap_or(&[]),
@@ -220,7 +218,7 @@ impl ReadSpan {
         Self { slot, sequence, from, to, cacheable_to: 0, is_second }
     }
 
-    /// The pages of `offset..end`, known to be one record's.
+    /// The pages of `offset..end`, known to hold one record.
     fn covering(segment: &Segment, offset: u32, end: u32, segment_bytes: u32) -> Self {
         let page = PAGE_BYTES as u32;
         let to = end.next_multiple_of(page).min(segment_bytes);
@@ -232,21 +230,20 @@ impl ReadSpan {
     }
 }
 
-/// What putting a record together from cached pages came to.
 enum SpanBytes {
     Whole,
     Missing(ReadSpan),
 }
 
-/// Bytes of the record at `offset` that must be at hand. Where those there do not reach its lengths, those that surely
-/// do, but not past the segment's end: its last record may be shorter than the longest header.
+/// Bytes needed to decode the record at `offset`. If `bytes` does not reach the length fields: the longest header, but
+/// not past the segment's end, where the last record may be shorter than that.
 fn wanted_len(segment: &Segment, offset: u32, bytes: &[u8]) -> usize {
     let left = segment.end.saturating_sub(offset) as usize;
     record::peek_len(bytes).unwrap_or(PEEK_BYTES.min(left))
 }
 
-/// Appends cached pages to `scratch`, which holds a record's first bytes up to a page's end, until it is whole. A length
-/// past the segment's end is damage: what is there is as whole as it gets, and will not decode.
+/// Appends cached pages to `scratch` until the record is whole; `scratch` holds its first bytes up to a page's end. A
+/// length past the segment's end is corruption: the bytes are returned as they are, and fail to decode.
 fn gather(
     scratch: &mut Vec<u8>,
     cache: &mut PageCache,
@@ -267,7 +264,7 @@ fn gather(
         }
         let next = (offset as usize + scratch.len()) / PAGE_BYTES;
         let Some(page) = cache.get(segment.file, next as u32) else {
-            // Where the header itself is cut, the usual length is the better guess.
+            // The header itself is cut off, so the segment's usual record length is the better estimate.
             let (_, to) = segment.first_read(offset, options.segment_bytes);
             return SpanBytes::Missing(ReadSpan { to: span.to.max(to), is_second: false, ..span });
         };
@@ -302,24 +299,24 @@ fn past_end(offset: u32, len: usize) -> RecordError {
     RecordError::Field { offset, field: "length past the segment's end", found: len as u64 }
 }
 
-/// The bytes from `offset` on, and where they start, if the read just resumed brought them.
+/// The bytes from `offset` on, and their position in the read just resumed, if that covers them.
 fn resumed(resume: Option<&FetchResume>, sequence: u64, slot: u32, offset: u32) -> Option<(&[u8], usize)> {
     let resume = resume?;
     let ReadSpan { from, .. } = resume.span;
-    // What was not flushed when the read was submitted may have come back as anything.
+    // Bytes that were not flushed when the read was submitted may be anything.
     let to = resume.span.to.min(resume.span.cacheable_to);
     let covers = resume.span.slot == slot && resume.span.sequence == sequence && from <= offset && offset < to;
     let start = offset.checked_sub(from)? as usize;
     covers.then(|| (&resume.buf[start..(to - from) as usize], start))
 }
 
-/// What the second read of a record must cover whose first one was too short.
+/// The second read of a record for which the first was too short.
 fn longer(segment: &Segment, slot: u32, bytes: &[u8], place: RecordPlace, options: &Options) -> MemoryRead {
     debug_assert_eq!(segment.slot, slot);
     let len = wanted_len(segment, place.offset, bytes);
     let end = place.offset as usize + len;
     if len <= bytes.len() || end > segment.end as usize {
-        // No second read helps: the length itself is corrupt.
+        // A second read cannot help: the length itself is corrupt.
         return MemoryRead::Judged(Err(past_end(place.offset, len)), 0);
     }
     MemoryRead::Missing(ReadSpan::covering(segment, place.offset, end as u32, options.segment_bytes))

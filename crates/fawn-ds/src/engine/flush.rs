@@ -1,4 +1,4 @@
-//! Owns flushing: closing frames, at most one write in flight per block, syncs by mode, the watermarks' advance.
+//! Flushing: closes frames, keeps one write in flight per block, syncs by durability mode, advances the watermarks.
 use super::{Engine, InFlight};
 use crate::error::EngineError;
 use crate::format::Watermark;
@@ -14,8 +14,8 @@ use fawn_flash::{Device, IoClass, IoRequest, Token};
 use fawn_types::{Durability, Now};
 
 impl<D: Device> Engine<D> {
-    /// Starts one write for everything appended, a sync where the mode asks for one, and verifications. While a write
-    /// is under way the next waits for it, so that writers who come meanwhile share it (group commit).
+    /// Starts one write for all appended records, a sync if the durability mode needs one, and verifications. While a
+    /// write is in flight the next one waits for it, so later appends share it (group commit).
     pub fn submit(&mut self, now: Now) {
         self.now = now;
         self.log_marks();
@@ -27,7 +27,7 @@ impl<D: Device> Engine<D> {
         self.device.kick();
     }
 
-    /// Whether the mode wants the open frame written now.
+    /// Whether the durability mode requires the open frame to be written now.
     fn flush_is_due(&self) -> bool {
         let Some(open) = self.flush.open else { return false };
         let end = self.window.active().map_or(open.offset, |chunk| chunk.end());
@@ -40,7 +40,7 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Closes the open frame if its write could start, starts what can start, and the sync that is due.
+    /// Closes the open frame if its write could start, then starts all possible writes and a due sync.
     pub(crate) fn advance_flush(&mut self) {
         if self.poisoned.is_some() || self.options.read_only {
             return;
@@ -54,25 +54,26 @@ impl<D: Device> Engine<D> {
         self.start_sync();
     }
 
-    /// A frame is closed as late as possible: as long as its write would have to wait it goes on growing.
+    /// A frame is closed as late as possible: while its write would have to wait, it keeps growing.
     fn can_write_open_frame(&self) -> bool {
         let Some(open) = self.flush.open else { return false };
         let flush = &self.flush;
         if flush.started < flush.frames.len() || flush.started >= WRITES_IN_FLIGHT_MAX {
             return false;
         }
-        // Records gather while the segment before is not synced yet: this frame's header must say that it is.
+        // While the previous segment is not synced the frame keeps growing: its header must carry that synced
+        // watermark.
         self.predecessor_is_synced(self.segments.expect(open.slot).sequence)
             && flush.frames.back().is_none_or(|last| !shares_block(last, open.slot, open.offset))
     }
 
-    /// Closes the open frame: it takes no more records. Padded to a page when `pad` or when it is large.
+    /// Closes the open frame. Padded to a page if `pad` is set or the frame is large.
     pub(crate) fn close_frame(&mut self, pad: bool) {
         let Some(open) = self.flush.open.take() else { return };
         let segment_bytes = self.options.segment_bytes;
         let segment = self.segments.expect_mut(open.slot);
-        let Some(chunk) = self.window.active_mut() else { unreachable!("an open frame lies in a piece") };
-        assert_eq!(chunk.slot, open.slot, "the open frame lies in the newest piece");
+        let Some(chunk) = self.window.active_mut() else { unreachable!("an open frame has a chunk") };
+        assert_eq!(chunk.slot, open.slot, "the open frame is in the newest chunk");
         let start = (open.offset - chunk.base) as usize;
         let record_bytes = (chunk.len - start - frame::HEADER_BYTES) as u32;
         let unpadded = chunk.end();
@@ -95,8 +96,8 @@ impl<D: Device> Engine<D> {
         self.stats.frames += 1;
     }
 
-    /// Writes the header of a closed frame into its piece, as late as possible: a frame whose predecessor segment was
-    /// not synced when it was closed must not carry the watermark of that time.
+    /// Encodes the header of a closed frame into its chunk. This is done as late as possible: at the close, the synced
+    /// watermark may not have covered the previous segment yet.
     fn encode_frame_header(&mut self, at: usize) {
         let frame = &self.flush.frames[at];
         let header = FrameHeader {
@@ -129,7 +130,7 @@ impl<D: Device> Engine<D> {
         Watermark { sequence: synced.sequence(segment_bytes), offset: synced.offset(segment_bytes) }
     }
 
-    /// Hands closed frames to the device, in order, as long as none shares a block with one in flight.
+    /// Submits closed frames in log order, while none shares a block with a write in flight.
     pub(crate) fn start_writes(&mut self) {
         while self.poisoned.is_none()
             && self.flush.started < self.flush.frames.len()
@@ -145,14 +146,15 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// A new segment takes data only after the one before it is synced whole.
+    /// Whether all earlier segments are synced whole. A new segment takes data only then.
     ///
-    /// Frames are flushed in the order of the log. While one of an older segment is queued, the predecessor is not even
-    /// flushed; with none queued, and none of this segment flushed, the last flushed frame is the predecessor's last.
+    /// Frames are flushed in log order. While a frame of an older segment is queued, the predecessor is not even
+    /// flushed. If none is queued and no frame of this segment is flushed, the last flushed frame is the predecessor's
+    /// last.
     fn predecessor_is_synced(&self, sequence: u64) -> bool {
         let flush = &self.flush;
         let has_older_queued = flush.frames.front().is_some_and(|frame| frame.sequence < sequence);
-        // A position of a full segment's end is the next one's start: only past that a frame of this one was flushed.
+        // The end of a full segment equals the start of the next: only a position past it proves a flushed frame.
         let has_begun = flush.flushed > LogPosition::new(sequence, 0, self.options.segment_bytes);
         !has_older_queued && (has_begun || flush.synced >= flush.flushed)
     }
@@ -179,8 +181,8 @@ impl<D: Device> Engine<D> {
         self.stats.written_bytes += u64::from(write_end - from);
     }
 
-    /// Where a frame's write ends: with its last page, or ahead of it with zeros. Large frames enter fresh blocks every
-    /// time anyway, and the next one shall not wait for their zeros.
+    /// End of a frame's write: its last page, or zeros written ahead of it. A large frame always enters fresh blocks,
+    /// and the next frame shall not wait for its zeros.
     fn write_end(&self, frame: &ClosedFrame) -> u32 {
         let is_small = frame.end - frame.offset < PAD_FRAME_BYTES_MIN;
         let is_fresh = frame.write_end > self.segments.expect(frame.slot).written_to;
@@ -191,8 +193,8 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// The write of a closed frame that ends where the zeros begin: from the window itself where there are none; else
-    /// from a copy, since the next frame goes on in its last page.
+    /// The write of a closed frame up to `zeros.end`. Without zeros it shares the window's buffer. With zeros it
+    /// copies, because the next frame continues in the last page.
     fn frame_write(&mut self, slot: u32, from: u32, zeros: Range<u32>, token: Token) -> IoRequest {
         let file = self.segments.expect(slot).file;
         if zeros.is_empty() {
@@ -207,7 +209,7 @@ impl<D: Device> Engine<D> {
         IoRequest::write(file, u64::from(from), buf, padded_bytes, IoClass::Flush, token)
     }
 
-    /// A write is done: the flushed watermark passes every frame whose predecessors are done too.
+    /// Completes a write; the flushed watermark passes every frame whose predecessors are complete too.
     pub(crate) fn write_done(&mut self, number: u64) {
         self.flush.complete(number);
         while let Some(frame) = self.flush.pop_done() {
@@ -223,7 +225,7 @@ impl<D: Device> Engine<D> {
             self.progressed = true;
         }
         if self.options.durability == Durability::Sync {
-            // Every write was durable by itself, and all before it are done.
+            // Each write is durable on completion, and all writes before it are complete.
             self.advance_synced(self.flush.flushed);
         }
         self.drop_flushed_chunks();
@@ -251,8 +253,8 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Syncs the oldest segment with flushed bytes that are not synced: at once if it is sealed and written whole (its
-    /// successor waits), else when the mode says so.
+    /// Syncs the oldest segment with flushed but unsynced bytes. A sealed, wholly written segment is synced at once,
+    /// because its successor waits; otherwise the durability mode decides.
     fn start_sync(&mut self) {
         if self.flush.sync.is_some() || self.options.durability == Durability::Sync {
             return;
@@ -291,14 +293,14 @@ impl<D: Device> Engine<D> {
         self.window.drop_flushed(is_flushed, &mut self.pool);
     }
 
-    /// Writes and syncs everything, waits for it, and gives the device back. Reads may still be in flight on it: they
-    /// are not waited for, since a read that never ends would make the closing never end.
+    /// Writes and syncs everything, blocks until it is done, and returns the device. Reads may still be in flight: a
+    /// read that never ends would block the close forever.
     ///
     /// # Errors
-    /// [`EngineError::Poisoned`] when that failed.
+    /// [`EngineError::Poisoned`] if a write or sync failed.
     pub fn close(mut self) -> Result<D, EngineError> {
         self.mark_everything();
-        // Before the end of the log: a commit in one write with the last one would not be certified by it.
+        // Before the end of the log: in one write with that last commit, this commit would not be certified by it.
         self.persist_clock();
         self.sync_all()?;
         self.record_end_of_log();
@@ -308,10 +310,10 @@ impl<D: Device> Engine<D> {
         Ok(self.device)
     }
 
-    /// Writes and syncs everything, and waits for it: what is said of the store afterwards is said of its disk.
+    /// Writes and syncs everything, and blocks until it is durable.
     ///
     /// # Errors
-    /// [`EngineError::Poisoned`] when that failed.
+    /// [`EngineError::Poisoned`] if a write or sync failed.
     pub fn sync_all(&mut self) -> Result<(), EngineError> {
         let before = core::mem::replace(&mut self.flush_everything, true);
         self.finish_all();
@@ -322,7 +324,6 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Blocks until nothing is under way.
     fn finish_all(&mut self) {
         let mut events = Vec::new();
         while self.poisoned.is_none() && !self.options.read_only && !self.is_quiet() {
@@ -333,19 +334,19 @@ impl<D: Device> Engine<D> {
         self.held_events.append(&mut events);
     }
 
-    /// Whether all is synced and nothing that writes is in flight. Reads are not asked: an old version that cannot be
-    /// read must not hold up a closing.
+    /// Whether everything is synced and no write is in flight. Reads do not count: an unreadable old version must not
+    /// block a close.
     fn is_quiet(&self) -> bool {
         let writes = self.in_flight.iter().filter(|(_, operation)| !operation.is_read());
         self.flush.is_idle() && self.flush.unsynced.is_empty() && writes.count() == 0
     }
 }
 
-/// Whether a frame from `offset` on would be written to a block of the write of `last`.
+/// Whether a frame at `offset` would be written to a block that the write of `last` covers.
 fn shares_block(last: &ClosedFrame, slot: u32, offset: u32) -> bool {
     last.slot == slot && !last.done && offset < last.write_end
 }
 
 fn not_in_its_piece() -> ! {
-    unreachable!("a frame stays in its piece until it is flushed")
+    unreachable!("a frame stays in its chunk until it is flushed")
 }

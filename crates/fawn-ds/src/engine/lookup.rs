@@ -1,4 +1,4 @@
-//! Owns lookups: from the overlay, the index and memory at once, else by a plan that one device read lets go on.
+//! Lookups: answered from overlay, index and memory at once, otherwise by a plan that needs one device read.
 use super::fast_path::MemoryHit;
 use super::fetch::{Expected, FetchResume, Hit, Probe, ReadSpan, Rejected};
 use super::{Engine, InFlight};
@@ -9,28 +9,28 @@ use crate::overlay::{Old, OverlayBase};
 use fawn_flash::{AlignedBuf, Device, DeviceError, IoClass, Token};
 use fawn_types::{EntryRef, KeyHash, RangeId, TimeMs, Version};
 
-/// Which of a key's records a lookup wants.
+/// Selects the committed or the pending version of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum View {
-    /// The newest committed one: what clients may see.
+    /// The newest committed record: the view of clients.
     #[default]
     Committed,
-    /// The newest appended one: what read-modify-writes start from.
+    /// The newest appended record: the input of read-modify-writes.
     Latest,
 }
 
-/// The answer to a lookup.
+/// Result of a lookup.
 #[derive(Debug)]
 pub enum Lookup<'e> {
     /// The key's entry; borrowed until the engine is used again.
     Found(EntryRef<'e>),
     /// No such key, or it has expired.
     Absent,
-    /// Pass it to [`Engine::read`]; it comes back as an event and goes on with [`Engine::resume`].
+    /// Pass it to [`Engine::read`]; it returns in an event for [`Engine::resume`].
     Read(LookupPlan),
 }
 
-/// A lookup that waits for a device read. It names what to do again, and brings the bytes along.
+/// A lookup that waits for a device read: the parameters to repeat it, and afterwards the bytes read.
 #[derive(Debug)]
 pub struct LookupPlan {
     pub(crate) range: RangeId,
@@ -49,39 +49,38 @@ impl LookupPlan {
         Self { range, hash, key, view, span, rejected: Rejected::new(), result: None }
     }
 
-    /// How much its device read brings, bytes.
+    /// Size of its device read, bytes.
     #[must_use]
     pub fn read_bytes(&self) -> usize {
         self.span.len()
     }
 
-    /// The key looked up.
+    /// The key of the lookup.
     #[must_use]
     pub fn key(&self) -> &[u8] {
         &self.key
     }
 
-    /// Its range.
+    /// The range of the lookup.
     #[must_use]
     pub fn range(&self) -> RangeId {
         self.range
     }
 
-    /// Its key's hash.
+    /// The hash of the key.
     #[must_use]
     pub fn hash(&self) -> KeyHash {
         self.hash
     }
 }
 
-/// What a lookup came to, without borrowing.
+/// Result of a lookup step, without borrowing from the engine.
 enum LookupStep {
     Hit(Hit),
     Absent,
     Read(ReadSpan),
 }
 
-/// Where the overlay sends a lookup.
 enum OverlayHit {
     Index,
     Absent,
@@ -89,7 +88,7 @@ enum OverlayHit {
 }
 
 impl<D: Device> Engine<D> {
-    /// Looks `key` up; `hash` is [`KeyHash::of`] it under [`Engine::secret`].
+    /// Looks up `key`; `hash` is its [`KeyHash::of`] under [`Engine::secret`].
     ///
     /// # Errors
     /// [`EngineError::Corrupt`] when stored bytes are corrupt, never for an absent key; [`EngineError::UnknownRange`].
@@ -111,7 +110,7 @@ impl<D: Device> Engine<D> {
         self.find(range, hash, key, (view, now), Rejected::new())
     }
 
-    /// The usual outcome at once: a plain put in memory, where the overlay or the index's first candidate points.
+    /// The usual case: a plain put in memory, at the pointer of the overlay or the index's first candidate.
     #[inline]
     fn find_fast(&mut self, at: usize, hash: KeyHash, key: &[u8], (view, now): (View, TimeMs)) -> Option<MemoryHit> {
         let pointer = match self.find_in_overlay(at, hash, key, view) {
@@ -152,7 +151,6 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// What the overlay says about the key.
     fn find_in_overlay(&self, at: usize, hash: KeyHash, key: &[u8], view: View) -> OverlayHit {
         let cleared = self.ranges[at].pending_clear.filter(|_| view == View::Latest);
         if self.overlay.is_empty() {
@@ -181,7 +179,7 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// The record that the overlay names: it must be the key's.
+    /// The record at the overlay's pointer; any other key's record there is corruption.
     fn probe_record(
         &mut self,
         at: usize,
@@ -200,7 +198,7 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Each candidate in turn; damage counts only if none of them is the key's.
+    /// Probes each candidate; corruption is an error only if no candidate is the key's.
     fn probe_index(
         &mut self,
         at: usize,
@@ -210,7 +208,8 @@ impl<D: Device> Engine<D> {
         rejected: &mut Rejected,
     ) -> Result<LookupStep, EngineError> {
         let (mut damage, mut nth) = (None, 0);
-        // Asked anew for each: nearly always the first is the key's, and a list of them would cost every lookup.
+        // Each turn searches again from the first candidate. That one nearly always matches, so a list would slow every
+        // lookup.
         while let Some(pointer) = self.ranges[at].index.candidates(hash).nth(nth) {
             nth += 1;
             match self.probe_once(at, pointer, Expected::Key(key), rejected) {
@@ -231,10 +230,11 @@ impl<D: Device> Engine<D> {
         damage.map_or(Ok(LookupStep::Absent), Err)
     }
 
-    /// A record that is expired by the store's own clock is a tombstone: it leaves the index, and its segment hides what may
-    /// lie beneath.
+    /// A record that has expired by the store's own clock acts as a tombstone: it leaves the index, and its segment
+    /// hides older records of the key.
     fn expire(&mut self, at: usize, hash: KeyHash, hit: &Hit, key: &[u8]) {
-        // The reader's clock may be wrong; the answer is the reader's alone, but what leaves the index is gone for all.
+        // The caller's clock may be wrong. It decides only the caller's reply; a removal from the index affects all
+        // clients.
         if !is_expired(hit, self.clock.get())
             || self.overlay.find(at, hash.0, || self.name_of(hash.0, key).ident).is_some()
         {
@@ -244,12 +244,12 @@ impl<D: Device> Engine<D> {
         assert!(removed, "the record was just found through this entry");
         let (slot, _) = self.segments.place(hit.pointer);
         self.enter_segment(at, slot, hit.version, true);
-        // Its own time made it void; what hides older copies of the key is this very record.
+        // No commit replaced the record, and the record itself hides older copies of the key.
         self.release_old(at, Old { pointer: hit.pointer, len_bytes: hit.len_bytes }, Version::ZERO);
         self.stats.expired += 1;
     }
 
-    /// Starts the plan's device read; [`super::Event::Lookup`] brings it back with `user`.
+    /// Starts the plan's device read; [`super::Event::Lookup`] returns the plan with `user`.
     pub fn read(&mut self, mut plan: LookupPlan, user: u64) {
         plan.span.cacheable_to = self.cacheable_to(plan.span.slot);
         self.stats.reads += 1;
@@ -262,7 +262,7 @@ impl<D: Device> Engine<D> {
     /// Submits a span's read and pins its segment.
     pub(crate) fn submit_span(&mut self, span: &ReadSpan, class: IoClass, in_flight: InFlight) {
         let Some(segment) = self.segments.get_mut(span.slot).filter(|segment| segment.sequence == span.sequence) else {
-            // Dropped since the plan was made: the lookup starts over and finds what took its place.
+            // The segment was dropped since the plan was made: the lookup starts over and finds the newer record.
             self.stale.push_back(in_flight);
             return;
         };
@@ -274,7 +274,7 @@ impl<D: Device> Engine<D> {
         self.device.submit_read(file, u64::from(span.from), buf, class, token);
     }
 
-    /// Goes on with a plan whose read is done.
+    /// Continues a plan whose read is complete.
     ///
     /// # Errors
     /// As [`Engine::lookup`], or the read's own failure.
@@ -293,7 +293,7 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Up to where a segment's bytes were as they stay, when a read is submitted.
+    /// End of the segment's bytes that are final when a read is submitted now.
     pub(crate) fn cacheable_to(&self, slot: u32) -> u32 {
         let Some(segment) = self.segments.get(slot) else { return 0 };
         let segment_bytes = self.options.segment_bytes;

@@ -11,7 +11,7 @@ use crate::format::record::{self, RecordKind, RecordRef};
 use fawn_flash::Device;
 use fawn_types::Version;
 
-/// Time between two marks of a range that nothing waits for.
+/// Minimum time between two periodic marks of a range.
 const MARK_MS: u64 = 1000;
 
 const fn mark_of(committed: Version) -> RecordRef<'static> {
@@ -19,7 +19,7 @@ const fn mark_of(committed: Version) -> RecordRef<'static> {
 }
 
 impl<D: Device> Engine<D> {
-    /// Logs the marks that are due: with a frame that is written anyway, or once the log has been idle.
+    /// Logs the marks that are due: in a frame that is written anyway, or once the log has been idle.
     pub(crate) fn log_marks(&mut self) {
         let now = self.now.mono;
         let may_write = self.flush.open.is_some() || now.ms_since(self.flush.last_flush) >= MARK_MS;
@@ -30,24 +30,24 @@ impl<D: Device> Engine<D> {
             }
             let is_due = may_write && !self.full && now.ms_since(range.marks.appended_at) >= MARK_MS;
             if (is_due || range.marks.is_wanted) && self.append_mark(at).is_err() {
-                // A mark saves work and space; without room for it now it is tried again at the next submit.
+                // A mark only saves work and space: without space for it now, the next submit tries again.
                 return;
             }
         }
     }
 
-    /// Logs what is committed and not marked yet, as far as there is room.
+    /// Logs a mark for every range with unmarked commits, as far as there is space.
     pub(crate) fn mark_everything(&mut self) {
         for at in 0..self.ranges.len() {
             let range = &self.ranges[at];
             if range.progress.committed > range.marks.appended {
-                // Without the mark, the records count as pending at the next opening.
+                // Without the mark, recovery takes the records for pending.
                 let _ = self.append_mark(at);
             }
         }
     }
 
-    /// Logs how far a range is committed; not a write of the range's history.
+    /// Logs how far a range is committed; not part of the range's history.
     pub(crate) fn append_mark(&mut self, at: usize) -> Result<(), EngineError> {
         if !self.ranges[at].needs_marks() || self.ranges[at].is_beginning() {
             return Ok(());
@@ -57,7 +57,7 @@ impl<D: Device> Engine<D> {
         Ok(())
     }
 
-    /// Makes the open frame take `len` bytes of records of the range, with a mark before them where the segment has none.
+    /// Makes room in the open frame for `len` bytes of the range's records, after a mark if the segment has none yet.
     pub(crate) fn make_room_for(&mut self, at: usize, len: usize, reserve: Reserve) -> Result<(), EngineError> {
         if !self.ranges[at].needs_marks() {
             return self.make_room(len, reserve);
@@ -83,12 +83,12 @@ impl<D: Device> Engine<D> {
         marks.is_wanted = false;
     }
 
-    /// Length of a frame with a mark of every range, bytes.
+    /// Length of a frame with one mark per range, bytes.
     pub(crate) fn marks_bytes(&self) -> usize {
         frame::HEADER_BYTES + self.ranges.len() * record::encoded_len(&mark_of(Version::ZERO))
     }
 
-    /// A mark in the segment is synced, and read back by every opening as long as the segment stays.
+    /// A mark in the segment became durable: every recovery reads it as long as the segment stays.
     pub(crate) fn mark_is_durable(&mut self, at: usize, version: Version, slot: u32) {
         if !self.ranges[at].needs_marks() {
             // A mark of an earlier epoch keeps no segment now.
@@ -102,7 +102,7 @@ impl<D: Device> Engine<D> {
         self.release_held(at);
     }
 
-    /// The range's newest durable mark is not needed any more.
+    /// Unpins the segment with the range's newest durable mark.
     pub(crate) fn release_durable_mark(&mut self, at: usize) {
         if let Some(slot) = self.ranges[at].marks.durable_slot.take() {
             self.segments.expect_mut(slot).newest_marks -= 1;

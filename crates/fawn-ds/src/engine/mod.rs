@@ -1,7 +1,7 @@
-//! Owns the engine: one shard's store as a state machine over a device; its parts, its small getters, its events.
+//! The storage engine of one shard: a state machine over a device; this file has its state, getters and events.
 //!
-//! Call order of an iteration: any number of [`Engine::append`] and [`Engine::lookup`], then [`Engine::submit`] once,
-//! then [`Engine::poll`], then [`Engine::commit`] by what [`Engine::progress`] says. Time comes in as an argument.
+//! An iteration calls any number of [`Engine::append`] and [`Engine::lookup`], then [`Engine::submit`] once, then
+//! [`Engine::poll`], then [`Engine::commit`] as far as [`Engine::progress`] allows. The caller passes the time.
 mod append;
 mod blob;
 mod chained;
@@ -55,36 +55,36 @@ pub(crate) use segments::NextSegment;
 use slab::Slab;
 use std::collections::VecDeque;
 
-/// What a poll reports.
+/// Event reported by [`Engine::poll`].
 #[derive(Debug)]
 pub enum Event {
-    /// A plan's read is done: resume it.
+    /// A plan's read is complete: pass the plan to [`Engine::resume`] or [`Engine::absorb`].
     Lookup {
         /// The plan.
         plan: LookupPlan,
-        /// What the caller named it.
+        /// The caller's tag, from [`Engine::read`].
         user: u64,
     },
-    /// A watermark of some range moved.
+    /// A watermark of some range advanced.
     Progress,
-    /// A write or sync failed: no write is taken any more, reads go on.
+    /// A write or sync failed: all further writes are refused, reads continue.
     Poisoned,
-    /// Space came back after [`EngineError::StoreFull`].
+    /// There is space again after [`EngineError::StoreFull`].
     SpaceBack,
 }
 
-/// Three places of the append stream.
+/// The log's three end positions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Watermarks {
-    /// End of what was appended.
+    /// End of the appended records.
     pub appended: LogPosition,
-    /// End of what the device has.
+    /// End of the bytes written to the device.
     pub flushed: LogPosition,
-    /// End of what survives power loss.
+    /// End of the bytes that survive a power loss.
     pub synced: LogPosition,
 }
 
-/// What a token stands for.
+/// The operation of an I/O token.
 #[derive(Debug)]
 pub(crate) enum InFlight {
     Write { number: u64 },
@@ -105,32 +105,32 @@ impl InFlight {
 pub struct Engine<D: Device> {
     pub(crate) device: D,
     pub(crate) options: Options,
-    /// Records per range kept for retransmission: at most what the options say.
+    /// Records retained per range for retransmission, within the option's bound.
     pub(crate) retained_max: usize,
-    /// As many as each range may keep within the budget; copied results count with them.
+    /// Each range's share of the retention budget, records; transferred results count too.
     pub(crate) retained_share: usize,
     pub(crate) secret: HashSecret,
     pub(crate) ident_secret: HashSecret,
     pub(crate) store: StoreUuid,
     pub(crate) generation: u32,
     pub(crate) manifest: ManifestFile,
-    /// When the manifest's last commit is certified, if no other follows by then.
+    /// Time to certify the manifest's last commit, unless another commit follows first.
     pub(crate) certify_at: MonoMs,
     pub(crate) ranges: Vec<RangeState>,
-    /// Ids of `ranges`, apart so that finding one touches one cache line.
+    /// Ids of `ranges`, separate so that a search touches one cache line.
     pub(crate) range_ids: Vec<RangeId>,
     pub(crate) segments: SegmentTable,
     pub(crate) next: NextSegment,
     pub(crate) drops: Drops,
     pub(crate) last_sequence: u64,
-    /// A sealed segment is not yet listed as such.
+    /// A sealed segment is not yet listed as sealed.
     pub(crate) has_unlisted: bool,
     pub(crate) window: Window,
     pub(crate) pool: AppendBufferPool,
     pub(crate) flush: FlushState,
-    /// Synced end of the log when that was last recorded in the manifest.
+    /// Synced end of the log at its last recording in the manifest.
     pub(crate) recorded_end: LogPosition,
-    /// Closing: syncs no longer wait for their time.
+    /// Syncs at once, in every durability mode: during a close, or for a chain's handshake.
     pub(crate) flush_everything: bool,
     pub(crate) overlay: Overlay,
     pub(crate) verify_queue: VecDeque<(usize, KeyName)>,
@@ -143,38 +143,38 @@ pub struct Engine<D: Device> {
     pub(crate) scratch: Vec<u8>,
     pub(crate) resume: Option<FetchResume>,
     pub(crate) in_flight: Slab<InFlight>,
-    /// Writes and syncs in flight and the times of their submission, oldest first.
+    /// Writes and syncs in flight with their submission times, oldest first.
     pub(crate) writes_in_flight: VecDeque<(Token, MonoMs)>,
-    /// Operations whose segment was dropped before they were submitted.
+    /// Reads whose segment was dropped before submission.
     pub(crate) stale: VecDeque<InFlight>,
     pub(crate) completions: VecDeque<Completion>,
-    /// Part of the log is corrupt and was left out by a read-only opening: then nobody knows what is absent.
+    /// A read-only open skipped a corrupt part of the log: an absent key cannot be told from a lost one.
     pub(crate) missing: Option<EngineError>,
     pub(crate) poisoned: Option<String>,
     pub(crate) poison_reported: bool,
     pub(crate) full: bool,
     pub(crate) space_back: bool,
-    /// When a full device is asked for space again.
+    /// Time of the next allocation attempt on a full device.
     pub(crate) retry_at: MonoMs,
-    /// Events that came up while a caller waited for something else.
+    /// Events of blocking calls, reported by the next poll.
     pub(crate) held_events: Vec<Event>,
     pub(crate) polls: u32,
     pub(crate) progressed: bool,
     pub(crate) now: Now,
-    /// Expiry time: what was expired by it may be forgotten.
+    /// Expiry clock: records expired by it may be removed.
     pub(crate) clock: ExpiryClock,
-    /// When a full device is asked again for the space of the expiry time's own commit.
+    /// Time of the next attempt to commit the expiry time on a full device.
     pub(crate) persist_clock_at: MonoMs,
     pub(crate) stats: EngineStats,
 }
 
 impl<D: Device> Engine<D> {
-    /// The key hash's secret.
+    /// The secret of the key hash.
     pub fn secret(&self) -> &HashSecret {
         &self.secret
     }
 
-    /// The opening's number, higher than that of every earlier one.
+    /// The number of this open, higher than that of every earlier one.
     pub fn generation(&self) -> u32 {
         self.generation
     }
@@ -194,7 +194,7 @@ impl<D: Device> Engine<D> {
         self.ranges.iter().map(|range| (range.id, range.keys))
     }
 
-    /// Adds a range; adding it again with the same boundaries changes nothing. Durable before the first record of it.
+    /// Adds a range, durable before its first record. Adding it again with the same boundaries changes nothing.
     ///
     /// # Errors
     /// [`EngineError::RangeExists`], [`EngineError::Poisoned`], or the device's refusal.
@@ -211,21 +211,22 @@ impl<D: Device> Engine<D> {
         Ok(())
     }
 
-    /// How far a range's writes have come; all zero for one that is not here.
+    /// The watermarks of a range's versions; all zero for an unknown range.
     pub fn progress(&self, range: RangeId) -> RangeProgress {
         self.range_at(range).map_or_else(|_| RangeProgress::default(), |at| self.ranges[at].progress)
     }
 
-    /// The watermarks of the whole stream: what a rollback or mark needs to be known durable.
+    /// The watermarks of the whole log; rollbacks and marks have no version and are durable by position.
     pub fn watermarks(&self) -> Watermarks {
         let appended = self.appended_end();
         Watermarks { appended, flushed: self.flush.flushed, synced: self.flush.synced }
     }
 
-    /// Keys of a range that are committed; expired ones not met yet included. Exact when no verification waits
-    /// ([`LogReport::verifications_queued`]): those end by themselves with the polls or steps that follow. Until then a
-    /// committed record whose fragment matches is taken for its key's next version, so that the count is behind by at
-    /// most one for each that waits, and never ahead.
+    /// Committed keys of a range, including expired keys not removed yet.
+    ///
+    /// Exact while no verification is queued ([`LogReport::verifications_queued`]); later polls and steps drain the
+    /// queue. Until then a committed record with a matching fragment counts as a new version of an existing key. The
+    /// count is too low by at most one per queued verification, and never too high.
     pub fn len(&self, range: RangeId) -> u64 {
         let Ok(at) = self.range_at(range) else { return 0 };
         let deleted = self.overlay.unconfirmed(at, 0, None).filter(|written| !written.is_put).count();
@@ -237,12 +238,12 @@ impl<D: Device> Engine<D> {
         self.len(range) == 0
     }
 
-    /// Counters since opening.
+    /// Counters since the open.
     pub fn stats(&self) -> &EngineStats {
         &self.stats
     }
 
-    /// What the log holds now.
+    /// Current contents of the log.
     pub fn log_report(&self) -> LogReport {
         let segments_visited = self.segments.visited();
         LogReport {
@@ -256,7 +257,7 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Where the memory is.
+    /// Memory use by purpose.
     pub fn memory(&self) -> MemoryReport {
         let pending: usize = self.ranges.iter().map(RangeState::queue_bytes).sum();
         let records: usize = self.ranges.iter().map(|range| range.pending.len()).sum();
@@ -276,29 +277,29 @@ impl<D: Device> Engine<D> {
         self.poisoned.as_deref()
     }
 
-    /// Whether the last attempt to get space failed.
+    /// Whether the last attempt to allocate space failed.
     pub fn is_full(&self) -> bool {
         self.full
     }
 
-    /// Reads, writes and syncs not yet reaped.
+    /// Reads, writes and syncs in flight.
     pub fn in_flight(&self) -> usize {
         self.device.in_flight()
     }
 
-    /// When the oldest write or sync in flight was submitted: its age shows a disk that hangs without an error.
+    /// Submission time of the oldest write or sync in flight; its age reveals a disk that hangs without an error.
     pub fn oldest_write(&self) -> Option<MonoMs> {
         self.writes_in_flight.front().map(|(_, submitted_at)| *submitted_at)
     }
 
-    /// A token for a write or sync that is submitted now.
+    /// Registers a write or sync that is submitted now.
     pub(crate) fn track_write(&mut self, write: InFlight) -> Token {
         let token = Token(self.in_flight.insert(write) as u64);
         self.writes_in_flight.push_back((token, self.now.mono));
         token
     }
 
-    /// The operation of a token that came back.
+    /// Removes the operation of a completed token.
     pub(crate) fn untrack_write(&mut self, token: Token) -> InFlight {
         let in_flight = self.in_flight.remove(token.0 as usize);
         if !matches!(in_flight, InFlight::Lookup { .. } | InFlight::Verify { .. }) {
@@ -307,11 +308,11 @@ impl<D: Device> Engine<D> {
         in_flight
     }
 
-    /// Gives the cache what index, overlay and buffers leave of the budget.
+    /// Sets the page cache's budget to the memory that index, overlay and buffers leave.
     pub(crate) fn balance_memory(&mut self) {
         let report = self.memory();
         let used = report.total_bytes() - report.cache_bytes;
-        // A sixteenth always stays, so that lookups find the page that they have just read.
+        // The cache always keeps a sixteenth, so that lookups find the page they have just read.
         let cache = self.options.memory_bytes.saturating_sub(used).max(self.options.memory_bytes / 16);
         self.cache.set_budget_bytes(cache as usize);
     }
@@ -334,13 +335,12 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// A failed write or sync: what reached the disk is unknown, so nothing is written any more.
+    /// Stops all writes after a failed write or sync: the state of the disk is unknown.
     pub(crate) fn poison(&mut self, error: &DeviceError) -> EngineError {
         let first = self.poisoned.get_or_insert_with(|| error.to_string()).clone();
         EngineError::Poisoned { first }
     }
 
-    /// End of the append stream.
     pub(crate) fn appended_end(&self) -> LogPosition {
         self.window.active().map_or(self.flush.flushed, |chunk| {
             LogPosition::new(chunk.sequence, chunk.end(), self.options.segment_bytes)

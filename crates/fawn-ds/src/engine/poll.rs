@@ -1,15 +1,15 @@
-//! Owns reaping: what each completion means, and the events that callers hear.
+//! Completion handling: applies each finished I/O and reports events.
 use super::fetch::ReadSpan;
 use super::{Engine, Event, InFlight};
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Completion, Device, DeviceError};
 use fawn_types::Now;
 
-/// How often the cache's share of the budget is worked out anew, polls.
+/// Polls between two computations of the page cache's budget.
 const BALANCE_POLLS: u32 = 64;
 
 impl<D: Device> Engine<D> {
-    /// Reaps what has completed, goes on with what waited for it, and reports. Never blocks.
+    /// Reaps completed I/O, continues the work that waited for it, and reports events. Never blocks.
     pub fn poll(&mut self, now: Now, events: &mut Vec<Event>) {
         self.now = now;
         let mut reaped = core::mem::take(&mut self.completions);
@@ -18,7 +18,7 @@ impl<D: Device> Engine<D> {
         self.completions = reaped;
     }
 
-    /// As [`Engine::poll`], after waiting for a completion if anything is in flight.
+    /// As [`Engine::poll`], but first blocks for a completion if any I/O is in flight.
     pub fn wait(&mut self, now: Now, events: &mut Vec<Event>) {
         self.now = now;
         let mut reaped = core::mem::take(&mut self.completions);
@@ -85,7 +85,7 @@ impl<D: Device> Engine<D> {
 
     fn written(&mut self, write: &InFlight) {
         if self.poisoned.is_some() {
-            // After a failure no watermark moves: what the disk has is not known any more.
+            // After a failure no watermark advances: the contents of the disk are unknown.
             return;
         }
         match write {
@@ -97,7 +97,7 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Unpins, caches the whole pages that stay as they are, hands the bytes on.
+    /// Unpins the segment, caches the final whole pages, returns the bytes.
     fn take_read(
         &mut self,
         span: &ReadSpan,
@@ -123,7 +123,7 @@ impl<D: Device> Engine<D> {
         Ok(buf)
     }
 
-    /// Reads that were not even submitted, because their segment is gone: the lookup starts over.
+    /// Completes reads that were not submitted because their segment is gone: the lookup starts over.
     fn complete_stale(&mut self, events: &mut Vec<Event>) {
         while let Some(stale) = self.stale.pop_front() {
             match stale {
@@ -137,7 +137,7 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Does up to `budget` units of maintenance now; what is left goes on at later polls.
+    /// Does up to `budget` units of maintenance now; later polls do the rest.
     pub fn step(&mut self, budget: usize) {
         for _ in 0..budget {
             if self.verify_queue.is_empty() && !self.drops.has_work() {

@@ -1,7 +1,7 @@
-//! Owns fetching ahead: what lookups of several keys are about to touch, brought into the processor's caches together.
+//! Batched prefetch: loads the cache lines that the next lookups or appends will touch.
 //!
-//! A lookup in memory waits four times in a row for main memory: the index's page, the pointer in it, the cache's table,
-//! the record. Those of different keys do not depend on each other, so done in step they wait together.
+//! A lookup in memory misses the CPU caches four times in a row: index page, pointer, page-cache table, record. Misses
+//! of different keys are independent, so issuing them together overlaps the waits.
 use super::Engine;
 use crate::format::record::RecordRef;
 use crate::index::Pointer;
@@ -11,15 +11,15 @@ use fawn_flash::Device;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_types::{KeyHash, RangeId};
 
-/// Keys at once: as many misses as a core keeps under way, and few enough that nothing is pushed out before its use.
+/// Keys per batch: about the misses that a core keeps in flight, and few enough that no line is evicted before its use.
 pub const PREFETCH_KEYS_MAX: usize = 16;
 
-/// Bytes of a record that are fetched.
+/// Prefetched bytes per record, at most.
 const NEEDED_BYTES_MAX: usize = 320;
 
 impl<D: Device> Engine<D> {
-    /// Touches what [`Engine::lookup`] or [`Engine::append`] of these keys will; changes nothing but their speed. Looks
-    /// at the first [`PREFETCH_KEYS_MAX`].
+    /// Prefetches the memory that [`Engine::lookup`] or [`Engine::append`] of these keys will touch; changes nothing
+    /// but their speed. Only the first [`PREFETCH_KEYS_MAX`] hashes are used.
     pub fn prefetch(&self, range: RangeId, hashes: &[KeyHash]) {
         let hashes = &hashes[..hashes.len().min(PREFETCH_KEYS_MAX)];
         let Ok(at) = self.range_at(range) else { return };
@@ -28,7 +28,7 @@ impl<D: Device> Engine<D> {
         let mut pointers = [Pointer(0); PREFETCH_KEYS_MAX];
         let mut found = 0;
         for &hash in hashes {
-            // A second candidate is rare, and not worth the wait for the others.
+            // A second candidate is rare; prefetching it would delay the other keys.
             if let Some(pointer) = index.candidates(hash).next() {
                 pointers[found] = pointer;
                 found += 1;
@@ -41,12 +41,12 @@ impl<D: Device> Engine<D> {
 
     /// As [`Engine::prefetch`], for up to [`PREFETCH_KEYS_MAX`] records about to be appended.
     pub(crate) fn prefetch_records(&self, range: RangeId, records: &[(KeyHash, RecordRef<'_>)]) {
-        debug_assert!(records.len() <= PREFETCH_KEYS_MAX, "more than are warmed at once");
+        debug_assert!(records.len() <= PREFETCH_KEYS_MAX, "more than are prefetched at once");
         let mut hashes = [KeyHash(0); PREFETCH_KEYS_MAX];
         for (hash, (of_record, _)) in hashes.iter_mut().zip(records) {
             *hash = *of_record;
         }
-        // One alone would only wait for the same lines a moment earlier.
+        // A single record would wait for the same lines anyway.
         if records.len() > 1 {
             self.prefetch(range, &hashes[..records.len()]);
         }
@@ -70,8 +70,8 @@ impl<D: Device> Engine<D> {
     }
 }
 
-/// The part of its page that a record takes, about: a step is as coarse as the lengths are known, and the processor
-/// follows a run that goes on by itself.
+/// The estimated part of the page that a record takes. Coarse, because only a bound on the lengths is known; the CPU's
+/// own prefetcher covers longer runs.
 #[inline]
 pub(super) fn needed_of(segment: &Segment, offset: u32) -> Range<usize> {
     let from = offset as usize % PAGE_BYTES;

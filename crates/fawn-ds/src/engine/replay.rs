@@ -1,4 +1,4 @@
-//! Owns retransmission: a range's records after a version, from memory or flash; the log is the buffer.
+//! Replay for retransmission: a range's records after a version, from memory or flash; the log is the buffer.
 use super::fetch::{Expected, FetchResume, GATHER_BYTES_MAX, Hit, Probe, ReadSpan};
 use super::{Engine, LookupPlan};
 use crate::error::EngineError;
@@ -8,31 +8,31 @@ use fawn_flash::Device;
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_types::{RangeId, Version};
 
-/// Bytes that a replay reads at once, at most: what the cache takes in one piece, so that a caller who begins again at an
-/// earlier record, because the last one of its batch was not at hand, finds the others there.
+/// Maximum bytes per read of a replay, within what the page cache keeps of one read. If the last record of a batch is
+/// not in memory, the caller restarts at an earlier one, and then finds the others cached.
 const READ_AHEAD_BYTES_MAX: u32 = GATHER_BYTES_MAX as u32;
 
-/// What a replay came to.
+/// Result of a replay step.
 #[derive(Debug)]
 pub enum Replay {
-    /// These were visited, in order and without a gap; go on after `through`.
+    /// These records were visited, in order and without a gap; continue after `through`.
     Records {
-        /// The last one.
+        /// Version of the last record.
         through: Version,
-        /// How many.
+        /// Number of records.
         count: usize,
     },
     /// Pass it to [`Engine::read`], its event's plan to [`Engine::absorb`], then replay again.
     Read(LookupPlan),
-    /// Not all records after that version are kept: the range has to be copied.
+    /// Not all records after that version are retained: the range needs a full resync.
     Gone,
-    /// There is none after that version.
+    /// There are no records after that version.
     UpToDate,
 }
 
 impl<D: Device> Engine<D> {
-    /// Keeps a range's records above `floor` for [`Engine::replay`]; those up to it may go. The bound
-    /// [`crate::Options::retained_records_max`] wins.
+    /// Retains a range's records above `floor` for [`Engine::replay`]; older ones may go. The bound
+    /// [`crate::Options::retained_records_max`] takes precedence.
     pub fn set_retain_floor(&mut self, range: RangeId, floor: Version) {
         let Ok(at) = self.range_at(range) else { return };
         let range = &mut self.ranges[at];
@@ -41,14 +41,15 @@ impl<D: Device> Engine<D> {
         self.release_held(at);
     }
 
-    /// Keeps fewer records per range for [`Engine::replay`] from now on than [`crate::Options::retained_records_max`] says.
-    /// What an opening finds is kept within that bound, so that whoever opens can look through all of it first.
+    /// Lowers the number of records retained per range for [`Engine::replay`] below
+    /// [`crate::Options::retained_records_max`]. Recovery retains up to that option, so that the caller can read them
+    /// all before lowering it.
     pub fn set_retained_max(&mut self, records_max: usize) {
         self.retained_max = records_max.min(self.options.retained_records_max);
         self.bound_retained();
     }
 
-    /// What each range keeps follows the bounds and the number of ranges that share the budget.
+    /// Applies the bounds, and the number of ranges that share the budget, to each range's retained records.
     pub(crate) fn bound_retained(&mut self) {
         self.retained_share = self.options.retained_share(self.ranges.len());
         let (retained_max, records_max) = (self.retained_max.min(self.retained_share), self.retained_share);
@@ -59,7 +60,7 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Visits a range's records after `after`, oldest first, committed or not, up to about `bytes_max` of them.
+    /// Visits a range's records after `after`, oldest first, committed or not, up to about `bytes_max` bytes of them.
     ///
     /// # Errors
     /// [`EngineError::Corrupt`], [`EngineError::UnknownRange`].
@@ -100,8 +101,8 @@ impl<D: Device> Engine<D> {
         Ok(if count == 0 { Replay::UpToDate } else { Replay::Records { through, count } })
     }
 
-    /// `span`, lengthened over the records that this replay asks for next: they lie one behind the other, and a read
-    /// for each would make a restart take as many of them as the log keeps records.
+    /// Extends `span` over the next records of this replay, which are contiguous. With one read per record, a restart
+    /// would issue as many reads as the log retains records.
     fn ahead(&self, at: usize, (mut i, after): (usize, Version), mut span: ReadSpan, bytes_max: usize) -> ReadSpan {
         let most_bytes = u32::try_from(bytes_max).unwrap_or(u32::MAX).min(READ_AHEAD_BYTES_MAX);
         let limit = span.from.saturating_add(most_bytes).min(self.options.segment_bytes);
@@ -117,7 +118,7 @@ impl<D: Device> Engine<D> {
         span
     }
 
-    /// The `i`-th record kept: committed ones first, then the pending after `after`.
+    /// The `i`-th retained record: committed ones first, then pending ones after `after`.
     fn kept(&self, at: usize, i: usize, after: Version) -> Option<Retained> {
         let range = &self.ranges[at];
         if let Some(kept) = range.retained.get(i) {

@@ -1,4 +1,4 @@
-//! Owns the life of segments: prepared ahead, switched to, sealed in the manifest, dropped when wholly dead.
+//! Segment lifecycle: prepared ahead of need, switched to, sealed in the manifest, dropped when dead.
 use super::append::Reserve;
 use super::{Engine, Event, InFlight};
 use crate::error::EngineError;
@@ -13,26 +13,26 @@ use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Device, DeviceError, IoClass};
 use fawn_types::{KeyRange, RangeId};
 
-/// How long a full device is left alone before space is asked for again.
+/// Time between two attempts to allocate space on a full device.
 pub(super) const RETRY_MS: u64 = 100;
 
-/// How long a durable commit waits for another to certify it before one is written for that alone.
+/// Time after which a durable manifest commit gets a certifying commit of its own, if no other follows.
 const VOUCH_MS: u64 = 100;
-/// Space that such a commit takes at most, bytes.
+/// Maximum size of such a commit, bytes.
 const VOUCH_BYTES: u64 = 1 << 10;
 
-/// What an edit takes in the manifest at most besides its content, bytes.
+/// Maximum size of a manifest edit without its content, bytes.
 const EDIT_BYTES: u64 = 256;
 
 /// The segment after the active one. Each step is durable before the next.
 #[derive(Debug)]
 pub(crate) enum NextSegment {
     None,
-    /// Its header is being written.
+    /// Its header is in flight.
     Header(Segment),
-    /// Its listing in the manifest is being written.
+    /// Its listing in the manifest is in flight.
     Listing(Segment, CommitNumber),
-    /// It may take data.
+    /// It can take data.
     Ready(Segment),
 }
 
@@ -47,8 +47,9 @@ impl<D: Device> Engine<D> {
         if self.full { EngineError::StoreFull } else { EngineError::Overloaded }
     }
 
-    /// Sees to a successor in time. On a full device the active segment's last part is kept for deletes, which are
-    /// what brings space back, and the last of that for the commit marks that their effect may wait for.
+    /// Prepares a successor in time. On a full device the last part of the active segment is kept for deletes, because
+    /// they free space. The very last part is kept for commit marks, because segments with deleted records may wait for
+    /// one.
     pub(crate) fn prepare_next(&mut self, reserve: Reserve, segment_room: usize) -> Result<(), EngineError> {
         let segment_bytes = self.options.segment_bytes as usize;
         if matches!(self.next, NextSegment::None) && segment_room <= segment_bytes / 2 {
@@ -62,7 +63,7 @@ impl<D: Device> Engine<D> {
         if self.full && segment_room <= kept_back { Err(EngineError::StoreFull) } else { Ok(()) }
     }
 
-    /// Asks for space, unless it was refused a moment ago.
+    /// Allocates the next segment, unless the last attempt failed a moment ago.
     fn try_prepare(&mut self) -> Result<(), EngineError> {
         if self.full && self.now.mono < self.retry_at {
             return Ok(());
@@ -77,10 +78,10 @@ impl<D: Device> Engine<D> {
                 self.next = NextSegment::Header(segment);
                 Ok(())
             }
-            // Nothing was written, so nothing is unknown.
+            // The device refused before it wrote anything: the state of the disk is known.
             Err(error) if error.is_retryable() => {
                 if !core::mem::replace(&mut self.full, true) {
-                    tracing::warn!(%error, "no further segment: writes are refused until there is room again");
+                    tracing::warn!(%error, "no space for another segment: refusing writes until there is space again");
                 }
                 self.retry_at = self.now.mono.plus_ms(RETRY_MS);
                 Ok(())
@@ -111,27 +112,27 @@ impl<D: Device> Engine<D> {
         let sequence = self.last_sequence + 1;
         let uuid = SegmentUuid::derive(&self.secret, self.store, self.generation, sequence);
         let name = segment::file_name(slot, uuid);
-        // A refused attempt leaves its number unused: names are never given twice.
+        // A refused attempt leaves its number unused: a name is never used twice.
         self.last_sequence = sequence;
         let file = self.device.create(&name)?;
         if let Err(error) = self.device.allocate(file, 0, segment_bytes) {
             self.device.close(file);
-            // Where that fails too, an empty file is left, which is an orphan at the next opening.
+            // If the unlink fails too, recovery removes the empty file as an orphan.
             let unlinked = self.device.unlink(&name);
             return Err(unlinked.err().filter(|failure| !failure.is_retryable()).unwrap_or(error));
         }
         Ok(Segment::new(slot, sequence, uuid, file, name))
     }
 
-    /// Slots of segments that are being dropped are free only once the manifest says so.
+    /// A slot free for a new segment. Slots of segments being dropped are free only after the manifest has recorded it.
     fn free_slot(&self) -> Option<u32> {
         self.segments.free_slot_but(|slot| self.drops.has_slot(slot))
     }
 
-    /// The successor's header is durable: its name, then its listing.
+    /// The successor's header is durable: syncs its name, then lists it in the manifest.
     pub(crate) fn header_written(&mut self) {
         let NextSegment::Header(segment) = core::mem::replace(&mut self.next, NextSegment::None) else {
-            unreachable!("a segment header was written that nobody waits for")
+            unreachable!("a segment header was written without a next segment")
         };
         if let Err(error) = self.device.sync_dir() {
             self.poison(&error);
@@ -143,7 +144,7 @@ impl<D: Device> Engine<D> {
         self.start_manifest();
     }
 
-    /// Space in the manifest for an edit with `bytes` of content.
+    /// Reserves manifest space for an edit with `bytes` of content.
     pub(crate) fn reserve_manifest(&mut self, bytes: usize) -> Result<(), EngineError> {
         match self.manifest.reserve(&mut self.device, bytes as u64 + EDIT_BYTES) {
             Ok(()) => Ok(()),
@@ -162,7 +163,7 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// A promise that was acknowledged must not look like a torn append when its bytes rot: some later commit has to say
+    /// An acknowledged commit must not look like a torn append if its bytes rot later: a later commit has to record
     /// that it was synced.
     pub(crate) fn certify_when_due(&mut self) {
         if self.now.mono >= self.certify_at {
@@ -179,13 +180,14 @@ impl<D: Device> Engine<D> {
                 self.manifest.certify();
                 self.start_manifest();
             }
-            // What brings space back comes first; until then the last commit is as it was.
+            // Edits that free space come first; until then the last commit stays uncertified.
             Err(error) if error.is_retryable() => self.certify_at = self.now.mono.plus_ms(RETRY_MS),
             Err(error) => drop(self.poison(&error)),
         }
     }
 
-    /// Commits of the manifest became durable: what waited for them goes on.
+    /// Applies durable commits of the manifest: segments become ready, transfers begin or end, dropped files are
+    /// unlinked.
     pub(crate) fn manifest_written(&mut self) {
         if let Err(error) = self.manifest.done(&mut self.device) {
             self.poison(&error);
@@ -201,7 +203,7 @@ impl<D: Device> Engine<D> {
         self.start_manifest();
     }
 
-    /// An opening found no space for a segment to append to: begins in the next one as soon as there is one.
+    /// Recovery found no space for a segment to append to: begins in the next one as soon as there is space.
     pub(crate) fn begin_in_next(&mut self) -> Result<(), EngineError> {
         if matches!(self.next, NextSegment::None) {
             self.try_prepare()?;
@@ -209,7 +211,7 @@ impl<D: Device> Engine<D> {
         self.switch_segment()
     }
 
-    /// Seals the active segment and goes on in the next one.
+    /// Seals the active segment and continues in the next one.
     pub(crate) fn switch_segment(&mut self) -> Result<(), EngineError> {
         // Its first frame begins with a mark of every range that has marks: none of them needs an older segment's mark.
         let bytes = self.options.chunk_bytes().max(self.marks_bytes().next_multiple_of(PAGE_BYTES));
@@ -237,7 +239,7 @@ impl<D: Device> Engine<D> {
         self.window.push(Chunk { slot, sequence, base: FRAMES_OFFSET, len: 0, buf: buf.into() });
     }
 
-    /// Lists sealed segments as such once they are synced whole, and drops those that nothing needs.
+    /// Lists sealed segments as such once they are synced whole, and drops dead segments.
     pub(crate) fn maintain_segments(&mut self) {
         if self.poisoned.is_some() || self.options.read_only {
             return;
@@ -245,7 +247,7 @@ impl<D: Device> Engine<D> {
         let segment_bytes = self.options.segment_bytes;
         let synced = self.flush.synced;
         let (mut edits, mut listed) = (Vec::new(), Vec::new());
-        // Every poll comes here; looking at every segment is for the few polls after one was sealed.
+        // Every poll calls this. The scan of all segments runs only in the few polls after one was sealed.
         if core::mem::take(&mut self.has_unlisted) {
             for segment in self.segments.iter_mut() {
                 let end = LogPosition::new(segment.sequence, segment.end, segment_bytes);
@@ -266,14 +268,14 @@ impl<D: Device> Engine<D> {
         self.start_manifest();
     }
 
-    /// Lists a range in the manifest and waits for it; other completions are kept for the next poll.
+    /// Lists a range in the manifest and blocks until that is durable; other completions are kept for the next poll.
     pub(crate) fn list_range(&mut self, range: RangeId, keys: KeyRange) -> Result<(), EngineError> {
         self.reserve_manifest(0)?;
         let end = self.manifest.commit(&[ManifestEdit::AddRange { range, keys }]);
         self.wait_for_manifest(end)
     }
 
-    /// Blocks until a commit is durable; what completes meanwhile is reported by the next poll.
+    /// Blocks until a manifest commit is durable; other events are reported by the next poll.
     pub(crate) fn wait_for_manifest(&mut self, end: CommitNumber) -> Result<(), EngineError> {
         self.start_manifest();
         while !self.manifest.is_durable(end) {
@@ -287,7 +289,7 @@ impl<D: Device> Engine<D> {
 
     pub(crate) fn report_space(&mut self, events: &mut Vec<Event>) {
         if self.full && self.now.mono >= self.retry_at && matches!(self.next, NextSegment::None) {
-            // A failure here has poisoned the engine, and is reported as that.
+            // A failure here has poisoned the engine and is reported as such.
             let _ = self.try_prepare();
         }
         if core::mem::take(&mut self.space_back) {

@@ -1,8 +1,8 @@
-//! Owns taking in a copy of a range: emptied for good, filled with records older than where its history goes on, whole.
+//! Receiving a state transfer: empties a range, then fills it with records up to the base of its new history.
 //!
-//! A copy that a crash cuts short never was: the manifest says from which place of the log on the range's records count,
-//! and whether all of them came. What was copied is known by its version alone: up to the base it is a copy, above it
-//! the range's own history, which goes on meanwhile.
+//! A transfer cut off by a crash leaves nothing: the manifest records from which log position on the range's records
+//! count, and whether the transfer is complete. Only the version tells the records apart: up to the base they were
+//! transferred, above it they belong to the range's own history, which continues during the transfer.
 use super::append::Reserve;
 use super::fetch::{Expected, Probe, Rejected};
 use super::{Engine, LookupPlan};
@@ -16,34 +16,34 @@ use crate::range::{Retained, TransferStage, TransferState};
 use fawn_flash::Device;
 use fawn_types::{KeyHash, RangeId, Version};
 
-/// What visiting copied results came to.
+/// Result of visiting transferred results.
 #[derive(Debug)]
 pub enum TransferredResults {
-    /// Some were visited; go on from `next`.
+    /// Some were visited; continue from `next`.
     Records {
-        /// How many were visited in all.
+        /// Number of results visited so far.
         next: usize,
     },
-    /// Pass it to [`Engine::read`], its event's plan to [`Engine::absorb`], then ask again.
+    /// Pass it to [`Engine::read`], its event's plan to [`Engine::absorb`], then call again.
     Read(LookupPlan),
     /// There are no more.
     Done,
 }
 
-/// What a copied record does to its key.
+/// Effect of a transferred record on its key.
 enum Merge {
-    /// The same or a newer one is there.
+    /// The same or a newer version is there.
     Skip,
-    /// The index holds nothing, or an older one.
+    /// The index holds nothing, or an older version.
     Over(OverlayBase),
-    /// What the index holds has to be read first.
+    /// The record that the index holds must be read first.
     Later,
 }
 
 impl<D: Device> Engine<D> {
-    /// Empties a range for good, to be fully resynced from a place whose history has come to `base`: all watermarks are
-    /// there, appends go on after it, and nothing of the range survives a crash before [`Engine::finish_copy`] is
-    /// durable. Waits for one write of the manifest. Beginning again starts over.
+    /// Empties a range for a full resync from a member whose history has reached `base`. All watermarks move to `base`,
+    /// and appends continue after it. Nothing of the range survives a crash before [`Engine::finish_transfer`] is
+    /// durable. Blocks for one write of the manifest. Calling it again starts over.
     ///
     /// # Errors
     /// [`EngineError::UnknownRange`], [`EngineError::StoreFull`], or the store is poisoned.
@@ -52,17 +52,17 @@ impl<D: Device> Engine<D> {
         self.wait_for_manifest(listed)
     }
 
-    /// As [`Engine::begin_copy`], but waits for nothing: the range takes nothing before [`Engine::copy_begun`].
+    /// As [`Engine::begin_transfer`], but does not block: the range refuses records until [`Engine::transfer_begun`].
     ///
     /// # Errors
-    /// As [`Engine::begin_copy`].
+    /// As [`Engine::begin_transfer`].
     pub fn start_transfer(&mut self, range: RangeId, base: Version) -> Result<(), EngineError> {
         self.list_transfer(range, base)?;
         self.start_manifest();
         Ok(())
     }
 
-    /// Whether a started copy takes records, and the history after its base.
+    /// Whether a started transfer accepts records, and the range accepts the history after its base.
     pub fn transfer_begun(&self, range: RangeId) -> bool {
         let copy = self.range_at(range).ok().and_then(|at| self.ranges[at].copy);
         copy.is_some_and(|copy| !matches!(copy.stage, TransferStage::Beginning(_)))
@@ -75,8 +75,8 @@ impl<D: Device> Engine<D> {
         let (end, segment_bytes) = (self.appended_end(), self.options.segment_bytes);
         let from = Watermark { sequence: end.sequence(segment_bytes), offset: end.offset(segment_bytes) };
         let listed = self.manifest.commit(&[ManifestEdit::BeginTransfer { range, from, base }]);
-        // The end of an earlier copy that is not listed yet must not be taken for this one's. And not a record of this
-        // one may be found where the old ones are still believed: it takes none before its beginning is durable.
+        // A finish of an earlier transfer that is not listed yet must not be taken for this one's. Before the beginning
+        // is durable, recovery would mix new records with the old ones: so the range takes none until then.
         self.ranges[at].copy = Some(TransferState { base, stage: TransferStage::Beginning(listed) });
         self.overlay.forget_range(at);
         self.flush.forget_range(at);
@@ -86,23 +86,23 @@ impl<D: Device> Engine<D> {
         Ok(listed)
     }
 
-    /// Base of the copy under way; `None` once it is whole, durably so, or where there is none.
+    /// Base of the transfer in progress; `None` without one, or once it is durably complete.
     pub fn copying(&self, range: RangeId) -> Option<Version> {
         let at = self.range_at(range).ok()?;
         self.ranges[at].copy.map(|copy| copy.base)
     }
 
-    /// Takes a copied record: a put, or a result. Returns whether it was new: where the same or a newer version of its
-    /// key is known already it changes nothing. It takes effect at once, and counts once the copy is whole.
+    /// Takes a transferred record: a put, or a result. Returns whether it was new: it changes nothing if the same or a
+    /// newer version of its key is known. It takes effect at once, and survives a crash once the transfer is complete.
     ///
-    /// The caller sees to it that a key deleted above the base is not brought back: no record is passed that was looked
-    /// up elsewhere before something in this range's log happened.
+    /// The caller must not bring back a key deleted above the base. It passes no record that the sender looked up
+    /// before a change in this range's log.
     ///
     /// # Errors
     /// As [`Engine::append`].
     ///
     /// # Panics
-    /// When no copy is under way, its end was announced, or the record is of another kind or above the base.
+    /// If no transfer is in progress, its end was announced, or the record is of another kind or above the base.
     pub fn append_copied(
         &mut self,
         range: RangeId,
@@ -113,7 +113,7 @@ impl<D: Device> Engine<D> {
         self.check_begun(at)?;
         let copy = self.ranges[at].copy;
         let Some(TransferState { base, stage: TransferStage::Taking }) = copy else {
-            panic!("a record is copied to {range:?} while its copy is {copy:?}")
+            panic!("a transferred record for {range:?} while its transfer is {copy:?}")
         };
         assert!(record.version <= base, "copied records end at {base:?}, this one has {:?}", record.version);
         let is_put = record.kind == RecordKind::Put;
@@ -122,7 +122,7 @@ impl<D: Device> Engine<D> {
         if is_put {
             self.check_apart(at, hash, record.key)?;
         }
-        // Before the base is looked at: making room may let verifications move it.
+        // Before the lookup of the base: making room may complete verifications that move it.
         self.make_room(len, Reserve::Puts)?;
         if !is_put {
             self.write_copied(at, record, len);
@@ -162,7 +162,7 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Writes a copied record to the log.
+    /// Appends a transferred record to the log.
     fn write_copied(&mut self, at: usize, record: &RecordRef<'_>, len: usize) -> Written {
         let (slot, pointer) = self.encode(at, record, len, false);
         let retained_max = self.retained_share;
@@ -180,7 +180,7 @@ impl<D: Device> Engine<D> {
         Written { version, pointer, len_bytes, is_put }
     }
 
-    /// The record is its key's newest committed one, if what the index may hold for the key turns out older.
+    /// Enters the record as its key's newest committed one, unless verification finds that the index holds a newer one.
     fn enter_unconfirmed(&mut self, at: usize, name: KeyName, written: Written) {
         let Some(entry) = self.overlay.find_mut(at, name) else {
             self.overlay.insert_committed(at, name, written);
@@ -196,12 +196,12 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// All records were copied: syncs them, whatever the mode, then lists the copy as whole. [`Engine::copying`] tells
-    /// when that is durable. Repeating it changes nothing.
+    /// Ends the transfer: syncs all its records, in every durability mode, then lists it as complete.
+    /// [`Engine::copying`] returns `None` once that is durable. Repeating it changes nothing.
     ///
     /// # Errors
-    /// [`EngineError::UnknownRange`], [`EngineError::Overloaded`] while the copy's beginning is not durable, or the store
-    /// is poisoned.
+    /// [`EngineError::UnknownRange`], [`EngineError::Overloaded`] while the transfer's beginning is not durable, or the
+    /// store is poisoned.
     pub fn finish_transfer(&mut self, range: RangeId) -> Result<(), EngineError> {
         let at = self.range_at(range)?;
         self.check_writable()?;
@@ -218,14 +218,14 @@ impl<D: Device> Engine<D> {
         Ok(())
     }
 
-    /// Whether syncs must not wait for their time.
+    /// Whether a transfer needs a sync now, in every durability mode.
     pub(crate) fn transfer_waits_for_sync(&self) -> bool {
         self.ranges
             .iter()
             .any(|range| matches!(range.copy, Some(TransferState { stage: TransferStage::Syncing(_), .. })))
     }
 
-    /// Lists the copies that have become synced as whole.
+    /// Lists the transfers whose records are synced as complete.
     pub(crate) fn tend_copies(&mut self) {
         if self.poisoned.is_some() || !self.transfer_waits_for_sync() {
             return;
@@ -241,7 +241,7 @@ impl<D: Device> Engine<D> {
         self.start_manifest();
     }
 
-    /// Commits of the manifest became durable: with them, copies begin, or are whole.
+    /// Applies durable commits of the manifest: transfers begin, or are complete.
     pub(crate) fn copies_listed(&mut self) {
         for range in &mut self.ranges {
             let Some(TransferState { base, stage }) = range.copy else { continue };
@@ -256,9 +256,9 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Visits the results that came with a range's last copy, in the order in which they were appended, from the
-    /// `from`-th on, up to about `bytes_max` of them. They are kept as retained records are, and within the same bound:
-    /// the results of operations that the copy's base has behind it survive openings this way.
+    /// Visits the results that came with a range's last transfer, in append order, from the `from`-th on, up to about
+    /// `bytes_max` bytes. They are kept like retained records, within the same bound: results of operations up to the
+    /// transfer's base thus survive a restart.
     ///
     /// # Errors
     /// [`EngineError::Corrupt`], [`EngineError::UnknownRange`].

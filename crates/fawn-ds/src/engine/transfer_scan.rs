@@ -1,8 +1,7 @@
-//! Owns giving out a copy of a range: whole records of what was committed up to a base, in hash order, a chunk at a time.
+//! Sending a state transfer: a range's committed records up to a base, in hash order, one chunk at a time.
 //!
-//! A chunk is gathered with as many device reads as that takes, and handed over in one call, in which every record of
-//! it is still its key's newest: what became of the others stands in the history after the base, which the receiver
-//! gets otherwise.
+//! A chunk may need several device reads. It is handed over in one call, and every record in it is then still its key's
+//! newest. Newer versions are in the history after the base, which the receiver gets separately.
 use super::fetch::{Expected, Hit, Probe};
 use super::{Engine, LookupPlan};
 use crate::error::EngineError;
@@ -11,31 +10,31 @@ use crate::index::Pointer;
 use fawn_flash::Device;
 use fawn_types::{ClientTag, KeyHash, RangeId, Version};
 
-/// How a copy goes on.
+/// Result of a transfer step.
 #[derive(Debug)]
 pub enum TransferStep {
     /// A chunk was visited.
     Chunk {
         /// The cursor of the next chunk; `None` after the last.
         next: Option<u64>,
-        /// How many records there were: none where the last part of the range holds none.
+        /// Number of records; 0 if the last part of the range holds none.
         count: usize,
     },
     /// Pass it to [`Engine::read`], its event's plan to [`Engine::absorb`], then step again.
     Read(LookupPlan),
 }
 
-/// A record of the cell under way.
+/// A record of the current index cell.
 #[derive(Clone, Copy, Debug)]
 struct ListedRecord {
     pointer: Pointer,
-    /// Of its segment: a slot may have a new one by now.
+    /// The segment's sequence number: the slot may hold another segment by now.
     sequence: u64,
-    /// Known once the record was looked at.
+    /// Known once the record was read.
     hash: u64,
 }
 
-/// A record of the chunk under way.
+/// A record of the current chunk, with its bytes.
 #[derive(Debug)]
 struct HeldRecord {
     listed: ListedRecord,
@@ -48,18 +47,18 @@ struct HeldRecord {
     result: Vec<u8>,
 }
 
-/// The cell of the index that is being given out.
+/// The index cell being sent.
 #[derive(Debug)]
 struct CellWork {
-    /// Not yet looked at.
+    /// Not read yet.
     unknown: Vec<ListedRecord>,
-    /// Looked at and wanted; in descending hash order once `unknown` is empty.
+    /// Read and to be sent; in descending hash order once `unknown` is empty.
     known: Vec<ListedRecord>,
     is_sorted: bool,
     next: Option<u64>,
 }
 
-/// A copy being given out: from a cursor to the end of the range, chunk by chunk.
+/// An outgoing transfer: from a cursor to the end of the range, chunk by chunk.
 #[derive(Debug)]
 pub struct TransferScan {
     range: RangeId,
@@ -72,15 +71,15 @@ pub struct TransferScan {
 }
 
 impl TransferScan {
-    /// From `cursor`, 0 being the start and any a hash, of keys committed up to `base`; a chunk takes `bytes_max` bytes
-    /// in the log, or is one longer record.
+    /// Starts at `cursor`, a hash (0 is the range's start), with keys committed up to `base`. A chunk takes up to
+    /// `bytes_max` bytes in the log, or one longer record.
     #[must_use]
     pub fn new(range: RangeId, cursor: u64, base: Version, bytes_max: usize) -> Self {
         let (cell, held, held_bytes) = (None, Vec::new(), 0);
         Self { range, cursor: Some(cursor), base, bytes_max, cell, held, held_bytes }
     }
 
-    /// Where the next chunk begins; `None` at the end.
+    /// Cursor of the next chunk; `None` at the end.
     #[must_use]
     pub const fn cursor(&self) -> Option<u64> {
         self.cursor
@@ -88,10 +87,11 @@ impl TransferScan {
 }
 
 impl<D: Device> Engine<D> {
-    /// Goes on with a chunk: reads what it takes, then visits all of it at once. Every key whose newest committed record
-    /// stays one with a version up to the base is in a chunk; records committed after the base are in none, and expired
-    /// ones are as long as no lookup has met them. Whoever notes [`Engine::progress`] right after a chunk knows as of
-    /// which version all of it was current.
+    /// Continues the current chunk: reads its records, then visits all of them at once.
+    ///
+    /// A key is in some chunk if its newest committed record stays at a version up to the base. Records committed after
+    /// the base are in none; expired records are included until a lookup removes them. All records of a chunk are
+    /// current as of [`Engine::progress`] right after the step.
     ///
     /// # Errors
     /// [`EngineError::Corrupt`] at a corrupt record: unlike a scan, a copy never passes one. A receiver that missed it
@@ -127,7 +127,7 @@ impl<D: Device> Engine<D> {
         Ok(TransferStep::Chunk { next: scan.cursor, count })
     }
 
-    /// Notes what the index has there, and what is committed but waits for its verification to get there.
+    /// Lists the pointers of the index cell, and committed records that wait for verification to enter it.
     fn list_cell(&self, at: usize, cursor: u64) -> CellWork {
         let cell = self.ranges[at].index.cell(cursor);
         let waiting = self.overlay.unconfirmed(at, cursor, cell.next).filter(|written| written.is_put);
@@ -144,7 +144,7 @@ impl<D: Device> Engine<D> {
         self.segments.get(slot).is_some_and(|segment| segment.sequence == listed.sequence)
     }
 
-    /// Learns the hashes of a cell's records: they are given out in that order, so that a large cell has cursors within.
+    /// Reads the hashes of a cell's records. They are sent in hash order, so that a large cell has cursors within.
     fn learn_cell(
         &mut self,
         at: usize,
@@ -153,7 +153,7 @@ impl<D: Device> Engine<D> {
     ) -> Result<Option<LookupPlan>, EngineError> {
         while let Some(&listed) = cell.unknown.last() {
             if !self.is_there(&listed) {
-                // Replaced or deleted, and its segment dropped since.
+                // Replaced or deleted, and its segment was dropped since.
                 cell.unknown.pop();
                 continue;
             }
@@ -190,7 +190,7 @@ impl<D: Device> Engine<D> {
                 Probe::Missing(span) => return Ok(CellGather::Read(LookupPlan::of_span(scan.range, span))),
                 Probe::Other => unreachable!("any record was wanted"),
             };
-            // Two keys with one hash go together: a cursor cannot come between them.
+            // Two keys with the same hash stay in one chunk: a cursor cannot separate them.
             let is_twin = scan.held.last().is_some_and(|last| last.listed.hash == listed.hash);
             let len = hit.len_bytes as usize;
             if !scan.held.is_empty() && !is_twin && scan.held_bytes + len > scan.bytes_max {
@@ -217,7 +217,7 @@ impl<D: Device> Engine<D> {
         Ok(HeldRecord { listed, version, flags, expires_at_ms, tag, key, value, result })
     }
 
-    /// Whether a record is still the newest committed one of its key, by memory alone.
+    /// Whether a record is still the newest committed one of its key, without I/O.
     fn is_current(&self, at: usize, listed: &ListedRecord) -> bool {
         if !self.is_there(listed) {
             return false;
@@ -230,7 +230,7 @@ impl<D: Device> Engine<D> {
         self.ranges[at].index.candidates(KeyHash(listed.hash)).any(|pointer| pointer == listed.pointer)
     }
 
-    /// Visits the chunk, but for what was replaced or deleted while it was gathered.
+    /// Visits the chunk's records, except those replaced or deleted while it was gathered.
     fn hand_over(&self, at: usize, scan: &mut TransferScan, visit: &mut impl FnMut(&RecordRef<'_>)) -> usize {
         let mut count = 0;
         for held in scan.held.drain(..) {
@@ -253,11 +253,10 @@ impl<D: Device> Engine<D> {
     }
 }
 
-/// What gathering from a cell came to.
 enum CellGather {
-    /// The cell is done.
+    /// The cell is complete.
     Cell,
-    /// The chunk is.
+    /// The chunk is full.
     Full,
     Read(LookupPlan),
 }

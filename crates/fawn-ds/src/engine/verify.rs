@@ -1,9 +1,9 @@
-//! Owns verification: finding out, off the ack path, whether an overwritten key's index entry is really its own.
+//! Verification: checks, off the ack path, whether the index entry of an overwritten key is really its own.
 //!
-//! A fragment match is never assumed to be the key. What memory knows is free (a read-modify-write has just loaded the
-//! page); the rest is read in batches, bounded, and appends wait when too much of it waits. An old version that cannot be
-//! read, or is corrupt, leaves its entry *apart*: the overlay answers for the key, nothing waits for it, and the read
-//! is tried again with back-off.
+//! A fragment match alone never counts as the key. A record in memory costs no I/O to check (a read-modify-write has
+//! just loaded its page). Others are read in bounded batches, and appends wait when too many are queued. If an old
+//! version is unreadable or corrupt, its entry is *set apart*: the overlay keeps answering for the key, no write waits
+//! for it, and the read is retried with back-off.
 use super::fetch::{Expected, FetchResume, Probe, ReadSpan, Rejected};
 use super::{Engine, InFlight};
 use crate::error::EngineError;
@@ -14,17 +14,16 @@ use fawn_flash::{AlignedBuf, Device, DeviceError, IoClass};
 use fawn_types::{KeyHash, MonoMs, Version};
 use smallvec::SmallVec;
 
-/// Verification reads in flight at most.
 const IN_FLIGHT_MAX: usize = 64;
-/// Keys waiting for verification at most; beyond, appends are told to wait.
+/// Keys queued for verification at most; beyond that, appends return [`EngineError::Overloaded`].
 const WAITING_MAX: usize = 4096;
-/// Entries apart that are tried again at a time.
+/// Entries apart per retry.
 const RETRY_KEYS_MAX: usize = 64;
-/// How long entries apart are left alone after the first failure; each further one doubles it.
+/// Delay of the first retry; it doubles with each further failure.
 const RETRY_MS_MIN: u64 = 100;
 const RETRY_MS_MAX: u64 = 60_000;
 
-/// When entries apart are tried again, and which come next.
+/// Retry state of the entries apart: the next time, and the cursor.
 #[derive(Debug, Default)]
 pub(crate) struct ApartRetry {
     retry_at: MonoMs,
@@ -33,8 +32,8 @@ pub(crate) struct ApartRetry {
 }
 
 impl<D: Device> Engine<D> {
-    /// Whether the memory of records in flight takes another: else the caller waits for commits and verifications.
-    /// Entries apart do not count, or a bad place on the disk would stop all writes; they have their own bound.
+    /// Checks whether memory for another record in flight is left; otherwise the caller waits for commits and
+    /// verifications. Entries apart have their own bound: one bad place on the disk must not stop all writes.
     pub(crate) fn check_pending(&self) -> Result<(), EngineError> {
         let waiting = self.verify_queue.len() + self.verify_in_flight;
         let keys = self.overlay.len() - self.overlay.apart();
@@ -43,8 +42,7 @@ impl<D: Device> Engine<D> {
         if is_full { Err(EngineError::Overloaded) } else { Ok(()) }
     }
 
-    /// Refuses a write of a key whose old version would have to be read, once as many cannot be read as memory has
-    /// room for: it might be another. Waiting would not help.
+    /// Refuses a write that may add an entry apart once memory for them is used up. Waiting would not help.
     pub(crate) fn check_apart(&mut self, at: usize, hash: KeyHash, key: &[u8]) -> Result<(), EngineError> {
         let keys = self.overlay.apart();
         if keys * (ENTRY_BYTES + APART_BYTES) < self.options.apart_bytes_max() {
@@ -56,7 +54,7 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// The key's name, and what the index holds for it as far as memory can tell; no base where the overlay has it.
+    /// The key's name, and its base as far as memory can tell; no base if the overlay has the key.
     pub(crate) fn base_of(&mut self, at: usize, hash: KeyHash, key: &[u8]) -> (KeyName, Option<OverlayBase>) {
         let name = self.name_of(hash.0, key);
         if !self.overlay.is_empty() && self.overlay.find(at, hash.0, || name.ident).is_some() {
@@ -65,7 +63,7 @@ impl<D: Device> Engine<D> {
         let Some(pointer) = self.ranges[at].index.candidates(hash).next() else {
             return (name, Some(OverlayBase::Absent));
         };
-        // Nearly always the first candidate is the key's own, and at hand.
+        // The first candidate is nearly always the key's own record, and in memory.
         if let Some(hit) = self.find_in_memory(pointer, key, false) {
             self.stats.verifications_free += 1;
             return (name, Some(OverlayBase::At(Old { pointer, len_bytes: hit.len_bytes })));
@@ -76,7 +74,7 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Enters a record that opening found beyond the last commit mark.
+    /// Enters a record that recovery found beyond the last commit mark.
     pub(crate) fn pend_recovered(&mut self, at: usize, name: KeyName, written: Written) {
         if let Some(entry) = self.overlay.find_mut(at, name) {
             entry.push_pending(written);
@@ -90,7 +88,7 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Has the key's base verified, unless that is under way.
+    /// Queues the key for verification, unless it is queued.
     pub(crate) fn queue_verification(&mut self, at: usize, name: KeyName) {
         if let Some(entry) = self.overlay.find_mut(at, name)
             && !core::mem::replace(&mut entry.is_queued, true)
@@ -99,7 +97,7 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Goes through the candidates: what the index holds for the key, and its version; `Err` names the first device read
+    /// Checks the candidates: returns the key's base in the index and its version; `Err` is the first device read
     /// needed.
     pub(crate) fn confirm(
         &mut self,
@@ -118,7 +116,7 @@ impl<D: Device> Engine<D> {
                 }
                 Ok(Probe::Missing(span)) => return Err(span),
                 Ok(Probe::Other) => {}
-                // What cannot be read may be this very key's: another entry for it would bring the old value back.
+                // An unreadable record may be this key's: a second index entry could bring the old value back.
                 Err(_) => is_damaged = true,
             }
         }
@@ -138,8 +136,8 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Queues some entries apart again when their time has come. A fixed number of them and not all: they may be as many
-    /// as a segment has records, and every attempt is a device read.
+    /// Queues a bounded number of entries apart again once their retry time has come. There may be as many as a segment
+    /// has records, and every attempt is a device read.
     fn retry_apart(&mut self) {
         if self.overlay.apart() == 0 || self.now.mono < self.apart.retry_at {
             return;
@@ -154,7 +152,7 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// The key's old version cannot be read, or is corrupt: the overlay goes on answering for the key.
+    /// Sets the entry apart: the key's old version is unreadable or corrupt, so the overlay keeps answering for it.
     fn keep_apart(&mut self, at: usize, name: KeyName, reason: &dyn core::fmt::Display) {
         self.stats.verifications_failed += 1;
         let is_first = self.overlay.apart() == 0;
@@ -169,13 +167,13 @@ impl<D: Device> Engine<D> {
         self.overlay.find_mut(at, name).is_some_and(|entry| entry.base == OverlayBase::Unknown)
     }
 
-    /// Confirms one key's base or reads what it takes to; nothing to do if the key has settled otherwise.
+    /// Confirms one key's base, or submits the read it needs. Does nothing if the key has settled otherwise.
     pub(crate) fn verify_step(&mut self, at: usize, name: KeyName, mut rejected: Rejected) {
         if !self.is_unknown(at, name) {
             return;
         }
         match self.confirm(at, name, Expected::Name(name), &mut rejected) {
-            // The next opening sees both records and decides by version.
+            // The next recovery sees both records and decides by version.
             Ok((OverlayBase::Unknown, _)) => self.keep_apart(at, name, &"the record is corrupt"),
             Ok((base, version)) => self.settle(at, name, base, version),
             Err(mut span) => {
@@ -187,7 +185,6 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// A verification's read is done.
     pub(crate) fn verified(
         &mut self,
         at: usize,
@@ -207,16 +204,16 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// The base is known: a commit that waited for it moves the index now.
+    /// Sets the confirmed base; a commit that waited for it moves the index now.
     fn settle(&mut self, at: usize, name: KeyName, base: OverlayBase, version: Version) {
         let apart = self.overlay.apart();
         let waiting = self.overlay.confirm(at, name, base);
         if self.overlay.apart() < apart {
-            // The disk is readable again, there at least: the others need not wait.
+            // This place of the disk is readable again: the other entries need not wait.
             self.apart = ApartRetry { retry_at: self.now.mono, delay_ms: RETRY_MS_MIN, after: self.apart.after };
         }
         match waiting {
-            // A copied record that came twice: the first stays.
+            // A transferred record that came twice: the first one stays.
             Some(written) if version >= written.version && written.is_put => {
                 self.release_old(at, Old { pointer: written.pointer, len_bytes: written.len_bytes }, version);
             }

@@ -1,4 +1,4 @@
-//! Little-endian loads and stores at fixed places of a slice whose length the caller has checked.
+//! Little-endian loads and stores at fixed offsets of a slice whose length the caller has checked.
 
 /// The `N` bytes at `at`.
 pub(super) fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {

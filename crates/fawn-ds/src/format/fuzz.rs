@@ -1,6 +1,6 @@
-//! Owns the functions that fuzzers feed with arbitrary bytes: libFuzzer's targets and a seeded driver call the same.
+//! Fuzz targets of the decoders: called by libFuzzer with arbitrary bytes and by a seeded driver.
 //!
-//! Each panics when a decoder breaks a promise: that it accepts only what an encoder writes, byte for byte.
+//! Each panics when a decoder accepts bytes that the encoder would not write.
 use super::manifest::{ManifestVerdict, decode_all};
 use super::record::{RecordKind, RecordPlace, RecordRef, Stored, encode_into, encoded_len};
 use super::scan::{ScanInput, Scanner, SegmentVerdict, SyncedLog};
@@ -10,13 +10,13 @@ use fawn_types::ClientTag;
 const UUID: SegmentUuid = SegmentUuid([7; 16]);
 const PLACE: RecordPlace = RecordPlace { segment_id: 0, offset: FRAMES_OFFSET };
 
-/// A record that decodes is the one encoding of its content.
+/// If a record decodes, encoding its content again yields the same bytes.
 pub fn record(data: &[u8]) {
     plain(data, None);
     plain(data, Some(PLACE));
     let peeked = record::peek_len(data);
     let Ok(stored) = record::decode_verified(data, PLACE.offset) else {
-        // Nearly no arbitrary bytes have a good checksum, but the checked path must stand them too.
+        // Arbitrary bytes almost never have a valid checksum, but the checked path must not panic on them either.
         assert!(record::decode(data, PLACE).is_err(), "the checksum makes no record of other bytes");
         return;
     };
@@ -28,11 +28,11 @@ pub fn record(data: &[u8]) {
     assert_eq!(record::decode(&again, PLACE), Ok(stored), "what was encoded decodes");
 }
 
-/// The shortcut takes plain puts, and nothing that the long way would not take.
+/// The fast path accepts plain puts, and only those that the slow path accepts.
 fn plain(data: &[u8], place: Option<RecordPlace>) {
     let decoded =
         place.map_or_else(|| record::decode_verified(data, PLACE.offset), |place| record::decode(data, place));
-    // Of what is refused, the key that it might have.
+    // For rejected bytes: the keys that the record might have.
     let lengths = data.get(8..10).map_or(0, |len| usize::from(u16::from_le_bytes([len[0], len[1]])));
     let guessed = || (24..data.len()).filter_map(|at| data.get(at..at + lengths)).take(16);
     let expected = decoded.as_ref().ok().filter(|stored| {
@@ -47,13 +47,14 @@ fn plain(data: &[u8], place: Option<RecordPlace>) {
         let expected = expected.map(|Stored { record, encoded_len, .. }| {
             (record.value, record.flags, record.expires_at_ms, record.version, *encoded_len as u32)
         });
-        assert_eq!(found, expected, "the shortcut takes plain puts and nothing else");
+        assert_eq!(found, expected, "the fast path takes plain puts and nothing else");
         let other: Vec<u8> = key.iter().map(|byte| byte ^ 1).collect();
         assert!(key.is_empty() || record::decode_plain(data, &other, place).is_none(), "another key's record");
     }
 }
 
-/// A frame's bytes, its header made good where the bytes are long enough, so that the records behind it are reached.
+/// Decodes a frame's bytes. If they are long enough, the header is then replaced by a valid one, so that the records
+/// are reached.
 pub fn frame(data: &[u8]) {
     let _ = frame::decode_header(data, UUID, FRAMES_OFFSET, SEGMENT_BYTES_MIN);
     let Some(records) = data.get(frame::HEADER_BYTES..) else { return };
@@ -77,7 +78,7 @@ pub fn frame(data: &[u8]) {
     assert!(frame::records(&header, &bytes).count() <= bytes.len() / 32, "the iterator ends");
 }
 
-/// A manifest: what decodes can be written again and says the same.
+/// If a manifest decodes, writing it again yields the same state.
 pub fn manifest(data: &[u8]) {
     let _ = segment::decode(data);
     let Ok(decoded) = decode_all(data) else { return };
@@ -87,7 +88,7 @@ pub fn manifest(data: &[u8]) {
     assert_eq!(again, Ok((decoded.state, ManifestVerdict::Clean)), "a rewritten manifest says the same");
 }
 
-/// A segment's frames in chunks whose sizes the first byte chooses: chunks never change what is found.
+/// Scans a segment's frames in chunks of a size chosen by the first byte: the chunk size must not change the result.
 pub fn scan(data: &[u8]) {
     let Some((&first, data)) = data.split_first() else { return };
     let input = ScanInput { uuid: UUID, sequence: 1, segment_bytes: SEGMENT_BYTES_MIN, sealed_len: None };

@@ -6,7 +6,7 @@ use fawn_types::{HashSecret, KeyHash};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct StoreUuid(pub [u8; 16]);
 
-/// Permanent name of a segment, whatever slot and file name it has.
+/// Permanent name of a segment, independent of its slot and file name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct SegmentUuid(pub [u8; 16]);
 
@@ -50,7 +50,7 @@ fn fold(uuid: [u8; 16]) -> u64 {
     salt(value as u64, (value >> 64) as u64)
 }
 
-/// A position in the store's append stream up to which everything was synced. Ordered as the stream is.
+/// A position in the store's append stream up to which everything was synced; ordered by position.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Watermark {
     /// Sequence number of the segment; every segment of a lower one was synced whole.

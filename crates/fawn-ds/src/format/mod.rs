@@ -1,8 +1,8 @@
-//! Owns what lies on flash, byte for byte: records, frames, segment headers, the manifest, and the scan of a segment.
+//! The on-flash format, byte for byte: records, frames, segment headers, the manifest, and the segment scan.
 //!
-//! Pure: bytes in, values out; no device, no clock. Encoders and decoders live in files of their own and are specified
-//! by `docs/formats/fawn-ds.md`, whose worked examples a test compares with this code. No decoder panics, whatever
-//! the bytes.
+//! Pure functions of bytes, without a device or a clock. Encoders and decoders have files of their own, and no decoder
+//! panics on any input. `docs/formats/fawn-ds.md` specifies the format; a test compares its worked examples with this
+//! code.
 pub mod frame;
 #[cfg(feature = "fuzz")]
 pub(crate) mod fuzz;
@@ -16,11 +16,11 @@ mod bytes;
 
 pub use id::{SegmentUuid, StoreUuid, Watermark};
 
-/// The format that this code writes; it reads all from 1 up to this one. The upgrade rule is in the format page.
+/// The format number that this code writes; it reads all numbers from 1 up to it. The format page has the upgrade rule.
 pub const FORMAT_VERSION: u32 = 1;
 /// Unit of record lengths, offsets and index pointers, bytes: 2³² units of 16 B are 64 GiB per store.
 pub const UNIT_BYTES: usize = 16;
-/// Where a segment's first frame starts, bytes: after the header's block.
+/// Offset of a segment's first frame, bytes: after the header's block.
 pub const FRAMES_OFFSET: u32 = 4096;
 /// Smallest segment, bytes: the header's block and a few frames.
 pub const SEGMENT_BYTES_MIN: u32 = 64 << 10;
@@ -37,59 +37,59 @@ pub const fn round_up_unit(bytes: usize) -> usize {
     bytes.next_multiple_of(UNIT_BYTES)
 }
 
-/// Why a header does not name a format that this code reads.
+/// Error of a file header that this code cannot read.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HeaderError {
-    /// Too few bytes.
+    /// The file is shorter than the header.
     #[error("{what}: {found} bytes where {expected} were expected; the file was cut short: run `fawn check`")]
     Truncated {
-        /// Which header.
+        /// The kind of header.
         what: &'static str,
-        /// Bytes needed.
+        /// Header length, bytes.
         expected: usize,
-        /// Bytes there.
+        /// Bytes present.
         found: usize,
     },
-    /// Other first bytes.
+    /// The first bytes are not the format's magic.
     #[error("{what}: begins with {found:02x?}, expected {expected:02x?}; is this a FAWN-DS file?")]
     Magic {
-        /// Which header.
+        /// The kind of header.
         what: &'static str,
         /// The magic of this format.
         expected: [u8; 8],
-        /// The first bytes there.
+        /// The first bytes found.
         found: [u8; 8],
     },
-    /// A format from the future.
+    /// The format is newer than this code.
     #[error("{what}: format {found} was written by a newer fawn, this one reads up to {supported}; upgrade fawn")]
     Newer {
-        /// Which header.
+        /// The kind of header.
         what: &'static str,
         /// The newest format that this code reads.
         supported: u32,
-        /// The format there.
+        /// The format found.
         found: u32,
     },
-    /// The bytes are not those that were written.
+    /// The bytes differ from those that were written.
     #[error("{what}: checksum {found:016x}, expected {expected:016x}; the header is corrupt: run `fawn check`")]
     Checksum {
-        /// Which header.
+        /// The kind of header.
         what: &'static str,
         /// Computed from the bytes.
         expected: u64,
-        /// Stored with them.
+        /// Stored in the header.
         found: u64,
     },
-    /// The checksum holds, a value does not.
+    /// The checksum holds, but a field has an invalid value.
     #[error("{what}: {field} is {found}, expected {expected}; run `fawn check`")]
     Field {
-        /// Which header.
+        /// The kind of header.
         what: &'static str,
-        /// Which field.
+        /// The field's name.
         field: &'static str,
-        /// What it may be.
+        /// Accepted values.
         expected: String,
-        /// What it is.
+        /// Value found.
         found: String,
     },
 }

@@ -1,36 +1,38 @@
-//! Owns the scan of one segment: frames in order up to the first damage, then the judgement of what lies beyond it.
+//! Segment scan: accepts frames in order up to the first damage, then decides whether that is a torn end or corruption.
 //!
-//! Pure and streaming: the caller pushes the segment's bytes in chunks of any size, in order. Whole frames inside a
-//! chunk are read where they lie; only one that straddles chunks is copied. After the first damage nothing more is
-//! yielded, but the rest is still searched for frame headers, because each tells how far the log was synced when it was
-//! written: damage below that is corruption of promised data, at or above it the unfinished end of the log.
+//! Pure and streaming: the caller pushes the segment's bytes in order, in chunks of any size. A frame within a chunk is
+//! read in place; only a frame that straddles chunks is copied.
+//!
+//! After the first damage no record is yielded, but the rest is searched for frame headers. Each header tells how far
+//! the log was synced when it was written. Damage below that position is corruption of acknowledged data; at or above
+//! it is the unfinished end of the log.
 use super::bytes::is_zero;
 use super::frame::{self, FrameError, FrameHeader, HEADER_BYTES};
 use super::record::Stored;
 use super::{FRAMES_OFFSET, SegmentUuid, UNIT_BYTES, Watermark};
 use std::collections::BTreeMap;
 
-/// Which bytes a scan is about to be given.
+/// The segment to scan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ScanInput {
-    /// The segment's name.
+    /// The segment's UUID.
     pub uuid: SegmentUuid,
-    /// Its place in the append stream.
+    /// Its position in the append stream.
     pub sequence: u64,
     /// Its full length, bytes.
     pub segment_bytes: u32,
-    /// Where its last frame ends, if the manifest says so; then all of that was synced, and nothing beyond is read.
+    /// End of its last frame, if the manifest has it. The frames up to there were synced, and later bytes are not read.
     pub sealed_len: Option<u32>,
 }
 
-/// What a scan yields. Frames come before their records, in order of their offsets.
+/// Receiver of a scan's results. A frame precedes its records; frames come in order of their offsets.
 pub trait Visitor {
     /// A frame was accepted.
     fn frame(&mut self, header: &FrameHeader) {
         let _ = header;
     }
 
-    /// A record of the frame, and where it lies in the segment.
+    /// A record of the frame, and its offset in the segment.
     fn record(&mut self, offset: u32, stored: &Stored<'_>);
 }
 
@@ -40,27 +42,27 @@ impl<F: FnMut(u32, &Stored<'_>)> Visitor for F {
     }
 }
 
-/// What to do about a segment's end.
+/// Verdict on a segment's end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SegmentVerdict {
-    /// Nothing but zeros follows the last frame.
+    /// Only zeros follow the last frame.
     Clean,
-    /// What follows was never known to be synced: cut the segment here, physically, and sync.
+    /// The bytes after the last frame were never known to be synced: truncate the file there, and sync.
     TornAt {
-        /// Where the last good frame ends.
+        /// End of the last valid frame.
         offset: u32,
     },
-    /// Something that was synced is corrupt: quarantine and report, never cut.
+    /// Synced bytes are corrupt: quarantine and report, never truncate.
     CorruptAt {
-        /// Where the last good frame ends.
+        /// End of the last valid frame.
         offset: u32,
-        /// How far the log was synced.
+        /// Synced end of the log.
         watermark: Watermark,
     },
 }
 
-/// How far a log is known to have been synced: by the watermarks of all frames, by which segments have frames at all,
-/// and by the end that the manifest records.
+/// Evidence of how far a log was synced: the watermarks of all frames, the segments that have frames, and the end that
+/// the manifest records.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SyncedLog {
     /// Highest offset known to be synced, by the segment's sequence number.
@@ -72,7 +74,7 @@ pub struct SyncedLog {
 }
 
 impl SyncedLog {
-    /// What the manifest says, before any segment was scanned.
+    /// Starts with the manifest's end of the log, before any segment was scanned.
     #[must_use]
     pub fn new(end_of_log: Watermark) -> Self {
         let mut known = Self::default();
@@ -80,11 +82,11 @@ impl SyncedLog {
         known
     }
 
-    /// Adds what the frames of a scanned segment say.
+    /// Adds the evidence of a scanned segment's frames.
     pub fn add(&mut self, report: &ScanReport) {
         let ScanInput { sequence, segment_bytes, .. } = report.input;
         for watermark in [report.first_watermark, report.watermark] {
-            // The end of a full segment is written as the start of the next one.
+            // A watermark at the end of a full segment is written as the start of the next one.
             self.add_watermark(match (watermark.sequence.checked_sub(1), watermark.offset) {
                 (Some(sequence), 0) => Watermark { sequence, offset: segment_bytes },
                 _ => watermark,
@@ -102,17 +104,17 @@ impl SyncedLog {
         *known = offset.max(*known);
     }
 
-    /// How far damage at `here` proves to be damage to synced bytes.
+    /// Evidence that damage at `here` concerns synced bytes, if there is any.
     fn beyond_damage(&self, here: Watermark) -> Option<Watermark> {
         if self.newest > here {
             return Some(self.newest);
         }
-        // The first frame of a segment is encoded when everything before it is synced.
+        // The first frame of a segment is encoded after everything before it was synced.
         let next = Watermark { sequence: self.last_with_frames, offset: FRAMES_OFFSET };
         (next.sequence > here.sequence).then_some(next)
     }
 
-    /// How far the segment of `here` is known to be synced, if that is beyond `here`.
+    /// Evidence that bytes after `here` in its own segment were synced, if there is any.
     fn beyond_zeros(&self, here: Watermark) -> Option<Watermark> {
         let Watermark { sequence, offset: end } = here;
         let offset = *self.offsets.get(&sequence)?;
@@ -120,20 +122,20 @@ impl SyncedLog {
     }
 }
 
-/// What a scan found.
+/// Result of a scan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ScanReport {
-    /// What was scanned.
+    /// The scanned segment.
     pub input: ScanInput,
-    /// Where the last good frame ends, bytes.
+    /// End of the last valid frame, bytes.
     pub valid_len: u32,
-    /// What is wrong there; `None`: only zeros follow.
+    /// The error there; `None`: only zeros follow.
     pub damage: Option<FrameError>,
-    /// The highest watermark of any frame header, beyond the damage included.
+    /// The highest watermark of any frame header, including headers after the damage.
     pub watermark: Watermark,
-    /// The watermark of the first frame header: where the segment before ended.
+    /// The watermark of the first frame header: the end of the segment before.
     pub first_watermark: Watermark,
-    /// The highest generation of any frame header; one above the manifest's says that the manifest lost its tail.
+    /// The highest generation of any frame header. Above the manifest's, it shows that the manifest lost its end.
     pub generation: u32,
     /// Frames accepted.
     pub frames: u64,
@@ -142,20 +144,20 @@ pub struct ScanReport {
 }
 
 impl ScanReport {
-    /// Whether any frame header was found, whatever became of its records.
+    /// Whether any frame header was found, with valid records or not.
     #[must_use]
     pub const fn has_frame(&self) -> bool {
-        // Generations begin at 1, with the first opening.
+        // Generations begin at 1, with the first open.
         self.generation > 0
     }
 
-    /// The verdict, given what all segments and the manifest say about how far the log was synced.
+    /// The verdict, given the evidence of all segments and the manifest.
     #[must_use]
     pub fn validate(&self, known: &SyncedLog) -> SegmentVerdict {
         let (sequence, offset) = (self.input.sequence, self.valid_len);
         let here = Watermark { sequence, offset };
         if let Some(sealed_len) = self.input.sealed_len {
-            // All of it was synced before it was sealed, and nothing beyond was read.
+            // A seal proves that the frames up to it were synced; later bytes were not read.
             let watermark = Watermark { sequence, offset: sealed_len };
             return if watermark > here {
                 SegmentVerdict::CorruptAt { offset, watermark }
@@ -163,7 +165,7 @@ impl ScanReport {
                 SegmentVerdict::Clean
             };
         }
-        // Zeros count as damage only below an end that is known for this very segment: it may have ended just there.
+        // Zeros are damage only below an end recorded for this very segment: otherwise it may have ended here.
         let beyond = known.beyond_zeros(here);
         match (beyond.or_else(|| self.damage.and(known.beyond_damage(here))), self.damage) {
             (Some(watermark), _) => SegmentVerdict::CorruptAt { offset, watermark },
@@ -173,24 +175,24 @@ impl ScanReport {
     }
 }
 
-/// A scan under way.
+/// A scan in progress.
 #[derive(Debug)]
 pub struct Scanner {
     report: ScanReport,
-    /// The damage is behind; only headers are looked for.
+    /// Past the damage: searches for headers only.
     is_searching: bool,
-    /// Of the first byte not yet consumed.
+    /// Offset of the first byte not yet consumed.
     offset: u32,
-    /// Bytes from `offset` on that could not be judged alone; at most one frame.
+    /// Bytes from `offset` on that need later bytes to be decoded; at most one frame.
     carry: Vec<u8>,
-    /// Bytes from `offset` on that are needed to go on.
+    /// Bytes from `offset` on needed to continue.
     need: usize,
-    /// The error at `valid_len`, to be reported if anything but zeros follows.
+    /// The error at `valid_len`; reported only if bytes other than zero follow.
     suspect: Option<FrameError>,
 }
 
 impl Scanner {
-    /// A scan that expects the segment's bytes from [`FRAMES_OFFSET`] on.
+    /// Starts a scan; the first bytes pushed are those at [`FRAMES_OFFSET`].
     #[must_use]
     pub fn new(input: ScanInput) -> Self {
         let report = ScanReport {
@@ -216,7 +218,7 @@ impl Scanner {
                 self.carry.extend_from_slice(&rest[used..]);
                 return;
             }
-            // A little more than needed, so that a search gets out of the carry and back into the chunk.
+            // A little more than needed, so that a search leaves the carry and continues in the chunk.
             let wanted = self.need.saturating_sub(self.carry.len()) + HEADER_BYTES;
             let take = wanted.min(rest.len());
             let mut carry = std::mem::take(&mut self.carry);
@@ -245,13 +247,13 @@ impl Scanner {
         &chunk[..chunk.len().min(end.saturating_sub(at))]
     }
 
-    /// Where the bytes that count end.
+    /// End of the bytes to scan.
     fn end(&self) -> u32 {
         let input = &self.report.input;
         input.sealed_len.unwrap_or(input.segment_bytes).min(input.segment_bytes)
     }
 
-    /// Consumes what it can of `bytes`, which begin at `self.offset`; leaves in `need` what it must see to go on.
+    /// Consumes bytes from `self.offset` on as far as possible, and sets `need` for the rest.
     fn consume(&mut self, bytes: &[u8], visitor: &mut impl Visitor) -> usize {
         let mut used = 0;
         while !self.is_searching {
@@ -268,7 +270,7 @@ impl Scanner {
         used + self.search(&bytes[used..])
     }
 
-    /// A verified frame at the start of `bytes`; `None`: more bytes are needed.
+    /// A verified frame at the start of `bytes`; `None`: needs more bytes.
     fn frame_at(&mut self, bytes: &[u8]) -> Result<Option<FrameHeader>, FrameError> {
         self.need = HEADER_BYTES;
         if bytes.len() < HEADER_BYTES {
@@ -280,7 +282,7 @@ impl Scanner {
             let (expected, found) = (u64::from(expected), u64::from(found));
             return Err(FrameError::Field { offset: self.offset, field, expected, found });
         }
-        // Bounded by the segment's length, which the header was checked against.
+        // Bounded: the header was checked against the segment's length.
         self.need = header.frame_bytes as usize;
         if bytes.len() < self.need {
             return Ok(None);
@@ -305,7 +307,7 @@ impl Scanner {
         }
     }
 
-    /// From here on nothing is accepted; whether it is damage depends on whether anything but zeros is found.
+    /// Ends the acceptance of frames. It was damage only if bytes other than zero follow.
     fn suspect(&mut self, error: FrameError) {
         assert_eq!(self.offset, self.report.valid_len, "damage begins where the good frames end");
         self.suspect = Some(error);
@@ -313,14 +315,14 @@ impl Scanner {
         self.need = HEADER_BYTES;
     }
 
-    /// Looks for frame headers at every unit, the corrupt frame's own included; returns how much it is done with.
+    /// Searches for frame headers at every unit, including the corrupt frame's own; returns the bytes searched.
     fn search(&mut self, bytes: &[u8]) -> usize {
         self.need = HEADER_BYTES;
         if bytes.len() < HEADER_BYTES {
             return 0;
         }
         let done = (bytes.len() - HEADER_BYTES) / UNIT_BYTES * UNIT_BYTES + UNIT_BYTES;
-        // Preallocated space is zeros, mostly: passed at the speed of memory.
+        // Preallocated space is mostly zeros: it is skipped at memory speed.
         if !is_zero(&bytes[..done]) {
             self.report.damage = self.report.damage.or(self.suspect);
             for at in (0..done).step_by(UNIT_BYTES) {
@@ -350,7 +352,7 @@ impl Scanner {
         report.generation = report.generation.max(header.generation);
     }
 
-    /// The end of the segment, or of its file: what was found.
+    /// Ends the scan, at the end of the segment or of its file.
     #[must_use]
     pub fn finish(mut self) -> ScanReport {
         let carry = std::mem::take(&mut self.carry);

@@ -172,8 +172,8 @@ impl Index {
 
     /// The cell that covers hash position `cursor`; 0 is the first.
     ///
-    /// Between two calls pages split and never merge, and the end of a cell stays one: following `next` visits every
-    /// entry that is present throughout exactly once, whatever is inserted, replaced or removed in between.
+    /// Between two calls pages split and never merge, and the end of a cell stays one. So following `next` visits every
+    /// entry that is present throughout exactly once, in spite of insertions, replacements and removals.
     #[must_use]
     pub fn cell(&self, cursor: u64) -> Cell<'_> {
         let (address, page) = self.page_of(KeyHash(cursor));

@@ -1,4 +1,4 @@
-//! Owns the segment table: which files make up the log, what lives in each, when one may be dropped.
+//! The segment table: the files of the log, and per segment the facts that the drop rule needs.
 use super::LogPosition;
 use crate::format::{SegmentUuid, UNIT_BYTES};
 use crate::index::Pointer;
@@ -8,24 +8,24 @@ use fawn_flash::buffer::PAGE_BYTES;
 use fawn_types::Version;
 use smallvec::SmallVec;
 
-/// Longest first read of a lookup, bytes; what is longer costs a counted second read.
+/// Longest first read of a lookup, bytes. A longer record costs a second read, which is counted.
 pub(crate) const FIRST_READ_BYTES_MAX: usize = 16 << 10;
 
-/// One range's part of a segment: there is one for each range that has a record of its history in the segment.
+/// One range's part of a segment. A segment has one for each range with a record of its history there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Share {
     pub(crate) range: usize,
     pub(crate) live_records: u64,
     pub(crate) live_bytes: u64,
-    /// Newest version of its records, those that were rolled back left out.
+    /// Newest version of its records, without rolled-back ones.
     pub(crate) newest: Version,
-    /// Newest version by whose commit one of its records died.
+    /// Newest version whose commit replaced or removed one of its records.
     pub(crate) died_by: Version,
-    /// It has a tombstone, an expired record that was met, a clear or a rollback: they hide records in older segments.
+    /// There is a tombstone, a record found expired, a clear or a rollback: they hide records in older segments.
     pub(crate) hides: bool,
 }
 
-/// Record lengths of one segment, coarse: eight steps per power of two would be overkill for a read length.
+/// Histogram of a segment's record lengths, in steps of 256 bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Lengths {
     counts: [u32; Self::STEPS],
@@ -41,7 +41,7 @@ impl Lengths {
         Self { counts: [0; Self::STEPS], total: 0, covering_bytes: Self::STEP_BYTES as u32 }
     }
 
-    /// Counts a record; the estimate follows every power of two and every 4,096th record.
+    /// Counts a record. The estimate is updated at powers of two and at every 4,096th record.
     pub(crate) fn add(&mut self, len_bytes: usize) {
         let step = (len_bytes.saturating_sub(1) / Self::STEP_BYTES).min(Self::STEPS - 1);
         self.counts[step] += 1;
@@ -69,29 +69,29 @@ impl Lengths {
     }
 }
 
-/// One segment of the log.
 #[derive(Clone, Debug)]
 pub(crate) struct Segment {
     pub(crate) slot: u32,
     pub(crate) sequence: u64,
     pub(crate) uuid: SegmentUuid,
-    /// The UUID folded: the checksums' salt.
+    /// The UUID's 64-bit form: the salt of checksums.
     pub(crate) id: u64,
     pub(crate) file: FileId,
     pub(crate) name: String,
-    /// Where its last frame ends, bytes.
+    /// End of its last frame, bytes.
     pub(crate) end: u32,
-    /// Blocks before it were written since the file was made or opened; those after it perhaps never.
+    /// Blocks before this offset were written since the file was created or opened; later ones may be fresh.
     pub(crate) written_to: u32,
     pub(crate) sealed: bool,
-    /// The manifest knows that it is sealed, and so synced whole.
+    /// The manifest lists it as sealed, and thereby as synced whole.
     pub(crate) listed_sealed: bool,
-    /// Reads in flight; the file is closed after the last.
+    /// Reads in flight; they keep the file.
     pub(crate) pins: u32,
-    /// Ranges whose newest durable commit mark is in it.
+    /// Ranges whose newest durable commit mark is in this segment.
     pub(crate) newest_marks: u32,
     pub(crate) shares: SmallVec<[Share; 1]>,
-    /// Where the log ended when a record of it last died: what replaced it lies before, and must be synced first.
+    /// End of the log when a record of this segment last died. The record that replaced or removed it lies before, and
+    /// must be synced before a drop.
     pub(crate) died_at: LogPosition,
     pub(crate) lengths: Lengths,
 }
@@ -125,7 +125,7 @@ impl Segment {
         &mut self.shares[at]
     }
 
-    /// Counts a record of a range's history, of whatever kind. Returns whether it is the range's first one here.
+    /// Counts a record of a range's history, of any kind. Returns whether it is the range's first in this segment.
     pub(crate) fn enter(&mut self, range: usize, version: Version, hides: bool) -> bool {
         let shares_before = self.shares.len();
         let share = self.share_mut(range);
@@ -140,20 +140,20 @@ impl Segment {
         share.live_bytes += u64::from(bytes);
     }
 
-    /// A record of it was replaced or removed by the commit of `by`, with what was appended before `log_end`.
+    /// One of its records was replaced or removed by the commit of `by`, appended before `log_end`.
     pub(crate) fn remove_live(&mut self, range: usize, bytes: u32, by: Version, log_end: LogPosition) {
         self.died_at = self.died_at.max(log_end);
         let Some(share) = self.shares.iter_mut().find(|share| share.range == range) else {
-            unreachable!("{}: a record of range {range} dies that was never counted", self.name)
+            unreachable!("{}: a record of range {range} died that was never counted", self.name)
         };
         let bytes = u64::from(bytes);
-        assert!(share.live_records > 0 && share.live_bytes >= bytes, "{}: more records die than lived", self.name);
+        assert!(share.live_records > 0 && share.live_bytes >= bytes, "{}: more records died than were live", self.name);
         share.live_records -= 1;
         share.live_bytes -= bytes;
         share.died_by = share.died_by.max(by);
     }
 
-    /// All records of the range in it died by the commit of a clear, appended before `log_end`.
+    /// All its records of the range were removed by the commit of a clear, appended before `log_end`.
     pub(crate) fn clear_range(&mut self, range: usize, by: Version, log_end: LogPosition) {
         self.died_at = self.died_at.max(log_end);
         if let Some(share) = self.shares.iter_mut().find(|share| share.range == range) {
@@ -161,7 +161,7 @@ impl Segment {
         }
     }
 
-    /// The range's records above `last` were rolled back by what was appended before `log_end`.
+    /// The range's records above `last` were rolled back, by a record appended before `log_end`.
     pub(crate) fn roll_back(&mut self, range: usize, last: Version, log_end: LogPosition) {
         let share = self.shares.iter_mut().find(|share| share.range == range && share.newest > last);
         if let Some(share) = share {
@@ -170,7 +170,7 @@ impl Segment {
         }
     }
 
-    /// The manifest voids all records of the range so far.
+    /// The manifest invalidates all records of the range so far.
     pub(crate) fn forget_range(&mut self, range: usize) {
         self.shares.retain(|share| share.range != range);
     }
@@ -183,7 +183,7 @@ impl Segment {
         self.shares.iter().map(|share| share.live_bytes).sum()
     }
 
-    /// How many bytes a first read at `offset` takes: whole pages that hold 99.9 % of the records that start there.
+    /// Start and end of the first read for a record at `offset`: whole pages that suffice for 99.9 % of the records.
     pub(crate) fn first_read(&self, offset: u32, segment_bytes: u32) -> (u32, u32) {
         let page = PAGE_BYTES as u32;
         let from = offset - offset % page;
@@ -193,14 +193,13 @@ impl Segment {
     }
 }
 
-/// All segments by slot.
 #[derive(Debug)]
 pub(crate) struct SegmentTable {
     slots: Vec<Option<Segment>>,
     slot_shift: u32,
     slots_max: u32,
     count: usize,
-    /// Segments that a walk over all of them has come by: a measure of work that grows with the store.
+    /// Segments visited by walks over the whole table: measures work that grows with the store.
     visited: Cell<u64>,
 }
 
@@ -215,7 +214,6 @@ impl SegmentTable {
         Pointer((slot << self.slot_shift) | (offset / UNIT_BYTES as u32))
     }
 
-    /// The slot and the offset in its segment.
     pub(crate) fn place(&self, pointer: Pointer) -> (u32, u32) {
         (pointer.0 >> self.slot_shift, (pointer.0 & ((1 << self.slot_shift) - 1)) * UNIT_BYTES as u32)
     }
@@ -228,7 +226,7 @@ impl SegmentTable {
         self.slots.get_mut(slot as usize).and_then(Option::as_mut)
     }
 
-    /// The segment that a pointer of the index or the overlay names; those never outlive it.
+    /// The segment of a slot that a pointer of the index or the overlay names. Segments outlive such pointers.
     pub(crate) fn expect(&self, slot: u32) -> &Segment {
         match self.get(slot) {
             Some(segment) => segment,
@@ -243,7 +241,7 @@ impl SegmentTable {
         }
     }
 
-    /// The lowest free slot that is not `taken` otherwise, if pointers can name another.
+    /// The lowest free slot for which `taken` is false; `None` if pointers cannot address another.
     pub(crate) fn free_slot_but(&self, taken: impl Fn(u32) -> bool) -> Option<u32> {
         let is_free = |&slot: &u32| self.get(slot).is_none() && !taken(slot);
         (0..self.slots_max).find(is_free)

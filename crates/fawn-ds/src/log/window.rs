@@ -1,14 +1,13 @@
-//! Owns the append window: the newest bytes of the log, in pieces, until a device has them.
+//! The append window: the newest bytes of the log in memory, in chunks, until they are flushed.
 //!
-//! Records are encoded here once, contiguous, and read from here until their piece is flushed and left behind.
+//! Records are encoded here once, contiguously. Reads use this copy until the chunk is flushed and dropped.
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, AppendBuf, FrozenBytes};
 use std::collections::VecDeque;
 
-/// Buffers kept for reuse, bytes in all: the allocator would unmap and refault large ones every time.
+/// Bytes of buffers kept for reuse. The allocator would unmap and refault large buffers every time.
 const SPARE_BYTES_MAX: usize = 16 << 20;
 
-/// Buffers by size, for reuse.
 #[derive(Debug, Default)]
 pub(crate) struct AppendBufferPool {
     spare: Vec<AlignedBuf>,
@@ -53,21 +52,20 @@ impl AppendBufferPool {
     }
 }
 
-/// A piece of one segment, from a page boundary on.
+/// A contiguous part of one segment, from a page boundary on.
 #[derive(Debug)]
 pub(crate) struct Chunk {
     pub(crate) slot: u32,
     pub(crate) sequence: u64,
     /// Offset of its first byte in the segment, a multiple of the page size.
     pub(crate) base: u32,
-    /// Bytes in use.
     pub(crate) len: usize,
-    /// What devices were handed of it is frozen.
+    /// Bytes shared with the device are frozen.
     pub(crate) buf: AppendBuf,
 }
 
 impl Chunk {
-    /// Offset in the segment of the first byte not in use.
+    /// Offset in the segment of the first unused byte.
     pub(crate) fn end(&self) -> u32 {
         self.base + self.len as u32
     }
@@ -84,18 +82,18 @@ impl Chunk {
         self.slot == slot && self.base <= from && self.end() >= end
     }
 
-    /// Where the next bytes go.
+    /// The unused bytes.
     pub(crate) fn spare(&mut self) -> &mut [u8] {
         self.buf.rest_mut(self.len)
     }
 
-    /// The bytes in use from `offset` of the segment on.
+    /// The used bytes from `offset` of the segment on.
     pub(crate) fn from(&self, offset: u32) -> &[u8] {
         &self.buf[(offset - self.base) as usize..self.len]
     }
 }
 
-/// The pieces, oldest first; the last one is appended to.
+/// The chunks, oldest first; appends go to the last one.
 #[derive(Debug, Default)]
 pub(crate) struct Window {
     chunks: VecDeque<Chunk>,
@@ -116,18 +114,19 @@ impl Window {
     }
 
     pub(crate) fn push(&mut self, chunk: Chunk) {
-        assert!((chunk.base as usize).is_multiple_of(PAGE_BYTES), "pieces begin on a page");
+        assert!((chunk.base as usize).is_multiple_of(PAGE_BYTES), "chunks begin on a page");
         self.capacity_bytes += chunk.buf.len();
         self.chunks.push_back(chunk);
     }
 
-    /// The bytes from a record's start to the end of its piece.
+    /// The bytes from a record's start to the end of its chunk.
     pub(crate) fn record(&self, slot: u32, offset: u32) -> Option<&[u8]> {
-        // A record lies whole in the piece it was encoded in; a later piece may begin amid the page it ends in.
+        // A record is whole in the chunk where it was encoded. A later chunk may start in the middle of the page in
+        // which the record ends, with a copy of part of it.
         self.chunks.iter().find(|chunk| chunk.holds(slot, offset)).map(|chunk| chunk.from(offset))
     }
 
-    /// Drops leading pieces that are flushed whole; the one appended to stays.
+    /// Drops leading chunks that are flushed whole; the active one stays.
     pub(crate) fn drop_flushed(&mut self, flushed: impl Fn(u64, u32) -> bool, pool: &mut AppendBufferPool) {
         while self.chunks.len() > 1 {
             let front = &self.chunks[0];
@@ -143,19 +142,19 @@ impl Window {
         }
     }
 
-    /// The bytes of a closed frame that no device was handed yet, from its header on.
+    /// The bytes of a closed frame that was not submitted yet, from its header on.
     pub(crate) fn frame_mut(&mut self, slot: u32, from: u32, end: u32) -> Option<&mut [u8]> {
         let chunk = self.chunks.iter_mut().find(|chunk| chunk.holds_all(slot, from, end))?;
         Some(chunk.buf.rest_mut((from - chunk.base) as usize))
     }
 
-    /// The bytes of a closed frame, from the page it starts in.
+    /// The bytes of a closed frame, from the start of its first page.
     pub(crate) fn frame_bytes(&self, slot: u32, from: u32, end: u32) -> Option<&[u8]> {
         let chunk = self.chunks.iter().find(|chunk| chunk.holds_all(slot, from, end))?;
         Some(&chunk.buf[(from - chunk.base) as usize..(end - chunk.base) as usize])
     }
 
-    /// The same bytes to be written from here, where nothing is appended to them any more.
+    /// The same bytes, shared with the device instead of copied; nothing is appended to them any more.
     pub(crate) fn share_frame(&mut self, slot: u32, from: u32, end: u32) -> Option<FrozenBytes> {
         let chunk = self.chunks.iter_mut().find(|chunk| chunk.holds_all(slot, from, end))?;
         Some(chunk.buf.share((from - chunk.base) as usize..(end - chunk.base) as usize))

@@ -1,4 +1,4 @@
-//! Owns the writing part of opening: what was judged is tidied up, and the log goes on in a segment of a new generation.
+//! The writing part of an open: cleans up after validation and continues the log in a new generation.
 use super::io::Io;
 use super::{OpenReport, Scanned};
 use crate::engine::{Engine, NextSegment};
@@ -13,7 +13,7 @@ use fawn_flash::{Device, IoClass};
 use fawn_types::Version;
 
 impl<D: Device> Engine<D> {
-    /// All is judged and good: unfinished steps are undone, and what was read is made durable.
+    /// After validation: removes the traces of unfinished steps and makes the recovered frames durable.
     pub(super) fn settle_files(
         &mut self,
         scanned: &[Scanned],
@@ -30,20 +30,21 @@ impl<D: Device> Engine<D> {
         }
         report.orphans_removed = orphans;
         for &(slot, offset) in torn {
-            // Physically: what is left of the unfinished end must never be met again.
+            // Truncated, not only skipped: the next open must not find the rest of the unfinished frame.
             let segment = self.segments.expect(slot);
             self.device.truncate(segment.file, u64::from(offset))?;
             report.truncated.push((segment.name.clone(), offset));
         }
         for scanned in scanned.iter().filter(|scanned| scanned.entry.sealed_len.is_none()) {
-            // A killed process leaves frames that the disk does not have yet; they are about to be read.
+            // A killed process may leave frames in the page cache that are not on the disk; reads are about to rely on
+            // them.
             let file = self.segments.expect(scanned.slot).file;
             Io::new(&mut self.device).sync(file, IoClass::Recovery)?;
         }
         Ok(())
     }
 
-    /// Begins a generation and a segment to append to.
+    /// Begins a generation, and chooses or creates the segment to append to.
     pub(super) fn begin(&mut self, scanned: &[Scanned]) -> Result<(), OpenError> {
         self.generation += 1;
         self.manifest.note_clock(self.clock.get(), self.now.mono);
@@ -56,8 +57,8 @@ impl<D: Device> Engine<D> {
         Ok(())
     }
 
-    /// Copies that were cut short: their ranges are empty, and begin where the log was found to end. Where they were begun
-    /// may have been cut off, and will be written to again.
+    /// Transfers that did not complete: their ranges become empty as of the recovered end of the log. Their recorded
+    /// start may have been cut off, and that position will be written again.
     fn invalidated_copies(&self, scanned: &[Scanned]) -> Vec<ManifestEdit> {
         let with_data = scanned.iter().rev().find(|scanned| scanned.report.frames > 0);
         let from = with_data.map_or(Watermark::NONE, |scanned| Watermark {
@@ -76,7 +77,7 @@ impl<D: Device> Engine<D> {
             .collect()
     }
 
-    /// Goes on in the newest segment with data unless it is sealed; a segment prepared and unused is the next one.
+    /// Appends to the newest segment with data unless it is sealed. A prepared, unused segment becomes the next one.
     fn choose_active(&mut self, scanned: &[Scanned]) -> Result<(), OpenError> {
         let is_open = |scanned: &&Scanned| scanned.entry.sealed_len.is_none();
         let with_data = scanned.iter().rev().find(|scanned| scanned.report.frames > 0);
@@ -113,8 +114,8 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Drops empty segments behind the active one but for the next: the log had gone on in one of them, and lost that.
-    /// Left where they are, they would say that the log goes further than it does.
+    /// Drops empty segments after the active one, except the next: the log had continued in them and lost that data. If
+    /// they stayed, they would suggest that the log extends further than it does.
     fn drop_unused(&mut self, scanned: &[Scanned], active: Option<u32>, next: Option<u32>) -> Result<(), OpenError> {
         let active_sequence = active.map_or(u64::MAX, |slot| self.segments.expect(slot).sequence);
         let is_unused = |scanned: &&Scanned| {
@@ -129,13 +130,13 @@ impl<D: Device> Engine<D> {
         self.manifest.commit_and_wait(&mut self.device, &edits)?;
         for segment in unused.iter().filter_map(|scanned| self.segments.remove(scanned.slot)) {
             self.device.close(segment.file);
-            // Should that not survive a crash, the file is an orphan at the next opening.
+            // If the unlink does not survive a crash, the next open removes the file as an orphan.
             self.device.unlink(&segment.name)?;
         }
         Ok(())
     }
 
-    /// Appends to a segment that has data: the page its last frame ends in is rewritten with the next.
+    /// Appends to a segment with data: the page in which its last frame ends is rewritten with the next frame.
     fn go_on_in(&mut self, slot: u32) -> Result<(), OpenError> {
         self.end_of_log_is_flushed();
         let segment = self.segments.expect(slot);
@@ -157,8 +158,8 @@ impl<D: Device> Engine<D> {
         Ok(())
     }
 
-    /// The segment's space was given back with its torn end, and someone took it: it ends where it is. Writes go on in
-    /// the next segment, once there is space.
+    /// Seals the segment at its end: its remaining space was freed with its torn end, and cannot be allocated again.
+    /// Writes continue in the next segment once there is space.
     fn give_up_rest(&mut self, slot: u32) -> Result<(), OpenError> {
         let segment = self.segments.expect_mut(slot);
         segment.sealed = true;
@@ -169,7 +170,7 @@ impl<D: Device> Engine<D> {
         Ok(())
     }
 
-    /// What was recovered is on the disk: reads may believe it.
+    /// The recovered log is on the disk: sets the flushed and synced watermarks to its end.
     pub(super) fn end_of_log_is_flushed(&mut self) {
         let newest = self.segments.iter().max_by_key(|segment| segment.sequence);
         let end = newest.map_or(LogPosition(0), |segment| {
@@ -183,7 +184,7 @@ impl<D: Device> Engine<D> {
         self.end_of_log_is_flushed();
         let segment = match self.create_segment() {
             Ok(segment) => segment,
-            // A store that exists is read, and takes writes again once there is space.
+            // An existing store can be read, and accepts writes again once there is space.
             Err(error) if error.is_retryable() && self.segments.len() > 0 => {
                 self.full = true;
                 return Ok(());

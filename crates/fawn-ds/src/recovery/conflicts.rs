@@ -1,4 +1,4 @@
-//! Owns the records whose hash met a fragment match: whose the candidates are is read in batches, by old pointer.
+//! Index conflicts of recovery: records whose fragment matches an entry are compared with it in batched reads.
 use super::io::Io;
 use crate::engine::Engine;
 use crate::error::EngineError;
@@ -12,11 +12,10 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use smallvec::SmallVec;
 
-/// Conflicts worth a batch of reads.
+/// Conflicts that make a batch of reads worthwhile.
 const BATCH: usize = 1 << 16;
-/// Candidates nearer to one another than this are read together, bytes.
+/// Candidates closer together than this are read in one operation, bytes.
 const GAP_BYTES_MAX: u32 = 64 << 10;
-/// Longest read of a batch, bytes.
 const READ_BYTES_MAX: u32 = 1 << 20;
 const READS_IN_FLIGHT: usize = 16;
 
@@ -31,7 +30,7 @@ pub(super) struct Conflict {
     pub(super) is_put: bool,
 }
 
-/// What is known of a record of the index.
+/// A decoded record of the index.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     name: KeyName,
@@ -59,7 +58,7 @@ impl Conflicts {
         self.list.retain(|conflict| conflict.range != range);
     }
 
-    /// Settles all of them: a candidate of the same key gives way to the higher version.
+    /// Settles all conflicts: of two records with the same key the higher version stays.
     pub(super) fn resolve<D: Device>(&mut self, engine: &mut Engine<D>) -> Result<(), EngineError> {
         self.read_candidates(engine)?;
         for conflict in core::mem::take(&mut self.list) {
@@ -101,7 +100,7 @@ impl Conflicts {
         Ok(())
     }
 
-    /// Reads a candidate out of a run's bytes; one that is longer than the run foresaw is read by itself.
+    /// Decodes a candidate from a run's bytes. A record longer than expected gets a read of its own.
     fn learn<D: Device>(
         &mut self,
         engine: &mut Engine<D>,
@@ -141,7 +140,7 @@ impl Conflicts {
         let candidates: SmallVec<[Pointer; 4]> = engine.ranges[range].index.candidates(KeyHash(name.hash)).collect();
         for candidate in candidates {
             if !self.known.contains_key(&candidate.0) {
-                // It came in after the batch was gathered.
+                // An earlier conflict of this batch inserted it after the reads.
                 let (slot, offset) = engine.segments.place(candidate);
                 let run = RecordRun::of(slot, offset, PAGE_BYTES as u32, engine.options.segment_bytes);
                 let file = engine.segments.expect(slot).file;

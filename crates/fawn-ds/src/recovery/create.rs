@@ -1,4 +1,4 @@
-//! Owns creating a store: its identity, and a manifest that is whole before it has its name.
+//! Creation of a store: its identity, and a manifest that is complete before it gets its name.
 use crate::error::OpenError;
 use crate::format::manifest::{self, Identity, ManifestState};
 use crate::format::{FORMAT_VERSION, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, StoreUuid, segment};
@@ -7,11 +7,11 @@ use crate::options::Options;
 use fawn_flash::Device;
 use fawn_types::{HashSecret, KeyHash, Now, TimeMs};
 
-/// Writes a new store's manifest; a directory with segments but no manifest is corrupt, not empty.
+/// Writes a new store's manifest. A directory with segments but no manifest is corrupt, not empty.
 pub(super) fn create<D: Device>(device: &mut D, options: &Options, now: Now) -> Result<ManifestFile, OpenError> {
     let refuse = |detail: &str| OpenError::Manifest { file: manifest::FILE_NAME.to_owned(), detail: detail.to_owned() };
     if options.read_only {
-        return Err(refuse("missing, and a read-only opening creates nothing"));
+        return Err(refuse("missing, and a read-only open creates nothing"));
     }
     if device.list()?.iter().any(|name| segment::is_file_name(name)) {
         return Err(refuse("missing, but segments are there"));
@@ -33,7 +33,7 @@ pub(super) fn create<D: Device>(device: &mut D, options: &Options, now: Now) -> 
     ManifestFile::create(device, state)
 }
 
-/// Stores of one cluster or node share the secret; their numbers and the times of creation tell them apart.
+/// Stores of a cluster or node may share the secret; number and creation time tell them apart.
 fn store_uuid(secret: &HashSecret, number: u32, now: TimeMs) -> StoreUuid {
     let mut uuid = [0; 16];
     for (half, out) in uuid.chunks_exact_mut(8).enumerate() {

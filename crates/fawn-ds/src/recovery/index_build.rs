@@ -1,4 +1,4 @@
-//! Owns rebuilding the ranges from records in log order: marks, rollbacks and clears honoured, conflicts set aside.
+//! Index rebuild: applies records in log order with marks, rollbacks and clears, and defers conflicts.
 use super::conflicts::{Conflict, Conflicts};
 use crate::engine::Engine;
 use crate::error::OpenError;
@@ -13,7 +13,7 @@ use fawn_flash::Device;
 use fawn_types::{KeyHash, RangeId, Version};
 use std::collections::{BTreeMap, VecDeque};
 
-/// A record not yet known to be committed.
+/// A record that is not known to be committed yet.
 #[derive(Clone, Copy, Debug)]
 struct ScannedEntry {
     version: Version,
@@ -23,7 +23,7 @@ struct ScannedEntry {
     name: KeyName,
 }
 
-/// Per range: what waits for a mark.
+/// Per range: records that wait for a mark.
 #[derive(Debug, Default)]
 struct Tentative {
     /// A mark was met: records that no sole epoch covers count from their mark on.
@@ -33,24 +33,23 @@ struct Tentative {
     records: VecDeque<ScannedEntry>,
     cleared: Version,
     copy: Option<TransferEntry>,
-    /// Segments right before this one are gone; no record of the range behind them was met yet.
+    /// The segments right before this one are missing, and no later record of the range was read yet.
     gap_before: Option<u64>,
 }
 
 impl Tentative {
-    /// What the manifest says about a range.
     fn new(listed: Option<&ManifestRange>) -> Self {
         let Some(&ManifestRange { cleared, copy, sole, .. }) = listed else { return Self::default() };
-        // The copy's base is committed: what follows is not, before a mark says so.
+        // The transfer's base is committed. Records after it are not until a mark covers them.
         Self { has_marks: copy.is_some(), sole, cleared, copy, ..Self::default() }
     }
 
-    /// Whether the range was emptied after a record at `here`, or is a copy that is not whole.
+    /// Whether the range was emptied after a record at `here`, or its transfer is incomplete.
     fn is_void(&self, here: Watermark) -> bool {
         self.copy.is_some_and(|copy| !copy.is_whole || here < copy.from)
     }
 
-    /// Whether a record that counts came by the copy.
+    /// Whether a valid record came with the transfer.
     fn is_copied(&self, version: Version) -> bool {
         self.copy.is_some_and(|copy| version <= copy.base)
     }
@@ -60,13 +59,12 @@ impl Tentative {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Stray {
     pub(super) range: RangeId,
-    /// The first of them: its segment, and where in it.
+    /// Slot and offset of the first such record.
     pub(super) slot: u32,
     pub(super) offset: u32,
     pub(super) records: u64,
 }
 
-/// The rebuilding.
 pub(super) struct IndexBuilder<'e, D: Device> {
     pub(super) engine: &'e mut Engine<D>,
     tentative: Vec<Tentative>,
@@ -93,9 +91,8 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         Self { engine, tentative, conflicts: Conflicts::default(), strays: BTreeMap::new() }
     }
 
-    /// Segments are missing before the one with this sequence number: they were dropped, and records with them that a
-    /// replay must not pass over as if they had never been. Copies began anew; what is missing before them is
-    /// invalidated.
+    /// Segments before this sequence number were dropped, with records that a replay must not skip silently. A range
+    /// whose transfer began later is not affected: records missing before that are invalidated.
     pub(super) fn gap(&mut self, sequence: u64) {
         for range in &mut self.tentative {
             if range.copy.is_none_or(|copy| copy.from.sequence < sequence) {
@@ -104,7 +101,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         }
     }
 
-    /// The next record of a range's history: if others are missing before it, those kept for replays end there.
+    /// At the next record of a range's history: if records are missing before it, the retained ones restart here.
     fn close_gap(&mut self, at: usize, sequence: u64, version: Version, last: Version) {
         if self.tentative[at].gap_before.is_none_or(|gap| sequence < gap) {
             return;
@@ -118,7 +115,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         }
     }
 
-    /// Takes the next record of the log.
+    /// Applies the next record of the log.
     pub(super) fn record(&mut self, slot: u32, offset: u32, stored: &Stored<'_>) {
         let record = &stored.record;
         let Ok(at) = self.engine.range_at(stored.envelope.range) else {
@@ -158,7 +155,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         }
     }
 
-    /// A copied record counted from its append on, and is no part of the range's history.
+    /// Applies a transferred record. It is committed from the start, and not part of the range's history.
     fn copied(&mut self, at: usize, entry: &ScannedEntry, sequence: u64) {
         let &ScannedEntry { version, pointer, len_bytes, kind, .. } = entry;
         match kind {
@@ -176,10 +173,10 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         let marks = &mut self.engine.ranges[at].marks;
         marks.appended = version;
         marks.sequence = self.engine.segments.expect(slot).sequence;
-        // What is read here is synced before anything is dropped.
+        // Recovery syncs all that it read before anything is dropped.
         self.engine.mark_is_durable(at, version, slot);
         self.apply_through(at, version);
-        // The record of that version may be gone with its segment: it was committed all the same.
+        // The record of that version may be gone with its segment, but it was committed.
         let progress = &mut self.engine.ranges[at].progress;
         progress.committed = progress.committed.max(version);
         progress.appended = progress.appended.max(version);
@@ -208,7 +205,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         self.engine.enter_segment(at, slot, Version::ZERO, true);
     }
 
-    /// The record was committed: it counts now.
+    /// Applies a committed record.
     fn apply(&mut self, at: usize, entry: &ScannedEntry) {
         let &ScannedEntry { version, pointer, len_bytes, .. } = entry;
         let (slot, _) = self.engine.segments.place(pointer);
@@ -225,7 +222,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         }
     }
 
-    /// The index learns of the record, at once or when the conflicts are settled.
+    /// Enters the record in the index, now or when the conflicts are settled.
     fn index(&mut self, at: usize, entry: &ScannedEntry) {
         let &ScannedEntry { version, pointer, len_bytes, kind, name } = entry;
         match kind {
@@ -251,7 +248,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         self.engine.move_index(at, name, OverlayBase::Absent, written);
     }
 
-    /// Everything of the range so far is invalidated, whatever is still in conflict.
+    /// Invalidates all records of the range so far, including those in conflict.
     fn clear(&mut self, at: usize, version: Version) {
         self.conflicts.forget_range(at);
         let Engine { ranges, segments, .. } = &mut *self.engine;
@@ -261,7 +258,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         }
     }
 
-    /// Settles the conflicts when there are enough to be worth a batch of reads.
+    /// Settles the conflicts once a batch of reads is worthwhile.
     pub(super) fn resolve_if_many(&mut self) -> Result<(), OpenError> {
         if self.conflicts.is_large() { self.resolve() } else { Ok(()) }
     }
@@ -285,7 +282,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
             let range = &mut self.engine.ranges[at];
             let last = range.retained.back().map_or(range.complete_above, |kept| kept.version);
             if is_behind_gap && last < range.progress.committed {
-                // Only marks are left of what came behind the gap.
+                // Only marks remain of the records after the gap.
                 range.retained.clear();
                 range.complete_above = range.progress.committed;
             }
@@ -311,7 +308,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         }
     }
 
-    /// As an append would have left it.
+    /// Enters a pending record, as its append did.
     fn pend(&mut self, at: usize, entry: &ScannedEntry) {
         let &ScannedEntry { version, pointer, len_bytes, kind, name } = entry;
         let range = &self.engine.ranges[at];

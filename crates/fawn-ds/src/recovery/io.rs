@@ -1,4 +1,4 @@
-//! Owns blocking device access for opening: several operations in flight, waited for by token in any order.
+//! Blocking device access for recovery: several operations in flight, awaited by token in any order.
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{AlignedBuf, Completion, Device, DeviceError, FileId, IoClass, Token};
 use hashbrown::HashMap;
@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 /// Largest single read or write, bytes.
 const PIECE_BYTES_MAX: usize = 1 << 20;
 
-/// A device used by one blocking caller alone.
+/// Exclusive, blocking use of a device.
 pub(crate) struct Io<'d, D: Device> {
     pub(crate) device: &'d mut D,
     done: HashMap<u64, Completion, FxBuildHasher>,
@@ -26,14 +26,13 @@ impl<'d, D: Device> Io<'d, D> {
         Token(self.next)
     }
 
-    /// Starts a read; lengths are whole pages.
+    /// Starts a read of whole pages.
     pub(crate) fn start_read(&mut self, file: FileId, offset: u64, len_bytes: usize, class: IoClass) -> Token {
         let token = self.token();
         self.device.submit_read(file, offset, AlignedBuf::zeroed(len_bytes), class, token);
         token
     }
 
-    /// Waits for one operation.
     pub(crate) fn finish(&mut self, token: Token) -> Result<Option<AlignedBuf>, DeviceError> {
         loop {
             if let Some(completion) = self.done.remove(&token.0) {
@@ -61,7 +60,6 @@ impl<'d, D: Device> Io<'d, D> {
         }
     }
 
-    /// The first `len_bytes` of a file.
     pub(crate) fn read_all(&mut self, file: FileId, len_bytes: u64, class: IoClass) -> Result<Vec<u8>, DeviceError> {
         let mut bytes = Vec::new();
         while (bytes.len() as u64) < len_bytes {

@@ -1,6 +1,6 @@
-//! Owns opening: manifest, segments in order, the judgement of their ends, and the engine put together from it.
+//! Open: reads the manifest, scans the segments in log order, validates their ends and builds the engine.
 //!
-//! `read` and `index_build` change nothing, `validate` refuses, and only then `begin` writes.
+//! `read` and `index_build` change nothing on disk, `validate` refuses corruption, and only then `begin` writes.
 mod begin;
 mod conflicts;
 mod create;
@@ -30,7 +30,8 @@ use fawn_types::{ExpiryClock, MonoMs, Now};
 use slab::Slab;
 use std::collections::VecDeque;
 
-/// Ends what another engine left in flight on the device: its completions would be taken for this one's.
+/// Drains operations that an earlier engine left in flight on the device: their completions would be taken for this
+/// one's.
 fn abandon_operations<D: Device>(device: &mut D) {
     let mut abandoned = VecDeque::new();
     while device.in_flight() > 0 {
@@ -39,7 +40,6 @@ fn abandon_operations<D: Device>(device: &mut D) {
     }
 }
 
-/// A segment after its scan.
 struct Scanned {
     entry: SegmentEntry,
     slot: u32,
@@ -47,10 +47,10 @@ struct Scanned {
 }
 
 impl<D: Device> Engine<D> {
-    /// Opens the store in the device's directory, or creates one. Blocks on the device, and only here.
+    /// Opens the store in the device's directory, or creates one. Only this call blocks on the device.
     ///
     /// # Errors
-    /// [`OpenError`] says what is corrupt and how to go on; a store is never replaced by an empty one.
+    /// [`OpenError`] reports the corruption and how to proceed; a store is never replaced by an empty one.
     pub fn open(mut device: D, mut options: Options, now: Now) -> Result<(Self, OpenReport), OpenError> {
         device.lock()?;
         abandon_operations(&mut device);
@@ -70,7 +70,7 @@ impl<D: Device> Engine<D> {
         let clock = manifest.state().clock;
         let clock = clock.map_or(ExpiryClock::first(now), |(time, mono)| ExpiryClock::resume(time, mono, now));
         let mut engine = Self::bare(device, options, identity, manifest, (now, clock));
-        // Nothing is changed before all is judged: whoever is refused finds the evidence as it was.
+        // Nothing on disk changes before validation, so a refused open leaves the evidence as it was.
         let orphans = engine.orphans(&mut report)?;
         let (scanned, strays) = engine.scan_all(&mut report)?;
         engine.check_generation(&scanned, &mut report)?;
@@ -93,7 +93,7 @@ impl<D: Device> Engine<D> {
         Ok((engine, report))
     }
 
-    /// An engine with nothing in it but its identity.
+    /// An engine without ranges' contents and segments.
     fn bare(
         device: D,
         options: Options,

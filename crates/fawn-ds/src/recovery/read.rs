@@ -1,4 +1,4 @@
-//! Owns the reading part of opening: every listed segment in the order of the log, several reads ahead.
+//! The reading part of an open: scans all listed segments in log order, with several reads in flight.
 use super::index_build::{IndexBuilder, Stray};
 use super::io::Io;
 use super::{OpenReport, Scanned};
@@ -13,14 +13,13 @@ use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{Device, DeviceError, FileId, IoClass};
 use std::collections::VecDeque;
 
-/// Length of one read of a scan, bytes; several are in flight.
+/// Length of one scan read, bytes; several are in flight.
 const SCAN_READ_BYTES: usize = 1 << 20;
 const SCAN_READS_IN_FLIGHT: usize = 4;
-/// Of the first segment that a store ever has.
+/// Sequence number of a store's first segment.
 const FIRST_SEQUENCE: u64 = 1;
 
 impl<D: Device> Engine<D> {
-    /// Reads every segment in order and builds the indexes.
     pub(super) fn scan_all(&mut self, report: &mut OpenReport) -> Result<(Vec<Scanned>, Vec<Stray>), OpenError> {
         let mut listed: Vec<_> = self.manifest.state().segments.iter().map(|(&slot, &entry)| (slot, entry)).collect();
         listed.sort_by_key(|(_, entry)| entry.sequence);
@@ -76,7 +75,7 @@ fn open_segment<D: Device>(
     Ok(Segment::new(slot, entry.sequence, entry.uuid, file, name))
 }
 
-/// Streams one segment through the scanner, several reads ahead.
+/// Streams one segment through the scanner.
 fn scan_segment<D: Device>(
     builder: &mut IndexBuilder<'_, D>,
     slot: u32,
@@ -88,7 +87,7 @@ fn scan_segment<D: Device>(
     let mut reads = VecDeque::new();
     let mut offset = FRAMES_OFFSET;
     loop {
-        // The builder reads too, but only between pieces: what is in flight here is waited for first.
+        // The builder reads too, but only between batches: all reads in flight here complete first.
         while reads.len() < SCAN_READS_IN_FLIGHT && offset < end {
             let len = (end - offset).min(SCAN_READ_BYTES as u32);
             reads.push_back((offset, len));

@@ -1,35 +1,35 @@
-//! Owns what an opening reports: what it found, undid, and came back with.
+//! Report of an open: the state recovered and the repairs made.
 use crate::format::Watermark;
 use fawn_types::{RangeId, Version};
 
-/// What one range came back with.
+/// Recovered state of one range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RangeReport {
-    /// Which.
+    /// The range's id.
     pub range: RangeId,
     /// Newest version known to be committed; in a sole epoch, all that was recovered.
     pub committed: Version,
-    /// Newest version recovered; what lies between waits for a commit or a rollback.
+    /// Newest recovered version. Versions above `committed` wait for a commit or a rollback.
     pub recovered: Version,
 }
 
-/// Damage found below what was synced; only a read-only opening goes on past it.
+/// Corruption below the synced end of the log. Only a read-only open continues past it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Damage {
-    /// The segment's file.
+    /// Name of the segment's file.
     pub file: String,
-    /// Where the last good frame before it ends.
+    /// End of the last valid frame before it, bytes.
     pub from_bytes: u32,
-    /// How far the log was synced.
+    /// Synced end of the log.
     pub synced: Watermark,
-    /// What is wrong.
+    /// Description of the fault.
     pub detail: String,
 }
 
-/// What opening found and did.
+/// Result of an open.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct OpenReport {
-    /// There was no store; there is one now.
+    /// A new store was created.
     pub created: bool,
     /// Segments read.
     pub segments: u64,
@@ -37,14 +37,14 @@ pub struct OpenReport {
     pub records: u64,
     /// Bytes of frames read.
     pub bytes: u64,
-    /// Records of ranges that were dropped: void, and in the way until their segments go.
+    /// Records of dropped ranges: invalid, removed with their segments.
     pub dropped_records: u64,
-    /// Unfinished ends cut off: file and where.
+    /// Unfinished ends that were cut off: file and length left, bytes.
     pub truncated: Vec<(String, u32)>,
-    /// Files of unfinished steps removed.
+    /// Files of unfinished steps that were removed.
     pub orphans_removed: Vec<String>,
-    /// Read-only openings list what is corrupt here.
+    /// Corruption found by a read-only open.
     pub damage: Vec<Damage>,
-    /// Per range.
+    /// Recovered state per range.
     pub ranges: Vec<RangeReport>,
 }

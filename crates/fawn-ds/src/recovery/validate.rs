@@ -1,5 +1,4 @@
-//! Owns the judgement of what was read, before anything is changed: torn or corrupt ends, orphans, a manifest that lost
-//! its synced end.
+//! Validation before anything is changed: torn or corrupt ends, orphans, a manifest that lost its synced end.
 use super::index_build::Stray;
 use super::{Damage, OpenReport, Scanned};
 use crate::check;
@@ -12,8 +11,9 @@ use crate::format::{FRAMES_OFFSET, Watermark};
 use fawn_flash::Device;
 
 impl<D: Device> Engine<D> {
-    /// Files of steps that a crash cut short: named like ours and unlisted. One that took data was listed, and synced so,
-    /// before: then the manifest has lost that, and the file is promised data.
+    /// Lists the orphans: store files of unfinished steps, which the manifest does not list. A segment with data was
+    /// listed, durably, before it took data. If it is not listed, the manifest lost an edit and the file has
+    /// acknowledged data.
     pub(super) fn orphans(&mut self, report: &mut OpenReport) -> Result<Vec<String>, OpenError> {
         let state = self.manifest.state();
         let listed: Vec<_> = state.segments.iter().map(|(&slot, entry)| segment::file_name(slot, entry.uuid)).collect();
@@ -37,7 +37,7 @@ impl<D: Device> Engine<D> {
         Ok(orphans)
     }
 
-    /// A frame of a later generation than the manifest's: frames are written only once their generation is synced there.
+    /// Refuses a frame of a later generation than the manifest's: a generation is synced there before its first frame.
     pub(super) fn check_generation(&self, scanned: &[Scanned], report: &mut OpenReport) -> Result<(), OpenError> {
         let Some(newest) = scanned.iter().max_by_key(|scanned| scanned.report.generation) else { return Ok(()) };
         let found = newest.report.generation;
@@ -58,7 +58,7 @@ impl<D: Device> Engine<D> {
         Ok(())
     }
 
-    /// Records of a range that was never listed: it is listed, and that synced, before its first record is written.
+    /// Refuses records of a range that was never listed: a range is listed, durably, before its first record.
     pub(super) fn check_strays(&self, strays: &[Stray], report: &mut OpenReport) -> Result<(), OpenError> {
         for &Stray { range, slot, offset, records } in strays {
             if self.manifest.state().dropped.contains(&range) {
@@ -76,8 +76,8 @@ impl<D: Device> Engine<D> {
         Ok(())
     }
 
-    /// Judges each segment's end; names those to be cut. Damage below what was synced is refused, or listed when nothing
-    /// is going to be written.
+    /// Validates each segment's end and returns those to truncate. Corruption below the synced end is refused, or only
+    /// reported by a read-only open.
     pub(super) fn validate_ends(
         &self,
         scanned: &[Scanned],

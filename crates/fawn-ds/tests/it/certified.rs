@@ -1,4 +1,4 @@
-//! Owns the tests of what was acknowledged durable in the manifest: damage to it is refused, never cut off as torn.
+//! Acknowledged manifest commits: corruption of them is an error on opening, never cut off as a torn write.
 use crate::support::{Node, RANGE, Write, manifest_commits, small};
 use fawn_ds::internals::{OpenError, Options};
 use fawn_flash::sim::{Capture, Loss, OpKind};
@@ -21,10 +21,10 @@ fn promise(node: &mut Node, key: u32, bytes: &[u8]) {
         }
         node.engine.wait(node.now, &mut Vec::new());
     }
-    panic!("the blob never becomes durable");
+    panic!("the blob did not become durable");
 }
 
-/// Time goes by, and nothing else happens.
+/// Advances the time without any operation.
 fn idle(node: &mut Node) {
     for _ in 0..10 {
         node.now = node.now.plus_ms(20);
@@ -38,15 +38,15 @@ fn commit_of(manifest: &[u8], content: &[u8]) -> (usize, usize) {
     *manifest_commits(manifest).iter().find(|&&(start, end)| start < at && at < end).unwrap()
 }
 
-/// The disk with another manifest is refused as corrupt, and left as it is.
+/// Whether opening the disk with this manifest fails as corrupt. The attempt must not change the disk.
 fn is_refused(disk: &SimDisk, manifest: &[u8]) -> bool {
     disk.put("manifest", manifest);
     let refused = match Node::open_in_chain(disk, options(), Now::at(9000)) {
         Err(OpenError::Manifest { detail, .. }) => detail.contains("which was synced"),
-        Err(error) => panic!("refused, but as {error}"),
+        Err(error) => panic!("opening failed with another error: {error}"),
         Ok(_) => return false,
     };
-    assert_eq!(disk.contents("manifest").unwrap(), manifest, "a refusal changes nothing");
+    assert_eq!(disk.contents("manifest").unwrap(), manifest, "a failed opening changes nothing");
     refused
 }
 
@@ -64,15 +64,15 @@ fn every_flipped_bit_of_a_promise_is_refused() {
     for bit in start * 8..end * 8 {
         let mut corrupt = manifest.clone();
         corrupt[bit / 8] ^= 1 << (bit % 8);
-        assert!(is_refused(&fresh(), &corrupt), "bit {bit}: the promise is forgotten in silence");
+        assert!(is_refused(&fresh(), &corrupt), "bit {bit}: the promise is lost without an error");
     }
-    // The whole sector is lost, or says what it once said.
+    // The whole sector is lost, or has its former content.
     for fill in [0, 0xA5] {
         let mut corrupt = manifest.clone();
         corrupt[start..end.next_multiple_of(SECTOR)].fill(fill);
         assert!(is_refused(&fresh(), &corrupt), "sectors filled with {fill:#x}");
     }
-    // What certifies may be corrupt: it says nothing else.
+    // The certifying commits themselves may be corrupt: they contain nothing else.
     for (start, end) in manifest_commits(&manifest).into_iter().filter(|&(at, _)| at >= end) {
         for bit in start * 8..end * 8 {
             let disk = fresh();
@@ -107,17 +107,17 @@ fn vouching_costs_one_write_for_a_burst_and_none_where_other_commits_follow() {
     let count = |from: u64| disk.counted(OpKind::Write) - from;
     let before = count(0);
     idle(&mut node);
-    assert_eq!(count(before), 0, "nothing to certify, nothing written");
+    assert_eq!(count(before), 0, "nothing to certify, so nothing is written");
     for i in 0..10_u8 {
         promise(&mut node, u32::from(i), &[i; 40]);
     }
     idle(&mut node);
-    assert_eq!(count(before), 11, "ten promises, one write that certifies them");
+    assert_eq!(count(before), 11, "ten promises, and one write that certifies them");
     idle(&mut node);
-    assert_eq!(count(before), 11, "and none that certifies that one");
+    assert_eq!(count(before), 11, "the certifying write is not certified in turn");
 }
 
-/// Every state of the disk around promises and what certifies them opens, with every promise that was acknowledged.
+/// Every disk image taken around promises and certifying commits opens, with every acknowledged promise.
 #[test]
 fn every_image_keeps_every_promise() {
     let mut images = 0;
@@ -126,13 +126,13 @@ fn every_image_keeps_every_promise() {
         let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
         let mut node = Node::open_in_chain(&disk, options(), Now::at(1)).unwrap();
         disk.capture(Capture::Every { stride: 1, loss: Loss::Power, seed });
-        // (operations so far, newest number promised durably), and the newest ever asked for.
+        // `acked`: (operations so far, newest durable number). `number`: the newest one requested.
         let (mut acked, mut number) = (vec![(disk.ops(), 0_u64)], 0_u64);
         for _ in 0..120 {
             match rng.below(10) {
                 0..=3 => {
                     number += 1;
-                    // Some span sectors, some pages.
+                    // Some blobs span several sectors, some several pages.
                     let mut bytes = vec![number as u8; [8, 100, 700, 5000][rng.below(4) as usize]];
                     bytes[..8].copy_from_slice(&number.to_le_bytes());
                     promise(&mut node, 1, &bytes);

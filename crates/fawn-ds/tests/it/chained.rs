@@ -1,4 +1,4 @@
-//! Owns the tests of what chains need: pending across openings, marks, rollbacks, replay.
+//! Chained ranges: pending records across openings, commit marks, rollbacks, replay.
 use crate::support::{Node, RANGE, SECRET, small};
 use fawn_ds::internals::{EngineError, Options, RecordKind, RecordRef, Replay, View};
 use fawn_flash::{SimDisk, SimOptions};
@@ -22,7 +22,7 @@ fn put(node: &mut Node, key: &[u8], value: &[u8], version: Version) {
             result => return result.unwrap(),
         }
     }
-    panic!("stays overloaded");
+    panic!("the engine stays overloaded");
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn a_sole_epoch_refuses_to_roll_back() {
     assert_eq!(value(&mut node, b"a", View::Latest), Some(b"two".to_vec()));
 }
 
-/// Flushes and syncs without committing, a second after the last time: then a mark of what was committed goes along.
+/// Flushes and syncs without committing, one second after the last time, so that a commit mark is written too.
 fn sync(node: &mut Node) {
     node.now = node.now.plus_ms(1000);
     for _ in 0..200 {
@@ -54,7 +54,7 @@ fn sync(node: &mut Node) {
             return;
         }
     }
-    panic!("never synced: {:?}", node.engine.watermarks());
+    panic!("not synced: {:?}", node.engine.watermarks());
 }
 
 fn value(node: &mut Node, key: &[u8], view: View) -> Option<Vec<u8>> {
@@ -98,12 +98,12 @@ fn a_rolled_back_frame_on_its_way_does_not_vouch_for_what_replaces_it() {
     put(&mut node, b"a", b"one", version(1, 1));
     sync(&mut node);
     put(&mut node, b"b", b"void", version(1, 2));
-    node.engine.submit(node.now); // on its way
+    node.engine.submit(node.now); // The first frame is in flight.
     node.engine.rollback(RANGE, version(1, 1)).unwrap();
     put(&mut node, b"b", b"two", version(1, 2));
     put(&mut node, b"c", b"three", version(1, 3));
     let mut events = Vec::new();
-    node.engine.wait(node.now, &mut events); // the first frame alone
+    node.engine.wait(node.now, &mut events); // Only the first frame completes.
     let progress = node.engine.progress(RANGE);
     assert_eq!(progress.synced, version(1, 1), "1.2 is in memory only: {progress:?}");
     sync(&mut node);
@@ -133,7 +133,7 @@ fn replay_gives_each_record_once_and_in_order() {
         match node.engine.replay(RANGE, after, 20_000, visit).unwrap() {
             Replay::Records { through, .. } => after = through,
             Replay::UpToDate => break,
-            Replay::Gone => panic!("it was retained"),
+            Replay::Gone => panic!("the records were retained"),
             Replay::Read(plan) => {
                 node.engine.read(plan, 42);
                 let plan = node.wait_for_plan();
@@ -163,17 +163,17 @@ fn fewer_records_are_kept_to_send_again_from_then_on_and_never_more_than_the_opt
     node.engine.set_retained_max(5);
     assert_eq!(node.engine.replay_floor(RANGE), version(1, 25), "at once");
     write(&mut node, 31);
-    assert_eq!(node.engine.replay_floor(RANGE), version(1, 26), "and from then on");
+    assert_eq!(node.engine.replay_floor(RANGE), version(1, 26), "the floor stays there");
     drop(node);
     let mut node = Node::open_in_chain(&disk, options(), Now::at(2)).unwrap();
     let found = node.engine.replay_floor(RANGE);
-    assert!(found <= version(1, 11), "an opening looks through all: {found:?}");
+    assert!(found <= version(1, 11), "an opening scans all segments: {found:?}");
     node.engine.set_retained_max(usize::MAX);
     (32..=60).for_each(|seq| write(&mut node, seq));
     assert_eq!(node.engine.replay_floor(RANGE), version(1, 40));
 }
 
-/// A restart replays what the log keeps: as many reads as there are records would take it seconds.
+/// A restart replays all that the log keeps: one read per record would take seconds.
 #[test]
 fn a_cold_replay_reads_many_records_at_once() {
     let disk = SimDisk::new(SimOptions::default());
@@ -195,7 +195,7 @@ fn a_cold_replay_reads_many_records_at_once() {
         match node.engine.replay(RANGE, after, 1 << 20, visit).unwrap() {
             Replay::Records { through, .. } => after = through,
             Replay::UpToDate => break,
-            Replay::Gone => panic!("it was retained"),
+            Replay::Gone => panic!("the records were retained"),
             Replay::Read(plan) => {
                 node.engine.read(plan, 42);
                 let plan = node.wait_for_plan();
@@ -221,7 +221,7 @@ fn clears_rollbacks_and_marks_survive_openings_in_any_order() {
     put(&mut node, b"b", b"two", version(1, 2));
     sync(&mut node);
     node.engine.commit(RANGE, version(1, 2));
-    // A clear that is pending hides from the newest view only, and waits across an opening.
+    // A pending clear hides records from the latest view only, and stays pending across an opening.
     node.engine.clear(RANGE, version(1, 3)).unwrap();
     put(&mut node, b"c", b"three", version(1, 4));
     sync(&mut node);
@@ -231,15 +231,15 @@ fn clears_rollbacks_and_marks_survive_openings_in_any_order() {
     assert_eq!(value(&mut node, b"a", View::Latest), None, "a clear is pending");
     assert_eq!(value(&mut node, b"c", View::Latest), Some(b"three".to_vec()));
     assert_eq!(node.engine.len(RANGE), 2);
-    // Rolled back, it never was; and stays so.
+    // After a rollback the clear has no effect, also after another opening.
     node.engine.rollback(RANGE, version(1, 2)).unwrap();
     assert_eq!(value(&mut node, b"a", View::Latest), Some(b"one".to_vec()));
     sync(&mut node);
     let mut node = reopen(node, 2);
-    assert_eq!(node.report.ranges[0].recovered, version(1, 2), "what was rolled back is gone");
+    assert_eq!(node.report.ranges[0].recovered, version(1, 2), "the rolled-back record is gone");
     assert_eq!(value(&mut node, b"a", View::Latest), Some(b"one".to_vec()));
     assert_eq!(value(&mut node, b"c", View::Latest), None);
-    // Now one that is committed, with something after it that is not.
+    // A committed clear, followed by an uncommitted record.
     node.engine.clear(RANGE, version(3, 3)).unwrap();
     put(&mut node, b"d", b"four", version(3, 4));
     sync(&mut node);

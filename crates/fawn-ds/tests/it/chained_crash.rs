@@ -1,4 +1,4 @@
-//! The crash test of chained stores: the disk as a loss after every single device operation may leave it.
+//! Crash test of chained stores: opens every disk image that a loss after each device operation may leave.
 //!
 //! Several ranges with puts, deletes, clears, expiry, rollbacks, commits that lag behind, reads that are in flight while
 //! segments are dropped, sole epochs that begin and end, and openings in between. Each image must come back with the newest view as of what was
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 const KEYS: u64 = 5;
 const RANGES_MAX: u32 = 3;
 
-/// A value as one byte, how often, and until when.
+/// A value: one byte, its repetitions, and the expiry time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Value {
     byte: u8,
@@ -38,12 +38,12 @@ fn key_of(key: u64) -> Vec<u8> {
     format!("k{key:02}").into_bytes()
 }
 
-/// One range as it should be.
+/// The expected state of one range.
 struct Range {
     id: RangeId,
-    /// Content after each version that ever was, rolled back ones included.
+    /// Content after each version ever appended, including rolled-back ones.
     prefixes: BTreeMap<Version, Content>,
-    /// The version that each of them was appended after.
+    /// The version after which each version was appended.
     parents: BTreeMap<Version, Version>,
     /// Versions appended and not rolled back.
     branch: Vec<Version>,
@@ -99,7 +99,7 @@ impl Range {
         self.seq = 0;
     }
 
-    /// An opening found these: a rollback that was lost in the crash has not happened.
+    /// Adopts the versions that an opening found. A rollback that was lost in the crash did not happen.
     fn reopened(&mut self, committed: Version, recovered: Version) {
         let parent = |version: &Version| self.parents.get(version).copied();
         let lineage = std::iter::successors(Some(recovered), parent).take_while(|version| *version > committed);
@@ -110,7 +110,7 @@ impl Range {
     }
 }
 
-/// Reads a plan until it has an answer.
+/// Reads until the lookup has a result.
 fn finish(engine: &mut Engine<SimDevice>, mut plan: LookupPlan, now: Now) -> Option<Entry> {
     loop {
         engine.read(plan, 1);
@@ -151,7 +151,7 @@ fn content_of(engine: &mut Engine<SimDevice>, range: RangeId, view: View, now: N
     content
 }
 
-/// How many images there were, and how many of these began with something cut off, dropped, or not committed.
+/// Counts of images, and of images whose opening cut off, dropped or did not commit something.
 #[derive(Default, Debug)]
 struct Tally {
     images: usize,
@@ -172,7 +172,7 @@ struct Run {
     engine: Engine<SimDevice>,
     ranges: Vec<Range>,
     now: Now,
-    /// Lookups in flight: the range's place and the key.
+    /// Lookups in flight: the range's index and the key.
     reads: BTreeMap<u64, (usize, u64)>,
     tally: Tally,
     /// Whether ranges go into sole epochs and back.
@@ -264,7 +264,7 @@ impl Run {
         self.now = self.now.plus_ms(rng.below(600));
     }
 
-    /// A read is done: its answer is the committed view of now, whatever was dropped meanwhile.
+    /// Completes a read: its result is the current committed view, even if segments were dropped since it began.
     fn resume(&mut self, plan: LookupPlan, user: u64) {
         let Some((at, key)) = self.reads.remove(&user) else { return };
         let found = match self.engine.resume(plan, self.now.wall).unwrap() {
@@ -292,7 +292,7 @@ impl Run {
         }
     }
 
-    /// Commits some of what is as safe as the mode wants it.
+    /// Commits some of the records that are as safe as the durability mode requires.
     fn commit(&mut self, rng: &mut Rng, at: usize) {
         let range = &mut self.ranges[at];
         let safe = self.engine.progress(range.id).watermark_for(self.options.durability);
@@ -323,7 +323,7 @@ impl Run {
         }
     }
 
-    /// A crash, or a regular end where a crash would lose what was promised; then an opening.
+    /// Crashes the store, or closes it where a crash would lose promised records; then opens it.
     fn reopen(&mut self, seed: u64) {
         self.tally.dropped += self.engine.stats().segments_dropped;
         let elsewhere = SimDevice::attach(&SimDisk::new(SimOptions::default()));
@@ -355,7 +355,7 @@ impl Run {
     }
 
     fn step(&mut self, rng: &mut Rng, step: u64) {
-        // Half of the writes go to the last range.
+        // Half of the writes are to the last range.
         let at = (rng.below(2 * u64::from(RANGES_MAX)) as usize).min(RANGES_MAX as usize - 1);
         match rng.below(200) {
             0..=99 => self.write(rng, at),
@@ -391,7 +391,7 @@ impl Run {
     }
 }
 
-/// Compares one range of an image; returns whether some of what was recovered is not committed there.
+/// Checks one range of an image; returns whether it recovered uncommitted records.
 fn check_range(
     range: &Range,
     engine: &mut Engine<SimDevice>,
@@ -415,7 +415,8 @@ fn check_range(
         }
     }
     let as_of = |version: Version| {
-        let prefix = range.prefixes.get(&version).unwrap_or_else(|| panic!("{context}: {version:?} never was"));
+        let prefix =
+            range.prefixes.get(&version).unwrap_or_else(|| panic!("{context}: {version:?} was never appended"));
         alive(prefix, now.wall)
     };
     let latest = content_of(engine, range.id, View::Latest, now);
@@ -439,7 +440,7 @@ fn run(seed: u64, options: Options, loss: Loss, steps: u64, has_sole_epochs: boo
     let mut run = Run::new(seed, Options { retained_records_max, ..options }, loss, has_sole_epochs);
     for step in 0..2 * steps {
         if step == steps {
-            // By now segments die as fast as they are written.
+            // By now, segments become dead as fast as they are written.
             run.disk.capture(Capture::Every { stride: 1, loss, seed });
         }
         run.step(&mut rng, step);
@@ -485,5 +486,5 @@ fn every_image_over_sole_epochs_loses_no_commit_and_invents_none() {
     assert!(sum.dropped > 60 && sum.sole > 1000 && sum.changes > 100, "{sum:?}");
 }
 
-/// Histories of each kind.
+/// Number of seeds for each kind of history.
 const SEEDS: u64 = 3;

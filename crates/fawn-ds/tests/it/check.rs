@@ -1,10 +1,10 @@
-//! Owns the tests of the offline check: sound stores are sound, damage is named with its place, nothing is changed.
+//! Offline check: sound stores pass, corruption is reported with its location, and files are not changed.
 use crate::support::{Node, Write, small};
 use fawn_ds::internals::check::{CheckReport, Severity, check};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::{Durability, Now};
 
-/// A store of several segments, closed cleanly.
+/// A store of several segments after a clean shutdown.
 fn store() -> SimDisk {
     let disk = SimDisk::new(SimOptions::default());
     let mut node = Node::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
@@ -80,7 +80,7 @@ fn orphans_are_notes_unless_the_manifest_lost_them() {
     let report = checked(&disk);
     assert!(report.is_sound() && report.findings.len() == 1, "{report:?}");
 
-    // The manifest as it was before its last commits: segments with data are not listed any more.
+    // A manifest without its last commits: segments with data are no longer listed.
     let (mut kept, mut at) = (512, 512);
     while manifest.get(at..at + 4) == Some(b"FwnM") {
         kept = at;

@@ -1,4 +1,4 @@
-//! Tests of the engine's two clocks: a stepped wall clock stops no timer, and no reader's clock removes a record.
+//! The engine's two clocks: a step of the wall clock stops no timer, and no reader's clock removes a record.
 use crate::support::{Node, RANGE, Write, manifest_commits, small};
 use fawn_ds::internals::{EngineError, View};
 use fawn_flash::{SimDisk, SimOptions};
@@ -15,7 +15,7 @@ fn write(key: &[u8], expires_at_ms: u64) -> Write {
     Write { key: key.to_vec(), value: Some(vec![7; 900]), expires_at_ms }
 }
 
-/// Turns for `ms`, one every 10 ms.
+/// Runs iterations for `ms`, one every 10 ms.
 fn run(node: &mut Node, ms: u64) {
     for _ in 0..ms / 10 {
         node.now = node.now.plus_ms(10);
@@ -153,13 +153,13 @@ fn what_has_expired_by_the_stores_clock_is_removed() {
     all_absent_at(&mut node, 60, late);
     assert_eq!(node.engine.stats().expired, 60);
     assert_eq!(node.engine.len(RANGE), 140);
-    // Those were in the oldest segments: what held nothing else is gone.
+    // The expired keys were in the oldest segments, and segments with no other record were dropped.
     let files = disk.names().len();
     run(&mut node, 1_000);
     assert!(disk.names().len() <= files);
 }
 
-/// A board without a clock chip starts in 1970 each time; its monotonic clock begins again too.
+/// A board without a clock chip starts in 1970 each time, and its monotonic clock restarts too.
 const BOARD_STARTS: Now = Now::at(3_000);
 
 #[test]
@@ -180,7 +180,7 @@ fn a_killed_process_goes_on_by_the_machines_monotonic_clock() {
     let mut node = expiring(&disk);
     run(&mut node, 30_000);
     disk.kill(1);
-    // What was persisted last is old; the wall clock is ahead of what has passed, and does not count yet.
+    // The persisted time is old. The wall clock is ahead of the elapsed time, so it is not trusted yet.
     let later = node.now.plus_ms(5_000);
     let ahead = Now { wall: later.wall.plus_ms(HOUR_MS), ..later };
     let node = Node::open(&disk, small(Durability::Sync), ahead).unwrap();
@@ -192,7 +192,7 @@ fn a_loss_of_power_costs_no_more_than_a_minute_of_expiry_time() {
     let disk = SimDisk::new(SimOptions::default());
     let mut node = expiring(&disk);
     for seed in 0..10 {
-        // It only reads, so nothing but the time itself is written.
+        // The store only reads, so only the time itself is written.
         run(&mut node, 100_000 + 7_000 * seed);
         let before = node.engine.expiry_time();
         disk.crash(seed);

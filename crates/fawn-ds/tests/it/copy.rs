@@ -1,8 +1,7 @@
-//! Owns the tests of copying a range: between two engines while it is written to, and as any crash may leave it.
+//! Copies of a range: between two engines during writes, and after any crash.
 //!
-//! The tail here is a model that knows every version; the receiver is an engine that lags behind it, as a member of a
-//! chain does, and takes chunks by the rule of the protocol: none that was looked up before something in its own log
-//! happened.
+//! The tail is a model that knows every version. The receiver is an engine that lags behind, as a chain member does. It
+//! accepts chunks by the protocol's rule: none that was read at a version before the end of its own log.
 use crate::support::{Node, RANGE, SECRET, small};
 use fawn_ds::internals::format::record::Stored;
 use fawn_ds::internals::format::{FRAMES_OFFSET, frame, segment};
@@ -31,7 +30,7 @@ fn hash(key: &[u8]) -> KeyHash {
     KeyHash::of(&SECRET, key)
 }
 
-/// One record, owned.
+/// An owned record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Owned {
     kind: RecordKind,
@@ -76,7 +75,7 @@ impl Owned {
     }
 }
 
-/// The range as others have it: its whole history of one epoch after another.
+/// The range on the other members: its complete history over all epochs.
 #[derive(Default)]
 struct Tail {
     history: Vec<Owned>,
@@ -92,7 +91,7 @@ impl Tail {
         self.history.push(record);
     }
 
-    /// The newest record of each key as of a version, deleted ones included.
+    /// The newest record of each key at a version, including deletes.
     fn newest(&self, through: Version) -> BTreeMap<&[u8], &Owned> {
         let known = self.history.iter().filter(|record| record.version <= through);
         known.map(|record| (&record.key[..], record)).collect()
@@ -107,7 +106,7 @@ impl Tail {
         self.history.iter().find(|record| record.version > after)
     }
 
-    /// Results of tagged operations up to the base, as a copy brings them.
+    /// Results of tagged operations up to the base, as a copy contains them.
     fn results(&self, base: Version) -> Vec<Owned> {
         let tagged = self.history.iter().filter(|record| record.version <= base && record.tag != ClientTag::NONE);
         let result_of = |record: &Owned| Owned {
@@ -121,29 +120,30 @@ impl Tail {
     }
 }
 
-/// A copy as the receiver goes through it.
+/// A copy in progress at the receiver.
 struct Copying {
     base: Version,
-    /// Results, then keys in order.
+    /// Results still to copy; after them, keys in order.
     results: Vec<Owned>,
     cursor: Option<Vec<u8>>,
-    /// Chunks that were taken, which the network may bring again.
+    /// Chunks already accepted, which the network may deliver again.
     old: Vec<(Version, Vec<Owned>)>,
-    /// Newest version that any chunk was looked up at.
+    /// The newest version at which a chunk was read.
     as_of: Version,
     is_finishing: bool,
-    /// What is promised until the range is durably emptied.
+    /// The version promised until the range is durably emptied.
     before: Option<Version>,
 }
 
-/// What a crash may find after an operation.
+/// States that a crash after an operation may leave.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Allowed {
     /// The range may be empty, at version zero.
     invalidated: bool,
-    /// It may be as it was or has become: at least through this version.
+    /// The range may have its old or its new content, at least through this version.
     whole: Option<Version>,
-    /// Where its last whole copy began, and through when keys up to it may come by the stream alone.
+    /// The base of its last complete copy. Keys up to the base that changed until `as_of` may be missing until the
+    /// stream catches up.
     base: Version,
     as_of: Version,
 }
@@ -155,9 +155,9 @@ struct Run {
     tail: Tail,
     copying: Option<Copying>,
     epoch: u32,
-    /// Writes to another range, which share the log.
+    /// Number of writes to another range in the same log.
     others: u64,
-    /// By number of operations.
+    /// Allowed states by number of operations.
     allowed: Vec<(u64, Allowed)>,
     base: Version,
     as_of: Version,
@@ -180,7 +180,7 @@ impl Run {
         self.allowed.push((self.disk.ops(), allowed));
     }
 
-    /// What the receiver has synced is promised, but for a copy that is not whole.
+    /// Promises the records that the receiver has synced, except those of an incomplete copy.
     fn note_synced(&mut self) {
         let synced = self.node.engine.progress(RANGE).synced;
         match &self.copying {
@@ -222,7 +222,7 @@ impl Run {
         panic!("the engine stays overloaded: {:?}", self.node.engine);
     }
 
-    /// The receiver hears of the next record of the history.
+    /// Appends the next record of the history at the receiver.
     fn stream(&mut self) {
         let end = self.node.engine.progress(RANGE).appended;
         let Some(record) = self.tail.next_after(end).cloned() else { return };
@@ -231,7 +231,7 @@ impl Run {
 
     fn begin(&mut self) {
         let base = self.tail.end();
-        // From the first operation on the old content may be gone; from the last on it is.
+        // From the first operation on the old content may be gone; after the last one it is.
         let before = match &self.copying {
             None => Some(self.node.engine.progress(RANGE).synced),
             Some(copying) if copying.is_finishing => Some(copying.base),
@@ -244,14 +244,14 @@ impl Run {
         let is_waiting = self.disk.ops().is_multiple_of(2);
         if is_waiting {
             self.node.engine.begin_transfer(RANGE, base).unwrap();
-            assert!(self.node.engine.transfer_begun(RANGE), "begun when it was waited for");
+            assert!(self.node.engine.transfer_begun(RANGE), "the transfer has begun after the wait");
         } else {
             self.node.engine.start_transfer(RANGE, base).unwrap();
         }
         assert_eq!(self.node.engine.copying(RANGE), Some(base));
         let progress = RangeProgress { appended: base, flushed: base, synced: base, committed: base };
         assert_eq!(self.node.engine.progress(RANGE), progress);
-        assert_eq!(self.node.engine.len(RANGE), 0, "a copy begins empty");
+        assert_eq!(self.node.engine.len(RANGE), 0, "a copy starts empty");
         let results = self.tail.results(base);
         let cursor = Some(Vec::new());
         self.copying =
@@ -260,7 +260,7 @@ impl Run {
         self.note_synced();
     }
 
-    /// Another range's records fill segments, which begin with marks.
+    /// Fills segments with records of another range; each segment begins with commit marks.
     fn write_other(&mut self) {
         self.others += 1;
         let (version, value) = (version(1, self.others), vec![3; 12_000]);
@@ -271,7 +271,7 @@ impl Run {
         self.node.engine.commit(OTHER, version);
     }
 
-    /// The next chunk, or one that comes again.
+    /// Delivers the next chunk, or an earlier one again.
     fn chunk(&mut self, rng: &mut Rng) {
         let end = self.node.engine.progress(RANGE).appended;
         if !self.node.engine.transfer_begun(RANGE) {
@@ -327,14 +327,14 @@ impl Run {
         }
     }
 
-    /// Power loss of the receiver: a copy that was under way never was.
+    /// Power loss at the receiver: a copy in progress leaves nothing.
     fn reopen(&mut self, seed: u64) {
         let is_open = |copying: &Copying| !copying.is_finishing && copying.before.is_none();
         let finished = self.copying.as_ref().is_none_or(|copying| !is_open(copying));
         self.disk.crash(seed);
         self.node = Node::open_in_chain(&self.disk, self.options.clone(), self.node.now).unwrap();
         let recovered = self.node.engine.progress(RANGE).appended;
-        assert!(finished || recovered == Version::ZERO, "half a copy is there through {recovered:?}");
+        assert!(finished || recovered == Version::ZERO, "an incomplete copy was recovered through {recovered:?}");
         let copying = self.copying.take();
         if recovered == Version::ZERO {
             (self.base, self.as_of) = (Version::ZERO, Version::ZERO);
@@ -378,7 +378,7 @@ struct Classes {
     images: usize,
     invalidated: usize,
     copied: usize,
-    /// Whole copies whose keys partly come by the stream yet.
+    /// Complete copies of which some keys are still to arrive by the stream.
     behind: usize,
 }
 
@@ -387,12 +387,12 @@ fn check_image(run: &Run, image: &Image, context: &str, classes: &mut Classes) {
     let context = format!("{context}: operation {op}");
     let mut node = Node::open_in_chain(&image.disk, run.options.clone(), Now::at(9000))
         .unwrap_or_else(|error| panic!("{context}: does not open: {error}"));
-    assert_eq!(node.engine.copying(RANGE), None, "{context}: no copy survives being cut short");
+    assert_eq!(node.engine.copying(RANGE), None, "{context}: an interrupted copy must not survive");
     let appended = node.engine.progress(RANGE).appended;
     node.engine.commit(RANGE, appended);
     let other = node.engine.progress(OTHER).appended;
     node.engine.commit(OTHER, other);
-    // What was noted between the last operation before the image and the first after it.
+    // The states noted between the last operation before the image and the first one after it.
     let at = run.allowed.partition_point(|(noted, _)| *noted < op);
     let mut allowed: Vec<_> =
         run.allowed[at.saturating_sub(1)..].iter().take_while(|(noted, _)| *noted <= op).collect();
@@ -401,8 +401,8 @@ fn check_image(run: &Run, image: &Image, context: &str, classes: &mut Classes) {
     let content = content_of(&mut node);
     if appended == Version::ZERO {
         assert!(allowed.iter().any(|(_, allowed)| allowed.invalidated), "{context}: empty where {allowed:?}");
-        assert!(content.is_empty(), "{context}: void, but {} keys are there", content.len());
-        assert!(results_of(&mut node).is_empty(), "{context}: void, but for results");
+        assert!(content.is_empty(), "{context}: invalidated, but {} keys are left", content.len());
+        assert!(results_of(&mut node).is_empty(), "{context}: invalidated, but results are left");
         classes.invalidated += 1;
         return;
     }
@@ -413,7 +413,7 @@ fn check_image(run: &Run, image: &Image, context: &str, classes: &mut Classes) {
     let (newest, now) = (run.tail.newest(appended), run.tail.newest(*as_of));
     for (key, record) in newest {
         let expected = (record.kind == RecordKind::Put).then_some(&record.value);
-        // Looked up elsewhere when it had been replaced already: it comes by the stream.
+        // The chunk was read after the key had been replaced: the new record arrives by the stream.
         let is_replaced = record.version <= *base && now.get(key).is_some_and(|now| now.version > *base);
         let found = content.get(key);
         assert!(found == expected || (is_replaced && found.is_none()), "{context}: {key:?} as of {appended:?}");
@@ -424,14 +424,14 @@ fn check_image(run: &Run, image: &Image, context: &str, classes: &mut Classes) {
     catch_up(run, node, &context, &image.disk);
 }
 
-/// The results that must be there: each at least once; those found are given back if they are the same set.
+/// The expected results, each of which must be found at least once. Returns `found` if both are the same set.
 fn unique(expected: &[Owned], found: &[Owned]) -> Vec<Owned> {
     let are_all_known = found.iter().all(|result| expected.contains(result));
     let are_all_there = expected.iter().all(|result| found.contains(result));
     if are_all_known && are_all_there { found.to_vec() } else { expected.to_vec() }
 }
 
-/// What is missing comes by the stream; then all is there, also after another opening.
+/// Streams the missing records. Then everything must be present, also after another opening.
 fn catch_up(run: &Run, mut node: Node, context: &str, disk: &SimDisk) {
     let mut end = node.engine.progress(RANGE).appended;
     while let Some(record) = run.tail.next_after(end) {
@@ -445,7 +445,7 @@ fn catch_up(run: &Run, mut node: Node, context: &str, disk: &SimDisk) {
     let expected = run.tail.content(end);
     assert_eq!(content_of(&mut node), expected, "{context}: caught up");
     node.settle();
-    assert_eq!(node.engine.len(RANGE), expected.len() as u64, "{context}: counted");
+    assert_eq!(node.engine.len(RANGE), expected.len() as u64, "{context}: number of keys");
     node.engine.close().unwrap();
     let mut node = Node::open_in_chain(disk, run.options.clone(), Now::at(9000)).unwrap();
     node.engine.commit(RANGE, end);
@@ -480,13 +480,13 @@ fn every_image_of_a_transfer_is_void_or_whole() {
     assert!(copies >= 10 && dropped > 2, "{copies} copies, {dropped} segments dropped");
 }
 
-/// Copies the range of one engine to another, with reads where the donor needs them; returns how many chunks it took.
+/// Copies the range from one engine to another, with device reads at the donor. Returns the number of chunks.
 fn transfer_between(donor: &mut Node, receiver: &mut Node, base: Version, bytes_max: usize) -> usize {
     receiver.engine.begin_transfer(RANGE, base).unwrap();
     let (mut cursor, mut chunks, mut is_begun) = (Some(0), 0, false);
     let mut scan = TransferScan::new(RANGE, 0, base, bytes_max);
     while let Some(at) = cursor {
-        // Half of the chunks are asked for anew, as of a donor that keeps nothing.
+        // Half of the chunks begin a new scan, as at a donor that keeps no state.
         if chunks % 2 == 0 && !is_begun {
             scan = TransferScan::new(RANGE, at, base, bytes_max);
         }
@@ -498,7 +498,7 @@ fn transfer_between(donor: &mut Node, receiver: &mut Node, base: Version, bytes_
         });
         match step.unwrap() {
             TransferStep::Read(plan) => {
-                assert!(records.is_empty(), "a chunk is visited when it is whole");
+                assert!(records.is_empty(), "a chunk is visited only once it is complete");
                 donor.engine.read(plan, 42);
                 let plan = donor.wait_for_plan();
                 donor.engine.absorb(plan).unwrap();
@@ -507,7 +507,7 @@ fn transfer_between(donor: &mut Node, receiver: &mut Node, base: Version, bytes_
             TransferStep::Chunk { next, count } => {
                 assert_eq!(count, records.len());
                 assert!(bytes <= bytes_max || count == 1, "{count} records of {bytes} B");
-                assert!(next.is_none() || count > 0, "an empty chunk is the last");
+                assert!(next.is_none() || count > 0, "only the last chunk is empty");
                 cursor = next;
             }
         }
@@ -529,7 +529,7 @@ fn transfer_between(donor: &mut Node, receiver: &mut Node, base: Version, bytes_
         }
         receiver.turn();
     }
-    panic!("the copy is never whole");
+    panic!("the copy does not finish");
 }
 
 #[test]
@@ -556,7 +556,7 @@ fn a_transfer_between_engines_is_equal_record_for_record() {
             };
         }
         donor.settle();
-        // What the receiver has is invalidated.
+        // The receiver's old content is discarded.
         receiver
             .append(&[crate::support::Write { key: b"old".to_vec(), value: Some(b"x".to_vec()), expires_at_ms: 0 }])
             .unwrap();
@@ -602,9 +602,9 @@ fn a_transfer_leaves_out_what_changes_while_its_chunk_is_gathered() {
     let base = version(1, 200);
     let mut scan = TransferScan::new(RANGE, 0, base, 1 << 30);
     let TransferStep::Read(plan) = donor.engine.transfer_step(&mut scan, |_| {}).unwrap() else {
-        panic!("not all of it is in memory")
+        panic!("some of the records are not in memory")
     };
-    // Meanwhile one key is deleted, one replaced, and one comes new.
+    // During the copy one key is deleted, one replaced, and one added.
     let mut seq = 200;
     for (key, value) in [(&b"key 7"[..], None), (b"key 8", Some(&b"new"[..])), (b"key new", Some(b"new"))] {
         seq += 1;
@@ -639,9 +639,9 @@ fn copies_merge_by_version_beneath_what_the_stream_brought() {
         node.engine.append_copied(RANGE, hash(key), &RecordRef::put(version(2, seq), key, value)).unwrap()
     };
     assert!(copy(&mut node, b"a", 3, b"a3"));
-    assert!(!copy(&mut node, b"a", 3, b"a3"), "twice changes nothing");
-    assert!(!copy(&mut node, b"a", 2, b"a2"), "an older one neither");
-    // Pending: what is copied lies beneath it, and is what a rollback leaves.
+    assert!(!copy(&mut node, b"a", 3, b"a3"), "a duplicate changes nothing");
+    assert!(!copy(&mut node, b"a", 2, b"a2"), "an older record changes nothing");
+    // A pending record: the copied one is below it, and is what a rollback restores.
     node.engine.append(RANGE, hash(b"b"), &RecordRef::put(version(2, 11), b"b", b"b11")).unwrap();
     assert!(copy(&mut node, b"b", 4, b"b4"));
     let value = |node: &mut Node, key: &[u8], view| node.get(key, view).unwrap().map(|entry| entry.value);
@@ -651,7 +651,7 @@ fn copies_merge_by_version_beneath_what_the_stream_brought() {
     assert_eq!(value(&mut node, b"b", View::Latest), Some(b"b4".to_vec()));
     node.engine.append(RANGE, hash(b"c"), &RecordRef::put(version(3, 11), b"c", b"c11")).unwrap();
     node.engine.commit(RANGE, version(3, 11));
-    assert!(!copy(&mut node, b"c", 5, b"c5"), "committed above the base");
+    assert!(!copy(&mut node, b"c", 5, b"c5"), "a record committed above the base is newer");
     node.engine.finish_transfer(RANGE).unwrap();
     for _ in 0..20 {
         node.turn();
@@ -667,7 +667,7 @@ fn copies_merge_by_version_beneath_what_the_stream_brought() {
     assert_eq!(node.engine.len(RANGE), 3);
 }
 
-/// Turns until all that was appended is synced.
+/// Runs iterations until all appended records are synced.
 fn sync_all(node: &mut Node) {
     for _ in 0..200 {
         node.turn();
@@ -676,7 +676,7 @@ fn sync_all(node: &mut Node) {
             return;
         }
     }
-    panic!("never synced: {:?}", node.engine.watermarks());
+    panic!("not synced: {:?}", node.engine.watermarks());
 }
 
 /// Commit marks of the range in all segments.
@@ -718,13 +718,16 @@ fn no_mark_at_the_base_stands_beside_records_that_still_count() {
     while segment(&node) == before {
         write(&mut node, seq);
         seq += 1;
-        assert!(!node.engine.transfer_begun(RANGE) && seq < 40, "nothing was waited for");
+        assert!(!node.engine.transfer_begun(RANGE) && seq < 40, "the transfer must not begin without a wait");
     }
     let early = node.engine.append(RANGE, hash(b"key"), &RecordRef::put(version(1, 1001), b"key", b"value"));
     assert_eq!(early, Err(EngineError::Overloaded), "nor a record");
-    assert_eq!(node.engine.rollback(RANGE, base), Err(EngineError::Overloaded), "nor a rollback");
+    assert_eq!(node.engine.rollback(RANGE, base), Err(EngineError::Overloaded), "a rollback is rejected too");
     sync_all(&mut node);
     assert!(node.engine.transfer_begun(RANGE));
-    assert!(marks_of(&disk, OTHER).len() > marks_of(&disk, RANGE).len(), "the segment began with the other's mark");
+    assert!(
+        marks_of(&disk, OTHER).len() > marks_of(&disk, RANGE).len(),
+        "the segment begins with the other range's mark"
+    );
     assert!(!marks_of(&disk, RANGE).contains(&base), "{:?}", marks_of(&disk, RANGE));
 }

@@ -1,4 +1,4 @@
-//! Owns the counted claims: one device read per cold hit, one write per submit, no read per cached hit.
+//! Counts of device operations: one read per cold hit, one write per submit, no read per cached hit.
 use crate::support::{Node, RANGE, Write, small};
 use fawn_ds::internals::{Lookup, Options, PREFETCH_KEYS_MAX, View};
 use fawn_flash::{Device, SimDisk, SimOptions};
@@ -26,7 +26,7 @@ fn a_cold_hit_costs_one_read() {
     let (disk, options, node) = loaded(1 << 20);
     node.engine.close().unwrap();
     let mut node = Node::open(&disk, options, Now::at(1)).unwrap();
-    // In an order that no cache of this size helps.
+    // In an order in which a cache of this size does not help.
     for i in 0..KEYS {
         let key = format!("{:08}", i * 1237 % KEYS);
         assert!(node.get(key.as_bytes(), View::Committed).unwrap().is_some(), "{key}");
@@ -43,7 +43,7 @@ fn a_cold_hit_costs_one_read() {
     assert!(misses <= KEYS * 3 / 1000 + 3, "{misses} reads for {KEYS} misses");
 }
 
-/// Wide enough that no frame meets the end of a piece of the window.
+/// Options with windows so large that no frame reaches the end of one.
 fn wide() -> Options {
     Options { segment_bytes: 1 << 20, memory_bytes: 16 << 20, ..small(Durability::Sync) }
 }
@@ -86,7 +86,7 @@ fn a_submit_is_one_write_however_much_was_appended() {
     }
 }
 
-/// Small durable writes enter fresh blocks once per quarter of a megabyte, not each time.
+/// Zeros are written ahead of small durable writes, so only one write per 256 KiB extends the file.
 #[test]
 fn zeros_go_ahead_of_small_durable_writes() {
     const AHEAD_BYTES: u64 = 256 << 10;
@@ -102,7 +102,7 @@ fn zeros_go_ahead_of_small_durable_writes() {
             let written_bytes = node.engine.stats().written_bytes - before.written_bytes;
             log_bytes += node.engine.stats().record_bytes - before.record_bytes + 64;
             long_writes += u64::from(written_bytes > 2 * 4096);
-            assert!(written_bytes <= AHEAD_BYTES + 4096, "turn {turn}: {written_bytes} bytes");
+            assert!(written_bytes <= AHEAD_BYTES + 4096, "iteration {turn}: {written_bytes} bytes");
         }
         let expected = if durability == Durability::Sync { log_bytes.div_ceil(AHEAD_BYTES) } else { 0 };
         assert_eq!(long_writes, expected, "{durability:?}: {log_bytes} bytes of log");
@@ -151,7 +151,7 @@ fn warming_reads_nothing_and_changes_nothing() {
     }
 }
 
-/// A writing turn, and an idle one, cost the same however many segments there are.
+/// The cost of an iteration, writing or idle, does not depend on the number of segments.
 #[test]
 fn a_turn_looks_at_no_segment() {
     for durability in [Durability::Sync, Durability::EverySecond, Durability::Memory] {
@@ -167,7 +167,7 @@ fn a_turn_looks_at_no_segment() {
         for i in 0..1600 {
             put(&mut node, i, 15_000);
         }
-        // And on to the start of another one, so that none ends below.
+        // Continue to the start of another segment, so that no segment ends during the measurement.
         let mut segments = node.engine.log_report().segments;
         for i in 1600.. {
             put(&mut node, i, 15_000);
@@ -186,10 +186,10 @@ fn a_turn_looks_at_no_segment() {
         for _ in 0..100 {
             node.turn();
         }
-        assert!(node.engine.stats().writes >= writes + 20, "{durability:?}: each turn wrote");
+        assert!(node.engine.stats().writes >= writes + 20, "{durability:?}: each iteration wrote");
         assert_eq!(node.engine.log_report().segments, segments, "{durability:?}: within one segment");
-        // The report itself looks at all of them, twice here.
+        // The report itself visits all segments, twice here.
         let visited = node.engine.log_report().segments_visited - before - 2 * segments;
-        assert_eq!(visited, 0, "{durability:?}: segments looked at by 120 turns");
+        assert_eq!(visited, 0, "{durability:?}: segments visited by 120 iterations");
     }
 }

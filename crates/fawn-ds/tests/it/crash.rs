@@ -1,7 +1,7 @@
-//! Owns the crash test: the disk as a loss after every single device operation may leave it, opened and compared.
+//! Crash test: opens and checks every disk image that a loss after each device operation may leave.
 //!
-//! What must hold of each image: the store opens; every acknowledged (and so every observed) write is there; what is
-//! there is a prefix of what was appended, without a hole; a batch is there whole or not at all.
+//! For each image the store must open and contain every acknowledged (and so every observed) write. Its content must be
+//! a prefix of the appended writes, without a gap, and batches must be atomic.
 use crate::support::{Node, RANGE, Write, small};
 use fawn_ds::internals::{EngineError, Options, View};
 use fawn_flash::sim::{Capture, DeviceFault, Image, Loss, OpKind};
@@ -13,10 +13,10 @@ use std::collections::BTreeMap;
 const KEYS: u64 = 40;
 type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// What a workload did, by the number of device operations.
+/// The history of a workload, by number of device operations.
 #[derive(Default)]
 struct History {
-    /// Content after each version a crash may leave as the newest one: not within a batch.
+    /// Content after each version that a crash may leave as the newest one: none within a batch.
     prefixes: BTreeMap<Version, Content>,
     /// (operations so far, newest version acknowledged then).
     acked: Vec<(u64, Version)>,
@@ -66,7 +66,7 @@ impl Run {
     fn append(&mut self, rng: &mut Rng) -> Result<(), EngineError> {
         let count = if rng.below(6) == 0 { 2 + rng.below(5) } else { 1 };
         let writes: Vec<_> = (0..count).map(|_| write(rng)).collect();
-        // Back-pressure may turn the engine: what is appended counts from before that.
+        // Back-pressure may run iterations of the engine, so the append counts from before them.
         let before = self.disk.ops();
         let last = self.node.append(&writes)?;
         for write in writes {
@@ -104,7 +104,7 @@ impl Run {
     }
 }
 
-/// Power loss where everything settled is synced, a regular end where it need not be.
+/// Ends by power loss if everything settled is synced, else by a regular close.
 fn end(node: Node, disk: &SimDisk, seed: u64) {
     if node.engine.options().durability == Durability::Sync {
         disk.crash(seed);
@@ -124,17 +124,17 @@ fn content_of(node: &mut Node) -> Content {
     content
 }
 
-/// How many images were of each kind: a kind that is never met is not tested.
+/// Number of images of each kind. A kind that does not occur is not tested.
 #[derive(Clone, Copy, Default, Debug)]
 struct Classes {
     images: usize,
     /// The end of the log was cut.
     torn: usize,
-    /// A name that was there is not, or one that was removed is back.
+    /// A file name is missing, or a removed one is back.
     names_lost: usize,
     /// A file of an unfinished step was removed.
     orphans: usize,
-    /// Taken while the device was full.
+    /// The image was taken while the device was full.
     full: usize,
 }
 
@@ -149,7 +149,7 @@ fn check_image(history: &History, image: &Image, options: &Options, promised: bo
     assert!(!promised || recovered >= acked, "{context}: operation {op}: acked {acked:?}, recovered {recovered:?}");
     assert!(recovered <= appended, "{context}: operation {op}: recovered {recovered:?} of {appended:?}");
     let Some(expected) = history.prefixes.get(&recovered) else {
-        panic!("{context}: operation {op}: {recovered:?} lies within a batch")
+        panic!("{context}: operation {op}: {recovered:?} is within a batch")
     };
     let found = content_of(&mut node);
     assert_eq!(&found, expected, "{context}: operation {op}: content as of {recovered:?}");
@@ -160,7 +160,7 @@ fn check_image(history: &History, image: &Image, options: &Options, promised: bo
         ..Classes::default()
     };
     if op.is_multiple_of(8) {
-        // It takes writes and keeps them, once there is space.
+        // Once there is space, the store accepts writes and keeps them.
         image.disk.set_capacity_bytes(None);
         node.now = node.now.plus_ms(1000);
         node.turn();
@@ -185,15 +185,15 @@ impl Classes {
     }
 }
 
-/// Whether an image's names are other than any that the disk had while it was taken.
+/// Whether an image's file names differ from those of the disk before and after the image.
 fn lost_names(image: &Image, before: &[String], after: &[String]) -> bool {
     let found = image.disk.names();
     let is_missing = before.iter().any(|name| after.contains(name) && !found.contains(name));
     is_missing || found.iter().any(|name| !before.contains(name) && !after.contains(name))
 }
 
-/// Runs a workload, an image after every operation; returns what images were checked. `is_tight`: the device is full
-/// for most of the time.
+/// Runs a workload with an image after every operation; returns the images checked. `is_tight`: the device is full most
+/// of the time.
 fn workload(seed: u64, options: Options, loss: Loss, steps: usize, (promised, is_tight): (bool, bool)) -> Classes {
     let context = format!("seed {seed} (cargo test -p fawn-ds --test it crash::)");
     let mut rng = Rng::new(seed);
@@ -225,11 +225,11 @@ fn workload(seed: u64, options: Options, loss: Loss, steps: usize, (promised, is
         }
     }
     if is_tight {
-        assert!(classes.full > 0, "{context}: the device never filled");
+        assert!(classes.full > 0, "{context}: the device did not become full");
         run.disk.set_capacity_bytes(None);
         run.node.now = run.node.now.plus_ms(1000);
         run.node.turn();
-        run.append(&mut rng).unwrap_or_else(|error| panic!("{context}: space is back: {error}"));
+        run.append(&mut rng).unwrap_or_else(|error| panic!("{context}: write after space was freed: {error}"));
     }
     classes
 }
@@ -296,10 +296,10 @@ fn a_failed_write_or_sync_poisons_and_loses_nothing_acked() {
                 break;
             }
         }
-        assert!(refused, "seed {seed}: the fault was never met");
+        assert!(refused, "seed {seed}: the fault did not occur");
         *(if kind == OpKind::Sync { &mut failed_syncs } else { &mut failed_writes }) += 1;
         let again = run.append(&mut rng);
-        assert!(matches!(again, Err(EngineError::Poisoned { .. })), "seed {seed}: poisoned for good");
+        assert!(matches!(again, Err(EngineError::Poisoned { .. })), "seed {seed}: the engine stays poisoned");
         let image = Image { op: run.disk.ops(), disk: run.disk.image(Loss::Process, seed) };
         check_image(&run.history, &image, &run.options, true, &format!("seed {seed}, failed {kind:?}"));
         if durability == Durability::Sync {
@@ -329,13 +329,13 @@ fn a_full_device_refuses_puts_takes_deletes_and_recovers_by_itself() {
                 Ok(_) => version += 1,
                 Err(error) => break error,
             }
-            assert!(version < 10_000, "seed {seed}: the device never fills");
+            assert!(version < 10_000, "seed {seed}: the device does not become full");
         };
         assert_eq!(error, EngineError::StoreFull, "seed {seed}");
         run.node.settle();
-        // Reads go on.
+        // Reads continue.
         assert!(run.node.get(b"f00000", View::Committed).unwrap().is_some());
-        // Deletes go on, and bring space back.
+        // Deletes continue, and free space.
         for i in 0..version {
             let delete = Write { key: format!("f{i:05}").into_bytes(), value: None, expires_at_ms: 0 };
             match run.node.append(&[delete]) {

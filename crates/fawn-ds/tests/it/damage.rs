@@ -1,4 +1,4 @@
-//! Owns the tests of damage: whatever bit of a store goes wrong is found, named, and never taken for absence.
+//! Corruption of any bit of a store: it is detected, located, and never reported as a missing key.
 use crate::support::{Node, Write, frames, manifest_commits, small};
 use fawn_ds::internals::{EngineError, OpenError, Options, View};
 use fawn_flash::sim::{DeviceFault, Loss, OpKind};
@@ -13,7 +13,7 @@ fn value(i: u32) -> Vec<u8> {
     vec![(i % 251) as u8 + 1; 300 + (i % 50) as usize]
 }
 
-/// Several segments, the last one with many frames: closed cleanly, or killed by power loss.
+/// Several segments, the last one with many frames, after a clean shutdown or a power loss.
 fn store(is_clean: bool, seed: u64) -> SimDisk {
     let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
     let mut node = Node::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
@@ -41,7 +41,7 @@ fn contents(disk: &SimDisk) -> Vec<(String, Option<Vec<u8>>)> {
     disk.names().into_iter().map(|name| (name.clone(), disk.contents(&name))).collect()
 }
 
-/// A place in each region of a segment with data, and what to call it; none in the last frame, which nothing certifies.
+/// A name and an offset for each region of a segment with data, except the last frame, which no later frame certifies.
 fn regions(bytes: &[u8], rng: &mut Rng) -> Vec<(&'static str, usize)> {
     let mut regions = vec![("segment header", rng.below(64) as usize), ("its checksum", 504 + rng.below(8) as usize)];
     let frames = frames(bytes);
@@ -92,10 +92,10 @@ fn refused_and_named(disk: &SimDisk, name: &str, offset: usize, context: &str) {
     }
     let text = open(disk).err().map(|error| error.to_string()).unwrap_or_default();
     assert!(text.contains("read-only") && text.contains("fawn check"), "{context}: {text}");
-    assert_eq!(contents(disk), before, "{context}: a refusal changes nothing");
+    assert_eq!(contents(disk), before, "{context}: a failed opening changes nothing");
     let mut node = match read_only(disk) {
         Ok(node) => node,
-        // Without its header none of a segment's bytes can be believed.
+        // Without its header, no byte of a segment is trusted.
         Err(OpenError::Damaged { .. }) if offset < 4096 => return,
         Err(error) => panic!("{context}: {error}"),
     };
@@ -105,7 +105,7 @@ fn refused_and_named(disk: &SimDisk, name: &str, offset: usize, context: &str) {
     for i in 0..KEYS {
         match node.get(&i.to_be_bytes(), View::Committed) {
             Ok(Some(entry)) => assert_eq!(entry.value, value(i), "{context}: key {i}"),
-            Ok(None) => panic!("{context}: key {i} passes for absent"),
+            Ok(None) => panic!("{context}: key {i} is reported as absent"),
             Err(EngineError::Corrupt { .. }) => lost += 1,
             Err(error) => panic!("{context}: {error}"),
         }
@@ -123,7 +123,7 @@ fn a_flipped_bit_in_the_manifest_is_refused_and_named() {
     let (last, _) = *commits.last().unwrap();
     let mut rng = Rng::new(7);
     for i in 0..200 {
-        // The last commit is certified by nothing in this file: see tail_lost.
+        // No later commit certifies the last one: see tail_lost.
         let offset = if i % 4 == 0 { rng.below(512) } else { 512 + rng.below(last as u64 - 512) };
         let disk = disk.image(Loss::Process, 0);
         disk.flip_bits("manifest", offset, 1 << rng.below(8));
@@ -134,11 +134,11 @@ fn a_flipped_bit_in_the_manifest_is_refused_and_named() {
             assert!(detail.contains("byte") || detail.contains("manifest header"), "byte {offset}: {detail}");
             assert!(error.is_some_and(|error| error.to_string().contains("restore")));
         }
-        assert_eq!(contents(&disk), before, "byte {offset}: a refusal changes nothing");
+        assert_eq!(contents(&disk), before, "byte {offset}: a failed opening changes nothing");
     }
 }
 
-/// A store whose cache holds nothing yet.
+/// A store with an empty cache.
 fn cold() -> (SimDisk, Node) {
     let disk = store(true, 9);
     let node = open(&disk).unwrap();
@@ -153,18 +153,18 @@ fn place_of(disk: &SimDisk, i: u32) -> (String, u64) {
             return (name, at as u64);
         }
     }
-    panic!("key {i} is nowhere")
+    panic!("key {i} was not found")
 }
 
 #[test]
 fn a_damaged_record_is_an_error_and_never_a_miss() {
     let (disk, mut node) = cold();
     for i in (0..KEYS).step_by(7) {
-        // Nothing of its neighbourhood is in memory.
+        // The reopened store has no page near the record in memory.
         drop(node);
         node = open(&disk).unwrap();
         let (name, key_at) = place_of(&disk, i);
-        // In its lengths, its version, its key, its value.
+        // Offsets in the record's lengths, version, key and value.
         let at = key_at - 20 + [0, 4, 8, 20, 24, 100][i as usize % 6];
         disk.flip_bits(&name, at, 4);
         match node.get(&i.to_be_bytes(), View::Committed) {
@@ -176,9 +176,9 @@ fn a_damaged_record_is_an_error_and_never_a_miss() {
         }
         disk.flip_bits(&name, at, 4);
         let entry = node.get(&i.to_be_bytes(), View::Committed).unwrap();
-        assert_eq!(entry.map(|entry| entry.value), Some(value(i)), "key {i}: nothing of the damage is remembered");
+        assert_eq!(entry.map(|entry| entry.value), Some(value(i)), "key {i}: the corruption is not remembered");
     }
-    assert!(node.engine.poisoned().is_none(), "reads go on, and so do writes");
+    assert!(node.engine.poisoned().is_none(), "reads and writes continue");
 }
 
 #[test]
@@ -203,12 +203,12 @@ fn a_misdirected_or_failed_read_is_an_error_and_does_not_poison() {
         match node.get(&i.to_be_bytes(), View::Committed) {
             Err(EngineError::Device(_)) if is_failed => {}
             Err(EngineError::Corrupt { .. }) if !is_failed => corrupt += 1,
-            // What was read there looked like a longer record's beginning, so it was read again.
+            // The misread bytes looked like the start of a longer record, so the record was read again.
             Ok(Some(entry)) if !is_failed && entry.value == value(i) => {}
             other => panic!("key {i}: {other:?}"),
         }
         let entry = node.get(&i.to_be_bytes(), View::Committed).unwrap();
-        assert_eq!(entry.map(|entry| entry.value), Some(value(i)), "key {i}: only that read was wrong");
+        assert_eq!(entry.map(|entry| entry.value), Some(value(i)), "key {i}: only one read was wrong");
     }
     assert!(corrupt > 0, "no misdirected read was found");
     assert!(node.engine.poisoned().is_none());

@@ -1,4 +1,4 @@
-//! Dropped segments: never before a crash would miss them, and not kept because of what other ranges have elsewhere.
+//! Dropped segments: never while a crash would still need them, and not delayed by other ranges' records elsewhere.
 use crate::support::{Node, RANGE, small};
 use fawn_ds::internals::format::manifest::decode_all;
 use fawn_ds::internals::format::record::Stored;
@@ -18,7 +18,7 @@ fn version(seq: u64) -> Version {
     Version::new(Epoch::new(1).unwrap(), seq).unwrap()
 }
 
-/// Turns without a commit; the second half of them a second later each.
+/// Runs iterations without a commit; in the second half the time advances by one second each.
 fn turns(node: &mut Node, count: u32) {
     for i in 0..count {
         node.engine.submit(node.now);
@@ -37,10 +37,11 @@ fn append(node: &mut Node, range: RangeId, record: &RecordRef<'_>) {
             result => return result.unwrap(),
         }
     }
-    panic!("stays overloaded");
+    panic!("the engine stays overloaded");
 }
 
-/// Four keys fill a segment; newer values of them fill the next ones. Once those are committed, the first dies.
+/// Four keys fill a segment, and newer values of them fill the next ones. Once these are committed, the first segment
+/// is dead.
 #[test]
 fn a_segment_stays_until_the_commit_that_its_records_died_by_is_durable() {
     for durability in [Durability::Sync, Durability::EverySecond] {
@@ -62,7 +63,7 @@ fn a_segment_stays_until_the_commit_that_its_records_died_by_is_durable() {
                 node.engine.poll(node.now, &mut Vec::new());
                 node.now = node.now.plus_ms(300);
             }
-            // It goes all the same, without any other write: for that the mark is written.
+            // The segment is dropped without any other write, because a commit mark is written for it.
             let is_dropped = node.engine.log_report().segments < before;
             assert!(is_dropped || turns_after < 7, "{durability:?}: {:?}", node.engine.segments_kept());
             disk.crash(1);
@@ -81,7 +82,7 @@ fn a_segment_stays_until_the_commit_that_its_records_died_by_is_durable() {
     }
 }
 
-/// One range keeps its first records for retransmission, another overwrites and deletes all the time.
+/// One range keeps its first records for retransmission; another overwrites and deletes continuously.
 #[test]
 fn an_idle_range_does_not_keep_the_later_segments_of_others() {
     for is_retained in [false, true] {
@@ -91,7 +92,8 @@ fn an_idle_range_does_not_keep_the_later_segments_of_others() {
         if is_retained {
             node.engine.set_retain_floor(RANGE, Version::ZERO);
         }
-        // Three of them leave no room in a segment for one of the other range: dead ones there would have to stay hidden.
+        // Three of these records leave no space in a segment for one of the other range, whose dead records would have
+        // to stay hidden.
         for seq in 1..=9 {
             append(&mut node, RANGE, &RecordRef::put(version(seq), &[b'a' + seq as u8], &[seq as u8; 15_900]));
         }
@@ -119,7 +121,7 @@ fn an_idle_range_does_not_keep_the_later_segments_of_others() {
     }
 }
 
-/// A crash between the listing of a range and its first mark; or no room for that mark.
+/// A crash between the listing of a range and its first commit mark, or no space for that mark.
 #[test]
 fn nothing_of_a_range_counts_as_committed_without_a_mark() {
     let disk = SimDisk::new(SimOptions::default());
@@ -142,7 +144,7 @@ fn a_range_is_added_under_back_pressure() {
     let disk = SimDisk::new(SimOptions::instant(3));
     let options = Options { segment_bytes: 8 << 20, ..chained(Durability::Sync) };
     let mut node = Node::open_in_chain(&disk, options.clone(), Now::at(1)).unwrap();
-    // Large records without an iteration, then small ones: until not even a mark has room.
+    // Large records, then small ones, without an iteration, until not even a mark fits.
     let mut seq = 0;
     for len in [12_000, 10, 0] {
         let value = vec![7; len];
@@ -152,7 +154,7 @@ fn a_range_is_added_under_back_pressure() {
                 Ok(()) => seq += 1,
                 Err(error) => break assert_eq!(error, EngineError::Overloaded),
             }
-            assert!(seq < 100_000, "never overloaded");
+            assert!(seq < 100_000, "the engine does not become overloaded");
         }
     }
     node.engine.add_range(OTHER, KeyRange::ALL).unwrap();
@@ -201,13 +203,13 @@ fn a_range_is_marked_once_a_second_and_once_more_when_it_rests() {
         node.now = node.now.plus_ms(100);
         node.turn();
     }
-    assert_eq!(marks(&disk), busy + 1, "at rest what was committed is marked, once");
+    assert_eq!(marks(&disk), busy + 1, "an idle engine writes one mark of the last commit");
     disk.crash(1);
     let node = Node::open_in_chain(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
     assert_eq!(node.report.ranges[0].committed, version(100));
 }
 
-/// Deletes fill the reserve of a full device; what they make die waits for a mark, which still has room.
+/// Deletes fill the reserve of a full device. The records that they make dead are freed by a mark, which still fits.
 #[test]
 fn a_full_chained_store_gets_space_back_by_deletes() {
     for seed in 0..6 {
@@ -232,15 +234,15 @@ fn a_full_chained_store_gets_space_back_by_deletes() {
                     result => return result,
                 }
             }
-            panic!("stays overloaded");
+            panic!("the engine stays overloaded");
         };
         while write(&mut node, puts, true).is_ok() {
             puts += 1;
             node.turn();
             node.now = node.now.plus_ms(20);
-            assert!(puts < 10_000, "seed {seed}: never full");
+            assert!(puts < 10_000, "seed {seed}: the device does not become full");
         }
-        // As many as there is room for, without a commit in between: then no mark is written on the way.
+        // As many deletes as fit, without a commit between them, so that no mark is written.
         let mut deleted = 0;
         while deleted < puts && write(&mut node, deleted, false).is_ok() {
             deleted += 1;

@@ -1,4 +1,4 @@
-//! Owns the frame's and the segment header's tests.
+//! Frame and segment header: encoding, and rejection of corrupt bytes.
 use crate::rng::Rng;
 use crate::segment_image::{Image, SEGMENT_BYTES, UUID};
 use fawn_ds::internals::format::frame::{self, FrameError, HEADER_BYTES};
@@ -6,7 +6,7 @@ use fawn_ds::internals::format::segment::{self, SegmentHeader};
 use fawn_ds::internals::format::{FRAMES_OFFSET, HeaderError, SegmentUuid, StoreUuid, Watermark};
 use fawn_types::checksum::checksum64;
 
-/// Judges `bytes` as recovery does: the whole frame or nothing.
+/// Validates `bytes` as recovery does: the whole frame or nothing.
 fn accept(bytes: &[u8]) -> Result<usize, FrameError> {
     let header = frame::decode_header(bytes, UUID, FRAMES_OFFSET, SEGMENT_BYTES)?;
     frame::verify(&header, bytes)?;
@@ -41,7 +41,7 @@ fn every_flipped_bit_is_found() {
 
 #[test]
 fn records_left_over_from_another_attempt_break_the_chain() {
-    // Same segment, place, lengths and good checksums; only the chain tells that this record was never meant.
+    // Segment, offset, lengths and checksums all match; only the checksum chain reveals the leftover record.
     let frame = |value: &[u8]| {
         let mut image = Image::new();
         image.frame(1, Watermark::NONE, &[(b"key", value)]);

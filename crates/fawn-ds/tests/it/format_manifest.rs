@@ -1,4 +1,4 @@
-//! Owns the manifest's tests: round trips, contradictions, torn appends told from damage, every flipped bit found.
+//! Manifest: round trips, contradictions, torn appends distinguished from corruption, detection of every flipped bit.
 use crate::rng::Rng;
 use fawn_ds::internals::format::manifest::{
     HEADER_BYTES, ManifestEdit, ManifestError, ManifestHeader, ManifestState, ManifestVerdict, decode_all,
@@ -76,7 +76,7 @@ fn end_sole(range: u32, base: Version) -> ManifestEdit {
     ManifestEdit::EndSoleEpoch { range: RangeId(range), base }
 }
 
-/// The file, and where each commit begins; `lag` commits are not yet synced when the next is written.
+/// The file and the offset of each commit; `lag` commits are not yet synced when the next one is written.
 fn file(lag: usize) -> (Vec<u8>, Vec<usize>) {
     let mut bytes = encode_header(&HEADER).to_vec();
     let mut starts = Vec::new();
@@ -152,7 +152,8 @@ fn every_flipped_bit_is_found_and_judged() {
 
 #[test]
 fn a_lost_commit_below_an_unsynced_one_is_torn() {
-    // The last two commits went out together: one of them whole does not make the other's loss corruption.
+    // The last two commits were written together: that the second is intact does not make the loss of the first
+    // corruption.
     let (mut bytes, starts) = file(1);
     let lost = starts.len() - 2;
     bytes[starts[lost]..starts[lost + 1]].fill(0);
@@ -213,7 +214,7 @@ fn contradictions_are_corruption_and_change_nothing() {
         encode_commit(&HEADER, &[ManifestEdit::Generation(50), edit.clone()], offset, offset, &mut bytes);
         let decoded = decode_all(&bytes).unwrap();
         assert!(matches!(decoded.verdict, ManifestVerdict::CorruptAt { contradiction: Some(_), .. }), "{edit:?}");
-        assert_eq!(decoded.state, state_after(commits().len()), "half a commit leaves no trace");
+        assert_eq!(decoded.state, state_after(commits().len()), "an incomplete commit has no effect");
     }
 }
 
@@ -271,7 +272,7 @@ fn arbitrary_bytes_never_panic() {
         let place = rng.below(data.len());
         data.iter_mut().skip(place).take(1 + place % 9).for_each(|byte| *byte = rng.next() as u8);
         fawn_ds::fuzz::manifest(&data);
-        // Good checksums over arbitrary edits: what a bug, not a bit, would leave.
+        // Valid checksums over arbitrary edits, as a bug would leave them.
         let mut data = bytes[..starts[1]].to_vec();
         let mut commit = Vec::new();
         encode_commit(&HEADER, &[ManifestEdit::Blob { key: 1, bytes: vec![0; 60] }], starts[1] as u64, 0, &mut commit);

@@ -1,4 +1,4 @@
-//! Owns the check that the format page's worked example is what the code writes: regenerate by `FAWN_BLESS=1`.
+//! Worked example of the format page: must equal the encoder's output; `FAWN_BLESS=1` regenerates it.
 use fawn_ds::internals::format::frame::{Chain, FrameHeader, HEADER_BYTES, encode_header};
 use fawn_ds::internals::format::manifest::{ManifestEdit, ManifestHeader, encode_commit};
 use fawn_ds::internals::format::record::{Envelope, RecordKind, RecordPlace, RecordRef, encode_into, encoded_len};
@@ -23,7 +23,7 @@ fn hex(title: &str, bytes: &[u8], out: &mut String) {
     }
 }
 
-/// The first frame of a segment: a put with every extension, a tombstone.
+/// The first frame of a segment: a put with every extension, and a tombstone.
 fn frame_example() -> Vec<u8> {
     let segment = SegmentUuid(uuid(0x10));
     let version = |seq| Version::new(Epoch::new(1).unwrap(), seq).unwrap();
@@ -55,7 +55,7 @@ fn frame_example() -> Vec<u8> {
     bytes
 }
 
-/// What a result longer than 65,535 bytes begins with.
+/// The first bytes of a record with a result longer than 65,535 bytes.
 fn wide_example() -> Vec<u8> {
     let result = vec![b'r'; 65_536];
     let mut record = RecordRef::bare(RecordKind::Result, Version::from_u64(1 << 36 | 3), b"fawn");

@@ -1,4 +1,4 @@
-//! Owns the record's tests: round trips over every extension, every flipped bit found, every cut noticed.
+//! Record: round trips over every extension, detection of every flipped bit and every truncation.
 use crate::rng::Rng;
 use fawn_ds::internals::format::record::{
     Envelope, HEADER_BYTES, PEEK_BYTES, RESULT_BYTES_LIMIT, RecordError, RecordKind, RecordPlace, RecordRef, decode,
@@ -69,7 +69,7 @@ fn the_longest_record_round_trips() {
     assert_eq!(decode(&bytes, PLACE).unwrap().record, record);
 }
 
-/// Around the length from which on a result's own takes 32 bits.
+/// Results around the length at which the length field grows to 32 bits.
 fn with_results() -> Vec<Vec<u8>> {
     let record = |len: usize| {
         let result = vec![b'r'; len];
@@ -89,8 +89,12 @@ fn with_results() -> Vec<Vec<u8>> {
 #[test]
 fn results_have_one_encoding_whatever_their_length() {
     for (i, bytes) in with_results().into_iter().enumerate() {
-        assert_eq!(bytes[10] & 0b10_1000, if i < 3 { 0b1000 } else { 0b10_0000 }, "bits 3 and 5 exclude one another");
-        // Another length, both bits, none: refused, also where the checksum does not tell.
+        assert_eq!(
+            bytes[10] & 0b10_1000,
+            if i < 3 { 0b1000 } else { 0b10_0000 },
+            "bits 3 and 5 are mutually exclusive"
+        );
+        // The wrong length bit, both, or none: rejected even where the checksum does not detect it.
         for bits in [0b00_0100, 0b00_1100, 0b10_0100, 0b10_1100] {
             let mut other = bytes.clone();
             other[10] = bits;
@@ -112,7 +116,7 @@ fn results_have_one_encoding_whatever_their_length() {
 
 #[test]
 fn a_short_result_with_a_long_length_is_refused() {
-    // Long enough to be read, in an encoding that no encoder writes.
+    // Complete, but in an encoding that no encoder writes.
     let mut bytes = with_results().remove(3);
     let at = HEADER_BYTES + 16;
     bytes[at..at + 4].copy_from_slice(&65_535_u32.to_le_bytes());
@@ -177,7 +181,7 @@ fn arbitrary_bytes_never_panic() {
     for _ in 0..200_000 {
         let mut data = rng.bytes(160);
         if let Some(header) = data.get_mut(..HEADER_BYTES) {
-            // Mostly plausible headers, so that the checks behind the first are reached.
+            // Mostly plausible headers, so that checks after the first one are reached.
             header[5..7].fill(0);
             header[4] &= 0x1F;
             header[7] %= 8;

@@ -1,4 +1,4 @@
-//! Owns the scan's tests: chunks, torn ends, damage below a watermark, generations, seals.
+//! Segment scan: chunks, torn ends, corruption below a watermark, generations, seals.
 use crate::rng::Rng;
 use crate::segment_image::{Image, SEGMENT_BYTES, UUID};
 use fawn_ds::internals::format::frame::HEADER_BYTES;
@@ -20,7 +20,7 @@ fn scan_in_chunks(input: ScanInput, bytes: &[u8], chunk_bytes: usize) -> (ScanRe
     (scanner.finish(), found)
 }
 
-/// The verdict when there is no other segment.
+/// The verdict without any other segment.
 fn judge_alone(report: &ScanReport) -> SegmentVerdict {
     let mut known = SyncedLog::default();
     known.add(report);
@@ -31,7 +31,7 @@ fn scan(bytes: &[u8]) -> ScanReport {
     scan_in_chunks(INPUT, bytes, 4096).0
 }
 
-/// Five frames of two records; each knows that the frames up to two before it were synced.
+/// Five frames of two records; each certifies that the frames up to two before it were synced.
 fn image() -> Image {
     let mut image = Image::new();
     for i in 0..5u8 {
@@ -58,7 +58,7 @@ fn chunks_of_any_size_yield_the_same() {
 #[test]
 fn every_flipped_bit_is_judged_by_the_watermark() {
     let image = image();
-    // The last watermark covers three frames: below it damage is corruption, above it the torn end of the log.
+    // The last watermark covers three frames: damage below it is corruption, above it the torn end of the log.
     let synced = image.frames[3];
     for byte in FRAMES_OFFSET..image.end {
         let mut corrupt = image.bytes.clone();
@@ -66,7 +66,7 @@ fn every_flipped_bit_is_judged_by_the_watermark() {
         let offset = image.frames.iter().copied().rfind(|&start| start <= byte).unwrap();
         let report = scan(&corrupt);
         assert_eq!(report.valid_len, offset, "byte {byte}");
-        // The last frame's own header is what certifies the watermark: without it the one before does.
+        // The last frame's header contains the watermark; without that header the one before it counts.
         let certified = if (image.frames[4]..image.frames[4] + HEADER_BYTES as u32).contains(&byte) {
             image.frames[2]
         } else {
@@ -101,12 +101,12 @@ fn zeros_below_the_watermark_are_corruption() {
     image.bytes[image.frames[2] as usize..].fill(0);
     let report = scan(&image.bytes);
     let offset = image.frames[2];
-    assert_eq!(judge_alone(&report), SegmentVerdict::Clean, "nothing here tells");
+    assert_eq!(judge_alone(&report), SegmentVerdict::Clean, "this segment alone shows nothing");
     let known = at(offset + 16);
     assert_eq!(
         report.validate(&SyncedLog::new(known)),
         SegmentVerdict::CorruptAt { offset, watermark: known },
-        "a frame elsewhere does"
+        "a frame of a later segment shows it"
     );
 }
 
@@ -121,7 +121,7 @@ fn a_later_segments_watermark_makes_damage_corruption() {
     assert_eq!(report.validate(&SyncedLog::new(known)), SegmentVerdict::CorruptAt { offset, watermark: known });
 }
 
-/// The first frame of a segment is encoded when all before it is synced, whatever its watermark says.
+/// The first frame of a segment is encoded only when everything before it is synced, regardless of its watermark.
 #[test]
 fn any_frame_of_a_later_segment_makes_damage_corruption() {
     let mut earlier = image();
@@ -130,7 +130,7 @@ fn any_frame_of_a_later_segment_makes_damage_corruption() {
     let input = ScanInput { sequence: INPUT.sequence + 2, ..INPUT };
     let mut later = Image::new();
     later.frame(3, Watermark::NONE, &[(b"key", b"value")]);
-    // Its records may be corrupt: a header alone proves as much.
+    // Its records may be corrupt: the header alone is enough proof.
     later.bytes[FRAMES_OFFSET as usize + HEADER_BYTES] ^= 1;
     let later = scan_in_chunks(input, &later.bytes, 4096).0;
     assert_eq!((later.frames, later.has_frame()), (0, true));
@@ -142,7 +142,7 @@ fn any_frame_of_a_later_segment_makes_damage_corruption() {
     assert_eq!(report.validate(&known), SegmentVerdict::CorruptAt { offset: earlier.frames[4], watermark });
 }
 
-/// The first frame's watermark is where the segment before ended, even if a later watermark is known too.
+/// The first frame's watermark is the end of the previous segment, even if a later watermark is known too.
 #[test]
 fn zeros_where_the_next_segment_says_that_frames_were_are_corruption() {
     let segment_bytes = SEGMENT_BYTES;
@@ -162,7 +162,7 @@ fn zeros_where_the_next_segment_says_that_frames_were_are_corruption() {
         );
         let whole = scan(&image().bytes);
         let is_whole = whole.validate(&known) == SegmentVerdict::Clean;
-        assert_eq!(is_whole, end == image().end, "it ended just there");
+        assert_eq!(is_whole, end == image().end, "the segment ended exactly there");
     }
 }
 
@@ -172,7 +172,7 @@ fn a_sealed_segment_is_whole_or_corrupt() {
     let input = ScanInput { sealed_len: Some(image.end), ..INPUT };
     image.bytes[image.end as usize..].fill(0xAB);
     let report = scan_in_chunks(input, &image.bytes, 1000).0;
-    assert_eq!((judge_alone(&report), report.damage), (SegmentVerdict::Clean, None), "nothing beyond is read");
+    assert_eq!((judge_alone(&report), report.damage), (SegmentVerdict::Clean, None), "nothing after the end is read");
     image.bytes[image.frames[4] as usize..].fill(0);
     let report = scan_in_chunks(input, &image.bytes, 1000).0;
     let expected = SegmentVerdict::CorruptAt { offset: image.frames[4], watermark: at(image.end) };

@@ -1,8 +1,8 @@
-//! Owns the quick, seeded run of the fuzzed opening; `cargo run -p fawn-fuzz -- recovery` goes on for longer.
+//! Short seeded run of the recovery fuzzer; `cargo run -p fawn-fuzz -- recovery` runs for longer.
 use crate::rng::Rng;
 
 fn splice(rng: &mut Rng, data: &mut Vec<u8>) {
-    // Small offsets meet headers and the manifest's commits; the others anything.
+    // Small offsets hit headers and the manifest's commits; larger ones hit anything.
     let offset = if rng.below(3) == 0 { rng.below(6000) } else { rng.below(1 << 17) } as u32;
     let bytes = match rng.below(3) {
         0 => vec![0; rng.below(5000)],

@@ -1,4 +1,4 @@
-//! Owns the tests of replays after an opening that found segments gone: gapless, or refused.
+//! Replays after an opening that found segments missing: without gaps, or rejected.
 use crate::support::{Node, RANGE, small};
 use fawn_ds::internals::{EngineError, Options, RecordKind, RecordRef, Replay};
 use fawn_flash::{SimDisk, SimOptions};
@@ -9,7 +9,7 @@ fn options() -> Options {
     small(Durability::Sync)
 }
 
-/// A history in which most of the middle dies: some keys are written once, few all the time.
+/// A history whose middle segments mostly die: some keys are written once, a few continuously.
 struct History {
     disk: SimDisk,
     node: Node,
@@ -25,7 +25,7 @@ impl History {
     }
 
     fn write(&mut self, rng: &mut Rng) {
-        // A new epoch begins its count where it likes.
+        // A new epoch may begin its sequence numbers anywhere.
         let last = self.versions.last().map_or(0, |version| version.seq());
         let seq = if rng.below(60) == 0 {
             self.epoch += 1;
@@ -101,7 +101,7 @@ fn a_replay_after_an_opening_is_gapless_or_refused() {
             assert_eq!(found, expected, "seed {seed}: after {after:?}");
             answered += usize::from(!expected.is_empty());
         }
-        assert!(history.node.engine.replay_floor(RANGE) < end, "seed {seed}: the newest segment is whole");
+        assert!(history.node.engine.replay_floor(RANGE) < end, "seed {seed}: the newest segment is complete");
     }
     println!("{refused} refused, {answered} answered, {holes} segments dropped");
     assert!(refused > 500 && answered > 300 && holes > 15, "{refused} refused, {answered} answered, {holes} dropped");
@@ -118,10 +118,10 @@ fn append(node: &mut Node, range: RangeId, record: &RecordRef<'_>) {
             result => return result.unwrap(),
         }
     }
-    panic!("stays overloaded");
+    panic!("the engine stays overloaded");
 }
 
-/// A mark says what was committed, though the segment with that record is gone.
+/// A mark certifies a commit even if the segment with the committed record is gone.
 #[test]
 fn what_a_mark_says_was_committed_stays_so() {
     const OTHER: RangeId = RangeId(8);

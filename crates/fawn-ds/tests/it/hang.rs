@@ -1,4 +1,4 @@
-//! A disk that hangs: the engine tells since when its oldest write or sync is in flight.
+//! Hanging disk: the engine reports since when its oldest write or sync is in flight.
 use crate::support::{Node, Write, small};
 use fawn_flash::sim::OpKind;
 use fawn_flash::{SimDisk, SimOptions};
@@ -26,7 +26,7 @@ fn the_oldest_write_in_flight_has_an_age() {
             node.turn();
             since = since.or(node.engine.oldest_write());
         }
-        let since = since.expect("something is in flight");
+        let since = since.expect("a write or sync is in flight");
         assert!(since <= MonoMs(22_000), "{since:?}");
         assert_eq!(node.engine.oldest_write(), Some(since), "{durability:?}: later ones do not hide it");
         disk.release_hung();

@@ -1,4 +1,4 @@
-//! Owns the test of counting: exact whenever nothing is under way, within the verifications that wait when something is.
+//! Key count: exact when no verification waits, else off by at most the number that wait.
 use crate::support::{Node, RANGE, Write, small};
 use fawn_ds::internals::Options;
 use fawn_flash::{SimDisk, SimOptions};
@@ -12,7 +12,7 @@ struct Counted {
     node: Node,
     keys: BTreeSet<u64>,
     waiting: Vec<(Version, u64, bool)>,
-    /// Points in time at which the count was behind, and verifications that were not free.
+    /// Number of checks at which the count was too low.
     off: u64,
 }
 
@@ -26,7 +26,7 @@ impl Counted {
         self.check();
     }
 
-    /// What is committed counts; each verification that waits may add one to what the engine knows of.
+    /// Committed records count. Each waiting verification may later add one key to the engine's count.
     fn check(&mut self) {
         let through = self.node.engine.progress(RANGE).committed;
         while self.waiting.first().is_some_and(|(version, ..)| *version <= through) {
@@ -39,11 +39,14 @@ impl Counted {
         }
         let (found, exact) = (self.node.engine.len(RANGE), self.keys.len() as u64);
         let queued = self.node.engine.log_report().verifications_queued;
-        assert!(found <= exact && exact <= found + queued, "{found} found, {exact} there, {queued} verifications wait");
+        assert!(
+            found <= exact && exact <= found + queued,
+            "{found} counted, {exact} present, {queued} verifications wait"
+        );
         self.off += u64::from(found != exact);
     }
 
-    /// Nothing comes any more: finite work makes the count exact.
+    /// Without further writes, a finite amount of work makes the count exact.
     fn rest(&mut self) {
         for _ in 0..KEYS {
             self.node.engine.step(16);
@@ -56,7 +59,7 @@ impl Counted {
             }
             self.node.now = self.node.now.plus_ms(100);
         }
-        panic!("verifications never end: {:?}", self.node.engine.log_report());
+        panic!("verifications do not end: {:?}", self.node.engine.log_report());
     }
 }
 
@@ -84,5 +87,5 @@ fn keys_are_counted_exactly_whenever_nothing_is_under_way() {
         reads += counted.node.engine.stats().verification_reads;
     }
     println!("{off} times behind, {reads} verification reads");
-    assert!(off > 3 && reads > 100, "{off} times behind, {reads} verification reads: the bound was not met");
+    assert!(off > 3 && reads > 100, "{off} times behind, {reads} verification reads: the bound was not tested");
 }

@@ -1,4 +1,4 @@
-//! Owns the integration tests of FAWN-DS: one binary, a module per concern.
+//! Integration tests of FAWN-DS: one binary, a module per concern.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics where it stands")]
 #![expect(clippy::unwrap_used, reason = "what a helper of a test unwraps, the test asserts")]
 

@@ -1,4 +1,4 @@
-//! Owns the tests of the manifest while the store runs: it stays short, whatever a crash meets, and space matters little.
+//! Manifest of a running store: it stays short, also through crashes, and needs little space on a full device.
 use crate::support::{Node, RANGE, Write, small};
 use fawn_ds::internals::{BlobTicket, EngineError, Options, View};
 use fawn_flash::sim::{Capture, DeviceFault, Loss, OpKind};
@@ -6,7 +6,7 @@ use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, KeyRange, Now, RangeId};
 
 const BLOB: u32 = 5;
-/// A fresh file is begun at 256 KiB.
+/// The engine begins a new file at 256 KiB.
 const MANIFEST_BYTES_MAX: usize = 320 << 10;
 
 fn options() -> Options {
@@ -20,7 +20,7 @@ fn blob(i: u32) -> Vec<u8> {
 fn number(node: &Node) -> u32 {
     let bytes = node.engine.blob(BLOB).unwrap_or_default();
     let i = bytes.first_chunk().map_or(0, |first| u32::from_le_bytes(*first));
-    assert!(i == 0 || bytes == blob(i), "a blob is whole");
+    assert!(i == 0 || bytes == blob(i), "a blob is complete");
     i
 }
 
@@ -48,7 +48,7 @@ impl Run {
     fn step(&mut self, blobs: u32) {
         for _ in 0..blobs {
             self.put += 1;
-            // What is being put counts from before: its write may begin at once.
+            // The write may begin at once, so the blob counts from before the put.
             let durable = self.durable.last().map_or(0, |last| last.1);
             self.durable.push((self.disk.ops(), durable, self.put));
             let ticket = self.node.engine.put_blob(BLOB, &blob(self.put)).unwrap();
@@ -75,7 +75,7 @@ fn a_running_store_rewrites_a_manifest_that_is_mostly_history() {
         run.step(0);
     }
     assert!(longest <= MANIFEST_BYTES_MAX, "{longest} bytes of manifest for {} blobs of 1 KB", run.put);
-    assert!(run.put as usize * 1000 > 3 * MANIFEST_BYTES_MAX, "it was rewritten more than once");
+    assert!(run.put as usize * 1000 > 3 * MANIFEST_BYTES_MAX, "the manifest was rewritten more than once");
     run.disk.crash(1);
     let mut node = Node::open(&run.disk, options(), Now::at(2)).unwrap();
     assert_eq!(number(&node), run.put);
@@ -89,7 +89,7 @@ fn every_crash_while_the_manifest_is_rewritten_keeps_what_was_durable() {
         let mut run = Run::new(seed);
         let loss = if seed == 3 { Loss::Process } else { Loss::Power };
         for i in 0..160 {
-            // Only around the rewriting, which begins at about 250 KB.
+            // Images are taken only around the rewrite, which begins at about 250 KB.
             let len = run.put * 1040;
             if len > 225_000 {
                 run.disk.capture(Capture::Every { stride: 1, loss, seed });
@@ -105,7 +105,7 @@ fn every_crash_while_the_manifest_is_rewritten_keeps_what_was_durable() {
                 let durable = run.durable.iter().rev().find(|(op, ..)| *op <= image.op).unwrap().1;
                 let put = run.durable.iter().rev().find(|(op, ..)| *op < image.op).unwrap().2;
                 assert!(durable <= found && found <= put, "{context}: {durable} was durable, {found} found, {put} put");
-                assert!(!image.disk.names().contains(&"manifest.new".to_owned()), "{context}: an orphan stays");
+                assert!(!image.disk.names().contains(&"manifest.new".to_owned()), "{context}: an orphan file is left");
                 images += 1;
             }
         }
@@ -121,7 +121,7 @@ fn without_space_for_a_fresh_manifest_the_old_one_goes_on() {
         run.step(4);
     }
     let used = run.disk.names().iter().map(|name| run.disk.contents(name).unwrap().len()).sum::<usize>();
-    // Space for a little more history, none for a second file.
+    // Space for a little more history, but not for a second file.
     run.disk.set_capacity_bytes(Some(used as u64 + (8 << 10)));
     let mut refused = false;
     for _ in 0..200 {
@@ -132,15 +132,15 @@ fn without_space_for_a_fresh_manifest_the_old_one_goes_on() {
         }
         run.node.turn();
     }
-    assert!(refused, "the device never filled");
+    assert!(refused, "the device did not become full");
     assert_eq!(run.node.engine.poisoned(), None);
     run.disk.set_capacity_bytes(None);
     for _ in 0..200 {
         run.step(1);
     }
     let len = run.disk.contents("manifest").unwrap().len();
-    assert!(len <= MANIFEST_BYTES_MAX, "{len}: space is back, so history goes");
-    // A range is listed in the manifest too.
+    assert!(len <= MANIFEST_BYTES_MAX, "{len}: with space again, the history is dropped");
+    // Ranges are listed in the manifest too, so it must still be writable.
     run.node.engine.add_range(RangeId(99), KeyRange::ALL).unwrap();
 }
 
@@ -162,7 +162,7 @@ fn a_torn_end_whose_space_is_taken_costs_the_rest_of_its_segment_only() {
             node.settle();
         }
         disk.kill(seed);
-        // The manifest keeps its own space; the segment's is asked for again, and has been taken.
+        // The manifest keeps its own space. The segment's space is requested again, but is no longer free.
         let capacity: u64 = disk.names().iter().map(|name| disk.contents(name).unwrap().len() as u64).sum();
         for nth in 1..=3 {
             disk.fail_nth(OpKind::Allocate, nth, DeviceFault::Full);
@@ -171,7 +171,7 @@ fn a_torn_end_whose_space_is_taken_costs_the_rest_of_its_segment_only() {
         assert_eq!(node.report.truncated.len(), 1, "seed {seed}");
         disk.clear_faults();
         disk.set_capacity_bytes(Some(capacity - (40 << 10)));
-        assert!(node.get(&3u32.to_be_bytes(), View::Committed).unwrap().is_some(), "seed {seed}: reads go on");
+        assert!(node.get(&3u32.to_be_bytes(), View::Committed).unwrap().is_some(), "seed {seed}: reads continue");
         assert!(node.get(&20u32.to_be_bytes(), View::Committed).unwrap().is_none(), "seed {seed}: torn");
         let refused = (0..300).any(|i| node.append(&[write(i)]) == Err(EngineError::StoreFull));
         assert!(refused, "seed {seed}: the device is full");

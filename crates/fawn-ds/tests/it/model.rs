@@ -1,4 +1,4 @@
-//! Owns the model test: seeded operations on the engine and on the model store, compared at every step.
+//! Model test: seeded operations on the engine and on the model store, compared at every step.
 use crate::support::{Node, RANGE, Write, small};
 use fawn_ds::internals::{Options, View};
 use fawn_flash::{SimDisk, SimOptions};
@@ -13,9 +13,9 @@ struct Pair {
     disk: SimDisk,
     options: Options,
     node: Node,
-    /// What was appended.
+    /// Content including appended records.
     latest: ModelStore,
-    /// What was acknowledged, as of this version; the rest waits with its versions.
+    /// Content that was acknowledged; later records wait with their versions.
     committed: ModelStore,
     waiting: Vec<(Version, Write)>,
 }
@@ -63,7 +63,7 @@ impl Pair {
         self.follow();
     }
 
-    /// The model commits what the engine has committed.
+    /// Commits in the model the versions that the engine has committed.
     fn follow(&mut self) {
         let through = self.node.engine.progress(RANGE).committed;
         while self.waiting.first().is_some_and(|(version, _)| *version <= through) {
@@ -90,7 +90,7 @@ impl Pair {
             self.check(format!("key-{i:04}").as_bytes());
         }
         let keys: Vec<_> = self.committed.iter(self.node.now.wall).map(|(key, _)| key.to_vec()).collect();
-        assert_eq!(self.node.keys(), keys, "a scan meets exactly the keys");
+        assert_eq!(self.node.keys(), keys, "a scan returns exactly the keys");
     }
 
     fn reopen(&mut self, crash: Option<u64>) {

@@ -1,5 +1,5 @@
-//! Tests of a system that is out of descriptors or memory: nothing was written, so writes are refused for a while and
-//! nothing is poisoned.
+//! A system without free file descriptors or memory: nothing was written, so writes are rejected for a while and the
+//! engine is not poisoned.
 use crate::support::{Node, Write, small};
 use fawn_ds::internals::{EngineError, Event, View};
 use fawn_ds::{Builder, Store};
@@ -27,7 +27,7 @@ fn a_segment_that_cannot_be_created_is_tried_again() {
                 Ok(_) => node.turn(),
                 Err(error) => break error,
             };
-            assert!(taken < 1000, "{kind:?}: without a segment there is an end");
+            assert!(taken < 1000, "{kind:?}: writes must be rejected without a new segment");
         };
         assert_eq!(refused, EngineError::StoreFull, "{kind:?}");
         assert_eq!(node.engine.poisoned(), None, "{kind:?}");
@@ -51,7 +51,7 @@ fn a_segment_that_cannot_be_created_is_tried_again() {
     }
 }
 
-/// Whenever it happens, whatever the engine does at the time: it goes on afterwards, and all acked writes are there.
+/// The fault hits each operation of the engine in turn. Afterwards the engine continues, with all acked writes.
 #[test]
 fn a_refusal_at_any_moment_poisons_nothing() {
     for kind in [OpKind::Create, OpKind::Allocate, OpKind::Unlink] {
@@ -112,7 +112,7 @@ fn allocations_that_are_refused_now_and_then_poison_nothing() {
 
 const CHILD: &str = "FAWN_TEST_FEW_DESCRIPTORS";
 
-/// Many more segments than the process may have files open, on a real device: in a process with a limit of its own.
+/// Many more segments than the process may open files, on a real device. Runs in a process with its own limit.
 #[test]
 fn a_store_has_more_segments_than_the_process_has_descriptors() {
     if std::env::var_os(CHILD).is_none() {

@@ -1,4 +1,4 @@
-//! Owns the records at page ends: wherever a segment's last record begins, it is found, and overwritten once.
+//! Records at page ends: wherever a segment's last record begins, it is found, and overwritten once.
 use crate::support::{Node, Write, small};
 use fawn_ds::internals::{Options, View};
 use fawn_flash::{SimDisk, SimOptions};
@@ -8,9 +8,9 @@ fn write(key: String, value: &[u8]) -> Write {
     Write { key: key.into_bytes(), value: Some(value.to_vec()), expires_at_ms: 0 }
 }
 
-/// Among the lengths of a first record and the numbers of small ones after it, some let the last one's header lie
-/// across a page's end: the page before is cached, the next is not, and a length guessed from the greatest header
-/// would reach past the segment's end.
+/// Some combinations of a first record's length and a number of small records put the last header across a page end.
+/// Then only the first of its two pages is cached, and a length guessed from the greatest header exceeds the segment's
+/// end.
 #[test]
 fn the_last_record_is_found_wherever_it_begins() {
     for (first_bytes, small_records) in (0..3).flat_map(|f| (80..87).map(move |n| (16 * f, n))) {
@@ -23,17 +23,17 @@ fn the_last_record_is_found_wherever_it_begins() {
         node.append(&writes).unwrap();
         node.settle();
         let last = format!("{:08}", small_records - 1);
-        // Not closed: the log's end stays where the last record ends.
+        // Not closed, so the log ends directly after the last record.
         drop(node);
         disk.kill(1);
         let mut node = Node::open(&disk, options.clone(), Now::at(1)).unwrap();
         let value =
             |node: &mut Node, key: &str| node.get(key.as_bytes(), View::Committed).unwrap().map(|entry| entry.value);
-        assert!(value(&mut node, "first").is_some(), "{case}: its page is cached now");
+        assert!(value(&mut node, "first").is_some(), "{case}: the page is cached now");
         assert_eq!(value(&mut node, &last).as_deref(), Some(&b"12345678"[..]), "{case}");
         node.append(&[write(last.clone(), b"new")]).unwrap();
         node.settle();
         assert_eq!(value(&mut node, &last).as_deref(), Some(&b"new"[..]), "{case}");
-        assert_eq!(node.engine.len(crate::support::RANGE), small_records + 1, "{case}: one entry a key");
+        assert_eq!(node.engine.len(crate::support::RANGE), small_records + 1, "{case}: one index entry per key");
     }
 }

@@ -63,7 +63,7 @@ impl Device for PanickingDevice {
         self.inner.reap(out);
     }
     fn wait(&mut self, out: &mut VecDeque<Completion>) {
-        assert!(!self.panics.load(Ordering::SeqCst), "the test ordered this panic");
+        assert!(!self.panics.load(Ordering::SeqCst), "panic requested by the test");
         self.inner.wait(out);
     }
     fn in_flight(&self) -> usize {

@@ -1,5 +1,5 @@
-//! Tests of records between append and commit: their memory is bounded by bytes within the budget, and many versions of
-//! one key cost what many keys cost.
+//! Records between append and commit: their memory stays within a byte budget, and many versions of one key cost as
+//! much as many keys.
 use crate::support::{Node, RANGE, SECRET, small};
 use fawn_ds::internals::{Engine, EngineError, Options, RecordRef, View};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
@@ -26,7 +26,7 @@ fn turn(engine: &mut Engine<SimDevice>, now: &mut Now) {
     engine.wait(*now, &mut Vec::new());
 }
 
-/// Appends records of `keys` keys in turn until the engine takes no more, whatever is waited for.
+/// Appends records of `keys` keys in rotation until the engine accepts no more, even after waiting.
 fn fill(engine: &mut Engine<SimDevice>, keys: u64, most: u64) -> u64 {
     let (mut now, mut refused, mut seq) = (Now::at(1), 0, 0);
     while seq < most && refused < 100 {
@@ -50,11 +50,11 @@ fn records_without_a_commit_stay_within_the_budget() {
     for keys in [1, 100, 200_000] {
         let mut engine = open(chained(BUDGET));
         let taken = fill(&mut engine, keys, 2_000_000);
-        assert!((3_000..2_000_000).contains(&taken), "{taken} records of {keys} keys were taken");
+        assert!((3_000..2_000_000).contains(&taken), "{taken} records of {keys} keys were accepted");
         let memory = engine.memory();
         assert!(memory.overlay_bytes <= BUDGET / 8 * 11 / 10, "{keys} keys: {memory:?}");
         assert!(memory.total_bytes() <= BUDGET * 11 / 10, "{keys} keys: {memory:?}");
-        // A commit is what makes room.
+        // Only a commit frees memory.
         engine.commit(RANGE, version(taken));
         let hash = KeyHash::of(&SECRET, b"more");
         engine.append(RANGE, hash, &RecordRef::put(version(taken + 1), b"more", b"x")).unwrap();
@@ -85,7 +85,7 @@ fn retained_records_of_all_ranges_stay_within_the_budget() {
     assert!(memory.overlay_bytes <= BUDGET / 16 + BUDGET / 8, "{memory:?}");
     assert!(memory.total_bytes() <= BUDGET * 11 / 10, "{memory:?}");
     let floor = engine.replay_floor(RangeId(100));
-    assert!(floor > Version::ZERO && floor < version(3950), "some are kept: those above {floor:?}");
+    assert!(floor > Version::ZERO && floor < version(3950), "the records above {floor:?} are kept");
 }
 
 #[test]

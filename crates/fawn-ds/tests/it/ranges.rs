@@ -1,4 +1,4 @@
-//! Owns the tests of several ranges over one log: each against its own model, through crashes, clears and reopenings.
+//! Several ranges over one log: each against its own model, through crashes, clears and reopenings.
 use crate::support::{SECRET, small};
 use fawn_ds::internals::{Engine, EngineError, Event, Lookup, RecordKind, RecordRef, View};
 use fawn_flash::sim::{Capture, Loss};
@@ -11,7 +11,7 @@ const RANGES: [RangeId; 3] = [RangeId(1), RangeId(9), RangeId(1 << 20)];
 const NOW: Now = Now::at(1);
 type Content = BTreeMap<u64, Vec<u8>>;
 
-/// One range: what it holds now, what it held as of each version, and what was acknowledged when.
+/// One range: its content now and at each version, and the acknowledged versions by time.
 #[derive(Default)]
 struct Model {
     seq: u64,
@@ -91,7 +91,7 @@ fn content(engine: &mut Engine<SimDevice>, range: RangeId) -> Content {
     content
 }
 
-/// Every range is a prefix of its own history, with all that was acknowledged.
+/// Every range must be a prefix of its own history and contain all acknowledged writes.
 fn check(engine: &mut Engine<SimDevice>, models: &[Model], op: u64, context: &str) {
     for (range, model) in RANGES.into_iter().zip(models) {
         let recovered = engine.progress(range).committed;
@@ -134,7 +134,7 @@ fn ranges_share_a_log_and_nothing_else() {
                 let _ = disk.take_images();
                 engine = open(&disk);
                 check(&mut engine, &models, disk.ops(), &format!("seed {seed}, reopened at step {step}"));
-                // What was not acknowledged and is gone is not history any more.
+                // Lost records that were not acknowledged are removed from the history.
                 for (range, model) in RANGES.into_iter().zip(&mut models) {
                     let recovered = engine.progress(range).committed;
                     model.as_of.retain(|version, _| *version <= recovered);

@@ -1,4 +1,4 @@
-//! Owns the tests of long results: what a record may bring besides its value, and that it comes back whole.
+//! Long results: the limits of a record's result, and that it is returned complete.
 use crate::support::{Node, RANGE, small};
 use fawn_ds::internals::{EngineError, Options, RecordRef, Replay, View};
 use fawn_flash::{SimDisk, SimOptions};
@@ -22,7 +22,7 @@ fn append(node: &mut Node, seq: u64, value_len: usize, result: &[u8]) -> Result<
             result => return result,
         }
     }
-    panic!("a long piece of the window blocks what comes after it: {:?}", node.engine.memory());
+    panic!("a long window blocks later records: {:?}", node.engine.memory());
 }
 
 #[test]
@@ -38,7 +38,10 @@ fn a_result_is_as_long_as_the_longest_value_and_a_header() {
     let refused = append(&mut node, 5, 10, &vec![0; QUARTER + 65]);
     assert!(matches!(refused, Err(EngineError::TooLarge { limit_bytes, .. }) if limit_bytes == QUARTER + 64));
     let refused = append(&mut node, 5, QUARTER, b"+OK");
-    assert!(matches!(refused, Err(EngineError::TooLarge { limit_bytes: QUARTER, .. })), "the record itself");
+    assert!(
+        matches!(refused, Err(EngineError::TooLarge { limit_bytes: QUARTER, .. })),
+        "the record itself is too long"
+    );
     node.settle();
     for opened in [false, true] {
         if opened {
@@ -48,13 +51,16 @@ fn a_result_is_as_long_as_the_longest_value_and_a_header() {
         let (mut after, mut seen) = (Version::ZERO, Vec::new());
         loop {
             let visit = |record: &RecordRef<'_>| {
-                assert!(record.result.iter().all(|&byte| usize::from(byte) == seen.len()), "whole and its own");
+                assert!(
+                    record.result.iter().all(|&byte| usize::from(byte) == seen.len()),
+                    "the record has its own complete result"
+                );
                 seen.push(record.result.len());
             };
             match node.engine.replay(RANGE, after, 1, visit).unwrap() {
                 Replay::Records { through, .. } => after = through,
                 Replay::UpToDate => break,
-                Replay::Gone => panic!("it was retained"),
+                Replay::Gone => panic!("the records were retained"),
                 Replay::Read(plan) => {
                     node.engine.read(plan, 42);
                     let plan = node.wait_for_plan();
@@ -62,7 +68,7 @@ fn a_result_is_as_long_as_the_longest_value_and_a_header() {
                 }
             }
         }
-        assert_eq!(seen, lens, "opened again: {opened}");
+        assert_eq!(seen, lens, "reopened: {opened}");
         for seq in 1..=4 {
             let entry = node.get(format!("key {seq}").as_bytes(), View::Latest).unwrap().unwrap();
             assert_eq!(entry.value, vec![seq; value_len]);

@@ -1,4 +1,4 @@
-//! Owns the tests of iterating and counting while committed records still wait for their verification.
+//! Scans and counts while committed records still wait for verification.
 use crate::support::{Node, RANGE, Write, small};
 use fawn_ds::internals::{Options, Scan, ScanStep};
 use fawn_flash::{SimDisk, SimOptions};
@@ -12,7 +12,7 @@ fn key(i: u64) -> Vec<u8> {
     format!("{i:05}").into_bytes()
 }
 
-/// Cold: a cache of a few pages, so that nearly every overwrite needs a verification read.
+/// A store with a cache of a few pages, so that nearly every overwrite needs a verification read.
 fn loaded(seed: u64) -> (SimDisk, Options, Node) {
     let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
     let options = Options { memory_bytes: 1 << 20, ..small(Durability::Memory) };
@@ -29,13 +29,13 @@ fn loaded(seed: u64) -> (SimDisk, Options, Node) {
     (disk, options, node)
 }
 
-/// What the store should hold.
+/// The keys that the store should contain.
 struct Model {
     present: BTreeSet<u64>,
 }
 
 impl Model {
-    /// Overwrites or deletes keys that are there, or puts deleted ones again; committed at once, verified later.
+    /// Overwrites or deletes present keys, or puts deleted ones again. Writes are committed at once and verified later.
     fn churn(&mut self, node: &mut Node, rng: &mut Rng, count: u64) -> BTreeMap<u64, bool> {
         let mut touched = BTreeMap::new();
         for _ in 0..count {
@@ -54,7 +54,7 @@ impl Model {
     }
 }
 
-/// A key put anew whose fragment is another's is counted once that is known; every other key is counted at once.
+/// A new key whose fragment equals another key's is counted only after verification; every other key at once.
 fn assert_counted(node: &Node, model: &Model, context: &str) {
     let (found, expected) = (node.engine.len(RANGE), model.present.len() as u64);
     let waiting = node.engine.log_report().verifications_queued;
@@ -81,7 +81,7 @@ fn a_scan_visits_what_waits_for_verification_and_nothing_deleted() {
                 let mut scan = Scan::new(RANGE, cursor, 20);
                 while let ScanStep::Read(plan) = node.engine.scan_step(&mut scan, node.now.wall).unwrap() {
                     for (i, is_put) in model.churn(&mut node, &mut rng, 2) {
-                        // Absent at some moment: it may be missed. Present at some moment: it may be met.
+                        // A key that was absent for a moment may be missed; one that was present may be returned.
                         if is_put {
                             may.insert(i);
                         } else {
@@ -111,10 +111,10 @@ fn a_scan_visits_what_waits_for_verification_and_nothing_deleted() {
         }
         node.settle();
         let all: Vec<_> = model.present.iter().map(|&i| key(i)).collect();
-        assert_eq!(node.keys(), all, "{context}: at rest");
-        assert_eq!(node.engine.len(RANGE), all.len() as u64, "{context}: at rest");
+        assert_eq!(node.keys(), all, "{context}: idle");
+        assert_eq!(node.engine.len(RANGE), all.len() as u64, "{context}: idle");
     }
-    assert!(waiting_max > 100, "only {waiting_max} verifications ever waited");
+    assert!(waiting_max > 100, "at most {waiting_max} verifications waited");
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn new_keys_that_a_fragment_takes_for_others_are_met() {
             node.append(&[Write { key: key(i), value: Some(vec![]), expires_at_ms: 0 }]).unwrap();
             node.commit();
             if model.present.insert(i) && node.engine.len(RANGE) == before {
-                // Counted once it is verified, met at once.
+                // The key is counted once verified, but a scan returns it at once.
                 uncounted += 1;
                 let mut scan = Scan::new(RANGE, Node::hash(&key(i)).0, 1);
                 while let ScanStep::Read(plan) = node.engine.scan_step(&mut scan, node.now.wall).unwrap() {
@@ -146,5 +146,5 @@ fn new_keys_that_a_fragment_takes_for_others_are_met() {
         node.settle();
         assert_eq!(node.engine.len(RANGE), all.len() as u64, "seed {seed}: counted once verified");
     }
-    assert!(uncounted > 3, "only {uncounted} fragments of new keys were another's: the test shows nothing");
+    assert!(uncounted > 3, "only {uncounted} new keys shared a fragment, too few to test");
 }

@@ -1,4 +1,4 @@
-//! Owns hand-made segments for the format's tests: frames written one after the other into a buffer.
+//! Hand-made segments for format tests: frames written one after the other into a buffer.
 use fawn_ds::internals::format::frame::{Chain, FrameHeader, HEADER_BYTES, encode_header};
 use fawn_ds::internals::format::record::{Envelope, RecordPlace, RecordRef, encode_into, encoded_len};
 use fawn_ds::internals::format::{FRAMES_OFFSET, SegmentUuid, Watermark};
@@ -10,9 +10,9 @@ pub(crate) const SEGMENT_BYTES: u32 = 64 << 10;
 /// A segment under construction.
 pub(crate) struct Image {
     pub(crate) bytes: Vec<u8>,
-    /// Where the last frame ends.
+    /// End of the last frame.
     pub(crate) end: u32,
-    /// Where each frame begins.
+    /// Start of each frame.
     pub(crate) frames: Vec<u32>,
     seq: u64,
 }

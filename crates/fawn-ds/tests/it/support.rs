@@ -1,5 +1,4 @@
-//! Owns the harness of the engine's tests: one engine over a simulated disk, one range, committed as a lone member
-//! would commit it.
+//! Harness of the engine's tests: one engine over a simulated disk with one range, committed as in a chain of one.
 use fawn_ds::internals::index::IndexOptions;
 use fawn_ds::internals::{
     Engine, EngineError, Event, Lookup, OpenError, OpenReport, Options, RecordKind, RecordRef, Scan, ScanStep, View,
@@ -10,7 +9,7 @@ use fawn_types::{ClientTag, Durability, Entry, Epoch, HashSecret, KeyHash, KeyRa
 pub(crate) const RANGE: RangeId = RangeId(7);
 pub(crate) const SECRET: HashSecret = HashSecret(*b"a secret of test");
 
-/// Small enough that every boundary is met: segments of 64 KiB, no page cache at all.
+/// Options so small that every boundary is reached: segments of 64 KiB and no page cache.
 pub(crate) fn small(durability: Durability) -> Options {
     Options {
         segment_bytes: 64 << 10,
@@ -22,12 +21,12 @@ pub(crate) fn small(durability: Durability) -> Options {
     }
 }
 
-/// As [`small`], with a page cache of about 2 MiB: all that these tests write is cached once it was read.
+/// [`small`] with a page cache of about 2 MiB, which holds everything that these tests read.
 pub(crate) fn cached(durability: Durability) -> Options {
     Options { memory_bytes: 4 << 20, ..small(durability) }
 }
 
-/// Where each commit of a manifest starts and ends.
+/// Start and end of each commit of a manifest.
 pub(crate) fn manifest_commits(bytes: &[u8]) -> Vec<(usize, usize)> {
     let (mut commits, mut at) = (Vec::new(), 512);
     while bytes.get(at..at + 4) == Some(b"FwnM") {
@@ -39,7 +38,7 @@ pub(crate) fn manifest_commits(bytes: &[u8]) -> Vec<(usize, usize)> {
     commits
 }
 
-/// Where a segment's frames start and end.
+/// Start and end of each frame of a segment.
 pub(crate) fn frames(bytes: &[u8]) -> Vec<(usize, usize)> {
     let (mut frames, mut at) = (Vec::new(), 4096);
     while bytes.get(at..at + 4) == Some(b"FwnF") {
@@ -50,7 +49,7 @@ pub(crate) fn frames(bytes: &[u8]) -> Vec<(usize, usize)> {
     frames
 }
 
-/// A write as the tests name it.
+/// A put or a delete.
 #[derive(Clone, Debug)]
 pub(crate) struct Write {
     pub(crate) key: Vec<u8>,
@@ -110,7 +109,7 @@ impl Node {
         }
     }
 
-    /// Appends one write or an atomic batch; waits out back-pressure. Returns the last version.
+    /// Appends one write or an atomic batch; waits while the engine is overloaded. Returns the last version.
     pub(crate) fn append(&mut self, writes: &[Write]) -> Result<Version, EngineError> {
         let before = self.seq;
         let versions: Vec<_> = writes.iter().map(|_| self.next_version()).collect();
@@ -138,7 +137,7 @@ impl Node {
         panic!("the engine stays overloaded: {:?}", self.engine);
     }
 
-    /// One iteration: submit, wait, commit by mode. Returns what is acknowledged.
+    /// One iteration: submit, wait, commit by durability mode. Returns the last acknowledged version.
     pub(crate) fn turn(&mut self) -> Version {
         self.engine.advance_clock(self.now);
         self.engine.submit(self.now);
@@ -154,7 +153,7 @@ impl Node {
         through
     }
 
-    /// Turns until all appended is acknowledged and no verification waits.
+    /// Runs iterations until all appended records are acknowledged and no verification waits.
     pub(crate) fn settle(&mut self) {
         for _ in 0..10_000 {
             let through = self.turn();
@@ -188,7 +187,7 @@ impl Node {
                 Lookup::Read(plan) => plan,
             };
         }
-        panic!("the lookup of {key:?} never ends");
+        panic!("the lookup of {key:?} does not end");
     }
 
     pub(crate) fn wait_for_plan(&mut self) -> fawn_ds::internals::LookupPlan {
@@ -202,10 +201,10 @@ impl Node {
                 }
             }
         }
-        panic!("the read never completes");
+        panic!("the read does not complete");
     }
 
-    /// All keys by a scan, sorted.
+    /// All keys that a scan returns, sorted.
     pub(crate) fn keys(&mut self) -> Vec<Vec<u8>> {
         let (mut cursor, mut keys) = (0, Vec::new());
         loop {

@@ -1,4 +1,4 @@
-//! Damage to the synced end of a log, or of one segment of it: refused as corruption, never cut off as a torn write.
+//! Damage to the synced end of a log or of a segment: reported as corruption, never cut off as a torn write.
 use crate::support::{Node, Write, frames, small};
 use fawn_ds::internals::check::check;
 use fawn_ds::internals::format::manifest::decode_all;
@@ -12,7 +12,7 @@ fn put(key: u32, bytes: usize) -> Write {
     Write { key: key.to_be_bytes().to_vec(), value: Some(vec![7; bytes]), expires_at_ms: 0 }
 }
 
-/// The segments that a disk's manifest lists, in log order: name, content, whether it is sealed.
+/// The segments listed in a disk's manifest, in log order: name, content, whether it is sealed.
 fn listed(disk: &SimDisk) -> Vec<(String, Vec<u8>, bool)> {
     let Some(Ok(decoded)) = disk.contents("manifest").map(|bytes| decode_all(&bytes)) else { return Vec::new() };
     let mut listed: Vec<_> = decoded.state.segments.iter().collect();
@@ -31,8 +31,8 @@ fn is_refused(disk: &SimDisk, durability: Durability, name: &str) -> bool {
     refused
 }
 
-/// Every disk on which a segment has frames while the seal of the one before is not listed yet. The last frame of
-/// the unsealed one is corrupt in one image, lost as zeros in another.
+/// Checks every disk image in which a segment has frames while the seal of the previous one is not listed yet. In one
+/// copy the last frame of the unsealed segment is corrupt, in another it is zeros. Returns the number of such images.
 fn holes(durability: Durability) -> usize {
     let mut candidates = 0;
     for seed in 0..6 {
@@ -77,11 +77,11 @@ fn holes(durability: Durability) -> usize {
 fn damage_before_a_later_segment_with_data_is_never_a_torn_end() {
     for durability in [Durability::Sync, Durability::EverySecond] {
         let candidates = holes(durability);
-        assert!(candidates > 0, "{durability:?}: the window was never met");
+        assert!(candidates > 0, "{durability:?}: the case did not occur");
     }
 }
 
-/// A log with a first frame and a last one of thirty records, all acknowledged and synced.
+/// An idle log with two frames, the last one of thirty records, all acknowledged and synced.
 fn log_at_rest(durability: Durability) -> (SimDisk, Node) {
     let disk = SimDisk::new(SimOptions::default());
     let mut node = Node::open(&disk, small(durability), Now::at(1)).unwrap();
@@ -93,7 +93,7 @@ fn log_at_rest(durability: Durability) -> (SimDisk, Node) {
     (disk, node)
 }
 
-/// Time goes by, and nothing else happens.
+/// Advances the time without any operation.
 fn idle(node: &mut Node, ms: u64) {
     for _ in 0..ms / 100 {
         node.now = node.now.plus_ms(100);
@@ -101,7 +101,8 @@ fn idle(node: &mut Node, ms: u64) {
     }
 }
 
-/// Every byte of the last frame is protected: a flipped bit in any of some places is refused, so are zeros.
+/// Whether the last frame is protected: an opening fails with zeros in its place, or a flipped bit at any tested
+/// offset.
 fn last_frame_is_protected(disk: &SimDisk, durability: Durability) -> bool {
     let (name, bytes, _) = listed(disk).into_iter().rfind(|(_, bytes, _)| !frames(bytes).is_empty()).unwrap();
     let (at, end) = *frames(&bytes).last().unwrap();
@@ -117,7 +118,11 @@ fn last_frame_is_protected(disk: &SimDisk, durability: Durability) -> bool {
     let mut protected = true;
     for corrupt in places.chain([lost]) {
         let refused = is_refused(&corrupt, durability, &name);
-        assert_eq!(check(&mut SimDevice::attach(&corrupt)).unwrap().is_sound(), !refused, "check agrees with opening");
+        assert_eq!(
+            check(&mut SimDevice::attach(&corrupt)).unwrap().is_sound(),
+            !refused,
+            "the check agrees with the opening"
+        );
         protected &= refused;
     }
     protected
@@ -138,7 +143,7 @@ fn closing_protects_the_last_frame() {
 fn an_idle_log_has_its_last_frame_protected_by_one_write() {
     for durability in [Durability::Sync, Durability::EverySecond] {
         let (disk, mut node) = log_at_rest(durability);
-        assert!(!last_frame_is_protected(&disk, durability), "{durability:?}: nothing certifies it yet");
+        assert!(!last_frame_is_protected(&disk, durability), "{durability:?}: the frame is not certified yet");
         idle(&mut node, 3000);
         disk.crash(1);
         assert!(last_frame_is_protected(&disk, durability), "{durability:?}");
@@ -146,8 +151,8 @@ fn an_idle_log_has_its_last_frame_protected_by_one_write() {
         idle(&mut node, 3000);
         let before = disk.counted(OpKind::Write);
         idle(&mut node, 60_000);
-        // One more persists the expiry time, which is due after a minute without another commit.
-        assert!(disk.counted(OpKind::Write) <= before + 1, "{durability:?}: once, not all the time");
+        // The one further write persists the expiry time, due after a minute without another commit.
+        assert!(disk.counted(OpKind::Write) <= before + 1, "{durability:?}: written once, not repeatedly");
         node.append(&[put(5, 10)]).unwrap();
         idle(&mut node, 3000);
         disk.crash(2);

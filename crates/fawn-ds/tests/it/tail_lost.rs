@@ -1,4 +1,4 @@
-//! Owns the tests of a manifest that lost commits which were synced: what the segments show must never be tidied away.
+//! A manifest that lost synced commits: segments that show the loss must never be deleted as orphans.
 use crate::support::{Node, RANGE, Write, manifest_commits, small};
 use fawn_ds::internals::check::{Severity, check};
 use fawn_ds::internals::format::manifest::{ManifestEdit, decode_all, encode_commit, encode_snapshot};
@@ -18,7 +18,7 @@ fn contents(disk: &SimDisk) -> Vec<(String, Option<Vec<u8>>)> {
     disk.names().into_iter().map(|name| (name.clone(), disk.contents(&name))).collect()
 }
 
-/// Zeros the manifest from the last commit with `edit` (its tag) on; what it was.
+/// Zeros the manifest from the last commit that has an edit with tag `edit`. Returns its former content.
 fn lose_tail(disk: &SimDisk, edit: u8) -> Vec<u8> {
     let manifest = disk.contents("manifest").unwrap();
     let commits = manifest_commits(&manifest);
@@ -29,16 +29,17 @@ fn lose_tail(disk: &SimDisk, edit: u8) -> Vec<u8> {
     manifest
 }
 
-/// Both refuse and change nothing; reading goes on; with the manifest back everything is there.
+/// Opening must fail and change nothing, read-only opening works, and the check reports damage. With the manifest
+/// restored, every key is present.
 fn refused_until_restored(disk: &SimDisk, manifest: &[u8], keys: u32) {
     let options = small(Durability::Sync);
     let before = contents(disk);
     let error = Node::open(disk, options.clone(), Now::at(2)).err();
     let Some(OpenError::ManifestTailLost { file, .. }) = &error else { panic!("{error:?}") };
-    assert!(disk.names().contains(file), "{file} names what shows it");
+    assert!(disk.names().contains(file), "{file} is the file that shows the loss");
     let text = error.map(|error| error.to_string()).unwrap_or_default();
     assert!(text.contains("restore") && text.contains("read-only"), "{text}");
-    assert_eq!(contents(disk), before, "a refusal changes nothing");
+    assert_eq!(contents(disk), before, "a failed opening changes nothing");
 
     let read_only = Options { read_only: true, ..options.clone() };
     let node = Node::open(disk, read_only, Now::at(2)).unwrap();
@@ -61,7 +62,7 @@ fn an_unlisted_segment_with_data_is_refused_not_removed() {
     let mut node = Node::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
     fill(&mut node, 0..500);
     drop(node.engine.close().unwrap());
-    // The last segment listed may be the one prepared ahead: go on until it has data.
+    // The last listed segment may be prepared ahead and empty: continue until it has data.
     let listed = |disk: &SimDisk| disk.names().iter().filter(|name| name.starts_with("segment-")).count();
     assert!(listed(&disk) >= 3, "{:?}", disk.names());
     let manifest = disk.contents("manifest").unwrap();
@@ -115,7 +116,7 @@ fn records_of_a_range_that_was_dropped_are_counted() {
     );
     let (engine, report) = Engine::open(SimDevice::attach(&disk), small(Durability::Sync), Now::at(2)).unwrap();
     assert_eq!((report.dropped_records, engine.ranges().count()), (30, 0));
-    // Also once the manifest was written anew.
+    // Dropped ranges are also in a rewritten manifest.
     let again = decode_all(&encode_snapshot(&decode_all(&manifest).unwrap().state, 9)).unwrap();
     assert!(again.state.dropped.contains(&RANGE));
 }
@@ -141,7 +142,7 @@ fn a_read_error_while_judging_an_orphan_refuses() {
     drop(Node::open(&disk, small(Durability::Sync), Now::at(1)).unwrap());
     let name = "segment-000009-00112233445566aa.fawn";
     disk.put(name, &[0; 8192]);
-    // The manifest is read first, then the orphan.
+    // The manifest is read first, then the orphan file.
     disk.fail_nth(fawn_flash::sim::OpKind::Read, 2, fawn_flash::sim::DeviceFault::Fail);
     let error = Node::open(&disk, small(Durability::Sync), Now::at(2)).err();
     assert!(matches!(error, Some(OpenError::Device(_))), "{error:?}");

@@ -1,5 +1,5 @@
-//! Owns the test that a torn end must be cut physically: frames that an earlier incarnation left behind must neither be
-//! accepted nor pass for evidence, however little the next one writes over them.
+//! A torn end must be overwritten: frames left by an earlier process must neither be accepted nor count as evidence,
+//! however little the next process writes over them.
 use crate::support::{Node, Write, small};
 use fawn_ds::internals::format::SegmentUuid;
 use fawn_ds::internals::format::manifest::{ManifestEdit, decode_all, encode_commit};
@@ -10,7 +10,7 @@ use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, Now};
 
 fn options() -> Options {
-    // Padded frames: each of these is whole pages, so the lost one takes nothing else along.
+    // Each padded frame consists of whole pages, so a lost frame affects no other one.
     Options { pad_frames: true, ..small(Durability::EverySecond) }
 }
 
@@ -23,7 +23,7 @@ fn has(node: &mut Node, key: &str) -> bool {
     node.get(key.as_bytes(), View::Committed).unwrap().is_some()
 }
 
-/// One segment up to 44 KiB, a frame that never arrived, and four whole ones behind it almost to the segment's end.
+/// A segment filled to 44 KiB, then a lost frame, then four complete ones almost up to the segment's end.
 fn torn(seed: u64) -> SimDisk {
     let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
     let mut node = Node::open(&disk, options(), Now::at(1)).unwrap();
@@ -49,11 +49,11 @@ fn what_lay_behind_a_torn_end_never_comes_back() {
         let mut node = Node::open(&disk, options(), Now::at(2)).unwrap();
         let [(file, cut)] = &node.report.truncated[..] else { panic!("seed {seed}: {:?}", node.report) };
         let behind = disk.contents(file).unwrap().split_off(*cut as usize);
-        assert!(behind.iter().all(|&byte| byte == 0), "seed {seed}: what was cut reads as zeros");
+        assert!(behind.iter().all(|&byte| byte == 0), "seed {seed}: the cut part reads as zeros");
         assert!(!has(&mut node, "c0") && has(&mut node, "a9"), "seed {seed}");
         let loss = if seed % 2 == 0 { Loss::Power } else { Loss::Process };
         disk.capture(Capture::Every { stride: 1, loss, seed });
-        // Less than was cut; then a record for which the rest of the segment is too short.
+        // A write shorter than the cut part, then a record that does not fit in the segment any more.
         put(&mut node, "b", 100);
         put(&mut node, "big", (16 << 10) - 64);
         for i in 0..4 {
@@ -65,12 +65,12 @@ fn what_lay_behind_a_torn_end_never_comes_back() {
             let context = format!("seed {seed}, operation {} (cargo test -p fawn-ds --test it torn_again::)", image.op);
             let mut node =
                 Node::open(&image.disk, options(), Now::at(3)).unwrap_or_else(|error| panic!("{context}: {error}"));
-            assert!(has(&mut node, "a9"), "{context}: what was synced");
+            assert!(has(&mut node, "a9"), "{context}: the synced record");
             for i in 0..4 {
                 assert!(!has(&mut node, &format!("c{i}")), "{context}: c{i} came back");
             }
             drop(node);
-            // And once more: nothing is left to be cut by then.
+            // Another opening finds nothing left to cut.
             let again =
                 Node::open(&image.disk, options(), Now::at(4)).unwrap_or_else(|error| panic!("{context}: {error}"));
             assert_eq!(again.report.truncated, [], "{context}: cut twice");
@@ -80,7 +80,7 @@ fn what_lay_behind_a_torn_end_never_comes_back() {
     assert!(images >= 60, "only {images} images");
 }
 
-/// A crash while the log had gone on in a segment that never got its first frame, with the one after it prepared.
+/// A crash after the log moved to a new segment that has no frame yet, with the next segment already prepared.
 #[test]
 fn the_log_goes_on_where_it_ends_whatever_empty_segments_lie_behind() {
     for more in 1..4_u32 {

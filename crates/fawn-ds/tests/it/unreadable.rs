@@ -1,12 +1,12 @@
-//! Tests of old versions that cannot be read: they hold up neither writes nor a closing, and are tried again with
-//! back-off until the disk is readable again.
+//! Unreadable old versions: they delay neither writes nor a close, and are retried with back-off until the disk is
+//! readable again.
 use crate::support::{Node, RANGE, Write, small};
 use fawn_ds::internals::{EngineError, Options, RecordRef, View};
 use fawn_flash::sim::{DeviceFault, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, Now};
 
-/// One segment holds all of it.
+/// Options with a segment large enough for all records.
 fn options() -> Options {
     Options { segment_bytes: 1 << 20, memory_bytes: 16 << 20, ..small(Durability::Sync) }
 }
@@ -15,7 +15,7 @@ fn put(key: u32, len: usize) -> Write {
     Write { key: key.to_be_bytes().to_vec(), value: Some(vec![7; len]), expires_at_ms: 0 }
 }
 
-/// `keys` keys, closed and opened again, so that none of their pages is in memory.
+/// A reopened store with `keys` keys, so that none of their pages is in memory.
 fn cold(keys: u32, value_len: usize) -> (SimDisk, Node) {
     let disk = SimDisk::new(SimOptions::instant(1));
     let mut node = Node::open(&disk, options(), Now::at(1)).unwrap();
@@ -31,7 +31,7 @@ fn cold(keys: u32, value_len: usize) -> (SimDisk, Node) {
     (disk, node)
 }
 
-/// Every record of the first opening; the second one's lie in another segment.
+/// Makes every record of the first opening unreadable; those of the second one are in another segment.
 fn break_segments(disk: &SimDisk) {
     for name in disk.names().iter().filter(|name| name.starts_with("segment-")) {
         disk.make_unreadable(name, 4096..1 << 20);
@@ -57,7 +57,7 @@ fn one_unreadable_old_version_is_read_with_back_off() {
     let reads = disk.counted(OpKind::Read) - before;
     assert!((10..=25).contains(&reads), "{reads} reads in ten minutes");
     assert_eq!(node.engine.stats().verifications_failed, reads);
-    // The entry answers for the key meanwhile, whatever is written to it.
+    // Until then, lookups of the key use the new entry, whatever is written to it.
     assert_eq!(node.get(&3_u32.to_be_bytes(), View::Committed).unwrap().unwrap().value.len(), 10);
     node.append(&[Write { value: None, ..put(3, 0) }]).unwrap();
     node.turn();
@@ -112,7 +112,7 @@ fn unreadable_old_versions_do_not_stop_other_writes() {
     for _ in 0..200 {
         node.turn();
     }
-    // A few records lie in pages that the opening read.
+    // A few records are in pages that the opening has read.
     let apart = node.engine.log_report().keys_apart;
     assert!(apart > 4900, "{apart} keys apart, of which 4096 once stopped all writes");
     for key in KEYS..KEYS + 500 {
@@ -128,7 +128,7 @@ fn unreadable_old_versions_do_not_stop_other_writes() {
     assert_eq!(node.engine.len(RANGE), u64::from(KEYS) + 500);
 }
 
-/// As many as the fixed bound on keys in flight once was: damage, which no later read ends.
+/// More corrupt old versions than a former fixed bound on keys in flight: no later read resolves them.
 #[test]
 fn corrupt_old_versions_have_no_dead_end() {
     const KEYS: u32 = (1 << 18) + 2000;
@@ -146,7 +146,7 @@ fn corrupt_old_versions_have_no_dead_end() {
     let mut node = Node::open(&disk, options, Now::at(2)).unwrap();
     let name = disk.names().into_iter().find(|name| name.starts_with("segment-")).unwrap();
     let len = disk.contents(&name).unwrap().len() as u64;
-    // A byte of every record's checksum.
+    // One byte of every record's checksum.
     for offset in (4096..len).step_by(32) {
         disk.flip_bits(&name, offset, 1);
     }
@@ -167,7 +167,7 @@ fn corrupt_old_versions_have_no_dead_end() {
     drop(node.engine.close().unwrap());
 }
 
-/// Where memory has no room for more of them, only writes that might add another are refused, and with a reason.
+/// Without memory for more unreadable keys, only writes that might add one are rejected, with a reason.
 #[test]
 fn more_unreadable_old_versions_than_memory_has_room_for_are_refused() {
     let (disk, node) = cold(5000, 20);
@@ -203,7 +203,7 @@ fn a_rolled_back_write_leaves_nothing_apart() {
     }
     drop(node.engine.close().unwrap());
     let mut node = Node::open_in_chain(&disk, options(), Now::at(2)).unwrap();
-    // What was committed after the last mark in the log is pending again.
+    // Records committed after the last mark in the log are pending again.
     let recovered = node.engine.progress(RANGE).appended;
     node.engine.commit(RANGE, recovered);
     node.settle();

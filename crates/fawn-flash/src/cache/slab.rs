@@ -1,8 +1,8 @@
 //! Page memory of the cache: mappings of 2 MiB, allocated and freed in steps of a half or a whole one.
 //!
 //! The memory is mapped directly. An allocator may keep freed memory, but a smaller budget must reduce the resident
-//! size at once. The steps of a large cache are huge pages. Those of a small cache are halves of a region, which take
-//! memory page by page.
+//! size at once. The steps of a large cache are huge pages. The steps of a small cache are halves of a region, which
+//! take memory page by page.
 use crate::buffer::PAGE_BYTES;
 use crate::region::Region;
 

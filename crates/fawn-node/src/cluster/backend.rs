@@ -1,4 +1,4 @@
-//! Owns a node's back-end: its engine, its members of chains, and the carrying out of what those decide.
+//! Back-end of a node: its engine, its chain members, and the execution of their outputs.
 use super::config::NodeConfig;
 use super::copy::{TransferJob, TransferProgress};
 use super::keyspace_op::ScanJob;
@@ -34,12 +34,12 @@ pub(super) struct HostedMember {
     pub(super) copy: TransferProgress,
     /// The log is to be cut here, and had no room for it yet: until then the member takes nothing in.
     pub(super) cut: Option<Cut>,
-    /// Why this copy cannot go on in this boot: it tells the manager, who drops it.
+    /// Why this member is unusable until a restart. The member reports the failure to the manager, which drops it.
     pub(super) broken: Option<String>,
 }
 
 impl HostedMember {
-    /// Whether it can take anything in.
+    /// Whether the member accepts frames; not while the store discards its old copy.
     const fn is_receiving(&self) -> bool {
         self.copy.begin.is_none() && self.cut.is_none()
     }
@@ -73,16 +73,17 @@ pub(super) struct BackEnd<D: Device> {
     pub(super) persists: PersistQueue,
     pub(super) counters: BackEndCounters,
     pub(super) scratch: EvaluationScratch,
-    /// A reply or result on its way into a frame or record.
+    /// Scratch buffer: a reply or result for the next frame or record.
     pub(super) encoded: Vec<u8>,
-    /// Records on their way into a frame.
+    /// Scratch buffer: records for the next frame.
     pub(super) records: Vec<u8>,
     pub(super) events: Vec<Event>,
-    /// Peers that were sent a range's entry in this iteration: many stale requests come together.
+    /// Peers that received a range's entry in this iteration. Stale requests come in bursts; one entry per burst is
+    /// enough.
     announced_to: Vec<(NodeId, RangeId)>,
     eager_sync: bool,
     is_slow: bool,
-    /// The monotonic clock and expiry time.
+    /// The monotonic clock and the store's expiry time.
     pub(super) now: Now,
 }
 
@@ -129,13 +130,14 @@ impl<D: Device> BackEnd<D> {
         is_slow.then_some(age_ms)
     }
 
-    /// Reads the machine's clocks: returns the store's expiry time.
+    /// Advances the clocks; returns the store's expiry time.
     pub(super) fn note_time(&mut self, now: Now) -> TimeMs {
         self.now = Now { mono: now.mono, wall: self.engine.advance_clock(now) };
         self.now.wall
     }
 
-    /// Begins an iteration: what the device has done is taken in. Returns the manager's map that became durable.
+    /// Begins an iteration: handles completed device operations. Returns the revision of a manager's map that became
+    /// durable.
     pub(super) fn reap(&mut self, now: Now, links: &mut PeerLinks) -> Option<u64> {
         self.announced_to.clear();
         let mut events = std::mem::take(&mut self.events);
@@ -158,7 +160,8 @@ impl<D: Device> BackEnd<D> {
                     ReadPurpose::Parked { at, generation } if self.parked.is_there(at, generation) => {
                         self.parked_read(at, plan, links);
                     }
-                    ReadPurpose::Parked { .. } => {} // its range stopped meanwhile
+                    // The request was refused when its range stopped.
+                    ReadPurpose::Parked { .. } => {}
                 }
             }
             Event::Poisoned => {
@@ -166,11 +169,11 @@ impl<D: Device> BackEnd<D> {
                 tracing::error!(
                     node = self.config.node.0,
                     failure,
-                    "the store takes no more writes: its copies leave their chains; look at its disk, then restart it"
+                    "the store takes no more writes: its copies leave their chains; check its disk, then restart it"
                 );
             }
             Event::SpaceBack => {
-                tracing::info!("space is back, writes go on");
+                tracing::info!("the store has free space again: writes continue");
                 self.persists.retry_now();
             }
             Event::Progress => {}
@@ -193,13 +196,13 @@ impl<D: Device> BackEnd<D> {
         map
     }
 
-    /// Makes a manager's map durable here.
+    /// Begins to make a manager's map durable in this store.
     pub(super) fn persist_map(&mut self, revision: u64, image: &[u8]) {
         self.persists.put_map(revision, image.to_vec());
         self.persists.advance(&mut self.engine, self.now.mono);
     }
 
-    /// A frame about one range, from a peer or from this node.
+    /// Handles a frame for one range, from a peer or from this node.
     pub(super) fn handle_frame(&mut self, now: Now, frame: &Frame<'_>, links: &mut PeerLinks) {
         let header = frame.header;
         if let Body::Request { op, tag, first_incomplete, payload } = frame.body {
@@ -225,11 +228,11 @@ impl<D: Device> BackEnd<D> {
                 self.take_transfer(at, next, (base, keys), records);
             }
         }
-        // A cut must reach the log before the next frame's records do.
+        // A log cut must take effect before the next frame's records are appended.
         self.drain(at, links);
     }
 
-    /// An entry that names this node where it has no copy yet: an empty one is made.
+    /// Creates an empty copy if the entry names this node as a member and it has no copy yet.
     fn join_if_member(&mut self, entry: &RangeEntry) {
         if entry.member(self.config.node).is_none() || self.member_at(entry.range).is_some() {
             return;
@@ -239,7 +242,7 @@ impl<D: Device> BackEnd<D> {
         }
     }
 
-    /// Takes in how far the log is, for every member, and does what follows from it.
+    /// Reports the log's progress to every member and executes their outputs.
     pub(super) fn advance(&mut self, now: Now, links: &mut PeerLinks) {
         let is_poisoned = self.engine.poisoned().is_some();
         for at in 0..self.members.len() {
@@ -257,7 +260,8 @@ impl<D: Device> BackEnd<D> {
             if is_poisoned || member.broken.is_some() {
                 replica.fail(now);
             } else if is_weaker(self.config.durability, replica.durability()) && synced < appended {
-                // Only until all members were started in the chain's mode.
+                // The store was opened in a weaker mode than the chain's. It lasts until the
+                // member is restarted in that mode.
                 self.eager_sync = true;
                 self.engine.set_eager_sync(true);
             }
@@ -269,7 +273,7 @@ impl<D: Device> BackEnd<D> {
         }
     }
 
-    /// Ends an iteration: everything appended in it is written at once.
+    /// Ends an iteration: submits all of its appends to the device.
     pub(super) fn submit(&mut self, now: Now) {
         if self.eager_sync {
             let marks = self.engine.watermarks();
@@ -285,7 +289,7 @@ impl<D: Device> BackEnd<D> {
         members.chain(self.persists.next_timeout()).min()
     }
 
-    /// Carries out what a member decided, in order.
+    /// Executes a member's outputs, in order.
     fn drain(&mut self, at: usize, links: &mut PeerLinks) {
         while self.members[at].is_receiving()
             && let Some(output) = self.members[at].replica.poll_output()
@@ -370,7 +374,7 @@ impl<D: Device> BackEnd<D> {
         member.replica.fail(now);
     }
 
-    /// Answers that a request was not done.
+    /// Replies that a request was not executed.
     pub(super) fn refuse(&mut self, range: RangeId, origin: Origin, reason: RefusedReason, links: &mut PeerLinks) {
         self.counters.refused += 1;
         let epoch = self.member_at(range).map(|at| self.members[at].replica.epoch()).unwrap_or_default();
@@ -378,7 +382,7 @@ impl<D: Device> BackEnd<D> {
         links.send(origin.node, Frame { header: links.header(range, epoch), body });
     }
 
-    /// Answers that the asker, who named `header`'s epoch, should ask elsewhere or later; with news if there are any.
+    /// Refuses a request of `header`'s epoch as stale. Also sends the range's entry if the sender's is older.
     pub(super) fn refuse_stale(&mut self, at: usize, header: Header, origin: Origin, links: &mut PeerLinks) {
         let (range, epoch) = (self.members[at].id, self.members[at].replica.epoch());
         let entry = self.members[at].replica.entry();
@@ -391,7 +395,7 @@ impl<D: Device> BackEnd<D> {
         self.refuse(range, origin, RefusedReason::StaleEpoch, links);
     }
 
-    /// A range stopped: what waits in it was not done.
+    /// Refuses all waiting requests of a range that stopped serving.
     fn refuse_parked(&mut self, range: RangeId, links: &mut PeerLinks) {
         for parked in self.parked.take_range(range) {
             self.refuse(range, parked.origin, RefusedReason::StaleEpoch, links);
@@ -399,7 +403,7 @@ impl<D: Device> BackEnd<D> {
     }
 }
 
-/// Whether what a store opened in mode `opened` calls kept may be less than `wanted` asks for.
+/// Whether durability mode `opened` guarantees less than `wanted`.
 const fn is_weaker(opened: Durability, wanted: Durability) -> bool {
     const fn rank(durability: Durability) -> u8 {
         match durability {

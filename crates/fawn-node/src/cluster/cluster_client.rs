@@ -1,4 +1,4 @@
-//! Owns the front-end as a library [FAWN09 §3.4]: operations in, their payloads kept for retries, answers out.
+//! Front-end library [FAWN09 §3.4]: routes operations, keeps their payloads for retries, and collects the replies.
 use super::config::{NodeConfig, session_of};
 use super::output::{ClientOp, ClusterReply, NodeOutput, SubmitError};
 use super::payload::{EncodedReply, KeyspaceRequest, encode_keyspace, encode_request};
@@ -11,20 +11,20 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use std::collections::VecDeque;
 
-/// How often a range's entry is asked for at most.
+/// Minimum interval between requests for a range's entry.
 const REFRESH_MS: u64 = 50;
-/// How often operations under way are looked through for silent ones.
+/// Interval between checks for operations without a reply.
 const CHECK_MS: u64 = 20;
-/// Room that a frame's own fields take at most.
+/// Upper bound for a frame's fields other than its payload.
 const FRAME_OVERHEAD_BYTES: usize = 1 << 10;
 
-/// An operation's request, as every retry sends it.
+/// Encoded request of an operation, the same for every retry.
 #[derive(Debug)]
 struct Payload {
     bytes: Box<[u8]>,
     intent: Intent,
     is_sent: bool,
-    /// Why it was refused last.
+    /// Reason of the last refusal.
     refused: Option<RefusedReason>,
     is_sent_again: bool,
 }
@@ -46,7 +46,7 @@ const fn is_failure(reply: &Reply<'_>) -> bool {
 pub(super) struct ClusterClient {
     frontend: Router,
     session: u64,
-    /// Payloads of unanswered operations: `pending_ops_max` at most.
+    /// Payloads of operations in flight: at most `pending_ops_max`.
     payloads: HashMap<u64, Payload, FxBuildHasher>,
     refreshed: Vec<(RangeId, MonoMs)>,
     checked_at: MonoMs,
@@ -82,7 +82,7 @@ impl ClusterClient {
         self.start(now, RingKey::of(&self.frontend.map().secret, key), intent)
     }
 
-    /// As [`ClusterClient::submit`], for the range that `place` lies in.
+    /// Like [`ClusterClient::submit`], for the range that contains `place`.
     pub(super) fn submit_wide(
         &mut self,
         now: Now,
@@ -102,7 +102,7 @@ impl ClusterClient {
         self.frontend.map()
     }
 
-    /// Begins the operation whose payload is in the scratch.
+    /// Begins the operation whose payload is in `scratch`.
     fn start(&mut self, now: Now, ring_key: RingKey, intent: Intent) -> Result<ClientOp, SubmitError> {
         if self.scratch.len() > FRAME_BYTES_MAX - FRAME_OVERHEAD_BYTES {
             let limit_bytes = (FRAME_BYTES_MAX - FRAME_OVERHEAD_BYTES - limits::KEY_BYTES_MAX) as u32;
@@ -119,18 +119,18 @@ impl ClusterClient {
         self.payloads.len()
     }
 
-    /// Sends what is due.
+    /// Sends due requests, and ends operations that failed.
     pub(super) fn flush(&mut self, now: Now, links: &mut PeerLinks) {
         while let Some(output) = self.frontend.poll_output() {
             match output {
                 FrontendOutput::Send { op: OpId(op), to, range, epoch, tag, first_incomplete } => {
-                    // It may have been answered since this was decided.
+                    // The operation may have been answered since the output was queued.
                     let Some(payload) = self.payloads.get_mut(&op) else { continue };
                     let again = std::mem::replace(&mut payload.is_sent, true);
                     payload.is_sent_again |= again;
                     links.send_request(to, links.header(range, epoch), (op, tag, first_incomplete), &payload.bytes);
                     if again {
-                        // A dead machine refuses nothing: silence too may mean that the map is old.
+                        // A dead node sends no refusal, so a missing reply may mean that the map is out of date.
                         self.refresh(now, range, links);
                     }
                 }
@@ -142,7 +142,7 @@ impl ClusterClient {
         }
     }
 
-    /// Asks the manager for a range's entry; all operations of the range share the question.
+    /// Requests a range's entry from the manager; one request serves all operations of the range.
     fn refresh(&mut self, now: Now, range: RangeId, links: &mut PeerLinks) {
         let asked = self.refreshed.iter_mut().find(|(asked, _)| *asked == range);
         match asked {
@@ -154,7 +154,7 @@ impl ClusterClient {
         links.send_manager(Frame { header: links.header(range, epoch), body: Body::EntryWanted });
     }
 
-    /// What a client is told of an operation that took too long.
+    /// The error reply of an operation that timed out.
     fn failure(&self, op: u64) -> OperationError {
         match self.payloads.get(&op).and_then(|payload| payload.refused) {
             Some(RefusedReason::TooFewCopies) => OperationError::TooFewCopies,
@@ -162,11 +162,12 @@ impl ClusterClient {
         }
     }
 
-    /// An answer: of another session, corrupt, or to what was answered already, it is dropped.
+    /// Handles a reply. Drops it if it is corrupt, of another session, or of an operation that is already answered.
     pub(super) fn handle_reply(&mut self, op: u64, payload: &[u8]) {
         let Some((session, result)) = payload.split_first_chunk::<8>() else { return };
         if u64::from_le_bytes(*session) != self.session {
-            return; // to this node's former boot
+            // A reply to an earlier boot of this node.
+            return;
         }
         let Ok(form) = EncodedReply::new(result) else { return };
         if !self.frontend.handle_reply(OpId(op)) {

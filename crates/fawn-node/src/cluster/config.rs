@@ -1,69 +1,70 @@
-//! Owns what a cluster node is told at its start: who it is, the map it begins with, and its bounds.
+//! Configuration of a cluster node: its identity, the initial cluster map, and its limits.
 use fawn_chain::completions::CompletionLimits;
 use fawn_chain::{ClusterMap, ManagerOptions, ReplicaOptions, RouterOptions};
 use fawn_types::{BootId, Durability, NodeId, limits};
 
-/// A node of a cluster. It is a back-end if it is given an engine; every node can submit operations.
+/// Configuration of a cluster node. A node with an engine is a back-end; every node can submit operations.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodeConfig {
-    /// This machine.
+    /// This node.
     pub node: NodeId,
-    /// This start of its process; never drawn twice.
+    /// This run of the node's process; never used twice.
     pub boot: BootId,
-    /// When a write counts as kept: what the engine was opened with. Where the manager lives, what epochs to come serve
-    /// in; an epoch under way, or the last one, had its own.
+    /// Durability mode that the engine was opened with. On the manager's node it is also the mode of future epochs; an
+    /// active epoch keeps the mode that it was activated with.
     pub durability: Durability,
-    /// The cluster's map as of its creation, the same on every node; what a node learnt later is in its engine.
+    /// The map as of the cluster's creation, the same on every node. Later changes are stored in the engine.
     pub map: ClusterMap,
-    /// Where the manager lives; this node hosts it if it is its own.
+    /// The node that hosts the manager; it may be this one.
     pub manager: Option<NodeId>,
-    /// Where the manager keeps its map.
+    /// Where the manager stores its map.
     pub map_place: MapPlace,
     /// Bounds and intervals.
     pub limits: NodeLimits,
 }
 
-/// Where a manager keeps its map.
+/// Where a manager stores its map.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum MapPlace {
-    /// In the store of the node that hosts it: one disk less, and no chain changes any more.
+    /// In the store of the manager's node. If that disk fails, no chain can be changed any more.
     #[default]
     OwnStore,
-    /// Where its host says, who has several stores at hand: [`super::Output::KeepMap`] is answered by
+    /// In several stores of the host, which replies to [`super::NodeOutput::KeepMap`] with
     /// [`super::Node::handle_map_kept`].
     Host {
-        /// The newest one that was found in them.
+        /// The newest map found in these stores.
         kept: Option<Box<ClusterMap>>,
     },
 }
 
-/// Every buffer of a node is bounded by one of these, or by its parts'.
+/// Limits and intervals of a node. They bound each of its buffers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NodeLimits {
     /// Longest value, bytes.
     pub value_bytes_max: u32,
-    /// Requests of all ranges that may wait for a device read; beyond, they are refused as overload.
+    /// Maximum number of requests, over all ranges, that wait for a device read. Further requests are refused as
+    /// overload.
     pub parked_max: usize,
-    /// Device reads for lookups at a time; further ones queue.
+    /// Maximum number of concurrent device reads for lookups; further reads are queued.
     pub reads_in_flight_max: usize,
-    /// Frames for one peer that wait for the host, bytes; beyond, they are dropped, to be repeated later.
+    /// Maximum bytes of frames buffered for one peer. Further frames are dropped and retransmitted later.
     pub outbound_bytes_max: usize,
-    /// Records in one part of a copy, bytes, unless one is longer.
+    /// Maximum bytes of records in one chunk of a transfer. A longer record has a chunk of its own.
     pub transfer_chunk_bytes_max: usize,
-    /// Records of each range that the log keeps to send again, at most, once its start has looked through all that the
-    /// log has: a member that missed more is fully resynced.
+    /// Maximum number of records per range that the log retains for retransmission. It applies after recovery, which
+    /// reads the whole log. A member that missed more records is fully resynced.
     pub retained_records_max: usize,
     /// A write or sync in flight for longer makes the machine report that its disk is slow.
     pub slow_after_ms: u64,
-    /// How often a back-end tells the manager that it lives.
+    /// Interval between a back-end's heartbeats to the manager, milliseconds.
     pub heartbeat_ms: u64,
-    /// Of the front-end.
+    /// Options of the front-end.
     pub router: RouterOptions,
-    /// Of each chain member.
+    /// Options of each chain member.
     pub replica: ReplicaOptions,
-    /// Of the manager.
+    /// Options of the manager.
     pub manager: ManagerOptions,
-    /// Of each range's completions.
+    /// Limits of each range's completions.
     pub completions: CompletionLimits,
 }
 
@@ -86,16 +87,18 @@ impl Default for NodeLimits {
     }
 }
 
-/// The front-end session of one boot of a node. The node is in it, so that a tail knows from a record alone whom to
-/// answer; the boot tells it from the sessions before.
+/// The front-end session of one boot of a node.
+///
+/// It contains the node, so a tail finds the receiver of a reply in the record alone. It also contains a hash of the
+/// boot, so sessions of earlier boots differ.
 pub(super) const fn session_of(node: NodeId, boot: BootId) -> u64 {
     let boot = fawn_types::random::SplitMix64::mix(boot.0) as u32;
-    // Session 0 is no session.
+    // 0 means "no session".
     let session = (node.0 as u64) << 32 | boot as u64;
     if session == 0 { 1 } else { session }
 }
 
-/// Whose front-end the session is.
+/// The node whose front-end opened the session.
 pub(super) const fn node_of(session: u64) -> NodeId {
     NodeId((session >> 32) as u32)
 }

@@ -1,7 +1,7 @@
-//! Owns copies of ranges on their way: parts looked up at the tail, and taken into the log of a member that starts anew.
+//! Transfer of ranges for full resyncs: chunks read at the tail, and appended to the receiving member's log.
 //!
-//! Results of operations go first, as result-only records, so that whoever is head later knows the retries of operations
-//! that the copy's base has behind it. Then go whole records of keys, by their hashes.
+//! Results of operations are sent first, as result-only records: a later head then recognizes retries of operations
+//! before the base. The records of all keys follow, in the order of the key hashes.
 use super::backend::BackEnd;
 use super::payload::{put_acknowledged, put_record, records_of, split_acknowledged};
 use super::peer_links::PeerLinks;
@@ -11,19 +11,19 @@ use fawn_ds::internals::{LookupPlan, RecordKind, RecordRef, TransferScan, Transf
 use fawn_flash::Device;
 use fawn_types::{KeyHash, MonoMs, NodeId, RangeId, Version};
 
-/// How often a store that has not emptied a range yet is asked again.
+/// Interval between checks whether the store has emptied the range.
 const BEGIN_PAUSE_MS: u64 = 10;
 
-/// The store is being emptied for a copy: until then the member hears nothing.
+/// State while the store empties the range before a transfer. The member ignores all frames until then.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Begin {
     base: Version,
-    /// The store has agreed, and is writing it down.
+    /// The store has accepted the request and is making it durable.
     is_started: bool,
     pub(super) look_at: MonoMs,
 }
 
-/// A part that waits for a device read.
+/// A chunk that waits for a device read.
 #[derive(Debug)]
 pub(super) struct TransferJob {
     range: RangeId,
@@ -31,38 +31,38 @@ pub(super) struct TransferJob {
     base: Version,
     cursor: TransferCursor,
     scan: TransferScan,
-    /// Another part was asked for meanwhile.
+    /// The receiver has requested another chunk since; this one is not sent.
     is_void: bool,
 }
 
-/// What a member's own copy is doing.
+/// Progress of the transfer into a member's own copy.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TransferProgress {
     pub(super) begin: Option<Begin>,
-    /// All of the copy on this base is in the log, and is becoming durable.
+    /// Base of a transfer that is completely in the log and is becoming durable.
     finishing: Option<Version>,
-    /// Keys so far.
+    /// Keys received so far.
     pub(super) keys: u64,
-    /// About so many there are.
+    /// Approximate total, from the sender's key count.
     pub(super) keys_estimated: u64,
 }
 
 impl<D: Device> BackEnd<D> {
-    /// Discards a member's copy: a new one on `base` begins.
+    /// Discards a member's copy and begins a transfer as of `base`.
     pub(super) fn begin_transfer(&mut self, at: usize, base: Version) {
         let begin = Begin { base, is_started: false, look_at: self.now.mono };
         self.members[at].copy = TransferProgress { begin: Some(begin), ..TransferProgress::default() };
         self.tend_begin(at);
     }
 
-    /// Has the store emptied. Returns whether the member may go on.
+    /// Advances the emptying of the range in the store. Returns whether the member may continue.
     pub(super) fn tend_begin(&mut self, at: usize) -> bool {
         let member = &mut self.members[at];
         let Some(begin) = &mut member.copy.begin else { return true };
         if !begin.is_started && begin.look_at <= self.now.mono {
             match self.engine.start_transfer(member.id, begin.base) {
                 Ok(()) => begin.is_started = true,
-                Err(error) => tracing::warn!(range = ?member.id, %error, "a copy cannot begin yet"),
+                Err(error) => tracing::warn!(range = ?member.id, %error, "a full resync cannot begin yet"),
             }
         }
         if !begin.is_started || !self.engine.transfer_begun(member.id) {
@@ -70,7 +70,7 @@ impl<D: Device> BackEnd<D> {
             return false;
         }
         let base = begin.base;
-        tracing::info!(range = ?member.id, ?base, "no log reaches back to where this copy was: it is made anew");
+        tracing::info!(range = ?member.id, ?base, "full resync begins: no log reaches back far enough");
         member.copy.begin = None;
         member.completions = Completions::new(self.config.limits.completions);
         member.completions.commit(base, |_, _| {});
@@ -78,7 +78,7 @@ impl<D: Device> BackEnd<D> {
         true
     }
 
-    /// Takes a part that the member wants; what the log does not take now is asked for again.
+    /// Appends a chunk that the member requested. If the log does not accept all of it, the chunk is requested again.
     pub(super) fn take_transfer(
         &mut self,
         at: usize,
@@ -101,7 +101,7 @@ impl<D: Device> BackEnd<D> {
                     member.completions.restore(record.tag, first_incomplete, record.version, result);
                 }
                 Err(error) => {
-                    tracing::debug!(range = ?member.id, %error, "the log takes no more of the copy for now");
+                    tracing::debug!(range = ?member.id, %error, "the log accepts no more of the chunk for now");
                     return;
                 }
             }
@@ -110,28 +110,28 @@ impl<D: Device> BackEnd<D> {
         member.replica.handle_transferred(self.now, next);
     }
 
-    /// All parts are in the log: the store makes them one durable whole.
+    /// Ends the transfer after its last chunk: the store makes the whole copy durable.
     pub(super) fn finish_transfer(&mut self, at: usize, base: Version) {
         let member = &mut self.members[at];
         match self.engine.finish_transfer(member.id) {
             Ok(()) => member.copy.finishing = Some(base),
-            Err(error) => tracing::warn!(range = ?member.id, %error, "a copy cannot be finished yet"),
+            Err(error) => tracing::warn!(range = ?member.id, %error, "a full resync cannot be finished yet"),
         }
     }
 
-    /// Tells a member whose copy has become durable.
+    /// Notifies a member once its new copy is durable.
     pub(super) fn reap_transfer(&mut self, at: usize) {
         let member = &mut self.members[at];
         if let Some(base) = member.copy.finishing
             && self.engine.copying(member.id).is_none()
         {
             member.copy.finishing = None;
-            tracing::info!(range = ?member.id, ?base, keys = member.copy.keys, "the copy is whole");
+            tracing::info!(range = ?member.id, ?base, keys = member.copy.keys, "full resync finished");
             member.replica.handle_transfer_finished(self.now, base);
         }
     }
 
-    /// A syncing member is due a part.
+    /// Sends the chunk at `cursor` to a syncing member. Pending chunks at other cursors are dropped.
     pub(super) fn send_transfer(
         &mut self,
         at: usize,
@@ -173,7 +173,7 @@ impl<D: Device> BackEnd<D> {
         self.send_part((range, job.to, job.base), (job.cursor, next), links);
     }
 
-    /// The read that a part waited for has ended.
+    /// Resumes a chunk after its device read.
     pub(super) fn transfer_read(&mut self, at: usize, plan: LookupPlan, links: &mut PeerLinks) {
         let job = self.copies.remove(at);
         if let Err(error) = self.engine.absorb(plan) {
@@ -203,13 +203,14 @@ impl<D: Device> BackEnd<D> {
         self.send_part((member.id, to, base), (cursor, next), links);
     }
 
-    /// Sends what is in `records`, looked up in this very moment.
+    /// Sends the chunk in `records`, which must have been read in this iteration.
     fn send_part(
         &mut self,
         (range, to, base): (RangeId, NodeId, Version),
         (cursor, next): (TransferCursor, TransferCursor),
         links: &mut PeerLinks,
     ) {
+        // Correct only if nothing was committed since the records were read.
         let read_version = self.engine.progress(range).committed;
         let header = self.member_at(range).and_then(|at| self.members[at].replica.transfer_header(to));
         let Some(header) = header.filter(|_| base <= read_version) else { return };

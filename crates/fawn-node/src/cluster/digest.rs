@@ -1,26 +1,26 @@
-//! Owns range digests: one number for a range's content, equal on equal copies. Blocks on the device: for checks.
+//! Range digests: a checksum of a range's content, equal on equal copies. For checks: blocks on the device.
 use super::backend::BackEnd;
 use fawn_ds::internals::{EngineError, Lookup, Scan, ScanStep, View};
 use fawn_flash::Device;
 use fawn_types::checksum::checksum64;
 use fawn_types::{KeyHash, RangeId, TimeMs};
 
-/// Keys of one step of the scan.
+/// Keys per scan step.
 const STEP_KEYS: usize = 256;
 
-/// What a copy of a range holds.
+/// Digest of a copy of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RangeDigest {
-    /// Keys that are there.
+    /// Number of keys.
     pub keys: u64,
-    /// Over all keys, values, versions, flags and expiries; does not depend on their order.
+    /// Order-independent checksum of all keys, values, versions, flags and expiries.
     pub sum: u64,
     /// Records that could not be read, and keys whose records could not: a copy with any equals no copy without.
     pub corrupt: u64,
 }
 
 impl<D: Device> BackEnd<D> {
-    /// The digest of what is committed here and not expired at `now`.
+    /// Digest of the committed entries that are not expired at `now`.
     pub(super) fn digest(&mut self, range: RangeId, now: TimeMs) -> Result<RangeDigest, EngineError> {
         let (mut digest, mut cursor) = (RangeDigest::default(), 0);
         loop {

@@ -1,4 +1,4 @@
-//! Owns records on their way down the chain: replayed from the log into frames, and from frames into the log.
+//! Forwarding of records down the chain: replay from the log into frames, and append from frames to the log.
 use super::backend::{BackEnd, ReplayJob};
 use super::payload::{put_record, records_of, split_acknowledged};
 use super::peer_links::PeerLinks;
@@ -11,13 +11,14 @@ use fawn_flash::Device;
 use fawn_types::{KeyHash, Version};
 use smallvec::SmallVec;
 
-/// Every operation's record bears its tag; of an atomic batch only the last does. A link carries whole batches, and a
-/// member appends whole ones: so no crash of any member, and no cut, leaves half of one.
+/// Whether `record` is the last one of its batch: the only one with a tag. A single operation is a batch of one.
+///
+/// Links carry whole batches and members append whole batches, so neither a crash nor a log cut leaves half a batch.
 fn ends_batch(record: &RecordRef<'_>) -> bool {
     record.tag.is_some()
 }
 
-/// What the log gave for a link.
+/// Outcome of reading records from the log for a link.
 enum TakenRecords {
     Records { last: Version },
     Read(LookupPlan),
@@ -25,7 +26,7 @@ enum TakenRecords {
 }
 
 impl<D: Device> BackEnd<D> {
-    /// A link is due records: from memory at once, else after a device read.
+    /// Sends records to a peer: at once if they are in memory, else after a device read.
     pub(super) fn send_records(&mut self, job: ReplayJob, links: &mut PeerLinks) {
         let Some(at) = self.member_at(job.range) else { return };
         let replayed = match self.take_records(&job) {
@@ -43,11 +44,11 @@ impl<D: Device> BackEnd<D> {
         self.counters.records_sent_bytes += self.records.len() as u64;
     }
 
-    /// The read that a replay waited for has ended.
+    /// Resumes a replay after its device read.
     pub(super) fn replay_read(&mut self, at: usize, plan: LookupPlan, links: &mut PeerLinks) {
         let job = self.replays.remove(at);
         if let Err(error) = self.engine.absorb(plan) {
-            // Asked for again at once it would fail again at once, at the device's speed.
+            // No immediate retry: a failing device would be read in a tight loop.
             tracing::error!(?job, %error, "the log could not be replayed");
             let Some(at) = self.member_at(job.range) else { return };
             let replica = &mut self.members[at].replica;
@@ -58,16 +59,16 @@ impl<D: Device> BackEnd<D> {
         self.send_records(job, links);
     }
 
-    /// Fills `records` from the log: a gapless run after `job.after`, not beyond `job.through`.
+    /// Fills `records` from the log: a gapless sequence after `job.after`, at most through `job.through`.
     fn take_records(&mut self, job: &ReplayJob) -> TakenRecords {
         let (records, mut last, mut gap) = (&mut self.records, job.after, false);
-        // The end of the last whole batch: its version, and the bytes until there.
+        // The end of the last whole batch: its version, and its byte position in `records`.
         let mut whole = (job.after, 0);
         records.clear();
         loop {
             let before = last;
             let replay = self.engine.replay(job.range, last, job.bytes_max as usize, |record| {
-                // A log that lost its beginning must not pass for one that begins later.
+                // A log whose oldest records are gone must not be mistaken for one that begins later.
                 gap |= last != Version::ZERO && !invariants::follows(last, record.version);
                 if record.version <= job.through && !gap {
                     put_record(records, job.range, record);
@@ -78,7 +79,7 @@ impl<D: Device> BackEnd<D> {
                 }
             });
             match replay {
-                // A batch longer than was asked for, or partly cold: the rest of it must come along.
+                // The batch is longer than `bytes_max` or partly on the device: replay until it is whole.
                 Ok(Replay::Records { .. }) if last > before && whole.0 == job.after && !gap => {}
                 Ok(Replay::Records { .. }) if whole.0 > job.after => {
                     records.truncate(whole.1);
@@ -94,11 +95,11 @@ impl<D: Device> BackEnd<D> {
         }
     }
 
-    /// Appends a peer's records above `after`, all the way to `through`. What the log does not take is as if it had
-    /// never come: the peer sends it again.
+    /// Appends a peer's records above `after`, at most through `through`. Records that the log does not accept count as
+    /// never received: the peer sends them again.
     pub(super) fn append_from_peer(&mut self, at: usize, (after, through): (Version, Version), records: &[u8]) {
         let member = &mut self.members[at];
-        // Appended through here, read through there; a batch is appended once it is whole.
+        // `last` was appended, `read` was decoded: a batch is appended once it is whole.
         let (mut last, mut read) = (after, after);
         let mut batch: SmallVec<[(KeyHash, RecordRef<'_>); 1]> = SmallVec::new();
         for record in records_of(records, member.id).skip_while(|record| record.version <= after) {
@@ -118,7 +119,7 @@ impl<D: Device> BackEnd<D> {
                 records => self.engine.append_batch(member.id, records),
             };
             if let Err(error) = appended {
-                tracing::debug!(range = ?member.id, %error, "the log takes no more records for now");
+                tracing::debug!(range = ?member.id, %error, "the log accepts no more records for now");
                 break;
             }
             let (result, first_incomplete) = split_acknowledged(record.tag, record.result);

@@ -1,7 +1,7 @@
-//! Owns the head's work: admission, evaluation on the latest pending value, append [replication.md §3].
+//! Operations at the head: admission, evaluation on the newest pending value, append [replication.md §3].
 //!
-//! Operations on a key whose value must be loaded queue behind the load, so a sequence number is assigned after the
-//! evaluation and N pipelined operations on one key cost one read.
+//! Operations on a key whose value must be read from the device queue behind that read. A sequence number is assigned
+//! after the evaluation, and N pipelined operations on one key cost one read.
 use super::backend::BackEnd;
 use super::config::node_of;
 use super::payload::{decode_request, is_keyspace, put_acknowledged, put_reply, put_result, put_result_as_reply};
@@ -37,14 +37,14 @@ pub(super) struct Draft<'a> {
     pub(super) expires_at_ms: u64,
 }
 
-/// What a lookup led to.
+/// Outcome of a lookup for an update.
 enum HeadDecision {
     Decision(UpdateDecision),
     Read(LookupPlan),
     Error(OperationError),
 }
 
-/// The index's hash is the low half of the ring key: one pass over the key gives both.
+/// The key hash of the index: the low 64 bits of the ring key, so one pass over the key computes both.
 pub(super) fn key_hash_of(ring_key: &RingKey) -> KeyHash {
     let mut low = [0; 8];
     low.copy_from_slice(&ring_key.0[12..]);
@@ -52,7 +52,7 @@ pub(super) fn key_hash_of(ring_key: &RingKey) -> KeyHash {
 }
 
 impl<D: Device> BackEnd<D> {
-    /// A front-end's request: admitted by epoch, range and role, then read or evaluated.
+    /// Handles a front-end's request: checks epoch, range and role, then reads or updates.
     pub(super) fn handle_request(
         &mut self,
         header: Header,
@@ -80,7 +80,7 @@ impl<D: Device> BackEnd<D> {
         match request {
             Request::Get { key } => self.handle_read(at, header, origin, (hash, key), payload, links),
             Request::Update { key, update } => {
-                // The tail knows from the tag alone whom to answer.
+                // The tail derives the receiver of the reply from the tag alone, so the tag must be the sender's.
                 if tag != (ClientTag { session, seq: op }) || node_of(session) != header.from {
                     return self.counters.malformed += 1;
                 }
@@ -95,12 +95,12 @@ impl<D: Device> BackEnd<D> {
         }
     }
 
-    /// Whether the operation is new; a retry of a known one is answered or dropped.
+    /// Returns whether the operation is new. A retry is answered from its completion, or dropped while pending.
     pub(super) fn admit(&mut self, job: UpdateJob<'_>, first_incomplete: u64, links: &mut PeerLinks) -> bool {
         let UpdateJob { at, origin, tag, .. } = job;
         let member = &mut self.members[at];
         if !member.replica.acknowledges() {
-            // Retries too: what such a chain made committed may be on one disk alone.
+            // Retries too: a record that such a chain commits may be on a single disk.
             let range = member.id;
             self.refuse(range, origin, RefusedReason::TooFewCopies, links);
             return false;
@@ -129,7 +129,7 @@ impl<D: Device> BackEnd<D> {
         let queues = self.parked.has_queue(range, job.hash);
         let plan = if queues { None } else { self.run(job, links) };
         if !queues && plan.is_none() {
-            return; // done
+            return;
         }
         if self.parked.is_full() {
             return self.refuse(range, job.origin, RefusedReason::Overloaded, links);
@@ -142,12 +142,12 @@ impl<D: Device> BackEnd<D> {
         }
     }
 
-    /// The chain's time: what expiry is judged by at the head.
+    /// Advances the chain time, which decides expiry at the head.
     fn head_time(&mut self, at: usize) -> TimeMs {
         self.members[at].replica.advance_time(self.now)
     }
 
-    /// Evaluates and appends; or says what must be read first.
+    /// Evaluates and appends; returns a plan if a device read must come first.
     fn run(&mut self, job: UpdateJob<'_>, links: &mut PeerLinks) -> Option<LookupPlan> {
         if !job.update.needs_current() {
             self.run_blind(job, links);
@@ -159,7 +159,7 @@ impl<D: Device> BackEnd<D> {
         self.apply(job, decided, links)
     }
 
-    /// An update whose value has been read goes on, and with it its key's queue.
+    /// Resumes an update after its device read, then its key's queue.
     pub(super) fn update_read(&mut self, parked: WaitingRequest, plan: LookupPlan, links: &mut PeerLinks) {
         let (range, hash) = (parked.range, parked.hash);
         let Some(at) = self.member_at(range) else { return };
@@ -175,7 +175,7 @@ impl<D: Device> BackEnd<D> {
         self.run_queue(at, hash, links);
     }
 
-    /// Runs a key's queue up to the first operation that must read.
+    /// Runs a key's queue up to the first operation that needs a device read.
     fn run_queue(&mut self, at: usize, hash: KeyHash, links: &mut PeerLinks) {
         let range = self.members[at].id;
         while let Some(front) = self.parked.front(range, hash) {
@@ -189,7 +189,7 @@ impl<D: Device> BackEnd<D> {
         }
     }
 
-    /// A write that does not depend on what is there: its value goes from the frame to the log without a copy between.
+    /// Runs a write that does not depend on the current value: it is appended from the frame without an extra copy.
     fn run_blind(&mut self, job: UpdateJob<'_>, links: &mut PeerLinks) {
         let time = self.head_time(job.at);
         let outcome = StringOperation::new(job.update, self.config.limits.value_bytes_max).apply(None, time);
@@ -210,8 +210,10 @@ impl<D: Device> BackEnd<D> {
         self.append(job, &draft, links);
     }
 
-    /// Appends what an evaluation decided; an outcome without a write becomes a result-only record, so that it is
-    /// heard of only once what it saw is committed, and heard the same by a retry.
+    /// Appends the outcome of an evaluation.
+    ///
+    /// An outcome without a write becomes a result-only record. Its reply is therefore sent only after the values it
+    /// depends on are committed, and a retry gets the same reply.
     fn apply(&mut self, job: UpdateJob<'_>, decided: HeadDecision, links: &mut PeerLinks) -> Option<LookupPlan> {
         let UpdateDecision { write, answer } = match decided {
             HeadDecision::Decision(decision) => decision,
@@ -278,7 +280,7 @@ impl<D: Device> BackEnd<D> {
         }
     }
 
-    /// Answers straight from here.
+    /// Sends a reply without a record.
     pub(super) fn answer(&mut self, at: usize, origin: Origin, reply: &Reply<'_>, links: &mut PeerLinks) {
         self.encoded.clear();
         put_reply(&mut self.encoded, origin.session, reply);

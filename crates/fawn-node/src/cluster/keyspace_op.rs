@@ -1,4 +1,4 @@
-//! Owns requests on a whole range at a back-end, and atomic batches: counts and scans at the tail, the rest at the head.
+//! Requests on a whole range at a back-end: counts and scans at the tail, clears and atomic batches at the head.
 use super::backend::BackEnd;
 use super::config::node_of;
 use super::head::{Draft, UpdateJob, key_hash_of};
@@ -13,11 +13,12 @@ use fawn_ds::internals::{LookupPlan, RecordKind, RecordRef, Scan, ScanStep};
 use fawn_flash::Device;
 use fawn_types::{ClientTag, Condition, EntryRef, KeyHash, OperationError, RangeId, Reply, RingKey, Update, Version};
 
-/// Keys of one answer: with a whole cell more, each of the greatest length, they still fit a frame.
+/// Maximum keys requested per page. A page may exceed this by one index cell, and even then keys of maximum length fit
+/// one frame.
 const SCAN_KEYS_MAX: u32 = 64;
-/// Records of one batch, bytes: a link carries them in one frame.
+/// Maximum bytes of one batch's records, so that one frame carries all of them.
 const BATCH_BYTES_MAX: usize = FRAME_BYTES_MAX / 2;
-/// Scans that may wait for a device read.
+/// Maximum scans that wait for a device read.
 const SCANS_MAX: usize = 1024;
 
 /// A scan that waits for a device read.
@@ -30,7 +31,7 @@ pub(super) struct ScanJob {
 }
 
 impl<D: Device> BackEnd<D> {
-    /// A front-end's request on a range: admitted by epoch and role like any other.
+    /// Handles a front-end's request on a range: checks epoch and role, then executes it.
     pub(super) fn handle_keyspace_op(
         &mut self,
         header: Header,
@@ -101,8 +102,8 @@ impl<D: Device> BackEnd<D> {
         }
     }
 
-    /// One batch of the log. Its last record bears the tag and the result, the others neither: on links too this tells
-    /// where a batch ends, and only whole ones are sent and appended (`forward.rs`).
+    /// Appends all pairs as one batch of the log. Only its last record has the tag and the result. This marks the end
+    /// of the batch on links too, where only whole batches are sent and appended (`forward.rs`).
     fn set_all(&mut self, job: UpdateJob<'_>, pairs: KeyValuePairs<'_>, links: &mut PeerLinks) {
         let range = self.members[job.at].id;
         let mut hashes = Vec::new();
@@ -112,7 +113,7 @@ impl<D: Device> BackEnd<D> {
                 return self.refuse(range, job.origin, RefusedReason::WrongRange, links);
             }
             let hash = key_hash_of(&ring_key);
-            // Updates that are being loaded came first: the front-end asks again.
+            // Earlier updates of this key wait for a device read; the front-end retries the batch later.
             if self.parked.has_queue(range, hash) {
                 return self.refuse(range, job.origin, RefusedReason::Overloaded, links);
             }
@@ -178,7 +179,7 @@ impl<D: Device> BackEnd<D> {
         }
     }
 
-    /// A scan's device read has ended.
+    /// Resumes a scan after its device read.
     pub(super) fn scan_read(&mut self, at: usize, plan: LookupPlan, links: &mut PeerLinks) {
         let mut job = self.scans.remove(at);
         let absorbed = self.engine.absorb_scan(&mut job.scan, plan);
@@ -186,7 +187,7 @@ impl<D: Device> BackEnd<D> {
         if let Err(error) = absorbed {
             return self.answer(at, job.origin, &Reply::Error(operation_error(&error)), links);
         }
-        // The chain may have changed meanwhile: only its tail says what is there.
+        // The chain may have changed during the read, and only its tail may answer.
         if self.members[at].replica.admit_read(self.now).is_err() {
             return self.refuse_stale(at, job.header, job.origin, links);
         }
@@ -194,7 +195,7 @@ impl<D: Device> BackEnd<D> {
     }
 }
 
-/// A job that no single key names.
+/// A job without a key.
 fn keyspace_job(at: usize, origin: Origin, tag: ClientTag) -> UpdateJob<'static> {
     let update = Update::Delete { condition: Condition::Always, return_previous: false };
     UpdateJob { at, origin, tag, hash: KeyHash(0), key: &[], update }

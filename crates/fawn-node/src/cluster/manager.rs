@@ -1,29 +1,29 @@
-//! Owns the host of the manager: its frames in and out, its map on this node's disk.
+//! Host of the cluster manager: passes its frames in and out, persists its map, and logs its decisions.
 use super::config::NodeConfig;
 use super::peer_links::PeerLinks;
 use fawn_chain::{Body, ClusterMap, DropReason, FileConsensus, Frame, Manager, ManagerOutput};
 use fawn_types::{MonoMs, Now};
 
-/// The manager of the cluster, where this node hosts it.
+/// The manager of the cluster, if this node hosts it.
 #[derive(Debug)]
 pub(super) struct ManagerHost {
     manager: Manager<FileConsensus>,
     wake_at: MonoMs,
     /// Activations that may have lost acked writes: never under `sync`.
     pub(super) possible_losses: u64,
-    /// Members dropped for more than silence.
+    /// Members dropped for a reason other than missing heartbeats.
     pub(super) members_dropped: u64,
 }
 
 impl ManagerHost {
-    /// `map` as it was committed last, or the cluster's first one.
+    /// Starts the manager with `map`: the last committed one, or the cluster's initial one.
     pub(super) fn new(config: &NodeConfig, map: ClusterMap) -> Self {
         if map.durability != config.durability {
             let (was, will_be) = (map.durability, config.durability);
             tracing::warn!(
                 ?was,
                 ?will_be,
-                "the durability of the cluster changes; in force from each range's next epoch"
+                "the durability of the cluster changes: in effect from each range's next epoch"
             );
         }
         let consensus = FileConsensus::default();
@@ -36,7 +36,7 @@ impl ManagerHost {
         self.manager.map()
     }
 
-    /// Whether the frame is for a manager, where one is hosted.
+    /// Whether frames with this body are for the manager.
     pub(super) const fn takes(body: &Body<'_>) -> bool {
         let from_members = matches!(body, Body::Report(_) | Body::Equal { .. } | Body::CaughtUp { .. } | Body::Failed);
         let from_anybody = matches!(body, Body::Hello | Body::Slow { .. } | Body::EntryWanted);
@@ -64,7 +64,7 @@ impl ManagerHost {
         self.wake_at
     }
 
-    /// Sends what is due; `persist` has a map put on the disk.
+    /// Executes the manager's outputs; `persist` stores a map.
     pub(super) fn drain(&mut self, links: &mut PeerLinks, mut persist: impl FnMut(u64, &[u8])) {
         while let Some(output) = self.manager.poll_output() {
             match output {
@@ -74,17 +74,17 @@ impl ManagerHost {
                     tracing::error!(
                         node = node.0,
                         boot = boot.0,
-                        "another process has this node's identity: a copied directory has to join as a new node"
+                        "another process uses this node's identity: a copied directory must join as a new node"
                     );
                 }
                 ManagerOutput::Dropping { range, node, reason } => {
                     self.members_dropped += 1;
                     let what = match reason {
-                        DropReason::Failed => "can keep nothing any more; restart it once its disk is in order",
-                        DropReason::Suspected { .. } => "does not acknowledge; look at the link to it and at its load",
+                        DropReason::Failed => "can no longer write; restart it once its disk is repaired",
+                        DropReason::Suspected { .. } => "does not acknowledge; check the link to it and its load",
                         DropReason::Slow => "has a disk that completes no write; look at its disk",
                         DropReason::CannotSend => "cannot read its log; run `fawn check` on its data directory",
-                        DropReason::SuspectsAll => "suspects all its successors; look at its links and at its load",
+                        DropReason::SuspectsAll => "suspects all its successors; check its links and its load",
                     };
                     tracing::warn!(range = range.0, node = node.0, ?reason, "a member leaves its chain: it {what}");
                 }

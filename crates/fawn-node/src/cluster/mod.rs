@@ -1,11 +1,11 @@
-//! Owns a node of a cluster without sockets, clocks or threads: front-end, back-end, and the manager where it lives.
+//! Cluster node without sockets, clocks or threads: front-end, back-end, and the manager if this node hosts it.
 //!
 //! ```text
-//! submit → frontend (route, keep for retries) ─Request→ head (evaluate, append) ─Append→ middle ─Append→ tail
-//! Output::Done ← frontend ←───────────────Reply────────────────────────────────────────── tail (commit)
+//! submit → ClusterClient (route, keep for retries) ─Request→ head (evaluate, append) ─Append→ middle ─Append→ tail
+//! NodeOutput::Done ← ClusterClient ←───────────────Reply─────────────────────────────────────── tail (commit)
 //! ```
-//! `fawn_chain` decides (who may, what is committed, where to), this module moves bytes: between peers, frames and the
-//! engine. The log is the retransmission buffer: forwarding replays it, so a chain of one pays nothing for chains.
+//! `fawn_chain` decides roles, commits and destinations; this module moves bytes between peers, frames and the engine.
+//! The log is the retransmission buffer: forwarding replays it, so a chain of one pays nothing for replication.
 mod backend;
 mod cluster_client;
 mod config;

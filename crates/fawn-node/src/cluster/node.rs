@@ -1,7 +1,7 @@
-//! Owns the node: its three parts, the way of every frame to one of them, and the order of an iteration.
+//! A node of a cluster: dispatch of frames to front-end, back-end and manager, and the order of an iteration.
 //!
-//! Order of a host's turn: `handle_bytes` for every link that has some, `submit` for every operation, then
-//! [`Node::run_once`] once (which submits to the device once for all of them), then [`Node::poll_output`] until `None`.
+//! Per iteration the host calls `handle_bytes` for every link with input, `submit` for every operation, then
+//! [`Node::run_once`] once (one device submission for all of them), then [`Node::poll_output`] until `None`.
 use super::backend::BackEnd;
 use super::cluster_client::ClusterClient;
 use super::config::{MapPlace, NodeConfig};
@@ -19,9 +19,9 @@ use fawn_flash::Device;
 use fawn_types::{Epoch, MonoMs, NodeId, Now, RangeId, Request, RingKey};
 use std::collections::VecDeque;
 
-/// How often the engine looks at the clock while something is not synced.
+/// Interval between iterations while appended records are not synced yet.
 const SYNC_CHECK_MS: u64 = 100;
-/// Rounds of local frames in one iteration; more go on in the next, which is due at once.
+/// Maximum rounds of local frames per iteration. If frames remain, the next iteration is due at once.
 const LOCAL_ROUNDS_MAX: usize = 64;
 
 /// One machine of a cluster.
@@ -33,19 +33,20 @@ pub struct Node<D: Device> {
     manager: Option<ManagerHost>,
     links: PeerLinks,
     resets: VecDeque<NodeId>,
-    /// Maps that the host is to keep, and revisions that this node's store has kept for it.
+    /// Revisions and images of maps that the host must store.
     to_keep: VecDeque<(u64, Vec<u8>)>,
+    /// Revision of another node's map that became durable in this node's store.
     kept: Option<u64>,
     heartbeat_at: MonoMs,
-    /// The monotonic clock, and the time that expiry is judged by where there is a store.
+    /// The monotonic clock, and the store's expiry time (without a store: the wall clock).
     now: Now,
 }
 
 impl<D: Device> Node<D> {
-    /// A node as its store left it; without an engine a front-end only. Blocks on the device, and only here.
+    /// Creates a node from the state in its store; without an engine it is a front-end only. Blocks on the device.
     ///
     /// # Errors
-    /// When the store is of another cluster, was opened for another use, or holds corrupt promises.
+    /// When the store belongs to another cluster, was opened with unsuitable options, or holds corrupt promises.
     pub fn new(config: NodeConfig, engine: Option<Engine<D>>, now: Now) -> Result<Self, NodeError> {
         let links = PeerLinks::new(config.node, config.boot, config.manager, config.limits.outbound_bytes_max);
         let mut front_end = ClusterClient::new(&config);
@@ -84,14 +85,14 @@ impl<D: Device> Node<D> {
         })
     }
 
-    /// A piece of a peer's byte stream, cut and joined at will.
+    /// Receives bytes of a peer's stream; frames may be split and joined arbitrarily.
     pub fn handle_bytes(&mut self, now: Now, from: NodeId, bytes: &[u8]) {
         self.note_time(now);
         let mut stream = self.links.take_stream(from);
         let mut piece = bytes;
         loop {
             match stream.next_frame_of(&mut piece) {
-                // A frame says who it is from; only that peer may say so.
+                // A frame whose sender is not this link's peer is dropped.
                 Ok(Some(frame)) if frame.header.from == from => self.handle_frame(&frame),
                 Ok(Some(_)) => {}
                 Ok(None) => break,
@@ -107,23 +108,23 @@ impl<D: Device> Node<D> {
         self.links.return_stream(from, stream);
     }
 
-    /// The link to this peer is new: what was half received or half sent on the old one is invalidated.
+    /// The link to this peer is new: partial frames of the old link are discarded in both directions.
     pub fn handle_link_reset(&mut self, now: Now, from: NodeId) {
         self.note_time(now);
         self.resets.retain(|peer| *peer != from);
         self.links.reset(from);
     }
 
-    /// Begins an operation; [`NodeOutput::Done`] ends it. Sent at the next iteration, together with others.
+    /// Begins an operation; [`NodeOutput::Done`] ends it. The next iteration sends it, batched with others.
     ///
     /// # Errors
-    /// When too many are unanswered, or it is past a limit.
+    /// When too many operations are in flight, or the operation exceeds a limit.
     pub fn submit(&mut self, now: Now, request: &Request<'_>) -> Result<ClientOp, SubmitError> {
         self.note_time(now);
         self.client.submit(self.now, request)
     }
 
-    /// Begins an operation on the range that `place` lies in.
+    /// Begins an operation on the range that contains `place`.
     ///
     /// # Errors
     /// As [`Node::submit`].
@@ -137,19 +138,20 @@ impl<D: Device> Node<D> {
         self.client.submit_wide(self.now, place, request)
     }
 
-    /// The map as this node's front-end knows it: of any age.
+    /// The map that this node's front-end knows; it may be out of date.
     pub fn map(&self) -> &ClusterMap {
         self.client.map()
     }
 
-    /// Reaps the device, carries out what follows, sends what is due, submits to the device once. Returns when the next
-    /// turn is due though nothing happens until then; a time not after `now`: at once.
+    /// Runs one iteration: handles device completions, timers and local frames, then submits to the device once.
+    ///
+    /// Returns when the next iteration is due without an event. A time not after `now` means at once.
     pub fn run_once(&mut self, now: Now) -> Option<MonoMs> {
         self.exchange(now);
         self.finish_iteration()
     }
 
-    /// All of an iteration but its submission to the device: a host of several nodes repeats it until no frame moves.
+    /// An iteration without its device submission; a host of several nodes repeats it until no frames are left.
     pub(crate) fn exchange(&mut self, now: Now) {
         self.note_time(now);
         let now = self.now;
@@ -164,7 +166,8 @@ impl<D: Device> Node<D> {
         self.send_heartbeat();
         self.client.handle_timeout(now);
         self.round();
-        // After the first round: a host that slept hears its own beat before it counts who was silent.
+        // After the first round: a host that was suspended must receive its own heartbeat before it looks for silent
+        // members.
         if let Some(manager) = &mut self.manager {
             manager.handle_timeout(now);
             self.round();
@@ -177,7 +180,7 @@ impl<D: Device> Node<D> {
         }
     }
 
-    /// Ends an iteration: submits to the device once.
+    /// Ends an iteration with its only device submission.
     pub(crate) fn finish_iteration(&mut self) -> Option<MonoMs> {
         if let Some(back_end) = &mut self.back_end {
             back_end.submit(self.now);
@@ -199,7 +202,7 @@ impl<D: Device> Node<D> {
         self.links.poll_output()
     }
 
-    /// The map of [`NodeOutput::KeepMap`] is on enough disks.
+    /// The map of [`NodeOutput::KeepMap`] is durable on enough disks.
     pub fn handle_map_kept(&mut self, now: Now, revision: u64) {
         self.note_time(now);
         if let Some(manager) = &mut self.manager {
@@ -207,9 +210,9 @@ impl<D: Device> Node<D> {
         }
     }
 
-    /// Begins to keep another node's manager's map in this node's store; [`Node::poll_map_kept`] says when it is there.
+    /// Begins to store another node's map here; [`Node::poll_map_kept`] returns its revision once it is durable.
     pub(crate) fn keep_map(&mut self, revision: u64, image: &[u8]) {
-        // A store that failed said so once; maps are kept by the others.
+        // A poisoned store has reported its failure; the other stores keep the map.
         if let Some(back_end) = self.back_end.as_mut().filter(|back_end| back_end.engine.poisoned().is_none()) {
             back_end.persist_map(revision, image);
         }
@@ -219,27 +222,27 @@ impl<D: Device> Node<D> {
         self.kept.take()
     }
 
-    /// The store, for hosts that watch its device.
+    /// The store, for hosts that poll its device.
     pub fn engine(&self) -> Option<&Engine<D>> {
         self.back_end.as_ref().map(|back_end| &back_end.engine)
     }
 
-    /// Ends the node in order and gives its engine back, to be closed: its members keep that nothing of them is lost.
-    /// Blocks on the device; where that fails the engine is poisoned, and the members count as killed.
+    /// Shuts the node down cleanly and returns its engine, to be closed. The members record the clean shutdown.
+    /// Blocks on the device. If that fails, the engine is poisoned and the members count as killed.
     pub fn into_engine(self) -> Option<Engine<D>> {
         let mut back_end = self.back_end?;
         if let Err(error) = back_end.mark_closed() {
-            tracing::warn!(%error, "not cleanly shut down: the next start takes this back-end for a killed one");
+            tracing::warn!(%error, "not cleanly shut down: the next start treats this back-end as killed");
         }
         Some(back_end.engine)
     }
 
-    /// The committed map, where this node hosts the manager.
+    /// The committed map, if this node hosts the manager.
     pub fn manager_map(&self) -> Option<&ClusterMap> {
         self.manager.as_ref().map(ManagerHost::map)
     }
 
-    /// Where it stands.
+    /// Counters and the state of each chain member.
     pub fn status(&self) -> NodeStatus {
         let mut status = NodeStatus {
             under_way: self.client.under_way(),
@@ -257,7 +260,8 @@ impl<D: Device> Node<D> {
         status
     }
 
-    /// What this node's copy of `range` holds, committed; `None`: it has none. Blocks on the device: for checks.
+    /// Digest of the committed content of this node's copy of `range`; `None` without a copy. For checks: blocks on the
+    /// device.
     ///
     /// # Errors
     /// When stored bytes are corrupt.
@@ -271,12 +275,12 @@ impl<D: Device> Node<D> {
     fn note_time(&mut self, now: Now) {
         self.now = now;
         if let Some(back_end) = &mut self.back_end {
-            // The machine's wall clock may step; what the store judges expiry by never falls and never jumps.
+            // The wall clock may step; the store's expiry clock never goes back and never jumps.
             self.now.wall = back_end.note_time(now);
         }
     }
 
-    /// One pass over all parts, and over the frames that they sent to this node.
+    /// One pass over front-end, manager and back-end, then over the frames that they sent to this node.
     fn round(&mut self) {
         let now = self.now;
         self.client.flush(now, &mut self.links);
@@ -312,7 +316,7 @@ impl<D: Device> Node<D> {
         }
     }
 
-    /// Where a frame goes, whoever it is from.
+    /// Dispatches a frame to front-end, manager or back-end.
     fn handle_frame(&mut self, frame: &Frame<'_>) {
         let now = self.now;
         match &frame.body {
@@ -360,7 +364,7 @@ impl<D: Device> Node<D> {
     }
 }
 
-/// The manager's map as committed last; the first one if this is the cluster's first start.
+/// The manager's last committed map; at the cluster's first start the configured one.
 fn kept_map<D: Device>(config: &NodeConfig, back_end: &BackEnd<D>) -> Result<ClusterMap, NodeError> {
     match persist::kept_map(&back_end.engine) {
         Ok(map) => Ok(map.unwrap_or_else(|| config.map.clone())),

@@ -1,43 +1,43 @@
-//! Owns what a node tells its host: bytes for peers, answers of operations, links to be closed; and why it refuses.
+//! Outputs of a node for its host: frames for peers, replies to operations, link resets; and submission errors.
 use super::payload::EncodedReply;
 use fawn_types::{NodeId, OperationError, Reply};
 
-/// Names an operation that was submitted; dense from 1 within the life of a node.
+/// Identifier of a submitted operation; numbered from 1 without gaps per run of a node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ClientOp(pub u64);
 
 /// An effect for the host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NodeOutput {
-    /// Whole frames for a peer, in order. May be lost: everything is repeated until answered.
+    /// Whole frames for a peer, in order. They may be lost: all messages are repeated until a reply arrives.
     Send {
-        /// To whom.
+        /// The receiver.
         to: NodeId,
         /// One or more frames.
         bytes: Vec<u8>,
     },
-    /// An operation is over. An `Unavailable` or `StoreFull` error leaves open whether a write happened.
+    /// An operation has finished. After an `Unavailable` or `StoreFull` error a write may or may not have happened.
     Done {
-        /// Which.
+        /// The operation.
         op: ClientOp,
-        /// What came of it.
+        /// Its reply.
         reply: ClusterReply,
     },
-    /// From a manager of [`super::MapPlace::Host`]: have this map on disks, then call `handle_map_kept(revision)`.
+    /// Store this map on the host's disks, then call `handle_map_kept(revision)`. Only with [`super::MapPlace::Host`].
     KeepMap {
-        /// To give back.
+        /// Revision of the map, the argument of `handle_map_kept`.
         revision: u64,
         /// The encoded map.
         image: Vec<u8>,
     },
-    /// What came from this peer was corrupt: close the link, call `handle_link_reset`, connect again.
+    /// This peer's byte stream was corrupt: close the link, call `handle_link_reset`, connect again.
     Reset {
-        /// Whose link.
+        /// The peer.
         peer: NodeId,
     },
 }
 
-/// A reply that outlives the buffer it came in.
+/// An owned reply, independent of the receive buffer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ClusterReply(pub(super) EncodedReply);
 
@@ -53,13 +53,13 @@ impl ClusterReply {
     }
 }
 
-/// Why an operation was not even begun.
+/// Why an operation was not accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SubmitError {
-    /// Too many are unanswered: take their answers first.
-    #[error("too many operations under way, try again")]
+    /// Too many operations are in flight: receive their replies first.
+    #[error("too many operations in flight, try again")]
     Overloaded,
-    /// It is past a limit.
+    /// The operation exceeds a limit.
     #[error("{0}")]
     Operation(#[from] OperationError),
 }

@@ -1,4 +1,4 @@
-//! Owns the node's message batch box: byte streams in, whole frames out per peer, and frames to itself without bytes.
+//! Links to peers: inbound byte streams, outbound frames per peer, and frames from the node to itself.
 use super::output::NodeOutput;
 use fawn_chain::message::{FrameStream, encode_frame};
 use fawn_chain::{Body, Frame, Header};
@@ -14,7 +14,7 @@ struct PeerStream {
     outbound: Vec<u8>,
 }
 
-/// A frame that this node sends to itself: never encoded.
+/// A frame that this node sends to itself, without encoding.
 #[derive(Debug)]
 pub(super) enum LocalFrame {
     Control(Frame<'static>),
@@ -22,7 +22,7 @@ pub(super) enum LocalFrame {
     Reply { header: Header, op: u64, payload: Vec<u8> },
 }
 
-/// Frames in and out.
+/// Inbound streams and outbound buffers of all peers.
 #[derive(Debug)]
 pub(super) struct PeerLinks {
     node: NodeId,
@@ -43,12 +43,12 @@ impl PeerLinks {
         Self { node, boot, manager, outbound_bytes_max, peers, waiting, local, dropped: 0 }
     }
 
-    /// A header of this node.
+    /// A frame header with this node as the sender.
     pub(super) const fn header(&self, range: RangeId, epoch: Epoch) -> Header {
         Header { from: self.node, boot: self.boot, range, epoch }
     }
 
-    /// The peer's stream, to be worked with while the rest of the node is; give it back.
+    /// Takes out the peer's stream so that the node can be borrowed too; pair with [`PeerLinks::return_stream`].
     pub(super) fn take_stream(&mut self, from: NodeId) -> FrameStream {
         std::mem::take(&mut self.peers.entry(from).or_default().stream)
     }
@@ -57,13 +57,13 @@ impl PeerLinks {
         self.peers.entry(from).or_default().stream = stream;
     }
 
-    /// The link is new: half a frame of the old one means nothing on it, in either direction.
+    /// Discards partial frames of the old link in both directions.
     pub(super) fn reset(&mut self, peer: NodeId) {
         self.peers.remove(&peer);
         self.waiting.retain(|waiting| *waiting != peer);
     }
 
-    /// A frame without payload.
+    /// Sends a frame without payload.
     pub(super) fn send(&mut self, to: NodeId, frame: Frame<'static>) {
         if to == self.node {
             self.local.push_back(LocalFrame::Control(frame));
@@ -78,7 +78,7 @@ impl PeerLinks {
         }
     }
 
-    /// A batch of records; never to this node.
+    /// Sends a frame with records; never to this node.
     pub(super) fn send_records(&mut self, to: NodeId, frame: &Frame<'_>) {
         assert!(to != self.node, "a log is not its own successor");
         self.post(to, frame);
@@ -115,7 +115,7 @@ impl PeerLinks {
         !self.local.is_empty()
     }
 
-    /// All frames of one peer so far, as one piece.
+    /// All buffered frames for one peer.
     pub(super) fn poll_output(&mut self) -> Option<NodeOutput> {
         let to = self.waiting.pop_front()?;
         let peer = self.peers.get_mut(&to)?;

@@ -1,7 +1,7 @@
-//! Owns what a node keeps in its engine's manifest: promises and entries of its members, and the manager's map.
+//! Persistence of a node's promises, map entries and the manager's map, as blobs in its engine's manifest.
 //!
-//! A map may be longer than one blob. Its pieces go to one of two sets of names in turn, then the root blob names the
-//! set: blobs become durable in order, so a crash leaves the whole old map or the whole new one.
+//! A map may be longer than one blob. Its pieces go to two sets of names alternately, then the root blob names the set.
+//! Blobs become durable in order, so a crash leaves the whole old map or the whole new one.
 use super::backend::BackEnd;
 use fawn_chain::DecodeError;
 use fawn_chain::map::{ClusterMap, decode_map, encode_state};
@@ -13,14 +13,14 @@ use std::collections::VecDeque;
 
 const MAP_ROOT: u32 = 0;
 const MAP_PIECES: u32 = 1;
-/// Pieces of one map at most: 16 MiB, some ten thousand ranges.
+/// Maximum pieces of one map: 16 MiB, enough for about ten thousand ranges.
 const MAP_PIECES_MAX: usize = 256;
-/// Names of members' blobs: the range's number with this bit.
+/// Set in the names of members' blobs, next to the range's number.
 const REPLICA_BIT: u32 = 1 << 31;
 
 const _: () = assert!(MAP_PIECES as usize + 2 * MAP_PIECES_MAX < REPLICA_BIT as usize);
 
-/// The name of a member's blob.
+/// Name of a member's blob.
 pub(crate) fn replica_key(range: RangeId) -> u32 {
     assert!(range.0 < REPLICA_BIT, "range numbers stay below 2^31, found {range:?}");
     range.0 | REPLICA_BIT
@@ -30,14 +30,14 @@ const fn piece_key(set: u8, piece: usize) -> u32 {
     MAP_PIECES + (set as usize * MAP_PIECES_MAX + piece) as u32
 }
 
-/// An item that must become durable: each new version of it replaces the older ones.
+/// An item that must become durable. Each new version of it replaces the older ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Item {
     Replica(RangeId),
     Map,
 }
 
-/// A version of an item that is durable now.
+/// One version of an item.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum PersistedBlob {
     Replica { range: RangeId, number: u64 },
@@ -53,18 +53,18 @@ impl PersistedBlob {
     }
 }
 
-/// The first and the longest pause before a full store is asked again, ms.
+// Shortest and longest pause before a write to a full store is retried; it doubles each time.
 const RETRY_MS_MIN: u64 = 20;
 const RETRY_MS_MAX: u64 = 1_000;
 
-/// Promises and maps on their way to the disk, retried until they are durable: a full or slow disk delays them.
+/// Queue of promises and maps to be written, retried until they are durable: a full or slow disk only delays them.
 ///
-/// Bounded: of each item one version is in flight, and the newest later one waits.
+/// Bounded: of each item one version is in flight, and only the newest later one waits.
 #[derive(Debug, Default)]
 pub(super) struct PersistQueue {
     waiting: VecDeque<(PersistedBlob, Vec<u8>)>,
     in_flight: VecDeque<(BlobTicket, PersistedBlob)>,
-    /// When a store that was full is asked again, and the pause before that.
+    /// Next retry after a full store, and the pause before it.
     retry: Option<(MonoMs, u64)>,
 }
 
@@ -74,7 +74,7 @@ impl PersistQueue {
         self.put(PersistedBlob::Replica { range, number }, bytes);
     }
 
-    /// Queues a map, as above.
+    /// Queues a map; written by the next [`PersistQueue::advance`].
     pub(super) fn put_map(&mut self, revision: u64, image: Vec<u8>) {
         self.put(PersistedBlob::Map { revision }, image);
     }
@@ -84,12 +84,12 @@ impl PersistQueue {
         self.waiting.push_back((version, bytes));
     }
 
-    /// Space is back: the pause ends.
+    /// Ends the pause: the store has free space again.
     pub(super) fn retry_now(&mut self) {
         self.retry = None;
     }
 
-    /// Starts to write what waits, unless a full store is left alone for a while.
+    /// Starts to write waiting items, unless it pauses because the store is full.
     pub(super) fn advance<D: Device>(&mut self, engine: &mut Engine<D>, now: MonoMs) {
         if self.waiting.is_empty() || self.retry.is_some_and(|(at, _)| now < at) {
             return;
@@ -118,17 +118,17 @@ impl PersistQueue {
         }
         let pause_ms = self.retry.map_or(RETRY_MS_MIN, |(_, pause_ms)| (pause_ms * 2).min(RETRY_MS_MAX));
         if is_full && self.retry.is_none() {
-            tracing::warn!("the disk is full: promises and maps wait until space is back");
+            tracing::warn!("the disk is full: promises and maps wait for free space");
         }
         self.retry = is_full.then(|| (now.plus_ms(pause_ms), pause_ms));
     }
 
-    /// When [`PersistQueue::advance`] is wanted although nothing completes.
+    /// When [`PersistQueue::advance`] must be called without an event.
     pub(super) fn next_timeout(&self) -> Option<MonoMs> {
         self.retry.filter(|_| !self.waiting.is_empty()).map(|(at, _)| at)
     }
 
-    /// The next one that is durable now.
+    /// Removes the oldest written item, if it is durable.
     pub(super) fn pop_durable<D: Device>(&mut self, engine: &Engine<D>) -> Option<PersistedBlob> {
         let (ticket, kept) = *self.in_flight.front()?;
         if !engine.is_blob_durable(ticket) {
@@ -140,10 +140,12 @@ impl PersistQueue {
 }
 
 impl<D: Device> BackEnd<D> {
-    /// Keeps of each member that its boot ended in order. All that a member ever acknowledged is in its log, so once that
-    /// is synced, and nothing more is taken in, the next boot has lost nothing of it.
+    /// Records the clean shutdown of each member.
+    ///
+    /// A member's log contains all that it ever acknowledged. So if the log is synced and accepts nothing more, the
+    /// next boot has lost nothing.
     pub(super) fn mark_closed(&mut self) -> Result<(), EngineError> {
-        // First the log, then what is said of it: a crash in between leaves no mark.
+        // The log is synced before the mark is written: a crash in between leaves no mark.
         self.engine.sync_all()?;
         for member in &self.members {
             let RangeProgress { appended, synced, .. } = self.engine.progress(member.id);
@@ -156,7 +158,7 @@ impl<D: Device> BackEnd<D> {
     }
 }
 
-/// The set in use and its number of pieces, by the root blob.
+/// The current set and its number of pieces, from the root blob.
 fn root_of<D: Device>(engine: &Engine<D>) -> Option<(u8, usize)> {
     match engine.blob(MAP_ROOT) {
         Some(&[set, low, high]) => Some((set & 1, usize::from(u16::from_le_bytes([low, high])))),
@@ -178,7 +180,7 @@ fn put_map<D: Device>(engine: &mut Engine<D>, image: &[u8]) -> Result<BlobTicket
     engine.put_blob(MAP_ROOT, &[set, low, high])
 }
 
-/// The map as it was written last; `None` if none ever was.
+/// The last map written to this store; `None` if there is none.
 pub(crate) fn kept_map<D: Device>(engine: &Engine<D>) -> Result<Option<ClusterMap>, DecodeError> {
     let Some((set, pieces)) = root_of(engine) else { return Ok(None) };
     let mut image = Vec::new();

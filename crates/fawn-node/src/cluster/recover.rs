@@ -1,4 +1,4 @@
-//! Owns a back-end's start: its members from what the store kept, their completions from the log itself.
+//! Recovery of a back-end: chain members from their persisted state, completions from a replay of the log.
 use super::backend::{BackEnd, HostedMember};
 use super::copy::TransferProgress;
 use super::payload::split_acknowledged;
@@ -9,21 +9,21 @@ use fawn_ds::internals::{EngineError, Event, LookupPlan, Replay, TransferredResu
 use fawn_flash::Device;
 use fawn_types::{Durability, KeyRange, RangeId, Version};
 
-/// Bytes of records looked through at a time.
+/// Bytes of records replayed per step.
 const RECOVERY_BYTES: usize = 1 << 20;
 
-/// Why a node does not start.
+/// Why a node did not start.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NodeError {
     /// The store belongs to another cluster.
     #[error("the store's hash secret is not the cluster map's: it belongs to another cluster")]
     SecretDiffers,
-    /// The store was opened for another use.
+    /// The store was opened with unsuitable options.
     #[error("the store was opened with {found}, the node needs {expected}")]
     EngineOptions {
-        /// What is needed.
+        /// The required option.
         expected: &'static str,
-        /// What it is.
+        /// The option that the store was opened with.
         found: String,
     },
     /// The store is older than the cluster map: a process that was started later used it, or another copy of it.
@@ -39,15 +39,15 @@ pub enum NodeError {
         /// The newest number that the map knows.
         known: u32,
     },
-    /// The manager keeps its map in a store.
+    /// The node hosts the manager and has no store for its map.
     #[error("a node that hosts the manager needs a store to keep the map in")]
     ManagerNeedsStore,
-    /// A promise or map on flash does not decode.
-    #[error("{what} in the manifest: {cause}; restore the store from a copy")]
+    /// A persisted promise or map does not decode.
+    #[error("{what} in the manifest: {cause}; restore the store from a backup")]
     Kept {
-        /// Which.
+        /// The promise or map, in words.
         what: String,
-        /// Why.
+        /// The decoding error.
         cause: DecodeError,
     },
     /// The engine failed.
@@ -56,7 +56,7 @@ pub enum NodeError {
 }
 
 impl<D: Device> BackEnd<D> {
-    /// Refuses an engine that was not opened for this node.
+    /// Checks that the engine was opened with this node's options.
     pub(super) fn check_engine(&self) -> Result<(), NodeError> {
         let options = self.engine.options();
         if *self.engine.secret() != self.config.map.secret {
@@ -73,7 +73,7 @@ impl<D: Device> BackEnd<D> {
         Ok(())
     }
 
-    /// Members of every range that the store has, and of those that the first map gives to this node.
+    /// Adds a member for every range in the store, and for every range that the initial map assigns to this node.
     pub(super) fn recover(&mut self) -> Result<(), NodeError> {
         let mut ranges: Vec<(RangeId, KeyRange)> = self.engine.ranges().collect();
         let node = self.config.node;
@@ -88,13 +88,13 @@ impl<D: Device> BackEnd<D> {
         Ok(())
     }
 
-    /// A member as its log and its promise leave it.
+    /// Adds a member with the state of its log and its promise.
     pub(super) fn add_member(&mut self, range: RangeId, keys: KeyRange) -> Result<(), NodeError> {
         assert!(self.member_at(range).is_none(), "a range has one member per node");
         self.engine.add_range(range, keys)?;
         // A store that was served alone: all that it holds is committed, and from now on its chain decides.
         self.engine.end_sole_epoch(range)?;
-        // All that the log's bound allows is kept: a member that comes back streams from where it was.
+        // Retain as much as the limit allows: a member that returns continues from the end of its log.
         self.engine.set_retain_floor(range, Version::ZERO);
         let persisted = self.kept_state(range)?;
         let completions = self.recover_completions(range)?;
@@ -125,8 +125,8 @@ impl<D: Device> BackEnd<D> {
         decode_state(bytes).map_err(|cause| NodeError::Kept { what: format!("the promise for {range:?}"), cause })
     }
 
-    /// What became of tagged operations, from the newest records of the log: as far back as the log can be replayed;
-    /// and what a copy brought of earlier ones.
+    /// Completions of tagged operations: from the log, as far back as it can be replayed, and earlier ones from the
+    /// results of a transfer.
     fn recover_completions(&mut self, range: RangeId) -> Result<Completions, NodeError> {
         let mut completions = Completions::new(self.config.limits.completions);
         let mut from = 0;
@@ -157,15 +157,15 @@ impl<D: Device> BackEnd<D> {
         Ok(completions)
     }
 
-    /// Reads and waits: only while nothing else is served yet, and for digests.
+    /// Reads and blocks: only during recovery and for digests.
     pub(super) fn read_now(&mut self, plan: LookupPlan) -> Result<(), EngineError> {
         let plan = self.wait_for(plan);
         self.engine.absorb(plan)
     }
 
-    /// The plan with its bytes; other events are kept for the next iteration.
+    /// Blocks until the plan's read has ended; keeps other events for the next iteration.
     pub(super) fn wait_for(&mut self, plan: LookupPlan) -> LookupPlan {
-        /// Names no request: stamps and replays stay below it.
+        /// A token of no request: `ReadPurpose` never sets all bits.
         const BLOCKING_USER: u64 = u64::MAX;
         self.engine.read(plan, BLOCKING_USER);
         loop {

@@ -1,75 +1,75 @@
-//! Owns what a node tells about itself: counters, and where each of its chain members stands.
+//! Status of a node: counters, and the state of each of its chain members.
 use fawn_types::{Durability, Epoch, RangeId, Version};
 
-/// Counts since the node's start.
+/// Counters since the node's start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct BackEndCounters {
-    /// Reads answered.
+    /// Reads executed.
     pub reads: u64,
     /// Records appended as head.
     pub writes: u64,
-    /// Operations answered as tail.
+    /// Replies to operations sent as tail.
     pub replies: u64,
     /// Requests that waited for a device read.
     pub cold: u64,
     /// Requests refused: stale epoch, wrong range, overload.
     pub refused: u64,
-    /// Retries answered from completions, not done again.
+    /// Retries answered from completions, without execution.
     pub retries_answered: u64,
-    /// Requests that do not decode, or name another's session.
+    /// Requests and records that do not decode or violate the protocol.
     pub malformed: u64,
     /// Record bytes sent to peers.
     pub records_sent_bytes: u64,
     /// Records appended from peers.
     pub records_received: u64,
-    /// Frames of which the log did not take all records.
+    /// Frames with records that the log did not accept.
     pub frames_cut: u64,
-    /// Copies of ranges begun here, because no donor's log reached back far enough.
+    /// Full resyncs begun here, because no donor's log reached back far enough.
     pub copies: u64,
-    /// What must not happen and did, without harm.
+    /// Harmless violations of the protocol, each logged as a chain alarm.
     pub alarms: u64,
 }
 
-/// One chain member.
+/// Status of one chain member.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MemberStatus {
     /// The range.
     pub range: RangeId,
-    /// Its promised epoch.
+    /// The promised epoch.
     pub epoch: Epoch,
-    /// Its phase in one word: idle, prepared, …, head, middle, tail, single, syncing, copying; failed, broken.
+    /// The phase as one word: idle, prepared, …, head, middle, tail, single, syncing, copying; failed, broken.
     pub phase: &'static str,
-    /// When a write of its epoch counts as kept.
+    /// Durability mode of the epoch.
     pub durability: Durability,
-    /// The end of its log.
+    /// Version of the last record in the log.
     pub last: Version,
-    /// Known to be committed.
+    /// Version through which records are known to be committed.
     pub committed: Version,
-    /// Keys indexed.
+    /// Number of indexed keys.
     pub keys: u64,
-    /// While it is fully resynced: keys so far, and about how many there are.
+    /// During a full resync: keys received so far, and the approximate total.
     pub copied: Option<(u64, u64)>,
-    /// Why it cannot go on, if so.
+    /// Why the member is unusable until a restart, if it is.
     pub broken: Option<String>,
 }
 
-/// A node.
+/// Status of a node.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NodeStatus {
-    /// Its chain members.
+    /// Chain members on this node.
     pub members: Vec<MemberStatus>,
-    /// Of its back-end.
+    /// Counters of the back-end.
     pub counters: BackEndCounters,
     /// Requests that wait for a device read.
     pub parked: usize,
-    /// Operations submitted here and not answered.
+    /// Operations submitted here and not answered yet.
     pub under_way: usize,
     /// Frames dropped because a peer's buffer was full.
     pub frames_dropped: u64,
     /// Activations by the manager hosted here that may have lost acked writes.
     pub possible_losses: u64,
-    /// Members that the manager hosted here dropped for more than silence.
+    /// Members that the manager hosted here dropped for a reason other than missing heartbeats.
     pub members_dropped: u64,
-    /// The failure that ended its store's writes, if any.
+    /// The failure that poisoned the store, if any.
     pub poisoned: Option<String>,
 }

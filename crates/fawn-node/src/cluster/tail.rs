@@ -1,4 +1,4 @@
-//! Owns the tail's work: commits make records readable and answer their operations; reads of committed values.
+//! Operations at the tail: commits with replies to their operations, and reads of committed values.
 use super::backend::BackEnd;
 use super::config::node_of;
 use super::payload::{decode_request, put_reply, put_result_as_reply};
@@ -12,7 +12,7 @@ use fawn_flash::Device;
 use fawn_types::{KeyHash, Reply, Request, Version};
 
 impl<D: Device> BackEnd<D> {
-    /// Everything through `through` is committed: readable from now on, and the tail answers whoever wrote it.
+    /// Commits all records through `through`: they become readable. At a tail, also replies to their operations.
     pub(super) fn commit(&mut self, at: usize, through: Version, links: &mut PeerLinks) {
         let member = &mut self.members[at];
         self.engine.commit(member.id, through);
@@ -30,7 +30,7 @@ impl<D: Device> BackEnd<D> {
         });
     }
 
-    /// A read: answered at once where the page is at hand.
+    /// Handles a read: replies at once if the page is in memory, else after a device read.
     pub(super) fn handle_read(
         &mut self,
         at: usize,
@@ -56,7 +56,7 @@ impl<D: Device> BackEnd<D> {
         self.send_read(at, origin, links);
     }
 
-    /// The device read of a parked request has ended.
+    /// Resumes a waiting request after its device read.
     pub(super) fn parked_read(&mut self, at: usize, plan: LookupPlan, links: &mut PeerLinks) {
         let parked = self.parked.take(at);
         match decode_request(&parked.payload) {
@@ -81,7 +81,7 @@ impl<D: Device> BackEnd<D> {
     }
 }
 
-/// Encodes the answer; or gives back the plan that it needs.
+/// Encodes the reply, or returns the plan of the device read that it needs.
 fn encode_read(lookup: Result<Lookup<'_>, EngineError>, origin: Origin, encoded: &mut Vec<u8>) -> Option<LookupPlan> {
     let reply = match lookup {
         Ok(Lookup::Found(entry)) => Reply::Value(entry),

@@ -1,4 +1,4 @@
-//! Owns requests that wait for a device read, in order per key, and the bound on reads in flight.
+//! Wait queue of a back-end: requests that wait for device reads, in order per key, and the limit of concurrent reads.
 use crate::options::READS_IN_FLIGHT_BYTES_MAX;
 use fawn_ds::internals::{Engine, LookupPlan};
 use fawn_flash::Device;
@@ -8,7 +8,7 @@ use rustc_hash::FxBuildHasher;
 use slab::Slab;
 use std::collections::VecDeque;
 
-/// Whom to answer.
+/// Receiver of a reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Origin {
     pub(super) node: NodeId,
@@ -16,29 +16,37 @@ pub(super) struct Origin {
     pub(super) session: u64,
 }
 
-/// A request that waits.
+/// A request that waits for a device read.
 #[derive(Debug)]
 pub(super) struct WaitingRequest {
     pub(super) origin: Origin,
     pub(super) tag: ClientTag,
     pub(super) range: RangeId,
     pub(super) hash: KeyHash,
-    /// As it came: decoded anew when it goes on.
+    /// The encoded request; decoded again when it resumes.
     pub(super) payload: Box<[u8]>,
     generation: u32,
 }
 
-/// What a device read was for.
+/// Purpose of a device read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ReadPurpose {
-    /// The parked request of this number, if it has this stamp: another may have taken its number.
-    Parked { at: usize, generation: u32 },
+    /// The waiting request in this slot, if its generation matches: the slot may have been reused.
+    Parked {
+        at: usize,
+        generation: u32,
+    },
     /// A replay of the log for a peer.
-    Replay { at: usize },
-    /// A scan.
-    Scan { at: usize },
+    Replay {
+        at: usize,
+    },
+    Scan {
+        at: usize,
+    },
     /// A chunk of a transfer.
-    Copy { at: usize },
+    Copy {
+        at: usize,
+    },
 }
 
 const REPLAY_BIT: u64 = 1 << 63;
@@ -67,13 +75,13 @@ impl ReadPurpose {
     }
 }
 
-/// All that waits at a back-end.
+/// Requests and device reads that wait at a back-end.
 #[derive(Debug)]
 pub(super) struct ClusterWaitQueue {
     requests: Slab<WaitingRequest>,
-    /// Updates by key; the first one loads the value, the others wait for it to be evaluated.
+    /// Updates by key; the first one reads the value, the others wait until it is evaluated.
     queues: HashMap<(RangeId, KeyHash), VecDeque<usize>, FxBuildHasher>,
-    /// Tagged updates that wait: a retry of one of them is the same one.
+    /// Tags of waiting updates, to drop their retries.
     tags: HashSet<ClientTag, FxBuildHasher>,
     reads_in_flight: usize,
     reads_in_flight_bytes: usize,
@@ -115,7 +123,7 @@ impl ClusterWaitQueue {
         !self.queues.is_empty() && self.queues.contains_key(&(range, hash))
     }
 
-    /// Lets a read wait for its plan.
+    /// Queues a read until its device read ends.
     pub(super) fn park_read(
         &mut self,
         (origin, range, hash): (Origin, RangeId, KeyHash),
@@ -125,7 +133,7 @@ impl ClusterWaitQueue {
         self.purpose(at)
     }
 
-    /// Lets an update wait, last of its key; the purpose of its read if it is the first.
+    /// Queues an update behind others of its key. Returns the purpose of its device read if it is the first.
     pub(super) fn park_update(
         &mut self,
         (origin, range, hash): (Origin, RangeId, KeyHash),
@@ -140,7 +148,7 @@ impl ClusterWaitQueue {
     }
 
     fn insert(&mut self, origin: Origin, tag: ClientTag, range: RangeId, hash: KeyHash, payload: &[u8]) -> usize {
-        assert!(!self.is_full(), "callers ask for room first");
+        assert!(!self.is_full(), "callers check `is_full` first");
         self.generation = self.generation.wrapping_add(1) & ((1 << STAMP_BITS) - 1);
         self.requests.insert(WaitingRequest {
             origin,
@@ -156,18 +164,18 @@ impl ClusterWaitQueue {
         ReadPurpose::Parked { at, generation: self.requests[at].generation }
     }
 
-    /// Whether the request is still there.
+    /// Whether the slot still holds the request of this generation.
     pub(super) fn is_there(&self, at: usize, generation: u32) -> bool {
         self.requests.get(at).is_some_and(|parked| parked.generation == generation)
     }
 
-    /// Takes the request out, of its key's queue too; it must be the first there.
+    /// Removes a request, also from its key's queue, where it must be the first.
     pub(super) fn take(&mut self, at: usize) -> WaitingRequest {
         let parked = self.requests.remove(at);
         if self.tags.remove(&parked.tag) {
             let name = (parked.range, parked.hash);
-            let Some(queue) = self.queues.get_mut(&name) else { unreachable!("a parked update is in a queue") };
-            assert_eq!(queue.pop_front(), Some(at), "operations on a key go on in order");
+            let Some(queue) = self.queues.get_mut(&name) else { unreachable!("a waiting update is in a queue") };
+            assert_eq!(queue.pop_front(), Some(at), "operations on a key resume in order");
             if queue.is_empty() {
                 self.queues.remove(&name);
             }
@@ -175,7 +183,7 @@ impl ClusterWaitQueue {
         parked
     }
 
-    /// Puts a request back that was just taken and must read again: first of its key.
+    /// Returns a request that was just taken and needs another device read to the front of its key's queue.
     pub(super) fn put_back(&mut self, parked: WaitingRequest) -> ReadPurpose {
         let (tag, name) = (parked.tag, (parked.range, parked.hash));
         let at = self.requests.insert(parked);
@@ -186,12 +194,12 @@ impl ClusterWaitQueue {
         self.purpose(at)
     }
 
-    /// The first update that waits on a key.
+    /// The first waiting update of a key.
     pub(super) fn front(&self, range: RangeId, hash: KeyHash) -> Option<usize> {
         self.queues.get(&(range, hash))?.front().copied()
     }
 
-    /// Takes everything of a range that stopped, in no order: it was not done.
+    /// Removes all requests of a range that stopped, in no particular order. None of them was executed.
     pub(super) fn take_range(&mut self, range: RangeId) -> Vec<WaitingRequest> {
         let of_range = |(_, parked): &(usize, &WaitingRequest)| parked.range == range;
         let taken: Vec<usize> = self.requests.iter().filter(of_range).map(|(at, _)| at).collect();
@@ -203,13 +211,13 @@ impl ClusterWaitQueue {
         parked
     }
 
-    /// Reads, now or when earlier reads are done.
+    /// Starts a device read, or queues it if too many are in flight.
     pub(super) fn read<D: Device>(&mut self, engine: &mut Engine<D>, plan: LookupPlan, purpose: ReadPurpose) {
         self.reads_waiting.push_back((plan, purpose));
         self.refill(engine);
     }
 
-    /// A read has ended that brought so many bytes.
+    /// Notes the end of a device read of this many bytes; starts queued reads.
     pub(super) fn read_ended<D: Device>(&mut self, engine: &mut Engine<D>, bytes: usize) {
         assert!(self.reads_in_flight > 0, "a read ends once");
         self.reads_in_flight -= 1;

@@ -9,7 +9,7 @@ use fawn_ds::internals::{Engine, EngineError};
 use fawn_flash::Device;
 use fawn_types::{KeyHash, MonoMs, Now, OperationError, ShardId, TimeMs, Version};
 
-/// Everything of a shard but its sessions, so that a session and this can be borrowed together.
+/// All state of a shard except its sessions, so that both can be borrowed together.
 #[derive(Debug)]
 pub(crate) struct ShardState<D: Device> {
     pub(crate) engine: Engine<D>,
@@ -66,13 +66,13 @@ impl<D: Device> ShardState<D> {
     #[inline]
     pub(crate) fn elsewhere(&self, session: &Session, key: &[u8]) -> Option<ShardId> {
         let links = self.links.as_ref()?;
-        // The asking shard has already chosen this shard.
+        // The requesting shard has already chosen this shard.
         if session.proxy_for.is_some() { None } else { links.elsewhere(key) }
     }
 
     /// The queues to other shards; call only if there are any.
     pub(crate) fn links(&mut self) -> &mut PeerMailboxes {
-        let Some(links) = &mut self.links else { unreachable!("a shard that is alone asks nobody and is not asked") };
+        let Some(links) = &mut self.links else { unreachable!("a shard without peers exchanges no messages") };
         links
     }
 

@@ -6,7 +6,7 @@ use fawn_types::{Reply, TimeMs};
 use fawn_wire::ReplyFormat;
 use fawn_wire::internal::{KeyspaceRequest, put_reply_frame};
 
-/// Keys of one scan step, whatever was requested: the asking shard continues from there.
+/// Keys of one scan step, whatever was requested: the requesting shard continues from there.
 const SCAN_KEYS_MAX: usize = 256;
 
 /// Executes the request, or stalls the proxy session until it is quiet: a barrier.

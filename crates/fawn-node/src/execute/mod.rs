@@ -29,7 +29,7 @@ use fawn_flash::Device;
 use fawn_types::{KeyHash, Now, Request, ShardId};
 use fawn_wire::{Command, ReplyFormat};
 
-/// What happens to a session's input after a command.
+/// Continuation of a session's input after a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Flow {
     /// The command is consumed; the next one may follow.

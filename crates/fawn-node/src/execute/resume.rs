@@ -69,7 +69,7 @@ impl<D: Device> ShardContext<'_, D> {
         }
     }
 
-    /// Repeats reads whose replies found no budget, as far as there is some now.
+    /// Repeats reads whose replies found no budget, as far as the budget now allows.
     pub(crate) fn retry_deferred(&mut self) {
         let mut promised_bytes = 0;
         for _ in 0..self.state.pending.deferred.len() {
@@ -150,7 +150,7 @@ impl<D: Device> ShardContext<'_, D> {
         self.resume_op(id, op, None)
     }
 
-    /// Replies to a read whose bytes have arrived; otherwise stores it again and reads on.
+    /// Replies to a read whose bytes have arrived, or stores it again and starts another device read.
     fn resume_op(&mut self, id: usize, op: PendingOp, plan: Option<LookupPlan>) -> OpProgress {
         let sessions = &mut *self.sessions;
         let went = read::resume_read(self.state, &op, plan, self.now, |pending, reply, wait| {

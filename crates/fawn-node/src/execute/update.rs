@@ -101,7 +101,7 @@ pub(crate) fn run<D: Device>(
     apply_decided(state, hash, key, decided)
 }
 
-/// What a lookup permits.
+/// Outcome of a lookup for an update.
 pub(crate) enum DecidedUpdate {
     Decision {
         decision: UpdateDecision,
@@ -147,9 +147,7 @@ fn run_blind<D: Device>(
             return Updated::refused(error);
         }
     };
-    let Reply::Stored { version, value_bytes } = outcome.reply else {
-        unreachable!("a blind write answers that it stored")
-    };
+    let Reply::Stored { version, value_bytes } = outcome.reply else { unreachable!("a blind write returns `Stored`") };
     let answer = EvaluatedReply::plain(Reply::Stored { version, value_bytes });
     ended(append(state, hash, key, (kind, value, flags, expires_at_ms)), answer)
 }

@@ -1,4 +1,4 @@
-//! Front-end with client sessions, before a node of a cluster: co-located with a back-end or alone.
+//! Front-end with client sessions on a node of a cluster, with or without a back-end.
 //!
 //! Per iteration the host calls `handle_input` for every connection and `handle_bytes` for every peer link with bytes,
 //! then [`ClientGateway::run_once`] once, then [`ClientGateway::poll_output`] and [`ClientGateway::poll_peer_output`]
@@ -22,12 +22,12 @@ use hashbrown::{HashMap, HashSet};
 use slab::Slab;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Rounds per iteration in which replies of this very node release further operations.
+/// Maximum rounds per iteration in which replies from this node release further operations.
 const ROUNDS_MAX: usize = 64;
 /// Maximum age of the stores' statistics in `INFO`.
 const STATUS_MS: u64 = 100;
 
-/// Sessions before a node.
+/// Client sessions and the node that serves them.
 #[derive(Debug)]
 pub struct ClientGateway<D: Device> {
     router: RequestRouter<D>,
@@ -41,7 +41,7 @@ pub struct ClientGateway<D: Device> {
 }
 
 impl<D: Device> ClientGateway<D> {
-    /// Creates a front-end before `node`. `store` are the options of the stores behind it, for `CONFIG GET`.
+    /// Creates a front-end on `node`. `store` are the options of the stores behind it, for `CONFIG GET`.
     pub fn new(node: Node<D>, options: ShardOptions, store: Options, server_info: ServerInfo) -> Self {
         let router = RequestRouter {
             node,
@@ -104,7 +104,7 @@ impl<D: Device> ClientGateway<D> {
 
     /// Begins an iteration: sends operations that were refused before, runs due timers.
     pub(super) fn begin_iteration(&mut self, now: Now) {
-        // A wall clock may be set back; expiry then waits, nothing breaks.
+        // The wall clock may be set back: this only delays expiry.
         self.now = now;
         self.router.counters.iterations += 1;
         self.has_moved = false;
@@ -134,7 +134,7 @@ impl<D: Device> ClientGateway<D> {
     /// Ends an iteration: the node's one submission, replies to sessions.
     pub(super) fn finish_iteration(&mut self) -> Option<MonoMs> {
         let due = self.router.node.finish_iteration();
-        // With nothing in flight nothing will change: waiting could last for ever.
+        // Nothing in flight means that no event will come: without this, stalled sessions could wait for ever.
         let relieved = self.has_moved || self.router.is_idle();
         let nothing = (Version::ZERO, None);
         consume::settle(&mut self.sessions, &self.router.options, nothing, relieved, &mut self.outputs);

@@ -1,4 +1,4 @@
-//! Interface between the event loop and what serves its clients: one shard's store, or a cluster.
+//! Interface between the event loop and the service behind its clients: one shard's store, or a cluster.
 use crate::{MessageBatch, SessionId, Shard, ShardOutput, ShardStatus};
 use fawn_ds::internals::Engine;
 use fawn_flash::Device;
@@ -46,7 +46,7 @@ pub trait ClientService {
     fn status(&self) -> ShardStatus;
     /// Receives a batch from another shard of the node.
     fn handle_batch(&mut self, _now: Now, from: ShardId, batch: MessageBatch) {
-        unreachable!("{} bytes from {from:?} to a host that is alone", batch.bytes())
+        unreachable!("{} bytes from {from:?} to a service without peer shards", batch.bytes())
     }
     /// The batch for that shard, if there is one. Called after each iteration while the queue has space.
     fn take_batch(&mut self, _to: ShardId) -> Option<MessageBatch> {
@@ -54,7 +54,7 @@ pub trait ClientService {
     }
     /// Sum of the other shards' counters, a moment old.
     fn set_peer_stats(&mut self, _others: ShardStatus) {}
-    /// Its stores, for hosts that watch their devices.
+    /// Its stores, for hosts that poll their devices.
     fn engines(&self) -> impl Iterator<Item = &Engine<Self::Device>>;
 }
 

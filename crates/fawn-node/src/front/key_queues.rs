@@ -73,7 +73,7 @@ impl KeyQueues {
 
     /// The first waiting operation was sent; further reads join a read.
     pub(super) fn sent(&mut self, name: SessionKey) {
-        let Some(line) = self.queues.get_mut(&name) else { unreachable!("what was sent stood in a line") };
+        let Some(line) = self.queues.get_mut(&name) else { unreachable!("a sent operation was in a queue") };
         while let Some(op) = line.waiting.pop_front_if(|op| line.at_cluster.is_empty() || !op.is_update()) {
             line.at_cluster_bytes += op.asked_bytes();
             let is_update = op.is_update();
@@ -87,7 +87,7 @@ impl KeyQueues {
 
     /// The reply has arrived: returns the operations it belongs to.
     pub(super) fn answered(&mut self, name: SessionKey) -> Together {
-        let Some(line) = self.queues.get_mut(&name) else { unreachable!("an answer's line is there until it comes") };
+        let Some(line) = self.queues.get_mut(&name) else { unreachable!("a queue exists until its reply arrives") };
         let together = std::mem::take(&mut line.at_cluster);
         self.bytes -= std::mem::take(&mut line.at_cluster_bytes);
         self.requests -= together.len();
@@ -96,8 +96,8 @@ impl KeyQueues {
 
     /// The reply found no budget: its reads are repeated before all waiting operations.
     pub(super) fn put_back(&mut self, name: SessionKey, ops: impl DoubleEndedIterator<Item = PendingOp>) {
-        let Some(line) = self.queues.get_mut(&name) else { unreachable!("a line is there until it is closed") };
-        assert!(line.at_cluster.is_empty(), "what is at the cluster is not asked again");
+        let Some(line) = self.queues.get_mut(&name) else { unreachable!("a queue exists until it is closed") };
+        assert!(line.at_cluster.is_empty(), "an operation at the cluster is not repeated");
         for op in ops.rev() {
             self.requests += 1;
             self.bytes += op.asked_bytes();

@@ -1,4 +1,4 @@
-//! Whole-keyspace requests at a front-end: parts for all chains; the session is barred meanwhile.
+//! Whole-keyspace requests at a front-end: parts for all chains; the session is fenced until all replies arrive.
 use super::request_router::{OpOwner, RequestRouter};
 use crate::SessionId;
 use crate::cluster::{KeyspaceRequest, SubmitError};
@@ -56,7 +56,7 @@ impl<D: Device> RequestRouter<D> {
         }
     }
 
-    /// Sends its parts; the session is quiet, and barred until all are answered.
+    /// Sends its parts; the session is quiet, and fenced until all replies arrive.
     pub(super) fn begin_keyspace_op(
         &mut self,
         session: &mut Session,

@@ -1,7 +1,7 @@
-//! Owns a whole cluster in one thread: back-ends, and a front-end with the clients and the manager.
+//! Whole cluster in one thread: back-ends, and a front-end with the client sessions and the manager.
 //!
-//! Frames go from node to node in memory, by the same codec as between machines. An iteration hands them round until
-//! none moves; only then does each engine submit, once: the appends of all members to one put are in one iteration,
+//! Frames are exchanged in memory, with the same codec as between machines. An iteration exchanges frames until none is
+//! left; only then does each engine submit, once. All members of a chain therefore append a write in one iteration, and
 //! their syncs overlap.
 use super::boots::boot_of;
 use super::client_gateway::ClientGateway;
@@ -20,19 +20,20 @@ use fawn_flash::Device;
 use fawn_types::{BootId, HashSecret, KeyRange, MonoMs, NodeId, Now, RangeId};
 use fawn_wire::Protocol;
 
-/// Rounds of frames in one iteration; more go on in the next, which is due at once.
+/// Maximum rounds of frames per iteration. If frames remain, the next iteration is due at once.
 const ROUNDS_MAX: usize = 64;
-/// Copies of a range, where there are so many back-ends.
+/// Copies of each range, if there are enough back-ends.
 const REPLICATION: usize = 3;
 
-/// How a cluster in one thread is laid out. The same at every start of a cluster.
+/// Layout of a cluster in one thread; must be the same at every start of a cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LocalOptions {
-    /// Of the sessions.
+    /// Options of the sessions.
     pub shard: ShardOptions,
-    /// Of the nodes.
+    /// Limits of the nodes.
     pub limits: NodeLimits,
-    /// One range for the whole ring, whose requests on several keys are atomic whatever the keys; else the ring's.
+    /// Whether one range covers the whole ring, so that `MSET` is atomic for any keys. Otherwise virtual IDs divide the
+    /// ring.
     pub is_one_range: bool,
 }
 
@@ -47,7 +48,7 @@ impl Default for LocalOptions {
 struct LocalMember<D: Device> {
     name: NodeId,
     node: Option<Node<D>>,
-    /// Has frames that it has not worked on.
+    /// Has received frames that it has not handled yet.
     is_due: bool,
 }
 
@@ -55,15 +56,15 @@ struct LocalMember<D: Device> {
 #[derive(Debug)]
 pub struct LocalCluster<D: Device> {
     front: ClientGateway<D>,
-    /// In the order of their names, from 1 on.
+    /// Back-ends in the order of their node numbers, from 1.
     members: Vec<LocalMember<D>>,
     map_persistence: MapPersistence,
-    /// Since when some chain does not take writes, as last looked at.
+    /// Since when some chain takes no writes, as of the last status update.
     unavailable_since: Option<MonoMs>,
     is_front_due: bool,
     options: LocalOptions,
     map: ClusterMap,
-    /// The random part of its nodes' boots.
+    /// Random part of the nodes' boots.
     random: u32,
     now: Now,
 }
@@ -82,7 +83,7 @@ impl<D: Device> LocalCluster<D> {
     ) -> Result<Self, NodeError> {
         let Some(first) = engines.first() else { return Err(NodeError::ManagerNeedsStore) };
         let (store, secret) = (first.options().clone(), *first.secret());
-        // An opening's number is never drawn twice, so it tells boots apart; the front-end's too.
+        // A store's open generation is used once, so boots differ. The front-end has no store and uses the first one's.
         let random = server_info.random_part();
         let boot = BootId::new(first.generation(), random);
         let names: Vec<NodeId> = (1..=engines.len() as u32).map(NodeId).collect();
@@ -120,12 +121,12 @@ impl<D: Device> LocalCluster<D> {
         })
     }
 
-    /// Whether all chains are active, as the manager knows.
+    /// Whether all chains are active according to the manager's map.
     pub fn is_serving(&self) -> bool {
         self.front.node().manager_map().is_some_and(|map| map.ranges.iter().all(RangeEntry::is_active))
     }
 
-    /// Ends a member at once, as `kill -9` of its process would. For tests.
+    /// Kills a member, as `kill -9` of its process would. For tests.
     pub fn kill(&mut self, name: NodeId) {
         let Some(at) = self.members.iter().position(|member| member.name == name) else { return };
         drop(self.members[at].node.take());
@@ -134,7 +135,7 @@ impl<D: Device> LocalCluster<D> {
         self.front.handle_link_reset(self.now, name);
     }
 
-    /// Starts a killed member again on its store, opened anew. For tests.
+    /// Restarts a killed member on its reopened store. For tests.
     ///
     /// # Errors
     /// As [`LocalCluster::new`].
@@ -145,7 +146,7 @@ impl<D: Device> LocalCluster<D> {
         let boot = boot_of(&mut engine, (name, self.random), self.front.node().manager_map())?;
         let config = member_config(name, boot, manager, &self.map, &self.options);
         let mut node = Node::new(config, Some(engine), self.now)?;
-        // A killed process took its waiting map along: without it no majority might ever keep the map.
+        // The killed process may have lost the pending map. Without this copy the map might never reach a majority.
         if let Some((revision, image)) = self.map_persistence.wanted() {
             node.keep_map(revision, image);
         }
@@ -153,7 +154,7 @@ impl<D: Device> LocalCluster<D> {
         Ok(())
     }
 
-    /// Every running member with where it stands.
+    /// Status of every running member.
     pub fn statuses(&self) -> Vec<(NodeId, NodeStatus)> {
         let running = self.members.iter().filter_map(|member| Some((member.name, member.node.as_ref()?)));
         running.map(|(name, node)| (name, node.status())).collect()
@@ -163,7 +164,7 @@ impl<D: Device> LocalCluster<D> {
         cluster_status(self.front.node(), self.statuses())
     }
 
-    /// What each running member's copy of `range` holds. Blocks on devices: for checks.
+    /// Digests of each running member's copy of `range`. For checks: blocks on devices.
     ///
     /// # Errors
     /// When stored bytes are corrupt.
@@ -179,17 +180,17 @@ impl<D: Device> LocalCluster<D> {
         Ok(digests)
     }
 
-    /// The ranges, as the cluster was created.
+    /// The ranges as of the cluster's creation.
     pub fn ranges(&self) -> impl Iterator<Item = RangeId> {
         self.map.ranges.iter().map(|entry| entry.range)
     }
 
-    /// Ends the cluster and gives the engines of running members back, to be closed.
+    /// Shuts the cluster down and returns the engines of running members, to be closed.
     pub fn into_engines(self) -> Vec<Engine<D>> {
         self.members.into_iter().filter_map(|member| member.node?.into_engine()).collect()
     }
 
-    /// One round: every node with frames works on them. Whether any frame moved.
+    /// One round: every node with received frames handles them. Returns whether frames are left.
     fn round(&mut self) -> bool {
         if std::mem::take(&mut self.is_front_due) {
             self.is_front_due = self.front.exchange();
@@ -229,7 +230,7 @@ impl<D: Device> LocalCluster<D> {
             }
             NodeOutput::Send { to, bytes } => {
                 let Some(member) = self.members.iter_mut().find(|member| member.name == to) else { return };
-                // What is sent to a killed member is lost, like on a network.
+                // Frames to a killed member are lost, as on a network.
                 if let Some(node) = &mut member.node {
                     node.handle_bytes(self.now, from, &bytes);
                     member.is_due = true;
@@ -244,7 +245,7 @@ impl<D: Device> LocalCluster<D> {
                 }
                 self.map_persistence.begin(revision, image);
             }
-            NodeOutput::Reset { peer } => unreachable!("memory does not damage frames of {peer:?} to {from:?}"),
+            NodeOutput::Reset { peer } => unreachable!("frames from {peer:?} to {from:?} do not get corrupt in memory"),
             NodeOutput::Done { op, .. } => unreachable!("only the front-end submits, found {op:?} of {from:?}"),
         }
     }
@@ -342,7 +343,7 @@ fn member_config(node: NodeId, boot: BootId, manager: NodeId, map: &ClusterMap, 
     }
 }
 
-/// The map that the cluster begins with: a function of the secret and the options.
+/// Initial map of the cluster: a pure function of the secret and the options, so every start computes the same one.
 fn first_map(secret: HashSecret, names: &[NodeId], options: &LocalOptions) -> ClusterMap {
     let node = |&node| NodeEntry { node, weight: 1, domain: 0, address: String::new() };
     let replication = names.len().min(REPLICATION) as u8;

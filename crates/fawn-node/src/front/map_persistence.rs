@@ -1,34 +1,34 @@
-//! Owns where a cluster in one thread keeps its manager's map: in all stores; committed once most of them have it.
+//! Persistence of the manager's map in all stores of a cluster in one thread; a majority commits it.
 //!
-//! So no single disk decides whether chains can change: also the one whose failure is to be dealt with.
+//! Chains can therefore be changed while a minority of the disks fail.
 use crate::cluster::kept_map;
 use fawn_chain::{ClusterMap, DecodeError};
 use fawn_ds::internals::Engine;
 use fawn_flash::Device;
 use fawn_types::NodeId;
 
-/// One map on its way into the stores.
+/// A map that is being written to the stores.
 #[derive(Debug, Default)]
 pub(super) struct MapPersistence {
     revision: u64,
     kept_by: Vec<NodeId>,
-    /// The map, until most stores have it: a store that is opened meanwhile is given it too.
+    /// The encoded map, until a majority has it: a store that is opened before that receives it too.
     image: Option<Vec<u8>>,
 }
 
 impl MapPersistence {
-    /// A map is given to the stores; the former one was kept, because the manager offers one at a time.
+    /// Begins a map; the previous one is committed, because the manager persists one at a time.
     pub(super) fn begin(&mut self, revision: u64, image: Vec<u8>) {
         assert!(revision > self.revision, "maps are numbered upwards: {revision} after {}", self.revision);
         *self = Self { revision, kept_by: Vec::new(), image: Some(image) };
     }
 
-    /// The map that most stores do not have yet, for a store that was just opened.
+    /// The uncommitted map, for a store that was just opened.
     pub(super) fn wanted(&self) -> Option<(u64, &[u8])> {
         self.image.as_deref().map(|image| (self.revision, image))
     }
 
-    /// A store has kept a map; whether that makes it enough for the one on its way, which is told once.
+    /// Notes that a map is durable in a store. Returns true once per map: when the majority is reached.
     pub(super) fn note(&mut self, node: NodeId, revision: u64, stores: usize) -> bool {
         if revision != self.revision || self.kept_by.contains(&node) {
             return false;
@@ -42,8 +42,9 @@ impl MapPersistence {
     }
 }
 
-/// The newest map that any store holds. It was committed if most of them hold it; if not, nothing followed from it yet,
-/// and taking it up is as good as the next one.
+/// The newest map in any store.
+///
+/// An uncommitted map is used too: nothing depended on it yet, so it is as safe to commit as any successor.
 pub(super) fn newest<'a, D: Device + 'a>(
     engines: impl Iterator<Item = &'a Engine<D>>,
 ) -> Result<Option<ClusterMap>, DecodeError> {
@@ -65,12 +66,12 @@ mod tests {
         keeping.begin(1, vec![1]);
         assert!(!keeping.note(NodeId(1), 1, 3));
         assert!(!keeping.note(NodeId(1), 1, 3), "the same store again");
-        assert_eq!(keeping.wanted(), Some((1, &[1][..])), "a store that is opened now is asked too");
+        assert_eq!(keeping.wanted(), Some((1, &[1][..])), "a store that is opened now receives it too");
         assert!(keeping.note(NodeId(3), 1, 3));
         assert_eq!(keeping.wanted(), None);
         assert!(!keeping.note(NodeId(2), 1, 3));
         keeping.begin(2, vec![2]);
-        assert!(!keeping.note(NodeId(2), 1, 3), "late, of the former map");
+        assert!(!keeping.note(NodeId(2), 1, 3), "late, for the previous map");
         assert!(!keeping.note(NodeId(2), 2, 3) && keeping.note(NodeId(3), 2, 3));
         keeping.begin(3, vec![3]);
         assert!(keeping.note(NodeId(1), 3, 1), "one store alone");

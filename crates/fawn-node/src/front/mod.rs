@@ -1,10 +1,10 @@
-//! Client sessions before a cluster: the front-end of a node, and a whole cluster in one thread.
+//! Client sessions of a cluster: the front-end of a node, and a whole cluster in one thread.
 //!
 //! ```text
-//! bytes → session (codec, order of replies) → desk (line per session and key) → cluster::Node → head … tail
-//! bytes ← session ← desk (gathers, folds) ← Output::Done
+//! bytes → session (codec, order of replies) → RequestRouter (queue per session and key) → cluster::Node → head … tail
+//! bytes ← session ← RequestRouter (gathers, folds) ← NodeOutput::Done
 //! ```
-//! A connection sees the same as with [`crate::Shard`]; [`ClientService`] is the server's interface to either.
+//! Clients see the same behaviour as with [`crate::Shard`]; [`ClientService`] is the server's interface to both.
 mod boots;
 mod client_gateway;
 mod client_service;

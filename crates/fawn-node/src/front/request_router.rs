@@ -26,14 +26,14 @@ pub(super) enum OpOwner {
     Keyspace(usize),
 }
 
-/// Everything of a front-end but its sessions, so that a session and this can be borrowed together.
+/// All state of a front-end except its sessions, so that both can be borrowed together.
 #[derive(Debug)]
 pub(super) struct RequestRouter<D: Device> {
     pub(super) node: Node<D>,
     pub(super) queues: KeyQueues,
     pub(super) at_cluster: HashMap<ClientOp, OpOwner, FxBuildHasher>,
-    /// Queues whose first operation the node refused for want of space, by the range of their keys: the window of one
-    /// range may be full while those of others are not.
+    /// Queues whose first operation the node refused as overloaded, by the range of their keys: the window of one range
+    /// may be full while those of others are not.
     pub(super) unsent: BTreeMap<RangeId, VecDeque<SessionKey>>,
     /// Queues whose first read was answered without reply budget.
     pub(super) deferred: VecDeque<SessionKey>,
@@ -103,7 +103,7 @@ impl<D: Device> RequestRouter<D> {
         map.range_of(&RingKey::of(&map.secret, key)).map_or(RangeId::default(), |entry| entry.range)
     }
 
-    /// The line's first operation waits until the window of its range has room.
+    /// Queues `name` until the window of its range has space.
     fn put_unsent(&mut self, range: RangeId, name: SessionKey) {
         self.unsent.entry(range).or_default().push_back(name);
     }
@@ -158,7 +158,7 @@ impl<D: Device> RequestRouter<D> {
 
     fn submit(&mut self, now: Now, request: &Request<'_>) -> Result<ClientOp, SubmitError> {
         let submitted = self.node.submit(now, request);
-        // Set only on success: a full node must not be asked again in the same iteration.
+        // Set only on success: a full node must not be tried again in the same iteration.
         self.has_submitted |= submitted.is_ok();
         submitted
     }
@@ -177,7 +177,7 @@ impl<D: Device> RequestRouter<D> {
         self.unsent = unsent;
     }
 
-    /// Sends the first that waits in a line, or puts the line among the unsent.
+    /// Sends the first waiting operation of a queue, or adds the queue to the unsent ones.
     fn advance_or_wait(&mut self, sessions: &mut Sessions, name: SessionKey, now: Now) {
         if !self.advance(sessions, name, now)
             && let Some(range) = self.queues.front(name).map(|op| self.range_of(op.key()))
@@ -186,7 +186,7 @@ impl<D: Device> RequestRouter<D> {
         }
     }
 
-    /// Sends the first that waits in a line; whether there was room.
+    /// Sends the first waiting operation of a queue; returns whether the window had space.
     fn advance(&mut self, sessions: &mut Sessions, name: SessionKey, now: Now) -> bool {
         while let Some(op) = self.queues.next(name) {
             let request = match op.as_update() {
@@ -202,7 +202,7 @@ impl<D: Device> RequestRouter<D> {
                 }
                 Err(SubmitError::Overloaded) => return false,
                 Err(SubmitError::Operation(error)) => {
-                    let Some(op) = self.queues.refuse(name) else { unreachable!("it stood there") };
+                    let Some(op) = self.queues.refuse(name) else { unreachable!("the operation is in the queue") };
                     self.finish(sessions, &op, &Reply::Error(error));
                 }
             }
@@ -245,7 +245,7 @@ impl<D: Device> RequestRouter<D> {
         true
     }
 
-    /// Repeats reads whose replies found no budget, as far as there is some now.
+    /// Repeats reads whose replies found no budget, as far as the budget now allows.
     pub(super) fn send_deferred(&mut self, sessions: &mut Sessions, now: Now) {
         let mut promised_bytes = 0;
         for _ in 0..self.deferred.len() {

@@ -15,7 +15,7 @@ use fawn_wire::{ReplyFormat, encode_done, encode_error, resp};
 pub(crate) const CROSS_SLOT: &[u8] =
     b"-CROSSSLOT keys are in different ranges: give them one {tag}, or set them one by one\r\n";
 
-/// Kind of an operation, and the way its replies are folded.
+/// Kind of an operation, which decides how its replies are folded.
 #[derive(Debug)]
 pub(crate) enum KeyspaceOpKind {
     DbSize,
@@ -63,7 +63,7 @@ impl KeyspaceOp {
 
     /// Receives a reply; returns the next part and its index among the `ranges`.
     pub(crate) fn take(&mut self, reply: &Reply<'_>, ranges: usize) -> Option<(usize, KeyspaceRequest<'static>)> {
-        assert!(self.left > 0, "an answer that nobody waits for");
+        assert!(self.left > 0, "a reply without an outstanding part");
         self.left -= 1;
         match (reply, &mut self.kind) {
             (Reply::Error(error), _) => self.failed = Some(*error),

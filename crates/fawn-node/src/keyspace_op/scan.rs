@@ -57,7 +57,7 @@ impl ScanState {
                 self.keys.push(key.to_vec());
             }
         }
-        assert!(ranges as u64 <= RANGE_MASK, "a cursor has room for {RANGE_MASK} ranges");
+        assert!(ranges as u64 <= RANGE_MASK, "a cursor distinguishes {RANGE_MASK} ranges");
         let at = self.cursor & RANGE_MASK;
         self.cursor = match position & !RANGE_MASK {
             0 if at + 1 < ranges as u64 => at + 1,

@@ -78,7 +78,7 @@ fn consume<'a, E: Executor>(
         let errors = session.replies.take_errors();
         let counters = executor.counters();
         if session.proxy_for.is_some() {
-            // The asking shard has counted it.
+            // The requesting shard has counted it.
             counters.executed_for_peers += 1;
         } else {
             (counters.commands, counters.error_replies) = (counters.commands + 1, counters.error_replies + errors);
@@ -203,7 +203,7 @@ fn handle_prefetched<'a>(
         executor.counters().input_bytes += consumed as u64;
     }
     if session.stalled.is_none() && !session.has_capacity(executor.options()) {
-        // All offered input was consumed and no more is accepted: the host must be told when it is.
+        // All offered input was consumed and no more is accepted: the host must be notified when the session resumes.
         stall(executor, session, Stall::SessionLimit);
     }
     budget.update(session);
@@ -292,7 +292,7 @@ pub(crate) fn wrote(sessions: &mut Sessions, id: SessionId, bytes: usize, counte
     if session.proxy_for.is_none() {
         counters.output_bytes += bytes as u64;
     }
-    // Errors of replies that came after their request's turn.
+    // Errors in replies that were not immediate.
     counters.error_replies += session.replies.take_errors();
     if !session.replies.has_output() {
         session.output_announced = false;

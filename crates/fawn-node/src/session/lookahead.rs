@@ -48,7 +48,7 @@ impl<'a> Lookahead<'a> {
     /// Decodes the next requests, as far as they are on single keys, and prefetches those of this shard.
     #[inline]
     pub(crate) fn fill(&mut self, executor: &impl Executor, session: &Session, input: &'a [u8], now: TimeMs) {
-        assert!(self.is_empty(), "what was looked at has its turn first");
+        assert!(self.is_empty(), "requests decoded ahead are executed first");
         self.prefetched.clear();
         self.taken = 0;
         if !session.codec.is_between_requests() {
@@ -63,7 +63,7 @@ impl<'a> Lookahead<'a> {
             at += prefetched.consumed;
             self.prefetched.push(prefetched);
         }
-        debug_assert!(at <= input.len(), "what is decoded was there");
+        debug_assert!(at <= input.len(), "decoded requests lie within the input");
         if own.count > 1 {
             executor.prefetch(own.hashes());
         }

@@ -31,7 +31,7 @@ pub(crate) enum SessionPhase {
     Open,
     /// No more input; the session ends once its replies are sent.
     Draining,
-    /// The host has been told to close it.
+    /// [`crate::ShardOutput::Close`] was emitted.
     Ended,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Session {
     /// Its requests in key queues; updates among them have no version yet.
     pub(crate) queued: u32,
     pub(crate) phase: SessionPhase,
-    /// Why input was left unconsumed; the host is told when more is accepted.
+    /// Why input was left unconsumed. [`crate::ShardOutput::Resume`] is emitted when the stall ends.
     pub(crate) stalled: Option<Stall>,
     /// Length that its input must reach before decoding can continue.
     pub(crate) need_bytes: usize,
@@ -67,7 +67,7 @@ pub(crate) struct Session {
     waits_for_budget: bool,
     /// Its requests to other shards of the node.
     pub(crate) outstanding: Option<Box<Outstanding>>,
-    /// For a proxy session: the session of another shard that it stands for.
+    /// For a proxy session: the client session of another shard that it represents.
     pub(crate) proxy_for: Option<(ShardId, SessionId)>,
 }
 
@@ -127,8 +127,8 @@ impl Session {
         bytes <= options.session_output_bytes_max && pending < options.session_pending_max
     }
 
-    /// Whether the reply budget admits a reply with values. The last half of the rest is for sessions without replies,
-    /// so that many sessions with large replies leave something.
+    /// Whether the reply budget admits a reply with values. A session that already has replies may use half of the
+    /// remaining budget only, so that many sessions with large replies do not exhaust it.
     #[inline]
     pub(crate) fn has_reply_capacity(&self) -> bool {
         match self.replies.usage().sum() {

@@ -293,8 +293,8 @@ impl Replies {
             self.learn(values, self.bytes() - before_bytes);
         }
         if self.slots.front().is_some_and(|slot| slot.wait == ReplyWait::Order) {
-            // These waited for this slot only. Moved out at once, so that the next completed slot is the first and needs no
-            // buffer of its own.
+            // The next replies waited for this slot only. They are moved out at once, so the next completed slot is the
+            // first and needs no buffer of its own.
             self.settle(Version::ZERO, None);
         }
     }
@@ -363,7 +363,7 @@ impl Replies {
 /// reply of either protocol begins so.
 #[inline]
 const fn is_error(protocol: Protocol, reply: &[u8]) -> bool {
-    // The asking shard counts errors of its clients.
+    // The requesting shard counts errors of its clients.
     !matches!(protocol, Protocol::Internal)
         && matches!(reply, [b'-', ..] | [b'E', b'R', ..] | [b'C', b'L', ..] | [b'S', b'E', ..])
 }

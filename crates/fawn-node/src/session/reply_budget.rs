@@ -18,11 +18,11 @@ const SHORT_PART: usize = 8;
 pub(crate) struct Usage {
     /// Replies in memory, bytes.
     pub(crate) ready_bytes: usize,
-    /// Of these, replies behind one that is not known yet.
+    /// The part of `ready_bytes` behind a reply that is not known yet.
     pub(crate) blocked_bytes: usize,
     /// Expected replies of reads in flight, bytes, estimated.
     pub(crate) reserved_bytes: usize,
-    /// Of these, parts that have arrived.
+    /// The part of `reserved_bytes` that has arrived.
     pub(crate) partial_bytes: usize,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct ReplyBudget {
     bytes_max: usize,
     /// Usage of all sessions.
     usage: Usage,
-    /// Of this, the usage of sessions with short replies.
+    /// The part of `usage` by sessions with short replies.
     short_bytes: usize,
     ready_bytes_peak: usize,
     /// Queued sessions, which hold no replies.
@@ -47,7 +47,7 @@ pub(crate) struct ReplyBudget {
 
 impl ReplyBudget {
     pub(super) fn new(bytes_max: usize) -> Self {
-        assert!(bytes_max > 0, "without room nothing is ever answered");
+        assert!(bytes_max > 0, "a budget of 0 would admit no reply");
         Self { bytes_max, usage: Usage::default(), short_bytes: 0, ready_bytes_peak: 0, waiting: VecDeque::new() }
     }
 
@@ -86,7 +86,7 @@ impl ReplyBudget {
     ///
     /// Replies that wait behind others may fill half of the budget only, and ready ones leave with the clients or
     /// their time-outs. Hence some session's next in-order reply always eventually fits: no deadlock. `promised_bytes`:
-    /// reserved for other replies on their way.
+    /// reserved for other repeated reads.
     pub(crate) fn admits(&self, session: &Session, slot: u64, bytes: usize, promised_bytes: usize) -> bool {
         let (held_bytes, behind_bytes) = (self.usage.ready_bytes + promised_bytes, self.usage.blocked_bytes);
         if session.replies.is_first(slot) {
@@ -146,7 +146,7 @@ impl ReplyBudget {
             self.waiting.pop_front();
             return true;
         };
-        assert_eq!(self.first(), Some(session.id), "nobody passes the first in line");
+        assert_eq!(self.first(), Some(session.id), "only the first queued session is admitted");
         if !self.has_capacity_for(session) {
             return false;
         }

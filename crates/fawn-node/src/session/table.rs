@@ -40,7 +40,8 @@ pub(crate) struct Sessions {
     pub(crate) pool: OutputBufferPool,
     /// Budget for replies to clients.
     pub(crate) budget: ReplyBudget,
-    /// Budget for replies of proxy sessions. It empties as fast as batches are taken.
+    /// Budget for replies of proxy sessions. It is released as fast as batches are taken.
+    ///
     /// A separate budget: with a shared one, two shards that wait for each other's replies could deadlock.
     proxy_budget: ReplyBudget,
 }

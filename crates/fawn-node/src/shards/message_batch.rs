@@ -18,7 +18,7 @@ pub(crate) enum MessageKind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Message {
     pub(crate) kind: MessageKind,
-    /// The asking session.
+    /// The requesting session.
     pub(crate) session: SessionId,
     len: usize,
 }

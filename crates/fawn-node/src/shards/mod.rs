@@ -1,9 +1,9 @@
-//! The shards of one node among each other: ownership of keys, and the messages between shards.
+//! Shards of one node: ownership of keys, and the messages between shards.
 //!
 //! ```text
 //! session → execute → [own key] → engine
-//!                   → [another's] → away → Message batch → (queue) → peers: a session of the owner → execute → engine
-//! session ← away ← Message batch ← (queue) ← that session's replies
+//!                   → [another's] → Outstanding → MessageBatch → (queue) → proxy session → execute → engine
+//! session ← Outstanding ← MessageBatch ← (queue) ← replies of the proxy session
 //! ```
 //! A shard owns a slice of the ring and its store; sessions stay with their connections. The host
 //! moves batches in order and without loss.

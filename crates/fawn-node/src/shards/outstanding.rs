@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 pub(super) enum Awaited {
     /// On one key.
     Op(ForwardedOp),
-    /// A part of a request on all ranges: its place in the table, and its bytes.
+    /// A part of a whole-keyspace request: its index in the table, and its bytes.
     Keyspace { at: usize, bytes: usize },
 }
 
@@ -203,7 +203,7 @@ impl PeerMailboxes {
         outstanding.push(to, ForwardedOp { bytes, is_reread: true, ..late.asked }, &late.key);
     }
 
-    /// Sends a part of a request on all ranges.
+    /// Sends a part of a whole-keyspace request.
     pub(super) fn send_keyspace_op(
         &mut self,
         (outstanding, session): (&mut Outstanding, SessionId),

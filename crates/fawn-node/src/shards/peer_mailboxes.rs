@@ -22,14 +22,14 @@ const SPARE_BYTES_MAX: usize = 2 * ANSWERS_BYTES_MAX;
 pub(crate) struct PeerMailboxes {
     placement: Placement,
     secret: HashSecret,
-    /// Batch for each shard, also this one: requests on all ranges treat all shards alike.
+    /// Batch for each shard, including this one: whole-keyspace requests treat all shards alike.
     outbox: Vec<MessageBatch>,
     /// Memory of received batches, for new ones.
     spare: Vec<MessageBatch>,
     spare_bytes: usize,
-    /// Proxy sessions here, per shard and asking session.
+    /// Proxy sessions here, per shard and requesting session.
     pub(super) peers: Vec<HashMap<SessionId, SessionId, FxBuildHasher>>,
-    /// Of these, the ones with replies to send, and the ones that accept requests again.
+    /// Proxy sessions with replies to send, and proxy sessions that accept requests again.
     pub(super) ready_replies: VecDeque<SessionId>,
     pub(super) resumed: VecDeque<SessionId>,
     /// Requests that these sessions could not accept yet.
@@ -51,7 +51,7 @@ pub(crate) struct PeerMailboxes {
 impl PeerMailboxes {
     pub(crate) fn new(placement: Placement, secret: HashSecret) -> Self {
         let count = usize::from(placement.count());
-        assert!(count > 1, "a shard that is alone has nobody to write to");
+        assert!(count > 1, "a shard without peers has no mailboxes");
         Self {
             placement,
             secret,

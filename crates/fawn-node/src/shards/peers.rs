@@ -2,7 +2,7 @@
 //!
 //! A proxy session is like a client's, but its input and its replies (internal frames) travel in batches.
 //! It has the same bounds, sees its own writes, and returns nothing that could be undone. Input that it cannot
-//! accept yet waits here; the asking shard bounds its length.
+//! accept yet waits here; the requesting shard bounds its length.
 use super::message_batch::{MessageBatch, MessageKind};
 use crate::SessionId;
 use crate::execute::ShardContext;
@@ -147,7 +147,7 @@ impl<D: Device> Shard<D> {
                 ShardOutput::Writable(_) => links.ready_replies.push_back(id),
                 ShardOutput::Resume(_) => links.resumed.push_back(id),
                 ShardOutput::Close(_) => {
-                    tracing::error!(session = id.serial(), "another shard sent what is no request")
+                    tracing::error!(session = id.serial(), "another shard sent bytes that are not a request")
                 }
             }
         }

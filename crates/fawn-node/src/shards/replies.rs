@@ -24,7 +24,7 @@ impl<D: Device> ShardContext<'_, D> {
         };
         self.take_replies(&mut outstanding, (from, session), frames);
         if let Some(session) = self.sessions.get_mut(session) {
-            debug_assert!(session.outstanding.is_none(), "answers ask nothing new");
+            debug_assert!(session.outstanding.is_none(), "replies send no requests");
             session.outstanding = Some(outstanding);
         }
     }
@@ -46,7 +46,7 @@ impl<D: Device> ShardContext<'_, D> {
                 }
             }
         }
-        assert!(frames.is_empty(), "{from:?} hands over whole answers, found {} bytes behind them", frames.len());
+        assert!(frames.is_empty(), "{from:?} sends whole replies, found {} more bytes", frames.len());
     }
 
     fn handle_reply(
@@ -81,7 +81,7 @@ impl<D: Device> ShardContext<'_, D> {
         }
     }
 
-    /// Repeats reads whose replies found no budget, as far as there is some now.
+    /// Repeats reads whose replies found no budget, as far as the budget now allows.
     pub(crate) fn retry_deferred_reads(&mut self) {
         let Some(links) = &mut self.state.links else { return };
         let mut promised_bytes = 0;
@@ -95,7 +95,7 @@ impl<D: Device> ShardContext<'_, D> {
                 is_due(self.sessions, &reply_target, &mut promised_bytes)
             };
             while let Some(late) = outstanding.deferred.pop_front_if(&mut is_due) {
-                let Some(owner) = links.elsewhere(&late.key) else { unreachable!("a key's shard is for life") };
+                let Some(owner) = links.elsewhere(&late.key) else { unreachable!("a key's shard never changes") };
                 links.send_again((&mut outstanding, id), owner, &late);
             }
             if !outstanding.deferred.is_empty() {

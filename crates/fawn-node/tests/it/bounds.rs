@@ -1,4 +1,4 @@
-//! Owns the tests of bounds: slow readers, endless pipelines, too much at once, the device's failure, corrupt input.
+//! Bounds of a shard: slow readers, endless pipelines, too many requests at once, a failed device, corrupt input.
 use crate::harness::{Harness, Restarts, resp, shard_options};
 use fawn_flash::SimOptions;
 use fawn_flash::sim::{DeviceFault, OpKind};
@@ -25,7 +25,7 @@ fn a_slow_reader_stops_its_own_input_only() {
         harness.run_once();
     }
     let waiting = harness.host.output(slow).len();
-    assert!((10_000..12_000).contains(&waiting), "{waiting} bytes wait for a reader who does not read");
+    assert!((10_000..12_000).contains(&waiting), "{waiting} bytes wait for a client that does not read");
     assert!(!harness.host.wants_input(slow) && !harness.clients[&slow].input.is_empty());
     harness.send(quick, &resp("PING"));
     harness.run_once();
@@ -45,7 +45,7 @@ fn an_endless_pipeline_is_taken_in_pieces() {
     assert_eq!(harness.host.status().uncommitted, 64);
     harness.settle();
     assert_eq!(harness.clients[&id].received.len(), 1000 * "+OK\r\n".len());
-    // Without replies too: the bound is on the writes.
+    // The bound is on the writes, so it also applies without replies.
     let id = harness.connect(Protocol::Memcached);
     let pipeline: Vec<u8> = (0..1000).flat_map(|i| format!("set n:{i} 0 0 1 noreply\r\n1\r\n").into_bytes()).collect();
     harness.send(id, &pipeline);
@@ -102,8 +102,8 @@ fn a_reply_to_many_keys_is_bounded() {
     assert_eq!(harness.memcached(memcached, "get k k k k"), format!("SERVER_ERROR {refused}"));
     let mut harness = harness.reopen();
     let redis = harness.connect(Protocol::Resp);
-    assert_eq!(harness.redis(redis, "MGET k k k k"), format!("-ERR {refused}"), "cold too");
-    assert_eq!(harness.redis(redis, "EXISTS k k k k"), ":4", "what is only counted is not kept");
+    assert_eq!(harness.redis(redis, "MGET k k k k"), format!("-ERR {refused}"), "uncached values too");
+    assert_eq!(harness.redis(redis, "EXISTS k k k k"), ":4", "EXISTS holds no values");
 }
 
 #[test]
@@ -122,7 +122,10 @@ fn a_failed_write_ends_writes_not_reads() {
     let mut lines = received.split("\r\n");
     assert_eq!((lines.next(), lines.next()), (Some("$1"), Some("v")));
     assert!(lines.next().unwrap().starts_with("-MISCONF device failed"), "{received}");
-    assert!(lines.next().unwrap().starts_with("-MISCONF device failed"), "a read of it too: {received}");
+    assert!(
+        lines.next().unwrap().starts_with("-MISCONF device failed"),
+        "a read of the failed write fails too: {received}"
+    );
     assert_eq!(lines.next(), Some("+PONG"));
     let received = String::from_utf8_lossy(&harness.clients[&memcached].received).into_owned();
     assert!(received.starts_with("SERVER_ERROR device failed"), "{received}");
@@ -158,13 +161,13 @@ fn bad_requests_are_refused_in_their_protocols_manner() {
     assert!(harness.redis(id, "SET k").starts_with("-ERR wrong number of arguments"));
     let value = "x".repeat((200 << 10) + 1);
     assert!(harness.redis(id, &format!("SET k {value}")).starts_with("-ERR"));
-    assert_eq!(harness.redis(id, "APPEND k v"), ":1", "the stream is still in step");
+    assert_eq!(harness.redis(id, "APPEND k v"), ":1", "the stream is still in sync");
     let half = "x".repeat(199 << 10);
     assert_eq!(harness.redis(id, &format!("APPEND k {half}")), format!(":{}", half.len() + 1));
     let reply = harness.redis(id, &format!("APPEND k {half}"));
     assert!(reply.starts_with("-ERR value longer than 204800 bytes"), "{reply}");
     assert!(harness.ask(id, b"*1\r\n$-5\r\n").starts_with("-ERR Protocol error"));
-    assert!(harness.clients[&id].closed, "out of step: nothing sensible can follow");
+    assert!(harness.clients[&id].closed, "after a protocol error the connection is closed");
     let id = harness.connect(Protocol::Memcached);
     assert_eq!(harness.memcached(id, &format!("get {}", "k".repeat(251))), "CLIENT_ERROR bad command line format");
     assert_eq!(harness.memcached(id, "get k2"), "END");

@@ -1,5 +1,4 @@
-//! Owns the tests of counted work: allocations per request, submissions per iteration. Timings would drift, counts do
-//! not.
+//! Counted work: allocations per request, submissions per iteration. Unlike timings, counts do not drift.
 use crate::harness::{Harness, Restarts, resp, shard_options};
 use fawn_flash::SimOptions;
 use fawn_flash::sim::OpKind;
@@ -8,7 +7,7 @@ use fawn_wire::Protocol;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// The system's allocator, counting what each thread asks of it.
+/// The system's allocator with a count of allocations per thread.
 struct Counting;
 
 thread_local! {
@@ -45,10 +44,10 @@ fn allocations(work: impl FnOnce()) -> u64 {
     COUNT.get() - before
 }
 
-/// Hands `input` over whole and takes the output, without the harness's own buffers.
+/// Passes `input` to the host at once and reads the output, without the harness's own buffers.
 fn serve(harness: &mut Harness, id: fawn_node::SessionId, input: &[u8]) {
     assert_eq!(harness.host.handle_input(harness.now, id, input), input.len());
-    // Nothing here takes more turns than its commit does.
+    // A request takes no more iterations than its commit.
     for _ in 0..20 {
         harness.host.run_once_blocking(harness.now);
         if harness.host.is_idle() {
@@ -90,7 +89,7 @@ fn cached_gets_of_many_connections_together_allocate_nothing() {
         harness.host.run_once(harness.now);
         for id in &ids {
             let bytes = harness.host.output(*id).len();
-            assert!(bytes > 300, "answered in the iteration");
+            assert!(bytes > 300, "the requests are answered in the same iteration");
             harness.host.wrote(*id, bytes);
         }
         while harness.host.poll_output().is_some() {}
@@ -103,12 +102,12 @@ fn cached_gets_of_many_connections_together_allocate_nothing() {
 fn pipelined_sets_of_the_node_allocate_nothing_each() {
     let mut harness = Harness::with(SimOptions::instant(1), shard_options(Durability::Memory));
     let id = harness.connect(Protocol::Resp);
-    // The same keys again: the index does not grow.
+    // The same keys again, so the index does not grow.
     let pipeline: Vec<u8> = (0..100).flat_map(|i| resp(&format!("SET key:{i} value"))).collect();
     (0..20).for_each(|_| serve(&mut harness, id, &pipeline));
     let count = allocations(|| (0..10).for_each(|_| serve(&mut harness, id, &pipeline)));
-    // The simulated device and the log's frames allocate per iteration; nothing may per write.
-    assert!(count < 10 * 50, "{count} allocations in 1,000 writes of 10 turns");
+    // The simulated device and the log's frames allocate once per iteration, but no write may allocate.
+    assert!(count < 10 * 50, "{count} allocations in 1,000 writes of 10 iterations");
 }
 
 #[test]
@@ -120,7 +119,7 @@ fn a_turn_of_many_writers_is_one_write() {
     for (i, id) in ids.iter().enumerate() {
         harness.send(*id, &[resp(&format!("SET a:{i} 1")), resp(&format!("INCR b:{i}"))].concat());
     }
-    assert_eq!(harness.disks[0].counted(OpKind::Write), before, "nothing is submitted outside of an iteration");
+    assert_eq!(harness.disks[0].counted(OpKind::Write), before, "no write is submitted outside of an iteration");
     harness.run_once();
     assert_eq!(harness.disks[0].counted(OpKind::Write) - before, 1, "one write for forty updates");
     harness.settle();

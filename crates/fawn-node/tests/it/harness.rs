@@ -1,4 +1,4 @@
-//! Owns the harness of one store: a shard on a simulated disk.
+//! Harness of one store: a shard on a simulated disk.
 pub(crate) use crate::test_harness::{Restarts, START, TestBed, resp};
 use fawn_ds::internals::{Engine, Options};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};

@@ -1,5 +1,5 @@
-//! Owns the tests of a shard: transcripts of both protocols, order, bounds, crashes, and a model under random load.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+//! Integration tests of fawn-node: a shard, several shards, and clusters of nodes.
+#![expect(clippy::unwrap_used, reason = "a test that cannot continue panics")]
 mod bounds;
 mod cluster;
 mod counted;

@@ -1,8 +1,8 @@
-//! Owns the model test: random commands of several sessions on few keys over a device that completes in any order;
-//! every history must be linearizable per key, sessions in program order, and survive crashes.
+//! Model test: random commands of several sessions on few keys, over a device that completes in any order.
 //!
-//! The checker walks all orders of a key's operations that respect each session's order and real time, and keeps the
-//! set of states that the key may be in; that set is where the next round starts, after a crash too.
+//! Every key's history must be linearizable, with each session in program order, and must survive crashes. The checker
+//! visits all orders of a key's operations that respect each session's order and real time. It collects the states that
+//! the key may be in, which are the initial states of the next round, also after a crash.
 use crate::harness::{Harness, resp, shard_options};
 use crate::shards::{self, Several};
 use crate::test_harness::{Restarts, TestBed};
@@ -13,11 +13,11 @@ use fawn_types::random::SplitMix64;
 use fawn_wire::Protocol;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-/// Two and two with one tag.
+/// Two pairs of keys, each with a common tag.
 const KEYS: [&str; 4] = ["{1}a", "{1}b", "{2}c", "{2}d"];
 const SESSIONS: usize = 3;
 
-/// What a command does to one key.
+/// The operation of a command on one key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Op {
     Get,
@@ -33,7 +33,7 @@ enum Op {
 
 type State = Option<String>;
 
-/// The model: the state afterwards, and the reply.
+/// The model: returns the state afterwards, and the reply.
 fn apply(state: &State, op: &Op) -> (State, String) {
     let bulk = |state: &State| state.as_ref().map_or("$-1".to_owned(), |value| format!("${value}"));
     let flag = |is_set: bool| format!(":{}", u8::from(is_set));
@@ -57,7 +57,7 @@ fn apply(state: &State, op: &Op) -> (State, String) {
     }
 }
 
-/// An operation on one key in a history. `reply` is `None` when it was not heard.
+/// An operation on one key in a history. `reply` is `None` if none was received.
 #[derive(Clone, Debug)]
 struct Event {
     op: Op,
@@ -66,11 +66,11 @@ struct Event {
     reply: Option<String>,
 }
 
-/// A command under way: what it does to which keys.
+/// A command in flight, with its operation on each key.
 struct Command {
     parts: Vec<(usize, Op)>,
     sent: u64,
-    /// Its reply is a list with an element for each part.
+    /// Whether its reply is a list with one element per part.
     is_list: bool,
 }
 
@@ -82,7 +82,7 @@ struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    /// Visits every way to go on from `at`.
+    /// Visits every continuation from `at`.
     fn walk(&mut self, at: &mut Vec<usize>, state: &State) {
         if !self.seen.insert((at.clone(), state.clone())) {
             return;
@@ -91,7 +91,7 @@ impl Checker<'_> {
         if (0..at.len()).all(|i| rest(i, at).is_none_or(|event| event.reply.is_none())) {
             self.finals.insert(state.clone());
         }
-        // Whatever was heard before another was sent comes first.
+        // An operation whose reply arrived before another was sent comes first.
         let first_heard = (0..at.len()).filter_map(|i| rest(i, at)).map(|event| event.heard).min();
         for i in 0..at.len() {
             let Some(event) = self.sessions[i].get(at[i]).cloned() else { continue };
@@ -108,7 +108,7 @@ impl Checker<'_> {
     }
 }
 
-/// The states that a key may be in after a round; none: the history is not linearizable.
+/// The states that a key may be in after a round; an empty set means that the history is not linearizable.
 fn finals(sessions: &[Vec<Event>], before: &BTreeSet<State>) -> BTreeSet<State> {
     let mut checker = Checker { sessions, seen: HashSet::new(), finals: BTreeSet::new() };
     for state in before {
@@ -117,7 +117,7 @@ fn finals(sessions: &[Vec<Event>], before: &BTreeSet<State>) -> BTreeSet<State> 
     checker.finals
 }
 
-/// The first whole reply of `bytes` in short form, with what follows it.
+/// The first complete reply of `bytes` in short form, and the remaining bytes.
 fn reply(bytes: &[u8]) -> Option<(Vec<String>, &[u8])> {
     let end = bytes.windows(2).position(|pair| pair == b"\r\n")?;
     let line = std::str::from_utf8(&bytes[..end]).unwrap();
@@ -142,17 +142,17 @@ fn reply(bytes: &[u8]) -> Option<(Vec<String>, &[u8])> {
     }
 }
 
-/// One run: rounds of load, each ended in one of three ways.
+/// One run: rounds of load, each of which ends idle, with a reopening or with a crash.
 struct Run<H> {
     rng: SplitMix64,
     harness: TestBed<H, ShardOptions>,
-    /// Keys lie on several shards: `MSET` is asked of keys of one tag only.
+    /// Keys are on several shards, so `MSET` is sent for keys of one tag only.
     is_split: bool,
     clock: u64,
     values: u64,
     ids: Vec<SessionId>,
     under_way: HashMap<SessionId, Vec<Command>>,
-    /// By key, by session.
+    /// Events by key and session.
     history: Vec<Vec<Vec<Event>>>,
     states: Vec<BTreeSet<State>>,
 }
@@ -179,13 +179,13 @@ where
         self.values += 1;
         match self.rng.below(3) {
             0 => self.values.to_string(),
-            // Longer than a page now and then: its record takes a second read.
+            // Some values are longer than a page, so their records take a second read.
             1 if self.rng.below(8) == 0 => format!("v{}{}", self.values, "x".repeat(9000)),
             _ => format!("v{}", self.values),
         }
     }
 
-    /// A random command, in its protocol's form and in the model's.
+    /// A random command, as protocol text and as operations of the model.
     fn command(&mut self) -> (String, Vec<(usize, Op)>, bool) {
         let (i, mut j) = (self.rng.below(4) as usize, self.rng.below(4) as usize);
         let (key, value) = (KEYS[i], self.value());
@@ -218,7 +218,7 @@ where
         self.harness.send(id, &resp(&line));
     }
 
-    /// Takes the replies that have come.
+    /// Reads the replies that have arrived.
     fn listen(&mut self) {
         self.clock += 1;
         for (at, &id) in self.ids.iter().enumerate() {
@@ -248,7 +248,7 @@ where
         }
     }
 
-    /// Ends the round: in order, and perhaps opens anew with nothing cached; or by losing power.
+    /// Ends the round: waits until idle and sometimes reopens with empty caches, or loses power.
     fn end_round(mut self) -> Self {
         let crashes = self.harness.options.durability == Durability::Sync && self.rng.below(3) == 0;
         if !crashes {
@@ -257,7 +257,7 @@ where
         self.listen();
         for (at, id) in self.ids.clone().into_iter().enumerate() {
             for command in self.under_way.remove(&id).unwrap() {
-                assert!(crashes, "a settled shard has answered everything");
+                assert!(crashes, "an idle shard has answered every request");
                 note(&mut self.history, at, command, None);
             }
         }
@@ -278,10 +278,10 @@ where
     }
 }
 
-/// Enters a command into the histories of its keys.
+/// Adds a command to the histories of its keys.
 fn note(history: &mut [Vec<Vec<Event>>], session: usize, command: Command, heard: Option<(u64, &Vec<String>)>) {
     let Command { parts, sent, is_list } = command;
-    // FLUSHALL names no key and is an operation on each.
+    // FLUSHALL names no key; it is an operation on every key.
     if parts.is_empty() {
         for key in history.iter_mut() {
             let (heard, reply) = heard.map_or((u64::MAX, None), |(heard, _)| (heard, Some("+OK".to_owned())));
@@ -327,7 +327,7 @@ fn histories_are_linearizable_and_survive_crashes() {
 fn histories_of_several_shards_are_linearizable_and_survive_crashes() {
     seeds(300, |seed| {
         let options = ShardOptions {
-            // So little room that answers of long values are asked for again.
+            // A budget so small that long values must be requested again.
             replies_bytes_max: if seed % 2 == 0 { 24 << 10 } else { 1 << 20 },
             ..shard_options(durability(seed))
         };
@@ -346,5 +346,5 @@ fn checker_refuses_a_stale_read() {
         assert_eq!(!finals(&[writes.clone(), reads], &before).is_empty(), is_fine, "{value}");
     }
     let reads = vec![event(Op::Get, 3, 4, "$2"), event(Op::Get, 3, 5, "$1")];
-    assert!(finals(&[writes, reads], &before).is_empty(), "a session's reads do not go back");
+    assert!(finals(&[writes, reads], &before).is_empty(), "a session's later reads are not older");
 }

@@ -1,4 +1,4 @@
-//! Owns the tests of order: replies as requested, one's own writes seen, nobody else's before their commit.
+//! Order of replies and visibility: a session sees its own writes, and other sessions' writes only after their commit.
 use crate::harness::{Harness, Restarts, resp, shard_options};
 use fawn_flash::SimOptions;
 use fawn_node::SessionId;
@@ -15,7 +15,7 @@ fn cold(keys: usize, sim: SimOptions) -> Harness {
     let mut harness = Harness::with(sim, shard_options(Durability::Sync));
     let id = harness.connect(Protocol::Resp);
     for i in 0..keys {
-        // Each in pages of its own.
+        // Each value occupies its own pages.
         harness.send(id, &resp(&format!("SET key:{i} {i}{}", "x".repeat(9000))));
         harness.settle();
     }
@@ -31,7 +31,7 @@ fn nothing_is_heard_or_read_before_it_is_synced() {
     harness.run_once();
     harness.send(reader, &resp("GET k"));
     harness.run_once();
-    assert!(harness.clients[&writer].received.is_empty(), "the device has completed nothing");
+    assert!(harness.clients[&writer].received.is_empty(), "the device has completed no operation");
     assert_eq!(harness.clients[&reader].received, b"$-1\r\n");
     while !harness.host.is_idle() {
         harness.disks[0].advance_to(harness.disks[0].tick() + 1);
@@ -47,7 +47,7 @@ fn cold_reads_fly_together_and_answer_in_order() {
     let sim = SimOptions { latency_ticks: 1..=20, ..SimOptions::default() };
     let mut harness = cold(40, sim);
     let id = harness.connect(Protocol::Resp);
-    // Replies that are known to be short: of long ones few are asked for at a time.
+    // Teaches the session that its replies are short: few long ones are requested at a time.
     let missing: Vec<String> = (0..40).map(|i| format!("STRLEN none:{i}")).collect();
     pipeline(&mut harness, id, &missing);
     harness.settle();
@@ -67,7 +67,7 @@ fn updates_of_one_cold_key_share_its_read() {
     let mut harness = Harness::new();
     let id = harness.connect(Protocol::Resp);
     assert_eq!(harness.redis(id, "SET counter 10"), "+OK");
-    // The log's last page is in memory after opening: this one is not.
+    // After an opening the log's last page is in memory; the filler puts the counter on another page.
     assert_eq!(harness.redis(id, &format!("SET filler {}", "x".repeat(20_000))), "+OK");
     let mut harness = harness.reopen();
     let (one, other) = (harness.connect(Protocol::Resp), harness.connect(Protocol::Resp));

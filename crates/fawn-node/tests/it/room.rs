@@ -1,7 +1,7 @@
-//! Owns the tests of the room for replies: however many sessions ask for however long values, what waits is bounded.
+//! Reply budget: waiting replies are bounded for any number of sessions and any length of values.
 //!
-//! The same crowds in front of one store (values cached, values on flash) and of a cluster in one thread. Bytes are
-//! counted, never guessed from the process.
+//! The same clients use one store (values cached, values on flash) and a cluster in one thread. Bytes are counted, not
+//! estimated from the process's memory.
 use crate::harness::resp;
 use fawn_ds::internals::{Engine, Options};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
@@ -15,10 +15,10 @@ const START: Now = Now::at(1_700_000_000_000);
 const VALUE_BYTES: usize = 1 << 20;
 const ROOM_BYTES: usize = 4 << 20;
 const REPLY_BYTES: usize = VALUE_BYTES + "$1048576\r\n\r\n".len();
-/// The room, the part kept for short replies, one reply over, and short replies.
+/// The budget, the part reserved for short replies, one reply above it, and short replies.
 const PEAK_BYTES_MAX: usize = ROOM_BYTES + ROOM_BYTES / 8 + REPLY_BYTES + (64 << 10);
 
-/// A client that sends all it has when it may, and counts what it is told.
+/// A client that sends all its input when permitted, and counts the bytes it receives.
 struct Client {
     id: SessionId,
     input: Vec<u8>,
@@ -59,7 +59,7 @@ fn shard() -> Crowd<Shard<SimDevice>> {
     Crowd::new(Shard::new(engine(&disk), Placement::ALONE, options(), ServerInfo::default()).unwrap())
 }
 
-/// A store whose values are on flash only.
+/// A store whose values are on flash and not cached.
 fn cold_shard(values: usize) -> Crowd<Shard<SimDevice>> {
     let disk = SimDisk::new(SimOptions::instant(1));
     let mut crowd = Crowd::new(Shard::new(engine(&disk), Placement::ALONE, options(), ServerInfo::default()).unwrap());
@@ -98,7 +98,7 @@ impl<H: ClientService> Crowd<H> {
         self.host.run_once(self.now);
         while let Some(output) = self.host.poll_output() {
             let (ShardOutput::Writable(id) | ShardOutput::Resume(id)) = output else {
-                panic!("nobody is cut off: {output:?}")
+                panic!("a connection was closed: {output:?}")
             };
             let at = self.clients.iter().position(|client| client.id == id).unwrap();
             if output == ShardOutput::Resume(id) {
@@ -112,7 +112,7 @@ impl<H: ClientService> Crowd<H> {
             self.host.wrote(client.id, bytes);
         }
         let waiting: usize = self.clients.iter().map(|client| self.host.output(client.id).len()).sum();
-        assert!(waiting <= self.host.status().replies.held_bytes, "every byte that waits is counted");
+        assert!(waiting <= self.host.status().replies.held_bytes, "every waiting byte is counted");
     }
 
     fn run_until(&mut self, what: &str, is_so: impl Fn(&Self) -> bool) {
@@ -122,10 +122,10 @@ impl<H: ClientService> Crowd<H> {
             }
             self.run_once();
         }
-        panic!("never {what}: {:#?}", self.host.status());
+        panic!("not {what}: {:#?}", self.host.status());
     }
 
-    /// Long values under `long:N`, short ones under `short:N`.
+    /// Stores long values under `long:N` and short ones under `short:N`.
     fn store(&mut self, values: usize) {
         let at = self.connect(true);
         for value in 0..values {
@@ -138,7 +138,7 @@ impl<H: ClientService> Crowd<H> {
         self.host.close_session(self.clients.remove(at).id);
     }
 
-    /// `sessions` clients that do not read ask for `gets` long values each.
+    /// Connects `sessions` clients that request `gets` long values each and do not read.
     fn greedy(&mut self, sessions: usize, gets: usize, values: usize) {
         for session in 0..sessions {
             let at = self.connect(false);
@@ -151,15 +151,16 @@ impl<H: ClientService> Crowd<H> {
     fn assert_bounded(&self, least_bytes: usize) {
         let peak = self.host.status().replies.held_bytes_peak;
         assert!(peak <= PEAK_BYTES_MAX, "{peak} bytes of replies at once, {PEAK_BYTES_MAX} expected at most");
-        assert!(peak >= least_bytes, "{peak} bytes of replies: the room is not even used");
+        assert!(peak >= least_bytes, "{peak} bytes of replies: the budget is not used");
     }
 
-    /// A crowd that reads nothing at first costs the room; a short read goes on meanwhile; then everybody is served.
+    /// Clients that do not read at first use at most the budget, while short reads of another client continue. Then all
+    /// clients are served.
     fn crowd_is_bounded_and_served(&mut self, sessions: usize, gets: usize, values: usize) {
         let quick = self.connect(true);
         for round in 1..=20 {
             self.send(quick, &resp("GET short:0"));
-            self.run_until("heard", |crowd| crowd.clients[quick].received_bytes == round * "$1\r\nv\r\n".len());
+            self.run_until("received", |crowd| crowd.clients[quick].received_bytes == round * "$1\r\nv\r\n".len());
         }
         self.greedy(sessions, gets, values);
         self.assert_bounded(ROOM_BYTES / 2);
@@ -173,7 +174,7 @@ impl<H: ClientService> Crowd<H> {
         self.assert_bounded(ROOM_BYTES / 2);
         self.run_once();
         let left = self.host.status().replies;
-        assert_eq!((left.held_bytes, left.reserved_bytes, left.waiting), (0, 0, 0), "all room is given back");
+        assert_eq!((left.held_bytes, left.reserved_bytes, left.waiting), (0, 0, 0), "the whole budget is free again");
     }
 }
 
@@ -213,8 +214,8 @@ fn one_reader_of_many_long_values_has_its_own_bound() {
     assert!(held <= 2 * REPLY_BYTES, "{held} bytes for one session");
 }
 
-/// Sessions that are known for short replies, then all ask for many long ones: the estimate is wrong for all at once.
-/// What comes and finds no room is asked for again, nothing is lost, nobody is cut off.
+/// Sessions with a history of short replies all request many long ones, so the estimate is wrong for all at once.
+/// Replies that do not fit are requested again; no reply is lost and no connection is closed.
 fn wrong_estimates_cost_no_more<H: ClientService>(mut crowd: Crowd<H>) {
     for at in 0..30 {
         crowd.connect(true);
@@ -248,7 +249,7 @@ fn wrong_estimates_cost_no_more_on_flash() {
     wrong_estimates_cost_no_more(cold_shard(12));
 }
 
-/// Many greedy sessions do not take the last of the room: another one that has nothing still gets its turn.
+/// Many greedy sessions do not use the whole budget: a session without replies is still served.
 #[test]
 fn the_greedy_leave_something() {
     let mut crowd = shard();
@@ -264,11 +265,10 @@ fn the_greedy_leave_something() {
     assert!((ROOM_BYTES / 2..ROOM_BYTES).contains(&held), "{held} bytes");
     let fresh = crowd.connect(true);
     crowd.send(fresh, &resp("GET middle"));
-    crowd.run_until("heard", |crowd| crowd.clients[fresh].received_bytes > 64 << 10);
+    crowd.run_until("received", |crowd| crowd.clients[fresh].received_bytes > 64 << 10);
 }
 
-/// A session of which nothing is known asks for many short values at once: its estimate is far too long, and must not
-/// be held against it.
+/// A new session requests many short values at once. Its estimate is far too long, but must not cause a rejection.
 #[test]
 fn many_short_values_at_once_are_never_too_much() {
     let mut crowd = cluster();
@@ -276,12 +276,12 @@ fn many_short_values_at_once_are_never_too_much() {
     let at = crowd.connect(true);
     crowd.send(at, &resp(&format!("MGET{}", " short:0".repeat(500))));
     let bytes = "*500\r\n".len() + 500 * "$1\r\nv\r\n".len();
-    crowd.run_until("heard", |crowd| crowd.clients[at].received_bytes >= bytes);
+    crowd.run_until("received", |crowd| crowd.clients[at].received_bytes >= bytes);
     assert_eq!(crowd.clients[at].received_bytes, bytes);
     assert_eq!(crowd.host.status().counters.overloaded, 0);
 }
 
-/// A request on several keys cannot be asked for again in parts: past twice the room it is told to come back.
+/// A request on several keys cannot be repeated in parts: beyond twice the budget it is rejected with "try again".
 #[test]
 fn many_long_multi_key_replies_are_refused_rather_than_kept() {
     let mut crowd = cluster();
@@ -298,12 +298,12 @@ fn many_long_multi_key_replies_are_refused_rather_than_kept() {
     (0..50).for_each(|_| crowd.run_once());
     let peak = crowd.host.status().replies.held_bytes_peak;
     assert!(peak <= 2 * ROOM_BYTES + 2 * REPLY_BYTES, "{peak} bytes of replies at once");
-    assert!(crowd.host.status().counters.overloaded > 0, "some were refused");
+    assert!(crowd.host.status().counters.overloaded > 0, "some requests were rejected");
     crowd.clients.iter_mut().for_each(|client| client.reads = true);
     crowd.run_until("answered", |crowd| crowd.host.is_idle());
 }
 
-/// Once the replies are known to be short, as many are under way as ever.
+/// Once the replies are known to be short, the full number of requests is in flight.
 #[test]
 fn short_values_are_asked_for_in_one_go() {
     let mut crowd = cluster();
@@ -316,7 +316,7 @@ fn short_values_are_asked_for_in_one_go() {
     assert_eq!(crowd.host.status().pending, ShardOptions::default().session_pending_max);
 }
 
-/// A connection that goes away gives back what it held, also what it only expected or waited for.
+/// A closed connection frees its part of the budget, including reservations for pending replies.
 #[test]
 fn whoever_leaves_gives_its_room_back() {
     let mut crowd = cluster();

@@ -1,7 +1,7 @@
-//! Owns the harness: a host of sessions on simulated disks, clients that keep what they could not send, a clock.
+//! Common test harness: a host of sessions on simulated disks, clients with unsent input, a clock.
 //!
-//! One harness for whatever serves clients; what is particular to one store or to a cluster stands in the two
-//! `harness.rs`.
+//! It works with every host that serves clients. The two `harness.rs` contain the parts specific to one store or to a
+//! cluster.
 use fawn_flash::SimDisk;
 use fawn_node::{ClientService, SessionId, ShardOutput};
 use fawn_types::Now;
@@ -9,40 +9,40 @@ use fawn_wire::Protocol;
 use std::collections::HashMap;
 
 pub(crate) const START: Now = Now::at(1_700_000_000_000);
-/// Past this many turns nothing will happen any more.
+/// Maximum iterations until a host must be idle.
 const TURNS_MAX: usize = 20_000;
 
 /// A client's end of a connection.
 #[derive(Default, Debug)]
 pub(crate) struct Client {
-    /// Sent by the test, not yet consumed.
+    /// Bytes sent by the test and not yet consumed.
     pub(crate) input: Vec<u8>,
-    /// Replies.
+    /// Bytes received.
     pub(crate) received: Vec<u8>,
     pub(crate) closed: bool,
-    /// Whether the host may offer input.
+    /// Whether input may be offered to the host.
     may_offer: bool,
 }
 
-/// A harness that survives its host.
+/// A harness that can restart its host.
 pub(crate) trait Restarts: Sized {
-    /// Loses power and opens what is left.
+    /// Loses power and opens the remaining state.
     fn crash(self, seed: u64) -> Self;
-    /// Ends in order and opens again: nothing is cached then.
+    /// Shuts down cleanly and opens again, with empty caches.
     fn reopen(self) -> Self;
 }
 
-/// A host under test, and how it was made.
+/// A host under test, with the options that it was created with.
 pub(crate) struct TestBed<H, S> {
     pub(crate) disks: Vec<SimDisk>,
     pub(crate) host: H,
     pub(crate) now: Now,
     pub(crate) clients: HashMap<SessionId, Client>,
-    /// Whether replies are taken off the host: a slow reader is one that does not.
+    /// Whether clients read their replies; false simulates slow readers.
     pub(crate) reads_replies: bool,
     pub(crate) options: S,
     pub(crate) memory_bytes: u64,
-    /// How much later each iteration is.
+    /// Time between two iterations.
     pub(crate) turn_ms: u64,
 }
 
@@ -53,7 +53,7 @@ impl<H: ClientService, S> TestBed<H, S> {
         id
     }
 
-    /// Sends without an iteration.
+    /// Sends bytes without running an iteration.
     pub(crate) fn send(&mut self, id: SessionId, bytes: &[u8]) {
         self.clients.get_mut(&id).unwrap().input.extend_from_slice(bytes);
         self.offer(id);
@@ -69,7 +69,7 @@ impl<H: ClientService, S> TestBed<H, S> {
         }
     }
 
-    /// One iteration of the server's loop.
+    /// Runs one iteration of the server's loop.
     pub(crate) fn run_once(&mut self) {
         self.now = self.now.plus_ms(self.turn_ms);
         self.host.run_once(self.now);
@@ -91,7 +91,7 @@ impl<H: ClientService, S> TestBed<H, S> {
         }
     }
 
-    /// Takes a session's output.
+    /// Reads a session's output.
     pub(crate) fn take(&mut self, id: SessionId) {
         if !self.reads_replies {
             return;
@@ -107,7 +107,7 @@ impl<H: ClientService, S> TestBed<H, S> {
         (0..iterations).for_each(|_| self.run_once());
     }
 
-    /// Turns until nothing is under way.
+    /// Runs iterations until nothing is in flight.
     pub(crate) fn settle(&mut self) {
         for _ in 0..TURNS_MAX {
             self.run_once();
@@ -117,10 +117,10 @@ impl<H: ClientService, S> TestBed<H, S> {
             }
         }
 
-        panic!("something is under way for ever: {:#?}", self.host.status());
+        panic!("the host does not become idle: {:#?}", self.host.status());
     }
 
-    /// Sends, settles, and returns what came back, line ends as `|`.
+    /// Sends, settles, and returns the reply, with line ends as `|`.
     pub(crate) fn ask(&mut self, id: SessionId, bytes: &[u8]) -> String {
         self.send(id, bytes);
         self.settle();
@@ -128,12 +128,12 @@ impl<H: ClientService, S> TestBed<H, S> {
         received.escape_ascii().to_string().replace("\\r\\n", "\n").replace("\\'", "'").trim_end().replace('\n', "|")
     }
 
-    /// As [`TestBed::ask`], words separated by spaces sent as a RESP array.
+    /// As [`TestBed::ask`], with words separated by spaces as a RESP array.
     pub(crate) fn redis(&mut self, id: SessionId, line: &str) -> String {
         self.ask(id, &resp(line))
     }
 
-    /// As [`TestBed::ask`], a memcached request whose lines are separated by `|`.
+    /// As [`TestBed::ask`], with a memcached request whose lines are separated by `|`.
     pub(crate) fn memcached(&mut self, id: SessionId, text: &str) -> String {
         self.ask(id, format!("{}\r\n", text.replace('|', "\r\n")).as_bytes())
     }

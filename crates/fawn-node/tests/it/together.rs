@@ -1,14 +1,14 @@
-//! Owns the tests of inputs handed over together: the same replies as one by one, whatever is cut, refused or changed.
+//! Batched input of several connections: the replies are the same as one connection at a time.
 use crate::harness::{Harness, resp, shard_options};
 use fawn_flash::SimOptions;
 use fawn_node::SessionId;
 use fawn_types::Durability;
 use fawn_wire::Protocol;
 
-/// Connections of a round: more than are looked at together.
+/// Connections per round: more than one batch contains.
 const CONNECTIONS: usize = 40;
 
-/// What a connection sends in two rounds.
+/// The input of a connection in two rounds.
 fn inputs(number: usize) -> (Protocol, [Vec<u8>; 2]) {
     let key = number % 7;
     let cut = |bytes: Vec<u8>, at: usize| [bytes[..at].to_vec(), bytes[at..].to_vec()];
@@ -45,7 +45,7 @@ fn offer(harness: &mut Harness, inputs: &[(SessionId, Vec<u8>)], together: bool)
     }
 }
 
-/// What every connection has received at the end.
+/// The bytes that every connection has received at the end.
 fn received(durability: Durability, together: bool) -> Vec<String> {
     let mut harness = Harness::with(SimOptions::instant(1), shard_options(durability));
     let ids: Vec<SessionId> = (0..CONNECTIONS).map(|number| harness.connect(inputs(number).0)).collect();
@@ -57,7 +57,7 @@ fn received(durability: Durability, together: bool) -> Vec<String> {
         });
         let inputs: Vec<_> = more.collect();
         offer(&mut harness, &inputs, together);
-        // Cut requests stay behind, so the harness never settles; nothing here takes longer.
+        // Incomplete requests remain, so the harness never settles. Twenty iterations suffice for all others.
         (0..20).for_each(|_| harness.run_once());
         assert!(harness.host.is_idle());
     }

@@ -1,9 +1,9 @@
-//! Owns the transcripts: what clients send and hear, line ends shown as `|`.
+//! Transcripts of both protocols: requests and expected replies, with line ends as `|`.
 use crate::harness::{Harness, Restarts, TestBed};
 use fawn_node::ClientService;
 use fawn_wire::Protocol;
 
-/// `> request` and the expected reply, line by line.
+/// Plays a script of `> request` lines, each followed by the expected reply.
 fn play_redis(script: &str) {
     let mut harness = Harness::new();
     let id = harness.connect(Protocol::Resp);
@@ -202,7 +202,7 @@ fn memcached_cas_round_trip() {
     let cas = cas_of(harness.memcached(id, "gets k"));
     assert_eq!(harness.memcached(id, &format!("cas k 0 0 1 {cas}|b")), "STORED");
     assert_eq!(harness.memcached(id, &format!("cas k 0 0 1 {cas}|c")), "EXISTS");
-    // What `gats` hands out is good although it wrote a new expiry.
+    // The CAS token of `gats` is valid although `gats` itself wrote a new expiry.
     let cas = cas_of(harness.memcached(id, "gats 100 k"));
     assert_eq!(harness.memcached(id, &format!("cas k 0 0 1 {cas}|d")), "STORED");
     assert_eq!(harness.memcached(id, "get k"), "VALUE k 0 1|d|END");
@@ -227,7 +227,7 @@ fn delayed_flush_voids_what_is_there_then() {
     delayed_flush(&mut Harness::new());
 }
 
-/// Asked of a store and of a cluster alike.
+/// A delayed `flush_all`; the test runs on a store and on a cluster.
 pub(crate) fn delayed_flush<H: ClientService, S>(harness: &mut TestBed<H, S>) {
     let id = harness.connect(Protocol::Memcached);
     assert_eq!(harness.memcached(id, "flush_all 10"), "OK");
@@ -281,7 +281,7 @@ fn scan_meets_every_key_once_without_changes() {
     assert_eq!(harness.redis(id, "DBSIZE"), ":500");
 }
 
-/// As Redis counts: an error is an error whether the request was refused or failed, at once or later.
+/// As in Redis, an error counts whether the request was rejected or failed, at once or later.
 #[test]
 fn every_error_reply_is_counted_and_nothing_else() {
     let mut harness = Harness::new();

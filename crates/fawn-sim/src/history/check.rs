@@ -1,23 +1,23 @@
-//! Owns the checker of one key's history: a search over linearization orders that remembers where it has been
-//! (Wing and Gong's algorithm with Lowe's memory of visited states).
+//! Linearizability checker for one key: a search over orders that remembers visited states (Wing and Gong's algorithm
+//! with Lowe's memoization).
 use super::{HistoryOperation, Observed};
 use std::collections::HashSet;
 
-/// States looked at before giving up; an honest "unknown" instead of a test that never ends.
+/// Maximum number of states to visit; beyond it the result is "undecided", because the search could take forever.
 const STATES_MAX: usize = 2_000_000;
 
-/// What the checker found.
+/// Result of the check.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// An order exists.
+    /// A valid order exists.
     Linearizable,
-    /// None exists. The operations, in the order of their calls.
+    /// No valid order exists. Contains the operations in the order of their calls.
     Violation(Vec<HistoryOperation>),
-    /// Too large to decide.
+    /// The history is too large to decide.
     Undecided,
 }
 
-/// Checks the history of one key, which began absent.
+/// Checks the history of one key that was absent at first.
 #[must_use]
 pub fn check(operations: &[HistoryOperation]) -> Verdict {
     let mut operations: Vec<HistoryOperation> =
@@ -36,14 +36,14 @@ struct Search<'a> {
     visited: HashSet<(Vec<u64>, Option<Vec<u8>>)>,
 }
 
-/// A choice made: operation `chosen` was put next; `before` is what the register held until then.
+/// One choice of the search: operation `chosen` comes next; `before` is the register's value before it.
 struct HistoryEvent {
     chosen: usize,
     before: Option<Vec<u8>>,
 }
 
 impl Search<'_> {
-    /// Depth-first; `None` when there are too many states.
+    /// Searches depth-first; `None` if there are too many states.
     fn run(&mut self) -> Option<bool> {
         let count = self.operations.len();
         let mut done = vec![0_u64; count.div_ceil(64)];
@@ -89,10 +89,10 @@ impl Search<'_> {
         !self.operations.iter().enumerate().any(open)
     }
 
-    /// The first operation from `from` on that may come next and whose answer fits.
+    /// The first operation from `from` on that may come next and whose reply matches.
     fn next_choice(&self, done: &[u64], from: usize, value: Option<&[u8]>) -> Option<(usize, Option<Vec<u8>>)> {
         let open = || self.operations.iter().enumerate().filter(|(at, _)| !Self::is_done(done, *at));
-        // Whatever was answered first must come before all that was called after that answer.
+        // The operation with the first reply must precede all operations called after that reply.
         let first_answer = open().map(|(_, operation)| operation.answered).min()?;
         open().filter(|(at, operation)| *at >= from && operation.called < first_answer).find_map(|(at, operation)| {
             let (after, says) = operation.ask.apply(value);
@@ -126,11 +126,11 @@ mod tests {
     fn sound_histories_pass() {
         assert_eq!(check(&[]), Verdict::Linearizable);
         assert_eq!(check(&[write(1, 2, "a"), read(3, 4, Some("a"))]), Verdict::Linearizable);
-        // Concurrent: the read may see either.
+        // The operations are concurrent, so the read may return either value.
         for seen in [None, Some("a")] {
             assert_eq!(check(&[write(1, 10, "a"), read(2, 9, seen)]), Verdict::Linearizable);
         }
-        // Never answered: it may have happened late, or never.
+        // Without a reply, an operation may take effect late, or never.
         let late = [lost(1, Ask::Write(b"a".to_vec())), read(2, 3, None), read(4, 5, Some("a"))];
         assert_eq!(check(&late), Verdict::Linearizable);
         assert_eq!(check(&[lost(1, Ask::Delete), read(2, 3, None)]), Verdict::Linearizable);

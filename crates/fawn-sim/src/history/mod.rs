@@ -1,68 +1,68 @@
-//! Owns what clients saw, and the question whether one key's history is linearizable.
+//! Histories of single keys as clients observed them, and their linearizability check.
 //!
-//! Every operation has a call and, unless the client never heard, an answer. A history is linearizable when there is
-//! an order of the operations, none moved before a call or after an answer, in which each answer is what a single
-//! register would have said. An operation without an answer may stand anywhere after its call, or nowhere.
+//! Every operation has a call and, unless it stayed unanswered, a reply. A history is linearizable if its operations
+//! have an order, each between its call and its reply, in which every reply is that of a single register. An operation
+//! without a reply may be anywhere after its call, or missing.
 mod check;
 
 pub use check::{Verdict, check};
 
-/// What a client asked of one key.
+/// A client's request on one key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Ask {
-    /// The value.
+    /// Reads the value.
     Read,
-    /// Sets it.
+    /// Sets the value.
     Write(Vec<u8>),
-    /// Appends to it; an absent key counts as empty.
+    /// Appends to the value; an absent key counts as empty.
     Append(Vec<u8>),
     /// Adds to a decimal number; an absent key counts as 0.
     Add(i64),
-    /// Removes it.
+    /// Deletes the key.
     Delete,
-    /// Sets it if it is absent.
+    /// Sets the value if the key is absent.
     WriteIfAbsent(Vec<u8>),
-    /// Sets it if it is what the client saw: values are unique, so this is a compare-and-swap on the version.
+    /// Sets the value if it is still the expected one. Values are unique, so this is a compare-and-swap on the version.
     Swap {
-        /// What it saw.
+        /// The value that the client read before.
         expected: Vec<u8>,
-        /// What it sets.
+        /// The new value.
         new: Vec<u8>,
     },
 }
 
-/// What it heard.
+/// The outcome that a client observed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Observed {
     /// The value, if there is one.
     Value(Option<Vec<u8>>),
-    /// Done.
+    /// The operation succeeded.
     Done,
-    /// Whether it was done ([`Ask::Delete`]: whether the key was there).
+    /// Whether the operation took effect ([`Ask::Delete`]: whether the key existed).
     DoneIf(bool),
     /// The length or number afterwards.
     Number(i64),
-    /// It failed or nothing was heard: it may have happened, or may yet.
+    /// It failed or had no reply: it may have taken effect, or may still do so.
     Unknown,
-    /// It was refused for certain: it has not happened and will not.
+    /// It was rejected: it has not taken effect and will not.
     Refused,
 }
 
 /// One operation on the key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HistoryOperation {
-    /// When it was asked; a counter of the simulator, unique.
+    /// When it was called: a unique value of the simulator's counter.
     pub called: u64,
-    /// When the answer was heard; `u64::MAX` for [`Observed::Unknown`].
+    /// When the reply arrived; `u64::MAX` for [`Observed::Unknown`].
     pub answered: u64,
-    /// What was asked.
+    /// The request.
     pub ask: Ask,
-    /// What was heard.
+    /// The observed outcome.
     pub heard: Observed,
 }
 
 impl Ask {
-    /// The register's value afterwards and what its client should hear.
+    /// The register's value afterwards, and the outcome that its client should observe.
     fn apply(&self, value: Option<&[u8]>) -> (Option<Vec<u8>>, Observed) {
         let same = || value.map(<[u8]>::to_vec);
         match self {

@@ -1,4 +1,4 @@
-//! Owns the second phase and its oracles: the cluster heals, serves, holds all it ever told, and its copies are equal.
+//! Second phase and its oracles: the cluster heals, serves, keeps every observed write, and has equal copies.
 use super::machine::Machine;
 use super::{TURN_US, World};
 use crate::clients::Key;
@@ -7,24 +7,24 @@ use fawn_node::cluster::{NodeStatus, RangeDigest};
 use fawn_types::{NodeId, RangeId};
 use std::collections::BTreeMap;
 
-/// So long after the last fault everything whole serves again, µs [replication.md §2.5].
+/// Time after the last fault within which every chain is complete and serves again, µs [replication.md §2.5].
 const WHOLE_WITHIN_US: u64 = 60_000_000;
-/// A cluster whose disks failed goes on without them within this time, µs.
+/// Time within which a cluster with failed disks continues without them, µs.
 const LIMP_US_MAX: u64 = 15_000_000;
-/// How often it is asked whether it is.
+/// Interval between checks for that, µs.
 const HEAL_LOOK_US: u64 = 250_000;
-/// How long clients go on in the healed cluster, µs.
+/// How long clients continue in the healed cluster, µs.
 const SERVE_US: u64 = 400_000;
 /// An operation of a healed cluster is answered within this time, µs.
 const ANSWER_US_MAX: u64 = 10_000_000;
-/// How long the last marks take down the chain, µs.
+/// Time for the last commits to reach all members of a chain, µs.
 const SETTLE_US: u64 = 1_000_000;
 
 impl World {
-    /// Faults end; within a bound all is whole, and clients are answered.
+    /// Ends faults. Within a bounded time every chain must be complete and clients must get replies.
     pub(super) fn heal(&mut self) -> Result<(), String> {
         self.end_faults();
-        // What a disk had refused already is told when it goes on.
+        // Operations that a stalled disk has failed are reported only once it continues.
         self.run_until(self.now_us + self.scenario.disk_us_max + 1)?;
         self.run_degraded()?;
         self.restart_poisoned()?;
@@ -39,7 +39,7 @@ impl World {
         self.quiet = true;
         self.run_while_waiting()?;
         if self.clients.answered == answered {
-            return Err("whole, yet nothing is answered".to_owned());
+            return Err("all chains serve, but no operation is answered".to_owned());
         }
         Ok(())
     }
@@ -48,7 +48,7 @@ impl World {
         let until_us = self.now_us + WHOLE_WITHIN_US;
         while !self.is_whole() {
             if self.now_us >= until_us {
-                return Err(format!("not whole {WHOLE_WITHIN_US} µs after {after}: {}", self.words()));
+                return Err(format!("not healed {WHOLE_WITHIN_US} µs after {after}: {}", self.words()));
             }
             self.run_until(self.now_us + HEAL_LOOK_US)?;
         }
@@ -56,19 +56,19 @@ impl World {
         Ok(())
     }
 
-    /// All back-ends are stopped in order, and start again: nothing is lost by that, in any mode, and nobody says so.
+    /// Shuts all back-ends down gracefully and restarts them. In every mode nothing is lost, and no loss is reported.
     pub(super) fn close_all(&mut self) -> Result<(), String> {
         self.unclean = false;
         for index in 0..self.scenario.backends as usize {
             self.close(index, None, 0)?;
         }
         if self.unclean {
-            return Err("a machine of a healed cluster did not stop in order".to_owned());
+            return Err("a machine of a healed cluster did not shut down cleanly".to_owned());
         }
-        self.heal_whole("stopped in order")
+        self.heal_whole("a clean shutdown")
     }
 
-    /// While processes run on disks that failed: chains go on without them, wherever there is somebody to go on with.
+    /// Runs with processes on failed disks: chains must continue without them, if a healthy member is left.
     fn run_degraded(&mut self) -> Result<(), String> {
         if !self.machines.iter().any(Machine::is_poisoned) {
             return Ok(());
@@ -85,7 +85,7 @@ impl World {
         Ok(())
     }
 
-    /// A range that waits for a member on a failed disk, though another one that served last is well.
+    /// A range that waits for a member on a failed disk although another member that served last is healthy.
     fn serves_on_failed_disk(&self) -> Option<String> {
         let is_well = |node: NodeId| {
             let machine = &self.machines[node.0 as usize - 1];
@@ -113,7 +113,7 @@ impl World {
         Ok(())
     }
 
-    /// Every key is read once more, every history judged, every copy compared.
+    /// Reads every key once more, checks every history, and compares all copies.
     pub(super) fn check(&mut self) -> Result<u64, String> {
         let keys: Vec<Key> = self.clients.histories().keys().copied().collect();
         for batch in keys.chunks(self.clients.len()) {
@@ -123,7 +123,7 @@ impl World {
             }
             self.run_while_waiting()?;
             if self.clients.answered != before + batch.len() as u64 {
-                return Err("a read of a healed cluster has no answer".to_owned());
+                return Err("a read of a healed cluster was not answered".to_owned());
             }
         }
         let mut undecided = 0;
@@ -141,8 +141,8 @@ impl World {
         Ok(undecided)
     }
 
-    /// A copy that has just become whole holds what the tail holds, as soon as both stand at one commit: later writes would
-    /// hide what came back.
+    /// Compares each newly complete copy with the tail as soon as both have committed the same version. Later writes
+    /// could hide deleted keys that came back.
     pub(super) fn compare_copied(&mut self, status: &NodeStatus) -> Result<(), String> {
         for member in &status.members {
             let range = member.range;
@@ -152,23 +152,24 @@ impl World {
                 self.copied.remove(&(node, range));
                 let mut digest = |of: NodeId| {
                     let machine = &mut self.machines[of.0 as usize - 1];
-                    // The look may have met completions that were the process's own: it takes an iteration for them.
+                    // The digest may have reaped completions that belong to the process, which needs an iteration for
+                    // them.
                     machine.due_us = Some(self.now_us + TURN_US);
                     machine.process.as_mut()?.digest(range).ok().flatten()
                 };
-                // A disk that fails just then shows nothing.
+                // If the disk fails during the digest, there is nothing to compare.
                 let (Some(held), Some(wanted)) = (digest(node), digest(tail)) else { continue };
                 self.compared += 1;
                 if held != wanted {
                     let said = format!("node {} holds {held:?}, the tail {wanted:?}", node.0);
-                    return Err(format!("copies of {range:?} differ, made anew as of {copy:?}: {said}"));
+                    return Err(format!("copies of {range:?} differ after a full resync at {copy:?}: {said}"));
                 }
             }
         }
         Ok(())
     }
 
-    /// Equal digests on all members of a range.
+    /// Checks that all members of a range have equal digests.
     fn compare_copies(&mut self) -> Result<(), String> {
         let backends = self.scenario.backends as usize;
         let mut digests: BTreeMap<RangeId, Vec<(u32, RangeDigest)>> = BTreeMap::new();
@@ -195,7 +196,7 @@ impl World {
         Ok(())
     }
 
-    /// Where everybody stands, for failures.
+    /// The state of all machines, for failure messages.
     pub(super) fn words(&self) -> String {
         let mut words = String::new();
         for machine in &self.machines {
@@ -215,7 +216,7 @@ impl World {
     }
 }
 
-/// A history in words, long values shortened.
+/// A history as text, with long values shortened.
 fn story(operations: &[crate::history::HistoryOperation]) -> String {
     let line = |operation: &crate::history::HistoryOperation| {
         let words = format!("{:?} → {:?}", operation.ask, operation.heard);

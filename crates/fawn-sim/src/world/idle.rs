@@ -1,18 +1,18 @@
-//! Ranges that nobody writes while their members are restarted again and again: they serve, however many epochs pass.
+//! Idle ranges whose members restart repeatedly: they still serve after many epochs.
 use super::World;
 use fawn_types::{Epoch, RangeId};
 
-/// Epochs that each range passes without a write: more than activations are remembered.
+/// Epochs that each range passes without a write: more than the remembered activations.
 const IDLE_EPOCHS: u32 = 110;
-/// Restarts at most; each begins an epoch, or several.
+/// Maximum number of restarts; each begins at least one epoch.
 const IDLE_RESTARTS_MAX: u32 = 4 * IDLE_EPOCHS;
-/// How long a back-end that is restarted is down, µs.
+/// How long a restarted back-end is down, µs.
 const IDLE_DOWN_US: u64 = 5_000;
-/// How long the others have to notice, µs.
+/// Time for the others to react to a restart, µs.
 const IDLE_PAUSE_US: u64 = 60_000;
 
 impl World {
-    /// Back-ends are restarted, one or all of them, until every range has passed many epochs. Clients are quiet.
+    /// Restarts one or all back-ends until every range has passed many epochs. Clients send nothing.
     pub(super) fn pass_idle_epochs(&mut self) -> Result<(), String> {
         assert!(self.quiet, "a client would write");
         let before = self.epochs();
@@ -38,7 +38,7 @@ impl World {
         self.heal_whole("many epochs without a write")
     }
 
-    /// The epoch of each range, as its newest member knows.
+    /// The newest epoch of each range that any member knows.
     fn epochs(&self) -> Vec<(RangeId, Epoch)> {
         let ranges = self.map.ranges.iter().map(|entry| entry.range);
         ranges.map(|range| (range, self.watch.newest_epoch(range))).collect()

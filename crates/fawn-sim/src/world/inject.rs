@@ -1,4 +1,4 @@
-//! Owns what a fault does to the world when it injects faults.
+//! Injection of faults into the world: crashes, shutdowns, pauses, cuts, disk faults.
 use super::World;
 use super::machine::Machine;
 use super::observe::is_serving;
@@ -8,13 +8,13 @@ use crate::network::NetworkOptions;
 use fawn_flash::sim::{Loss, OpKind};
 use fawn_types::Durability;
 
-/// A machine that copies is hit, itself or another, once in so many of its turns.
+/// A machine that copies is crashed, or another one, once in this many of its iterations.
 const COPY_TURNS_PER_CRASH: u64 = 30;
-/// Who is hit stays down for at most so long, µs.
+/// Longest time for which such a machine stays down, µs.
 const DOWN_US_MAX: u64 = 3_000_000;
 
 impl World {
-    /// The fault that is due injects faults, if it is one that this durability mode promises to survive.
+    /// Injects the fault that is due, if this durability mode promises to survive it.
     pub(super) fn inject(&mut self) -> Result<(), String> {
         let now_us = self.now_us;
         let Some(fault) = self.faults.take(now_us) else { return Ok(()) };
@@ -34,7 +34,7 @@ impl World {
             Fault::Close { machines, power_after_ops } => {
                 self.unclean &= !self.is_whole();
                 for (at, (machine, for_us)) in machines.into_iter().enumerate() {
-                    // Mostly nobody looks at a failed disk before faults end: chains have to go on without it.
+                    // A failed disk is mostly not repaired before faults end, so chains have to continue without it.
                     if self.machines[machine as usize].is_poisoned() && !self.random.chance(1, 8) {
                         continue;
                     }
@@ -80,8 +80,7 @@ impl World {
         Ok(())
     }
 
-    /// An iteration of a machine that copies a range: now and then it crashes, or another back-end does, its donor
-    /// perhaps.
+    /// Sometimes crashes a machine that copies a range, or another back-end, possibly its donor.
     pub(super) fn inject_at_transfer(&mut self, index: usize) -> Result<(), String> {
         let may_strike = (self.scenario.durability == Durability::Sync || self.scenario.may_lose)
             && self.now_us < self.faults.until_us();
@@ -97,12 +96,14 @@ impl World {
         self.stop(victim, loss, for_us)
     }
 
-    /// `everysec` promises nothing about power, `memory` nothing about processes, but that one machine less of a whole
-    /// chain loses nothing; so the next such failure waits until the cluster is whole again.
+    /// Whether the durability mode promises to survive the fault. `everysec` promises nothing about power, `memory`
+    /// nothing about processes. But the loss of one machine of a complete chain loses no write, so the next such
+    /// failure waits until the cluster is complete again.
     fn is_promised(&mut self, fault: &Fault) -> bool {
         let (machines, kill) = match fault {
             Fault::Down { machines, kill } => (machines, *kill),
-            // Where power fails meanwhile, the others are only closed; full disks make kills of orderly stops.
+            // If power fails during the shutdown, the other machines are only closed. On a full disk a graceful
+            // shutdown becomes a kill.
             Fault::Close { machines, power_after_ops } => {
                 let is_full = machines.iter().any(|(machine, _)| self.machines[*machine as usize].full_until_us > 0);
                 match power_after_ops {
@@ -131,7 +132,7 @@ impl World {
         true
     }
 
-    /// A machine's process ends; it comes back after `for_us`.
+    /// Ends a machine's process; it restarts after `for_us`.
     pub(super) fn stop(&mut self, index: usize, loss: Loss, for_us: u64) -> Result<(), String> {
         let (seed, canary) = (self.random.next(), self.canary);
         self.end_process(index, for_us, |machine| {
@@ -140,14 +141,14 @@ impl World {
         })
     }
 
-    /// A back-end is stopped in order; it comes back after `for_us`. Whatever its durability mode, this loses nothing,
-    /// unless power fails after so many operations.
+    /// Shuts a back-end down gracefully; it restarts after `for_us`. In every durability mode this loses nothing,
+    /// unless power fails after `power_after_ops` operations.
     pub(super) fn close(&mut self, index: usize, power_after_ops: Option<u64>, for_us: u64) -> Result<(), String> {
         let (seed, now_us, canary) = (self.random.next(), self.now_us, self.canary);
         self.end_process(index, for_us, |machine| machine.close(now_us, power_after_ops, seed, canary))
     }
 
-    /// A machine's process ends by `end`, which says whether that was in order.
+    /// Ends a machine's process by `end`, which returns whether the shutdown was clean.
     fn end_process(&mut self, index: usize, for_us: u64, end: impl FnOnce(&mut Machine) -> bool) -> Result<(), String> {
         let now_us = self.now_us;
         let machine = &mut self.machines[index];
@@ -168,7 +169,7 @@ impl World {
         abandon(&mut self.clients, &asked, now_us)
     }
 
-    /// Whether every chain is as long as it should be, and serves.
+    /// Whether every chain is complete and serves.
     pub(super) fn is_whole(&self) -> bool {
         let backends = &self.machines[..self.scenario.backends as usize];
         let Some(map) = backends[0].process.as_ref().and_then(|process| process.manager_map()) else { return false };
@@ -186,7 +187,7 @@ impl World {
         })
     }
 
-    /// Disks have been looked at, and their processes are started again.
+    /// Restarts the processes whose disks had failed.
     pub(super) fn restart_poisoned(&mut self) -> Result<(), String> {
         for index in 0..self.machines.len() {
             if self.machines[index].is_poisoned() {
@@ -196,7 +197,7 @@ impl World {
         Ok(())
     }
 
-    /// No more faults: everything that is down comes back, everything cut is mended.
+    /// Ends all faults: restarts every stopped machine and restores every cut link.
     pub(super) fn end_faults(&mut self) {
         let now_us = self.now_us;
         self.trace.say(now_us, "no more faults".to_owned());
@@ -218,7 +219,7 @@ impl World {
     }
 }
 
-/// The operations of these clients will never be answered.
+/// Ends the operations of these clients, which will never be answered.
 fn abandon(clients: &mut Clients, asked: &[usize], now_us: u64) -> Result<(), String> {
     asked.iter().try_for_each(|&client| clients.end(client, now_us, None))
 }

@@ -1,4 +1,4 @@
-//! Owns one machine of the world: its disk, which outlives its process, and its process, which comes and goes.
+//! One simulated machine: its disk, which outlives its process, and its process, which is stopped and started.
 use crate::canary::Canary;
 use crate::network::Arrival;
 use fawn_chain::map::{decode_state, encode_state};
@@ -13,45 +13,44 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// The wall clock when a world begins, ms.
 const EPOCH_MS: u64 = 1_700_000_000_000;
-/// Monotonic clocks begin this far apart, µs: none means anything to another machine.
+/// Monotonic clocks differ by this much, µs: a value is meaningless on another machine.
 const MONO_START_US: u64 = 37_000_000;
 /// How long a suspected member is not promoted, ms: short, so that it comes back within a run.
 const HOLD_OFF_MS: u64 = 2_000;
-/// The longest hold-off, ms: part of the time within which everything serves again.
+/// The longest hold-off, ms; it is part of the time within which everything must serve again.
 const HOLD_OFF_MS_MAX: u64 = 16_000;
-/// How often a lying disk's past is kept, µs, and how many of these.
+/// Interval at which states of a lying disk are saved, µs, and the number of them.
 const PAST_EVERY_US: u64 = 3_000;
 const PAST_MAX: usize = 4;
-/// An operation without an answer for so long is given up, ms.
+/// Time after which an unanswered operation fails, ms.
 pub(super) const TIMEOUT_MS: u64 = 3_000;
 
-/// A machine.
 pub(super) struct Machine {
     pub(super) node: NodeId,
     pub(super) boot: BootId,
     pub(super) process: Option<Node<SimDevice>>,
-    /// `None`: a front-end.
+    /// `None` on a front-end.
     pub(super) disk: Option<SimDisk>,
     /// Earlier states of a lying disk, oldest first.
     past: VecDeque<SimDisk>,
     past_at_us: u64,
-    /// The first promises of each of its blobs: what a forgetful machine comes back with.
+    /// The first state of each of its blobs, with which a machine that forgets promises restarts.
     forgotten: BTreeMap<u32, Vec<u8>>,
-    /// Its wall clock runs ahead by so much.
+    /// How far its wall clock is ahead.
     skew_ms: u64,
-    /// When it was switched on last: its monotonic clock counts from there.
+    /// When it was last powered on; its monotonic clock counts from there.
     powered_us: Option<u64>,
     pub(super) restart_us: Option<u64>,
     pub(super) paused_until_us: u64,
     pub(super) stalled_until_us: u64,
-    /// Its disk is full until then; 0: it is not.
+    /// Time until which its disk is full; 0 if it is not.
     pub(super) full_until_us: u64,
     /// Its disk reads nothing until then; 0: it does.
     pub(super) unreadable_until_us: u64,
     pub(super) inbox: VecDeque<(NodeId, Arrival)>,
     /// When its next iteration is due.
     pub(super) due_us: Option<u64>,
-    /// Operations submitted here: which client waits for which.
+    /// Operations submitted here, each with the client that waits for it.
     pub(super) asked: BTreeMap<u64, usize>,
 }
 
@@ -78,13 +77,13 @@ impl Machine {
         }
     }
 
-    /// Its own clocks.
+    /// The values of its own clocks.
     pub(super) const fn clock(&self, now_us: u64) -> Now {
         let mono_us = now_us.saturating_sub(self.powered_at_us()) + self.mono_start_us();
         Now { mono: MonoMs(mono_us / 1_000), wall: TimeMs(EPOCH_MS + self.skew_ms + now_us / 1_000) }
     }
 
-    /// When its monotonic clock will show `time`.
+    /// The virtual time at which its monotonic clock reaches `time`.
     pub(super) const fn when_us(&self, time: MonoMs) -> u64 {
         time.0.saturating_mul(1_000).saturating_sub(self.mono_start_us()).saturating_add(self.powered_at_us())
     }
@@ -104,7 +103,7 @@ impl Machine {
         self.paused_until_us > now_us
     }
 
-    /// When it does something by itself.
+    /// The next time at which it acts by itself.
     pub(super) fn next_us(&self) -> Option<u64> {
         let Some(_) = &self.process else { return self.restart_us };
         let disk = self.disk.as_ref().and_then(SimDisk::next_due).map(|at| at.max(self.stalled_until_us));
@@ -112,10 +111,10 @@ impl Machine {
         [self.due_us, disk, inbox].into_iter().flatten().min().map(|at| at.max(self.paused_until_us))
     }
 
-    /// Starts its process from what its disk holds.
+    /// Starts its process from the content of its disk.
     ///
     /// # Errors
-    /// When it does not start: no fault of a simulated world explains that.
+    /// If it does not start, which no simulated fault explains.
     pub(super) fn start(
         &mut self,
         boot: BootId,
@@ -155,7 +154,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Ends its process: what its disk holds afterwards is decided by `seed`.
+    /// Ends its process; `seed` decides which unsynced writes the disk keeps.
     pub(super) fn stop(&mut self, loss: Loss, seed: u64, canary: Option<Canary>) {
         if let (Some(Canary::PromiseForgotten), Some(engine)) = (canary, self.process.as_ref().and_then(Node::engine)) {
             for key in engine.blob_keys().collect::<Vec<_>>() {
@@ -179,8 +178,8 @@ impl Machine {
         self.end();
     }
 
-    /// Stops it in order, then takes its power, which must cost nothing. With `power_after_ops` power fails that many
-    /// operations after the stop began, if it takes so many. Returns whether it came to its end.
+    /// Shuts it down gracefully, then cuts its power, which must lose nothing. With `power_after_ops`, power fails that
+    /// many operations after the shutdown began, if it takes that many. Returns whether the shutdown finished.
     pub(super) fn close(
         &mut self,
         now_us: u64,
@@ -199,7 +198,7 @@ impl Machine {
         let image = disk.take_images().pop();
         match image.is_none() && is_closed {
             true => disk.crash(seed),
-            false => disk.kill(seed), // its disk failed or is full
+            false => disk.kill(seed), // The disk failed or is full.
         }
         let in_order = image.is_none() && is_closed;
         if let Some(image) = image {
@@ -212,7 +211,7 @@ impl Machine {
         in_order
     }
 
-    /// What a lying disk is found to hold: its log alone is old, the manifest is as synced as it was said to be.
+    /// Reverts a lying disk to an earlier state. Only the log is old; the manifest is synced as reported.
     fn put_past(&mut self) {
         let (Some(past), Some(disk)) = (self.past.pop_front(), &self.disk) else { return };
         for name in past.names().iter().filter(|name| name.starts_with("segment")) {
@@ -220,7 +219,7 @@ impl Machine {
         }
     }
 
-    /// Nothing of its process is left.
+    /// Discards all state of its process.
     fn end(&mut self) {
         self.past.clear();
         self.inbox.clear();
@@ -236,7 +235,7 @@ impl Machine {
         engine.is_some_and(|engine| engine.poisoned().is_some())
     }
 
-    /// Leaves its disk so many bytes more than it has.
+    /// Limits its disk to `left_bytes` more than its current content.
     pub(super) fn fill(&self, left_bytes: u64) {
         if let Some(disk) = &self.disk {
             let len = |name: &String| disk.contents(name).map_or(0, |contents| contents.len() as u64);
@@ -261,7 +260,7 @@ impl Machine {
         }
     }
 
-    /// Keeps what power loss would leave now, for a disk that lies about syncs.
+    /// Saves the state that a power loss would leave now, for a disk that lies about syncs.
     pub(super) fn keep_past(&mut self, now_us: u64) {
         if let Some(disk) = self.disk.as_ref().filter(|_| self.past_at_us <= now_us) {
             self.past_at_us = now_us + PAST_EVERY_US;
@@ -273,7 +272,7 @@ impl Machine {
     }
 }
 
-/// Every member that `former` left counts as cleanly shut down, its log as whole.
+/// Marks every member of boot `former` as cleanly shut down, with its log as it is.
 fn forge_marks(engine: &mut Engine<SimDevice>, former: BootId) -> Result<(), EngineError> {
     for key in engine.blob_keys().collect::<Vec<_>>() {
         let Ok(state) = decode_state(engine.blob(key).unwrap_or_default()) else { continue };

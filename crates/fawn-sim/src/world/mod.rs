@@ -1,8 +1,8 @@
-//! Owns the world: machines, network, clients and faults on one virtual clock, in one thread, in an order that the
-//! seed alone decides.
+//! Simulated cluster: machines, network, clients and faults on one virtual clock and one thread, ordered by the seed
+//! alone.
 //!
-//! Two phases. First faults strike, and what must hold at each moment is looked at after every iteration. Then faults
-//! end: the cluster must heal within a bounded time, serve, and answer for everything that clients were told before.
+//! A run has two phases. First faults are injected, and the invariants are checked after every iteration. Then faults
+//! end: the cluster must heal within a bounded time, serve, and still have everything that clients observed before.
 mod check;
 mod hang;
 mod idle;
@@ -31,52 +31,52 @@ use observe::Observer;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// An iteration that has more to do goes on so much later: what an iteration costs, µs.
+/// Virtual cost of one loop iteration, µs.
 const TURN_US: u64 = 20;
-/// A supervisor restarts a process whose disk failed after so long, µs.
+/// Time after which a supervisor restarts a process whose disk failed, µs.
 const RESTART_US: u64 = 50_000;
-/// One part of a copy in so many comes late, by so much at most, µs: less than it takes until it is asked for again.
+/// One chunk of a copy in this many is late, and the longest delay, µs: less than the time until it is requested again.
 const PARTS_PER_LATE: u64 = 2;
 const PART_LATE_US_MAX: u64 = 90_000;
-/// Copies are often made after the last fault, so parts are late for so long after it, µs.
+/// Chunks may be late until this long after the last fault, µs, because copies are often made then.
 const LATE_AFTER_FAULTS_US: u64 = 8_000_000;
-/// Steps without time passing, at most: more is a machine that spins.
+/// Maximum steps without any progress of time; more mean that a machine spins.
 const STEPS_AT_ONCE_MAX: u32 = 20_000;
 
-/// What a run came to.
+/// Result of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RunReport {
     /// Checksum over every event.
     pub hash: u64,
-    /// Events.
+    /// Number of events.
     pub events: u64,
     /// Virtual time, µs.
     pub now_us: u64,
     /// Operations answered.
     pub answered: u64,
-    /// Operations that may or may not have happened.
+    /// Operations that may or may not have taken effect.
     pub unknown: u64,
-    /// Faults that struck.
+    /// Faults injected.
     pub faults: u64,
-    /// Keys whose history was too large to judge.
+    /// Keys whose history was too large to check.
     pub undecided: u64,
-    /// Keys judged.
+    /// Keys checked.
     pub keys: u64,
-    /// Things that nodes report as wrong though harmless.
+    /// Alarms of nodes: violations without harm.
     pub alarms: u64,
-    /// Runs that went on with processes on failed disks.
+    /// Runs that continued with processes on failed disks.
     pub ran_degraded: u64,
-    /// Members dropped because they said that they failed, or were suspected.
+    /// Members dropped because they reported a failure, or were suspected.
     pub dropped: u64,
-    /// Back-ends stopped in order.
+    /// Clean shutdowns of back-ends.
     pub closes: u64,
-    /// Losses that a manager said are possible.
+    /// Possible losses reported by managers.
     pub losses: u64,
-    /// Copies of ranges that were begun.
+    /// Copies of ranges begun.
     pub copies: u64,
-    /// Copies compared with their tails as soon as they were whole.
+    /// Copies compared with their tails as soon as they were complete.
     pub copies_compared: u64,
-    /// Copies under way when the receiver or another back-end was made to crash.
+    /// Copies in progress when the receiver or another back-end was crashed.
     pub copies_hit: u64,
 }
 
@@ -94,33 +94,31 @@ pub struct World {
     faults: Faults,
     watch: Observer,
     trace: Trace,
-    /// Chances of the world itself: what crashes leave, mostly.
+    /// Random choices of the world itself, mostly the state that crashes leave.
     random: SplitMix64,
     boots: u32,
     struck: u64,
     copies_hit: u64,
-    /// A mode that survives one failure at a time has had one, and has not healed since.
+    /// In a mode that survives one failure at a time: a failure occurred and is not healed yet.
     degraded: bool,
-    /// Since all was whole, somebody ended otherwise than in order.
+    /// A process ended without a clean shutdown since the cluster was last complete.
     unclean: bool,
-    /// Back-ends stopped in order.
     closes: u64,
-    /// Faults ended with processes on failed disks.
+    /// Processes on failed disks were left when faults ended.
     ran_degraded: bool,
-    /// Links to be mended, when.
+    /// Cut links and the times to restore them.
     cuts: Vec<(u64, NodeId, NodeId)>,
-    /// Members whose copies have become whole and were not compared with their tails yet.
+    /// Members whose copies are complete, but not yet compared with their tails.
     copied: BTreeSet<(NodeId, RangeId)>,
-    /// Copies that were.
     compared: u64,
-    /// Clients ask no more by themselves.
+    /// Clients send no more requests by themselves.
     quiet: bool,
 }
 
 /// Runs one seed to its end.
 ///
 /// # Errors
-/// What an oracle found, or an assert of the product, with what happened before.
+/// A finding of an oracle, or a failed assert of the product, with the last lines of the trace.
 pub fn run(seed: &Seed, canary: Option<Canary>, aloud: bool) -> Result<RunReport, String> {
     let mut world = World::new(seed, canary, aloud);
     let result = catch_unwind(AssertUnwindSafe(|| world.live())).unwrap_or_else(|panic| {
@@ -197,7 +195,7 @@ impl World {
         }
     }
 
-    /// The whole life. Returns the keys that could not be judged.
+    /// Runs both phases. Returns the number of keys that could not be checked.
     fn live(&mut self) -> Result<u64, String> {
         self.trace.say(0, format!("seed {}: {:?}", self.seed.text(), self.scenario));
         for index in 0..self.machines.len() {
@@ -223,7 +221,7 @@ impl World {
         let machine = &mut self.machines[index];
         self.trace.say(self.now_us, format!("node {} starts as {boot:?}", machine.node.0));
         match machine.start(boot, &self.map, self.now_us, self.scenario.limits(), self.canary) {
-            // The disk's failure was ordered: a supervisor tries again.
+            // The disk's failure was injected: a supervisor tries again.
             Err(error) if error.contains("injected failure") => {
                 self.trace.say(self.now_us, error);
                 machine.restart_us = Some(self.now_us + RESTART_US);
@@ -233,7 +231,7 @@ impl World {
         }
     }
 
-    /// Lets time pass until `until_us`.
+    /// Runs until the virtual time `until_us`.
     fn run_until(&mut self, until_us: u64) -> Result<(), String> {
         let mut steps = 0;
         loop {
@@ -244,7 +242,7 @@ impl World {
             }
             steps = if next == self.now_us { steps + 1 } else { 0 };
             if steps > STEPS_AT_ONCE_MAX {
-                return Err("time stands still: some machine spins".to_owned());
+                return Err("time does not advance: some machine spins".to_owned());
             }
             self.now_us = next;
             self.step()?;
@@ -258,7 +256,7 @@ impl World {
         [self.network.next_us(), clients, self.faults.next_us(), cuts, machines].into_iter().flatten().min()
     }
 
-    /// Everything that is due now.
+    /// Does everything that is due now.
     fn step(&mut self) -> Result<(), String> {
         let now_us = self.now_us;
         while let Some(at) = self.faults.next_us()
@@ -291,7 +289,7 @@ impl World {
         }
     }
 
-    /// Hands over what arrives. A machine that stands still gets it later, one that is down never.
+    /// Delivers arrivals. A paused machine receives them later, one that is down never.
     fn deliver(&mut self) {
         let now_us = self.now_us;
         while let Some((from, to, arrival)) = self.network.deliver(now_us) {
@@ -307,7 +305,7 @@ impl World {
         }
     }
 
-    /// Lets `client` ask through its front-end: what it likes, or to read `key`.
+    /// Sends the next request of `client` through its front-end, or a read of `key`.
     fn ask(&mut self, client: usize, key: Option<crate::clients::Key>) {
         let frontend = client % self.scenario.frontends as usize;
         let machine = &mut self.machines[self.scenario.backends as usize + frontend];
@@ -329,7 +327,7 @@ impl World {
         }
     }
 
-    /// A machine's turn, if anything calls for one.
+    /// Runs an iteration of a machine, if one is due.
     fn wake(&mut self, index: usize) -> Result<(), String> {
         let now_us = self.now_us;
         let lies = matches!(self.canary, Some(Canary::AckBeforeSync | Canary::MarkBeforeSync));
@@ -372,7 +370,7 @@ impl World {
         self.copied.extend(copied.map(|member| (node, member.range)));
         let has_begun = status.members.iter().any(|member| self.watch.has_begun(node, member));
         self.watch.look(node, &status, progress)?;
-        // An epoch without a record of its own yet is the one that a frame of another may be taken in.
+        // A new epoch without records of its own is when a frame of another epoch might be accepted wrongly.
         if has_begun && self.random.chance(1, 2) {
             self.network.hurry(node, now_us);
         }
@@ -382,7 +380,7 @@ impl World {
         if is_copying {
             self.inject_at_transfer(index)?;
         }
-        // The manager's map lies on its own machine's disk alone, so that one is restarted in any case.
+        // The manager's map is only on its own machine's disk, so that machine is always restarted.
         if self.machines[index].is_poisoned() && (self.scenario.supervised || index == 0) {
             self.trace.say(now_us, format!("node {}'s disk failed: its process is restarted", node.0));
             self.stop(index, Loss::Process, RESTART_US)?;
@@ -390,7 +388,7 @@ impl World {
         Ok(())
     }
 
-    /// Puts a frame on its way. A chunk of a transfer that is late matters more than other frames, so more of them are.
+    /// Sends a frame. Late chunks of a transfer find more bugs than other late frames, so more of them are late.
     fn send(&mut self, from: NodeId, to: NodeId, frame_out: OutgoingFrame) {
         let now_us = self.now_us;
         let may_be_late = frame_out.is_part && now_us < self.faults.until_us() + LATE_AFTER_FAULTS_US;
@@ -431,7 +429,7 @@ impl World {
     }
 }
 
-/// The map that every machine begins with.
+/// The map with which every machine starts.
 fn first_map(scenario: &Scenario, random: &mut SplitMix64) -> ClusterMap {
     let ring = RingOptions { replication: scenario.replication, virtual_ids: scenario.virtual_ids };
     let entry = |id| NodeEntry { node: NodeId(id), weight: 1, domain: 0, address: format!("node-{id}") };

@@ -1,38 +1,38 @@
-//! Owns the oracles that look at every iteration: the invariants that hold at each moment, whatever happened.
+//! Per-iteration oracles: the invariants that hold at every moment.
 use fawn_chain::invariants;
 use fawn_ds::internals::RangeProgress;
 use fawn_node::cluster::{MemberStatus, NodeStatus};
 use fawn_types::{Durability, Epoch, NodeId, RangeId, Version};
 use std::collections::BTreeMap;
 
-/// Who hosts the manager.
+/// The node that hosts the manager.
 const MANAGER: NodeId = NodeId(1);
 
-/// What was seen so far.
+/// Observations so far.
 #[derive(Debug)]
 pub(super) struct Observer {
     durability: Durability,
-    /// Members that hold a write before it is acknowledged, at least.
+    /// Minimum number of members that hold a write before it is acknowledged.
     copies_min: u8,
-    /// How far the log of each member that served in an epoch went in it.
+    /// The last version in the log of each member that served in an epoch.
     received: BTreeMap<(RangeId, Epoch), BTreeMap<NodeId, Version>>,
-    /// The greatest epoch that each member acted in, aloud.
+    /// The greatest epoch in which each member acted towards others.
     seen_epochs: BTreeMap<(NodeId, RangeId), Epoch>,
-    /// Who assigned, and who committed, in each epoch.
+    /// The member that assigned, and the one that committed, in each epoch.
     heads: BTreeMap<(RangeId, Epoch), NodeId>,
     tails: BTreeMap<(RangeId, Epoch), NodeId>,
-    /// What was committed, and so acked or readable.
+    /// The last committed version of each range, so acked or readable.
     committed: BTreeMap<RangeId, Version>,
-    /// Each member as of its last iteration, with its log's own watermark of the durability mode.
+    /// Each member's status after its last iteration, and its own watermark of the durability mode.
     members: BTreeMap<(NodeId, RangeId), (MemberStatus, Version)>,
-    /// Losses that the manager which runs now said are possible, and those of all managers.
+    /// Possible losses reported by the current manager, and by all managers.
     losses_told: u64,
     pub(super) losses: u64,
-    /// Alarms of nodes that are gone.
+    /// Alarms of processes that have ended.
     pub(super) alarms: u64,
-    /// Members dropped by managers that are gone, for more than silence.
+    /// Members dropped by managers that have ended, except for silence.
     pub(super) dropped: u64,
-    /// Copies begun by processes that are gone.
+    /// Copies begun by processes that have ended.
     pub(super) copies: u64,
 }
 
@@ -61,12 +61,12 @@ impl Observer {
         of_range.map(|(_, (member, _))| member.epoch).max().unwrap_or_default()
     }
 
-    /// **copies-min**: a write that a tail commits in its own epoch was received by enough members that serve in it. They
-    /// may have gone since, and lost it where syncs are not awaited.
+    /// **copies-min**: a write that a tail commits in its own epoch was received by enough serving members of that
+    /// epoch. They may have stopped since, and lost it if acks do not wait for syncs.
     fn check_copies(&self, member: &MemberStatus) -> Result<(), String> {
         let MemberStatus { range, epoch, committed, .. } = *member;
         if !matches!(member.phase, "tail" | "single") || committed.epoch() != epoch {
-            return Ok(()); // nothing was written in this epoch
+            return Ok(()); // No write was committed in this epoch.
         }
         let received =
             self.received.get(&(range, epoch)).map_or(0, |of| of.values().filter(|last| **last >= committed).count());
@@ -76,14 +76,14 @@ impl Observer {
         Err(format!("copies-min: {committed:?} is committed on {received} members, {} are needed", self.copies_min))
     }
 
-    /// A member acts in `epoch`: it may never forget that.
+    /// Records that a member acts in `epoch`, which it may never forget.
     pub(super) fn hear(&mut self, node: NodeId, (range, epoch): (RangeId, Epoch)) {
         let seen = self.seen_epochs.entry((node, range)).or_default();
         *seen = (*seen).max(epoch);
     }
 
-    /// Whether the manager says anew that acked writes may be missing. It may only where somebody was killed, and never
-    /// under `sync`.
+    /// Whether the manager reports a new possible loss of acked writes. It may do so only if a process was killed, and
+    /// never under `sync`.
     pub(super) fn note_losses(&mut self, node: NodeId, status: &NodeStatus, unclean: bool) -> Result<bool, String> {
         if node != MANAGER || status.possible_losses <= self.losses_told {
             return Ok(false);
@@ -91,26 +91,26 @@ impl Observer {
         self.losses += status.possible_losses - self.losses_told;
         self.losses_told = status.possible_losses;
         match (self.durability, unclean) {
-            (Durability::Sync, _) => Err("under sync the manager says that acked writes may be missing".to_owned()),
-            (_, false) => Err("nobody was killed, and the manager says that acked writes may be missing".to_owned()),
+            (Durability::Sync, _) => Err("under sync the manager reports that acked writes may be missing".to_owned()),
+            (_, false) => Err("no process was killed, but the manager reports missing acked writes".to_owned()),
             (_, true) => Ok(true),
         }
     }
 
-    /// Whether a member that is on `range` was copying an iteration before.
+    /// Whether a member finished its copy since its previous iteration.
     pub(super) fn has_copied(&self, node: NodeId, member: &MemberStatus) -> bool {
         let before = self.members.get(&(node, member.range));
         member.phase == "syncing" && before.is_some_and(|(before, _)| before.phase == "copying")
     }
 
-    /// Whether a member that is on `range` serves in an epoch in which it did not an iteration before.
+    /// Whether a member serves in an epoch in which it did not serve in its previous iteration.
     pub(super) fn has_begun(&self, node: NodeId, member: &MemberStatus) -> bool {
         let before = self.members.get(&(node, member.range));
         let served = before.is_some_and(|(before, _)| before.epoch == member.epoch && is_serving(before.phase));
         is_serving(member.phase) && !served
     }
 
-    /// A member that streams behind its tail and the tail, where both have committed the same.
+    /// The committed version and the tail of a syncing member, if both members have committed the same version.
     pub(super) fn transfer_and_tail(&self, node: NodeId, range: RangeId) -> Option<(Version, NodeId)> {
         let (copy, _) = self.members.get(&(node, range)).filter(|(copy, _)| copy.phase == "syncing")?;
         let of_range = self.members.iter().filter(|((_, of), _)| *of == range);
@@ -121,12 +121,12 @@ impl Observer {
         Some((copy.committed, *tail))
     }
 
-    /// What was committed may be missing.
+    /// Permits the loss of everything committed so far.
     pub(super) fn forgive(&mut self) {
         self.committed.clear();
     }
 
-    /// A process is gone.
+    /// Forgets the process of a node, which has ended.
     pub(super) fn forget(&mut self, node: NodeId) {
         if node == MANAGER {
             self.losses_told = 0;
@@ -134,7 +134,7 @@ impl Observer {
         self.members.retain(|(of, _), _| *of != node);
     }
 
-    /// All that must hold after an iteration of `node`, whose logs are so far.
+    /// Checks all invariants after an iteration of `node`; `progress` returns the watermarks of its logs.
     pub(super) fn look(
         &mut self,
         node: NodeId,
@@ -158,7 +158,7 @@ impl Observer {
         let MemberStatus { range, epoch, phase, last, committed, .. } = *member;
         let seen = self.seen_epochs.get(&(node, range)).copied().unwrap_or_default();
         if !invariants::epochs_only_grow(seen, epoch) {
-            return Err(format!("epochs-only-grow: told {seen:?}, now in {epoch:?}"));
+            return Err(format!("epochs-only-grow: was in {seen:?}, now in {epoch:?}"));
         }
         if let (Some(broken), Durability::Sync) = (&member.broken, self.durability) {
             return Err(format!("broken: {broken}"));

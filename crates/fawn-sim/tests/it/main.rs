@@ -1,4 +1,4 @@
-//! Owns the simulator's own test: seeds pass, runs repeat to the byte, planted bugs are seen, failures say how to repeat.
+//! Tests of the simulator: seeds pass, runs are deterministic, planted bugs are detected, failures are reproducible.
 use std::process::{Command, Output};
 
 fn simulate(arguments: &[&str]) -> (bool, String) {
@@ -25,7 +25,7 @@ fn a_seed_is_one_story_in_every_process() {
         };
         let first = trace(simulate(&["--seed", seed]));
         assert!(first.contains("trace "), "{first}");
-        assert_eq!(first, trace(simulate(&["--seed", seed])), "seed {seed} has two stories");
+        assert_eq!(first, trace(simulate(&["--seed", seed])), "seed {seed} has two different traces");
     }
 }
 

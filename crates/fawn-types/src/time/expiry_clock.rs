@@ -1,25 +1,27 @@
-//! The time that judges expiry: it runs with the monotonic clock, never falls, and lets no wrong wall clock rush it.
+//! Expiry clock: follows the monotonic clock, never goes back, and ignores short jumps of the wall clock.
 use super::{MonoMs, Now, TimeMs};
 
-/// How long the wall clock must stand ahead before its lead counts. Boards without a clock chip start in 1970, and a
-/// wrong time source is often corrected within seconds: neither may expire what is stored.
+/// Time that the wall clock must be ahead before the expiry clock follows it.
+///
+/// A wrong time source is often corrected within seconds, and boards without a clock chip start in 1970 and then jump.
+/// Neither may expire stored keys early.
 pub const PATIENCE_MS: u64 = 60_000;
-/// The speed while the time leads the wall clock, in percent: the lead shrinks by what is missing to 100.
+/// Speed while the time is ahead of the wall clock, in percent. The lead therefore shrinks by 1 % of the elapsed time.
 const LEADING_PERCENT: u64 = 99;
 
-/// A time that runs with the monotonic clock and never falls, one percent slower while it leads the wall clock.
+/// A time that advances with the monotonic clock and never goes back. It is 1 % slower while ahead of the wall clock.
 ///
-/// A chain's head follows the expiry time of its node with it: a lead over that is what earlier heads had announced.
+/// A chain's head applies it to its node's expiry time: a lead then comes from the time that earlier heads announced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SteadyTime {
     time: TimeMs,
     read_at: MonoMs,
-    /// Hundredths of a millisecond that have passed on top of `time`.
+    /// Elapsed hundredths of a millisecond beyond `time`.
     hundredths: u64,
 }
 
 impl SteadyTime {
-    /// Runs on from `time` at `at`.
+    /// Starts with `time` at the monotonic time `at`.
     #[must_use]
     pub const fn new(time: TimeMs, at: MonoMs) -> Self {
         Self { time, read_at: at, hundredths: 0 }
@@ -31,7 +33,7 @@ impl SteadyTime {
         self.time
     }
 
-    /// Moves on to `now`. The wall clock decides only about the speed: a lead over it shrinks, it is not jumped to.
+    /// Advances to `now`. The wall clock only selects the speed: the time never jumps to it.
     pub fn advance(&mut self, now: Now) -> TimeMs {
         let elapsed_ms = now.mono.ms_since(self.read_at);
         self.read_at = self.read_at.max(now.mono);
@@ -42,28 +44,30 @@ impl SteadyTime {
         }
         let hundredths = elapsed_ms.saturating_mul(LEADING_PERCENT).saturating_add(self.hundredths);
         self.hundredths = hundredths % 100;
-        // Where the lead ends within this step, the wall clock's speed is right again.
+        // If the lead ends within this step, the rest of the step has full speed.
         self.time = self.time.plus_ms(hundredths / 100).max(now.wall);
         self.time
     }
 
-    /// Another clock says that at `at` it is no earlier than `time`.
+    /// Raises the time to at least `time` as of the monotonic time `at`.
     pub fn raise(&mut self, time: TimeMs, at: MonoMs) {
         self.time = self.time.max(time);
         self.read_at = self.read_at.max(at);
     }
 }
 
-/// A lead of the wall clock that does not count yet.
+/// A lead of the wall clock that has not lasted for [`PATIENCE_MS`] yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Lead {
     since: MonoMs,
-    /// The least that was seen since: a clock that jumps to and fro never stood further ahead.
+    /// Minimum lead since then: only this part of the lead has lasted the whole time, even if the clock jumps.
     least_ms: u64,
 }
 
-/// The time that judges expiry in one store. It starts at its last persisted value; a wall clock ahead of it counts once
-/// it has stood ahead for [`PATIENCE_MS`]; a lead over the wall clock shrinks by one percent of the time.
+/// Expiry time of one store.
+///
+/// It starts at its last persisted value. It follows a wall clock that has been ahead for [`PATIENCE_MS`]. While it is
+/// ahead of the wall clock itself, it runs 1 % slower.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ExpiryClock {
     steady: SteadyTime,
@@ -71,17 +75,17 @@ pub struct ExpiryClock {
 }
 
 impl ExpiryClock {
-    /// A first start: nothing was ever judged by another time, so the wall clock is taken as it is.
+    /// The clock of a new store: it starts at the wall clock, because no key was ever compared with another time.
     #[must_use]
     pub const fn first(now: Now) -> Self {
         Self { steady: SteadyTime::new(now.wall, now.mono), lead: None }
     }
 
-    /// A later start: runs on from the time that was persisted, with what the monotonic clock showed then.
+    /// The clock of an existing store: continues from the persisted `time`, taken at the monotonic time `at`.
     #[must_use]
     pub fn resume(time: TimeMs, at: MonoMs, now: Now) -> Self {
-        // Without a reboot in between, the monotonic clock has run on by what has passed; after one, it shows less than
-        // what has passed. The wall clock bounds it, because a store may have been moved to a machine that runs longer.
+        // Without a reboot, the monotonic clock gives the exact elapsed time; after one, it gives less. The wall clock
+        // is an upper bound, because a store may have been moved to a machine with a longer uptime.
         let passed = time.plus_ms(now.mono.ms_since(at)).min(now.wall).max(time);
         Self { steady: SteadyTime::new(passed, now.mono), lead: None }
     }
@@ -92,7 +96,7 @@ impl ExpiryClock {
         self.steady.get()
     }
 
-    /// Moves on to `now`.
+    /// Advances to `now`.
     pub fn advance(&mut self, now: Now) -> TimeMs {
         let time = self.steady.advance(now);
         let lead_ms = now.wall.ms_since(time);
@@ -103,7 +107,7 @@ impl ExpiryClock {
         let lead = self.lead.get_or_insert(Lead { since: now.mono, least_ms: lead_ms });
         lead.least_ms = lead.least_ms.min(lead_ms);
         if now.mono.ms_since(lead.since) >= PATIENCE_MS {
-            // What the wall clock leads by beyond that has not stood long enough: another wait begins.
+            // The rest of the lead has not lasted long enough: another wait begins.
             self.steady.raise(time.plus_ms(lead.least_ms), now.mono);
             self.lead = None;
         }

@@ -28,7 +28,7 @@ pub(crate) struct Summary {
     pub(crate) kept: u64,
     /// Bad rows, by syntax or by the server's reply.
     pub(crate) bad_rows: u64,
-    /// Of these, rows that the server refused, perhaps temporarily.
+    /// The part of `bad_rows` that the server refused, perhaps temporarily.
     pub(crate) refused: u64,
     /// Bytes of keys and values stored.
     pub(crate) bytes: u64,

@@ -1,5 +1,7 @@
-//! Exhaustive test of the drop rule: every history of a few steps over a model of a log, every crash after it, once with
-//! a segment that the rule lets go and once without it. Both must come back alike.
+//! Exhaustive test of the drop rule: compares recovery after every crash with and without each dropped segment.
+//!
+//! Runs every history of a few steps over a model of the log. Each segment that the rule lets go must not change what
+//! recovery finds after any later crash.
 use super::{KeepReason, RangeFacts, SegmentFacts, keep_reason};
 use crate::log::LogPosition;
 use fawn_types::Version;
@@ -21,7 +23,7 @@ enum Kind {
     Rollback,
 }
 
-/// `at` is its place in the log; `is_void`: it was rolled back.
+/// `at` is its position in the log; `is_void`: it was rolled back.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct ModelRecord {
     range: usize,
@@ -78,7 +80,7 @@ impl ModelRange {
 struct ModelStore {
     segments: Vec<ModelSegment>,
     ranges: [ModelRange; RANGES],
-    /// Versions given out, rolled back ones included.
+    /// Highest version assigned, including rolled-back ones.
     given: [u64; RANGES],
     end: u64,
     synced: u64,
@@ -119,7 +121,7 @@ impl ModelStore {
         }
     }
 
-    /// Takes a step, if it is possible and changes anything.
+    /// Takes a step if it is possible; returns whether it was.
     fn step(&mut self, step: Step) -> bool {
         match step {
             Step::Write(at, kind) => {
@@ -180,7 +182,7 @@ impl ModelStore {
         (range.sole, range.marks_from) = (Some(sole), self.end);
     }
 
-    /// A record is committed: what it replaces or removes dies by it.
+    /// Commits a record: the records that it replaces or removes die.
     fn apply(&mut self, at: usize, kind: Kind, version: u64) {
         let keys = match kind {
             Kind::Put(key) | Kind::Delete(key) => key..key + 1,
@@ -193,7 +195,7 @@ impl ModelStore {
                     segment.records.iter().any(|record| record.range == at && record.version == old)
                 };
                 let end = self.end;
-                // A crash may have cut the put off, but never leaves what replaced it.
+                // A crash may have cut off this put, but then it also cut off the record that replaced it.
                 let segment = self.segments.iter_mut().find(holds).unwrap();
                 segment.died_at = end;
                 segment.died_by[at] = version;
@@ -205,7 +207,7 @@ impl ModelStore {
         self.ranges[at].committed = version;
     }
 
-    /// The range's records above `last` that lie before a place of the log are invalidated.
+    /// Invalidates the range's records above `last` that lie before log position `before`.
     fn roll_back(&mut self, at: usize, last: u64, before: u64) {
         let range = &mut self.ranges[at];
         range.pending.retain(|&(_, version)| version <= last);
@@ -221,7 +223,7 @@ impl ModelStore {
         }
     }
 
-    /// What an opening makes of the log up to `cut`.
+    /// The state that recovery builds from the log up to `cut`.
     fn recovered(&self, cut: u64) -> Self {
         let manifest = |at: usize| ModelRange { sole: self.ranges[at].sole, ..ModelRange::default() };
         let ranges = std::array::from_fn(manifest);
@@ -359,13 +361,13 @@ impl ModelStore {
     }
 }
 
-/// Makes a fact say that all is well.
+/// Replaces a fact by the value that keeps nothing.
 type Blind = fn(&mut SegmentFacts, &mut RangeFacts);
 
 struct HistorySearch<'s> {
     steps: &'s [Step],
     blind: Option<Blind>,
-    /// How many steps were taken from a state, by its hash.
+    /// Depth + 1 already explored from a state, by the state's hash.
     seen: HashMap<u64, usize>,
     hasher: BuildHasherDefault<DefaultHasher>,
     history: Vec<Step>,
@@ -384,7 +386,7 @@ impl HistorySearch<'_> {
         keep_reason(&facts, ranges.into_iter()).map(|(why, _)| why)
     }
 
-    /// Drops one segment that the rule lets go, after comparing every crash with it and without.
+    /// Drops one segment that the rule permits, after comparing every crash with and without it.
     fn drop_one(&mut self, store: &ModelStore) -> Option<ModelStore> {
         for segment in &store.segments {
             if let Some(why) = self.verdict(store, segment) {
@@ -447,7 +449,6 @@ fn search(
     (search.loss, search.dropped, search.kept)
 }
 
-/// One range with two keys.
 const ONE_RANGE: [Step; 10] = [
     Step::Write(0, Kind::Put(0)),
     Step::Write(0, Kind::Put(1)),
@@ -461,7 +462,6 @@ const ONE_RANGE: [Step; 10] = [
     Step::Crash,
 ];
 
-/// Two ranges with one key each.
 const TWO_RANGES: [Step; 9] = [
     Step::Write(0, Kind::Put(0)),
     Step::Write(0, Kind::Delete(0)),
@@ -487,9 +487,10 @@ const CHANGES: [Step; 9] = [
     Step::Crash,
 ];
 
-/// Steps of each history, after one of [`BEGINNINGS`].
+/// Steps of each history after one of [`BEGINNINGS`].
 const DEPTH: usize = 6;
-/// Steps that histories begin with: nothing; a committed record in one segment, or two, and what follows in the next.
+/// Prefixes of all histories: none; one committed record, sealed; two of them, then a committed delete in the next
+/// segment.
 const BEGINNINGS: [&[Step]; 3] = [
     &[],
     &[Step::Write(0, Kind::Put(0)), Step::Commit(0), Step::Switch],
@@ -552,7 +553,7 @@ fn every_fact_is_needed() {
     }
 }
 
-/// What only the running process needs is no matter of crashes: each of these alone keeps a segment.
+/// Each fact that only the running process needs keeps a segment on its own; no crash can show it.
 #[test]
 fn what_the_process_still_needs_stays() {
     let segment = SegmentFacts { is_sealed: true, ..SegmentFacts::default() };
@@ -573,7 +574,7 @@ fn what_the_process_still_needs_stays() {
         Some((KeepReason::Retained, Some(3)))
     );
     assert_eq!(kept(segment, RangeFacts { keeps_results: true, ..range }), Some((KeepReason::CopiedResult, Some(3))));
-    // Another range's records in older segments are nothing to it.
+    // Older segments without records of this range do not matter.
     assert_eq!(kept(segment, RangeFacts { hides: true, ..range }), None);
     assert_eq!(kept(segment, RangeFacts { hides: true, has_older: true, ..range }), Some((KeepReason::Hides, Some(3))));
 }

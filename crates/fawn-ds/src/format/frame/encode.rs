@@ -7,7 +7,7 @@ use fawn_types::checksum::{checksum32, salt};
 /// Writes `header` to the first [`HEADER_BYTES`] of `out`.
 ///
 /// # Panics
-/// When the lengths contradict each other or `out` is too short: a caller's error.
+/// If the lengths contradict each other or `out` is too short: a caller's error.
 pub fn encode_header(header: &FrameHeader, out: &mut [u8]) {
     let unit = UNIT_BYTES as u32;
     assert!(header.offset.is_multiple_of(unit) && header.frame_bytes.is_multiple_of(unit), "frames lie on units");

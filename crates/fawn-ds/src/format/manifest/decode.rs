@@ -1,5 +1,4 @@
-//! Owns the reading of manifests: commits in order up to the first that is not whole, then the judgement of what is
-//! left: the torn tail of an append, or damage to what was synced.
+//! Manifest decoder: reads whole commits in order, then decides whether the rest is a torn append or corruption.
 use super::{
     ApplyError, CHECKSUM_AT, COMMIT_EDIT_BYTES_MAX, COMMIT_HEADER_BYTES, COMMIT_MAGIC, HEADER_BYTES, MAGIC,
     ManifestEdit, ManifestHeader, ManifestState,
@@ -11,60 +10,60 @@ use fawn_types::checksum::checksum64;
 
 const WHAT: &str = "manifest header";
 
-/// Why a manifest says nothing at all.
+/// Error of a manifest without readable content.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ManifestError {
-    /// Its header.
+    /// The file header is invalid.
     #[error("{0}")]
     Header(#[from] HeaderError),
-    /// A manifest becomes visible whole, by a rename, so not even a crash leaves it without its first commit.
+    /// No commit is readable. A crash cannot cause this: a manifest gets its name only when it is complete.
     #[error("manifest: no commit is readable at byte {offset}, so the store's identity is lost; restore the file")]
     NoIdentity {
-        /// Where the first commit should be.
+        /// Offset of the first commit.
         offset: u64,
     },
 }
 
-/// What follows the last good commit.
+/// Verdict on the bytes after the last valid commit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ManifestVerdict {
-    /// Zeros or the end of the file.
+    /// Zeros, or the end of the file.
     Clean,
-    /// An append that a crash interrupted, never promised to anyone: cut the file here.
+    /// An append interrupted by a crash, and never acknowledged: truncate the file here.
     TornAt {
-        /// Where the last good commit ends.
+        /// End of the last valid commit.
         offset: u64,
     },
-    /// Damage to something that was synced: open nothing, report.
+    /// Synced bytes are corrupt: refuse to open, and report.
     CorruptAt {
-        /// Where the last good commit ends.
+        /// End of the last valid commit.
         offset: u64,
-        /// How far the file was synced, by a later commit; `offset` where the commit itself is whole but impossible.
+        /// Synced length of the file, by a later commit; equal to `offset` if the commit itself is contradictory.
         synced: u64,
-        /// The contradiction, where a commit with a good checksum cannot follow what came before.
+        /// The contradiction, if a commit with a valid checksum cannot follow the ones before it.
         contradiction: Option<Box<ApplyError>>,
     },
 }
 
-/// A manifest's content.
+/// Content of a manifest file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DecodedManifest {
-    /// Its header.
+    /// The file header.
     pub header: ManifestHeader,
-    /// What its good commits add up to.
+    /// The state after all valid commits.
     pub state: ManifestState,
-    /// Where the last good commit ends, bytes: where the next one goes.
+    /// End of the last valid commit, bytes; the next one goes there.
     pub valid_len: u64,
-    /// Number of good commits.
+    /// Number of valid commits.
     pub commits: u64,
-    /// What follows them.
+    /// Verdict on the bytes after them.
     pub verdict: ManifestVerdict,
 }
 
-/// The header at the start of a manifest.
+/// Decodes the header at the start of a manifest.
 ///
 /// # Errors
-/// When it is not a whole header of a format that this code reads.
+/// If it is not a whole header of a format that this code reads.
 pub fn decode_header(bytes: &[u8]) -> Result<ManifestHeader, HeaderError> {
     let (expected, found) = (HEADER_BYTES, bytes.len());
     if found < expected {
@@ -78,10 +77,10 @@ pub fn decode_header(bytes: &[u8]) -> Result<ManifestHeader, HeaderError> {
     Ok(ManifestHeader { store: StoreUuid(array(bytes, 16)), rewrite: u64_at(bytes, 32) })
 }
 
-/// Everything that a manifest file says. `bytes` may go on past its end with zeros.
+/// Decodes a whole manifest file. Zeros may follow its end in `bytes`.
 ///
 /// # Errors
-/// When not even its identity can be read.
+/// If the store's identity cannot be read.
 pub fn decode_all(bytes: &[u8]) -> Result<DecodedManifest, ManifestError> {
     let header = decode_header(bytes)?;
     let mut decoded = DecodedManifest {
@@ -94,7 +93,7 @@ pub fn decode_all(bytes: &[u8]) -> Result<DecodedManifest, ManifestError> {
     let mut at = HEADER_BYTES;
     while let Some(commit) = commit_at(&header, bytes, at) {
         if let Err(contradiction) = apply_all(&mut decoded.state, &header, commit.edits) {
-            // Half of the commit may have been applied: what the commits before it say is read again.
+            // Part of the commit may have been applied: the commits before it are decoded again.
             let mut before = decode_all(&bytes[..at])?;
             before.verdict = ManifestVerdict::CorruptAt { offset: at as u64, synced: at as u64, contradiction };
             return Ok(before);
@@ -104,7 +103,7 @@ pub fn decode_all(bytes: &[u8]) -> Result<DecodedManifest, ManifestError> {
         decoded.commits += 1;
     }
     decoded.verdict = validate_end(&header, bytes, at);
-    // An empty commit is never written; one that says nothing has no identity to offer either.
+    // Empty commits are never written; a file without commits has no identity.
     if decoded.state.identity.is_none() {
         return Err(ManifestError::NoIdentity { offset: at as u64 });
     }
@@ -118,7 +117,7 @@ struct Commit<'a> {
     end: usize,
 }
 
-/// The commit at `at`, if a whole one of this manifest is there.
+/// The commit at `at`, if a whole and valid one of this manifest is there.
 fn commit_at<'a>(header: &ManifestHeader, bytes: &'a [u8], at: usize) -> Option<Commit<'a>> {
     let rest = bytes.get(at..)?;
     if rest.len() < COMMIT_HEADER_BYTES || rest[..4] != COMMIT_MAGIC {
@@ -139,7 +138,7 @@ fn commit_at<'a>(header: &ManifestHeader, bytes: &'a [u8], at: usize) -> Option<
     is_whole.then(|| Commit { edits: &commit[COMMIT_HEADER_BYTES..end], synced, end: at + commit.len() })
 }
 
-/// Applies a commit's edits. The inner `None`: bytes that are no edit of this format.
+/// Applies a commit's edits. An inner `None` means bytes that are no edit of this format.
 fn apply_all(
     state: &mut ManifestState,
     header: &ManifestHeader,
@@ -157,7 +156,7 @@ fn apply_all(
     Ok(())
 }
 
-/// Judges what follows the last good commit: a later whole commit that was written when more was synced proves damage.
+/// Verdict on the bytes after the last valid commit: damage, if a later whole commit shows that they were synced.
 fn validate_end(header: &ManifestHeader, bytes: &[u8], at: usize) -> ManifestVerdict {
     let rest = bytes.get(at..).unwrap_or_default();
     if is_zero(rest) {

@@ -1,4 +1,4 @@
-//! Owns the edits of a manifest and their bytes: `tag u8, zero u8 ×3, body_bytes u32, body`.
+//! Manifest edits and their encoding: `tag u8, zero u8 ×3, body_bytes u32, body`.
 use crate::format::bytes::{array, is_zero, u32_at, u64_at};
 use crate::format::{SegmentUuid, StoreUuid, Watermark};
 use fawn_flash::buffer::SECTOR_BYTES;
@@ -7,102 +7,102 @@ use fawn_types::{Epoch, HashSecret, KeyRange, MonoMs, RangeId, RingKey, TimeMs, 
 /// Length of an edit's header, bytes.
 pub(super) const EDIT_HEADER_BYTES: usize = 8;
 
-/// One change of what a store is.
+/// One change of the store's state.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ManifestEdit {
-    /// What the store is for life; the first edit of every manifest. Tag 1.
+    /// The store's permanent properties; the first edit of every manifest. Tag 1.
     Identity {
-        /// Its name for life.
+        /// The store's UUID.
         store: StoreUuid,
-        /// Format of its segments.
+        /// Format number of its segments.
         format: u32,
-        /// Length of each of its segments, bytes.
+        /// Length of each segment, bytes.
         segment_bytes: u32,
-        /// Secret of its key hashes.
+        /// Secret of the key hashes.
         secret: HashSecret,
     },
-    /// The store was opened for writing, the n-th time. Tag 2.
+    /// The store was opened for writing, for the n-th time. Tag 2.
     Generation(u32),
-    /// A key range is kept here from now on. Tag 3.
+    /// A key range was added. Tag 3.
     AddRange {
-        /// Its number.
+        /// Id of the range.
         range: RangeId,
-        /// Its keys.
+        /// Boundaries of its keys.
         keys: KeyRange,
     },
-    /// A key range is not kept here any more. Tag 4.
+    /// A key range was removed. Tag 4.
     DropRange {
-        /// Its number.
+        /// Id of the range.
         range: RangeId,
     },
-    /// A segment may hold data from now on. Tag 5.
+    /// A segment was created and may take data. Tag 5.
     AddSegment {
-        /// Its slot.
+        /// Slot of the segment.
         slot: u32,
-        /// Its name for life.
+        /// UUID of the segment.
         uuid: SegmentUuid,
-        /// Its place in the append stream.
+        /// Its position in the append stream.
         sequence: u64,
     },
     /// A segment is complete and synced. Tag 6.
     SealSegment {
-        /// Its slot.
+        /// Slot of the segment.
         slot: u32,
-        /// Where its last frame ends, bytes.
+        /// End of its last frame, bytes.
         len: u32,
     },
-    /// A segment is gone; its file may be unlinked once this is synced. Tag 7.
+    /// A segment was dropped; its file may be unlinked once this edit is synced. Tag 7.
     DropSegment {
-        /// Its slot.
+        /// Slot of the segment.
         slot: u32,
-        /// Its name for life.
+        /// UUID of the segment.
         uuid: SegmentUuid,
     },
     /// A range was emptied: its records up to this version are invalidated. Tag 8.
     ClearRange {
-        /// Its number.
+        /// Id of the range.
         range: RangeId,
         /// The last version that is invalidated.
         version: Version,
     },
-    /// Bytes that a higher layer keeps here, such as a replica's promises; none: forgotten. Tag 9.
+    /// Bytes of a higher layer, such as a replica's promises; no bytes: removed. Tag 9.
     Blob {
-        /// Their name.
+        /// Name of the blob.
         key: u32,
-        /// The bytes.
+        /// Content of the blob.
         bytes: Vec<u8>,
     },
-    /// A range is copied here anew: its records before a place of the log are invalidated, those behind it up to the
-    /// base are copies, and count once [`ManifestEdit::TransferWhole`] follows. Tag 10.
+    /// A state transfer into a range began. The range's records before a log position are invalidated. Later ones up to
+    /// the base are transferred records, valid once [`ManifestEdit::TransferWhole`] follows. Tag 10.
     BeginTransfer {
-        /// Its number.
+        /// Id of the range.
         range: RangeId,
-        /// Everything of it before here is invalidated, whatever segments are dropped when.
+        /// The range's records before this position are invalidated, whichever segments are dropped when.
         from: Watermark,
-        /// Its history goes on after this version.
+        /// The range's own history continues after this version.
         base: Version,
     },
-    /// All of a range's copy is in the log, synced. Tag 11.
+    /// A range's transfer is complete: all its records are in the log, synced. Tag 11.
     TransferWhole {
-        /// Its number.
+        /// Id of the range.
         range: RangeId,
     },
-    /// Nothing changes: fills the file up to where a commit that certifies those before it lies apart from them.
-    /// Tag 12.
+    /// No change. Fills the file, so that a certifying commit lies in another sector than the commits before it. Tag
+    /// 12.
     Pad {
-        /// How many zeros.
+        /// Number of zeros.
         bytes: u32,
     },
-    /// The log ended here when the store was closed or idle, and was synced through here. Tag 13.
+    /// The log ended here when the store was closed or idle, and was synced up to here. Tag 13.
     EndOfLog {
-        /// Where its last frame ended.
+        /// End of its last frame.
         end: Watermark,
     },
-    /// Expiry time is no earlier than this. Tag 14.
+    /// The expiry clock has reached this time. Tag 14.
     Clock {
-        /// Expiry time.
+        /// Expiry time, ms since the Unix epoch.
         time: TimeMs,
-        /// The machine's monotonic clock at that time.
+        /// The machine's monotonic clock at that time, ms.
         mono: MonoMs,
     },
     /// The store is the range's only serving member in this epoch: the epoch's records are committed wherever an opening
@@ -146,8 +146,8 @@ impl ManifestEdit {
         }
     }
 
-    /// Whether its loss would show nowhere but in the manifest: something there must say that it was synced. The loss
-    /// of the others shows: in frames of a later generation, in segments that are unlisted or missing.
+    /// Whether only the manifest would show the loss of this edit, so that another commit has to certify it. The loss
+    /// of any other edit shows in frames of a later generation, or in segments that are unlisted or missing.
     pub(crate) const fn needs_vouching(&self) -> bool {
         use ManifestEdit::{
             AddRange, BeginSoleEpoch, BeginTransfer, Blob, ClearRange, DropRange, EndSoleEpoch, TransferWhole,
@@ -158,7 +158,6 @@ impl ManifestEdit {
         is_of_range || is_of_transfer || is_of_epoch || matches!(self, Blob { .. })
     }
 
-    /// Appends its bytes.
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         let start = out.len();
         out.extend_from_slice(&[self.tag(), 0, 0, 0, 0, 0, 0, 0]);
@@ -173,7 +172,7 @@ impl ManifestEdit {
             Self::AddRange { range, keys } => {
                 out.extend_from_slice(&range.0.to_le_bytes());
                 out.extend_from_slice(&keys.start.0);
-                // The ring's end has no ring key: it is the absence of one.
+                // The ring's end has no ring key; an absent key encodes it.
                 out.extend_from_slice(keys.end.as_ref().map_or(&[][..], |end| &end.0));
             }
             Self::DropRange { range } | Self::TransferWhole { range } => out.extend_from_slice(&range.0.to_le_bytes()),
@@ -224,7 +223,7 @@ impl ManifestEdit {
         out[start + 4..start + 8].copy_from_slice(&body_bytes.to_le_bytes());
     }
 
-    /// The edit at the start of `bytes` and how many bytes it takes; `None` where this format knows no such edit.
+    /// The edit at the start of `bytes` and its length; `None` if this format has no such edit.
     pub(super) fn decode(bytes: &[u8]) -> Option<(Self, usize)> {
         let (header, rest) = bytes.split_at_checked(EDIT_HEADER_BYTES)?;
         let body = rest.get(..u32_at(header, 4) as usize)?;
@@ -234,7 +233,7 @@ impl ManifestEdit {
         Some((Self::decode_body(header[0], body)?, EDIT_HEADER_BYTES + body.len()))
     }
 
-    /// Each tag has its lengths, so that every access within an arm is in bounds.
+    /// Each tag fixes its body lengths, so that every access within an arm is in bounds.
     fn decode_body(tag: u8, body: &[u8]) -> Option<Self> {
         Some(match (tag, body.len()) {
             (1, 40) => Self::Identity {

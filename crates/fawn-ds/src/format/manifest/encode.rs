@@ -1,4 +1,4 @@
-//! Owns the writing of manifests: the file's header, one commit, and a whole rewritten file.
+//! Manifest encoder: the file's header, one commit, and a whole rewritten file.
 use super::edit::EDIT_HEADER_BYTES;
 use super::{
     CHECKSUM_AT, COMMIT_EDIT_BYTES_MAX, COMMIT_HEADER_BYTES, COMMIT_MAGIC, HEADER_BYTES, MAGIC, ManifestEdit,
@@ -9,7 +9,7 @@ use crate::format::{FORMAT_VERSION, UNIT_BYTES, round_up_unit};
 use fawn_flash::buffer::SECTOR_BYTES;
 use fawn_types::checksum::checksum64;
 
-/// The header of a manifest file.
+/// Encodes the header of a manifest file.
 #[must_use]
 pub fn encode_header(header: &ManifestHeader) -> [u8; HEADER_BYTES] {
     let mut out = [0; HEADER_BYTES];
@@ -22,11 +22,11 @@ pub fn encode_header(header: &ManifestHeader) -> [u8; HEADER_BYTES] {
     out
 }
 
-/// Appends one commit of `edits` to `out`. It goes to byte `offset` of the file, where the commit before it ends;
+/// Appends one commit of `edits` to `out`. `offset` is its position in the file, the end of the commit before it;
 /// `synced` bytes of the file are synced by now.
 ///
 /// # Panics
-/// When there is no edit, too many of them, or the places contradict each other: a caller's error.
+/// If there is no edit, there are too many, or the positions contradict each other: a caller's error.
 pub fn encode_commit(header: &ManifestHeader, edits: &[ManifestEdit], offset: u64, synced: u64, out: &mut Vec<u8>) {
     assert!(!edits.is_empty(), "a commit changes something");
     assert!(offset >= HEADER_BYTES as u64 && offset.is_multiple_of(UNIT_BYTES as u64), "commits lie on units");
@@ -35,7 +35,7 @@ pub fn encode_commit(header: &ManifestHeader, edits: &[ManifestEdit], offset: u6
     out.resize(start + COMMIT_HEADER_BYTES, 0);
     edits.iter().for_each(|edit| edit.encode(out));
     let edit_bytes = out.len() - start - COMMIT_HEADER_BYTES;
-    // One edit may pass the bound by its own header; what matters is that a reader's buffers stay bounded.
+    // A single edit may exceed the bound by its own header. The limit only has to bound a reader's buffers.
     assert!(edit_bytes <= 2 * COMMIT_EDIT_BYTES_MAX, "{edit_bytes} B of edits are too many for one commit");
     let commit = &mut out[start..];
     put(commit, 0, &COMMIT_MAGIC);
@@ -47,11 +47,11 @@ pub fn encode_commit(header: &ManifestHeader, edits: &[ManifestEdit], offset: u6
     out.resize(start + round_up_unit(COMMIT_HEADER_BYTES + edit_bytes), 0);
 }
 
-/// A whole manifest file that says what `state` says: the `rewrite`-th. To be written to a new file, synced, renamed
-/// over the old one, and the directory synced.
+/// Encodes a whole manifest file of `state`, the `rewrite`-th. The caller writes it to a new file, syncs it, renames it
+/// over the old one, and syncs the directory.
 ///
 /// # Panics
-/// When the state has no identity: a caller's error.
+/// If the state has no identity: a caller's error.
 #[must_use]
 pub fn encode_snapshot(state: &ManifestState, rewrite: u64) -> Vec<u8> {
     let Some(identity) = state.identity else { unreachable!("a store has an identity before it has a manifest") };
@@ -65,7 +65,8 @@ pub fn encode_snapshot(state: &ManifestState, rewrite: u64) -> Vec<u8> {
         if batch_bytes + scratch.len() > COMMIT_EDIT_BYTES_MAX {
             let offset = out.len() as u64;
             encode_commit(&header, &batch, offset, synced, &mut out);
-            // The file is named only once it is synced whole: whoever reads a commit of it was promised those before.
+            // The file gets its name only after it is synced whole: every commit in it implies that the earlier ones
+            // were synced.
             synced = out.len() as u64;
             batch.clear();
             batch_bytes = 0;
@@ -78,7 +79,7 @@ pub fn encode_snapshot(state: &ManifestState, rewrite: u64) -> Vec<u8> {
     out
 }
 
-/// The commits to write behind one that ends at `offset`, so that something in another sector says that it was synced.
+/// The edits, one commit each, to write after a commit that ends at `offset`, so that another sector certifies it.
 #[must_use]
 pub fn vouching_edits(offset: u64) -> Vec<ManifestEdit> {
     let least = round_up_unit(COMMIT_HEADER_BYTES + EDIT_HEADER_BYTES) as u64;

@@ -1,4 +1,4 @@
-//! Owns what a manifest's edits add up to, and refuses edits that contradict it: a contradiction is corruption.
+//! Manifest state: the result of all edits; edits that contradict it are corruption and refused.
 use super::ManifestEdit;
 use crate::format::{
     FORMAT_VERSION, FRAMES_OFFSET, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SegmentUuid, StoreUuid, Watermark,
@@ -6,14 +6,14 @@ use crate::format::{
 use fawn_types::{Epoch, HashSecret, KeyRange, MonoMs, RangeId, TimeMs, Version};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A key range that the store keeps.
+/// A key range of the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ManifestRange {
-    /// Its keys.
+    /// Boundaries of its keys.
     pub keys: KeyRange,
     /// Its records up to this version are invalidated.
     pub cleared: Version,
-    /// Its last copy from elsewhere, if it was ever copied.
+    /// Its last state transfer, if there was one.
     pub copy: Option<TransferEntry>,
     /// Its last sole epochs, if it had any since it was last copied.
     pub sole: Option<SoleEpochs>,
@@ -62,80 +62,80 @@ impl SoleEpochs {
     }
 }
 
-/// A range's copy from elsewhere.
+/// A state transfer into a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TransferEntry {
-    /// The range's records before this place of the log are invalidated.
+    /// The range's records before this log position are invalidated.
     pub from: Watermark,
-    /// Records behind it up to this version are copies; the range's own history goes on after it.
+    /// Records after that position up to this version are transferred; the range's own history continues after it.
     pub base: Version,
-    /// All of it is there; otherwise all of the range is invalidated.
+    /// The transfer is complete; otherwise all of the range is invalidated.
     pub is_whole: bool,
 }
 
-/// A segment that the store lists.
+/// A segment listed in the manifest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SegmentEntry {
-    /// Its name for life.
+    /// Its UUID.
     pub uuid: SegmentUuid,
-    /// Its place in the append stream.
+    /// Its position in the append stream.
     pub sequence: u64,
-    /// Where its last frame ends, bytes, once that is known and synced.
+    /// End of its last frame, bytes, once that is synced.
     pub sealed_len: Option<u32>,
 }
 
-/// An edit that does not fit what came before it.
+/// An edit that contradicts the edits before it.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("manifest edit {edit:?}: {why}; the manifest is corrupt: restore it from a copy")]
 pub struct ApplyError {
-    /// The edit.
+    /// The refused edit.
     pub edit: ManifestEdit,
-    /// What was expected instead.
+    /// The violated rule.
     pub why: &'static str,
 }
 
-/// What a store is, by its manifest.
+/// State of a store, by its manifest.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ManifestState {
-    /// Name, format, length of segments, secret; `None` before the first edit.
+    /// UUID, format, segment length, secret; `None` before the first edit.
     pub identity: Option<Identity>,
-    /// How often it was opened for writing.
+    /// Number of opens for writing.
     pub generation: u32,
-    /// Key ranges.
+    /// Key ranges by id.
     pub ranges: BTreeMap<RangeId, ManifestRange>,
-    /// Ranges that were listed once and are not any more: the log may still hold records of them, which are
-    /// invalidated. One that is in neither was never listed, and has none.
+    /// Ranges that were listed and then dropped: the log may still hold invalidated records of them. A range in neither
+    /// set was never listed, and has no records.
     pub dropped: BTreeSet<RangeId>,
     /// Segments by slot.
     pub segments: BTreeMap<u32, SegmentEntry>,
-    /// The highest sequence number that a segment ever had.
+    /// The highest segment sequence number ever assigned.
     pub last_sequence: u64,
-    /// Where the log was known to end, synced, when that was last recorded.
+    /// Last recorded end of the log, synced.
     pub end_of_log: Watermark,
-    /// Bytes kept for higher layers.
+    /// Blobs of higher layers.
     pub blobs: BTreeMap<u32, Vec<u8>>,
-    /// Expiry time as persisted last, and what the monotonic clock showed then.
+    /// Last persisted expiry time, and the monotonic clock at that time.
     pub clock: Option<(TimeMs, MonoMs)>,
 }
 
-/// What a store is for life.
+/// Permanent properties of a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Identity {
-    /// Its name.
+    /// UUID of the store.
     pub store: StoreUuid,
-    /// Format of its segments.
+    /// Format number of its segments.
     pub format: u32,
-    /// Length of each of its segments, bytes.
+    /// Length of each segment, bytes.
     pub segment_bytes: u32,
-    /// Secret of its key hashes.
+    /// Secret of the key hashes.
     pub secret: HashSecret,
 }
 
 impl ManifestState {
-    /// Applies `edit`, or says why it cannot follow what is there; then nothing has changed.
+    /// Applies `edit`. If it contradicts the state, nothing has changed.
     ///
     /// # Errors
-    /// When the edit contradicts the state.
+    /// The rule that the edit violates.
     pub fn apply(&mut self, edit: &ManifestEdit) -> Result<(), ApplyError> {
         let verdict = match edit {
             ManifestEdit::Identity { .. } => self.identify(edit),
@@ -216,7 +216,7 @@ impl ManifestState {
             }
             ManifestEdit::ClearRange { range, version } => {
                 let entry = self.ranges.get_mut(&range).ok_or("this range is not listed")?;
-                // Clearing again through an older version is harmless and says nothing new.
+                // A repeated clear with an older version is harmless and changes nothing.
                 entry.cleared = entry.cleared.max(version);
             }
             _ => return Err("an edit of a range"),
@@ -359,7 +359,7 @@ impl ManifestState {
         edits
     }
 
-    /// In order of their sequence numbers, which only grow from edit to edit.
+    /// Ordered by sequence number, because an edit must not add a lower one than the edit before.
     fn snapshot_segments(&self) -> Vec<ManifestEdit> {
         let mut segments: Vec<_> = self.segments.iter().collect();
         segments.sort_by_key(|(_, entry)| entry.sequence);
@@ -371,7 +371,8 @@ impl ManifestState {
             last = sequence;
         }
         if let Some(slot) = (0..).find(|slot| !self.segments.contains_key(slot)).filter(|_| last < self.last_sequence) {
-            // The highest number belonged to a segment that is gone: listed and dropped again, so that it stays used.
+            // The highest number belonged to a dropped segment: it is listed and dropped again, so that it is not
+            // reused.
             let uuid = SegmentUuid::default();
             edits.push(ManifestEdit::AddSegment { slot, uuid, sequence: self.last_sequence });
             edits.push(ManifestEdit::DropSegment { slot, uuid });
@@ -380,7 +381,7 @@ impl ManifestState {
     }
 }
 
-/// How many segments of `segment_bytes` a 32-bit pointer in units of 16 B can name.
+/// Number of segments of `segment_bytes` that a 32-bit pointer in units of 16 B can address.
 #[must_use]
 pub const fn slots_max(segment_bytes: u32) -> u64 {
     (1 << 32) * crate::format::UNIT_BYTES as u64 / segment_bytes as u64

@@ -19,7 +19,7 @@ pub struct Stored<'a> {
     pub encoded_len: usize,
 }
 
-/// Reasons why bytes are not the record that was written at this place. Never a reason to reply "absent".
+/// Errors of bytes that are not the record written at this position. They never mean that a key is absent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RecordError {
     /// The record exceeds the given bytes.
@@ -55,7 +55,7 @@ pub enum RecordError {
 }
 
 impl RecordError {
-    /// Whether more bytes could complete the record: a plan's second read, not damage.
+    /// Whether more bytes could complete the record: it needs a second read, and is not corrupt.
     #[must_use]
     pub const fn is_truncated(&self) -> bool {
         matches!(self, Self::Truncated { .. })
@@ -87,7 +87,7 @@ impl Parts {
         if bits & (extension::RESULT | extension::WIDE_RESULT) == 0 {
             return Ok(parts);
         }
-        // Either way its length is the last extension. A record that claims both results is refused later.
+        // Either length field is the last extension. A record with both kinds of result is refused later.
         let end = HEADER_BYTES + extensions_len(bits);
         if found < end {
             return Err(RecordError::Truncated { offset, expected: parts.encoded_len(), found });
@@ -114,13 +114,14 @@ impl Parts {
     }
 }
 
-/// Length of the record at the start of `bytes`: how far a plan must read. [`super::PEEK_BYTES`] always suffice.
+/// Length of the record at the start of `bytes`: the size of the read that a lookup needs. [`super::PEEK_BYTES`] always
+/// suffice.
 ///
-/// Nothing is verified: a corrupt header gives some length up to [`super::RECORD_BYTES_LIMIT`], and [`decode`] refuses
+/// Nothing is verified: a corrupt header yields any length up to [`super::RECORD_BYTES_LIMIT`], and [`decode`] refuses
 /// the record.
 ///
 /// # Errors
-/// [`RecordError::Truncated`] when `bytes` are too few; [`RecordError::Field`] when no record is that long.
+/// [`RecordError::Truncated`] if there are too few bytes; [`RecordError::Field`] if the length exceeds the limit.
 pub fn peek_len(bytes: &[u8]) -> Result<usize, RecordError> {
     Parts::read(bytes, 0).map(|parts| parts.encoded_len())
 }
@@ -128,7 +129,7 @@ pub fn peek_len(bytes: &[u8]) -> Result<usize, RecordError> {
 /// Decodes and verifies the record at the start of `bytes`.
 ///
 /// # Errors
-/// [`RecordError::Truncated`] when it exceeds `bytes`; other errors when the bytes differ from what was written there.
+/// [`RecordError::Truncated`] if it exceeds `bytes`; other errors if the bytes differ from those written there.
 pub fn decode(bytes: &[u8], place: RecordPlace) -> Result<Stored<'_>, RecordError> {
     let offset = place.offset;
     let parts = Parts::read(bytes, offset)?;
@@ -147,7 +148,7 @@ pub fn decode(bytes: &[u8], place: RecordPlace) -> Result<Stored<'_>, RecordErro
 /// Like [`decode`] for bytes that it accepted before: skips the checksum, still never panics.
 ///
 /// # Errors
-/// Those of [`decode`], except the checksum.
+/// As [`decode`], except for the checksum.
 pub fn decode_verified(bytes: &[u8], offset: u32) -> Result<Stored<'_>, RecordError> {
     let parts = Parts::read(bytes, offset)?;
     let (expected, found) = (parts.encoded_len(), bytes.len());
@@ -186,7 +187,7 @@ fn fields<'a>(bytes: &'a [u8], parts: &Parts, offset: u32) -> Result<Stored<'a>,
     Ok(Stored { record, envelope, encoded_len: parts.encoded_len() })
 }
 
-/// Whether the bytes from `len` to `end`, fewer than a unit, are zero: one wide load, because every lookup checks it.
+/// Whether the padding from `len` to `end`, less than a unit, is zero. One wide load, because every lookup checks it.
 fn is_padding_zero(bytes: &[u8], len: usize, end: usize) -> bool {
     let padding = end - len;
     debug_assert!(padding < UNIT_BYTES && end >= UNIT_BYTES, "a record is longer than a unit");
@@ -215,7 +216,7 @@ fn read_extensions(bytes: &[u8], bits: u8, record: &mut RecordRef<'_>) -> bool {
             0 => true,
             extension::RESULT => !record.result.is_empty(),
             extension::WIDE_RESULT => record.result.len() > NARROW_RESULT_BYTES_MAX,
-            // Two results.
+            // Both kinds of result.
             _ => false,
         }
 }

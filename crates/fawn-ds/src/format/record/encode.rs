@@ -59,7 +59,7 @@ pub fn encoded_len(record: &RecordRef<'_>) -> usize {
 /// Writes `record` to the start of `out`, padding included, and returns its checksum for the frame's chain.
 ///
 /// # Panics
-/// When `out` is shorter than [`encoded_len`], or a length exceeds the format's limit: a caller's error.
+/// If `out` is shorter than [`encoded_len`], or a length exceeds the format's limit: a caller's error.
 pub fn encode_into(record: &RecordRef<'_>, envelope: Envelope, place: RecordPlace, out: &mut [u8]) -> u32 {
     assert!(record.is_well_formed(), "a {:?} with these lengths has no encoding", record.kind);
     assert!((place.offset as usize).is_multiple_of(UNIT_BYTES), "records lie at multiples of {UNIT_BYTES}");

@@ -1,13 +1,13 @@
-//! Owns the shortcut for the records that lookups nearly always meet: whole puts with no more than an expiry and flags.
+//! Fast path of record decoding: whole puts with no extensions but an expiry and flags.
 //!
-//! It knows no error and builds no record: whatever it does not take, [`super::decode`] judges.
+//! It reports no errors and builds no record: anything that it does not accept goes to [`super::decode`].
 use super::{HEADER_BYTES, RecordKind, RecordPlace, extension};
 use crate::format::bytes::{array, u32_at, u64_at};
 use crate::format::{UNIT_BYTES, round_up_unit};
 use fawn_types::Version;
 use fawn_types::checksum::{checksum32, salt};
 
-/// What a lookup wants of such a record.
+/// The fields of such a record that a lookup needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlainRecord<'a> {
     pub(crate) value: &'a [u8],
@@ -17,7 +17,8 @@ pub(crate) struct PlainRecord<'a> {
     pub(crate) encoded_len: u32,
 }
 
-/// The put of `key` at the start of `bytes`, verified if `place` is given, where [`super::decode`] would find it sound.
+/// The put of `key` at the start of `bytes`, if [`super::decode`] would accept it; with `place`, its checksum is
+/// verified.
 #[inline]
 pub(crate) fn decode_plain<'a>(bytes: &'a [u8], key: &[u8], place: Option<RecordPlace>) -> Option<PlainRecord<'a>> {
     let header: &[u8; HEADER_BYTES] = bytes.first_chunk()?;
@@ -31,7 +32,7 @@ pub(crate) fn decode_plain<'a>(bytes: &'a [u8], key: &[u8], place: Option<Record
     }
     let mut key_at = HEADER_BYTES;
     let (mut expires_at_ms, mut flags) = (0, 0);
-    // An empty extension is no encoding of anything.
+    // The encoder omits an empty extension, so a present one is not zero.
     if bits & extension::EXPIRY != 0 {
         expires_at_ms = u64::from_le_bytes(*bytes[key_at..].first_chunk()?);
         key_at += 8;

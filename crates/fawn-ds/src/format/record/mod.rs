@@ -23,7 +23,7 @@ pub const PEEK_BYTES: usize = HEADER_BYTES + 8 + 4 + 16 + 4;
 pub const VALUE_BYTES_LIMIT: usize = (1 << 24) - 1;
 /// Maximum key length of the format, bytes.
 pub const KEY_BYTES_LIMIT: usize = u16::MAX as usize;
-/// Maximum length of a reply besides a returned value, bytes.
+/// Maximum length of a reply without the value that it returns, bytes.
 pub const RESULT_HEADER_BYTES_MAX: usize = 64;
 /// Maximum result length of the format, bytes: a value, in the reply that returns it.
 pub const RESULT_BYTES_LIMIT: usize = VALUE_BYTES_LIMIT + RESULT_HEADER_BYTES_MAX;
@@ -47,7 +47,7 @@ pub(crate) mod extension {
     pub(crate) const TAG: u8 = 1 << 2;
     /// Result of up to 65,535 bytes, u16 length and bytes.
     pub(crate) const RESULT: u8 = 1 << 3;
-    /// No bytes: the next record belongs to the same batch.
+    /// Without bytes: the next record belongs to the same batch.
     pub(crate) const CONTINUES: u8 = 1 << 4;
     /// Longer result, u32 length and bytes.
     pub(crate) const WIDE_RESULT: u8 = 1 << 5;
@@ -88,13 +88,13 @@ impl RecordKind {
         }
     }
 
-    /// Whether a record of this kind makes records void that lie before it in the log.
+    /// Whether a record of this kind invalidates records before it in the log.
     #[must_use]
     pub const fn hides(self) -> bool {
         matches!(self, Self::Tombstone | Self::Clear | Self::Rollback)
     }
 
-    /// Whether it says something about its key.
+    /// Whether it is a write of its key.
     #[must_use]
     pub const fn is_of_key(self) -> bool {
         matches!(self, Self::Put | Self::Tombstone)
@@ -104,9 +104,9 @@ impl RecordKind {
 /// A record's content, borrowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecordRef<'a> {
-    /// What it says.
+    /// Kind of the record.
     pub kind: RecordKind,
-    /// Where it stands in its range's history.
+    /// Its position in the range's history.
     pub version: Version,
     /// The key; empty for marks.
     pub key: &'a [u8],
@@ -114,16 +114,16 @@ pub struct RecordRef<'a> {
     pub value: &'a [u8],
     /// Client flags; 0: none stored.
     pub flags: u32,
-    /// When the value ceases to exist, ms since the Unix epoch; 0: never, none stored.
+    /// Expiry, ms since the Unix epoch; 0: never, none stored.
     pub expires_at_ms: u64,
-    /// The operation that wrote it; all zero: none stored.
+    /// Tag of the operation that wrote it; all zero: none stored.
     pub tag: ClientTag,
-    /// What the client heard; empty: none stored.
+    /// Reply to the client, for retries; empty: none stored.
     pub result: &'a [u8],
 }
 
 impl<'a> RecordRef<'a> {
-    /// A record of `kind` about `key` with nothing else: a tombstone, or a mark with an empty key.
+    /// A record of `kind` for `key` without other fields: a tombstone, or a mark with an empty key.
     #[must_use]
     pub const fn bare(kind: RecordKind, version: Version, key: &'a [u8]) -> Self {
         Self { kind, version, key, value: &[], flags: 0, expires_at_ms: 0, tag: ClientTag::NONE, result: &[] }
@@ -137,7 +137,7 @@ impl<'a> RecordRef<'a> {
         record
     }
 
-    /// Whether lengths and kind agree with the format; what an encoder asserts and a decoder checks.
+    /// Whether lengths and kind fit the format; asserted by the encoder, checked by the decoder.
     #[must_use]
     pub(crate) fn is_well_formed(&self) -> bool {
         let fits = self.key.len() <= KEY_BYTES_LIMIT
@@ -148,20 +148,20 @@ impl<'a> RecordRef<'a> {
     }
 }
 
-/// What a record carries beside its content.
+/// A record's fields besides its content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Envelope {
-    /// The range whose history it belongs to.
+    /// The range that the record belongs to.
     pub range: RangeId,
     /// Whether the next record of the same frame belongs to the same atomic batch.
     pub continues: bool,
 }
 
-/// Where a record lies: the salt of its checksum.
+/// Position of a record: the salt of its checksum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecordPlace {
     /// The segment's UUID, folded.
     pub segment_id: u64,
-    /// Of the record's first byte, from the start of the segment.
+    /// Offset of the record's first byte in the segment.
     pub offset: u32,
 }

@@ -6,10 +6,10 @@ use fawn_types::checksum::checksum64;
 
 const WHAT: &str = "segment header";
 
-/// The header at the start of a segment file.
+/// Decodes the header at the start of a segment file.
 ///
 /// # Errors
-/// When it is not a whole header of a known format.
+/// If it is not a whole header of a known format.
 pub fn decode(bytes: &[u8]) -> Result<SegmentHeader, HeaderError> {
     let (expected, found) = (HEADER_BYTES, bytes.len());
     if found < expected {
@@ -41,7 +41,7 @@ fn field(field: &'static str, expected: &str, found: &str) -> HeaderError {
     HeaderError::Field { what: WHAT, field, expected: expected.to_owned(), found: found.to_owned() }
 }
 
-/// The part that no later format may change: magic at 0, format number at 8, XXH3-64 of everything before it at
+/// Checks the part that no later format may change: magic at 0, format number at 8, XXH3-64 of everything before it at
 /// `checksum_at`. The checksum is checked first, so that a corrupt format number does not pass for a newer format.
 pub(in crate::format) fn check_frozen(
     bytes: &[u8],

@@ -7,7 +7,7 @@ use fawn_types::checksum::checksum64;
 /// Writes `header` to the first [`HEADER_BYTES`] of `out`.
 ///
 /// # Panics
-/// When the segment's length is invalid, or `out` is too short: a caller's error.
+/// If the segment's length is invalid or `out` is too short: a caller's error.
 pub fn encode(header: &SegmentHeader, out: &mut [u8]) {
     let bytes = header.segment_bytes;
     assert!(bytes.is_power_of_two() && (SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&bytes), "{bytes} B segment");

@@ -1,11 +1,11 @@
-//! Owns what peer frames carry for nodes: requests and replies in their internal form behind a session, and records.
+//! Payloads of peer frames: a session followed by a request or reply in internal format, and records.
 //!
 //! ```text
-//! request: session u64 | the form of a request, on a key or on a range
-//! reply:   session u64 | the form of a reply, its version filled in
-//! records: as in a segment, each for place (0, 0): any log of the range can take them
+//! request: session u64 | encoded request, on a key or on a range
+//! reply:   session u64 | encoded reply with its version
+//! records: as in a segment, each for place (0, 0), so any log of the range can append them
 //! ```
-//! A result in a record is the form of a reply too. `docs/formats/peer-payloads.md` has the tables.
+//! The result in a record is an encoded reply too. `docs/formats/peer-payloads.md` has the tables.
 mod records;
 
 pub(crate) use fawn_wire::internal::{EncodedReply, put_result, put_scan_page};
@@ -15,7 +15,7 @@ pub(crate) use records::{put_record, records_of};
 use fawn_types::{ClientTag, OperationError, Reply, Request, Version};
 use fawn_wire::internal;
 
-/// The session in front, and the form behind it.
+/// Splits a payload into the session and the encoded request or reply.
 fn split(payload: &[u8]) -> Result<(u64, &[u8]), MessageDecodeError> {
     let Some((session, form)) = payload.split_first_chunk::<8>() else {
         return Err(MessageDecodeError::Truncated { field: "session" });
@@ -23,7 +23,7 @@ fn split(payload: &[u8]) -> Result<(u64, &[u8]), MessageDecodeError> {
     Ok((u64::from_le_bytes(*session), form))
 }
 
-/// Appends `request` of the front-end session `session` to `out`. The key is within its limit: the caller's duty.
+/// Appends `request` of the front-end session `session` to `out`. The caller has checked the key's length.
 pub fn encode_request(session: u64, request: &Request<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(&session.to_le_bytes());
     internal::put_request(request, out);
@@ -32,13 +32,13 @@ pub fn encode_request(session: u64, request: &Request<'_>, out: &mut Vec<u8>) {
 /// The session and the request of a payload; borrows from it.
 ///
 /// # Errors
-/// When the bytes are no request.
+/// When the bytes are not a request on a key.
 pub fn decode_request(payload: &[u8]) -> Result<(u64, Request<'_>), MessageDecodeError> {
     let (session, form) = split(payload)?;
     Ok((session, internal::read_request(form)?))
 }
 
-/// Whether the payload is a wide request's.
+/// Whether the payload is a whole-keyspace request.
 pub(crate) fn is_keyspace(payload: &[u8]) -> bool {
     split(payload).is_ok_and(|(_, form)| internal::is_keyspace(form))
 }
@@ -52,7 +52,7 @@ pub fn encode_keyspace(session: u64, request: &KeyspaceRequest<'_>, out: &mut Ve
 /// The session and the request of a payload; borrows from it.
 ///
 /// # Errors
-/// When the bytes are no wide request.
+/// When the bytes are not a whole-keyspace request.
 pub fn decode_keyspace(payload: &[u8]) -> Result<(u64, KeyspaceRequest<'_>), MessageDecodeError> {
     let (session, form) = split(payload)?;
     Ok((session, internal::read_keyspace(form)?))
@@ -64,22 +64,22 @@ pub(crate) fn put_reply(out: &mut Vec<u8>, session: u64, reply: &Reply<'_>) {
     put_result(out, reply);
 }
 
-/// Appends the reply that a committed record's `result` stands for.
+/// Appends the reply payload for a committed record's `result`.
 pub(crate) fn put_result_as_reply(out: &mut Vec<u8>, session: u64, version: Version, result: &[u8]) {
     let reply = internal::read_result(result, version).unwrap_or(Reply::Error(OperationError::Corrupt));
     put_reply(out, session, &reply);
 }
 
-/// The session's first incomplete operation is too far behind for two bytes: a later record frees what it acknowledges.
+/// The session's first incomplete operation is too far back for two bytes. A later record acknowledges it.
 const NOTHING_ACKNOWLEDGED: u16 = u16::MAX;
 
-/// Appends to the result of a record how far its session has acknowledged, so that replicas free what it names.
+/// Appends the session's acknowledgement position to the result of a record, so that replicas free older completions.
 pub(crate) fn put_acknowledged(result: &mut Vec<u8>, tag: ClientTag, first_incomplete: u64) {
     let behind = u16::try_from(tag.seq.saturating_sub(first_incomplete)).unwrap_or(NOTHING_ACKNOWLEDGED);
     result.extend_from_slice(&behind.to_le_bytes());
 }
 
-/// A record's result, and the first of its session's operations that was not acknowledged when it was written.
+/// Splits a record's result into the reply and the session's first incomplete operation when it was written.
 pub(crate) fn split_acknowledged(tag: ClientTag, result: &[u8]) -> (&[u8], u64) {
     match result.split_last_chunk::<2>() {
         Some((result, behind)) => match u16::from_le_bytes(*behind) {
@@ -93,7 +93,7 @@ pub(crate) fn split_acknowledged(tag: ClientTag, result: &[u8]) -> (&[u8], u64) 
 /// The session and the reply of a payload.
 ///
 /// # Errors
-/// When the bytes are no reply.
+/// When the bytes are not a reply.
 pub fn decode_reply(payload: &[u8]) -> Result<(u64, Reply<'_>), MessageDecodeError> {
     let (session, form) = split(payload)?;
     Ok((session, internal::read_result(form, Version::ZERO)?))

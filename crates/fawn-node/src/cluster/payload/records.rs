@@ -1,20 +1,20 @@
-//! Owns records on links: the form of a segment without its place, so that a peer's log gives them one of their own.
+//! Records on links: encoded as in a segment, but for place (0, 0); the receiver's log assigns the real place.
 //!
-//! The checksum of place (0, 0) goes end to end, from the sender's log buffer to the receiver's, beside the frame's.
+//! A record's checksum covers the path from the sender's log buffer to the receiver's, in addition to the frame's.
 use fawn_ds::internals::format::record::{self, Envelope, RecordPlace};
 use fawn_ds::internals::{RecordKind, RecordRef};
 use fawn_types::RangeId;
 
 const NOWHERE: RecordPlace = RecordPlace { segment_id: 0, offset: 0 };
 
-/// Appends one record to `out`.
+/// Appends an encoded record to `out`.
 pub(crate) fn put_record(out: &mut Vec<u8>, range: RangeId, record: &RecordRef<'_>) {
     let start = out.len();
     out.resize(start + record::encoded_len(record), 0);
     record::encode_into(record, Envelope { range, continues: false }, NOWHERE, &mut out[start..]);
 }
 
-/// The records of a frame, in order; ends at the first that is none of `range`, is corrupt, or is no write.
+/// Iterates over the records of a frame; ends at the first that is corrupt, of another range, or not a write.
 pub(crate) fn records_of(bytes: &[u8], range: RangeId) -> impl Iterator<Item = RecordRef<'_>> {
     let mut rest = bytes;
     core::iter::from_fn(move || {

@@ -1,4 +1,4 @@
-//! Owns the tests of a healthy cluster: a put is on three disks, a get costs at most one device read, outcomes agree.
+//! Healthy cluster: a put is on three disks, a get costs at most one device read, all copies agree.
 use super::world::{Answer, FRONT_END, World, set, set_if};
 use fawn_types::{Condition, Durability, Request, Update, Version};
 
@@ -41,7 +41,7 @@ fn pipelined_operations_on_one_key_are_all_done_once() {
         })
         .collect();
     answers.sort_unstable();
-    assert_eq!(answers, (1..=500).collect::<Vec<_>>(), "each increment counted once, each answer its own");
+    assert_eq!(answers, (1..=500).collect::<Vec<_>>(), "each increment is counted once and has its own reply");
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn conditional_outcomes_are_ordered_and_answered_by_the_tail() {
     assert_eq!(world.assert_equal_copies(), 0);
 }
 
-/// A cache far smaller than the data: reads and read-modify-writes go to the device.
+/// A cluster with a cache far smaller than the data, so that reads and updates go to the device.
 fn cold_world(seed: u64) -> World {
     let mut world = World::with(seed, Durability::Sync, 1 << 20);
     for i in 0..3000_u32 {
@@ -89,7 +89,7 @@ fn a_get_costs_at_most_one_device_read() {
         assert_eq!(answer.value(), Some(&vec![(i * 7) as u8; 1000][..]));
     }
     let cost = reads(&world) - before;
-    assert!(cost > 100, "the data does not fit the cache, so the device is asked: {cost} reads");
+    assert!(cost > 100, "the data does not fit in the cache, but there were only {cost} device reads");
     assert!(cost <= 301, "{cost} device reads for 300 gets");
 }
 
@@ -112,7 +112,7 @@ fn cold_updates_queue_per_key_and_keep_their_order() {
         assert_eq!(answer.value().unwrap()[1000..], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9], "in the order submitted");
     }
     let cold: u64 = world.statuses().iter().map(|(_, status)| status.counters.cold).sum();
-    assert!(cold >= 20, "they were loaded from the device: {cold}");
+    assert!(cold >= 20, "only {cold} values were loaded from the device");
 }
 
 #[test]
@@ -125,6 +125,6 @@ fn too_many_operations_are_refused_at_once() {
     }
     assert!(world.submit(&set(b"key", b"value")).is_err(), "the window is full");
     world.run(2000);
-    assert_eq!(world.nodes[&FRONT_END].status().under_way, 0, "all were answered");
+    assert_eq!(world.nodes[&FRONT_END].status().under_way, 0, "all operations were answered");
     assert!(world.submit(&set(b"key", b"value")).is_ok());
 }

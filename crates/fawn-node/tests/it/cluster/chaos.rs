@@ -1,5 +1,6 @@
-//! Owns random faults under load, judged by appended tokens: an append-only list shows loss, duplication and stale
-//! reads by itself. Reproduce one seed by `FAWN_SEED=n cargo test -p fawn-node --test it chaos`.
+//! Random faults under load, checked by appended tokens: an append-only list reveals loss, duplication and stale reads.
+//!
+//! `FAWN_SEED=n cargo test -p fawn-node --test it chaos` reproduces one seed.
 use super::world::{Answer, BACK_ENDS, FRONT_END, World};
 use fawn_node::cluster::ClientOp;
 use fawn_types::{Condition, Durability, Request, Update};
@@ -8,12 +9,12 @@ use std::collections::BTreeMap;
 const TOKEN_BYTES: usize = 4;
 const KEYS: u64 = 3;
 
-/// What was asked, and how long each list was known to be when it was.
+/// A request, and the tokens known to be acked when it was sent.
 struct Asked {
     key: usize,
-    /// The token appended; `None`: a read.
+    /// The appended token; `None` for a read.
     token: Option<u32>,
-    /// Tokens of the key that were acked before.
+    /// Tokens of the key that were acked before the request.
     acked_before: Vec<u32>,
 }
 
@@ -57,7 +58,8 @@ impl History {
         }
     }
 
-    /// Every read is a prefix of the end and holds all that was acked before it was asked; nothing is there twice.
+    /// Checks that every read is a prefix of the final list and contains all tokens acked before it, and that no token
+    /// occurs twice.
     fn judge(&self, finals: &[Vec<u32>]) -> Result<(), String> {
         for (key, last) in finals.iter().enumerate() {
             let mut sorted = last.clone();
@@ -85,7 +87,7 @@ fn tokens(value: &[u8]) -> Vec<u32> {
     value.as_chunks::<TOKEN_BYTES>().0.iter().map(|token| u32::from_le_bytes(*token)).collect()
 }
 
-/// One fault, or the end of one.
+/// Begins or ends a random fault.
 fn disturb(world: &mut World, may_lose_power: bool) {
     let node = world.random.below(u64::from(BACK_ENDS)) as u32 + 1;
     match world.random.below(10) {
@@ -121,7 +123,7 @@ fn heal(world: &mut World) {
     }
 }
 
-/// Returns tokens acked, reads, and operations whose end is unknown.
+/// Returns the numbers of acked tokens, of reads, and of operations with an unknown outcome.
 fn chaos(seed: u64, durability: Durability, faults: usize) -> (usize, usize, u32) {
     let mut world = World::with(seed, durability, 8 << 20);
     let mut history = History::default();
@@ -134,7 +136,7 @@ fn chaos(seed: u64, durability: Durability, faults: usize) -> (usize, usize, u32
             world.step();
             history.hear(&mut world);
         }
-        // Only `sync` promises anything about power; the others survive the end of a process.
+        // Only `sync` promises to survive power loss; the other modes survive the end of a process.
         disturb(&mut world, durability == Durability::Sync);
     }
     heal(&mut world);
@@ -172,7 +174,7 @@ fn no_fault_loses_repeats_or_reorders_what_was_acked() {
         acked += seed_acked;
         reads += seed_reads;
     }
-    assert!(acked > 0 && reads > 0, "the load was served in part: {acked} acked, {reads} reads");
+    assert!(acked > 0 && reads > 0, "no load was served: {acked} acked, {reads} reads");
 }
 
 #[test]
@@ -180,11 +182,11 @@ fn everysec_survives_the_end_of_any_process() {
     for seed in 2000..2006 {
         println!("seed {seed} of everysec_survives_the_end_of_any_process");
         let (acked, reads, _) = chaos(seed, Durability::EverySecond, 12);
-        assert!(acked > 0 && reads > 0, "seed {seed}: the load was served in part");
+        assert!(acked > 0 && reads > 0, "seed {seed}: no load was served");
     }
 }
 
-/// The judge itself: each way to break a history is told apart.
+/// Tests the checker itself: it detects each way to break a history.
 #[test]
 fn corrupted_histories_are_caught() {
     let good = || {

@@ -1,12 +1,11 @@
-//! Owns the tests of orderly stops: what a mark says is true on whatever disk it is found, and nothing is told that
-//! nobody need fear.
+//! Clean shutdowns: a mark is true on every disk image, and no possible loss is reported without reason.
 use super::world::{Answer, BACK_ENDS, World, set};
 use fawn_chain::map::decode_state;
 use fawn_flash::SimDisk;
 use fawn_flash::sim::{Capture, Loss};
 use fawn_types::{Durability, RangeId};
 
-/// The members that the disk calls cleanly shut down, and how many of their logs do not end where their marks say.
+/// The number of members marked as cleanly shut down, and the number whose logs do not end at their marks.
 fn marks(world: &World, disk: &SimDisk) -> (usize, usize) {
     let engine = world.open(disk);
     let (mut marked, mut untrue) = (0, 0);
@@ -20,7 +19,8 @@ fn marks(world: &World, disk: &SimDisk) -> (usize, usize) {
     (marked, untrue)
 }
 
-/// Power fails after each operation of an orderly stop in turn: a mark is there only with all that it certifies.
+/// Power fails after each operation of a clean shutdown in turn: a mark is on disk only with everything that it
+/// certifies.
 #[test]
 fn a_mark_that_a_loss_of_power_leaves_says_the_truth() {
     for seed in 200..206_u64 {
@@ -29,7 +29,7 @@ fn a_mark_that_a_loss_of_power_leaves_says_the_truth() {
         for i in 0..40_u32 {
             let _ = world.submit(&set(format!("k{i}").as_bytes(), &[7; 300])).unwrap();
         }
-        world.run(20); // acknowledged or not, most of it is not synced
+        world.run(20); // Most writes are not synced, acknowledged or not.
         let disk = world.disks[&2].clone();
         disk.capture(Capture::Every { stride: 1, loss: Loss::Power, seed });
         world.close(2);
@@ -37,13 +37,16 @@ fn a_mark_that_a_loss_of_power_leaves_says_the_truth() {
         let images = disk.take_images();
         let found: Vec<_> = images.iter().map(|image| marks(&world, &image.disk)).collect();
         assert!(found.iter().all(|(_, untrue)| *untrue == 0), "seed {seed}: (marks, untrue ones) {found:?}");
-        assert!(found.iter().any(|(marked, _)| *marked == 0), "seed {seed}: some come before the marks: {found:?}");
+        assert!(
+            found.iter().any(|(marked, _)| *marked == 0),
+            "seed {seed}: no image was taken before the marks: {found:?}"
+        );
         let members = world.open(&disk).ranges().count();
-        assert_eq!(marks(&world, &disk).0, members, "seed {seed}: one for each member");
+        assert_eq!(marks(&world, &disk).0, members, "seed {seed}: one mark per member");
     }
 }
 
-/// All stop in order, several times, also shortly after they began: nothing is lost, and nobody is told to fear it.
+/// All nodes shut down cleanly several times, also shortly after their start: nothing is lost, and no loss is reported.
 #[test]
 fn an_orderly_stop_of_all_loses_nothing_and_says_nothing() {
     for (seed, durability) in [(210, Durability::EverySecond), (211, Durability::Memory), (212, Durability::Sync)] {

@@ -1,4 +1,4 @@
-//! Owns the tests of edges: stale epochs, expiry by chain time, logs that no longer reach back, other clusters' stores.
+//! Edge cases: stale epochs, expiry by chain time, logs that no longer reach back, stores of other clusters.
 use super::world::{Answer, BACK_ENDS, FRONT_END, SECRET, World, set};
 use fawn_chain::map::NodeEntry;
 use fawn_chain::message::{FrameStream, RefusedReason, encode_frame};
@@ -11,7 +11,7 @@ use fawn_types::{
     BootId, ClientTag, Condition, Durability, Epoch, Expiry, HashSecret, NodeId, Now, RangeId, Request, Update,
 };
 
-/// A front-end of its own, whose requests name whatever epoch they like; returns what comes back.
+/// Sends a request with any epoch, as a separate front-end. Returns a description of the replies.
 fn ask(world: &mut World, to: u32, epoch: Epoch, range: RangeId, request: &Request<'_>) -> Vec<String> {
     const STRANGER: u32 = 9;
     let session = u64::from(STRANGER) << 32 | 7;
@@ -57,14 +57,14 @@ fn stale_epochs_and_foreign_keys_are_refused_with_the_newer_entry() {
     let older = Epoch::new(epoch.get() - 1).unwrap();
     let get = Request::Get { key: b"k" };
     assert_eq!(ask(&mut world, 2, older, range, &get), [format!("entry {epoch:?}"), "stale".to_owned()]);
-    assert_eq!(ask(&mut world, 2, epoch.next().unwrap(), range, &get), ["stale"], "nothing newer is known here");
+    assert_eq!(ask(&mut world, 2, epoch.next().unwrap(), range, &get), ["stale"], "the node knows no newer entry");
     assert_eq!(ask(&mut world, 2, epoch, RangeId(4000), &get), ["wrong range"]);
     let covered = (0..64_u8).map(|i| [b'q', i]).filter_map(|key| {
         let heard = ask(&mut world, 2, epoch, range, &Request::Get { key: &key });
         heard.first().cloned()
     });
     let kinds: std::collections::BTreeSet<String> = covered.collect();
-    assert!(kinds.contains("wrong range"), "keys of other ranges are refused: {kinds:?}");
+    assert!(kinds.contains("wrong range"), "keys of other ranges are rejected: {kinds:?}");
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn entries_expire_by_chain_time_everywhere() {
     assert!(matches!(world.call(&Request::Update { key: b"k", update }), Answer::Stored(_)));
     assert_eq!(world.get(b"k").value(), Some(&b"short"[..]));
     world.run(2_200);
-    assert_eq!(world.get(b"k"), Answer::Absent, "the idle chain's time goes on");
+    assert_eq!(world.get(b"k"), Answer::Absent, "the time of an idle chain advances");
     assert_eq!(world.assert_equal_copies(), 0);
 }
 
@@ -100,7 +100,7 @@ fn a_log_that_no_longer_reaches_back_never_makes_a_transfer_with_holes() {
             world.wait(op);
         }
     }
-    // The others forget what their logs dropped meanwhile, and find gaps when they open.
+    // After a restart the others no longer know which records their logs dropped, and find gaps.
     world.kill(2, true);
     world.start(2);
     world.run(1_000);

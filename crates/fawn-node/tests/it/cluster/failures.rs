@@ -1,4 +1,4 @@
-//! Owns the tests of failures: a node dies and comes back, the whole cluster loses power, answers get lost.
+//! Failures: a node crashes and comes back, the whole cluster loses power, replies are lost.
 use super::world::{Answer, BACK_ENDS, FRONT_END, World, set};
 use fawn_flash::sim::{DeviceFault, OpKind};
 use fawn_types::{Durability, Request, RingKey, Update};
@@ -63,11 +63,11 @@ fn power_loss_of_the_whole_cluster_loses_no_acked_write() {
             (1..=BACK_ENDS).for_each(|node| world.start(node));
             for (key, value) in &acked {
                 let found = world.get(key.as_bytes());
-                assert_eq!(found.value(), Some(value.as_bytes()), "seed {seed}: acked {key} is gone");
+                assert_eq!(found.value(), Some(value.as_bytes()), "seed {seed}: acked {key} is lost");
             }
         }
         world.assert_equal_copies();
-        assert!(!acked.is_empty(), "seed {seed}: something was acked");
+        assert!(!acked.is_empty(), "seed {seed}: no write was acked");
     }
 }
 
@@ -76,19 +76,19 @@ fn lost_answers_are_retried_and_applied_once() {
     let mut world = World::new(30);
     world.put(b"counter", b"0");
     let add = Request::Update { key: b"counter", update: Update::AddSigned { delta: 1 } };
-    // Nobody's answers reach the front-end: it sends the same operations again and again.
+    // No reply reaches the front-end, so it resends the same operations repeatedly.
     let to_front_end: Vec<_> = (1..=BACK_ENDS).map(|node| (node, FRONT_END)).collect();
     world.cut.extend(to_front_end.iter().copied());
     let ops: Vec<_> = (0..50).map(|_| world.submit(&add).unwrap()).collect();
     world.run(1500);
-    assert!(ops.iter().all(|op| !world.done.contains_key(&(FRONT_END, *op))), "no answer came through");
+    assert!(ops.iter().all(|op| !world.done.contains_key(&(FRONT_END, *op))), "a reply reached the front-end");
     world.cut.clear();
     let mut answers: Vec<Answer> = ops.into_iter().map(|op| world.wait(op)).collect();
     answers.sort_by_key(|answer| if let Answer::Signed(value) = answer { *value } else { -1 });
     assert_eq!(answers, (1..=50).map(Answer::Signed).collect::<Vec<_>>());
     assert_eq!(world.get(b"counter").value(), Some(&b"50"[..]));
     let answered: u64 = world.statuses().iter().map(|(_, status)| status.counters.retries_answered).sum();
-    assert!(answered >= 50, "heads answered from completions: {answered}");
+    assert!(answered >= 50, "only {answered} replies came from completions");
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn retries_across_a_power_loss_are_applied_once() {
         world.cut.clear();
         let answers: Vec<Answer> = ops.into_iter().map(|op| world.wait(op)).collect();
         assert!(answers.iter().all(|answer| matches!(answer, Answer::Signed(_))), "seed {seed}: {answers:?}");
-        assert_eq!(world.get(b"counter").value(), Some(&b"40"[..]), "seed {seed}: each once");
+        assert_eq!(world.get(b"counter").value(), Some(&b"40"[..]), "seed {seed}: each is executed once");
     }
 }
 
@@ -131,7 +131,7 @@ fn links_that_lose_bytes_both_ways_between_neighbours_heal() {
     assert_eq!(world.assert_equal_copies(), 30);
 }
 
-/// What the test of power loss looks for is really lost where nothing was synced: it can tell the difference.
+/// Tests the check for power loss: without syncs, acked writes are lost and the check detects it.
 #[test]
 fn power_loss_without_sync_is_seen_by_the_same_check() {
     let mut lost = 0;
@@ -147,12 +147,13 @@ fn power_loss_without_sync_is_seen_by_the_same_check() {
         world.run(7_000);
         lost += keys.iter().filter(|key| world.get(key.as_bytes()) == Answer::Absent).count();
         let losses = world.nodes[&1].status().possible_losses;
-        assert!(losses > 0, "seed {seed}: the manager says that acked writes may be missing");
+        assert!(losses > 0, "seed {seed}: the manager reported no possible loss");
     }
-    assert!(lost > 0, "a power loss in `memory` loses something");
+    assert!(lost > 0, "a power loss in `memory` lost no write");
 }
 
-/// A sync fails, and the process goes on: its copies leave their chains at once, and the cluster with two of them.
+/// A sync fails and the process keeps running: its copies leave their chains at once, and the cluster continues with
+/// two.
 #[test]
 fn a_node_whose_medium_fails_is_left_out_until_it_is_restarted() {
     for victim in 2..=BACK_ENDS {
@@ -166,8 +167,8 @@ fn a_node_whose_medium_fails_is_left_out_until_it_is_restarted() {
                 let began = world.now;
                 world.put(format!("k{i}").as_bytes(), b"after");
                 let took_ms = world.now.mono.ms_since(began.mono);
-                assert!(took_ms < 500, "victim {victim}, {kind:?}: {took_ms} ms for a write: somebody was waited for");
-                world.run(30); // a second passes, with its sync
+                assert!(took_ms < 500, "victim {victim}, {kind:?}: {took_ms} ms for a write: it waited for a timeout");
+                world.run(30); // Over all writes a second passes, with its sync.
             }
             let statuses = world.statuses();
             let status = |node| &statuses.iter().find(|(name, _)| *name == node).unwrap().1;
@@ -187,7 +188,7 @@ fn a_node_whose_medium_fails_is_left_out_until_it_is_restarted() {
     }
 }
 
-/// The numbers of an epoch are used up: the head has asked for another one before, and clients notice nothing.
+/// An epoch's sequence numbers run out: the head has requested a new epoch before, so clients see no error.
 #[test]
 fn an_epoch_that_is_used_up_makes_way_for_the_next() {
     let mut world = World::new(90);
@@ -211,7 +212,7 @@ fn an_epoch_that_is_used_up_makes_way_for_the_next() {
     assert_eq!(world.assert_equal_copies(), 40);
 }
 
-/// Another mode at the next start: in force from the next epoch on, whichever way, and nothing acked is lost by a kill.
+/// A changed durability mode takes effect with the next epoch, stricter or laxer, and a kill loses no acked write.
 #[test]
 fn another_durability_takes_effect_with_the_next_epoch() {
     let modes =
@@ -233,7 +234,7 @@ fn another_durability_takes_effect_with_the_next_epoch() {
             assert!((0..30).all(|i| world.get(format!("r{earlier} k{i}").as_bytes()).value().is_some()));
         }
     }
-    // The last mode, `memory`, served last: whatever is asked for now, its losses are told.
+    // `memory` was the last mode that served, so its losses are reported whatever mode is configured now.
     (1..=BACK_ENDS).for_each(|node| world.kill(node, false));
     world.durability = Durability::Sync;
     (1..=BACK_ENDS).for_each(|node| world.start(node));
@@ -241,7 +242,7 @@ fn another_durability_takes_effect_with_the_next_epoch() {
     assert!(world.nodes[&1].status().possible_losses > 0, "acks in memory may be missing after a kill");
 }
 
-/// One head is out of the front-end's reach: operations on its range wait, those on other ranges do not.
+/// The front-end cannot reach one head: operations on its range wait, those on other ranges do not.
 #[test]
 fn a_silent_head_stops_its_own_range_only() {
     let mut world = World::new(7);
@@ -255,7 +256,7 @@ fn a_silent_head_stops_its_own_range_only() {
     let other = (0..1000_u32).map(|i| format!("o{i}").into_bytes()).find(is_other).unwrap();
     world.cut.insert((FRONT_END, head.0));
     let silent = world.submit(&set(stuck, b"2")).unwrap();
-    // More than a window, in less time than the silent one takes to fail.
+    // More operations than a window, in less time than the unanswered one takes to time out.
     let window = world.limits.router.window_ops_max;
     for round in 0..(2 * window / 64) {
         let ops: Vec<_> = (0..64).map(|_| world.submit(&set(&other, b"3"))).collect();
@@ -264,5 +265,5 @@ fn a_silent_head_stops_its_own_range_only() {
             assert!(matches!(world.wait(op), Answer::Stored(_)));
         }
     }
-    assert!(!world.done.contains_key(&(FRONT_END, silent)), "it outlasted a window of the others");
+    assert!(!world.done.contains_key(&(FRONT_END, silent)), "the unanswered operation ended too early");
 }

@@ -1,4 +1,4 @@
-//! Owns the tests of a cluster of nodes: replication, failures, power loss, retries, bounds; virtual time throughout.
+//! Tests of a cluster of nodes in virtual time: replication, failures, power loss, retries, bounds.
 mod basics;
 mod chaos;
 mod closing;

@@ -1,4 +1,4 @@
-//! Owns the tests of payloads: what is encoded decodes to itself, and nothing that is cut or corrupt panics.
+//! Payload codec: round trips, and no panic on truncated or corrupt bytes.
 use fawn_node::cluster::payload::{decode_keyspace, decode_reply, decode_request, encode_request};
 use fawn_types::random::SplitMix64;
 use fawn_types::request::ExpiryCondition;
@@ -40,8 +40,8 @@ fn requests() -> Vec<Request<'static>> {
     ]
 }
 
-/// Where an update stands among all there are. A new one does not compile until it is named here, and then fails until
-/// [`requests`] has it.
+/// Index of an update's kind. A new kind does not compile until it is added here, and the test then fails until
+/// [`requests`] contains it.
 const fn place(update: &Update<'_>) -> usize {
     match update {
         Update::Set { .. } => 0,
@@ -55,7 +55,7 @@ const fn place(update: &Update<'_>) -> usize {
     }
 }
 
-/// One more than the last place.
+/// Number of kinds of updates.
 const UPDATES: usize = 8;
 
 #[test]
@@ -68,7 +68,7 @@ fn every_update_is_among_the_requests() {
             _ => None,
         })
         .collect();
-    assert_eq!(there.len(), UPDATES, "only these are tried: {there:?}");
+    assert_eq!(there.len(), UPDATES, "only these kinds are tested: {there:?}");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Owns the cluster tests' world: three back-ends and a front-end on simulated disks, byte queues between them, one
-//! clock, one deterministic loop.
+//! Cluster under test: three back-ends and a front-end on simulated disks, byte queues between them, one clock, one
+//! deterministic loop.
 use fawn_chain::map::NodeEntry;
 use fawn_chain::{ClusterMap, RangeEntry, RingOptions};
 use fawn_ds::internals::{Engine, Options};
@@ -14,12 +14,12 @@ use fawn_types::{
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) const BACK_ENDS: u32 = 3;
-/// The front-end-only node.
+/// The node that is only a front-end.
 pub(crate) const FRONT_END: u32 = 4;
 pub(crate) const SECRET: HashSecret = HashSecret(*b"a cluster's own ");
 const START: Now = Now::at(1_700_000_000_000);
 
-/// What an operation came to, owned.
+/// The owned outcome of an operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Answer {
     Value(Vec<u8>, Version),
@@ -52,7 +52,7 @@ pub(crate) struct World {
     pub(crate) nodes: BTreeMap<u32, Node<SimDevice>>,
     pub(crate) disks: BTreeMap<u32, SimDisk>,
     links: BTreeMap<(u32, u32), Vec<u8>>,
-    /// Directed pairs that lose everything.
+    /// Directed links that lose every frame.
     pub(crate) cut: BTreeSet<(u32, u32)>,
     pub(crate) done: BTreeMap<(u32, ClientOp), Answer>,
     pub(crate) now: Now,
@@ -60,7 +60,7 @@ pub(crate) struct World {
     pub(crate) durability: Durability,
     pub(crate) limits: NodeLimits,
     pub(crate) memory_bytes: u64,
-    /// Records that a log keeps for members that come back.
+    /// Records that a log keeps for members that return.
     pub(crate) retained_records_max: usize,
     boots: u32,
     pub(crate) seed: u64,
@@ -141,13 +141,13 @@ impl World {
         };
         let engine = self.disks.get(&node).map(|disk| self.open(disk));
         let started = Node::new(config, engine, self.now).unwrap();
-        assert!(self.nodes.insert(node, started).is_none(), "{node} runs already");
+        assert!(self.nodes.insert(node, started).is_none(), "node {node} is already running");
     }
 
-    /// The store on `disk`.
+    /// Opens the store on `disk`.
     pub(crate) fn open(&self, disk: &SimDisk) -> Engine<SimDevice> {
         let options = Options {
-            // Small: boundaries are met often, and segments die under overwrites.
+            // Small segments reach boundaries often, and become dead by overwrites.
             segment_bytes: 64 << 10,
             memory_bytes: self.memory_bytes,
             durability: self.durability,
@@ -158,14 +158,14 @@ impl World {
         Engine::open(SimDevice::attach(disk), options, self.now).unwrap().0
     }
 
-    /// Ends the node in order: its store is closed.
+    /// Shuts the node down cleanly: closes its store.
     pub(crate) fn close(&mut self, node: u32) {
         let engine = self.nodes.remove(&node).and_then(Node::into_engine);
         engine.unwrap().close().unwrap();
         self.kill(node, true);
     }
 
-    /// Ends the process; with `power` the disk loses what was not synced.
+    /// Kills the process; with `power`, the disk loses unsynced writes.
     pub(crate) fn kill(&mut self, node: u32, power: bool) {
         drop(self.nodes.remove(&node));
         let loss = self.random.next();
@@ -178,7 +178,7 @@ impl World {
         }
     }
 
-    /// One millisecond.
+    /// Runs one millisecond.
     pub(crate) fn step(&mut self) {
         self.now = self.now.plus_ms(1);
         let names: Vec<u32> = self.nodes.keys().copied().collect();
@@ -211,7 +211,7 @@ impl World {
         }
     }
 
-    /// Pieces of what is under way, cut and joined anywhere.
+    /// Delivers bytes in flight in pieces, split and joined anywhere.
     fn deliver(&mut self, to: u32) {
         let Some(node) = self.nodes.get_mut(&to) else { return };
         for ((from, _), bytes) in self.links.iter_mut().filter(|((_, link_to), _)| *link_to == to) {
@@ -243,7 +243,7 @@ impl World {
             }
             self.step();
         }
-        panic!("seed {}: {op:?} is never answered: {:#?}", self.seed, self.statuses());
+        panic!("seed {}: {op:?} was not answered: {:#?}", self.seed, self.statuses());
     }
 
     pub(crate) fn call(&mut self, request: &Request<'_>) -> Answer {
@@ -266,7 +266,7 @@ impl World {
         self.nodes.iter().map(|(name, node)| (*name, node.status())).collect()
     }
 
-    /// Every range's digests on all nodes that run, after everything has settled.
+    /// Every range's digests on all running nodes, once they are idle.
     pub(crate) fn digests(&mut self) -> BTreeMap<u32, BTreeMap<u32, RangeDigest>> {
         self.run(500);
         let ranges: Vec<RangeId> = self.map().ranges.iter().map(|entry| entry.range).collect();
@@ -281,7 +281,7 @@ impl World {
         all
     }
 
-    /// **equal-digests**: after healing all members hold the same; returns the number of keys.
+    /// **equal-digests**: after healing, all members hold the same content. Returns the number of keys.
     pub(crate) fn assert_equal_copies(&mut self) -> u64 {
         let digests = self.digests();
         let mut keys = 0;

@@ -1,4 +1,4 @@
-//! Owns the tests of what clients hear: the transcripts of one store, order within a connection, whole-keyspace requests.
+//! Clients of a cluster: the same transcripts as on one store, order within a connection, keyspace requests.
 use super::harness::Harness;
 use crate::harness::resp;
 use crate::transcripts::{MEMCACHED_STORAGE, REDIS_CONNECTION, REDIS_EXPIRY, REDIS_STRINGS, play};
@@ -50,7 +50,7 @@ fn both_protocols_see_the_same_keys_and_three_copies_agree() {
     assert_eq!(harness.assert_three_equal_copies(), 0);
 }
 
-/// What an update gives back is in the record, for retries: as long as a value may be.
+/// The result of an update is stored in the record for retries. It may be as long as a value.
 #[test]
 fn updates_that_give_the_former_value_back_give_long_ones_back() {
     let mut harness = Harness::with_values(2 << 20, false, Durability::Sync, 64 << 20);
@@ -115,7 +115,7 @@ fn keyspace_requests_span_ranges_and_are_barriers() {
         let mut pipeline = Vec::new();
         (0..500).for_each(|i| pipeline.extend_from_slice(&resp(&format!("SET key:{i} v"))));
         pipeline.extend_from_slice(&resp("DBSIZE"));
-        assert!(harness.ask(id, &pipeline).ends_with("|:500"), "what came before counts");
+        assert!(harness.ask(id, &pipeline).ends_with("|:500"), "earlier writes of the pipeline are counted");
         for count in [10, 1000] {
             let (mut cursor, mut met) = ("0".to_owned(), Vec::new());
             loop {
@@ -127,7 +127,7 @@ fn keyspace_requests_span_ranges_and_are_barriers() {
                     break;
                 }
             }
-            assert_eq!(met.len(), 500, "each once while nothing changes");
+            assert_eq!(met.len(), 500, "each key is returned once while nothing changes");
             met.sort_unstable();
             met.dedup();
             assert_eq!(met.len(), 500);
@@ -155,12 +155,12 @@ fn batches_are_atomic_within_a_chain_and_refused_across() {
     assert!(reply.starts_with("-CROSSSLOT "), "{reply}");
     let long = "x".repeat(190 << 10);
     let reply = harness.redis(id, &format!("MSET {{t}}c {long} {{t}}d {long} {{t}}e {long}"));
-    assert!(reply.starts_with("-ERR value longer than "), "more than half a segment: {reply}");
-    assert_eq!(harness.redis(id, "DBSIZE"), ":2", "nothing of either was done");
+    assert!(reply.starts_with("-ERR value longer than "), "a record longer than half a segment: {reply}");
+    assert_eq!(harness.redis(id, "DBSIZE"), ":2", "neither request had an effect");
     assert_eq!(harness.assert_three_equal_copies(), 2);
 }
 
-/// Longer than a link's frame: it goes down the chain as a whole all the same.
+/// A batch longer than a link's frame is still forwarded as a whole.
 #[test]
 fn long_batches_go_down_the_chain_as_a_whole() {
     let mut harness = Harness::new(true);

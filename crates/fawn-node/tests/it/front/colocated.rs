@@ -1,4 +1,4 @@
-//! Owns the tests of a front-end on a back-end's own node, without links: a chain of one, frames never encoded.
+//! Front-end on a back-end's own node: a chain of one, without links or encoded frames.
 use crate::harness::{resp, shard_options};
 use fawn_chain::map::NodeEntry;
 use fawn_chain::{ClusterMap, RingOptions};

@@ -1,4 +1,4 @@
-//! Owns the tests of failures under clients: a member dies, power fails; what was acked is there, batches are whole.
+//! Failures under client load: a member dies, power fails; acked writes survive, and batches are atomic.
 use super::harness::{Harness, MEMBERS};
 use crate::harness::resp;
 use fawn_flash::sim::{DeviceFault, Loss, OpKind};
@@ -39,7 +39,7 @@ fn the_cluster_loses_power_and_nothing_acked_is_gone() {
         let mut harness = Harness::with(seed % 2 == 0, Durability::Sync, 8 << 20);
         for round in 0..3 {
             let id = harness.connect(Protocol::Resp);
-            assert_eq!(harness.redis(id, "DEL nothing"), ":0", "it serves again");
+            assert_eq!(harness.redis(id, "DEL nothing"), ":0", "the cluster serves again");
             let mut pipeline = Vec::new();
             (0..200).for_each(|i| pipeline.extend_from_slice(&resp(&format!("SET r{round}:{i} {i}"))));
             harness.send(id, &pipeline);
@@ -55,7 +55,7 @@ fn the_cluster_loses_power_and_nothing_acked_is_gone() {
         }
         harness.assert_three_equal_copies();
     }
-    assert!((1..8 * 3 * 200).contains(&acked), "power failed in the midst of it: {acked} acked");
+    assert!((1..8 * 3 * 200).contains(&acked), "power must fail during the writes: {acked} acked");
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn no_crash_leaves_half_a_batch() {
     }
 }
 
-/// The whole process was stopped for longer than a machine may be silent: nobody is dropped for it.
+/// A pause of the whole process for longer than the heartbeat timeout drops no member.
 #[test]
 fn a_pause_of_the_process_drops_no_member() {
     let mut harness = Harness::new(false);
@@ -98,11 +98,10 @@ fn a_pause_of_the_process_drops_no_member() {
     harness.now = harness.now.plus_ms(60_000);
     assert_eq!(harness.redis(id, "GET k"), "$1|v");
     harness.run(3000);
-    assert_eq!(epochs(&harness), before, "no chain was formed anew");
+    assert_eq!(epochs(&harness), before, "no new epoch began");
 }
 
-/// Nothing in a start waits for a timer: neither for heartbeats, nor for somebody to ask again, nor for a read per
-/// record.
+/// No step of a start waits for a timer, such as heartbeats or repeated requests, or for one read per record.
 #[test]
 fn a_start_serves_as_soon_as_all_members_have_spoken() {
     const TURNS_MAX: usize = 40;
@@ -132,21 +131,20 @@ fn a_start_serves_as_soon_as_all_members_have_spoken() {
     }
 }
 
-/// Where acks are not synced, an end in order is no loss and none is told; an end without a word, or a failed one, is.
+/// If acks are not synced, a clean shutdown loses nothing and reports no loss; a kill or a failed shutdown reports one.
 #[test]
 fn an_end_in_order_is_told_apart_from_a_kill() {
     for (durability, is_one_range) in
         [(Durability::EverySecond, true), (Durability::Memory, true), (Durability::Memory, false)]
     {
         let mut harness = Harness::with(is_one_range, durability, 24 << 20);
-        let losses =
-            |harness: &Harness| harness.host.status().cluster.expect("a cluster says how it stands").possible_losses;
+        let losses = |harness: &Harness| harness.host.status().cluster.expect("a cluster's status").possible_losses;
         for round in 0..3 {
             let id = harness.connect(Protocol::Resp);
             let serves =
                 |harness: &mut Harness| assert_eq!(harness.redis(id, "SET served again"), "+OK", "{durability:?}");
             serves(&mut harness);
-            assert_eq!(losses(&harness), 0, "{durability:?}, round {round}: everything was synced when it was closed");
+            assert_eq!(losses(&harness), 0, "{durability:?}, round {round}: a clean shutdown syncs everything");
             let held = if round == 0 { 0 } else { 100 };
             (0..held).for_each(|i| assert_eq!(harness.redis(id, &format!("GET r{}k{i}", round - 1)), "$1|v"));
             (0..100).for_each(|i| assert_eq!(harness.redis(id, &format!("SET r{round}k{i} v")), "+OK"));
@@ -163,14 +161,15 @@ fn an_end_in_order_is_told_apart_from_a_kill() {
     }
 }
 
-/// A store takes no more writes, its process stays: clients notice nothing but that two copies are left, whichever it is.
+/// A store fails while its process keeps running: clients see no error, and the status shows two copies, whichever
+/// store it is.
 #[test]
 fn a_store_that_fails_leaves_two_copies_and_a_word_about_it() {
     for victim in 1..=MEMBERS {
         let mut harness = Harness::new(victim % 2 == 0);
         let id = harness.connect(Protocol::Resp);
         (0..40).for_each(|i| assert_eq!(harness.redis(id, &format!("SET k{i} before")), "+OK"));
-        let whole = harness.host.status().cluster.expect("a cluster says how it stands");
+        let whole = harness.host.status().cluster.expect("a cluster's status");
         assert!(!whole.is_degraded() && whole.is_serving(), "{whole:?}");
         harness.disks[victim as usize - 1].fail_nth(OpKind::Write, 1, DeviceFault::Fail);
         for i in 20..60 {
@@ -188,7 +187,7 @@ fn a_store_that_fails_leaves_two_copies_and_a_word_about_it() {
         let poisoned: Vec<_> = status.back_ends.iter().filter(|end| end.poisoned.is_some()).collect();
         assert!(poisoned.len() == 1 && poisoned[0].node == NodeId(victim), "{status:?}");
         assert!(status.members_dropped > 0);
-        // A restart of the process mends it: the disk is in order again.
+        // The disk works again, so a restart of the process repairs the store.
         harness.disks[victim as usize - 1].clear_faults();
         let mut harness = harness.crash(u64::from(victim));
         let id = harness.connect(Protocol::Resp);
@@ -202,7 +201,7 @@ fn a_store_that_fails_leaves_two_copies_and_a_word_about_it() {
     }
 }
 
-/// All three stores fail: reads of what is there go on, writes are refused in time, and the status says so.
+/// All three stores fail: reads of existing values continue, writes are rejected in time, and the status shows it.
 #[test]
 fn stores_that_all_fail_leave_reads() {
     let mut harness = Harness::new(true);
@@ -214,12 +213,12 @@ fn stores_that_all_fail_leave_reads() {
         harness.run(300);
     }
     assert!(harness.redis(id, "SET k x").starts_with('-'));
-    assert!(harness.redis(id, "GET k").starts_with("$1|"), "reads go on");
+    assert!(harness.redis(id, "GET k").starts_with("$1|"), "reads continue");
     assert!(!harness.host.status().cluster.expect("a cluster").is_serving());
 }
 
-/// Reads of ranges whose tail is dead fill the windows of these ranges. Sessions that read other ranges are served
-/// meanwhile.
+/// Reads of ranges whose tail is dead fill the windows of these ranges. Sessions that read other ranges are still
+/// served.
 #[test]
 fn a_dead_tail_does_not_stall_sessions_on_other_ranges() {
     let mut harness = Harness::with_window(4);
@@ -232,7 +231,7 @@ fn a_dead_tail_does_not_stall_sessions_on_other_ranges() {
     let pipeline: Vec<u8> = keys.iter().flat_map(|key| resp(&format!("GET {key}"))).collect();
     harness.send(id, &pipeline);
     harness.run(20);
-    assert!(!harness.clients[&id].received.ends_with(b"$1\r\n1\r\n".repeat(200).as_slice()), "some ranges are silent");
+    assert!(!harness.clients[&id].received.ends_with(b"$1\r\n1\r\n".repeat(200).as_slice()), "all ranges reply");
     let others: Vec<_> = keys.iter().map(|key| (harness.connect(Protocol::Resp), key)).collect();
     others.iter().for_each(|(other, key)| harness.send(*other, &resp(&format!("GET {key}"))));
     harness.run(20);

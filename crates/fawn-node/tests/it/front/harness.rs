@@ -1,4 +1,4 @@
-//! Owns the harness of a cluster: three members in one thread, each on a simulated disk.
+//! Harness of a cluster: three members in one thread, each on a simulated disk.
 use crate::test_harness::{START, TestBed};
 use fawn_ds::internals::{Engine, Options};
 use fawn_flash::sim::{DeviceFault, OpKind};
@@ -45,7 +45,7 @@ impl Harness {
         Self::on(disks, options, memory_bytes, START)
     }
 
-    /// With so many unanswered operations of each range at most.
+    /// A cluster with a maximum number of unanswered operations per range.
     pub(crate) fn with_window(window_ops_max: u64) -> Self {
         let mut options = LocalOptions { is_one_range: false, ..LocalOptions::default() };
         options.shard.value_bytes_max = 200 << 10;
@@ -73,7 +73,7 @@ impl Harness {
         Self::try_on(disks, options, memory_bytes, now.plus_ms(1000))
     }
 
-    /// Loses power everywhere and starts on what is left.
+    /// All members lose power and start from the remaining state.
     pub(crate) fn crash(self, seed: u64) -> Self {
         let Self { disks, host, now, options, memory_bytes, .. } = self;
         drop(host);
@@ -81,7 +81,7 @@ impl Harness {
         Self::on(disks, options, memory_bytes, now.plus_ms(1000))
     }
 
-    /// Ends in order and starts again, with a loss of power in between that has nothing to take.
+    /// Shuts down cleanly and starts again, with a power loss in between that must lose nothing.
     pub(crate) fn stop(self) -> Self {
         let Self { disks, host, now, options, memory_bytes, .. } = self;
         host.into_engines().into_iter().for_each(|engine| drop(engine.close().unwrap()));
@@ -89,11 +89,13 @@ impl Harness {
         Self::on(disks, options, memory_bytes, now.plus_ms(1000))
     }
 
-    /// Ends in order on disks that sync no more, and starts again once they do.
+    /// Shuts down on disks whose syncs fail, and starts again once they work.
     pub(crate) fn stop_unsynced(self) -> Self {
         let Self { disks, host, now, options, memory_bytes, .. } = self;
         disks.iter().for_each(|disk| disk.fail_nth(OpKind::Sync, 1, DeviceFault::Fail));
-        host.into_engines().into_iter().for_each(|engine| assert!(engine.close().is_err(), "a failed sync is told"));
+        host.into_engines()
+            .into_iter()
+            .for_each(|engine| assert!(engine.close().is_err(), "a failed sync is reported"));
         disks.iter().zip(1..).for_each(|(disk, seed)| disk.crash(seed));
         Self::on(disks, options, memory_bytes, now.plus_ms(1000))
     }
@@ -108,21 +110,21 @@ impl Harness {
         self.host.restart(NodeId(name), engine).unwrap();
     }
 
-    /// **equal-digests**: all members hold the same; returns the number of keys.
+    /// **equal-digests**: all members hold the same content. Returns the number of keys.
     pub(crate) fn assert_three_equal_copies(&mut self) -> u64 {
         self.run(500);
         let ranges: Vec<_> = self.host.ranges().collect();
         let mut keys = 0;
         for range in ranges {
             let copies = self.host.digests(range).unwrap();
-            assert_eq!(copies.len(), MEMBERS as usize, "{range:?} lies on every disk");
+            assert_eq!(copies.len(), MEMBERS as usize, "{range:?} is on every disk");
             assert!(copies.iter().all(|(_, copy)| *copy == copies[0].1), "{range:?}: {copies:?}");
             keys += copies[0].1.keys;
         }
         keys
     }
 
-    /// Device reads for lookups, on all members.
+    /// Number of device reads on all members.
     pub(crate) fn reads(&self) -> u64 {
         self.host.engines().map(|engine| engine.stats().reads).sum()
     }

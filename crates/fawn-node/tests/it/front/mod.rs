@@ -1,4 +1,4 @@
-//! Owns the tests of sessions in front of a cluster: what clients hear is what one store tells them; three copies.
+//! Sessions in front of a cluster: clients get the same replies as from one store, with three copies.
 mod clients;
 mod colocated;
 mod failures;

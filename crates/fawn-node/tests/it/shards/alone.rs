@@ -1,5 +1,4 @@
-//! Owns the test of sessions whose keys nobody else touches: whatever happens on the way, each hears exactly what a
-//! store of its own would have told it.
+//! Sessions with disjoint keys: each receives exactly the replies that a store of its own would send.
 use super::{ShardsBed, harness};
 use crate::harness::shard_options;
 use crate::test_harness::resp;
@@ -12,10 +11,10 @@ use std::collections::HashMap;
 
 const SESSIONS: usize = 12;
 const KEYS: u64 = 4;
-/// So little that a few long values fill it.
+/// A budget that a few long values fill.
 const ROOM_BYTES: usize = 96 << 10;
 
-/// A client with keys of its own, and what it must hear.
+/// A client with its own keys, and the replies it must receive.
 struct Client {
     id: SessionId,
     number: usize,
@@ -41,7 +40,7 @@ impl Client {
         }
     }
 
-    /// A random request; what it must hear is noted.
+    /// A random request; its reply is added to the expected ones.
     fn ask(&mut self, rng: &mut SplitMix64) -> Vec<u8> {
         let name = |number: usize, key: u64| format!("{number}:{key}");
         let (key, other) = (name(self.number, rng.below(KEYS)), name(self.number, rng.below(KEYS)));
@@ -55,7 +54,7 @@ impl Client {
                 let text = String::from_utf8(value.clone()).unwrap();
                 self.keys.insert(key.clone(), value);
                 self.expected.extend_from_slice(b"+OK\r\n");
-                // An empty word stands as such.
+                // `""` stands for an empty word.
                 resp(&format!("SET {key} {}", if text.is_empty() { "\"\"" } else { &text }))
             }
             7 => {
@@ -88,7 +87,7 @@ impl Client {
     }
 }
 
-/// One run; how often an answer found no room.
+/// One run; returns how often a reply did not fit in the budget.
 fn run(seed: u64) -> u64 {
     println!("seed {seed}: FAWN_SEED={seed} cargo test -p fawn-node alone");
     let mut rng = SplitMix64::new(seed);
@@ -102,7 +101,7 @@ fn run(seed: u64) -> u64 {
         })
         .collect();
     for _ in 0..4 {
-        // Nobody reads for a while: what is answered fills the room.
+        // No client reads for a while, so replies fill the budget.
         harness.reads_replies = false;
         for _ in 0..rng.below(400) {
             let at = rng.below(SESSIONS as u64) as usize;
@@ -131,7 +130,7 @@ fn hear(harness: &mut ShardsBed, clients: &mut [Client]) {
         let shown = |bytes: &[u8]| bytes[differs.min(bytes.len())..].iter().take(60).copied().collect::<Vec<u8>>();
         assert!(
             received == expected,
-            "client {} at byte {differs} of {} and {}: heard {:?}, expected {:?}",
+            "client {} at byte {differs} of {} and {}: received {:?}, expected {:?}",
             client.number,
             received.len(),
             expected.len(),
@@ -149,5 +148,5 @@ fn each_hears_what_a_store_of_its_own_would_have_told() {
     }
     let seeds = std::env::var("FAWN_SEEDS").map_or(60, |seeds| seeds.parse().unwrap());
     let asked_again: u64 = (0..seeds).map(run).sum();
-    assert!(asked_again > 100, "{asked_again} answers found no room: the way that is meant is not gone");
+    assert!(asked_again > 100, "only {asked_again} replies did not fit in the budget: the case is not tested");
 }

@@ -1,4 +1,4 @@
-//! Owns what clients see of several shards: what they see of one, but for batches across shards.
+//! Clients of several shards: the same replies as from one shard, except for batches across shards.
 use super::{ShardsBed, harness};
 use crate::harness::shard_options;
 use crate::test_harness::resp;
@@ -16,7 +16,7 @@ fn plain(count: u16, seed: u64) -> ShardsBed {
 
 #[test]
 fn transcripts_of_one_shard_hold_for_several() {
-    // `MSET` of keys without a common tag is what differs.
+    // Only `MSET` of keys without a common tag differs.
     let strings = transcripts::REDIS_STRINGS.replace("> MSET a 1 b 2 a 3\n", "> SET b 2\n+OK\n> MSET a 1 a 3\n");
     for count in [2, 3, 5] {
         for seed in 0..8 {
@@ -66,7 +66,7 @@ fn the_whole_keyspace_is_counted_scanned_and_emptied() {
     harness.settle();
     harness.clients.get_mut(&id).unwrap().received.clear();
     let keys: Vec<u64> = harness.host.shards.iter().map(|shard| shard.status().store.keys).collect();
-    assert!(keys.iter().all(|keys| *keys > 40), "every shard has its share: {keys:?}");
+    assert!(keys.iter().all(|keys| *keys > 40), "every shard has some keys: {keys:?}");
     assert_eq!(harness.redis(other, "DBSIZE"), ":300");
     let (mut cursor, mut found) = ("0".to_owned(), BTreeSet::new());
     loop {
@@ -78,7 +78,7 @@ fn the_whole_keyspace_is_counted_scanned_and_emptied() {
             break;
         }
     }
-    assert_eq!(found.len(), 300, "SCAN finds every key");
+    assert_eq!(found.len(), 300, "SCAN returns every key");
     assert_eq!(harness.redis(id, "FLUSHALL"), "+OK");
     assert_eq!(harness.redis(other, "DBSIZE"), ":0");
     assert_eq!(harness.redis(other, "SCAN 3"), "*2|$1|0|*0", "a cursor past the last shard");
@@ -95,8 +95,8 @@ fn clients_have_names_of_their_own_and_counters_are_reset_everywhere() {
     }
     let served: u64 = harness.host.shards.iter().map(|shard| shard.status().counters.executed_for_peers).sum();
     let commands: u64 = harness.host.shards.iter().map(|shard| shard.status().counters.commands).sum();
-    assert!(served > 5, "{served} requests were another shard's");
-    assert_eq!(commands, 9 + 30, "each is counted once, where its client is");
+    assert!(served > 5, "{served} requests were forwarded to another shard");
+    assert_eq!(commands, 9 + 30, "each command is counted once, on its client's shard");
     let memcached = harness.connect(Protocol::Memcached);
     assert_eq!(harness.memcached(memcached, "stats reset"), "RESET");
     assert!(harness.host.shards.iter().all(|shard| shard.status().counters.executed_for_peers == 0));
@@ -133,7 +133,7 @@ fn what_sessions_leave_behind_is_forgotten() {
     }
 }
 
-/// Answers that found no room are asked again: a reader never goes back to what was there before what it has read.
+/// Replies that do not fit in the budget are requested again, but a client never reads an older version afterwards.
 #[test]
 fn a_readers_answers_never_go_back() {
     let mut asked_again = 0;
@@ -145,7 +145,7 @@ fn a_readers_answers_never_go_back() {
         let writer = harness.connect(Protocol::Resp);
         let readers: Vec<SessionId> = (0..6).map(|_| harness.connect(Protocol::Resp)).collect();
         for version in 1..60 {
-            // Short ones first, so that many are under way when they become long.
+            // Short values first, so that many requests are in flight when the values become long.
             let padding = "x".repeat(if version < 20 { 10 } else { 9000 + rng.below(9000) as usize });
             harness.send(writer, &resp(&format!("SET k {version}:{padding}")));
             for _ in 0..rng.below(10) {
@@ -164,27 +164,27 @@ fn a_readers_answers_never_go_back() {
             let text =
                 String::from_utf8(std::mem::take(&mut harness.clients.get_mut(reader).unwrap().received)).unwrap();
             let versions = text.lines().filter_map(|line| line.split_once(':')?.0.parse::<u32>().ok());
-            assert!(versions.is_sorted(), "a later read saw less than an earlier one");
+            assert!(versions.is_sorted(), "a later read returned an older version");
         }
         asked_again += harness.host.shards.iter().map(|shard| shard.status().counters.rereads).sum::<u64>();
     }
-    assert!(asked_again > 100, "{asked_again} answers found no room");
+    assert!(asked_again > 100, "only {asked_again} replies did not fit in the budget");
 }
 
-/// However many ask a shard that takes no turns, so many requests are away; the rest goes when it answers.
+/// The number of requests to a stalled shard is bounded; further requests are sent once it replies.
 #[test]
 fn requests_away_are_bounded() {
     let options = ShardOptions { pending_max: 64, ..shard_options(Durability::Memory) };
     let mut harness = harness(2, SimOptions::instant(5), options);
     let ids: Vec<SessionId> = (0..20).map(|_| harness.connect(Protocol::Resp)).collect();
-    // Until a session is known for short replies it waits for their room.
+    // Teaches the sessions that replies are short; before that, each waits for budget.
     for _ in 0..40 {
         ids.iter().for_each(|id| assert_eq!(harness.redis(*id, "GET k"), "$-1"));
     }
     for id in &ids {
         harness.send(*id, &resp("GET k").repeat(50));
     }
-    // Half of the sessions ask the other shard.
+    // Half of the sessions send requests to the other shard.
     let pending: Vec<usize> = harness.host.shards.iter().map(|shard| shard.status().pending).collect();
     assert!(pending.contains(&64), "{pending:?}");
     harness.settle();
@@ -192,7 +192,7 @@ fn requests_away_are_bounded() {
     harness.host.check_empty();
 }
 
-/// A shard that takes no turns costs the others a bounded message batch, and gets everything in the end.
+/// A stalled shard costs the others one bounded message batch, and eventually receives everything.
 #[test]
 fn a_slow_shard_costs_the_others_little() {
     const VALUE_BYTES: usize = 20_000;
@@ -219,7 +219,7 @@ fn a_slow_shard_costs_the_others_little() {
     let pending: Vec<usize> = harness.host.shards.iter().map(|shard| shard.status().pending).collect();
     assert!(
         pending.iter().all(|pending| (400..=600).contains(pending)),
-        "requests, own and away, are bounded: {pending:?}"
+        "requests, local and forwarded, are bounded: {pending:?}"
     );
     (0..4).for_each(|_| harness.host.turn_of(0, harness.now));
     for _ in 0..200 {
@@ -228,7 +228,7 @@ fn a_slow_shard_costs_the_others_little() {
     let due = harness.host.shards[1].run_once(harness.now);
     assert!(
         due.is_some_and(|due| due.ms_since(harness.now.mono) <= 1),
-        "answers wait to be handed over, and nobody wakes it"
+        "replies wait to be sent, so another iteration must be due"
     );
     harness.settle();
     let longest = harness.host.longest;

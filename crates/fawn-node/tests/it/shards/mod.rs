@@ -1,5 +1,4 @@
-//! Owns the harness of a node with several shards: all in one thread, their message batches late by as much as a seed
-//! says.
+//! Harness of a node with several shards in one thread; the seed decides the delay of their message batches.
 mod alone;
 mod clients;
 
@@ -15,25 +14,25 @@ use fawn_types::{MonoMs, Now, ShardId};
 use fawn_wire::Protocol;
 use std::collections::{HashMap, VecDeque};
 
-/// Message batches that may be on one way at a time: more wait with their sender, as in a server.
+/// Maximum message batches in flight from one shard to another; more wait at the sender, as in a server.
 const LETTERS_MAX: usize = 2;
 
-/// Several shards as one host. A session is on the shard that its serial names.
+/// Several shards as one host. A session's serial number determines its shard.
 pub(crate) struct Several {
     shards: Vec<Shard<SimDevice>>,
-    /// From, to.
+    /// Batches in flight, by sender and receiver.
     ways: Vec<Vec<VecDeque<MessageBatch>>>,
     rng: SplitMix64,
     outputs: VecDeque<ShardOutput>,
     opened: usize,
     sessions: usize,
-    /// Bytes of the longest message batch.
+    /// Length of the longest message batch in bytes.
     longest: usize,
 }
 
 pub(crate) type ShardsBed = TestBed<Several, ShardOptions>;
 
-/// A node with so many shards.
+/// A node with `count` shards.
 pub(crate) fn harness(count: u16, sim: SimOptions, options: ShardOptions) -> ShardsBed {
     let disk = |at| SimDisk::new(SimOptions { seed: sim.seed * 64 + at, ..sim.clone() });
     on((0..u64::from(count)).map(disk).collect(), options, 8 << 20, sim.seed)
@@ -90,19 +89,27 @@ impl Several {
         &mut self.shards[at]
     }
 
-    /// Nothing is left of requests that are over.
+    /// Checks that finished requests leave nothing behind.
     pub(crate) fn check_empty(&self) {
         for shard in &self.shards {
             assert!(shard.is_idle());
             let status = shard.status();
             let replies = status.replies;
-            assert_eq!((replies.held_bytes, replies.reserved_bytes, replies.waiting), (0, 0, 0), "room is given back");
-            assert_eq!(status.pending, 0, "requests that wait");
-            assert!(self.sessions > 0 || status.proxy_sessions == 0, "{} stand for nobody", status.proxy_sessions);
+            assert_eq!(
+                (replies.held_bytes, replies.reserved_bytes, replies.waiting),
+                (0, 0, 0),
+                "the budget is free again"
+            );
+            assert_eq!(status.pending, 0, "no request waits");
+            assert!(
+                self.sessions > 0 || status.proxy_sessions == 0,
+                "{} proxy sessions without a session",
+                status.proxy_sessions
+            );
         }
     }
 
-    /// One shard's iteration, as a server takes it; each way delivers what has come so far, or nothing.
+    /// Runs one shard's iteration as a server does; each sender's batches arrive only in part.
     fn turn_of(&mut self, at: usize, now: Now) {
         for from in 0..self.shards.len() {
             for _ in 0..self.rng.below(LETTERS_MAX as u64 + 1) {
