@@ -5,19 +5,19 @@ use std::path::PathBuf;
 use std::process::Command;
 
 /// A program that a test runs, and its Debian package.
-struct BenchmarkPeer {
+struct TestPeer {
     program: &'static str,
     package: &'static str,
 }
 
-const PEERS: [BenchmarkPeer; 7] = [
-    BenchmarkPeer { program: "redis-server", package: "redis-server" },
-    BenchmarkPeer { program: "redis-benchmark", package: "redis-tools" },
-    BenchmarkPeer { program: "memcached", package: "memcached" },
-    BenchmarkPeer { program: "memccapable", package: "libmemcached-tools" },
-    BenchmarkPeer { program: "strace", package: "strace" },
-    BenchmarkPeer { program: "python3", package: "python3" },
-    BenchmarkPeer { program: "git", package: "git" },
+const PEERS: [TestPeer; 7] = [
+    TestPeer { program: "redis-server", package: "redis-server" },
+    TestPeer { program: "redis-benchmark", package: "redis-tools" },
+    TestPeer { program: "memcached", package: "memcached" },
+    TestPeer { program: "memccapable", package: "libmemcached-tools" },
+    TestPeer { program: "strace", package: "strace" },
+    TestPeer { program: "python3", package: "python3" },
+    TestPeer { program: "git", package: "git" },
 ];
 
 /// Python packages of the client sessions. Versions are exact: a new release must not fail the gate.
@@ -25,7 +25,7 @@ const PYTHON_PACKAGES: [&str; 2] = ["redis==5.2.1", "pymemcache==4.0.0"];
 
 /// Installs missing peers.
 pub(crate) fn install() -> Result<(), String> {
-    let missing: Vec<&BenchmarkPeer> = PEERS.iter().filter(|peer| !on_path(peer.program)).collect();
+    let missing: Vec<&TestPeer> = PEERS.iter().filter(|peer| !on_path(peer.program)).collect();
     if missing.is_empty() {
         println!("all peers are installed");
     } else {

@@ -2,7 +2,7 @@
 use crate::client::{self, BenchConnection, ClientProtocol, RequestLoop};
 use crate::sink::Sink;
 use crate::store::OwnDir;
-use crate::sut::{FawnOptions, Keeps, ServerUnderTest};
+use crate::sut::{FawnOptions, PeerDurability, ServerUnderTest};
 use crate::{BenchError, Row};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::path::PathBuf;
@@ -47,7 +47,7 @@ pub fn run(options: &FootprintOptions, sink: &mut Sink) -> Result<(), BenchError
     let fawn = FawnOptions {
         shards: 1,
         dir: dir.renew()?,
-        keeps: Keeps::EverySecond,
+        keeps: PeerDurability::EverySecond,
         memory_bytes: options.memory_bytes,
         connections_max: options.connections + 64,
     };

@@ -37,12 +37,12 @@ pub(crate) struct RowGroup<'r> {
 pub(crate) struct ReportLine<'r> {
     pub(crate) engine: &'r str,
     pub(crate) settings: RowSettings<'r>,
-    pub(crate) rows: Vec<Placed<'r>>,
+    pub(crate) rows: Vec<PairedRow<'r>>,
 }
 
 /// A row with its pair.
 #[derive(Clone, Copy)]
-pub(crate) struct Placed<'r> {
+pub(crate) struct PairedRow<'r> {
     pub(crate) row: &'r Row,
     /// Equal for rows that ran alternately, within minutes; `None` for a row without a counterpart.
     pub(crate) pair: Option<(usize, u64)>,
@@ -69,14 +69,14 @@ pub(crate) fn of(rows: &[Row]) -> Vec<RowGroup<'_>> {
             groups.len() - 1
         });
         for row in run.rows {
-            groups[at].take(Placed { row, pair: pair_of(row).map(|pair| (number, pair)) });
+            groups[at].take(PairedRow { row, pair: pair_of(row).map(|pair| (number, pair)) });
         }
     }
     groups
 }
 
 impl<'r> RowGroup<'r> {
-    fn take(&mut self, placed: Placed<'r>) {
+    fn take(&mut self, placed: PairedRow<'r>) {
         let settings = settings_of(placed.row, |name| ENGINE_SETTINGS.contains(&name));
         let same = |line: &&mut ReportLine<'r>| line.engine == placed.row.engine && line.settings == settings;
         match self.lines.iter_mut().find(same) {

@@ -1,5 +1,5 @@
 //! The report table: medians and ratios, computed from raw rows only, so that each number is traceable to a file.
-use crate::groups::{self, Placed, ReportLine};
+use crate::groups::{self, PairedRow, ReportLine};
 use crate::pairs::Ratios;
 use crate::{BenchError, Row};
 use std::collections::BTreeMap;
@@ -49,7 +49,7 @@ pub fn table(rows: &[Row]) -> String {
         let told = groups::telling(&group.settings, namesakes.map(|other| &other.settings));
         let workload = if told.is_empty() { group.workload.to_owned() } else { format!("{}; {told}", group.workload) };
         let is_ours = |line: &&ReportLine<'_>| OURS.contains(&line.engine);
-        let ours: Vec<Placed<'_>> =
+        let ours: Vec<PairedRow<'_>> =
             group.lines.iter().filter(is_ours).flat_map(|line| line.rows.iter().copied()).collect();
         for line in &group.lines {
             let namesakes = group.lines.iter().filter(|other| other.engine == line.engine);
@@ -63,7 +63,7 @@ pub fn table(rows: &[Row]) -> String {
 }
 
 /// The columns of one line. Ratios need rows of `ours` in the same pairs.
-fn figures(rows: &[Placed<'_>], ours: &[Placed<'_>]) -> String {
+fn figures(rows: &[PairedRow<'_>], ours: &[PairedRow<'_>]) -> String {
     let of = |figure: &dyn Fn(&Row) -> Option<f64>| Ratios::of(rows.iter().filter_map(|it| figure(it.row)).collect());
     let median = |figure: &dyn Fn(&Row) -> Option<f64>, digits: usize| {
         of(figure).map_or_else(|| "–".to_owned(), |ratios| format!("{:.digits$}", ratios.median))
@@ -91,7 +91,7 @@ fn figures(rows: &[Placed<'_>], ours: &[Placed<'_>]) -> String {
 }
 
 /// The ratios of our rows to the peer's rows within each pair; other rows did not run alternately.
-fn paired(ours: &[Placed<'_>], peer: &[Placed<'_>], figure: &dyn Fn(&Row) -> Option<f64>) -> Vec<f64> {
+fn paired(ours: &[PairedRow<'_>], peer: &[PairedRow<'_>], figure: &dyn Fn(&Row) -> Option<f64>) -> Vec<f64> {
     let by_pair: BTreeMap<(usize, u64), f64> =
         peer.iter().filter_map(|placed| Some((placed.pair?, figure(placed.row)?))).collect();
     let ratios = ours.iter().filter_map(|placed| {

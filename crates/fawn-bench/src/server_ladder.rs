@@ -3,7 +3,7 @@ use crate::client::{self, BenchConnection, ClientProtocol, RequestLoop};
 use crate::server::{ServerWorkload, redis_benchmark};
 use crate::sink::Sink;
 use crate::store::OwnDir;
-use crate::sut::{FawnOptions, Keeps, ServerUnderTest};
+use crate::sut::{FawnOptions, PeerDurability, ServerUnderTest};
 use crate::{BenchError, Row};
 use std::path::PathBuf;
 use std::process::Command;
@@ -52,14 +52,14 @@ pub struct ServerOptions {
 
 /// One workload.
 #[derive(Clone, Copy, Debug)]
-struct Case {
+struct ServerCase {
     test: &'static str,
-    keeps: Keeps,
+    keeps: PeerDurability,
     pipeline: usize,
 }
 
-impl Case {
-    const fn new(test: &'static str, keeps: Keeps, pipeline: usize) -> Self {
+impl ServerCase {
+    const fn new(test: &'static str, keeps: PeerDurability, pipeline: usize) -> Self {
         Self { test, keeps, pipeline }
     }
 
@@ -75,14 +75,17 @@ impl Case {
     }
 }
 
-const REDIS_CASES: [Case; 4] = [
-    Case::new("get", Keeps::Memory, 1),
-    Case::new("get", Keeps::Memory, 32),
-    Case::new("set", Keeps::EverySecond, 32),
-    Case::new("set", Keeps::Sync, 1),
+const REDIS_CASES: [ServerCase; 4] = [
+    ServerCase::new("get", PeerDurability::Memory, 1),
+    ServerCase::new("get", PeerDurability::Memory, 32),
+    ServerCase::new("set", PeerDurability::EverySecond, 32),
+    ServerCase::new("set", PeerDurability::Sync, 1),
 ];
-const MEMCACHED_CASES: [Case; 3] =
-    [Case::new("get", Keeps::Memory, 1), Case::new("get", Keeps::Memory, 32), Case::new("set", Keeps::Memory, 32)];
+const MEMCACHED_CASES: [ServerCase; 3] = [
+    ServerCase::new("get", PeerDurability::Memory, 1),
+    ServerCase::new("get", PeerDurability::Memory, 32),
+    ServerCase::new("set", PeerDurability::Memory, 32),
+];
 
 /// Runs all selected workloads.
 ///
@@ -90,11 +93,11 @@ const MEMCACHED_CASES: [Case; 3] =
 /// The first error of any side; rows emitted before are kept.
 pub fn run(options: &ServerOptions, sink: &mut Sink) -> Result<(), BenchError> {
     for peer in &options.peers {
-        let cases: &[Case] = match peer {
+        let cases: &[ServerCase] = match peer {
             BenchPeer::Redis => &REDIS_CASES,
             BenchPeer::Memcached => &MEMCACHED_CASES,
         };
-        let wanted = |case: &&Case| options.only.as_ref().is_none_or(|only| case.name().contains(only));
+        let wanted = |case: &&ServerCase| options.only.as_ref().is_none_or(|only| case.name().contains(only));
         for case in cases.iter().filter(wanted) {
             run_case(options, *peer, case, sink)?;
         }
@@ -103,7 +106,7 @@ pub fn run(options: &ServerOptions, sink: &mut Sink) -> Result<(), BenchError> {
 }
 
 /// Runs one workload. Both servers stay up, but the one that is not measured is idle.
-fn run_case(options: &ServerOptions, peer: BenchPeer, case: &Case, sink: &mut Sink) -> Result<(), BenchError> {
+fn run_case(options: &ServerOptions, peer: BenchPeer, case: &ServerCase, sink: &mut Sink) -> Result<(), BenchError> {
     let (mut our_dir, mut peer_dir) = (OwnDir::new(&options.dir, "fawn"), OwnDir::new(&options.dir, "peer"));
     let (dir, memory_bytes) = (our_dir.renew()?, options.memory_bytes);
     let fawn = FawnOptions { dir, keeps: case.keeps, memory_bytes, connections_max: 1024, shards: options.shards };
@@ -118,7 +121,7 @@ fn run_case(options: &ServerOptions, peer: BenchPeer, case: &Case, sink: &mut Si
         client::load(&mut connection, options.keys, options.value_bytes)?;
         client::verify(&mut connection, options.keys, options.value_bytes)?;
     }
-    let pin = if peer == BenchPeer::Memcached { Some(Pinned::to(CLIENT_CORE)?) } else { None };
+    let pin = if peer == BenchPeer::Memcached { Some(CorePin::to(CLIENT_CORE)?) } else { None };
     for pair in 0..options.pairs {
         for server in [&ours, &theirs] {
             let row = match peer {
@@ -137,15 +140,15 @@ fn run_case(options: &ServerOptions, peer: BenchPeer, case: &Case, sink: &mut Si
 }
 
 /// The durability of the server's data, for the row: the two sides may differ.
-fn durability(server: &ServerUnderTest, case: &Case) -> &'static str {
+fn durability(server: &ServerUnderTest, case: &ServerCase) -> &'static str {
     match (server.engine, case.keeps) {
         ("fawn", keeps) => keeps.name(),
-        (_, Keeps::Memory) => "none: no file is written",
+        (_, PeerDurability::Memory) => "none: no file is written",
         (_, keeps) => keeps.name(),
     }
 }
 
-fn by_redis_benchmark(server: &ServerUnderTest, options: &ServerOptions, case: &Case) -> Result<Row, BenchError> {
+fn by_redis_benchmark(server: &ServerUnderTest, options: &ServerOptions, case: &ServerCase) -> Result<Row, BenchError> {
     let (pipeline, requests) = (case.pipeline, case.requests(options));
     let (keys, value_bytes) = (options.keys, options.value_bytes);
     redis_benchmark(
@@ -157,7 +160,7 @@ fn by_redis_benchmark(server: &ServerUnderTest, options: &ServerOptions, case: &
 fn by_own_client(
     server: &ServerUnderTest,
     options: &ServerOptions,
-    case: &Case,
+    case: &ServerCase,
     pair: usize,
 ) -> Result<Row, BenchError> {
     let ask = RequestLoop {
@@ -179,9 +182,9 @@ fn by_own_client(
 }
 
 /// Pins this process to one core; unpins it on drop.
-struct Pinned;
+struct CorePin;
 
-impl Pinned {
+impl CorePin {
     fn to(core: usize) -> Result<Self, BenchError> {
         Self::set(&core.to_string()).map(|()| Self)
     }
@@ -195,7 +198,7 @@ impl Pinned {
     }
 }
 
-impl Drop for Pinned {
+impl Drop for CorePin {
     fn drop(&mut self) {
         // The next run pins this process again, so a failure here only leaves it on one core.
         let _ = Self::set("0-1023");

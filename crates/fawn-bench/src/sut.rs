@@ -12,7 +12,7 @@ const POLL: Duration = Duration::from_millis(10);
 
 /// The durability of acknowledged writes: equal on both sides, or else the row says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keeps {
+pub enum PeerDurability {
     /// In memory only: Redis without files, memcached. FAWN's `memory` mode still writes its log.
     Memory,
     /// Written at once and synced within a second.
@@ -21,7 +21,7 @@ pub enum Keeps {
     Sync,
 }
 
-impl Keeps {
+impl PeerDurability {
     /// The name of FAWN's durability mode.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -39,7 +39,7 @@ pub struct FawnOptions<'o> {
     /// The data directory.
     pub dir: &'o Path,
     /// The durability mode.
-    pub keeps: Keeps,
+    pub keeps: PeerDurability,
     /// The memory budget, bytes.
     pub memory_bytes: u64,
     /// Maximum number of connections.
@@ -62,10 +62,10 @@ impl ServerUnderTest {
     ///
     /// # Errors
     /// If the program is missing or does not start.
-    pub fn redis(dir: &Path, keeps: Keeps, core: usize) -> Result<Self, BenchError> {
+    pub fn redis(dir: &Path, keeps: PeerDurability, core: usize) -> Result<Self, BenchError> {
         let port = free_port()?;
-        let append = if keeps == Keeps::Memory { "no" } else { "yes" };
-        let sync = if keeps == Keeps::Sync { "always" } else { "everysec" };
+        let append = if keeps == PeerDurability::Memory { "no" } else { "yes" };
+        let sync = if keeps == PeerDurability::Sync { "always" } else { "everysec" };
         let mut command = pinned("redis-server", core);
         command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", append]);
         command.args(["--appendfsync", sync, "--dir"]).arg(dir);

@@ -111,7 +111,7 @@ impl<'a> FrameReader<'a> {
 }
 
 /// Appends fields to a byte vector.
-pub(crate) trait Put {
+pub(crate) trait PutFields {
     fn put_u8(&mut self, value: u8);
     fn put_u16(&mut self, value: u16);
     fn put_u32(&mut self, value: u32);
@@ -120,7 +120,7 @@ pub(crate) trait Put {
     fn put_blob(&mut self, bytes: &[u8]);
 }
 
-impl Put for Vec<u8> {
+impl PutFields for Vec<u8> {
     fn put_u8(&mut self, value: u8) {
         self.push(value);
     }

@@ -73,7 +73,7 @@ struct ClientCompletions {
 
 /// The session of a node's present front-end with its newest record, and the sessions before it.
 #[derive(Clone, Debug)]
-struct FrontEnd {
+struct FrontEndSessions {
     session: u64,
     newest: Version,
     ended: VecDeque<u64>,
@@ -84,7 +84,7 @@ struct FrontEnd {
 pub struct Completions {
     limits: CompletionLimits,
     sessions: BTreeMap<u64, ClientCompletions>,
-    front_ends: BTreeMap<NodeId, FrontEnd>,
+    front_ends: BTreeMap<NodeId, FrontEndSessions>,
     /// Completions of all sessions.
     results: usize,
     bytes: usize,
@@ -216,7 +216,7 @@ impl Completions {
     /// present one.
     fn begin_session(&mut self, session: u64, version: Version) -> bool {
         let node = ClientTag { session, seq: 0 }.node();
-        let new = || FrontEnd { session, newest: version, ended: VecDeque::new() };
+        let new = || FrontEndSessions { session, newest: version, ended: VecDeque::new() };
         let front_end = self.front_ends.entry(node).or_insert_with(new);
         let is_newer = version >= front_end.newest;
         front_end.newest = front_end.newest.max(version);

@@ -46,4 +46,4 @@ pub use replica::{
     ReplicaOutput, Role,
 };
 pub use ring::{Ring, RingOptions};
-pub use router::{FrontendOutput, Intent, OpId, Router, RouterOptions};
+pub use router::{Intent, OpId, Router, RouterOptions, RouterOutput};

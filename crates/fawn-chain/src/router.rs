@@ -41,7 +41,7 @@ impl Default for RouterOptions {
 
 /// An effect of a front-end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum FrontendOutput {
+pub enum RouterOutput {
     /// Send the operation's payload to `to` in a `Request` of this range and epoch.
     Send {
         /// The operation.
@@ -96,7 +96,7 @@ pub struct Router {
     pending: BTreeMap<u64, PendingOperation>,
     /// One window per range, so that an unresponsive head fills only the window of its own range.
     windows: BTreeMap<RangeId, RangeWindow>,
-    outputs: VecDeque<FrontendOutput>,
+    outputs: VecDeque<RouterOutput>,
 }
 
 impl Router {
@@ -205,7 +205,7 @@ impl Router {
         for (op, failed) in due {
             if failed {
                 self.end(op);
-                self.outputs.push_back(FrontendOutput::Failed { op: OpId(op) });
+                self.outputs.push_back(RouterOutput::Failed { op: OpId(op) });
             } else {
                 self.send(now.mono, OpId(op));
             }
@@ -219,7 +219,7 @@ impl Router {
     }
 
     /// The next effect; poll until `None`.
-    pub fn poll_output(&mut self) -> Option<FrontendOutput> {
+    pub fn poll_output(&mut self) -> Option<RouterOutput> {
         self.outputs.pop_front()
     }
 
@@ -242,7 +242,7 @@ impl Router {
             Intent::Write => entry.head(),
         };
         let Some(to) = to else {
-            self.outputs.push_back(FrontendOutput::RefreshMap { range: entry.range });
+            self.outputs.push_back(RouterOutput::RefreshMap { range: entry.range });
             return;
         };
         let tag = match pending.intent {
@@ -250,6 +250,6 @@ impl Router {
             Intent::Write => ClientTag { session: self.session, seq: op.0 },
         };
         let (range, epoch) = (entry.range, entry.epoch);
-        self.outputs.push_back(FrontendOutput::Send { op, to, range, epoch, tag, first_incomplete });
+        self.outputs.push_back(RouterOutput::Send { op, to, range, epoch, tag, first_incomplete });
     }
 }

@@ -15,7 +15,7 @@ const RANGE: RangeId = RangeId(0);
 const WRITERS: u64 = 64;
 const TURN_PUTS: u64 = 2 * PREFETCH_KEYS_MAX as u64;
 
-struct Bench {
+struct HotPathsBench {
     engine: Engine<FileDevice>,
     events: Vec<Event>,
     next: Version,
@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "cold" => (Durability::Memory, 64 << 20),
         _ => (Durability::Memory, 3 << 30),
     };
-    let mut bench = Bench::open(Path::new(&dir), durability, memory)?;
+    let mut bench = HotPathsBench::open(Path::new(&dir), durability, memory)?;
     let value = vec![7; value_bytes];
     if what == "durable" {
         timed(&format!("durable puts, {writers} writers"), records, || bench.durable(records, &value, writers))?;
@@ -91,7 +91,7 @@ fn key_of(i: u64) -> [u8; 16] {
     key
 }
 
-impl Bench {
+impl HotPathsBench {
     fn open(dir: &Path, durability: Durability, memory_bytes: u64) -> Result<Self, Box<dyn Error>> {
         let device = FileDevice::open(dir, &DeviceOptions::default())?;
         let secret = Some(HashSecret([3; 16]));

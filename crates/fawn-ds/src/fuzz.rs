@@ -27,7 +27,7 @@ const SPLICES_MAX: usize = 16;
 const TURNS_MAX: usize = 1000;
 
 /// The base image of all inputs, and the position of its last frame, which no later frame certifies.
-struct DamagedStore {
+struct CorruptStore {
     disk: SimDisk,
     active: String,
     last_frame: (usize, usize),
@@ -35,7 +35,7 @@ struct DamagedStore {
     unvouched: u32,
 }
 
-static BASE: OnceLock<DamagedStore> = OnceLock::new();
+static BASE: OnceLock<CorruptStore> = OnceLock::new();
 
 fn options(read_only: bool) -> Options {
     Options {
@@ -181,7 +181,7 @@ fn copy(engine: &mut Engine<SimDevice>, range: RangeId, is_whole: bool) {
 }
 
 /// Several generations, sealed segments, an active one with several frames, and a prepared next one.
-fn build() -> DamagedStore {
+fn build() -> CorruptStore {
     let disk = SimDisk::new(SimOptions::instant(1));
     let mut names = disk.names();
     for part in 0..3 {
@@ -215,7 +215,7 @@ fn build() -> DamagedStore {
     let last = segments.filter(|(frames, _)| !frames.is_empty()).max_by(|a, b| a.1.cmp(&b.1));
     let Some((frames, active)) = last else { unreachable!("what was written is in a segment") };
     let Some(&last_frame) = frames.last() else { unreachable!("it has frames") };
-    DamagedStore { disk, active, last_frame, unvouched: 3 }
+    CorruptStore { disk, active, last_frame, unvouched: 3 }
 }
 
 /// Start and end of a segment's frames.
@@ -231,7 +231,7 @@ fn frames(bytes: &[u8]) -> Vec<(usize, usize)> {
 
 /// Applies the splices. Returns whether the last frame and all bytes after it were spared, and whether the manifest and
 /// the segments were touched. No format can detect forged evidence in both at once.
-fn splice(base: &DamagedStore, disk: &SimDisk, mut data: &[u8]) -> (bool, [bool; 2]) {
+fn splice(base: &CorruptStore, disk: &SimDisk, mut data: &[u8]) -> (bool, [bool; 2]) {
     let mut names = disk.names();
     names.push(crate::format::manifest::NEW_FILE_NAME.to_owned());
     names.push("segment-000009-00112233445566aa.fawn".to_owned());

@@ -25,7 +25,7 @@ pub(crate) struct Written {
 
 /// A confirmed old version, with its length for the segment's accounting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Old {
+pub(crate) struct ReplacedRecord {
     pub(crate) pointer: Pointer,
     pub(crate) len_bytes: u32,
 }
@@ -38,7 +38,7 @@ pub(crate) enum OverlayBase {
     /// The index has none.
     Absent,
     /// The record's location.
-    At(Old),
+    At(ReplacedRecord),
 }
 
 /// Records of a key that are appended but not committed: their count and the newest one. The range's queue of pending
@@ -67,12 +67,12 @@ const _: () = assert!(!core::mem::needs_drop::<OverlayEntry>());
 /// Maximum memory of an entry in the table: it is at least 7/16 full, with one control byte per slot.
 pub(crate) const ENTRY_BYTES: usize = (size_of::<OverlayEntry>() + 1) * 16 / 7;
 /// Maximum additional memory of an entry apart: its nodes in two ordered collections, half empty at worst.
-pub(crate) const APART_BYTES: usize = 4 * size_of::<Place>() + 2 * size_of::<Written>();
+pub(crate) const APART_BYTES: usize = 4 * size_of::<OverlayKey>() + 2 * size_of::<Written>();
 
 /// Sort key of an entry: range, hash, second hash.
-type Place = (usize, u64, u64);
+type OverlayKey = (usize, u64, u64);
 
-const fn place_of(range: usize, name: KeyName) -> Place {
+const fn place_of(range: usize, name: KeyName) -> OverlayKey {
     (range, name.hash, name.ident)
 }
 
@@ -118,9 +118,9 @@ impl OverlayEntry {
 pub(crate) struct Overlay {
     table: HashTable<OverlayEntry>,
     /// Committed records that the index does not have yet, by range and in hash order, the order of scans.
-    unconfirmed: BTreeMap<Place, Written>,
+    unconfirmed: BTreeMap<OverlayKey, Written>,
     /// Entries whose base was unreadable or corrupt at the last attempt; they stay, and are retried periodically.
-    apart: BTreeSet<Place>,
+    apart: BTreeSet<OverlayKey>,
 }
 
 impl Overlay {
@@ -133,8 +133,10 @@ impl Overlay {
     }
 
     pub(crate) fn resident_bytes(&self) -> usize {
-        let unconfirmed = self.unconfirmed.len() * (size_of::<Place>() + size_of::<Written>());
-        self.table.capacity() * (size_of::<OverlayEntry>() + 1) + unconfirmed + self.apart.len() * size_of::<Place>()
+        let unconfirmed = self.unconfirmed.len() * (size_of::<OverlayKey>() + size_of::<Written>());
+        self.table.capacity() * (size_of::<OverlayEntry>() + 1)
+            + unconfirmed
+            + self.apart.len() * size_of::<OverlayKey>()
     }
 
     /// Number of entries whose base is unreadable or corrupt.
@@ -151,7 +153,7 @@ impl Overlay {
     }
 
     /// Up to `count` entries apart after `after`, wrapping around; each at most once.
-    pub(crate) fn apart_after(&self, after: Place, count: usize) -> Vec<(usize, KeyName)> {
+    pub(crate) fn apart_after(&self, after: OverlayKey, count: usize) -> Vec<(usize, KeyName)> {
         use core::ops::Bound::{Excluded, Unbounded};
         let around = self.apart.range((Excluded(after), Unbounded)).chain(self.apart.range(..=after));
         around.take(count).map(|&(range, hash, ident)| (range, KeyName { hash, ident })).collect()

@@ -27,7 +27,7 @@ const NOW: Now = Now::at(1_700_000_000_000);
 const SECRET: HashSecret = HashSecret([7; 16]);
 
 /// A client, connected to one shard.
-struct Client {
+struct HopClient {
     shard: usize,
     session: SessionId,
     /// Prepared requests, repeated in a cycle: their encoding is not measured.
@@ -39,20 +39,20 @@ struct Client {
     awaited: usize,
 }
 
-impl Client {
+impl HopClient {
     fn input(&self) -> (SessionId, &[u8]) {
         let round = &self.rounds[self.next];
         (self.session, &round[round.len() - self.rest..])
     }
 }
 
-struct Bench {
+struct ShardHopsBench {
     shards: Vec<Shard<FileDevice>>,
     /// Keys of each shard.
     keys: Vec<Vec<String>>,
     /// Batches for each shard, with their senders.
     mail: Vec<VecDeque<(ShardId, MessageBatch)>>,
-    clients: Vec<Client>,
+    clients: Vec<HopClient>,
     reply_bytes: usize,
     batches: u64,
 }
@@ -63,7 +63,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (what, place) = (args.next().ok_or("get or set?")?, args.next().ok_or("own, away or mixed?")?);
     let mut number = |default: u64| args.next().map_or(Ok(default), |text| text.parse());
     let (shards, pipeline, requests) = (number(2)? as u16, number(32)? as usize, number(200_000)?);
-    let mut bench = Bench::open(Path::new(&dir), shards)?;
+    let mut bench = ShardHopsBench::open(Path::new(&dir), shards)?;
     bench.load();
     bench.write_down(&what, &place, pipeline);
     // Warm-up: allocates memory, settles the reply estimates, and fills the page cache.
@@ -78,7 +78,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-impl Bench {
+impl ShardHopsBench {
     fn open(dir: &Path, count: u16) -> Result<Self, Box<dyn Error>> {
         let (mut shards, mut clients, mut keys) = (Vec::new(), Vec::new(), vec![Vec::new(); usize::from(count)]);
         let durability = Durability::Memory;
@@ -95,7 +95,7 @@ impl Bench {
         for number in 0..CLIENTS {
             let shard = number % shards.len();
             let session = shards[shard].open_session(Protocol::Resp);
-            clients.push(Client { shard, session, rounds: Vec::new(), next: 0, rest: 0, awaited: 0 });
+            clients.push(HopClient { shard, session, rounds: Vec::new(), next: 0, rest: 0, awaited: 0 });
         }
         let placement = Placement::new(ShardId(0), count).ok_or("no shards")?;
         for key in (0..KEYS).map(|number| format!("key:{number:012}")) {

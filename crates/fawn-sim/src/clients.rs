@@ -3,7 +3,7 @@
 //! Every written value is unique and every append adds a unique token, so a value read identifies its writes. A key
 //! with a long history, or with several unanswered operations, is retired for a new one. That keeps the checker's
 //! search small. Retired keys are read once more at the end.
-use crate::history::{Ask, HistoryOperation, Observed};
+use crate::history::{HistoryOperation, KeyRequest, Observed};
 use crate::scenario::Scenario;
 use crate::seed::Seed;
 use fawn_types::random::SplitMix64;
@@ -42,7 +42,7 @@ pub struct WaitingOperation {
     /// The operation's key.
     pub key: Key,
     /// The request.
-    pub ask: Ask,
+    pub ask: KeyRequest,
     /// When it was called, by the histories' counter.
     pub called: u64,
     /// The version that a swap expects.
@@ -146,10 +146,10 @@ impl Clients {
 
     /// Begins a read of `key` by `client`.
     pub fn begin_read(&mut self, client: usize, key: Key) -> WaitingOperation {
-        self.begin_with(client, key, Ask::Read)
+        self.begin_with(client, key, KeyRequest::Read)
     }
 
-    fn begin_with(&mut self, client: usize, key: Key, ask: Ask) -> WaitingOperation {
+    fn begin_with(&mut self, client: usize, key: Key, ask: KeyRequest) -> WaitingOperation {
         self.moment += 1;
         let version = self.seen.get(&key).map_or(Version::ZERO, |(_, version)| *version);
         let waiting = WaitingOperation { key, ask, called: self.moment, version };
@@ -172,14 +172,14 @@ impl Clients {
         let slot = &mut self.clients[client];
         let Some(WaitingOperation { key, ask, called, .. }) = slot.waiting.take() else { return Ok(()) };
         slot.idle_until_us = now_us + pause_us;
-        if let (Ask::Read, Some(Reply::Value(entry))) = (&ask, reply) {
+        if let (KeyRequest::Read, Some(Reply::Value(entry))) = (&ask, reply) {
             self.seen.insert(key, (entry.value.to_vec(), entry.version));
         }
         let heard = match reply {
             Some(reply) => heard(&ask, reply).map_err(|error| format!("{key:?}: {error}"))?,
             None => Observed::Unknown,
         };
-        if heard == Observed::Unknown && ask == Ask::Read {
+        if heard == Observed::Unknown && ask == KeyRequest::Read {
             return Ok(()); // An unanswered read proves nothing.
         }
         if key.generation < self.judged_from[key.place as usize] {
@@ -214,35 +214,35 @@ impl Clients {
         &self.histories
     }
 
-    fn draw(&mut self, key: Key) -> Ask {
+    fn draw(&mut self, key: Key) -> KeyRequest {
         // Frequent deletes reveal deleted values that reappear.
         if self.deletes_often && self.random.chance(1, 3) {
-            return Ask::Delete;
+            return KeyRequest::Delete;
         }
         let drawn = self.random.below(100);
         if key.is_counter() {
             return match drawn {
-                0..40 => Ask::Read,
-                40..95 => Ask::Add(1 + self.random.below(9) as i64),
-                _ => Ask::Delete,
+                0..40 => KeyRequest::Read,
+                40..95 => KeyRequest::Add(1 + self.random.below(9) as i64),
+                _ => KeyRequest::Delete,
             };
         }
         match drawn {
-            0..40 => Ask::Read,
-            40..55 => Ask::Write(self.token()),
-            55..78 => Ask::Append(self.token()),
-            78..86 => Ask::Delete,
-            86..93 => Ask::WriteIfAbsent(self.token()),
+            0..40 => KeyRequest::Read,
+            40..55 => KeyRequest::Write(self.token()),
+            55..78 => KeyRequest::Append(self.token()),
+            78..86 => KeyRequest::Delete,
+            86..93 => KeyRequest::WriteIfAbsent(self.token()),
             _ => self.swap(key),
         }
     }
 
     /// A compare-and-swap against the value that any client read last. Often the value has changed since.
-    fn swap(&mut self, key: Key) -> Ask {
+    fn swap(&mut self, key: Key) -> KeyRequest {
         let new = self.token();
         match self.seen.get(&key) {
-            Some((expected, _)) => Ask::Swap { expected: expected.clone(), new },
-            None => Ask::WriteIfAbsent(new),
+            Some((expected, _)) => KeyRequest::Swap { expected: expected.clone(), new },
+            None => KeyRequest::WriteIfAbsent(new),
         }
     }
 
@@ -268,13 +268,13 @@ impl WaitingOperation {
             return_previous: false,
         };
         let update = match &self.ask {
-            Ask::Read => return Request::Get { key: name },
-            Ask::Write(value) => set(value, Condition::Always),
-            Ask::WriteIfAbsent(value) => set(value, Condition::Absent),
-            Ask::Swap { new, .. } => set(new, Condition::VersionIs(self.version)),
-            Ask::Append(bytes) => Update::Append { bytes, create: true, condition: Condition::Always },
-            Ask::Add(delta) => Update::AddSigned { delta: *delta },
-            Ask::Delete => Update::Delete { condition: Condition::Always, return_previous: false },
+            KeyRequest::Read => return Request::Get { key: name },
+            KeyRequest::Write(value) => set(value, Condition::Always),
+            KeyRequest::WriteIfAbsent(value) => set(value, Condition::Absent),
+            KeyRequest::Swap { new, .. } => set(new, Condition::VersionIs(self.version)),
+            KeyRequest::Append(bytes) => Update::Append { bytes, create: true, condition: Condition::Always },
+            KeyRequest::Add(delta) => Update::AddSigned { delta: *delta },
+            KeyRequest::Delete => Update::Delete { condition: Condition::Always, return_previous: false },
         };
         Request::Update { key: name, update }
     }
@@ -287,20 +287,20 @@ const fn is_open(error: &OperationError) -> bool {
 }
 
 /// The outcome that a reply means for the client.
-fn heard(ask: &Ask, reply: &Reply<'_>) -> Result<Observed, String> {
+fn heard(ask: &KeyRequest, reply: &Reply<'_>) -> Result<Observed, String> {
     Ok(match (ask, reply) {
         (_, Reply::Error(error)) if is_open(error) => Observed::Unknown,
-        (Ask::Read, Reply::Value(entry)) => Observed::Value(Some(entry.value.to_vec())),
-        (Ask::Read, Reply::Absent) => Observed::Value(None),
-        (Ask::Write(_), Reply::Stored { .. }) => Observed::Done,
-        (Ask::Append(_), Reply::Stored { value_bytes, .. }) => Observed::Number(i64::from(*value_bytes)),
-        (Ask::Add(_), Reply::Signed(sum)) => Observed::Number(*sum),
-        (Ask::Delete, Reply::Deleted)
-        | (Ask::WriteIfAbsent(_), Reply::Stored { .. })
-        | (Ask::Swap { .. }, Reply::Stored { .. }) => Observed::DoneIf(true),
-        (Ask::Delete | Ask::Swap { .. }, Reply::NotFound)
-        | (Ask::WriteIfAbsent(_) | Ask::Swap { .. }, Reply::NotStored)
-        | (Ask::Swap { .. }, Reply::VersionMismatch) => Observed::DoneIf(false),
+        (KeyRequest::Read, Reply::Value(entry)) => Observed::Value(Some(entry.value.to_vec())),
+        (KeyRequest::Read, Reply::Absent) => Observed::Value(None),
+        (KeyRequest::Write(_), Reply::Stored { .. }) => Observed::Done,
+        (KeyRequest::Append(_), Reply::Stored { value_bytes, .. }) => Observed::Number(i64::from(*value_bytes)),
+        (KeyRequest::Add(_), Reply::Signed(sum)) => Observed::Number(*sum),
+        (KeyRequest::Delete, Reply::Deleted)
+        | (KeyRequest::WriteIfAbsent(_), Reply::Stored { .. })
+        | (KeyRequest::Swap { .. }, Reply::Stored { .. }) => Observed::DoneIf(true),
+        (KeyRequest::Delete | KeyRequest::Swap { .. }, Reply::NotFound)
+        | (KeyRequest::WriteIfAbsent(_) | KeyRequest::Swap { .. }, Reply::NotStored)
+        | (KeyRequest::Swap { .. }, Reply::VersionMismatch) => Observed::DoneIf(false),
         _ => return Err(format!("{ask:?} was answered {reply:?}")),
     })
 }

@@ -24,16 +24,16 @@ pub struct ClientIdentity {
 /// The action on the connection after a reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
-pub enum After {
+pub enum AfterReply {
     /// Keep the connection open.
-    GoOn,
+    KeepOpen,
     /// Close the connection once the output is sent.
     Close,
 }
 
 impl ConnectionCommand<'_> {
     /// Appends the reply, and changes the connection's codec and identity as requested.
-    pub fn answer(&self, codec: &mut Codec, identity: &mut ClientIdentity, out: &mut Vec<u8>) -> After {
+    pub fn answer(&self, codec: &mut Codec, identity: &mut ClientIdentity, out: &mut Vec<u8>) -> AfterReply {
         match *self {
             ConnectionCommand::Ping(None) => simple("PONG", out),
             ConnectionCommand::Ping(Some(message)) | ConnectionCommand::Echo(message) => bulk(message, out),
@@ -52,7 +52,7 @@ impl ConnectionCommand<'_> {
                 if matches!(format, crate::ReplyFormat::Resp(..)) {
                     encode_done(format, out);
                 }
-                return After::Close;
+                return AfterReply::Close;
             }
             ConnectionCommand::Reset => {
                 codec.set_resp_version(RespVersion::V2);
@@ -65,7 +65,7 @@ impl ConnectionCommand<'_> {
             }
             _ => self.answer_client(codec.resp_version(), identity, out),
         }
-        After::GoOn
+        AfterReply::KeepOpen
     }
 
     fn answer_client(&self, version: RespVersion, identity: &mut ClientIdentity, out: &mut Vec<u8>) {

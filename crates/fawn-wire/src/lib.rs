@@ -46,7 +46,7 @@ pub use args::Args;
 pub use codec::{Codec, CodecLimits, Decoded, Protocol};
 pub use command::{Command, CommandQuery, ConnectionCommand, EachKey, KeyspaceCommand, MultiCommand, ServerCommand};
 pub use commands::{COMMANDS, CommandSpec};
-pub use identity::{After, ClientIdentity};
+pub use identity::{AfterReply, ClientIdentity};
 pub use internal::InternalState;
 pub use memcached::MemcachedState;
 pub use multi_reply::{MultiReplyEncoder, ReplyFold};

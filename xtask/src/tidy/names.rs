@@ -11,7 +11,7 @@ pub(crate) fn check(sources: &[Source]) -> Result<Vec<Count>, TidyFinding> {
     for source in sources.iter().filter(|source| is_product(source) || source.path.starts_with("xtask/src/")) {
         let file = syn::parse_file(&source.text)
             .map_err(|error| TidyFinding::new(&*source.path, format!("does not parse: {error}")))?;
-        let mut types = Types { names: Vec::new() };
+        let mut types = TypeNames { names: Vec::new() };
         types.visit_file(&file);
         for name in types.names {
             *definitions.entry(name).or_default() += 1;
@@ -21,11 +21,11 @@ pub(crate) fn check(sources: &[Source]) -> Result<Vec<Count>, TidyFinding> {
     Ok(definitions.into_iter().map(|(name, count)| Count::new("type", &name, count - 1, advice)).collect())
 }
 
-struct Types {
+struct TypeNames {
     names: Vec<String>,
 }
 
-impl<'ast> Visit<'ast> for Types {
+impl<'ast> Visit<'ast> for TypeNames {
     fn visit_item(&mut self, item: &'ast syn::Item) {
         match item {
             syn::Item::Struct(item) => self.names.push(item.ident.to_string()),

@@ -73,7 +73,7 @@ pub struct StoreOptions {
     pub seed: u64,
 }
 
-type Side<'s> = Box<dyn FnMut(u64) -> Result<Row, BenchError> + 's>;
+type PairSide<'s> = Box<dyn FnMut(u64) -> Result<Row, BenchError> + 's>;
 
 /// Runs all selected workloads.
 ///
@@ -170,7 +170,7 @@ impl Ladder<'_> {
                 continue;
             }
             let shape = DataShape { keys: options.keys, value_bytes, memory_bytes: budget };
-            let mut sides: Vec<Side<'_>> = Vec::new();
+            let mut sides: Vec<PairSide<'_>> = Vec::new();
             for contender in &mut self.contenders {
                 sides.push(Box::new(move |_| {
                     let row = contender.fill(&shape, end)?;
@@ -194,7 +194,7 @@ impl Ladder<'_> {
         let (options, value_bytes) = (self.options, self.options.value_bytes);
         let memory_bytes = options.memory_bytes.unwrap_or(256 << 20);
         let shape = DataShape { keys: options.keys, value_bytes, memory_bytes };
-        let mut sides: Vec<Side<'_>> = Vec::new();
+        let mut sides: Vec<PairSide<'_>> = Vec::new();
         for contender in &mut self.contenders {
             sides.push(Box::new(move |seed| {
                 let puts = Puts { writers: options.writers, run: options.run, seed };
@@ -266,7 +266,7 @@ impl Ladder<'_> {
 
     fn overwrites(&mut self, shape: &DataShape, raw: DeviceBenchOptions) -> Result<(), BenchError> {
         let options = self.options;
-        let mut sides: Vec<Side<'_>> = Vec::new();
+        let mut sides: Vec<PairSide<'_>> = Vec::new();
         for contender in &mut self.contenders {
             sides.push(Box::new(move |seed| contender.overwrites(&Puts { writers: 1, run: options.run, seed })));
         }
@@ -275,11 +275,11 @@ impl Ladder<'_> {
     }
 }
 
-fn reads<'s>(contender: &'s mut Box<dyn Contender>, gets: Gets) -> Side<'s> {
+fn reads<'s>(contender: &'s mut Box<dyn Contender>, gets: Gets) -> PairSide<'s> {
     Box::new(move |seed| contender.gets(&Gets { seed, ..gets }))
 }
 
-fn raw_reads(raw: &mut RawDevice, options: DeviceBenchOptions) -> Side<'_> {
+fn raw_reads(raw: &mut RawDevice, options: DeviceBenchOptions) -> PairSide<'_> {
     Box::new(move |seed| raw.random_reads(&DeviceBenchOptions { seed, ..options }))
 }
 
@@ -287,7 +287,7 @@ fn raw_reads(raw: &mut RawDevice, options: DeviceBenchOptions) -> Side<'_> {
 fn in_turn(
     options: &StoreOptions,
     workload: &str,
-    mut sides: Vec<Side<'_>>,
+    mut sides: Vec<PairSide<'_>>,
     sink: &mut Sink,
 ) -> Result<(), BenchError> {
     for pair in 0..options.pairs {

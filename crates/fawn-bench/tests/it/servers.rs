@@ -2,7 +2,7 @@
 use fawn_bench::BenchError;
 use fawn_bench::client::{self, BenchConnection, ClientProtocol, RequestLoop, key_of};
 use fawn_bench::server::{ServerWorkload, redis_benchmark};
-use fawn_bench::sut::{Keeps, ServerUnderTest};
+use fawn_bench::sut::{PeerDurability, ServerUnderTest};
 
 const KEYS: u64 = 700;
 const VALUE_BYTES: usize = 100;
@@ -42,7 +42,7 @@ fn check(server: &ServerUnderTest, protocol: ClientProtocol) -> Result<(), Bench
 #[test]
 fn redis_is_started_loaded_verified_and_measured() {
     let dir = tempfile::tempdir().unwrap();
-    match ServerUnderTest::redis(dir.path(), Keeps::EverySecond, 0) {
+    match ServerUnderTest::redis(dir.path(), PeerDurability::EverySecond, 0) {
         Ok(server) => {
             check(&server, ClientProtocol::Resp).unwrap();
             let workload = ServerWorkload {

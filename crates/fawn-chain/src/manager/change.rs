@@ -1,7 +1,7 @@
 //! Chain changes: starts the handshakes that the planner requests, and drives them until the chain is active.
 use super::planner::{self, Change, Health};
 use super::round::{Round, Rules, Stage};
-use super::{Consensus, Manager, Scope};
+use super::{ChangedRanges, Consensus, Manager};
 use crate::map::{ChainMember, ChainState, MemberRole};
 use crate::message::Body;
 use alloc::collections::BTreeSet;
@@ -10,7 +10,7 @@ use fawn_types::{BootId, Epoch, NodeId, RangeId, Version};
 
 impl<C: Consensus> Manager<C> {
     /// Starts the changes that the planner requests, where no handshake is in flight.
-    pub(super) fn plan(&mut self, scope: Scope) {
+    pub(super) fn plan(&mut self, scope: ChangedRanges) {
         // After its own start the manager first waits for heartbeats; otherwise it would treat every member as dead.
         let started_at = self.started_at.unwrap_or(self.nodes.now);
         let settling = self.nodes.now.ms_since(started_at) < self.options.dead_after_ms;

@@ -23,7 +23,7 @@ struct CaughtUp {
 
 /// Health of all machines.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Nodes {
+pub(super) struct HealthTable {
     pub(super) seen: BTreeMap<NodeId, (BootId, MonoMs)>,
     caught_up: BTreeMap<(RangeId, NodeId), CaughtUp>,
     /// Members that can no longer store anything in this boot.
@@ -40,7 +40,7 @@ pub(super) struct Nodes {
     disk_dead_after_ms: u64,
 }
 
-impl Health for Nodes {
+impl Health for HealthTable {
     fn boot(&self, range: RangeId, node: NodeId) -> Option<BootId> {
         let (boot, at) = self.seen.get(&node)?;
         let is_live = self.now.ms_since(*at) < self.dead_after_ms && !self.is_hung(node);
@@ -62,7 +62,7 @@ impl Health for Nodes {
     }
 }
 
-impl Nodes {
+impl HealthTable {
     pub(super) fn new(dead_after_ms: u64, disk_dead_after_ms: u64) -> Self {
         Self { dead_after_ms, disk_dead_after_ms, ..Self::default() }
     }

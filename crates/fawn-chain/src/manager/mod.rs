@@ -24,7 +24,7 @@ use crate::message::{Body, Frame, Header, MemberReport};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use fawn_types::{BootId, BootOrder, Durability, Epoch, MonoMs, NodeId, Now, RangeId, Version};
-use health::Nodes;
+use health::HealthTable;
 use hold_off::HoldOffOptions;
 use planner::{Health, RingLayout};
 use round::{Round, Stage};
@@ -154,12 +154,12 @@ pub enum DropReason {
 
 /// The ranges that an event may have changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Scope {
+enum ChangedRanges {
     All,
     Range(RangeId),
 }
 
-impl Scope {
+impl ChangedRanges {
     fn covers(self, range: RangeId) -> bool {
         self == Self::All || self == Self::Range(range)
     }
@@ -180,7 +180,7 @@ pub struct Manager<C> {
     durability: Durability,
     dirty: bool,
     offered: Option<ClusterMap>,
-    nodes: Nodes,
+    nodes: HealthTable,
     layout: RingLayout,
     rounds: BTreeMap<RangeId, Round>,
     excluded: BTreeMap<RangeId, BTreeSet<NodeId>>,
@@ -196,7 +196,7 @@ impl<C: Consensus> Manager<C> {
     /// A manager with the committed map, or with a new one (`revision` 0), which is committed first.
     #[must_use]
     pub fn new(node: NodeId, boot: BootId, options: ManagerOptions, consensus: C, map: ClusterMap) -> Self {
-        let nodes = Nodes::new(options.dead_after_ms, options.disk_dead_after_ms);
+        let nodes = HealthTable::new(options.dead_after_ms, options.disk_dead_after_ms);
         Self {
             node,
             boot,
@@ -266,20 +266,20 @@ impl<C: Consensus> Manager<C> {
         }
         // A new boot may change every chain, any other frame the one that it is about, and a heartbeat none. After a
         // failure hundreds of ranges report at once: looking at all of them for each report would take seconds.
-        self.advance(if self.nodes.boot_of(from) == known { Scope::Range(range) } else { Scope::All });
+        self.advance(if self.nodes.boot_of(from) == known { ChangedRanges::Range(range) } else { ChangedRanges::All });
     }
 
     /// Handles the passage of time.
     pub fn handle_timeout(&mut self, now: Now) {
         self.begin(now);
-        self.advance(Scope::All);
+        self.advance(ChangedRanges::All);
     }
 
     /// The bytes of `Persist { revision }` are durable.
     pub fn handle_persisted(&mut self, now: Now, revision: u64) {
         self.begin(now);
         self.consensus.handle_persisted(revision);
-        self.advance(Scope::All);
+        self.advance(ChangedRanges::All);
     }
 
     /// The next effect; poll until `None`.
@@ -495,7 +495,7 @@ impl<C: Consensus> Manager<C> {
     }
 
     /// Takes every step that is possible now in these ranges.
-    fn advance(&mut self, scope: Scope) {
+    fn advance(&mut self, scope: ChangedRanges) {
         while let Some(event) = self.consensus.poll_event() {
             self.handle_consensus(event);
         }

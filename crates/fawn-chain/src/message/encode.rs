@@ -1,6 +1,6 @@
 //! Encoding of peer frames (`docs/formats/peer-frames.md`).
 use super::{Body, FRAME_BYTES_MAX, FRAME_VERSION, Frame, MemberReport, PREFIX_BYTES, RefusedReason};
-use crate::bytes::Put;
+use crate::bytes::PutFields;
 use crate::map::{MEMBERS_MAX, put_entry};
 use alloc::vec::Vec;
 use fawn_types::checksum::checksum64;

@@ -1,5 +1,5 @@
 //! Copy cursor: the position in a copy (results of operations, then keys by hash) and its encoding.
-use crate::bytes::{DecodeError, FrameReader, Put};
+use crate::bytes::{DecodeError, FrameReader, PutFields};
 use alloc::vec::Vec;
 
 /// The start of a chunk of a transfer. It is independent of the sending member, so another tail can continue a copy.

@@ -78,7 +78,7 @@ impl Log {
 }
 
 #[derive(Default)]
-pub(crate) struct Machine {
+pub(crate) struct TestMachine {
     pub(crate) replica: Option<Replica>,
     pub(crate) log: Log,
     pub(crate) disk: Vec<u8>,
@@ -96,18 +96,18 @@ pub(crate) struct Machine {
     pub(crate) slow_since: Option<u64>,
 }
 
-pub(crate) struct Message {
+pub(crate) struct TestMessage {
     pub(crate) from: u32,
     pub(crate) to: u32,
     pub(crate) bytes: Vec<u8>,
 }
 
-pub(crate) struct Cluster {
-    pub(crate) machines: BTreeMap<u32, Machine>,
+pub(crate) struct TestCluster {
+    pub(crate) machines: BTreeMap<u32, TestMachine>,
     pub(crate) manager: Option<Manager<FileConsensus>>,
     manager_disk: Vec<u8>,
     old_map: Vec<u8>,
-    pub(crate) net: Vec<Message>,
+    pub(crate) net: Vec<TestMessage>,
     pub(crate) now: u64,
     /// Crashes are `kill -9`: flushed records survive.
     pub(crate) kills_only: bool,
@@ -130,7 +130,7 @@ pub(crate) struct Cluster {
     next_payload: u64,
 }
 
-impl Cluster {
+impl TestCluster {
     pub(crate) fn new(nodes: u32, durability: Durability, bug: Bug) -> Self {
         let entry = |id| NodeEntry { node: NodeId(id), weight: 1, domain: 0, address: format!("node-{id}") };
         let ring = RingOptions { replication: nodes as u8, virtual_ids: 1 };
@@ -145,7 +145,7 @@ impl Cluster {
         let mut map = (0..=255).find_map(named).expect("one of 256 secrets places nodes in order");
         map.ranges.truncate(1);
         let mut cluster = Self {
-            machines: (1..=nodes).map(|id| (id, Machine::default())).collect(),
+            machines: (1..=nodes).map(|id| (id, TestMachine::default())).collect(),
             manager: None,
             manager_disk: encode_map(&map),
             old_map: Vec::new(),
@@ -266,7 +266,7 @@ impl Cluster {
     pub(crate) fn replace_disk(&mut self, id: u32) {
         let machine = self.machines.get_mut(&id).expect("a known machine");
         assert!(machine.replica.is_none(), "disks are replaced while the machine is down");
-        *machine = Machine::default();
+        *machine = TestMachine::default();
     }
 
     /// Fails the disk of `id` while its process keeps running: no record is appended, flushed or synced any more.
@@ -466,7 +466,7 @@ impl Cluster {
         }
         let mut bytes = Vec::new();
         encode_frame(frame, &mut bytes);
-        self.net.push(Message { from, to, bytes });
+        self.net.push(TestMessage { from, to, bytes });
     }
 
     /// Commits through `through`. At the tail, this is when the client receives its reply.
@@ -513,7 +513,7 @@ impl Cluster {
         self.hand_over(&message);
     }
 
-    pub(crate) fn hand_over(&mut self, message: &Message) {
+    pub(crate) fn hand_over(&mut self, message: &TestMessage) {
         let now = self.time();
         let frame = decode_frame(&message.bytes).expect("frames arrive whole");
         if message.to == MANAGER {

@@ -1,10 +1,10 @@
 //! Full resyncs of a range: one member of a chain at a time, so that the others keep their old copies.
-use crate::cluster::{Bug, Cluster};
+use crate::cluster::{Bug, TestCluster};
 use fawn_types::Durability;
 
 #[test]
 fn one_member_of_a_chain_is_copied_at_a_time() {
-    let mut cluster = Cluster::new(5, Durability::Sync, Bug::None);
+    let mut cluster = TestCluster::new(5, Durability::Sync, Bug::None);
     cluster.retained_max = 2;
     cluster.run(600);
     let head = cluster.head().expect("a new cluster has a head");
@@ -23,7 +23,7 @@ fn one_member_of_a_chain_is_copied_at_a_time() {
     cluster.is_rotten = true;
     cluster.run(10_000);
     let copying =
-        |cluster: &Cluster| [4, 5].into_iter().filter(|member| cluster.machines[member].log.copy.is_some()).count();
+        |cluster: &TestCluster| [4, 5].into_iter().filter(|member| cluster.machines[member].log.copy.is_some()).count();
     assert_eq!(copying(&cluster), 1, "one member has discarded its copy, the other waits with its old one");
     cluster.is_rotten = false;
     cluster.run(10_000);

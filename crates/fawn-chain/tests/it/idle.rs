@@ -1,5 +1,5 @@
 //! Idle ranges over hundreds of epochs: their logs stay part of the history, and they serve again.
-use crate::cluster::{Bug, Cluster};
+use crate::cluster::{Bug, TestCluster};
 use fawn_chain::RangeEntry;
 use fawn_chain::map::{Activation, HISTORY_MAX};
 use fawn_types::{Durability, Epoch, KeyRange, NodeId, RangeId, Version};
@@ -8,8 +8,8 @@ use fawn_types::{Durability, Epoch, KeyRange, NodeId, RangeId, Version};
 const EPOCHS: u32 = 3 * HISTORY_MAX as u32;
 
 /// A cluster of three that is idle after `writes` writes.
-fn idle(writes: u32) -> Cluster {
-    let mut cluster = Cluster::new(3, Durability::Sync, Bug::None);
+fn idle(writes: u32) -> TestCluster {
+    let mut cluster = TestCluster::new(3, Durability::Sync, Bug::None);
     cluster.run(600);
     let head = cluster.head().expect("a new cluster has a head");
     (0..writes).for_each(|_| assert!(cluster.put(head).is_some()));
@@ -17,7 +17,7 @@ fn idle(writes: u32) -> Cluster {
     cluster
 }
 
-fn assert_heals(cluster: &mut Cluster, round: u32) {
+fn assert_heals(cluster: &mut TestCluster, round: u32) {
     for _ in 0..20 {
         cluster.run(200);
         if cluster.healed() {

@@ -1,5 +1,5 @@
 //! The manager's decisions on late and foreign processes, on members that stall repeatedly or have a slow disk, and on many reports.
-use crate::cluster::{Bug, Cluster, MANAGER, Message, RANGE};
+use crate::cluster::{Bug, MANAGER, RANGE, TestCluster, TestMessage};
 use fawn_chain::manager::{FileConsensus, Manager, ManagerOptions, ManagerOutput};
 use fawn_chain::map::NodeEntry;
 use fawn_chain::message::{Body, MemberReport, decode_frame, encode_frame};
@@ -7,23 +7,23 @@ use fawn_chain::{ClusterMap, Frame, Header, RingOptions};
 use fawn_types::{BootId, BootOrder, Durability, Epoch, HashSecret, NodeId, Now, RangeId};
 
 /// A serving cluster of three.
-fn serving() -> Cluster {
-    let mut cluster = Cluster::new(3, Durability::Sync, Bug::None);
+fn serving() -> TestCluster {
+    let mut cluster = TestCluster::new(3, Durability::Sync, Bug::None);
     cluster.run(600);
     assert!(cluster.put(1).is_some());
     cluster.run(100);
     cluster
 }
 
-fn epoch(cluster: &Cluster) -> Epoch {
+fn epoch(cluster: &TestCluster) -> Epoch {
     cluster.manager.as_ref().unwrap().map().range(RANGE).unwrap().epoch
 }
 
 /// The next heartbeat of `node`, removed from the network.
-fn heartbeat(cluster: &mut Cluster, node: u32) -> Message {
+fn heartbeat(cluster: &mut TestCluster, node: u32) -> TestMessage {
     loop {
         cluster.advance(10);
-        let is_it = |message: &Message| {
+        let is_it = |message: &TestMessage| {
             let hello = decode_frame(&message.bytes).is_ok_and(|frame| frame.body == Body::Hello);
             hello && message.from == node && message.to == MANAGER
         };
@@ -58,7 +58,7 @@ fn a_late_heartbeat_of_a_former_boot_changes_nothing() {
 #[test]
 fn another_process_with_the_same_number_of_opens_is_refused() {
     let mut cluster = serving();
-    let Message { from, to, bytes } = heartbeat(&mut cluster, 3);
+    let TestMessage { from, to, bytes } = heartbeat(&mut cluster, 3);
     let mut frame = decode_frame(&bytes).unwrap();
     let boot = frame.header.boot;
     frame.header.boot = BootId::new(boot.generation(), boot.0 as u32 ^ 1);
@@ -67,7 +67,7 @@ fn another_process_with_the_same_number_of_opens_is_refused() {
     encode_frame(&frame, &mut bytes);
     let before = epoch(&cluster);
     for _ in 0..3 {
-        cluster.hand_over(&Message { from, to, bytes: bytes.clone() });
+        cluster.hand_over(&TestMessage { from, to, bytes: bytes.clone() });
         cluster.run(1_000);
     }
     assert_eq!(epoch(&cluster), before, "the cluster continues with the known process");

@@ -1,13 +1,13 @@
 //! Seeded random tests: a lossy, duplicating, reordering network, crashes and power loss, then healing.
 //!
 //! Another test proves that the oracle detects planted bugs.
-use crate::cluster::{Bug, Cluster, Message};
+use crate::cluster::{Bug, TestCluster, TestMessage};
 use fawn_types::Durability;
 use fawn_types::random::SplitMix64;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// One random event. `limbo` holds messages that are delivered much later, as by a route that recovers.
-fn step(cluster: &mut Cluster, random: &mut SplitMix64, limbo: &mut Vec<Message>) {
+fn step(cluster: &mut TestCluster, random: &mut SplitMix64, limbo: &mut Vec<TestMessage>) {
     if random.chance(1, 40) && !cluster.net.is_empty() && limbo.len() < 64 {
         let index = random.below(cluster.net.len() as u64) as usize;
         limbo.push(cluster.net.remove(index));
@@ -35,7 +35,7 @@ fn step(cluster: &mut Cluster, random: &mut SplitMix64, limbo: &mut Vec<Message>
     }
 }
 
-fn network(cluster: &mut Cluster, random: &mut SplitMix64) {
+fn network(cluster: &mut TestCluster, random: &mut SplitMix64) {
     // Mostly in order, sometimes in any order: links are streams, but they break and reconnect.
     let index = if random.chance(1, 4) { random.below(cluster.net.len() as u64) as usize } else { 0 };
     match random.below(20) {
@@ -49,7 +49,7 @@ fn network(cluster: &mut Cluster, random: &mut SplitMix64) {
     }
 }
 
-fn crash(cluster: &mut Cluster, random: &mut SplitMix64, node: u32) {
+fn crash(cluster: &mut TestCluster, random: &mut SplitMix64, node: u32) {
     match random.below(6) {
         0 | 1 => (1..=3).for_each(|id| cluster.crash(id, random.below(4) as usize)), // All machines.
         2 => {
@@ -61,7 +61,7 @@ fn crash(cluster: &mut Cluster, random: &mut SplitMix64, node: u32) {
 }
 
 /// All machines lose power; only some of them come back at once and continue without the others.
-fn power_loss(cluster: &mut Cluster, random: &mut SplitMix64) {
+fn power_loss(cluster: &mut TestCluster, random: &mut SplitMix64) {
     (1..=3).for_each(|id| cluster.crash(id, random.below(3) as usize));
     let back = random.below(7) + 1;
     for id in (1..=3).filter(|id| back >> (id - 1) & 1 == 1) {
@@ -76,7 +76,7 @@ fn power_loss(cluster: &mut Cluster, random: &mut SplitMix64) {
 /// and of copies.
 fn simulate(seed: u64, durability: Durability, bug: Bug) -> (usize, usize) {
     let mut random = SplitMix64::new(seed);
-    let mut cluster = Cluster::new(3, durability, bug);
+    let mut cluster = TestCluster::new(3, durability, bug);
     cluster.kills_only = durability == Durability::EverySecond;
     if random.chance(2, 3) {
         cluster.retained_max = 1 + random.below(4) as usize;

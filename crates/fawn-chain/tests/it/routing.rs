@@ -1,6 +1,6 @@
 //! Router tests: routes, retries with the same tag, bounded windows.
 use fawn_chain::map::{Activation, ChainState};
-use fawn_chain::{ClusterMap, FrontendOutput, Intent, NodeEntry, RingOptions, Router, RouterOptions};
+use fawn_chain::{ClusterMap, Intent, NodeEntry, RingOptions, Router, RouterOptions, RouterOutput};
 use fawn_types::{ClientTag, Durability, Epoch, HashSecret, NodeId, Now, RingKey, Version};
 
 const SECRET: HashSecret = HashSecret([5; 16]);
@@ -17,7 +17,7 @@ fn active_map() -> ClusterMap {
     map
 }
 
-fn drain(frontend: &mut Router) -> Vec<FrontendOutput> {
+fn drain(frontend: &mut Router) -> Vec<RouterOutput> {
     std::iter::from_fn(|| frontend.poll_output()).collect()
 }
 
@@ -33,8 +33,8 @@ fn writes_go_to_the_head_and_reads_to_the_tail() {
     let tag = ClientTag { session: 7, seq: write.0 };
     let (range, epoch) = (entry.range, entry.epoch);
     let to = entry.head().unwrap();
-    assert_eq!(sent[0], FrontendOutput::Send { op: write, to, range, epoch, tag, first_incomplete: 1 });
-    assert!(matches!(sent[1], FrontendOutput::Send { to, .. } if Some(to) == entry.tail()));
+    assert_eq!(sent[0], RouterOutput::Send { op: write, to, range, epoch, tag, first_incomplete: 1 });
+    assert!(matches!(sent[1], RouterOutput::Send { to, .. } if Some(to) == entry.tail()));
     assert!(frontend.handle_reply(write) && !frontend.handle_reply(write), "the second answer is a duplicate");
     assert_eq!(frontend.first_incomplete(range), read.0);
 }
@@ -49,7 +49,7 @@ fn silence_is_retried_with_the_same_tag_then_given_up() {
     frontend.handle_timeout(Now::at(200));
     assert_eq!(drain(&mut frontend), first);
     frontend.handle_timeout(Now::at(5_000));
-    assert_eq!(drain(&mut frontend), [FrontendOutput::Failed { op }]);
+    assert_eq!(drain(&mut frontend), [RouterOutput::Failed { op }]);
     assert_eq!(frontend.next_timeout(), None);
 }
 
@@ -66,7 +66,7 @@ fn a_newer_entry_sends_waiting_operations_again() {
     frontend.handle_entry(Now::at(1), &newer);
     let again = drain(&mut frontend);
     assert!(
-        matches!(again[..], [FrontendOutput::Send { to, epoch, .. }] if Some(to) == newer.head() && epoch == newer.epoch)
+        matches!(again[..], [RouterOutput::Send { to, epoch, .. }] if Some(to) == newer.head() && epoch == newer.epoch)
     );
     frontend.handle_entry(Now::at(2), map.range_of(&RingKey::MIN).unwrap());
     assert!(drain(&mut frontend).is_empty(), "an older entry changes nothing");
@@ -101,8 +101,8 @@ fn a_silent_range_leaves_the_windows_of_the_others_alone() {
     for _ in 0..100 {
         let op = frontend.start(Now::at(0), keys[1], Intent::Write).expect("a range of its own");
         let sent = drain(&mut frontend);
-        let first = |output: &FrontendOutput| match output {
-            FrontendOutput::Send { first_incomplete, .. } => Some(*first_incomplete),
+        let first = |output: &RouterOutput| match output {
+            RouterOutput::Send { first_incomplete, .. } => Some(*first_incomplete),
             _ => None,
         };
         assert_eq!(sent.last().and_then(first), Some(op.0), "all earlier operations of its range are answered");

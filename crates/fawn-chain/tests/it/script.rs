@@ -1,7 +1,7 @@
 //! Script runner: `scripts/*.txt` contain commands, `----`, and the expected output.
 //!
 //! `FAWN_SCRIPTS=update` rewrites the expected output; read the diff before committing it.
-use crate::cluster::{Bug, Cluster, MANAGER, Message};
+use crate::cluster::{Bug, MANAGER, TestCluster, TestMessage};
 use fawn_chain::message::{Body, decode_frame};
 use fawn_types::Durability;
 use std::fmt::Write as _;
@@ -9,8 +9,8 @@ use std::path::Path;
 
 #[derive(Default)]
 struct Runner {
-    cluster: Option<Cluster>,
-    held: Vec<Message>,
+    cluster: Option<TestCluster>,
+    held: Vec<TestMessage>,
 }
 
 fn number(word: Option<&str>, default: u64) -> u64 {
@@ -25,7 +25,7 @@ fn mode(word: Option<&str>) -> Durability {
     }
 }
 
-fn describe(message: &Message) -> String {
+fn describe(message: &TestMessage) -> String {
     let frame = decode_frame(&message.bytes).unwrap();
     let place = |id: u32| if id == MANAGER { "m".to_owned() } else { id.to_string() };
     let what = match frame.body {
@@ -47,14 +47,14 @@ fn describe(message: &Message) -> String {
 }
 
 impl Runner {
-    fn cluster(&mut self) -> &mut Cluster {
+    fn cluster(&mut self) -> &mut TestCluster {
         self.cluster.as_mut().expect("a script begins with `cluster`")
     }
 
     /// The position in the network of the first message on `link` (`1>2`), of the given kind if there is one.
     fn find(&mut self, link: &str, kind: Option<&str>) -> Option<usize> {
         let wanted = format!("{link} ");
-        let fits = |message: &Message| {
+        let fits = |message: &TestMessage| {
             let text = describe(message);
             text.starts_with(&wanted) && kind.is_none_or(|kind| text.contains(&format!(" {kind}")))
         };
@@ -69,7 +69,7 @@ impl Runner {
         let node = number(first.filter(|word| word.parse::<u64>().is_ok()), 0) as u32;
         match command {
             "cluster" => {
-                self.cluster = Some(Cluster::new(node, mode(second), Bug::None));
+                self.cluster = Some(TestCluster::new(node, mode(second), Bug::None));
             }
             "retain" => self.cluster().retained_max = node as usize,
             "run" => self.cluster().run(u64::from(node)),

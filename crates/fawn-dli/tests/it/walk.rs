@@ -6,9 +6,9 @@ use fawn_types::random::SplitMix64;
 use fawn_types::request::ExpiryCondition;
 use fawn_types::{Condition, Entry, Expiry, Reply, TimeMs, Update};
 
-struct Random(SplitMix64);
+struct WalkRng(SplitMix64);
 
-impl Random {
+impl WalkRng {
     fn below(&mut self, bound: u64) -> u64 {
         self.0.below(bound)
     }
@@ -18,12 +18,12 @@ impl Random {
     }
 }
 
-fn condition(random: &mut Random) -> Condition {
+fn condition(random: &mut WalkRng) -> Condition {
     let last = version(1 + random.below(3));
     random.pick(&[Condition::Always, Condition::Exists, Condition::Absent, Condition::VersionIs(last)])
 }
 
-fn update(random: &mut Random, now: TimeMs) -> Update<'static> {
+fn update(random: &mut WalkRng, now: TimeMs) -> Update<'static> {
     let bytes: &'static [u8] = random.pick(&[b"" as &[u8], b"1", b"99", b"text", &[0; 60]]);
     let at = Expiry::AtMs((now.0 + random.below(4)).saturating_sub(1));
     let after = Expiry::InMs(random.below(3));
@@ -72,7 +72,7 @@ fn check(update: &Update<'_>, before: Option<&Entry>, outcome: &fawn_types::Outc
 #[test]
 fn every_outcome_keeps_the_rules() {
     for seed in 0..200 {
-        let mut random = Random(SplitMix64::new(seed));
+        let mut random = WalkRng(SplitMix64::new(seed));
         let mut held: Option<Entry> = None;
         let mut now = NOW;
         for seq in 1..100 {

@@ -2,7 +2,7 @@
 use super::Engine;
 use crate::error::EngineError;
 use crate::format::record::RecordKind;
-use crate::overlay::{KeyName, Old, OverlayBase, Written};
+use crate::overlay::{KeyName, OverlayBase, ReplacedRecord, Written};
 use crate::range::{PendingKind, PendingRecord, Retained};
 use fawn_flash::{Device, DeviceError, IoOperation};
 use fawn_types::{KeyHash, RangeId, Version};
@@ -54,7 +54,11 @@ impl<D: Device> Engine<D> {
         if base == OverlayBase::Unknown {
             let replaced = self.overlay.set_committed(at, name, written);
             if let Some(old) = replaced.filter(|old| old.is_put) {
-                self.release_old(at, Old { pointer: old.pointer, len_bytes: old.len_bytes }, written.version);
+                self.release_old(
+                    at,
+                    ReplacedRecord { pointer: old.pointer, len_bytes: old.len_bytes },
+                    written.version,
+                );
             }
             return;
         }
@@ -65,7 +69,7 @@ impl<D: Device> Engine<D> {
     /// Moves the index from a confirmed base to a committed record, which becomes the key's base.
     pub(crate) fn move_index(&mut self, at: usize, name: KeyName, base: OverlayBase, written: Written) {
         self.move_entry(at, name, base, written);
-        let now_at = Old { pointer: written.pointer, len_bytes: written.len_bytes };
+        let now_at = ReplacedRecord { pointer: written.pointer, len_bytes: written.len_bytes };
         if let Some(entry) = self.overlay.find_mut(at, name) {
             entry.base = if written.is_put { OverlayBase::At(now_at) } else { OverlayBase::Absent };
         }
@@ -100,7 +104,7 @@ impl<D: Device> Engine<D> {
     }
 
     /// Marks a put as replaced by the commit of `by`: its segment has one live record less.
-    pub(crate) fn release_old(&mut self, at: usize, old: Old, by: Version) {
+    pub(crate) fn release_old(&mut self, at: usize, old: ReplacedRecord, by: Version) {
         let end = self.appended_end();
         let (slot, _) = self.segments.place(old.pointer);
         self.segments.expect_mut(slot).remove_live(at, old.len_bytes, by, end);
@@ -173,7 +177,11 @@ impl<D: Device> Engine<D> {
         self.overlay.remove_if_settled(at, name);
         if is_put {
             // No commit replaced this put: only the rollback record has to be durable before the segment goes.
-            self.release_old(at, Old { pointer: pending.pointer, len_bytes: pending.len_bytes }, Version::ZERO);
+            self.release_old(
+                at,
+                ReplacedRecord { pointer: pending.pointer, len_bytes: pending.len_bytes },
+                Version::ZERO,
+            );
         }
     }
 

@@ -5,7 +5,7 @@
 use super::Engine;
 use super::drop_rule::{KeepReason, RangeFacts, SegmentFacts, keep_reason};
 use crate::format::manifest::ManifestEdit;
-use crate::log::segments::{Segment, Share};
+use crate::log::segments::{RangeShare, Segment};
 use crate::manifest_file::CommitNumber;
 use fawn_flash::Device;
 use fawn_types::{MonoMs, Version};
@@ -177,7 +177,7 @@ impl<D: Device> Engine<D> {
         keep_reason(&facts, ranges)
     }
 
-    fn range_facts(&self, sequence: u64, share: &Share) -> RangeFacts {
+    fn range_facts(&self, sequence: u64, share: &RangeShare) -> RangeFacts {
         let range = &self.ranges[share.range];
         let synced = range.progress.synced;
         // In a sole epoch everything that an opening finds is committed, and the newest record found says how far.

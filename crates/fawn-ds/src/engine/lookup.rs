@@ -5,7 +5,7 @@ use super::{Engine, InFlight};
 use crate::error::EngineError;
 use crate::format::record::RecordKind;
 use crate::index::Pointer;
-use crate::overlay::{Old, OverlayBase};
+use crate::overlay::{OverlayBase, ReplacedRecord};
 use fawn_flash::{AlignedBuf, Device, DeviceError, IoClass, Token};
 use fawn_types::{EntryRef, KeyHash, RangeId, TimeMs, Version};
 
@@ -245,7 +245,7 @@ impl<D: Device> Engine<D> {
         let (slot, _) = self.segments.place(hit.pointer);
         self.enter_segment(at, slot, hit.version, true);
         // No commit replaced the record, and the record itself hides older copies of the key.
-        self.release_old(at, Old { pointer: hit.pointer, len_bytes: hit.len_bytes }, Version::ZERO);
+        self.release_old(at, ReplacedRecord { pointer: hit.pointer, len_bytes: hit.len_bytes }, Version::ZERO);
         self.stats.expired += 1;
     }
 

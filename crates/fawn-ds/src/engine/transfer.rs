@@ -11,7 +11,7 @@ use crate::format::Watermark;
 use crate::format::manifest::ManifestEdit;
 use crate::format::record::{RecordKind, RecordRef};
 use crate::manifest_file::CommitNumber;
-use crate::overlay::{KeyName, Old, OverlayBase, Written};
+use crate::overlay::{KeyName, OverlayBase, ReplacedRecord, Written};
 use crate::range::{Retained, TransferStage, TransferState};
 use fawn_flash::Device;
 use fawn_types::{KeyHash, RangeId, Version};
@@ -192,7 +192,7 @@ impl<D: Device> Engine<D> {
             self.queue_verification(at, name);
         }
         if let Some(old) = self.overlay.set_committed(at, name, written).filter(|old| old.is_put) {
-            self.release_old(at, Old { pointer: old.pointer, len_bytes: old.len_bytes }, written.version);
+            self.release_old(at, ReplacedRecord { pointer: old.pointer, len_bytes: old.len_bytes }, written.version);
         }
     }
 

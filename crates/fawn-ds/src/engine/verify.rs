@@ -8,7 +8,7 @@ use super::fetch::{Expected, FetchResume, Probe, ReadSpan, Rejected};
 use super::{Engine, InFlight};
 use crate::error::EngineError;
 use crate::index::Pointer;
-use crate::overlay::{APART_BYTES, ENTRY_BYTES, KeyName, Old, OverlayBase, Written};
+use crate::overlay::{APART_BYTES, ENTRY_BYTES, KeyName, OverlayBase, ReplacedRecord, Written};
 use crate::range::PendingRecord;
 use fawn_flash::{AlignedBuf, Device, DeviceError, IoClass};
 use fawn_types::{KeyHash, MonoMs, Version};
@@ -66,7 +66,7 @@ impl<D: Device> Engine<D> {
         // The first candidate is nearly always the key's own record, and in memory.
         if let Some(hit) = self.find_in_memory(pointer, key, false) {
             self.stats.verifications_free += 1;
-            return (name, Some(OverlayBase::At(Old { pointer, len_bytes: hit.len_bytes })));
+            return (name, Some(OverlayBase::At(ReplacedRecord { pointer, len_bytes: hit.len_bytes })));
         }
         match self.confirm(at, name, Expected::Key(key), &mut Rejected::new()) {
             Ok((base, _)) => (name, Some(base)),
@@ -112,7 +112,7 @@ impl<D: Device> Engine<D> {
             match self.probe_once(at, pointer, wanted, rejected) {
                 Ok(Probe::Match(hit)) => {
                     self.stats.verifications_free += 1;
-                    return Ok((OverlayBase::At(Old { pointer, len_bytes: hit.len_bytes }), hit.version));
+                    return Ok((OverlayBase::At(ReplacedRecord { pointer, len_bytes: hit.len_bytes }), hit.version));
                 }
                 Ok(Probe::Missing(span)) => return Err(span),
                 Ok(Probe::Other) => {}
@@ -215,7 +215,11 @@ impl<D: Device> Engine<D> {
         match waiting {
             // A transferred record that came twice: the first one stays.
             Some(written) if version >= written.version && written.is_put => {
-                self.release_old(at, Old { pointer: written.pointer, len_bytes: written.len_bytes }, version);
+                self.release_old(
+                    at,
+                    ReplacedRecord { pointer: written.pointer, len_bytes: written.len_bytes },
+                    version,
+                );
             }
             Some(written) => self.move_index(at, name, base, written),
             None => {}

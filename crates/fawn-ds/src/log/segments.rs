@@ -13,7 +13,7 @@ pub(crate) const FIRST_READ_BYTES_MAX: usize = 16 << 10;
 
 /// One range's part of a segment. A segment has one for each range with a record of its history there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Share {
+pub(crate) struct RangeShare {
     pub(crate) range: usize,
     pub(crate) live_records: u64,
     pub(crate) live_bytes: u64,
@@ -89,7 +89,7 @@ pub(crate) struct Segment {
     pub(crate) pins: u32,
     /// Ranges whose newest durable commit mark is in this segment.
     pub(crate) newest_marks: u32,
-    pub(crate) shares: SmallVec<[Share; 1]>,
+    pub(crate) shares: SmallVec<[RangeShare; 1]>,
     /// End of the log when a record of this segment last died. The record that replaced or removed it lies before, and
     /// must be synced before a drop.
     pub(crate) died_at: LogPosition,
@@ -117,9 +117,9 @@ impl Segment {
         }
     }
 
-    fn share_mut(&mut self, range: usize) -> &mut Share {
+    fn share_mut(&mut self, range: usize) -> &mut RangeShare {
         let at = self.shares.iter().position(|share| share.range == range).unwrap_or_else(|| {
-            self.shares.push(Share { range, ..Share::default() });
+            self.shares.push(RangeShare { range, ..RangeShare::default() });
             self.shares.len() - 1
         });
         &mut self.shares[at]
@@ -157,7 +157,7 @@ impl Segment {
     pub(crate) fn clear_range(&mut self, range: usize, by: Version, log_end: LogPosition) {
         self.died_at = self.died_at.max(log_end);
         if let Some(share) = self.shares.iter_mut().find(|share| share.range == range) {
-            *share = Share { live_records: 0, live_bytes: 0, died_by: share.died_by.max(by), ..*share };
+            *share = RangeShare { live_records: 0, live_bytes: 0, died_by: share.died_by.max(by), ..*share };
         }
     }
 

@@ -4,7 +4,7 @@ use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::format::record::{self, PEEK_BYTES, RecordPlace};
 use crate::index::Pointer;
-use crate::overlay::{KeyName, Old, OverlayBase, Written};
+use crate::overlay::{KeyName, OverlayBase, ReplacedRecord, Written};
 use fawn_flash::buffer::PAGE_BYTES;
 use fawn_flash::{Device, IoClass};
 use fawn_types::{KeyHash, Version};
@@ -32,7 +32,7 @@ pub(super) struct Conflict {
 
 /// A decoded record of the index.
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct IndexedRecord {
     name: KeyName,
     version: Version,
     len_bytes: u32,
@@ -42,7 +42,7 @@ struct Known {
 #[derive(Debug, Default)]
 pub(super) struct Conflicts {
     list: Vec<Conflict>,
-    known: HashMap<u32, Known, FxBuildHasher>,
+    known: HashMap<u32, IndexedRecord, FxBuildHasher>,
 }
 
 impl Conflicts {
@@ -115,7 +115,8 @@ impl Conflicts {
             Ok(stored) => {
                 let hash = KeyHash::of(&engine.secret, stored.record.key).0;
                 let name = engine.name_of(hash, stored.record.key);
-                let known = Known { name, version: stored.record.version, len_bytes: stored.encoded_len as u32 };
+                let known =
+                    IndexedRecord { name, version: stored.record.version, len_bytes: stored.encoded_len as u32 };
                 self.known.insert(pointer.0, known);
                 Ok(())
             }
@@ -153,13 +154,13 @@ impl Conflicts {
                 if known.version > version {
                     return Ok(());
                 }
-                base = OverlayBase::At(Old { pointer: candidate, len_bytes: known.len_bytes });
+                base = OverlayBase::At(ReplacedRecord { pointer: candidate, len_bytes: known.len_bytes });
             }
         }
         if is_put {
             let (slot, _) = engine.segments.place(pointer);
             engine.segments.expect_mut(slot).add_live(range, len_bytes);
-            self.known.insert(pointer.0, Known { name, version, len_bytes });
+            self.known.insert(pointer.0, IndexedRecord { name, version, len_bytes });
         }
         engine.move_index(range, name, base, Written { version, pointer, len_bytes, is_put });
         Ok(())

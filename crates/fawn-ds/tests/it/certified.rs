@@ -1,5 +1,5 @@
 //! Acknowledged manifest commits: corruption of them is an error on opening, never cut off as a torn write.
-use crate::support::{Node, RANGE, Write, manifest_commits, small};
+use crate::support::{RANGE, TestNode, TestWrite, manifest_commits, small};
 use fawn_ds::internals::{OpenError, Options};
 use fawn_flash::sim::{Capture, Loss, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
@@ -13,7 +13,7 @@ fn options() -> Options {
 }
 
 /// Puts a blob and waits until it is durable, which is when it may be acknowledged.
-fn promise(node: &mut Node, key: u32, bytes: &[u8]) {
+fn promise(node: &mut TestNode, key: u32, bytes: &[u8]) {
     let ticket = node.engine.put_blob(key, bytes).unwrap();
     for _ in 0..100 {
         if node.engine.is_blob_durable(ticket) {
@@ -25,7 +25,7 @@ fn promise(node: &mut Node, key: u32, bytes: &[u8]) {
 }
 
 /// Advances the time without any operation.
-fn idle(node: &mut Node) {
+fn idle(node: &mut TestNode) {
     for _ in 0..10 {
         node.now = node.now.plus_ms(20);
         node.engine.submit(node.now);
@@ -41,7 +41,7 @@ fn commit_of(manifest: &[u8], content: &[u8]) -> (usize, usize) {
 /// Whether opening the disk with this manifest fails as corrupt. The attempt must not change the disk.
 fn is_refused(disk: &SimDisk, manifest: &[u8]) -> bool {
     disk.put("manifest", manifest);
-    let refused = match Node::open_in_chain(disk, options(), Now::at(9000)) {
+    let refused = match TestNode::open_in_chain(disk, options(), Now::at(9000)) {
         Err(OpenError::Manifest { detail, .. }) => detail.contains("which was synced"),
         Err(error) => panic!("opening failed with another error: {error}"),
         Ok(_) => return false,
@@ -53,7 +53,7 @@ fn is_refused(disk: &SimDisk, manifest: &[u8]) -> bool {
 #[test]
 fn every_flipped_bit_of_a_promise_is_refused() {
     let disk = SimDisk::new(SimOptions::default());
-    let mut node = Node::open_in_chain(&disk, options(), Now::at(1)).unwrap();
+    let mut node = TestNode::open_in_chain(&disk, options(), Now::at(1)).unwrap();
     idle(&mut node);
     promise(&mut node, 3, b"never to vote twice");
     idle(&mut node);
@@ -79,7 +79,7 @@ fn every_flipped_bit_of_a_promise_is_refused() {
             let mut corrupt = manifest.clone();
             corrupt[bit / 8] ^= 1 << (bit % 8);
             disk.put("manifest", &corrupt);
-            match Node::open_in_chain(&disk, options(), Now::at(9000)) {
+            match TestNode::open_in_chain(&disk, options(), Now::at(9000)) {
                 Ok(node) => assert_eq!(node.engine.blob(3), Some(&b"never to vote twice"[..]), "bit {bit}"),
                 Err(error) => assert!(matches!(error, OpenError::Manifest { .. }), "bit {bit}: {error}"),
             }
@@ -90,7 +90,7 @@ fn every_flipped_bit_of_a_promise_is_refused() {
 #[test]
 fn closing_vouches_at_once() {
     let disk = SimDisk::new(SimOptions::default());
-    let mut node = Node::open_in_chain(&disk, options(), Now::at(1)).unwrap();
+    let mut node = TestNode::open_in_chain(&disk, options(), Now::at(1)).unwrap();
     promise(&mut node, 3, b"never to vote twice");
     node.engine.close().unwrap();
     let mut manifest = disk.contents("manifest").unwrap();
@@ -102,7 +102,7 @@ fn closing_vouches_at_once() {
 #[test]
 fn vouching_costs_one_write_for_a_burst_and_none_where_other_commits_follow() {
     let disk = SimDisk::new(SimOptions::default());
-    let mut node = Node::open_in_chain(&disk, options(), Now::at(1)).unwrap();
+    let mut node = TestNode::open_in_chain(&disk, options(), Now::at(1)).unwrap();
     idle(&mut node);
     let count = |from: u64| disk.counted(OpKind::Write) - from;
     let before = count(0);
@@ -124,7 +124,7 @@ fn every_image_keeps_every_promise() {
     for seed in 0..6 {
         let mut rng = Rng::new(seed);
         let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
-        let mut node = Node::open_in_chain(&disk, options(), Now::at(1)).unwrap();
+        let mut node = TestNode::open_in_chain(&disk, options(), Now::at(1)).unwrap();
         disk.capture(Capture::Every { stride: 1, loss: Loss::Power, seed });
         // `acked`: (operations so far, newest durable number). `number`: the newest one requested.
         let (mut acked, mut number) = (vec![(disk.ops(), 0_u64)], 0_u64);
@@ -140,14 +140,14 @@ fn every_image_keeps_every_promise() {
                 }
                 4..=6 => idle(&mut node),
                 _ => {
-                    let write = Write { key: vec![7], value: Some(vec![1; 3000]), expires_at_ms: 0 };
+                    let write = TestWrite { key: vec![7], value: Some(vec![1; 3000]), expires_at_ms: 0 };
                     let version = node.append(&[write]).unwrap();
                     node.settle();
                     assert!(node.engine.progress(RANGE).committed >= version && version > Version::ZERO);
                 }
             }
             for image in disk.take_images() {
-                let node = Node::open_in_chain(&image.disk, options(), Now::at(9000))
+                let node = TestNode::open_in_chain(&image.disk, options(), Now::at(9000))
                     .unwrap_or_else(|error| panic!("seed {seed}, operation {}: {error}", image.op));
                 let found = node.engine.blob(1).map_or(0, |blob| u64::from_le_bytes(blob[..8].try_into().unwrap()));
                 let promised = acked.iter().rev().find(|(at, _)| *at <= image.op).map_or(0, |(_, number)| *number);

@@ -1,5 +1,5 @@
 //! Chained ranges: pending records across openings, commit marks, rollbacks, replay.
-use crate::support::{Node, RANGE, SECRET, small};
+use crate::support::{RANGE, SECRET, TestNode, small};
 use fawn_ds::internals::{EngineError, Options, RecordKind, RecordRef, Replay, View};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, Epoch, KeyHash, Now, Version};
@@ -12,7 +12,7 @@ fn version(epoch: u32, seq: u64) -> Version {
     Version::new(Epoch::new(epoch).unwrap(), seq).unwrap()
 }
 
-fn put(node: &mut Node, key: &[u8], value: &[u8], version: Version) {
+fn put(node: &mut TestNode, key: &[u8], value: &[u8], version: Version) {
     for _ in 0..100 {
         match node.engine.append(RANGE, KeyHash::of(&SECRET, key), &RecordRef::put(version, key, value)) {
             Err(EngineError::Overloaded) => {
@@ -28,7 +28,7 @@ fn put(node: &mut Node, key: &[u8], value: &[u8], version: Version) {
 #[test]
 fn a_sole_epoch_refuses_to_roll_back() {
     let disk = SimDisk::new(SimOptions::default());
-    let mut node = Node::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
+    let mut node = TestNode::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
     put(&mut node, b"a", b"one", version(1, 1));
     sync(&mut node);
     node.engine.commit(RANGE, version(1, 1));
@@ -38,12 +38,12 @@ fn a_sole_epoch_refuses_to_roll_back() {
     assert_eq!(refused, Err(EngineError::NotChained { range: RANGE }));
     assert_eq!(value(&mut node, b"a", View::Latest), Some(b"two".to_vec()), "nothing has changed");
     disk.crash(1);
-    let mut node = Node::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
+    let mut node = TestNode::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
     assert_eq!(value(&mut node, b"a", View::Latest), Some(b"two".to_vec()));
 }
 
 /// Flushes and syncs without committing, one second after the last time, so that a commit mark is written too.
-fn sync(node: &mut Node) {
+fn sync(node: &mut TestNode) {
     node.now = node.now.plus_ms(1000);
     for _ in 0..200 {
         node.engine.submit(node.now);
@@ -57,14 +57,14 @@ fn sync(node: &mut Node) {
     panic!("not synced: {:?}", node.engine.watermarks());
 }
 
-fn value(node: &mut Node, key: &[u8], view: View) -> Option<Vec<u8>> {
+fn value(node: &mut TestNode, key: &[u8], view: View) -> Option<Vec<u8>> {
     node.get(key, view).unwrap().map(|entry| entry.value)
 }
 
 #[test]
 fn pending_stays_pending_across_openings() {
     let disk = SimDisk::new(SimOptions::default());
-    let mut node = Node::open_in_chain(&disk, chained(), Now::at(1)).unwrap();
+    let mut node = TestNode::open_in_chain(&disk, chained(), Now::at(1)).unwrap();
     put(&mut node, b"a", b"one", version(1, 1));
     put(&mut node, b"b", b"two", version(1, 2));
     sync(&mut node);
@@ -72,7 +72,7 @@ fn pending_stays_pending_across_openings() {
     put(&mut node, b"a", b"three", version(1, 3));
     sync(&mut node);
     disk.crash(3);
-    let mut node = Node::open_in_chain(&disk, chained(), Now::at(1)).unwrap();
+    let mut node = TestNode::open_in_chain(&disk, chained(), Now::at(1)).unwrap();
     assert_eq!(node.report.ranges[0].committed, version(1, 1));
     assert_eq!(node.report.ranges[0].recovered, version(1, 3));
     assert_eq!(value(&mut node, b"a", View::Committed), Some(b"one".to_vec()));
@@ -84,7 +84,7 @@ fn pending_stays_pending_across_openings() {
     put(&mut node, b"c", b"four", version(2, 1));
     sync(&mut node);
     disk.crash(4);
-    let mut node = Node::open_in_chain(&disk, chained(), Now::at(1)).unwrap();
+    let mut node = TestNode::open_in_chain(&disk, chained(), Now::at(1)).unwrap();
     assert_eq!(node.report.ranges[0].committed, version(1, 2));
     assert_eq!(value(&mut node, b"a", View::Latest), Some(b"one".to_vec()), "rolled back for good");
     assert_eq!(value(&mut node, b"b", View::Committed), Some(b"two".to_vec()));
@@ -94,7 +94,7 @@ fn pending_stays_pending_across_openings() {
 #[test]
 fn a_rolled_back_frame_on_its_way_does_not_vouch_for_what_replaces_it() {
     let disk = SimDisk::new(SimOptions::default());
-    let mut node = Node::open_in_chain(&disk, chained(), Now::at(1)).unwrap();
+    let mut node = TestNode::open_in_chain(&disk, chained(), Now::at(1)).unwrap();
     put(&mut node, b"a", b"one", version(1, 1));
     sync(&mut node);
     put(&mut node, b"b", b"void", version(1, 2));
@@ -113,7 +113,7 @@ fn a_rolled_back_frame_on_its_way_does_not_vouch_for_what_replaces_it() {
 #[test]
 fn replay_gives_each_record_once_and_in_order() {
     let disk = SimDisk::new(SimOptions::default());
-    let mut node = Node::open_in_chain(&disk, chained(), Now::at(1)).unwrap();
+    let mut node = TestNode::open_in_chain(&disk, chained(), Now::at(1)).unwrap();
     node.engine.set_retain_floor(RANGE, Version::ZERO);
     for seq in 1..=600 {
         put(&mut node, format!("k{}", seq % 50).as_bytes(), &vec![seq as u8; (seq % 700) as usize], version(1, seq));
@@ -151,9 +151,9 @@ fn replay_gives_each_record_once_and_in_order() {
 fn fewer_records_are_kept_to_send_again_from_then_on_and_never_more_than_the_options_say() {
     let disk = SimDisk::new(SimOptions::default());
     let options = || Options { retained_records_max: 20, ..chained() };
-    let mut node = Node::open_in_chain(&disk, options(), Now::at(1)).unwrap();
+    let mut node = TestNode::open_in_chain(&disk, options(), Now::at(1)).unwrap();
     node.engine.set_retain_floor(RANGE, Version::ZERO);
-    let write = |node: &mut Node, seq| {
+    let write = |node: &mut TestNode, seq| {
         put(node, b"k", b"v", version(1, seq));
         sync(node);
         node.engine.commit(RANGE, version(1, seq));
@@ -165,7 +165,7 @@ fn fewer_records_are_kept_to_send_again_from_then_on_and_never_more_than_the_opt
     write(&mut node, 31);
     assert_eq!(node.engine.replay_floor(RANGE), version(1, 26), "the floor stays there");
     drop(node);
-    let mut node = Node::open_in_chain(&disk, options(), Now::at(2)).unwrap();
+    let mut node = TestNode::open_in_chain(&disk, options(), Now::at(2)).unwrap();
     let found = node.engine.replay_floor(RANGE);
     assert!(found <= version(1, 11), "an opening scans all segments: {found:?}");
     node.engine.set_retained_max(usize::MAX);
@@ -177,7 +177,7 @@ fn fewer_records_are_kept_to_send_again_from_then_on_and_never_more_than_the_opt
 #[test]
 fn a_cold_replay_reads_many_records_at_once() {
     let disk = SimDisk::new(SimOptions::default());
-    let mut node = Node::open_in_chain(&disk, chained(), Now::at(1)).unwrap();
+    let mut node = TestNode::open_in_chain(&disk, chained(), Now::at(1)).unwrap();
     for seq in 1..=400 {
         put(&mut node, format!("k{seq}").as_bytes(), &[seq as u8; 500], version(1, seq));
         if seq % 20 == 0 {
@@ -185,7 +185,7 @@ fn a_cold_replay_reads_many_records_at_once() {
         }
     }
     drop(node);
-    let mut node = Node::open_in_chain(&disk, chained(), Now::at(1)).unwrap();
+    let mut node = TestNode::open_in_chain(&disk, chained(), Now::at(1)).unwrap();
     let (before, mut seen, mut after) = (node.engine.stats().reads, 0, node.engine.replay_floor(RANGE));
     loop {
         let visit = |record: &RecordRef<'_>| {
@@ -211,11 +211,11 @@ fn a_cold_replay_reads_many_records_at_once() {
 #[test]
 fn clears_rollbacks_and_marks_survive_openings_in_any_order() {
     let disk = SimDisk::new(SimOptions::default());
-    let mut node = Node::open_in_chain(&disk, chained(), Now::at(1)).unwrap();
-    let reopen = |node: Node, seed: u64| {
+    let mut node = TestNode::open_in_chain(&disk, chained(), Now::at(1)).unwrap();
+    let reopen = |node: TestNode, seed: u64| {
         drop(node);
         disk.crash(seed);
-        Node::open_in_chain(&disk, chained(), Now::at(1)).unwrap()
+        TestNode::open_in_chain(&disk, chained(), Now::at(1)).unwrap()
     };
     put(&mut node, b"a", b"one", version(1, 1));
     put(&mut node, b"b", b"two", version(1, 2));

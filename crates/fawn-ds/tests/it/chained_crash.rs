@@ -24,9 +24,9 @@ struct Value {
     expires_at_ms: u64,
 }
 
-type Content = BTreeMap<u64, Value>;
+type ChainedContent = BTreeMap<u64, Value>;
 
-fn alive(content: &Content, now: TimeMs) -> Content {
+fn alive(content: &ChainedContent, now: TimeMs) -> ChainedContent {
     content
         .iter()
         .filter(|(_, value)| value.expires_at_ms == 0 || now.0 < value.expires_at_ms)
@@ -42,7 +42,7 @@ fn key_of(key: u64) -> Vec<u8> {
 struct Range {
     id: RangeId,
     /// Content after each version ever appended, including rolled-back ones.
-    prefixes: BTreeMap<Version, Content>,
+    prefixes: BTreeMap<Version, ChainedContent>,
     /// The version after which each version was appended.
     parents: BTreeMap<Version, Version>,
     /// Versions appended and not rolled back.
@@ -72,7 +72,7 @@ struct Promised {
 
 impl Range {
     fn new(i: u32) -> Self {
-        let prefixes = BTreeMap::from([(Version::ZERO, Content::new())]);
+        let prefixes = BTreeMap::from([(Version::ZERO, ChainedContent::new())]);
         let (id, parents, promised) = (RangeId(i + 1), BTreeMap::new(), Vec::new());
         let (committed, sole_base) = (Version::ZERO, Version::ZERO);
         Self { id, prefixes, parents, branch: Vec::new(), epoch: 1, seq: 0, committed, promised, sole_base }
@@ -86,7 +86,7 @@ impl Range {
         Version::new(Epoch::new(self.epoch).unwrap(), self.seq + 1).unwrap()
     }
 
-    fn appended(&mut self, version: Version, content: Content) {
+    fn appended(&mut self, version: Version, content: ChainedContent) {
         self.seq += 1;
         self.parents.insert(version, self.last());
         self.branch.push(version);
@@ -137,8 +137,8 @@ fn value_of(entry: &Entry) -> Value {
     Value { byte, len: entry.value.len(), expires_at_ms: entry.expires_at_ms }
 }
 
-fn content_of(engine: &mut Engine<SimDevice>, range: RangeId, view: View, now: Now) -> Content {
-    let mut content = Content::new();
+fn content_of(engine: &mut Engine<SimDevice>, range: RangeId, view: View, now: Now) -> ChainedContent {
+    let mut content = ChainedContent::new();
     for i in 0..KEYS {
         let (key, found) = (key_of(i), None);
         let found = match engine.lookup(range, KeyHash::of(&SECRET, &key), &key, view, now.wall).unwrap() {
@@ -164,7 +164,7 @@ struct Tally {
     changes: usize,
 }
 
-struct Run {
+struct ChainedCrashRun {
     seed: u64,
     disk: SimDisk,
     loss: Loss,
@@ -179,7 +179,7 @@ struct Run {
     has_sole_epochs: bool,
 }
 
-impl Run {
+impl ChainedCrashRun {
     fn new(seed: u64, options: Options, loss: Loss, has_sole_epochs: bool) -> Self {
         let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
         let now = Now::at(5000);
@@ -437,7 +437,7 @@ fn check_range(
 fn run(seed: u64, options: Options, loss: Loss, steps: u64, has_sole_epochs: bool) -> Tally {
     let mut rng = Rng::new(seed);
     let retained_records_max = if seed.is_multiple_of(3) { 8 } else { 1 << 16 };
-    let mut run = Run::new(seed, Options { retained_records_max, ..options }, loss, has_sole_epochs);
+    let mut run = ChainedCrashRun::new(seed, Options { retained_records_max, ..options }, loss, has_sole_epochs);
     for step in 0..2 * steps {
         if step == steps {
             // By now, segments become dead as fast as they are written.

@@ -1,5 +1,5 @@
 //! Offline check: sound stores pass, corruption is reported with its location, and files are not changed.
-use crate::support::{Node, Write, small};
+use crate::support::{TestNode, TestWrite, small};
 use fawn_ds::internals::check::{CheckReport, Severity, check};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::{Durability, Now};
@@ -7,10 +7,10 @@ use fawn_types::{Durability, Now};
 /// A store of several segments after a clean shutdown.
 fn store() -> SimDisk {
     let disk = SimDisk::new(SimOptions::default());
-    let mut node = Node::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
+    let mut node = TestNode::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
     for i in 0..400u32 {
         let (key, value) = (i.to_be_bytes().to_vec(), Some(vec![i as u8; 300]));
-        node.append(&[Write { key, value, expires_at_ms: 0 }]).unwrap();
+        node.append(&[TestWrite { key, value, expires_at_ms: 0 }]).unwrap();
         node.settle();
     }
     drop(node.engine.close().unwrap());

@@ -1,5 +1,5 @@
 //! The engine's two clocks: a step of the wall clock stops no timer, and no reader's clock removes a record.
-use crate::support::{Node, RANGE, Write, manifest_commits, small};
+use crate::support::{RANGE, TestNode, TestWrite, manifest_commits, small};
 use fawn_ds::internals::{EngineError, View};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, MonoMs, Now, TimeMs};
@@ -7,24 +7,24 @@ use fawn_types::{Durability, MonoMs, Now, TimeMs};
 const HOUR_MS: u64 = 3_600_000;
 const START: Now = Now { mono: MonoMs(50_000), wall: TimeMs(1_700_000_000_000) };
 
-fn step_back(node: &mut Node) {
+fn step_back(node: &mut TestNode) {
     node.now.wall = TimeMs(node.now.wall.0 - HOUR_MS);
 }
 
-fn write(key: &[u8], expires_at_ms: u64) -> Write {
-    Write { key: key.to_vec(), value: Some(vec![7; 900]), expires_at_ms }
+fn write(key: &[u8], expires_at_ms: u64) -> TestWrite {
+    TestWrite { key: key.to_vec(), value: Some(vec![7; 900]), expires_at_ms }
 }
 
 /// Runs iterations for `ms`, one every 10 ms.
-fn run(node: &mut Node, ms: u64) {
+fn run(node: &mut TestNode, ms: u64) {
     for _ in 0..ms / 10 {
         node.now = node.now.plus_ms(10);
         node.turn();
     }
 }
 
-fn open(disk: &SimDisk, durability: Durability) -> Node {
-    Node::open(disk, small(durability), START).unwrap()
+fn open(disk: &SimDisk, durability: Durability) -> TestNode {
+    TestNode::open(disk, small(durability), START).unwrap()
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn a_promise_is_vouched_for_after_a_step_back() {
 }
 
 /// Every lookup of `keys` finds nothing at `wall`.
-fn all_absent_at(node: &mut Node, keys: u32, wall: TimeMs) {
+fn all_absent_at(node: &mut TestNode, keys: u32, wall: TimeMs) {
     let right = std::mem::replace(&mut node.now.wall, wall);
     for key in 0..keys {
         assert_eq!(node.get(&key.to_be_bytes(), View::Committed).unwrap(), None);
@@ -95,14 +95,14 @@ fn all_absent_at(node: &mut Node, keys: u32, wall: TimeMs) {
     node.now.wall = right;
 }
 
-fn all_there(node: &mut Node, keys: u32) {
+fn all_there(node: &mut TestNode, keys: u32) {
     for key in 0..keys {
         assert!(node.get(&key.to_be_bytes(), View::Committed).unwrap().is_some(), "key {key} has not expired");
     }
 }
 
 /// Sixty keys that expire in an hour, in sealed segments.
-fn expiring(disk: &SimDisk) -> Node {
+fn expiring(disk: &SimDisk) -> TestNode {
     let mut node = open(disk, Durability::Sync);
     let in_an_hour = START.wall.0 + HOUR_MS;
     for key in 0..200_u32 {
@@ -124,7 +124,7 @@ fn a_reader_with_a_wrong_clock_removes_nothing() {
     assert_eq!((node.engine.len(RANGE), node.engine.stats().expired), (len, expired));
     assert_eq!(disk.names(), files, "no segment is dropped");
     node.engine.close().unwrap();
-    let mut node = Node::open(&disk, small(Durability::Sync), START.plus_ms(10_000)).unwrap();
+    let mut node = TestNode::open(&disk, small(Durability::Sync), START.plus_ms(10_000)).unwrap();
     all_there(&mut node, 60);
 }
 
@@ -170,7 +170,7 @@ fn a_closed_store_goes_on_where_its_expiry_time_was() {
     let at_close = node.engine.expiry_time();
     assert_eq!(at_close, node.now.wall);
     node.engine.close().unwrap();
-    let node = Node::open(&disk, small(Durability::Sync), BOARD_STARTS).unwrap();
+    let node = TestNode::open(&disk, small(Durability::Sync), BOARD_STARTS).unwrap();
     assert_eq!(node.engine.expiry_time(), at_close);
 }
 
@@ -183,7 +183,7 @@ fn a_killed_process_goes_on_by_the_machines_monotonic_clock() {
     // The persisted time is old. The wall clock is ahead of the elapsed time, so it is not trusted yet.
     let later = node.now.plus_ms(5_000);
     let ahead = Now { wall: later.wall.plus_ms(HOUR_MS), ..later };
-    let node = Node::open(&disk, small(Durability::Sync), ahead).unwrap();
+    let node = TestNode::open(&disk, small(Durability::Sync), ahead).unwrap();
     assert_eq!(node.engine.expiry_time(), later.wall);
 }
 
@@ -196,7 +196,7 @@ fn a_loss_of_power_costs_no_more_than_a_minute_of_expiry_time() {
         run(&mut node, 100_000 + 7_000 * seed);
         let before = node.engine.expiry_time();
         disk.crash(seed);
-        node = Node::open(&disk, small(Durability::Sync), BOARD_STARTS).unwrap();
+        node = TestNode::open(&disk, small(Durability::Sync), BOARD_STARTS).unwrap();
         let after = node.engine.expiry_time();
         assert!(after <= before && before.ms_since(after) <= 60_000, "seed {seed}: {before:?}, then {after:?}");
     }
@@ -207,7 +207,7 @@ fn a_loss_of_power_costs_no_more_than_a_minute_of_expiry_time() {
 #[test]
 fn a_full_device_needs_no_clock() {
     let disk = SimDisk::new(SimOptions::default());
-    let mut node = Node::open_in_chain(&disk, small(Durability::Sync), START).unwrap();
+    let mut node = TestNode::open_in_chain(&disk, small(Durability::Sync), START).unwrap();
     let used: u64 = disk.names().iter().map(|name| disk.contents(name).unwrap().len() as u64).sum();
     disk.set_capacity_bytes(Some(used));
     run(&mut node, 300_000);

@@ -2,7 +2,7 @@
 //!
 //! The tail is a model that knows every version. The receiver is an engine that lags behind, as a chain member does. It
 //! accepts chunks by the protocol's rule: none that was read at a version before the end of its own log.
-use crate::support::{Node, RANGE, SECRET, small};
+use crate::support::{RANGE, SECRET, TestNode, small};
 use fawn_ds::internals::format::record::Stored;
 use fawn_ds::internals::format::{FRAMES_OFFSET, frame, segment};
 use fawn_ds::internals::{
@@ -137,7 +137,7 @@ struct Copying {
 
 /// States that a crash after an operation may leave.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Allowed {
+struct AllowedState {
     /// The range may be empty, at version zero.
     invalidated: bool,
     /// The range may have its old or its new content, at least through this version.
@@ -148,26 +148,26 @@ struct Allowed {
     as_of: Version,
 }
 
-struct Run {
+struct CopyRun {
     disk: SimDisk,
     options: Options,
-    node: Node,
+    node: TestNode,
     tail: Tail,
     copying: Option<Copying>,
     epoch: u32,
     /// Number of writes to another range in the same log.
     others: u64,
     /// Allowed states by number of operations.
-    allowed: Vec<(u64, Allowed)>,
+    allowed: Vec<(u64, AllowedState)>,
     base: Version,
     as_of: Version,
     copies: u64,
 }
 
-impl Run {
+impl CopyRun {
     fn new(seed: u64, options: Options) -> Self {
         let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
-        let node = Node::open_in_chain(&disk, options.clone(), Now::at(5000)).unwrap();
+        let node = TestNode::open_in_chain(&disk, options.clone(), Now::at(5000)).unwrap();
         let (tail, copying, allowed) = (Tail::default(), None, Vec::new());
         let (base, as_of) = (Version::ZERO, Version::ZERO);
         let mut run = Self { disk, options, node, tail, copying, epoch: 1, others: 0, allowed, base, as_of, copies: 0 };
@@ -176,7 +176,7 @@ impl Run {
     }
 
     fn note(&mut self, invalidated: bool, whole: Option<Version>) {
-        let allowed = Allowed { invalidated, whole, base: self.base, as_of: self.as_of };
+        let allowed = AllowedState { invalidated, whole, base: self.base, as_of: self.as_of };
         self.allowed.push((self.disk.ops(), allowed));
     }
 
@@ -212,7 +212,7 @@ impl Run {
         self.note_synced();
     }
 
-    fn retry(&mut self, mut append: impl FnMut(&mut Node) -> Result<bool, EngineError>) -> bool {
+    fn retry(&mut self, mut append: impl FnMut(&mut TestNode) -> Result<bool, EngineError>) -> bool {
         for _ in 0..1000 {
             match append(&mut self.node) {
                 Err(EngineError::Overloaded) => self.turn(),
@@ -332,7 +332,7 @@ impl Run {
         let is_open = |copying: &Copying| !copying.is_finishing && copying.before.is_none();
         let finished = self.copying.as_ref().is_none_or(|copying| !is_open(copying));
         self.disk.crash(seed);
-        self.node = Node::open_in_chain(&self.disk, self.options.clone(), self.node.now).unwrap();
+        self.node = TestNode::open_in_chain(&self.disk, self.options.clone(), self.node.now).unwrap();
         let recovered = self.node.engine.progress(RANGE).appended;
         assert!(finished || recovered == Version::ZERO, "an incomplete copy was recovered through {recovered:?}");
         let copying = self.copying.take();
@@ -346,7 +346,7 @@ impl Run {
     }
 }
 
-fn content_of(node: &mut Node) -> BTreeMap<Vec<u8>, Vec<u8>> {
+fn content_of(node: &mut TestNode) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut content = BTreeMap::new();
     for i in 0..KEYS {
         let key = format!("k{i:03}").into_bytes();
@@ -357,7 +357,7 @@ fn content_of(node: &mut Node) -> BTreeMap<Vec<u8>, Vec<u8>> {
     content
 }
 
-fn results_of(node: &mut Node) -> Vec<Owned> {
+fn results_of(node: &mut TestNode) -> Vec<Owned> {
     let (mut from, mut results) = (0, Vec::new());
     loop {
         let visit = |record: &RecordRef<'_>| results.push(Owned::of(record));
@@ -374,7 +374,7 @@ fn results_of(node: &mut Node) -> Vec<Owned> {
 }
 
 #[derive(Clone, Copy, Default, Debug)]
-struct Classes {
+struct CopyImageCounts {
     images: usize,
     invalidated: usize,
     copied: usize,
@@ -382,10 +382,10 @@ struct Classes {
     behind: usize,
 }
 
-fn check_image(run: &Run, image: &Image, context: &str, classes: &mut Classes) {
+fn check_image(run: &CopyRun, image: &Image, context: &str, classes: &mut CopyImageCounts) {
     let op = image.op;
     let context = format!("{context}: operation {op}");
-    let mut node = Node::open_in_chain(&image.disk, run.options.clone(), Now::at(9000))
+    let mut node = TestNode::open_in_chain(&image.disk, run.options.clone(), Now::at(9000))
         .unwrap_or_else(|error| panic!("{context}: does not open: {error}"));
     assert_eq!(node.engine.copying(RANGE), None, "{context}: an interrupted copy must not survive");
     let appended = node.engine.progress(RANGE).appended;
@@ -407,7 +407,7 @@ fn check_image(run: &Run, image: &Image, context: &str, classes: &mut Classes) {
         return;
     }
     let whole = allowed.iter().find(|(_, allowed)| allowed.whole.is_some_and(|promised| appended >= promised));
-    let Some((_, Allowed { base, as_of, .. })) = whole.copied() else {
+    let Some((_, AllowedState { base, as_of, .. })) = whole.copied() else {
         panic!("{context}: found {appended:?} where {allowed:?}")
     };
     let (newest, now) = (run.tail.newest(appended), run.tail.newest(*as_of));
@@ -432,7 +432,7 @@ fn unique(expected: &[Owned], found: &[Owned]) -> Vec<Owned> {
 }
 
 /// Streams the missing records. Then everything must be present, also after another opening.
-fn catch_up(run: &Run, mut node: Node, context: &str, disk: &SimDisk) {
+fn catch_up(run: &CopyRun, mut node: TestNode, context: &str, disk: &SimDisk) {
     let mut end = node.engine.progress(RANGE).appended;
     while let Some(record) = run.tail.next_after(end) {
         match node.engine.append(RANGE, hash(&record.key), &record.as_ref()) {
@@ -447,15 +447,15 @@ fn catch_up(run: &Run, mut node: Node, context: &str, disk: &SimDisk) {
     node.settle();
     assert_eq!(node.engine.len(RANGE), expected.len() as u64, "{context}: number of keys");
     node.engine.close().unwrap();
-    let mut node = Node::open_in_chain(disk, run.options.clone(), Now::at(9000)).unwrap();
+    let mut node = TestNode::open_in_chain(disk, run.options.clone(), Now::at(9000)).unwrap();
     node.engine.commit(RANGE, end);
     assert_eq!(content_of(&mut node), expected, "{context}: opened again");
 }
 
-fn workload(seed: u64, options: Options, loss: Loss, steps: usize, classes: &mut Classes) -> Run {
+fn workload(seed: u64, options: Options, loss: Loss, steps: usize, classes: &mut CopyImageCounts) -> CopyRun {
     let context = format!("seed {seed} (cargo test -p fawn-ds --test it copy::)");
     let mut rng = Rng::new(seed);
-    let mut run = Run::new(seed, options);
+    let mut run = CopyRun::new(seed, options);
     run.disk.capture(Capture::Every { stride: 1, loss, seed });
     for _ in 0..steps {
         run.step(&mut rng);
@@ -468,7 +468,7 @@ fn workload(seed: u64, options: Options, loss: Loss, steps: usize, classes: &mut
 
 #[test]
 fn every_image_of_a_transfer_is_void_or_whole() {
-    let (mut classes, mut copies, mut dropped) = (Classes::default(), 0, 0);
+    let (mut classes, mut copies, mut dropped) = (CopyImageCounts::default(), 0, 0);
     for seed in 0..10 {
         let durability = if seed % 3 == 2 { Durability::EverySecond } else { Durability::Sync };
         let run = workload(seed, chained(durability), Loss::Power, 1300, &mut classes);
@@ -481,7 +481,7 @@ fn every_image_of_a_transfer_is_void_or_whole() {
 }
 
 /// Copies the range from one engine to another, with device reads at the donor. Returns the number of chunks.
-fn transfer_between(donor: &mut Node, receiver: &mut Node, base: Version, bytes_max: usize) -> usize {
+fn transfer_between(donor: &mut TestNode, receiver: &mut TestNode, base: Version, bytes_max: usize) -> usize {
     receiver.engine.begin_transfer(RANGE, base).unwrap();
     let (mut cursor, mut chunks, mut is_begun) = (Some(0), 0, false);
     let mut scan = TransferScan::new(RANGE, 0, base, bytes_max);
@@ -538,8 +538,8 @@ fn a_transfer_between_engines_is_equal_record_for_record() {
         let mut rng = Rng::new(seed);
         let (here, there) = (SimDisk::new(SimOptions::default()), SimDisk::new(SimOptions::default()));
         let options = || small(durability);
-        let mut donor = Node::open_in_chain(&here, options(), Now::at(1)).unwrap();
-        let mut receiver = Node::open_in_chain(&there, options(), Now::at(1)).unwrap();
+        let mut donor = TestNode::open_in_chain(&here, options(), Now::at(1)).unwrap();
+        let mut receiver = TestNode::open_in_chain(&there, options(), Now::at(1)).unwrap();
         let mut written = BTreeMap::new();
         for seq in 1..=1500 {
             let mut record = Owned::random(&mut rng, version(1, seq));
@@ -558,7 +558,7 @@ fn a_transfer_between_engines_is_equal_record_for_record() {
         donor.settle();
         // The receiver's old content is discarded.
         receiver
-            .append(&[crate::support::Write { key: b"old".to_vec(), value: Some(b"x".to_vec()), expires_at_ms: 0 }])
+            .append(&[crate::support::TestWrite { key: b"old".to_vec(), value: Some(b"x".to_vec()), expires_at_ms: 0 }])
             .unwrap();
         receiver.settle();
         let base = version(1, 1500);
@@ -569,7 +569,7 @@ fn a_transfer_between_engines_is_equal_record_for_record() {
         for opened in [false, true] {
             if opened {
                 receiver.engine.close().unwrap();
-                receiver = Node::open_in_chain(&there, options(), Now::at(1)).unwrap();
+                receiver = TestNode::open_in_chain(&there, options(), Now::at(1)).unwrap();
             }
             assert_eq!(receiver.engine.progress(RANGE).appended, base);
             assert_eq!(receiver.keys(), written.keys().cloned().collect::<Vec<_>>(), "seed {seed}");
@@ -587,7 +587,7 @@ fn a_transfer_between_engines_is_equal_record_for_record() {
 #[test]
 fn a_transfer_leaves_out_what_changes_while_its_chunk_is_gathered() {
     let disk = SimDisk::new(SimOptions::default());
-    let mut donor = Node::open_in_chain(&disk, small(Durability::Sync), Now::at(1)).unwrap();
+    let mut donor = TestNode::open_in_chain(&disk, small(Durability::Sync), Now::at(1)).unwrap();
     for i in 0..200_u64 {
         let key = format!("key {i}").into_bytes();
         let value = vec![i as u8; 2000];
@@ -632,10 +632,10 @@ fn a_transfer_leaves_out_what_changes_while_its_chunk_is_gathered() {
 #[test]
 fn copies_merge_by_version_beneath_what_the_stream_brought() {
     let disk = SimDisk::new(SimOptions::default());
-    let mut node = Node::open_in_chain(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
+    let mut node = TestNode::open_in_chain(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
     let base = version(2, 10);
     node.engine.begin_transfer(RANGE, base).unwrap();
-    let copy = |node: &mut Node, key: &[u8], seq, value: &[u8]| {
+    let copy = |node: &mut TestNode, key: &[u8], seq, value: &[u8]| {
         node.engine.append_copied(RANGE, hash(key), &RecordRef::put(version(2, seq), key, value)).unwrap()
     };
     assert!(copy(&mut node, b"a", 3, b"a3"));
@@ -644,7 +644,7 @@ fn copies_merge_by_version_beneath_what_the_stream_brought() {
     // A pending record: the copied one is below it, and is what a rollback restores.
     node.engine.append(RANGE, hash(b"b"), &RecordRef::put(version(2, 11), b"b", b"b11")).unwrap();
     assert!(copy(&mut node, b"b", 4, b"b4"));
-    let value = |node: &mut Node, key: &[u8], view| node.get(key, view).unwrap().map(|entry| entry.value);
+    let value = |node: &mut TestNode, key: &[u8], view| node.get(key, view).unwrap().map(|entry| entry.value);
     assert_eq!(value(&mut node, b"b", View::Latest), Some(b"b11".to_vec()));
     assert_eq!(value(&mut node, b"b", View::Committed), Some(b"b4".to_vec()));
     node.engine.rollback(RANGE, base).unwrap();
@@ -658,7 +658,7 @@ fn copies_merge_by_version_beneath_what_the_stream_brought() {
     }
     assert_eq!(node.engine.copying(RANGE), None);
     disk.crash(1);
-    let mut node = Node::open_in_chain(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
+    let mut node = TestNode::open_in_chain(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
     assert_eq!(node.report.ranges[0].recovered, version(3, 11));
     node.engine.commit(RANGE, version(3, 11));
     for (key, expected) in [(b"a", "a3"), (b"b", "b4"), (b"c", "c11")] {
@@ -668,7 +668,7 @@ fn copies_merge_by_version_beneath_what_the_stream_brought() {
 }
 
 /// Runs iterations until all appended records are synced.
-fn sync_all(node: &mut Node) {
+fn sync_all(node: &mut TestNode) {
     for _ in 0..200 {
         node.turn();
         let marks = node.engine.watermarks();
@@ -700,10 +700,10 @@ fn marks_of(disk: &SimDisk, range: RangeId) -> Vec<Version> {
 #[test]
 fn no_mark_at_the_base_stands_beside_records_that_still_count() {
     let disk = SimDisk::new(SimOptions::default());
-    let mut node = Node::open_in_chain(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
+    let mut node = TestNode::open_in_chain(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
     node.engine.add_range(OTHER, KeyRange::ALL).unwrap();
     let base = version(1, 1000);
-    let write = |node: &mut Node, seq| {
+    let write = |node: &mut TestNode, seq| {
         let value = [seq as u8; 3000];
         node.engine.append(OTHER, hash(b"other"), &RecordRef::put(version(1, seq), b"other", &value)).unwrap();
     };
@@ -711,7 +711,7 @@ fn no_mark_at_the_base_stands_beside_records_that_still_count() {
         write(&mut node, seq);
         sync_all(&mut node);
     }
-    let segment = |node: &Node| node.engine.watermarks().appended.0 >> 16;
+    let segment = |node: &TestNode| node.engine.watermarks().appended.0 >> 16;
     let before = segment(&node);
     node.engine.start_transfer(RANGE, base).unwrap();
     let mut seq = 15;

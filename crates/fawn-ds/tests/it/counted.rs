@@ -1,18 +1,18 @@
 //! Counts of device operations: one read per cold hit, one write per submit, no read per cached hit.
-use crate::support::{Node, RANGE, Write, small};
+use crate::support::{RANGE, TestNode, TestWrite, small};
 use fawn_ds::internals::{Lookup, Options, PREFETCH_KEYS_MAX, View};
 use fawn_flash::{Device, SimDisk, SimOptions};
 use fawn_types::{Durability, Now, RangeId, TimeMs};
 
 const KEYS: u64 = 4000;
 
-fn loaded(memory_bytes: u64) -> (SimDisk, Options, Node) {
+fn loaded(memory_bytes: u64) -> (SimDisk, Options, TestNode) {
     let disk = SimDisk::new(SimOptions::instant(1));
     let options = Options { memory_bytes, segment_bytes: 1 << 20, ..small(Durability::Sync) };
-    let mut node = Node::open(&disk, options.clone(), Now::at(1)).unwrap();
+    let mut node = TestNode::open(&disk, options.clone(), Now::at(1)).unwrap();
     for i in 0..KEYS {
         let value = Some(vec![i as u8; 200 + (i % 100) as usize]);
-        node.append(&[Write { key: format!("{i:08}").into_bytes(), value, expires_at_ms: 0 }]).unwrap();
+        node.append(&[TestWrite { key: format!("{i:08}").into_bytes(), value, expires_at_ms: 0 }]).unwrap();
         if i % 100 == 0 {
             node.settle();
         }
@@ -25,7 +25,7 @@ fn loaded(memory_bytes: u64) -> (SimDisk, Options, Node) {
 fn a_cold_hit_costs_one_read() {
     let (disk, options, node) = loaded(1 << 20);
     node.engine.close().unwrap();
-    let mut node = Node::open(&disk, options, Now::at(1)).unwrap();
+    let mut node = TestNode::open(&disk, options, Now::at(1)).unwrap();
     // In an order in which a cache of this size does not help.
     for i in 0..KEYS {
         let key = format!("{:08}", i * 1237 % KEYS);
@@ -63,7 +63,8 @@ fn a_cached_hit_reads_nothing() {
     let before = node.engine.stats().reads;
     for i in 0..KEYS {
         let key = format!("{i:08}");
-        let found = node.engine.lookup(RANGE, Node::hash(key.as_bytes()), key.as_bytes(), View::Committed, TimeMs(2));
+        let found =
+            node.engine.lookup(RANGE, TestNode::hash(key.as_bytes()), key.as_bytes(), View::Committed, TimeMs(2));
         assert!(matches!(found, Ok(Lookup::Found(_))), "{key}: {found:?}");
     }
     assert_eq!(node.engine.stats().reads, before);
@@ -72,12 +73,12 @@ fn a_cached_hit_reads_nothing() {
 #[test]
 fn a_submit_is_one_write_however_much_was_appended() {
     let disk = SimDisk::new(SimOptions::instant(1));
-    let mut node = Node::open(&disk, wide(), Now::at(1)).unwrap();
+    let mut node = TestNode::open(&disk, wide(), Now::at(1)).unwrap();
     for turn in 0..50_u64 {
         let before = node.engine.stats().writes;
         for i in 0..1 + turn % 20 {
             let key = format!("{turn}-{i}").into_bytes();
-            node.append(&[Write { key, value: Some(vec![1; 100]), expires_at_ms: 0 }]).unwrap();
+            node.append(&[TestWrite { key, value: Some(vec![1; 100]), expires_at_ms: 0 }]).unwrap();
         }
         node.engine.submit(node.now);
         assert_eq!(node.engine.stats().writes, before + 1, "turn {turn}");
@@ -92,12 +93,12 @@ fn zeros_go_ahead_of_small_durable_writes() {
     const AHEAD_BYTES: u64 = 256 << 10;
     for durability in [Durability::Sync, Durability::EverySecond] {
         let disk = SimDisk::new(SimOptions::instant(1));
-        let mut node = Node::open(&disk, Options { durability, ..wide() }, Now::at(1)).unwrap();
+        let mut node = TestNode::open(&disk, Options { durability, ..wide() }, Now::at(1)).unwrap();
         let (mut long_writes, mut log_bytes) = (0, 0);
         for turn in 0..400_u64 {
             let before = *node.engine.stats();
             let (key, value) = (format!("{turn}").into_bytes(), Some(vec![1; 1000]));
-            node.append(&[Write { key, value, expires_at_ms: 0 }]).unwrap();
+            node.append(&[TestWrite { key, value, expires_at_ms: 0 }]).unwrap();
             node.settle();
             let written_bytes = node.engine.stats().written_bytes - before.written_bytes;
             log_bytes += node.engine.stats().record_bytes - before.record_bytes + 64;
@@ -126,7 +127,7 @@ fn overwrites_of_loaded_keys_verify_for_nothing() {
         let key = format!("{i:08}").into_bytes();
         node.get(&key, View::Latest).unwrap();
         let reads = node.engine.stats().verification_reads;
-        node.append(&[Write { key, value: Some(vec![9; 50]), expires_at_ms: 0 }]).unwrap();
+        node.append(&[TestWrite { key, value: Some(vec![9; 50]), expires_at_ms: 0 }]).unwrap();
         assert_eq!(node.engine.stats().verification_reads, reads, "key {i} was in memory");
     }
     node.settle();
@@ -137,13 +138,13 @@ fn overwrites_of_loaded_keys_verify_for_nothing() {
 fn warming_reads_nothing_and_changes_nothing() {
     let (_disk, _options, mut node) = loaded(16 << 20);
     let keys: Vec<_> = (0..40).map(|i| format!("{:08}", i * 97 % KEYS).into_bytes()).collect();
-    let hashes: Vec<_> = keys.iter().map(|key| Node::hash(key)).collect();
+    let hashes: Vec<_> = keys.iter().map(|key| TestNode::hash(key)).collect();
     let (stats, device) = (*node.engine.stats(), node.engine.device().stats().clone());
     for count in [0, 1, PREFETCH_KEYS_MAX, PREFETCH_KEYS_MAX + 1, hashes.len()] {
         node.engine.prefetch(RANGE, &hashes[..count]);
     }
     node.engine.prefetch(RangeId(77), &hashes);
-    node.engine.prefetch(RANGE, &[Node::hash(b"absent")]);
+    node.engine.prefetch(RANGE, &[TestNode::hash(b"absent")]);
     assert_eq!(*node.engine.stats(), stats);
     assert_eq!(node.engine.device().stats(), &device);
     for key in &keys {
@@ -157,10 +158,10 @@ fn a_turn_looks_at_no_segment() {
     for durability in [Durability::Sync, Durability::EverySecond, Durability::Memory] {
         let disk = SimDisk::new(SimOptions::instant(1));
         let options = Options { memory_bytes: 16 << 20, ..small(durability) };
-        let mut node = Node::open(&disk, options, Now::at(1)).unwrap();
-        let put = |node: &mut Node, i: u32, len: usize| {
+        let mut node = TestNode::open(&disk, options, Now::at(1)).unwrap();
+        let put = |node: &mut TestNode, i: u32, len: usize| {
             let (key, value) = (i.to_be_bytes().to_vec(), Some(vec![7; len]));
-            node.append(&[Write { key, value, expires_at_ms: 0 }]).unwrap();
+            node.append(&[TestWrite { key, value, expires_at_ms: 0 }]).unwrap();
             node.now = node.now.plus_ms(60);
             node.turn();
         };

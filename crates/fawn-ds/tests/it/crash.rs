@@ -2,7 +2,7 @@
 //!
 //! For each image the store must open and contain every acknowledged (and so every observed) write. Its content must be
 //! a prefix of the appended writes, without a gap, and batches must be atomic.
-use crate::support::{Node, RANGE, Write, small};
+use crate::support::{RANGE, TestNode, TestWrite, small};
 use fawn_ds::internals::{EngineError, Options, View};
 use fawn_flash::sim::{Capture, DeviceFault, Image, Loss, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
@@ -11,20 +11,20 @@ use fawn_types::{Durability, Now, Version};
 use std::collections::BTreeMap;
 
 const KEYS: u64 = 40;
-type Content = BTreeMap<Vec<u8>, Vec<u8>>;
+type CrashContent = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// The history of a workload, by number of device operations.
 #[derive(Default)]
-struct History {
+struct CrashHistory {
     /// Content after each version that a crash may leave as the newest one: none within a batch.
-    prefixes: BTreeMap<Version, Content>,
+    prefixes: BTreeMap<Version, CrashContent>,
     /// (operations so far, newest version acknowledged then).
     acked: Vec<(u64, Version)>,
     /// (operations so far, newest version appended before them).
     appended: Vec<(u64, Version)>,
 }
 
-impl History {
+impl CrashHistory {
     fn acked_at(&self, op: u64) -> Version {
         self.acked.iter().rev().find(|(at, _)| *at <= op).map_or(Version::ZERO, |(_, version)| *version)
     }
@@ -35,28 +35,28 @@ impl History {
     }
 }
 
-fn write(rng: &mut Rng) -> Write {
+fn write(rng: &mut Rng) -> TestWrite {
     let len = if rng.below(10) == 0 { rng.below(9000) } else { rng.below(600) };
     let stamp = rng.next();
     let value = (rng.below(5) > 0).then(|| (0..len).map(|i| (stamp >> (i % 57)) as u8).collect());
-    Write { key: format!("k{:03}", rng.below(KEYS)).into_bytes(), value, expires_at_ms: 0 }
+    TestWrite { key: format!("k{:03}", rng.below(KEYS)).into_bytes(), value, expires_at_ms: 0 }
 }
 
-struct Run {
+struct CrashRun {
     disk: SimDisk,
     options: Options,
-    node: Node,
-    content: Content,
-    history: History,
+    node: TestNode,
+    content: CrashContent,
+    history: CrashHistory,
 }
 
-impl Run {
+impl CrashRun {
     fn new(seed: u64, options: Options) -> Self {
         let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
-        let node = Node::open(&disk, options.clone(), Now::at(5000)).unwrap();
-        let mut history = History::default();
-        history.prefixes.insert(Version::ZERO, Content::new());
-        Self { disk, options, node, content: Content::new(), history }
+        let node = TestNode::open(&disk, options.clone(), Now::at(5000)).unwrap();
+        let mut history = CrashHistory::default();
+        history.prefixes.insert(Version::ZERO, CrashContent::new());
+        Self { disk, options, node, content: CrashContent::new(), history }
     }
 
     fn note_acks(&mut self, acked: Version) {
@@ -97,15 +97,15 @@ impl Run {
         let acked = self.node.engine.progress(RANGE).committed;
         self.note_acks(acked);
         let now = self.node.now;
-        let elsewhere = Node::open(&SimDisk::new(SimOptions::default()), small(Durability::Sync), now).unwrap();
+        let elsewhere = TestNode::open(&SimDisk::new(SimOptions::default()), small(Durability::Sync), now).unwrap();
         end(std::mem::replace(&mut self.node, elsewhere), &self.disk, seed);
-        self.node = Node::open(&self.disk, self.options.clone(), now).unwrap();
+        self.node = TestNode::open(&self.disk, self.options.clone(), now).unwrap();
         self.node.settle();
     }
 }
 
 /// Ends by power loss if everything settled is synced, else by a regular close.
-fn end(node: Node, disk: &SimDisk, seed: u64) {
+fn end(node: TestNode, disk: &SimDisk, seed: u64) {
     if node.engine.options().durability == Durability::Sync {
         disk.crash(seed);
     } else {
@@ -113,8 +113,8 @@ fn end(node: Node, disk: &SimDisk, seed: u64) {
     }
 }
 
-fn content_of(node: &mut Node) -> Content {
-    let mut content = Content::new();
+fn content_of(node: &mut TestNode) -> CrashContent {
+    let mut content = CrashContent::new();
     for i in 0..KEYS {
         let key = format!("k{i:03}").into_bytes();
         if let Some(entry) = node.get(&key, View::Committed).unwrap() {
@@ -126,7 +126,7 @@ fn content_of(node: &mut Node) -> Content {
 
 /// Number of images of each kind. A kind that does not occur is not tested.
 #[derive(Clone, Copy, Default, Debug)]
-struct Classes {
+struct CrashImageCounts {
     images: usize,
     /// The end of the log was cut.
     torn: usize,
@@ -138,9 +138,15 @@ struct Classes {
     full: usize,
 }
 
-fn check_image(history: &History, image: &Image, options: &Options, promised: bool, context: &str) -> Classes {
+fn check_image(
+    history: &CrashHistory,
+    image: &Image,
+    options: &Options,
+    promised: bool,
+    context: &str,
+) -> CrashImageCounts {
     let op = image.op;
-    let mut node = match Node::open(&image.disk, options.clone(), Now::at(9000)) {
+    let mut node = match TestNode::open(&image.disk, options.clone(), Now::at(9000)) {
         Ok(node) => node,
         Err(error) => panic!("{context}: after operation {op} the store does not open: {error}"),
     };
@@ -153,29 +159,29 @@ fn check_image(history: &History, image: &Image, options: &Options, promised: bo
     };
     let found = content_of(&mut node);
     assert_eq!(&found, expected, "{context}: operation {op}: content as of {recovered:?}");
-    let classes = Classes {
+    let classes = CrashImageCounts {
         images: 1,
         torn: usize::from(!node.report.truncated.is_empty()),
         orphans: usize::from(!node.report.orphans_removed.is_empty()),
-        ..Classes::default()
+        ..CrashImageCounts::default()
     };
     if op.is_multiple_of(8) {
         // Once there is space, the store accepts writes and keeps them.
         image.disk.set_capacity_bytes(None);
         node.now = node.now.plus_ms(1000);
         node.turn();
-        let write = Write { key: b"k000".to_vec(), value: Some(b"after".to_vec()), expires_at_ms: 0 };
+        let write = TestWrite { key: b"k000".to_vec(), value: Some(b"after".to_vec()), expires_at_ms: 0 };
         node.append(&[write]).unwrap();
         node.settle();
         end(node, &image.disk, op);
-        let mut node = Node::open(&image.disk, options.clone(), Now::at(9000)).unwrap();
+        let mut node = TestNode::open(&image.disk, options.clone(), Now::at(9000)).unwrap();
         let entry = node.get(b"k000", View::Committed).unwrap();
         assert_eq!(entry.map(|entry| entry.value), Some(b"after".to_vec()), "{context}: operation {op}: reopened");
     }
     classes
 }
 
-impl Classes {
+impl CrashImageCounts {
     fn add(&mut self, other: Self) {
         self.images += other.images;
         self.torn += other.torn;
@@ -194,12 +200,18 @@ fn lost_names(image: &Image, before: &[String], after: &[String]) -> bool {
 
 /// Runs a workload with an image after every operation; returns the images checked. `is_tight`: the device is full most
 /// of the time.
-fn workload(seed: u64, options: Options, loss: Loss, steps: usize, (promised, is_tight): (bool, bool)) -> Classes {
+fn workload(
+    seed: u64,
+    options: Options,
+    loss: Loss,
+    steps: usize,
+    (promised, is_tight): (bool, bool),
+) -> CrashImageCounts {
     let context = format!("seed {seed} (cargo test -p fawn-ds --test it crash::)");
     let mut rng = Rng::new(seed);
-    let mut run = Run::new(seed, options.clone());
+    let mut run = CrashRun::new(seed, options.clone());
     run.disk.capture(Capture::Every { stride: 1, loss, seed });
-    let mut classes = Classes::default();
+    let mut classes = CrashImageCounts::default();
     for step in 0..steps {
         let before = run.disk.names();
         if is_tight && step % 200 == 20 {
@@ -221,7 +233,7 @@ fn workload(seed: u64, options: Options, loss: Loss, steps: usize, (promised, is
         for image in run.disk.take_images() {
             let names_lost = usize::from(lost_names(&image, &before, &after));
             let class = check_image(&run.history, &image, &options, promised, &context);
-            classes.add(Classes { names_lost, ..class });
+            classes.add(CrashImageCounts { names_lost, ..class });
         }
     }
     if is_tight {
@@ -236,7 +248,7 @@ fn workload(seed: u64, options: Options, loss: Loss, steps: usize, (promised, is
 
 #[test]
 fn every_image_of_power_loss_opens_with_all_that_was_acked() {
-    let mut classes = Classes::default();
+    let mut classes = CrashImageCounts::default();
     for seed in 0..8 {
         classes.add(workload(seed, small(Durability::Sync), Loss::Power, 160, (true, false)));
     }
@@ -249,7 +261,7 @@ fn every_image_of_power_loss_opens_with_all_that_was_acked() {
 
 #[test]
 fn every_image_around_a_full_device_opens_with_all_that_was_acked() {
-    let mut classes = Classes::default();
+    let mut classes = CrashImageCounts::default();
     for seed in 60..63 {
         let loss = if seed % 2 == 0 { Loss::Power } else { Loss::Process };
         classes.add(workload(seed, small(Durability::Sync), loss, 400, (true, true)));
@@ -260,7 +272,7 @@ fn every_image_around_a_full_device_opens_with_all_that_was_acked() {
 
 #[test]
 fn every_image_of_a_kill_keeps_what_was_flushed() {
-    let mut classes = Classes::default();
+    let mut classes = CrashImageCounts::default();
     for seed in 100..104 {
         classes.add(workload(seed, small(Durability::EverySecond), Loss::Process, 160, (true, false)));
     }
@@ -282,7 +294,7 @@ fn a_failed_write_or_sync_poisons_and_loses_nothing_acked() {
     for seed in 300..340 {
         let mut rng = Rng::new(seed);
         let durability = if seed % 2 == 0 { Durability::Sync } else { Durability::EverySecond };
-        let mut run = Run::new(seed, small(durability));
+        let mut run = CrashRun::new(seed, small(durability));
         let kind = if rng.below(2) == 0 || durability == Durability::Sync { OpKind::Write } else { OpKind::Sync };
         // A full device at a write, where the file system kept no promise of space, is a failed write: some sectors of it
         // may be there, in a block that holds acked records too.
@@ -314,11 +326,11 @@ fn a_failed_write_or_sync_poisons_and_loses_nothing_acked() {
 fn a_full_device_refuses_puts_takes_deletes_and_recovers_by_itself() {
     for seed in 400..410 {
         let mut rng = Rng::new(seed);
-        let mut run = Run::new(seed, small(Durability::Sync));
+        let mut run = CrashRun::new(seed, small(Durability::Sync));
         run.disk.set_capacity_bytes(Some(6 * (64 << 10)));
         let mut version = 0;
-        let put = |run: &mut Run, i: u64| {
-            let write = Write { key: format!("f{i:05}").into_bytes(), value: Some(vec![7; 900]), expires_at_ms: 0 };
+        let put = |run: &mut CrashRun, i: u64| {
+            let write = TestWrite { key: format!("f{i:05}").into_bytes(), value: Some(vec![7; 900]), expires_at_ms: 0 };
             let result = run.node.append(&[write]);
             run.node.turn();
             run.node.now = run.node.now.plus_ms(20);
@@ -337,7 +349,7 @@ fn a_full_device_refuses_puts_takes_deletes_and_recovers_by_itself() {
         assert!(run.node.get(b"f00000", View::Committed).unwrap().is_some());
         // Deletes continue, and free space.
         for i in 0..version {
-            let delete = Write { key: format!("f{i:05}").into_bytes(), value: None, expires_at_ms: 0 };
+            let delete = TestWrite { key: format!("f{i:05}").into_bytes(), value: None, expires_at_ms: 0 };
             match run.node.append(&[delete]) {
                 Ok(_) => {}
                 Err(EngineError::StoreFull) if i > 64 => break,
@@ -355,7 +367,7 @@ fn a_full_device_refuses_puts_takes_deletes_and_recovers_by_itself() {
         put(&mut run, 99_999).unwrap();
         run.node.settle();
         run.disk.crash(seed);
-        let mut node = Node::open(&run.disk, run.options.clone(), run.node.now).unwrap();
+        let mut node = TestNode::open(&run.disk, run.options.clone(), run.node.now).unwrap();
         assert!(node.get(b"f99999", View::Committed).unwrap().is_some(), "seed {seed}");
         assert!(node.get(b"f00000", View::Committed).unwrap().is_none(), "seed {seed}: a delete came back");
     }

@@ -1,5 +1,5 @@
 //! Corruption of any bit of a store: it is detected, located, and never reported as a missing key.
-use crate::support::{Node, Write, frames, manifest_commits, small};
+use crate::support::{TestNode, TestWrite, frames, manifest_commits, small};
 use fawn_ds::internals::{EngineError, OpenError, Options, View};
 use fawn_flash::sim::{DeviceFault, Loss, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
@@ -16,9 +16,9 @@ fn value(i: u32) -> Vec<u8> {
 /// Several segments, the last one with many frames, after a clean shutdown or a power loss.
 fn store(is_clean: bool, seed: u64) -> SimDisk {
     let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
-    let mut node = Node::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
+    let mut node = TestNode::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
     for i in 0..KEYS {
-        node.append(&[Write { key: i.to_be_bytes().to_vec(), value: Some(value(i)), expires_at_ms: 0 }]).unwrap();
+        node.append(&[TestWrite { key: i.to_be_bytes().to_vec(), value: Some(value(i)), expires_at_ms: 0 }]).unwrap();
         node.settle();
     }
     if is_clean {
@@ -29,12 +29,12 @@ fn store(is_clean: bool, seed: u64) -> SimDisk {
     disk
 }
 
-fn open(disk: &SimDisk) -> Result<Node, OpenError> {
-    Node::open(disk, small(Durability::Sync), Now::at(2))
+fn open(disk: &SimDisk) -> Result<TestNode, OpenError> {
+    TestNode::open(disk, small(Durability::Sync), Now::at(2))
 }
 
-fn read_only(disk: &SimDisk) -> Result<Node, OpenError> {
-    Node::open(disk, Options { read_only: true, ..small(Durability::Sync) }, Now::at(2))
+fn read_only(disk: &SimDisk) -> Result<TestNode, OpenError> {
+    TestNode::open(disk, Options { read_only: true, ..small(Durability::Sync) }, Now::at(2))
 }
 
 fn contents(disk: &SimDisk) -> Vec<(String, Option<Vec<u8>>)> {
@@ -139,7 +139,7 @@ fn a_flipped_bit_in_the_manifest_is_refused_and_named() {
 }
 
 /// A store with an empty cache.
-fn cold() -> (SimDisk, Node) {
+fn cold() -> (SimDisk, TestNode) {
     let disk = store(true, 9);
     let node = open(&disk).unwrap();
     (disk, node)
@@ -212,7 +212,7 @@ fn a_misdirected_or_failed_read_is_an_error_and_does_not_poison() {
     }
     assert!(corrupt > 0, "no misdirected read was found");
     assert!(node.engine.poisoned().is_none());
-    node.append(&[Write { key: b"new".to_vec(), value: Some(vec![]), expires_at_ms: 0 }]).unwrap();
+    node.append(&[TestWrite { key: b"new".to_vec(), value: Some(vec![]), expires_at_ms: 0 }]).unwrap();
     node.settle();
 }
 

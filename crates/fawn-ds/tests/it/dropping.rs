@@ -1,5 +1,5 @@
 //! Dropped segments: never while a crash would still need them, and not delayed by other ranges' records elsewhere.
-use crate::support::{Node, RANGE, small};
+use crate::support::{RANGE, TestNode, small};
 use fawn_ds::internals::format::manifest::decode_all;
 use fawn_ds::internals::format::record::Stored;
 use fawn_ds::internals::format::scan::{ScanInput, Scanner};
@@ -19,7 +19,7 @@ fn version(seq: u64) -> Version {
 }
 
 /// Runs iterations without a commit; in the second half the time advances by one second each.
-fn turns(node: &mut Node, count: u32) {
+fn turns(node: &mut TestNode, count: u32) {
     for i in 0..count {
         node.engine.submit(node.now);
         node.engine.poll(node.now, &mut Vec::new());
@@ -27,9 +27,9 @@ fn turns(node: &mut Node, count: u32) {
     }
 }
 
-fn append(node: &mut Node, range: RangeId, record: &RecordRef<'_>) {
+fn append(node: &mut TestNode, range: RangeId, record: &RecordRef<'_>) {
     for _ in 0..1000 {
-        match node.engine.append(range, Node::hash(record.key), record) {
+        match node.engine.append(range, TestNode::hash(record.key), record) {
             Err(EngineError::Overloaded) => {
                 node.engine.submit(node.now);
                 node.engine.wait(node.now, &mut Vec::new());
@@ -47,7 +47,7 @@ fn a_segment_stays_until_the_commit_that_its_records_died_by_is_durable() {
     for durability in [Durability::Sync, Durability::EverySecond] {
         for turns_after in 0..8 {
             let disk = SimDisk::new(SimOptions::instant(1));
-            let mut node = Node::open_in_chain(&disk, chained(durability), Now::at(1)).unwrap();
+            let mut node = TestNode::open_in_chain(&disk, chained(durability), Now::at(1)).unwrap();
             for seq in 1..=8 {
                 let key = [(seq % 4) as u8];
                 append(&mut node, RANGE, &RecordRef::put(version(seq), &key, &vec![seq as u8; 15_000]));
@@ -68,7 +68,7 @@ fn a_segment_stays_until_the_commit_that_its_records_died_by_is_durable() {
             assert!(is_dropped || turns_after < 7, "{durability:?}: {:?}", node.engine.segments_kept());
             disk.crash(1);
             let context = format!("{durability:?}, {turns_after} turns");
-            let mut node = Node::open_in_chain(&disk, chained(durability), Now::at(1)).unwrap();
+            let mut node = TestNode::open_in_chain(&disk, chained(durability), Now::at(1)).unwrap();
             let (committed, recovered) = (node.report.ranges[0].committed, node.report.ranges[0].recovered);
             assert!(committed >= version(4) && recovered == version(8), "{context}: {:?}", node.report.ranges);
             for seq in 5..=8 {
@@ -87,7 +87,7 @@ fn a_segment_stays_until_the_commit_that_its_records_died_by_is_durable() {
 fn an_idle_range_does_not_keep_the_later_segments_of_others() {
     for is_retained in [false, true] {
         let disk = SimDisk::new(SimOptions::default());
-        let mut node = Node::open_in_chain(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
+        let mut node = TestNode::open_in_chain(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
         node.engine.add_range(OTHER, KeyRange::ALL).unwrap();
         if is_retained {
             node.engine.set_retain_floor(RANGE, Version::ZERO);
@@ -113,7 +113,7 @@ fn an_idle_range_does_not_keep_the_later_segments_of_others() {
         let (kept, segments) = (node.engine.segments_kept(), node.engine.log_report().segments);
         assert!(segments <= 7, "retained: {is_retained}: {segments} segments, {kept:?}");
         disk.crash(3);
-        let mut node = Node::open_in_chain(&disk, chained(Durability::Sync), Now::at(9)).unwrap();
+        let mut node = TestNode::open_in_chain(&disk, chained(Durability::Sync), Now::at(9)).unwrap();
         for seq in 1..=9 {
             let entry = node.get(&[b'a' + seq as u8], View::Committed).unwrap();
             assert_eq!(entry.map(|entry| entry.version), Some(version(seq)));
@@ -125,14 +125,14 @@ fn an_idle_range_does_not_keep_the_later_segments_of_others() {
 #[test]
 fn nothing_of_a_range_counts_as_committed_without_a_mark() {
     let disk = SimDisk::new(SimOptions::default());
-    drop(Node::open_in_chain(&disk, chained(Durability::Sync), Now::at(1)).unwrap());
+    drop(TestNode::open_in_chain(&disk, chained(Durability::Sync), Now::at(1)).unwrap());
     disk.crash(1);
-    let mut node = Node::open_in_chain(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
+    let mut node = TestNode::open_in_chain(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
     append(&mut node, RANGE, &RecordRef::put(version(1), b"key", b"not committed"));
     turns(&mut node, 10);
     assert_eq!(node.engine.progress(RANGE).synced, version(1));
     disk.crash(2);
-    let mut node = Node::open_in_chain(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
+    let mut node = TestNode::open_in_chain(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
     let found = node.report.ranges[0];
     assert_eq!((found.committed, found.recovered), (Version::ZERO, version(1)));
     assert_eq!(node.get(b"key", View::Committed).unwrap(), None);
@@ -143,14 +143,14 @@ fn nothing_of_a_range_counts_as_committed_without_a_mark() {
 fn a_range_is_added_under_back_pressure() {
     let disk = SimDisk::new(SimOptions::instant(3));
     let options = Options { segment_bytes: 8 << 20, ..chained(Durability::Sync) };
-    let mut node = Node::open_in_chain(&disk, options.clone(), Now::at(1)).unwrap();
+    let mut node = TestNode::open_in_chain(&disk, options.clone(), Now::at(1)).unwrap();
     // Large records, then small ones, without an iteration, until not even a mark fits.
     let mut seq = 0;
     for len in [12_000, 10, 0] {
         let value = vec![7; len];
         loop {
             let key = (seq + 1_u64).to_be_bytes();
-            match node.engine.append(RANGE, Node::hash(&key), &RecordRef::put(version(seq + 1), &key, &value)) {
+            match node.engine.append(RANGE, TestNode::hash(&key), &RecordRef::put(version(seq + 1), &key, &value)) {
                 Ok(()) => seq += 1,
                 Err(error) => break assert_eq!(error, EngineError::Overloaded),
             }
@@ -162,7 +162,7 @@ fn a_range_is_added_under_back_pressure() {
     turns(&mut node, 10);
     assert_eq!(node.engine.progress(OTHER).synced, version(1));
     disk.crash(1);
-    let node = Node::open_in_chain(&disk, options, Now::at(1)).unwrap();
+    let node = TestNode::open_in_chain(&disk, options, Now::at(1)).unwrap();
     let found = node.report.ranges.iter().find(|found| found.range == OTHER).unwrap();
     assert_eq!((found.committed, found.recovered), (Version::ZERO, version(1)));
 }
@@ -190,7 +190,7 @@ fn marks(disk: &SimDisk) -> usize {
 #[test]
 fn a_range_is_marked_once_a_second_and_once_more_when_it_rests() {
     let disk = SimDisk::new(SimOptions::instant(1));
-    let mut node = Node::open_in_chain(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
+    let mut node = TestNode::open_in_chain(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
     for seq in 1..=100 {
         append(&mut node, RANGE, &RecordRef::put(version(seq), b"key", b"value"));
         node.turn();
@@ -205,7 +205,7 @@ fn a_range_is_marked_once_a_second_and_once_more_when_it_rests() {
     }
     assert_eq!(marks(&disk), busy + 1, "an idle engine writes one mark of the last commit");
     disk.crash(1);
-    let node = Node::open_in_chain(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
+    let node = TestNode::open_in_chain(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
     assert_eq!(node.report.ranges[0].committed, version(100));
 }
 
@@ -214,18 +214,18 @@ fn a_range_is_marked_once_a_second_and_once_more_when_it_rests() {
 fn a_full_chained_store_gets_space_back_by_deletes() {
     for seed in 0..6 {
         let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
-        let mut node = Node::open_in_chain(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
+        let mut node = TestNode::open_in_chain(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
         disk.set_capacity_bytes(Some((5 + seed % 3) * (64 << 10)));
         let mut puts = 0_u64;
         let mut seq = 0;
-        let mut write = |node: &mut Node, key: u64, is_put: bool| {
+        let mut write = |node: &mut TestNode, key: u64, is_put: bool| {
             let (key, value) = (key.to_be_bytes(), [7; 900]);
             let record = match is_put {
                 true => RecordRef::put(version(seq + 1), &key, &value),
                 false => RecordRef::bare(RecordKind::Tombstone, version(seq + 1), &key),
             };
             for _ in 0..100 {
-                match node.engine.append(RANGE, Node::hash(&key), &record) {
+                match node.engine.append(RANGE, TestNode::hash(&key), &record) {
                     Err(EngineError::Overloaded) => drop(node.turn()),
                     Ok(()) => {
                         seq += 1;

@@ -1,6 +1,6 @@
 //! Frame and segment header: encoding, and rejection of corrupt bytes.
 use crate::rng::Rng;
-use crate::segment_image::{Image, SEGMENT_BYTES, UUID};
+use crate::segment_image::{SEGMENT_BYTES, SegmentImage, UUID};
 use fawn_ds::internals::format::frame::{self, FrameError, HEADER_BYTES};
 use fawn_ds::internals::format::segment::{self, SegmentHeader};
 use fawn_ds::internals::format::{FRAMES_OFFSET, HeaderError, SegmentUuid, StoreUuid, Watermark};
@@ -14,7 +14,7 @@ fn accept(bytes: &[u8]) -> Result<usize, FrameError> {
 }
 
 fn one_frame(padding: u32) -> Vec<u8> {
-    let mut image = Image::new();
+    let mut image = SegmentImage::new();
     let records: [(&[u8], &[u8]); 3] = [(b"alpha", b"1"), (b"beta", b"two"), (b"gamma", b"a longer value, 3")];
     image.frame_padded(1, Watermark { sequence: 1, offset: FRAMES_OFFSET }, &records, padding);
     image.bytes[FRAMES_OFFSET as usize..image.end as usize].to_vec()
@@ -43,7 +43,7 @@ fn every_flipped_bit_is_found() {
 fn records_left_over_from_another_attempt_break_the_chain() {
     // Segment, offset, lengths and checksums all match; only the checksum chain reveals the leftover record.
     let frame = |value: &[u8]| {
-        let mut image = Image::new();
+        let mut image = SegmentImage::new();
         image.frame(1, Watermark::NONE, &[(b"key", value)]);
         image.bytes[FRAMES_OFFSET as usize..image.end as usize].to_vec()
     };

@@ -1,6 +1,6 @@
 //! Segment scan: chunks, torn ends, corruption below a watermark, generations, seals.
 use crate::rng::Rng;
-use crate::segment_image::{Image, SEGMENT_BYTES, UUID};
+use crate::segment_image::{SEGMENT_BYTES, SegmentImage, UUID};
 use fawn_ds::internals::format::frame::HEADER_BYTES;
 use fawn_ds::internals::format::record::Stored;
 use fawn_ds::internals::format::scan::{ScanInput, ScanReport, Scanner, SegmentVerdict, SyncedLog};
@@ -32,8 +32,8 @@ fn scan(bytes: &[u8]) -> ScanReport {
 }
 
 /// Five frames of two records; each certifies that the frames up to two before it were synced.
-fn image() -> Image {
-    let mut image = Image::new();
+fn image() -> SegmentImage {
+    let mut image = SegmentImage::new();
     for i in 0..5u8 {
         let synced = image.frames.len().checked_sub(2).map_or(Watermark::NONE, |i| at(image.frames[i + 1]));
         let value = vec![i; 40 + 70 * usize::from(i)];
@@ -128,7 +128,7 @@ fn any_frame_of_a_later_segment_makes_damage_corruption() {
     earlier.bytes[earlier.frames[4] as usize + HEADER_BYTES] ^= 1;
     let report = scan(&earlier.bytes);
     let input = ScanInput { sequence: INPUT.sequence + 2, ..INPUT };
-    let mut later = Image::new();
+    let mut later = SegmentImage::new();
     later.frame(3, Watermark::NONE, &[(b"key", b"value")]);
     // Its records may be corrupt: the header alone is enough proof.
     later.bytes[FRAMES_OFFSET as usize + HEADER_BYTES] ^= 1;
@@ -150,7 +150,7 @@ fn zeros_where_the_next_segment_says_that_frames_were_are_corruption() {
         let mut earlier = image();
         earlier.bytes[earlier.frames[4] as usize..].fill(0);
         let report = scan(&earlier.bytes);
-        let mut later = Image::new();
+        let mut later = SegmentImage::new();
         later.frame(3, first, &[(b"key", b"value")]);
         later.frame(3, Watermark { sequence: 6, offset: later.end }, &[(b"key", b"value")]);
         let later = scan_in_chunks(ScanInput { sequence: 6, ..INPUT }, &later.bytes, 4096).0;
@@ -181,7 +181,7 @@ fn a_sealed_segment_is_whole_or_corrupt() {
 
 #[test]
 fn generations_never_fall_within_a_segment() {
-    let mut image = Image::new();
+    let mut image = SegmentImage::new();
     for generation in [1, 2, 2, 1] {
         image.frame(generation, Watermark::NONE, &[(b"key", b"value")]);
     }

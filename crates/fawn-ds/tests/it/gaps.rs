@@ -1,5 +1,5 @@
 //! Replays after an opening that found segments missing: without gaps, or rejected.
-use crate::support::{Node, RANGE, small};
+use crate::support::{RANGE, TestNode, small};
 use fawn_ds::internals::{EngineError, Options, RecordKind, RecordRef, Replay};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;
@@ -10,17 +10,17 @@ fn options() -> Options {
 }
 
 /// A history whose middle segments mostly die: some keys are written once, a few continuously.
-struct History {
+struct GapHistory {
     disk: SimDisk,
-    node: Node,
+    node: TestNode,
     versions: Vec<Version>,
     epoch: u32,
 }
 
-impl History {
+impl GapHistory {
     fn new(seed: u64) -> Self {
         let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
-        let node = Node::open_in_chain(&disk, options(), Now::at(1)).unwrap();
+        let node = TestNode::open_in_chain(&disk, options(), Now::at(1)).unwrap();
         Self { disk, node, versions: Vec::new(), epoch: 1 }
     }
 
@@ -41,7 +41,7 @@ impl History {
             _ => RecordRef::put(version, &key, &value),
         };
         loop {
-            match self.node.engine.append(RANGE, Node::hash(&key), &record) {
+            match self.node.engine.append(RANGE, TestNode::hash(&key), &record) {
                 Err(EngineError::Overloaded) => drop(self.node.turn()),
                 result => break result.unwrap(),
             }
@@ -75,14 +75,14 @@ fn a_replay_after_an_opening_is_gapless_or_refused() {
     for seed in 0..20 {
         println!("seed {seed}: cargo test -p fawn-ds --test it gaps::");
         let mut rng = Rng::new(seed);
-        let mut history = History::new(seed);
+        let mut history = GapHistory::new(seed);
         for _ in 0..200 + rng.below(300) {
             history.write(&mut rng);
         }
         history.node.settle();
         holes += history.node.engine.stats().segments_dropped;
         history.disk.crash(seed);
-        history.node = Node::open_in_chain(&history.disk, options(), Now::at(9)).unwrap();
+        history.node = TestNode::open_in_chain(&history.disk, options(), Now::at(9)).unwrap();
         let end = *history.versions.last().unwrap();
         assert_eq!(history.node.engine.progress(RANGE).appended, end);
         let mut is_answered = false;
@@ -107,9 +107,9 @@ fn a_replay_after_an_opening_is_gapless_or_refused() {
     assert!(refused > 500 && answered > 300 && holes > 15, "{refused} refused, {answered} answered, {holes} dropped");
 }
 
-fn append(node: &mut Node, range: RangeId, record: &RecordRef<'_>) {
+fn append(node: &mut TestNode, range: RangeId, record: &RecordRef<'_>) {
     for _ in 0..1000 {
-        match node.engine.append(range, Node::hash(record.key), record) {
+        match node.engine.append(range, TestNode::hash(record.key), record) {
             Err(EngineError::Overloaded) => {
                 let progress = node.engine.progress(range);
                 node.engine.commit(range, progress.synced);
@@ -126,7 +126,7 @@ fn append(node: &mut Node, range: RangeId, record: &RecordRef<'_>) {
 fn what_a_mark_says_was_committed_stays_so() {
     const OTHER: RangeId = RangeId(8);
     let disk = SimDisk::new(SimOptions::default());
-    let mut node = Node::open_in_chain(&disk, options(), Now::at(1)).unwrap();
+    let mut node = TestNode::open_in_chain(&disk, options(), Now::at(1)).unwrap();
     node.engine.add_range(OTHER, KeyRange::ALL).unwrap();
     let version = |seq| Version::new(Epoch::new(1).unwrap(), seq).unwrap();
     append(&mut node, RANGE, &RecordRef::put(version(1), b"key", &[1; 9000]));
@@ -141,7 +141,7 @@ fn what_a_mark_says_was_committed_stays_so() {
     node.turn();
     assert!(node.engine.stats().segments_dropped > 0, "{:?}", node.engine.log_report());
     disk.crash(1);
-    let mut node = Node::open_in_chain(&disk, options(), Now::at(9)).unwrap();
+    let mut node = TestNode::open_in_chain(&disk, options(), Now::at(9)).unwrap();
     let progress = node.engine.progress(RANGE);
     assert_eq!((progress.committed, progress.appended), (version(2), version(2)));
     assert!(matches!(node.engine.replay(RANGE, version(1), 1000, |_| {}).unwrap(), Replay::Gone));

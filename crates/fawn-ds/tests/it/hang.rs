@@ -1,5 +1,5 @@
 //! Hanging disk: the engine reports since when its oldest write or sync is in flight.
-use crate::support::{Node, Write, small};
+use crate::support::{TestNode, TestWrite, small};
 use fawn_flash::sim::OpKind;
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, MonoMs, Now};
@@ -8,8 +8,8 @@ use fawn_types::{Durability, MonoMs, Now};
 fn the_oldest_write_in_flight_has_an_age() {
     for (durability, kind) in [(Durability::Sync, OpKind::Write), (Durability::EverySecond, OpKind::Sync)] {
         let disk = SimDisk::new(SimOptions::instant(1));
-        let mut node = Node::open(&disk, small(durability), Now::at(10_000)).unwrap();
-        let write = |key: &[u8]| Write { key: key.to_vec(), value: Some(vec![1; 100]), expires_at_ms: 0 };
+        let mut node = TestNode::open(&disk, small(durability), Now::at(10_000)).unwrap();
+        let write = |key: &[u8]| TestWrite { key: key.to_vec(), value: Some(vec![1; 100]), expires_at_ms: 0 };
         node.append(&[write(b"before")]).unwrap();
         node.settle();
         for _ in 0..10 {

@@ -1,5 +1,5 @@
 //! Key count: exact when no verification waits, else off by at most the number that wait.
-use crate::support::{Node, RANGE, Write, small};
+use crate::support::{RANGE, TestNode, TestWrite, small};
 use fawn_ds::internals::Options;
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;
@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 const KEYS: u64 = 6000;
 
 struct Counted {
-    node: Node,
+    node: TestNode,
     keys: BTreeSet<u64>,
     waiting: Vec<(Version, u64, bool)>,
     /// Number of checks at which the count was too low.
@@ -20,7 +20,7 @@ impl Counted {
     fn write(&mut self, rng: &mut Rng) {
         let (key, is_put) = (rng.below(KEYS), rng.below(4) > 0);
         let value = is_put.then(|| vec![key as u8; 100 + rng.below(400) as usize]);
-        let write = Write { key: format!("key {key}").into_bytes(), value, expires_at_ms: 0 };
+        let write = TestWrite { key: format!("key {key}").into_bytes(), value, expires_at_ms: 0 };
         let version = self.node.append(&[write]).unwrap();
         self.waiting.push((version, key, is_put));
         self.check();
@@ -71,7 +71,7 @@ fn keys_are_counted_exactly_whenever_nothing_is_under_way() {
         let mut rng = Rng::new(seed);
         let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
         let options = Options { capacity_bytes: None, ..small(durability) };
-        let node = Node::open(&disk, options, Now::at(1)).unwrap();
+        let node = TestNode::open(&disk, options, Now::at(1)).unwrap();
         let mut counted = Counted { node, keys: BTreeSet::new(), waiting: Vec::new(), off: 0 };
         for _ in 0..60 {
             for _ in 0..1 + rng.below(300) {

@@ -1,5 +1,5 @@
 //! Manifest of a running store: it stays short, also through crashes, and needs little space on a full device.
-use crate::support::{Node, RANGE, Write, small};
+use crate::support::{RANGE, TestNode, TestWrite, small};
 use fawn_ds::internals::{BlobTicket, EngineError, Options, View};
 use fawn_flash::sim::{Capture, DeviceFault, Loss, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
@@ -17,31 +17,31 @@ fn blob(i: u32) -> Vec<u8> {
     i.to_le_bytes().repeat(250)
 }
 
-fn number(node: &Node) -> u32 {
+fn number(node: &TestNode) -> u32 {
     let bytes = node.engine.blob(BLOB).unwrap_or_default();
     let i = bytes.first_chunk().map_or(0, |first| u32::from_le_bytes(*first));
     assert!(i == 0 || bytes == blob(i), "a blob is complete");
     i
 }
 
-fn write(i: u32) -> Write {
-    Write { key: (i % 100).to_be_bytes().to_vec(), value: Some(vec![i as u8; 700]), expires_at_ms: 0 }
+fn write(i: u32) -> TestWrite {
+    TestWrite { key: (i % 100).to_be_bytes().to_vec(), value: Some(vec![i as u8; 700]), expires_at_ms: 0 }
 }
 
 /// Puts numbered blobs, several at a time, and records which were durable at which operation.
-struct Run {
+struct ManifestGrowthRun {
     disk: SimDisk,
-    node: Node,
+    node: TestNode,
     put: u32,
     tickets: Vec<(u32, BlobTicket)>,
     /// (operations so far, newest number durable, newest put).
     durable: Vec<(u64, u32, u32)>,
 }
 
-impl Run {
+impl ManifestGrowthRun {
     fn new(seed: u64) -> Self {
         let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
-        let node = Node::open(&disk, options(), Now::at(1)).unwrap();
+        let node = TestNode::open(&disk, options(), Now::at(1)).unwrap();
         Self { disk, node, put: 0, tickets: Vec::new(), durable: vec![(0, 0, 0)] }
     }
 
@@ -63,7 +63,7 @@ impl Run {
 
 #[test]
 fn a_running_store_rewrites_a_manifest_that_is_mostly_history() {
-    let mut run = Run::new(1);
+    let mut run = ManifestGrowthRun::new(1);
     let mut longest = 0;
     for i in 0..700 {
         run.step(i % 4);
@@ -77,7 +77,7 @@ fn a_running_store_rewrites_a_manifest_that_is_mostly_history() {
     assert!(longest <= MANIFEST_BYTES_MAX, "{longest} bytes of manifest for {} blobs of 1 KB", run.put);
     assert!(run.put as usize * 1000 > 3 * MANIFEST_BYTES_MAX, "the manifest was rewritten more than once");
     run.disk.crash(1);
-    let mut node = Node::open(&run.disk, options(), Now::at(2)).unwrap();
+    let mut node = TestNode::open(&run.disk, options(), Now::at(2)).unwrap();
     assert_eq!(number(&node), run.put);
     assert!(node.get(&42u32.to_be_bytes(), View::Committed).unwrap().is_some());
 }
@@ -86,7 +86,7 @@ fn a_running_store_rewrites_a_manifest_that_is_mostly_history() {
 fn every_crash_while_the_manifest_is_rewritten_keeps_what_was_durable() {
     let (mut images, mut rewrites) = (0, 0);
     for seed in 0..4 {
-        let mut run = Run::new(seed);
+        let mut run = ManifestGrowthRun::new(seed);
         let loss = if seed == 3 { Loss::Process } else { Loss::Power };
         for i in 0..160 {
             // Images are taken only around the rewrite, which begins at about 250 KB.
@@ -99,7 +99,7 @@ fn every_crash_while_the_manifest_is_rewritten_keeps_what_was_durable() {
             rewrites += run.disk.counted(OpKind::Rename) - before;
             for image in run.disk.take_images() {
                 let context = format!("seed {seed}, operation {} (… --test it manifest_growth::)", image.op);
-                let node = Node::open(&image.disk, options(), Now::at(2));
+                let node = TestNode::open(&image.disk, options(), Now::at(2));
                 let node = node.unwrap_or_else(|error| panic!("{context}: {error}"));
                 let found = number(&node);
                 let durable = run.durable.iter().rev().find(|(op, ..)| *op <= image.op).unwrap().1;
@@ -116,7 +116,7 @@ fn every_crash_while_the_manifest_is_rewritten_keeps_what_was_durable() {
 
 #[test]
 fn without_space_for_a_fresh_manifest_the_old_one_goes_on() {
-    let mut run = Run::new(9);
+    let mut run = ManifestGrowthRun::new(9);
     for _ in 0..60 {
         run.step(4);
     }
@@ -149,16 +149,16 @@ fn a_torn_end_whose_space_is_taken_costs_the_rest_of_its_segment_only() {
     for seed in 0..8 {
         let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
         let options = Options { durability: Durability::EverySecond, ..options() };
-        let mut node = Node::open(&disk, options.clone(), Now::at(1)).unwrap();
+        let mut node = TestNode::open(&disk, options.clone(), Now::at(1)).unwrap();
         for i in 0..20 {
             node.append(&[write(i)]).unwrap();
             node.settle();
         }
         drop(node.engine.close().unwrap());
-        let mut node = Node::open(&disk, options.clone(), Now::at(1)).unwrap();
+        let mut node = TestNode::open(&disk, options.clone(), Now::at(1)).unwrap();
         disk.fail_nth(OpKind::Write, 1, DeviceFault::Lose);
         for i in 20..24 {
-            node.append(&[Write { value: Some(vec![1; 5000]), ..write(i) }]).unwrap();
+            node.append(&[TestWrite { value: Some(vec![1; 5000]), ..write(i) }]).unwrap();
             node.settle();
         }
         disk.kill(seed);
@@ -167,7 +167,7 @@ fn a_torn_end_whose_space_is_taken_costs_the_rest_of_its_segment_only() {
         for nth in 1..=3 {
             disk.fail_nth(OpKind::Allocate, nth, DeviceFault::Full);
         }
-        let mut node = Node::open(&disk, options.clone(), Now::at(2)).unwrap();
+        let mut node = TestNode::open(&disk, options.clone(), Now::at(2)).unwrap();
         assert_eq!(node.report.truncated.len(), 1, "seed {seed}");
         disk.clear_faults();
         disk.set_capacity_bytes(Some(capacity - (40 << 10)));
@@ -187,7 +187,7 @@ fn a_torn_end_whose_space_is_taken_costs_the_rest_of_its_segment_only() {
         assert_eq!(node.engine.poisoned(), None, "seed {seed}");
         let committed = node.engine.progress(RANGE).committed;
         node.engine.close().unwrap();
-        let mut node = Node::open(&disk, options, Now::at(3)).unwrap();
+        let mut node = TestNode::open(&disk, options, Now::at(3)).unwrap();
         assert_eq!(node.engine.progress(RANGE).committed, committed, "seed {seed}");
         assert!(node.get(&50u32.to_be_bytes(), View::Committed).unwrap().is_some(), "seed {seed}");
     }

@@ -1,5 +1,5 @@
 //! Model test: seeded operations on the engine and on the model store, compared at every step.
-use crate::support::{Node, RANGE, Write, small};
+use crate::support::{RANGE, TestNode, TestWrite, small};
 use fawn_ds::internals::{Options, View};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::model::ModelStore;
@@ -12,15 +12,15 @@ const KEYS: u64 = 120;
 struct Pair {
     disk: SimDisk,
     options: Options,
-    node: Node,
+    node: TestNode,
     /// Content including appended records.
     latest: ModelStore,
     /// Content that was acknowledged; later records wait with their versions.
     committed: ModelStore,
-    waiting: Vec<(Version, Write)>,
+    waiting: Vec<(Version, TestWrite)>,
 }
 
-fn apply(model: &mut ModelStore, write: &Write, version: Version) {
+fn apply(model: &mut ModelStore, write: &TestWrite, version: Version) {
     let effect = match &write.value {
         Some(value) => Effect::Put { value: ValueCow::Borrowed(value), flags: 0, expires_at_ms: write.expires_at_ms },
         None => Effect::Delete,
@@ -31,7 +31,7 @@ fn apply(model: &mut ModelStore, write: &Write, version: Version) {
 impl Pair {
     fn new(seed: u64, options: Options) -> Self {
         let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
-        let node = Node::open(&disk, options.clone(), Now::at(1_000_000)).unwrap();
+        let node = TestNode::open(&disk, options.clone(), Now::at(1_000_000)).unwrap();
         let (latest, committed) = (ModelStore::new(), ModelStore::new());
         Self { disk, options, node, latest, committed, waiting: Vec::new() }
     }
@@ -40,7 +40,7 @@ impl Pair {
         format!("key-{:04}", rng.below(KEYS)).into_bytes()
     }
 
-    fn write(&self, rng: &mut Rng) -> Write {
+    fn write(&self, rng: &mut Rng) -> TestWrite {
         let len = match rng.below(20) {
             0 => rng.below(12_000),
             1..=4 => rng.below(3000),
@@ -49,10 +49,10 @@ impl Pair {
         let value = (rng.below(4) > 0).then(|| (0..len).map(|i| (i * 7 + len) as u8).collect());
         let expires_at_ms = if rng.below(8) == 0 { self.node.now.wall.0 + 1 + rng.below(2000) } else { 0 };
         let expires_at_ms = if value.is_some() { expires_at_ms } else { 0 };
-        Write { key: Self::key(rng), value, expires_at_ms }
+        TestWrite { key: Self::key(rng), value, expires_at_ms }
     }
 
-    fn append(&mut self, writes: &[Write]) {
+    fn append(&mut self, writes: &[TestWrite]) {
         let last = self.node.append(writes).unwrap();
         let first = last.as_u64() - writes.len() as u64 + 1;
         for (i, write) in writes.iter().enumerate() {
@@ -100,11 +100,11 @@ impl Pair {
             self.disk.kill(seed);
         } else {
             let disk = SimDisk::new(SimOptions::default());
-            let spare = Node::open(&disk, self.options.clone(), self.node.now).unwrap();
+            let spare = TestNode::open(&disk, self.options.clone(), self.node.now).unwrap();
             let node = std::mem::replace(&mut self.node, spare);
             node.engine.close().unwrap();
         }
-        self.node = Node::open(&self.disk, self.options.clone(), self.node.now).unwrap();
+        self.node = TestNode::open(&self.disk, self.options.clone(), self.node.now).unwrap();
     }
 
     fn step(&mut self, rng: &mut Rng) {

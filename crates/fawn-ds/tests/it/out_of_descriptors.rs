@@ -1,6 +1,6 @@
 //! A system without free file descriptors or memory: nothing was written, so writes are rejected for a while and the
 //! engine is not poisoned.
-use crate::support::{Node, Write, small};
+use crate::support::{TestNode, TestWrite, small};
 use fawn_ds::internals::{EngineError, Event, View};
 use fawn_ds::{Builder, Store};
 use fawn_flash::sim::{DeviceFault, OpKind};
@@ -8,15 +8,15 @@ use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::random::SplitMix64;
 use fawn_types::{Durability, Now};
 
-fn put(key: u32) -> Write {
-    Write { key: key.to_be_bytes().to_vec(), value: Some(vec![7; 900]), expires_at_ms: 0 }
+fn put(key: u32) -> TestWrite {
+    TestWrite { key: key.to_be_bytes().to_vec(), value: Some(vec![7; 900]), expires_at_ms: 0 }
 }
 
 #[test]
 fn a_segment_that_cannot_be_created_is_tried_again() {
     for kind in [OpKind::Create, OpKind::Allocate] {
         let disk = SimDisk::new(SimOptions::instant(1));
-        let mut node = Node::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
+        let mut node = TestNode::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
         node.append(&[put(0)]).unwrap();
         node.settle();
         disk.fail_every(kind, DeviceFault::Exhausted);
@@ -47,7 +47,7 @@ fn a_segment_that_cannot_be_created_is_tried_again() {
         }
         node.settle();
         drop(node.engine.close().unwrap());
-        Node::open(&disk, small(Durability::Sync), Now::at(2)).unwrap();
+        TestNode::open(&disk, small(Durability::Sync), Now::at(2)).unwrap();
     }
 }
 
@@ -57,7 +57,7 @@ fn a_refusal_at_any_moment_poisons_nothing() {
     for kind in [OpKind::Create, OpKind::Allocate, OpKind::Unlink] {
         for nth in 1..12 {
             let disk = SimDisk::new(SimOptions::instant(nth));
-            let mut node = Node::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
+            let mut node = TestNode::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
             disk.fail_nth(kind, nth, DeviceFault::Exhausted);
             for round in 0..12 {
                 for key in 0..60 {
@@ -73,7 +73,7 @@ fn a_refusal_at_any_moment_poisons_nothing() {
             }
             disk.clear_faults();
             drop(node.engine.close().unwrap());
-            let mut node = Node::open(&disk, small(Durability::Sync), Now::at(2)).unwrap();
+            let mut node = TestNode::open(&disk, small(Durability::Sync), Now::at(2)).unwrap();
             assert_eq!(node.keys().len(), 60, "{kind:?} {nth}");
         }
     }
@@ -83,13 +83,13 @@ fn a_refusal_at_any_moment_poisons_nothing() {
 #[test]
 fn allocations_that_are_refused_now_and_then_poison_nothing() {
     let disk = SimDisk::new(SimOptions::instant(1));
-    let mut node = Node::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
+    let mut node = TestNode::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
     let (mut rng, mut refusals) = (SplitMix64::new(1), 0);
     for key in 0..3000_u32 {
         if rng.coin() {
             disk.fail_every(OpKind::Allocate, DeviceFault::Exhausted);
         }
-        let write = Write { value: Some(vec![7; 15_000]), ..put(key % 20) };
+        let write = TestWrite { value: Some(vec![7; 15_000]), ..put(key % 20) };
         while let Err(error) = node.append(core::slice::from_ref(&write)) {
             assert_eq!(error, EngineError::StoreFull, "key {key}");
             disk.clear_faults();
@@ -106,7 +106,7 @@ fn allocations_that_are_refused_now_and_then_poison_nothing() {
     assert!(refusals > 10 && node.engine.log_report().segments < 100, "{refusals} refusals");
     node.settle();
     drop(node.engine.close().unwrap());
-    let mut node = Node::open(&disk, small(Durability::Sync), Now::at(2)).unwrap();
+    let mut node = TestNode::open(&disk, small(Durability::Sync), Now::at(2)).unwrap();
     assert_eq!(node.keys().len(), 20);
 }
 

@@ -1,6 +1,6 @@
 //! Records between append and commit: their memory stays within a byte budget, and many versions of one key cost as
 //! much as many keys.
-use crate::support::{Node, RANGE, SECRET, small};
+use crate::support::{RANGE, SECRET, TestNode, small};
 use fawn_ds::internals::{Engine, EngineError, Options, RecordRef, View};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::{Durability, Epoch, KeyHash, KeyRange, Now, RangeId, Version};
@@ -92,15 +92,15 @@ fn retained_records_of_all_ranges_stay_within_the_budget() {
 fn many_versions_of_one_key_are_committed_and_rolled_back_in_order() {
     let mut node = {
         let disk = SimDisk::new(SimOptions::instant(1));
-        Node::open_in_chain(&disk, chained(256 << 20), Now::at(1)).unwrap()
+        TestNode::open_in_chain(&disk, chained(256 << 20), Now::at(1)).unwrap()
     };
     let keys = [&b"counter"[..], b"other"];
-    let append = |node: &mut Node, seq: u64| {
+    let append = |node: &mut TestNode, seq: u64| {
         let key = keys[usize::from(seq.is_multiple_of(1000))];
         let value = seq.to_be_bytes();
-        node.engine.append(RANGE, Node::hash(key), &RecordRef::put(version(seq), key, &value)).unwrap();
+        node.engine.append(RANGE, TestNode::hash(key), &RecordRef::put(version(seq), key, &value)).unwrap();
     };
-    let value = |node: &mut Node, key: &[u8], view| {
+    let value = |node: &mut TestNode, key: &[u8], view| {
         let found = node.get(key, view).unwrap().unwrap();
         u64::from_be_bytes(found.value.try_into().unwrap())
     };

@@ -9,14 +9,14 @@ use std::collections::BTreeMap;
 
 const RANGES: [RangeId; 3] = [RangeId(1), RangeId(9), RangeId(1 << 20)];
 const NOW: Now = Now::at(1);
-type Content = BTreeMap<u64, Vec<u8>>;
+type RangeContent = BTreeMap<u64, Vec<u8>>;
 
 /// One range: its content now and at each version, and the acknowledged versions by time.
 #[derive(Default)]
-struct Model {
+struct RangeModel {
     seq: u64,
-    now: Content,
-    as_of: BTreeMap<Version, Content>,
+    now: RangeContent,
+    as_of: BTreeMap<Version, RangeContent>,
     acked: Vec<(u64, Version)>,
 }
 
@@ -33,7 +33,7 @@ fn key(i: u64) -> Vec<u8> {
     format!("the same in all ranges {i}").into_bytes()
 }
 
-fn turn(engine: &mut Engine<SimDevice>, disk: &SimDisk, models: &mut [Model]) {
+fn turn(engine: &mut Engine<SimDevice>, disk: &SimDisk, models: &mut [RangeModel]) {
     engine.submit(NOW);
     engine.wait(NOW, &mut Vec::new());
     for (range, model) in RANGES.into_iter().zip(models) {
@@ -43,7 +43,7 @@ fn turn(engine: &mut Engine<SimDevice>, disk: &SimDisk, models: &mut [Model]) {
     }
 }
 
-fn append(engine: &mut Engine<SimDevice>, at: usize, model: &mut Model, rng: &mut Rng) -> Result<(), EngineError> {
+fn append(engine: &mut Engine<SimDevice>, at: usize, model: &mut RangeModel, rng: &mut Rng) -> Result<(), EngineError> {
     let version = Version::new(Epoch::new(engine.generation()).unwrap(), model.seq + 1).unwrap();
     let i = rng.below(30);
     let (key, value) = (key(i), vec![rng.next() as u8; rng.below(900) as usize]);
@@ -64,8 +64,8 @@ fn append(engine: &mut Engine<SimDevice>, at: usize, model: &mut Model, rng: &mu
     Ok(())
 }
 
-fn content(engine: &mut Engine<SimDevice>, range: RangeId) -> Content {
-    let mut content = Content::new();
+fn content(engine: &mut Engine<SimDevice>, range: RangeId) -> RangeContent {
+    let mut content = RangeContent::new();
     for i in 0..30 {
         let key = key(i);
         let mut lookup = engine.lookup(range, KeyHash::of(&SECRET, &key), &key, View::Committed, NOW.wall).unwrap();
@@ -92,12 +92,12 @@ fn content(engine: &mut Engine<SimDevice>, range: RangeId) -> Content {
 }
 
 /// Every range must be a prefix of its own history and contain all acknowledged writes.
-fn check(engine: &mut Engine<SimDevice>, models: &[Model], op: u64, context: &str) {
+fn check(engine: &mut Engine<SimDevice>, models: &[RangeModel], op: u64, context: &str) {
     for (range, model) in RANGES.into_iter().zip(models) {
         let recovered = engine.progress(range).committed;
         let acked = model.acked.iter().rev().find(|(at, _)| *at <= op).map_or(Version::ZERO, |(_, version)| *version);
         assert!(recovered >= acked, "{context}: {range:?}: {acked:?} was acked, {recovered:?} recovered");
-        let none = Content::new();
+        let none = RangeContent::new();
         let expected = model.as_of.get(&recovered).unwrap_or(&none);
         assert_eq!(&content(engine, range), expected, "{context}: {range:?} as of {recovered:?}");
         assert_eq!(engine.len(range), expected.len() as u64, "{context}: {range:?} counted");
@@ -110,7 +110,7 @@ fn ranges_share_a_log_and_nothing_else() {
     for seed in 0..4 {
         let mut rng = Rng::new(seed);
         let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
-        let mut models: Vec<Model> = RANGES.iter().map(|_| Model::default()).collect();
+        let mut models: Vec<RangeModel> = RANGES.iter().map(|_| RangeModel::default()).collect();
         let mut engine = open(&disk);
         disk.capture(Capture::Every { stride: 3, loss: Loss::Power, seed });
         for step in 0..500 {

@@ -1,5 +1,5 @@
 //! Long results: the limits of a record's result, and that it is returned complete.
-use crate::support::{Node, RANGE, small};
+use crate::support::{RANGE, TestNode, small};
 use fawn_ds::internals::{EngineError, Options, RecordRef, Replay, View};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{ClientTag, Durability, Epoch, Now, Version};
@@ -11,13 +11,13 @@ fn options() -> Options {
     Options { segment_bytes: 1 << 20, memory_bytes: 4 << 20, ..small(Durability::Sync) }
 }
 
-fn append(node: &mut Node, seq: u64, value_len: usize, result: &[u8]) -> Result<(), EngineError> {
+fn append(node: &mut TestNode, seq: u64, value_len: usize, result: &[u8]) -> Result<(), EngineError> {
     let (key, value) = (format!("key {seq}").into_bytes(), vec![seq as u8; value_len]);
     let version = Version::new(Epoch::new(1).unwrap(), seq).unwrap();
     let mut record = RecordRef::put(version, &key, &value);
     (record.tag, record.result) = (ClientTag { session: 1, seq }, result);
     for _ in 0..1000 {
-        match node.engine.append(RANGE, Node::hash(&key), &record) {
+        match node.engine.append(RANGE, TestNode::hash(&key), &record) {
             Err(EngineError::Overloaded) => drop(node.turn()),
             result => return result,
         }
@@ -28,7 +28,7 @@ fn append(node: &mut Node, seq: u64, value_len: usize, result: &[u8]) -> Result<
 #[test]
 fn a_result_is_as_long_as_the_longest_value_and_a_header() {
     let disk = SimDisk::new(SimOptions::default());
-    let mut node = Node::open_in_chain(&disk, options(), Now::at(1)).unwrap();
+    let mut node = TestNode::open_in_chain(&disk, options(), Now::at(1)).unwrap();
     node.engine.set_retain_floor(RANGE, Version::ZERO);
     let value_len = QUARTER - 100;
     let lens = [65_535, 65_536, value_len + 64, QUARTER + 64];
@@ -46,7 +46,7 @@ fn a_result_is_as_long_as_the_longest_value_and_a_header() {
     for opened in [false, true] {
         if opened {
             disk.crash(1);
-            node = Node::open_in_chain(&disk, options(), Now::at(1)).unwrap();
+            node = TestNode::open_in_chain(&disk, options(), Now::at(1)).unwrap();
         }
         let (mut after, mut seen) = (Version::ZERO, Vec::new());
         loop {

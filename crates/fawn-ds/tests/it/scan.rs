@@ -1,5 +1,5 @@
 //! Scans and counts while committed records still wait for verification.
-use crate::support::{Node, RANGE, Write, small};
+use crate::support::{RANGE, TestNode, TestWrite, small};
 use fawn_ds::internals::{Options, Scan, ScanStep};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::random::SplitMix64 as Rng;
@@ -13,30 +13,30 @@ fn key(i: u64) -> Vec<u8> {
 }
 
 /// A store with a cache of a few pages, so that nearly every overwrite needs a verification read.
-fn loaded(seed: u64) -> (SimDisk, Options, Node) {
+fn loaded(seed: u64) -> (SimDisk, Options, TestNode) {
     let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
     let options = Options { memory_bytes: 1 << 20, ..small(Durability::Memory) };
-    let mut node = Node::open(&disk, options.clone(), Now::at(1)).unwrap();
+    let mut node = TestNode::open(&disk, options.clone(), Now::at(1)).unwrap();
     for i in 0..KEYS {
-        node.append(&[Write { key: key(i), value: Some(vec![0; 400]), expires_at_ms: 0 }]).unwrap();
+        node.append(&[TestWrite { key: key(i), value: Some(vec![0; 400]), expires_at_ms: 0 }]).unwrap();
         if i % 50 == 0 {
             node.settle();
         }
     }
     node.settle();
     node.engine.close().unwrap();
-    let node = Node::open(&disk, options.clone(), Now::at(1)).unwrap();
+    let node = TestNode::open(&disk, options.clone(), Now::at(1)).unwrap();
     (disk, options, node)
 }
 
 /// The keys that the store should contain.
-struct Model {
+struct ScanModel {
     present: BTreeSet<u64>,
 }
 
-impl Model {
+impl ScanModel {
     /// Overwrites or deletes present keys, or puts deleted ones again. Writes are committed at once and verified later.
-    fn churn(&mut self, node: &mut Node, rng: &mut Rng, count: u64) -> BTreeMap<u64, bool> {
+    fn churn(&mut self, node: &mut TestNode, rng: &mut Rng, count: u64) -> BTreeMap<u64, bool> {
         let mut touched = BTreeMap::new();
         for _ in 0..count {
             let i = rng.below(KEYS);
@@ -47,7 +47,7 @@ impl Model {
                 Some(_) => self.present.insert(i),
                 None => self.present.remove(&i),
             };
-            node.append(&[Write { key: key(i), value, expires_at_ms: 0 }]).unwrap();
+            node.append(&[TestWrite { key: key(i), value, expires_at_ms: 0 }]).unwrap();
             node.commit();
         }
         touched
@@ -55,7 +55,7 @@ impl Model {
 }
 
 /// A new key whose fragment equals another key's is counted only after verification; every other key at once.
-fn assert_counted(node: &Node, model: &Model, context: &str) {
+fn assert_counted(node: &TestNode, model: &ScanModel, context: &str) {
     let (found, expected) = (node.engine.len(RANGE), model.present.len() as u64);
     let waiting = node.engine.log_report().verifications_queued;
     let uncertain = waiting.div_ceil(100);
@@ -69,7 +69,7 @@ fn a_scan_visits_what_waits_for_verification_and_nothing_deleted() {
         let context = format!("seed {seed} (cargo test -p fawn-ds --test it scan::)");
         let (_disk, _options, mut node) = loaded(seed);
         let mut rng = Rng::new(seed);
-        let mut model = Model { present: (0..KEYS).collect() };
+        let mut model = ScanModel { present: (0..KEYS).collect() };
         for round in 0..4 {
             model.churn(&mut node, &mut rng, 400);
             waiting_max = waiting_max.max(node.engine.log_report().verifications_queued);
@@ -123,16 +123,16 @@ fn new_keys_that_a_fragment_takes_for_others_are_met() {
     for seed in 0..4 {
         let (_disk, _options, mut node) = loaded(seed);
         let mut rng = Rng::new(seed);
-        let mut model = Model { present: (0..KEYS).collect() };
+        let mut model = ScanModel { present: (0..KEYS).collect() };
         for _ in 0..1000 {
             let i = KEYS + rng.next() % 90_000;
             let before = node.engine.len(RANGE);
-            node.append(&[Write { key: key(i), value: Some(vec![]), expires_at_ms: 0 }]).unwrap();
+            node.append(&[TestWrite { key: key(i), value: Some(vec![]), expires_at_ms: 0 }]).unwrap();
             node.commit();
             if model.present.insert(i) && node.engine.len(RANGE) == before {
                 // The key is counted once verified, but a scan returns it at once.
                 uncounted += 1;
-                let mut scan = Scan::new(RANGE, Node::hash(&key(i)).0, 1);
+                let mut scan = Scan::new(RANGE, TestNode::hash(&key(i)).0, 1);
                 while let ScanStep::Read(plan) = node.engine.scan_step(&mut scan, node.now.wall).unwrap() {
                     node.engine.read(plan, 42);
                     let plan = node.wait_for_plan();

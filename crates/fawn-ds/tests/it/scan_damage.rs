@@ -1,5 +1,5 @@
 //! Tests of scans and copies over corrupt records: a scan passes them and says where they are, a copy never passes one.
-use crate::support::{Node, RANGE, Write, small};
+use crate::support::{RANGE, TestNode, TestWrite, small};
 use fawn_ds::internals::{DamagedRecord, EngineError, Options, Scan, ScanStep, TransferScan, TransferStep, View};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, Now};
@@ -14,9 +14,9 @@ fn options() -> Options {
 /// One record a page, closed: key `i` is in page `i + 1` of its segment.
 fn cold() -> (SimDisk, String) {
     let disk = SimDisk::new(SimOptions::instant(1));
-    let mut node = Node::open(&disk, Options { pad_frames: true, ..options() }, Now::at(1)).unwrap();
+    let mut node = TestNode::open(&disk, Options { pad_frames: true, ..options() }, Now::at(1)).unwrap();
     for key in 0..KEYS {
-        node.append(&[Write { key: key.to_be_bytes().to_vec(), value: Some(vec![7; 3000]), expires_at_ms: 0 }])
+        node.append(&[TestWrite { key: key.to_be_bytes().to_vec(), value: Some(vec![7; 3000]), expires_at_ms: 0 }])
             .unwrap();
         node.settle();
     }
@@ -26,7 +26,7 @@ fn cold() -> (SimDisk, String) {
 }
 
 /// All keys and all corrupt records of a scan.
-fn scan(node: &mut Node) -> (BTreeSet<u32>, Vec<DamagedRecord>) {
+fn scan(node: &mut TestNode) -> (BTreeSet<u32>, Vec<DamagedRecord>) {
     let (mut cursor, mut keys, mut corrupt) = (0, BTreeSet::new(), Vec::new());
     for _ in 0..10_000 {
         let mut scan = Scan::new(RANGE, cursor, 10);
@@ -48,7 +48,7 @@ fn scan(node: &mut Node) -> (BTreeSet<u32>, Vec<DamagedRecord>) {
 #[test]
 fn a_scan_passes_what_is_damaged_and_what_cannot_be_read() {
     let (disk, name) = cold();
-    let mut node = Node::open(&disk, options(), Now::at(2)).unwrap();
+    let mut node = TestNode::open(&disk, options(), Now::at(2)).unwrap();
     disk.flip_bits(&name, 4096 * 11 + 200, 1);
     disk.make_unreadable(&name, 4096 * 51 + 512..4096 * 51 + 1024);
     let lost: BTreeSet<u32> = (0..KEYS).filter(|key| node.get(&key.to_be_bytes(), View::Committed).is_err()).collect();
@@ -68,7 +68,7 @@ fn a_scan_passes_what_is_damaged_and_what_cannot_be_read() {
 fn a_transfer_fails_at_a_damaged_record_and_names_it() {
     for is_unreadable in [false, true] {
         let (disk, name) = cold();
-        let mut node = Node::open(&disk, options(), Now::at(2)).unwrap();
+        let mut node = TestNode::open(&disk, options(), Now::at(2)).unwrap();
         if is_unreadable {
             disk.make_unreadable(&name, 4096 * 51..4096 * 52);
         } else {

@@ -8,7 +8,7 @@ pub(crate) const UUID: SegmentUuid = SegmentUuid([7; 16]);
 pub(crate) const SEGMENT_BYTES: u32 = 64 << 10;
 
 /// A segment under construction.
-pub(crate) struct Image {
+pub(crate) struct SegmentImage {
     pub(crate) bytes: Vec<u8>,
     /// End of the last frame.
     pub(crate) end: u32,
@@ -17,7 +17,7 @@ pub(crate) struct Image {
     seq: u64,
 }
 
-impl Image {
+impl SegmentImage {
     pub(crate) fn new() -> Self {
         Self { bytes: vec![0; SEGMENT_BYTES as usize], end: FRAMES_OFFSET, frames: Vec::new(), seq: 0 }
     }

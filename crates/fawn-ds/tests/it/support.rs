@@ -51,21 +51,21 @@ pub(crate) fn frames(bytes: &[u8]) -> Vec<(usize, usize)> {
 
 /// A put or a delete.
 #[derive(Clone, Debug)]
-pub(crate) struct Write {
+pub(crate) struct TestWrite {
     pub(crate) key: Vec<u8>,
     /// `None` deletes.
     pub(crate) value: Option<Vec<u8>>,
     pub(crate) expires_at_ms: u64,
 }
 
-pub(crate) struct Node {
+pub(crate) struct TestNode {
     pub(crate) engine: Engine<SimDevice>,
     pub(crate) report: OpenReport,
     pub(crate) now: Now,
     seq: u64,
 }
 
-impl Node {
+impl TestNode {
     /// As the range's only member, in an epoch of this opening.
     pub(crate) fn open(disk: &SimDisk, options: Options, now: Now) -> Result<Self, OpenError> {
         let mut node = Self::open_in_chain(disk, options, now)?;
@@ -96,7 +96,7 @@ impl Node {
         KeyHash::of(&SECRET, key)
     }
 
-    fn record<'a>(write: &'a Write, version: Version) -> RecordRef<'a> {
+    fn record<'a>(write: &'a TestWrite, version: Version) -> RecordRef<'a> {
         RecordRef {
             kind: if write.value.is_some() { RecordKind::Put } else { RecordKind::Tombstone },
             version,
@@ -110,7 +110,7 @@ impl Node {
     }
 
     /// Appends one write or an atomic batch; waits while the engine is overloaded. Returns the last version.
-    pub(crate) fn append(&mut self, writes: &[Write]) -> Result<Version, EngineError> {
+    pub(crate) fn append(&mut self, writes: &[TestWrite]) -> Result<Version, EngineError> {
         let before = self.seq;
         let versions: Vec<_> = writes.iter().map(|_| self.next_version()).collect();
         let batch: Vec<_> = writes

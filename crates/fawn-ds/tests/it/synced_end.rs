@@ -1,5 +1,5 @@
 //! Damage to the synced end of a log or of a segment: reported as corruption, never cut off as a torn write.
-use crate::support::{Node, Write, frames, small};
+use crate::support::{TestNode, TestWrite, frames, small};
 use fawn_ds::internals::check::check;
 use fawn_ds::internals::format::manifest::decode_all;
 use fawn_ds::internals::format::segment;
@@ -8,8 +8,8 @@ use fawn_flash::sim::{Capture, Loss, OpKind};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::{Durability, Now};
 
-fn put(key: u32, bytes: usize) -> Write {
-    Write { key: key.to_be_bytes().to_vec(), value: Some(vec![7; bytes]), expires_at_ms: 0 }
+fn put(key: u32, bytes: usize) -> TestWrite {
+    TestWrite { key: key.to_be_bytes().to_vec(), value: Some(vec![7; bytes]), expires_at_ms: 0 }
 }
 
 /// The segments listed in a disk's manifest, in log order: name, content, whether it is sealed.
@@ -25,7 +25,7 @@ fn listed(disk: &SimDisk) -> Vec<(String, Vec<u8>, bool)> {
 }
 
 fn is_refused(disk: &SimDisk, durability: Durability, name: &str) -> bool {
-    let opened = Node::open(disk, small(durability), Now::at(9000));
+    let opened = TestNode::open(disk, small(durability), Now::at(9000));
     let refused = matches!(&opened, Err(OpenError::Damaged { file, .. }) if file == name);
     assert!(refused || opened.is_ok(), "{:?}", opened.err());
     refused
@@ -37,7 +37,7 @@ fn holes(durability: Durability) -> usize {
     let mut candidates = 0;
     for seed in 0..6 {
         let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
-        let mut node = Node::open(&disk, small(durability), Now::at(1000)).unwrap();
+        let mut node = TestNode::open(&disk, small(durability), Now::at(1000)).unwrap();
         disk.capture(Capture::Every { stride: 1, loss: Loss::Power, seed });
         for i in 0..220 {
             node.append(&[put(i, 900)]).unwrap();
@@ -82,9 +82,9 @@ fn damage_before_a_later_segment_with_data_is_never_a_torn_end() {
 }
 
 /// An idle log with two frames, the last one of thirty records, all acknowledged and synced.
-fn log_at_rest(durability: Durability) -> (SimDisk, Node) {
+fn log_at_rest(durability: Durability) -> (SimDisk, TestNode) {
     let disk = SimDisk::new(SimOptions::default());
-    let mut node = Node::open(&disk, small(durability), Now::at(1)).unwrap();
+    let mut node = TestNode::open(&disk, small(durability), Now::at(1)).unwrap();
     node.append(&[put(1000, 900)]).unwrap();
     node.settle();
     let batch: Vec<_> = (0..30).map(|i| put(i, 900)).collect();
@@ -94,7 +94,7 @@ fn log_at_rest(durability: Durability) -> (SimDisk, Node) {
 }
 
 /// Advances the time without any operation.
-fn idle(node: &mut Node, ms: u64) {
+fn idle(node: &mut TestNode, ms: u64) {
     for _ in 0..ms / 100 {
         node.now = node.now.plus_ms(100);
         node.turn();
@@ -134,7 +134,7 @@ fn closing_protects_the_last_frame() {
         let (disk, node) = log_at_rest(durability);
         drop(node.engine.close().unwrap());
         assert!(last_frame_is_protected(&disk, durability), "{durability:?}");
-        let mut node = Node::open(&disk, small(durability), Now::at(2)).unwrap();
+        let mut node = TestNode::open(&disk, small(durability), Now::at(2)).unwrap();
         assert!(node.get(&7u32.to_be_bytes(), View::Committed).unwrap().is_some());
     }
 }

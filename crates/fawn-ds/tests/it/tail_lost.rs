@@ -1,14 +1,14 @@
 //! A manifest that lost synced commits: segments that show the loss must never be deleted as orphans.
-use crate::support::{Node, RANGE, Write, manifest_commits, small};
+use crate::support::{RANGE, TestNode, TestWrite, manifest_commits, small};
 use fawn_ds::internals::check::{Severity, check};
 use fawn_ds::internals::format::manifest::{ManifestEdit, decode_all, encode_commit, encode_snapshot};
 use fawn_ds::internals::{Engine, OpenError, Options, View};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::{Durability, Now};
 
-fn fill(node: &mut Node, keys: std::ops::Range<u32>) {
+fn fill(node: &mut TestNode, keys: std::ops::Range<u32>) {
     for i in keys {
-        node.append(&[Write { key: i.to_be_bytes().to_vec(), value: Some(vec![i as u8; 300]), expires_at_ms: 0 }])
+        node.append(&[TestWrite { key: i.to_be_bytes().to_vec(), value: Some(vec![i as u8; 300]), expires_at_ms: 0 }])
             .unwrap();
         node.settle();
     }
@@ -34,7 +34,7 @@ fn lose_tail(disk: &SimDisk, edit: u8) -> Vec<u8> {
 fn refused_until_restored(disk: &SimDisk, manifest: &[u8], keys: u32) {
     let options = small(Durability::Sync);
     let before = contents(disk);
-    let error = Node::open(disk, options.clone(), Now::at(2)).err();
+    let error = TestNode::open(disk, options.clone(), Now::at(2)).err();
     let Some(OpenError::ManifestTailLost { file, .. }) = &error else { panic!("{error:?}") };
     assert!(disk.names().contains(file), "{file} is the file that shows the loss");
     let text = error.map(|error| error.to_string()).unwrap_or_default();
@@ -42,7 +42,7 @@ fn refused_until_restored(disk: &SimDisk, manifest: &[u8], keys: u32) {
     assert_eq!(contents(disk), before, "a failed opening changes nothing");
 
     let read_only = Options { read_only: true, ..options.clone() };
-    let node = Node::open(disk, read_only, Now::at(2)).unwrap();
+    let node = TestNode::open(disk, read_only, Now::at(2)).unwrap();
     assert!(!node.report.damage.is_empty() && node.report.orphans_removed.is_empty(), "{:?}", node.report);
     drop(node);
     let report = check(&mut SimDevice::attach(disk)).unwrap();
@@ -50,7 +50,7 @@ fn refused_until_restored(disk: &SimDisk, manifest: &[u8], keys: u32) {
     assert_eq!(contents(disk), before, "reading changes nothing");
 
     disk.put("manifest", manifest);
-    let mut node = Node::open(disk, options, Now::at(2)).unwrap();
+    let mut node = TestNode::open(disk, options, Now::at(2)).unwrap();
     for i in 0..keys {
         assert!(node.get(&i.to_be_bytes(), View::Committed).unwrap().is_some(), "key {i}");
     }
@@ -59,7 +59,7 @@ fn refused_until_restored(disk: &SimDisk, manifest: &[u8], keys: u32) {
 #[test]
 fn an_unlisted_segment_with_data_is_refused_not_removed() {
     let disk = SimDisk::new(SimOptions::default());
-    let mut node = Node::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
+    let mut node = TestNode::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
     fill(&mut node, 0..500);
     drop(node.engine.close().unwrap());
     // The last listed segment may be prepared ahead and empty: continue until it has data.
@@ -78,7 +78,7 @@ fn an_unlisted_segment_with_data_is_refused_not_removed() {
 fn a_frame_of_a_generation_that_the_manifest_forgot_is_refused() {
     let disk = SimDisk::new(SimOptions::default());
     for round in 0..3 {
-        let mut node = Node::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
+        let mut node = TestNode::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
         fill(&mut node, round * 10..(round + 1) * 10);
         drop(node.engine.close().unwrap());
     }
@@ -89,7 +89,7 @@ fn a_frame_of_a_generation_that_the_manifest_forgot_is_refused() {
 #[test]
 fn records_of_a_range_that_the_manifest_forgot_are_refused() {
     let disk = SimDisk::new(SimOptions::default());
-    let mut node = Node::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
+    let mut node = TestNode::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
     fill(&mut node, 0..30);
     drop(node.engine.close().unwrap());
     let manifest = lose_tail(&disk, 3);
@@ -99,7 +99,7 @@ fn records_of_a_range_that_the_manifest_forgot_are_refused() {
 #[test]
 fn records_of_a_range_that_was_dropped_are_counted() {
     let disk = SimDisk::new(SimOptions::default());
-    let mut node = Node::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
+    let mut node = TestNode::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
     fill(&mut node, 0..30);
     drop(node.engine.close().unwrap());
     let mut manifest = disk.contents("manifest").unwrap();
@@ -124,13 +124,13 @@ fn records_of_a_range_that_was_dropped_are_counted() {
 #[test]
 fn orphans_without_data_are_removed() {
     let disk = SimDisk::new(SimOptions::default());
-    let mut node = Node::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
+    let mut node = TestNode::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
     fill(&mut node, 0..20);
     drop(node.engine.close().unwrap());
     let names = disk.names();
     disk.put("manifest.new", b"half");
     disk.put("segment-000009-00112233445566aa.fawn", &[0; 8192]);
-    let node = Node::open(&disk, small(Durability::Sync), Now::at(2)).unwrap();
+    let node = TestNode::open(&disk, small(Durability::Sync), Now::at(2)).unwrap();
     assert_eq!(node.report.orphans_removed, ["manifest.new", "segment-000009-00112233445566aa.fawn"]);
     drop(node);
     assert_eq!(disk.names(), names);
@@ -139,12 +139,12 @@ fn orphans_without_data_are_removed() {
 #[test]
 fn a_read_error_while_judging_an_orphan_refuses() {
     let disk = SimDisk::new(SimOptions::default());
-    drop(Node::open(&disk, small(Durability::Sync), Now::at(1)).unwrap());
+    drop(TestNode::open(&disk, small(Durability::Sync), Now::at(1)).unwrap());
     let name = "segment-000009-00112233445566aa.fawn";
     disk.put(name, &[0; 8192]);
     // The manifest is read first, then the orphan file.
     disk.fail_nth(fawn_flash::sim::OpKind::Read, 2, fawn_flash::sim::DeviceFault::Fail);
-    let error = Node::open(&disk, small(Durability::Sync), Now::at(2)).err();
+    let error = TestNode::open(&disk, small(Durability::Sync), Now::at(2)).err();
     assert!(matches!(error, Some(OpenError::Device(_))), "{error:?}");
     assert!(disk.names().iter().any(|there| there == name));
 }

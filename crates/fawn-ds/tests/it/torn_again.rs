@@ -1,6 +1,6 @@
 //! A torn end must be overwritten: frames left by an earlier process must neither be accepted nor count as evidence,
 //! however little the next process writes over them.
-use crate::support::{Node, Write, small};
+use crate::support::{TestNode, TestWrite, small};
 use fawn_ds::internals::format::SegmentUuid;
 use fawn_ds::internals::format::manifest::{ManifestEdit, decode_all, encode_commit};
 use fawn_ds::internals::format::segment::{self, SegmentHeader};
@@ -14,24 +14,24 @@ fn options() -> Options {
     Options { pad_frames: true, ..small(Durability::EverySecond) }
 }
 
-fn put(node: &mut Node, key: &str, bytes: usize) {
-    node.append(&[Write { key: key.into(), value: Some(vec![b'x'; bytes]), expires_at_ms: 0 }]).unwrap();
+fn put(node: &mut TestNode, key: &str, bytes: usize) {
+    node.append(&[TestWrite { key: key.into(), value: Some(vec![b'x'; bytes]), expires_at_ms: 0 }]).unwrap();
     node.settle();
 }
 
-fn has(node: &mut Node, key: &str) -> bool {
+fn has(node: &mut TestNode, key: &str) -> bool {
     node.get(key.as_bytes(), View::Committed).unwrap().is_some()
 }
 
 /// A segment filled to 44 KiB, then a lost frame, then four complete ones almost up to the segment's end.
 fn torn(seed: u64) -> SimDisk {
     let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
-    let mut node = Node::open(&disk, options(), Now::at(1)).unwrap();
+    let mut node = TestNode::open(&disk, options(), Now::at(1)).unwrap();
     for i in 0..10 {
         put(&mut node, &format!("a{i}"), 3000);
     }
     drop(node.engine.close().unwrap());
-    let mut node = Node::open(&disk, options(), Now::at(1)).unwrap();
+    let mut node = TestNode::open(&disk, options(), Now::at(1)).unwrap();
     disk.fail_nth(OpKind::Write, 1, DeviceFault::Lose);
     put(&mut node, "lost", 3000);
     for i in 0..4 {
@@ -46,7 +46,7 @@ fn what_lay_behind_a_torn_end_never_comes_back() {
     let mut images = 0;
     for seed in 0..4 {
         let disk = torn(seed);
-        let mut node = Node::open(&disk, options(), Now::at(2)).unwrap();
+        let mut node = TestNode::open(&disk, options(), Now::at(2)).unwrap();
         let [(file, cut)] = &node.report.truncated[..] else { panic!("seed {seed}: {:?}", node.report) };
         let behind = disk.contents(file).unwrap().split_off(*cut as usize);
         assert!(behind.iter().all(|&byte| byte == 0), "seed {seed}: the cut part reads as zeros");
@@ -64,7 +64,7 @@ fn what_lay_behind_a_torn_end_never_comes_back() {
         for image in disk.take_images() {
             let context = format!("seed {seed}, operation {} (cargo test -p fawn-ds --test it torn_again::)", image.op);
             let mut node =
-                Node::open(&image.disk, options(), Now::at(3)).unwrap_or_else(|error| panic!("{context}: {error}"));
+                TestNode::open(&image.disk, options(), Now::at(3)).unwrap_or_else(|error| panic!("{context}: {error}"));
             assert!(has(&mut node, "a9"), "{context}: the synced record");
             for i in 0..4 {
                 assert!(!has(&mut node, &format!("c{i}")), "{context}: c{i} came back");
@@ -72,7 +72,7 @@ fn what_lay_behind_a_torn_end_never_comes_back() {
             drop(node);
             // Another opening finds nothing left to cut.
             let again =
-                Node::open(&image.disk, options(), Now::at(4)).unwrap_or_else(|error| panic!("{context}: {error}"));
+                TestNode::open(&image.disk, options(), Now::at(4)).unwrap_or_else(|error| panic!("{context}: {error}"));
             assert_eq!(again.report.truncated, [], "{context}: cut twice");
             images += 1;
         }
@@ -85,9 +85,9 @@ fn what_lay_behind_a_torn_end_never_comes_back() {
 fn the_log_goes_on_where_it_ends_whatever_empty_segments_lie_behind() {
     for more in 1..4_u32 {
         let disk = SimDisk::new(SimOptions::default());
-        let mut node = Node::open(&disk, small(Durability::EverySecond), Now::at(1)).unwrap();
+        let mut node = TestNode::open(&disk, small(Durability::EverySecond), Now::at(1)).unwrap();
         let write =
-            |i: u32| Write { key: i.to_be_bytes().to_vec(), value: Some(vec![i as u8; 3000]), expires_at_ms: 0 };
+            |i: u32| TestWrite { key: i.to_be_bytes().to_vec(), value: Some(vec![i as u8; 3000]), expires_at_ms: 0 };
         for i in 0..5 {
             node.append(&[write(i)]).unwrap();
         }
@@ -108,7 +108,7 @@ fn the_log_goes_on_where_it_ends_whatever_empty_segments_lie_behind() {
         }
         encode_commit(&decoded.header, &edits, decoded.valid_len, decoded.valid_len, &mut manifest);
         disk.put("manifest", &manifest);
-        let mut node = Node::open(&disk, small(Durability::EverySecond), Now::at(2)).unwrap();
+        let mut node = TestNode::open(&disk, small(Durability::EverySecond), Now::at(2)).unwrap();
         let marks = node.engine.watermarks();
         assert_eq!(marks.appended, marks.flushed, "{more} more: nothing was appended yet");
         for i in 5..60 {
@@ -117,7 +117,7 @@ fn the_log_goes_on_where_it_ends_whatever_empty_segments_lie_behind() {
         }
         node.settle();
         node.engine.close().unwrap();
-        let mut node = Node::open(&disk, small(Durability::EverySecond), Now::at(3)).unwrap();
+        let mut node = TestNode::open(&disk, small(Durability::EverySecond), Now::at(3)).unwrap();
         for i in 0..60_u32 {
             let entry = node.get(&i.to_be_bytes(), View::Committed).unwrap();
             assert_eq!(entry.map(|entry| entry.value), write(i).value, "{more} more: key {i}");

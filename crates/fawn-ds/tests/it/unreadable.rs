@@ -1,6 +1,6 @@
 //! Unreadable old versions: they delay neither writes nor a close, and are retried with back-off until the disk is
 //! readable again.
-use crate::support::{Node, RANGE, Write, small};
+use crate::support::{RANGE, TestNode, TestWrite, small};
 use fawn_ds::internals::{EngineError, Options, RecordRef, View};
 use fawn_flash::sim::{DeviceFault, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
@@ -11,14 +11,14 @@ fn options() -> Options {
     Options { segment_bytes: 1 << 20, memory_bytes: 16 << 20, ..small(Durability::Sync) }
 }
 
-fn put(key: u32, len: usize) -> Write {
-    Write { key: key.to_be_bytes().to_vec(), value: Some(vec![7; len]), expires_at_ms: 0 }
+fn put(key: u32, len: usize) -> TestWrite {
+    TestWrite { key: key.to_be_bytes().to_vec(), value: Some(vec![7; len]), expires_at_ms: 0 }
 }
 
 /// A reopened store with `keys` keys, so that none of their pages is in memory.
-fn cold(keys: u32, value_len: usize) -> (SimDisk, Node) {
+fn cold(keys: u32, value_len: usize) -> (SimDisk, TestNode) {
     let disk = SimDisk::new(SimOptions::instant(1));
-    let mut node = Node::open(&disk, options(), Now::at(1)).unwrap();
+    let mut node = TestNode::open(&disk, options(), Now::at(1)).unwrap();
     for key in 0..keys {
         node.append(&[put(key, value_len)]).unwrap();
         if key % 50 == 0 {
@@ -27,7 +27,7 @@ fn cold(keys: u32, value_len: usize) -> (SimDisk, Node) {
     }
     node.settle();
     drop(node.engine.close().unwrap());
-    let node = Node::open(&disk, options(), Now::at(2)).unwrap();
+    let node = TestNode::open(&disk, options(), Now::at(2)).unwrap();
     (disk, node)
 }
 
@@ -59,7 +59,7 @@ fn one_unreadable_old_version_is_read_with_back_off() {
     assert_eq!(node.engine.stats().verifications_failed, reads);
     // Until then, lookups of the key use the new entry, whatever is written to it.
     assert_eq!(node.get(&3_u32.to_be_bytes(), View::Committed).unwrap().unwrap().value.len(), 10);
-    node.append(&[Write { value: None, ..put(3, 0) }]).unwrap();
+    node.append(&[TestWrite { value: None, ..put(3, 0) }]).unwrap();
     node.turn();
     node.turn();
     assert_eq!(node.get(&3_u32.to_be_bytes(), View::Committed).unwrap(), None);
@@ -90,7 +90,7 @@ fn closing_ends_however_many_old_versions_cannot_be_read() {
         assert!(reads <= 300, "{reads} reads while closing: each old version at most once; a read {kind}");
         disk.heal();
         disk.release_hung();
-        let mut node = Node::open(&disk, options(), Now::at(3)).unwrap();
+        let mut node = TestNode::open(&disk, options(), Now::at(3)).unwrap();
         for key in 0..300_u32 {
             let found = node.get(&key.to_be_bytes(), View::Committed).unwrap();
             assert_eq!(found.unwrap().value.len(), 10, "key {key}");
@@ -118,7 +118,7 @@ fn unreadable_old_versions_do_not_stop_other_writes() {
     for key in KEYS..KEYS + 500 {
         let version = node.next_version();
         let key = key.to_be_bytes();
-        node.engine.append(RANGE, Node::hash(&key), &RecordRef::put(version, &key, b"x")).unwrap();
+        node.engine.append(RANGE, TestNode::hash(&key), &RecordRef::put(version, &key, b"x")).unwrap();
         node.turn();
     }
     assert_eq!(node.engine.poisoned(), None);
@@ -134,7 +134,7 @@ fn corrupt_old_versions_have_no_dead_end() {
     const KEYS: u32 = (1 << 18) + 2000;
     let disk = SimDisk::new(SimOptions::instant(1));
     let options = Options { segment_bytes: 32 << 20, memory_bytes: 256 << 20, ..small(Durability::Sync) };
-    let mut node = Node::open(&disk, options.clone(), Now::at(1)).unwrap();
+    let mut node = TestNode::open(&disk, options.clone(), Now::at(1)).unwrap();
     for key in 0..KEYS {
         node.append(&[put(key, 4)]).unwrap();
         if key % 2000 == 0 {
@@ -143,7 +143,7 @@ fn corrupt_old_versions_have_no_dead_end() {
     }
     node.settle();
     drop(node.engine.close().unwrap());
-    let mut node = Node::open(&disk, options, Now::at(2)).unwrap();
+    let mut node = TestNode::open(&disk, options, Now::at(2)).unwrap();
     let name = disk.names().into_iter().find(|name| name.starts_with("segment-")).unwrap();
     let len = disk.contents(&name).unwrap().len() as u64;
     // One byte of every record's checksum.
@@ -173,7 +173,7 @@ fn more_unreadable_old_versions_than_memory_has_room_for_are_refused() {
     let (disk, node) = cold(5000, 20);
     drop(node.engine.close().unwrap());
     let options = Options { memory_bytes: 1 << 20, ..options() };
-    let mut node = Node::open(&disk, options, Now::at(3)).unwrap();
+    let mut node = TestNode::open(&disk, options, Now::at(3)).unwrap();
     break_segments(&disk);
     let mut refused = None;
     for key in 0..5000 {
@@ -196,13 +196,13 @@ fn more_unreadable_old_versions_than_memory_has_room_for_are_refused() {
 #[test]
 fn a_rolled_back_write_leaves_nothing_apart() {
     let disk = SimDisk::new(SimOptions::instant(1));
-    let mut node = Node::open_in_chain(&disk, options(), Now::at(1)).unwrap();
+    let mut node = TestNode::open_in_chain(&disk, options(), Now::at(1)).unwrap();
     for key in 0..50 {
         node.append(&[put(key, 900)]).unwrap();
         node.turn();
     }
     drop(node.engine.close().unwrap());
-    let mut node = Node::open_in_chain(&disk, options(), Now::at(2)).unwrap();
+    let mut node = TestNode::open_in_chain(&disk, options(), Now::at(2)).unwrap();
     // Records committed after the last mark in the log are pending again.
     let recovered = node.engine.progress(RANGE).appended;
     node.engine.commit(RANGE, recovered);
@@ -212,7 +212,7 @@ fn a_rolled_back_write_leaves_nothing_apart() {
         for key in 0..50 {
             let version = node.next_version();
             let key = u32::to_be_bytes(key);
-            node.engine.append(RANGE, Node::hash(&key), &RecordRef::put(version, &key, b"new")).unwrap();
+            node.engine.append(RANGE, TestNode::hash(&key), &RecordRef::put(version, &key, b"new")).unwrap();
         }
         let mut events = Vec::new();
         for _ in 0..20 {

@@ -21,7 +21,7 @@ pub(super) const FRAMES_MAX: usize = FRAME_MASK as usize;
 
 /// The first slot and the tag of a key.
 #[derive(Clone, Copy)]
-struct Home {
+struct HomeSlot {
     slot: usize,
     tag: u32,
 }
@@ -49,14 +49,14 @@ impl FrameTable {
     }
 
     #[inline]
-    fn home(&self, key: u64) -> Home {
+    fn home(&self, key: u64) -> HomeSlot {
         let group = key >> GROUP_BITS;
         let hash = (group ^ (group >> 29)).wrapping_mul(MULTIPLIER);
         let below = hash >> (self.shift - 8);
         // Vary the position within the line: a store may read only every sixteenth page.
         let place = (key ^ (below >> 4)) & ((1 << GROUP_BITS) - 1);
         let tag = (below ^ (key << 3)) as u8;
-        Home { slot: ((hash >> self.shift) << GROUP_BITS | place) as usize, tag: u32::from(tag) << FRAME_BITS }
+        HomeSlot { slot: ((hash >> self.shift) << GROUP_BITS | place) as usize, tag: u32::from(tag) << FRAME_BITS }
     }
 
     /// Prefetches the cache line of `key`'s first slot.

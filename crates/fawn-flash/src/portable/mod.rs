@@ -6,7 +6,7 @@ mod pool;
 use crate::data_dir::DataDir;
 use crate::queued_device::{IoQueue, QueuedDevice};
 use crate::{Completion, DeviceError, DeviceOptions, IoOperation, IoRequest};
-use pool::{Done, Pool, PoolJob};
+use pool::{Pool, PoolCompletion, PoolJob};
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::path::Path;
@@ -46,10 +46,11 @@ impl PortableDevice {
 }
 
 impl PoolQueue {
-    fn collect(&mut self, data_dir: &mut DataDir, done: VecDeque<Done>, out: &mut VecDeque<Completion>) {
+    fn collect(&mut self, data_dir: &mut DataDir, done: VecDeque<PoolCompletion>, out: &mut VecDeque<Completion>) {
         self.in_flight -= done.len();
         out.extend(
-            done.into_iter().map(|Done { job, result }| data_dir.end(job.request, result.map_err(|errno| (errno, 0)))),
+            done.into_iter()
+                .map(|PoolCompletion { job, result }| data_dir.end(job.request, result.map_err(|errno| (errno, 0)))),
         );
     }
 }

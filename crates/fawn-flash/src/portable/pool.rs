@@ -16,7 +16,7 @@ pub(super) struct PoolJob {
 }
 
 /// A completed operation.
-pub(super) struct Done {
+pub(super) struct PoolCompletion {
     pub(super) job: PoolJob,
     pub(super) result: Result<(), Errno>,
 }
@@ -30,7 +30,7 @@ struct JobQueue {
 struct PoolState {
     inbox: Mutex<JobQueue>,
     arrived: Condvar,
-    outbox: Mutex<VecDeque<Done>>,
+    outbox: Mutex<VecDeque<PoolCompletion>>,
     ended: Condvar,
     bell: UnixStream,
 }
@@ -76,13 +76,13 @@ impl Pool {
     }
 
     /// All completions.
-    pub(super) fn take(&mut self) -> VecDeque<Done> {
+    pub(super) fn take(&mut self) -> VecDeque<PoolCompletion> {
         let mut outbox = locked(&self.shared.outbox);
         empty(&mut outbox, &self.ear)
     }
 
     /// Waits for completions and returns them, at least one.
-    pub(super) fn wait(&mut self) -> VecDeque<Done> {
+    pub(super) fn wait(&mut self) -> VecDeque<PoolCompletion> {
         let outbox = locked(&self.shared.outbox);
         let waited = self.shared.ended.wait_while(outbox, |outbox| outbox.is_empty());
         empty(&mut waited.unwrap_or_else(PoisonError::into_inner), &self.ear)
@@ -95,7 +95,7 @@ impl Pool {
 
 /// Takes all completions and drains the wake-up socket. The caller holds the outbox's lock, so no later wake-up is
 /// lost.
-fn empty(outbox: &mut VecDeque<Done>, mut ear: &UnixStream) -> VecDeque<Done> {
+fn empty(outbox: &mut VecDeque<PoolCompletion>, mut ear: &UnixStream) -> VecDeque<PoolCompletion> {
     let mut rings = [0; 64];
     if !outbox.is_empty() {
         // One byte was written each time that the outbox had been empty. If bytes remain, the loop wakes once for
@@ -122,7 +122,7 @@ impl PoolState {
             let result = run(&mut job);
             let mut outbox = locked(&self.outbox);
             let was_empty = outbox.is_empty();
-            outbox.push_back(Done { job, result });
+            outbox.push_back(PoolCompletion { job, result });
             if was_empty {
                 // If the socket is full, the loop is about to wake anyway.
                 let _ = (&self.bell).write(&[1]);

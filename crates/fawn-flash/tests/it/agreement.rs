@@ -1,7 +1,7 @@
 //! A seeded driver that runs the same operations on all devices and compares every result.
 //!
 //! Reproduce a seed: `FAWN_SEED=<seed> cargo test -p fawn-flash --test it agreement`.
-use crate::support::{BLOCK, Place, drain, pattern, place};
+use crate::support::{BLOCK, TestDir, drain, pattern, test_dir};
 use fawn_flash::{AlignedBuf, Device, DeviceError, DeviceKind, DeviceOptions, FileDevice, FileId, IoClass, Token};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_types::random::SplitMix64;
@@ -23,13 +23,13 @@ fn name(rng: &mut SplitMix64) -> String {
     format!("f{}", rng.below(9))
 }
 
-struct Driver<D> {
+struct DeviceDriver<D> {
     device: D,
     open: BTreeMap<u64, FileId>,
     log: Vec<String>,
 }
 
-impl<D: Device> Driver<D> {
+impl<D: Device> DeviceDriver<D> {
     fn step(&mut self, rng: &mut SplitMix64, step: u64) {
         let line = match rng.below(16) {
             0 => {
@@ -131,7 +131,7 @@ fn digest(bytes: &[u8]) -> u64 {
 }
 
 fn story<D: Device>(device: D, seed: u64, steps: u64) -> Vec<String> {
-    let mut driver = Driver { device, open: BTreeMap::new(), log: Vec::new() };
+    let mut driver = DeviceDriver { device, open: BTreeMap::new(), log: Vec::new() };
     let mut rng = SplitMix64::new(seed);
     for step in 0..steps {
         driver.step(&mut rng, step);
@@ -142,7 +142,7 @@ fn story<D: Device>(device: D, seed: u64, steps: u64) -> Vec<String> {
 }
 
 /// With few descriptors, so that files are closed and opened again all the time.
-fn real(dir: &Place, kind: DeviceKind) -> FileDevice {
+fn real(dir: &TestDir, kind: DeviceKind) -> FileDevice {
     let options = DeviceOptions { kind, queue_depth: 8, threads: 3, direct: true, descriptors_max: 1 };
     FileDevice::open(dir.path(), &options).unwrap()
 }
@@ -156,7 +156,7 @@ fn all_devices_answer_alike() {
     for seed in seeds {
         let sim = story(SimDevice::attach(&SimDisk::new(SimOptions { seed, ..SimOptions::default() })), seed, 300);
         for kind in [DeviceKind::Auto, DeviceKind::Portable] {
-            let dir = place();
+            let dir = test_dir();
             let other = story(real(&dir, kind), seed, 300);
             for (step, (ours, theirs)) in sim.iter().zip(&other).enumerate() {
                 assert_eq!(

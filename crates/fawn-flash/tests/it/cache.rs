@@ -12,10 +12,10 @@ thread_local! {
 }
 
 /// The system's allocator, with a count of this thread's allocations.
-struct Counting;
+struct CacheTestAllocator;
 
 // SAFETY: (1) every call is passed to the system's allocator unchanged; (2) counting allocates nothing.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for CacheTestAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|count| count.set(count.get() + 1));
         // SAFETY: (1) the caller's obligations are passed on.
@@ -28,7 +28,7 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CacheTestAllocator = CacheTestAllocator;
 
 fn page(tag: u64) -> Vec<u8> {
     let mut content = vec![0; 4096];

@@ -1,5 +1,5 @@
 //! Conformance suite: the contract of the `Device` trait, test by test, for every device.
-use crate::support::{BLOCK, Place, drain, pattern, place, read, sync, uring, write, write_durable};
+use crate::support::{BLOCK, TestDir, drain, pattern, read, sync, test_dir, uring, write, write_durable};
 use fawn_flash::{
     AlignedBuf, AppendBuf, Device, DeviceError, DeviceOptions, IoClass, IoRequest, PortableDevice, SimDevice, SimDisk,
     SimOptions, Token,
@@ -26,11 +26,12 @@ macro_rules! conformance {
 }
 
 conformance!(sim, SimDisk::new(SimOptions::default()), SimDevice::attach);
-conformance!(portable, place(), |dir: &Place| PortableDevice::open(dir.path(), &DeviceOptions::default()).unwrap());
+conformance!(portable, test_dir(), |dir: &TestDir| PortableDevice::open(dir.path(), &DeviceOptions::default())
+    .unwrap());
 #[cfg(target_os = "linux")]
-conformance!(uring, place(), |dir: &Place| uring(dir, 256));
+conformance!(uring, test_dir(), |dir: &TestDir| uring(dir, 256));
 #[cfg(target_os = "linux")]
-conformance!(uring_shallow, place(), |dir: &Place| uring(dir, 8));
+conformance!(uring_shallow, test_dir(), |dir: &TestDir| uring(dir, 8));
 conformance!(sim_instant, SimDisk::new(SimOptions::instant(1)), SimDevice::attach);
 
 fn names<D: Device>(attach: &mut dyn FnMut() -> D) {

@@ -1,6 +1,6 @@
 //! Tests of real devices with fewer descriptors than files: files are closed and opened again, and nothing shows it.
 #![cfg(target_os = "linux")]
-use crate::support::{BLOCK, Place, drain, pattern, place, read, sync, write, write_durable};
+use crate::support::{BLOCK, TestDir, drain, pattern, read, sync, test_dir, write, write_durable};
 use fawn_flash::{AlignedBuf, Device, DeviceError, DeviceKind, DeviceOptions, FileDevice, FileId, IoClass, Token};
 use fawn_types::random::SplitMix64;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -8,12 +8,12 @@ use std::fs::File;
 
 const KINDS: [DeviceKind; 2] = [DeviceKind::Auto, DeviceKind::Portable];
 
-fn open(dir: &Place, kind: DeviceKind, descriptors_max: usize) -> FileDevice {
+fn open(dir: &TestDir, kind: DeviceKind, descriptors_max: usize) -> FileDevice {
     FileDevice::open(dir.path(), &DeviceOptions { kind, descriptors_max, ..DeviceOptions::default() }).unwrap()
 }
 
 /// Descriptors of this process that are files in `dir`, the lock left out.
-fn held(dir: &Place) -> usize {
+fn held(dir: &TestDir) -> usize {
     let all = std::fs::read_dir("/proc/self/fd").unwrap();
     let paths = all.filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok());
     paths.filter(|path| path.parent() == Some(dir.path()) && !path.ends_with("LOCK")).count()
@@ -31,7 +31,7 @@ fn files(device: &mut FileDevice, count: u64) -> Vec<FileId> {
 #[test]
 fn few_descriptors_serve_many_files() {
     for kind in KINDS {
-        let dir = place();
+        let dir = test_dir();
         let mut device = open(&dir, kind, 8);
         let files = files(&mut device, 60);
         assert!(held(&dir) <= 8, "{kind:?}: {} descriptors", held(&dir));
@@ -63,7 +63,7 @@ fn few_descriptors_serve_many_files() {
 #[test]
 fn a_file_that_is_not_synced_keeps_its_descriptor() {
     for kind in KINDS {
-        let dir = place();
+        let dir = test_dir();
         let mut device = open(&dir, kind, 8);
         let files = files(&mut device, 30);
         for &file in &files {
@@ -81,7 +81,7 @@ fn a_file_that_is_not_synced_keeps_its_descriptor() {
 #[test]
 fn a_file_whose_name_goes_away_stays_the_file_that_it_is() {
     for kind in KINDS {
-        let dir = place();
+        let dir = test_dir();
         let mut device = open(&dir, kind, 1);
         let files = files(&mut device, 30);
         device.rename("f1", "f0").unwrap();
@@ -101,7 +101,7 @@ fn a_file_whose_name_goes_away_stays_the_file_that_it_is() {
 /// Something else put a file of the same name there: its bytes are not taken for the file's.
 #[test]
 fn another_file_of_the_same_name_is_refused() {
-    let dir = place();
+    let dir = test_dir();
     let mut device = open(&dir, DeviceKind::Portable, 1);
     let files = files(&mut device, 10);
     std::fs::write(dir.path().join("new"), [9; BLOCK]).unwrap();
@@ -133,7 +133,7 @@ fn a_process_at_its_limit_makes_do_and_is_never_poisoned() {
     let maximum = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: Some(64), maximum }).unwrap();
     for kind in KINDS {
-        let dir = place();
+        let dir = test_dir();
         // As many as it likes: the limit is the process's.
         let mut device = open(&dir, kind, 1000);
         let files = files(&mut device, 200);

@@ -1,7 +1,7 @@
 //! Tests of real devices only: device choice and its errors, system calls, a full disk, the wake-up descriptor.
 #[cfg(target_os = "linux")]
 use crate::support::uring;
-use crate::support::{BLOCK, drain, pattern, place, write};
+use crate::support::{BLOCK, drain, pattern, test_dir, write};
 use fawn_flash::{
     AlignedBuf, Device, DeviceError, DeviceKind, DeviceOptions, FileDevice, IoClass, PortableDevice, Token,
 };
@@ -24,7 +24,7 @@ fn devices_can_move_to_their_shards_thread() {
 
 #[test]
 fn a_missing_directory_is_made_and_a_file_in_its_place_is_refused() {
-    let dir = place();
+    let dir = test_dir();
     let deep = dir.path().join("a/b");
     FileDevice::open(&deep, &DeviceOptions::default()).unwrap().create("x").unwrap();
     assert!(deep.join("x").is_file());
@@ -34,7 +34,7 @@ fn a_missing_directory_is_made_and_a_file_in_its_place_is_refused() {
 
 #[test]
 fn the_lock_names_its_holder() {
-    let dir = place();
+    let dir = test_dir();
     let mut holder = FileDevice::open(dir.path(), &options(DeviceKind::Auto)).unwrap();
     holder.lock().unwrap();
     let mut late = PortableDevice::open(dir.path(), &DeviceOptions::default()).unwrap();
@@ -45,7 +45,7 @@ fn the_lock_names_its_holder() {
 #[test]
 fn a_loop_is_woken() {
     for kind in [DeviceKind::Auto, DeviceKind::Portable] {
-        let dir = place();
+        let dir = test_dir();
         let mut device = FileDevice::open(dir.path(), &options(kind)).unwrap();
         let file = device.create("f").unwrap();
         write(&mut device, file, 0, pattern(1, BLOCK)).unwrap();
@@ -73,7 +73,7 @@ fn a_loop_is_woken() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_turn_is_submitted_in_few_system_calls_and_not_only_at_its_end() {
-    let dir = place();
+    let dir = test_dir();
     let mut device = uring(&dir, 256);
     if device.name() != "io_uring" {
         return;
@@ -106,7 +106,7 @@ fn a_write_without_space_says_so_and_poisons() {
     if !std::path::Path::new("/dev/full").exists() {
         return;
     }
-    let dir = place();
+    let dir = test_dir();
     std::os::unix::fs::symlink("/dev/full", dir.path().join("f")).unwrap();
     let options = DeviceOptions { direct: false, ..DeviceOptions::default() };
     let mut device = PortableDevice::open(dir.path(), &options).unwrap();
@@ -123,7 +123,7 @@ fn a_write_without_space_says_so_and_poisons() {
 fn dropping_with_operations_in_flight_is_safe() {
     for kind in [DeviceKind::Auto, DeviceKind::Portable] {
         for kicked in [false, true] {
-            let dir = place();
+            let dir = test_dir();
             let mut device = FileDevice::open(dir.path(), &options(kind)).unwrap();
             let file = device.create("f").unwrap();
             for block in 0..500 {

@@ -70,9 +70,9 @@ pub(crate) fn read<D: Device>(device: &mut D, file: FileId, offset: u64, len: us
 }
 
 /// A test's temporary directory on a real file system.
-pub(crate) type Place = tempfile::TempDir;
+pub(crate) type TestDir = tempfile::TempDir;
 
-pub(crate) fn place() -> Place {
+pub(crate) fn test_dir() -> TestDir {
     // In the target directory, not in a RAM file system, where `O_DIRECT` may not work.
     tempfile::Builder::new().prefix("flash").tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
@@ -82,7 +82,7 @@ pub(crate) fn place() -> Place {
 /// `FAWN_TEST_DEVICE=io_uring` promised a ring.
 #[cfg(target_os = "linux")]
 #[expect(clippy::explicit_write, reason = "the macro's output would be captured")]
-pub(crate) fn uring(dir: &Place, queue_depth: u32) -> fawn_flash::FileDevice {
+pub(crate) fn uring(dir: &TestDir, queue_depth: u32) -> fawn_flash::FileDevice {
     static SAID: std::sync::Once = std::sync::Once::new();
     let mut options = fawn_flash::DeviceOptions { queue_depth, ..fawn_flash::DeviceOptions::default() };
     options.kind = fawn_flash::DeviceKind::Uring;

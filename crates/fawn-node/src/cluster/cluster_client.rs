@@ -5,7 +5,7 @@ use super::payload::{EncodedReply, KeyspaceRequest, encode_keyspace, encode_requ
 use super::peer_links::PeerLinks;
 use fawn_chain::message::{FRAME_BYTES_MAX, RefusedReason};
 use fawn_chain::router::Intent;
-use fawn_chain::{Body, ClusterMap, Frame, FrontendOutput, OpId, RangeEntry, Router};
+use fawn_chain::{Body, ClusterMap, Frame, OpId, RangeEntry, Router, RouterOutput};
 use fawn_types::{MonoMs, Now, OperationError, RangeId, Reply, Request, RingKey, limits};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -123,7 +123,7 @@ impl ClusterClient {
     pub(super) fn flush(&mut self, now: Now, links: &mut PeerLinks) {
         while let Some(output) = self.frontend.poll_output() {
             match output {
-                FrontendOutput::Send { op: OpId(op), to, range, epoch, tag, first_incomplete } => {
+                RouterOutput::Send { op: OpId(op), to, range, epoch, tag, first_incomplete } => {
                     // The operation may have been answered since the output was queued.
                     let Some(payload) = self.payloads.get_mut(&op) else { continue };
                     let again = std::mem::replace(&mut payload.is_sent, true);
@@ -134,10 +134,10 @@ impl ClusterClient {
                         self.refresh(now, range, links);
                     }
                 }
-                FrontendOutput::Failed { op: OpId(op) } => {
+                RouterOutput::Failed { op: OpId(op) } => {
                     self.end(op, ClusterReply::error(self.failure(op)));
                 }
-                FrontendOutput::RefreshMap { range } => self.refresh(now, range, links),
+                RouterOutput::RefreshMap { range } => self.refresh(now, range, links),
             }
         }
     }

@@ -16,7 +16,7 @@ const BEGIN_PAUSE_MS: u64 = 10;
 
 /// State while the store empties the range before a transfer. The member ignores all frames until then.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Begin {
+pub(super) struct TransferBegin {
     base: Version,
     /// The store has accepted the request and is making it durable.
     is_started: bool,
@@ -38,7 +38,7 @@ pub(super) struct TransferJob {
 /// Progress of the transfer into a member's own copy.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TransferProgress {
-    pub(super) begin: Option<Begin>,
+    pub(super) begin: Option<TransferBegin>,
     /// Base of a transfer that is completely in the log and is becoming durable.
     finishing: Option<Version>,
     /// Keys received so far.
@@ -50,7 +50,7 @@ pub(super) struct TransferProgress {
 impl<D: Device> BackEnd<D> {
     /// Discards a member's copy and begins a transfer as of `base`.
     pub(super) fn begin_transfer(&mut self, at: usize, base: Version) {
-        let begin = Begin { base, is_started: false, look_at: self.now.mono };
+        let begin = TransferBegin { base, is_started: false, look_at: self.now.mono };
         self.members[at].copy = TransferProgress { begin: Some(begin), ..TransferProgress::default() };
         self.tend_begin(at);
     }

@@ -29,7 +29,7 @@ pub(super) struct UpdateJob<'a> {
 }
 
 /// A record without its version.
-pub(super) struct Draft<'a> {
+pub(super) struct RecordDraft<'a> {
     pub(super) kind: RecordKind,
     pub(super) key: &'a [u8],
     pub(super) value: &'a [u8],
@@ -193,16 +193,16 @@ impl<D: Device> BackEnd<D> {
     fn run_blind(&mut self, job: UpdateJob<'_>, links: &mut PeerLinks) {
         let time = self.head_time(job.at);
         let outcome = StringOperation::new(job.update, self.config.limits.value_bytes_max).apply(None, time);
-        let bare = Draft { kind: RecordKind::Result, key: &[], value: &[], flags: 0, expires_at_ms: 0 };
+        let bare = RecordDraft { kind: RecordKind::Result, key: &[], value: &[], flags: 0, expires_at_ms: 0 };
         let draft = match &outcome.effect {
-            Effect::Put { value, flags, expires_at_ms } => Draft {
+            Effect::Put { value, flags, expires_at_ms } => RecordDraft {
                 kind: RecordKind::Put,
                 key: job.key,
                 value: value.as_slice(),
                 flags: *flags,
                 expires_at_ms: *expires_at_ms,
             },
-            Effect::Delete => Draft { kind: RecordKind::Tombstone, key: job.key, ..bare },
+            Effect::Delete => RecordDraft { kind: RecordKind::Tombstone, key: job.key, ..bare },
             Effect::None => bare,
         };
         self.encoded.clear();
@@ -226,12 +226,12 @@ impl<D: Device> BackEnd<D> {
         self.encoded.clear();
         put_result(&mut self.encoded, &answer.reply(&self.scratch, Version::ZERO));
         let value = std::mem::take(&mut self.scratch.value);
-        let bare = Draft { kind: RecordKind::Result, key: &[], value: &[], flags: 0, expires_at_ms: 0 };
+        let bare = RecordDraft { kind: RecordKind::Result, key: &[], value: &[], flags: 0, expires_at_ms: 0 };
         let draft = match write {
             Write::None => bare,
-            Write::Delete => Draft { kind: RecordKind::Tombstone, key: job.key, ..bare },
+            Write::Delete => RecordDraft { kind: RecordKind::Tombstone, key: job.key, ..bare },
             Write::Put { flags, expires_at_ms } => {
-                Draft { kind: RecordKind::Put, key: job.key, value: &value, flags, expires_at_ms }
+                RecordDraft { kind: RecordKind::Put, key: job.key, value: &value, flags, expires_at_ms }
             }
         };
         self.append(job, &draft, links);
@@ -240,7 +240,7 @@ impl<D: Device> BackEnd<D> {
     }
 
     /// Appends the draft with the result in `encoded` as the range's next version.
-    pub(super) fn append(&mut self, job: UpdateJob<'_>, draft: &Draft<'_>, links: &mut PeerLinks) {
+    pub(super) fn append(&mut self, job: UpdateJob<'_>, draft: &RecordDraft<'_>, links: &mut PeerLinks) {
         let member = &mut self.members[job.at];
         let (range, before) = (member.id, member.replica.last());
         if !member.completions.has_room(job.tag.session) {
@@ -254,7 +254,7 @@ impl<D: Device> BackEnd<D> {
             Err(Rejection::TooFewCopies) => return self.refuse(range, job.origin, RefusedReason::TooFewCopies, links),
             Err(_) => return self.refuse(range, job.origin, RefusedReason::StaleEpoch, links),
         };
-        let Draft { kind, key, value, flags, expires_at_ms } = *draft;
+        let RecordDraft { kind, key, value, flags, expires_at_ms } = *draft;
         let first_incomplete = member.completions.first_incomplete(job.tag.session);
         let result_bytes = self.encoded.len();
         put_acknowledged(&mut self.encoded, job.tag, first_incomplete);

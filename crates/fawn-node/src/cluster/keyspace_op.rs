@@ -1,7 +1,7 @@
 //! Requests on a whole range at a back-end: counts and scans at the tail, clears and atomic batches at the head.
 use super::backend::BackEnd;
 use super::config::node_of;
-use super::head::{Draft, UpdateJob, key_hash_of};
+use super::head::{RecordDraft, UpdateJob, key_hash_of};
 use super::payload::{KeyValuePairs, KeyspaceRequest, decode_keyspace, put_acknowledged, put_result, put_scan_page};
 use super::peer_links::PeerLinks;
 use super::wait_queue::{Origin, ReadPurpose};
@@ -92,7 +92,7 @@ impl<D: Device> BackEnd<D> {
         match pairs {
             None => {
                 put_result(&mut self.encoded, &Reply::Deleted);
-                let draft = Draft { kind: RecordKind::Clear, key: &[], value: &[], flags: 0, expires_at_ms: 0 };
+                let draft = RecordDraft { kind: RecordKind::Clear, key: &[], value: &[], flags: 0, expires_at_ms: 0 };
                 self.append(job, &draft, links);
             }
             Some(pairs) => {

@@ -32,7 +32,7 @@ const fn piece_key(set: u8, piece: usize) -> u32 {
 
 /// An item that must become durable. Each new version of it replaces the older ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Item {
+enum PersistItem {
     Replica(RangeId),
     Map,
 }
@@ -45,10 +45,10 @@ pub(super) enum PersistedBlob {
 }
 
 impl PersistedBlob {
-    const fn item(self) -> Item {
+    const fn item(self) -> PersistItem {
         match self {
-            Self::Replica { range, .. } => Item::Replica(range),
-            Self::Map { .. } => Item::Map,
+            Self::Replica { range, .. } => PersistItem::Replica(range),
+            Self::Map { .. } => PersistItem::Map,
         }
     }
 }

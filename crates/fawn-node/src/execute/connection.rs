@@ -1,14 +1,14 @@
 //! Requests on the connection itself: the codec encodes their replies, this module orders them.
 use super::Flow;
 use crate::session::Session;
-use fawn_wire::{After, ConnectionCommand};
+use fawn_wire::{AfterReply, ConnectionCommand};
 
 pub(crate) fn execute(session: &mut Session, connection: &ConnectionCommand<'_>) -> Flow {
     let Session { codec, identity, replies, .. } = session;
-    let mut after = After::GoOn;
+    let mut after = AfterReply::KeepOpen;
     replies.respond(|out| after = connection.answer(codec, identity, out));
     match after {
-        After::GoOn => Flow::Continue,
-        After::Close => Flow::End,
+        AfterReply::KeepOpen => Flow::Continue,
+        AfterReply::Close => Flow::End,
     }
 }

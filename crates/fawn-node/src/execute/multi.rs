@@ -4,7 +4,7 @@ use super::update::{self, Updated};
 use super::{Blocked, Flow, ShardState, Stall, read};
 use crate::pending::{MultiReply, PendingMulti, PendingOp, ReplyPlace};
 use crate::session::Session;
-use crate::shards::keyspace_op::{KeysPlace, place_of};
+use crate::shards::keyspace_op::{KeyOwners, place_of};
 use crate::shards::{self, outstanding};
 use fawn_chain::Rejection;
 use fawn_ds::internals::EngineError;
@@ -37,9 +37,9 @@ pub(crate) fn execute<D: Device>(
     }
     match multi.multi_reply.fold {
         ReplyFold::Atomic(format) => match place_of(state, multi.keys()) {
-            KeysPlace::Here => set_all(state, session, pairs_of(multi), format),
-            KeysPlace::At(owner) => shards::keyspace_op::set_all(state, session, (owner, pairs_of(multi)), format),
-            KeysPlace::Apart => shards::keyspace_op::refuse_apart(session),
+            KeyOwners::Here => set_all(state, session, pairs_of(multi), format),
+            KeyOwners::At(owner) => shards::keyspace_op::set_all(state, session, (owner, pairs_of(multi)), format),
+            KeyOwners::Apart => shards::keyspace_op::refuse_apart(session),
         },
         ReplyFold::Each(_) | ReplyFold::Count => {
             gather(state, session, multi, now);

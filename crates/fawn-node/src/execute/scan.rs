@@ -2,7 +2,7 @@
 use super::ShardState;
 use super::core::operation_error;
 use super::resume::ShardContext;
-pub(crate) use crate::pending::ScanWording as Wording;
+pub(crate) use crate::pending::ScanReplyFormat as Wording;
 use crate::pending::{ReadWaiter, ScanOp};
 use crate::session::Session;
 use fawn_ds::internals::{DamagedRecord, LookupPlan, Scan, ScanStep};

@@ -15,12 +15,12 @@ use std::collections::VecDeque;
 pub(super) type SessionKey = (SessionId, KeyHash);
 
 /// Operations with a common reply: an update, or reads.
-pub(super) type Together = SmallVec<[PendingOp; 1]>;
+pub(super) type SharedReplyOps = SmallVec<[PendingOp; 1]>;
 
 /// One queue.
 #[derive(Debug, Default)]
 struct KeyQueue {
-    at_cluster: Together,
+    at_cluster: SharedReplyOps,
     /// Bytes of their requests.
     at_cluster_bytes: usize,
     waiting: VecDeque<PendingOp>,
@@ -86,7 +86,7 @@ impl KeyQueues {
     }
 
     /// The reply has arrived: returns the operations it belongs to.
-    pub(super) fn answered(&mut self, name: SessionKey) -> Together {
+    pub(super) fn answered(&mut self, name: SessionKey) -> SharedReplyOps {
         let Some(line) = self.queues.get_mut(&name) else { unreachable!("a queue exists until its reply arrives") };
         let together = std::mem::take(&mut line.at_cluster);
         self.bytes -= std::mem::take(&mut line.at_cluster_bytes);

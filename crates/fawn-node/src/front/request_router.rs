@@ -2,7 +2,7 @@
 use super::key_queues::{KeyQueues, SessionKey};
 use crate::SessionId;
 use crate::cluster::{ClientOp, ClusterReply, Node, SubmitError};
-use crate::execute::server::{About, answer};
+use crate::execute::server::{ServerContext, answer};
 use crate::execute::{Admit, Flow, Stall, admit_reply, connection, deliver, is_due};
 use crate::keyspace_op::KeyspaceOp;
 use crate::options::{ServerInfo, ShardOptions};
@@ -76,7 +76,8 @@ impl<D: Device> Executor for RequestRouter<D> {
             Command::Wide(_) => Flow::End,
             Command::Connection(command) => connection::execute(session, &command),
             Command::Server(server) => {
-                let about = About { server_info: &self.server_info, options: &self.options, store: &self.store };
+                let about =
+                    ServerContext { server_info: &self.server_info, options: &self.options, store: &self.store };
                 if answer(&about, || self.status(), session, &server, now.wall) {
                     self.counters.reset();
                 }

@@ -9,7 +9,7 @@ pub(crate) use batch::{MultiReply, PendingMulti};
 pub(crate) use keys::OpQueues;
 pub(crate) use op::{PendingOp, ReplyPlace, ReplyTarget};
 pub(crate) use reads::{ReadWaiter, Reads};
-pub(crate) use scan::{ScanOp, ScanWording};
+pub(crate) use scan::{ScanOp, ScanReplyFormat};
 
 use slab::Slab;
 use std::collections::VecDeque;

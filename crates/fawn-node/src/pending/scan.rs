@@ -9,12 +9,12 @@ pub(crate) struct ScanOp {
     /// Its slot among the session's replies.
     pub(crate) slot: u64,
     pub(crate) scan: Scan,
-    pub(crate) wording: ScanWording,
+    pub(crate) wording: ScanReplyFormat,
 }
 
 /// Format of a scan's keys.
 #[derive(Debug)]
-pub(crate) enum ScanWording {
+pub(crate) enum ScanReplyFormat {
     /// For a client: matching keys.
     Resp {
         pattern: Option<Vec<u8>>,

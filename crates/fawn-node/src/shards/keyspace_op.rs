@@ -89,7 +89,7 @@ pub(crate) fn flush_all<D: Device>(state: &mut ShardState<D>) {
 }
 
 /// Owners of the keys of an atomic batch.
-pub(crate) enum KeysPlace {
+pub(crate) enum KeyOwners {
     Here,
     At(ShardId),
     /// Several shards: no batch of one log can hold the keys.
@@ -97,13 +97,13 @@ pub(crate) enum KeysPlace {
 }
 
 /// Finds the owners of the keys of an atomic batch.
-pub(crate) fn place_of<'a, D: Device>(state: &ShardState<D>, mut keys: impl Iterator<Item = &'a [u8]>) -> KeysPlace {
-    let Some(links) = &state.links else { return KeysPlace::Here };
+pub(crate) fn place_of<'a, D: Device>(state: &ShardState<D>, mut keys: impl Iterator<Item = &'a [u8]>) -> KeyOwners {
+    let Some(links) = &state.links else { return KeyOwners::Here };
     let first = keys.next().and_then(|key| links.elsewhere(key));
     if keys.any(|key| links.elsewhere(key) != first) {
-        return KeysPlace::Apart;
+        return KeyOwners::Apart;
     }
-    first.map_or(KeysPlace::Here, KeysPlace::At)
+    first.map_or(KeyOwners::Here, KeyOwners::At)
 }
 
 /// `MSET` on keys of one other shard.

@@ -1,13 +1,13 @@
 //! Bounds of a shard: slow readers, endless pipelines, too many requests at once, a failed device, corrupt input.
-use crate::harness::{Harness, Restarts, resp, shard_options};
+use crate::harness::{Restarts, ShardHarness, resp, shard_options};
 use fawn_flash::SimOptions;
 use fawn_flash::sim::{DeviceFault, OpKind};
 use fawn_node::ShardOptions;
 use fawn_types::Durability;
 use fawn_wire::Protocol;
 
-fn harness(options: ShardOptions) -> Harness {
-    Harness::with(SimOptions::instant(1), options)
+fn harness(options: ShardOptions) -> ShardHarness {
+    ShardHarness::with(SimOptions::instant(1), options)
 }
 
 fn sync() -> ShardOptions {

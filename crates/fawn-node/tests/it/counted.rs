@@ -1,5 +1,5 @@
 //! Counted work: allocations per request, submissions per iteration. Unlike timings, counts do not drift.
-use crate::harness::{Harness, Restarts, resp, shard_options};
+use crate::harness::{Restarts, ShardHarness, resp, shard_options};
 use fawn_flash::SimOptions;
 use fawn_flash::sim::OpKind;
 use fawn_types::Durability;
@@ -8,7 +8,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 /// The system's allocator with a count of allocations per thread.
-struct Counting;
+struct NodeTestAllocator;
 
 thread_local! {
     static COUNT: Cell<u64> = const { Cell::new(0) };
@@ -16,7 +16,7 @@ thread_local! {
 
 // SAFETY: every call is handed on unchanged; counting touches no memory of the allocator.
 #[expect(unsafe_code, reason = "an allocator that counts can only be had this way, in the test binary alone")]
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for NodeTestAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.set(COUNT.get() + 1);
         // SAFETY: the caller's promise.
@@ -36,7 +36,7 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: NodeTestAllocator = NodeTestAllocator;
 
 fn allocations(work: impl FnOnce()) -> u64 {
     let before = COUNT.get();
@@ -45,7 +45,7 @@ fn allocations(work: impl FnOnce()) -> u64 {
 }
 
 /// Passes `input` to the host at once and reads the output, without the harness's own buffers.
-fn serve(harness: &mut Harness, id: fawn_node::SessionId, input: &[u8]) {
+fn serve(harness: &mut ShardHarness, id: fawn_node::SessionId, input: &[u8]) {
     assert_eq!(harness.host.handle_input(harness.now, id, input), input.len());
     // A request takes no more iterations than its commit.
     for _ in 0..20 {
@@ -62,7 +62,7 @@ fn serve(harness: &mut Harness, id: fawn_node::SessionId, input: &[u8]) {
 #[test]
 fn a_cached_get_allocates_nothing() {
     for (protocol, get) in [(Protocol::Resp, resp("GET k")), (Protocol::Memcached, b"gets k\r\n".to_vec())] {
-        let mut harness = Harness::new();
+        let mut harness = ShardHarness::new();
         let redis = harness.connect(Protocol::Resp);
         assert_eq!(harness.redis(redis, &format!("SET k {}", "v".repeat(300))), "+OK");
         let mut harness = harness.reopen();
@@ -76,7 +76,7 @@ fn a_cached_get_allocates_nothing() {
 
 #[test]
 fn cached_gets_of_many_connections_together_allocate_nothing() {
-    let mut harness = Harness::new();
+    let mut harness = ShardHarness::new();
     let redis = harness.connect(Protocol::Resp);
     assert_eq!(harness.redis(redis, &format!("SET k {}", "v".repeat(300))), "+OK");
     let ids: Vec<_> = (0..40).map(|_| harness.connect(Protocol::Resp)).collect();
@@ -100,7 +100,7 @@ fn cached_gets_of_many_connections_together_allocate_nothing() {
 
 #[test]
 fn pipelined_sets_of_the_node_allocate_nothing_each() {
-    let mut harness = Harness::with(SimOptions::instant(1), shard_options(Durability::Memory));
+    let mut harness = ShardHarness::with(SimOptions::instant(1), shard_options(Durability::Memory));
     let id = harness.connect(Protocol::Resp);
     // The same keys again, so the index does not grow.
     let pipeline: Vec<u8> = (0..100).flat_map(|i| resp(&format!("SET key:{i} value"))).collect();
@@ -112,7 +112,7 @@ fn pipelined_sets_of_the_node_allocate_nothing_each() {
 
 #[test]
 fn a_turn_of_many_writers_is_one_write() {
-    let mut harness = Harness::new();
+    let mut harness = ShardHarness::new();
     let ids: Vec<_> = (0..20).map(|_| harness.connect(Protocol::Resp)).collect();
     harness.settle();
     let before = harness.disks[0].counted(OpKind::Write);

@@ -1,12 +1,12 @@
 //! Harness of one store: a shard on a simulated disk.
-pub(crate) use crate::test_harness::{Restarts, START, TestBed, resp};
+pub(crate) use crate::test_harness::{Restarts, START, TestHarness, resp};
 use fawn_ds::internals::{Engine, Options};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_node::{Placement, ServerInfo, Shard, ShardOptions};
 use fawn_types::{Durability, HashSecret};
 use std::collections::HashMap;
 
-pub(crate) type Harness = TestBed<Shard<SimDevice>, ShardOptions>;
+pub(crate) type ShardHarness = TestHarness<Shard<SimDevice>, ShardOptions>;
 
 pub(crate) fn engine_options(durability: Durability, memory_bytes: u64) -> Options {
     Options {
@@ -23,7 +23,7 @@ pub(crate) fn shard_options(durability: Durability) -> ShardOptions {
     ShardOptions { durability, value_bytes_max: 200 << 10, ..ShardOptions::default() }
 }
 
-impl Harness {
+impl ShardHarness {
     pub(crate) fn new() -> Self {
         Self::with(SimOptions::instant(1), shard_options(Durability::Sync))
     }
@@ -39,7 +39,7 @@ impl Harness {
     }
 }
 
-impl Restarts for Harness {
+impl Restarts for ShardHarness {
     fn crash(self, seed: u64) -> Self {
         let Self { disks, host, options, memory_bytes, .. } = self;
         drop(host);

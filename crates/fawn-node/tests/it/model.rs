@@ -3,9 +3,9 @@
 //! Every key's history must be linearizable, with each session in program order, and must survive crashes. The checker
 //! visits all orders of a key's operations that respect each session's order and real time. It collects the states that
 //! the key may be in, which are the initial states of the next round, also after a crash.
-use crate::harness::{Harness, resp, shard_options};
+use crate::harness::{ShardHarness, resp, shard_options};
 use crate::shards::{self, Several};
-use crate::test_harness::{Restarts, TestBed};
+use crate::test_harness::{Restarts, TestHarness};
 use fawn_flash::SimOptions;
 use fawn_node::{ClientService, SessionId, ShardOptions};
 use fawn_types::Durability;
@@ -59,7 +59,7 @@ fn apply(state: &State, op: &Op) -> (State, String) {
 
 /// An operation on one key in a history. `reply` is `None` if none was received.
 #[derive(Clone, Debug)]
-struct Event {
+struct ModelEvent {
     op: Op,
     sent: u64,
     heard: u64,
@@ -67,7 +67,7 @@ struct Event {
 }
 
 /// A command in flight, with its operation on each key.
-struct Command {
+struct ModelCommand {
     parts: Vec<(usize, Op)>,
     sent: u64,
     /// Whether its reply is a list with one element per part.
@@ -76,7 +76,7 @@ struct Command {
 
 /// Orders of one key's operations, one list per session.
 struct Checker<'a> {
-    sessions: &'a [Vec<Event>],
+    sessions: &'a [Vec<ModelEvent>],
     seen: HashSet<(Vec<usize>, State)>,
     finals: BTreeSet<State>,
 }
@@ -109,7 +109,7 @@ impl Checker<'_> {
 }
 
 /// The states that a key may be in after a round; an empty set means that the history is not linearizable.
-fn finals(sessions: &[Vec<Event>], before: &BTreeSet<State>) -> BTreeSet<State> {
+fn finals(sessions: &[Vec<ModelEvent>], before: &BTreeSet<State>) -> BTreeSet<State> {
     let mut checker = Checker { sessions, seen: HashSet::new(), finals: BTreeSet::new() };
     for state in before {
         checker.walk(&mut vec![0; sessions.len()], state);
@@ -143,17 +143,17 @@ fn reply(bytes: &[u8]) -> Option<(Vec<String>, &[u8])> {
 }
 
 /// One run: rounds of load, each of which ends idle, with a reopening or with a crash.
-struct Run<H> {
+struct ModelRun<H> {
     rng: SplitMix64,
-    harness: TestBed<H, ShardOptions>,
+    harness: TestHarness<H, ShardOptions>,
     /// Keys are on several shards, so `MSET` is sent for keys of one tag only.
     is_split: bool,
     clock: u64,
     values: u64,
     ids: Vec<SessionId>,
-    under_way: HashMap<SessionId, Vec<Command>>,
+    under_way: HashMap<SessionId, Vec<ModelCommand>>,
     /// Events by key and session.
-    history: Vec<Vec<Vec<Event>>>,
+    history: Vec<Vec<Vec<ModelEvent>>>,
     states: Vec<BTreeSet<State>>,
 }
 
@@ -165,11 +165,11 @@ fn durability(seed: u64) -> Durability {
     [Durability::Sync, Durability::EverySecond, Durability::Memory][(seed % 3) as usize]
 }
 
-impl<H: ClientService> Run<H>
+impl<H: ClientService> ModelRun<H>
 where
-    TestBed<H, ShardOptions>: Restarts,
+    TestHarness<H, ShardOptions>: Restarts,
 {
-    fn new(seed: u64, harness: TestBed<H, ShardOptions>, is_split: bool) -> Self {
+    fn new(seed: u64, harness: TestHarness<H, ShardOptions>, is_split: bool) -> Self {
         let states = vec![BTreeSet::from([None]); KEYS.len()];
         let (ids, under_way, history) = (Vec::new(), HashMap::new(), Vec::new());
         Self { rng: SplitMix64::new(seed), harness, is_split, clock: 0, values: 0, ids, under_way, history, states }
@@ -214,7 +214,7 @@ where
         let id = self.ids[self.rng.below(SESSIONS as u64) as usize];
         let (line, parts, is_list) = self.command();
         self.clock += 1;
-        self.under_way.get_mut(&id).unwrap().push(Command { parts, sent: self.clock, is_list });
+        self.under_way.get_mut(&id).unwrap().push(ModelCommand { parts, sent: self.clock, is_list });
         self.harness.send(id, &resp(&line));
     }
 
@@ -279,26 +279,31 @@ where
 }
 
 /// Adds a command to the histories of its keys.
-fn note(history: &mut [Vec<Vec<Event>>], session: usize, command: Command, heard: Option<(u64, &Vec<String>)>) {
-    let Command { parts, sent, is_list } = command;
+fn note(
+    history: &mut [Vec<Vec<ModelEvent>>],
+    session: usize,
+    command: ModelCommand,
+    heard: Option<(u64, &Vec<String>)>,
+) {
+    let ModelCommand { parts, sent, is_list } = command;
     // FLUSHALL names no key; it is an operation on every key.
     if parts.is_empty() {
         for key in history.iter_mut() {
             let (heard, reply) = heard.map_or((u64::MAX, None), |(heard, _)| (heard, Some("+OK".to_owned())));
-            key[session].push(Event { op: Op::Flush, sent, heard, reply });
+            key[session].push(ModelEvent { op: Op::Flush, sent, heard, reply });
         }
         return;
     }
     for (part, (key, op)) in parts.into_iter().enumerate() {
         let reply = heard.map(|(_, replies)| replies[if is_list { part } else { 0 }].clone());
         let heard = heard.map_or(u64::MAX, |(heard, _)| heard);
-        history[key][session].push(Event { op, sent, heard, reply });
+        history[key][session].push(ModelEvent { op, sent, heard, reply });
     }
 }
 
-fn rounds<H: ClientService>(mut run: Run<H>)
+fn rounds<H: ClientService>(mut run: ModelRun<H>)
 where
-    TestBed<H, ShardOptions>: Restarts,
+    TestHarness<H, ShardOptions>: Restarts,
 {
     for _ in 0..8 {
         run.round();
@@ -320,7 +325,9 @@ fn seeds(count: u64, run: impl Fn(u64)) {
 
 #[test]
 fn histories_are_linearizable_and_survive_crashes() {
-    seeds(400, |seed| rounds(Run::new(seed, Harness::with(sim(seed), shard_options(durability(seed))), false)));
+    seeds(400, |seed| {
+        rounds(ModelRun::new(seed, ShardHarness::with(sim(seed), shard_options(durability(seed))), false))
+    });
 }
 
 #[test]
@@ -332,13 +339,13 @@ fn histories_of_several_shards_are_linearizable_and_survive_crashes() {
             ..shard_options(durability(seed))
         };
         let count = 2 + (seed % 3) as u16;
-        rounds(Run::<Several>::new(seed, shards::harness(count, sim(seed), options), true));
+        rounds(ModelRun::<Several>::new(seed, shards::harness(count, sim(seed), options), true));
     });
 }
 
 #[test]
 fn checker_refuses_a_stale_read() {
-    let event = |op, sent, heard, reply: &str| Event { op, sent, heard, reply: Some(reply.to_owned()) };
+    let event = |op, sent, heard, reply: &str| ModelEvent { op, sent, heard, reply: Some(reply.to_owned()) };
     let writes = vec![event(Op::Set("1".into()), 1, 2, "+OK"), event(Op::Set("2".into()), 3, 4, "+OK")];
     let before = BTreeSet::from([None]);
     for (value, is_fine) in [("$2", true), ("$1", false), ("$-1", false)] {

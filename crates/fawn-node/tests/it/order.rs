@@ -1,18 +1,18 @@
 //! Order of replies and visibility: a session sees its own writes, and other sessions' writes only after their commit.
-use crate::harness::{Harness, Restarts, resp, shard_options};
+use crate::harness::{Restarts, ShardHarness, resp, shard_options};
 use fawn_flash::SimOptions;
 use fawn_node::SessionId;
 use fawn_types::Durability;
 use fawn_wire::Protocol;
 
-fn pipeline(harness: &mut Harness, id: SessionId, lines: &[String]) {
+fn pipeline(harness: &mut ShardHarness, id: SessionId, lines: &[String]) {
     let bytes: Vec<u8> = lines.iter().flat_map(|line| resp(line)).collect();
     harness.send(id, &bytes);
 }
 
 /// A harness whose keys `key:0` … are on flash and not cached.
-fn cold(keys: usize, sim: SimOptions) -> Harness {
-    let mut harness = Harness::with(sim, shard_options(Durability::Sync));
+fn cold(keys: usize, sim: SimOptions) -> ShardHarness {
+    let mut harness = ShardHarness::with(sim, shard_options(Durability::Sync));
     let id = harness.connect(Protocol::Resp);
     for i in 0..keys {
         // Each value occupies its own pages.
@@ -25,7 +25,7 @@ fn cold(keys: usize, sim: SimOptions) -> Harness {
 #[test]
 fn nothing_is_heard_or_read_before_it_is_synced() {
     let sim = SimOptions { ticks_per_reap: 0, latency_ticks: 5..=9, ..SimOptions::default() };
-    let mut harness = Harness::with(sim, shard_options(Durability::Sync));
+    let mut harness = ShardHarness::with(sim, shard_options(Durability::Sync));
     let (writer, reader) = (harness.connect(Protocol::Resp), harness.connect(Protocol::Resp));
     pipeline(&mut harness, writer, &["SET k v".to_owned(), "GET k".to_owned()]);
     harness.run_once();
@@ -64,7 +64,7 @@ fn cold_reads_fly_together_and_answer_in_order() {
 
 #[test]
 fn updates_of_one_cold_key_share_its_read() {
-    let mut harness = Harness::new();
+    let mut harness = ShardHarness::new();
     let id = harness.connect(Protocol::Resp);
     assert_eq!(harness.redis(id, "SET counter 10"), "+OK");
     // After an opening the log's last page is in memory; the filler puts the counter on another page.

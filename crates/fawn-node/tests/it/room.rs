@@ -19,7 +19,7 @@ const REPLY_BYTES: usize = VALUE_BYTES + "$1048576\r\n\r\n".len();
 const PEAK_BYTES_MAX: usize = ROOM_BYTES + ROOM_BYTES / 8 + REPLY_BYTES + (64 << 10);
 
 /// A client that sends all its input when permitted, and counts the bytes it receives.
-struct Client {
+struct BudgetClient {
     id: SessionId,
     input: Vec<u8>,
     received_bytes: usize,
@@ -30,7 +30,7 @@ struct Client {
 struct Crowd<H> {
     host: H,
     now: Now,
-    clients: Vec<Client>,
+    clients: Vec<BudgetClient>,
 }
 
 fn engine(disk: &SimDisk) -> Engine<SimDevice> {
@@ -75,7 +75,7 @@ impl<H: ClientService> Crowd<H> {
 
     fn connect(&mut self, reads: bool) -> usize {
         let id = self.host.open_session(Protocol::Resp);
-        self.clients.push(Client { id, input: Vec::new(), received_bytes: 0, reads, may_offer: true });
+        self.clients.push(BudgetClient { id, input: Vec::new(), received_bytes: 0, reads, may_offer: true });
         self.clients.len() - 1
     }
 
@@ -169,7 +169,7 @@ impl<H: ClientService> Crowd<H> {
             self.run_until("heard beside", |crowd| crowd.clients[quick].received_bytes == round * "$1\r\nv\r\n".len());
         }
         self.clients.iter_mut().for_each(|client| client.reads = true);
-        let is_served = |client: &Client| client.received_bytes == gets * REPLY_BYTES;
+        let is_served = |client: &BudgetClient| client.received_bytes == gets * REPLY_BYTES;
         self.run_until("served", |crowd| crowd.clients[1..].iter().all(is_served));
         self.assert_bounded(ROOM_BYTES / 2);
         self.run_once();

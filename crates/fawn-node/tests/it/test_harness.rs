@@ -14,7 +14,7 @@ const TURNS_MAX: usize = 20_000;
 
 /// A client's end of a connection.
 #[derive(Default, Debug)]
-pub(crate) struct Client {
+pub(crate) struct TestClient {
     /// Bytes sent by the test and not yet consumed.
     pub(crate) input: Vec<u8>,
     /// Bytes received.
@@ -33,11 +33,11 @@ pub(crate) trait Restarts: Sized {
 }
 
 /// A host under test, with the options that it was created with.
-pub(crate) struct TestBed<H, S> {
+pub(crate) struct TestHarness<H, S> {
     pub(crate) disks: Vec<SimDisk>,
     pub(crate) host: H,
     pub(crate) now: Now,
-    pub(crate) clients: HashMap<SessionId, Client>,
+    pub(crate) clients: HashMap<SessionId, TestClient>,
     /// Whether clients read their replies; false simulates slow readers.
     pub(crate) reads_replies: bool,
     pub(crate) options: S,
@@ -46,10 +46,10 @@ pub(crate) struct TestBed<H, S> {
     pub(crate) turn_ms: u64,
 }
 
-impl<H: ClientService, S> TestBed<H, S> {
+impl<H: ClientService, S> TestHarness<H, S> {
     pub(crate) fn connect(&mut self, protocol: Protocol) -> SessionId {
         let id = self.host.open_session(protocol);
-        self.clients.insert(id, Client { may_offer: true, ..Client::default() });
+        self.clients.insert(id, TestClient { may_offer: true, ..TestClient::default() });
         id
     }
 
@@ -111,7 +111,7 @@ impl<H: ClientService, S> TestBed<H, S> {
     pub(crate) fn settle(&mut self) {
         for _ in 0..TURNS_MAX {
             self.run_once();
-            let is_sent = |client: &Client| client.input.is_empty() || client.closed;
+            let is_sent = |client: &TestClient| client.input.is_empty() || client.closed;
             if self.host.is_idle() && (self.clients.values().all(is_sent) || !self.reads_replies) {
                 return self.run_once();
             }
@@ -128,12 +128,12 @@ impl<H: ClientService, S> TestBed<H, S> {
         received.escape_ascii().to_string().replace("\\r\\n", "\n").replace("\\'", "'").trim_end().replace('\n', "|")
     }
 
-    /// As [`TestBed::ask`], with words separated by spaces as a RESP array.
+    /// As [`TestHarness::ask`], with words separated by spaces as a RESP array.
     pub(crate) fn redis(&mut self, id: SessionId, line: &str) -> String {
         self.ask(id, &resp(line))
     }
 
-    /// As [`TestBed::ask`], with a memcached request whose lines are separated by `|`.
+    /// As [`TestHarness::ask`], with a memcached request whose lines are separated by `|`.
     pub(crate) fn memcached(&mut self, id: SessionId, text: &str) -> String {
         self.ask(id, format!("{}\r\n", text.replace('|', "\r\n")).as_bytes())
     }

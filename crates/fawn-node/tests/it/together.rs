@@ -1,5 +1,5 @@
 //! Batched input of several connections: the replies are the same as one connection at a time.
-use crate::harness::{Harness, resp, shard_options};
+use crate::harness::{ShardHarness, resp, shard_options};
 use fawn_flash::SimOptions;
 use fawn_node::SessionId;
 use fawn_types::Durability;
@@ -30,7 +30,7 @@ fn inputs(number: usize) -> (Protocol, [Vec<u8>; 2]) {
     }
 }
 
-fn offer(harness: &mut Harness, inputs: &[(SessionId, Vec<u8>)], together: bool) {
+fn offer(harness: &mut ShardHarness, inputs: &[(SessionId, Vec<u8>)], together: bool) {
     let mut used = vec![0; inputs.len()];
     if together {
         let inputs: Vec<(SessionId, &[u8])> = inputs.iter().map(|(id, input)| (*id, &input[..])).collect();
@@ -47,7 +47,7 @@ fn offer(harness: &mut Harness, inputs: &[(SessionId, Vec<u8>)], together: bool)
 
 /// The bytes that every connection has received at the end.
 fn received(durability: Durability, together: bool) -> Vec<String> {
-    let mut harness = Harness::with(SimOptions::instant(1), shard_options(durability));
+    let mut harness = ShardHarness::with(SimOptions::instant(1), shard_options(durability));
     let ids: Vec<SessionId> = (0..CONNECTIONS).map(|number| harness.connect(inputs(number).0)).collect();
     for round in 0..2 {
         let more = ids.iter().enumerate().map(|(number, id)| {

@@ -1,17 +1,17 @@
 //! Transcripts of both protocols: requests and expected replies, with line ends as `|`.
-use crate::harness::{Harness, Restarts, TestBed};
+use crate::harness::{Restarts, ShardHarness, TestHarness};
 use fawn_node::ClientService;
 use fawn_wire::Protocol;
 
 /// Plays a script of `> request` lines, each followed by the expected reply.
 fn play_redis(script: &str) {
-    let mut harness = Harness::new();
+    let mut harness = ShardHarness::new();
     let id = harness.connect(Protocol::Resp);
     play(script, |line| harness.redis(id, line));
 }
 
 fn play_memcached(script: &str) {
-    let mut harness = Harness::new();
+    let mut harness = ShardHarness::new();
     let id = harness.connect(Protocol::Memcached);
     play(script, |line| harness.memcached(id, line));
 }
@@ -95,7 +95,7 @@ pub(crate) const REDIS_CONNECTION: &str = "> PING
 #[test]
 fn redis_connection() {
     play_redis(REDIS_CONNECTION);
-    let mut harness = Harness::new();
+    let mut harness = ShardHarness::new();
     let id = harness.connect(Protocol::Resp);
     assert!(harness.redis(id, "HELLO 3").starts_with("%7|"));
     assert_eq!(harness.redis(id, "GET nothing"), "_");
@@ -127,7 +127,7 @@ pub(crate) const REDIS_EXPIRY: &str = "> SET k v EX 10
 
 #[test]
 fn redis_expiry() {
-    let mut harness = Harness::new();
+    let mut harness = ShardHarness::new();
     let id = harness.connect(Protocol::Resp);
     play(REDIS_EXPIRY, |line| harness.redis(id, line));
     harness.now = harness.now.plus_ms(1499);
@@ -195,7 +195,7 @@ fn memcached_storage() {
 
 #[test]
 fn memcached_cas_round_trip() {
-    let mut harness = Harness::new();
+    let mut harness = ShardHarness::new();
     let id = harness.connect(Protocol::Memcached);
     harness.memcached(id, "set k 0 0 1|a");
     let cas_of = |reply: String| reply.split('|').next().unwrap().rsplit(' ').next().unwrap().to_owned();
@@ -210,7 +210,7 @@ fn memcached_cas_round_trip() {
 
 #[test]
 fn memcached_noreply_and_stats() {
-    let mut harness = Harness::new();
+    let mut harness = ShardHarness::new();
     let id = harness.connect(Protocol::Memcached);
     let pipeline = "set a 0 0 1 noreply|1|incr a 1 noreply|add a 0 0 1 noreply|9|get a|delete a noreply|get a";
     assert_eq!(harness.memcached(id, pipeline), "VALUE a 0 1|2|END|END");
@@ -224,11 +224,11 @@ fn memcached_noreply_and_stats() {
 
 #[test]
 fn delayed_flush_voids_what_is_there_then() {
-    delayed_flush(&mut Harness::new());
+    delayed_flush(&mut ShardHarness::new());
 }
 
 /// A delayed `flush_all`; the test runs on a store and on a cluster.
-pub(crate) fn delayed_flush<H: ClientService, S>(harness: &mut TestBed<H, S>) {
+pub(crate) fn delayed_flush<H: ClientService, S>(harness: &mut TestHarness<H, S>) {
     let id = harness.connect(Protocol::Memcached);
     assert_eq!(harness.memcached(id, "flush_all 10"), "OK");
     assert_eq!(harness.memcached(id, "set k 0 0 1|a"), "STORED");
@@ -243,7 +243,7 @@ pub(crate) fn delayed_flush<H: ClientService, S>(harness: &mut TestBed<H, S>) {
 
 #[test]
 fn both_protocols_see_the_same_keys() {
-    let mut harness = Harness::new();
+    let mut harness = ShardHarness::new();
     let (redis, memcached) = (harness.connect(Protocol::Resp), harness.connect(Protocol::Memcached));
     assert_eq!(harness.redis(redis, "SET k 41"), "+OK");
     assert_eq!(harness.memcached(memcached, "incr k 1"), "42");
@@ -255,7 +255,7 @@ fn both_protocols_see_the_same_keys() {
 
 #[test]
 fn scan_meets_every_key_once_without_changes() {
-    let mut harness = Harness::new();
+    let mut harness = ShardHarness::new();
     let id = harness.connect(Protocol::Resp);
     for i in 0..500 {
         harness.send(id, &crate::harness::resp(&format!("SET key:{i} v")));
@@ -284,12 +284,12 @@ fn scan_meets_every_key_once_without_changes() {
 /// As in Redis, an error counts whether the request was rejected or failed, at once or later.
 #[test]
 fn every_error_reply_is_counted_and_nothing_else() {
-    let mut harness = Harness::new();
+    let mut harness = ShardHarness::new();
     let redis = harness.connect(Protocol::Resp);
     assert_eq!(harness.redis(redis, "SET text ERROR"), "+OK");
     assert_eq!(harness.redis(redis, &format!("SET filler {}", "x".repeat(20_000))), "+OK");
     let mut harness = harness.reopen();
-    let errors = |harness: &Harness| harness.host.status().counters.error_replies;
+    let errors = |harness: &ShardHarness| harness.host.status().counters.error_replies;
     let (redis, memcached) = (harness.connect(Protocol::Resp), harness.connect(Protocol::Memcached));
     for (line, total) in
         [("INCR text", 1), ("GET text", 1), ("NOSUCH", 2), ("INCR text", 3), ("SET k v EX 0", 4), ("PING", 4)]

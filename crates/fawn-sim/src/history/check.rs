@@ -103,22 +103,22 @@ impl Search<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Ask;
+    use super::super::KeyRequest;
     use super::*;
 
-    fn op(called: u64, answered: u64, ask: Ask, heard: Observed) -> HistoryOperation {
+    fn op(called: u64, answered: u64, ask: KeyRequest, heard: Observed) -> HistoryOperation {
         HistoryOperation { called, answered, ask, heard }
     }
 
     fn write(called: u64, answered: u64, value: &str) -> HistoryOperation {
-        op(called, answered, Ask::Write(value.into()), Observed::Done)
+        op(called, answered, KeyRequest::Write(value.into()), Observed::Done)
     }
 
     fn read(called: u64, answered: u64, value: Option<&str>) -> HistoryOperation {
-        op(called, answered, Ask::Read, Observed::Value(value.map(|value| value.as_bytes().to_vec())))
+        op(called, answered, KeyRequest::Read, Observed::Value(value.map(|value| value.as_bytes().to_vec())))
     }
 
-    fn lost(called: u64, ask: Ask) -> HistoryOperation {
+    fn lost(called: u64, ask: KeyRequest) -> HistoryOperation {
         op(called, u64::MAX, ask, Observed::Unknown)
     }
 
@@ -131,9 +131,9 @@ mod tests {
             assert_eq!(check(&[write(1, 10, "a"), read(2, 9, seen)]), Verdict::Linearizable);
         }
         // Without a reply, an operation may take effect late, or never.
-        let late = [lost(1, Ask::Write(b"a".to_vec())), read(2, 3, None), read(4, 5, Some("a"))];
+        let late = [lost(1, KeyRequest::Write(b"a".to_vec())), read(2, 3, None), read(4, 5, Some("a"))];
         assert_eq!(check(&late), Verdict::Linearizable);
-        assert_eq!(check(&[lost(1, Ask::Delete), read(2, 3, None)]), Verdict::Linearizable);
+        assert_eq!(check(&[lost(1, KeyRequest::Delete), read(2, 3, None)]), Verdict::Linearizable);
     }
 
     #[test]
@@ -142,13 +142,14 @@ mod tests {
         assert!(matches!(check(&stale), Verdict::Violation(_)), "stale read");
         let undone = [write(1, 2, "a"), read(3, 4, None)];
         assert!(matches!(check(&undone), Verdict::Violation(_)), "acked write lost");
-        let flicker = [lost(1, Ask::Write(b"a".to_vec())), read(2, 3, Some("a")), read(4, 5, None)];
+        let flicker = [lost(1, KeyRequest::Write(b"a".to_vec())), read(2, 3, Some("a")), read(4, 5, None)];
         assert!(matches!(check(&flicker), Verdict::Violation(_)), "read value undone");
-        let refused = [op(1, 2, Ask::Write(b"a".to_vec()), Observed::Refused), read(3, 4, Some("a"))];
+        let refused = [op(1, 2, KeyRequest::Write(b"a".to_vec()), Observed::Refused), read(3, 4, Some("a"))];
         assert!(matches!(check(&refused), Verdict::Violation(_)), "refused write visible");
-        let twice = [lost(1, Ask::Append(b"x".to_vec())), read(2, 3, Some("xx"))];
+        let twice = [lost(1, KeyRequest::Append(b"x".to_vec())), read(2, 3, Some("xx"))];
         assert!(matches!(check(&twice), Verdict::Violation(_)), "retry applied twice");
-        let counter = [op(1, 2, Ask::Add(1), Observed::Number(1)), op(3, 4, Ask::Add(1), Observed::Number(1))];
+        let counter =
+            [op(1, 2, KeyRequest::Add(1), Observed::Number(1)), op(3, 4, KeyRequest::Add(1), Observed::Number(1))];
         assert!(matches!(check(&counter), Verdict::Violation(_)), "lost increment");
     }
 
@@ -156,7 +157,7 @@ mod tests {
     fn a_long_concurrent_history_is_decided() {
         let mut history = Vec::new();
         for i in 0..120_u64 {
-            history.push(op(i * 10, i * 10 + 25, Ask::Add(1), Observed::Number(i as i64 + 1)));
+            history.push(op(i * 10, i * 10 + 25, KeyRequest::Add(1), Observed::Number(i as i64 + 1)));
         }
         assert_eq!(check(&history), Verdict::Linearizable);
         history[60].heard = Observed::Number(60);

@@ -9,7 +9,7 @@ pub use check::{Verdict, check};
 
 /// A client's request on one key.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Ask {
+pub enum KeyRequest {
     /// Reads the value.
     Read,
     /// Sets the value.
@@ -38,7 +38,7 @@ pub enum Observed {
     Value(Option<Vec<u8>>),
     /// The operation succeeded.
     Done,
-    /// Whether the operation took effect ([`Ask::Delete`]: whether the key existed).
+    /// Whether the operation took effect ([`KeyRequest::Delete`]: whether the key existed).
     DoneIf(bool),
     /// The length or number afterwards.
     Number(i64),
@@ -56,34 +56,34 @@ pub struct HistoryOperation {
     /// When the reply arrived; `u64::MAX` for [`Observed::Unknown`].
     pub answered: u64,
     /// The request.
-    pub ask: Ask,
+    pub ask: KeyRequest,
     /// The observed outcome.
     pub heard: Observed,
 }
 
-impl Ask {
+impl KeyRequest {
     /// The register's value afterwards, and the outcome that its client should observe.
     fn apply(&self, value: Option<&[u8]>) -> (Option<Vec<u8>>, Observed) {
         let same = || value.map(<[u8]>::to_vec);
         match self {
-            Ask::Read => (same(), Observed::Value(same())),
-            Ask::Write(new) => (Some(new.clone()), Observed::Done),
-            Ask::Append(more) => {
+            KeyRequest::Read => (same(), Observed::Value(same())),
+            KeyRequest::Write(new) => (Some(new.clone()), Observed::Done),
+            KeyRequest::Append(more) => {
                 let joined = [value.unwrap_or_default(), more].concat();
                 let len = joined.len() as i64;
                 (Some(joined), Observed::Number(len))
             }
-            Ask::Add(delta) => {
+            KeyRequest::Add(delta) => {
                 let text = value.map_or("0", |value| std::str::from_utf8(value).unwrap_or("0"));
                 let sum = text.parse::<i64>().unwrap_or(0) + delta;
                 (Some(sum.to_string().into_bytes()), Observed::Number(sum))
             }
-            Ask::Delete => (None, Observed::DoneIf(value.is_some())),
-            Ask::WriteIfAbsent(new) => match value {
+            KeyRequest::Delete => (None, Observed::DoneIf(value.is_some())),
+            KeyRequest::WriteIfAbsent(new) => match value {
                 Some(_) => (same(), Observed::DoneIf(false)),
                 None => (Some(new.clone()), Observed::DoneIf(true)),
             },
-            Ask::Swap { expected, new } => match value {
+            KeyRequest::Swap { expected, new } => match value {
                 Some(value) if value == expected.as_slice() => (Some(new.clone()), Observed::DoneIf(true)),
                 _ => (same(), Observed::DoneIf(false)),
             },

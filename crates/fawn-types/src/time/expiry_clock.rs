@@ -58,7 +58,7 @@ impl SteadyTime {
 
 /// A lead of the wall clock that has not lasted for [`PATIENCE_MS`] yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Lead {
+struct ClockLead {
     since: MonoMs,
     /// Minimum lead since then: only this part of the lead has lasted the whole time, even if the clock jumps.
     least_ms: u64,
@@ -71,7 +71,7 @@ struct Lead {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ExpiryClock {
     steady: SteadyTime,
-    lead: Option<Lead>,
+    lead: Option<ClockLead>,
 }
 
 impl ExpiryClock {
@@ -104,7 +104,7 @@ impl ExpiryClock {
             self.lead = None;
             return time;
         }
-        let lead = self.lead.get_or_insert(Lead { since: now.mono, least_ms: lead_ms });
+        let lead = self.lead.get_or_insert(ClockLead { since: now.mono, least_ms: lead_ms });
         lead.least_ms = lead.least_ms.min(lead_ms);
         if now.mono.ms_since(lead.since) >= PATIENCE_MS {
             // The rest of the lead has not lasted long enough: another wait begins.

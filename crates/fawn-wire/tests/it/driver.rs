@@ -1,14 +1,15 @@
 //! A minimal server: decodes its input and answers with a fixed script of replies.
 use fawn_types::{EntryRef, Reply, Request, TimeMs, Update, Version};
 use fawn_wire::{
-    After, ClientIdentity, Codec, CodecLimits, Command, Decoded, KeyspaceCommand, Protocol, encode_done, encode_reply,
+    AfterReply, ClientIdentity, Codec, CodecLimits, Command, Decoded, KeyspaceCommand, Protocol, encode_done,
+    encode_reply,
 };
 
 pub(crate) const NOW: TimeMs = TimeMs(1_700_000_000_000);
 
 /// The actions of a connection.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Trace {
+pub(crate) struct ConnectionTrace {
     /// Requests and rejections, one per line.
     pub(crate) log: String,
     pub(crate) out: Vec<u8>,
@@ -16,9 +17,13 @@ pub(crate) struct Trace {
 }
 
 /// Feeds `pieces` one after the other, like separate reads. The key `k` holds `value`; other keys are absent.
-pub(crate) fn feed<'p>(protocol: Protocol, limits: CodecLimits, pieces: impl IntoIterator<Item = &'p [u8]>) -> Trace {
+pub(crate) fn feed<'p>(
+    protocol: Protocol,
+    limits: CodecLimits,
+    pieces: impl IntoIterator<Item = &'p [u8]>,
+) -> ConnectionTrace {
     let (mut codec, mut identity) = (Codec::new(protocol, limits), ClientIdentity { id: 5, ..Default::default() });
-    let (mut buffer, mut trace, mut need) = (Vec::new(), Trace::default(), 0);
+    let (mut buffer, mut trace, mut need) = (Vec::new(), ConnectionTrace::default(), 0);
     for piece in pieces {
         buffer.extend_from_slice(piece);
         // `need_bytes` is a guarantee: with fewer bytes, decoding finds nothing.
@@ -40,11 +45,11 @@ pub(crate) fn feed<'p>(protocol: Protocol, limits: CodecLimits, pieces: impl Int
 }
 
 /// Feeds the whole input at once.
-pub(crate) fn run(protocol: Protocol, input: &[u8]) -> Trace {
+pub(crate) fn run(protocol: Protocol, input: &[u8]) -> ConnectionTrace {
     feed(protocol, CodecLimits::default(), [input])
 }
 
-fn step(decoded: Decoded<'_>, codec: &mut Codec, identity: &mut ClientIdentity, trace: &mut Trace) -> usize {
+fn step(decoded: Decoded<'_>, codec: &mut Codec, identity: &mut ClientIdentity, trace: &mut ConnectionTrace) -> usize {
     match decoded {
         Decoded::Incomplete { .. } => panic!("the caller's"),
         Decoded::Skip { consumed } => consumed,
@@ -61,13 +66,13 @@ fn step(decoded: Decoded<'_>, codec: &mut Codec, identity: &mut ClientIdentity, 
         }
         Decoded::Command { command, consumed } => {
             trace.log += &format!("{command:?}\n");
-            trace.closed = answer(&command, codec, identity, &mut trace.out) == After::Close;
+            trace.closed = answer(&command, codec, identity, &mut trace.out) == AfterReply::Close;
             consumed
         }
     }
 }
 
-fn answer(command: &Command<'_>, codec: &mut Codec, identity: &mut ClientIdentity, out: &mut Vec<u8>) -> After {
+fn answer(command: &Command<'_>, codec: &mut Codec, identity: &mut ClientIdentity, out: &mut Vec<u8>) -> AfterReply {
     match command {
         Command::Single { request, format } => encode_reply(*format, request.key(), &reply(request), out),
         Command::Multi(multi) => {
@@ -86,7 +91,7 @@ fn answer(command: &Command<'_>, codec: &mut Codec, identity: &mut ClientIdentit
         Command::Wide(_) => encode_done(fawn_wire::ReplyFormat::Native, out),
         Command::Server(_) => out.extend_from_slice(b"+server\r\n"),
     }
-    After::GoOn
+    AfterReply::KeepOpen
 }
 
 fn reply(request: &Request<'_>) -> Reply<'static> {

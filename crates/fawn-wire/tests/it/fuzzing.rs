@@ -15,9 +15,9 @@ const SAMPLES: [&[u8]; 8] = [
     b"COMMAND\r\nCOMMAND LIST FILTERBY ACLCAT string\r\nMSET a 1 b 2\r\nDEL a b c\r\n",
 ];
 
-struct Random(SplitMix64);
+struct FuzzRng(SplitMix64);
 
-impl Random {
+impl FuzzRng {
     fn next(&mut self, below: usize) -> usize {
         self.0.below(below as u64) as usize
     }
@@ -43,7 +43,7 @@ fn arbitrary_bytes_never_panic() {
     let number = |name: &str, default| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default);
     let (seed, cases) = (number("FAWN_SEED", 1), number("FAWN_FUZZ_CASES", 20_000));
     println!("FAWN_SEED={seed} FAWN_FUZZ_CASES={cases} cargo test -p fawn-wire --test it fuzzing");
-    let mut random = Random(SplitMix64::new(seed));
+    let mut random = FuzzRng(SplitMix64::new(seed));
     for _ in 0..cases {
         let data = random.input();
         for target in [fuzz::resp, fuzz::memcached, fuzz::client_resp, fuzz::client_memcached, fuzz::glob] {

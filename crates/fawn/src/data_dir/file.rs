@@ -15,7 +15,7 @@ const FORMAT: i64 = 1;
 
 /// Properties shared by the stores of a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct File {
+pub(super) struct LayoutFile {
     /// Number of shards, at least 2.
     pub(super) shards: u16,
     /// Hash secret of all stores.
@@ -34,7 +34,7 @@ pub(super) enum LayoutFileError {
 }
 
 /// Encodes the whole file.
-pub(super) fn encode(file: &File) -> String {
+pub(super) fn encode(file: &LayoutFile) -> String {
     let secret: String = file.secret.0.iter().map(|byte| format!("{byte:02x}")).collect();
     let stores = if file.is_made { "made" } else { "making" };
     let text = format!(
@@ -47,7 +47,7 @@ pub(super) fn encode(file: &File) -> String {
 }
 
 /// Decodes the file: accepts exactly the bytes that [`encode`] produces.
-pub(super) fn decode(bytes: &[u8]) -> Result<File, LayoutFileError> {
+pub(super) fn decode(bytes: &[u8]) -> Result<LayoutFile, LayoutFileError> {
     let text = str::from_utf8(bytes).map_err(|_| LayoutFileError::Corrupt)?;
     let table: toml::Table = text.parse().map_err(|_| LayoutFileError::Corrupt)?;
     match table.get("format").and_then(toml::Value::as_integer) {
@@ -60,16 +60,16 @@ pub(super) fn decode(bytes: &[u8]) -> Result<File, LayoutFileError> {
     if encode(&file).as_bytes() == bytes { Ok(file) } else { Err(LayoutFileError::Corrupt) }
 }
 
-fn fields(table: &toml::Table) -> Option<File> {
+fn fields(table: &toml::Table) -> Option<LayoutFile> {
     let shards = u16::try_from(table.get("shards")?.as_integer()?).ok().filter(|shards| *shards >= 2)?;
     let hex = table.get("secret")?.as_str()?;
     let number = u128::from_str_radix(hex, 16).ok()?;
     let is_made = table.get("stores")?.as_str()? == "made";
-    Some(File { shards, secret: HashSecret(number.to_be_bytes()), is_made })
+    Some(LayoutFile { shards, secret: HashSecret(number.to_be_bytes()), is_made })
 }
 
 /// Writes the file atomically and durably.
-pub(super) fn write(dir: &Path, file: &File) -> std::io::Result<()> {
+pub(super) fn write(dir: &Path, file: &LayoutFile) -> std::io::Result<()> {
     let partial = dir.join(NEW_NAME);
     // A crash may have left it; created again for the right mode.
     match std::fs::remove_file(&partial) {
@@ -87,7 +87,7 @@ pub(super) fn write(dir: &Path, file: &File) -> std::io::Result<()> {
 mod tests {
     use super::*;
 
-    const FILE: File = File { shards: 3, secret: HashSecret(*b"0123456789abcde\x07"), is_made: true };
+    const FILE: LayoutFile = LayoutFile { shards: 3, secret: HashSecret(*b"0123456789abcde\x07"), is_made: true };
 
     #[test]
     fn the_bytes_are_those_of_the_format_page() {
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn it_reads_back_and_every_flipped_bit_is_seen() {
-        for file in [FILE, File { is_made: false, ..FILE }, File { shards: 64, ..FILE }] {
+        for file in [FILE, LayoutFile { is_made: false, ..FILE }, LayoutFile { shards: 64, ..FILE }] {
             let bytes = encode(&file).into_bytes();
             assert_eq!(decode(&bytes), Ok(file));
             for bit in 0..bytes.len() * 8 {
@@ -108,7 +108,7 @@ mod tests {
             }
             assert!((0..bytes.len()).all(|len| decode(&bytes[..len]) == Err(LayoutFileError::Corrupt)), "cut short");
         }
-        assert_eq!(decode(&encode(&File { shards: 1, ..FILE }).into_bytes()), Err(LayoutFileError::Corrupt));
+        assert_eq!(decode(&encode(&LayoutFile { shards: 1, ..FILE }).into_bytes()), Err(LayoutFileError::Corrupt));
     }
 
     #[test]

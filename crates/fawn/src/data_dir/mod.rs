@@ -11,7 +11,7 @@ use fawn_ds::internals::format::{manifest, segment};
 use fawn_flash::DirLock;
 use fawn_node::Placement;
 use fawn_types::{HashSecret, ShardId};
-use file::{File, LayoutFileError};
+use file::{LayoutFile, LayoutFileError};
 use std::path::{Path, PathBuf};
 
 /// The layout of a data directory; with several shards it holds the directory's lock.
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Layout {
     dir: PathBuf,
     /// Several shards.
-    several: Option<(File, DirLock)>,
+    several: Option<(LayoutFile, DirLock)>,
 }
 
 /// A refused layout; the text names the remedy.
@@ -60,9 +60,9 @@ impl Layout {
         let lock = is_several.then(|| lock(dir)).transpose()?;
         let found = find(dir)?;
         let made = match &found {
-            Found::Nothing => None,
-            Found::Flat => Some(1),
-            Found::Several(file) => Some(file.shards),
+            FoundLayout::Nothing => None,
+            FoundLayout::Flat => Some(1),
+            FoundLayout::Several(file) => Some(file.shards),
         };
         if let (Some(ShardCount::Number(asked)), Some(made)) = (settings.shards, made)
             && asked != made
@@ -73,9 +73,9 @@ impl Layout {
         let shards = made.or(asked).unwrap_or(1);
         let Some(lock) = lock.filter(|_| shards > 1) else { return Ok(Self::flat(dir)) };
         let file = match found {
-            Found::Several(file) => file,
-            Found::Flat | Found::Nothing => {
-                let file = File { shards, secret, is_made: false };
+            FoundLayout::Several(file) => file,
+            FoundLayout::Flat | FoundLayout::Nothing => {
+                let file = LayoutFile { shards, secret, is_made: false };
                 file::write(dir, &file).map_err(named(&dir.join(file::NAME)))?;
                 file
             }
@@ -86,9 +86,11 @@ impl Layout {
 
     /// The existing layout of `dir`, for a check: changes nothing. `None`: one store, or none, in the directory itself.
     pub(crate) fn existing(dir: &Path) -> Result<Option<Self>, LayoutError> {
-        let Found::Several(_) = find(dir)? else { return Ok(None) };
+        let FoundLayout::Several(_) = find(dir)? else { return Ok(None) };
         let lock = lock(dir)?;
-        let Found::Several(file) = find(dir)? else { return refuse(dir, "changes while it is looked at; try again") };
+        let FoundLayout::Several(file) = find(dir)? else {
+            return refuse(dir, "changes while it is looked at; try again");
+        };
         stores::look(dir, &file)?;
         Ok(Some(Self { dir: dir.to_owned(), several: Some((file, lock)) }))
     }
@@ -185,10 +187,10 @@ fn store_dir(dir: &Path, shard: u16) -> PathBuf {
 }
 
 /// Names in a directory.
-enum Found {
+enum FoundLayout {
     Nothing,
     Flat,
-    Several(File),
+    Several(LayoutFile),
 }
 
 fn has(dir: &Path, name: &str) -> Result<bool, LayoutError> {
@@ -206,13 +208,13 @@ fn has_stores(dir: &Path) -> Result<bool, LayoutError> {
     Ok(false)
 }
 
-fn find(dir: &Path) -> Result<Found, LayoutError> {
+fn find(dir: &Path) -> Result<FoundLayout, LayoutError> {
     let is_flat = has(dir, manifest::FILE_NAME)?;
     let path = dir.join(file::NAME);
     let bytes = match std::fs::read(&path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(named(&path)(error)),
-        Err(_) if is_flat => return Ok(Found::Flat),
+        Err(_) if is_flat => return Ok(FoundLayout::Flat),
         // The layout file is created before the first of them.
         Err(_) if has_stores(dir)? => {
             return refuse(
@@ -220,7 +222,7 @@ fn find(dir: &Path) -> Result<Found, LayoutError> {
                 "missing, though stores of shards are here; restore it from a copy of the directory, nothing was changed",
             );
         }
-        Err(_) => return Ok(Found::Nothing),
+        Err(_) => return Ok(FoundLayout::Nothing),
     };
     match file::decode(&bytes) {
         Ok(_) if is_flat => refuse(
@@ -231,7 +233,7 @@ fn find(dir: &Path) -> Result<Found, LayoutError> {
                 file::NAME
             ),
         ),
-        Ok(file) => Ok(Found::Several(file)),
+        Ok(file) => Ok(FoundLayout::Several(file)),
         Err(LayoutFileError::Newer(format)) => {
             refuse(&path, format_args!("has format {format}, from a newer fawn; start that one or a later one"))
         }

@@ -1,5 +1,5 @@
 //! Inspection of the shards' stores before any is opened: missing, swapped or foreign ones. Changes nothing.
-use super::file::File;
+use super::file::LayoutFile;
 use super::{LayoutError, refuse, store_dir};
 use fawn_ds::internals::format::manifest::{self, ManifestState};
 use fawn_node::Placement;
@@ -7,11 +7,11 @@ use fawn_types::ShardId;
 use std::path::Path;
 
 /// Checks every store; the error describes the first that contradicts the layout.
-pub(super) fn look(dir: &Path, file: &File) -> Result<(), LayoutError> {
+pub(super) fn look(dir: &Path, file: &LayoutFile) -> Result<(), LayoutError> {
     (0..file.shards).try_for_each(|shard| look_at(dir, file, shard))
 }
 
-fn look_at(dir: &Path, file: &File, shard: u16) -> Result<(), LayoutError> {
+fn look_at(dir: &Path, file: &LayoutFile, shard: u16) -> Result<(), LayoutError> {
     let store = store_dir(dir, shard);
     let path = store.join(manifest::FILE_NAME);
     let bytes = match std::fs::read(&path) {
@@ -37,7 +37,7 @@ fn look_at(dir: &Path, file: &File, shard: u16) -> Result<(), LayoutError> {
     check_slice(&store, file, shard, &decoded.state)
 }
 
-fn check_identity(store: &Path, file: &File, state: &ManifestState) -> Result<(), LayoutError> {
+fn check_identity(store: &Path, file: &LayoutFile, state: &ManifestState) -> Result<(), LayoutError> {
     if state.identity.is_some_and(|identity| identity.secret != file.secret) {
         return refuse(
             store,
@@ -48,7 +48,7 @@ fn check_identity(store: &Path, file: &File, state: &ManifestState) -> Result<()
     Ok(())
 }
 
-fn check_slice(store: &Path, file: &File, shard: u16, state: &ManifestState) -> Result<(), LayoutError> {
+fn check_slice(store: &Path, file: &LayoutFile, shard: u16, state: &ManifestState) -> Result<(), LayoutError> {
     let slice_of = |shard| Placement::new(ShardId(shard), file.shards).map(Placement::range);
     // A crash may come before a new store lists its range.
     for (&range, entry) in &state.ranges {

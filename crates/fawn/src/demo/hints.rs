@@ -20,7 +20,7 @@ pub(super) fn text(listen_addrs: &ListenAddrs, held: &Marker, dir: &Path) -> Str
         line(&mut text, format_args!("  {:<21} http://{place}", "operators at"));
     }
     line(&mut text, format_args!("\ntry next, in another terminal"));
-    for command in commands(listen_addrs, &held.example, &Tools::found()) {
+    for command in commands(listen_addrs, &held.example, &InstalledTools::found()) {
         line(&mut text, format_args!("  {command}"));
     }
     let dir = quoted(&dir.display().to_string());
@@ -34,7 +34,7 @@ fn line(text: &mut String, words: std::fmt::Arguments<'_>) {
 }
 
 /// Installed tools.
-struct Tools {
+struct InstalledTools {
     redis_cli: bool,
     nc: bool,
     curl: bool,
@@ -42,7 +42,7 @@ struct Tools {
     fawn: String,
 }
 
-impl Tools {
+impl InstalledTools {
     fn found() -> Self {
         let dirs: Vec<PathBuf> =
             std::env::var_os("PATH").map(|path| std::env::split_paths(&path).collect()).unwrap_or_default();
@@ -62,7 +62,7 @@ fn own_name(path_dirs: &[PathBuf]) -> String {
 }
 
 /// The first three possible commands.
-fn commands(listen_addrs: &ListenAddrs, example: &str, tools: &Tools) -> Vec<String> {
+fn commands(listen_addrs: &ListenAddrs, example: &str, tools: &InstalledTools) -> Vec<String> {
     let key = quoted(example);
     let mut commands = Vec::new();
     if let Some(place) = listen_addrs.resp {
@@ -85,7 +85,7 @@ fn commands(listen_addrs: &ListenAddrs, example: &str, tools: &Tools) -> Vec<Str
     commands
 }
 
-fn redis(place: SocketAddr, tools: &Tools, words: &str) -> String {
+fn redis(place: SocketAddr, tools: &InstalledTools, words: &str) -> String {
     match (tools.redis_cli, place.ip().to_string().as_str()) {
         (true, "127.0.0.1") => format!("redis-cli -p {} {words}", place.port()),
         (true, host) => format!("redis-cli -h {host} -p {} {words}", place.port()),
@@ -94,7 +94,7 @@ fn redis(place: SocketAddr, tools: &Tools, words: &str) -> String {
 }
 
 /// Sends `words` (in the syntax of `printf`) and prints the reply, by netcat or by bash alone.
-fn over_tcp(place: SocketAddr, tools: &Tools, words: &str) -> String {
+fn over_tcp(place: SocketAddr, tools: &InstalledTools, words: &str) -> String {
     let (host, port) = (place.ip(), place.port());
     match tools.nc {
         true => format!("printf '{words}' | nc {host} {port}"),
@@ -121,14 +121,14 @@ fn quoted(word: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Tools, commands, quoted};
+    use super::{InstalledTools, commands, quoted};
     use crate::server::ListenAddrs;
 
     #[test]
     fn commands_fit_what_is_there() {
         let at = |port| Some(([127, 0, 0, 1], port).into());
         let listen_addrs = ListenAddrs { resp: at(1), memcached: at(2), admin: at(3) };
-        let all = Tools { redis_cli: true, nc: true, curl: true, fawn: "fawn".to_owned() };
+        let all = InstalledTools { redis_cli: true, nc: true, curl: true, fawn: "fawn".to_owned() };
         let printed = commands(&listen_addrs, "bash", &all);
         let expected = [
             "redis-cli -p 1 get bash",
@@ -136,7 +136,7 @@ mod tests {
             "curl -s http://127.0.0.1:3/status",
         ];
         assert_eq!(printed, expected);
-        let none = Tools { redis_cli: false, nc: false, curl: false, fawn: "target/release/fawn".to_owned() };
+        let none = InstalledTools { redis_cli: false, nc: false, curl: false, fawn: "target/release/fawn".to_owned() };
         let printed = commands(&ListenAddrs { resp: at(1), ..ListenAddrs::default() }, "a b", &none);
         assert_eq!(printed[0], "target/release/fawn get 'a b' --server 127.0.0.1:1");
         assert_eq!(printed.len(), 3);

@@ -21,12 +21,12 @@ struct Stanza {
     key: Option<Vec<u8>>,
     value: Option<Vec<u8>>,
     /// Field that the next continuation line continues.
-    open: Open,
+    open: OpenField,
     bad: Option<BadRow>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
-enum Open {
+enum OpenField {
     /// No field yet: a continuation line is an error.
     #[default]
     Nothing,
@@ -56,10 +56,10 @@ impl<R: BufRead> Deb822<R> {
         let line = stanza.row.value[at..].strip_suffix(b"\n").unwrap_or(&stanza.row.value[at..]);
         if line.starts_with(b" ") || line.starts_with(b"\t") {
             match (stanza.open, &mut stanza.value) {
-                (Open::Nothing, _) => {
+                (OpenField::Nothing, _) => {
                     stanza.bad = Some(BadRow::new(number, "a continuation line before any field"));
                 }
-                (Open::Value, Some(value)) => {
+                (OpenField::Value, Some(value)) => {
                     value.push(b'\n');
                     value.extend_from_slice(line);
                 }
@@ -72,13 +72,13 @@ impl<R: BufRead> Deb822<R> {
             return;
         };
         let (name, content) = (&line[..colon], line[colon + 1..].trim_ascii());
-        stanza.open = Open::Other;
+        stanza.open = OpenField::Other;
         if name.eq_ignore_ascii_case(self.fields.key.as_bytes()) {
             stanza.key = Some(content.to_vec());
         }
         if self.fields.value.as_ref().is_some_and(|wanted| name.eq_ignore_ascii_case(wanted.as_bytes())) {
             stanza.value = Some(content.to_vec());
-            stanza.open = Open::Value;
+            stanza.open = OpenField::Value;
         }
     }
 

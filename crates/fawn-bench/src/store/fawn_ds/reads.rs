@@ -23,14 +23,14 @@ struct ReadSlot {
 }
 
 /// The lookups in flight, with their latencies.
-struct Flight {
+struct LookupsInFlight {
     slots: Vec<ReadSlot>,
     free: Vec<usize>,
     nanos: Histogram<u64>,
     operations: u64,
 }
 
-impl Flight {
+impl LookupsInFlight {
     fn new(depth: usize) -> Self {
         let slots = vec![ReadSlot { n: 0, sent: Instant::now() }; depth];
         Self { slots, free: (0..depth).collect(), nanos: row::histogram(), operations: 0 }
@@ -145,8 +145,8 @@ impl<D: Device> BenchSession<D> {
         depth: usize,
         mut next: impl FnMut(Instant) -> Option<u64>,
         mut check: impl FnMut(&crate::workload::Values, u64, u64, Option<&[u8]>) -> Result<(), BenchError>,
-    ) -> Result<Flight, BenchError> {
-        let mut flight = Flight::new(depth);
+    ) -> Result<LookupsInFlight, BenchError> {
+        let mut flight = LookupsInFlight::new(depth);
         let mut more = true;
         while more || flight.free.len() < depth {
             let now = now();

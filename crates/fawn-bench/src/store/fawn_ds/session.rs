@@ -27,7 +27,7 @@ pub(super) struct BenchSession<D: Device> {
 }
 
 /// Resources used before a measurement.
-pub(super) struct Mark {
+pub(super) struct MeasurementStart {
     at: Instant,
     cpu: Duration,
     io: IoClassStats,
@@ -157,12 +157,12 @@ impl<D: Device> BenchSession<D> {
         u64::from(self.rounds[n as usize])
     }
 
-    pub(super) fn mark(&self) -> Mark {
-        Mark { at: Instant::now(), cpu: machine::own_cpu(), io: self.engine.device().stats().total() }
+    pub(super) fn mark(&self) -> MeasurementStart {
+        MeasurementStart { at: Instant::now(), cpu: machine::own_cpu(), io: self.engine.device().stats().total() }
     }
 
     /// A row with `operations` since `mark`.
-    pub(super) fn row(&self, mark: &Mark, operations: u64) -> Row {
+    pub(super) fn row(&self, mark: &MeasurementStart, operations: u64) -> Row {
         let cpu = machine::own_cpu().saturating_sub(mark.cpu);
         let row = Row::new("store", "fawn-ds", "").timed(operations, mark.at.elapsed(), Some(cpu));
         let row = row.with("keys", self.shape.keys).with("value_bytes", self.shape.value_bytes);
@@ -176,13 +176,13 @@ impl<D: Device> BenchSession<D> {
     }
 
     /// Device reads since `mark`, per operation.
-    pub(super) fn reads_per_op(&self, mark: &Mark, operations: u64) -> f64 {
+    pub(super) fn reads_per_op(&self, mark: &MeasurementStart, operations: u64) -> f64 {
         let reads = self.engine.device().stats().total().reads - mark.io.reads;
         reads as f64 / operations.max(1) as f64
     }
 
     /// Bytes written by the device since `mark`, per byte of keys and values.
-    pub(super) fn written_per_user_byte(&self, mark: &Mark, operations: u64) -> f64 {
+    pub(super) fn written_per_user_byte(&self, mark: &MeasurementStart, operations: u64) -> f64 {
         let written = self.engine.device().stats().total().written_bytes - mark.io.written_bytes;
         written as f64 / (operations.max(1) * (KEY_BYTES + self.shape.value_bytes) as u64) as f64
     }

@@ -77,7 +77,7 @@ impl ModelRange {
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct ModelStore {
+struct DropRuleStore {
     segments: Vec<ModelSegment>,
     ranges: [ModelRange; RANGES],
     /// Highest version assigned, including rolled-back ones.
@@ -100,7 +100,7 @@ enum Step {
     Crash,
 }
 
-impl ModelStore {
+impl DropRuleStore {
     fn new(is_sole: [bool; RANGES]) -> Self {
         let segments = vec![ModelSegment { sequence: 1, ..ModelSegment::default() }];
         let range = |is_sole: bool| ModelRange { sole: is_sole.then(Sole::default), ..ModelRange::default() };
@@ -377,7 +377,7 @@ struct HistorySearch<'s> {
 }
 
 impl HistorySearch<'_> {
-    fn verdict(&self, store: &ModelStore, segment: &ModelSegment) -> Option<KeepReason> {
+    fn verdict(&self, store: &DropRuleStore, segment: &ModelSegment) -> Option<KeepReason> {
         let (mut facts, mut ranges) = store.facts(segment);
         if let Some(blind) = self.blind {
             blind(&mut facts, &mut RangeFacts::default());
@@ -387,7 +387,7 @@ impl HistorySearch<'_> {
     }
 
     /// Drops one segment that the rule permits, after comparing every crash with and without it.
-    fn drop_one(&mut self, store: &ModelStore) -> Option<ModelStore> {
+    fn drop_one(&mut self, store: &DropRuleStore) -> Option<DropRuleStore> {
         for segment in &store.segments {
             if let Some(why) = self.verdict(store, segment) {
                 self.kept.insert(why);
@@ -409,7 +409,7 @@ impl HistorySearch<'_> {
         None
     }
 
-    fn explore(&mut self, store: &ModelStore, depth: usize) {
+    fn explore(&mut self, store: &DropRuleStore, depth: usize) {
         let known = self.seen.entry(self.hasher.hash_one(store)).or_insert(0);
         if *known > depth || self.loss.is_some() {
             return;
@@ -441,7 +441,7 @@ fn search(
     let (history, loss, kept) = (Vec::new(), None, BTreeSet::new());
     let mut search = HistorySearch { steps, blind, seen, hasher, history, loss, dropped: 0, kept };
     for beginning in BEGINNINGS {
-        let mut store = ModelStore::new(is_sole);
+        let mut store = DropRuleStore::new(is_sole);
         assert!(beginning.iter().all(|&step| store.step(step)), "every step of a beginning is possible");
         search.history = beginning.to_vec();
         search.explore(&store, depth);

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Few bits of hash at the top and the bottom: fragments collide often, pages stay uneven.
 const NARROW: u64 = 0xfff0_0000_0000_0003;
 
-struct Model {
+struct IndexModel {
     index: Index,
     pointers: BTreeMap<(u64, Pointer), ()>,
     random: SplitMix64,
@@ -15,7 +15,7 @@ struct Model {
     hash_mask: u64,
 }
 
-impl Model {
+impl IndexModel {
     fn new(seed: u64, hash_mask: u64) -> Self {
         let options = IndexOptions { entries_min: 0, page_entries: 4 };
         Self {
@@ -90,7 +90,7 @@ impl Model {
 #[test]
 fn behaves_as_a_multimap() {
     for seed in 0..4 {
-        let mut model = Model::new(seed, NARROW);
+        let mut model = IndexModel::new(seed, NARROW);
         for phase in 0..8 {
             // Grow, churn, shrink to almost nothing, grow again.
             let inserts_of_ten = [9, 8, 5, 2, 1, 9, 3, 7][phase];
@@ -102,7 +102,7 @@ fn behaves_as_a_multimap() {
 
 #[test]
 fn a_scan_sees_every_entry_present_throughout_growth() {
-    let mut model = Model::new(77, u64::MAX);
+    let mut model = IndexModel::new(77, u64::MAX);
     (0..2_000).for_each(|_| model.step(10));
     let mut untouched: BTreeSet<(u64, Pointer)> = model.pointers.keys().copied().collect();
     let (mut seen, mut cursor) = (BTreeSet::new(), Some(0));

@@ -13,14 +13,15 @@ use fawn_types::TimeMs;
 use fawn_wire::{ServerCommand, commands, memcached, resp};
 
 /// Server state besides its status.
-pub(crate) struct About<'a> {
+pub(crate) struct ServerContext<'a> {
     pub(crate) server_info: &'a ServerInfo,
     pub(crate) options: &'a ShardOptions,
     pub(crate) store: &'a fawn_ds::internals::Options,
 }
 
 pub(crate) fn execute<D: Device>(state: &mut ShardState<D>, session: &mut Session, server: &ServerCommand<'_>) -> Flow {
-    let about = About { server_info: &state.server_info, options: &state.options, store: state.engine.options() };
+    let about =
+        ServerContext { server_info: &state.server_info, options: &state.options, store: state.engine.options() };
     let status = || {
         let mut status = state.status();
         if let Some(links) = &state.links {
@@ -39,7 +40,7 @@ pub(crate) fn execute<D: Device>(state: &mut ShardState<D>, session: &mut Sessio
 
 /// Replies to the request; returns whether the counters that clients see are to be reset.
 pub(crate) fn answer(
-    about: &About<'_>,
+    about: &ServerContext<'_>,
     status: impl Fn() -> ShardStatus,
     session: &mut Session,
     server: &ServerCommand<'_>,

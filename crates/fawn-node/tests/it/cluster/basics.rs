@@ -1,10 +1,10 @@
 //! Healthy cluster: a put is on three disks, a get costs at most one device read, all copies agree.
-use super::world::{Answer, FRONT_END, World, set, set_if};
+use super::world::{Answer, FRONT_END, TestWorld, set, set_if};
 use fawn_types::{Condition, Durability, Request, Update, Version};
 
 #[test]
 fn a_put_is_read_back_and_lies_on_three_disks() {
-    let mut world = World::new(1);
+    let mut world = TestWorld::new(1);
     let version = world.put(b"key", b"value");
     assert!(version > Version::ZERO);
     assert_eq!(world.get(b"key"), Answer::Value(b"value".to_vec(), version));
@@ -15,7 +15,7 @@ fn a_put_is_read_back_and_lies_on_three_disks() {
 #[test]
 fn every_mode_commits_and_agrees() {
     for durability in [Durability::Sync, Durability::EverySecond, Durability::Memory] {
-        let mut world = World::with(2, durability, 8 << 20);
+        let mut world = TestWorld::with(2, durability, 8 << 20);
         for i in 0..200_u32 {
             let key = format!("key {}", i % 50).into_bytes();
             world.put(&key, &i.to_le_bytes());
@@ -30,7 +30,7 @@ fn every_mode_commits_and_agrees() {
 
 #[test]
 fn pipelined_operations_on_one_key_are_all_done_once() {
-    let mut world = World::new(3);
+    let mut world = TestWorld::new(3);
     let add = Request::Update { key: b"counter", update: Update::AddSigned { delta: 1 } };
     let ops: Vec<_> = (0..500).map(|_| world.submit(&add).unwrap()).collect();
     let mut answers: Vec<i64> = ops
@@ -46,7 +46,7 @@ fn pipelined_operations_on_one_key_are_all_done_once() {
 
 #[test]
 fn conditional_outcomes_are_ordered_and_answered_by_the_tail() {
-    let mut world = World::new(4);
+    let mut world = TestWorld::new(4);
     let version = world.put(b"k", b"1");
     let stale = Version::from_u64(version.as_u64() + 9);
     let refused = world.call(&set_if(b"k", b"2", Condition::VersionIs(stale)));
@@ -64,8 +64,8 @@ fn conditional_outcomes_are_ordered_and_answered_by_the_tail() {
 }
 
 /// A cluster with a cache far smaller than the data, so that reads and updates go to the device.
-fn cold_world(seed: u64) -> World {
-    let mut world = World::with(seed, Durability::Sync, 1 << 20);
+fn cold_world(seed: u64) -> TestWorld {
+    let mut world = TestWorld::with(seed, Durability::Sync, 1 << 20);
     for i in 0..3000_u32 {
         let value = vec![i as u8; 1000];
         let op = world.submit(&set(format!("cold {i}").as_bytes(), &value)).unwrap();
@@ -80,7 +80,7 @@ fn cold_world(seed: u64) -> World {
 #[test]
 fn a_get_costs_at_most_one_device_read() {
     let mut world = cold_world(5);
-    let reads = |world: &World| -> u64 {
+    let reads = |world: &TestWorld| -> u64 {
         world.nodes.values().filter_map(|node| node.engine()).map(|engine| engine.stats().reads).sum()
     };
     let before = reads(&world);
@@ -117,7 +117,7 @@ fn cold_updates_queue_per_key_and_keep_their_order() {
 
 #[test]
 fn too_many_operations_are_refused_at_once() {
-    let mut world = World::new(7);
+    let mut world = TestWorld::new(7);
     world.put(b"a", b"b");
     let window = world.limits.router.window_ops_max;
     for _ in 0..window {

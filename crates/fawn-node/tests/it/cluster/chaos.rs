@@ -1,7 +1,7 @@
 //! Random faults under load, checked by appended tokens: an append-only list reveals loss, duplication and stale reads.
 //!
 //! `FAWN_SEED=n cargo test -p fawn-node --test it chaos` reproduces one seed.
-use super::world::{Answer, BACK_ENDS, FRONT_END, World};
+use super::world::{Answer, BACK_ENDS, FRONT_END, TestWorld};
 use fawn_node::cluster::ClientOp;
 use fawn_types::{Condition, Durability, Request, Update};
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ struct Asked {
 }
 
 #[derive(Default)]
-struct History {
+struct ChaosHistory {
     asked: BTreeMap<ClientOp, Asked>,
     acked: [Vec<u32>; KEYS as usize],
     reads: Vec<(usize, Vec<u32>, Vec<u32>)>,
@@ -27,8 +27,8 @@ struct History {
     unknown: u32,
 }
 
-impl History {
-    fn ask(&mut self, world: &mut World) {
+impl ChaosHistory {
+    fn ask(&mut self, world: &mut TestWorld) {
         let key = world.random.below(KEYS) as usize;
         let name = format!("list {key}");
         let token = world.random.chance(1, 2).then_some(self.appended);
@@ -45,7 +45,7 @@ impl History {
         }
     }
 
-    fn hear(&mut self, world: &mut World) {
+    fn hear(&mut self, world: &mut TestWorld) {
         for ((_, op), answer) in std::mem::take(&mut world.done) {
             let Some(asked) = self.asked.remove(&op) else { continue };
             match (asked.token, answer) {
@@ -88,7 +88,7 @@ fn tokens(value: &[u8]) -> Vec<u32> {
 }
 
 /// Begins or ends a random fault.
-fn disturb(world: &mut World, may_lose_power: bool) {
+fn disturb(world: &mut TestWorld, may_lose_power: bool) {
     let node = world.random.below(u64::from(BACK_ENDS)) as u32 + 1;
     match world.random.below(10) {
         0..=3 if world.nodes.contains_key(&node) => {
@@ -114,7 +114,7 @@ fn disturb(world: &mut World, may_lose_power: bool) {
     }
 }
 
-fn heal(world: &mut World) {
+fn heal(world: &mut TestWorld) {
     world.cut.clear();
     for node in 1..=BACK_ENDS {
         if !world.nodes.contains_key(&node) {
@@ -125,8 +125,8 @@ fn heal(world: &mut World) {
 
 /// Returns the numbers of acked tokens, of reads, and of operations with an unknown outcome.
 fn chaos(seed: u64, durability: Durability, faults: usize) -> (usize, usize, u32) {
-    let mut world = World::with(seed, durability, 8 << 20);
-    let mut history = History::default();
+    let mut world = TestWorld::with(seed, durability, 8 << 20);
+    let mut history = ChaosHistory::default();
     for _ in 0..faults {
         let steps = world.random.below(400);
         for _ in 0..steps {
@@ -190,14 +190,14 @@ fn everysec_survives_the_end_of_any_process() {
 #[test]
 fn corrupted_histories_are_caught() {
     let good = || {
-        let mut history = History::default();
+        let mut history = ChaosHistory::default();
         history.acked[0] = vec![1, 2, 3];
         history.reads.push((0, vec![1], vec![1, 2]));
         history
     };
     let finals = |list: &[u32]| vec![list.to_vec(), Vec::new(), Vec::new()];
     assert_eq!(good().judge(&finals(&[1, 2, 3])), Ok(()));
-    let caught = |history: &History, list: &[u32], word: &str| {
+    let caught = |history: &ChaosHistory, list: &[u32], word: &str| {
         let error = history.judge(&finals(list)).unwrap_err();
         assert!(error.contains(word), "{error}");
     };

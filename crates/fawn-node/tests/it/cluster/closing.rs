@@ -1,12 +1,12 @@
 //! Clean shutdowns: a mark is true on every disk image, and no possible loss is reported without reason.
-use super::world::{Answer, BACK_ENDS, World, set};
+use super::world::{Answer, BACK_ENDS, TestWorld, set};
 use fawn_chain::map::decode_state;
 use fawn_flash::SimDisk;
 use fawn_flash::sim::{Capture, Loss};
 use fawn_types::{Durability, RangeId};
 
 /// The number of members marked as cleanly shut down, and the number whose logs do not end at their marks.
-fn marks(world: &World, disk: &SimDisk) -> (usize, usize) {
+fn marks(world: &TestWorld, disk: &SimDisk) -> (usize, usize) {
     let engine = world.open(disk);
     let (mut marked, mut untrue) = (0, 0);
     for key in engine.blob_keys().collect::<Vec<_>>() {
@@ -24,7 +24,7 @@ fn marks(world: &World, disk: &SimDisk) -> (usize, usize) {
 #[test]
 fn a_mark_that_a_loss_of_power_leaves_says_the_truth() {
     for seed in 200..206_u64 {
-        let mut world = World::with(seed, Durability::EverySecond, 8 << 20);
+        let mut world = TestWorld::with(seed, Durability::EverySecond, 8 << 20);
         world.put(b"served", b"from here on");
         for i in 0..40_u32 {
             let _ = world.submit(&set(format!("k{i}").as_bytes(), &[7; 300])).unwrap();
@@ -50,7 +50,7 @@ fn a_mark_that_a_loss_of_power_leaves_says_the_truth() {
 #[test]
 fn an_orderly_stop_of_all_loses_nothing_and_says_nothing() {
     for (seed, durability) in [(210, Durability::EverySecond), (211, Durability::Memory), (212, Durability::Sync)] {
-        let mut world = World::with(seed, durability, 8 << 20);
+        let mut world = TestWorld::with(seed, durability, 8 << 20);
         for round in 0..12_u64 {
             world.put(format!("k{round}").as_bytes(), b"acked");
             for brief in 0..3 {

@@ -1,5 +1,5 @@
 //! Disks that hang or are full: what must be durable waits, other members go on, everything serves again afterwards.
-use super::world::{Answer, BACK_ENDS, FRONT_END, World, set};
+use super::world::{Answer, BACK_ENDS, FRONT_END, TestWorld, set};
 use fawn_chain::RangeEntry;
 use fawn_flash::SimDisk;
 use fawn_flash::sim::OpKind;
@@ -8,7 +8,7 @@ use fawn_types::RingKey;
 /// The bound on healing [replication.md § 2.5], ms.
 const HEAL_MS: usize = 60_000;
 
-fn is_serving(world: &World) -> bool {
+fn is_serving(world: &TestWorld) -> bool {
     let serves = |phase| matches!(phase, "head" | "middle" | "tail" | "single");
     world.statuses().iter().flat_map(|(_, status)| &status.members).all(|member| serves(member.phase))
 }
@@ -17,14 +17,14 @@ fn keys() -> impl Iterator<Item = Vec<u8>> {
     (0..10_u32).map(|i| format!("k{i}").into_bytes())
 }
 
-fn put_all(world: &mut World, value: &[u8]) {
+fn put_all(world: &mut TestWorld, value: &[u8]) {
     for key in keys() {
         world.put(&key, value);
     }
 }
 
 /// Puts that are answered somehow while a disk hangs: something has to be in flight.
-fn try_all(world: &mut World, value: &[u8]) {
+fn try_all(world: &mut TestWorld, value: &[u8]) {
     let ops: Vec<_> = keys().map(|key| world.submit(&set(&key, value)).unwrap()).collect();
     for op in ops {
         world.wait(op);
@@ -44,7 +44,7 @@ fn fill(disks: impl Iterator<Item = SimDisk>) {
 /// space is back, everything serves without another restart.
 #[test]
 fn full_disks_delay_promises_and_maps() {
-    let mut world = World::new(2);
+    let mut world = TestWorld::new(2);
     put_all(&mut world, b"1");
     world.run(1_000);
     fill(world.disks.values().cloned());
@@ -65,7 +65,7 @@ fn full_disks_delay_promises_and_maps() {
 /// was sent more than once is not reported as refused.
 #[test]
 fn a_full_disk_leaves_open_what_was_sent_twice() {
-    let mut world = World::new(3);
+    let mut world = TestWorld::new(3);
     put_all(&mut world, b"1");
     let map = world.nodes[&1].manager_map().unwrap().clone();
     let head = map.range_of(&RingKey::of(&map.secret, b"k1")).and_then(RangeEntry::head).unwrap();
@@ -81,7 +81,7 @@ fn a_full_disk_leaves_open_what_was_sent_twice() {
     assert_eq!(world.wait(op), Answer::Other("Error(Unavailable)".to_owned()));
 }
 
-fn hang(world: &World, victim: u32) {
+fn hang(world: &TestWorld, victim: u32) {
     world.disks[&victim].hang(OpKind::Write);
     world.disks[&victim].hang(OpKind::Sync);
 }
@@ -91,7 +91,7 @@ fn hang(world: &World, victim: u32) {
 #[test]
 fn a_disk_that_hangs_leaves_its_chains() {
     for victim in 2..=BACK_ENDS {
-        let mut world = World::new(40 + u64::from(victim));
+        let mut world = TestWorld::new(40 + u64::from(victim));
         put_all(&mut world, b"1");
         hang(&world, victim);
         let started = world.now;
@@ -116,7 +116,7 @@ fn a_disk_that_hangs_leaves_its_chains() {
 /// The disk with the manager's map hangs: chains cannot change meanwhile. Once it works, everything serves.
 #[test]
 fn the_managers_disk_hangs_and_works_again() {
-    let mut world = World::new(50);
+    let mut world = TestWorld::new(50);
     put_all(&mut world, b"1");
     hang(&world, 1);
     try_all(&mut world, b"2");

@@ -1,5 +1,5 @@
 //! Edge cases: stale epochs, expiry by chain time, logs that no longer reach back, stores of other clusters.
-use super::world::{Answer, BACK_ENDS, FRONT_END, SECRET, World, set};
+use super::world::{Answer, BACK_ENDS, FRONT_END, SECRET, TestWorld, set};
 use fawn_chain::map::NodeEntry;
 use fawn_chain::message::{FrameStream, RefusedReason, encode_frame};
 use fawn_chain::{Body, ClusterMap, Frame, Header, RingOptions};
@@ -12,7 +12,7 @@ use fawn_types::{
 };
 
 /// Sends a request with any epoch, as a separate front-end. Returns a description of the replies.
-fn ask(world: &mut World, to: u32, epoch: Epoch, range: RangeId, request: &Request<'_>) -> Vec<String> {
+fn ask(world: &mut TestWorld, to: u32, epoch: Epoch, range: RangeId, request: &Request<'_>) -> Vec<String> {
     const STRANGER: u32 = 9;
     let session = u64::from(STRANGER) << 32 | 7;
     let mut payload = Vec::new();
@@ -49,7 +49,7 @@ fn ask(world: &mut World, to: u32, epoch: Epoch, range: RangeId, request: &Reque
 
 #[test]
 fn stale_epochs_and_foreign_keys_are_refused_with_the_newer_entry() {
-    let mut world = World::new(60);
+    let mut world = TestWorld::new(60);
     world.put(b"k", b"1");
     let status = world.nodes[&2].status();
     let member = status.members.iter().find(|member| member.phase == "tail" || member.phase == "head").unwrap();
@@ -69,7 +69,7 @@ fn stale_epochs_and_foreign_keys_are_refused_with_the_newer_entry() {
 
 #[test]
 fn entries_expire_by_chain_time_everywhere() {
-    let mut world = World::new(61);
+    let mut world = TestWorld::new(61);
     let at = world.now.plus_ms(2_000);
     let update = Update::Set {
         value: b"short",
@@ -87,7 +87,7 @@ fn entries_expire_by_chain_time_everywhere() {
 
 #[test]
 fn a_log_that_no_longer_reaches_back_never_makes_a_transfer_with_holes() {
-    let mut world = World::with(62, Durability::Sync, 8 << 20);
+    let mut world = TestWorld::with(62, Durability::Sync, 8 << 20);
     world.limits.manager.report_wait_ms = 50;
     world.retained_records_max = 100;
     (1..=BACK_ENDS).for_each(|node| world.kill(node, false));
@@ -147,7 +147,7 @@ fn a_store_of_another_cluster_is_refused() {
 
 #[test]
 fn corrupt_bytes_ask_for_a_new_link_once() {
-    let mut world = World::new(63);
+    let mut world = TestWorld::new(63);
     let now = world.now;
     let node = world.nodes.get_mut(&FRONT_END).unwrap();
     node.handle_bytes(now, NodeId(2), &[0xFF; 64]);

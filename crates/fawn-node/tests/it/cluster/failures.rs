@@ -1,12 +1,12 @@
 //! Failures: a node crashes and comes back, the whole cluster loses power, replies are lost.
-use super::world::{Answer, BACK_ENDS, FRONT_END, World, set};
+use super::world::{Answer, BACK_ENDS, FRONT_END, TestWorld, set};
 use fawn_flash::sim::{DeviceFault, OpKind};
 use fawn_types::{Durability, Request, RingKey, Update};
 
 #[test]
 fn a_node_dies_and_comes_back_without_loss() {
     for victim in 2..=BACK_ENDS {
-        let mut world = World::new(10 + u64::from(victim));
+        let mut world = TestWorld::new(10 + u64::from(victim));
         for i in 0..100_u32 {
             world.put(format!("k{i}").as_bytes(), b"before");
         }
@@ -26,7 +26,7 @@ fn a_node_dies_and_comes_back_without_loss() {
 
 #[test]
 fn the_managers_node_dies_and_comes_back() {
-    let mut world = World::new(20);
+    let mut world = TestWorld::new(20);
     world.put(b"k", b"1");
     world.kill(1, true);
     world.run(500);
@@ -40,7 +40,7 @@ fn the_managers_node_dies_and_comes_back() {
 #[test]
 fn power_loss_of_the_whole_cluster_loses_no_acked_write() {
     for seed in 100..112_u64 {
-        let mut world = World::new(seed);
+        let mut world = TestWorld::new(seed);
         world.put(b"served", b"from here on");
         let mut acked = Vec::new();
         for round in 0..3_u32 {
@@ -73,7 +73,7 @@ fn power_loss_of_the_whole_cluster_loses_no_acked_write() {
 
 #[test]
 fn lost_answers_are_retried_and_applied_once() {
-    let mut world = World::new(30);
+    let mut world = TestWorld::new(30);
     world.put(b"counter", b"0");
     let add = Request::Update { key: b"counter", update: Update::AddSigned { delta: 1 } };
     // No reply reaches the front-end, so it resends the same operations repeatedly.
@@ -94,7 +94,7 @@ fn lost_answers_are_retried_and_applied_once() {
 #[test]
 fn retries_across_a_power_loss_are_applied_once() {
     for seed in 40..46_u64 {
-        let mut world = World::new(seed);
+        let mut world = TestWorld::new(seed);
         world.put(b"counter", b"0");
         let add = Request::Update { key: b"counter", update: Update::AddSigned { delta: 1 } };
         world.cut.extend((1..=BACK_ENDS).map(|node| (node, FRONT_END)));
@@ -112,7 +112,7 @@ fn retries_across_a_power_loss_are_applied_once() {
 
 #[test]
 fn links_that_lose_bytes_both_ways_between_neighbours_heal() {
-    let mut world = World::with(50, Durability::EverySecond, 8 << 20);
+    let mut world = TestWorld::with(50, Durability::EverySecond, 8 << 20);
     for i in 0..30_u32 {
         world.put(format!("a{i}").as_bytes(), b"1");
     }
@@ -136,7 +136,7 @@ fn links_that_lose_bytes_both_ways_between_neighbours_heal() {
 fn power_loss_without_sync_is_seen_by_the_same_check() {
     let mut lost = 0;
     for seed in 70..74_u64 {
-        let mut world = World::with(seed, Durability::Memory, 8 << 20);
+        let mut world = TestWorld::with(seed, Durability::Memory, 8 << 20);
         world.put(b"served", b"from here on");
         let keys: Vec<String> = (0..30).map(|i| format!("k{i}")).collect();
         keys.iter().for_each(|key| {
@@ -158,7 +158,7 @@ fn power_loss_without_sync_is_seen_by_the_same_check() {
 fn a_node_whose_medium_fails_is_left_out_until_it_is_restarted() {
     for victim in 2..=BACK_ENDS {
         for (durability, kind) in [(Durability::Sync, OpKind::Write), (Durability::EverySecond, OpKind::Sync)] {
-            let mut world = World::with(80 + u64::from(victim), durability, 8 << 20);
+            let mut world = TestWorld::with(80 + u64::from(victim), durability, 8 << 20);
             for i in 0..50_u32 {
                 world.put(format!("k{i}").as_bytes(), b"before");
             }
@@ -191,7 +191,7 @@ fn a_node_whose_medium_fails_is_left_out_until_it_is_restarted() {
 /// An epoch's sequence numbers run out: the head has requested a new epoch before, so clients see no error.
 #[test]
 fn an_epoch_that_is_used_up_makes_way_for_the_next() {
-    let mut world = World::new(90);
+    let mut world = TestWorld::new(90);
     world.limits.replica.epoch_records_max = 64;
     (1..=BACK_ENDS).for_each(|node| world.kill(node, false));
     (1..=BACK_ENDS).for_each(|node| world.start(node));
@@ -217,7 +217,7 @@ fn an_epoch_that_is_used_up_makes_way_for_the_next() {
 fn another_durability_takes_effect_with_the_next_epoch() {
     let modes =
         [Durability::Sync, Durability::EverySecond, Durability::Sync, Durability::EverySecond, Durability::Memory];
-    let mut world = World::with(95, modes[0], 8 << 20);
+    let mut world = TestWorld::with(95, modes[0], 8 << 20);
     for (round, mode) in modes.into_iter().enumerate() {
         if round > 0 {
             (1..=BACK_ENDS).for_each(|node| world.kill(node, false));
@@ -245,7 +245,7 @@ fn another_durability_takes_effect_with_the_next_epoch() {
 /// The front-end cannot reach one head: operations on its range wait, those on other ranges do not.
 #[test]
 fn a_silent_head_stops_its_own_range_only() {
-    let mut world = World::new(7);
+    let mut world = TestWorld::new(7);
     for i in 0..10_u32 {
         world.put(format!("k{i}").as_bytes(), b"1");
     }

@@ -1,5 +1,5 @@
 //! Tests of a store that was served alone, becomes a member of a chain, donates its records to it, and back.
-use super::world::{BACK_ENDS, World};
+use super::world::{BACK_ENDS, TestWorld};
 use crate::test_harness::{START, resp};
 use fawn_chain::RangeEntry;
 use fawn_chain::map::{ChainMember, ChainState, MemberRole, decode_state};
@@ -87,14 +87,14 @@ fn grown(disk: &SimDisk) -> RangeEntry {
     RangeEntry { members, state: ChainState::Preparing, ..entry }
 }
 
-fn world_on(seed: u64, first: SimDisk, entry: RangeEntry) -> World {
+fn world_on(seed: u64, first: SimDisk, entry: RangeEntry) -> TestWorld {
     let disk = |node: u32| SimDisk::new(SimOptions { seed: seed ^ u64::from(node), ..SimOptions::default() });
     let mut disks: BTreeMap<u32, SimDisk> = (2..=BACK_ENDS).map(|node| (node, disk(node))).collect();
     disks.insert(1, first);
-    World::on(seed, Durability::Sync, 8 << 20, disks, Some(entry))
+    TestWorld::on(seed, Durability::Sync, 8 << 20, disks, Some(entry))
 }
 
-fn assert_all(world: &mut World) {
+fn assert_all(world: &mut TestWorld) {
     for key in 0..KEYS {
         let found = world.get(format!("k{key}").as_bytes());
         assert_eq!(found.value(), value(key).as_ref().map(String::as_bytes), "seed {}: k{key}: {found:?}", world.seed);
@@ -128,7 +128,7 @@ fn a_store_that_served_alone_donates_its_records_to_a_chain_and_back() {
 }
 
 /// The copy of a member serves alone, and keeps what the chain had.
-fn back(world: &mut World, node: u32, of_chain: Epoch) {
+fn back(world: &mut TestWorld, node: u32, of_chain: Epoch) {
     world.kill(node, true);
     let disk = world.disks[&node].clone();
     for round in 0..2 {

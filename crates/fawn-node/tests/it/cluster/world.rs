@@ -48,7 +48,7 @@ impl Answer {
     }
 }
 
-pub(crate) struct World {
+pub(crate) struct TestWorld {
     pub(crate) nodes: BTreeMap<u32, Node<SimDevice>>,
     pub(crate) disks: BTreeMap<u32, SimDisk>,
     links: BTreeMap<(u32, u32), Vec<u8>>,
@@ -77,7 +77,7 @@ pub(crate) fn set_if<'a>(key: &'a [u8], value: &'a [u8], condition: Condition) -
     Request::Update { key, update }
 }
 
-impl World {
+impl TestWorld {
     pub(crate) fn new(seed: u64) -> Self {
         Self::with(seed, Durability::Sync, 8 << 20)
     }

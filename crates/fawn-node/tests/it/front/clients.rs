@@ -1,5 +1,5 @@
 //! Clients of a cluster: the same transcripts as on one store, order within a connection, keyspace requests.
-use super::harness::Harness;
+use super::harness::ClusterHarness;
 use crate::harness::resp;
 use crate::transcripts::{MEMCACHED_STORAGE, REDIS_CONNECTION, REDIS_EXPIRY, REDIS_STRINGS, play};
 use fawn_types::Durability;
@@ -8,7 +8,7 @@ use fawn_wire::Protocol;
 #[test]
 fn redis_hears_what_one_store_tells() {
     for durability in [Durability::Sync, Durability::EverySecond, Durability::Memory] {
-        let mut harness = Harness::with(true, durability, 8 << 20);
+        let mut harness = ClusterHarness::with(true, durability, 8 << 20);
         let id = harness.connect(Protocol::Resp);
         play(REDIS_STRINGS, |line| harness.redis(id, line));
         play(REDIS_EXPIRY, |line| harness.redis(id, line));
@@ -22,7 +22,7 @@ fn redis_hears_what_one_store_tells() {
 #[test]
 fn memcached_hears_what_one_store_tells() {
     for is_one_range in [true, false] {
-        let mut harness = Harness::new(is_one_range);
+        let mut harness = ClusterHarness::new(is_one_range);
         let id = harness.connect(Protocol::Memcached);
         play(MEMCACHED_STORAGE, |line| harness.memcached(id, line));
         harness.memcached(id, "set k 0 0 1|a");
@@ -38,7 +38,7 @@ fn memcached_hears_what_one_store_tells() {
 
 #[test]
 fn both_protocols_see_the_same_keys_and_three_copies_agree() {
-    let mut harness = Harness::new(false);
+    let mut harness = ClusterHarness::new(false);
     let (redis, memcached) = (harness.connect(Protocol::Resp), harness.connect(Protocol::Memcached));
     assert_eq!(harness.redis(redis, "SET k 41"), "+OK");
     assert_eq!(harness.memcached(memcached, "incr k 1"), "42");
@@ -53,7 +53,7 @@ fn both_protocols_see_the_same_keys_and_three_copies_agree() {
 /// The result of an update is stored in the record for retries. It may be as long as a value.
 #[test]
 fn updates_that_give_the_former_value_back_give_long_ones_back() {
-    let mut harness = Harness::with_values(2 << 20, false, Durability::Sync, 64 << 20);
+    let mut harness = ClusterHarness::with_values(2 << 20, false, Durability::Sync, 64 << 20);
     let (redis, memcached) = (harness.connect(Protocol::Resp), harness.connect(Protocol::Memcached));
     let [one, two] = ["1", "2"].map(|digit| digit.repeat(1 << 20));
     assert_eq!(harness.redis(redis, &format!("SET k {one}")), "+OK");
@@ -71,7 +71,7 @@ fn updates_that_give_the_former_value_back_give_long_ones_back() {
 
 #[test]
 fn a_connection_sees_its_operations_in_order() {
-    let mut harness = Harness::new(false);
+    let mut harness = ClusterHarness::new(false);
     let id = harness.connect(Protocol::Resp);
     let (mut pipeline, mut expected) = (Vec::new(), Vec::new());
     for i in 0..300 {
@@ -95,7 +95,7 @@ fn a_connection_sees_its_operations_in_order() {
 
 #[test]
 fn a_pipeline_beyond_all_windows_is_answered_in_order() {
-    let mut harness = Harness::new(true);
+    let mut harness = ClusterHarness::new(true);
     let id = harness.connect(Protocol::Resp);
     let mut pipeline = Vec::new();
     (0..6000).for_each(|i| pipeline.extend_from_slice(&resp(&format!("SET key:{i} {i}"))));
@@ -110,7 +110,7 @@ fn a_pipeline_beyond_all_windows_is_answered_in_order() {
 #[test]
 fn keyspace_requests_span_ranges_and_are_barriers() {
     for is_one_range in [true, false] {
-        let mut harness = Harness::new(is_one_range);
+        let mut harness = ClusterHarness::new(is_one_range);
         let id = harness.connect(Protocol::Resp);
         let mut pipeline = Vec::new();
         (0..500).for_each(|i| pipeline.extend_from_slice(&resp(&format!("SET key:{i} v"))));
@@ -141,12 +141,12 @@ fn keyspace_requests_span_ranges_and_are_barriers() {
 
 #[test]
 fn delayed_flush_voids_what_is_there_then() {
-    crate::transcripts::delayed_flush(&mut Harness::new(false));
+    crate::transcripts::delayed_flush(&mut ClusterHarness::new(false));
 }
 
 #[test]
 fn batches_are_atomic_within_a_chain_and_refused_across() {
-    let mut harness = Harness::new(false);
+    let mut harness = ClusterHarness::new(false);
     let id = harness.connect(Protocol::Resp);
     assert_eq!(harness.redis(id, "MSET {t}a 1 {t}b 2 {t}a 3"), "+OK");
     assert_eq!(harness.redis(id, "MGET {t}a {t}b"), "*2|$1|3|$1|2");
@@ -163,7 +163,7 @@ fn batches_are_atomic_within_a_chain_and_refused_across() {
 /// A batch longer than a link's frame is still forwarded as a whole.
 #[test]
 fn long_batches_go_down_the_chain_as_a_whole() {
-    let mut harness = Harness::new(true);
+    let mut harness = ClusterHarness::new(true);
     let id = harness.connect(Protocol::Resp);
     let pairs: Vec<String> = (0..40).map(|i| format!("k{i} {}", "x".repeat(10_000 + i))).collect();
     assert_eq!(harness.redis(id, &format!("MSET {}", pairs.join(" "))), "+OK");
@@ -173,7 +173,7 @@ fn long_batches_go_down_the_chain_as_a_whole() {
 
 #[test]
 fn a_get_costs_at_most_one_device_read() {
-    let mut harness = Harness::with(true, Durability::Sync, 1 << 20);
+    let mut harness = ClusterHarness::with(true, Durability::Sync, 1 << 20);
     let id = harness.connect(Protocol::Resp);
     for i in 0..3000 {
         harness.send(id, &resp(&format!("SET cold:{i} {}", format!("{i:04}").repeat(250))));

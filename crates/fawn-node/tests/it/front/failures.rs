@@ -1,5 +1,5 @@
 //! Failures under client load: a member dies, power fails; acked writes survive, and batches are atomic.
-use super::harness::{Harness, MEMBERS};
+use super::harness::{ClusterHarness, MEMBERS};
 use crate::harness::resp;
 use fawn_flash::sim::{DeviceFault, Loss, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
@@ -12,7 +12,7 @@ use fawn_wire::Protocol;
 fn a_member_dies_and_writes_resume_without_loss() {
     for victim in 1..=MEMBERS {
         for is_one_range in [true, false] {
-            let mut harness = Harness::new(is_one_range);
+            let mut harness = ClusterHarness::new(is_one_range);
             let id = harness.connect(Protocol::Memcached);
             for i in 0..60 {
                 assert_eq!(harness.memcached(id, &format!("set k{i} 0 0 6|before")), "STORED");
@@ -36,7 +36,7 @@ fn a_member_dies_and_writes_resume_without_loss() {
 fn the_cluster_loses_power_and_nothing_acked_is_gone() {
     let mut acked = 0;
     for seed in 0..8 {
-        let mut harness = Harness::with(seed % 2 == 0, Durability::Sync, 8 << 20);
+        let mut harness = ClusterHarness::with(seed % 2 == 0, Durability::Sync, 8 << 20);
         for round in 0..3 {
             let id = harness.connect(Protocol::Resp);
             assert_eq!(harness.redis(id, "DEL nothing"), ":0", "the cluster serves again");
@@ -61,7 +61,7 @@ fn the_cluster_loses_power_and_nothing_acked_is_gone() {
 #[test]
 fn no_crash_leaves_half_a_batch() {
     for seed in 0..12 {
-        let mut harness = Harness::with(true, Durability::EverySecond, 8 << 20);
+        let mut harness = ClusterHarness::with(true, Durability::EverySecond, 8 << 20);
         let id = harness.connect(Protocol::Resp);
         let batch = |round: u32| -> Vec<u8> {
             let pairs: Vec<String> = (0..30).map(|i| format!("k{i} {round}{}", "x".repeat(9000))).collect();
@@ -86,11 +86,11 @@ fn no_crash_leaves_half_a_batch() {
 /// A pause of the whole process for longer than the heartbeat timeout drops no member.
 #[test]
 fn a_pause_of_the_process_drops_no_member() {
-    let mut harness = Harness::new(false);
+    let mut harness = ClusterHarness::new(false);
     let id = harness.connect(Protocol::Resp);
     assert_eq!(harness.redis(id, "SET k v"), "+OK");
     harness.run(1000);
-    let epochs = |harness: &Harness| -> Vec<_> {
+    let epochs = |harness: &ClusterHarness| -> Vec<_> {
         let statuses = harness.host.statuses().into_iter();
         statuses.flat_map(|(_, status)| status.members.into_iter().map(|member| member.epoch)).collect()
     };
@@ -106,7 +106,7 @@ fn a_pause_of_the_process_drops_no_member() {
 fn a_start_serves_as_soon_as_all_members_have_spoken() {
     const TURNS_MAX: usize = 40;
     for is_one_range in [true, false] {
-        let mut harness = Harness::new(is_one_range);
+        let mut harness = ClusterHarness::new(is_one_range);
         for round in 0..4 {
             let id = harness.connect(Protocol::Resp);
             let reads = harness.reads();
@@ -137,12 +137,14 @@ fn an_end_in_order_is_told_apart_from_a_kill() {
     for (durability, is_one_range) in
         [(Durability::EverySecond, true), (Durability::Memory, true), (Durability::Memory, false)]
     {
-        let mut harness = Harness::with(is_one_range, durability, 24 << 20);
-        let losses = |harness: &Harness| harness.host.status().cluster.expect("a cluster's status").possible_losses;
+        let mut harness = ClusterHarness::with(is_one_range, durability, 24 << 20);
+        let losses =
+            |harness: &ClusterHarness| harness.host.status().cluster.expect("a cluster's status").possible_losses;
         for round in 0..3 {
             let id = harness.connect(Protocol::Resp);
-            let serves =
-                |harness: &mut Harness| assert_eq!(harness.redis(id, "SET served again"), "+OK", "{durability:?}");
+            let serves = |harness: &mut ClusterHarness| {
+                assert_eq!(harness.redis(id, "SET served again"), "+OK", "{durability:?}")
+            };
             serves(&mut harness);
             assert_eq!(losses(&harness), 0, "{durability:?}, round {round}: a clean shutdown syncs everything");
             let held = if round == 0 { 0 } else { 100 };
@@ -166,7 +168,7 @@ fn an_end_in_order_is_told_apart_from_a_kill() {
 #[test]
 fn a_store_that_fails_leaves_two_copies_and_a_word_about_it() {
     for victim in 1..=MEMBERS {
-        let mut harness = Harness::new(victim % 2 == 0);
+        let mut harness = ClusterHarness::new(victim % 2 == 0);
         let id = harness.connect(Protocol::Resp);
         (0..40).for_each(|i| assert_eq!(harness.redis(id, &format!("SET k{i} before")), "+OK"));
         let whole = harness.host.status().cluster.expect("a cluster's status");
@@ -204,7 +206,7 @@ fn a_store_that_fails_leaves_two_copies_and_a_word_about_it() {
 /// All three stores fail: reads of existing values continue, writes are rejected in time, and the status shows it.
 #[test]
 fn stores_that_all_fail_leave_reads() {
-    let mut harness = Harness::new(true);
+    let mut harness = ClusterHarness::new(true);
     let id = harness.connect(Protocol::Resp);
     assert_eq!(harness.redis(id, "SET k v"), "+OK");
     for at in 0..MEMBERS as usize {
@@ -221,7 +223,7 @@ fn stores_that_all_fail_leave_reads() {
 /// served.
 #[test]
 fn a_dead_tail_does_not_stall_sessions_on_other_ranges() {
-    let mut harness = Harness::with_window(4);
+    let mut harness = ClusterHarness::with_window(4);
     let id = harness.connect(Protocol::Resp);
     let keys: Vec<String> = (0..200).map(|i| format!("k{i}")).collect();
     for key in &keys {
@@ -242,7 +244,7 @@ fn a_dead_tail_does_not_stall_sessions_on_other_ranges() {
 /// An empty disk in the place of a member's: the member joins again and is copied to, at every later start too.
 #[test]
 fn a_replaced_disk_is_copied_to() {
-    let mut harness = Harness::new(false);
+    let mut harness = ClusterHarness::new(false);
     for victim in 1..=MEMBERS {
         let id = harness.connect(Protocol::Memcached);
         for i in 0..60 {
@@ -265,7 +267,7 @@ fn a_replaced_disk_is_copied_to() {
 /// A store of some opens ago would pass for an earlier process of its member: the start is refused.
 #[test]
 fn a_restored_store_is_refused() {
-    let mut harness = Harness::new(false);
+    let mut harness = ClusterHarness::new(false);
     let id = harness.connect(Protocol::Memcached);
     assert_eq!(harness.memcached(id, "set k 0 0 1|1"), "STORED");
     let past = harness.disks[1].image(Loss::Process, 1);

@@ -1,5 +1,5 @@
 //! Harness of a cluster: three members in one thread, each on a simulated disk.
-use crate::test_harness::{START, TestBed};
+use crate::test_harness::{START, TestHarness};
 use fawn_ds::internals::{Engine, Options};
 use fawn_flash::sim::{DeviceFault, OpKind};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
@@ -10,7 +10,7 @@ use std::collections::HashMap;
 
 pub(crate) const MEMBERS: u32 = 3;
 
-pub(crate) type Harness = TestBed<LocalCluster<SimDevice>, LocalOptions>;
+pub(crate) type ClusterHarness = TestHarness<LocalCluster<SimDevice>, LocalOptions>;
 
 fn open(disk: &SimDisk, options: &LocalOptions, memory_bytes: u64, now: Now) -> Engine<SimDevice> {
     let options = Options {
@@ -24,7 +24,7 @@ fn open(disk: &SimDisk, options: &LocalOptions, memory_bytes: u64, now: Now) -> 
     Engine::open(SimDevice::attach(disk), options, now).unwrap().0
 }
 
-impl Harness {
+impl ClusterHarness {
     pub(crate) fn new(is_one_range: bool) -> Self {
         Self::with(is_one_range, Durability::Sync, 8 << 20)
     }

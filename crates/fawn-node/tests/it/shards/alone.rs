@@ -15,14 +15,14 @@ const KEYS: u64 = 4;
 const ROOM_BYTES: usize = 96 << 10;
 
 /// A client with its own keys, and the replies it must receive.
-struct Client {
+struct AloneClient {
     id: SessionId,
     number: usize,
     keys: HashMap<String, Vec<u8>>,
     expected: Vec<u8>,
 }
 
-impl Client {
+impl AloneClient {
     fn value(&mut self, rng: &mut SplitMix64) -> Vec<u8> {
         let bytes = if rng.below(3) == 0 { 9000 + rng.below(20_000) } else { rng.below(100) };
         let batch = b'a' + rng.below(26) as u8;
@@ -94,10 +94,10 @@ fn run(seed: u64) -> u64 {
     let options = ShardOptions { replies_bytes_max: ROOM_BYTES, ..shard_options(Durability::Sync) };
     let sim = SimOptions { seed, latency_ticks: 0..=6, ..SimOptions::default() };
     let mut harness = harness(2 + (seed % 3) as u16, sim, options);
-    let mut clients: Vec<Client> = (0..SESSIONS)
+    let mut clients: Vec<AloneClient> = (0..SESSIONS)
         .map(|number| {
             let (id, keys) = (harness.connect(Protocol::Resp), HashMap::new());
-            Client { id, number, keys, expected: Vec::new() }
+            AloneClient { id, number, keys, expected: Vec::new() }
         })
         .collect();
     for _ in 0..4 {
@@ -122,7 +122,7 @@ fn run(seed: u64) -> u64 {
     harness.host.shards.iter().map(|shard| shard.status().counters.rereads).sum()
 }
 
-fn hear(harness: &mut ShardsBed, clients: &mut [Client]) {
+fn hear(harness: &mut ShardsBed, clients: &mut [AloneClient]) {
     for client in clients {
         let received = std::mem::take(&mut harness.clients.get_mut(&client.id).unwrap().received);
         let expected = std::mem::take(&mut client.expected);

@@ -3,7 +3,7 @@ mod alone;
 mod clients;
 
 use crate::harness::engine_options;
-use crate::test_harness::{Restarts, START, TestBed};
+use crate::test_harness::{Restarts, START, TestHarness};
 use fawn_ds::internals::Engine;
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_node::{
@@ -30,7 +30,7 @@ pub(crate) struct Several {
     longest: usize,
 }
 
-pub(crate) type ShardsBed = TestBed<Several, ShardOptions>;
+pub(crate) type ShardsBed = TestHarness<Several, ShardOptions>;
 
 /// A node with `count` shards.
 pub(crate) fn harness(count: u16, sim: SimOptions, options: ShardOptions) -> ShardsBed {
@@ -58,7 +58,7 @@ fn on(disks: Vec<SimDisk>, options: ShardOptions, memory_bytes: u64, seed: u64) 
         longest: 0,
     };
     let clients = HashMap::new();
-    TestBed { disks, host, now: START, clients, reads_replies: true, options, memory_bytes, turn_ms: 0 }
+    TestHarness { disks, host, now: START, clients, reads_replies: true, options, memory_bytes, turn_ms: 0 }
 }
 
 impl Restarts for ShardsBed {
