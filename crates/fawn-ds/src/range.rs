@@ -215,13 +215,13 @@ impl RangeState {
     /// Its sole epoch's base, while that lasts: all that an opening finds is committed then, and commits need no marks.
     #[inline]
     pub(crate) fn sole_base(&self) -> Option<Version> {
-        self.sole.and_then(|sole| if sole.is_over { None } else { Some(sole.base) })
+        self.sole.as_ref().filter(|sole| !sole.is_over).map(|sole| sole.base)
     }
 
     /// Whether its commits need marks in the log.
     #[inline]
     pub(crate) fn needs_marks(&self) -> bool {
-        self.sole_base().is_none()
+        self.sole.as_ref().is_none_or(|sole| sole.is_over)
     }
 
     /// Keeps nothing for retransmission any more.

@@ -10,8 +10,8 @@ use fawn_types::{BootId, KeyRange, NodeId, Now, RangeId};
 /// A standalone server is the first node of a cluster of one.
 const NODE: NodeId = NodeId(1);
 
-/// The range's replica, serving in an epoch of this opening. One sync: the manifest has the promise, and says that the
-/// epoch is a sole one, before its first record.
+/// Creates the range's replica, which serves in a new epoch. One synced commit of the manifest holds both the promise
+/// and the sole epoch, before the epoch's first record.
 pub(crate) fn activate<D: Device>(
     engine: &mut Engine<D>,
     (range, keys): (RangeId, KeyRange),

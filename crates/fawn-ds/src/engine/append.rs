@@ -105,9 +105,9 @@ impl<D: Device> Engine<D> {
     /// Encodes one record in the space that [`Engine::make_room`] reserved, and enters it in all tables.
     fn append_one(&mut self, at: usize, hash: KeyHash, record: &RecordRef<'_>, len: usize, continues: bool) {
         let version = record.version;
-        let RangeState { progress: RangeProgress { appended: last, .. }, sole, .. } = self.ranges[at];
-        assert!(version > last, "versions of a range grow: {version:?} after {last:?}");
-        if let Some(sole) = sole.filter(|sole| !sole.is_over) {
+        let RangeState { progress: RangeProgress { appended: last, .. }, sole, .. } = &self.ranges[at];
+        assert!(version > *last, "versions of a range grow: {version:?} after {last:?}");
+        if let Some(sole) = sole.as_ref().filter(|sole| !sole.is_over) {
             // An opening would take it for committed, or for a record of a chain.
             assert!(version.epoch() == sole.epoch, "{version:?} in the sole epoch {:?}", sole.epoch);
         }

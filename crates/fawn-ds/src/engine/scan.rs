@@ -1,4 +1,4 @@
-//! Owns iterating: whole cells of the index in hash order, keys read from their records.
+//! Scans: iteration over whole cells of the index in hash order, with keys read from their records.
 use super::fetch::{Expected, Hit, Probe};
 use super::{Engine, LookupPlan};
 use crate::error::EngineError;

@@ -1,8 +1,8 @@
 //! Sole epochs: epochs in which the store is a range's only serving member, so that commits need no marks in the log.
 //!
-//! Nobody else could have acknowledged less: all that an opening finds of such an epoch is committed. The manifest says so
-//! before the epoch's first record is written, and says that it is over before the first record of a chain's epoch is.
-//! A record of either kind is thus never taken for one of the other, wherever a crash falls.
+//! With one member the log is never cut back, so all records of such an epoch that an open finds are committed. The
+//! manifest lists the epoch before its first record is written, and lists its end before the first record of a chain's
+//! epoch is. Recovery therefore never confuses records of the two kinds, wherever a crash falls.
 use super::Engine;
 use super::blob::check_blob;
 use crate::error::EngineError;
@@ -12,13 +12,13 @@ use fawn_flash::Device;
 use fawn_types::{Epoch, RangeId, Version};
 
 impl<D: Device> Engine<D> {
-    /// The range's sole epoch; `None` while commits need marks.
+    /// The range's sole epoch. `None` while commits need marks.
     pub fn sole_epoch(&self, range: RangeId) -> Option<Epoch> {
         let sole = self.range_at(range).ok().and_then(|at| self.ranges[at].sole)?;
         (!sole.is_over).then_some(sole.epoch)
     }
 
-    /// An epoch above all that the range had here; it grows with each opening. `None`: all are used up.
+    /// An epoch above all that the range had in this store; it grows with each open. `None`: all are used up.
     pub fn next_sole_epoch(&self, range: RangeId) -> Option<Epoch> {
         let opening = Epoch::new(self.generation)?;
         let Ok(at) = self.range_at(range) else { return Some(opening) };
@@ -31,9 +31,9 @@ impl<D: Device> Engine<D> {
     }
 
     /// Begins an epoch in which this store is the range's only serving member. Its log, all of it committed, is the
-    /// epoch's base. From now on an opening takes all that it finds for committed, no marks are written, nothing is
-    /// retained. `promise`, the name and bytes of a blob, becomes durable with it. Waits for one write of the manifest, and
-    /// for a sync where not all is synced.
+    /// epoch's base. From now on recovery takes every record for committed, no marks are written, and nothing is
+    /// retained for retransmission. `promise`, the key and bytes of a blob, becomes durable in the same commit. Blocks
+    /// for one commit of the manifest, and for a sync if the log is not synced.
     ///
     /// # Errors
     /// [`EngineError::UnknownRange`], [`EngineError::StoreFull`], or the store is poisoned: the epoch has not begun then.
@@ -51,7 +51,7 @@ impl<D: Device> Engine<D> {
         let base = self.committed_end(at);
         assert!(self.ranges[at].copy.is_none(), "a copy that is not whole serves no epoch");
         assert!(self.newest_epoch(at) < epoch, "{epoch:?} was used: {:?} after {base:?}", self.newest_epoch(at));
-        // A mark on its way would be taken for one of the epoch after this.
+        // Recovery would take a mark that is still in flight for one of the epoch after this.
         self.sync_all()?;
         let mut edits = vec![ManifestEdit::BeginSoleEpoch { range, epoch, base }];
         if let Some((key, bytes)) = promise {
@@ -72,21 +72,21 @@ impl<D: Device> Engine<D> {
     /// nothing.
     ///
     /// # Errors
-    /// As [`Engine::begin_sole_epoch`]: the sole epoch goes on then.
+    /// As [`Engine::begin_sole_epoch`]: the sole epoch continues then.
     ///
     /// # Panics
-    /// When a record is not committed: nobody else has this log, so nothing of it is ever cut.
+    /// When a record is not committed: no other member has this log, so none of it may be cut.
     pub fn end_sole_epoch(&mut self, range: RangeId) -> Result<(), EngineError> {
         let at = self.range_at(range)?;
         if self.ranges[at].needs_marks() {
             return Ok(());
         }
         self.check_writable()?;
-        // Without its records the manifest would claim a base that a crash takes away.
+        // A crash could otherwise lose records below the base that the manifest claims.
         self.sync_all()?;
         let base = self.committed_end(at);
         self.list_sole(at, 0, &[ManifestEdit::EndSoleEpoch { range, base }])?;
-        // The manifest says of the base what a durable mark would.
+        // The manifest's base replaces a durable mark.
         self.ranges[at].marks = Marks { appended: base, durable: base, ..Marks::default() };
         self.release_held(at);
         Ok(())

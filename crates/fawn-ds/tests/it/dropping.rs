@@ -4,7 +4,7 @@ use fawn_ds::internals::format::manifest::decode_all;
 use fawn_ds::internals::format::record::Stored;
 use fawn_ds::internals::format::scan::{ScanInput, Scanner};
 use fawn_ds::internals::format::{FRAMES_OFFSET, segment};
-use fawn_ds::internals::{EngineError, Options, RecordKind, RecordRef, View};
+use fawn_ds::internals::{EngineError, KeepReason, Options, RecordKind, RecordRef, View};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, Epoch, KeyRange, Now, RangeId, Version};
 
@@ -207,6 +207,46 @@ fn a_range_is_marked_once_a_second_and_once_more_when_it_rests() {
     disk.crash(1);
     let node = TestNode::open_in_chain(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
     assert_eq!(node.report.ranges[0].committed, version(100));
+}
+
+/// The newest record of a sole epoch is all that says how far the range is committed: a chain that it joins must not
+/// believe that it ends earlier.
+#[test]
+fn the_newest_record_of_a_sole_epoch_stays_though_it_is_dead() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = TestNode::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
+    node.engine.add_range(OTHER, KeyRange::ALL).unwrap();
+    node.engine.begin_sole_epoch(OTHER, Epoch::new(1).unwrap(), None).unwrap();
+    let mut seq = 0;
+    let mut fill = |node: &mut TestNode, count: u64| {
+        for _ in 0..count {
+            seq += 1;
+            append(node, OTHER, &RecordRef::put(version(seq), b"over and over", &[1; 9000]));
+            node.turn();
+            node.engine.commit(OTHER, node.engine.progress(OTHER).synced);
+        }
+        turns(node, 4);
+    };
+    append(&mut node, RANGE, &RecordRef::put(version(1), b"k", b"v"));
+    fill(&mut node, 8);
+    append(&mut node, RANGE, &RecordRef::bare(RecordKind::Tombstone, version(2), b"k"));
+    fill(&mut node, 24);
+    assert_eq!(
+        node.engine.segments_kept().get(&KeepReason::NewestRecord),
+        Some(&1),
+        "{:?}",
+        node.engine.segments_kept()
+    );
+    assert!(node.engine.stats().segments_dropped >= 2, "the put's segment and others went");
+    disk.crash(1);
+    let mut node = TestNode::open(&disk, small(Durability::Sync), Now::at(9)).unwrap();
+    assert_eq!(node.report.ranges[0].recovered, version(2), "the end of the log is known");
+    // The manifest says so from now on.
+    turns(&mut node, 8);
+    assert_eq!(node.engine.segments_kept().get(&KeepReason::NewestRecord), None, "{:?}", node.engine.segments_kept());
+    disk.crash(2);
+    let node = TestNode::open(&disk, small(Durability::Sync), Now::at(9)).unwrap();
+    assert_eq!(node.report.ranges[0].recovered, version(2));
 }
 
 /// Deletes fill the reserve of a full device. The records that they make dead are freed by a mark, which still fits.

@@ -330,7 +330,7 @@ impl<D: Device> ClientService for LocalCluster<D> {
     }
 }
 
-/// What a node of the cluster is told.
+/// Configuration of one back-end.
 fn member_config(node: NodeId, boot: BootId, manager: NodeId, map: &ClusterMap, options: &LocalOptions) -> NodeConfig {
     NodeConfig {
         node,
