@@ -87,7 +87,7 @@ fn row(
 ) -> Row {
     let (keys, connections) = (options.keys, options.connections);
     let workload = format!("{keys} keys, {} B values, {connections} idle connections", options.value_bytes);
-    let mut row = Row { rung: "memory".into(), engine: "fawn".into(), workload, ..measured };
+    let mut row = Row { level: "memory".into(), engine: "fawn".into(), workload, ..measured };
     row.dram_bytes_per_key = index_bytes.map(|bytes| bytes as f64 / keys.max(1) as f64);
     row = row.with("memory_bytes", options.memory_bytes).with("rss_bytes_max", peak);
     row = row.with("rss_bytes", server.resident_bytes());

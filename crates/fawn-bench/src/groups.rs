@@ -25,7 +25,7 @@ type RowSettings<'r> = BTreeMap<&'r str, &'r str>;
 
 /// Runs of one workload with the same settings.
 pub(crate) struct RowGroup<'r> {
-    pub(crate) rung: &'r str,
+    pub(crate) level: &'r str,
     pub(crate) workload: &'r str,
     /// Settings common to all sides.
     pub(crate) settings: RowSettings<'r>,
@@ -61,11 +61,11 @@ struct BenchRun<'r> {
 pub(crate) fn of(rows: &[Row]) -> Vec<RowGroup<'_>> {
     let mut groups: Vec<RowGroup<'_>> = Vec::new();
     for (number, run) in runs(rows).into_iter().enumerate() {
-        let (_, rung, workload) = run.of;
+        let (_, level, workload) = run.of;
         let same =
-            |group: &RowGroup<'_>| (group.rung, group.workload, &group.settings) == (rung, workload, &run.settings);
+            |group: &RowGroup<'_>| (group.level, group.workload, &group.settings) == (level, workload, &run.settings);
         let at = groups.iter().position(same).unwrap_or_else(|| {
-            groups.push(RowGroup { rung, workload, settings: run.settings.clone(), lines: Vec::new() });
+            groups.push(RowGroup { level, workload, settings: run.settings.clone(), lines: Vec::new() });
             groups.len() - 1
         });
         for row in run.rows {
@@ -91,7 +91,7 @@ impl<'r> RowGroup<'r> {
 fn runs(rows: &[Row]) -> Vec<BenchRun<'_>> {
     let mut runs: Vec<BenchRun<'_>> = Vec::new();
     for row in rows {
-        let of = (row.config.get("run").map_or("", String::as_str), &*row.rung, &*row.workload);
+        let of = (row.config.get("run").map_or("", String::as_str), &*row.level, &*row.workload);
         let latest = runs.iter_mut().rev().find(|run| run.of == of);
         match latest.filter(|run| run.goes_on_with(row)) {
             Some(run) => run.take(row),

@@ -45,7 +45,7 @@ pub fn table(rows: &[Row]) -> String {
     let groups = groups::of(rows);
     let mut text = HEAD.to_owned();
     for group in &groups {
-        let namesakes = groups.iter().filter(|other| (other.rung, other.workload) == (group.rung, group.workload));
+        let namesakes = groups.iter().filter(|other| (other.level, other.workload) == (group.level, group.workload));
         let told = groups::telling(&group.settings, namesakes.map(|other| &other.settings));
         let workload = if told.is_empty() { group.workload.to_owned() } else { format!("{}; {told}", group.workload) };
         let is_ours = |line: &&ReportLine<'_>| OURS.contains(&line.engine);
@@ -56,7 +56,7 @@ pub fn table(rows: &[Row]) -> String {
             let told = groups::telling(&line.settings, namesakes.map(|other| &other.settings));
             let engine = if told.is_empty() { line.engine.to_owned() } else { format!("{} ({told})", line.engine) };
             let peer_of = if is_ours(&line) { &[][..] } else { &ours };
-            text += &format!("| {} | {workload} | {engine} | {}\n", group.rung, figures(&line.rows, peer_of));
+            text += &format!("| {} | {workload} | {engine} | {}\n", group.level, figures(&line.rows, peer_of));
         }
     }
     text

@@ -8,7 +8,8 @@ use std::time::Duration;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// `device`, `store`, `server` or `memory`.
-    pub rung: String,
+    #[serde(alias = "rung")] // the field's name in results before 2026-11-22
+    pub level: String,
     /// The engine: `fawn-ds`, `fio`, `rocksdb`, `redis`, …
     pub engine: String,
     /// The workload's name.
@@ -36,8 +37,8 @@ pub struct Row {
 impl Row {
     /// A row without measurements.
     #[must_use]
-    pub fn new(rung: &str, engine: &str, workload: &str) -> Self {
-        Self { rung: rung.into(), engine: engine.into(), workload: workload.into(), ..Self::default() }
+    pub fn new(level: &str, engine: &str, workload: &str) -> Self {
+        Self { level: level.into(), engine: engine.into(), workload: workload.into(), ..Self::default() }
     }
 
     /// Adds a setting.
@@ -76,7 +77,7 @@ impl Row {
     #[must_use]
     pub fn to_text(&self) -> String {
         let mut text =
-            format!("{:<7} {:<12} {:<28} {:>12.0} ops/s", self.rung, self.engine, self.workload, self.ops_per_s);
+            format!("{:<7} {:<12} {:<28} {:>12.0} ops/s", self.level, self.engine, self.workload, self.ops_per_s);
         let figures = [
             ("µs CPU/op", self.cpu_us_per_op),
             ("reads/op", self.device_reads_per_op),

@@ -7,9 +7,9 @@
 //! Decoding and answering one request:
 //! ```
 //! use fawn_types::{Reply, TimeMs};
-//! use fawn_wire::{Codec, Command, Decoded, Limits, Protocol, encode_reply};
+//! use fawn_wire::{Codec, CodecLimits, Command, Decoded, Protocol, encode_reply};
 //!
-//! let (mut codec, mut out) = (Codec::new(Protocol::Resp, Limits::default()), Vec::new());
+//! let (mut codec, mut out) = (Codec::new(Protocol::Resp, CodecLimits::default()), Vec::new());
 //! let input = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n";
 //! match codec.decode(input, TimeMs(0)) {
 //!     Decoded::Command { command: Command::Single { request, format }, consumed } => {

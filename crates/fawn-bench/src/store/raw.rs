@@ -86,6 +86,6 @@ impl RawDevice {
         let mut device = self.open_for_reads(options, false)?;
         let file = device::prepare(&mut device, options)?;
         let row = device::random_reads(&mut device, file, options)?;
-        Ok(Row { rung: "store".to_owned(), engine: NAME.to_owned(), ..row })
+        Ok(Row { level: "store".to_owned(), engine: NAME.to_owned(), ..row })
     }
 }
