@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     });
 
-    // In no particular order, while writes go on.
+    // In no particular order, while writes continue.
     let mut bytes = 0;
     for entry in &store {
         let (key, value) = entry?;

@@ -8,7 +8,7 @@ pub enum EngineError {
     /// A bounded buffer is full; retry after a poll.
     #[error("too many operations in flight; poll, then retry")]
     Overloaded,
-    /// No space, or no descriptor, for another segment; reads and deletes go on, retried at later appends. Where the file
+    /// No space, or no descriptor, for another segment. Reads and deletes continue; later appends try again. Where the file
     /// system cannot reserve space ahead, a full disk may also fail a write: that is [`EngineError::Poisoned`].
     #[error("store full: delete keys or add space, then retry; where the log says so, raise the limit on open files")]
     StoreFull,
@@ -57,7 +57,7 @@ pub enum EngineError {
         "the old versions of {keys} overwritten keys are corrupt or cannot be read, and memory has no room for more; \
          replace the store's disk, or raise its memory"
     )]
-    TooDamaged {
+    TooCorrupt {
         /// Keys whose old version is unreadable or corrupt.
         keys: u64,
     },
@@ -86,7 +86,7 @@ impl From<EngineError> for StoreError {
             EngineError::TooLarge { limit_bytes, .. } => {
                 OperationError::ValueTooLong { limit_bytes: u32::try_from(limit_bytes).unwrap_or(u32::MAX) }.into()
             }
-            EngineError::Corrupt { .. } | EngineError::TooDamaged { .. } => OperationError::Corrupt.into(),
+            EngineError::Corrupt { .. } | EngineError::TooCorrupt { .. } => OperationError::Corrupt.into(),
             EngineError::UnknownRange { .. }
             | EngineError::RangeExists { .. }
             | EngineError::NotChained { .. }
@@ -147,7 +147,7 @@ pub enum OpenError {
         "{file} is corrupt from byte {from_bytes} to {to_bytes}, below what was synced: {detail}; \
          restore a backup, or open it read-only to export; `fawn check` tells what else is corrupt"
     )]
-    Damaged {
+    Corrupt {
         /// Name of the segment's file.
         file: String,
         /// Start of the corruption.

@@ -58,7 +58,7 @@ pub use store::{
     Builder, Clock, Error, Iter, KeyBytes, Keys, ManualClock, PutOptions, Result, Stats, Store, Value, WriteBatch,
 };
 
-/// A simulated device for crash tests: it forgets what was not synced, and fails when it is told to.
+/// A simulated device for crash tests: it loses unsynced bytes at a crash, and fails on request.
 ///
 /// ```
 /// use fawn_ds::Builder;
@@ -85,7 +85,7 @@ pub mod sim {
 #[doc(hidden)]
 pub mod internals {
     pub use crate::engine::{
-        BlobTicket, DamagedRecord, Engine, Event, KeepReason, Lookup, LookupPlan, PREFETCH_KEYS_MAX, Replay, Scan,
+        BlobTicket, CorruptRecord, Engine, Event, KeepReason, Lookup, LookupPlan, PREFETCH_KEYS_MAX, Replay, Scan,
         ScanItem, ScanStep, TransferScan, TransferStep, TransferredResults, View, Watermarks,
     };
     pub use crate::error::{EngineError, OpenError};

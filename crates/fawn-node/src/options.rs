@@ -82,7 +82,7 @@ pub struct ServerInfo {
 }
 
 impl ServerInfo {
-    /// The random part of this process's boots: a start draws its run ID anew.
+    /// Random part of this process's boots, from its run ID, which each start draws again.
     pub(crate) fn random_part(&self) -> u32 {
         let digits = self.run_id.get(..8).unwrap_or_default();
         u32::from_str_radix(digits, 16).unwrap_or_default()

@@ -67,7 +67,7 @@ impl HealthTable {
         Self { dead_after_ms, disk_dead_after_ms, ..Self::default() }
     }
 
-    /// The machine's disk has not completed a write or sync for this long. Its members start to keep up anew after it.
+    /// The machine's disk has not completed a write or sync for this long. Its members must keep up from zero again.
     pub(super) fn note_slow(&mut self, node: NodeId, oldest_ms: u64) {
         self.slow.insert(node, oldest_ms);
         self.caught_up.retain(|(_, caught_up), _| *caught_up != node);

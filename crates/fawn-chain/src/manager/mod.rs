@@ -384,7 +384,7 @@ impl<C: Consensus> Manager<C> {
         self.leave_out(from, range, epoch);
     }
 
-    /// The round goes on without this member, which has stopped.
+    /// The round continues without this member, which has stopped.
     pub(super) fn leave_out(&mut self, node: NodeId, range: RangeId, epoch: Epoch) {
         let Some(round) = self.round_of(range, epoch) else { return };
         let decided = round.decision.as_ref().is_some_and(|decision| decision.entry.member(node).is_some());

@@ -6,7 +6,7 @@ use crate::ring::RangeLayout;
 use alloc::vec::Vec;
 use fawn_types::{BootId, Durability, NodeId, RangeId};
 
-/// A chain with fewer serving members takes a member back at once, whatever it was left out for.
+/// A chain with fewer serving members takes a member back at once, whatever the reason it was left out for.
 const SERVING_ENOUGH: usize = 2;
 
 /// Health of machines as seen by the planner.

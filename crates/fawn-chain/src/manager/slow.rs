@@ -1,7 +1,7 @@
 //! Members whose disk hangs: they leave their chains while two others remain [replication.md §2.4].
 //!
-//! A disk that hangs reports no error, and its machine heartbeats on: acknowledgements between members are of appended
-//! records, so no neighbour would suspect it, yet nothing commits.
+//! A disk that hangs reports no error, and its machine still sends heartbeats. Members acknowledge appended records, so
+//! no neighbour suspects it, yet nothing commits.
 use super::planner::Health;
 use super::round::Round;
 use super::{Consensus, DropReason, Manager, ManagerOutput, SUSPICION_LEAVES};
@@ -10,8 +10,8 @@ use alloc::vec::Vec;
 use fawn_types::{BootId, NodeId, RangeId};
 
 impl<C: Consensus> Manager<C> {
-    /// The machine's oldest write or sync has been in flight for `oldest_ms`. Repeated, so that chains whose other
-    /// members are not well enough yet are looked at again.
+    /// Handles a report that the machine's oldest write or sync has been in flight for `oldest_ms`. Machines repeat it, so
+    /// chains whose other members recover later are checked again.
     pub(super) fn handle_slow(&mut self, (from, boot): (NodeId, BootId), oldest_ms: u64) {
         self.note_boot(from, boot);
         self.nodes.note_slow(from, oldest_ms);
@@ -34,8 +34,8 @@ impl<C: Consensus> Manager<C> {
         }
     }
 
-    /// Rounds that this machine has reported to go on without it. A member that has not reported may still serve the epoch
-    /// before, so its report is waited for as usual.
+    /// Takes the machine out of the rounds that have its report. A member that has not reported may still serve the
+    /// previous epoch, so the round waits for its report as usual.
     fn leave_rounds(&mut self, node: NodeId) {
         let has_reported = |round: &Round| round.reports.contains_key(&node);
         let ranges: Vec<RangeId> =

@@ -30,7 +30,7 @@ pub use drop_rule::KeepReason;
 pub use lookup::{Lookup, LookupPlan, View};
 pub use prefetch::PREFETCH_KEYS_MAX;
 pub use replay::Replay;
-pub use scan::{DamagedRecord, Scan, ScanItem, ScanStep};
+pub use scan::{CorruptRecord, Scan, ScanItem, ScanStep};
 pub use transfer::TransferredResults;
 pub use transfer_scan::{TransferScan, TransferStep};
 pub(crate) use verify::ApartRetry;

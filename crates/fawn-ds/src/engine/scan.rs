@@ -12,20 +12,20 @@ use smallvec::SmallVec;
 pub struct ScanItem {
     /// The key.
     pub key: Vec<u8>,
-    /// Its version then.
+    /// Its version when the scan read it.
     pub version: Version,
     /// Length of its value, bytes.
     pub value_bytes: u32,
-    /// When it ceases to exist, ms since the Unix epoch; 0: never.
+    /// Expiry time, ms since the Unix epoch. 0: it does not expire.
     pub expires_at_ms: u64,
-    /// Its value, if the scan was told to bring values of this length.
+    /// Its value, if the scan's limit covers the value's length.
     pub value: Option<Vec<u8>>,
 }
 
 /// A record that a scan could not read, and passed: some key's current record, or an old version that the store could
 /// not yet rule out to be one.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct DamagedRecord {
+pub struct CorruptRecord {
     /// The segment's file.
     pub file: String,
     /// Where in it.
@@ -34,7 +34,7 @@ pub struct DamagedRecord {
     pub detail: String,
 }
 
-/// How a scan goes on.
+/// Result of a scan's step.
 #[derive(Debug)]
 pub enum ScanStep {
     /// At least `count` items, corrupt records included, or the end: see [`Scan::cursor`].
@@ -48,16 +48,16 @@ pub enum ScanStep {
 pub struct Scan {
     range: RangeId,
     count: usize,
-    /// Longest value that is brought with its key.
+    /// Maximum length of a value that is returned with its key.
     value_bytes_max: Option<u32>,
-    /// Where the next step goes on; 0 after the last. A position in hash order, so it stays valid for ever.
+    /// Start of the next step; 0 after the last one. A position in hash order, so it never becomes invalid.
     pub cursor: u64,
     /// Keys that were found, of whole cells.
     pub items: Vec<ScanItem>,
     /// Records of the same cells that could not be read. With any, the items are incomplete: a copy or a comparison must
     /// not take them for all.
-    pub corrupt: Vec<DamagedRecord>,
-    /// The cell under way: pointers not yet read, with their segments' sequence numbers, and all that ever were.
+    pub corrupt: Vec<CorruptRecord>,
+    /// The current cell: pointers not yet read, with their segments' sequence numbers, and all pointers met so far.
     todo: Vec<(Pointer, u64)>,
     seen: Vec<Pointer>,
     cell_items: usize,
@@ -107,9 +107,9 @@ impl<D: Device> Engine<D> {
             if let Some(read) = self.read_cell(at, scan, now) {
                 return Ok(read);
             }
-            // A cell that was begun anew may have split meanwhile, and then ends earlier than it did.
+            // A cell that was begun again may have split since, and then ends earlier.
             let next = scan.cell.take().flatten();
-            assert!(next.is_none_or(|next| next > scan.cursor), "a scan goes on in hash order");
+            assert!(next.is_none_or(|next| next > scan.cursor), "a scan continues in hash order");
             scan.cursor = next.unwrap_or(0);
             if next.is_none() || scan.items.len() + scan.corrupt.len() >= scan.count {
                 return Ok(ScanStep::Done);
@@ -176,7 +176,7 @@ impl<D: Device> Engine<D> {
         }
         scan.todo.pop();
         self.stats.corrupt_passed += 1;
-        scan.corrupt.push(DamagedRecord { file, offset_bytes, detail });
+        scan.corrupt.push(CorruptRecord { file, offset_bytes, detail });
     }
 
     fn begin_cell_again(&self, at: usize, scan: &mut Scan) {
@@ -189,7 +189,7 @@ impl<D: Device> Engine<D> {
         while let Some(&(pointer, sequence)) = scan.todo.last() {
             let (slot, _) = self.segments.place(pointer);
             if self.segments.get(slot).is_none_or(|segment| segment.sequence != sequence) {
-                // Its segment was dropped during a read: the cell is read anew.
+                // The segment was dropped during a read, so the cell is read again from its start.
                 self.begin_cell_again(at, scan);
                 continue;
             }
@@ -206,7 +206,7 @@ impl<D: Device> Engine<D> {
         None
     }
 
-    /// Takes a record's key if the record is still its key's; else what took its place is looked at.
+    /// Returns a record's key if the record is still current; otherwise visits the record that replaced it.
     fn meet(&self, at: usize, scan: &mut Scan, hit: &Hit, now: TimeMs) {
         let key = &self.bytes_at(hit.location)[hit.value.start - hit.key_bytes..hit.value.start];
         let hash = KeyHash::of(&self.secret, key);
@@ -219,7 +219,7 @@ impl<D: Device> Engine<D> {
                 return;
             }
         } else if !self.ranges[at].index.candidates(hash).any(|pointer| pointer == hit.pointer) {
-            // It moved since the cell was begun; whose of the candidates are tells only a look.
+            // The record moved since the cell was begun. Only a read shows which candidate has this key.
             let candidates: SmallVec<[Pointer; 4]> = self.ranges[at].index.candidates(hash).collect();
             candidates.into_iter().for_each(|pointer| self.visit_later(scan, pointer));
             return;

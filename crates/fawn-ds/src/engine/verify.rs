@@ -49,7 +49,7 @@ impl<D: Device> Engine<D> {
             return Ok(());
         }
         match self.base_of(at, hash, key) {
-            (_, Some(OverlayBase::Unknown)) => Err(EngineError::TooDamaged { keys: keys as u64 }),
+            (_, Some(OverlayBase::Unknown)) => Err(EngineError::TooCorrupt { keys: keys as u64 }),
             _ => Ok(()),
         }
     }

@@ -67,7 +67,7 @@ fn open_segment<D: Device>(
     };
     let header = Io::new(device).read(file, 0, HEADER_BYTES, IoClass::Recovery)?;
     let corrupt =
-        |detail: String| OpenError::Damaged { file: name.clone(), from_bytes: 0, to_bytes: FRAMES_OFFSET, detail };
+        |detail: String| OpenError::Corrupt { file: name.clone(), from_bytes: 0, to_bytes: FRAMES_OFFSET, detail };
     let header = segment::decode(&header).map_err(|error| corrupt(error.to_string()))?;
     if header.uuid != entry.uuid || header.store != store || header.sequence != entry.sequence {
         return Err(corrupt("the file is another segment than the manifest lists".to_owned()));

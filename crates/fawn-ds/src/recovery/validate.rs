@@ -99,7 +99,7 @@ impl<D: Device> Engine<D> {
                 SegmentVerdict::CorruptAt { offset, watermark } => {
                     let here = watermark.sequence == scanned.entry.sequence;
                     let to_bytes = if here { watermark.offset } else { self.options.segment_bytes };
-                    return Err(OpenError::Damaged { file, from_bytes: offset, to_bytes, detail });
+                    return Err(OpenError::Corrupt { file, from_bytes: offset, to_bytes, detail });
                 }
             }
         }

@@ -43,7 +43,7 @@ pub enum Error {
     },
     /// Stored bytes are not what was written there.
     #[error("{file} is corrupt at byte {offset_bytes}")]
-    Damaged {
+    Corrupt {
         /// The file's name in the directory.
         file: String,
         /// Where the damage begins.
@@ -52,9 +52,9 @@ pub enum Error {
         #[source]
         source: ErrorSource,
     },
-    /// As many overwritten keys have an old value that is corrupt or cannot be read as memory has room for.
+    /// More overwritten keys have a corrupt or unreadable old value than memory can hold.
     #[error("the old values of {keys} overwritten keys are corrupt: replace the disk, or raise the store's memory")]
-    TooDamaged {
+    TooCorrupt {
         /// Keys with such a value.
         keys: u64,
     },
@@ -74,10 +74,10 @@ pub enum Error {
     /// The store was opened read-only.
     #[error("the store is open read-only")]
     ReadOnly,
-    /// No space for another segment. Reads and deletes go on, and writes too once there is space.
+    /// No space for another segment. Reads and deletes continue; writes resume once there is space.
     #[error("the store is full: delete keys or add space, then retry")]
     Full,
-    /// More writes are in flight than memory has room for.
+    /// More writes are in flight than memory can hold.
     #[error("too many writes in flight; retry")]
     Overloaded,
     /// The key is longer than a record can hold.
@@ -130,7 +130,7 @@ impl From<EngineError> for Error {
             EngineError::UnknownRange { .. } | EngineError::RangeExists { .. } | EngineError::NotChained { .. } => {
                 Self::Foreign { source: Arc::new(error) }
             }
-            EngineError::TooDamaged { keys } => Self::TooDamaged { keys },
+            EngineError::TooCorrupt { keys } => Self::TooCorrupt { keys },
             EngineError::Corrupt { ref file, offset_bytes, .. } => Self::corrupt(file.clone(), offset_bytes, error),
             EngineError::Device(error) => error.into(),
         }
@@ -149,13 +149,13 @@ impl From<OpenError> for Error {
             OpenError::Manifest { ref file, .. }
             | OpenError::ManifestTailLost { ref file, .. }
             | OpenError::SegmentMissing { ref file } => Self::corrupt(file.clone(), 0, error),
-            OpenError::Damaged { ref file, from_bytes, .. } => Self::corrupt(file.clone(), from_bytes, error),
+            OpenError::Corrupt { ref file, from_bytes, .. } => Self::corrupt(file.clone(), from_bytes, error),
         }
     }
 }
 
 impl Error {
     fn corrupt(file: String, offset_bytes: u32, error: impl std::error::Error + Send + Sync + 'static) -> Self {
-        Self::Damaged { file, offset_bytes: u64::from(offset_bytes), source: Arc::new(error) }
+        Self::Corrupt { file, offset_bytes: u64::from(offset_bytes), source: Arc::new(error) }
     }
 }

@@ -247,7 +247,7 @@ impl OpExecutor {
         }
     }
 
-    /// Whether work goes on without any caller.
+    /// Whether work continues without any caller.
     fn is_busy(&self) -> bool {
         let progress = self.engine.progress(RANGE);
         progress.synced < progress.appended

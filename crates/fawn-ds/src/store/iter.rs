@@ -1,7 +1,7 @@
 //! Iteration over a store in hash order, several stretches of it at a time.
 use super::op::{Op, Response, Stretch};
 use super::{Error, KeyBytes, Result, Store, Value};
-use crate::engine::{DamagedRecord, ScanItem};
+use crate::engine::{CorruptRecord, ScanItem};
 use crate::error::EngineError;
 use hashbrown::HashSet;
 use rustc_hash::FxBuildHasher;
@@ -136,8 +136,8 @@ impl Scanning {
         }
     }
 
-    fn report(&mut self, record: DamagedRecord, is_at_end: bool) {
-        let DamagedRecord { file, offset_bytes, detail } = record;
+    fn report(&mut self, record: CorruptRecord, is_at_end: bool) {
+        let CorruptRecord { file, offset_bytes, detail } = record;
         if !is_at_end || self.corrupt_at_ends.insert((file.clone(), offset_bytes)) {
             self.ready.push_back(Err(Error::from(EngineError::Corrupt { file, offset_bytes, detail })));
         }
@@ -147,7 +147,7 @@ impl Scanning {
 /// Whether other records may be readable all the same.
 fn is_of_one_record(error: &Error) -> bool {
     match error {
-        Error::Damaged { .. } => true,
+        Error::Corrupt { .. } => true,
         Error::Device { source } => !source.is_retryable(),
         _ => false,
     }

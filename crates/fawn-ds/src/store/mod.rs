@@ -178,10 +178,10 @@ impl Store {
         WriteBatch::new(self.clone())
     }
 
-    /// Every key and value, in no particular order, while writes go on.
+    /// Every key and value, in no particular order, while writes continue.
     ///
     /// A key that is there throughout is returned exactly once, with a value that it had at some time during the
-    /// iteration. A key that is written or deleted meanwhile is returned once or not at all.
+    /// iteration. A key that is written or deleted during the iteration is returned once or not at all.
     pub fn iter(&self) -> Iter {
         Iter::new(self.clone())
     }

@@ -1,7 +1,7 @@
 //! Operations that callers hand to the leader, and its responses.
 use super::put_options::{PutExpiry, PutOptions};
 use super::{Error, Result, Stats, Value};
-use crate::engine::{DamagedRecord, ScanItem};
+use crate::engine::{CorruptRecord, ScanItem};
 use fawn_types::{Condition, Version};
 
 /// One write of a batch.
@@ -60,10 +60,10 @@ pub(super) enum Response {
     Written(Option<Version>),
     Scanned {
         items: Vec<ScanItem>,
-        /// Where the stretch goes on; `None` at its end.
+        /// Start of the rest of the stretch; `None` at its end.
         next: Option<u64>,
         /// Records of the same cells that could not be read.
-        corrupt: Vec<DamagedRecord>,
+        corrupt: Vec<CorruptRecord>,
     },
     Stats(Box<Stats>),
     /// Whether the store still has work to do by itself.

@@ -83,7 +83,7 @@ fn a_flipped_bit_anywhere_below_the_watermark_is_refused_and_named() {
 fn refused_and_named(disk: &SimDisk, name: &str, offset: usize, context: &str) {
     let before = contents(disk);
     match open(disk).err() {
-        Some(OpenError::Damaged { file, from_bytes, to_bytes, .. }) => {
+        Some(OpenError::Corrupt { file, from_bytes, to_bytes, .. }) => {
             assert_eq!(file, name, "{context}");
             let around = from_bytes as usize <= offset && offset < to_bytes as usize;
             assert!(around || offset < 4096, "{context}: {from_bytes}..{to_bytes}");
@@ -96,7 +96,7 @@ fn refused_and_named(disk: &SimDisk, name: &str, offset: usize, context: &str) {
     let mut node = match read_only(disk) {
         Ok(node) => node,
         // Without its header, no byte of a segment is trusted.
-        Err(OpenError::Damaged { .. }) if offset < 4096 => return,
+        Err(OpenError::Corrupt { .. }) if offset < 4096 => return,
         Err(error) => panic!("{context}: {error}"),
     };
     assert_eq!(node.report.damage.len(), 1, "{context}: {:?}", node.report.damage);

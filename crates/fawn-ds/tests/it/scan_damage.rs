@@ -1,6 +1,6 @@
 //! Tests of scans and copies over corrupt records: a scan passes them and says where they are, a copy never passes one.
 use crate::support::{RANGE, TestNode, TestWrite, small};
-use fawn_ds::internals::{DamagedRecord, EngineError, Options, Scan, ScanStep, TransferScan, TransferStep, View};
+use fawn_ds::internals::{CorruptRecord, EngineError, Options, Scan, ScanStep, TransferScan, TransferStep, View};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, Now};
 use std::collections::BTreeSet;
@@ -26,7 +26,7 @@ fn cold() -> (SimDisk, String) {
 }
 
 /// All keys and all corrupt records of a scan.
-fn scan(node: &mut TestNode) -> (BTreeSet<u32>, Vec<DamagedRecord>) {
+fn scan(node: &mut TestNode) -> (BTreeSet<u32>, Vec<CorruptRecord>) {
     let (mut cursor, mut keys, mut corrupt) = (0, BTreeSet::new(), Vec::new());
     for _ in 0..10_000 {
         let mut scan = Scan::new(RANGE, cursor, 10);

@@ -124,7 +124,7 @@ fn iterate_over_damage(keys: u32, value_bytes: usize) {
         assert_eq!(found.into_iter().collect::<BTreeSet<_>>(), sound);
         assert_eq!(errors.len(), lost.len(), "{keys} keys: every corrupt record once: {errors:?}");
         for error in errors {
-            let Err(Error::Damaged { file, offset_bytes, .. }) = &error else { panic!("{error:?}") };
+            let Err(Error::Corrupt { file, offset_bytes, .. }) = &error else { panic!("{error:?}") };
             assert!(*file == name && *offset_bytes < 4096 * 32, "{error:?}");
         }
     }

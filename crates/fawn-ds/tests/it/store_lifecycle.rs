@@ -168,12 +168,12 @@ fn damage_names_the_file_and_the_place() {
     let name = disk.names().into_iter().find(|name| name.starts_with("segment-")).unwrap();
     disk.flip_bits(&name, 20_000, 0x10);
     let refused = builder(Durability::Sync).open_on(SimDevice::attach(&disk)).unwrap_err();
-    let Error::Damaged { file, offset_bytes, .. } = &refused else { panic!("{refused:?}") };
+    let Error::Corrupt { file, offset_bytes, .. } = &refused else { panic!("{refused:?}") };
     assert!(*file == name && (4096..=20_000).contains(offset_bytes), "{refused}");
     assert!(refused.to_string().contains(&name));
     let details = refused.source().unwrap().to_string();
     assert!(details.contains("below what was synced"), "{details}");
     let store = builder(Durability::Sync).read_only(true).open_on(SimDevice::attach(&disk)).unwrap();
     let absent = store.get("never written").unwrap_err();
-    assert!(matches!(absent, Error::Damaged { .. }), "{absent:?}");
+    assert!(matches!(absent, Error::Corrupt { .. }), "{absent:?}");
 }

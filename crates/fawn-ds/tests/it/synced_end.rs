@@ -26,7 +26,7 @@ fn listed(disk: &SimDisk) -> Vec<(String, Vec<u8>, bool)> {
 
 fn is_refused(disk: &SimDisk, durability: Durability, name: &str) -> bool {
     let opened = TestNode::open(disk, small(durability), Now::at(9000));
-    let refused = matches!(&opened, Err(OpenError::Damaged { file, .. }) if file == name);
+    let refused = matches!(&opened, Err(OpenError::Corrupt { file, .. }) if file == name);
     assert!(refused || opened.is_ok(), "{:?}", opened.err());
     refused
 }

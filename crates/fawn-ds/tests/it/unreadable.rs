@@ -183,7 +183,7 @@ fn more_unreadable_old_versions_than_memory_has_room_for_are_refused() {
         }
         node.turn();
     }
-    let Some((key, EngineError::TooDamaged { keys })) = refused else { panic!("{refused:?}") };
+    let Some((key, EngineError::TooCorrupt { keys })) = refused else { panic!("{refused:?}") };
     assert!(keys <= u64::from(key) && keys > 1000, "{keys} of {key}");
     assert!(node.engine.memory().overlay_bytes <= 1 << 20, "{:?}", node.engine.memory());
     for key in (0..100).chain(5000..5500) {

@@ -15,10 +15,10 @@ use fawn_flash::Device;
 use fawn_types::{Durability, MonoMs, NodeId, Now, RangeId, TimeMs, Version};
 use slab::Slab;
 
-/// How often a store without room for a cut is asked again.
+/// Interval at which a cut is tried again while the store has no space for its record.
 const CUT_PAUSE_MS: u64 = 10;
 
-/// A cut of a member's log that waits for room.
+/// A cut of a member's log that waits for buffers or space.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cut {
     after: Version,
@@ -32,7 +32,7 @@ pub(super) struct HostedMember {
     pub(super) replica: Replica,
     pub(super) completions: Completions,
     pub(super) copy: TransferProgress,
-    /// The log is to be cut here, and had no room for it yet: until then the member takes nothing in.
+    /// A cut that is due. Until it is made, the member ignores records and acks.
     pub(super) cut: Option<Cut>,
     /// Why this member is unusable until a restart. The member reports the failure to the manager, which drops it.
     pub(super) broken: Option<String>,
@@ -328,14 +328,13 @@ impl<D: Device> BackEnd<D> {
         }
     }
 
-    /// Cuts the log, now or once its buffers have room.
+    /// Cuts the log, now or once its buffers have space.
     fn roll_back(&mut self, at: usize, after: Version) {
         let id = self.members[at].id;
         let committed = self.engine.progress(id).committed;
         if after < committed {
-            // Only where acks are not synced: all members that knew of the commit lost power.
-            let why =
-                format!("asked to cut {id:?} to {after:?} below the committed {committed:?}; copy it from scratch");
+            // Possible only without synced acks: all other members that knew of the commit lost power.
+            let why = format!("cannot cut {id:?} to {after:?}, below the committed {committed:?}: needs a full resync");
             tracing::error!("{why}");
             return self.give_up(at, why);
         }
@@ -344,8 +343,8 @@ impl<D: Device> BackEnd<D> {
         self.try_cut(at);
     }
 
-    /// Makes the cut that is due. Returns whether the member may go on: nothing may be appended before the cut, and a
-    /// disk that hangs or is full may leave no room for it for long.
+    /// Makes the cut that is due. Returns whether the member may continue: nothing may be appended before the cut, and a
+    /// disk that hangs or is full may delay it for long.
     fn try_cut(&mut self, at: usize) -> bool {
         let member = &mut self.members[at];
         let Some(cut) = &mut member.cut else { return true };

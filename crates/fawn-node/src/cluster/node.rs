@@ -338,7 +338,7 @@ impl<D: Device> Node<D> {
         }
     }
 
-    /// A back-end tells the manager that it lives, in which boot, and whether its disk hangs.
+    /// Sends the manager a heartbeat if one is due: this back-end's boot, and whether its disk hangs.
     fn send_heartbeat(&mut self) {
         let Some(back_end) = self.back_end.as_mut().filter(|_| self.heartbeat_at <= self.now.mono) else { return };
         self.heartbeat_at = self.now.mono.plus_ms(self.config.limits.heartbeat_ms);

@@ -5,7 +5,7 @@ use super::resume::ShardContext;
 pub(crate) use crate::pending::ScanReplyFormat as Wording;
 use crate::pending::{ReadWaiter, ScanOp};
 use crate::session::Session;
-use fawn_ds::internals::{DamagedRecord, LookupPlan, Scan, ScanStep};
+use fawn_ds::internals::{CorruptRecord, LookupPlan, Scan, ScanStep};
 use fawn_flash::Device;
 use fawn_types::{EntryRef, OperationError, Reply, TimeMs, Version};
 use fawn_wire::internal::{put_reply_frame, put_scan_page};
@@ -75,7 +75,7 @@ fn encode(op: &ScanOp, out: &mut Vec<u8>) {
 /// The protocol has no place for keys that cannot be read, and an error in place of the page would end every scan there.
 /// So the page goes without them; the log says where they are, and a metric counts them.
 pub(crate) fn log_damaged(scan: &Scan) {
-    for DamagedRecord { file, offset_bytes, detail } in &scan.corrupt {
+    for CorruptRecord { file, offset_bytes, detail } in &scan.corrupt {
         tracing::error!(file, offset_bytes, detail, "a scan left out a record that cannot be read");
     }
 }

@@ -1,18 +1,19 @@
-//! Boots of the members of a local cluster: the number of the store's open, and a part that each process draws.
+//! Boots of the members of a local cluster: the store's open number, and a random part that each process draws.
 //!
-//! A store that was restored from a copy, or copied from another directory, repeats numbers of opens: its process would
-//! pass for an earlier one. It is refused. An empty store in its place is a replaced disk: its numbers go on above those
-//! that the cluster map knows, so it joins and is copied to.
+//! A store that was restored from a copy, or copied from another directory, repeats open numbers, so its process would
+//! pass for an earlier one. Such a store is refused. An empty store in its place is a replaced disk: an offset lifts its
+//! numbers above those in the cluster map, so it joins and receives a copy.
 use crate::cluster::NodeError;
 use fawn_chain::ClusterMap;
 use fawn_ds::internals::Engine;
 use fawn_flash::Device;
 use fawn_types::{BootId, NodeId, Version};
 
-/// The blob with the number that is added to those of the store's opens, apart from all names of promises and maps.
+/// Key of the blob with the offset of a replaced disk's open numbers. No promise or map has this key.
 const OFFSET_KEY: u32 = 1 << 30;
 
-/// The boot of `node` on its store, which was just opened. Blocks on the device the first time that a disk was replaced.
+/// Returns the boot of `node` on its store, which was just opened. Blocks on the device at the first open of a replaced
+/// disk.
 ///
 /// # Errors
 /// When the store was restored from a copy, or the device's.
@@ -36,7 +37,7 @@ pub(super) fn boot_of<D: Device>(
     engine.sync_all()?;
     tracing::warn!(
         node = node.0,
-        "the store is new although the cluster knows this node: it is copied from the others"
+        "the store is new although the cluster knows this node: it is being copied from the others"
     );
     Ok(BootId::new(opens.saturating_add(newest), random))
 }
