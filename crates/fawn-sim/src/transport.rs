@@ -114,6 +114,12 @@ impl FaultyTransport {
                 let body = Body::Request { op, tag: again, first_incomplete, payload };
                 Some(vec![encoded(frame), encoded(&Frame { header: *header, body })])
             }
+            (Canary::FlushMissesRange, &Body::Append { after, last, upstream, time, records })
+                if header.range.0 % 2 == 1 =>
+            {
+                let records = without_clears(records)?;
+                seen(Body::Append { after, last, upstream, time, records: &records })
+            }
             (Canary::TransferCutShort, &Body::Transfer { base, cursor, next, read_version, keys, records })
                 if next != cursor =>
             {
@@ -199,6 +205,23 @@ impl FaultyTransport {
 fn promise_of(frame: &Frame<'_>) -> Option<(RangeId, Epoch)> {
     let binds = matches!(frame.body, Body::Report(_) | Body::Equal { .. });
     binds.then_some((frame.header.range, frame.header.epoch))
+}
+
+/// The records with results in the place of clears; `None` if there is no clear.
+fn without_clears(mut records: &[u8]) -> Option<Vec<u8>> {
+    let (mut changed, mut has_clear) = (Vec::new(), false);
+    while let Ok(stored) = decode(records, NOWHERE) {
+        let (whole, rest) = records.split_at(stored.encoded_len);
+        if stored.record.kind == RecordKind::Clear {
+            has_clear = true;
+            let record = RecordRef { kind: RecordKind::Result, ..stored.record };
+            changed.extend_from_slice(&encoded_record(&record, stored.envelope));
+        } else {
+            changed.extend_from_slice(whole);
+        }
+        records = rest;
+    }
+    has_clear.then_some(changed)
 }
 
 fn encoded(frame: &Frame<'_>) -> Vec<u8> {
