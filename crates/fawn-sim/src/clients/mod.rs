@@ -69,7 +69,13 @@ struct OpenScan {
 #[derive(Clone, Debug)]
 enum Sweep {
     Clear(HistoryOperation),
-    Scan { called: u64, answered: u64, keys: BTreeSet<Key> },
+    /// An incomplete one passed records that could not be read, so a key that it did not return may be present.
+    Scan {
+        called: u64,
+        answered: u64,
+        keys: BTreeSet<Key>,
+        is_complete: bool,
+    },
 }
 
 /// A client: one pipeline at a time.
@@ -101,6 +107,8 @@ pub struct Clients {
     /// The last complete answers to `SCAN` and `DBSIZE`.
     last_scan: Option<BTreeSet<Key>>,
     last_size: Option<u64>,
+    /// The moment at which a store last passed a record that it could not read.
+    passed_at: u64,
     /// Number of answered operations.
     pub answered: u64,
     /// Number of operations that may or may not have taken effect.
@@ -130,6 +138,7 @@ impl Clients {
             seen: BTreeMap::new(),
             last_scan: None,
             last_size: None,
+            passed_at: 0,
             answered: 0,
             unknown: 0,
             sweeps_answered: 0,
@@ -309,7 +318,7 @@ impl Clients {
         let Some(mut scan) = self.clients[client].scan.take() else { return };
         let Some((cursor, keys)) = page else { return }; // A failed scan shows nothing.
         scan.keys.extend(keys);
-        scan.cursor = self.forged_cursor(cursor);
+        scan.cursor = cursor;
         if scan.cursor != 0 {
             self.clients[client].scan = Some(scan);
             return;
@@ -317,16 +326,8 @@ impl Clients {
         self.moment += 1;
         self.sweeps_answered += 1;
         self.last_scan = Some(scan.keys.clone());
-        self.sweeps.push(Sweep::Scan { called: scan.called, answered: self.moment, keys: scan.keys });
-    }
-
-    /// As a planted bug, a cursor at the start of a range moves to the next range.
-    const fn forged_cursor(&self, cursor: u64) -> u64 {
-        const LAST_RANGE: u64 = 2;
-        match (self.canary, cursor) {
-            (Some(Canary::ScanSkipsRange), 1) => LAST_RANGE,
-            (_, cursor) => cursor,
-        }
+        let is_complete = self.passed_at < scan.called;
+        self.sweeps.push(Sweep::Scan { called: scan.called, answered: self.moment, keys: scan.keys, is_complete });
     }
 
     fn answer_moment(&mut self, heard: &Observed) -> u64 {
@@ -354,6 +355,12 @@ impl Clients {
         }
     }
 
+    /// A scan passed records of a store that could not be read: scans in progress may miss their keys.
+    pub const fn note_passed(&mut self) {
+        self.moment += 1;
+        self.passed_at = self.moment;
+    }
+
     /// A possible loss was reported: the keys used so far are not checked.
     pub fn forgive(&mut self) {
         self.histories.clear();
@@ -377,7 +384,8 @@ impl Clients {
         let first = history.iter().map(|operation| operation.called).min().unwrap_or_default();
         let met = self.sweeps.iter().filter_map(|sweep| match sweep {
             Sweep::Clear(clear) => Some(clear.clone()),
-            Sweep::Scan { called, answered, keys } => Some(HistoryOperation {
+            Sweep::Scan { is_complete: false, keys, .. } if !keys.contains(&key) => None,
+            Sweep::Scan { called, answered, keys, .. } => Some(HistoryOperation {
                 called: *called,
                 answered: *answered,
                 ask: KeyRequest::Exists,

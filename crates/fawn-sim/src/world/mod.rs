@@ -75,6 +75,8 @@ pub struct RunReport {
     pub closes: u64,
     /// Possible losses reported by managers.
     pub losses: u64,
+    /// Answered requests on the whole keyspace.
+    pub sweeps: u64,
     /// Copies of ranges begun.
     pub copies: u64,
     /// Copies compared with their tails as soon as they were complete.
@@ -192,6 +194,7 @@ impl World {
             dropped: self.watch.dropped + process_dropped.unwrap_or(0),
             closes: self.closes,
             losses: self.watch.losses,
+            sweeps: self.clients.sweeps_answered,
             copies: self.watch.copies,
             copies_compared: self.compared,
             copies_hit: self.copies_hit,
@@ -351,6 +354,10 @@ impl World {
         // A new epoch without records of its own is when a frame of another epoch might be accepted wrongly.
         if has_begun && self.random.chance(1, 2) {
             self.network.hurry(node, now_us);
+        }
+        let passed = engine.map_or(0, |engine| engine.stats().corrupt_passed);
+        if std::mem::replace(&mut machine.corrupt_passed, passed) < passed {
+            self.clients.note_passed();
         }
         let own_us = due.map(|due| machine.when_us(due).max(now_us + TURN_US));
         machine.due_us = sessions::due_us(own_us, is_due, now_us);
