@@ -3,8 +3,8 @@
 //! ```text
 //! bytes → session (codec, order of replies) → execute (read, update, multi, keyspace, …) → replica → fawn-ds
 //! ```
-//! `fawn` feeds a [`Shard`] with bytes from sockets. `fawn-sim` drives the same chain members and stores through
-//! [`cluster::Node`]; it does not drive sessions yet.
+//! `fawn` feeds a [`Shard`] with bytes from sockets. `fawn-sim` feeds the same bytes to a [`ClientGateway`], and drives
+//! the chain members and stores behind it through [`cluster::Node`].
 #![forbid(unsafe_code)]
 
 mod activation;

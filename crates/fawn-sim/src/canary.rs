@@ -1,7 +1,7 @@
 //! Planted bugs (canaries): each makes the cluster behave as a known mistake would, and the oracles must detect it.
 //!
-//! They are planted at the simulator's boundary, in frames and on disks, so the product's code stays unchanged. To all
-//! other machines, a machine whose frames or disk lie is a machine with the bug.
+//! They are planted at the simulator's boundary, in frames, on disks and in clients' bytes, so the product's code stays
+//! unchanged. To all other machines, a machine whose frames or disk lie is a machine with the bug.
 use std::fmt;
 
 /// A planted bug.
@@ -31,11 +31,21 @@ pub enum Canary {
     MarkBeforeSync,
     /// A kill counts as a clean shutdown.
     KillTakenForStop,
+    /// Replies of two pipelined requests are sent in the wrong order.
+    RepliesSwapped,
+    /// A write overtakes an earlier read of the same connection and key.
+    WriteOvertakesRead,
+    /// `MSET` loses its second key.
+    SecondKeyLost,
+    /// `SCAN` skips a range.
+    ScanSkipsRange,
+    /// `FLUSHALL` misses a range.
+    FlushMissesRange,
 }
 
 impl Canary {
     /// All planted bugs, each with the number of seeds within which it must be detected.
-    pub const ALL: [(Self, u64); 12] = [
+    pub const ALL: [(Self, u64); 17] = [
         (Self::AckBeforeSync, 20),
         (Self::ReadUncommitted, 5),
         (Self::SequenceReused, 5),
@@ -48,6 +58,11 @@ impl Canary {
         (Self::TransferCutShort, 60),
         (Self::MarkBeforeSync, 60),
         (Self::KillTakenForStop, 60),
+        (Self::RepliesSwapped, 5),
+        (Self::WriteOvertakesRead, 5),
+        (Self::SecondKeyLost, 10),
+        (Self::ScanSkipsRange, 10),
+        (Self::FlushMissesRange, 10),
     ];
 
     /// Whether this bug explains a finding. A finding of another oracle would mean that the plant broke something else.
@@ -62,7 +77,10 @@ impl Canary {
             Self::AppliedTwice => &["not linearizable"],
             Self::FailureConcealed => &["although its disk failed"],
             Self::SequenceReused | Self::GapIgnored | Self::ChecksumIgnored => CONTENT,
-            Self::DeleteResurrected | Self::TransferCutShort => CONTENT,
+            Self::DeleteResurrected | Self::TransferCutShort | Self::FlushMissesRange => CONTENT,
+            Self::RepliesSwapped => &["not linearizable", "was answered"],
+            Self::WriteOvertakesRead | Self::SecondKeyLost => &["not linearizable"],
+            Self::ScanSkipsRange => &["not linearizable", "SCAN returns", "a scan finds"],
         };
         words.iter().any(|word| finding.contains(word))
     }
@@ -83,6 +101,11 @@ impl Canary {
             Self::TransferCutShort => "copy-cut-short",
             Self::MarkBeforeSync => "mark-before-sync",
             Self::KillTakenForStop => "kill-taken-for-stop",
+            Self::RepliesSwapped => "replies-swapped",
+            Self::WriteOvertakesRead => "write-overtakes-read",
+            Self::SecondKeyLost => "second-key-lost",
+            Self::ScanSkipsRange => "scan-skips-range",
+            Self::FlushMissesRange => "flush-misses-range",
         }
     }
 

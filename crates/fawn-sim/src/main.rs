@@ -125,7 +125,7 @@ fn seeds(arguments: &Arguments) -> bool {
 fn print_total(total: &RunReport, ran: u64, began: Instant) {
     println!(
         "{ran} seeds, trace {:016x}: {} faults, {} members dropped, {} runs on failed disks, {} stops in order, {} losses told, {} copies ({} \
-         hit, {} compared), {} operations answered, {} left open, {} keys judged ({} undecided), {} events, {} s virtual, {:.1} s real, {:.1} s CPU, {:.0} simulated s per CPU s",
+         hit, {} compared), {} operations answered, {} on the whole keyspace, {} left open, {} keys judged ({} undecided), {} events, {} s virtual, {:.1} s real, {:.1} s CPU, {:.0} simulated s per CPU s",
         total.hash,
         total.faults,
         total.dropped,
@@ -136,6 +136,7 @@ fn print_total(total: &RunReport, ran: u64, began: Instant) {
         total.copies_hit,
         total.copies_compared,
         total.answered,
+        total.sweeps,
         total.unknown,
         total.keys,
         total.undecided,
@@ -173,6 +174,7 @@ fn add(total: &mut RunReport, report: &RunReport) {
     total.dropped += report.dropped;
     total.closes += report.closes;
     total.losses += report.losses;
+    total.sweeps += report.sweeps;
     total.copies += report.copies;
     total.copies_compared += report.copies_compared;
     total.copies_hit += report.copies_hit;

@@ -4,12 +4,17 @@ use fawn_chain::message::{FrameStream, encode_frame};
 use fawn_chain::{Body, Frame, TransferCursor};
 use fawn_ds::internals::format::record::{Envelope, RecordPlace, decode, encode_into, encoded_len};
 use fawn_ds::internals::{RecordKind, RecordRef};
+use fawn_node::cluster::KeyspaceRequest;
+use fawn_node::cluster::payload::{decode_keyspace, encode_keyspace};
 use fawn_types::random::SplitMix64;
 use fawn_types::{ClientTag, Epoch, RangeId, Version};
 use std::collections::BTreeMap;
 
 /// Place of a record on a link, which is in no segment.
 const NOWHERE: RecordPlace = RecordPlace { segment_id: 0, offset: 0 };
+
+/// The last position of a scan in a range: cursors have zeros in their low bits.
+const SCAN_END: u64 = u64::MAX << 12;
 
 /// Number of replies to a copy's last request that are withheld, so that more happens before the chunk is accepted.
 const ANSWERS_WITHHELD: u32 = 2;
@@ -114,6 +119,18 @@ impl FaultyTransport {
                 let body = Body::Request { op, tag: again, first_incomplete, payload };
                 Some(vec![encoded(frame), encoded(&Frame { header: *header, body })])
             }
+            (Canary::ScanSkipsRange, &Body::Request { op, tag, first_incomplete, payload })
+                if header.range.0 % 2 == 1 =>
+            {
+                let payload = at_end(payload)?;
+                seen(Body::Request { op, tag, first_incomplete, payload: &payload })
+            }
+            (Canary::FlushMissesRange, &Body::Append { after, last, upstream, time, records })
+                if header.range.0 % 2 == 1 =>
+            {
+                let records = without_clears(records)?;
+                seen(Body::Append { after, last, upstream, time, records: &records })
+            }
             (Canary::TransferCutShort, &Body::Transfer { base, cursor, next, read_version, keys, records })
                 if next != cursor =>
             {
@@ -199,6 +216,31 @@ impl FaultyTransport {
 fn promise_of(frame: &Frame<'_>) -> Option<(RangeId, Epoch)> {
     let binds = matches!(frame.body, Body::Report(_) | Body::Equal { .. });
     binds.then_some((frame.header.range, frame.header.epoch))
+}
+
+/// The payload with a step of a scan at the end of its range; `None` if it is not a step of a scan.
+fn at_end(payload: &[u8]) -> Option<Vec<u8>> {
+    let (session, KeyspaceRequest::Scan { count, .. }) = decode_keyspace(payload).ok()? else { return None };
+    let mut changed = Vec::new();
+    encode_keyspace(session, &KeyspaceRequest::Scan { cursor: SCAN_END, count }, &mut changed);
+    Some(changed)
+}
+
+/// The records with results in the place of clears; `None` if there is no clear.
+fn without_clears(mut records: &[u8]) -> Option<Vec<u8>> {
+    let (mut changed, mut has_clear) = (Vec::new(), false);
+    while let Ok(stored) = decode(records, NOWHERE) {
+        let (whole, rest) = records.split_at(stored.encoded_len);
+        if stored.record.kind == RecordKind::Clear {
+            has_clear = true;
+            let record = RecordRef { kind: RecordKind::Result, ..stored.record };
+            changed.extend_from_slice(&encoded_record(&record, stored.envelope));
+        } else {
+            changed.extend_from_slice(whole);
+        }
+        records = rest;
+    }
+    has_clear.then_some(changed)
 }
 
 fn encoded(frame: &Frame<'_>) -> Vec<u8> {

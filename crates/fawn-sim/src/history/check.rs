@@ -1,7 +1,7 @@
 //! Linearizability checker for one key: a search over orders that remembers visited states (Wing and Gong's algorithm
 //! with Lowe's memoization).
 use super::{HistoryOperation, Observed};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// Maximum number of states to visit; beyond it the result is "undecided", because the search could take forever.
 const STATES_MAX: usize = 2_000_000;
@@ -23,7 +23,8 @@ pub fn check(operations: &[HistoryOperation]) -> Verdict {
     let mut operations: Vec<HistoryOperation> =
         operations.iter().filter(|operation| operation.heard != Observed::Refused).cloned().collect();
     operations.sort_by_key(|operation| operation.called);
-    let mut search = Search { operations: &operations, visited: HashSet::new() };
+    let before = predecessors(&operations);
+    let mut search = Search { operations: &operations, before, visited: HashSet::new() };
     match search.run() {
         Some(true) => Verdict::Linearizable,
         Some(false) => Verdict::Violation(operations),
@@ -31,8 +32,24 @@ pub fn check(operations: &[HistoryOperation]) -> Verdict {
     }
 }
 
+/// The last answered operation of the same connection before each. An unanswered one may take effect later than those
+/// that its connection sent after it.
+fn predecessors(operations: &[HistoryOperation]) -> Vec<Option<usize>> {
+    let mut last = HashMap::new();
+    let mut predecessor = |(at, operation): (usize, &HistoryOperation)| {
+        let before = last.get(&operation.connection).copied();
+        if operation.connection != 0 && operation.heard != Observed::Unknown {
+            last.insert(operation.connection, at);
+        }
+        before
+    };
+    operations.iter().enumerate().map(&mut predecessor).collect()
+}
+
 struct Search<'a> {
     operations: &'a [HistoryOperation],
+    /// The operation that must precede each.
+    before: Vec<Option<usize>>,
     visited: HashSet<(Vec<u64>, Option<Vec<u8>>)>,
 }
 
@@ -94,9 +111,13 @@ impl Search<'_> {
         let open = || self.operations.iter().enumerate().filter(|(at, _)| !Self::is_done(done, *at));
         // The operation with the first reply must precede all operations called after that reply.
         let first_answer = open().map(|(_, operation)| operation.answered).min()?;
-        open().filter(|(at, operation)| *at >= from && operation.called < first_answer).find_map(|(at, operation)| {
-            let (after, says) = operation.ask.apply(value);
-            (operation.heard == Observed::Unknown || operation.heard == says).then_some((at, after))
+        let may_be_next = |at: usize, operation: &HistoryOperation| {
+            let is_after_its_predecessor = self.before[at].is_none_or(|before| Self::is_done(done, before));
+            at >= from && operation.called < first_answer && is_after_its_predecessor
+        };
+        open().filter(|(at, operation)| may_be_next(*at, operation)).find_map(|(at, operation)| {
+            let (after, outcome) = operation.ask.apply(value);
+            operation.permits(&outcome).then_some((at, after))
         })
     }
 }
@@ -107,7 +128,7 @@ mod tests {
     use super::*;
 
     fn op(called: u64, answered: u64, ask: KeyRequest, heard: Observed) -> HistoryOperation {
-        HistoryOperation { called, answered, ask, heard }
+        HistoryOperation { called, answered, ask, heard, connection: 0 }
     }
 
     fn write(called: u64, answered: u64, value: &str) -> HistoryOperation {
@@ -151,6 +172,41 @@ mod tests {
         let counter =
             [op(1, 2, KeyRequest::Add(1), Observed::Number(1)), op(3, 4, KeyRequest::Add(1), Observed::Number(1))];
         assert!(matches!(check(&counter), Verdict::Violation(_)), "lost increment");
+    }
+
+    /// Two operations of one connection overlap in time, but keep their order.
+    #[test]
+    fn a_connection_keeps_its_order() {
+        let pipeline = |connection| {
+            let read = HistoryOperation { connection, ..read(1, 4, Some("a")) };
+            [read, HistoryOperation { connection, ..write(2, 3, "a") }]
+        };
+        assert_eq!(check(&pipeline(0)), Verdict::Linearizable);
+        assert!(matches!(check(&pipeline(1)), Verdict::Violation(_)), "a write overtook an earlier read");
+        // A write without a reply may take effect after later ones of its connection.
+        let late = [
+            HistoryOperation { connection: 1, ..lost(1, KeyRequest::Write(b"a".to_vec())) },
+            HistoryOperation { connection: 1, ..read(2, 3, None) },
+            HistoryOperation { connection: 1, ..read(4, 5, Some("a")) },
+        ];
+        assert_eq!(check(&late), Verdict::Linearizable);
+    }
+
+    #[test]
+    fn conditional_operations_and_uncertain_deletes_are_judged() {
+        let changed = |heard| {
+            let history = [
+                op(1, 2, KeyRequest::AppendIfPresent(b"x".to_vec()), Observed::DoneIf(false)),
+                op(3, 4, KeyRequest::Exchange(b"1".to_vec()), Observed::Value(None)),
+                op(5, 6, KeyRequest::AddIfPresent(2), Observed::Number(3)),
+                op(7, 8, KeyRequest::Exists, Observed::DoneIf(true)),
+                op(9, 10, KeyRequest::Delete, Observed::Done),
+                op(11, 12, KeyRequest::WriteIfPresent(b"y".to_vec()), Observed::DoneIf(heard)),
+            ];
+            check(&history)
+        };
+        assert_eq!(changed(false), Verdict::Linearizable);
+        assert!(matches!(changed(true), Verdict::Violation(_)), "the key was deleted");
     }
 
     #[test]

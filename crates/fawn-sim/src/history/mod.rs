@@ -29,6 +29,16 @@ pub enum KeyRequest {
         /// The new value.
         new: Vec<u8>,
     },
+    /// Sets the value if the key is present.
+    WriteIfPresent(Vec<u8>),
+    /// Appends to the value if the key is present.
+    AppendIfPresent(Vec<u8>),
+    /// Adds to a decimal number if the key is present.
+    AddIfPresent(i64),
+    /// Sets the value and returns the previous one.
+    Exchange(Vec<u8>),
+    /// Whether the key is present, as a scan of all keys shows it.
+    Exists,
 }
 
 /// The outcome that a client observed.
@@ -36,7 +46,7 @@ pub enum KeyRequest {
 pub enum Observed {
     /// The value, if there is one.
     Value(Option<Vec<u8>>),
-    /// The operation succeeded.
+    /// The operation succeeded; a delete may have found the key or not.
     Done,
     /// Whether the operation took effect ([`KeyRequest::Delete`]: whether the key existed).
     DoneIf(bool),
@@ -59,6 +69,8 @@ pub struct HistoryOperation {
     pub ask: KeyRequest,
     /// The observed outcome.
     pub heard: Observed,
+    /// The connection that sent it, whose operations take effect in the order of their calls; 0: no order.
+    pub connection: u64,
 }
 
 impl KeyRequest {
@@ -87,6 +99,26 @@ impl KeyRequest {
                 Some(value) if value == expected.as_slice() => (Some(new.clone()), Observed::DoneIf(true)),
                 _ => (same(), Observed::DoneIf(false)),
             },
+            KeyRequest::WriteIfPresent(new) => (value.map(|_| new.clone()), Observed::DoneIf(value.is_some())),
+            KeyRequest::AppendIfPresent(more) => {
+                (value.map(|value| [value, more].concat()), Observed::DoneIf(value.is_some()))
+            }
+            KeyRequest::AddIfPresent(delta) => match value {
+                Some(_) => KeyRequest::Add(*delta).apply(value),
+                None => (None, Observed::DoneIf(false)),
+            },
+            KeyRequest::Exchange(new) => (Some(new.clone()), Observed::Value(same())),
+            KeyRequest::Exists => (same(), Observed::DoneIf(value.is_some())),
+        }
+    }
+}
+
+impl HistoryOperation {
+    /// Whether the client may have observed this outcome.
+    fn permits(&self, outcome: &Observed) -> bool {
+        match (&self.heard, outcome) {
+            (Observed::Unknown, _) | (Observed::Done, Observed::DoneIf(_)) => true,
+            (heard, outcome) => heard == outcome,
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::clients::Key;
 use crate::history::{Verdict, check};
 use fawn_node::cluster::{NodeStatus, RangeDigest};
 use fawn_types::{NodeId, RangeId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Time after the last fault within which every chain is complete and serves again, µs [replication.md §2.5].
 const WHOLE_WITHIN_US: u64 = 60_000_000;
@@ -115,20 +115,21 @@ impl World {
 
     /// Reads every key once more, checks every history, and compares all copies.
     pub(super) fn check(&mut self) -> Result<u64, String> {
-        let keys: Vec<Key> = self.clients.histories().keys().copied().collect();
+        let keys: Vec<Key> = self.clients.keys().collect();
         for batch in keys.chunks(self.clients.len()) {
             let before = self.clients.answered;
             for (client, key) in batch.iter().enumerate() {
-                self.ask(client, Some(*key));
+                self.write(client, Some(*key));
             }
             self.run_while_waiting()?;
             if self.clients.answered != before + batch.len() as u64 {
                 return Err("a read of a healed cluster was not answered".to_owned());
             }
         }
+        self.check_sweeps()?;
         let mut undecided = 0;
         for (key, operations) in self.clients.histories() {
-            match check(operations) {
+            match check(&operations) {
                 Verdict::Linearizable => {}
                 Verdict::Undecided => undecided += 1,
                 Verdict::Violation(operations) => {
@@ -139,6 +140,34 @@ impl World {
         self.run_until(self.now_us + SETTLE_US)?;
         self.compare_copies()?;
         Ok(undecided)
+    }
+
+    /// A scan of the idle cluster returns each key that was read just now, and `DBSIZE` counts them.
+    fn check_sweeps(&mut self) -> Result<(), String> {
+        self.clients.take_sweeps();
+        // Connections of memcached have no scan.
+        let Some(client) = (0..self.clients.len()).find(|client| self.clients.has_scan(*client)) else { return Ok(()) };
+        loop {
+            self.clients.write_sweep(client, self.now_us, true);
+            self.run_while_waiting()?;
+            if !self.clients.is_scanning(client) {
+                break;
+            }
+        }
+        self.clients.write_sweep(client, self.now_us, false);
+        self.run_while_waiting()?;
+        let (Some(scanned), Some(size)) = self.clients.take_sweeps() else {
+            return Err("a scan of a healed cluster was not answered".to_owned());
+        };
+        if scanned.len() as u64 != size {
+            return Err(format!("SCAN returns {} keys, but DBSIZE counts {size}", scanned.len()));
+        }
+        let present = self.clients.present();
+        let judged: BTreeSet<Key> = scanned.into_iter().filter(|key| self.clients.is_judged(*key)).collect();
+        match judged == present {
+            true => Ok(()),
+            false => Err(format!("reads find {present:?}, but a scan finds {judged:?}")),
+        }
     }
 
     /// Compares each newly complete copy with the tail as soon as both have committed the same version. Later writes

@@ -2,7 +2,6 @@
 use super::World;
 use super::machine::Machine;
 use super::observe::is_serving;
-use crate::clients::Clients;
 use crate::faults::Fault;
 use crate::network::NetworkOptions;
 use fawn_flash::sim::{Loss, OpKind};
@@ -157,7 +156,7 @@ impl World {
         self.watch.alarms += status.counters.alarms;
         self.watch.copies += status.counters.copies;
         self.watch.dropped += status.members_dropped;
-        let asked: Vec<usize> = machine.asked.values().copied().collect();
+        let connected = machine.connected();
         let in_order = end(machine);
         self.closes += u64::from(in_order);
         self.unclean |= !in_order && machine.disk.is_some();
@@ -166,7 +165,8 @@ impl World {
         self.watch.forget(node);
         self.copied.retain(|(of, _)| *of != node);
         self.network.drop_node(node, now_us);
-        abandon(&mut self.clients, &asked, now_us)
+        connected.into_iter().for_each(|client| self.clients.lose(client, now_us));
+        Ok(())
     }
 
     /// Whether every chain is complete and serves.
@@ -217,9 +217,4 @@ impl World {
             }
         }
     }
-}
-
-/// Ends the operations of these clients, which will never be answered.
-fn abandon(clients: &mut Clients, asked: &[usize], now_us: u64) -> Result<(), String> {
-    asked.iter().try_for_each(|&client| clients.end(client, now_us, None))
 }

@@ -1,4 +1,6 @@
 //! One simulated machine: its disk, which outlives its process, and its process, which is stopped and started.
+use super::process::Process;
+use super::sessions::Connection;
 use crate::canary::Canary;
 use crate::network::Arrival;
 use fawn_chain::map::{decode_state, encode_state};
@@ -8,6 +10,7 @@ use fawn_ds::internals::{Engine, EngineError, Options};
 use fawn_flash::sim::{Capture, Loss, OpKind};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_node::cluster::{MapPlace, Node, NodeConfig, NodeLimits};
+use fawn_node::{ClientGateway, ServerInfo, ShardOptions};
 use fawn_types::{BootId, Durability, MonoMs, NodeId, Now, TimeMs};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -28,7 +31,7 @@ pub(super) const TIMEOUT_MS: u64 = 3_000;
 pub(super) struct Machine {
     pub(super) node: NodeId,
     pub(super) boot: BootId,
-    pub(super) process: Option<Node<SimDevice>>,
+    pub(super) process: Option<Process>,
     /// `None` on a front-end.
     pub(super) disk: Option<SimDisk>,
     /// Earlier states of a lying disk, oldest first.
@@ -50,8 +53,10 @@ pub(super) struct Machine {
     pub(super) inbox: VecDeque<(NodeId, Arrival)>,
     /// When its next iteration is due.
     pub(super) due_us: Option<u64>,
-    /// Operations submitted here, each with the client that waits for it.
-    pub(super) asked: BTreeMap<u64, usize>,
+    /// Records that scans of its process could not read.
+    pub(super) corrupt_passed: u64,
+    /// Connections of clients.
+    pub(super) connections: Vec<Connection>,
 }
 
 impl Machine {
@@ -73,7 +78,8 @@ impl Machine {
             unreadable_until_us: 0,
             inbox: VecDeque::new(),
             due_us: None,
-            asked: BTreeMap::new(),
+            corrupt_passed: 0,
+            connections: Vec::new(),
         }
     }
 
@@ -150,13 +156,20 @@ impl Machine {
             _ => {}
         }
         let config = config(self.node, boot, map, limits);
-        self.process = Some(Node::new(config, engine, now).map_err(|error| name(&error))?);
+        let is_frontend = engine.is_none();
+        let node = Node::new(config, engine, now).map_err(|error| name(&error))?;
+        self.process = Some(match is_frontend {
+            true => Process::Gateway(Box::new(gateway(node, map))),
+            false => Process::BackEnd(Box::new(node)),
+        });
         Ok(())
     }
 
     /// Ends its process; `seed` decides which unsynced writes the disk keeps.
     pub(super) fn stop(&mut self, loss: Loss, seed: u64, canary: Option<Canary>) {
-        if let (Some(Canary::PromiseForgotten), Some(engine)) = (canary, self.process.as_ref().and_then(Node::engine)) {
+        if let (Some(Canary::PromiseForgotten), Some(engine)) =
+            (canary, self.process.as_ref().and_then(Process::engine))
+        {
             for key in engine.blob_keys().collect::<Vec<_>>() {
                 let bytes = engine.blob(key).unwrap_or_default();
                 if decode_state(bytes).is_ok() {
@@ -192,7 +205,7 @@ impl Machine {
         if let Some(ops) = power_after_ops {
             disk.capture(Capture::At { op: disk.ops() + ops, loss: Loss::Power, seed });
         }
-        let engine = self.process.take().and_then(Node::into_engine);
+        let engine = self.process.take().and_then(Process::into_engine);
         let is_closed = engine.is_some_and(|engine| engine.close().is_ok());
         disk.capture(Capture::Never);
         let image = disk.take_images().pop();
@@ -226,12 +239,13 @@ impl Machine {
         self.due_us = None;
         self.paused_until_us = 0;
         self.stalled_until_us = 0;
-        self.asked.clear();
+        self.corrupt_passed = 0;
+        self.connections.clear();
     }
 
     /// Whether its process runs on a disk that failed.
     pub(super) fn is_poisoned(&self) -> bool {
-        let engine = self.process.as_ref().and_then(Node::engine);
+        let engine = self.process.as_ref().and_then(Process::engine);
         engine.is_some_and(|engine| engine.poisoned().is_some())
     }
 
@@ -294,6 +308,13 @@ fn options(map: &ClusterMap) -> Options {
         index: IndexOptions { entries_min: 64, page_entries: 4 },
         ..Options::default()
     }
+}
+
+fn gateway(node: Node<SimDevice>, map: &ClusterMap) -> ClientGateway<SimDevice> {
+    let store = options(map);
+    let shard =
+        ShardOptions { durability: map.durability, value_bytes_max: store.value_bytes_max, ..ShardOptions::default() };
+    ClientGateway::new(node, shard, store, ServerInfo::default())
 }
 
 fn config(node: NodeId, boot: BootId, map: &ClusterMap, limits: NodeLimits) -> NodeConfig {

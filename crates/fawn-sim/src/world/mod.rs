@@ -9,6 +9,8 @@ mod idle;
 mod inject;
 mod machine;
 mod observe;
+mod process;
+mod sessions;
 
 use crate::canary::Canary;
 use crate::clients::Clients;
@@ -23,11 +25,12 @@ use fawn_chain::{ClusterMap, RingOptions};
 use fawn_ds::internals::RangeProgress;
 use fawn_flash::SimOptions;
 use fawn_flash::sim::Loss;
-use fawn_node::cluster::{Node, NodeOutput};
+use fawn_node::cluster::NodeOutput;
 use fawn_types::random::SplitMix64;
 use fawn_types::{BootId, HashSecret, NodeId, RangeId};
 use machine::Machine;
 use observe::Observer;
+use process::Process;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -72,6 +75,8 @@ pub struct RunReport {
     pub closes: u64,
     /// Possible losses reported by managers.
     pub losses: u64,
+    /// Answered requests on the whole keyspace.
+    pub sweeps: u64,
     /// Copies of ranges begun.
     pub copies: u64,
     /// Copies compared with their tails as soon as they were complete.
@@ -148,7 +153,7 @@ impl World {
         Self {
             network: Network::new(seed.number("network"), NetworkOptions::KIND),
             transport: FaultyTransport::new(seed.number("post"), canary),
-            clients: Clients::new(seed, &scenario),
+            clients: Clients::new(seed, &scenario, canary),
             faults: Faults::new(seed, &scenario),
             watch: Observer::new(scenario.durability, map.copies_min()),
             trace: Trace::new(aloud),
@@ -183,12 +188,13 @@ impl World {
             unknown: self.clients.unknown,
             faults: self.struck,
             undecided: 0,
-            keys: self.clients.histories().len() as u64,
+            keys: self.clients.keys().count() as u64,
             alarms: self.watch.alarms,
             ran_degraded: u64::from(self.ran_degraded),
             dropped: self.watch.dropped + process_dropped.unwrap_or(0),
             closes: self.closes,
             losses: self.watch.losses,
+            sweeps: self.clients.sweeps_answered,
             copies: self.watch.copies,
             copies_compared: self.compared,
             copies_hit: self.copies_hit,
@@ -250,7 +256,7 @@ impl World {
     }
 
     fn next_us(&self) -> Option<u64> {
-        let clients = if self.quiet { None } else { self.clients.next_us() };
+        let clients = self.clients.next_us(self.quiet);
         let cuts = self.cuts.iter().map(|(at, ..)| *at).min();
         let machines = self.machines.iter().filter_map(Machine::next_us).min();
         [self.network.next_us(), clients, self.faults.next_us(), cuts, machines].into_iter().flatten().min()
@@ -272,13 +278,7 @@ impl World {
             }
         }
         self.deliver();
-        if !self.quiet {
-            for client in 0..self.clients.len() {
-                if self.clients.is_due(client, now_us) {
-                    self.ask(client, None);
-                }
-            }
-        }
+        self.run_clients();
         (0..self.machines.len()).try_for_each(|index| self.wake(index))
     }
 
@@ -305,28 +305,6 @@ impl World {
         }
     }
 
-    /// Sends the next request of `client` through its front-end, or a read of `key`.
-    fn ask(&mut self, client: usize, key: Option<crate::clients::Key>) {
-        let frontend = client % self.scenario.frontends as usize;
-        let machine = &mut self.machines[self.scenario.backends as usize + frontend];
-        let clock = machine.clock(self.now_us);
-        let process = machine.process.as_mut().filter(|_| machine.paused_until_us <= self.now_us);
-        let waiting = match key {
-            Some(key) => self.clients.begin_read(client, key),
-            None => self.clients.begin(client),
-        };
-        let name = waiting.key.name();
-        match process.map(|process| process.submit(clock, &waiting.request(&name))) {
-            Some(Ok(op)) => {
-                machine.asked.insert(op.0, client);
-                machine.due_us = Some(self.now_us);
-                let words = format!("{:?} {:?}", waiting.key, waiting.ask);
-                self.trace.note(self.now_us, b'?', client as u32, machine.node.0, words.as_bytes());
-            }
-            Some(Err(_)) | None => self.clients.withdraw(client, self.now_us),
-        }
-    }
-
     /// Runs an iteration of a machine, if one is due.
     fn wake(&mut self, index: usize) -> Result<(), String> {
         let now_us = self.now_us;
@@ -350,6 +328,8 @@ impl World {
                 Arrival::Reset => process.handle_link_reset(clock, from),
             }
         }
+        machine.offer_inputs(clock);
+        let Some(process) = machine.process.as_mut() else { return Ok(()) };
         let due = process.run_once(clock);
         let mut outputs = Vec::new();
         while let Some(output) = process.poll_output() {
@@ -357,6 +337,7 @@ impl World {
         }
         let node = machine.node;
         let status = process.status();
+        let (replies, is_due) = machine.take_replies(&mut self.random)?;
         let is_copying = status.members.iter().any(|member| member.phase == "copying");
         if self.watch.note_losses(node, &status, self.unclean)? && self.scenario.may_lose {
             self.trace.say(now_us, "what was acked may be missing".to_owned());
@@ -364,7 +345,7 @@ impl World {
             self.clients.forgive();
         }
         let machine = &mut self.machines[index];
-        let engine = machine.process.as_ref().and_then(Node::engine);
+        let engine = machine.process.as_ref().and_then(Process::engine);
         let progress = |range| engine.map_or_else(RangeProgress::default, |engine| engine.progress(range));
         let copied = status.members.iter().filter(|member| self.watch.has_copied(node, member));
         self.copied.extend(copied.map(|member| (node, member.range)));
@@ -374,9 +355,15 @@ impl World {
         if has_begun && self.random.chance(1, 2) {
             self.network.hurry(node, now_us);
         }
-        machine.due_us = due.map(|due| machine.when_us(due).max(now_us + TURN_US));
+        let passed = engine.map_or(0, |engine| engine.stats().corrupt_passed);
+        if std::mem::replace(&mut machine.corrupt_passed, passed) < passed {
+            self.clients.note_passed();
+        }
+        let own_us = due.map(|due| machine.when_us(due).max(now_us + TURN_US));
+        machine.due_us = sessions::due_us(own_us, is_due, now_us);
         self.compare_copied(&status)?;
         outputs.into_iter().try_for_each(|output| self.carry_out(index, output))?;
+        self.deliver_replies(index, &replies)?;
         if is_copying {
             self.inject_at_transfer(index)?;
         }
@@ -411,14 +398,7 @@ impl World {
                     self.send(node, to, frame_out);
                 }
             }
-            NodeOutput::Done { op, reply } => {
-                let Some(client) = self.machines[index].asked.remove(&op.0) else {
-                    return Err(format!("node {} answers {op:?} twice", node.0));
-                };
-                let reply = reply.as_reply();
-                self.trace.note(now_us, b'=', node.0, client as u32, format!("{reply:?}").as_bytes());
-                self.clients.end(client, now_us, Some(&reply))?;
-            }
+            NodeOutput::Done { op, .. } => return Err(format!("node {} answers {op:?} to its host", node.0)),
             NodeOutput::KeepMap { .. } => return Err("the manager's node keeps its map itself".to_owned()),
             NodeOutput::Reset { peer } => {
                 self.trace.say(now_us, format!("node {} closes its link to {}", node.0, peer.0));

@@ -1,0 +1,172 @@
+//! Client connections of a front-end: bytes from clients to sessions and back, as a server's event loop moves them.
+use super::machine::Machine;
+use super::{TURN_US, World};
+use crate::clients::Key;
+use fawn_node::{ClientService, SessionId, ShardOutput};
+use fawn_types::Now;
+use fawn_types::random::SplitMix64;
+use fawn_wire::Protocol;
+
+/// One write to a client in this many takes only a part of the session's output.
+const WRITES_PER_PARTIAL: u64 = 16;
+
+/// The front-end's end of a client's connection.
+pub(super) struct Connection {
+    client: usize,
+    session: SessionId,
+    /// Received bytes that the session has not consumed.
+    input: Vec<u8>,
+    /// The session accepts input.
+    accepts: bool,
+    /// The session has output that is not written.
+    has_output: bool,
+}
+
+/// Bytes for a client.
+pub(super) type ClientBytes = (usize, Vec<u8>);
+
+impl Machine {
+    /// Opens a session for `client`.
+    fn open_connection(&mut self, client: usize, protocol: Protocol) {
+        let Some(gateway) = self.process.as_mut().and_then(|process| process.gateway()) else { return };
+        let session = gateway.open_session(protocol);
+        self.connections.push(Connection { client, session, input: Vec::new(), accepts: true, has_output: false });
+    }
+
+    /// Closes the session of `client`, whose requests may still be executed.
+    fn close_connection(&mut self, client: usize) {
+        let Some(gateway) = self.process.as_mut().and_then(|process| process.gateway()) else { return };
+        for connection in self.connections.extract_if(.., |connection| connection.client == client) {
+            gateway.close_session(connection.session);
+        }
+    }
+
+    /// Clients with a connection.
+    pub(super) fn connected(&self) -> Vec<usize> {
+        self.connections.iter().map(|connection| connection.client).collect()
+    }
+
+    /// Receives bytes of a client; the session gets them in the next iteration.
+    fn receive(&mut self, client: usize, bytes: &[u8], now_us: u64) {
+        if let Some(connection) = self.connections.iter_mut().find(|connection| connection.client == client) {
+            connection.input.extend_from_slice(bytes);
+            self.due_us = Some(now_us);
+        }
+    }
+
+    /// Offers received bytes to the sessions.
+    pub(super) fn offer_inputs(&mut self, now: Now) {
+        let Some(gateway) = self.process.as_mut().and_then(|process| process.gateway()) else { return };
+        for connection in &mut self.connections {
+            let need_bytes = gateway.need_bytes(connection.session);
+            if connection.accepts && !connection.input.is_empty() && connection.input.len() >= need_bytes {
+                let consumed = gateway.handle_input(now, connection.session, &connection.input);
+                connection.input.drain(..consumed);
+                connection.accepts = gateway.wants_input(connection.session);
+            }
+        }
+    }
+
+    /// Carries out the sessions' outputs after an iteration. Returns the bytes for clients, and whether another
+    /// iteration is due at once.
+    pub(super) fn take_replies(&mut self, random: &mut SplitMix64) -> Result<(Vec<ClientBytes>, bool), String> {
+        let Some(gateway) = self.process.as_mut().and_then(|process| process.gateway()) else {
+            return Ok((Vec::new(), false));
+        };
+        let mut is_due = false;
+        while let Some(output) = gateway.poll_output() {
+            let (ShardOutput::Writable(session) | ShardOutput::Resume(session) | ShardOutput::Close(session)) = output;
+            let Some(connection) = self.connections.iter_mut().find(|connection| connection.session == session) else {
+                continue; // Closed meanwhile.
+            };
+            match output {
+                ShardOutput::Writable(_) => connection.has_output = true,
+                ShardOutput::Resume(_) => {
+                    connection.accepts = true;
+                    is_due |= !connection.input.is_empty();
+                }
+                ShardOutput::Close(_) => return Err(format!("the session of client {} closes", connection.client)),
+            }
+        }
+        let mut replies = Vec::new();
+        for connection in self.connections.iter_mut().filter(|connection| connection.has_output) {
+            let output = gateway.output(connection.session);
+            let is_partial = random.chance(1, WRITES_PER_PARTIAL);
+            let count = if is_partial { random.below(output.len() as u64 + 1) as usize } else { output.len() };
+            connection.has_output = count < output.len();
+            is_due |= connection.has_output;
+            replies.push((connection.client, output[..count].to_vec()));
+            gateway.wrote(connection.session, count);
+        }
+        Ok((replies, is_due || gateway.has_due_work()))
+    }
+}
+
+impl World {
+    /// The machine of the front-end of `client`.
+    const fn frontend_of(&self, client: usize) -> usize {
+        self.scenario.backends as usize + client % self.scenario.frontends as usize
+    }
+
+    /// Moves the clients' bytes that are due to their front-ends, closes abandoned connections, and lets idle clients
+    /// send.
+    pub(super) fn run_clients(&mut self) {
+        let now_us = self.now_us;
+        for client in 0..self.clients.len() {
+            if !self.quiet && self.clients.is_due(client, now_us) {
+                self.write(client, None);
+            }
+            let frontend = self.frontend_of(client);
+            while let Some(bytes) = self.clients.arrive(client, now_us) {
+                self.trace.note(now_us, b'?', client as u32, self.machines[frontend].node.0, &bytes);
+                self.machines[frontend].receive(client, &bytes, now_us);
+            }
+            if self.clients.is_abandoning(client, now_us) {
+                self.trace.say(now_us, format!("client {client} closes its connection"));
+                self.machines[frontend].close_connection(client);
+                self.clients.lose(client, now_us);
+            }
+        }
+    }
+
+    /// `client` sends a pipeline, or a read of `key`, and connects before if it has to.
+    pub(super) fn write(&mut self, client: usize, key: Option<Key>) {
+        let now_us = self.now_us;
+        if !self.connect(client) {
+            return self.clients.withdraw(client, now_us);
+        }
+        match key {
+            Some(key) => self.clients.write_read(client, now_us, key),
+            None => self.clients.write(client, now_us),
+        };
+    }
+
+    /// Connects `client` if it is not connected; returns whether its front-end runs.
+    pub(super) fn connect(&mut self, client: usize) -> bool {
+        let frontend = self.frontend_of(client);
+        let machine = &mut self.machines[frontend];
+        if machine.process.is_none() || machine.is_paused(self.now_us) {
+            return false;
+        }
+        if !self.clients.is_connected(client) {
+            let protocol = self.clients.connect(client);
+            machine.open_connection(client, protocol);
+        }
+        true
+    }
+
+    /// Delivers a front-end's bytes to its clients.
+    pub(super) fn deliver_replies(&mut self, index: usize, replies: &[ClientBytes]) -> Result<(), String> {
+        let (now_us, node) = (self.now_us, self.machines[index].node);
+        for (client, bytes) in replies {
+            self.trace.note(now_us, b'=', node.0, *client as u32, bytes);
+            self.clients.receive(*client, now_us, bytes)?;
+        }
+        Ok(())
+    }
+}
+
+/// The earlier of an iteration's own time and the next one, if one is due at once.
+pub(super) fn due_us(own_us: Option<u64>, is_due: bool, now_us: u64) -> Option<u64> {
+    is_due.then_some(now_us + TURN_US).into_iter().chain(own_us).min()
+}
