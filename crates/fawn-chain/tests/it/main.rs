@@ -8,6 +8,8 @@ mod completions;
 mod copies;
 mod idle;
 mod manager;
+mod manager_rounds;
+mod planner;
 mod random;
 mod ring;
 mod routing;
