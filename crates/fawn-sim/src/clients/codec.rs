@@ -20,7 +20,7 @@ pub(super) struct FoundValue {
 
 /// The meaning of a reply.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Outcome {
+pub(super) enum ReplyOutcome {
     /// The outcome of each of the command's operations.
     Each(Vec<Observed>),
     /// Whether the whole keyspace was cleared.
@@ -110,7 +110,7 @@ fn encode_memcached(command: &PendingCommand, out: &mut Vec<u8>) {
 }
 
 /// The outcome of an error: open if it means "try again", because then a write may have taken effect.
-fn failed(command: &PendingCommand, text: &[u8]) -> Result<Outcome, String> {
+fn failed(command: &PendingCommand, text: &[u8]) -> Result<ReplyOutcome, String> {
     use OperationError::{Overloaded, StoreFull, TooFewCopies, Unavailable};
     let is_open = [Unavailable, Overloaded, StoreFull, TooFewCopies]
         .iter()
@@ -121,10 +121,10 @@ fn failed(command: &PendingCommand, text: &[u8]) -> Result<Outcome, String> {
         _ => return Err(unexpected(command, &text.escape_ascii())),
     };
     Ok(match command.kind {
-        CommandKind::FlushAll => Outcome::Flushed(heard),
-        CommandKind::Size => Outcome::Size(None),
-        CommandKind::Scan { .. } => Outcome::Scanned(None),
-        _ => Outcome::Each(vec![heard; command.ops.len()]),
+        CommandKind::FlushAll => ReplyOutcome::Flushed(heard),
+        CommandKind::Size => ReplyOutcome::Size(None),
+        CommandKind::Scan { .. } => ReplyOutcome::Scanned(None),
+        _ => ReplyOutcome::Each(vec![heard; command.ops.len()]),
     })
 }
 
@@ -134,13 +134,13 @@ fn unexpected(command: &PendingCommand, reply: &dyn std::fmt::Display) -> String
 }
 
 /// The outcome of a RESP reply.
-pub(super) fn resp_outcome(command: &PendingCommand, reply: &RespReply<'_>) -> Result<Outcome, String> {
+pub(super) fn resp_outcome(command: &PendingCommand, reply: &RespReply<'_>) -> Result<ReplyOutcome, String> {
     if let RespReply::Error(text) = reply {
         return failed(command, text);
     }
     let outcome = match (command.kind, reply) {
         (CommandKind::Single { .. }, reply) => {
-            command.ops.first().and_then(|op| resp_single(&op.ask, reply)).map(|heard| Outcome::Each(vec![heard]))
+            command.ops.first().and_then(|op| resp_single(&op.ask, reply)).map(|heard| ReplyOutcome::Each(vec![heard]))
         }
         (CommandKind::GetAll, RespReply::Array(items)) if items.len() == command.ops.len() => {
             let heard = items.map(|item| match item {
@@ -149,27 +149,31 @@ pub(super) fn resp_outcome(command: &PendingCommand, reply: &RespReply<'_>) -> R
                 RespReply::Error(_) => Some(Observed::Unknown),
                 _ => None,
             });
-            heard.collect::<Option<Vec<_>>>().map(Outcome::Each)
+            heard.collect::<Option<Vec<_>>>().map(ReplyOutcome::Each)
         }
-        (CommandKind::SetAll, RespReply::Simple(b"OK")) => Some(Outcome::Each(vec![Observed::Done; command.ops.len()])),
-        (CommandKind::FlushAll, RespReply::Simple(b"OK")) => Some(Outcome::Flushed(Observed::Done)),
+        (CommandKind::SetAll, RespReply::Simple(b"OK")) => {
+            Some(ReplyOutcome::Each(vec![Observed::Done; command.ops.len()]))
+        }
+        (CommandKind::FlushAll, RespReply::Simple(b"OK")) => Some(ReplyOutcome::Flushed(Observed::Done)),
         (CommandKind::DeleteAll, RespReply::Integer(count)) => deleted(command.ops.len(), *count),
-        (CommandKind::Size, RespReply::Integer(count)) => Some(Outcome::Size(Some(count.cast_unsigned()))),
-        (CommandKind::Scan { .. }, RespReply::Array(items)) => scanned(*items).map(|page| Outcome::Scanned(Some(page))),
+        (CommandKind::Size, RespReply::Integer(count)) => Some(ReplyOutcome::Size(Some(count.cast_unsigned()))),
+        (CommandKind::Scan { .. }, RespReply::Array(items)) => {
+            scanned(*items).map(|page| ReplyOutcome::Scanned(Some(page)))
+        }
         _ => None,
     };
     outcome.ok_or_else(|| unexpected(command, &format!("{reply:?}")))
 }
 
 /// `DEL` of several keys returns how many existed, so only all or none says which.
-fn deleted(keys: usize, count: i64) -> Option<Outcome> {
+fn deleted(keys: usize, count: i64) -> Option<ReplyOutcome> {
     let count = usize::try_from(count).ok().filter(|count| *count <= keys)?;
     let heard = match count {
         0 => Observed::DoneIf(false),
         count if count == keys => Observed::DoneIf(true),
         _ => Observed::Done,
     };
-    Some(Outcome::Each(vec![heard; keys]))
+    Some(ReplyOutcome::Each(vec![heard; keys]))
 }
 
 fn scanned(items: resp::ReplyItems<'_>) -> Option<(u64, Vec<Key>)> {
@@ -196,33 +200,35 @@ pub(super) fn memcached_outcome(
     command: &PendingCommand,
     values: &[FoundValue],
     reply: &MemcachedReply<'_>,
-) -> Result<Outcome, String> {
+) -> Result<ReplyOutcome, String> {
     if let MemcachedReply::Error(text) = reply {
         return failed(command, text);
     }
     let is_read = command.ops.iter().all(|op| op.ask == KeyRequest::Read);
     let outcome = match (command.kind, reply) {
-        (CommandKind::FlushAll, MemcachedReply::Ok) => Some(Outcome::Flushed(Observed::Done)),
+        (CommandKind::FlushAll, MemcachedReply::Ok) => Some(ReplyOutcome::Flushed(Observed::Done)),
         (CommandKind::Single { .. } | CommandKind::GetAll, MemcachedReply::End) if is_read => {
             retrieved(command, values)
         }
-        (CommandKind::Single { .. }, reply) if values.is_empty() => {
-            command.ops.first().and_then(|op| memcached_single(&op.ask, reply)).map(|heard| Outcome::Each(vec![heard]))
-        }
+        (CommandKind::Single { .. }, reply) if values.is_empty() => command
+            .ops
+            .first()
+            .and_then(|op| memcached_single(&op.ask, reply))
+            .map(|heard| ReplyOutcome::Each(vec![heard])),
         _ => None,
     };
     outcome.ok_or_else(|| unexpected(command, &format!("{values:?} {reply:?}")))
 }
 
 /// Values come in the order of their keys; absent keys have none.
-fn retrieved(command: &PendingCommand, values: &[FoundValue]) -> Option<Outcome> {
+fn retrieved(command: &PendingCommand, values: &[FoundValue]) -> Option<ReplyOutcome> {
     let mut values = values.iter().peekable();
     let heard = command.ops.iter().map(|op| {
         let name = op.key.name();
         Observed::Value(values.next_if(|found| found.key == name).map(|found| found.value.clone()))
     });
     let heard = heard.collect();
-    values.next().is_none().then_some(Outcome::Each(heard))
+    values.next().is_none().then_some(ReplyOutcome::Each(heard))
 }
 
 fn memcached_single(ask: &KeyRequest, reply: &MemcachedReply<'_>) -> Option<Observed> {

@@ -1,6 +1,6 @@
 //! A client's end of a connection: commands without a reply yet, and the bytes of both directions.
 use super::Key;
-use super::codec::{FoundValue, Outcome, memcached_outcome, resp_outcome};
+use super::codec::{FoundValue, ReplyOutcome, memcached_outcome, resp_outcome};
 use crate::history::KeyRequest;
 use fawn_types::random::SplitMix64;
 use fawn_wire::Protocol;
@@ -155,7 +155,7 @@ impl ClientConnection {
     ///
     /// # Errors
     /// If no correct server can send these bytes.
-    pub(super) fn next_reply(&mut self) -> Result<Option<(PendingCommand, Outcome, Vec<FoundValue>)>, String> {
+    pub(super) fn next_reply(&mut self) -> Result<Option<(PendingCommand, ReplyOutcome, Vec<FoundValue>)>, String> {
         while !self.received.is_empty() {
             let Some(command) = self.pending.front() else {
                 return Err(format!("a reply to no request: {}", self.received.escape_ascii()));

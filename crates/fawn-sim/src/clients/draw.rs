@@ -143,7 +143,7 @@ impl Clients {
         for _ in 0..2 + self.random.below(MULTI_KEYS_MAX - 1) {
             let key = self.draw_key();
             // A counter holds a number, and a repeated key would need an order within the command.
-            if !keys.contains(&key) && !(kind == CommandKind::SetAll && key.is_counter()) {
+            if !(keys.contains(&key) || kind == CommandKind::SetAll && key.is_counter()) {
                 keys.push(key);
             }
         }

@@ -11,7 +11,7 @@ use crate::canary::Canary;
 use crate::history::{HistoryOperation, KeyRequest, Observed};
 use crate::scenario::Scenario;
 use crate::seed::Seed;
-use codec::{FoundValue, Outcome};
+use codec::{FoundValue, ReplyOutcome};
 use connection::{ClientConnection, CommandKind, KeyOperation, PendingCommand};
 use fawn_types::random::SplitMix64;
 use fawn_wire::Protocol;
@@ -233,8 +233,8 @@ impl Clients {
                 continue;
             }
             let outcome = match command.kind {
-                CommandKind::FlushAll => Outcome::Flushed(Observed::Unknown),
-                _ => Outcome::Each(vec![Observed::Unknown; command.ops.len()]),
+                CommandKind::FlushAll => ReplyOutcome::Flushed(Observed::Unknown),
+                _ => ReplyOutcome::Each(vec![Observed::Unknown; command.ops.len()]),
             };
             let ended = self.end(client, connection.number, command, outcome);
             assert!(ended.is_ok(), "an outcome without a reply contradicts nothing");
@@ -268,7 +268,7 @@ impl Clients {
         Ok(())
     }
 
-    fn next_reply(&mut self, client: usize) -> Result<Option<(PendingCommand, Outcome, Vec<FoundValue>)>, String> {
+    fn next_reply(&mut self, client: usize) -> Result<Option<(PendingCommand, ReplyOutcome, Vec<FoundValue>)>, String> {
         let Some(connection) = self.clients[client].connection.as_mut() else { return Ok(None) };
         connection.next_reply().map_err(|error| format!("client {client}: {error}"))
     }
@@ -288,28 +288,28 @@ impl Clients {
         client: usize,
         connection: u64,
         command: &PendingCommand,
-        outcome: Outcome,
+        outcome: ReplyOutcome,
     ) -> Result<(), String> {
         match outcome {
-            Outcome::Each(heard) => {
+            ReplyOutcome::Each(heard) => {
                 for (op, heard) in command.ops.iter().zip(heard) {
                     self.end_op(connection, op, heard);
                 }
             }
-            Outcome::Flushed(heard) => {
+            ReplyOutcome::Flushed(heard) => {
                 let (called, answered) = (command.called, self.answer_moment(&heard));
                 let clear = HistoryOperation { called, answered, ask: KeyRequest::Delete, heard, connection };
                 self.sweeps_answered += u64::from(clear.heard != Observed::Unknown);
                 self.sweeps.push(Sweep::Clear(clear));
             }
-            Outcome::Size(size) => {
+            ReplyOutcome::Size(size) => {
                 self.sweeps_answered += u64::from(size.is_some());
                 self.last_size = size;
                 if let Some(size) = size.filter(|size| *size > self.keys_ever()) {
                     return Err(format!("DBSIZE counts {size} keys, but only {} were ever used", self.keys_ever()));
                 }
             }
-            Outcome::Scanned(page) => self.end_scan_step(client, page),
+            ReplyOutcome::Scanned(page) => self.end_scan_step(client, page),
         }
         Ok(())
     }
