@@ -127,7 +127,9 @@ pub(crate) enum DecidedUpdate {
         seen: Option<Version>,
     },
     Read(fawn_ds::internals::LookupPlan),
-    Larger { bytes: usize },
+    Larger {
+        bytes: usize,
+    },
     Error(OperationError),
 }
 

@@ -19,7 +19,8 @@ impl<D: Device> RequestRouter<D> {
         match multi.multi_reply.fold {
             ReplyFold::Atomic(format) => self.set_all(session, multi, format, now),
             ReplyFold::Each(_) | ReplyFold::Count => {
-                let values = if matches!(multi.multi_reply.fold, ReplyFold::Each(_)) { multi.multi_reply.len } else { 0 };
+                let values =
+                    if matches!(multi.multi_reply.fold, ReplyFold::Each(_)) { multi.multi_reply.len } else { 0 };
                 if !session.grant(session.replies.estimate_bytes(values)) {
                     return Flow::Stall(Stall::ReplyBudget);
                 }

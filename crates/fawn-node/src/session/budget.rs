@@ -65,9 +65,20 @@ pub(crate) struct SessionGrants {
 
 impl SessionGrants {
     pub(super) const fn new(bytes_max: usize) -> Self {
-        let (usage, allowance) =
-            (Usage { ready_bytes: 0, reserved_bytes: 0, partial_bytes: 0 }, Allowance { any_bytes: 0, next_bytes: 0, short_bytes: 0 });
-        Self { usage, short_bytes: 0, is_short: false, allowance, wanted_bytes: 0, granted_bytes: 0, is_queued: false, bytes_max }
+        let (usage, allowance) = (
+            Usage { ready_bytes: 0, reserved_bytes: 0, partial_bytes: 0 },
+            Allowance { any_bytes: 0, next_bytes: 0, short_bytes: 0 },
+        );
+        Self {
+            usage,
+            short_bytes: 0,
+            is_short: false,
+            allowance,
+            wanted_bytes: 0,
+            granted_bytes: 0,
+            is_queued: false,
+            bytes_max,
+        }
     }
 }
 
@@ -126,7 +137,7 @@ pub(crate) struct Budget {
     usage: Usage,
     /// The part of `usage` by sessions that were granted one short reply.
     short_bytes: usize,
-    /// The session whose reply exceeds the limit.
+    /// The session whose reply exceeds the limit, until that reply has left.
     exceeding: Option<SessionId>,
     ready_bytes_peak: usize,
     waiting: VecDeque<Waiter>,
@@ -264,11 +275,12 @@ impl Budget {
         self.short_bytes += short_bytes;
         self.short_bytes -= std::mem::replace(&mut session.grants.short_bytes, short_bytes);
         self.ready_bytes_peak = self.ready_bytes_peak.max(self.usage.ready_bytes);
-        if self.long_bytes() > self.bytes_max {
-            let is_over = self.exceeding.is_some_and(|id| id != session.id || usage.sum() > 0);
-            self.exceeding = if is_over { self.exceeding } else { (usage.sum() > 0).then_some(session.id) };
-        } else {
+        if self.long_bytes() <= self.bytes_max {
             self.exceeding = None;
+        } else if self.exceeding.is_none_or(|id| id == session.id) {
+            // A session that waits for a grant itself must not keep others from theirs.
+            let is_held = usage.sum() > 0 && !session.replies.waits_for_grant();
+            self.exceeding = is_held.then_some(session.id);
         }
     }
 
@@ -319,9 +331,7 @@ impl Budget {
             return is_granted;
         }
         let is_open = session.phase == SessionPhase::Open;
-        if is_open
-            && self.usage.sum() + bytes > self.bytes_max / 2
-            && !self.grant_next(session, bytes, has_precedence)
+        if is_open && self.usage.sum() + bytes > self.bytes_max / 2 && !self.grant_next(session, bytes, has_precedence)
         {
             return false;
         }

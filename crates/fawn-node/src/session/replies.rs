@@ -103,11 +103,7 @@ impl Replies {
     /// Usage of the reply budget.
     #[inline]
     pub(crate) fn usage(&self) -> Usage {
-        Usage {
-            ready_bytes: self.bytes(),
-            reserved_bytes: self.reserved_bytes,
-            partial_bytes: self.partial_bytes,
-        }
+        Usage { ready_bytes: self.bytes(), reserved_bytes: self.reserved_bytes, partial_bytes: self.partial_bytes }
     }
 
     /// Whether the session has no reply, neither waiting nor unread.
@@ -119,6 +115,12 @@ impl Replies {
     /// Whether everything before this slot has left.
     pub(crate) fn is_next(&self, number: u64) -> bool {
         number == self.first && self.out.is_empty()
+    }
+
+    /// Whether its next reply may be one that waits for a grant.
+    pub(crate) fn waits_for_grant(&self) -> bool {
+        let next = self.slots.front().filter(|_| self.out.is_empty());
+        next.is_some_and(|slot| matches!(slot.reply, ReplyState::Reserved { bytes: 0, .. }))
     }
 
     /// Bytes of a reserved slot.

@@ -337,3 +337,50 @@ fn whoever_leaves_gives_its_room_back() {
     let status = crowd.host.status().replies;
     assert_eq!((status.held_bytes, status.reserved_bytes, status.waiting), (0, 0, 0));
 }
+
+/// Device reads of long values: the first one per lookup finds the length, the rest is read once, when it is granted.
+#[test]
+fn a_long_value_is_read_once_from_flash() {
+    const VALUES: usize = 12;
+    let mut crowd = cold_shard(VALUES);
+    let reads = |crowd: &Crowd<Shard<SimDevice>>| {
+        let stats = crowd.host.engine().stats();
+        (stats.reads - stats.second_reads, stats.second_reads)
+    };
+    for value in 0..VALUES {
+        let at = crowd.connect(false);
+        crowd.send(at, &resp(&format!("GET long:{value}")));
+    }
+    (0..50).for_each(|_| crowd.run_once());
+    crowd.assert_bounded(ROOM_BYTES / 2);
+    let (first, second) = reads(&crowd);
+    assert_eq!(first, VALUES as u64, "each value's length is found");
+    assert!((3..=5).contains(&second), "{second} long reads within the budget");
+    assert!(crowd.host.status().replies.waiting > 0);
+    crowd.clients.iter_mut().for_each(|client| client.reads = true);
+    crowd.run_until("served", |crowd| crowd.clients.iter().all(|client| client.received_bytes == REPLY_BYTES));
+    assert_eq!(reads(&crowd), (VALUES as u64, VALUES as u64), "no value is read twice");
+    assert_eq!(crowd.host.status().counters.rereads, 0);
+}
+
+/// An update that returns a value waits before it is evaluated: its write is not visible while it waits.
+#[test]
+fn an_update_that_returns_a_long_value_waits_unevaluated() {
+    let mut crowd = shard();
+    crowd.store(8);
+    crowd.greedy(8, 1, 7);
+    let writes = crowd.host.status().counters.writes;
+    let at = crowd.connect(false);
+    crowd.send(at, &resp("SET long:7 new GET"));
+    let after = crowd.connect(true);
+    (0..20).for_each(|_| crowd.run_once());
+    assert_eq!(crowd.host.status().counters.writes, writes, "it is not evaluated");
+    crowd.assert_bounded(ROOM_BYTES / 2);
+    crowd.clients.iter_mut().for_each(|client| client.reads = true);
+    crowd.run_until("served", |crowd| crowd.clients[at].received_bytes == REPLY_BYTES);
+    crowd.send(after, &resp("GET long:7"));
+    crowd.run_until("updated", |crowd| crowd.clients[after].received_bytes == "$3\r\nnew\r\n".len());
+    crowd.run_once();
+    let left = crowd.host.status().replies;
+    assert_eq!((left.held_bytes, left.reserved_bytes, left.waiting), (0, 0, 0), "the whole budget is free again");
+}

@@ -168,7 +168,8 @@ fn a_readers_answers_never_go_back() {
         }
         asked_again += harness.host.shards.iter().map(|shard| shard.status().counters.rereads).sum::<u64>();
     }
-    assert!(asked_again > 100, "only {asked_again} replies did not fit in the budget");
+    // Only reads of the other shard are repeated.
+    assert!(asked_again > 20, "only {asked_again} replies did not fit in the budget");
 }
 
 /// The number of requests to a stalled shard is bounded; further requests are sent once it replies.
@@ -198,7 +199,7 @@ fn a_slow_shard_costs_the_others_little() {
     const VALUE_BYTES: usize = 20_000;
     const GETS: usize = 200;
     let options = ShardOptions {
-        replies_bytes_max: 16 << 20,
+        replies_bytes_max: 32 << 20,
         session_output_bytes_max: 1 << 20,
         pending_max: 512,
         ..shard_options(Durability::Memory)
