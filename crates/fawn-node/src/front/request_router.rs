@@ -35,7 +35,7 @@ pub(super) struct RequestRouter<D: Device> {
     /// Queues whose first operation the node refused as overloaded, by the range of their keys: the window of one range
     /// may be full while those of others are not.
     pub(super) unsent: BTreeMap<RangeId, VecDeque<SessionKey>>,
-    /// Queues whose first read was answered without reply budget.
+    /// Queues whose first read was answered without reply budget, with the reply's length.
     pub(super) deferred: VecDeque<(SessionKey, usize)>,
     pub(super) batches: Slab<PendingMulti>,
     pub(super) keyspace_ops: Slab<KeyspaceOp>,

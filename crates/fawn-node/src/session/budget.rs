@@ -212,12 +212,13 @@ impl Budget {
         let others_bytes = session.grants.usage.sum() - own_bytes;
         let is_within_own = others_bytes == 0 || others_bytes + bytes <= session.grants.bytes_max;
         let is_within_half = is_within_own && self.usage.sum() + more_bytes <= self.bytes_max / 2;
-        if !is_within_half && !(session.replies.is_next(slot) && self.grant_next(session, more_bytes, has_precedence)) {
-            return false;
+        let is_granted =
+            is_within_half || session.replies.is_next(slot) && self.grant_next(session, more_bytes, has_precedence);
+        if is_granted {
+            session.replies.set_reserved(slot, bytes);
+            self.update(session);
         }
-        session.replies.set_reserved(slot, bytes);
-        self.update(session);
-        true
+        is_granted
     }
 
     /// Whether the session's next reply may use that many more bytes.

@@ -94,11 +94,11 @@ impl<D: Device> ShardContext<'_, D> {
             let Some(mut outstanding) = self.sessions.get_mut(id).and_then(|session| session.outstanding.take()) else {
                 continue;
             };
-            let mut is_due = |late: &mut DeferredRead| {
+            let is_due = |late: &mut DeferredRead| {
                 let reply_target = late.asked.reply_target(id, &late.key);
                 is_granted(self.sessions, &reply_target, late.bytes)
             };
-            while let Some(late) = outstanding.deferred.pop_front_if(&mut is_due) {
+            while let Some(late) = outstanding.deferred.pop_front_if(is_due) {
                 let Some(owner) = links.elsewhere(&late.key) else { unreachable!("a key's shard never changes") };
                 links.send_again((&mut outstanding, id), owner, &late);
             }
