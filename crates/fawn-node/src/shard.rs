@@ -91,13 +91,13 @@ impl<D: Device> Shard<D> {
         self.state.sessions_open = self.sessions.len() - standing;
     }
 
-    /// The client sends no more (a half-closed socket): pending replies are finished, then [`ReplicaOutput::Close`]
+    /// The client sends no more (a half-closed socket): pending replies are finished, then [`ShardOutput::Close`]
     /// follows.
     pub fn end_input(&mut self, session: SessionId) {
         consume::end_input(&mut self.sessions, session);
     }
 
-    /// Whether the session accepts input; if not, [`ReplicaOutput::Resume`] or [`ReplicaOutput::Close`] will follow.
+    /// Whether the session accepts input; if not, [`ShardOutput::Resume`] or [`ShardOutput::Close`] will follow.
     pub fn wants_input(&self, session: SessionId) -> bool {
         consume::wants_input(&self.sessions, &self.state.options, session)
     }
@@ -113,7 +113,7 @@ impl<D: Device> Shard<D> {
     }
 
     /// Executes the complete commands at the start of `input`; returns the number of consumed bytes. The host keeps the
-    /// rest and offers it again with more input, or after [`ReplicaOutput::Resume`].
+    /// rest and offers it again with more input, or after [`ShardOutput::Resume`].
     pub fn handle_input(&mut self, now: Now, id: SessionId, input: &[u8]) -> usize {
         let now = self.note_time(now);
         consume::handle_input(&mut self.state, &mut self.sessions, &mut self.outputs, (id, input), now)
