@@ -12,7 +12,7 @@ use fawn_types::TimeMs;
 pub(crate) type ParseResult<'a> = Result<Command<'a>, ParseError>;
 
 impl RespState {
-    /// Fast path for a complete common request; see [`Codec::decode_fast`](crate::Codec::decode_plain).
+    /// Fast path for a complete common request; see [`Codec::decode_fast`](crate::Codec::decode_fast).
     #[must_use]
     #[inline]
     pub fn decode_fast<'a>(&self, input: &'a [u8]) -> Option<Decoded<'a>> {
