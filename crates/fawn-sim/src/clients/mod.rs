@@ -404,6 +404,11 @@ impl Clients {
         self.generations.iter().map(|generation| u64::from(*generation) + 1).sum()
     }
 
+    /// Abandons scans that have not ended: the pages received may be older than keys created since.
+    pub fn abandon_scans(&mut self) {
+        self.clients.iter_mut().for_each(|client| client.scan = None);
+    }
+
     /// The last complete answers to `SCAN` and `DBSIZE`, which are forgotten.
     pub fn take_sweeps(&mut self) -> (Option<BTreeSet<Key>>, Option<u64>) {
         (self.last_scan.take(), self.last_size.take())

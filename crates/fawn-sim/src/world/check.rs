@@ -161,6 +161,7 @@ impl World {
     /// A scan of the idle cluster returns each key that was read just now, and `DBSIZE` counts them.
     fn check_sweeps(&mut self) -> Result<(), String> {
         self.clients.take_sweeps();
+        self.clients.abandon_scans();
         // Connections of memcached have no scan.
         let Some(client) = (0..self.clients.len()).find(|client| self.clients.has_scan(*client)) else { return Ok(()) };
         loop {
