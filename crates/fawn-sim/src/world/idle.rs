@@ -4,8 +4,11 @@ use fawn_types::{Epoch, RangeId};
 
 /// Epochs that each range passes without a write: more than the remembered activations.
 const IDLE_EPOCHS: u32 = 110;
-/// Maximum number of restarts; each begins at least one epoch.
-const IDLE_RESTARTS_MAX: u32 = 4 * IDLE_EPOCHS;
+/// After so many restarts the cluster becomes whole: with slow disks and a manager that restarts too, epochs could
+/// otherwise begin without end and never become active.
+const RESTARTS_PER_PAUSE: u32 = 8;
+/// Maximum number of restarts. Those between two pauses begin at least one epoch of each range, with few exceptions.
+const IDLE_RESTARTS_MAX: u32 = 2 * RESTARTS_PER_PAUSE * IDLE_EPOCHS;
 /// How long a restarted back-end is down, µs.
 const IDLE_DOWN_US: u64 = 5_000;
 /// Time for the others to react to a restart, µs.
@@ -23,7 +26,8 @@ impl World {
         let mut restarts = 0;
         while !has_passed(&self.epochs()) {
             if restarts == IDLE_RESTARTS_MAX {
-                return Err(format!("few epochs began in {restarts} restarts: {before:?}, {:?}", self.epochs()));
+                let (after, words) = (self.epochs(), self.words());
+                return Err(format!("few epochs began in {restarts} restarts: {before:?}, {after:?}: {words}"));
             }
             restarts += 1;
             let backends = self.scenario.backends as usize;
@@ -33,6 +37,9 @@ impl World {
                 self.close(index, None, IDLE_DOWN_US)?;
             }
             self.run_until(self.now_us + IDLE_DOWN_US + IDLE_PAUSE_US)?;
+            if restarts.is_multiple_of(RESTARTS_PER_PAUSE) {
+                self.heal_whole("restarts without a write")?;
+            }
         }
         self.trace.say(self.now_us, format!("idle through {restarts} restarts"));
         self.heal_whole("many epochs without a write")
