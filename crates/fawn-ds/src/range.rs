@@ -165,13 +165,9 @@ impl RangeState {
         self.pending.capacity() * size_of::<PendingRecord>() + kept * size_of::<Retained>()
     }
 
-    /// Retains a committed record for retransmission, within `retained_max`, and `records_max` with transferred
+    /// Retains a committed record above `floor` for retransmission, within `retained_max`, and `records_max` with transferred
     /// results.
-    pub(crate) fn retain(&mut self, record: Retained, retained_max: usize, records_max: usize) {
-        let Some(floor) = self.retain_floor else {
-            self.complete_above = record.version;
-            return;
-        };
+    pub(crate) fn retain(&mut self, record: Retained, floor: Version, retained_max: usize, records_max: usize) {
         self.retained.push_back(record);
         self.bound_retained(retained_max);
         self.bound_copied_results(records_max);

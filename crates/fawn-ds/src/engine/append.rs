@@ -5,6 +5,7 @@ use crate::format::frame;
 use crate::format::record::{self, Envelope, RecordKind, RecordPlace, RecordRef};
 use crate::index::Pointer;
 use crate::log::flush::OpenFrame;
+use crate::log::segments::AppendedRecord;
 use crate::log::window::Chunk;
 use crate::overlay::{OverlayBase, Written};
 use crate::range::{PendingKind, PendingRecord, RangeProgress, RangeState};
@@ -90,8 +91,8 @@ impl<D: Device> Engine<D> {
         }
         // A result may be as long as a value. It does not count against the limit of the record that carries it.
         let result_len = record.result.len();
-        let limit_bytes = self.options.result_bytes_max();
-        if result_len > limit_bytes {
+        if result_len > 0 && result_len > self.options.result_bytes_max() {
+            let limit_bytes = self.options.result_bytes_max();
             return Err(EngineError::TooLarge { found_bytes: result_len, limit_bytes });
         }
         let (len, limit_bytes) = (record::encoded_len(record), self.options.record_bytes_max());
@@ -116,13 +117,9 @@ impl<D: Device> Engine<D> {
         let known = is_of_key.then(|| self.base_of(at, hash, record.key));
         let (slot, pointer) = self.encode(at, record, len, continues);
         let is_put = record.kind == RecordKind::Put;
-        self.enter_segment(at, slot, version, record.kind.hides());
-        let segment = self.segments.expect_mut(slot);
-        segment.lengths.add(len);
-        if is_put {
-            segment.add_live(at, len as u32);
-        }
-        let written = Written { version, pointer, len_bytes: len as u32, is_put };
+        let (hides, len_bytes) = (record.kind.hides(), len as u32);
+        self.enter_appended(at, slot, &AppendedRecord { version, len_bytes, hides, is_put });
+        let written = Written { version, pointer, len_bytes, is_put };
         let kind = match known {
             Some((name, base)) => {
                 self.enter_overlay(at, name, base, written);
@@ -136,7 +133,7 @@ impl<D: Device> Engine<D> {
         };
         let range = &mut self.ranges[at];
         range.progress.appended = version;
-        range.pending.push_back(PendingRecord { version, pointer, len_bytes: len as u32, kind });
+        range.pending.push_back(PendingRecord { version, pointer, len_bytes, kind });
         self.pending_records += 1;
         self.stats.appended_records += 1;
         self.stats.user_bytes += (record.key.len() + record.value.len()) as u64;
@@ -195,8 +192,26 @@ impl<D: Device> Engine<D> {
     /// Makes room for `len` more bytes in the open frame; opens a frame, a chunk or a segment as needed.
     ///
     /// `reserve` selects how much of the space kept back on a full device may be used.
+    #[inline]
     pub(crate) fn make_room(&mut self, len: usize, reserve: Reserve) -> Result<(), EngineError> {
         self.check_writable()?;
+        // Nearly every record fits into the open frame, long before the next segment must be prepared.
+        let segment_bytes = self.options.segment_bytes;
+        let fits = |chunk: &Chunk| {
+            let segment_room = segment_bytes - chunk.end();
+            let is_early = segment_room > segment_bytes / 2 && !self.full;
+            chunk.room() >= len && segment_room as usize >= len && (is_early || self.next.is_ready())
+        };
+        if self.flush.open.is_some() && self.window.active().is_some_and(fits) {
+            return Ok(());
+        }
+        self.extend_room(len, reserve)
+    }
+
+    /// Opens a frame, a chunk or a segment as needed, and prepares the next segment in time.
+
+    #[inline(never)]
+    fn extend_room(&mut self, len: usize, reserve: Reserve) -> Result<(), EngineError> {
         let segment_bytes = self.options.segment_bytes;
         loop {
             let Some(chunk) = self.window.active() else {

@@ -30,12 +30,18 @@ impl<D: Device> Engine<D> {
         self.release_held(at);
     }
 
+    #[inline]
     fn retain(&mut self, at: usize, pending: &PendingRecord) {
+        let range = &mut self.ranges[at];
+        let Some(floor) = range.retain_floor else {
+            range.complete_above = pending.version;
+            return;
+        };
         let PendingRecord { version, pointer, len_bytes, .. } = *pending;
         let sequence = self.segments.expect(self.segments.place(pointer).0).sequence;
         let record = Retained { version, pointer, len_bytes, sequence };
         let (retained_max, records_max) = (self.retained_max.min(self.retained_share), self.retained_share);
-        self.ranges[at].retain(record, retained_max, records_max);
+        self.ranges[at].retain(record, floor, retained_max, records_max);
     }
 
     fn commit_key(&mut self, at: usize, name: KeyName, is_put: bool, pending: &PendingRecord) {
@@ -107,8 +113,11 @@ impl<D: Device> Engine<D> {
     pub(crate) fn release_old(&mut self, at: usize, old: ReplacedRecord, by: Version) {
         let end = self.appended_end();
         let (slot, _) = self.segments.place(old.pointer);
-        self.segments.expect_mut(slot).remove_live(at, old.len_bytes, by, end);
-        self.examine_if_dead(slot);
+        let segment = self.segments.expect_mut(slot);
+        segment.remove_live(at, old.len_bytes, by, end);
+        if segment.is_dead() {
+            self.drops.examine.push((slot, segment.sequence));
+        }
     }
 
     /// Empties the range: its index and all records before the clear. Records still pending were appended after it.

@@ -5,7 +5,7 @@
 use super::Engine;
 use super::drop_rule::{KeepReason, RangeFacts, SegmentFacts, keep_reason};
 use crate::format::manifest::ManifestEdit;
-use crate::log::segments::{RangeShare, Segment};
+use crate::log::segments::{AppendedRecord, RangeShare, Segment};
 use crate::manifest_file::CommitNumber;
 use fawn_flash::Device;
 use fawn_types::{MonoMs, Version};
@@ -26,7 +26,7 @@ const HELD_FOR: [KeepReason; 6] = [
 
 #[derive(Debug, Default)]
 pub(crate) struct Drops {
-    examine: Vec<SegmentName>,
+    pub(super) examine: Vec<SegmentName>,
     /// Kept until the log is synced further.
     unsynced: Vec<SegmentName>,
     /// A range that holds segments has changed.
@@ -66,6 +66,15 @@ impl<D: Device> Engine<D> {
         kept
     }
 
+    /// Counts a record just appended to the segment.
+    #[inline]
+    pub(crate) fn enter_appended(&mut self, at: usize, slot: u32, record: &AppendedRecord) {
+        let segment = self.segments.expect_mut(slot);
+        if segment.enter_appended(at, record) {
+            self.ranges[at].segments.insert(segment.sequence, slot);
+        }
+    }
+
     /// Records in the segment that it holds a record of the range.
     pub(crate) fn enter_segment(&mut self, at: usize, slot: u32, version: Version, hides: bool) {
         let segment = self.segments.expect_mut(slot);
@@ -95,7 +104,7 @@ impl<D: Device> Engine<D> {
     /// Examines a segment after it lost a live record, a pin or a mark.
     pub(crate) fn examine_if_dead(&mut self, slot: u32) {
         let Some(segment) = self.segments.get(slot) else { return };
-        if segment.sealed && segment.live_records() == 0 {
+        if segment.is_dead() {
             self.drops.examine.push((slot, segment.sequence));
         }
     }

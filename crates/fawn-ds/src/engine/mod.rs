@@ -325,6 +325,7 @@ impl<D: Device> Engine<D> {
         KeyName { hash, ident: KeyHash::of(&self.ident_secret, key).0 }
     }
 
+    #[inline]
     pub(crate) fn check_writable(&self) -> Result<(), EngineError> {
         match &self.poisoned {
             Some(first) => Err(EngineError::Poisoned { first: first.clone() }),

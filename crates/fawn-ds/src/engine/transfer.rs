@@ -10,6 +10,7 @@ use crate::error::EngineError;
 use crate::format::Watermark;
 use crate::format::manifest::ManifestEdit;
 use crate::format::record::{RecordKind, RecordRef};
+use crate::log::segments::AppendedRecord;
 use crate::manifest_file::CommitNumber;
 use crate::overlay::{KeyName, OverlayBase, ReplacedRecord, Written};
 use crate::range::{Retained, TransferStage, TransferState};
@@ -167,13 +168,9 @@ impl<D: Device> Engine<D> {
         let (slot, pointer) = self.encode(at, record, len, false);
         let retained_max = self.retained_share;
         let (version, len_bytes, is_put) = (record.version, len as u32, record.kind == RecordKind::Put);
-        self.enter_segment(at, slot, version, false);
-        let segment = self.segments.expect_mut(slot);
-        segment.lengths.add(len);
-        if is_put {
-            segment.add_live(at, len_bytes);
-        } else {
-            let kept = Retained { version, pointer, len_bytes, sequence: segment.sequence };
+        self.enter_appended(at, slot, &AppendedRecord { version, len_bytes, hides: false, is_put });
+        if !is_put {
+            let kept = Retained { version, pointer, len_bytes, sequence: self.segments.expect(slot).sequence };
             self.ranges[at].keep_copied_result(kept, retained_max);
         }
         self.stats.appended_records += 1;

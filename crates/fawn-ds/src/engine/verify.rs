@@ -48,13 +48,20 @@ impl<D: Device> Engine<D> {
         if keys * (ENTRY_BYTES + APART_BYTES) < self.options.apart_bytes_max() {
             return Ok(());
         }
+        self.check_base(at, hash, key)
+    }
+
+    #[cold]
+    fn check_base(&mut self, at: usize, hash: KeyHash, key: &[u8]) -> Result<(), EngineError> {
         match self.base_of(at, hash, key) {
-            (_, Some(OverlayBase::Unknown)) => Err(EngineError::TooCorrupt { keys: keys as u64 }),
+            (_, Some(OverlayBase::Unknown)) => Err(EngineError::TooCorrupt { keys: self.overlay.apart() as u64 }),
             _ => Ok(()),
         }
     }
 
     /// The key's name, and its base as far as memory can tell; no base if the overlay has the key.
+    // Every append looks the base up: a call of its own would pass the result through memory.
+    #[inline(always)]
     pub(crate) fn base_of(&mut self, at: usize, hash: KeyHash, key: &[u8]) -> (KeyName, Option<OverlayBase>) {
         let name = self.name_of(hash.0, key);
         if !self.overlay.is_empty() && self.overlay.find(at, hash.0, || name.ident).is_some() {

@@ -25,6 +25,16 @@ pub(crate) struct RangeShare {
     pub(crate) hides: bool,
 }
 
+/// The facts of an appended record that its segment counts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AppendedRecord {
+    pub(crate) version: Version,
+    pub(crate) len_bytes: u32,
+    pub(crate) hides: bool,
+    /// It is live until another record replaces it.
+    pub(crate) is_put: bool,
+}
+
 /// Histogram of a segment's record lengths, in steps of 256 bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Lengths {
@@ -117,12 +127,29 @@ impl Segment {
         }
     }
 
+    #[inline]
     fn share_mut(&mut self, range: usize) -> &mut RangeShare {
         let at = self.shares.iter().position(|share| share.range == range).unwrap_or_else(|| {
             self.shares.push(RangeShare { range, ..RangeShare::default() });
             self.shares.len() - 1
         });
         &mut self.shares[at]
+    }
+
+    /// Counts a record appended to the segment. Returns whether it is the range's first in this segment.
+    #[inline]
+    pub(crate) fn enter_appended(&mut self, range: usize, record: &AppendedRecord) -> bool {
+        let AppendedRecord { version, len_bytes, hides, is_put } = *record;
+        self.lengths.add(len_bytes as usize);
+        let shares_before = self.shares.len();
+        let share = self.share_mut(range);
+        share.newest = share.newest.max(version);
+        share.hides |= hides;
+        if is_put {
+            share.live_records += 1;
+            share.live_bytes += u64::from(len_bytes);
+        }
+        self.shares.len() > shares_before
     }
 
     /// Counts a record of a range's history, of any kind. Returns whether it is the range's first in this segment.
@@ -173,6 +200,11 @@ impl Segment {
     /// The manifest invalidates all records of the range so far.
     pub(crate) fn forget_range(&mut self, range: usize) {
         self.shares.retain(|share| share.range != range);
+    }
+
+    /// Whether it is sealed and has no live record: it can be dropped unless something else keeps it.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.sealed && self.live_records() == 0
     }
 
     pub(crate) fn live_records(&self) -> u64 {

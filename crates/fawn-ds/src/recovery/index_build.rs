@@ -216,7 +216,12 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         self.close_gap(at, sequence, version, last);
         let range = &mut self.engine.ranges[at];
         range.progress.committed = range.progress.committed.max(version);
-        range.retain(Retained { version, pointer, len_bytes, sequence }, retained_max, retained_max);
+        match range.retain_floor {
+            Some(floor) => {
+                range.retain(Retained { version, pointer, len_bytes, sequence }, floor, retained_max, retained_max)
+            }
+            None => range.complete_above = version,
+        }
         if version > self.tentative[at].cleared {
             self.index(at, entry);
         }
