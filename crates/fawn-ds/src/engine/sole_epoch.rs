@@ -51,7 +51,7 @@ impl<D: Device> Engine<D> {
         let base = self.committed_end(at);
         assert!(self.ranges[at].copy.is_none(), "a copy that is not whole serves no epoch");
         assert!(self.newest_epoch(at) < epoch, "{epoch:?} was used: {:?} after {base:?}", self.newest_epoch(at));
-        // Recovery would take a mark that is still in flight for one of the epoch after this.
+        // A crash could otherwise lose records below the base. A mark still in flight would pass for a later epoch's.
         self.sync_all()?;
         let mut edits = vec![ManifestEdit::BeginSoleEpoch { range, epoch, base }];
         if let Some((key, bytes)) = promise {

@@ -1,6 +1,6 @@
 //! Chained ranges: pending records across openings, commit marks, rollbacks, replay.
 use crate::support::{RANGE, SECRET, TestNode, small};
-use fawn_ds::internals::{EngineError, Options, RecordKind, RecordRef, Replay, View};
+use fawn_ds::internals::{EngineError, KeepReason, Options, RecordKind, RecordRef, Replay, View};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, Epoch, KeyHash, Now, Version};
 
@@ -60,6 +60,96 @@ fn an_ended_sole_epoch_keeps_its_base_in_every_mode() {
         assert_eq!(node.report.ranges[0].committed, version(1, 20), "seed {seed}");
         assert_eq!(value(&mut node, b"a", View::Committed), Some(vec![20; 500]), "seed {seed}");
     }
+}
+
+/// The manifest names the log's end as the base of a sole epoch that begins, so the log is synced before, in every mode.
+#[test]
+fn a_begun_sole_epoch_keeps_its_base_in_every_mode() {
+    for seed in 0..8 {
+        let disk = SimDisk::new(SimOptions { seed, ..SimOptions::default() });
+        let mut node = TestNode::open_in_chain(&disk, small(Durability::Memory), Now::at(1)).unwrap();
+        for seq in 1..=20 {
+            put(&mut node, b"a", &[seq as u8; 500], version(1, seq));
+        }
+        node.engine.commit(RANGE, version(1, 20));
+        assert!(node.engine.progress(RANGE).synced < version(1, 20), "seed {seed}: nothing is left to sync");
+        node.engine.begin_sole_epoch(RANGE, Epoch::new(2).unwrap(), None).unwrap();
+        disk.crash(seed);
+        let mut node = TestNode::open_in_chain(&disk, small(Durability::Memory), Now::at(1)).unwrap();
+        assert_eq!(node.report.ranges[0].committed, version(1, 20), "seed {seed}");
+        assert_eq!(value(&mut node, b"a", View::Committed), Some(vec![20; 500]), "seed {seed}");
+    }
+}
+
+/// No other member asks for records of a sole epoch, or for those before it.
+#[test]
+fn a_sole_epoch_retains_nothing_for_retransmission() {
+    let disk = SimDisk::new(SimOptions::default());
+    let mut node = TestNode::open_in_chain(&disk, chained(), Now::at(1)).unwrap();
+    node.engine.set_retain_floor(RANGE, Version::ZERO);
+    let write = |node: &mut TestNode, version| {
+        put(node, b"a", &[7; 5000], version);
+        sync(node);
+        node.engine.commit(RANGE, version);
+    };
+    (1..=40).for_each(|seq| write(&mut node, version(1, seq)));
+    assert_eq!(node.engine.replay_floor(RANGE), Version::ZERO);
+    assert!(node.engine.segments_kept().contains_key(&KeepReason::Retained));
+    node.engine.begin_sole_epoch(RANGE, Epoch::new(2).unwrap(), None).unwrap();
+    assert_eq!(node.engine.replay_floor(RANGE), version(1, 40));
+    for seq in 1..=40 {
+        write(&mut node, version(2, seq));
+        assert_eq!(node.engine.replay_floor(RANGE), version(2, seq));
+    }
+    let kept = node.engine.segments_kept();
+    assert!(!kept.contains_key(&KeepReason::Retained), "{kept:?}");
+    assert!(!kept.contains_key(&KeepReason::NewestMark), "no mark of an earlier epoch is needed: {kept:?}");
+}
+
+/// The end of a sole epoch in the manifest proves the same as a durable mark, so an idle log does not grow by a mark.
+#[test]
+fn an_ended_sole_epoch_needs_no_mark() {
+    let disk = SimDisk::new(SimOptions::default());
+    let mut node = TestNode::open(&disk, chained(), Now::at(1)).unwrap();
+    put(&mut node, b"a", b"one", version(1, 1));
+    sync(&mut node);
+    node.engine.commit(RANGE, version(1, 1));
+    node.engine.end_sole_epoch(RANGE).unwrap();
+    let end = node.engine.watermarks().appended;
+    (0..5).for_each(|_| sync(&mut node));
+    assert_eq!(node.engine.watermarks().appended, end);
+    put(&mut node, b"a", b"two", version(2, 1));
+    sync(&mut node);
+    node.engine.commit(RANGE, version(2, 1));
+    let end = node.engine.watermarks().appended;
+    (0..5).for_each(|_| sync(&mut node));
+    assert!(node.engine.watermarks().appended > end, "a later commit is marked");
+}
+
+/// A member of a chain has seen epochs far above the number of times that its store was opened.
+#[test]
+fn the_next_sole_epoch_is_above_all_of_the_log() {
+    let disk = SimDisk::new(SimOptions::default());
+    let mut node = TestNode::open_in_chain(&disk, chained(), Now::at(1)).unwrap();
+    put(&mut node, b"a", b"one", version(9, 1));
+    sync(&mut node);
+    node.engine.commit(RANGE, version(9, 1));
+    assert_eq!(node.engine.next_sole_epoch(RANGE), Epoch::new(10));
+    node.engine.begin_sole_epoch(RANGE, Epoch::new(10).unwrap(), None).unwrap();
+    assert_eq!(node.engine.next_sole_epoch(RANGE), Epoch::new(11));
+}
+
+#[test]
+fn a_read_only_store_ends_no_sole_epoch() {
+    let disk = SimDisk::new(SimOptions::default());
+    let node = TestNode::open(&disk, chained(), Now::at(1)).unwrap();
+    node.engine.close().unwrap();
+    let options = Options { read_only: true, ..chained() };
+    let mut node = TestNode::open(&disk, options, Now::at(1)).unwrap();
+    let manifest = disk.contents("manifest");
+    assert!(matches!(node.engine.end_sole_epoch(RANGE), Err(EngineError::Poisoned { .. })));
+    assert!(node.engine.sole_epoch(RANGE).is_some());
+    assert!(disk.contents("manifest") == manifest, "a read-only store writes nothing");
 }
 
 /// Flushes and syncs without committing, one second after the last time, so that a commit mark is written too.

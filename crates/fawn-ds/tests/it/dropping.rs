@@ -6,7 +6,7 @@ use fawn_ds::internals::format::scan::{ScanInput, Scanner};
 use fawn_ds::internals::format::{FRAMES_OFFSET, segment};
 use fawn_ds::internals::{EngineError, KeepReason, Options, RecordKind, RecordRef, View};
 use fawn_flash::{SimDisk, SimOptions};
-use fawn_types::{Durability, Epoch, KeyRange, Now, RangeId, Version};
+use fawn_types::{ClientTag, Durability, Epoch, KeyRange, Now, RangeId, Version};
 
 const OTHER: RangeId = RangeId(8);
 
@@ -119,6 +119,56 @@ fn an_idle_range_does_not_keep_the_later_segments_of_others() {
             assert_eq!(entry.map(|entry| entry.version), Some(version(seq)));
         }
     }
+}
+
+/// A record that fills a quarter of a segment and is never live.
+fn append_result(node: &mut TestNode, range: RangeId, seq: u64) {
+    let tag = ClientTag { session: 1, seq };
+    let record = RecordRef { tag, result: &[9; 15_000], ..RecordRef::bare(RecordKind::Result, version(seq), b"") };
+    append(node, range, &record);
+    turns(node, 4);
+}
+
+/// Segments that another range keeps do not hide the later ones from the examination that a commit causes.
+#[test]
+fn all_segments_that_a_commit_releases_are_dropped_although_the_first_ones_stay() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = TestNode::open_in_chain(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
+    node.engine.add_range(OTHER, KeyRange::ALL).unwrap();
+    node.engine.set_retain_floor(OTHER, Version::ZERO);
+    for seq in 1..=8 {
+        append_result(&mut node, RANGE, seq);
+        append(&mut node, OTHER, &RecordRef::put(version(seq), b"key", &[7; 15_000]));
+        turns(&mut node, 4);
+        node.engine.commit(OTHER, version(seq));
+    }
+    (9..=28).for_each(|seq| append_result(&mut node, RANGE, seq));
+    turns(&mut node, 8);
+    assert_eq!(node.engine.stats().segments_dropped, 0);
+    node.engine.commit(RANGE, version(28));
+    turns(&mut node, 20);
+    let (dropped, kept) = (node.engine.stats().segments_dropped, node.engine.segments_kept());
+    assert!(dropped >= 4, "{dropped} segments, {kept:?}");
+}
+
+/// A deleted record keeps the segment of its tombstone, which is dropped with it, although the range is idle.
+#[test]
+fn a_segment_that_hides_a_record_is_dropped_with_it() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = TestNode::open_in_chain(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
+    node.engine.add_range(OTHER, KeyRange::ALL).unwrap();
+    append(&mut node, RANGE, &RecordRef::put(version(1), b"key", b"value"));
+    append_result(&mut node, OTHER, 1);
+    (2..=5).for_each(|seq| append_result(&mut node, RANGE, seq));
+    append(&mut node, RANGE, &RecordRef::bare(RecordKind::Tombstone, version(6), b"key"));
+    (7..=14).for_each(|seq| append_result(&mut node, RANGE, seq));
+    node.engine.commit(RANGE, version(14));
+    turns(&mut node, 20);
+    let (before, kept) = (node.engine.stats().segments_dropped, node.engine.segments_kept());
+    assert_eq!((kept.get(&KeepReason::Pending), kept.get(&KeepReason::Hides)), (Some(&1), Some(&1)), "{kept:?}");
+    node.engine.commit(OTHER, version(1));
+    turns(&mut node, 20);
+    assert_eq!(node.engine.stats().segments_dropped, before + 2, "{:?}", node.engine.segments_kept());
 }
 
 /// A crash between the listing of a range and its first commit mark, or no space for that mark.
