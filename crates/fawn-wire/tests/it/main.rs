@@ -3,6 +3,7 @@ mod clients;
 mod driver;
 mod facts;
 mod fuzzing;
+mod internal;
 mod memcached;
 mod page;
 mod redis;

@@ -26,12 +26,15 @@ const TRANSCRIPTS: &[(&str, &str)] = &[
     ("GET k~", "ERROR~"),
     ("~", "ERROR~"),
     ("get a\x01~", FORMAT),
+    ("get a\x7f~", FORMAT),
     ("gat 10 k~", "VALUE k 7 5~value~END~"),
     ("gats 10 k none~", "VALUE k 7 5 9~value~END~"),
     ("gat x k~", "CLIENT_ERROR invalid exptime argument~"),
     ("set a 0 0 3~abc~", "STORED~"),
     ("set a 0 0 3 noreply~abc~get none~", "END~"),
     ("set a 0 0 3~abcdef~get none~", "CLIENT_ERROR bad data chunk~ERROR~END~"),
+    ("set a 0 0 3~get k~", "CLIENT_ERROR bad data chunk~ERROR~"),
+    ("set a 0 0 3 noreply~abcdef~", "ERROR~"),
     ("set a 0 0 3~", ""),
     ("set a 0 0~", "ERROR~"),
     ("set a x 0 3~abc~get none~", "CLIENT_ERROR bad command line format~END~"),
@@ -50,6 +53,8 @@ const TRANSCRIPTS: &[(&str, &str)] = &[
     ("incr k 5~", "5~"),
     ("decr none 5~", "NOT_FOUND~"),
     ("incr k -1~", "CLIENT_ERROR invalid numeric delta argument~"),
+    ("incr k 18446744073709551615~", "18446744073709551615~"),
+    ("incr k 99999999999999999999~", "CLIENT_ERROR invalid numeric delta argument~"),
     ("incr k 1 noreply~", ""),
     ("touch k 10~", "TOUCHED~"),
     ("touch none 10~", "NOT_FOUND~"),
@@ -85,6 +90,19 @@ fn limits_are_told_and_blocks_dropped() {
     input.extend_from_slice(b"\r\nget none\r\n");
     let out = feed(Protocol::Memcached, limits, input.chunks(7)).out;
     assert_eq!(String::from_utf8_lossy(&out), "SERVER_ERROR object too large for cache\r\nEND\r\n");
+    for cut in 0..input.len() {
+        let (front, back) = input.split_at(cut);
+        assert_eq!(feed(Protocol::Memcached, limits, [front, back]).out, out, "cut at {cut}");
+    }
+    let silent = b"set a 0 0 101 noreply\r\n".iter().chain(&input[b"set a 0 0 101\r\n".len()..]);
+    let silent: Vec<u8> = silent.copied().collect();
+    assert_eq!(feed(Protocol::Memcached, limits, [&silent[..]]).out, b"END\r\n");
+    let mut longest = b"set a 0 0 100\r\n".to_vec();
+    longest.extend_from_slice(&[b'x'; 100]);
+    longest.extend_from_slice(b"\r\n");
+    assert_eq!(feed(Protocol::Memcached, limits, [&longest[..]]).out, b"STORED\r\n");
+    let longest = format!("get {}\r\n", "k".repeat(250));
+    assert_eq!(run(Protocol::Memcached, longest.as_bytes()).out, b"END\r\n");
     let trace = run(Protocol::Memcached, &[b'a'; 70_000]);
     assert!(trace.closed && trace.out == b"CLIENT_ERROR line too long\r\n");
 }
@@ -112,5 +130,33 @@ fn exptimes_are_relative_up_to_a_month() {
             assert_eq!(at_ms, NOW.0 + 2000);
         }
         other => panic!("{other:?}"),
+    }
+    match Codec::new(Protocol::Memcached, CodecLimits::default()).decode(b"flush_all -1\r\n", NOW) {
+        Decoded::Command { command: Command::Keyspace(KeyspaceCommand::FlushAll { at_ms, .. }), .. } => {
+            assert_eq!(at_ms, 0, "at once");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Both extend a value that is there and make no new one.
+#[test]
+fn append_and_prepend_create_nothing() {
+    for name in ["append", "prepend"] {
+        let input = format!("{name} a 0 0 1\r\nx\r\n");
+        match Codec::new(Protocol::Memcached, CodecLimits::default()).decode(input.as_bytes(), NOW) {
+            Decoded::Command {
+                command:
+                    Command::Single {
+                        request:
+                            Request::Update {
+                                update: Update::Append { create, .. } | Update::Prepend { create, .. }, ..
+                            },
+                        ..
+                    },
+                ..
+            } => assert!(!create, "{name}"),
+            other => panic!("{other:?}"),
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! RESP transcripts: requests, and the replies with Redis's texts.
 use crate::driver::{NOW, run};
 use fawn_types::request::{ExpiryCondition, Update};
-use fawn_types::{Condition, Expiry, Request};
-use fawn_wire::{Codec, CodecLimits, Command, Decoded, Protocol};
+use fawn_types::{Condition, Expiry, OperationError, Reply, Request};
+use fawn_wire::{Codec, CodecLimits, Command, Decoded, KeyspaceCommand, Protocol};
 
 /// Each line is an inline command, which differs from an array only in the framing, and its reply.
 #[test]
@@ -21,7 +21,9 @@ const TRANSCRIPTS: &[(&str, &str)] = &[
     ("ECHO \"a b\\n\"", "$4~a b\\n~"),
     ("ECHO 'it\\'s'", "$4~it\\'s~"),
     ("ECHO \"\\x41\"", "$1~A~"),
+    ("ECHO 'a\\n'", "$3~a\\\\n~"),
     ("ECHO \"open", "-ERR Protocol error: unbalanced quotes in request~"),
+    ("ECHO \"a\"b", "-ERR Protocol error: unbalanced quotes in request~"),
     ("GET k", "$5~value~"),
     ("GET none", "$-1~"),
     ("get", "-ERR wrong number of arguments for \\'get\\' command~"),
@@ -61,6 +63,9 @@ const TRANSCRIPTS: &[(&str, &str)] = &[
     ("DECRBY n 5", ":-5~"),
     ("DECRBY n -9223372036854775808", "-ERR decrement would overflow~"),
     ("INCRBY n 1x", "-ERR value is not an integer or out of range~"),
+    ("INCRBY n 01", "-ERR value is not an integer or out of range~"),
+    ("INCRBY n -0", "-ERR value is not an integer or out of range~"),
+    ("INCRBY n \"\"", "-ERR value is not an integer or out of range~"),
     ("MGET k none", "*2~$5~value~$-1~"),
     ("MGET k", "*1~$5~value~"),
     ("MSET a 1 b 2", "+OK~"),
@@ -77,6 +82,7 @@ const TRANSCRIPTS: &[(&str, &str)] = &[
     ("EXPIRE k 10 GT LT", "-ERR GT and LT options at the same time are not compatible~"),
     ("EXPIRE k 10 FOO", "-ERR Unsupported option FOO~"),
     ("EXPIRE k 9223372036854775807", "-ERR invalid expire time in \\'expire\\' command~"),
+    ("PEXPIRE k 9223372036854775807", "-ERR invalid expire time in \\'pexpire\\' command~"),
     ("TTL k", ":2~"),
     ("PTTL k", ":1600~"),
     ("TTL none", ":-2~"),
@@ -125,12 +131,22 @@ fn protocol_errors_are_fatal() {
         (b"*1\r\n$-1\r\n", "invalid bulk length"),
         (b"*1\r\n$999999999999\r\n", "invalid bulk length"),
         (b"*1\r\n$4\r\nPINGxx", "expected a line end after the bulk string"),
+        (b"*1\rx$4\r\nPING\r\n", "invalid multibulk length"),
+        (b"*1\r\n$4\rxPING\r\n", "invalid bulk length"),
+        (b"*2\r\n$3\r\nGET\r\n$\r\n\r\n", "invalid bulk length"),
     ] {
         let trace = run(Protocol::Resp, input);
         assert!(trace.closed, "{}", input.escape_ascii());
         assert_eq!(String::from_utf8_lossy(&trace.out), format!("-ERR Protocol error: {expected}\r\n"));
     }
     assert!(run(Protocol::Resp, &[b'a'; 70_000]).closed);
+}
+
+/// Names are compared whole, whatever bytes they begin with.
+#[test]
+fn a_name_with_leading_zeros_is_unknown() {
+    let out = run(Protocol::Resp, &encoded(&[b"\0GET", b"k"])).out;
+    assert!(out.starts_with(b"-ERR unknown command"), "{}", out.escape_ascii());
 }
 
 /// Empty arrays have no effect and no reply.
@@ -150,6 +166,100 @@ fn a_value_too_long_is_dropped() {
     let text = String::from_utf8_lossy(&trace.out).into_owned();
     assert!(text.starts_with("-ERR string exceeds maximum allowed size: 70001 bytes where 70000"), "{text}");
     assert!(text.ends_with("\r\n$5\r\nvalue\r\n") && text.lines().count() == 3, "{text}");
+}
+
+fn encoded(args: &[&[u8]]) -> Vec<u8> {
+    let args: Vec<_> = args.iter().map(|arg| arg.to_vec()).collect();
+    let mut input = Vec::new();
+    fawn_wire::client::resp::encode_command(&args, &mut input);
+    input
+}
+
+/// Wherever a read ends, the rest of a rejected request is dropped once, and nothing after it.
+#[test]
+fn a_value_too_long_is_dropped_in_any_pieces() {
+    let limits = CodecLimits { value_bytes_max: 0, ..CodecLimits::default() };
+    let mut input = encoded(&[b"SET", b"a", &[b'x'; 65_536], b"EX", b"10"]);
+    input.extend_from_slice(b"*1\r\n$4\r\nPING\r\n");
+    for cut in input.len() - 60..input.len() {
+        let (front, back) = input.split_at(cut);
+        let trace = crate::driver::feed(Protocol::Resp, limits, [front, back]);
+        let text = String::from_utf8_lossy(&trace.out).into_owned();
+        assert!(text.starts_with("-ERR string exceeds") && text.ends_with("split the value\r\n+PONG\r\n"), "{text}");
+    }
+}
+
+/// The fast path reads no request out of the bytes of a rejected one.
+#[test]
+fn the_fast_path_waits_for_the_end_of_a_rejected_request() {
+    let limits = CodecLimits { value_bytes_max: 0, ..CodecLimits::default() };
+    let mut codec = Codec::new(Protocol::Resp, limits);
+    let get = encoded(&[b"GET", b"k"]);
+    assert!(codec.decode_fast(&get).is_some());
+    assert!(matches!(codec.decode(b"*1\r\n$65536\r\n", NOW), Decoded::Error { fatal: false, .. }));
+    assert_eq!(codec.decode_fast(&get), None);
+    assert!(matches!(codec.decode(&get, NOW), Decoded::Skip { .. }));
+}
+
+/// A request, value or key of exactly the maximum length is accepted.
+#[test]
+fn limits_are_inclusive() {
+    let limits = CodecLimits { value_bytes_max: 70_000, request_bytes_max: 140_000 };
+    let long = [b'x'; 70_000];
+    let feed = |input: &[u8]| crate::driver::feed(Protocol::Resp, limits, [input]);
+    assert_eq!(feed(&encoded(&[b"SET", b"a", &long])).out, b"+OK\r\n");
+    assert_eq!(feed(&encoded(&[b"MSET", b"a", &long])).out, b"+OK\r\n", "a value is no key");
+    assert_eq!(feed(&encoded(&[b"GET", &long[..65_535]])).out, b"$-1\r\n");
+    let request = encoded(&[b"MSET", b"a", &long, b"b", &long[..69_952]]);
+    assert_eq!(request.len(), 140_000);
+    assert_eq!(feed(&request).out, b"+OK\r\n");
+    let refused = feed(&encoded(&[b"MSET", b"a", &long, b"b", &long[..69_953]]));
+    let text = String::from_utf8_lossy(&refused.out).into_owned();
+    assert!(refused.closed && text.starts_with("-ERR Protocol error: request longer than 140000 bytes"), "{text}");
+    let most = run(Protocol::Resp, b"*1048576\r\n");
+    assert!(!most.closed && most.out.is_empty());
+}
+
+/// A request is executed when its last byte is there, not with the first of the next one.
+#[test]
+fn a_whole_request_waits_for_nothing() {
+    let input = encoded(&[b"SET", b"k", &[b'x'; 200], b"EX", b"10"]);
+    for cut in 0..input.len() {
+        let (front, back) = input.split_at(cut);
+        let trace = crate::driver::feed(Protocol::Resp, CodecLimits::default(), [front, back]);
+        assert_eq!(trace.out, b"+OK\r\n", "cut at {cut}");
+    }
+}
+
+/// Replies to a request on several keys, some of which failed: the first error stands for all.
+#[test]
+fn failed_keys_fail_counts_and_batches() {
+    let (first, second) = (Reply::Error(OperationError::Overloaded), Reply::Error(OperationError::Unavailable));
+    for line in ["DEL a b c\r\n", "MSET a 1 b 2 c 3\r\n"] {
+        let mut codec = Codec::new(Protocol::Resp, CodecLimits::default());
+        let Decoded::Command { command: Command::Multi(multi), .. } = codec.decode(line.as_bytes(), NOW) else {
+            panic!("{line}")
+        };
+        let (mut encoder, mut out, mut expected) = (multi.multi_reply, Vec::new(), Vec::new());
+        encoder.begin(&mut out);
+        for (request, reply) in multi.requests().zip([&Reply::Deleted, &first, &second]) {
+            encoder.add(request.key(), reply, &mut out);
+        }
+        encoder.finish(&mut out);
+        fawn_wire::resp::encode::error(OperationError::Overloaded, &mut expected);
+        assert_eq!(String::from_utf8_lossy(&out), String::from_utf8_lossy(&expected), "{line}");
+    }
+}
+
+#[test]
+fn a_scan_step_is_bounded() {
+    let mut codec = Codec::new(Protocol::Resp, CodecLimits::default());
+    let Decoded::Command { command: Command::Keyspace(KeyspaceCommand::Scan { count, .. }), .. } =
+        codec.decode(b"SCAN 0 COUNT 1000000\r\n", NOW)
+    else {
+        panic!("a scan")
+    };
+    assert_eq!(count, 10_000);
 }
 
 /// A key beyond the limit is rejected by every command.
@@ -207,7 +317,9 @@ fn options_mean_what_they_say() {
     assert_eq!(single("PEXPIRE a 10 LT XX"), touch(after(10), ExpiryCondition::EarlierThanOne));
     assert_eq!(single("EXPIREAT a 10 NX"), touch(at(10_000), ExpiryCondition::HasNone));
     assert_eq!(single("PEXPIREAT a -5 XX"), touch(at(1), ExpiryCondition::HasOne));
+    assert_eq!(single("PEXPIREAT a 0"), touch(at(1), ExpiryCondition::Always), "not never");
     assert_eq!(single("EXPIRE a 0"), touch(after(0), ExpiryCondition::Always));
     assert_eq!(single("EXPIRE a -1"), touch(at(1), ExpiryCondition::Always), "in the past by every clock");
+    assert_eq!(single("GETEX a"), Request::Get { key: b"a" });
     assert_eq!(single("PERSIST a"), touch(Expiry::Never, ExpiryCondition::HasOne));
 }
