@@ -41,7 +41,8 @@ pub(crate) struct ManifestFile {
     file: FileId,
     header: ManifestHeader,
     state: ManifestState,
-    /// Bytes of the file from the start of the page in which the synced part ends.
+    /// Bytes of the file from the start of the page in which the synced part ends. After an open, until
+    /// [`ManifestFile::settle`], from the page in which the part ends that a commit certifies as synced.
     tail: Vec<u8>,
     tail_at: u64,
     synced: u64,
@@ -71,7 +72,7 @@ impl ManifestFile {
         let bytes = manifest::encode_snapshot(&state, 1);
         let store = state.identity.map(|identity| identity.store).unwrap_or_default();
         let (file, allocated) = Self::create_new(device, bytes.len() as u64)?;
-        Io::new(device).write_durable(file, 0, &bytes)?;
+        Io::new(device).write_durable(file, 0, &bytes, IoClass::Manifest)?;
         device.rename(NEW_FILE_NAME, FILE_NAME)?;
         device.sync_dir()?;
         Ok(Self { allocated, ..Self::at(file, ManifestHeader { store, rewrite: 1 }, state, bytes) })
@@ -129,7 +130,7 @@ impl ManifestFile {
         let len = device.len(file)?;
         let mut bytes = Io::new(device).read_all(file, len, IoClass::Manifest)?;
         let refuse = |detail: String| OpenError::Manifest { file: FILE_NAME.to_owned(), detail };
-        let DecodedManifest { header, state, valid_len, verdict, .. } =
+        let DecodedManifest { header, state, valid_len, synced: certified, verdict, .. } =
             manifest::decode_all(&bytes).map_err(|error| refuse(error.to_string()))?;
         if let ManifestVerdict::CorruptAt { offset, synced, contradiction } = verdict {
             let why = contradiction.map(|error| error.to_string()).unwrap_or_default();
@@ -138,7 +139,9 @@ impl ManifestFile {
         bytes.truncate(valid_len as usize);
         let is_torn = matches!(verdict, ManifestVerdict::TornAt { .. });
         let allocated = len.max(bytes.len() as u64);
-        Ok(Some(Self { is_torn, allocated, ..Self::at(file, header, state, bytes) }))
+        let tail_at = certified - certified % PAGE_BYTES as u64;
+        let tail = bytes[tail_at as usize..].to_vec();
+        Ok(Some(Self { is_torn, allocated, tail, tail_at, ..Self::at(file, header, state, bytes) }))
     }
 
     /// Truncates a torn append and makes the rest durable, before the store relies on it. Called only after the
@@ -149,9 +152,18 @@ impl ManifestFile {
             self.allocated = self.len();
         }
         self.allocate_ahead(device, AHEAD_BYTES_MIN)?;
-        // The last writes of a killed process may not be on the disk yet.
-        Io::new(device).sync(self.file, IoClass::Manifest)?;
+        // The last writes of a killed process may not be on the disk yet. They are written again, because a sync that
+        // failed in that process has marked their pages clean, and another one would not cover them.
+        Io::new(device).write_durable(self.file, self.tail_at, &self.tail, IoClass::Manifest)?;
+        self.keep_last_page();
         device.sync_dir()
+    }
+
+    /// Forgets the whole pages of the synced part.
+    fn keep_last_page(&mut self) {
+        let keep_from = self.synced - self.synced % PAGE_BYTES as u64;
+        self.tail.drain(..(keep_from - self.tail_at) as usize);
+        self.tail_at = keep_from;
     }
 
     /// Allocates space for `bytes` more. On a full device nothing has changed.
@@ -312,9 +324,7 @@ impl ManifestFile {
         self.synced = end;
         self.durable = number;
         self.certified = certified;
-        let keep_from = end - end % PAGE_BYTES as u64;
-        self.tail.drain(..(keep_from - self.tail_at) as usize);
-        self.tail_at = keep_from;
+        self.keep_last_page();
         Ok(())
     }
 

@@ -104,6 +104,14 @@ impl SyncedLog {
         *known = offset.max(*known);
     }
 
+    /// Offset up to which the segment with this sequence number is known to be synced.
+    #[must_use]
+    pub fn synced_in(&self, sequence: u64) -> u32 {
+        // The first frame of a segment is encoded after everything before it was synced.
+        let is_whole = sequence < self.newest.sequence.max(self.last_with_frames);
+        if is_whole { u32::MAX } else { self.offsets.get(&sequence).copied().unwrap_or_default() }
+    }
+
     /// Evidence that damage at `here` concerns synced bytes, if there is any.
     fn beyond_damage(&self, here: Watermark) -> Option<Watermark> {
         if self.newest > here {

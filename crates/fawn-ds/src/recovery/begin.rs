@@ -3,14 +3,19 @@ use super::io::Io;
 use super::{OpenReport, Scanned};
 use crate::engine::{Engine, NextSegment};
 use crate::error::OpenError;
+use crate::format::FRAMES_OFFSET;
 use crate::format::Watermark;
 use crate::format::manifest::{ManifestEdit, ManifestRange};
+use crate::format::scan::SyncedLog;
 use crate::format::segment::{self, HEADER_BYTES};
 use crate::log::LogPosition;
 use crate::log::window::Chunk;
 use fawn_flash::buffer::PAGE_BYTES;
-use fawn_flash::{Device, IoClass};
+use fawn_flash::{Device, DeviceError, IoClass};
 use fawn_types::Version;
+
+/// Longest piece in which unsynced frames are written again, bytes.
+const REWRITE_BYTES_MAX: u64 = 1 << 20;
 
 impl<D: Device> Engine<D> {
     /// After validation: removes the traces of unfinished steps and makes the recovered frames durable.
@@ -35,13 +40,33 @@ impl<D: Device> Engine<D> {
             self.device.truncate(segment.file, u64::from(offset))?;
             report.truncated.push((segment.name.clone(), offset));
         }
+        let mut known = SyncedLog::new(self.manifest.state().end_of_log);
+        scanned.iter().for_each(|scanned| known.add(&scanned.report));
         for scanned in scanned.iter().filter(|scanned| scanned.entry.sealed_len.is_none()) {
-            // A killed process may leave frames in the page cache that are not on the disk; reads are about to rely on
-            // them.
-            let file = self.segments.expect(scanned.slot).file;
-            Io::new(&mut self.device).sync(file, IoClass::Recovery)?;
+            self.rewrite_unsynced(scanned, &known)?;
         }
         Ok(())
+    }
+
+    /// Writes the frames again that nothing proves to be synced; reads are about to rely on them.
+    ///
+    /// A killed process may leave frames in the page cache that are not on the disk. If its last sync failed, their
+    /// pages are marked clean, and another sync would not cover them.
+    fn rewrite_unsynced(&mut self, scanned: &Scanned, known: &SyncedLog) -> Result<(), DeviceError> {
+        let segment = self.segments.expect(scanned.slot);
+        let (file, end) = (segment.file, u64::from(scanned.report.valid_len));
+        let page = PAGE_BYTES as u64;
+        let synced = u64::from(known.synced_in(scanned.entry.sequence).max(FRAMES_OFFSET));
+        let mut io = Io::new(&mut self.device);
+        let mut from = synced - synced % page;
+        while from < end && synced < end {
+            let len = (end - from).min(REWRITE_BYTES_MAX) as usize;
+            let buf = io.read(file, from, len.next_multiple_of(PAGE_BYTES), IoClass::Recovery)?;
+            io.write_durable(file, from, &buf[..len], IoClass::Recovery)?;
+            from += len as u64;
+        }
+        // The length of a truncated file.
+        io.sync(file, IoClass::Recovery)
     }
 
     /// Begins a generation, and chooses or creates the segment to append to.
@@ -193,7 +218,7 @@ impl<D: Device> Engine<D> {
         };
         let mut header = vec![0; HEADER_BYTES];
         segment::encode(&self.header_of(&segment), &mut header);
-        Io::new(&mut self.device).write_durable(segment.file, 0, &header)?;
+        Io::new(&mut self.device).write_durable(segment.file, 0, &header, IoClass::Manifest)?;
         self.device.sync_dir()?;
         let edit = ManifestEdit::AddSegment { slot: segment.slot, uuid: segment.uuid, sequence: segment.sequence };
         self.manifest.commit_and_wait(&mut self.device, &[edit])?;

@@ -70,7 +70,13 @@ impl<'d, D: Device> Io<'d, D> {
         Ok(bytes)
     }
 
-    pub(crate) fn write_durable(&mut self, file: FileId, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+    pub(crate) fn write_durable(
+        &mut self,
+        file: FileId,
+        offset: u64,
+        bytes: &[u8],
+        class: IoClass,
+    ) -> Result<(), DeviceError> {
         assert!(offset.is_multiple_of(PAGE_BYTES as u64), "writes begin on a page");
         for (i, piece) in bytes.chunks(PIECE_BYTES_MAX).enumerate() {
             let len = piece.len().next_multiple_of(PAGE_BYTES);
@@ -78,7 +84,7 @@ impl<'d, D: Device> Io<'d, D> {
             buf[..piece.len()].copy_from_slice(piece);
             let token = self.token();
             let at = offset + (i * PIECE_BYTES_MAX) as u64;
-            self.device.submit_write_durable(file, at, buf, len, IoClass::Manifest, token);
+            self.device.submit_write_durable(file, at, buf, len, class, token);
             self.finish(token)?;
         }
         Ok(())

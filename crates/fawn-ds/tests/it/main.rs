@@ -12,6 +12,7 @@ mod counted;
 mod crash;
 mod damage;
 mod dropping;
+mod failed_sync;
 mod format_frame;
 mod format_manifest;
 mod format_page;

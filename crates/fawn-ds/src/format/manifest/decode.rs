@@ -54,6 +54,8 @@ pub struct DecodedManifest {
     pub state: ManifestState,
     /// End of the last valid commit, bytes; the next one goes there.
     pub valid_len: u64,
+    /// Length that a valid commit certifies as synced, bytes.
+    pub synced: u64,
     /// Number of valid commits.
     pub commits: u64,
     /// Verdict on the bytes after them.
@@ -87,6 +89,7 @@ pub fn decode_all(bytes: &[u8]) -> Result<DecodedManifest, ManifestError> {
         header,
         state: ManifestState::default(),
         valid_len: HEADER_BYTES as u64,
+        synced: 0,
         commits: 0,
         verdict: ManifestVerdict::Clean,
     };
@@ -100,6 +103,7 @@ pub fn decode_all(bytes: &[u8]) -> Result<DecodedManifest, ManifestError> {
         }
         at = commit.end;
         decoded.valid_len = at as u64;
+        decoded.synced = decoded.synced.max(commit.synced);
         decoded.commits += 1;
     }
     decoded.verdict = validate_end(&header, bytes, at);
