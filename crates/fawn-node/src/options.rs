@@ -14,7 +14,7 @@ pub struct ShardOptions {
     pub value_bytes_max: u32,
     /// Pending replies of a session, bytes; beyond it the session's input is not consumed. One reply may exceed it.
     pub session_output_bytes_max: usize,
-    /// Replies of all sessions, including the expected replies of reads in flight, bytes; beyond it requests
+    /// Replies of all sessions, including those granted to reads in flight, bytes; beyond it requests
     /// that return values wait. One reply may exceed it.
     pub replies_bytes_max: usize,
     /// Keys and values of all sessions' outstanding requests in a cluster, bytes; beyond it input is not consumed.

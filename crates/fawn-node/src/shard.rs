@@ -140,8 +140,12 @@ impl<D: Device> Shard<D> {
         self.begin_exchange();
         self.flush_if_due(now);
         let had_events = self.reap(now);
+        self.sessions.serve_waiting(&mut self.outputs);
+        let has_granted = self.sessions.take_granted_reads();
         let mut host = self.host();
-        host.retry_deferred();
+        if has_granted {
+            host.run_granted();
+        }
         host.retry_queues();
         host.retry_deferred_reads();
         // All reads and appends of this iteration are queued by now: one submission for all.
@@ -151,7 +155,7 @@ impl<D: Device> Shard<D> {
         self.settle_sessions(had_events || has_committed || has_moved);
         let is_due = self.end_exchange();
         self.state.scratch.trim();
-        if is_due { Some(now.mono) } else { self.deadline(now) }
+        if is_due || self.sessions.has_due_work() { Some(now.mono) } else { self.deadline(now) }
     }
 
     /// Like [`Shard::run_once`], but blocks until a device event: for tests and for hosts without an event loop.
@@ -166,7 +170,7 @@ impl<D: Device> Shard<D> {
 
     /// Whether calls since the last iteration let a session continue: the next iteration is due at once.
     pub fn has_due_work(&self) -> bool {
-        self.sessions.has_due_work() || !self.state.pending.deferred.is_empty()
+        self.sessions.has_due_work()
     }
 
     /// The next effect for the host.

@@ -29,7 +29,7 @@ pub struct ShardCounters {
     pub flushes: u64,
     /// Requests refused for overload.
     pub overloaded: u64,
-    /// Reads repeated because their replies found no budget.
+    /// Reads of other shards or nodes repeated because their replies found no budget.
     pub rereads: u64,
     /// Error replies of any kind, in either protocol.
     pub error_replies: u64,
@@ -101,9 +101,9 @@ pub struct RepliesStatus {
     pub held_bytes: usize,
     /// Maximum of that since the start.
     pub held_bytes_peak: usize,
-    /// Expected replies of reads in flight, bytes.
+    /// Replies granted to reads in flight, bytes; estimated if another shard or node reads.
     pub reserved_bytes: usize,
-    /// Sessions queued for reply budget that have nothing in flight.
+    /// Sessions and reads queued for reply budget.
     pub waiting: usize,
 }
 

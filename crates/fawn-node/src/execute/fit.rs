@@ -1,4 +1,4 @@
-//! Replies that arrive without budget: they are requested again, or refused.
+//! Admission of replies that arrive later: accepted, queued for a larger grant, or refused.
 use crate::pending::{ReplyPlace, ReplyTarget};
 use crate::session::Sessions;
 use fawn_types::{OperationError, Reply};
@@ -23,34 +23,28 @@ impl Admit {
     }
 }
 
-/// Whether the budget admits `reply` for `asker`. Its length was an estimate until now.
+/// Whether the budget admits `reply`. A read that is not admitted is queued for a grant of the reply's length.
 pub(crate) fn admit_reply(sessions: &mut Sessions, reply_target: &ReplyTarget<'_>, reply: &Reply<'_>) -> Admit {
     let Reply::Value(entry) = reply else { return Admit::Accept };
     let bytes = entry.value.len();
-    let Some((session, _, room)) = sessions.get_with_pool(reply_target.session) else { return Admit::Accept };
+    let Some((session, _, budget)) = sessions.get_with_pool(reply_target.session) else { return Admit::Accept };
     match reply_target.target {
-        // An update must not be executed twice, and a read in a key's queue keeps its place.
+        // An update must not be executed twice, and an item in a key's queue keeps its place.
         _ if reply_target.is_queued => Admit::Accept,
-        ReplyPlace::Slot(slot) if room.admits(session, slot, bytes, 0) => Admit::Accept,
+        ReplyPlace::Slot(slot) if budget.grant(session, slot, bytes) => Admit::Accept,
         ReplyPlace::Slot(slot) => {
-            session.replies.reserve_bytes(slot, bytes);
-            room.update(session);
+            budget.queue_read(session, slot, bytes);
             Admit::Retry
         }
-        ReplyPlace::Item { .. } if room.admits_partial(bytes) => Admit::Accept,
+        ReplyPlace::Item { .. } if budget.admits_partial(bytes) => Admit::Accept,
         ReplyPlace::Item { .. } => Admit::Reject,
     }
 }
 
-/// Whether the budget now admits a deferred reply; `promised_bytes` is reserved for others.
-pub(crate) fn is_due(sessions: &Sessions, reply_target: &ReplyTarget<'_>, promised_bytes: &mut usize) -> bool {
+/// Whether a queued read has its grant of `bytes`, or needs none because its session has ended.
+pub(crate) fn is_granted(sessions: &Sessions, reply_target: &ReplyTarget<'_>, bytes: usize) -> bool {
     let (ReplyPlace::Slot(slot), Some(session)) = (reply_target.target, sessions.get(reply_target.session)) else {
         return true;
     };
-    let bytes = session.replies.reserved_bytes(slot);
-    let is_due = sessions.budget_of(session).admits(session, slot, bytes, *promised_bytes);
-    if is_due {
-        *promised_bytes += bytes;
-    }
-    is_due
+    session.replies.reserved_bytes(slot) >= bytes
 }

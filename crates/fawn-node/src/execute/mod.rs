@@ -18,7 +18,7 @@ pub(crate) use keyspace::clear;
 pub(crate) use self::core::{EvaluationScratch, ShardState, operation_error};
 pub(crate) use deliver::deliver;
 pub(crate) use evaluate::{UpdateDecision, Write, evaluate};
-pub(crate) use fit::{Admit, admit_reply, is_due};
+pub(crate) use fit::{Admit, admit_reply, is_granted};
 pub(crate) use resume::ShardContext;
 pub(crate) use scan::log_damaged;
 
@@ -49,7 +49,7 @@ pub(crate) enum Stall {
     Quiet,
     /// The session's reads in flight: a write must not overtake them.
     Reads,
-    /// The shard's reply budget: the request returns values.
+    /// The shard's reply budget: a reply of this length is not granted. Nothing was copied, read or changed.
     ReplyBudget,
     /// The shard's bounds: log buffers, uncommitted writes, keys being loaded.
     Shard,
@@ -101,10 +101,7 @@ pub(crate) fn execute_single<D: Device>(
         return outstanding::single(state, session, (owner, hash), request, format);
     }
     match request {
-        Request::Get { key } => {
-            read::single(state, session, (hash, key), format);
-            Flow::Continue
-        }
+        Request::Get { key } => read::single(state, session, (hash, key), format),
         Request::Update { key, update } => update::single(state, session, (hash, key), update, format, now.wall),
     }
 }

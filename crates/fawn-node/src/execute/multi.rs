@@ -42,6 +42,12 @@ pub(crate) fn execute<D: Device>(
             KeyOwners::Apart => shards::keyspace_op::refuse_apart(session),
         },
         ReplyFold::Each(_) | ReplyFold::Count => {
+            let values = if matches!(multi.multi_reply.fold, ReplyFold::Each(_)) { multi.multi_reply.len } else { 0 };
+            // The length of all values together is not known before they are found: any space admits the request.
+            let bytes = if state.links.is_some() { session.replies.estimate_bytes(values) } else { 1 };
+            if values > 0 && !session.grant(bytes) {
+                return Flow::Stall(Stall::ReplyBudget);
+            }
             gather(state, session, multi, now);
             Flow::Continue
         }
@@ -135,7 +141,8 @@ fn gather<D: Device>(state: &mut ShardState<D>, session: &mut Session, multi: &M
             state.scratch.multi_reply = multi_reply.bytes;
         }
         Some(batch) => {
-            let slot = session.replies.reserve(multi_reply.values());
+            let values = if state.links.is_some() { multi_reply.values() } else { 0 };
+            let slot = session.replies.reserve_estimate(values);
             state.pending.batches[batch] = PendingMulti { session: session.id, slot, multi_reply: Some(multi_reply) };
         }
     }
@@ -207,13 +214,14 @@ fn update_step<D: Device>(
     now: TimeMs,
     multi_reply: &mut MultiReply,
 ) -> Option<Blocked> {
-    match update::begin(state, hash, key, update, now) {
+    match update::begin(state, (hash, key), update, usize::MAX, now) {
         Updated::Done { answer, wrote, wait } => {
             session.note(hash, wrote.or(wait));
             multi_reply.push(key, &answer.reply(&state.scratch, wrote.unwrap_or_default()), wait);
             None
         }
         Updated::Later(later) => Some(later),
+        Updated::Larger { .. } => unreachable!("an item has no limit"),
         // Earlier keys are done, so the request cannot be offered again as a whole: this key is queued alone.
         Updated::Stall => {
             if !state.pending.keys.contains(hash) {

@@ -4,7 +4,7 @@
 //! reply waits for their commit. A pipelined `SET a`, `GET a`, `SET a` therefore never stalls, and no client sees a
 //! value that could still be undone.
 use super::core::{operation_error, wait_for_commit};
-use super::{Blocked, ShardState};
+use super::{Blocked, Flow, ShardState, Stall};
 use crate::pending::{PendingOp, ReadWaiter, ReplyPlace, WaitQueue};
 use crate::session::Session;
 use crate::status::ShardCounters;
@@ -21,12 +21,24 @@ pub(crate) fn single<D: Device>(
     session: &mut Session,
     (hash, key): (KeyHash, &[u8]),
     format: ReplyFormat,
-) {
+) -> Flow {
+    let mut is_granted = true;
     let later = begin(state, session, hash, key, |session, reply, wait| {
-        session.replies.respond_after(wait, |out| encode_reply(format, key, reply, out));
+        if let Reply::Value(entry) = reply {
+            is_granted = session.grant(entry.value.len());
+        }
+        if is_granted {
+            session.replies.respond_after(wait, |out| encode_reply(format, key, reply, out));
+        }
     });
-    if let Some(later) = later {
-        park_single(state, session, hash, key, format, later);
+    if !is_granted {
+        // Counted when it is executed.
+        (state.counters.gets, state.counters.hits) = (state.counters.gets - 1, state.counters.hits - 1);
+        return Flow::Stall(Stall::ReplyBudget);
+    }
+    match later {
+        Some(later) => park_single(state, session, hash, key, format, later),
+        None => Flow::Continue,
     }
 }
 
@@ -120,14 +132,26 @@ fn park_single<D: Device>(
     key: &[u8],
     format: ReplyFormat,
     later: Blocked,
-) {
+) -> Flow {
     if !state.has_capacity() {
         state.counters.overloaded += 1;
         let reply = Reply::Error(OperationError::Overloaded);
-        return session.replies.respond(|out| encode_reply(format, key, &reply, out));
+        session.replies.respond(|out| encode_reply(format, key, &reply, out));
+        return Flow::Continue;
     }
-    let target = ReplyPlace::Slot(session.replies.reserve(1));
+    let bytes = match &later {
+        Blocked::Read(plan) => plan.read_bytes(),
+        // The length is known when the earlier read has ended.
+        Blocked::Behind(_) => 0,
+        // In the key's queue, a reply that waits for its client would block other clients' updates.
+        Blocked::Queue => return Flow::Stall(Stall::Shard),
+    };
+    if !session.grant(bytes) {
+        return Flow::Stall(Stall::ReplyBudget);
+    }
+    let target = ReplyPlace::Slot(session.replies.reserve(bytes));
     park(state, session, PendingOp::get(session.id, target, hash, key, format), later);
+    Flow::Continue
 }
 
 /// Parks a read.
@@ -165,8 +189,8 @@ pub(crate) enum ReadOutcome {
     Answered,
     /// It needs the device (again).
     Read(LookupPlan),
-    /// `emit` had no budget for the value.
-    NoRoom,
+    /// `emit` has queued it for a larger grant.
+    Larger,
 }
 
 /// Resumes a parked read, with the plan that its device read filled, or from the start when it is first in its key's
@@ -189,9 +213,9 @@ pub(crate) fn resume_read<D: Device>(
         Some(plan) => ReadOutcome::Read(plan),
         None if is_taken => ReadOutcome::Answered,
         None => {
-            // The read is repeated later and counted then.
-            *counters = ShardCounters { rereads: before.rereads + 1, ..before };
-            ReadOutcome::NoRoom
+            // It is counted when it is executed.
+            *counters = before;
+            ReadOutcome::Larger
         }
     }
 }

@@ -2,13 +2,13 @@
 use super::deliver::deliver;
 use super::read::ReadOutcome;
 use super::update::{self, Updated};
-use super::{Admit, Blocked, ShardState, admit_reply, is_due, read};
-use crate::pending::{PendingOp, ReadWaiter};
+use super::{Admit, Blocked, ShardState, admit_reply, is_granted, read};
+use crate::pending::{DeferredOp, PendingOp, ReadWaiter, ReplyPlace};
 use crate::session::Sessions;
 use crate::shards::PeerMailboxes;
 use fawn_ds::internals::LookupPlan;
 use fawn_flash::Device;
-use fawn_types::{KeyHash, TimeMs};
+use fawn_types::{KeyHash, Reply, TimeMs};
 
 /// Both halves of a shard, for work that may reply to any session.
 pub(crate) struct ShardContext<'a, D: Device> {
@@ -69,13 +69,17 @@ impl<D: Device> ShardContext<'_, D> {
         }
     }
 
-    /// Repeats reads whose replies found no budget, as far as the budget now allows.
-    pub(crate) fn retry_deferred(&mut self) {
-        let mut promised_bytes = 0;
+    /// Continues the reads that were granted their length.
+    pub(crate) fn run_granted(&mut self) {
         for _ in 0..self.state.pending.deferred.len() {
-            let Some(id) = self.state.pending.deferred.pop_front() else { return };
-            if !is_due(self.sessions, &self.state.pending.ops[id].reply_target(), &mut promised_bytes) {
-                self.state.pending.deferred.push_back(id);
+            let Some(deferred) = self.state.pending.deferred.pop_front() else { return };
+            let DeferredOp { op: id, bytes, .. } = deferred;
+            if !is_granted(self.sessions, &self.state.pending.ops[id].reply_target(), bytes) {
+                self.state.pending.deferred.push_back(deferred);
+                continue;
+            }
+            if let Some(plan) = deferred.plan {
+                read::start(self.state, plan, id);
                 continue;
             }
             let op = self.state.pending.take(id);
@@ -83,6 +87,19 @@ impl<D: Device> ShardContext<'_, D> {
                 self.run_followers(next);
             }
         }
+    }
+
+    /// Starts a device read within the grant of its slot; otherwise the read waits for a larger one.
+    fn start_read(&mut self, id: usize, op: &PendingOp, plan: LookupPlan) {
+        let bytes = plan.read_bytes();
+        if let (ReplyPlace::Slot(slot), false) = (op.target, op.is_queued)
+            && let Some((session, _, budget)) = self.sessions.get_with_pool(op.session)
+            && !budget.grant(session, slot, bytes)
+        {
+            budget.queue_read(session, slot, bytes);
+            return self.state.pending.deferred.push_back(DeferredOp { op: id, plan: Some(plan), bytes });
+        }
+        read::start(self.state, plan, id);
     }
 
     /// Retries requests that found the log's buffers full.
@@ -98,7 +115,7 @@ impl<D: Device> ShardContext<'_, D> {
             let op = self.state.pending.take(id);
             let progress = match op.as_update() {
                 Some(update) => {
-                    let updated = update::run(self.state, hash, op.key(), &update, self.now);
+                    let updated = update::run(self.state, (hash, op.key()), &update, usize::MAX, self.now);
                     self.after_update(id, op, updated)
                 }
                 None => self.read_again(id, op),
@@ -114,7 +131,8 @@ impl<D: Device> ShardContext<'_, D> {
         let Some(update) = op.as_update() else { unreachable!("only updates are evaluated") };
         let ShardState { engine, scratch, options, .. } = &mut *self.state;
         let lookup = engine.resume(plan, self.now);
-        let decided = update::decide(lookup, scratch, options.value_bytes_max, &update, self.now);
+        let limits = (options.value_bytes_max, usize::MAX);
+        let decided = update::decide(lookup, scratch, limits, &update, self.now);
         update::apply_decided(self.state, op.hash, op.key(), decided)
     }
 
@@ -133,6 +151,12 @@ impl<D: Device> ShardContext<'_, D> {
                 return OpProgress::Done { next: None };
             }
             Updated::Later(Blocked::Read(plan)) => {
+                if let (Some(session), ReplyPlace::Slot(slot)) = (self.sessions.get_mut(op.session), op.target)
+                    && session.replies.reserved_bytes(slot) > 0
+                {
+                    // It returns a value. It holds its key's queue, so it is counted but does not wait.
+                    session.replies.set_reserved(slot, plan.read_bytes());
+                }
                 self.state.pending.put_back(id, op);
                 read::start(self.state, plan, id);
             }
@@ -140,6 +164,7 @@ impl<D: Device> ShardContext<'_, D> {
                 self.state.pending.put_back(id, op);
                 self.state.pending.keys.retry_later(hash);
             }
+            Updated::Larger { .. } => unreachable!("a queued update has no limit"),
         }
         OpProgress::Waits
     }
@@ -152,10 +177,11 @@ impl<D: Device> ShardContext<'_, D> {
 
     /// Replies to a read whose bytes have arrived, or stores it again and starts another device read.
     fn resume_op(&mut self, id: usize, op: PendingOp, plan: Option<LookupPlan>) -> OpProgress {
-        let sessions = &mut *self.sessions;
+        let (sessions, mut larger_bytes) = (&mut *self.sessions, 0);
         let went = read::resume_read(self.state, &op, plan, self.now, |pending, reply, wait| {
             let fit = admit_reply(sessions, &op.reply_target(), reply);
-            if matches!(fit, Admit::Retry) {
+            if let (Admit::Retry, Reply::Value(entry)) = (fit, reply) {
+                larger_bytes = entry.value.len();
                 return false;
             }
             if let Some(session) = sessions.get_mut(op.session) {
@@ -168,13 +194,13 @@ impl<D: Device> ShardContext<'_, D> {
         match went {
             ReadOutcome::Answered => {}
             ReadOutcome::Read(plan) => {
+                self.start_read(id, &op, plan);
                 self.state.pending.put_back(id, op);
-                read::start(self.state, plan, id);
                 return OpProgress::Waits;
             }
-            ReadOutcome::NoRoom => {
+            ReadOutcome::Larger => {
                 self.state.pending.put_back(id, op);
-                self.state.pending.deferred.push_back(id);
+                self.state.pending.deferred.push_back(DeferredOp { op: id, plan: None, bytes: larger_bytes });
                 return OpProgress::Waits;
             }
         }

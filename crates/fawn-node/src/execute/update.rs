@@ -10,7 +10,7 @@ use fawn_ds::internals::format::record::{RecordKind, RecordRef};
 use fawn_ds::internals::{EngineError, Lookup, View};
 use fawn_flash::Device;
 use fawn_types::operation::{DataOperation, Effect};
-use fawn_types::{ClientTag, KeyHash, OperationError, Reply, TimeMs, Update, Version, limits};
+use fawn_types::{ClientTag, EntryRef, KeyHash, OperationError, Reply, TimeMs, Update, Version, limits};
 use fawn_wire::{ReplyFormat, encode_reply};
 
 /// Outcome of an update.
@@ -22,6 +22,8 @@ pub(crate) enum Updated {
     Later(Blocked),
     /// The log's buffers are full: retry after an iteration.
     Stall,
+    /// The value that it returns is longer than the limit; nothing was evaluated.
+    Larger { bytes: usize },
 }
 
 impl Updated {
@@ -43,10 +45,15 @@ pub(crate) fn single<D: Device>(
     if session.own_reads.last(hash).is_some() {
         return Flow::Stall(Stall::Reads);
     }
-    match begin(state, hash, key, update, now) {
+    let returns_value = update.returns_value();
+    let limit_bytes = if returns_value { session.grantable_bytes() } else { usize::MAX };
+    match begin(state, (hash, key), update, limit_bytes, now) {
         Updated::Done { answer, wrote, wait } => {
             session.note(hash, wrote.or(wait));
             let reply = answer.reply(&state.scratch, wrote.unwrap_or_default());
+            if let Reply::Value(entry) | Reply::Previous { entry: Some(entry), .. } = reply {
+                session.grant(entry.value.len());
+            }
             session.replies.respond_after(wait, |out| encode_reply(format, key, &reply, out));
         }
         Updated::Later(_) if !state.has_capacity() => {
@@ -54,8 +61,18 @@ pub(crate) fn single<D: Device>(
             let reply = Reply::Error(OperationError::Overloaded);
             session.replies.respond(|out| encode_reply(format, key, &reply, out));
         }
+        Updated::Later(Blocked::Queue) if returns_value => return Flow::Stall(Stall::Shard),
+        Updated::Larger { bytes } => {
+            let is_granted = session.grant(bytes);
+            assert!(!is_granted, "{bytes} bytes are more than the session could be granted");
+            return Flow::Stall(Stall::ReplyBudget);
+        }
         Updated::Later(later) => {
-            let target = ReplyPlace::Slot(session.replies.reserve(u32::from(update.returns_value())));
+            let bytes = if let (true, Blocked::Read(plan)) = (returns_value, &later) { plan.read_bytes() } else { 0 };
+            if !session.grant(bytes) {
+                return Flow::Stall(Stall::ReplyBudget);
+            }
+            let target = ReplyPlace::Slot(session.replies.reserve(bytes));
             session.queued += 1;
             park(state, PendingOp::update(session.id, target, hash, (key, update), format), later);
         }
@@ -68,9 +85,9 @@ pub(crate) fn single<D: Device>(
 #[inline]
 pub(crate) fn begin<D: Device>(
     state: &mut ShardState<D>,
-    hash: KeyHash,
-    key: &[u8],
+    (hash, key): (KeyHash, &[u8]),
     update: &Update<'_>,
+    limit_bytes: usize,
     now: TimeMs,
 ) -> Updated {
     if key.len() > limits::KEY_BYTES_MAX {
@@ -82,22 +99,23 @@ pub(crate) fn begin<D: Device>(
     if state.pending.keys.contains(hash) {
         return Updated::Later(Blocked::Queue);
     }
-    run(state, hash, key, update, now)
+    run(state, (hash, key), update, limit_bytes, now)
 }
 
 /// Evaluates an update that is first in its key's queue.
 pub(crate) fn run<D: Device>(
     state: &mut ShardState<D>,
-    hash: KeyHash,
-    key: &[u8],
+    (hash, key): (KeyHash, &[u8]),
     update: &Update<'_>,
+    limit_bytes: usize,
     now: TimeMs,
 ) -> Updated {
     if !update.needs_current() {
         return run_blind(state, hash, key, update, now);
     }
     let lookup = state.engine.lookup(state.replica.range(), hash, key, View::Latest, now);
-    let decided = decide(lookup, &mut state.scratch, state.options.value_bytes_max, update, now);
+    let limits = (state.options.value_bytes_max, limit_bytes);
+    let decided = decide(lookup, &mut state.scratch, limits, update, now);
     apply_decided(state, hash, key, decided)
 }
 
@@ -109,14 +127,17 @@ pub(crate) enum DecidedUpdate {
         seen: Option<Version>,
     },
     Read(fawn_ds::internals::LookupPlan),
+    Larger {
+        bytes: usize,
+    },
     Error(OperationError),
 }
 
-/// Evaluates `update` on the result of `lookup`.
+/// Evaluates `update` on the result of `lookup`, unless it returns a value that is longer than the limit.
 pub(crate) fn decide(
     lookup: Result<Lookup<'_>, EngineError>,
     scratch: &mut super::EvaluationScratch,
-    value_bytes_max: u32,
+    (value_bytes_max, limit_bytes): (u32, usize),
     update: &Update<'_>,
     now: TimeMs,
 ) -> DecidedUpdate {
@@ -126,6 +147,11 @@ pub(crate) fn decide(
         Ok(Lookup::Read(plan)) => return DecidedUpdate::Read(plan),
         Err(error) => return DecidedUpdate::Error(operation_error(&error)),
     };
+    if let Some(EntryRef { value, .. }) = entry
+        && value.len() > limit_bytes
+    {
+        return DecidedUpdate::Larger { bytes: value.len() };
+    }
     let decision = evaluate(scratch, *update, value_bytes_max, entry, now);
     DecidedUpdate::Decision { decision, seen: entry.map(|entry| entry.version) }
 }
@@ -162,6 +188,7 @@ pub(crate) fn apply_decided<D: Device>(
     let (UpdateDecision { write, answer }, seen) = match decided {
         DecidedUpdate::Decision { decision, seen } => (decision, seen),
         DecidedUpdate::Read(plan) => return Updated::Later(Blocked::Read(plan)),
+        DecidedUpdate::Larger { bytes } => return Updated::Larger { bytes },
         DecidedUpdate::Error(error) => return Updated::refused(error),
     };
     let value = std::mem::take(&mut state.scratch.value);

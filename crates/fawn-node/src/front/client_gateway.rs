@@ -109,6 +109,8 @@ impl<D: Device> ClientGateway<D> {
         self.router.counters.iterations += 1;
         self.has_moved = false;
         self.router.flush_if_due(&mut self.sessions, self.now);
+        self.sessions.serve_waiting(&mut self.outputs);
+        self.sessions.take_granted_reads();
         self.router.send_deferred(&mut self.sessions, self.now);
         self.router.send_unsent(&mut self.sessions, self.now);
     }
@@ -139,6 +141,7 @@ impl<D: Device> ClientGateway<D> {
         let nothing = (Version::ZERO, None);
         consume::settle(&mut self.sessions, &self.router.options, nothing, relieved, &mut self.outputs);
         let again = self.router.has_submitted.then_some(self.now.mono);
+        let again = again.or(self.sessions.has_due_work().then_some(self.now.mono));
         [due, self.router.flush_at, again].into_iter().flatten().min()
     }
 
@@ -218,7 +221,7 @@ impl<D: Device> ClientService for ClientGateway<D> {
     }
 
     fn has_due_work(&self) -> bool {
-        self.sessions.has_due_work() || !self.router.deferred.is_empty()
+        self.sessions.has_due_work()
     }
 
     fn poll_output(&mut self) -> Option<ShardOutput> {

@@ -19,6 +19,11 @@ impl<D: Device> RequestRouter<D> {
         match multi.multi_reply.fold {
             ReplyFold::Atomic(format) => self.set_all(session, multi, format, now),
             ReplyFold::Each(_) | ReplyFold::Count => {
+                let values =
+                    if matches!(multi.multi_reply.fold, ReplyFold::Each(_)) { multi.multi_reply.len } else { 0 };
+                if !session.grant(session.replies.estimate_bytes(values)) {
+                    return Flow::Stall(Stall::ReplyBudget);
+                }
                 self.gather(session, multi, now);
                 Flow::Continue
             }
@@ -42,7 +47,7 @@ impl<D: Device> RequestRouter<D> {
             multi_reply.finish();
             return session.replies.respond(|out| out.extend_from_slice(&multi_reply.bytes));
         }
-        let slot = session.replies.reserve(multi_reply.values());
+        let slot = session.replies.reserve_estimate(multi_reply.values());
         self.batches[batch] = PendingMulti { session: session.id, slot, multi_reply: Some(multi_reply) };
     }
 

@@ -3,7 +3,7 @@ use super::key_queues::{KeyQueues, SessionKey};
 use crate::SessionId;
 use crate::cluster::{ClientOp, ClusterReply, Node, SubmitError};
 use crate::execute::server::{ServerContext, answer};
-use crate::execute::{Admit, Flow, Stall, admit_reply, connection, deliver, is_due};
+use crate::execute::{Admit, Flow, Stall, admit_reply, connection, deliver, is_granted};
 use crate::keyspace_op::KeyspaceOp;
 use crate::options::{ServerInfo, ShardOptions};
 use crate::pending::{PendingMulti, PendingOp, ReplyPlace};
@@ -35,8 +35,8 @@ pub(super) struct RequestRouter<D: Device> {
     /// Queues whose first operation the node refused as overloaded, by the range of their keys: the window of one range
     /// may be full while those of others are not.
     pub(super) unsent: BTreeMap<RangeId, VecDeque<SessionKey>>,
-    /// Queues whose first read was answered without reply budget.
-    pub(super) deferred: VecDeque<SessionKey>,
+    /// Queues whose first read was answered without reply budget, with the reply's length.
+    pub(super) deferred: VecDeque<(SessionKey, usize)>,
     pub(super) batches: Slab<PendingMulti>,
     pub(super) keyspace_ops: Slab<KeyspaceOp>,
     /// Sessions that wait for a whole-keyspace request: barriers in both directions.
@@ -118,7 +118,11 @@ impl<D: Device> RequestRouter<D> {
         if !self.has_capacity(std::iter::once(request.key())) {
             return Flow::Stall(Stall::Shard);
         }
-        let slot = session.replies.reserve(u32::from(request.returns_value()));
+        let values = u32::from(request.returns_value());
+        if !session.grant(session.replies.estimate_bytes(values)) {
+            return Flow::Stall(Stall::ReplyBudget);
+        }
+        let slot = session.replies.reserve_estimate(values);
         if let Err(error) = self.begin(session, request, ReplyPlace::Slot(slot), format, now) {
             let reply = Reply::Error(error);
             session.replies.complete(slot, None, |out| encode_reply(format, request.key(), &reply, out));
@@ -216,8 +220,10 @@ impl<D: Device> RequestRouter<D> {
     pub(super) fn done(&mut self, sessions: &mut Sessions, op: ClientOp, reply: &ClusterReply, now: Now) {
         match self.at_cluster.remove(&op) {
             Some(OpOwner::Key(name)) => {
-                if !self.answer(sessions, name, &reply.as_reply()) {
-                    return self.deferred.push_back(name);
+                let reply = reply.as_reply();
+                if !self.answer(sessions, name, &reply) {
+                    let bytes = if let Reply::Value(entry) = reply { entry.value.len() } else { 0 };
+                    return self.deferred.push_back((name, bytes));
                 }
                 self.advance_or_wait(sessions, name, now);
             }
@@ -246,14 +252,13 @@ impl<D: Device> RequestRouter<D> {
         true
     }
 
-    /// Repeats reads whose replies found no budget, as far as the budget now allows.
+    /// Repeats reads whose replies were not admitted, once they have their grants.
     pub(super) fn send_deferred(&mut self, sessions: &mut Sessions, now: Now) {
-        let mut promised_bytes = 0;
         for _ in 0..self.deferred.len() {
-            let Some(name) = self.deferred.pop_front() else { return };
+            let Some((name, bytes)) = self.deferred.pop_front() else { return };
             let Some(op) = self.queues.front(name) else { continue };
-            if !is_due(sessions, &op.reply_target(), &mut promised_bytes) {
-                self.deferred.push_back(name);
+            if !is_granted(sessions, &op.reply_target(), bytes) {
+                self.deferred.push_back((name, bytes));
             } else {
                 self.advance_or_wait(sessions, name, now);
             }

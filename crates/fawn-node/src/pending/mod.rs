@@ -11,8 +11,18 @@ pub(crate) use op::{PendingOp, ReplyPlace, ReplyTarget};
 pub(crate) use reads::{ReadWaiter, Reads};
 pub(crate) use scan::{ScanOp, ScanReplyFormat};
 
+use fawn_ds::internals::LookupPlan;
 use slab::Slab;
 use std::collections::VecDeque;
+
+/// A read that waits for a grant of its length.
+#[derive(Debug)]
+pub(crate) struct DeferredOp {
+    pub(crate) op: usize,
+    /// The rest of a long value, not read yet. It keeps no segment: if the segment is freed, the lookup starts over.
+    pub(crate) plan: Option<LookupPlan>,
+    pub(crate) bytes: usize,
+}
 
 /// All waiting requests.
 #[derive(Debug)]
@@ -23,8 +33,8 @@ pub(crate) struct WaitQueue {
     pub(crate) keys: OpQueues,
     /// Plans whose device read is queued.
     pub(crate) reads: Reads,
-    /// Reads whose reply found no budget.
-    pub(crate) deferred: VecDeque<usize>,
+    /// Reads that wait for a grant of their length.
+    pub(crate) deferred: VecDeque<DeferredOp>,
     /// Requests on several keys.
     pub(crate) batches: Slab<PendingMulti>,
     pub(crate) scans: Slab<ScanOp>,

@@ -2,7 +2,7 @@
 //!
 //! The rules are the same for both executors, a shard's own store and a cluster.
 use super::lookahead::{FIRSTS_MIN, Lookahead, Prefetched, peek_firsts};
-use super::{ReplyBudget, Session, SessionPhase, Sessions};
+use super::{Budget, Session, SessionPhase, Sessions};
 use crate::SessionId;
 use crate::execute::{Flow, Stall};
 use crate::options::ShardOptions;
@@ -57,9 +57,9 @@ fn consume<'a, E: Executor>(
             lookahead.fill(executor, session, &input[at..], now.wall);
         }
         let (flow, consumed) = match first.take().or_else(|| lookahead.pop()) {
-            Some(prefetched) => (begin_prefetched(executor, session, prefetched, now), prefetched.consumed),
+            Some(prefetched) => (executor.execute_prefetched(session, prefetched, now), prefetched.consumed),
             None => match session.codec.decode(&input[at..], now.wall) {
-                Decoded::Command { command, consumed } => (begin(executor, session, command, now), consumed),
+                Decoded::Command { command, consumed } => (executor.execute(session, command, now), consumed),
                 Decoded::Incomplete { need_bytes } => {
                     session.need_bytes = need_bytes;
                     return at;
@@ -89,42 +89,6 @@ fn consume<'a, E: Executor>(
     if session.phase == SessionPhase::Open { at } else { input.len() }
 }
 
-/// Executes the command unless it returns values and the reply budget is used up.
-#[inline]
-fn begin(executor: &mut impl Executor, session: &mut Session, command: Command<'_>, now: Now) -> Flow {
-    within_budget(session, command.values(), |session| executor.execute(session, command, now))
-}
-
-/// Like [`begin`], for a request decoded ahead.
-#[inline]
-fn begin_prefetched(
-    executor: &mut impl Executor,
-    session: &mut Session,
-    prefetched: &Prefetched<'_>,
-    now: Now,
-) -> Flow {
-    let values = u32::from(prefetched.request.returns_value());
-    within_budget(session, values, |session| executor.execute_prefetched(session, prefetched, now))
-}
-
-#[inline]
-fn within_budget(session: &mut Session, values: u32, execute: impl FnOnce(&mut Session) -> Flow) -> Flow {
-    if values == 0 {
-        return execute(session);
-    }
-    if !session.has_reply_capacity() {
-        return Flow::Stall(Stall::ReplyBudget);
-    }
-    let before_bytes = session.replies.bytes();
-    let flow = execute(session);
-    // Immediate replies update the length estimate here, later ones when they arrive.
-    let bytes = session.replies.bytes() - before_bytes;
-    if bytes > 0 {
-        session.replies.learn(values, bytes);
-    }
-    flow
-}
-
 fn stall(executor: &mut impl Executor, session: &mut Session, why: Stall) {
     session.stalled = Some(why);
     executor.counters().stalls += 1;
@@ -140,7 +104,7 @@ fn consume_other(executor: &mut impl Executor, session: &mut Session, decoded: D
             (if fatal { Flow::End } else { Flow::Continue }, consumed)
         }
         Decoded::Rewritten { bytes, consumed } => match session.codec.decode(&bytes, now.wall) {
-            Decoded::Command { command, .. } => (begin(executor, session, command, now), consumed),
+            Decoded::Command { command, .. } => (executor.execute(session, command, now), consumed),
             Decoded::Error { message, fatal, .. } => {
                 executor.counters().malformed += 1;
                 session.replies.respond(|out| out.extend_from_slice(&message));
@@ -240,18 +204,18 @@ pub(crate) fn settle(
         }
         notify_host(session, options, relieved, outputs);
         // The grant queue resumes waiting sessions.
-        if !session.is_quiet() || session.stalled.is_some() && !session.waits_for_budget {
+        if !session.is_quiet() || session.stalled.is_some() && !session.is_queued_for_budget() {
             sessions.schedule(id);
         }
     }
     sessions.return_scheduled(scheduled);
-    sessions.resume_waiting(outputs);
+    sessions.serve_waiting(outputs);
 }
 
 /// Queues a session that holds no replies; any other waits for its own client first, with the budget as it is now.
-fn wait_for_budget(session: &mut Session, budget: &mut ReplyBudget) {
+fn wait_for_budget(session: &mut Session, budget: &mut Budget) {
     budget.share_with(session);
-    if session.replies.usage().sum() == 0 {
+    if session.replies.is_clear() {
         budget.queue(session);
     }
 }

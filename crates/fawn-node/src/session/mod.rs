@@ -1,23 +1,24 @@
 //! State of one connection: codec, replies in order, its own uncommitted writes, its end.
+pub(crate) mod budget;
 pub(crate) mod consume;
 mod lookahead;
 mod out;
 mod own_reads;
 mod own_writes;
 mod replies;
-mod reply_budget;
 mod table;
 
 pub use table::SessionId;
 
+pub(crate) use budget::{Budget, Usage};
 pub(crate) use lookahead::Prefetched;
 pub(crate) use out::{OutBuf, OutputBufferPool};
 pub(crate) use own_reads::OwnReads;
 pub(crate) use own_writes::OwnWrites;
 pub(crate) use replies::Replies;
-pub(crate) use reply_budget::{ReplyBudget, Usage};
 pub(crate) use table::Sessions;
 
+use self::budget::SessionGrants;
 use crate::execute::Stall;
 use crate::options::ShardOptions;
 use crate::shards::Outstanding;
@@ -55,16 +56,7 @@ pub(crate) struct Session {
     pub(crate) scheduled: bool,
     /// The host knows that there is output.
     pub(crate) output_announced: bool,
-    /// Its usage of the shard's reply budget.
-    usage: Usage,
-    /// The part of that usage that counts as short replies.
-    usage_short_bytes: usize,
-    /// Its own bound on replies.
-    output_bytes_max: usize,
-    /// Reply budget left by the other sessions, as of the last check.
-    budget_left_bytes: usize,
-    /// Queued for reply budget.
-    waits_for_budget: bool,
+    grants: SessionGrants,
     /// Its requests to other shards of the node.
     pub(crate) outstanding: Option<Box<Outstanding>>,
     /// For a proxy session: the client session of another shard that it represents.
@@ -86,11 +78,7 @@ impl Session {
             need_bytes: 1,
             scheduled: false,
             output_announced: false,
-            usage: Usage::default(),
-            usage_short_bytes: 0,
-            output_bytes_max: options.session_output_bytes_max,
-            budget_left_bytes: 0,
-            waits_for_budget: false,
+            grants: SessionGrants::new(options.session_output_bytes_max),
             outstanding: None,
             proxy_for: None,
         }
@@ -116,7 +104,7 @@ impl Session {
             Stall::Reads => self.own_reads.is_empty() && self.outstanding.as_ref().is_none_or(|away| !away.reads()),
             Stall::Shard => relieved && self.has_capacity(options),
             // The grant queue resumes these sessions.
-            Stall::ReplyBudget => !self.waits_for_budget && self.has_reply_capacity(),
+            Stall::ReplyBudget => self.may_ask_again() && self.has_capacity(options),
         }
     }
 
@@ -125,15 +113,5 @@ impl Session {
         let pending = self.replies.pending().max(self.own_writes.len()).max(self.queued as usize);
         let bytes = self.replies.usage().sum();
         bytes <= options.session_output_bytes_max && pending < options.session_pending_max
-    }
-
-    /// Whether the reply budget admits a reply with values. A session that already has replies may use half of the
-    /// remaining budget only, so that many sessions with large replies do not exhaust it.
-    #[inline]
-    pub(crate) fn has_reply_capacity(&self) -> bool {
-        match self.replies.usage().sum() {
-            0 => self.budget_left_bytes > 0,
-            bytes => bytes <= self.budget_left_bytes / 2,
-        }
     }
 }

@@ -3,8 +3,8 @@
 //! A known reply with nothing waiting before it takes no slot: it is encoded directly into the
 //! output. A write's reply is encoded when the write is appended and held until its version is committed.
 //!
-//! The length of an unknown reply is estimated from earlier ones: it rises to a long reply at once and falls slowly
-//! after short ones. A reader of short values therefore has many reads in flight, a reader of long ones few.
+//! A read of the shard's own store reserves bytes of known size. The reply of another shard or node is estimated from
+//! earlier ones: the estimate rises to a long reply at once and falls slowly after short ones.
 use super::{OutBuf, OutputBufferPool, Usage};
 use fawn_types::{OperationError, Version};
 use fawn_wire::{MemcachedFormat, Protocol, ReplyFormat, RespFormat, RespVersion, encode_error};
@@ -21,8 +21,6 @@ enum ReplyWait {
     Operation,
 }
 
-/// Maximum length of a short reply.
-const SHORT_BYTES: usize = 16 << 10;
 /// Replies of this length are moved as a buffer rather than copied.
 const LONG_BYTES: usize = 32 << 10;
 
@@ -33,7 +31,8 @@ enum ReplyState {
     Ready(u32),
     /// A buffer of its own: the reply became known out of order.
     Own(Vec<u8>),
-    /// Unknown: estimated number of values and length; some of its parts may have arrived.
+    /// Unknown: reserved length; some of its parts may have arrived. `values`: number of values that another shard or
+    /// node returns.
     Reserved { values: u32, bytes: usize, part_bytes: usize },
 }
 
@@ -55,7 +54,7 @@ pub(crate) struct Replies {
     reserved_bytes: usize,
     /// Arrived parts of incomplete replies.
     partial_bytes: usize,
-    /// Estimated length of a reply with one value; the maximum until a first reply is known.
+    /// Estimated length of another shard's or node's reply with one value; the maximum until a first reply is known.
     estimate_bytes: usize,
     has_learnt: bool,
     /// Error replies since the last query.
@@ -101,24 +100,30 @@ impl Replies {
         self.out.len() + self.held.len() + self.own_bytes
     }
 
-    /// Usage of the reply budget, now and when reads in flight are done.
+    /// Usage of the reply budget.
     #[inline]
     pub(crate) fn usage(&self) -> Usage {
-        let behind_bytes = self.held.len() + self.own_bytes;
-        Usage {
-            ready_bytes: self.out.len() + behind_bytes,
-            blocked_bytes: behind_bytes,
-            reserved_bytes: self.reserved_bytes,
-            partial_bytes: self.partial_bytes,
-        }
+        Usage { ready_bytes: self.bytes(), reserved_bytes: self.reserved_bytes, partial_bytes: self.partial_bytes }
     }
 
-    /// Whether everything before this slot has left or is ready to.
-    pub(crate) const fn is_first(&self, number: u64) -> bool {
-        number == self.first
+    /// Whether the session has no reply, neither waiting nor unread.
+    #[inline]
+    pub(crate) fn is_clear(&self) -> bool {
+        self.slots.is_empty() && self.out.is_empty()
     }
 
-    /// Estimated usage of a reserved slot.
+    /// Whether everything before this slot has left.
+    pub(crate) fn is_next(&self, number: u64) -> bool {
+        number == self.first && self.out.is_empty()
+    }
+
+    /// Whether its next reply may be one that waits for a grant.
+    pub(crate) fn waits_for_grant(&self) -> bool {
+        let next = self.slots.front().filter(|_| self.out.is_empty());
+        next.is_some_and(|slot| matches!(slot.reply, ReplyState::Reserved { bytes: 0, .. }))
+    }
+
+    /// Bytes of a reserved slot.
     pub(crate) fn reserved_bytes(&self, number: u64) -> usize {
         let at = number.checked_sub(self.first).map(|at| at as usize);
         match at.and_then(|at| self.slots.get(at)) {
@@ -127,14 +132,9 @@ impl Replies {
         }
     }
 
-    /// Estimated length of a reply with one value.
-    pub(crate) const fn estimate_bytes(&self) -> usize {
-        self.estimate_bytes
-    }
-
-    /// Whether its replies are known to be short. A short wait matters little to a session with long ones.
-    pub(crate) const fn are_short(&self) -> bool {
-        self.has_learnt && self.estimate_bytes <= SHORT_BYTES
+    /// Estimated length of another shard's or node's reply with this many values.
+    pub(crate) fn estimate_bytes(&self, values: u32) -> usize {
+        (values as usize).saturating_mul(self.estimate_bytes).min(EXPECTED_BYTES_MAX)
     }
 
     /// Takes the number of error replies since the last call.
@@ -144,8 +144,7 @@ impl Replies {
     }
 
     /// Updates the estimate with the total length of a reply with `values` values.
-    #[inline]
-    pub(crate) fn learn(&mut self, values: u32, bytes: usize) {
+    fn learn(&mut self, values: u32, bytes: usize) {
         let bytes = bytes / values.max(1) as usize;
         // The first reply replaces the assumption; later a long reply raises the estimate for a while.
         let remembered_bytes = if self.has_learnt { self.estimate_bytes / 4 * 3 } else { self.estimate_bytes / 8 };
@@ -227,9 +226,17 @@ impl Replies {
         (self.held.bytes.len() - before) as u32
     }
 
-    /// Reserves a slot for a reply with this many values; returns its number.
-    pub(crate) fn reserve(&mut self, values: u32) -> u64 {
-        let bytes = (values as usize).saturating_mul(self.estimate_bytes).min(EXPECTED_BYTES_MAX);
+    /// Reserves a slot for another shard's or node's reply with this many values; returns its number.
+    pub(crate) fn reserve_estimate(&mut self, values: u32) -> u64 {
+        self.push_reserved(values, self.estimate_bytes(values))
+    }
+
+    /// Reserves a slot for a reply of this size; returns its number.
+    pub(crate) fn reserve(&mut self, bytes: usize) -> u64 {
+        self.push_reserved(0, bytes)
+    }
+
+    fn push_reserved(&mut self, values: u32, bytes: usize) -> u64 {
         self.reserved_bytes += bytes;
         self.slots.push_back(ReplySlot {
             wait: ReplyWait::Operation,
@@ -238,18 +245,17 @@ impl Replies {
         self.first + self.slots.len() as u64 - 1
     }
 
-    /// Raises the estimate of a reserved slot to a known minimum length.
-    pub(crate) fn reserve_bytes(&mut self, number: u64, at_least_bytes: usize) {
-        if let ReplyState::Reserved { bytes, .. } = &mut self.slot_mut(number).reply
-            && *bytes < at_least_bytes
-        {
-            self.reserved_bytes += at_least_bytes - std::mem::replace(bytes, at_least_bytes);
+    /// Changes the bytes of a reserved slot.
+    pub(crate) fn set_reserved(&mut self, number: u64, reserved_bytes: usize) {
+        if let ReplyState::Reserved { bytes, .. } = &mut self.slot_mut(number).reply {
+            let before_bytes = std::mem::replace(bytes, reserved_bytes);
+            self.reserved_bytes = self.reserved_bytes + reserved_bytes - before_bytes;
         }
     }
 
     /// Records how many bytes of a reserved slot's reply have arrived.
     pub(crate) fn set_partial(&mut self, number: u64, bytes: usize) {
-        self.reserve_bytes(number, bytes);
+        self.set_reserved(number, self.reserved_bytes(number).max(bytes));
         if let ReplyState::Reserved { part_bytes, .. } = &mut self.slot_mut(number).reply {
             let before_bytes = std::mem::replace(part_bytes, bytes);
             self.partial_bytes = self.partial_bytes + bytes - before_bytes;

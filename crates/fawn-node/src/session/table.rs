@@ -1,5 +1,5 @@
 //! Table of a shard's sessions, and the sessions scheduled for the next iteration.
-use super::{OutputBufferPool, ReplyBudget, Session};
+use super::{Budget, OutputBufferPool, Session};
 use crate::options::ShardOptions;
 use crate::output::ShardOutput;
 use crate::shards::Placement;
@@ -17,6 +17,10 @@ pub struct SessionId {
 impl SessionId {
     /// An ID that no session has: serials start at 1.
     pub(crate) const NOBODY: Self = Self { index: 0, serial: 0 };
+
+    pub(super) const fn index(self) -> usize {
+        self.index as usize
+    }
 
     /// Its number: `CLIENT ID`.
     #[must_use]
@@ -39,11 +43,11 @@ pub(crate) struct Sessions {
     scheduled: Vec<SessionId>,
     pub(crate) pool: OutputBufferPool,
     /// Budget for replies to clients.
-    pub(crate) budget: ReplyBudget,
+    pub(crate) budget: Budget,
     /// Budget for replies of proxy sessions. It is released as fast as batches are taken.
     ///
     /// A separate budget: with a shared one, two shards that wait for each other's replies could deadlock.
-    proxy_budget: ReplyBudget,
+    proxy_budget: Budget,
 }
 
 impl Sessions {
@@ -56,8 +60,8 @@ impl Sessions {
             serial_step: u64::from(placement.count()),
             scheduled: Vec::new(),
             pool: OutputBufferPool::default(),
-            budget: ReplyBudget::new((bytes_max - proxy_bytes_max).max(1)),
-            proxy_budget: ReplyBudget::new(proxy_bytes_max.max(1)),
+            budget: Budget::new((bytes_max - proxy_bytes_max).max(1)),
+            proxy_budget: Budget::new(proxy_bytes_max.max(1)),
         }
     }
 
@@ -96,15 +100,10 @@ impl Sessions {
     pub(crate) fn get_with_pool(
         &mut self,
         id: SessionId,
-    ) -> Option<(&mut Session, &mut OutputBufferPool, &mut ReplyBudget)> {
+    ) -> Option<(&mut Session, &mut OutputBufferPool, &mut Budget)> {
         let session = self.slab.get_mut(id.index as usize).filter(|session| session.id == id)?;
         let budget = if session.proxy_for.is_some() { &mut self.proxy_budget } else { &mut self.budget };
         Some((session, &mut self.pool, budget))
-    }
-
-    /// The budget of a session's replies.
-    pub(crate) const fn budget_of(&self, session: &Session) -> &ReplyBudget {
-        if session.proxy_for.is_some() { &self.proxy_budget } else { &self.budget }
     }
 
     /// Updates the usage after a reply; the next reply of this iteration must see it.
@@ -114,23 +113,20 @@ impl Sessions {
         }
     }
 
-    /// Resumes queued sessions in order while the budget lasts.
-    pub(crate) fn resume_waiting(&mut self, outputs: &mut VecDeque<ShardOutput>) {
-        for budget in [&mut self.budget, &mut self.proxy_budget] {
-            while let Some(id) = budget.first() {
-                let session = self.slab.get_mut(id.index as usize).filter(|session| session.id == id);
-                if !budget.admit(session, outputs) {
-                    break;
-                }
-            }
-        }
+    /// Grants to waiting sessions and reads, in order of arrival.
+    pub(crate) fn serve_waiting(&mut self, outputs: &mut VecDeque<ShardOutput>) {
+        self.budget.serve(&mut self.slab, outputs);
+        self.proxy_budget.serve(&mut self.slab, outputs);
     }
 
-    /// Whether a queued session may continue in the next iteration.
+    /// Whether waiting reads were granted since the last call.
+    pub(crate) fn take_granted_reads(&mut self) -> bool {
+        self.budget.take_granted_reads() | self.proxy_budget.take_granted_reads()
+    }
+
+    /// Whether waiting sessions or reads may continue in the next iteration.
     pub(crate) fn has_due_work(&self) -> bool {
-        [&self.budget, &self.proxy_budget].into_iter().any(|budget| {
-            budget.first().is_some_and(|id| self.get(id).is_none_or(|session| budget.has_capacity_for(session)))
-        })
+        self.budget.has_due_work() || self.proxy_budget.has_due_work()
     }
 
     /// Schedules the session for the next iteration.

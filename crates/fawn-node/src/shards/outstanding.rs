@@ -1,7 +1,7 @@
 //! Outstanding requests of a session at other shards: sent in order, answered in order, per shard.
 //!
 //! A shard executes a session's requests as if the session were its own (`peers.rs`), so requests on one key
-//! keep their order. One rule is added here: a read whose reply finds no budget is dropped and repeated. Hence
+//! keep their order. One rule is added here: a read whose reply is not admitted is repeated with a grant. Hence
 //! a write to a key waits until the session's reads of that key have their replies, and a later read whose reply
 //! overtook a dropped one is repeated too.
 use super::peer_mailboxes::PeerMailboxes;
@@ -56,6 +56,8 @@ impl ForwardedOp {
 pub(super) struct DeferredRead {
     pub(super) asked: ForwardedOp,
     pub(super) key: Box<[u8]>,
+    /// Length of the dropped reply; 0 if it was dropped for the order of reads.
+    pub(super) bytes: usize,
 }
 
 /// Outstanding requests to one shard, in order.
@@ -243,7 +245,11 @@ pub(crate) fn single<D: Device>(
         session.replies.respond(|out| encode_reply(format, request.key(), &reply, out));
         return Flow::Continue;
     }
-    let slot = session.replies.reserve(u32::from(request.returns_value()));
+    let values = u32::from(request.returns_value());
+    if !session.grant(session.replies.estimate_bytes(values)) {
+        return Flow::Stall(Stall::ReplyBudget);
+    }
+    let slot = session.replies.reserve_estimate(values);
     let asked = asked_of(ReplyPlace::Slot(slot), hash, request, format);
     state.counters.forwarded += 1;
     state.links().send(session, to, asked, |out| put_request_frame(request, hash, out));

@@ -187,6 +187,7 @@ impl PeerMailboxes {
     pub(crate) fn is_idle(&self) -> bool {
         self.requests == 0
             && self.keyspace_ops.is_empty()
+            && self.deferred.is_empty()
             && self.ready_replies.is_empty()
             && self.outbox.iter().all(MessageBatch::is_empty)
     }

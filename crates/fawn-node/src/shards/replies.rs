@@ -1,7 +1,7 @@
 //! Replies of other shards: matched to requests by order, delivered to the session's slots.
 use super::outstanding::{Awaited, DeferredRead, ForwardedOp, Outstanding};
 use crate::SessionId;
-use crate::execute::{Admit, ShardContext, admit_reply, deliver, is_due};
+use crate::execute::{Admit, ShardContext, admit_reply, deliver, is_granted};
 use crate::pending::ReplyPlace;
 use fawn_flash::Device;
 use fawn_types::{OperationError, Reply, ShardId};
@@ -61,7 +61,12 @@ impl<D: Device> ShardContext<'_, D> {
         let is_overtaking = !asked.is_update && outstanding.is_overtaking(asked);
         let fit = if is_overtaking { Admit::Retry } else { admit_reply(self.sessions, &reply_target, reply) };
         if matches!(fit, Admit::Retry) {
-            self.defer(outstanding, session, DeferredRead { asked: *asked, key: reply_target.key.into() });
+            let bytes = match reply {
+                Reply::Value(entry) if !is_overtaking => entry.value.len(),
+                _ => 0,
+            };
+            let key = reply_target.key.into();
+            self.defer(outstanding, session, DeferredRead { asked: *asked, key, bytes });
         } else {
             deliver(self.sessions, &mut self.state.pending.batches, &reply_target, fit.reply(reply), None);
             self.sessions.update_budget(session);
@@ -81,20 +86,19 @@ impl<D: Device> ShardContext<'_, D> {
         }
     }
 
-    /// Repeats reads whose replies found no budget, as far as the budget now allows.
+    /// Repeats reads whose replies were not admitted, once they have their grants.
     pub(crate) fn retry_deferred_reads(&mut self) {
         let Some(links) = &mut self.state.links else { return };
-        let mut promised_bytes = 0;
         for _ in 0..links.deferred.len() {
             let Some(id) = links.deferred.pop_front() else { return };
             let Some(mut outstanding) = self.sessions.get_mut(id).and_then(|session| session.outstanding.take()) else {
                 continue;
             };
-            let mut is_due = |late: &mut DeferredRead| {
+            let is_due = |late: &mut DeferredRead| {
                 let reply_target = late.asked.reply_target(id, &late.key);
-                is_due(self.sessions, &reply_target, &mut promised_bytes)
+                is_granted(self.sessions, &reply_target, late.bytes)
             };
-            while let Some(late) = outstanding.deferred.pop_front_if(&mut is_due) {
+            while let Some(late) = outstanding.deferred.pop_front_if(is_due) {
                 let Some(owner) = links.elsewhere(&late.key) else { unreachable!("a key's shard never changes") };
                 links.send_again((&mut outstanding, id), owner, &late);
             }

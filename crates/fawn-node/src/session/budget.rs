@@ -1,0 +1,349 @@
+//! Reply budget of a shard: grants of known sizes, a FIFO of waiting sessions and reads, accounting.
+//!
+//! A reply is granted when its length is known, before it is copied or read from flash. With a limit of B bytes:
+//! - Below B/2 every reply is granted.
+//! - From B/2 on, only the *next* reply of a session is granted: no other reply of the session is unread.
+//! - From B on, one session at a time may exceed the limit. Short replies have B/8 of their own.
+//!
+//! Replies behind an unfinished reply of their session thus use at most B/2. Each byte above belongs to a next reply,
+//! which leaves with its client or the client's time-out. The peak is 9/8 B and one reply.
+use super::{Session, SessionId, SessionPhase};
+use crate::execute::Stall;
+use crate::output::ShardOutput;
+use crate::status::RepliesStatus;
+use slab::Slab;
+use std::collections::VecDeque;
+
+/// Fraction of the limit that is added for sessions with one short reply.
+const SHORT_PART: usize = 8;
+/// Maximum length of a short reply.
+const SHORT_BYTES: usize = 16 << 10;
+
+/// Usage of the budget by a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Usage {
+    /// Replies in memory, bytes.
+    pub(crate) ready_bytes: usize,
+    /// Granted replies that are not in memory yet, bytes.
+    pub(crate) reserved_bytes: usize,
+    /// The part of `reserved_bytes` that has arrived.
+    pub(crate) partial_bytes: usize,
+}
+
+impl Usage {
+    pub(crate) const fn sum(self) -> usize {
+        self.ready_bytes + self.reserved_bytes
+    }
+}
+
+/// Sizes that one visit of a session may use without asking the budget again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Allowance {
+    /// All replies together.
+    any_bytes: usize,
+    /// The next reply.
+    next_bytes: usize,
+    /// The next reply if it is short.
+    short_bytes: usize,
+}
+
+/// Budget state of a session.
+#[derive(Debug)]
+pub(crate) struct SessionGrants {
+    usage: Usage,
+    /// The part of `usage` that counts as short.
+    short_bytes: usize,
+    is_short: bool,
+    allowance: Allowance,
+    /// Size of the reply that was not granted.
+    wanted_bytes: usize,
+    /// Granted from the queue, until the session's input is offered again.
+    granted_bytes: usize,
+    is_queued: bool,
+    bytes_max: usize,
+}
+
+impl SessionGrants {
+    pub(super) const fn new(bytes_max: usize) -> Self {
+        let (usage, allowance) = (
+            Usage { ready_bytes: 0, reserved_bytes: 0, partial_bytes: 0 },
+            Allowance { any_bytes: 0, next_bytes: 0, short_bytes: 0 },
+        );
+        Self {
+            usage,
+            short_bytes: 0,
+            is_short: false,
+            allowance,
+            wanted_bytes: 0,
+            granted_bytes: 0,
+            is_queued: false,
+            bytes_max,
+        }
+    }
+}
+
+impl Session {
+    /// Whether a reply of this length is granted; if not, the session stalls before anything is copied or read.
+    #[inline]
+    pub(crate) fn grant(&mut self, bytes: usize) -> bool {
+        if bytes <= self.grants.allowance.any_bytes {
+            self.grants.allowance.any_bytes -= bytes;
+            return true;
+        }
+        self.grant_next(bytes)
+    }
+
+    #[cold]
+    fn grant_next(&mut self, bytes: usize) -> bool {
+        self.grants.wanted_bytes = bytes;
+        let Allowance { next_bytes, short_bytes, .. } = self.grants.allowance;
+        if bytes > next_bytes.max(short_bytes) || !self.replies.is_clear() {
+            return false;
+        }
+        self.grants.is_short |= bytes > next_bytes;
+        self.grants.allowance = Allowance::default();
+        true
+    }
+
+    /// The longest reply that would be granted now.
+    pub(crate) fn grantable_bytes(&self) -> usize {
+        let Allowance { any_bytes, next_bytes, short_bytes } = self.grants.allowance;
+        if self.replies.is_clear() { any_bytes.max(next_bytes).max(short_bytes) } else { any_bytes }
+    }
+
+    /// Whether the reply that was not granted is granted now. Queued sessions are resumed by the queue.
+    pub(crate) fn may_ask_again(&self) -> bool {
+        !self.grants.is_queued && self.grants.wanted_bytes <= self.grants.allowance.any_bytes
+    }
+
+    pub(crate) const fn is_queued_for_budget(&self) -> bool {
+        self.grants.is_queued
+    }
+}
+
+/// A session whose input waits, or a read that waits with its slot.
+#[derive(Clone, Copy, Debug)]
+struct Waiter {
+    session: SessionId,
+    slot: Option<u64>,
+    bytes: usize,
+}
+
+/// The reply budget of a shard.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    bytes_max: usize,
+    /// Usage of all sessions.
+    usage: Usage,
+    /// The part of `usage` by sessions that were granted one short reply.
+    short_bytes: usize,
+    /// The session whose reply exceeds the limit, until that reply has left.
+    exceeding: Option<SessionId>,
+    ready_bytes_peak: usize,
+    waiting: VecDeque<Waiter>,
+    /// Usage fell, or a waiter came, since the queue was last served.
+    is_due: bool,
+    /// A waiting read was granted, or its session ended.
+    has_granted_reads: bool,
+}
+
+impl Budget {
+    pub(super) fn new(bytes_max: usize) -> Self {
+        assert!(bytes_max > 0, "a budget of 0 would admit no reply");
+        Self {
+            bytes_max,
+            usage: Usage::default(),
+            short_bytes: 0,
+            exceeding: None,
+            ready_bytes_peak: 0,
+            waiting: VecDeque::new(),
+            is_due: false,
+            has_granted_reads: false,
+        }
+    }
+
+    pub(crate) fn status(&self) -> RepliesStatus {
+        let Usage { ready_bytes, reserved_bytes, .. } = self.usage;
+        let (held_bytes_peak, waiting) = (self.ready_bytes_peak, self.waiting.len());
+        RepliesStatus { held_bytes: ready_bytes, held_bytes_peak, reserved_bytes, waiting }
+    }
+
+    /// Whether the next iteration can grant something.
+    pub(super) fn has_due_work(&self) -> bool {
+        self.has_granted_reads || self.is_due && !self.waiting.is_empty()
+    }
+
+    /// Usage without the part for short replies.
+    const fn long_bytes(&self) -> usize {
+        self.usage.sum() - self.short_bytes
+    }
+
+    /// Stores the session's allowance. Call before the session consumes input.
+    #[inline]
+    pub(super) fn share_with(&self, session: &mut Session) {
+        let granted_bytes = std::mem::take(&mut session.grants.granted_bytes);
+        let next_bytes = match self.waiting.is_empty() {
+            true if self.exceeding.is_none() => usize::MAX,
+            true => self.bytes_max.saturating_sub(self.long_bytes()),
+            // Queued sessions come first.
+            false => 0,
+        };
+        session.grants.allowance = Allowance {
+            any_bytes: (self.bytes_max / 2).saturating_sub(self.usage.sum() - granted_bytes),
+            next_bytes: next_bytes.max(granted_bytes),
+            short_bytes: self.short_left_bytes(),
+        };
+    }
+
+    #[inline]
+    fn short_left_bytes(&self) -> usize {
+        (self.bytes_max / SHORT_PART).saturating_sub(self.short_bytes).min(SHORT_BYTES)
+    }
+
+    /// Grants a slot at least `bytes`, unless the limits or the queue forbid it.
+    pub(crate) fn grant(&mut self, session: &mut Session, slot: u64, bytes: usize) -> bool {
+        let has_precedence = self.waiting.is_empty();
+        session.replies.reserved_bytes(slot) >= bytes || self.grant_slot(session, slot, bytes, has_precedence)
+    }
+
+    fn grant_slot(&mut self, session: &mut Session, slot: u64, bytes: usize, has_precedence: bool) -> bool {
+        let own_bytes = session.replies.reserved_bytes(slot);
+        let more_bytes = bytes - own_bytes;
+        let others_bytes = session.grants.usage.sum() - own_bytes;
+        let is_within_own = others_bytes == 0 || others_bytes + bytes <= session.grants.bytes_max;
+        let is_within_half = is_within_own && self.usage.sum() + more_bytes <= self.bytes_max / 2;
+        let is_granted =
+            is_within_half || session.replies.is_next(slot) && self.grant_next(session, more_bytes, has_precedence);
+        if is_granted {
+            session.replies.set_reserved(slot, bytes);
+            self.update(session);
+        }
+        is_granted
+    }
+
+    /// Whether the session's next reply may use that many more bytes.
+    fn grant_next(&self, session: &mut Session, bytes: usize, has_precedence: bool) -> bool {
+        if has_precedence && (self.exceeding.is_none() || self.long_bytes() + bytes <= self.bytes_max) {
+            return true;
+        }
+        let is_short = session.grants.usage.sum() == 0 && bytes <= self.short_left_bytes();
+        session.grants.is_short |= is_short;
+        is_short
+    }
+
+    /// Queues a read that was not granted. It holds nothing until it is granted.
+    pub(crate) fn queue_read(&mut self, session: &mut Session, slot: u64, bytes: usize) {
+        session.replies.set_reserved(slot, 0);
+        self.update(session);
+        self.push(Waiter { session: session.id, slot: Some(slot), bytes });
+    }
+
+    /// Queues a session without replies.
+    pub(super) fn queue(&mut self, session: &mut Session) {
+        if !std::mem::replace(&mut session.grants.is_queued, true) {
+            self.push(Waiter { session: session.id, slot: None, bytes: session.grants.wanted_bytes });
+        }
+    }
+
+    fn push(&mut self, waiter: Waiter) {
+        self.waiting.push_back(waiter);
+        self.is_due = true;
+    }
+
+    /// Whether an arrived part of a reply may stay. It cannot be requested again alone.
+    pub(crate) const fn admits_partial(&self, bytes: usize) -> bool {
+        // Only replies in memory count: a reservation must refuse nothing.
+        self.usage.ready_bytes + self.usage.partial_bytes + bytes <= 2 * self.bytes_max
+    }
+
+    /// Updates the usage of a session.
+    #[inline]
+    pub(crate) fn update(&mut self, session: &mut Session) {
+        let mut usage = session.replies.usage();
+        usage.reserved_bytes += session.grants.granted_bytes;
+        self.set_usage(session, usage);
+    }
+
+    #[inline]
+    fn set_usage(&mut self, session: &mut Session, usage: Usage) {
+        let before = std::mem::replace(&mut session.grants.usage, usage);
+        self.usage.ready_bytes = self.usage.ready_bytes + usage.ready_bytes - before.ready_bytes;
+        self.usage.partial_bytes = self.usage.partial_bytes + usage.partial_bytes - before.partial_bytes;
+        self.usage.reserved_bytes = self.usage.reserved_bytes + usage.reserved_bytes - before.reserved_bytes;
+        self.is_due |= usage.sum() < before.sum();
+        session.grants.is_short &= usage.sum() > 0;
+        let short_bytes = if session.grants.is_short { usage.sum() } else { 0 };
+        self.short_bytes += short_bytes;
+        self.short_bytes -= std::mem::replace(&mut session.grants.short_bytes, short_bytes);
+        self.ready_bytes_peak = self.ready_bytes_peak.max(self.usage.ready_bytes);
+        if self.long_bytes() <= self.bytes_max {
+            self.exceeding = None;
+        } else if self.exceeding.is_none_or(|id| id == session.id) {
+            // A session that waits for a grant itself must not keep others from theirs.
+            let is_held = usage.sum() > 0 && !session.replies.waits_for_grant();
+            self.exceeding = is_held.then_some(session.id);
+        }
+    }
+
+    /// Releases the usage of an ended session.
+    pub(super) fn leave(&mut self, session: &mut Session) {
+        self.set_usage(session, Usage::default());
+        self.is_due = true;
+        // Its waiting reads end.
+        self.has_granted_reads = true;
+    }
+
+    /// Whether waiting reads were granted since the last call.
+    pub(super) const fn take_granted_reads(&mut self) -> bool {
+        std::mem::replace(&mut self.has_granted_reads, false)
+    }
+
+    /// Grants in order of arrival, as far as the limits allow.
+    pub(super) fn serve(&mut self, sessions: &mut Slab<Session>, outputs: &mut VecDeque<ShardOutput>) {
+        if !std::mem::replace(&mut self.is_due, false) {
+            return;
+        }
+        let (mut has_precedence, mut kept) = (true, Vec::new());
+        while (has_precedence || self.usage.sum() < self.bytes_max / 2)
+            && let Some(waiter) = self.waiting.pop_front()
+        {
+            let id = waiter.session;
+            let session = sessions.get_mut(id.index()).filter(|session| session.id == id);
+            let Some(session) = session else { continue };
+            if !self.serve_one(session, waiter, has_precedence, outputs) {
+                // A next reply that waits has precedence over later ones; other replies wait for their turn anyway.
+                has_precedence &= waiter.slot.is_some_and(|slot| !session.replies.is_next(slot));
+                kept.push(waiter);
+            }
+        }
+        kept.into_iter().rev().for_each(|waiter| self.waiting.push_front(waiter));
+    }
+
+    fn serve_one(
+        &mut self,
+        session: &mut Session,
+        Waiter { slot, bytes, .. }: Waiter,
+        has_precedence: bool,
+        outputs: &mut VecDeque<ShardOutput>,
+    ) -> bool {
+        if let Some(slot) = slot {
+            let is_granted = self.grant_slot(session, slot, bytes, has_precedence);
+            self.has_granted_reads |= is_granted;
+            return is_granted;
+        }
+        let is_open = session.phase == SessionPhase::Open;
+        if is_open && self.usage.sum() + bytes > self.bytes_max / 2 && !self.grant_next(session, bytes, has_precedence)
+        {
+            return false;
+        }
+        session.grants.is_queued = false;
+        session.stalled = session.stalled.filter(|stall| *stall != Stall::ReplyBudget);
+        if is_open {
+            // Reserved until its input is offered again: later sessions must not get the same bytes.
+            session.grants.granted_bytes = bytes;
+            self.update(session);
+            outputs.push_back(ShardOutput::Resume(session.id));
+        }
+        true
+    }
+}
