@@ -1,6 +1,6 @@
 //! Decoded requests: on one key, several keys, the keyspace, the connection, or the server.
 use crate::internal::KeyspaceRequest;
-use crate::{Args, MultiReplyEncoder, ReplyFold, ReplyFormat, RespVersion};
+use crate::{Args, MultiReplyEncoder, ReplyFormat, RespVersion};
 use fawn_types::request::ExpiryCondition;
 use fawn_types::{Condition, Expiry, Request, Update};
 
@@ -26,22 +26,6 @@ pub enum Command<'a> {
     Server(ServerCommand<'a>),
 }
 
-impl Command<'_> {
-    /// Maximum number of values in the reply. 0: the reply is short, whatever the keys hold.
-    #[must_use]
-    #[inline]
-    pub const fn values(&self) -> u32 {
-        match self {
-            Self::Single { request, .. } => request.returns_value() as u32,
-            Self::Multi(multi) => match multi.multi_reply.fold {
-                ReplyFold::Each(_) => multi.multi_reply.len,
-                ReplyFold::Count | ReplyFold::Atomic(_) => 0,
-            },
-            Self::Keyspace(_) | Self::Wide(_) | Self::Connection(_) | Self::Server(_) => 0,
-        }
-    }
-}
-
 /// The action on each key of a [`MultiCommand`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EachKey {
@@ -61,7 +45,8 @@ pub struct MultiCommand<'a> {
     pub(crate) keys: Args<'a>,
     /// The action on each key.
     pub each: EachKey,
-    /// Combines the replies into one. With [`ReplyFold::Atomic`], all keys change or none does, even across a crash.
+    /// Combines the replies into one. With [`Atomic`](crate::ReplyFold::Atomic), all keys change or none does, even across a
+    /// crash.
     pub multi_reply: MultiReplyEncoder,
 }
 
