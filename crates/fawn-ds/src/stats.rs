@@ -19,7 +19,7 @@ pub struct EngineStats {
     pub verifications_failed: u64,
     /// Old versions verified without a device read.
     pub verifications_free: u64,
-    /// Corrupt or unreadable records that scans came by and passed.
+    /// Records that scans came by and passed because they are lost: corrupt, or unreadable for long.
     pub corrupt_passed: u64,
     /// Records appended.
     pub appended_records: u64,

@@ -51,6 +51,7 @@ use fawn_flash::PageCache;
 use fawn_flash::{Completion, Device, DeviceError, Token};
 use fawn_types::{ExpiryClock, HashSecret, KeyHash, KeyRange, MonoMs, Now, RangeId};
 use fetch::{FetchResume, ReadSpan, Rejected};
+use scan::FailedRead;
 pub(crate) use segments::NextSegment;
 use slab::Slab;
 use std::collections::VecDeque;
@@ -136,6 +137,7 @@ pub struct Engine<D: Device> {
     pub(crate) verify_queue: VecDeque<(usize, KeyName)>,
     pub(crate) verify_in_flight: usize,
     pub(crate) apart: ApartRetry,
+    pub(crate) failed_reads: Vec<FailedRead>,
     /// Records of all ranges between append and commit.
     pub(crate) pending_records: usize,
     pub(crate) read_bytes_in_flight: usize,

@@ -4,8 +4,14 @@ use super::{Engine, LookupPlan};
 use crate::error::EngineError;
 use crate::index::Pointer;
 use fawn_flash::Device;
-use fawn_types::{KeyHash, RangeId, TimeMs, Version};
+use fawn_types::{KeyHash, MonoMs, RangeId, TimeMs, Version};
 use smallvec::SmallVec;
+
+/// A record counts as lost once its reads have failed for this long, ms. A shorter failure may be one of the whole
+/// device, after which the record is still there.
+const LOST_AFTER_MS: u64 = 10_000;
+/// Maximum records whose failed reads are remembered.
+const FAILED_READS_MAX: usize = 1024;
 
 /// A key that a scan met.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -32,6 +38,18 @@ pub struct CorruptRecord {
     pub offset_bytes: u32,
     /// The failed check of the bytes, or the failed read.
     pub detail: String,
+    /// Whether the record is lost: its bytes fail their check, or its reads have failed for [`LOST_AFTER_MS`]. A later
+    /// scan may still read any other.
+    pub is_lost: bool,
+}
+
+/// A record whose read failed in a scan, and has not succeeded in one since.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FailedRead {
+    pointer: Pointer,
+    /// Its segment's sequence number.
+    sequence: u64,
+    since: MonoMs,
 }
 
 /// Result of a scan's step.
@@ -151,8 +169,9 @@ impl<D: Device> Engine<D> {
                     let is_there = self.segments.get(slot).is_some_and(|segment| segment.sequence == sequence);
                     // If its segment is gone, the cell begins again with the next step.
                     if is_there {
+                        let is_lost = self.note_failed_read(pointer, sequence);
                         let error = self.corrupt(slot, offset, &error.to_string());
-                        self.pass_damaged(at, scan, pointer, error);
+                        self.pass_damaged(at, scan, pointer, error, is_lost);
                     }
                 }
                 Ok(())
@@ -161,9 +180,40 @@ impl<D: Device> Engine<D> {
         }
     }
 
+    /// Remembers that the record's read failed. Returns whether its reads have failed for so long that it is lost.
+    fn note_failed_read(&mut self, pointer: Pointer, sequence: u64) -> bool {
+        let now = self.now.mono;
+        let is_it = |failed: &&FailedRead| failed.pointer == pointer && failed.sequence == sequence;
+        let since = match self.failed_reads.iter().find(is_it) {
+            Some(failed) => failed.since,
+            None => {
+                let segments = &self.segments;
+                let is_there = |failed: &FailedRead| {
+                    segments.get(segments.place(failed.pointer).0).is_some_and(|at| at.sequence == failed.sequence)
+                };
+                self.failed_reads.retain(is_there);
+                match self.failed_reads.last() {
+                    // So many failures are one of the device: the last one remembered stands for all others.
+                    Some(last) if self.failed_reads.len() >= FAILED_READS_MAX => last.since,
+                    _ => {
+                        self.failed_reads.push(FailedRead { pointer, sequence, since: now });
+                        now
+                    }
+                }
+            }
+        };
+        now.ms_since(since) >= LOST_AFTER_MS
+    }
+
+    fn forget_failed_read(&mut self, pointer: Pointer) {
+        if !self.failed_reads.is_empty() {
+            self.failed_reads.retain(|failed| failed.pointer != pointer);
+        }
+    }
+
     /// Notes the corrupt record that the cell is at and passes it, if it still counts; else the cell begins again, for
     /// what took the record's place is found only there.
-    fn pass_damaged(&mut self, at: usize, scan: &mut Scan, pointer: Pointer, error: EngineError) {
+    fn pass_damaged(&mut self, at: usize, scan: &mut Scan, pointer: Pointer, error: EngineError, is_lost: bool) {
         let EngineError::Corrupt { file, offset_bytes, detail } = error else {
             unreachable!("a record that was looked at is there or corrupt: {error}")
         };
@@ -175,8 +225,8 @@ impl<D: Device> Engine<D> {
             return self.begin_cell_again(at, scan);
         }
         scan.todo.pop();
-        self.stats.corrupt_passed += 1;
-        scan.corrupt.push(CorruptRecord { file, offset_bytes, detail });
+        self.stats.corrupt_passed += u64::from(is_lost);
+        scan.corrupt.push(CorruptRecord { file, offset_bytes, detail, is_lost });
     }
 
     fn begin_cell_again(&self, at: usize, scan: &mut Scan) {
@@ -196,11 +246,12 @@ impl<D: Device> Engine<D> {
             match self.probe(at, pointer, Expected::Any) {
                 Ok(Probe::Match(hit)) => {
                     scan.todo.pop();
+                    self.forget_failed_read(pointer);
                     self.meet(at, scan, &hit, now);
                 }
                 Ok(Probe::Missing(span)) => return Some(ScanStep::Read(LookupPlan::of_span(scan.range, span))),
                 Ok(Probe::Other) => unreachable!("any record was wanted"),
-                Err(error) => self.pass_damaged(at, scan, pointer, error),
+                Err(error) => self.pass_damaged(at, scan, pointer, error, true),
             }
         }
         None

@@ -130,6 +130,7 @@ impl<D: Device> Engine<D> {
             verify_queue: VecDeque::new(),
             verify_in_flight: 0,
             apart: ApartRetry::default(),
+            failed_reads: Vec::new(),
             pending_records: 0,
             read_bytes_in_flight: 0,
             scratch: Vec::new(),

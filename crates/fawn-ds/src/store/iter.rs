@@ -137,7 +137,7 @@ impl Scanning {
     }
 
     fn report(&mut self, record: CorruptRecord, is_at_end: bool) {
-        let CorruptRecord { file, offset_bytes, detail } = record;
+        let CorruptRecord { file, offset_bytes, detail, .. } = record;
         if !is_at_end || self.corrupt_at_ends.insert((file.clone(), offset_bytes)) {
             self.ready.push_back(Err(Error::from(EngineError::Corrupt { file, offset_bytes, detail })));
         }

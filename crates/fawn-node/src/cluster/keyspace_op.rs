@@ -5,7 +5,7 @@ use super::head::{RecordDraft, UpdateJob, key_hash_of};
 use super::payload::{KeyValuePairs, KeyspaceRequest, decode_keyspace, put_acknowledged, put_result, put_scan_page};
 use super::peer_links::PeerLinks;
 use super::wait_queue::{Origin, ReadPurpose};
-use crate::execute::{log_damaged, operation_error};
+use crate::execute::{check_whole, operation_error};
 use fawn_chain::message::{FRAME_BYTES_MAX, RefusedReason};
 use fawn_chain::{Header, Role};
 use fawn_ds::internals::format::record::encoded_len;
@@ -169,7 +169,9 @@ impl<D: Device> BackEnd<D> {
                 self.parked.read(&mut self.engine, plan, purpose);
             }
             Ok(ScanStep::Done) => {
-                log_damaged(&job.scan);
+                if let Err(error) = check_whole(&job.scan) {
+                    return self.answer(at, job.origin, &Reply::Error(error), links);
+                }
                 let mut page = Vec::new();
                 put_scan_page(&mut page, job.scan.cursor, job.scan.items.iter().map(|item| item.key.as_slice()));
                 let entry = EntryRef { value: &page, flags: 0, expires_at_ms: 0, version: Version::ZERO };

@@ -20,7 +20,7 @@ pub(crate) use deliver::deliver;
 pub(crate) use evaluate::{UpdateDecision, Write, evaluate};
 pub(crate) use fit::{Admit, admit_reply, is_granted};
 pub(crate) use resume::ShardContext;
-pub(crate) use scan::log_damaged;
+pub(crate) use scan::check_whole;
 
 use crate::session::Session;
 use crate::shards::{keyspace_op as node_wide, outstanding};

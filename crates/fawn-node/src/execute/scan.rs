@@ -55,7 +55,9 @@ pub(crate) fn begin<D: Device>(state: &mut ShardState<D>, session: &mut Session,
 }
 
 fn encode(op: &ScanOp, out: &mut Vec<u8>) {
-    log_damaged(&op.scan);
+    if let Err(error) = check_whole(&op.scan) {
+        return encode_error(&op.wording, error, out);
+    }
     let found = op.scan.items.iter().map(|item| item.key.as_slice());
     match &op.wording {
         Wording::Resp { pattern, wants_strings } => {
@@ -72,12 +74,23 @@ fn encode(op: &ScanOp, out: &mut Vec<u8>) {
     }
 }
 
-/// The protocol has no place for keys that cannot be read, and an error in place of the page would end every scan there.
-/// So the page goes without them; the log says where they are, and a metric counts them.
-pub(crate) fn log_damaged(scan: &Scan) {
-    for CorruptRecord { file, offset_bytes, detail } in &scan.corrupt {
-        tracing::error!(file, offset_bytes, detail, "a scan left out a record that cannot be read");
+/// Checks that a step has all keys but those of lost records. A step over records whose reads failed fails as a whole: a
+/// client that repeats it with its cursor misses no key.
+///
+/// The protocol has no place for a lost key, and an error in place of the page would end every scan there. So the page
+/// goes without it; the log says where its record is, and a metric counts it.
+pub(crate) fn check_whole(scan: &Scan) -> Result<(), OperationError> {
+    let mut checked = Ok(());
+    for CorruptRecord { file, offset_bytes, detail, is_lost } in &scan.corrupt {
+        match is_lost {
+            true => tracing::error!(file, offset_bytes, detail, "a scan left out a lost record"),
+            false => {
+                tracing::warn!(file, offset_bytes, detail, "a scan fails at a record that cannot be read now");
+                checked = Err(OperationError::Unavailable);
+            }
+        }
     }
+    checked
 }
 
 fn encode_error(wording: &Wording, error: OperationError, out: &mut Vec<u8>) {

@@ -21,7 +21,9 @@ request. Differences from Redis and memcached:
 - `TOUCH` counts keys; there are no access times. A full store rejects writes; there is no eviction.
 - memcached's versions (`gets`, `cas`) are those of the store: they grow with every write and survive restarts.
 - Arguments are checked before the key is read: `GETEX` with an invalid time is an error even if the key is absent.
-- `SCAN` accepts the cursors that it returned, and rejects text that is not a number.
+- `SCAN` accepts the cursors that it returned, and rejects text that is not a number. If a record cannot be read, the step answers
+  `TRYAGAIN` and the client repeats it with the same cursor. Only the key of a lost record is left out: one that is corrupt, or whose reads
+  have failed for 10 s. `fawn_scan_damaged_total` counts them.
 - A rejected memcached `set` leaves the old value in place. The data block after a rejected line is dropped with it,
   never executed as commands. Surplus words, keys with control characters and plus signs are rejected.
 - memcached times after 2038 are taken literally.

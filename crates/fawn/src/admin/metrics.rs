@@ -112,7 +112,11 @@ const STORE_METRICS: &[StoreMetric] = &[
     store_counter("fawn_log_syncs_total", "Syncs of the log.", |s| s.log_syncs),
     store_counter("fawn_false_matches_total", "Records looked at whose key was another.", |s| s.false_matches),
     store_gauge("fawn_keys_apart", "Written keys whose old version cannot be read.", |s| s.keys_apart),
-    store_counter("fawn_scan_damaged_total", "Unreadable records that scans left out.", |s| s.corrupt_passed),
+    store_counter(
+        "fawn_scan_damaged_total",
+        "Lost records that scans left out: corrupt, or unreadable for 10 s.",
+        |s| s.corrupt_passed,
+    ),
     store_gauge("fawn_segments", "Segments of the log.", |s| s.segments),
     store_gauge("fawn_segment_bytes", "Bytes that segments take on the device.", |s| s.segment_bytes),
     store_gauge("fawn_live_bytes", "Bytes of current records.", |s| s.live_bytes),
