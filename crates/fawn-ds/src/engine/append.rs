@@ -209,7 +209,6 @@ impl<D: Device> Engine<D> {
     }
 
     /// Opens a frame, a chunk or a segment as needed, and prepares the next segment in time.
-
     #[inline(never)]
     fn extend_room(&mut self, len: usize, reserve: Reserve) -> Result<(), EngineError> {
         let segment_bytes = self.options.segment_bytes;
