@@ -241,8 +241,11 @@ fn line(text: &mut String, words: std::fmt::Arguments<'_>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::server::LoopCounters;
+    use fawn_ds::internals::{EngineStats, LogReport, MemoryReport};
+    use fawn_flash::IoStats;
     use fawn_node::cluster::MemberStatus;
-    use fawn_node::{BackEndStatus, ClusterStatus, ShardStatus, StoreStatus};
+    use fawn_node::{BackEndStatus, ClusterStatus, RepliesStatus, ShardCounters, ShardStatus, StoreStatus};
     use fawn_types::{Durability, Epoch, NodeId, Now, RangeId, Version};
 
     #[test]
@@ -295,6 +298,98 @@ mod tests {
         };
         let status = ShardStatus { cluster: Some(cluster), ..ShardStatus::default() };
         ShardReport::new(Default::default(), &status, Now::default())
+    }
+
+    /// A single store whose values all differ: a value under another's name changes the page.
+    fn single() -> ShardReport {
+        let server = LoopCounters {
+            connections: 1,
+            accepted: 2,
+            refused: 3,
+            dropped: 4,
+            iterations: 5,
+            reads: 6,
+            writes: 7,
+            input_bytes: 8,
+            output_bytes: 9,
+            batches_received: 10,
+            batches_sent: 11,
+            input_held_bytes: 12,
+            input_waiting: 13,
+            output_held_bytes: 14,
+        };
+        let counters = ShardCounters {
+            sessions_opened: 101,
+            commands: 102,
+            gets: 103,
+            hits: 104,
+            misses: 105,
+            cold: 106,
+            forwarded: 107,
+            executed_for_peers: 108,
+            writes: 109,
+            flushes: 110,
+            overloaded: 111,
+            rereads: 112,
+            error_replies: 113,
+            malformed: 114,
+            stalls: 115,
+            iterations: 116,
+            input_bytes: 117,
+            output_bytes: 118,
+        };
+        let replies = RepliesStatus { held_bytes: 201, held_bytes_peak: 202, reserved_bytes: 203, waiting: 204 };
+        let status = ShardStatus {
+            counters,
+            sessions: 301,
+            proxy_sessions: 302,
+            pending: 303,
+            reads: 304,
+            replies,
+            uncommitted: 305,
+            store: store(),
+            poisoned: Some("EIO".to_owned()),
+            cluster: None,
+        };
+        ShardReport::new(server, &status, Now::default())
+    }
+
+    fn store() -> StoreStatus {
+        let engine = EngineStats {
+            false_matches: 401,
+            corrupt_passed: 402,
+            appended_records: 403,
+            user_bytes: 404,
+            writes: 405,
+            written_bytes: 406,
+            syncs: 407,
+            expired: 408,
+            ..EngineStats::default()
+        };
+        let log =
+            LogReport { segments: 501, segment_bytes: 502, live_bytes: 503, keys_apart: 504, ..LogReport::default() };
+        let memory = MemoryReport {
+            budget_bytes: 601,
+            index_bytes: 602,
+            overlay_bytes: 603,
+            buffer_bytes: 604,
+            cache_bytes: 605,
+        };
+        let device = IoStats::default();
+        StoreStatus { keys: 701, engine, log, memory, device, device_name: "sim", generation: 702, is_full: true }
+    }
+
+    /// Each family as a whole, sorted: a page's order of families has no meaning.
+    #[test]
+    fn the_page_is_as_recorded() {
+        let page = text(Duration::from_secs(77), &[single(), report()]).replace(env!("CARGO_PKG_VERSION"), "VERSION");
+        let mut families: Vec<&str> = page.split("# HELP ").collect();
+        families.sort_unstable();
+        assert_eq!(
+            families.join("# HELP "),
+            include_str!("../../tests/golden/metrics.txt"),
+            "tests/golden/metrics.txt"
+        );
     }
 
     #[test]

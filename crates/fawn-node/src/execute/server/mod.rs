@@ -95,3 +95,101 @@ impl<D: Device> ShardState<D> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::ShardCounters;
+    use fawn_ds::internals::{EngineStats, LogReport, MemoryReport};
+    use fawn_flash::IoStats;
+    use fawn_wire::Args;
+
+    /// A status whose values all differ: a value under another's name changes a page.
+    fn status() -> ShardStatus {
+        let counters = ShardCounters {
+            sessions_opened: 101,
+            commands: 102,
+            gets: 103,
+            hits: 104,
+            misses: 105,
+            cold: 106,
+            forwarded: 107,
+            executed_for_peers: 108,
+            writes: 109,
+            flushes: 110,
+            overloaded: 111,
+            rereads: 112,
+            error_replies: 113,
+            malformed: 114,
+            stalls: 115,
+            iterations: 116,
+            input_bytes: 117,
+            output_bytes: 118,
+        };
+        let replies = RepliesStatus { held_bytes: 201, held_bytes_peak: 202, reserved_bytes: 203, waiting: 204 };
+        ShardStatus {
+            counters,
+            sessions: 301,
+            proxy_sessions: 302,
+            pending: 303,
+            reads: 304,
+            replies,
+            uncommitted: 305,
+            store: store(),
+            poisoned: Some("write of segment-1: EIO".to_owned()),
+            cluster: None,
+        }
+    }
+
+    fn store() -> StoreStatus {
+        let engine = EngineStats {
+            false_matches: 401,
+            corrupt_passed: 402,
+            appended_records: 403,
+            user_bytes: 404,
+            writes: 405,
+            written_bytes: 406,
+            syncs: 407,
+            expired: 408,
+            ..EngineStats::default()
+        };
+        let log =
+            LogReport { segments: 501, segment_bytes: 502, live_bytes: 503, keys_apart: 504, ..LogReport::default() };
+        let memory = MemoryReport {
+            budget_bytes: 601,
+            index_bytes: 602,
+            overlay_bytes: 603,
+            buffer_bytes: 604,
+            cache_bytes: 605,
+        };
+        let device = IoStats::default();
+        StoreStatus { keys: 701, engine, log, memory, device, device_name: "sim", generation: 702, is_full: true }
+    }
+
+    /// The sections in order, with their lines sorted: clients read `INFO` by name.
+    fn sorted_sections(text: &str) -> String {
+        let text = text.replace(env!("CARGO_PKG_VERSION"), "VERSION");
+        let section = |section: &str| {
+            let (head, lines) = section.split_once("\r\n").expect("a section has a head");
+            let mut lines: Vec<&str> = lines.split_terminator("\r\n").collect();
+            lines.sort_unstable();
+            format!("{head}\n{}\n", lines.join("\n"))
+        };
+        text.split("\r\n\r\n").map(section).collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn info_is_as_recorded() {
+        let info = info::text(&ServerInfo::default(), &status(), Args::default(), TimeMs(9_000));
+        assert_eq!(sorted_sections(&info), include_str!("../../../tests/golden/info.txt"), "tests/golden/info.txt");
+    }
+
+    #[test]
+    fn stats_are_as_recorded() {
+        let lines = stats::general(&ServerInfo::default(), &status(), TimeMs(9_000));
+        let mut lines: Vec<String> = lines.iter().map(|(name, value)| format!("STAT {name} {value}\n")).collect();
+        lines.sort_unstable();
+        let text = lines.concat().replace(env!("CARGO_PKG_VERSION"), "VERSION");
+        assert_eq!(text, include_str!("../../../tests/golden/stats.txt"), "tests/golden/stats.txt");
+    }
+}
