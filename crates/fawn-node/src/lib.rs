@@ -9,6 +9,7 @@
 
 mod activation;
 pub mod cluster;
+pub mod counters;
 mod execute;
 pub mod front;
 mod keyspace_op;
@@ -20,10 +21,13 @@ pub mod shard;
 pub mod shards;
 pub mod status;
 
+pub use counters::Counted;
 pub use front::{ClientGateway, ClientService, LocalCluster, LocalOptions};
 pub use options::{ServerInfo, ShardOptions};
 pub use output::ShardOutput;
 pub use session::SessionId;
 pub use shard::Shard;
 pub use shards::{MessageBatch, Placement};
-pub use status::{BackEndStatus, ChainStatus, ClusterStatus, RepliesStatus, ShardCounters, ShardStatus, StoreStatus};
+pub use status::{
+    BackEndStatus, ChainStatus, ClusterStatus, OpenGeneration, RepliesStatus, ShardCounters, ShardStatus, StoreStatus,
+};

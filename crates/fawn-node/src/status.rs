@@ -1,48 +1,41 @@
-//! Counters and state of a shard: one plain struct for `/metrics`, `INFO` and `stats`.
+//! Counters and state of a shard: one table of values for `/metrics`, `INFO`, `stats` and `/status`.
 use crate::cluster::MemberStatus;
+use crate::counters;
+use crate::counters::{Counted, CounterNames, CounterVisitor};
 use fawn_ds::internals::{Engine, EngineStats, LogReport, MemoryReport};
-use fawn_flash::{Device, IoStats};
+use fawn_flash::{Device, IoClass, IoClassStats, IoStats};
 use fawn_types::{Durability, Epoch, MonoMs, NodeId, RangeId};
 
-/// Counters since the shard was created.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct ShardCounters {
-    /// Sessions opened.
-    pub sessions_opened: u64,
-    /// Requests executed.
-    pub commands: u64,
-    /// Keys read.
-    pub gets: u64,
-    /// Keys read and found.
-    pub hits: u64,
-    /// Keys read and not found.
-    pub misses: u64,
-    /// Device reads started for requests.
-    pub cold: u64,
-    /// Requests sent to other shards of the node.
-    pub forwarded: u64,
-    /// Requests executed for other shards of the node; not part of [`Self::commands`].
-    pub executed_for_peers: u64,
-    /// Records written for clients.
-    pub writes: u64,
-    /// Times the store was emptied.
-    pub flushes: u64,
-    /// Requests refused for overload.
-    pub overloaded: u64,
-    /// Reads of other shards or nodes repeated because their replies found no budget.
-    pub rereads: u64,
-    /// Error replies of any kind, in either protocol.
-    pub error_replies: u64,
-    /// Requests refused by the decoder.
-    pub malformed: u64,
-    /// Times a session's input stalled.
-    pub stalls: u64,
-    /// Iterations.
-    pub iterations: u64,
-    /// Bytes of input consumed.
-    pub input_bytes: u64,
-    /// Bytes of output written.
-    pub output_bytes: u64,
+counters! {
+    /// Counters since the shard was created.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct ShardCounters {
+        sessions_opened: u64, "Sessions opened.", info "Stats:total_connections_received", stats "total_connections";
+        commands: u64, "Requests executed.", prometheus "fawn_commands_total", info "Stats:total_commands_processed";
+        gets: u64, "Keys read.", prometheus "fawn_gets_total", stats "cmd_get";
+        hits: u64, "Keys read and found.",
+            prometheus "fawn_get_hits_total", info "Stats:keyspace_hits", stats "get_hits";
+        misses: u64, "Keys read and not found.",
+            prometheus "fawn_get_misses_total", info "Stats:keyspace_misses", stats "get_misses";
+        cold: u64, "Device reads started for requests.",
+            prometheus "fawn_cold_reads_total", info "Fawn:cold_reads", stats "fawn_cold_reads";
+        forwarded: u64, "Requests sent to other shards of the node.";
+        executed_for_peers: u64, "Requests executed for other shards of the node; not part of `commands`.";
+        writes: u64, "Records written for clients.", prometheus "fawn_writes_total", stats "cmd_set";
+        flushes: u64, "Times the store was emptied.", stats "cmd_flush";
+        overloaded: u64, "Requests refused because too much was in flight.",
+            prometheus "fawn_overloaded_total", info "Fawn:overloaded", stats "fawn_overloaded";
+        // As in Redis: every error reply, whether the request was refused or failed; memcached's too.
+        error_replies: u64, "Replies that were errors.",
+            prometheus "fawn_error_replies_total", info "Stats:total_error_replies";
+        malformed: u64, "Requests refused by the decoder.", prometheus "fawn_malformed_total";
+        stalls: u64, "Times a connection's input had to wait.", prometheus "fawn_stalls_total", info "Fawn:stalls";
+        rereads: u64, "Reads of other shards and nodes repeated because their reply was over budget.",
+            prometheus "fawn_rereads_total";
+        iterations: u64, "Iterations.", info "Fawn:turns";
+        input_bytes: u64, "Bytes of input consumed.", info "Stats:total_net_input_bytes", stats "bytes_read";
+        output_bytes: u64, "Bytes of output written.", info "Stats:total_net_output_bytes", stats "bytes_written";
+    }
 }
 
 impl ShardCounters {
@@ -50,126 +43,37 @@ impl ShardCounters {
     pub(crate) fn reset(&mut self) {
         *self = Self { sessions_opened: self.sessions_opened, ..Self::default() };
     }
+}
 
-    fn add(&mut self, other: &Self) {
-        // Destructured: a forgotten counter does not compile.
-        let Self {
-            sessions_opened,
-            commands,
-            gets,
-            hits,
-            misses,
-            cold,
-            writes,
-            flushes,
-            overloaded,
-            rereads: asked_again,
-            error_replies,
-            malformed,
-            stalls,
-            iterations,
-            input_bytes,
-            output_bytes,
-            forwarded: away,
-            executed_for_peers: served,
-        } = other;
-        self.sessions_opened += sessions_opened;
-        self.commands += commands;
-        self.gets += gets;
-        self.hits += hits;
-        self.misses += misses;
-        self.cold += cold;
-        self.writes += writes;
-        self.flushes += flushes;
-        self.overloaded += overloaded;
-        self.rereads += asked_again;
-        self.error_replies += error_replies;
-        self.malformed += malformed;
-        self.stalls += stalls;
-        self.iterations += iterations;
-        self.input_bytes += input_bytes;
-        self.output_bytes += output_bytes;
-        self.forwarded += away;
-        self.executed_for_peers += served;
+counters! {
+    /// Usage of the reply budget. Peaks may have occurred at different times: their sum is a bound.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct RepliesStatus {
+        held_bytes: usize, "Replies waiting for their turn or their client.", prometheus "fawn_reply_bytes";
+        held_bytes_peak: usize, "Most of these at a time.", prometheus "fawn_reply_peak_bytes";
+        reserved_bytes: usize, "Replies granted to reads in flight; estimated if another shard or node reads.",
+            prometheus "fawn_reply_reserved_bytes";
+        waiting: usize, "Connections and reads that wait for the reply budget.", prometheus "fawn_reply_waiting";
     }
 }
 
-/// Usage of the reply budget.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct RepliesStatus {
-    /// Replies in memory, untaken or waiting for their turn, bytes.
-    pub held_bytes: usize,
-    /// Maximum of that since the start.
-    pub held_bytes_peak: usize,
-    /// Replies granted to reads in flight, bytes; estimated if another shard or node reads.
-    pub reserved_bytes: usize,
-    /// Sessions and reads queued for reply budget.
-    pub waiting: usize,
-}
-
-impl RepliesStatus {
-    /// Peaks may have occurred at different times: their sum is a bound.
-    const fn add(&mut self, other: &Self) {
-        let Self { held_bytes, held_bytes_peak, reserved_bytes: expected_bytes, waiting } = other;
-        self.held_bytes += *held_bytes;
-        self.held_bytes_peak += *held_bytes_peak;
-        self.reserved_bytes += *expected_bytes;
-        self.waiting += *waiting;
+counters! {
+    /// State of a shard.
+    #[derive(Clone, PartialEq, Eq, Debug, Default)]
+    pub struct ShardStatus {
+        counters: ShardCounters, "Counters since it was created.";
+        replies: RepliesStatus, "Reply budget.";
+        sessions: usize, "Open sessions.", info "Clients:connected_clients", stats "curr_connections";
+        proxy_sessions: usize, "Proxy sessions of other shards.";
+        pending: usize, "Requests that wait for a read or for their key.",
+            prometheus "fawn_pending_requests", info "Clients:pending_requests", stats "fawn_pending";
+        reads: usize, "Device reads for lookups, in flight or queued.";
+        uncommitted: u64, "Writes that wait for their commit.",
+            prometheus "fawn_uncommitted_writes", info "Fawn:uncommitted_writes", stats "fawn_uncommitted";
     }
-}
-
-/// State of a shard.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct ShardStatus {
-    /// Counters since it was created.
-    pub counters: ShardCounters,
-    /// Open sessions.
-    pub sessions: usize,
-    /// Proxy sessions of other shards.
-    pub proxy_sessions: usize,
-    /// Requests that wait for a read, in a key's queue, or for another shard.
-    pub pending: usize,
-    /// Device reads for lookups, in flight or queued.
-    pub reads: usize,
-    /// Reply budget.
-    pub replies: RepliesStatus,
-    /// Uncommitted writes.
-    pub uncommitted: u64,
-    /// The store; in a cluster in one thread the sum of its stores.
-    pub store: StoreStatus,
-    /// The failure that stopped writes, if any.
-    pub poisoned: Option<String>,
-    /// State of the chains of a cluster in one thread.
-    pub cluster: Option<ClusterStatus>,
-}
-
-impl ShardStatus {
-    /// Adds another shard of the same node: their keys are disjoint. A cluster has no other shards.
-    pub fn add(&mut self, other: &Self) {
-        let Self {
-            counters,
-            sessions,
-            proxy_sessions: standing,
-            pending,
-            reads,
-            replies,
-            uncommitted,
-            store,
-            poisoned,
-            cluster,
-        } = other;
-        assert!(cluster.is_none(), "a cluster is in one thread");
-        self.counters.add(counters);
-        self.sessions += sessions;
-        self.proxy_sessions += standing;
-        self.pending += pending;
-        self.reads += reads;
-        self.replies.add(replies);
-        self.uncommitted += uncommitted;
-        self.store.add(store);
-        if self.poisoned.is_none() {
-            self.poisoned.clone_from(poisoned);
-        }
+    apart {
+        store: StoreStatus, "The store; in a cluster in one thread the sum of its stores.";
+        cluster: Option<ClusterStatus>, "State of the chains of a cluster in one thread.";
     }
 }
 
@@ -192,25 +96,94 @@ pub struct ChainStatus {
     pub copies_wanted: usize,
 }
 
-/// State of a store.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct StoreStatus {
-    /// Keys, including expired ones that no operation has met yet.
-    pub keys: u64,
-    /// Counters of the engine.
-    pub engine: EngineStats,
-    /// Contents of the log.
-    pub log: LogReport,
-    /// Memory by use, without sessions' buffers.
-    pub memory: MemoryReport,
-    /// Requests and bytes of the device, by I/O class.
-    pub device: IoStats,
-    /// The device's name.
-    pub device_name: &'static str,
-    /// The store's open generation.
-    pub generation: u32,
-    /// Whether the last attempt to get space failed.
-    pub is_full: bool,
+counters! {
+    /// State of a store.
+    #[derive(Clone, PartialEq, Eq, Debug, Default)]
+    pub struct StoreStatus {
+        keys: u64, "Keys, expired ones not met yet included.", prometheus "fawn_keys", stats "curr_items";
+        user_bytes: u64, "Bytes of keys and values appended.", prometheus "fawn_user_bytes_total";
+        log_writes: u64, "Writes of the log.", prometheus "fawn_log_writes_total";
+        log_written_bytes: u64, "Bytes of these.", prometheus "fawn_log_written_bytes_total";
+        log_syncs: u64, "Syncs of the log.", prometheus "fawn_log_syncs_total";
+        false_matches: u64, "Records looked at whose key was another.",
+            prometheus "fawn_false_matches_total", info "Fawn:false_matches";
+        keys_apart: u64, "Written keys whose old version cannot be read.", prometheus "fawn_keys_apart";
+        corrupt_passed: u64, "Lost records that scans left out: corrupt, or unreadable for 10 s.",
+            prometheus "fawn_scan_damaged_total";
+        appended_records: u64, "Records appended.", stats "total_items";
+        expired: u64, "Expired records that a lookup found and removed.",
+            info "Stats:expired_keys", stats "get_expired";
+        segments: u64, "Segments of the log.",
+            prometheus "fawn_segments", info "Fawn:segments", stats "fawn_segments";
+        segment_bytes: u64, "Bytes that segments take on the device.",
+            prometheus "fawn_segment_bytes", info "Persistence:aof_current_size";
+        live_bytes: u64, "Bytes of current records.",
+            prometheus "fawn_live_bytes", info "Fawn:live_bytes", stats "bytes";
+        memory_budget_bytes: u64, "The memory budget.",
+            prometheus "fawn_memory_budget_bytes", info "Memory:maxmemory", stats "limit_maxbytes";
+        memory_index_bytes: u64, "Memory of indexes.",
+            prometheus "fawn_memory_index_bytes", info "Memory:used_memory_index";
+        memory_overlay_bytes: u64, "Memory of keys in flight.",
+            prometheus "fawn_memory_overlay_bytes", info "Memory:used_memory_overlay";
+        memory_buffer_bytes: u64, "Memory of write and device buffers.",
+            prometheus "fawn_memory_buffer_bytes", info "Memory:used_memory_buffers";
+        memory_cache_bytes: u64, "Memory of the page cache.",
+            prometheus "fawn_memory_cache_bytes", info "Memory:used_memory_page_cache";
+        is_full: bool, "1 while there is no space for writes.", prometheus "fawn_store_full", info "Fawn:store_full";
+        poisoned: Option<String>, "1 after a failed write or sync.",
+            prometheus "fawn_store_poisoned", stats "fawn_poisoned";
+        generation: OpenGeneration, "The store's open generation.", info "Fawn:generation";
+    }
+    apart {
+        device: IoStats, "Requests and bytes of the device, by I/O class.";
+        device_name: &'static str, "The device's name.";
+    }
+}
+
+counters! {
+    /// Traffic between a store and its device.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct DeviceCounters {
+        reads: u64, "Device reads.", prometheus "fawn_device_reads_total", stats "fawn_device_reads";
+        read_bytes: u64, "Bytes read.", prometheus "fawn_device_read_bytes_total", stats "fawn_device_read_bytes";
+        writes: u64, "Device writes.", prometheus "fawn_device_writes_total", stats "fawn_device_writes";
+        written_bytes: u64, "Bytes written.",
+            prometheus "fawn_device_written_bytes_total", stats "fawn_device_written_bytes";
+        syncs: u64, "Syncs, durable writes included.",
+            prometheus "fawn_device_syncs_total", stats "fawn_device_syncs";
+    }
+}
+
+impl From<&IoClassStats> for DeviceCounters {
+    fn from(&IoClassStats { reads, read_bytes, writes, written_bytes, syncs }: &IoClassStats) -> Self {
+        Self { reads, read_bytes, writes, written_bytes, syncs }
+    }
+}
+
+/// The store's open generation; of several stores, the highest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct OpenGeneration(pub u32);
+
+impl Counted for OpenGeneration {
+    fn add(&mut self, other: &Self) {
+        self.0 = self.0.max(other.0);
+    }
+
+    fn visit_as(&self, names: &'static CounterNames, visit: &mut CounterVisitor<'_>) {
+        visit(names, u64::from(self.0));
+    }
+}
+
+impl Counted for IoStats {
+    fn add(&mut self, other: &Self) {
+        Self::add(self, other);
+    }
+}
+
+impl Counted for Option<ClusterStatus> {
+    fn add(&mut self, other: &Self) {
+        assert!(other.is_none(), "a cluster is in one thread");
+    }
 }
 
 impl StoreStatus {
@@ -218,69 +191,50 @@ impl StoreStatus {
     pub(crate) fn of<D: Device>(engine: &Engine<D>) -> Self {
         Self {
             keys: engine.ranges().map(|(range, _)| engine.len(range)).sum(),
-            engine: *engine.stats(),
-            log: engine.log_report(),
-            memory: engine.memory(),
+            is_full: engine.is_full(),
+            poisoned: engine.poisoned().map(str::to_owned),
+            generation: OpenGeneration(engine.generation()),
             device: engine.device().stats().clone(),
             device_name: engine.device().name(),
-            generation: engine.generation(),
-            is_full: engine.is_full(),
+            ..Self::of_reports(engine.stats(), &engine.log_report(), &engine.memory())
         }
     }
 
-    /// Adds another store with other keys.
-    pub(crate) fn add(&mut self, other: &Self) {
-        let Self { keys, engine, log, memory, device, device_name, generation, is_full } = other;
-        self.keys += keys;
-        add_stats(&mut self.engine, engine);
-        add_log(&mut self.log, log);
-        add_memory(&mut self.memory, memory);
-        self.device.add(device);
-        if !device_name.is_empty() {
-            self.device_name = device_name;
+    /// The part of the state in these reports.
+    #[must_use]
+    pub fn of_reports(engine: &EngineStats, log: &LogReport, memory: &MemoryReport) -> Self {
+        Self {
+            user_bytes: engine.user_bytes,
+            log_writes: engine.writes,
+            log_written_bytes: engine.written_bytes,
+            log_syncs: engine.syncs,
+            false_matches: engine.false_matches,
+            keys_apart: log.keys_apart,
+            corrupt_passed: engine.corrupt_passed,
+            appended_records: engine.appended_records,
+            expired: engine.expired,
+            segments: log.segments,
+            segment_bytes: log.segment_bytes,
+            live_bytes: log.live_bytes,
+            memory_budget_bytes: memory.budget_bytes,
+            memory_index_bytes: memory.index_bytes,
+            memory_overlay_bytes: memory.overlay_bytes,
+            memory_buffer_bytes: memory.buffer_bytes,
+            memory_cache_bytes: memory.cache_bytes,
+            ..Self::default()
         }
-        self.generation = self.generation.max(*generation);
-        self.is_full |= is_full;
     }
-}
 
-fn add_stats(sum: &mut EngineStats, stats: &EngineStats) {
-    sum.lookups += stats.lookups;
-    sum.hits += stats.hits;
-    sum.reads += stats.reads;
-    sum.second_reads += stats.second_reads;
-    sum.false_matches += stats.false_matches;
-    sum.verification_reads += stats.verification_reads;
-    sum.verifications_failed += stats.verifications_failed;
-    sum.verifications_free += stats.verifications_free;
-    sum.corrupt_passed += stats.corrupt_passed;
-    sum.appended_records += stats.appended_records;
-    sum.user_bytes += stats.user_bytes;
-    sum.record_bytes += stats.record_bytes;
-    sum.writes += stats.writes;
-    sum.written_bytes += stats.written_bytes;
-    sum.frames += stats.frames;
-    sum.syncs += stats.syncs;
-    sum.segments_dropped += stats.segments_dropped;
-    sum.expired += stats.expired;
-}
+    /// Memory in use, bytes, without sessions' buffers.
+    #[must_use]
+    pub const fn memory_bytes(&self) -> u64 {
+        self.memory_index_bytes + self.memory_overlay_bytes + self.memory_buffer_bytes + self.memory_cache_bytes
+    }
 
-fn add_log(sum: &mut LogReport, log: &LogReport) {
-    sum.segments += log.segments;
-    sum.segments_visited += log.segments_visited;
-    sum.segment_bytes += log.segment_bytes;
-    sum.live_bytes += log.live_bytes;
-    sum.overlay_keys += log.overlay_keys;
-    sum.verifications_queued += log.verifications_queued;
-    sum.keys_apart += log.keys_apart;
-}
-
-fn add_memory(sum: &mut MemoryReport, memory: &MemoryReport) {
-    sum.budget_bytes += memory.budget_bytes;
-    sum.index_bytes += memory.index_bytes;
-    sum.overlay_bytes += memory.overlay_bytes;
-    sum.buffer_bytes += memory.buffer_bytes;
-    sum.cache_bytes += memory.cache_bytes;
+    /// Device traffic of each I/O class.
+    pub fn devices(&self) -> impl Iterator<Item = (IoClass, DeviceCounters)> {
+        IoClass::ALL.into_iter().map(|class| (class, self.device.of(class).into()))
+    }
 }
 
 /// State of a back-end.

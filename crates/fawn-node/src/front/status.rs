@@ -1,5 +1,6 @@
 //! Statistics of a front-end's cluster: sums over its stores, state of its chains.
 use crate::cluster::{Node, NodeStatus};
+use crate::counters::Counted;
 use crate::status::{BackEndStatus, ChainStatus, ClusterStatus, ShardStatus, StoreStatus};
 use fawn_chain::RangeEntry;
 use fawn_ds::internals::Engine;
@@ -9,15 +10,13 @@ use fawn_types::NodeId;
 /// Sums over the stores. Keys are counted at the fullest copy: every member of a chain has all.
 pub(super) fn of_engines<'a, D: Device + 'a>(engines: impl Iterator<Item = &'a Engine<D>>) -> ShardStatus {
     let mut sum = StoreStatus { device_name: "none", ..StoreStatus::default() };
-    let mut poisoned = None;
     for engine in engines {
         let store = StoreStatus::of(engine);
         let keys = sum.keys.max(store.keys);
         sum.add(&store);
         sum.keys = keys;
-        poisoned = poisoned.or(engine.poisoned().map(str::to_owned));
     }
-    ShardStatus { store: sum, poisoned, ..ShardStatus::default() }
+    ShardStatus { store: sum, ..ShardStatus::default() }
 }
 
 /// State of the chains, as the manager hosted by `front` and the members report it.

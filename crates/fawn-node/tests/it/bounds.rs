@@ -134,7 +134,7 @@ fn a_failed_write_ends_writes_not_reads() {
     harness.run_once();
     let received = String::from_utf8_lossy(&harness.clients[&redis].received).into_owned();
     assert!(received.starts_with("$1\r\nv\r\n-MISCONF"), "{received}");
-    assert!(harness.host.status().poisoned.is_some());
+    assert!(harness.host.status().store.poisoned.is_some());
 }
 
 #[test]

@@ -1,147 +1,40 @@
 //! `/metrics`: every counter and gauge under Prometheus's conventions (`_total`, base units, a help line each).
-use crate::server::{ClusterReport, CopyReport, DeviceCounts, ShardReport, StoreCounts};
+use crate::server::{ClusterReport, CopyReport, ShardReport};
+use fawn_flash::IoClass;
+use fawn_node::counters::{Counted, CounterNames};
+use fawn_node::status::{DeviceCounters, StoreStatus};
 use std::fmt::Write;
 use std::time::Duration;
 
-/// Counter or gauge.
-#[derive(Clone, Copy)]
-enum MetricKind {
-    Counter,
-    Gauge,
-}
-
-/// A metric with a value per shard.
-struct Metric {
-    name: &'static str,
-    kind: MetricKind,
-    help: &'static str,
-    value: fn(&ShardReport) -> u64,
-}
-
-const fn counter(name: &'static str, help: &'static str, value: fn(&ShardReport) -> u64) -> Metric {
-    Metric { name, kind: MetricKind::Counter, help, value }
-}
-
-const fn gauge(name: &'static str, help: &'static str, value: fn(&ShardReport) -> u64) -> Metric {
-    Metric { name, kind: MetricKind::Gauge, help, value }
-}
-
-/// A value of the cluster; 0 for a single store.
-fn of(report: &ShardReport, value: fn(&ClusterReport) -> u64) -> u64 {
-    report.cluster.as_ref().map_or(0, value)
-}
-
-const METRICS: &[Metric] = &[
-    gauge("fawn_connections", "Client connections open.", |r| r.server.connections),
-    counter("fawn_connections_accepted_total", "Client connections accepted.", |r| r.server.accepted),
-    counter("fawn_connections_refused_total", "Client connections beyond the limit.", |r| r.server.refused),
-    counter("fawn_connections_dropped_total", "Client connections closed for holding too much.", |r| r.server.dropped),
-    counter("fawn_loop_iterations_total", "Iterations of the event loop.", |r| r.server.iterations),
-    counter("fawn_socket_reads_total", "Reads from client sockets.", |r| r.server.reads),
-    counter("fawn_socket_writes_total", "Writes to client sockets.", |r| r.server.writes),
-    counter("fawn_received_bytes_total", "Bytes received from clients.", |r| r.server.input_bytes),
-    counter("fawn_sent_bytes_total", "Bytes sent to clients.", |r| r.server.output_bytes),
-    counter("fawn_shard_messages_received_total", "Message batches from the process's other shards.", |r| {
-        r.server.batches_received
-    }),
-    counter("fawn_shard_messages_sent_total", "Message batches to the process's other shards.", |r| {
-        r.server.batches_sent
-    }),
-    gauge("fawn_input_held_bytes", "Bytes of incomplete requests.", |r| r.server.input_held_bytes),
-    gauge("fawn_input_waiting", "Connections whose long request waits for admission.", |r| r.server.input_waiting),
-    gauge("fawn_output_held_bytes", "Bytes of replies that clients have not taken.", |r| r.server.output_held_bytes),
-    counter("fawn_commands_total", "Requests executed.", |r| r.node.commands),
-    counter("fawn_gets_total", "Keys read.", |r| r.node.gets),
-    counter("fawn_get_hits_total", "Keys read and found.", |r| r.node.hits),
-    counter("fawn_get_misses_total", "Keys read and not found.", |r| r.node.misses),
-    counter("fawn_cold_reads_total", "Device reads started for requests.", |r| r.node.cold_reads),
-    counter("fawn_writes_total", "Records written for clients.", |r| r.node.writes),
-    counter("fawn_overloaded_total", "Requests refused because too much was in flight.", |r| r.node.overloaded),
-    counter("fawn_error_replies_total", "Replies that were errors.", |r| r.node.error_replies),
-    counter("fawn_malformed_total", "Requests refused by the decoder.", |r| r.node.malformed),
-    counter("fawn_stalls_total", "Times a connection's input had to wait.", |r| r.node.stalls),
-    counter(
-        "fawn_rereads_total",
-        "Reads of other shards and nodes repeated because their reply was over budget.",
-        |r| r.node.rereads,
-    ),
-    gauge("fawn_reply_bytes", "Replies waiting for their turn or their client.", |r| r.node.reply_bytes),
-    gauge("fawn_reply_peak_bytes", "Most of these at a time.", |r| r.node.reply_bytes_peak),
-    gauge(
-        "fawn_reply_reserved_bytes",
-        "Replies granted to reads in flight; estimated if another shard or node reads.",
-        |r| r.node.reply_reserved_bytes,
-    ),
-    gauge("fawn_reply_waiting", "Connections and reads that wait for the reply budget.", |r| r.node.reply_waiting),
-    gauge("fawn_pending_requests", "Requests that wait for a read or for their key.", |r| r.node.pending),
-    gauge("fawn_uncommitted_writes", "Writes that wait for their commit.", |r| r.node.uncommitted),
-    gauge("fawn_chains", "Chains of a cluster.", |r| of(r, |c| c.chains.len() as u64)),
-    gauge("fawn_chains_degraded", "Chains with fewer copies than they should have.", |r| {
-        of(r, ClusterReport::degraded)
-    }),
-    gauge("fawn_chain_copies_min", "Copies of the chain that has fewest.", |r| of(r, ClusterReport::copies_min)),
-    counter("fawn_members_dropped_total", "Members dropped for failing or on suspicion.", |r| {
-        of(r, |c| c.members_dropped)
-    }),
-    counter("fawn_possible_losses_total", "New epochs after which acknowledged writes may be missing.", |r| {
-        of(r, |c| c.possible_losses)
-    }),
-];
-
-/// A metric with a value per store: per shard, and per back-end in a cluster.
-struct StoreMetric {
-    name: &'static str,
-    kind: MetricKind,
-    help: &'static str,
-    value: fn(&StoreCounts) -> u64,
-}
-
-const fn store_counter(name: &'static str, help: &'static str, value: fn(&StoreCounts) -> u64) -> StoreMetric {
-    StoreMetric { name, kind: MetricKind::Counter, help, value }
-}
-
-const fn store_gauge(name: &'static str, help: &'static str, value: fn(&StoreCounts) -> u64) -> StoreMetric {
-    StoreMetric { name, kind: MetricKind::Gauge, help, value }
-}
-
-const STORE_METRICS: &[StoreMetric] = &[
-    store_gauge("fawn_keys", "Keys, expired ones not met yet included.", |s| s.keys),
-    store_counter("fawn_user_bytes_total", "Bytes of keys and values appended.", |s| s.user_bytes),
-    store_counter("fawn_log_writes_total", "Writes of the log.", |s| s.log_writes),
-    store_counter("fawn_log_written_bytes_total", "Bytes of these.", |s| s.log_written_bytes),
-    store_counter("fawn_log_syncs_total", "Syncs of the log.", |s| s.log_syncs),
-    store_counter("fawn_false_matches_total", "Records looked at whose key was another.", |s| s.false_matches),
-    store_gauge("fawn_keys_apart", "Written keys whose old version cannot be read.", |s| s.keys_apart),
-    store_counter(
-        "fawn_scan_damaged_total",
-        "Lost records that scans left out: corrupt, or unreadable for 10 s.",
-        |s| s.corrupt_passed,
-    ),
-    store_gauge("fawn_segments", "Segments of the log.", |s| s.segments),
-    store_gauge("fawn_segment_bytes", "Bytes that segments take on the device.", |s| s.segment_bytes),
-    store_gauge("fawn_live_bytes", "Bytes of current records.", |s| s.live_bytes),
-    store_gauge("fawn_memory_budget_bytes", "The memory budget.", |s| s.memory_budget_bytes),
-    store_gauge("fawn_memory_index_bytes", "Memory of indexes.", |s| s.memory_index_bytes),
-    store_gauge("fawn_memory_overlay_bytes", "Memory of keys in flight.", |s| s.memory_overlay_bytes),
-    store_gauge("fawn_memory_buffer_bytes", "Memory of write and device buffers.", |s| s.memory_buffer_bytes),
-    store_gauge("fawn_memory_cache_bytes", "Memory of the page cache.", |s| s.memory_cache_bytes),
-    store_gauge("fawn_store_full", "1 while there is no space for writes.", |s| s.is_full as u64),
-    store_gauge("fawn_store_poisoned", "1 after a failed write or sync.", |s| s.poisoned.is_some() as u64),
-];
-
-/// A metric with a value per store and I/O class.
-struct DeviceMetric {
+/// A metric with a value per cluster; 0 for a single store.
+struct ClusterMetric {
     name: &'static str,
     help: &'static str,
-    value: fn(&DeviceCounts) -> u64,
+    value: fn(&ClusterReport) -> u64,
 }
 
-const DEVICE_METRICS: &[DeviceMetric] = &[
-    DeviceMetric { name: "fawn_device_reads_total", help: "Device reads.", value: |c| c.reads },
-    DeviceMetric { name: "fawn_device_read_bytes_total", help: "Bytes read.", value: |c| c.read_bytes },
-    DeviceMetric { name: "fawn_device_writes_total", help: "Device writes.", value: |c| c.writes },
-    DeviceMetric { name: "fawn_device_written_bytes_total", help: "Bytes written.", value: |c| c.written_bytes },
-    DeviceMetric { name: "fawn_device_syncs_total", help: "Syncs, durable writes included.", value: |c| c.syncs },
+const CLUSTER_METRICS: &[ClusterMetric] = &[
+    ClusterMetric { name: "fawn_chains", help: "Chains of a cluster.", value: |c| c.chains.len() as u64 },
+    ClusterMetric {
+        name: "fawn_chains_degraded",
+        help: "Chains with fewer copies than they should have.",
+        value: ClusterReport::degraded,
+    },
+    ClusterMetric {
+        name: "fawn_chain_copies_min",
+        help: "Copies of the chain that has fewest.",
+        value: ClusterReport::copies_min,
+    },
+    ClusterMetric {
+        name: "fawn_members_dropped_total",
+        help: "Members dropped for failing or on suspicion.",
+        value: |c| c.members_dropped,
+    },
+    ClusterMetric {
+        name: "fawn_possible_losses_total",
+        help: "New epochs after which acknowledged writes may be missing.",
+        value: |c| c.possible_losses,
+    },
 ];
 
 /// A gauge with a value per back-end and range during a full resync; 0 otherwise.
@@ -172,39 +65,60 @@ const COPY_METRICS: &[CopyMetric] = &[
 /// Renders the page.
 pub(super) fn text(uptime: Duration, reports: &[ShardReport]) -> String {
     let mut text = String::with_capacity(16 << 10);
-    head(&mut text, "fawn_build_info", MetricKind::Gauge, "The version that runs; always 1.");
+    head(&mut text, "fawn_build_info", "The version that runs; always 1.");
     line(&mut text, format_args!("fawn_build_info{{version=\"{}\"}} 1", env!("CARGO_PKG_VERSION")));
-    head(&mut text, "fawn_uptime_seconds", MetricKind::Gauge, "Time since the start.");
+    head(&mut text, "fawn_uptime_seconds", "Time since the start.");
     line(&mut text, format_args!("fawn_uptime_seconds {}", uptime.as_secs()));
-    for metric in METRICS {
-        head(&mut text, metric.name, metric.kind, metric.help);
-        for (shard, report) in reports.iter().enumerate() {
-            line(&mut text, format_args!("{}{{shard=\"{shard}\"}} {}", metric.name, (metric.value)(report)));
+    let shards = || reports.iter().enumerate().map(|(shard, report)| (format!("shard=\"{shard}\""), report));
+    families(&mut text, shards().map(|(labels, report)| (labels, rows(&report.server))).collect());
+    families(&mut text, shards().map(|(labels, report)| (labels, rows(&report.node))).collect());
+    for metric in CLUSTER_METRICS {
+        head(&mut text, metric.name, metric.help);
+        for (labels, report) in shards() {
+            let value = report.cluster.as_ref().map_or(0, metric.value);
+            line(&mut text, format_args!("{}{{{labels}}} {value}", metric.name));
         }
     }
-    for metric in STORE_METRICS {
-        head(&mut text, metric.name, metric.kind, metric.help);
-        for (place, store) in stores(reports) {
-            line(&mut text, format_args!("{}{{{place}}} {}", metric.name, (metric.value)(store)));
-        }
-    }
+    families(&mut text, stores(reports).map(|(labels, store)| (labels, rows(store))).collect());
     copies(&mut text, reports);
-    for metric in DEVICE_METRICS {
-        head(&mut text, metric.name, MetricKind::Counter, metric.help);
-        for (place, store) in stores(reports) {
-            for counts in &store.device {
-                let (name, class, value) = (metric.name, counts.class, (metric.value)(counts));
-                line(&mut text, format_args!("{name}{{{place},class=\"{class}\"}} {value}"));
-            }
+    let devices = |(labels, store): (String, &StoreStatus)| {
+        let of_class = |(class, device): (IoClass, DeviceCounters)| {
+            (format!("{labels},class=\"{}\"", class.name()), rows(&device))
+        };
+        store.devices().map(of_class).collect::<Vec<_>>()
+    };
+    families(&mut text, stores(reports).flat_map(devices).collect());
+    text
+}
+
+/// A table's values that this page has.
+type MetricRows = Vec<(&'static CounterNames, u64)>;
+
+fn rows(table: &impl Counted) -> MetricRows {
+    let mut rows = MetricRows::new();
+    table.visit(&mut |names, value| {
+        if !names.prometheus.is_empty() {
+            rows.push((names, value));
+        }
+    });
+    rows
+}
+
+/// A family per row, with a sample for each of the tables, which are of one kind.
+fn families(text: &mut String, tables: Vec<(String, MetricRows)>) {
+    let names = tables.first().map(|(_, rows)| rows.as_slice()).unwrap_or_default();
+    for (row, (names, _)) in names.iter().enumerate() {
+        head(text, names.prometheus, names.help);
+        for (labels, rows) in &tables {
+            line(text, format_args!("{}{{{labels}}} {}", names.prometheus, rows[row].1));
         }
     }
-    text
 }
 
 /// Copies in full resync; none for a single store.
 fn copies(text: &mut String, reports: &[ShardReport]) {
     for metric in COPY_METRICS {
-        head(text, metric.name, MetricKind::Gauge, metric.help);
+        head(text, metric.name, metric.help);
         for (shard, report) in reports.iter().enumerate() {
             let back_ends = report.cluster.iter().flat_map(|cluster| &cluster.back_ends);
             for (node, copy) in back_ends.flat_map(|b| b.copies.iter().map(|copy| (b.node, copy))) {
@@ -216,7 +130,7 @@ fn copies(text: &mut String, reports: &[ShardReport]) {
 }
 
 /// All stores with their labels.
-fn stores(reports: &[ShardReport]) -> impl Iterator<Item = (String, &StoreCounts)> {
+fn stores(reports: &[ShardReport]) -> impl Iterator<Item = (String, &StoreStatus)> {
     reports.iter().enumerate().flat_map(|(shard, report)| {
         report.stores().map(move |(node, store)| match node {
             None => (format!("shard=\"{shard}\""), store),
@@ -225,11 +139,8 @@ fn stores(reports: &[ShardReport]) -> impl Iterator<Item = (String, &StoreCounts
     })
 }
 
-fn head(text: &mut String, name: &str, kind: MetricKind, help: &str) {
-    let kind = match kind {
-        MetricKind::Counter => "counter",
-        MetricKind::Gauge => "gauge",
-    };
+fn head(text: &mut String, name: &str, help: &str) {
+    let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
     line(text, format_args!("# HELP {name} {help}\n# TYPE {name} {kind}"));
 }
 
@@ -243,28 +154,23 @@ mod tests {
     use super::*;
     use crate::server::LoopCounters;
     use fawn_ds::internals::{EngineStats, LogReport, MemoryReport};
-    use fawn_flash::IoStats;
     use fawn_node::cluster::MemberStatus;
-    use fawn_node::{BackEndStatus, ClusterStatus, RepliesStatus, ShardCounters, ShardStatus, StoreStatus};
+    use fawn_node::{
+        BackEndStatus, ClusterStatus, OpenGeneration, RepliesStatus, ShardCounters, ShardStatus, StoreStatus,
+    };
     use fawn_types::{Durability, Epoch, NodeId, Now, RangeId, Version};
 
     #[test]
     fn names_follow_the_conventions() {
-        let of_shards = METRICS.iter().map(|metric| (metric.name, metric.kind, metric.help));
-        let of_stores = STORE_METRICS.iter().map(|metric| (metric.name, metric.kind, metric.help));
-        let of_copies = COPY_METRICS.iter().map(|metric| (metric.name, MetricKind::Gauge, metric.help));
-        let metrics: Vec<_> = of_shards.chain(of_stores).chain(of_copies).collect();
-        let mut names: Vec<&str> = metrics.iter().map(|(name, ..)| *name).collect();
-        let device = DEVICE_METRICS.iter().map(|metric| metric.name);
-        assert!(device.clone().all(|name| name.starts_with("fawn_device_") && name.ends_with("_total")));
-        names.extend(device);
-        let count = names.len();
-        for (name, kind, help) in metrics {
+        let page = text(Duration::ZERO, &[single(), report()]);
+        let heads = page.lines().filter_map(|line| line.strip_prefix("# HELP ")?.split_once(' '));
+        let mut names: Vec<&str> = heads.clone().map(|(name, _)| name).collect();
+        for (name, help) in heads {
             let legal = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
             assert!(legal && name.starts_with("fawn_"), "{name}");
-            assert_eq!(name.ends_with("_total"), matches!(kind, MetricKind::Counter), "{name}");
             assert!(help.ends_with('.'), "{name}");
         }
+        let count = names.len();
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), count, "a name stands twice");
@@ -297,7 +203,7 @@ mod tests {
             possible_losses: 0,
         };
         let status = ShardStatus { cluster: Some(cluster), ..ShardStatus::default() };
-        ShardReport::new(Default::default(), &status, Now::default())
+        ShardReport::new(Default::default(), status, Now::default())
     }
 
     /// A single store whose values all differ: a value under another's name changes the page.
@@ -348,10 +254,9 @@ mod tests {
             replies,
             uncommitted: 305,
             store: store(),
-            poisoned: Some("EIO".to_owned()),
             cluster: None,
         };
-        ShardReport::new(server, &status, Now::default())
+        ShardReport::new(server, status, Now::default())
     }
 
     fn store() -> StoreStatus {
@@ -375,8 +280,14 @@ mod tests {
             buffer_bytes: 604,
             cache_bytes: 605,
         };
-        let device = IoStats::default();
-        StoreStatus { keys: 701, engine, log, memory, device, device_name: "sim", generation: 702, is_full: true }
+        StoreStatus {
+            keys: 701,
+            device_name: "sim",
+            generation: OpenGeneration(702),
+            is_full: true,
+            poisoned: Some("EIO".to_owned()),
+            ..StoreStatus::of_reports(&engine, &log, &memory)
+        }
     }
 
     /// Each family as a whole, sorted: a page's order of families has no meaning.

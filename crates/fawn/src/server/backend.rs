@@ -46,7 +46,7 @@ pub(crate) trait Backend: ClientService<Device = StoreDevice> + Sized {
 
     /// Statistics and state; sums where there are several stores.
     fn report(&self, server: LoopCounters, now: Now) -> ShardReport {
-        ShardReport::new(server, &self.status(), now)
+        ShardReport::new(server, self.status(), now)
     }
 }
 

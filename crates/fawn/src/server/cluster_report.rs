@@ -1,7 +1,7 @@
 //! Cluster part of the admin port: chains, back-ends, problems and their remedies.
-use super::counters::StoreCounts;
+use super::counters::StoreReport;
 use fawn_node::cluster::MemberStatus;
-use fawn_node::{BackEndStatus, ChainStatus, ClusterStatus};
+use fawn_node::{BackEndStatus, ChainStatus, ClusterStatus, StoreStatus};
 use fawn_types::{Durability, MonoMs};
 
 /// A chain without writes for this long has a problem; shorter pauses are handshakes.
@@ -41,7 +41,7 @@ pub(crate) struct BackEndReport {
     pub(crate) poisoned: Option<String>,
     /// Directory of its store, under the data directory.
     pub(crate) directory: String,
-    pub(crate) store: StoreCounts,
+    pub(crate) store: StoreReport,
     pub(crate) copies: Vec<CopyReport>,
 }
 
@@ -119,7 +119,7 @@ impl BackEndReport {
             node: back_end.node.0,
             poisoned: back_end.poisoned.clone(),
             directory: super::cluster::dir_name(back_end.node.0),
-            store: StoreCounts::of(&back_end.store, back_end.poisoned.as_ref()),
+            store: StoreReport(StoreStatus { poisoned: back_end.poisoned.clone(), ..back_end.store.clone() }),
             copies: back_end.members.iter().map(CopyReport::of).collect(),
         }
     }
@@ -181,7 +181,7 @@ mod tests {
         let back_end = BackEndStatus {
             node: NodeId(2),
             poisoned: poisoned.map(str::to_owned),
-            store: fawn_node::StoreStatus::default(),
+            store: StoreStatus::default(),
             members: vec![member("failed", None)],
         };
         let (chains, back_ends) = (vec![chain], vec![back_end]);

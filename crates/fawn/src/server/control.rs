@@ -1,8 +1,8 @@
 //! Orders from the rest of the process to a shard: a bounded queue, taken between iterations.
 use super::cluster_report::ClusterReport;
-use super::counters::{LoopCounters, NodeCounts, StoreCounts};
+use super::counters::{LoopCounters, StoreReport, table_json};
 use super::listener::Listener;
-use fawn_node::ShardStatus;
+use fawn_node::{ShardStatus, StoreStatus};
 use fawn_types::Now;
 use tokio::sync::oneshot;
 
@@ -24,30 +24,29 @@ pub(super) enum Control {
 #[derive(Clone, Debug, serde::Serialize)]
 pub(crate) struct ShardReport {
     /// The event loop and its connections.
+    #[serde(serialize_with = "table_json")]
     pub(crate) server: LoopCounters,
     /// Sessions and requests; in a cluster, those of its front-end.
-    pub(crate) node: NodeCounts,
+    #[serde(serialize_with = "table_json")]
+    pub(crate) node: ShardStatus,
     /// The store; in a cluster, see its back-ends.
-    pub(crate) store: Option<StoreCounts>,
+    pub(crate) store: Option<StoreReport>,
     /// Chains and back-ends of a cluster.
     pub(crate) cluster: Option<ClusterReport>,
 }
 
 impl ShardReport {
-    pub(crate) fn new(server: LoopCounters, status: &ShardStatus, now: Now) -> Self {
-        Self {
-            server,
-            node: NodeCounts::of(status),
-            store: status.cluster.is_none().then(|| StoreCounts::of(&status.store, status.poisoned.as_ref())),
-            cluster: status.cluster.as_ref().map(|cluster| ClusterReport::of(cluster, now.mono)),
-        }
+    pub(crate) fn new(server: LoopCounters, mut node: ShardStatus, now: Now) -> Self {
+        let cluster = node.cluster.take().map(|cluster| ClusterReport::of(&cluster, now.mono));
+        let store = std::mem::take(&mut node.store);
+        Self { server, node, store: cluster.is_none().then_some(StoreReport(store)), cluster }
     }
 
     /// Its stores, each with its back-end if there are several.
-    pub(crate) fn stores(&self) -> impl Iterator<Item = (Option<u32>, &StoreCounts)> {
+    pub(crate) fn stores(&self) -> impl Iterator<Item = (Option<u32>, &StoreStatus)> {
         let back_ends = self.cluster.iter().flat_map(|cluster| &cluster.back_ends);
-        let own = self.store.iter().map(|store| (None, store));
-        own.chain(back_ends.map(|back_end| (Some(back_end.node), &back_end.store)))
+        let own = self.store.iter().map(|store| (None, &store.0));
+        own.chain(back_ends.map(|back_end| (Some(back_end.node), &back_end.store.0)))
     }
 
     /// Reason to send no clients here, if there is one. A full store still reads and deletes.
@@ -56,7 +55,7 @@ impl ShardReport {
             // A missing back-end is repaired by the others; clients need not leave.
             return cluster.trouble();
         }
-        let first = self.store.as_ref()?.poisoned.as_ref()?;
+        let first = self.store.as_ref()?.0.poisoned.as_ref()?;
         Some(format!("the store takes no more writes: {first}; restart, and run `fawn check` on the data directory"))
     }
 }

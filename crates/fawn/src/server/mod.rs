@@ -29,7 +29,6 @@ pub(crate) use cluster_report::{ClusterReport, CopyReport};
 pub(crate) use control::ShardReport;
 #[cfg(test)]
 pub(crate) use counters::LoopCounters;
-pub(crate) use counters::{DeviceCounts, StoreCounts};
 pub(crate) use error::ServeError;
 pub(crate) use run::run;
 pub(crate) use shard::{ListenAddrs, RunningServer, ShardHandles};

@@ -1,7 +1,7 @@
 //! State shared by all shards of a process: connection permits, published statistics, shutdown progress.
 //!
 //! No request touches it: permits are taken per connection, statistics ten times a second, the rest at the end.
-use fawn_node::ShardStatus;
+use fawn_node::{Counted, ShardStatus};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,7 +1,7 @@
 //! Text of `INFO`: Redis's field names for clients and dashboards, FAWN's own in a section.
+use crate::counters::Counted;
 use crate::options::ServerInfo;
 use crate::status::ShardStatus;
-use fawn_flash::IoClass;
 use fawn_types::TimeMs;
 use fawn_wire::{Args, identity};
 use std::fmt::{Display, Write};
@@ -29,6 +29,14 @@ impl Text {
         // Writing to a string does not fail.
         let _ = write!(self.0, "{name}:{value}\r\n");
     }
+
+    /// The rows of a table in this section.
+    fn counters(&mut self, section: &str, table: &impl Counted) {
+        table.visit(&mut |names, value| match names.info.split_once(':') {
+            Some((of, name)) if of == section => self.line(name, value),
+            _ => {}
+        });
+    }
 }
 
 /// The requested sections; all if none is named.
@@ -41,6 +49,8 @@ pub(super) fn text(server_info: &ServerInfo, status: &ShardStatus, asked: Args<'
             }
             let _ = write!(text.0, "# {name}\r\n");
             section(&mut text, server_info, status, now);
+            text.counters(name, status);
+            text.counters(name, &status.store);
         }
     }
     text.0
@@ -72,23 +82,15 @@ fn server(text: &mut Text, server_info: &ServerInfo, _: &ShardStatus, now: TimeM
     text.line("data_directory", &server_info.directory);
 }
 
-fn clients(text: &mut Text, server_info: &ServerInfo, status: &ShardStatus, _: TimeMs) {
-    text.line("connected_clients", status.sessions);
+fn clients(text: &mut Text, server_info: &ServerInfo, _: &ShardStatus, _: TimeMs) {
     text.line("maxclients", server_info.sessions_max);
     text.line("blocked_clients", 0);
-    text.line("pending_requests", status.pending);
 }
 
 fn memory(text: &mut Text, _: &ServerInfo, status: &ShardStatus, _: TimeMs) {
-    let memory = status.store.memory;
-    text.line("used_memory", memory.total_bytes());
-    text.line("maxmemory", memory.budget_bytes);
+    text.line("used_memory", status.store.memory_bytes());
     // Nothing is evicted: values are on flash, only cached pages are dropped.
     text.line("maxmemory_policy", "noeviction");
-    text.line("used_memory_index", memory.index_bytes);
-    text.line("used_memory_overlay", memory.overlay_bytes);
-    text.line("used_memory_buffers", memory.buffer_bytes);
-    text.line("used_memory_page_cache", memory.cache_bytes);
 }
 
 fn persistence(text: &mut Text, _: &ServerInfo, status: &ShardStatus, _: TimeMs) {
@@ -99,23 +101,12 @@ fn persistence(text: &mut Text, _: &ServerInfo, status: &ShardStatus, _: TimeMs)
     text.line("rdb_last_bgsave_status", "ok");
     text.line("aof_enabled", 1);
     text.line("aof_rewrite_in_progress", 0);
-    text.line("aof_last_write_status", if status.poisoned.is_some() { "err" } else { "ok" });
-    text.line("aof_current_size", status.store.log.segment_bytes);
+    text.line("aof_last_write_status", if status.store.poisoned.is_some() { "err" } else { "ok" });
 }
 
-fn stats(text: &mut Text, _: &ServerInfo, status: &ShardStatus, _: TimeMs) {
-    let counters = status.counters;
-    text.line("total_connections_received", counters.sessions_opened);
-    text.line("total_commands_processed", counters.commands);
-    text.line("total_net_input_bytes", counters.input_bytes);
-    text.line("total_net_output_bytes", counters.output_bytes);
+fn stats(text: &mut Text, _: &ServerInfo, _: &ShardStatus, _: TimeMs) {
     text.line("rejected_connections", 0);
-    text.line("expired_keys", status.store.engine.expired);
     text.line("evicted_keys", 0);
-    text.line("keyspace_hits", counters.hits);
-    text.line("keyspace_misses", counters.misses);
-    // As in Redis: every error reply, whether the request was refused or failed; memcached's too.
-    text.line("total_error_replies", counters.error_replies);
 }
 
 fn replication(text: &mut Text, _: &ServerInfo, _: &ShardStatus, _: TimeMs) {
@@ -135,24 +126,10 @@ fn keyspace(text: &mut Text, _: &ServerInfo, status: &ShardStatus, _: TimeMs) {
 
 fn fawn(text: &mut Text, _: &ServerInfo, status: &ShardStatus, _: TimeMs) {
     text.line("device", status.store.device_name);
-    text.line("generation", status.store.generation);
-    text.line("segments", status.store.log.segments);
-    text.line("live_bytes", status.store.log.live_bytes);
-    text.line("store_full", u8::from(status.store.is_full));
-    text.line("poisoned", status.poisoned.as_deref().unwrap_or(""));
-    text.line("uncommitted_writes", status.uncommitted);
-    text.line("cold_reads", status.counters.cold);
-    text.line("false_matches", status.store.engine.false_matches);
-    text.line("overloaded", status.counters.overloaded);
-    text.line("stalls", status.counters.stalls);
-    text.line("turns", status.counters.iterations);
-    for class in IoClass::ALL {
-        let io = status.store.device.of(class);
-        let value = format_args!(
-            "reads={},read_bytes={},writes={},written_bytes={},syncs={}",
-            io.reads, io.read_bytes, io.writes, io.written_bytes, io.syncs
-        )
-        .to_string();
-        text.line(&format!("device_{}", class.name()), value);
+    text.line("poisoned", status.store.poisoned.as_deref().unwrap_or(""));
+    for (class, device) in status.store.devices() {
+        let mut value = Vec::new();
+        device.visit(&mut |names, count| value.push(format!("{}={count}", names.field)));
+        text.line(&format!("device_{}", class.name()), value.join(","));
     }
 }

@@ -4,6 +4,7 @@ mod info;
 mod stats;
 
 use super::{Flow, ShardState};
+use crate::counters::Counted;
 use crate::options::{ServerInfo, ShardOptions};
 use crate::session::Session;
 use crate::shards::MessageKind;
@@ -90,7 +91,6 @@ impl<D: Device> ShardState<D> {
             reads: self.pending.reads.in_flight() + self.pending.reads.waiting(),
             uncommitted: self.replica.uncommitted(),
             store: StoreStatus::of(&self.engine),
-            poisoned: self.engine.poisoned().map(str::to_owned),
             cluster: None,
         }
     }
@@ -99,9 +99,8 @@ impl<D: Device> ShardState<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::ShardCounters;
+    use crate::status::{OpenGeneration, ShardCounters};
     use fawn_ds::internals::{EngineStats, LogReport, MemoryReport};
-    use fawn_flash::IoStats;
     use fawn_wire::Args;
 
     /// A status whose values all differ: a value under another's name changes a page.
@@ -136,7 +135,6 @@ mod tests {
             replies,
             uncommitted: 305,
             store: store(),
-            poisoned: Some("write of segment-1: EIO".to_owned()),
             cluster: None,
         }
     }
@@ -162,8 +160,14 @@ mod tests {
             buffer_bytes: 604,
             cache_bytes: 605,
         };
-        let device = IoStats::default();
-        StoreStatus { keys: 701, engine, log, memory, device, device_name: "sim", generation: 702, is_full: true }
+        StoreStatus {
+            keys: 701,
+            device_name: "sim",
+            generation: OpenGeneration(702),
+            is_full: true,
+            poisoned: Some("write of segment-1: EIO".to_owned()),
+            ..StoreStatus::of_reports(&engine, &log, &memory)
+        }
     }
 
     /// The sections in order, with their lines sorted: clients read `INFO` by name.
@@ -191,5 +195,21 @@ mod tests {
         lines.sort_unstable();
         let text = lines.concat().replace(env!("CARGO_PKG_VERSION"), "VERSION");
         assert_eq!(text, include_str!("../../../tests/golden/stats.txt"), "tests/golden/stats.txt");
+    }
+
+    #[test]
+    fn every_value_is_added() {
+        let values = |status: &ShardStatus| {
+            let mut values = Vec::new();
+            status.visit(&mut |names, value| values.push((names.field, value)));
+            status.store.visit(&mut |names, value| values.push((names.field, value)));
+            values
+        };
+        let mut sum = status();
+        sum.add(&status());
+        for ((field, one), (_, two)) in values(&status()).into_iter().zip(values(&sum)) {
+            let is_number = !["is_full", "poisoned", "generation"].contains(&field);
+            assert_eq!(two, if is_number { 2 * one } else { one }, "{field}");
+        }
     }
 }
