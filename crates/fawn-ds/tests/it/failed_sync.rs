@@ -28,7 +28,7 @@ fn killed(durability: Durability, seed: u64) -> Vec<SimDisk> {
     disk.take_images().into_iter().map(|image| image.disk).collect()
 }
 
-/// What the first successful open after failed ones reads is still there after a power loss.
+/// Records that the first successful open after failed ones reads are still there after a power loss.
 #[test]
 fn an_open_after_a_failed_sync_relies_on_nothing_that_a_power_loss_takes() {
     let mut failed = 0;
