@@ -1,7 +1,7 @@
 //! A node without sockets, clocks or threads: sessions, execution, chain members, and the stores beneath.
 //!
 //! ```text
-//! bytes → session (codec, order of replies) → execute (read, update, multi, keyspace, …) → replica → fawn-ds
+//! bytes → session (codec, order of replies) → gateway → exec (read, update, keyspace_op) → replica → fawn-ds
 //! ```
 //! `fawn` feeds a [`Shard`] with bytes from sockets. `fawn-sim` feeds the same bytes to a [`ClientGateway`], and drives
 //! the chain members and stores behind it through [`cluster::Node`].
@@ -10,12 +10,13 @@
 mod activation;
 pub mod cluster;
 pub mod counters;
-mod execute;
+mod exec;
 pub mod front;
+mod gateway;
 mod keyspace_op;
 pub mod options;
 pub mod output;
-mod pending;
+mod replica;
 mod session;
 pub mod shard;
 pub mod shards;

@@ -3,19 +3,21 @@
 //! Per iteration the host calls `handle_input` for every connection with input, then [`Shard::run_once`] once (which
 //! submits once for all of them), then [`Shard::poll_output`] until it is empty: one write per connection.
 use crate::activation::activate;
-use crate::execute::{EvaluationScratch, Flow, ShardContext, ShardState, clear, execute, execute_single};
+use crate::exec::{Executor, ExecutorLimits, SCRATCH_BYTES_KEPT, handle_commit};
+use crate::gateway::{Flow, ShardState, clear, execute, execute_single};
 use crate::options::{ServerInfo, ShardOptions};
 use crate::output::ShardOutput;
-use crate::pending::WaitQueue;
-use crate::session::consume::{self, Executor};
+use crate::replica::{HostedMember, MemberTable, RangeSlot};
+use crate::session::consume::{self, Dispatch};
 use crate::session::{Prefetched, Session, SessionId, Sessions};
 use crate::shards::{self, PeerMailboxes, Placement};
 use crate::status::{ShardCounters, ShardStatus};
-use fawn_chain::{LogProgress, ReplicaOutput as ChainOutput};
+use fawn_chain::{Completions, LogProgress, ReplicaOutput as ChainOutput};
 use fawn_ds::internals::{Engine, EngineError, Event};
 use fawn_flash::Device;
 use fawn_types::{KeyHash, MonoMs, Now, ShardId, TimeMs};
 use fawn_wire::{Command, Protocol};
+use slab::Slab;
 use std::collections::VecDeque;
 
 /// Retry interval of requests that found the log's buffers full, if no device event comes before.
@@ -52,11 +54,20 @@ impl<D: Device> Shard<D> {
         engine.add_range(range, keys)?;
         let replica = activate(&mut engine, (range, keys), &options, &server_info)?;
         let links = (placement.count() > 1).then(|| Box::new(PeerMailboxes::new(placement, *engine.secret())));
+        let mut members = MemberTable::default();
+        members.push(HostedMember::new(replica, Completions::default()));
+        let limits = ExecutorLimits {
+            value_bytes_max: options.value_bytes_max,
+            waiting_max: options.pending_max,
+            reads_in_flight_max: options.reads_in_flight_max,
+        };
         let state = ShardState {
             engine,
-            replica,
-            pending: WaitQueue::new(options.reads_in_flight_max),
-            scratch: EvaluationScratch::default(),
+            members,
+            exec: Executor::new(limits),
+            multis: Slab::new(),
+            keyspace_ops: Slab::new(),
+            multi_reply: Vec::new(),
             counters: ShardCounters::default(),
             options,
             server_info,
@@ -144,9 +155,9 @@ impl<D: Device> Shard<D> {
         let has_granted = self.sessions.take_granted_reads();
         let mut host = self.host();
         if has_granted {
-            host.run_granted();
+            host.resumption().run_granted();
         }
-        host.retry_queues();
+        host.resumption().retry();
         host.retry_deferred_reads();
         // All reads and appends of this iteration are queued by now: one submission for all.
         self.state.engine.submit(now);
@@ -154,7 +165,10 @@ impl<D: Device> Shard<D> {
         let has_moved = self.state.links.as_ref().is_some_and(|links| links.has_moved());
         self.settle_sessions(had_events || has_committed || has_moved);
         let is_due = self.end_exchange();
-        self.state.scratch.trim();
+        self.state.exec.trim();
+        if self.state.multi_reply.capacity() > SCRATCH_BYTES_KEPT {
+            self.state.multi_reply = Vec::new();
+        }
         if is_due || self.sessions.has_due_work() { Some(now.mono) } else { self.deadline(now) }
     }
 
@@ -181,9 +195,9 @@ impl<D: Device> Shard<D> {
     /// Whether no reply waits and nothing is uncommitted.
     pub fn is_idle(&self) -> bool {
         let has_mail = self.state.links.as_ref().is_some_and(|links| !links.is_idle());
-        let is_busy = self.state.pending.len() > 0
-            || !self.state.pending.batches.is_empty()
-            || self.state.replica.uncommitted() > 0;
+        let is_busy = self.state.exec.wait_queue.len() > 0
+            || !self.state.multis.is_empty()
+            || self.state.member().replica.uncommitted() > 0;
         !has_mail && !is_busy && self.state.engine.in_flight() == 0
     }
 
@@ -216,13 +230,8 @@ impl<D: Device> Shard<D> {
                 self.state.flush_at = None;
                 return shards::keyspace_op::flush_all(&mut self.state);
             }
-            match clear(&mut self.state) {
-                Err(EngineError::Overloaded) => {}
-                Ok(_) => self.state.flush_at = None,
-                Err(error) => {
-                    tracing::error!(%error, "the delayed flush_all failed");
-                    self.state.flush_at = None;
-                }
+            if clear(&mut self.state) {
+                self.state.flush_at = None;
             }
         }
     }
@@ -231,11 +240,10 @@ impl<D: Device> Shard<D> {
         let mut events = std::mem::take(&mut self.events);
         self.state.engine.poll(now, &mut events);
         let had_events = !events.is_empty();
-        let now = self.state.now.wall;
-        let mut host = ShardContext { state: &mut self.state, sessions: &mut self.sessions, now };
+        let mut host = self.host();
         for event in events.drain(..) {
             match event {
-                Event::Lookup { plan, user } => host.read_ended(plan, user),
+                Event::Lookup { plan, user } => host.handle_read(plan, user),
                 Event::Poisoned => {
                     tracing::error!(failure = host.state.engine.poisoned(), "the store takes no more writes");
                 }
@@ -243,21 +251,21 @@ impl<D: Device> Shard<D> {
                 Event::Progress => {}
             }
         }
-        self.state.pending.reads.refill(&mut self.state.engine);
         self.events = events;
         had_events
     }
 
     /// Returns whether the committed version moved.
     fn commit(&mut self) -> bool {
-        let ShardState { engine, replica, now, .. } = &mut self.state;
-        let fawn_ds::internals::RangeProgress { appended, flushed, synced, .. } = engine.progress(replica.range());
-        replica.handle_progress(*now, LogProgress { appended, flushed, synced });
+        let ShardState { engine, members, now, .. } = &mut self.state;
+        let member = &mut members[RangeSlot::ONLY];
+        let fawn_ds::internals::RangeProgress { appended, flushed, synced, .. } = engine.progress(member.id);
+        member.replica.handle_progress(*now, LogProgress { appended, flushed, synced });
         let mut has_moved = false;
-        while let Some(output) = replica.poll_output() {
+        while let Some(output) = member.replica.poll_output() {
             // All else is for peers and a manager, and a member alone has neither.
             if let ChainOutput::Commit { through } = output {
-                engine.commit(replica.range(), through);
+                handle_commit(engine, member, through, |_, _| {});
                 has_moved = true;
             }
         }
@@ -268,19 +276,20 @@ impl<D: Device> Shard<D> {
     fn settle_sessions(&mut self, has_moved: bool) {
         // Nothing in flight means that no event will come: without this, stalled sessions could wait for ever.
         let is_away = self.state.links.as_ref().is_some_and(|links| links.requests() > 0);
-        let is_idle = !is_away && self.state.replica.uncommitted() == 0 && self.state.pending.keys.len() == 0;
+        let replica = &self.state.member().replica;
+        let is_idle = !is_away && replica.uncommitted() == 0 && !self.state.exec.wait_queue.has_queues();
         let relieved = has_moved || is_idle;
-        let committed = self.state.replica.committed();
+        let committed = replica.committed();
         let failed = self.state.failure();
         let options = &self.state.options;
         consume::settle(&mut self.sessions, options, (committed, failed), relieved, &mut self.outputs);
     }
 
     fn deadline(&self, now: Now) -> Option<MonoMs> {
-        let ShardState { engine, replica, pending, flush_at, links, .. } = &self.state;
-        let waits = pending.keys.has_retries() || links.as_ref().is_some_and(|links| links.has_unsent());
+        let ShardState { engine, exec, flush_at, links, .. } = &self.state;
+        let waits = exec.wait_queue.has_retries() || links.as_ref().is_some_and(|links| links.has_unsent());
         let retry = waits.then(|| now.mono.plus_ms(RETRY_MS));
-        let progress = engine.progress(replica.range());
+        let progress = engine.progress(self.state.member().id);
         // Modes without immediate syncs sync at intervals: the engine checks the clock in `submit`.
         let is_unsynced = progress.synced < progress.appended && engine.poisoned().is_none();
         let sync = is_unsynced.then(|| now.mono.plus_ms(SYNC_CHECK_MS));
@@ -288,7 +297,7 @@ impl<D: Device> Shard<D> {
     }
 }
 
-impl<D: Device> Executor for ShardState<D> {
+impl<D: Device> Dispatch for ShardState<D> {
     #[inline]
     fn options(&self) -> &ShardOptions {
         &self.options
@@ -318,7 +327,7 @@ impl<D: Device> Executor for ShardState<D> {
 
     #[inline]
     fn prefetch(&self, hashes: &[KeyHash]) {
-        self.engine.prefetch(self.replica.range(), hashes);
+        self.engine.prefetch(self.member().id, hashes);
     }
 
     #[inline]

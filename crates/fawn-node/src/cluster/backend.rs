@@ -1,15 +1,13 @@
 //! Back-end of a node: its engine, its chain members, and the execution of their outputs.
 use super::config::NodeConfig;
-use super::copy::{TransferJob, TransferProgress};
-use super::keyspace_op::ScanJob;
+use super::copy::TransferJob;
 use super::peer_links::PeerLinks;
 use super::persist::{PersistQueue, PersistedBlob};
 use super::status::BackEndCounters;
-use super::wait_queue::{ClusterWaitQueue, Origin, ReadPurpose};
-use crate::execute::EvaluationScratch;
-use fawn_chain::message::RefusedReason;
+use crate::exec::{Executor, ExecutorLimits, ReadWaiter};
+use crate::replica::{Cut, HostedMember, MemberTable, RangeSlot};
 use fawn_chain::replica::{FrameVerdict, LogProgress, ReplicaOutput};
-use fawn_chain::{Body, Completions, Frame, Header, RangeEntry, Replica};
+use fawn_chain::{Body, Frame, RangeEntry};
 use fawn_ds::internals::{Engine, EngineError, Event};
 use fawn_flash::Device;
 use fawn_types::{Durability, MonoMs, NodeId, Now, RangeId, TimeMs, Version};
@@ -17,38 +15,6 @@ use slab::Slab;
 
 /// Interval at which a cut is tried again while the store has no space for its record.
 const CUT_PAUSE_MS: u64 = 10;
-
-/// A cut of a member's log that waits for buffers or space.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Cut {
-    after: Version,
-    look_at: MonoMs,
-}
-
-/// One chain member on this node.
-#[derive(Debug)]
-pub(super) struct HostedMember {
-    pub(super) id: RangeId,
-    pub(super) replica: Replica,
-    pub(super) completions: Completions,
-    pub(super) copy: TransferProgress,
-    /// A cut that is due. Until it is made, the member ignores records and acks.
-    pub(super) cut: Option<Cut>,
-    /// Why this member is unusable until a restart. The member reports the failure to the manager, which drops it.
-    pub(super) broken: Option<String>,
-}
-
-impl HostedMember {
-    /// Whether the member accepts frames; not while the store discards its old copy.
-    const fn is_receiving(&self) -> bool {
-        self.copy.begin.is_none() && self.cut.is_none()
-    }
-
-    fn next_timeout(&self) -> Option<MonoMs> {
-        let waits_until = self.copy.begin.map(|begin| begin.look_at).or(self.cut.map(|cut| cut.look_at));
-        waits_until.or_else(|| self.replica.next_timeout())
-    }
-}
 
 /// A `SendRecords` that waits for a device read.
 #[derive(Clone, Copy, Debug)]
@@ -65,14 +31,12 @@ pub(super) struct ReplayJob {
 pub(super) struct BackEnd<D: Device> {
     pub(super) config: NodeConfig,
     pub(super) engine: Engine<D>,
-    pub(super) members: Vec<HostedMember>,
-    pub(super) parked: ClusterWaitQueue,
+    pub(super) members: MemberTable,
+    pub(super) exec: Executor,
     pub(super) replays: Slab<ReplayJob>,
-    pub(super) scans: Slab<ScanJob>,
     pub(super) copies: Slab<TransferJob>,
     pub(super) persists: PersistQueue,
     pub(super) counters: BackEndCounters,
-    pub(super) scratch: EvaluationScratch,
     /// Scratch buffer: a reply or result for the next frame or record.
     pub(super) encoded: Vec<u8>,
     /// Scratch buffer: records for the next frame.
@@ -80,7 +44,7 @@ pub(super) struct BackEnd<D: Device> {
     pub(super) events: Vec<Event>,
     /// Peers that received a range's entry in this iteration. Stale requests come in bursts; one entry per burst is
     /// enough.
-    announced_to: Vec<(NodeId, RangeId)>,
+    pub(super) announced_to: Vec<(NodeId, RangeId)>,
     eager_sync: bool,
     is_slow: bool,
     /// The monotonic clock and the store's expiry time.
@@ -93,14 +57,16 @@ impl<D: Device> BackEnd<D> {
         Self {
             config,
             engine,
-            members: Vec::new(),
-            parked: ClusterWaitQueue::new(limits.parked_max, limits.reads_in_flight_max),
+            members: MemberTable::default(),
+            exec: Executor::new(ExecutorLimits {
+                value_bytes_max: limits.value_bytes_max,
+                waiting_max: limits.parked_max,
+                reads_in_flight_max: limits.reads_in_flight_max,
+            }),
             replays: Slab::new(),
-            scans: Slab::new(),
             copies: Slab::new(),
             persists: PersistQueue::default(),
             counters: BackEndCounters::default(),
-            scratch: EvaluationScratch::default(),
             encoded: Vec::new(),
             records: Vec::new(),
             events: Vec::new(),
@@ -109,10 +75,6 @@ impl<D: Device> BackEnd<D> {
             is_slow: false,
             now: Now::default(),
         }
-    }
-
-    pub(super) fn member_at(&self, range: RangeId) -> Option<usize> {
-        self.members.iter().position(|member| member.id == range)
     }
 
     /// The age of the oldest write or sync in flight, if it shows that the disk hangs. Called after completions were
@@ -151,19 +113,11 @@ impl<D: Device> BackEnd<D> {
 
     fn handle_event(&mut self, event: Event, links: &mut PeerLinks) {
         match event {
-            Event::Lookup { plan, user } => {
-                self.parked.read_ended(&mut self.engine, plan.read_bytes());
-                match ReadPurpose::from_token(user) {
-                    ReadPurpose::Replay { at } => self.replay_read(at, plan, links),
-                    ReadPurpose::Scan { at } => self.scan_read(at, plan, links),
-                    ReadPurpose::Copy { at } => self.transfer_read(at, plan, links),
-                    ReadPurpose::Parked { at, generation } if self.parked.is_there(at, generation) => {
-                        self.parked_read(at, plan, links);
-                    }
-                    // The request was refused when its range stopped.
-                    ReadPurpose::Parked { .. } => {}
-                }
-            }
+            Event::Lookup { plan, user } => match self.exec.reads.ended(&mut self.engine, &plan, user) {
+                ReadWaiter::Replay { at } => self.replay_read(at, plan, links),
+                ReadWaiter::Transfer { at } => self.transfer_read(at, plan, links),
+                ReadWaiter::Request { at, generation } => self.request_read(at, generation, plan, links),
+            },
             Event::Poisoned => {
                 let failure = self.engine.poisoned();
                 tracing::error!(
@@ -185,7 +139,7 @@ impl<D: Device> BackEnd<D> {
         while let Some(kept) = self.persists.pop_durable(&self.engine) {
             match kept {
                 PersistedBlob::Replica { range, number } => {
-                    if let Some(at) = self.member_at(range) {
+                    if let Some(at) = self.members.find(range) {
                         self.members[at].replica.handle_persisted(now, number);
                     }
                 }
@@ -211,7 +165,7 @@ impl<D: Device> BackEnd<D> {
         if let Body::Entry(entry) | Body::Align { entry, .. } = &frame.body {
             self.join_if_member(entry);
         }
-        let Some(at) = self.member_at(header.range) else { return };
+        let Some(at) = self.members.find(header.range) else { return };
         if !self.members[at].is_receiving() {
             return;
         }
@@ -234,7 +188,7 @@ impl<D: Device> BackEnd<D> {
 
     /// Creates an empty copy if the entry names this node as a member and it has no copy yet.
     fn join_if_member(&mut self, entry: &RangeEntry) {
-        if entry.member(self.config.node).is_none() || self.member_at(entry.range).is_some() {
+        if entry.member(self.config.node).is_none() || self.members.find(entry.range).is_some() {
             return;
         }
         if let Err(error) = self.add_member(entry.range, entry.keys) {
@@ -245,9 +199,9 @@ impl<D: Device> BackEnd<D> {
     /// Reports the log's progress to every member and executes their outputs.
     pub(super) fn advance(&mut self, now: Now, links: &mut PeerLinks) {
         let is_poisoned = self.engine.poisoned().is_some();
-        for at in 0..self.members.len() {
+        for at in self.members.slots() {
             if is_poisoned {
-                self.members[at].copy.begin = None;
+                self.members[at].transfer.begin = None;
                 self.members[at].cut = None;
             } else if !self.tend_begin(at) || !self.try_cut(at) {
                 continue;
@@ -281,7 +235,7 @@ impl<D: Device> BackEnd<D> {
             self.engine.set_eager_sync(self.eager_sync);
         }
         self.engine.submit(now);
-        self.scratch.trim();
+        self.exec.trim();
     }
 
     pub(super) fn next_timeout(&self) -> Option<MonoMs> {
@@ -290,7 +244,7 @@ impl<D: Device> BackEnd<D> {
     }
 
     /// Executes a member's outputs, in order.
-    fn drain(&mut self, at: usize, links: &mut PeerLinks) {
+    fn drain(&mut self, at: RangeSlot, links: &mut PeerLinks) {
         while self.members[at].is_receiving()
             && let Some(output) = self.members[at].replica.poll_output()
         {
@@ -298,7 +252,7 @@ impl<D: Device> BackEnd<D> {
         }
     }
 
-    fn carry_out(&mut self, at: usize, output: ReplicaOutput, links: &mut PeerLinks) {
+    fn carry_out(&mut self, at: RangeSlot, output: ReplicaOutput, links: &mut PeerLinks) {
         let id = self.members[at].id;
         match output {
             ReplicaOutput::Commit { through } => self.commit(at, through, links),
@@ -320,7 +274,7 @@ impl<D: Device> BackEnd<D> {
             ReplicaOutput::FinishTransfer { base } => self.finish_transfer(at, base),
             ReplicaOutput::SendTransfer { to, base, cursor } => self.send_transfer(at, (to, base), cursor, links),
             ReplicaOutput::NowServing { epoch } => tracing::info!(range = ?id, ?epoch, "serving"),
-            ReplicaOutput::Stopped => self.refuse_parked(id, links),
+            ReplicaOutput::Stopped => self.handle_stopped(at, links),
             ReplicaOutput::Alarm(alarm) => {
                 self.counters.alarms += 1;
                 tracing::warn!(range = ?id, %alarm, "chain alarm");
@@ -329,7 +283,7 @@ impl<D: Device> BackEnd<D> {
     }
 
     /// Cuts the log, now or once its buffers have space.
-    fn roll_back(&mut self, at: usize, after: Version) {
+    fn roll_back(&mut self, at: RangeSlot, after: Version) {
         let id = self.members[at].id;
         let committed = self.engine.progress(id).committed;
         if after < committed {
@@ -345,7 +299,7 @@ impl<D: Device> BackEnd<D> {
 
     /// Makes the cut that is due. Returns whether the member may continue: nothing may be appended before the cut, and a
     /// disk that hangs or is full may delay it for long.
-    fn try_cut(&mut self, at: usize) -> bool {
+    fn try_cut(&mut self, at: RangeSlot) -> bool {
         let member = &mut self.members[at];
         let Some(cut) = &mut member.cut else { return true };
         if self.now.mono < cut.look_at {
@@ -366,39 +320,11 @@ impl<D: Device> BackEnd<D> {
         true
     }
 
-    fn give_up(&mut self, at: usize, why: String) {
+    fn give_up(&mut self, at: RangeSlot, why: String) {
         let now = self.now;
         let member = &mut self.members[at];
         member.broken = Some(why);
         member.replica.fail(now);
-    }
-
-    /// Replies that a request was not executed.
-    pub(super) fn refuse(&mut self, range: RangeId, origin: Origin, reason: RefusedReason, links: &mut PeerLinks) {
-        self.counters.refused += 1;
-        let epoch = self.member_at(range).map(|at| self.members[at].replica.epoch()).unwrap_or_default();
-        let body = Body::Refused { op: origin.op, reason };
-        links.send(origin.node, Frame { header: links.header(range, epoch), body });
-    }
-
-    /// Refuses a request of `header`'s epoch as stale. Also sends the range's entry if the sender's is older.
-    pub(super) fn refuse_stale(&mut self, at: usize, header: Header, origin: Origin, links: &mut PeerLinks) {
-        let (range, epoch) = (self.members[at].id, self.members[at].replica.epoch());
-        let entry = self.members[at].replica.entry();
-        if let Some(entry) = entry.filter(|entry| entry.epoch > header.epoch)
-            && !self.announced_to.contains(&(origin.node, range))
-        {
-            self.announced_to.push((origin.node, range));
-            links.send(origin.node, Frame { header: links.header(range, epoch), body: Body::Entry(entry.clone()) });
-        }
-        self.refuse(range, origin, RefusedReason::StaleEpoch, links);
-    }
-
-    /// Refuses all waiting requests of a range that stopped serving.
-    fn refuse_parked(&mut self, range: RangeId, links: &mut PeerLinks) {
-        for parked in self.parked.take_range(range) {
-            self.refuse(range, parked.origin, RefusedReason::StaleEpoch, links);
-        }
     }
 }
 

@@ -3,25 +3,17 @@
 //! Results of operations are sent first, as result-only records: a later head then recognizes retries of operations
 //! before the base. The records of all keys follow, in the order of the key hashes.
 use super::backend::BackEnd;
-use super::payload::{put_acknowledged, put_record, records_of, split_acknowledged};
+use super::payload::{put_record, records_of};
 use super::peer_links::PeerLinks;
-use super::wait_queue::ReadPurpose;
+use crate::exec::ReadWaiter;
+use crate::replica::{RangeSlot, TransferBegin, TransferProgress, put_acknowledged, split_acknowledged};
 use fawn_chain::{Body, Completions, Frame, TransferCursor};
 use fawn_ds::internals::{LookupPlan, RecordKind, RecordRef, TransferScan, TransferStep};
 use fawn_flash::Device;
-use fawn_types::{KeyHash, MonoMs, NodeId, RangeId, Version};
+use fawn_types::{KeyHash, NodeId, RangeId, Version};
 
 /// Interval between checks whether the store has emptied the range.
 const BEGIN_PAUSE_MS: u64 = 10;
-
-/// State while the store empties the range before a transfer. The member ignores all frames until then.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct TransferBegin {
-    base: Version,
-    /// The store has accepted the request and is making it durable.
-    is_started: bool,
-    pub(super) look_at: MonoMs,
-}
 
 /// A chunk that waits for a device read.
 #[derive(Debug)]
@@ -35,30 +27,18 @@ pub(super) struct TransferJob {
     is_void: bool,
 }
 
-/// Progress of the transfer into a member's own copy.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct TransferProgress {
-    pub(super) begin: Option<TransferBegin>,
-    /// Base of a transfer that is completely in the log and is becoming durable.
-    finishing: Option<Version>,
-    /// Keys received so far.
-    pub(super) keys: u64,
-    /// Approximate total, from the sender's key count.
-    pub(super) keys_estimated: u64,
-}
-
 impl<D: Device> BackEnd<D> {
     /// Discards a member's copy and begins a transfer as of `base`.
-    pub(super) fn begin_transfer(&mut self, at: usize, base: Version) {
+    pub(super) fn begin_transfer(&mut self, at: RangeSlot, base: Version) {
         let begin = TransferBegin { base, is_started: false, look_at: self.now.mono };
-        self.members[at].copy = TransferProgress { begin: Some(begin), ..TransferProgress::default() };
+        self.members[at].transfer = TransferProgress { begin: Some(begin), ..TransferProgress::default() };
         self.tend_begin(at);
     }
 
     /// Advances the emptying of the range in the store. Returns whether the member may continue.
-    pub(super) fn tend_begin(&mut self, at: usize) -> bool {
+    pub(super) fn tend_begin(&mut self, at: RangeSlot) -> bool {
         let member = &mut self.members[at];
-        let Some(begin) = &mut member.copy.begin else { return true };
+        let Some(begin) = &mut member.transfer.begin else { return true };
         if !begin.is_started && begin.look_at <= self.now.mono {
             match self.engine.start_transfer(member.id, begin.base) {
                 Ok(()) => begin.is_started = true,
@@ -71,7 +51,7 @@ impl<D: Device> BackEnd<D> {
         }
         let base = begin.base;
         tracing::info!(range = ?member.id, ?base, "full resync begins: no log reaches back far enough");
-        member.copy.begin = None;
+        member.transfer.begin = None;
         member.completions = Completions::new(self.config.limits.completions);
         member.completions.commit(base, |_, _| {});
         self.counters.copies += 1;
@@ -81,7 +61,7 @@ impl<D: Device> BackEnd<D> {
     /// Appends a chunk that the member requested. If the log does not accept all of it, the chunk is requested again.
     pub(super) fn take_transfer(
         &mut self,
-        at: usize,
+        at: RangeSlot,
         next: TransferCursor,
         (base, keys): (Version, u64),
         records: &[u8],
@@ -95,7 +75,7 @@ impl<D: Device> BackEnd<D> {
             }
             let hash = KeyHash::of(self.engine.secret(), record.key);
             match self.engine.append_copied(member.id, hash, &record) {
-                Ok(is_new) if record.kind == RecordKind::Put => member.copy.keys += u64::from(is_new),
+                Ok(is_new) if record.kind == RecordKind::Put => member.transfer.keys += u64::from(is_new),
                 Ok(_) => {
                     let (result, first_incomplete) = split_acknowledged(record.tag, record.result);
                     member.completions.restore(record.tag, first_incomplete, record.version, result);
@@ -106,27 +86,27 @@ impl<D: Device> BackEnd<D> {
                 }
             }
         }
-        member.copy.keys_estimated = keys;
+        member.transfer.keys_estimated = keys;
         member.replica.handle_transferred(self.now, next);
     }
 
     /// Ends the transfer after its last chunk: the store makes the whole copy durable.
-    pub(super) fn finish_transfer(&mut self, at: usize, base: Version) {
+    pub(super) fn finish_transfer(&mut self, at: RangeSlot, base: Version) {
         let member = &mut self.members[at];
         match self.engine.finish_transfer(member.id) {
-            Ok(()) => member.copy.finishing = Some(base),
+            Ok(()) => member.transfer.finishing = Some(base),
             Err(error) => tracing::warn!(range = ?member.id, %error, "a full resync cannot be finished yet"),
         }
     }
 
     /// Notifies a member once its new copy is durable.
-    pub(super) fn reap_transfer(&mut self, at: usize) {
+    pub(super) fn reap_transfer(&mut self, at: RangeSlot) {
         let member = &mut self.members[at];
-        if let Some(base) = member.copy.finishing
+        if let Some(base) = member.transfer.finishing
             && self.engine.copying(member.id).is_none()
         {
-            member.copy.finishing = None;
-            tracing::info!(range = ?member.id, ?base, keys = member.copy.keys, "full resync finished");
+            member.transfer.finishing = None;
+            tracing::info!(range = ?member.id, ?base, keys = member.transfer.keys, "full resync finished");
             member.replica.handle_transfer_finished(self.now, base);
         }
     }
@@ -134,7 +114,7 @@ impl<D: Device> BackEnd<D> {
     /// Sends the chunk at `cursor` to a syncing member. Pending chunks at other cursors are dropped.
     pub(super) fn send_transfer(
         &mut self,
-        at: usize,
+        at: RangeSlot,
         (to, base): (NodeId, Version),
         cursor: TransferCursor,
         links: &mut PeerLinks,
@@ -164,8 +144,8 @@ impl<D: Device> BackEnd<D> {
         let next = match self.engine.transfer_step(&mut job.scan, |record| put_record(records, range, record)) {
             Ok(TransferStep::Chunk { next, .. }) => next,
             Ok(TransferStep::Read(plan)) => {
-                let purpose = ReadPurpose::Copy { at: self.copies.insert(job) };
-                return self.parked.read(&mut self.engine, plan, purpose);
+                let waiter = ReadWaiter::Transfer { at: self.copies.insert(job) };
+                return self.exec.reads.start(&mut self.engine, plan, waiter);
             }
             Err(error) => return tracing::error!(?job, %error, "a range could not be copied"),
         };
@@ -184,7 +164,7 @@ impl<D: Device> BackEnd<D> {
         }
     }
 
-    fn send_results(&mut self, at: usize, (to, base): (NodeId, Version), from: (u64, u64), links: &mut PeerLinks) {
+    fn send_results(&mut self, at: RangeSlot, (to, base): (NodeId, Version), from: (u64, u64), links: &mut PeerLinks) {
         let (records, member) = (&mut self.records, &self.members[at]);
         records.clear();
         let mut next = TransferCursor::Keys { hash: 0 };
@@ -212,7 +192,7 @@ impl<D: Device> BackEnd<D> {
     ) {
         // Correct only if nothing was committed since the records were read.
         let read_version = self.engine.progress(range).committed;
-        let header = self.member_at(range).and_then(|at| self.members[at].replica.transfer_header(to));
+        let header = self.members.find(range).and_then(|at| self.members[at].replica.transfer_header(to));
         let Some(header) = header.filter(|_| base <= read_version) else { return };
         let keys = self.engine.len(range);
         let body = Body::Transfer { base, cursor, next, read_version, keys, records: &self.records };

@@ -1,8 +1,9 @@
 //! Forwarding of records down the chain: replay from the log into frames, and append from frames to the log.
 use super::backend::{BackEnd, ReplayJob};
-use super::payload::{put_record, records_of, split_acknowledged};
+use super::payload::{put_record, records_of};
 use super::peer_links::PeerLinks;
-use super::wait_queue::ReadPurpose;
+use crate::exec::ReadWaiter;
+use crate::replica::{RangeSlot, split_acknowledged};
 use fawn_chain::invariants;
 use fawn_chain::replica::Replayed;
 use fawn_chain::{Body, Frame};
@@ -28,11 +29,11 @@ enum TakenRecords {
 impl<D: Device> BackEnd<D> {
     /// Sends records to a peer: at once if they are in memory, else after a device read.
     pub(super) fn send_records(&mut self, job: ReplayJob, links: &mut PeerLinks) {
-        let Some(at) = self.member_at(job.range) else { return };
+        let Some(at) = self.members.find(job.range) else { return };
         let replayed = match self.take_records(&job) {
             TakenRecords::Read(plan) => {
-                let purpose = ReadPurpose::Replay { at: self.replays.insert(job) };
-                return self.parked.read(&mut self.engine, plan, purpose);
+                let waiter = ReadWaiter::Replay { at: self.replays.insert(job) };
+                return self.exec.reads.start(&mut self.engine, plan, waiter);
             }
             TakenRecords::Records { last } => Replayed::Records { last, bytes: self.records.len() as u32 },
             TakenRecords::Gone => Replayed::Gone,
@@ -50,7 +51,7 @@ impl<D: Device> BackEnd<D> {
         if let Err(error) = self.engine.absorb(plan) {
             // No immediate retry: a failing device would be read in a tight loop.
             tracing::error!(?job, %error, "the log could not be replayed");
-            let Some(at) = self.member_at(job.range) else { return };
+            let Some(at) = self.members.find(job.range) else { return };
             let replica = &mut self.members[at].replica;
             let frame = replica.handle_replayed(self.now, job.to, job.after, Replayed::Gone);
             assert!(frame.is_none(), "no records, no frame");
@@ -97,7 +98,7 @@ impl<D: Device> BackEnd<D> {
 
     /// Appends a peer's records above `after`, at most through `through`. Records that the log does not accept count as
     /// never received: the peer sends them again.
-    pub(super) fn append_from_peer(&mut self, at: usize, (after, through): (Version, Version), records: &[u8]) {
+    pub(super) fn append_from_peer(&mut self, at: RangeSlot, (after, through): (Version, Version), records: &[u8]) {
         let member = &mut self.members[at];
         // `last` was appended, `read` was decoded: a batch is appended once it is whole.
         let (mut last, mut read) = (after, after);

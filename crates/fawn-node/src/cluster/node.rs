@@ -13,6 +13,7 @@ use super::peer_links::{LocalFrame, PeerLinks};
 use super::persist;
 use super::recover::NodeError;
 use super::status::{MemberStatus, NodeStatus};
+use crate::replica::HostedMember;
 use fawn_chain::{Body, ClusterMap, Frame};
 use fawn_ds::internals::{Engine, EngineError};
 use fawn_flash::Device;
@@ -55,7 +56,7 @@ impl<D: Device> Node<D> {
             back_end.note_time(now);
             back_end.check_engine()?;
             back_end.recover()?;
-            for member in &back_end.members {
+            for member in back_end.members.iter() {
                 if let Some(entry) = member.replica.entry() {
                     front_end.handle_entry(now, entry);
                 }
@@ -252,8 +253,8 @@ impl<D: Device> Node<D> {
             ..NodeStatus::default()
         };
         if let Some(back_end) = &self.back_end {
-            status.counters = back_end.counters;
-            status.parked = back_end.parked.len();
+            status.counters = back_end.counters();
+            status.parked = back_end.exec.wait_queue.len();
             status.poisoned = back_end.engine.poisoned().map(str::to_owned);
             status.members = back_end.members.iter().map(|member| member_status(member, &back_end.engine)).collect();
         }
@@ -266,7 +267,7 @@ impl<D: Device> Node<D> {
     /// # Errors
     /// When stored bytes are corrupt.
     pub fn digest(&mut self, range: RangeId) -> Result<Option<RangeDigest>, EngineError> {
-        let Some(back_end) = self.back_end.as_mut().filter(|back_end| back_end.member_at(range).is_some()) else {
+        let Some(back_end) = self.back_end.as_mut().filter(|back_end| back_end.members.find(range).is_some()) else {
             return Ok(None);
         };
         back_end.digest(range, self.now.wall).map(Some)
@@ -372,7 +373,7 @@ fn kept_map<D: Device>(config: &NodeConfig, back_end: &BackEnd<D>) -> Result<Clu
     }
 }
 
-fn member_status<D: Device>(member: &super::backend::HostedMember, engine: &Engine<D>) -> MemberStatus {
+fn member_status<D: Device>(member: &HostedMember, engine: &Engine<D>) -> MemberStatus {
     let replica = &member.replica;
     MemberStatus {
         range: member.id,
@@ -382,7 +383,7 @@ fn member_status<D: Device>(member: &super::backend::HostedMember, engine: &Engi
         last: replica.last(),
         committed: replica.committed(),
         keys: engine.len(member.id),
-        copied: replica.is_copying().then_some((member.copy.keys, member.copy.keys_estimated)),
+        copied: replica.is_copying().then_some((member.transfer.keys, member.transfer.keys_estimated)),
         broken: member.broken.clone(),
     }
 }

@@ -147,7 +147,7 @@ impl<D: Device> BackEnd<D> {
     pub(super) fn mark_closed(&mut self) -> Result<(), EngineError> {
         // The log is synced before the mark is written: a crash in between leaves no mark.
         self.engine.sync_all()?;
-        for member in &self.members {
+        for member in self.members.iter() {
             let RangeProgress { appended, synced, .. } = self.engine.progress(member.id);
             let is_whole = appended == member.replica.last() && synced == appended && member.broken.is_none();
             if let Some(state) = member.replica.close().filter(|_| is_whole) {

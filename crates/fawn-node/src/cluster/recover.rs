@@ -1,8 +1,7 @@
 //! Recovery of a back-end: chain members from their persisted state, completions from a replay of the log.
-use super::backend::{BackEnd, HostedMember};
-use super::copy::TransferProgress;
-use super::payload::split_acknowledged;
+use super::backend::BackEnd;
 use super::persist::replica_key;
+use crate::replica::{HostedMember, split_acknowledged};
 use fawn_chain::map::decode_state;
 use fawn_chain::{Completions, DecodeError, PersistedState, Replica, ReplicaConfig};
 use fawn_ds::internals::{EngineError, Event, LookupPlan, Replay, TransferredResults};
@@ -80,7 +79,7 @@ impl<D: Device> BackEnd<D> {
         let mapped = self.config.map.ranges.iter().filter(|entry| entry.member(node).is_some());
         ranges.extend(mapped.map(|entry| (entry.range, entry.keys)));
         for (range, keys) in ranges {
-            if self.member_at(range).is_none() {
+            if self.members.find(range).is_none() {
                 self.add_member(range, keys)?;
             }
         }
@@ -90,7 +89,7 @@ impl<D: Device> BackEnd<D> {
 
     /// Adds a member with the state of its log and its promise.
     pub(super) fn add_member(&mut self, range: RangeId, keys: KeyRange) -> Result<(), NodeError> {
-        assert!(self.member_at(range).is_none(), "a range has one member per node");
+        assert!(self.members.find(range).is_none(), "a range has one member per node");
         self.engine.add_range(range, keys)?;
         // A store that was served alone: all that it holds is committed, and from now on its chain decides.
         self.engine.end_sole_epoch(range)?;
@@ -107,14 +106,7 @@ impl<D: Device> BackEnd<D> {
             options: self.config.limits.replica,
         };
         let replica = Replica::new(config, persisted, progress.appended, progress.committed);
-        self.members.push(HostedMember {
-            id: range,
-            replica,
-            completions,
-            copy: TransferProgress::default(),
-            cut: None,
-            broken: None,
-        });
+        self.members.push(HostedMember::new(replica, completions));
         Ok(())
     }
 
@@ -165,7 +157,7 @@ impl<D: Device> BackEnd<D> {
 
     /// Blocks until the plan's read has ended; keeps other events for the next iteration.
     pub(super) fn wait_for(&mut self, plan: LookupPlan) -> LookupPlan {
-        /// A token of no request: `ReadPurpose` never sets all bits.
+        /// A token of no request: `ReadWaiter` never sets all bits.
         const BLOCKING_USER: u64 = u64::MAX;
         self.engine.read(plan, BLOCKING_USER);
         loop {

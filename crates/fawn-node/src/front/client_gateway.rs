@@ -49,7 +49,7 @@ impl<D: Device> ClientGateway<D> {
             at_cluster: HashMap::default(),
             unsent: BTreeMap::new(),
             deferred: VecDeque::new(),
-            batches: Slab::new(),
+            multis: Slab::new(),
             keyspace_ops: Slab::new(),
             fenced: HashSet::default(),
             counters: ShardCounters::default(),

@@ -4,8 +4,8 @@
 //! each other, so two are never at the cluster together. Consecutive waiting reads share one reply: all of
 //! them were received before it was requested, so it is recent enough for each.
 use crate::SessionId;
-use crate::pending::PendingOp;
-use fawn_types::KeyHash;
+use crate::exec::{ReplyTarget, StoredRequest};
+use fawn_types::{KeyHash, Request};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use smallvec::SmallVec;
@@ -14,8 +14,32 @@ use std::collections::VecDeque;
 /// A session and the keyed hash of a key; two keys of one hash merely share a queue.
 pub(super) type SessionKey = (SessionId, KeyHash);
 
+/// An operation of a session.
+#[derive(Debug)]
+pub(super) struct QueuedOp {
+    pub(super) target: ReplyTarget,
+    pub(super) is_update: bool,
+    pub(super) request: StoredRequest,
+}
+
+impl QueuedOp {
+    pub(super) fn new(target: ReplyTarget, request: &Request<'_>) -> Self {
+        let is_update = matches!(request, Request::Update { .. });
+        Self { target, is_update, request: StoredRequest::new(request) }
+    }
+
+    /// Without an update's bytes: enough to reply.
+    fn into_answerable(self) -> Self {
+        if !self.is_update {
+            return self;
+        }
+        let request = StoredRequest::new(&Request::Get { key: self.request.request().key() });
+        Self { request, ..self }
+    }
+}
+
 /// Operations with a common reply: an update, or reads.
-pub(super) type SharedReplyOps = SmallVec<[PendingOp; 1]>;
+pub(super) type SharedReplyOps = SmallVec<[QueuedOp; 1]>;
 
 /// One queue.
 #[derive(Debug, Default)]
@@ -23,7 +47,7 @@ struct KeyQueue {
     at_cluster: SharedReplyOps,
     /// Bytes of their requests.
     at_cluster_bytes: usize,
-    waiting: VecDeque<PendingOp>,
+    waiting: VecDeque<QueuedOp>,
 }
 
 /// All queues of a front-end. Bounded by its bounds on requests and bytes.
@@ -50,8 +74,8 @@ impl KeyQueues {
     }
 
     /// Opens a queue for an operation that was just sent, or queues `op`.
-    pub(super) fn push(&mut self, name: SessionKey, op: PendingOp, is_sent: bool) {
-        let bytes = op.asked_bytes();
+    pub(super) fn push(&mut self, name: SessionKey, op: QueuedOp, is_sent: bool) {
+        let bytes = op.request.len_bytes();
         self.requests += 1;
         self.bytes += bytes;
         let line = self.queues.entry(name).or_default();
@@ -65,7 +89,7 @@ impl KeyQueues {
     }
 
     /// The first waiting operation, if none of the queue is at the cluster.
-    pub(super) fn next(&self, name: SessionKey) -> Option<&PendingOp> {
+    pub(super) fn next(&self, name: SessionKey) -> Option<&QueuedOp> {
         let line = self.queues.get(&name)?;
         assert!(line.at_cluster.is_empty(), "one at a time");
         line.waiting.front()
@@ -74,9 +98,9 @@ impl KeyQueues {
     /// The first waiting operation was sent; further reads join a read.
     pub(super) fn sent(&mut self, name: SessionKey) {
         let Some(line) = self.queues.get_mut(&name) else { unreachable!("a sent operation was in a queue") };
-        while let Some(op) = line.waiting.pop_front_if(|op| line.at_cluster.is_empty() || !op.is_update()) {
-            line.at_cluster_bytes += op.asked_bytes();
-            let is_update = op.is_update();
+        while let Some(op) = line.waiting.pop_front_if(|op| line.at_cluster.is_empty() || !op.is_update) {
+            line.at_cluster_bytes += op.request.len_bytes();
+            let is_update = op.is_update;
             line.at_cluster.push(op.into_answerable());
             if is_update {
                 break;
@@ -95,25 +119,25 @@ impl KeyQueues {
     }
 
     /// The reply found no budget: its reads are repeated before all waiting operations.
-    pub(super) fn put_back(&mut self, name: SessionKey, ops: impl DoubleEndedIterator<Item = PendingOp>) {
+    pub(super) fn put_back(&mut self, name: SessionKey, ops: impl DoubleEndedIterator<Item = QueuedOp>) {
         let Some(line) = self.queues.get_mut(&name) else { unreachable!("a queue exists until it is closed") };
         assert!(line.at_cluster.is_empty(), "an operation at the cluster is not repeated");
         for op in ops.rev() {
             self.requests += 1;
-            self.bytes += op.asked_bytes();
+            self.bytes += op.request.len_bytes();
             line.waiting.push_front(op);
         }
     }
 
     /// The first waiting operation.
-    pub(super) fn front(&self, name: SessionKey) -> Option<&PendingOp> {
+    pub(super) fn front(&self, name: SessionKey) -> Option<&QueuedOp> {
         self.queues.get(&name)?.waiting.front()
     }
 
     /// Removes the first waiting operation, which is answered locally.
-    pub(super) fn refuse(&mut self, name: SessionKey) -> Option<PendingOp> {
+    pub(super) fn refuse(&mut self, name: SessionKey) -> Option<QueuedOp> {
         let op = self.queues.get_mut(&name)?.waiting.pop_front()?;
-        self.bytes -= op.asked_bytes();
+        self.bytes -= op.request.len_bytes();
         self.requests -= 1;
         Some(op)
     }

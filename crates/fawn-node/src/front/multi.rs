@@ -2,9 +2,9 @@
 use super::request_router::RequestRouter;
 use crate::cluster::KeyspaceRequest;
 use crate::cluster::payload::{KeyValuePairs, put_pair};
-use crate::execute::{Flow, Stall};
+use crate::exec::ReplyPlace;
+use crate::gateway::{Flow, MultiReply, PendingMulti, Stall};
 use crate::keyspace_op::{CROSS_SLOT, KeyspaceOpKind};
-use crate::pending::{MultiReply, PendingMulti, ReplyPlace};
 use crate::session::Session;
 use fawn_flash::Device;
 use fawn_types::{Now, OperationError, Reply, Request, RingKey, Update, limits};
@@ -33,22 +33,22 @@ impl<D: Device> RequestRouter<D> {
     fn gather(&mut self, session: &mut Session, multi: &MultiCommand<'_>, now: Now) {
         let mut multi_reply = MultiReply::new(multi.multi_reply, Vec::new(), self.options.reply_bytes_max);
         // The slot is reserved before the replies exist: operations refer to it.
-        let batch = self.batches.insert(PendingMulti::unfilled());
+        let multi_at = self.multis.insert(PendingMulti::unfilled());
         for request in multi.requests() {
             let item = multi_reply.push_unknown(request.key());
             if let Err(error) =
-                self.begin(session, &request, ReplyPlace::Item { batch, item }, ReplyFormat::Silent, now)
+                self.begin(session, &request, ReplyPlace::Item { multi: multi_at, item }, ReplyFormat::Silent, now)
             {
                 multi_reply.complete(item, &Reply::Error(error), None);
             }
         }
         if multi_reply.is_complete() {
-            self.batches.remove(batch);
+            self.multis.remove(multi_at);
             multi_reply.finish();
             return session.replies.respond(|out| out.extend_from_slice(&multi_reply.bytes));
         }
         let slot = session.replies.reserve_estimate(multi_reply.values());
-        self.batches[batch] = PendingMulti { session: session.id, slot, multi_reply: Some(multi_reply) };
+        self.multis[multi_at] = PendingMulti { session: session.id, slot, multi_reply: Some(multi_reply) };
     }
 
     /// A barrier for its session: its keys are in no queue.

@@ -1,13 +1,13 @@
 //! Execution at a front-end: its node, the queues per key, requests on several keys.
-use super::key_queues::{KeyQueues, SessionKey};
+use super::key_queues::{KeyQueues, QueuedOp, SessionKey};
 use crate::SessionId;
 use crate::cluster::{ClientOp, ClusterReply, Node, SubmitError};
-use crate::execute::server::{ServerContext, answer};
-use crate::execute::{Admit, Flow, Stall, admit_reply, connection, deliver, is_granted};
+use crate::exec::{Admit, ReplyPlace, ReplyTarget};
+use crate::gateway::server::{ServerContext, answer};
+use crate::gateway::{Flow, PendingMulti, Stall, admit_reply, connection, deliver, is_granted};
 use crate::keyspace_op::KeyspaceOp;
 use crate::options::{ServerInfo, ShardOptions};
-use crate::pending::{PendingMulti, PendingOp, ReplyPlace};
-use crate::session::consume::Executor;
+use crate::session::consume::Dispatch;
 use crate::session::{Session, Sessions};
 use crate::status::{ShardCounters, ShardStatus};
 use fawn_ds::internals::Options;
@@ -37,7 +37,7 @@ pub(super) struct RequestRouter<D: Device> {
     pub(super) unsent: BTreeMap<RangeId, VecDeque<SessionKey>>,
     /// Queues whose first read was answered without reply budget, with the reply's length.
     pub(super) deferred: VecDeque<(SessionKey, usize)>,
-    pub(super) batches: Slab<PendingMulti>,
+    pub(super) multis: Slab<PendingMulti>,
     pub(super) keyspace_ops: Slab<KeyspaceOp>,
     /// Sessions that wait for a whole-keyspace request: barriers in both directions.
     pub(super) fenced: HashSet<SessionId, FxBuildHasher>,
@@ -55,7 +55,7 @@ pub(super) struct RequestRouter<D: Device> {
     pub(super) has_submitted: bool,
 }
 
-impl<D: Device> Executor for RequestRouter<D> {
+impl<D: Device> Dispatch for RequestRouter<D> {
     fn options(&self) -> &ShardOptions {
         &self.options
     }
@@ -135,7 +135,7 @@ impl<D: Device> RequestRouter<D> {
         &mut self,
         session: &mut Session,
         request: &Request<'_>,
-        target: ReplyPlace,
+        place: ReplyPlace,
         format: ReplyFormat,
         now: Now,
     ) -> Result<(), OperationError> {
@@ -152,10 +152,7 @@ impl<D: Device> RequestRouter<D> {
             Err(SubmitError::Overloaded) => self.put_unsent(self.range_of(key), name),
             Err(SubmitError::Operation(error)) => return Err(error),
         }
-        let op = match request {
-            Request::Get { .. } => PendingOp::get(id, target, hash, key, format),
-            Request::Update { update, .. } => PendingOp::update(id, target, hash, (key, update), format),
-        };
+        let op = QueuedOp::new(ReplyTarget { session: id, place, format }, request);
         self.queues.push(name, op, sent.is_ok());
         session.queued += 1;
         Ok(())
@@ -185,7 +182,7 @@ impl<D: Device> RequestRouter<D> {
     /// Sends the first waiting operation of a queue, or adds the queue to the unsent ones.
     fn advance_or_wait(&mut self, sessions: &mut Sessions, name: SessionKey, now: Now) {
         if !self.advance(sessions, name, now)
-            && let Some(range) = self.queues.front(name).map(|op| self.range_of(op.key()))
+            && let Some(range) = self.queues.front(name).map(|op| self.range_of(op.request.request().key()))
         {
             self.put_unsent(range, name);
         }
@@ -194,11 +191,7 @@ impl<D: Device> RequestRouter<D> {
     /// Sends the first waiting operation of a queue; returns whether the window had space.
     fn advance(&mut self, sessions: &mut Sessions, name: SessionKey, now: Now) -> bool {
         while let Some(op) = self.queues.next(name) {
-            let request = match op.as_update() {
-                Some(update) => Request::Update { key: op.key(), update },
-                None => Request::Get { key: op.key() },
-            };
-            match self.node.submit(now, &request) {
+            match self.node.submit(now, &op.request.request()) {
                 Ok(op) => {
                     self.has_submitted = true;
                     self.at_cluster.insert(op, OpOwner::Key(name));
@@ -236,7 +229,8 @@ impl<D: Device> RequestRouter<D> {
     fn answer(&mut self, sessions: &mut Sessions, name: SessionKey, reply: &Reply<'_>) -> bool {
         let mut ops = self.queues.answered(name).into_iter();
         while let Some(op) = ops.next() {
-            match admit_reply(sessions, &op.reply_target(), reply) {
+            // An update must not be executed twice.
+            match if op.is_update { Admit::Accept } else { admit_reply(sessions, &op.target, reply) } {
                 fit @ (Admit::Accept | Admit::Reject) => {
                     let reply = fit.reply(reply);
                     self.count(reply);
@@ -257,7 +251,7 @@ impl<D: Device> RequestRouter<D> {
         for _ in 0..self.deferred.len() {
             let Some((name, bytes)) = self.deferred.pop_front() else { return };
             let Some(op) = self.queues.front(name) else { continue };
-            if !is_granted(sessions, &op.reply_target(), bytes) {
+            if !is_granted(sessions, &op.target, bytes) {
                 self.deferred.push_back((name, bytes));
             } else {
                 self.advance_or_wait(sessions, name, now);
@@ -265,15 +259,15 @@ impl<D: Device> RequestRouter<D> {
         }
     }
 
-    fn finish(&mut self, sessions: &mut Sessions, op: &PendingOp, reply: &Reply<'_>) {
-        if let Some(session) = sessions.get_mut(op.session) {
+    fn finish(&mut self, sessions: &mut Sessions, op: &QueuedOp, reply: &Reply<'_>) {
+        if let Some(session) = sessions.get_mut(op.target.session) {
             session.queued -= 1;
             // Sessions that became quiet may be waiting for just that.
-            sessions.schedule(op.session);
+            sessions.schedule(op.target.session);
         }
-        deliver(sessions, &mut self.batches, &op.reply_target(), reply, None);
+        deliver(sessions, &mut self.multis, &op.target, op.request.request().key(), reply, None);
         if let Reply::Value(_) = reply {
-            sessions.update_budget(op.session);
+            sessions.update_budget(op.target.session);
         }
     }
 

@@ -8,7 +8,7 @@
 //! Replies behind an unfinished reply of their session thus use at most B/2. Each byte above belongs to a next reply,
 //! which leaves with its client or the client's time-out. The peak is 9/8 B and one reply.
 use super::{Session, SessionId, SessionPhase};
-use crate::execute::Stall;
+use crate::gateway::Stall;
 use crate::output::ShardOutput;
 use crate::status::RepliesStatus;
 use slab::Slab;
@@ -105,10 +105,16 @@ impl Session {
         true
     }
 
-    /// The longest reply that would be granted now.
-    pub(crate) fn grantable_bytes(&self) -> usize {
-        let Allowance { any_bytes, next_bytes, short_bytes } = self.grants.allowance;
-        if self.replies.is_clear() { any_bytes.max(next_bytes).max(short_bytes) } else { any_bytes }
+    /// The longest reply that is granted without [`Session::grant`].
+    #[inline]
+    pub(crate) const fn allowed_bytes(&self) -> usize {
+        self.grants.allowance.any_bytes
+    }
+
+    /// A reply of this length was added.
+    #[inline]
+    pub(crate) const fn use_allowance(&mut self, bytes: usize) {
+        self.grants.allowance.any_bytes = self.grants.allowance.any_bytes.saturating_sub(bytes);
     }
 
     /// Whether the reply that was not granted is granted now. Queued sessions are resumed by the queue.

@@ -4,7 +4,7 @@
 use super::lookahead::{FIRSTS_MIN, Lookahead, Prefetched, peek_firsts};
 use super::{Budget, Session, SessionPhase, Sessions};
 use crate::SessionId;
-use crate::execute::{Flow, Stall};
+use crate::gateway::{Flow, Stall};
 use crate::options::ShardOptions;
 use crate::output::ShardOutput;
 use crate::status::ShardCounters;
@@ -14,7 +14,7 @@ use fawn_wire::{Command, Decoded};
 use std::collections::VecDeque;
 
 /// An executor of commands.
-pub(crate) trait Executor {
+pub(crate) trait Dispatch {
     fn options(&self) -> &ShardOptions;
     fn counters(&mut self) -> &mut ShardCounters;
     fn execute(&mut self, session: &mut Session, command: Command<'_>, now: Now) -> Flow;
@@ -27,7 +27,7 @@ pub(crate) trait Executor {
     }
     /// Prefetches keys of requests that follow.
     fn prefetch(&self, _hashes: &[KeyHash]) {}
-    /// Like [`Executor::execute`], for a request decoded ahead.
+    /// Like [`Dispatch::execute`], for a request decoded ahead.
     fn execute_prefetched(&mut self, session: &mut Session, prefetched: &Prefetched<'_>, now: Now) -> Flow {
         let Prefetched { request, format, .. } = *prefetched;
         self.execute(session, Command::Single { request, format }, now)
@@ -36,7 +36,7 @@ pub(crate) trait Executor {
 
 /// Decodes and executes until the input ends, or the session stalls or ends.
 #[inline]
-fn consume<'a, E: Executor>(
+fn consume<'a, E: Dispatch>(
     executor: &mut E,
     session: &mut Session,
     (mut first, input): (Option<&Prefetched<'a>>, &'a [u8]),
@@ -89,13 +89,13 @@ fn consume<'a, E: Executor>(
     if session.phase == SessionPhase::Open { at } else { input.len() }
 }
 
-fn stall(executor: &mut impl Executor, session: &mut Session, why: Stall) {
+fn stall(executor: &mut impl Dispatch, session: &mut Session, why: Stall) {
     session.stalled = Some(why);
     executor.counters().stalls += 1;
 }
 
 #[cold]
-fn consume_other(executor: &mut impl Executor, session: &mut Session, decoded: Decoded<'_>, now: Now) -> (Flow, usize) {
+fn consume_other(executor: &mut impl Dispatch, session: &mut Session, decoded: Decoded<'_>, now: Now) -> (Flow, usize) {
     match decoded {
         Decoded::Skip { consumed } => (Flow::Continue, consumed),
         Decoded::Error { message, consumed, fatal } => {
@@ -117,7 +117,7 @@ fn consume_other(executor: &mut impl Executor, session: &mut Session, decoded: D
 }
 
 /// Executes input of several sessions; records how much of each is consumed.
-pub(crate) fn handle_inputs<E: Executor>(
+pub(crate) fn handle_inputs<E: Dispatch>(
     executor: &mut E,
     sessions: &mut Sessions,
     outputs: &mut VecDeque<ShardOutput>,
@@ -143,7 +143,7 @@ pub(crate) fn handle_inputs<E: Executor>(
 /// Executes input of a session; returns how much is consumed.
 #[inline]
 pub(crate) fn handle_input(
-    executor: &mut impl Executor,
+    executor: &mut impl Dispatch,
     sessions: &mut Sessions,
     outputs: &mut VecDeque<ShardOutput>,
     (id, input): (SessionId, &[u8]),
@@ -153,7 +153,7 @@ pub(crate) fn handle_input(
 }
 
 fn handle_prefetched<'a>(
-    executor: &mut impl Executor,
+    executor: &mut impl Dispatch,
     sessions: &mut Sessions,
     outputs: &mut VecDeque<ShardOutput>,
     (id, first, input): (SessionId, Option<&Prefetched<'a>>, &'a [u8]),

@@ -2,7 +2,7 @@
 //!
 //! Requests mostly wait for main memory. The accesses of a pipeline, or of many connections, overlap when they are
 //! prefetched together. The look-ahead changes no state; its decoded and hashed requests are kept for execution.
-use super::consume::Executor;
+use super::consume::Dispatch;
 use super::{Session, SessionId, Sessions};
 use fawn_ds::internals::PREFETCH_KEYS_MAX;
 use fawn_types::{KeyHash, Request, ShardId, TimeMs};
@@ -47,7 +47,7 @@ impl<'a> Lookahead<'a> {
 
     /// Decodes the next requests, as far as they are on single keys, and prefetches those of this shard.
     #[inline]
-    pub(crate) fn fill(&mut self, executor: &impl Executor, session: &Session, input: &'a [u8], now: TimeMs) {
+    pub(crate) fn fill(&mut self, executor: &impl Dispatch, session: &Session, input: &'a [u8], now: TimeMs) {
         assert!(self.is_empty(), "requests decoded ahead are executed first");
         self.prefetched.clear();
         self.taken = 0;
@@ -99,7 +99,7 @@ impl OwnHashes {
 /// Results are written in place: they are too large to be moved per iteration.
 #[inline]
 pub(crate) fn peek_firsts<'a>(
-    executor: &impl Executor,
+    executor: &impl Dispatch,
     sessions: &Sessions,
     inputs: &[(SessionId, &'a [u8])],
     firsts: &mut [Option<Prefetched<'a>>; PREFETCH_KEYS_MAX],
@@ -123,7 +123,7 @@ pub(crate) fn peek_firsts<'a>(
 
 #[inline]
 fn peek_one<'a>(
-    executor: &impl Executor,
+    executor: &impl Dispatch,
     (session, codec): (&Session, &mut Codec),
     input: &'a [u8],
     now: TimeMs,

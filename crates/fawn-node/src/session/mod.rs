@@ -19,7 +19,7 @@ pub(crate) use replies::Replies;
 pub(crate) use table::Sessions;
 
 use self::budget::SessionGrants;
-use crate::execute::Stall;
+use crate::gateway::Stall;
 use crate::options::ShardOptions;
 use crate::shards::Outstanding;
 use fawn_types::{KeyHash, ShardId, Version};

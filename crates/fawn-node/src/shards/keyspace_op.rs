@@ -1,9 +1,9 @@
 //! Whole-keyspace requests on a node with several shards: a part to each shard, this one included.
 use super::outstanding::{ForwardedOp, Outstanding};
 use crate::SessionId;
-use crate::execute::{Flow, ShardContext, ShardState, Stall};
+use crate::exec::ReplyPlace;
+use crate::gateway::{Flow, ShardContext, ShardState, Stall};
 use crate::keyspace_op::{CROSS_SLOT, KeyspaceOp, KeyspaceOpKind, ScanState};
-use crate::pending::ReplyPlace;
 use crate::session::Session;
 use fawn_flash::Device;
 use fawn_types::{KeyHash, Now, OperationError, Reply, ShardId, TimeMs, limits};

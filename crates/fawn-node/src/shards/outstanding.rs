@@ -6,8 +6,8 @@
 //! overtook a dropped one is repeated too.
 use super::peer_mailboxes::PeerMailboxes;
 use crate::SessionId;
-use crate::execute::{Flow, ShardState, Stall};
-use crate::pending::{ReplyPlace, ReplyTarget};
+use crate::exec::{ReplyPlace, ReplyTarget};
+use crate::gateway::{Flow, ShardState, Stall};
 use crate::session::{OutBuf, Session};
 use fawn_flash::Device;
 use fawn_types::{KeyHash, OperationError, Reply, Request, ShardId, limits};
@@ -29,7 +29,7 @@ pub(super) enum Awaited {
 pub(super) struct ForwardedOp {
     /// Number of the request in its session.
     number: u64,
-    pub(super) target: ReplyPlace,
+    pub(super) place: ReplyPlace,
     hash: KeyHash,
     format: ReplyFormat,
     pub(super) is_update: bool,
@@ -41,13 +41,13 @@ pub(super) struct ForwardedOp {
 }
 
 impl ForwardedOp {
-    pub(super) const fn new(target: ReplyPlace, hash: KeyHash, format: ReplyFormat, is_update: bool) -> Self {
-        Self { number: 0, target, hash, format, is_update, is_reread: false, key_bytes: 0, bytes: 0 }
+    pub(super) const fn new(place: ReplyPlace, hash: KeyHash, format: ReplyFormat, is_update: bool) -> Self {
+        Self { number: 0, place, hash, format, is_update, is_reread: false, key_bytes: 0, bytes: 0 }
     }
 
     /// Target of the reply.
-    pub(super) const fn reply_target<'a>(&self, session: SessionId, key: &'a [u8]) -> ReplyTarget<'a> {
-        ReplyTarget { session, target: self.target, format: self.format, key, is_queued: self.is_update }
+    pub(super) const fn reply_target(&self, session: SessionId) -> ReplyTarget {
+        ReplyTarget { session, place: self.place, format: self.format }
     }
 }
 

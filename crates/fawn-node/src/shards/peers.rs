@@ -5,7 +5,7 @@
 //! accept yet waits here; the requesting shard bounds its length.
 use super::message_batch::{MessageBatch, MessageKind};
 use crate::SessionId;
-use crate::execute::ShardContext;
+use crate::gateway::ShardContext;
 use crate::output::ShardOutput;
 use crate::session::consume;
 use crate::shard::Shard;
@@ -48,7 +48,7 @@ impl<D: Device> Shard<D> {
                     self.execute(&mut pieces);
                     self.close_proxy(from, piece.session);
                 }
-                MessageKind::ResetStats => self.state.counters.reset(),
+                MessageKind::ResetStats => self.state.reset_counters(),
             }
         }
         self.execute(&mut pieces);
@@ -169,7 +169,6 @@ impl<D: Device> Shard<D> {
     }
 
     pub(crate) fn host(&mut self) -> ShardContext<'_, D> {
-        let now = self.state.now.wall;
-        ShardContext { state: &mut self.state, sessions: &mut self.sessions, now }
+        ShardContext { state: &mut self.state, sessions: &mut self.sessions }
     }
 }

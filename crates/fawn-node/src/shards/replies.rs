@@ -1,8 +1,8 @@
 //! Replies of other shards: matched to requests by order, delivered to the session's slots.
 use super::outstanding::{Awaited, DeferredRead, ForwardedOp, Outstanding};
 use crate::SessionId;
-use crate::execute::{Admit, ShardContext, admit_reply, deliver, is_granted};
-use crate::pending::ReplyPlace;
+use crate::exec::{Admit, ReplyPlace};
+use crate::gateway::{ShardContext, admit_reply, deliver, is_granted};
 use fawn_flash::Device;
 use fawn_types::{OperationError, Reply, ShardId};
 use fawn_wire::internal::read_reply_frame;
@@ -57,18 +57,23 @@ impl<D: Device> ShardContext<'_, D> {
         reply: &Reply<'_>,
     ) {
         self.links().answered(asked.bytes);
-        let reply_target = asked.reply_target(session, outstanding.key(from, asked));
+        let (target, key) = (asked.reply_target(session), outstanding.key(from, asked));
         let is_overtaking = !asked.is_update && outstanding.is_overtaking(asked);
-        let fit = if is_overtaking { Admit::Retry } else { admit_reply(self.sessions, &reply_target, reply) };
+        let fit = match asked.is_update {
+            // It must not be executed twice.
+            true => Admit::Accept,
+            false if is_overtaking => Admit::Retry,
+            false => admit_reply(self.sessions, &target, reply),
+        };
         if matches!(fit, Admit::Retry) {
             let bytes = match reply {
                 Reply::Value(entry) if !is_overtaking => entry.value.len(),
                 _ => 0,
             };
-            let key = reply_target.key.into();
+            let key = key.into();
             self.defer(outstanding, session, DeferredRead { asked: *asked, key, bytes });
         } else {
-            deliver(self.sessions, &mut self.state.pending.batches, &reply_target, fit.reply(reply), None);
+            deliver(self.sessions, &mut self.state.multis, &target, key, fit.reply(reply), None);
             self.sessions.update_budget(session);
             if !asked.is_update {
                 outstanding.read_ended();
@@ -94,10 +99,7 @@ impl<D: Device> ShardContext<'_, D> {
             let Some(mut outstanding) = self.sessions.get_mut(id).and_then(|session| session.outstanding.take()) else {
                 continue;
             };
-            let is_due = |late: &mut DeferredRead| {
-                let reply_target = late.asked.reply_target(id, &late.key);
-                is_granted(self.sessions, &reply_target, late.bytes)
-            };
+            let is_due = |late: &mut DeferredRead| is_granted(self.sessions, &late.asked.reply_target(id), late.bytes);
             while let Some(late) = outstanding.deferred.pop_front_if(is_due) {
                 let Some(owner) = links.elsewhere(&late.key) else { unreachable!("a key's shard never changes") };
                 links.send_again((&mut outstanding, id), owner, &late);
@@ -138,10 +140,10 @@ impl<D: Device> ShardContext<'_, D> {
 
     /// A request on several keys ends when each key has its reply.
     fn give_up(&mut self, session: SessionId, asked: &ForwardedOp) {
-        if let ReplyPlace::Item { .. } = asked.target {
+        if let ReplyPlace::Item { .. } = asked.place {
             let reply = Reply::Error(OperationError::Unavailable);
             // Items need no key: the request on several keys has it.
-            deliver(self.sessions, &mut self.state.pending.batches, &asked.reply_target(session, &[]), &reply, None);
+            deliver(self.sessions, &mut self.state.multis, &asked.reply_target(session), &[], &reply, None);
         }
     }
 }

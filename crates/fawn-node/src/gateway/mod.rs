@@ -1,33 +1,24 @@
-//! Execution: from a decoded command to replies, appended records, and waiting requests.
+//! Gateway of a shard: a session's command is executed here, sent to another shard, or answered at once.
 pub(crate) mod connection;
-mod core;
 mod deliver;
-mod evaluate;
-mod fit;
 mod keyspace;
-mod keyspace_op;
 mod multi;
-mod read;
-mod resume;
-mod scan;
+mod multi_reply;
 pub(crate) mod server;
-mod update;
+mod single;
+mod state;
 
+pub(crate) use deliver::{LocalReplies, admit_reply, deliver, is_granted};
 pub(crate) use keyspace::clear;
-
-pub(crate) use self::core::{EvaluationScratch, ShardState, operation_error};
-pub(crate) use deliver::deliver;
-pub(crate) use evaluate::{UpdateDecision, Write, evaluate};
-pub(crate) use fit::{Admit, admit_reply, is_granted};
-pub(crate) use resume::ShardContext;
-pub(crate) use scan::check_whole;
+pub(crate) use multi_reply::{MultiReply, PendingMulti};
+pub(crate) use single::execute_single;
+pub(crate) use state::{ShardContext, ShardState};
 
 use crate::session::Session;
-use crate::shards::{keyspace_op as node_wide, outstanding};
-use fawn_ds::internals::LookupPlan;
+use crate::shards::keyspace_op as node_wide;
 use fawn_flash::Device;
-use fawn_types::{KeyHash, Now, Request, ShardId};
-use fawn_wire::{Command, ReplyFormat};
+use fawn_types::Now;
+use fawn_wire::Command;
 
 /// Continuation of a session's input after a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,17 +46,6 @@ pub(crate) enum Stall {
     Shard,
 }
 
-/// Why a request is not answered at once.
-#[derive(Debug)]
-pub(crate) enum Blocked {
-    /// Its record is on flash.
-    Read(LookupPlan),
-    /// This earlier read of the key by the same session is in flight.
-    Behind(usize),
-    /// Earlier operations on the key are being loaded.
-    Queue,
-}
-
 /// Executes `command` for `session`.
 #[inline]
 pub(crate) fn execute<D: Device>(
@@ -79,29 +59,11 @@ pub(crate) fn execute<D: Device>(
             let place = (state.hash(request.key()), state.elsewhere(session, request.key()));
             execute_single(state, session, place, (&request, format), now)
         }
-        Command::Multi(multi) => multi::execute(state, session, &multi, now.wall),
+        Command::Multi(multi) => multi::execute(state, session, &multi, now),
         Command::Keyspace(keyspace) if state.links.is_some() => node_wide::keyspace(state, session, &keyspace, now),
         Command::Keyspace(keyspace) => keyspace::execute(state, session, &keyspace, now),
-        Command::Wide(request) => keyspace_op::execute(state, session, &request, now.wall),
+        Command::Wide(request) => keyspace::execute_for_peer(state, session, &request, now),
         Command::Connection(connection) => connection::execute(session, &connection),
         Command::Server(server) => server::execute(state, session, &server),
-    }
-}
-
-/// Executes a request on one key, with its hash and the shard that owns it unless it is this one.
-#[inline]
-pub(crate) fn execute_single<D: Device>(
-    state: &mut ShardState<D>,
-    session: &mut Session,
-    (hash, owner): (KeyHash, Option<ShardId>),
-    (request, format): (&Request<'_>, ReplyFormat),
-    now: Now,
-) -> Flow {
-    if let Some(owner) = owner {
-        return outstanding::single(state, session, (owner, hash), request, format);
-    }
-    match request {
-        Request::Get { key } => read::single(state, session, (hash, key), format),
-        Request::Update { key, update } => update::single(state, session, (hash, key), update, format, now.wall),
     }
 }

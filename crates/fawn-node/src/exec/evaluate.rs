@@ -1,15 +1,15 @@
 //! Evaluation of an update against the key's latest pending entry.
 //!
 //! The entry is borrowed from the engine and an append changes the engine, so borrowed parts of the outcome
-//! are copied to the shard's scratch buffers first.
+//! are copied to the executor's scratch buffers first.
 use super::EvaluationScratch;
 use fawn_dli::StringOperation;
 use fawn_types::operation::{DataOperation, Effect, Outcome};
-use fawn_types::{EntryRef, OperationError, Reply, TimeMs, Update, Version};
+use fawn_types::{EntryRef, Reply, TimeMs, Update, Version};
 
 /// Effect of an evaluation on the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Write {
+pub(super) enum Write {
     /// No record.
     None,
     /// A put of [`EvaluationScratch::value`].
@@ -28,7 +28,7 @@ struct KeptEntry {
 
 /// A reply whose entry, if any, is in the scratch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct EvaluatedReply(EvaluatedForm);
+pub(super) struct EvaluatedReply(EvaluatedForm);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum EvaluatedForm {
@@ -37,21 +37,14 @@ enum EvaluatedForm {
     Previous { entry: KeptEntry, applied: bool },
 }
 
-/// The outcome of an update.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct UpdateDecision {
-    pub(crate) write: Write,
-    pub(crate) answer: EvaluatedReply,
-}
-
-/// Evaluates `update` on `current`.
-pub(crate) fn evaluate<'a>(
+/// Evaluates `update` on `current`; returns its effect and its reply.
+pub(super) fn evaluate<'a>(
     scratch: &mut EvaluationScratch,
     update: Update<'a>,
     value_bytes_max: u32,
     current: Option<EntryRef<'a>>,
     now: TimeMs,
-) -> UpdateDecision {
+) -> (Write, EvaluatedReply) {
     let Outcome { effect, reply } = StringOperation::new(update, value_bytes_max).apply(current, now);
     let write = match effect {
         Effect::None => Write::None,
@@ -62,24 +55,15 @@ pub(crate) fn evaluate<'a>(
             Write::Put { flags, expires_at_ms }
         }
     };
-    UpdateDecision { write, answer: EvaluatedReply::keep(scratch, &reply) }
+    (write, EvaluatedReply::keep(&mut scratch.previous, &reply))
 }
 
 impl EvaluatedReply {
-    pub(crate) const fn error(error: OperationError) -> Self {
-        Self(EvaluatedForm::Plain(Reply::Error(error)))
-    }
-
-    /// A reply without an entry.
-    pub(crate) const fn plain(reply: Reply<'static>) -> Self {
-        Self(EvaluatedForm::Plain(reply))
-    }
-
-    fn keep(scratch: &mut EvaluationScratch, reply: &Reply<'_>) -> Self {
+    fn keep(previous: &mut Vec<u8>, reply: &Reply<'_>) -> Self {
         Self(match *reply {
-            Reply::Value(entry) => EvaluatedForm::Value(kept(scratch, &entry)),
+            Reply::Value(entry) => EvaluatedForm::Value(kept(previous, &entry)),
             Reply::Previous { entry: Some(entry), applied } => {
-                EvaluatedForm::Previous { entry: kept(scratch, &entry), applied }
+                EvaluatedForm::Previous { entry: kept(previous, &entry), applied }
             }
             Reply::Previous { entry: None, applied } => EvaluatedForm::Plain(Reply::Previous { entry: None, applied }),
             Reply::Absent => EvaluatedForm::Plain(Reply::Absent),
@@ -97,9 +81,9 @@ impl EvaluatedReply {
     }
 
     /// The reply, completed with the assigned version.
-    pub(crate) fn reply<'a>(&self, scratch: &'a EvaluationScratch, assigned: Version) -> Reply<'a> {
+    pub(super) fn reply<'a>(&self, previous: &'a [u8], assigned: Version) -> Reply<'a> {
         let entry = |kept: KeptEntry| EntryRef {
-            value: &scratch.previous,
+            value: previous,
             flags: kept.flags,
             expires_at_ms: kept.expires_at_ms,
             version: if kept.version == Version::ZERO { assigned } else { kept.version },
@@ -113,8 +97,8 @@ impl EvaluatedReply {
     }
 }
 
-fn kept(scratch: &mut EvaluationScratch, entry: &EntryRef<'_>) -> KeptEntry {
-    scratch.previous.clear();
-    scratch.previous.extend_from_slice(entry.value);
+fn kept(previous: &mut Vec<u8>, entry: &EntryRef<'_>) -> KeptEntry {
+    previous.clear();
+    previous.extend_from_slice(entry.value);
     KeptEntry { flags: entry.flags, expires_at_ms: entry.expires_at_ms, version: entry.version }
 }

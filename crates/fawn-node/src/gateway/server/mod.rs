@@ -8,7 +8,7 @@ use crate::counters::Counted;
 use crate::options::{ServerInfo, ShardOptions};
 use crate::session::Session;
 use crate::shards::MessageKind;
-use crate::status::{RepliesStatus, ShardStatus, StoreStatus};
+use crate::status::ShardStatus;
 use fawn_flash::Device;
 use fawn_types::TimeMs;
 use fawn_wire::{ServerCommand, commands, memcached, resp};
@@ -31,7 +31,7 @@ pub(crate) fn execute<D: Device>(state: &mut ShardState<D>, session: &mut Sessio
         status
     };
     if answer(&about, status, session, server, state.wall) {
-        state.counters.reset();
+        state.reset_counters();
         if let Some(links) = &mut state.links {
             links.send_to_all(MessageKind::ResetStats, session.id);
         }
@@ -78,28 +78,10 @@ pub(crate) fn answer(
     false
 }
 
-impl<D: Device> ShardState<D> {
-    /// Current counters and gauges.
-    pub(crate) fn status(&self) -> ShardStatus {
-        ShardStatus {
-            counters: self.counters,
-            sessions: self.sessions_open,
-            proxy_sessions: self.links.as_ref().map_or(0, |links| links.proxy_sessions()),
-            pending: self.pending.len() + self.links.as_ref().map_or(0, |links| links.requests()),
-            // The owner of the sessions fills this in.
-            replies: RepliesStatus::default(),
-            reads: self.pending.reads.in_flight() + self.pending.reads.waiting(),
-            uncommitted: self.replica.uncommitted(),
-            store: StoreStatus::of(&self.engine),
-            cluster: None,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::{OpenGeneration, ShardCounters};
+    use crate::status::{OpenGeneration, RepliesStatus, ShardCounters, StoreStatus};
     use fawn_ds::internals::{EngineStats, LogReport, MemoryReport};
     use fawn_wire::Args;
 

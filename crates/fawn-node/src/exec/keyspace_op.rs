@@ -1,0 +1,182 @@
+//! Requests on a member's whole range: counts and scan steps at the tail, clears and atomic batches at the head.
+use super::message::{Execution, Parking, RequestMessage, Tag};
+use super::update::{RecordDraft, reply_at_commit};
+use super::{Executor, operation_error};
+use crate::replica::{HostedMember, RangeSlot};
+use fawn_chain::message::FRAME_BYTES_MAX;
+use fawn_ds::internals::format::record::encoded_len;
+use fawn_ds::internals::{CorruptRecord, Engine, EngineError, RecordKind, RecordRef, Scan, ScanStep};
+use fawn_flash::Device;
+use fawn_types::{ClientTag, EntryRef, KeyHash, Now, OperationError, Reply, Version};
+use fawn_wire::internal::{KeyspaceRequest, put_scan_page};
+use std::ops::ControlFlow;
+
+/// Maximum bytes of a tagged batch's records, so that one frame carries all of them.
+const BATCH_BYTES_MAX: usize = FRAME_BYTES_MAX / 2;
+
+/// A key with its hash, and its value.
+pub(crate) type HashedPair<'a> = (KeyHash, &'a [u8], &'a [u8]);
+
+impl Executor {
+    /// Executes a request on a whole range.
+    pub(super) fn keyspace_op<D: Device>(
+        &mut self,
+        engine: &mut Engine<D>,
+        member: &mut HostedMember,
+        message: &RequestMessage<'_>,
+        request: &KeyspaceRequest<'_>,
+        now: Now,
+        emit: impl FnOnce(&Reply<'_>, Option<Version>),
+    ) -> Execution {
+        match *request {
+            KeyspaceRequest::Count => match member.replica.admit_read(now) {
+                Ok(_) => {
+                    emit(&Reply::Unsigned(engine.len(member.id)), None);
+                    Execution::Replied
+                }
+                Err(rejection) => Execution::Refused(rejection),
+            },
+            KeyspaceRequest::Scan { cursor, count } => {
+                let scan = Box::new(Scan::new(member.id, cursor, count as usize));
+                self.scan_step(engine, member, scan, now, emit)
+            }
+            KeyspaceRequest::Clear => self.clear(engine, member, message.tag, now, emit),
+            KeyspaceRequest::SetAll(pairs) => {
+                let hashed = |(key, value)| (KeyHash::of(engine.secret(), key), key, value);
+                let pairs: Vec<HashedPair<'_>> = pairs.iter().map(hashed).collect();
+                self.set_all(engine, member, (message.slot, message.tag), &pairs, now, emit)
+            }
+        }
+    }
+
+    /// Continues a scan over whole index cells; the reply is a page of keys.
+    pub(super) fn scan_step<D: Device>(
+        &mut self,
+        engine: &mut Engine<D>,
+        member: &mut HostedMember,
+        mut scan: Box<Scan>,
+        now: Now,
+        emit: impl FnOnce(&Reply<'_>, Option<Version>),
+    ) -> Execution {
+        let time = match member.replica.admit_read(now) {
+            Ok(time) => time,
+            Err(rejection) => return Execution::Refused(rejection),
+        };
+        match engine.scan_step(&mut scan, time) {
+            Ok(ScanStep::Read(plan)) => return Execution::Park(Parking::Scan(plan, scan)),
+            Ok(ScanStep::Done) => match check_whole(&scan) {
+                Ok(()) => {
+                    let mut page = Vec::new();
+                    put_scan_page(&mut page, scan.cursor, scan.items.iter().map(|item| item.key.as_slice()));
+                    let entry = EntryRef { value: &page, flags: 0, expires_at_ms: 0, version: Version::ZERO };
+                    emit(&Reply::Value(entry), None);
+                }
+                Err(error) => emit(&Reply::Error(error), None),
+            },
+            Err(error) => emit(&Reply::Error(operation_error(&error)), None),
+        }
+        Execution::Replied
+    }
+
+    /// Empties the range with one record. Updates that wait for their value find the key absent.
+    fn clear<D: Device>(
+        &mut self,
+        engine: &mut Engine<D>,
+        member: &mut HostedMember,
+        tag: Option<Tag>,
+        now: Now,
+        emit: impl FnOnce(&Reply<'_>, Option<Version>),
+    ) -> Execution {
+        let emit = match self.admit(member, tag, emit) {
+            ControlFlow::Continue(emit) => emit,
+            ControlFlow::Break(execution) => return execution,
+        };
+        let (client, draft) = (tag.map_or(ClientTag::NONE, |tag| tag.client), RecordDraft::bare(RecordKind::Clear));
+        match self.head(engine, member, now).append(KeyHash(0), &[], client, draft, &Reply::Deleted) {
+            Ok(version) => {
+                self.counters.flushes += 1;
+                reply_at_commit(client, &Reply::Deleted, version, emit)
+            }
+            Err(not) => not.conclude(emit),
+        }
+    }
+
+    /// Appends all pairs as one batch of the log, complete or absent after a crash. Only its last record has the tag and
+    /// the result. This marks the end of the batch on links too, where only whole batches are sent and appended.
+    pub(crate) fn set_all<D: Device>(
+        &mut self,
+        engine: &mut Engine<D>,
+        member: &mut HostedMember,
+        (slot, tag): (RangeSlot, Option<Tag>),
+        pairs: &[HashedPair<'_>],
+        now: Now,
+        emit: impl FnOnce(&Reply<'_>, Option<Version>),
+    ) -> Execution {
+        let emit = match self.admit(member, tag, emit) {
+            ControlFlow::Continue(emit) => emit,
+            ControlFlow::Break(execution) => return execution,
+        };
+        let reply_at = |version| Reply::Stored { version, value_bytes: 0 };
+        if pairs.is_empty() {
+            emit(&reply_at(Version::ZERO), None);
+            return Execution::Replied;
+        }
+        // Updates that wait for their value precede the batch.
+        if self.wait_queue.has_queues() && pairs.iter().any(|(hash, ..)| self.wait_queue.has_queue(slot, *hash)) {
+            return Execution::Blocked;
+        }
+        let client = tag.map_or(ClientTag::NONE, |tag| tag.client);
+        let count = pairs.len() as u64;
+        let append = |engine: &mut Engine<D>, range, first, result: &[u8]| {
+            let records = batch(pairs, first, client, result);
+            let found_bytes = records.iter().map(|(_, record)| encoded_len(record)).sum();
+            if client.is_some() && found_bytes > BATCH_BYTES_MAX {
+                return Err(EngineError::TooLarge { found_bytes, limit_bytes: BATCH_BYTES_MAX });
+            }
+            engine.append_batch(range, &records)
+        };
+        let appended = self.head(engine, member, now).append_as(count, client, &reply_at(Version::ZERO), append);
+        match appended {
+            Ok(version) => {
+                self.counters.writes += count;
+                reply_at_commit(client, &reply_at(version), version, emit)
+            }
+            Err(not) => not.conclude(emit),
+        }
+    }
+}
+
+/// The records of a batch from version `first` on.
+fn batch<'a>(
+    pairs: &[HashedPair<'a>],
+    first: Version,
+    tag: ClientTag,
+    result: &'a [u8],
+) -> Vec<(KeyHash, RecordRef<'a>)> {
+    let versions = std::iter::successors(Some(first), |version| version.next());
+    let record = |((hash, key, value), version): (&HashedPair<'a>, _)| (*hash, RecordRef::put(version, key, value));
+    let mut records: Vec<_> = pairs.iter().zip(versions).map(record).collect();
+    if let Some((_, last)) = records.last_mut() {
+        (last.tag, last.result) = (tag, result);
+    }
+    records
+}
+
+/// Checks that a step has all keys but those of lost records. A step over records whose reads failed fails as a whole: a
+/// client that repeats it with its cursor misses no key.
+///
+/// The protocol has no place for a lost key, and an error in place of the page would end every scan there. So the page
+/// goes without it; the log says where its record is, and a metric counts it.
+fn check_whole(scan: &Scan) -> Result<(), OperationError> {
+    let mut checked = Ok(());
+    for CorruptRecord { file, offset_bytes, detail, is_lost } in &scan.corrupt {
+        match is_lost {
+            true => tracing::error!(file, offset_bytes, detail, "a scan left out a lost record"),
+            false => {
+                tracing::warn!(file, offset_bytes, detail, "a scan fails at a record that cannot be read now");
+                checked = Err(OperationError::Unavailable);
+            }
+        }
+    }
+    checked
+}

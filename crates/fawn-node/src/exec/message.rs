@@ -1,0 +1,158 @@
+//! Messages of the executor: a request, the origin that its reply returns to, the outcome, and the owned form of a
+//! request that waits.
+use crate::SessionId;
+use crate::replica::RangeSlot;
+use fawn_chain::Rejection;
+use fawn_ds::internals::{LookupPlan, Scan};
+use fawn_types::{ClientTag, KeyHash, NodeId, Request};
+use fawn_wire::ReplyFormat;
+use fawn_wire::internal::{KeyspaceRequest, put_request, read_request};
+
+/// A request for the member in `slot`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RequestMessage<'a> {
+    pub(crate) slot: RangeSlot,
+    /// Of the key, if there is one.
+    pub(crate) hash: KeyHash,
+    /// Only updates that a link may lose have one, or updates of chains with several members.
+    pub(crate) tag: Option<Tag>,
+    /// A read of the newest value, pending or not; its reply waits for the commit of that value.
+    pub(crate) is_latest: bool,
+    /// Longest value in the reply.
+    pub(crate) grant_bytes: usize,
+    pub(crate) body: RequestBody<'a>,
+}
+
+/// A request on one key, or on a member's whole range.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum RequestBody<'a> {
+    Key(Request<'a>),
+    Keyspace(KeyspaceRequest<'a>),
+}
+
+impl RequestBody<'_> {
+    pub(crate) const fn is_update(&self) -> bool {
+        match self {
+            Self::Key(request) => matches!(request, Request::Update { .. }),
+            Self::Keyspace(request) => matches!(request, KeyspaceRequest::Clear | KeyspaceRequest::SetAll(_)),
+        }
+    }
+}
+
+impl<'a> RequestMessage<'a> {
+    /// A request on a member's whole range.
+    pub(crate) const fn keyspace(slot: RangeSlot, tag: Option<Tag>, request: KeyspaceRequest<'a>) -> Self {
+        let (hash, body) = (KeyHash(0), RequestBody::Keyspace(request));
+        Self { slot, hash, tag, is_latest: false, grant_bytes: usize::MAX, body }
+    }
+}
+
+/// Identity of an update, for exactly-once execution.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Tag {
+    pub(crate) client: ClientTag,
+    /// The client has the replies to all of its operations below this number.
+    pub(crate) first_incomplete: u64,
+}
+
+/// Place of a reply among a session's replies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ReplyPlace {
+    /// The session's reserved slot of this number.
+    Slot(u64),
+    /// An item of a request on several keys.
+    Item { multi: usize, item: u32 },
+    /// A whole-keyspace operation.
+    Part { operation: usize },
+}
+
+/// A session's reply: its place and format.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ReplyTarget {
+    pub(crate) session: SessionId,
+    pub(crate) place: ReplyPlace,
+    pub(crate) format: ReplyFormat,
+}
+
+/// Source of a request, which receives the reply.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Origin {
+    /// A session of this shard.
+    Local(ReplyTarget),
+    /// A front-end's operation, with the front-end's session.
+    Node { node: NodeId, op: u64, session: u64 },
+}
+
+/// Outcome of a request.
+#[derive(Debug)]
+pub(crate) enum Execution {
+    /// The reply is emitted. The reply to a tagged update follows with its commit instead.
+    Replied,
+    /// Not executed yet: [`super::Executor::park`] it.
+    Park(Parking),
+    /// Nothing happened: the log's buffers are full, or too much is uncommitted.
+    Blocked,
+    /// Nothing happened: the reply has a value of this length, which is not granted.
+    Larger { bytes: usize },
+    /// Nothing happened: the member does not serve such requests now.
+    Refused(Rejection),
+}
+
+/// The event that a request waits for.
+#[derive(Debug)]
+pub(crate) enum Parking {
+    /// Its record is on flash.
+    Read(LookupPlan),
+    /// Earlier requests in its key's queue.
+    Queue,
+    /// The next iteration, and earlier requests in its key's queue.
+    Retry,
+    /// An earlier read of the key by the same session, which waits itself.
+    Behind(usize),
+    /// A record with a key of the scan.
+    Scan(LookupPlan, Box<Scan>),
+}
+
+/// All of a waiting request except its bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RequestHead {
+    pub(crate) slot: RangeSlot,
+    pub(crate) hash: KeyHash,
+    /// [`ClientTag::NONE`] without a tag.
+    pub(crate) tag: ClientTag,
+    pub(crate) origin: Origin,
+    pub(crate) is_latest: bool,
+    /// It is in its key's queue: updates, and reads behind them.
+    pub(crate) is_queued: bool,
+    /// The read that runs after this one: the next one of the key by the same session.
+    pub(crate) next: Option<usize>,
+}
+
+impl RequestHead {
+    pub(super) fn new(message: &RequestMessage<'_>, origin: Origin) -> Self {
+        let RequestMessage { slot, hash, tag, is_latest, body, .. } = *message;
+        let tag = tag.map_or(ClientTag::NONE, |tag| tag.client);
+        Self { slot, hash, tag, origin, is_latest, is_queued: body.is_update(), next: None }
+    }
+}
+
+/// An owned request on one key, in the internal encoding.
+#[derive(Debug, Default)]
+pub(crate) struct StoredRequest(Box<[u8]>);
+
+impl StoredRequest {
+    pub(crate) fn new(request: &Request<'_>) -> Self {
+        let mut bytes = Vec::new();
+        put_request(request, &mut bytes);
+        Self(bytes.into())
+    }
+
+    pub(crate) fn request(&self) -> Request<'_> {
+        let Ok(request) = read_request(&self.0) else { unreachable!("a request that was just encoded decodes") };
+        request
+    }
+
+    pub(crate) const fn len_bytes(&self) -> usize {
+        self.0.len()
+    }
+}

@@ -1,0 +1,260 @@
+//! Executor: evaluates and reads for the members of a shard, whatever their role, with the replica as sequencer.
+//!
+//! ```text
+//! execute → [read]   admit_read → lookup → reply
+//!         → [update] completions → wait queue → lookup → evaluate → assign → append ┄ commit → reply
+//! ```
+//! A request that needs the device, or that follows such a request on its key, is parked with its origin. It replies to
+//! a [`ReplySink`] when it is resumed. The executor knows neither sessions nor links.
+mod commit;
+mod evaluate;
+mod keyspace_op;
+mod message;
+mod read;
+mod reads;
+mod resume;
+mod update;
+mod wait_queue;
+
+pub(crate) use commit::handle_commit;
+pub(crate) use keyspace_op::HashedPair;
+pub(crate) use message::{
+    Execution, Origin, Parking, ReplyPlace, ReplyTarget, RequestBody, RequestHead, RequestMessage, StoredRequest, Tag,
+};
+pub(crate) use reads::ReadWaiter;
+pub(crate) use resume::Resumption;
+
+use self::reads::Reads;
+use self::wait_queue::{WaitQueue, WaitingBody};
+use crate::replica::MemberTable;
+use fawn_chain::Rejection;
+use fawn_ds::internals::{Engine, EngineError, LookupPlan};
+use fawn_flash::Device;
+use fawn_types::{Now, OperationError, Reply, Request, Version};
+
+/// Counters of executed requests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct ExecutorCounters {
+    /// Keys read.
+    pub(crate) gets: u64,
+    pub(crate) hits: u64,
+    pub(crate) misses: u64,
+    /// Records written for clients.
+    pub(crate) writes: u64,
+    /// Ranges emptied.
+    pub(crate) flushes: u64,
+    /// Device reads started for requests on a key.
+    pub(crate) cold: u64,
+    /// Retries answered from completions.
+    pub(crate) retries_answered: u64,
+}
+
+/// Limits of an executor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ExecutorLimits {
+    pub(crate) value_bytes_max: u32,
+    /// Maximum number of waiting requests.
+    pub(crate) waiting_max: usize,
+    /// Maximum number of device reads in flight.
+    pub(crate) reads_in_flight_max: usize,
+}
+
+/// Buffers that are reused between requests.
+#[derive(Debug, Default)]
+struct EvaluationScratch {
+    /// Value produced by an operation.
+    value: Vec<u8>,
+    /// Previous value.
+    previous: Vec<u8>,
+}
+
+/// A larger scratch buffer is released after use.
+pub(crate) const SCRATCH_BYTES_KEPT: usize = 1 << 20;
+
+/// Decision about the value of a resumed read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Admit {
+    Accept,
+    /// Not now: the read waits for a grant of this length.
+    Retry,
+    /// Never: it is part of a reply whose other parts wait for it.
+    Reject,
+}
+
+impl Admit {
+    /// Replacement reply, if the reply is rejected.
+    pub(crate) const fn reply<'a>(self, reply: &'a Reply<'a>) -> &'a Reply<'a> {
+        match self {
+            Self::Accept | Self::Retry => reply,
+            Self::Reject => &Reply::Error(OperationError::Overloaded),
+        }
+    }
+}
+
+/// Receiver of the replies to parked requests.
+pub(crate) trait ReplySink {
+    /// Whether this many bytes may be read for the reply; if not, the read waits for a grant.
+    fn admit_read(&mut self, _head: &RequestHead, _bytes: usize) -> bool {
+        true
+    }
+
+    /// Whether a reply with a value of this length is accepted.
+    fn admit_value(&mut self, _head: &RequestHead, _bytes: usize) -> Admit {
+        Admit::Accept
+    }
+
+    /// Whether a read that waited for a grant of this length may continue.
+    fn is_granted(&self, _head: &RequestHead, _bytes: usize) -> bool {
+        true
+    }
+
+    /// Delivers the reply of the request `id`; it may leave once `wait` is committed.
+    fn reply(&mut self, id: usize, head: &RequestHead, key: &[u8], reply: &Reply<'_>, wait: Option<Version>);
+
+    /// The request `id` was not executed, and never will be.
+    fn refuse(&mut self, id: usize, head: &RequestHead, rejection: &Rejection);
+}
+
+/// Executor of a shard.
+#[derive(Debug)]
+pub(crate) struct Executor {
+    pub(crate) wait_queue: WaitQueue,
+    pub(crate) reads: Reads,
+    pub(crate) counters: ExecutorCounters,
+    scratch: EvaluationScratch,
+    /// Buffer for the encoded result of a tagged update.
+    result: Vec<u8>,
+    limits: ExecutorLimits,
+}
+
+impl Executor {
+    pub(crate) fn new(limits: ExecutorLimits) -> Self {
+        Self {
+            wait_queue: WaitQueue::default(),
+            reads: Reads::new(limits.reads_in_flight_max),
+            counters: ExecutorCounters::default(),
+            scratch: EvaluationScratch::default(),
+            result: Vec::new(),
+            limits,
+        }
+    }
+
+    /// Executes a request, and replies by `emit` with the version that the reply must wait for.
+    #[inline]
+    pub(crate) fn execute<D: Device>(
+        &mut self,
+        engine: &mut Engine<D>,
+        members: &mut MemberTable,
+        message: &RequestMessage<'_>,
+        now: Now,
+        emit: impl FnOnce(&Reply<'_>, Option<Version>),
+    ) -> Execution {
+        let member = &mut members[message.slot];
+        match &message.body {
+            RequestBody::Key(Request::Get { key }) => self.read(engine, member, message, key, now, emit),
+            RequestBody::Key(Request::Update { key, update }) => {
+                self.update(engine, member, message, (key, update), now, emit)
+            }
+            RequestBody::Keyspace(request) => self.keyspace_op(engine, member, message, request, now, emit),
+        }
+    }
+
+    /// Whether one more request may wait.
+    pub(crate) fn has_capacity(&self) -> bool {
+        self.wait_queue.len() < self.limits.waiting_max
+    }
+
+    /// Parks a request; returns its place.
+    pub(crate) fn park<D: Device>(
+        &mut self,
+        engine: &mut Engine<D>,
+        parking: Parking,
+        message: &RequestMessage<'_>,
+        origin: Origin,
+    ) -> usize {
+        let mut head = RequestHead::new(message, origin);
+        // A queued read sees the updates before it.
+        let follows_updates = matches!(parking, Parking::Queue | Parking::Retry);
+        head.is_latest |= follows_updates;
+        head.is_queued |= follows_updates;
+        if let Parking::Behind(before) = parking {
+            head.is_latest = self.wait_queue.head(before).is_latest;
+        }
+        let is_first = !self.wait_queue.has_queue(head.slot, head.hash);
+        match (parking, message.body) {
+            (Parking::Scan(plan, scan), _) => {
+                let id = self.wait_queue.insert(head, WaitingBody::Scan(scan));
+                self.reads.start(engine, plan, self.wait_queue.waiter(id));
+                id
+            }
+            (parking, RequestBody::Key(request)) => {
+                let id = self.wait_queue.insert(head, WaitingBody::Request(StoredRequest::new(&request)));
+                match parking {
+                    Parking::Read(plan) => {
+                        assert!(is_first || !head.is_queued, "only the first of a key reads");
+                        self.start_read(engine, id, plan);
+                    }
+                    Parking::Retry if is_first => self.wait_queue.retry_later((head.slot, head.hash)),
+                    Parking::Behind(before) => self.wait_queue.follow(before, id),
+                    Parking::Queue | Parking::Retry | Parking::Scan(..) => {}
+                }
+                id
+            }
+            (_, RequestBody::Keyspace(_)) => unreachable!("of the requests on a range, only scans wait"),
+        }
+    }
+
+    fn start_read<D: Device>(&mut self, engine: &mut Engine<D>, id: usize, plan: LookupPlan) {
+        self.counters.cold += 1;
+        self.reads.start(engine, plan, self.wait_queue.waiter(id));
+    }
+
+    /// Releases the memory of large requests.
+    pub(crate) fn trim(&mut self) {
+        let EvaluationScratch { value, previous } = &mut self.scratch;
+        for buffer in [value, previous, &mut self.result] {
+            if buffer.capacity() > SCRATCH_BYTES_KEPT {
+                *buffer = Vec::new();
+            }
+        }
+    }
+}
+
+/// Error reply for a request that the member refuses.
+#[cold]
+pub(crate) const fn refusal_error(rejection: &Rejection) -> OperationError {
+    match rejection {
+        Rejection::TooFewCopies => OperationError::TooFewCopies,
+        Rejection::Overloaded => OperationError::Overloaded,
+        // After 68 billion writes since the last start: only a chain gets a new epoch without one.
+        Rejection::EpochFull => OperationError::Poisoned,
+        Rejection::NotServing | Rejection::StaleEpoch { .. } | Rejection::WrongMember { .. } => {
+            OperationError::Unavailable
+        }
+    }
+}
+
+/// Error reply for an engine's error.
+#[cold]
+pub(crate) fn operation_error(error: &EngineError) -> OperationError {
+    match error {
+        EngineError::Overloaded => OperationError::Overloaded,
+        EngineError::StoreFull => OperationError::StoreFull,
+        EngineError::Poisoned { .. } => OperationError::Poisoned,
+        EngineError::KeyTooLong { .. } => OperationError::KeyTooLong,
+        EngineError::TooLarge { limit_bytes, .. } => {
+            OperationError::ValueTooLong { limit_bytes: u32::try_from(*limit_bytes).unwrap_or(u32::MAX) }
+        }
+        EngineError::Corrupt { .. } | EngineError::TooCorrupt { .. } => {
+            tracing::error!(%error, "stored data is corrupt");
+            OperationError::Corrupt
+        }
+        EngineError::UnknownRange { .. }
+        | EngineError::RangeExists { .. }
+        | EngineError::NotChained { .. }
+        | EngineError::Device(_) => {
+            tracing::error!(%error, "request failed");
+            OperationError::Unavailable
+        }
+    }
+}
