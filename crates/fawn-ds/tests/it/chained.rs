@@ -106,6 +106,29 @@ fn a_sole_epoch_retains_nothing_for_retransmission() {
     assert!(!kept.contains_key(&KeepReason::NewestMark), "no mark of an earlier epoch is needed: {kept:?}");
 }
 
+/// A mark keeps its segment only while commits need marks; an opening in a sole epoch still reads those before it.
+#[test]
+fn a_mark_from_before_a_sole_epoch_keeps_no_segment_after_an_opening() {
+    let disk = SimDisk::new(SimOptions::default());
+    let mut node = TestNode::open_in_chain(&disk, chained(), Now::at(1)).unwrap();
+    let write = |node: &mut TestNode, version| {
+        put(node, b"a", &[7; 5000], version);
+        sync(node);
+        node.engine.commit(RANGE, version);
+    };
+    write(&mut node, version(1, 1));
+    sync(&mut node);
+    assert_eq!(node.engine.segments_kept().get(&KeepReason::Open), Some(&1));
+    node.engine.begin_sole_epoch(RANGE, Epoch::new(2).unwrap(), None).unwrap();
+    drop(node);
+    disk.crash(1);
+    let mut node = TestNode::open_in_chain(&disk, chained(), Now::at(1)).unwrap();
+    assert_eq!(node.engine.sole_epoch(RANGE), Epoch::new(2));
+    (1..=40).for_each(|seq| write(&mut node, version(2, seq)));
+    let kept = node.engine.segments_kept();
+    assert!(!kept.contains_key(&KeepReason::NewestMark), "{kept:?}");
+}
+
 /// The end of a sole epoch in the manifest proves the same as a durable mark, so an idle log does not grow by a mark.
 #[test]
 fn an_ended_sole_epoch_needs_no_mark() {

@@ -151,6 +151,20 @@ fn all_segments_that_a_commit_releases_are_dropped_although_the_first_ones_stay(
     assert!(dropped >= 4, "{dropped} segments, {kept:?}");
 }
 
+/// A commit may be the last event of a range: nothing is appended or synced after it.
+#[test]
+fn a_commit_alone_releases_the_segments_of_a_sole_epoch() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = TestNode::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
+    (1..=16).for_each(|seq| append_result(&mut node, RANGE, seq));
+    turns(&mut node, 8);
+    assert_eq!((node.engine.progress(RANGE).synced, node.engine.stats().segments_dropped), (version(16), 0));
+    node.engine.commit(RANGE, version(16));
+    turns(&mut node, 8);
+    let (dropped, kept) = (node.engine.stats().segments_dropped, node.engine.segments_kept());
+    assert!(dropped >= 2, "{dropped} segments, {kept:?}");
+}
+
 /// A deleted record keeps the segment of its tombstone, which is dropped with it, although the range is idle.
 #[test]
 fn a_segment_that_hides_a_record_is_dropped_with_it() {
@@ -257,6 +271,26 @@ fn a_range_is_marked_once_a_second_and_once_more_when_it_rests() {
     disk.crash(1);
     let node = TestNode::open_in_chain(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
     assert_eq!(node.report.ranges[0].committed, version(100));
+}
+
+/// A drop that waits for a mark gets one, and later commits wait for theirs again.
+#[test]
+fn a_mark_for_a_drop_does_not_make_marks_more_frequent() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = TestNode::open_in_chain(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
+    (1..=16).for_each(|seq| append_result(&mut node, RANGE, seq));
+    node.engine.commit(RANGE, version(16));
+    turns(&mut node, 8);
+    assert!(node.engine.stats().segments_dropped >= 2, "{:?}", node.engine.segments_kept());
+    let before = marks(&disk);
+    for seq in 17..=56 {
+        append(&mut node, RANGE, &RecordRef::put(version(seq), b"key", b"value"));
+        node.turn();
+        node.turn();
+        node.now = node.now.plus_ms(50);
+    }
+    let written = marks(&disk) - before;
+    assert!((1..=3).contains(&written), "{written} marks in two seconds");
 }
 
 /// The newest record of a sole epoch is all that says how far the range is committed: a chain that it joins must not
