@@ -141,6 +141,12 @@ fn an_ended_sole_epoch_needs_no_mark() {
     let end = node.engine.watermarks().appended;
     (0..5).for_each(|_| sync(&mut node));
     assert_eq!(node.engine.watermarks().appended, end);
+    drop(node);
+    disk.crash(1);
+    let mut node = TestNode::open_in_chain(&disk, chained(), Now::at(1)).unwrap();
+    let end = node.engine.watermarks().appended;
+    (0..5).for_each(|_| sync(&mut node));
+    assert_eq!(node.engine.watermarks().appended, end, "nor after an opening");
     put(&mut node, b"a", b"two", version(2, 1));
     sync(&mut node);
     node.engine.commit(RANGE, version(2, 1));
@@ -241,6 +247,22 @@ fn a_rolled_back_frame_on_its_way_does_not_vouch_for_what_replaces_it() {
     assert_eq!(progress.synced, version(1, 1), "1.2 is in memory only: {progress:?}");
     sync(&mut node);
     assert_eq!(node.engine.progress(RANGE).synced, version(1, 3));
+}
+
+/// A rolled-back record is not synced, whatever the disk holds: a later record may have its version.
+#[test]
+fn a_rollback_takes_the_watermarks_back() {
+    let disk = SimDisk::new(SimOptions::default());
+    let mut node = TestNode::open_in_chain(&disk, chained(), Now::at(1)).unwrap();
+    put(&mut node, b"a", b"one", version(1, 1));
+    put(&mut node, b"a", b"void", version(1, 2));
+    sync(&mut node);
+    assert_eq!(node.engine.progress(RANGE).synced, version(1, 2));
+    node.engine.rollback(RANGE, version(1, 1)).unwrap();
+    put(&mut node, b"a", b"two", version(1, 2));
+    let progress = node.engine.progress(RANGE);
+    assert_eq!((progress.flushed, progress.synced), (version(1, 1), version(1, 1)));
+    assert_eq!(progress.appended, version(1, 2));
 }
 
 #[test]

@@ -77,6 +77,49 @@ fn a_scan_passes_what_is_damaged_and_what_cannot_be_read() {
     assert_eq!(scan(&mut node).0.len() as u32, KEYS - 1, "what could only not be read is there again");
 }
 
+/// A step over a damaged store is as short as any other: the records that it passes count.
+#[test]
+fn corrupt_records_count_in_a_step() {
+    let (disk, name) = cold();
+    let mut node = TestNode::open(&disk, options(), Now::at(2)).unwrap();
+    disk.make_unreadable(&name, 4096..4096 * u64::from(KEYS));
+    let (mut cursor, mut steps, mut passed) = (0, 0, 0);
+    loop {
+        let mut scan = Scan::new(RANGE, cursor, 10);
+        while let ScanStep::Read(plan) = node.engine.scan_step(&mut scan, node.now.wall).unwrap() {
+            node.engine.read(plan, 42);
+            let plan = node.wait_for_plan();
+            node.engine.absorb_scan(&mut scan, plan).unwrap();
+        }
+        assert!(scan.corrupt.len() <= 10 + 64, "{} records in one step", scan.corrupt.len());
+        (steps, passed) = (steps + 1, passed + scan.corrupt.len());
+        cursor = scan.cursor;
+        if cursor == 0 {
+            break;
+        }
+    }
+    assert!(passed > KEYS as usize / 2 && steps >= 5, "{passed} records in {steps} steps");
+}
+
+#[test]
+fn values_up_to_the_limit_come_with_their_keys() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = TestNode::open(&disk, options(), Now::at(1)).unwrap();
+    for len in [9, 10, 11] {
+        node.append(&[TestWrite { key: vec![len], value: Some(vec![7; len.into()]), expires_at_ms: 0 }]).unwrap();
+    }
+    node.settle();
+    let mut scan = Scan::new(RANGE, 0, 100).with_values(10);
+    while let ScanStep::Read(plan) = node.engine.scan_step(&mut scan, node.now.wall).unwrap() {
+        node.engine.read(plan, 42);
+        let plan = node.wait_for_plan();
+        node.engine.absorb_scan(&mut scan, plan).unwrap();
+    }
+    let mut found: Vec<_> = scan.items.iter().map(|item| (item.key[0], item.value.is_some())).collect();
+    found.sort_unstable();
+    assert_eq!(found, [(9, true), (10, true), (11, false)]);
+}
+
 #[test]
 fn a_transfer_fails_at_a_damaged_record_and_names_it() {
     for is_unreadable in [false, true] {

@@ -88,6 +88,9 @@ fn batches_are_made_together() {
     let mut batch = store.batch();
     batch.put("c", "1").put_with("d", "1", PutOptions::new().if_absent());
     assert!(matches!(batch.commit(), Err(Error::InvalidOption { name: "condition", .. })));
+    let mut batch = store.batch();
+    batch.put_with("d", "1", PutOptions::new().if_absent()).put("c", "1");
+    assert!(matches!(batch.commit(), Err(Error::InvalidOption { name: "condition", .. })));
     assert!(!store.contains_key("c").unwrap());
     let mut batch = store.batch();
     for i in 0..40_u32 {
