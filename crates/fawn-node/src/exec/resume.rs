@@ -129,7 +129,7 @@ impl<D: Device, S: ReplySink> Resumption<'_, D, S> {
         plan: Option<LookupPlan>,
     ) -> Execution {
         // It was granted before it was parked, and it holds its key's queue.
-        let job = UpdateJob { hash: head.hash, key, tag: head.tag, update, grant_bytes: usize::MAX };
+        let job = UpdateJob { hash: head.hash, key, tag: head.tag, update: &update, grant_bytes: usize::MAX };
         let Self { exec, engine, members, sink, .. } = self;
         let mut context = exec.head(engine, &mut members[head.slot], self.now);
         context.run(&job, plan, |reply, wait| sink.reply(id, head, key, reply, wait))

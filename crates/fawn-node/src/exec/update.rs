@@ -24,7 +24,7 @@ pub(super) struct UpdateJob<'a> {
     pub(super) key: &'a [u8],
     /// [`ClientTag::NONE`] without a tag.
     pub(super) tag: ClientTag,
-    pub(super) update: Update<'a>,
+    pub(super) update: &'a Update<'a>,
     /// Longest value to evaluate.
     pub(super) grant_bytes: usize,
 }
@@ -129,7 +129,7 @@ impl Executor {
             return Execution::Park(Parking::Queue);
         }
         let tag = tag.map_or(ClientTag::NONE, |tag| tag.client);
-        self.head(engine, member, now).run(&UpdateJob { hash, key, tag, update: *update, grant_bytes }, None, emit)
+        self.head(engine, member, now).run(&UpdateJob { hash, key, tag, update, grant_bytes }, None, emit)
     }
 
     /// Returns `emit` if the update is new. A retry is answered from its completion, or dropped while pending.
@@ -178,7 +178,7 @@ impl<D: Device> HeadContext<'_, D> {
         time: TimeMs,
         emit: impl FnOnce(&Reply<'_>, Option<Version>),
     ) -> Execution {
-        let Outcome { effect, reply } = StringOperation::new(job.update, self.value_bytes_max).apply(None, time);
+        let Outcome { effect, reply } = StringOperation::new(*job.update, self.value_bytes_max).apply(None, time);
         let draft = match &effect {
             Effect::Put { value, flags, expires_at_ms } => {
                 let (value, flags, expires_at_ms) = (value.as_slice(), *flags, *expires_at_ms);
@@ -216,7 +216,7 @@ impl<D: Device> HeadContext<'_, D> {
             Err(error) => return NotAppended::Failed(operation_error(&error)).conclude(emit),
         };
         let wait = wait_for_commit(&self.member.replica, entry.map(|entry| entry.version));
-        let (write, answer) = evaluate(self.scratch, job.update, self.value_bytes_max, entry, time);
+        let (write, answer) = evaluate(self.scratch, *job.update, self.value_bytes_max, entry, time);
         let scratch = std::mem::take(self.scratch);
         let draft = match write {
             Write::None => None,
@@ -276,7 +276,8 @@ impl<D: Device> HeadContext<'_, D> {
 
     /// Assigns the next `count` versions, appends their records by `append` with the first of them, and records the
     /// completion of a tagged update. Returns the last version.
-    #[inline]
+    // Every update appends: without the call, its arguments and the record stay in registers.
+    #[inline(always)]
     pub(super) fn append_as(
         &mut self,
         count: u64,
