@@ -189,6 +189,7 @@ impl PeerMailboxes {
             && self.keyspace_ops.is_empty()
             && self.deferred.is_empty()
             && self.ready_replies.is_empty()
+            && self.unprocessed_input.is_empty()
             && self.outbox.iter().all(MessageBatch::is_empty)
     }
 }
