@@ -60,3 +60,19 @@ impl OutBuf {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_empty_buffers_of_usual_size_are_kept() {
+        let mut pool = OutputBufferPool::default();
+        pool.give(Vec::with_capacity(POOLED_BYTES_MAX + 1));
+        pool.give(Vec::new());
+        assert_eq!(pool.take().capacity(), 0, "one large reply keeps no memory");
+        pool.give(vec![1; POOLED_BYTES_MAX]);
+        let buffer = pool.take();
+        assert!(buffer.is_empty() && buffer.capacity() >= POOLED_BYTES_MAX);
+    }
+}

@@ -36,6 +36,44 @@ fn a_slow_reader_stops_its_own_input_only() {
     assert_eq!(harness.clients[&slow].received.len(), 100 * (1000 + "$1000\r\n\r\n".len()));
 }
 
+/// A host that offers less again only costs time: the length of a partial request is known from its first bytes.
+#[test]
+fn a_partial_request_tells_its_length() {
+    let mut harness = harness(sync());
+    let id = harness.connect(Protocol::Resp);
+    let request = resp(&format!("SET k {}", "v".repeat(100_000)));
+    assert_eq!(harness.host.handle_input(harness.now, id, &request[..50]), 0);
+    assert_eq!(harness.host.need_bytes(id), request.len());
+    assert_eq!(harness.host.handle_input(harness.now, id, &request), request.len());
+    assert_eq!(harness.host.need_bytes(id), 1);
+}
+
+/// A session that waits for its own write accepts no input, so its host keeps what is left and offers it again.
+#[test]
+fn a_stalled_session_wants_no_input() {
+    let mut harness = harness(sync());
+    let id = harness.connect(Protocol::Resp);
+    harness.send(id, &[resp("SET k v"), resp("DBSIZE"), resp("PING")].concat());
+    assert!(!harness.host.wants_input(id));
+    assert_eq!(harness.clients[&id].input, [resp("DBSIZE"), resp("PING")].concat());
+    harness.settle();
+    assert!(harness.host.wants_input(id));
+    assert_eq!(harness.clients[&id].received, b"+OK\r\n:1\r\n+PONG\r\n");
+}
+
+#[test]
+fn input_after_quit_is_discarded() {
+    let mut harness = harness(sync());
+    let id = harness.connect(Protocol::Resp);
+    let input = [resp("QUIT"), resp("SET k v"), b"*9".to_vec()].concat();
+    assert_eq!(harness.host.handle_input(harness.now, id, &input), input.len());
+    assert!(!harness.host.wants_input(id));
+    harness.settle();
+    assert_eq!((&harness.clients[&id].received[..], harness.clients[&id].closed), (&b"+OK\r\n"[..], true));
+    let other = harness.connect(Protocol::Resp);
+    assert_eq!(harness.redis(other, "GET k"), "$-1");
+}
+
 #[test]
 fn an_endless_pipeline_is_taken_in_pieces() {
     let mut harness = harness(ShardOptions { session_pending_max: 64, ..sync() });
@@ -135,6 +173,32 @@ fn a_failed_write_ends_writes_not_reads() {
     let received = String::from_utf8_lossy(&harness.clients[&redis].received).into_owned();
     assert!(received.starts_with("$1\r\nv\r\n-MISCONF"), "{received}");
     assert!(harness.host.status().store.poisoned.is_some());
+}
+
+/// The failure of a write without a reply is not told, also if the write had to read its key first.
+#[test]
+fn a_failed_silent_write_stays_silent() {
+    let mut harness = harness(sync());
+    let id = harness.connect(Protocol::Memcached);
+    assert_eq!(harness.memcached(id, "set k 0 0 1|v"), "STORED");
+    assert_eq!(harness.memcached(id, &format!("set filler 0 0 20000|{}", "x".repeat(20_000))), "STORED");
+    let mut harness = harness.reopen();
+    harness.disks[0].fail_nth(OpKind::Write, 1, DeviceFault::Fail);
+    let id = harness.connect(Protocol::Memcached);
+    harness.send(id, b"append k 0 0 1 noreply\r\nw\r\nget none\r\n");
+    harness.run(10);
+    assert!(harness.host.status().poisoned.is_some());
+    assert_eq!(harness.clients[&id].received, b"END\r\n");
+}
+
+#[test]
+fn errors_behind_a_pending_write_are_counted() {
+    let mut harness = harness(sync());
+    let id = harness.connect(Protocol::Resp);
+    harness.send(id, &[resp("SET k v"), resp("SET k"), resp("NONSENSE")].concat());
+    assert_eq!(harness.host.status().uncommitted, 1);
+    harness.settle();
+    assert_eq!(harness.host.status().counters.error_replies, 2);
 }
 
 #[test]

@@ -115,6 +115,63 @@ fn a_half_closed_session_hears_its_replies() {
 }
 
 #[test]
+fn an_idle_half_closed_session_ends() {
+    let mut harness = ShardHarness::new();
+    let id = harness.connect(Protocol::Resp);
+    assert_eq!(harness.redis(id, "PING"), "+PONG");
+    harness.run_once();
+    harness.host.end_input(id);
+    harness.run_once();
+    assert!(harness.clients[&id].closed);
+}
+
+/// The first of two silent writes is committed before the second one, whose value the read returns.
+#[test]
+fn a_read_waits_for_the_newest_of_the_sessions_silent_writes() {
+    let sim = SimOptions { ticks_per_reap: 0, latency_ticks: 5..=5, ..SimOptions::default() };
+    let mut harness = ShardHarness::with(sim, shard_options(Durability::Sync));
+    let id = harness.connect(Protocol::Memcached);
+    harness.send(id, b"set k 0 0 1 noreply\r\n1\r\n");
+    harness.run_once();
+    harness.disks[0].advance_to(harness.disks[0].tick() + 3);
+    harness.send(id, b"set k 0 0 1 noreply\r\n2\r\nget k\r\n");
+    harness.run_once();
+    assert_eq!(harness.host.status().uncommitted, 2);
+    while harness.clients[&id].received.is_empty() {
+        harness.disks[0].advance_to(harness.disks[0].tick() + 1);
+        harness.run_once();
+    }
+    assert_eq!(harness.clients[&id].received, b"VALUE k 0 1\r\n2\r\nEND\r\n");
+    assert_eq!(harness.host.status().uncommitted, 0, "the value is committed before it is returned");
+}
+
+/// The reply to an update that had to read its key first waits for the commit, as any other does.
+#[test]
+fn an_update_of_a_cold_key_is_answered_after_its_commit() {
+    let mut harness = cold(1, SimOptions { latency_ticks: 5..=9, ..SimOptions::default() });
+    let id = harness.connect(Protocol::Resp);
+    harness.send(id, &resp("APPEND key:0 x"));
+    while harness.clients[&id].received.is_empty() {
+        harness.run_once();
+    }
+    assert_eq!(harness.clients[&id].received, b":9002\r\n");
+    assert_eq!(harness.host.status().uncommitted, 0);
+}
+
+/// A session sees its own flush before that is committed, also at keys whose hashes resemble one that it wrote since.
+#[test]
+fn a_pending_flush_is_seen_at_every_key() {
+    let mut harness = ShardHarness::new();
+    let id = harness.connect(Protocol::Memcached);
+    let sets: String = (0..300).map(|i| format!("set old:{i} 0 0 1 noreply\r\nx\r\n")).collect();
+    assert_eq!(harness.ask(id, sets.as_bytes()), "");
+    let gets: String = (0..300).map(|i| format!("get old:{i}\r\n")).collect();
+    let pipeline = format!("flush_all noreply\r\nset new 0 0 1 noreply\r\ny\r\n{gets}get new\r\n");
+    let expected = ["END"; 300].join("|") + "|VALUE new 0 1|y|END";
+    assert_eq!(harness.ask(id, pipeline.as_bytes()), expected);
+}
+
+#[test]
 fn quit_waits_for_what_came_before_and_ignores_what_comes_after() {
     let mut harness = cold(1, SimOptions::default());
     let id = harness.connect(Protocol::Resp);

@@ -74,19 +74,24 @@ impl<H: ClientService, S> TestHarness<H, S> {
         self.now = self.now.plus_ms(self.turn_ms);
         self.host.run_once(self.now);
         while let Some(output) = self.host.poll_output() {
-            match output {
-                ShardOutput::Writable(id) => self.take(id),
-                ShardOutput::Resume(id) => {
-                    if let Some(client) = self.clients.get_mut(&id) {
-                        client.may_offer = true;
-                        self.offer(id);
-                    }
+            self.handle(output);
+        }
+    }
+
+    /// Does what a server does after an effect.
+    pub(crate) fn handle(&mut self, output: ShardOutput) {
+        match output {
+            ShardOutput::Writable(id) => self.take(id),
+            ShardOutput::Resume(id) => {
+                if let Some(client) = self.clients.get_mut(&id) {
+                    client.may_offer = true;
+                    self.offer(id);
                 }
-                ShardOutput::Close(id) => {
-                    self.take(id);
-                    self.host.close_session(id);
-                    self.clients.get_mut(&id).unwrap().closed = true;
-                }
+            }
+            ShardOutput::Close(id) => {
+                self.take(id);
+                self.host.close_session(id);
+                self.clients.get_mut(&id).unwrap().closed = true;
             }
         }
     }

@@ -239,6 +239,11 @@ pub(crate) fn delayed_flush<H: ClientService, S>(harness: &mut TestHarness<H, S>
     assert_eq!(harness.memcached(id, "set k 0 0 1|b"), "STORED");
     harness.now = harness.now.plus_ms(10_000);
     assert_eq!(harness.memcached(id, "get k"), "VALUE k 0 1|b|END");
+    // An immediate flush replaces a delayed one.
+    assert_eq!(harness.memcached(id, "flush_all 10|flush_all|set k 0 0 1|c"), "OK|OK|STORED");
+    harness.now = harness.now.plus_ms(10_000);
+    harness.settle();
+    assert_eq!(harness.memcached(id, "get k"), "VALUE k 0 1|c|END");
 }
 
 #[test]

@@ -1,8 +1,11 @@
 //! Clients of a cluster: the same transcripts as on one store, order within a connection, keyspace requests.
 use super::harness::ClusterHarness;
 use crate::harness::resp;
+use crate::shards::alone::{ROOM_BYTES, clients_hear_their_own};
 use crate::transcripts::{MEMCACHED_STORAGE, REDIS_CONNECTION, REDIS_EXPIRY, REDIS_STRINGS, play};
+use fawn_node::{ClientService, LocalOptions, ShardOptions};
 use fawn_types::Durability;
+use fawn_types::random::SplitMix64;
 use fawn_wire::Protocol;
 
 #[test]
@@ -189,4 +192,109 @@ fn a_get_costs_at_most_one_device_read() {
     }
     let cost = harness.reads() - before;
     assert!((100..=301).contains(&cost), "{cost} device reads for 300 gets of cold keys");
+}
+
+/// Each client receives the replies that a store of its own would send, whatever the windows and budgets of the cluster
+/// make wait.
+#[test]
+fn clients_of_a_narrow_cluster_hear_what_a_store_of_their_own_would_tell() {
+    for seed in 0..20 {
+        println!("seed {seed}");
+        let shard = ShardOptions {
+            replies_bytes_max: ROOM_BYTES,
+            value_bytes_max: 200 << 10,
+            pending_max: if seed % 2 == 0 { 24 } else { 10_000 },
+            ..ShardOptions::default()
+        };
+        let mut options = LocalOptions { shard, is_one_range: seed % 3 == 0, ..LocalOptions::default() };
+        options.limits.router.window_ops_max = 2 + seed;
+        let mut harness = ClusterHarness::with_options(options, seed + 1);
+        clients_hear_their_own(&mut harness, &mut SplitMix64::new(seed));
+        let status = harness.host.status();
+        let replies = status.replies;
+        assert_eq!((replies.held_bytes, replies.reserved_bytes, replies.waiting), (0, 0, 0), "seed {seed}");
+        assert_eq!(status.pending, 0, "seed {seed}");
+    }
+}
+
+fn sets(key: impl Fn(usize) -> String, value: &str, count: usize) -> Vec<u8> {
+    (0..count).flat_map(|i| resp(&format!("SET {} {value}", key(i)))).collect()
+}
+
+/// A range that takes no more requests stalls the sessions that ask for it, so its requests do not pile up.
+#[test]
+fn a_full_window_stalls_its_range_only() {
+    let mut harness = ClusterHarness::with_window(4);
+    let (id, other) = (harness.connect(Protocol::Resp), harness.connect(Protocol::Resp));
+    harness.send(id, &sets(|i| format!("{{a}}{i}"), "v", 500));
+    let pending = harness.host.status().pending;
+    assert!(pending <= 5, "{pending} requests");
+    harness.send(other, &sets(|i| format!("{i}"), "v", 1));
+    harness.settle();
+    assert_eq!(harness.clients[&id].received.len(), 500 * "+OK\r\n".len());
+    assert_eq!(harness.clients[&other].received, b"+OK\r\n");
+}
+
+/// The requests of all sessions together are bounded by their number and by their bytes.
+#[test]
+fn requests_at_a_cluster_are_bounded() {
+    for (is_long, pending_max, requests_bytes_max) in [(false, 30, 64 << 20), (true, 10_000, 1 << 20)] {
+        let shard =
+            ShardOptions { value_bytes_max: 200 << 10, pending_max, requests_bytes_max, ..ShardOptions::default() };
+        let mut harness = ClusterHarness::with_options(LocalOptions { shard, ..LocalOptions::default() }, 1);
+        let value = "v".repeat(if is_long { 100 << 10 } else { 1 });
+        let ids: Vec<_> = (0..5).map(|_| harness.connect(Protocol::Resp)).collect();
+        for id in &ids {
+            harness.send(*id, &sets(|i| format!("k{i}"), &value, 40));
+        }
+        let pending = harness.host.status().pending;
+        let most = if is_long { requests_bytes_max / value.len() + 1 } else { pending_max };
+        assert!((most / 2..=most).contains(&pending), "{pending} requests");
+        harness.settle();
+        assert!(ids.iter().all(|id| harness.clients[id].received.len() == 40 * "+OK\r\n".len()));
+    }
+}
+
+/// A window without space for a part fails the whole request: it must not look done.
+#[test]
+fn a_keyspace_request_that_finds_a_full_window_is_refused() {
+    let mut harness = ClusterHarness::with_window(4);
+    let (filling, id) = (harness.connect(Protocol::Resp), harness.connect(Protocol::Resp));
+    harness.send(filling, &sets(|i| format!("{{a}}{i}"), "v", 100));
+    harness.send(id, &resp("FLUSHALL"));
+    harness.settle();
+    assert_eq!(harness.clients[&id].received, b"-TRYAGAIN overloaded, try again\r\n");
+    assert_eq!(harness.redis(filling, "EXISTS {a}0").rsplit('|').next(), Some(":1"));
+}
+
+/// The session stalls at the bound on all requests, and then at its own bound on untaken replies. When its client reads
+/// at last, nothing is in flight that could wake it.
+#[test]
+fn a_slow_reader_that_stalled_for_others_is_resumed() {
+    let shard = ShardOptions {
+        value_bytes_max: 200 << 10,
+        pending_max: 4,
+        session_output_bytes_max: 9_000,
+        ..ShardOptions::default()
+    };
+    let mut harness = ClusterHarness::with_options(LocalOptions { shard, ..LocalOptions::default() }, 1);
+    let (id, other) = (harness.connect(Protocol::Resp), harness.connect(Protocol::Resp));
+    assert_eq!(harness.redis(other, &format!("SET k {}", "v".repeat(5000))), "+OK");
+    // Replies that are known to be short reserve little.
+    (0..40).for_each(|_| assert_eq!(harness.redis(id, "GET none"), "$-1"));
+    (0..40).for_each(|_| assert_eq!(harness.redis(other, "GET none"), "$-1"));
+    harness.reads_replies = false;
+    harness.send(id, &resp("GET k").repeat(2));
+    harness.send(other, &resp("GET none").repeat(2));
+    assert_eq!(harness.host.status().pending, 4);
+    harness.send(id, &resp("GET k").repeat(3));
+    harness.run(50);
+    assert!(harness.host.output(id).len() > 9_000 && !harness.clients[&id].input.is_empty());
+    harness.reads_replies = true;
+    harness.take(id);
+    harness.settle();
+    assert_eq!(harness.clients[&id].received.len(), 5 * (5000 + "$5000\r\n\r\n".len()));
+    assert_eq!(harness.host.status().sessions, 2);
+    harness.host.close_session(other);
+    assert_eq!(harness.host.status().sessions, 1);
 }

@@ -279,3 +279,56 @@ fn a_restored_store_is_refused() {
     assert!(matches!(refused, NodeError::Restored { node: NodeId(2), .. }), "{refused}");
     assert!(refused.to_string().contains("remove its directory"), "{refused}");
 }
+
+/// A copy of the store from before its last start opens with the number of that start.
+#[test]
+fn a_store_restored_to_its_last_start_is_refused() {
+    let mut harness = ClusterHarness::new(false);
+    harness.run(5_000);
+    let id = harness.connect(Protocol::Memcached);
+    assert_eq!(harness.memcached(id, "set k 0 0 1|1"), "STORED");
+    let past = harness.disks[1].image(Loss::Process, 1);
+    harness = harness.stop();
+    harness.run(5_000);
+    let refused = harness.replace(2, past).map(|_| ()).unwrap_err();
+    assert!(matches!(refused, NodeError::Restored { node: NodeId(2), .. }), "{refused}");
+}
+
+/// The first member's store is behind: it was dead when the map changed. All start again from the newest map.
+#[test]
+fn a_cluster_starts_from_the_newest_map_of_its_stores() {
+    for victim in 1..=MEMBERS {
+        let mut harness = ClusterHarness::new(true);
+        let id = harness.connect(Protocol::Resp);
+        assert_eq!(harness.redis(id, "SET k before"), "+OK");
+        harness.kill(victim, 7);
+        harness.run(5_000);
+        assert_eq!(harness.redis(id, "SET k after"), "+OK");
+        harness = harness.crash(3);
+        harness.run(20_000);
+        let id = harness.connect(Protocol::Resp);
+        assert_eq!(harness.redis(id, "GET k"), "$5|after", "victim {victim}");
+        assert_eq!(harness.assert_three_equal_copies(), 1, "victim {victim}");
+    }
+}
+
+/// While two members are dead no majority has the map that drops them. They receive it when they start again.
+#[test]
+fn members_that_start_again_receive_the_pending_map() {
+    for survivor in 1..=MEMBERS {
+        let mut harness = ClusterHarness::new(true);
+        let id = harness.connect(Protocol::Resp);
+        assert_eq!(harness.redis(id, "SET k 1"), "+OK");
+        let dead: Vec<u32> = (1..=MEMBERS).filter(|name| *name != survivor).collect();
+        dead.iter().for_each(|name| harness.kill(*name, 7));
+        harness.run(20_000);
+        assert!(!harness.host.is_serving() || harness.host.status().cluster.is_some_and(|it| !it.is_serving()));
+        dead.iter().for_each(|name| harness.restart(*name));
+        harness.run(20_000);
+        assert_eq!(harness.redis(id, "SET k 2"), "+OK", "survivor {survivor}");
+        assert_eq!(harness.assert_three_equal_copies(), 1, "survivor {survivor}");
+        harness.run(200);
+        let status = harness.host.status().cluster.expect("a cluster");
+        assert_eq!((status.is_serving(), status.unavailable_since), (true, None), "survivor {survivor}");
+    }
+}

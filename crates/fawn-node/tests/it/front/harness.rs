@@ -50,7 +50,12 @@ impl ClusterHarness {
         let mut options = LocalOptions { is_one_range: false, ..LocalOptions::default() };
         options.shard.value_bytes_max = 200 << 10;
         options.limits.router.window_ops_max = window_ops_max;
-        let disks = (1..=MEMBERS).map(|seed| SimDisk::new(SimOptions::instant(u64::from(seed)))).collect();
+        Self::with_options(options, 1)
+    }
+
+    pub(crate) fn with_options(options: LocalOptions, seed: u64) -> Self {
+        let disk = |seed| SimDisk::new(SimOptions::instant(seed));
+        let disks = (seed..seed + u64::from(MEMBERS)).map(disk).collect();
         Self::on(disks, options, 8 << 20, START)
     }
 

@@ -1,9 +1,9 @@
 //! Sessions with disjoint keys: each receives exactly the replies that a store of its own would send.
-use super::{ShardsBed, harness};
+use super::harness;
 use crate::harness::shard_options;
-use crate::test_harness::resp;
+use crate::test_harness::{TestHarness, resp};
 use fawn_flash::SimOptions;
-use fawn_node::{SessionId, ShardOptions};
+use fawn_node::{ClientService, SessionId, ShardOptions};
 use fawn_types::Durability;
 use fawn_types::random::SplitMix64;
 use fawn_wire::Protocol;
@@ -12,7 +12,7 @@ use std::collections::HashMap;
 const SESSIONS: usize = 12;
 const KEYS: u64 = 4;
 /// A budget that a few long values fill.
-const ROOM_BYTES: usize = 96 << 10;
+pub(crate) const ROOM_BYTES: usize = 96 << 10;
 
 /// A client with its own keys, and the replies it must receive.
 struct AloneClient {
@@ -94,6 +94,13 @@ fn run(seed: u64) -> u64 {
     let options = ShardOptions { replies_bytes_max: ROOM_BYTES, ..shard_options(Durability::Sync) };
     let sim = SimOptions { seed, latency_ticks: 0..=6, ..SimOptions::default() };
     let mut harness = harness(2 + (seed % 3) as u16, sim, options);
+    clients_hear_their_own(&mut harness, &mut rng);
+    harness.host.check_empty();
+    harness.host.shards.iter().map(|shard| shard.status().counters.rereads).sum()
+}
+
+/// Clients with disjoint keys, which sometimes do not read their replies for a while.
+pub(crate) fn clients_hear_their_own<H: ClientService, S>(harness: &mut TestHarness<H, S>, rng: &mut SplitMix64) {
     let mut clients: Vec<AloneClient> = (0..SESSIONS)
         .map(|number| {
             let (id, keys) = (harness.connect(Protocol::Resp), HashMap::new());
@@ -105,7 +112,7 @@ fn run(seed: u64) -> u64 {
         harness.reads_replies = false;
         for _ in 0..rng.below(400) {
             let at = rng.below(SESSIONS as u64) as usize;
-            let request = clients[at].ask(&mut rng);
+            let request = clients[at].ask(rng);
             harness.send(clients[at].id, &request);
             if rng.below(8) == 0 {
                 harness.run_once();
@@ -116,13 +123,11 @@ fn run(seed: u64) -> u64 {
         let ids: Vec<SessionId> = harness.clients.keys().copied().collect();
         ids.into_iter().for_each(|id| harness.take(id));
         harness.settle();
-        hear(&mut harness, &mut clients);
+        hear(harness, &mut clients);
     }
-    harness.host.check_empty();
-    harness.host.shards.iter().map(|shard| shard.status().counters.rereads).sum()
 }
 
-fn hear(harness: &mut ShardsBed, clients: &mut [AloneClient]) {
+fn hear<H: ClientService, S>(harness: &mut TestHarness<H, S>, clients: &mut [AloneClient]) {
     for client in clients {
         let received = std::mem::take(&mut harness.clients.get_mut(&client.id).unwrap().received);
         let expected = std::mem::take(&mut client.expected);

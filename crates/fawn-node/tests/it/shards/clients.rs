@@ -107,11 +107,16 @@ fn what_sessions_leave_behind_is_forgotten() {
     for seed in 0..40 {
         let mut rng = SplitMix64::new(seed);
         let sim = SimOptions { seed, latency_ticks: 0..=9, ..SimOptions::default() };
-        let mut harness = harness(3, sim, shard_options(Durability::Sync));
+        // Half of the runs have clients that leave without their replies, which fill the budget.
+        let replies_bytes_max = if seed % 2 == 0 { 64 << 20 } else { 24 << 10 };
+        let options = ShardOptions { replies_bytes_max, ..shard_options(Durability::Sync) };
+        let mut harness = harness(3, sim, options);
+        harness.reads_replies = seed % 2 == 0;
         for _ in 0..30 {
             let id = harness.connect(Protocol::Resp);
             for _ in 0..rng.below(8) {
-                let (a, b) = (rng.below(20), rng.below(20));
+                let keys = if seed % 2 == 0 { 20 } else { 3 };
+                let (a, b) = (rng.below(keys), rng.below(keys));
                 let request = match rng.below(6) {
                     0 => format!("SET key:{a} {}", "v".repeat(5000)),
                     1 => format!("MGET key:{a} key:{b} key:{a}"),
@@ -126,6 +131,7 @@ fn what_sessions_leave_behind_is_forgotten() {
             harness.host.close_session(id);
             harness.clients.remove(&id);
         }
+        harness.reads_replies = true;
         harness.settle();
         harness.host.check_empty();
         let id = harness.connect(Protocol::Resp);
@@ -223,7 +229,9 @@ fn a_slow_shard_costs_the_others_little() {
         let bytes = replies.held_bytes + replies.reserved_bytes;
         assert!((REPLIES_BYTES / 4..=REPLIES_BYTES / 2).contains(&bytes), "{replies:?}");
     }
-    (0..4).for_each(|_| harness.host.turn_of(0, harness.now));
+    for _ in 0..4 {
+        harness.host.turn_of(0, harness.now);
+    }
     for _ in 0..200 {
         harness.host.turn_of(1, harness.now);
     }
@@ -239,4 +247,50 @@ fn a_slow_shard_costs_the_others_little() {
         assert_eq!(harness.clients[id].received.len(), GETS * (VALUE_BYTES + "$20000\r\n\r\n".len()));
     }
     harness.host.check_empty();
+}
+
+/// A server runs a shard only after an event or when an iteration is due: that is enough for everything to be served.
+#[test]
+fn shards_that_run_only_when_they_must_serve_everything() {
+    for seed in 0..20 {
+        println!("seed {seed}");
+        let durability = if seed % 2 == 0 { Durability::Sync } else { Durability::Memory };
+        let options = ShardOptions {
+            session_pending_max: 8 + seed as usize,
+            session_output_bytes_max: 20_000,
+            replies_bytes_max: 100_000,
+            pending_max: 40,
+            uncommitted_max: 6,
+            ..shard_options(durability)
+        };
+        let sim = SimOptions { seed, latency_ticks: 0..=4, ..SimOptions::default() };
+        let mut harness = harness(2 + (seed % 2) as u16, sim, options);
+        let sessions = 1 + seed % 6;
+        let ids: Vec<SessionId> = (0..sessions).map(|_| harness.connect(Protocol::Resp)).collect();
+        let (mut rng, mut expected) = (SplitMix64::new(seed), Vec::new());
+        for id in &ids {
+            let mut lines = Vec::new();
+            for i in 0..60 {
+                // Long values come when the replies are known to be short.
+                let (key, long) = (rng.below(30), i > 20 && rng.below(2) == 0);
+                let value = if long { "v".repeat(5000) } else { "v".to_owned() };
+                match rng.below(10) {
+                    0 => lines.extend(["MGET a b c".to_owned(), format!("APPEND a{i} x")]),
+                    1 => lines.extend(["DBSIZE".to_owned(), "SCAN 0".to_owned()]),
+                    2..=5 => lines.push(format!("SET {key} {value}")),
+                    _ => lines.push(format!("GET {key}")),
+                }
+            }
+            lines.push(format!("ECHO end:{}", id.serial()));
+            harness.send(*id, &lines.iter().flat_map(|line| resp(line)).collect::<Vec<u8>>());
+            expected.push(format!("end:{}\r\n", id.serial()));
+        }
+        let is_served = |harness: &ShardsBed| {
+            let ends = |(id, end): (&SessionId, &String)| harness.clients[id].received.ends_with(end.as_bytes());
+            ids.iter().zip(&expected).all(ends)
+        };
+        harness.run_by_events(is_served);
+        harness.settle();
+        harness.host.check_empty();
+    }
 }

@@ -1,5 +1,5 @@
 //! Harness of a node with several shards in one thread; the seed decides the delay of their message batches.
-mod alone;
+pub(crate) mod alone;
 mod clients;
 
 use crate::harness::engine_options;
@@ -110,14 +110,14 @@ impl Several {
     }
 
     /// Runs one shard's iteration as a server does; each sender's batches arrive only in part.
-    fn turn_of(&mut self, at: usize, now: Now) {
+    fn turn_of(&mut self, at: usize, now: Now) -> Option<MonoMs> {
         for from in 0..self.shards.len() {
             for _ in 0..self.rng.below(LETTERS_MAX as u64 + 1) {
                 let Some(batch) = self.ways[from][at].pop_front() else { break };
                 self.shards[at].handle_batch(now, ShardId(from as u16), batch);
             }
         }
-        self.shards[at].run_once(now);
+        let due = self.shards[at].run_once(now);
         for to in (0..self.shards.len()).filter(|to| *to != at) {
             if self.ways[at][to].len() < LETTERS_MAX {
                 let batch = self.shards[at].take_batch(ShardId(to as u16));
@@ -126,6 +126,51 @@ impl Several {
             }
         }
         self.outputs.extend(std::iter::from_fn(|| self.shards[at].poll_output()));
+        due
+    }
+}
+
+impl ShardsBed {
+    /// Runs each shard as a server does: after a message, input or completion, or when its next iteration is due.
+    pub(crate) fn run_by_events(&mut self, is_over: impl Fn(&Self) -> bool) {
+        let count = self.host.shards.len();
+        let mut due = vec![Some(self.now.mono); count];
+        for _ in 0..100_000 {
+            if is_over(self) {
+                return;
+            }
+            let mut has_run = false;
+            for (at, due) in due.iter_mut().enumerate() {
+                let host = &self.host;
+                let has_mail = (0..count).any(|from| !host.ways[from][at].is_empty());
+                let is_woken = has_mail || host.shards[at].has_due_work() || host.shards[at].engine().in_flight() > 0;
+                if is_woken || due.is_some_and(|due| due <= self.now.mono) {
+                    let was_full = (0..count).any(|to| self.host.ways[at][to].len() >= LETTERS_MAX);
+                    *due = self.host.turn_of(at, self.now);
+                    // A server offers a batch that found a full queue again after a moment.
+                    if was_full {
+                        *due = Some(self.now.mono);
+                    }
+                    has_run = true;
+                }
+            }
+            while let Some(output) = self.host.poll_output() {
+                let (ShardOutput::Writable(id) | ShardOutput::Resume(id) | ShardOutput::Close(id)) = output;
+                // Read input is an event, and so are taken replies of a connection whose input waits.
+                let is_event = !matches!(output, ShardOutput::Writable(_)) || !self.clients[&id].input.is_empty();
+                self.handle(output);
+                if is_event {
+                    due[id.serial() as usize % count] = Some(self.now.mono);
+                }
+            }
+            if !has_run {
+                let next = due.iter().flatten().min();
+                let ms = next.map(|next| next.ms_since(self.now.mono));
+                let ms = ms.unwrap_or_else(|| panic!("no event will come: {:#?}", self.host.shards[0].status()));
+                self.now = self.now.plus_ms(ms.max(1));
+            }
+        }
+        panic!("the shards do not come to an end: {:#?}", self.host.shards[0].status());
     }
 }
 
