@@ -192,7 +192,131 @@ fn who_dawdles_in_a_request_that_others_wait_for_is_dropped() {
     let mut alone = connect(server.resp);
     alone.write_all(&long_set("alone", 7_000_000)[..100_000]).expect("it reads");
     eventually("room to be taken", || (server.metric("fawn_input_held_bytes") >= 7_000_000).then_some(()));
+    alone.set_read_timeout(Some(Duration::from_millis(2200))).expect("a timeout");
+    assert!(alone.read(&mut end).is_err(), "its connection is still open after two periods");
     assert_eq!((server.metric("fawn_input_waiting"), server.metric("fawn_connections_dropped_total")), (0, 1));
+}
+
+/// A connection that ends in the middle of an admitted request leaves its place to others, even to one that exceeds
+/// the budget alone.
+#[test]
+fn who_leaves_in_a_long_request_leaves_its_place() {
+    let server = Server::start(&[]);
+    let mut gone = connect(server.resp);
+    gone.write_all(&long_set("gone", 7_000_000)[..100_000]).expect("it reads");
+    eventually("room to be taken", || (server.metric("fawn_input_held_bytes") >= 7_000_000).then_some(()));
+    drop(gone);
+    eventually("room to be free", || (server.metric("fawn_input_held_bytes") == 0).then_some(()));
+    let mut other = connect(server.resp);
+    exchange(&mut other, &long_set("longest", 8 << 20), b"+OK\r\n");
+}
+
+/// A request that would fit waits behind an earlier one that does not, and waiting costs no iterations.
+#[test]
+fn long_requests_wait_in_order_and_quietly() {
+    let server = Server::start(&[]);
+    let request = long_set("first", 7_000_000);
+    let (begun, rest) = request.split_at(100_000);
+    let (mut first, sending) = crowd(&server, begun);
+    let mut third = connect(server.resp);
+    third.write_all(&long_set("third", 40_000)).expect("the kernel holds it");
+    eventually("the third to wait", || (server.metric("fawn_input_waiting") == 2).then_some(()));
+    let before = server.metric("fawn_loop_iterations_total");
+    std::thread::park_timeout(Duration::from_millis(200));
+    let iterations = server.metric("fawn_loop_iterations_total") - before;
+    assert!(iterations <= 20, "{iterations} iterations while three connections wait");
+    exchange(&mut first, rest, b"+OK\r\n");
+    exchange(&mut sending.join().expect("all was sent"), b"", b"+OK\r\n");
+    exchange(&mut third, b"", b"+OK\r\n");
+}
+
+/// Requests too short for admission are bounded all the same: the connection with the longest one is closed.
+#[test]
+fn short_incomplete_requests_are_bounded_together() {
+    let server = Server::start(&[]);
+    let mut other = connect(server.resp);
+    let begun = &long_set("short", 16_000)[..15_000];
+    let mut clients: Vec<_> = (0..1500).map(|_| connect(server.resp)).collect();
+    for client in &mut clients {
+        // A connection that was closed meanwhile may refuse it.
+        let _ = client.write_all(begun);
+    }
+    eventually("some to be closed", || (server.metric("fawn_connections_dropped_total") > 100).then_some(()));
+    let held_bytes = server.metric("fawn_input_held_bytes");
+    assert!(held_bytes <= 16 << 20, "{held_bytes} bytes");
+    exchange(&mut other, b"PING\r\n", b"+PONG\r\n");
+}
+
+/// Timers of the event loop alone end connections: nothing else wakes the idle server.
+#[test]
+fn an_idle_server_ends_what_is_due() {
+    let server = Server::start(&["--stall-timeout", "300ms", "--durability", "everysec"]);
+    // Told to go, the client stays.
+    let mut stays = connect(server.resp);
+    exchange(&mut stays, b"QUIT\r\n", b"+OK\r\n");
+    assert!(read_to_end(&mut stays).is_empty());
+    let mut slow = connect(server.resp);
+    exchange(&mut slow, &long_set("k", 100_000), b"+OK\r\n");
+    slow.write_all(&b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n".repeat(300)).expect("it reads");
+    let mut other = connect(server.resp);
+    exchange(&mut other, b"SET a 1\r\nSET b 2\r\n", b"+OK\r\n+OK\r\n");
+    let syncs = server.metric("fawn_log_syncs_total");
+    std::thread::park_timeout(Duration::from_millis(2500));
+    // A report shows the state before the iteration that it causes.
+    let page = crate::harness::http(server.admin, "GET", "/metrics").1;
+    let value = |name: &str| {
+        let values =
+            page.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix("{shard=\"")?.split_once("} "));
+        values.map(|(_, value)| value.parse::<u64>().expect("a number")).sum::<u64>()
+    };
+    assert_eq!((value("fawn_connections"), value("fawn_connections_dropped_total")), (1, 1));
+    assert!(value("fawn_log_syncs_total") > syncs, "the writes were synced");
+}
+
+/// The deadline of a connection that has ended does not end the next one in its place.
+#[test]
+fn a_place_taken_over_keeps_no_deadline() {
+    let server = Server::start(&[]);
+    let mut gone = connect(server.resp);
+    exchange(&mut gone, b"QUIT\r\n", b"+OK\r\n");
+    assert!(read_to_end(&mut gone).is_empty());
+    drop(gone);
+    eventually("its end", || (server.metric("fawn_connections") == 0).then_some(()));
+    let mut next = connect(server.resp);
+    exchange(&mut next, b"PING\r\n", b"+PONG\r\n");
+    next.set_read_timeout(Some(Duration::from_millis(1500))).expect("a timeout");
+    assert!(next.read(&mut [0]).is_err(), "the connection is still open");
+    exchange(&mut next, b"PING\r\n", b"+PONG\r\n");
+}
+
+/// A reader that recovers and stalls once more is dropped like one that stalls for the first time.
+#[test]
+fn a_second_stall_is_noticed() {
+    let server = Server::start(&["--stall-timeout", "400ms"]);
+    let mut slow = connect(server.resp);
+    exchange(&mut slow, &long_set("k", 100_000), b"+OK\r\n");
+    let (gets, request) = (300, b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n");
+    slow.write_all(&request.repeat(gets)).expect("it reads");
+    eventually("the first stall", || (server.metric("fawn_output_held_bytes") > 0).then_some(()));
+    let mut replies = vec![0; gets * (100_000 + 11)];
+    slow.read_exact(&mut replies).expect("everything comes");
+    std::thread::park_timeout(Duration::from_millis(600));
+    assert_eq!(server.metric("fawn_connections_dropped_total"), 0);
+    // More than the kernel's buffers, which have grown by now.
+    slow.write_all(&request.repeat(5 * gets)).expect("it reads");
+    eventually("the end of the second stall", || (server.metric("fawn_connections_dropped_total") == 1).then_some(()));
+}
+
+/// More connections become ready at once than the kernel reports in one piece.
+#[test]
+fn a_crowd_that_speaks_at_once_is_served() {
+    let server = Server::start(&[]);
+    let mut crowd: Vec<_> = (0..2500).map(|_| connect(server.resp)).collect();
+    crowd.iter_mut().for_each(|stream| exchange(stream, b"PING\r\n", b"+PONG\r\n"));
+    server.signal(rustix::process::Signal::STOP);
+    crowd.iter_mut().for_each(|stream| stream.write_all(b"PING\r\n").expect("the kernel holds it"));
+    server.signal(rustix::process::Signal::CONT);
+    crowd.iter_mut().for_each(|stream| exchange(stream, b"", b"+PONG\r\n"));
 }
 
 #[test]
