@@ -187,7 +187,7 @@ fn a_failed_silent_write_stays_silent() {
     let id = harness.connect(Protocol::Memcached);
     harness.send(id, b"append k 0 0 1 noreply\r\nw\r\nget none\r\n");
     harness.run(10);
-    assert!(harness.host.status().poisoned.is_some());
+    assert!(harness.host.status().store.poisoned.is_some());
     assert_eq!(harness.clients[&id].received, b"END\r\n");
 }
 
