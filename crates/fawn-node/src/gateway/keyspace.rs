@@ -79,11 +79,17 @@ pub(crate) fn execute_for_peer<D: Device>(
         request => request,
     };
     let message = RequestMessage::keyspace(RangeSlot::ONLY, None, request);
+    let mut is_flushed = false;
     let parking = match run(state, session, &message, now, |session, reply, wait| {
+        is_flushed = message.body.is_update() && !matches!(reply, Reply::Error(_));
         session.replies.respond_after(wait, |out| encode_reply(format, &[], reply, out));
     }) {
         Ok(parking) => parking,
-        Err(flow) => return flow,
+        Err(flow) => {
+            // A delayed flush of any shard is replaced by this one.
+            state.flush_at = state.flush_at.filter(|_| !is_flushed);
+            return flow;
+        }
     };
     let place = ReplyPlace::Slot(session.replies.reserve(0));
     let origin = Origin::Local(ReplyTarget { session: session.id, place, format });
