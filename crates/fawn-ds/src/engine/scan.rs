@@ -38,7 +38,7 @@ pub struct CorruptRecord {
     pub offset_bytes: u32,
     /// The failed check of the bytes, or the failed read.
     pub detail: String,
-    /// Whether the record is lost: its bytes fail their check, or its reads have failed for [`LOST_AFTER_MS`]. A later
+    /// Whether the record is lost: its bytes fail their check, or its reads have failed for 10 s. A later
     /// scan may still read any other.
     pub is_lost: bool,
 }
