@@ -93,7 +93,9 @@ pub(crate) fn execute_for_peer<D: Device>(
     };
     let place = ReplyPlace::Slot(session.replies.reserve(0));
     let origin = Origin::Local(ReplyTarget { session: session.id, place, format });
-    state.exec.park(&mut state.engine, parking, &message, origin);
+    let id = state.exec.park(&mut state.engine, parking, &message, origin);
+    // A scan is one of the session's reads in flight: its reply ends it like any other.
+    session.own_reads.push(message.hash, id);
     Flow::Continue
 }
 

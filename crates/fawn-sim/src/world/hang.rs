@@ -40,6 +40,8 @@ impl World {
             disk.end_faults(kind);
         }
         disk.release_hung();
+        // Operations that the disk completes late may have begun a moment ago.
+        self.run_until(self.now_us + late_us)?;
         self.heal_whole("a disk that hung")?;
         self.serve()
     }

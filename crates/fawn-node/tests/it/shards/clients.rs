@@ -1,7 +1,7 @@
 //! Clients of several shards: the same replies as from one shard, except for batches across shards.
 use super::{ShardsBed, harness};
 use crate::harness::shard_options;
-use crate::test_harness::resp;
+use crate::test_harness::{Restarts, resp};
 use crate::transcripts::{self, play};
 use fawn_flash::SimOptions;
 use fawn_node::{ClientService, SessionId, ShardOptions};
@@ -56,29 +56,37 @@ fn batches_are_atomic_on_one_shard_and_refused_across() {
     }
 }
 
+fn scanned(harness: &mut ShardsBed, id: SessionId) -> BTreeSet<String> {
+    let (mut cursor, mut found) = ("0".to_owned(), BTreeSet::new());
+    loop {
+        let reply = harness.redis(id, &format!("SCAN {cursor} COUNT 20 MATCH key:*"));
+        let mut words = reply.split('|').filter(|word| !word.starts_with(['*', '$']));
+        cursor = words.next().unwrap().to_owned();
+        found.extend(words.map(str::to_owned));
+        if cursor == "0" {
+            return found;
+        }
+    }
+}
+
 #[test]
 fn the_whole_keyspace_is_counted_scanned_and_emptied() {
     let mut harness = plain(4, 7);
     let (id, other) = (harness.connect(Protocol::Resp), harness.connect(Protocol::Resp));
+    let value = "v".repeat(4000);
     for number in 0..300 {
-        harness.send(id, &resp(&format!("SET key:{number} v")));
+        harness.send(id, &resp(&format!("SET key:{number} {value}")));
     }
     harness.settle();
     harness.clients.get_mut(&id).unwrap().received.clear();
     let keys: Vec<u64> = harness.host.shards.iter().map(|shard| shard.status().store.keys).collect();
     assert!(keys.iter().all(|keys| *keys > 40), "every shard has some keys: {keys:?}");
     assert_eq!(harness.redis(other, "DBSIZE"), ":300");
-    let (mut cursor, mut found) = ("0".to_owned(), BTreeSet::new());
-    loop {
-        let reply = harness.redis(other, &format!("SCAN {cursor} COUNT 20 MATCH key:*"));
-        let mut words = reply.split('|').filter(|word| !word.starts_with(['*', '$']));
-        cursor = words.next().unwrap().to_owned();
-        found.extend(words.map(str::to_owned));
-        if cursor == "0" {
-            break;
-        }
-    }
-    assert_eq!(found.len(), 300, "SCAN returns every key");
+    assert_eq!(scanned(&mut harness, other).len(), 300, "SCAN returns every key");
+    // After a restart a scan reads the keys from flash, also at other shards.
+    let mut harness = harness.reopen();
+    let (id, other) = (harness.connect(Protocol::Resp), harness.connect(Protocol::Resp));
+    assert_eq!(scanned(&mut harness, other).len(), 300, "SCAN returns every cold key");
     assert_eq!(harness.redis(id, "FLUSHALL"), "+OK");
     assert_eq!(harness.redis(other, "DBSIZE"), ":0");
     assert_eq!(harness.redis(other, "SCAN 3"), "*2|$1|0|*0", "a cursor past the last shard");
