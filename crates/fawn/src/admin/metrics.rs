@@ -185,7 +185,6 @@ mod tests {
             durability: Durability::Sync,
             last: Version::ZERO,
             committed: Version::ZERO,
-            time: fawn_types::TimeMs(0),
             keys: 30,
             copied,
             broken: None,
