@@ -185,6 +185,40 @@ fn a_segment_that_hides_a_record_is_dropped_with_it() {
     assert_eq!(node.engine.stats().segments_dropped, before + 2, "{:?}", node.engine.segments_kept());
 }
 
+/// A rollback hides the records that it takes back. Also after an opening, its segment stays as long as theirs: a later
+/// commit mark would otherwise make them committed.
+#[test]
+fn a_rollback_stays_as_long_as_what_it_takes_back() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = TestNode::open_in_chain(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
+    node.engine.add_range(OTHER, KeyRange::ALL).unwrap();
+    append(&mut node, RANGE, &RecordRef::put(version(1), b"kept", b"value"));
+    append(&mut node, RANGE, &RecordRef::put(version(2), b"taken back", b"value"));
+    (1..=5).for_each(|seq| append_result(&mut node, OTHER, seq));
+    node.engine.commit(RANGE, version(1));
+    node.engine.rollback(RANGE, version(1)).unwrap();
+    (6..=12).for_each(|seq| append_result(&mut node, OTHER, seq));
+    disk.crash(1);
+    let mut node = TestNode::open_in_chain(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
+    node.engine.set_retain_floor(RANGE, version(1));
+    node.engine.set_retain_floor(OTHER, version(12));
+    append(&mut node, RANGE, &RecordRef::put(version(3), b"later", b"value"));
+    (13..=28).for_each(|seq| append_result(&mut node, OTHER, seq));
+    node.engine.commit(RANGE, version(3));
+    node.engine.commit(OTHER, version(28));
+    node.engine.set_retain_floor(RANGE, version(3));
+    node.engine.set_retain_floor(OTHER, version(28));
+    turns(&mut node, 20);
+    let (dropped, kept) = (node.engine.stats().segments_dropped, node.engine.segments_kept());
+    assert!(dropped >= 2 && kept.get(&KeepReason::Hides) == Some(&1), "{dropped} dropped, {kept:?}");
+    disk.crash(2);
+    let mut node = TestNode::open_in_chain(&disk, chained(Durability::Sync), Now::at(1)).unwrap();
+    assert_eq!(node.report.ranges[0].committed, version(3));
+    for (key, is_there) in [(&b"kept"[..], true), (b"taken back", false), (b"later", true)] {
+        assert_eq!(node.get(key, View::Latest).unwrap().is_some(), is_there, "{key:?}");
+    }
+}
+
 /// A crash between the listing of a range and its first commit mark, or no space for that mark.
 #[test]
 fn nothing_of_a_range_counts_as_committed_without_a_mark() {

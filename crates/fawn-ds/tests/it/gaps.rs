@@ -67,6 +67,25 @@ impl GapHistory {
             }
         }
     }
+
+    /// Replays after every `step`-th version: gapless, and refused only up to some version. Returns how many were
+    /// refused, and how many gave records.
+    fn check_replays(&mut self, step: usize, context: &str) -> (usize, usize) {
+        let (mut refused, mut answered, mut is_answered) = (0, 0, false);
+        for after in [Version::ZERO].into_iter().chain(self.versions.clone()).step_by(step) {
+            let found = self.replay(after);
+            assert!(found.is_some() || !is_answered, "{context}: refused after {after:?}, but not after earlier ones");
+            is_answered |= found.is_some();
+            let Some(found) = found else {
+                refused += 1;
+                continue;
+            };
+            let expected: Vec<_> = self.versions.iter().copied().filter(|version| *version > after).collect();
+            assert_eq!(found, expected, "{context}: after {after:?}");
+            answered += usize::from(!expected.is_empty());
+        }
+        (refused, answered)
+    }
 }
 
 #[test]
@@ -85,23 +104,14 @@ fn a_replay_after_an_opening_is_gapless_or_refused() {
         history.node = TestNode::open_in_chain(&history.disk, options(), Now::at(9)).unwrap();
         let end = *history.versions.last().unwrap();
         assert_eq!(history.node.engine.progress(RANGE).appended, end);
-        let mut is_answered = false;
-        for after in [Version::ZERO].into_iter().chain(history.versions.clone()) {
-            let found = history.replay(after);
-            assert!(
-                found.is_some() || !is_answered,
-                "seed {seed}: refused after {after:?}, but not after earlier ones"
-            );
-            is_answered |= found.is_some();
-            let Some(found) = found else {
-                refused += 1;
-                continue;
-            };
-            let expected: Vec<_> = history.versions.iter().copied().filter(|version| *version > after).collect();
-            assert_eq!(found, expected, "seed {seed}: after {after:?}");
-            answered += usize::from(!expected.is_empty());
-        }
+        let (newly_refused, newly_answered) = history.check_replays(1, &format!("seed {seed}"));
+        (refused, answered) = (refused + newly_refused, answered + newly_answered);
         assert!(history.node.engine.replay_floor(RANGE) < end, "seed {seed}: the newest segment is complete");
+        // A higher floor takes the oldest records away; it must not bring a gap back into reach.
+        for floor in [history.versions[0], history.versions[50]] {
+            history.node.engine.set_retain_floor(RANGE, floor);
+            history.check_replays(7, &format!("seed {seed}: nothing retained through {floor:?}"));
+        }
     }
     println!("{refused} refused, {answered} answered, {holes} segments dropped");
     assert!(refused > 500 && answered > 300 && holes > 15, "{refused} refused, {answered} answered, {holes} dropped");
@@ -146,4 +156,31 @@ fn what_a_mark_says_was_committed_stays_so() {
     assert_eq!((progress.committed, progress.appended), (version(2), version(2)));
     assert!(matches!(node.engine.replay(RANGE, version(1), 1000, |_| {}).unwrap(), Replay::Gone));
     assert!(matches!(node.engine.replay(RANGE, version(2), 1000, |_| {}).unwrap(), Replay::UpToDate));
+}
+
+/// Segments that went before a transfer began are no gap in what follows it: a member that has the base can go on.
+#[test]
+fn a_gap_before_a_transfer_is_none_after_it() {
+    let disk = SimDisk::new(SimOptions::default());
+    let mut node = TestNode::open_in_chain(&disk, options(), Now::at(1)).unwrap();
+    let version = |epoch, seq| Version::new(Epoch::new(epoch).unwrap(), seq).unwrap();
+    for seq in 1..=60 {
+        append(&mut node, RANGE, &RecordRef::put(version(1, seq), b"key", &[2; 9000]));
+        node.turn();
+    }
+    node.settle();
+    assert!(node.engine.stats().segments_dropped > 0, "{:?}", node.engine.log_report());
+    let base = version(1, 60);
+    node.engine.begin_transfer(RANGE, base).unwrap();
+    node.engine.finish_transfer(RANGE).unwrap();
+    node.settle();
+    append(&mut node, RANGE, &RecordRef::put(version(2, 1), b"key", b"later"));
+    node.settle();
+    disk.crash(1);
+    let mut node = TestNode::open_in_chain(&disk, options(), Now::at(9)).unwrap();
+    assert_eq!(node.engine.progress(RANGE).appended, version(2, 1));
+    let mut seen = Vec::new();
+    let after_base = node.engine.replay(RANGE, base, 1000, |record| seen.push(record.version)).unwrap();
+    assert!(matches!(after_base, Replay::Records { .. } | Replay::Read(_)), "{after_base:?}");
+    assert_eq!(node.engine.replay_floor(RANGE), base);
 }

@@ -51,6 +51,32 @@ fn a_segment_that_cannot_be_created_is_tried_again() {
     }
 }
 
+/// A dropped segment is space: writes that wait for it need no time to pass.
+#[test]
+fn a_full_device_is_tried_again_as_soon_as_a_segment_is_dropped() {
+    let disk = SimDisk::new(SimOptions::instant(1));
+    let mut node = TestNode::open(&disk, small(Durability::Sync), Now::at(1)).unwrap();
+    disk.set_capacity_bytes(Some(5 * (64 << 10)));
+    let mut keys = 0;
+    while node.append(&[put(keys)]).is_ok() {
+        keys += 1;
+        node.turn();
+        assert!(keys < 1000, "the device does not become full");
+    }
+    let dropped = node.engine.stats().segments_dropped;
+    for key in 0..keys {
+        if node.append(&[TestWrite { value: None, ..put(key) }]).is_err() {
+            break;
+        }
+        node.turn();
+    }
+    for _ in 0..20 {
+        node.turn();
+    }
+    assert!(node.engine.stats().segments_dropped > dropped, "{:?}", node.engine.segments_kept());
+    node.append(&[put(keys)]).unwrap();
+}
+
 /// The fault hits each operation of the engine in turn. Afterwards the engine continues, with all acked writes.
 #[test]
 fn a_refusal_at_any_moment_poisons_nothing() {

@@ -70,7 +70,7 @@ pub enum DeviceFault {
     Fail,
     /// No space, as if another program had filled the disk; nothing changed.
     Full,
-    /// The system is out of descriptors or memory; nothing changed. Metadata operations only.
+    /// The system is out of descriptors or memory; nothing changed. Metadata operations and reads only.
     Exhausted,
     /// The operation stays in flight until [`super::SimDisk::release_hung`]. Reads, writes and syncs only.
     Hang,
@@ -144,15 +144,17 @@ impl FaultPlan {
     }
 }
 
-/// Metadata operations block, so they can fail but neither hang nor be delayed; data operations need no descriptor or
-/// memory.
+/// Metadata operations block, so they can fail but neither hang nor be delayed. Among data operations, reads may have to
+/// open their file again.
 fn assert_possible(kind: OpKind, fault: &DeviceFault) {
     let is_data = matches!(kind, OpKind::Read | OpKind::Write | OpKind::Sync);
     match fault {
         DeviceFault::Hang | DeviceFault::Delay { .. } => {
             assert!(is_data, "{kind:?} is synchronous: it cannot be in flight")
         }
-        DeviceFault::Exhausted => assert!(!is_data, "{kind:?} needs neither a descriptor nor memory"),
+        DeviceFault::Exhausted => {
+            assert!(!is_data || kind == OpKind::Read, "{kind:?} needs neither a descriptor nor memory")
+        }
         DeviceFault::Fail | DeviceFault::Full | DeviceFault::Misdirect { .. } | DeviceFault::Lose => (),
     }
 }

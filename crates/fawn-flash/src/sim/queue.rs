@@ -4,7 +4,7 @@
 //! in tests. A crash may still apply any part of an operation (see `state`).
 use super::directory::InodeId;
 use super::faults::DeviceFault;
-use super::state::{DiskState, full, io};
+use super::state::{DiskState, exhausted, full, io};
 use crate::buffer::SECTOR_BYTES;
 use crate::request::{IoRequest, Work};
 use crate::{AlignedBuf, Completion, DeviceError, IoOperation};
@@ -119,6 +119,7 @@ impl DiskState {
                     None => buf.fill(0),
                 }
             }
+            Some(DeviceFault::Exhausted) => return Err(exhausted()),
             Some(_) => return Err(io(IoOperation::Read, &ticket.name, offset, "injected failure")),
             None if self.is_unreadable(ticket.inode, offset, buf.len()) => {
                 return Err(io(IoOperation::Read, &ticket.name, offset, "unreadable place"));

@@ -221,10 +221,7 @@ impl DiskState {
     pub(super) fn metadata(&mut self, kind: OpKind, name: &str) -> Result<(), DeviceError> {
         match self.faults.count(kind) {
             Some(DeviceFault::Full) => Err(full()),
-            Some(DeviceFault::Exhausted) => {
-                let detail = "injected lack of descriptors".to_owned();
-                Err(DeviceError::Exhausted { dir: super::DIR.to_owned(), detail })
-            }
+            Some(DeviceFault::Exhausted) => Err(exhausted()),
             Some(_) => {
                 let operation = if kind == OpKind::SyncDir { IoOperation::Sync } else { operation_of(kind) };
                 Err(io(operation, name, 0, "injected failure"))
@@ -260,6 +257,10 @@ fn operation_of(kind: OpKind) -> IoOperation {
 
 pub(super) fn full() -> DeviceError {
     DeviceError::Full { dir: super::DIR.to_owned() }
+}
+
+pub(super) fn exhausted() -> DeviceError {
+    DeviceError::Exhausted { dir: super::DIR.to_owned(), detail: "injected lack of descriptors".to_owned() }
 }
 
 pub(super) fn io(operation: IoOperation, name: &str, offset: u64, detail: &str) -> DeviceError {
