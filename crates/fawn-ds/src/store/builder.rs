@@ -7,7 +7,7 @@ use super::{BoxedDevice, Error, RANGE, Result, Store, StoreHandle, ticker};
 use crate::engine::Engine;
 use crate::options::Options;
 use fawn_flash::{Device, DeviceOptions, FileDevice};
-use fawn_types::{Durability, HashSecret, KeyRange};
+use fawn_types::{Durability, HashSecret, KeyRange, Now};
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
@@ -108,15 +108,7 @@ impl Builder {
         let Self { mut options, clock, .. } = self;
         options.secret_if_new = Some(random_secret());
         let read_only = options.read_only;
-        let device: BoxedDevice = Box::new(device);
-        let (mut engine, _) = Engine::open(device, options, clock::read(&*clock))?;
-        if !read_only {
-            engine.add_range(RANGE, KeyRange::ALL)?;
-            // The store is the only copy, so all of its log is committed.
-            engine.commit(RANGE, engine.progress(RANGE).appended);
-            let epoch = engine.next_sole_epoch(RANGE).ok_or_else(versions_used_up)?;
-            engine.begin_sole_epoch(RANGE, epoch, None)?;
-        }
+        let engine = open_engine(Box::new(device), options, clock::read(&*clock))?;
         let shared = Arc::new(EngineQueue::new(Driver::new(engine), clock));
         let ticker = if read_only { None } else { Some(ticker::spawn(&shared)?) };
         Ok(Store { handle: Arc::new(StoreHandle { shared, ticker }) })
@@ -133,6 +125,20 @@ impl fmt::Debug for Builder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder").field("path", &self.path).field("options", &self.options).finish_non_exhaustive()
     }
+}
+
+/// The engine of an embedded store, with its one range; in an epoch of this opening unless it is read-only.
+pub(super) fn open_engine(device: BoxedDevice, options: Options, now: Now) -> Result<Engine<BoxedDevice>> {
+    let read_only = options.read_only;
+    let (mut engine, _) = Engine::open(device, options, now)?;
+    if !read_only {
+        engine.add_range(RANGE, KeyRange::ALL)?;
+        // The store is the only copy, so all of its log is committed.
+        engine.commit(RANGE, engine.progress(RANGE).appended);
+        let epoch = engine.next_sole_epoch(RANGE).ok_or_else(versions_used_up)?;
+        engine.begin_sole_epoch(RANGE, epoch, None)?;
+    }
+    Ok(engine)
 }
 
 /// A secret from the standard library's per-process random keys, which other processes cannot guess.

@@ -1,4 +1,7 @@
 //! Execution of operations on the engine: lookups that wait for device reads, writes that wait for their durability.
+#[cfg(test)]
+mod tests;
+
 use super::op::{KeyWrite, Op, Response, Stretch};
 use super::{BoxedDevice, Error, RANGE, Result, Stats, Value};
 use crate::engine::{Engine, Event, Lookup, LookupPlan, PREFETCH_KEYS_MAX, Scan, ScanStep, View};
@@ -106,6 +109,7 @@ impl OpExecutor {
     }
 
     pub(super) fn turn(&mut self) {
+        self.engine.set_eager_sync(!self.syncs.is_empty());
         self.engine.submit(self.now);
         let mut events = Vec::new();
         self.engine.poll(self.now, &mut events);
@@ -178,14 +182,10 @@ impl OpExecutor {
             self.unacked.pop_front();
             self.done.push((id, response));
         }
-        if self.syncs.is_empty() {
-            return;
-        }
         for (id, _) in self.syncs.extract_if(.., |(_, after)| *after <= progress.synced || failed.is_some()) {
             let response = failed.clone().map_or(Response::Written(None), Response::Failed);
             self.done.push((id, response));
         }
-        self.engine.set_eager_sync(!self.syncs.is_empty());
     }
 
     fn note(&mut self, id: u64, progress: Result<Progress>) {
@@ -200,10 +200,7 @@ impl OpExecutor {
                 self.engine.read(plan, id);
             }
             Ok(Progress::Deferred(op)) => self.deferred.push_back((id, op)),
-            Ok(Progress::Syncing(after)) => {
-                self.syncs.push((id, after));
-                self.engine.set_eager_sync(true);
-            }
+            Ok(Progress::Syncing(after)) => self.syncs.push((id, after)),
             Err(error) => self.done.push((id, Response::Failed(error))),
         }
     }

@@ -3,6 +3,9 @@
 //! Callers queue their operations. A caller that finds no leader becomes the leader: it executes everything queued,
 //! submits once, waits once, and commits for everyone. So concurrent durable writes share one flush and one sync, and
 //! device reads of several callers go in parallel.
+#[cfg(test)]
+mod tests;
+
 use super::clock::{self, Clock};
 use super::driver::Driver;
 use super::op::{Op, Response};

@@ -22,15 +22,54 @@ pub(super) fn spawn(shared: &Arc<EngineQueue>) -> Result<JoinHandle<()>> {
 }
 
 fn run(shared: &EngineQueue) {
-    let mut calm = 0;
+    let mut calm = Calm::default();
     loop {
-        let interval = (calm < CALM_TICKS).then_some(TICK);
-        let Some(has_written) = shared.wait_for_tick(interval) else { return };
+        let Some(has_written) = shared.wait_for_tick(calm.interval()) else { return };
         match shared.call(Op::Tick) {
-            Ok(Response::Ticked { is_busy: false }) if !has_written => calm += 1,
-            Ok(_) => calm = 0,
+            Ok(Response::Ticked { is_busy }) => calm.note(has_written, is_busy),
+            Ok(other) => other.unexpected(),
             // Closed or failed: no timer matters any more.
             Err(_) => return,
+        }
+    }
+}
+
+/// Successive ticks without a write or work in flight.
+#[derive(Default)]
+struct Calm {
+    ticks: u32,
+}
+
+impl Calm {
+    /// Time until the next tick; `None`: it waits for a write.
+    fn interval(&self) -> Option<Duration> {
+        (self.ticks < CALM_TICKS).then_some(TICK)
+    }
+
+    fn note(&mut self, has_written: bool, is_busy: bool) {
+        self.ticks = if has_written || is_busy { 0 } else { self.ticks + 1 };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether it ticks on after `ticks` of a kind.
+    fn ticks_on(calm: &mut Calm, ticks: u32, has_written: bool, is_busy: bool) -> bool {
+        (0..ticks).for_each(|_| calm.note(has_written, is_busy));
+        calm.interval().is_some()
+    }
+
+    /// Without ticks, the last write of a store that syncs every second would stay unsynced.
+    #[test]
+    fn a_store_that_is_written_to_or_busy_is_ticked_until_it_rests() {
+        let mut calm = Calm::default();
+        for (has_written, is_busy) in [(true, false), (false, true), (true, true)] {
+            assert!(ticks_on(&mut calm, 2 * CALM_TICKS, has_written, is_busy));
+            assert!(ticks_on(&mut calm, CALM_TICKS - 1, false, false), "it rests for a moment only");
+            assert!(!ticks_on(&mut calm, 1, false, false), "it rests");
+            assert!(ticks_on(&mut calm, 1, has_written, is_busy), "again");
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Chained ranges: pending records across openings, commit marks, rollbacks, replay.
 use crate::support::{RANGE, SECRET, TestNode, small};
+use fawn_ds::internals::format::manifest::{DecodedManifest, ManifestEdit, decode_all, encode_commit};
 use fawn_ds::internals::{EngineError, KeepReason, Options, RecordKind, RecordRef, Replay, View};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, Epoch, KeyHash, Now, Version};
@@ -413,4 +414,25 @@ fn clears_rollbacks_and_marks_survive_openings_in_any_order() {
     node.engine.commit(RANGE, version(3, 5));
     assert_eq!(node.engine.len(RANGE), 1);
     assert_eq!(value(&mut node, b"d", View::Committed), Some(b"five".to_vec()));
+}
+
+/// A listed clear stands for its record: nothing that came before it counts, whether that record is in the log or not.
+#[test]
+fn a_clear_that_the_manifest_lists_voids_what_came_before() {
+    let disk = SimDisk::new(SimOptions::default());
+    let mut node = TestNode::open(&disk, chained(), Now::at(1)).unwrap();
+    put(&mut node, b"before", b"one", version(1, 1));
+    put(&mut node, b"after", b"two", version(1, 2));
+    sync(&mut node);
+    drop(node);
+    let mut manifest = disk.contents("manifest").unwrap();
+    let DecodedManifest { header, valid_len, .. } = decode_all(&manifest).unwrap();
+    manifest.truncate(valid_len as usize);
+    let clear = ManifestEdit::ClearRange { range: RANGE, version: version(1, 1) };
+    encode_commit(&header, &[clear], valid_len, valid_len, &mut manifest);
+    disk.put("manifest", &manifest);
+    let mut node = TestNode::open(&disk, chained(), Now::at(1)).unwrap();
+    assert_eq!(node.report.ranges[0].recovered, version(1, 2));
+    assert_eq!(value(&mut node, b"before", View::Committed), None);
+    assert_eq!(value(&mut node, b"after", View::Committed), Some(b"two".to_vec()));
 }

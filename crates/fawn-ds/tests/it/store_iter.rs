@@ -1,6 +1,6 @@
 //! Iteration over the embedded store: complete, without repetition, while writes go on, past values of any length.
 use crate::store_methods::{builder, open, sorted_keys};
-use fawn_ds::sim::{SimDevice, SimDisk, SimOptions};
+use fawn_ds::sim::{DeviceFault, OpKind, SimDevice, SimDisk, SimOptions};
 use fawn_ds::{Durability, Error};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -93,6 +93,31 @@ fn a_closed_store_ends_an_iteration_with_an_error() {
     let rest: Vec<_> = entries.collect();
     assert!(matches!(rest.last(), Some(Err(Error::Closed))));
     assert_eq!(rest.iter().filter(|entry| entry.is_err()).count(), 1);
+}
+
+/// A read that is refused for now is no damage: its error is the last item, and the next iteration has every key.
+#[test]
+fn a_lack_of_descriptors_ends_an_iteration() {
+    let disk = SimDisk::new(SimOptions::default());
+    let open = || builder(Durability::Sync).memory(1 << 20).open_on(SimDevice::attach(&disk)).unwrap();
+    let store = open();
+    for key in 0..60_u32 {
+        // The long values come by lookups of their own, and do not fit into memory.
+        store.put(key.to_be_bytes(), vec![7; 60_000]).unwrap();
+    }
+    store.close().unwrap();
+    for taken in [1, 5, 30] {
+        let store = open();
+        let mut entries = store.iter();
+        assert_eq!(entries.by_ref().take(taken).filter(Result::is_ok).count(), taken);
+        disk.fail_every(OpKind::Read, DeviceFault::Exhausted);
+        let rest: Vec<_> = entries.collect();
+        assert!(rest.len() < 60 - taken, "{} items", rest.len());
+        assert!(matches!(rest.last(), Some(Err(Error::Device { .. }))), "{:?}", rest.last());
+        assert_eq!(rest.iter().filter(|entry| entry.is_err()).count(), 1);
+        disk.clear_faults();
+        assert_eq!(store.iter().filter(Result::is_ok).count(), 60);
+    }
 }
 
 /// `keys` values, some of them corrupt or unreadable after the store was opened. With few keys, one cell of the index

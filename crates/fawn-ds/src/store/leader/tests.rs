@@ -1,0 +1,34 @@
+//! Callers that wait for each other.
+use super::*;
+use crate::options::Options;
+use crate::store::builder::open_engine;
+use crate::store::{ManualClock, PutOptions};
+use fawn_flash::sim::OpKind;
+use fawn_flash::{SimDevice, SimDisk, SimOptions};
+use fawn_types::{HashSecret, Now};
+use std::sync::mpsc;
+
+/// The leader's own operation takes longer than another caller's: that caller does not wait for both.
+#[test]
+fn a_caller_returns_while_the_leader_still_waits() {
+    let disk = SimDisk::new(SimOptions::default());
+    let secret_if_new = Some(HashSecret(*b"a secret of test"));
+    let options = Options { segment_bytes: 1 << 20, secret_if_new, ..Options::default() };
+    let engine = open_engine(Box::new(SimDevice::attach(&disk)), options, Now::at(1)).unwrap();
+    let shared = Arc::new(EngineQueue::new(Driver::new(engine), Arc::new(ManualClock::new())));
+    let caller = |op: Op| {
+        let (shared, (send, receive)) = (Arc::clone(&shared), mpsc::channel());
+        std::thread::spawn(move || send.send(shared.call(op).is_ok()).unwrap());
+        receive
+    };
+    disk.hang(OpKind::Write);
+    let options = PutOptions::new();
+    let leader = caller(Op::Put { key: b"key".to_vec(), value: b"value".to_vec(), options });
+    while disk.hung() == 0 {
+        std::thread::yield_now();
+    }
+    let returned = caller(Op::Get { key: b"absent".to_vec() }).recv_timeout(Duration::from_secs(20));
+    assert_eq!((returned, leader.try_recv()), (Ok(true), Err(mpsc::TryRecvError::Empty)));
+    disk.release_hung();
+    assert_eq!(leader.recv_timeout(Duration::from_secs(20)), Ok(true));
+}
