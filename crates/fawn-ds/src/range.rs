@@ -69,7 +69,7 @@ pub(crate) struct Retained {
 /// A range's commit marks in the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Marks {
-    /// Newest version marked, and the sequence number of the mark's segment; 0 without a mark.
+    /// Newest version marked, and the sequence number of the mark's segment; 0 without a mark in this opening.
     pub(crate) appended: Version,
     pub(crate) sequence: u64,
     /// Time of that mark's append.

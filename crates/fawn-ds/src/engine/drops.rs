@@ -46,11 +46,6 @@ impl Drops {
         self.is_released || !self.examine.is_empty()
     }
 
-    /// Whether a segment that is being dropped has this slot.
-    pub(crate) fn has_slot(&self, slot: u32) -> bool {
-        self.dropping.iter().any(|dropping| dropping.segment.slot == slot)
-    }
-
     pub(crate) fn synced(&mut self) {
         self.examine.append(&mut self.unsynced);
     }
@@ -191,7 +186,7 @@ impl<D: Device> Engine<D> {
         let synced = range.progress.synced;
         // In a sole epoch everything that an opening finds is committed, and the newest record found says how far.
         let (durably_committed, proves_commit) = match range.sole_base() {
-            Some(base) => (synced.max(base), share.newest > base && share.newest >= synced),
+            Some(base) => (synced, share.newest > base && share.newest >= synced),
             None => (range.marks.durable, false),
         };
         RangeFacts {

@@ -108,7 +108,8 @@ impl<D: Device> Engine<D> {
         if self.options.capacity_bytes.is_some_and(|capacity| taken > capacity) {
             return Err(full());
         }
-        let slot = self.free_slot().ok_or_else(full)?;
+        // A segment that is being dropped has left its slot: the manifest gets its drop before the next listing.
+        let slot = self.segments.free_slot().ok_or_else(full)?;
         let sequence = self.last_sequence + 1;
         let uuid = SegmentUuid::derive(&self.secret, self.store, self.generation, sequence);
         let name = segment::file_name(slot, uuid);
@@ -122,11 +123,6 @@ impl<D: Device> Engine<D> {
             return Err(unlinked.err().filter(|failure| !failure.is_retryable()).unwrap_or(error));
         }
         Ok(Segment::new(slot, sequence, uuid, file, name))
-    }
-
-    /// A slot free for a new segment. Slots of segments being dropped are free only after the manifest has recorded it.
-    fn free_slot(&self) -> Option<u32> {
-        self.segments.free_slot_but(|slot| self.drops.has_slot(slot))
     }
 
     /// The successor's header is durable: syncs its name, then lists it in the manifest.

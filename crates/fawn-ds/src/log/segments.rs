@@ -273,10 +273,9 @@ impl SegmentTable {
         }
     }
 
-    /// The lowest free slot for which `taken` is false; `None` if pointers cannot address another.
-    pub(crate) fn free_slot_but(&self, taken: impl Fn(u32) -> bool) -> Option<u32> {
-        let is_free = |&slot: &u32| self.get(slot).is_none() && !taken(slot);
-        (0..self.slots_max).find(is_free)
+    /// The lowest free slot; `None` if pointers cannot address another.
+    pub(crate) fn free_slot(&self) -> Option<u32> {
+        (0..self.slots_max).find(|&slot| self.get(slot).is_none())
     }
 
     pub(crate) fn insert(&mut self, segment: Segment) {

@@ -26,7 +26,7 @@ struct ScannedEntry {
 /// Per range: records that wait for a mark.
 #[derive(Debug, Default)]
 struct Tentative {
-    /// A mark was met: records that no sole epoch covers count from their mark on.
+    /// A mark was met: records that no sole epoch covers count from their mark on. In each segment a mark precedes them.
     has_marks: bool,
     /// Epochs without marks.
     sole: Option<SoleEpochs>,
@@ -40,8 +40,7 @@ struct Tentative {
 impl Tentative {
     fn new(listed: Option<&ManifestRange>) -> Self {
         let Some(&ManifestRange { cleared, copy, sole, .. }) = listed else { return Self::default() };
-        // The transfer's base is committed. Records after it are not until a mark covers them.
-        Self { has_marks: copy.is_some(), sole, cleared, copy, ..Self::default() }
+        Self { sole, cleared, copy, ..Self::default() }
     }
 
     /// Whether the range was emptied after a record at `here`, or its transfer is incomplete.
@@ -170,9 +169,7 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
 
     fn mark(&mut self, at: usize, version: Version, slot: u32) {
         self.tentative[at].has_marks = true;
-        let marks = &mut self.engine.ranges[at].marks;
-        marks.appended = version;
-        marks.sequence = self.engine.segments.expect(slot).sequence;
+        self.engine.ranges[at].marks.appended = version;
         // Recovery syncs all that it read before anything is dropped.
         self.engine.mark_is_durable(at, version, slot);
         self.apply_through(at, version);
@@ -197,9 +194,9 @@ impl<'e, D: Device> IndexBuilder<'e, D> {
         while records.back().is_some_and(|entry| entry.version > after) {
             records.pop_back();
         }
-        let last = records.back().map(|entry| entry.version);
         let progress = &mut self.engine.ranges[at].progress;
-        let last = last.unwrap_or(progress.committed).max(progress.committed);
+        // Records still wait for a mark because they are above all that is committed.
+        let last = records.back().map_or(progress.committed, |entry| entry.version);
         progress.appended = last;
         self.engine.roll_back_segments(at, last);
         self.engine.enter_segment(at, slot, Version::ZERO, true);
