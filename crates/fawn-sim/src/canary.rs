@@ -41,11 +41,17 @@ pub enum Canary {
     ScanSkipsRange,
     /// `FLUSHALL` misses a range.
     FlushMissesRange,
+    /// Members judge expiry by their own wall clocks instead of chain time.
+    ExpiryByOwnClock,
+    /// `MSET` sets its first key only, and is not answered.
+    BatchTorn,
+    /// `DBSIZE` misses a key.
+    SizeTooLow,
 }
 
 impl Canary {
     /// All planted bugs, each with the number of seeds within which it must be detected.
-    pub const ALL: [(Self, u64); 17] = [
+    pub const ALL: [(Self, u64); 20] = [
         (Self::AckBeforeSync, 20),
         (Self::ReadUncommitted, 5),
         (Self::SequenceReused, 5),
@@ -63,6 +69,9 @@ impl Canary {
         (Self::SecondKeyLost, 10),
         (Self::ScanSkipsRange, 10),
         (Self::FlushMissesRange, 10),
+        (Self::ExpiryByOwnClock, 20),
+        (Self::BatchTorn, 20),
+        (Self::SizeTooLow, 20),
     ];
 
     /// Whether this bug explains a finding. A finding of another oracle would mean that the plant broke something else.
@@ -78,11 +87,20 @@ impl Canary {
             Self::FailureConcealed => &["although its disk failed"],
             Self::SequenceReused | Self::GapIgnored | Self::ChecksumIgnored => CONTENT,
             Self::DeleteResurrected | Self::TransferCutShort | Self::FlushMissesRange => CONTENT,
+            Self::ExpiryByOwnClock => &["chain-time"],
+            Self::BatchTorn => &["not linearizable"],
+            Self::SizeTooLow => &["DBSIZE counts"],
             Self::RepliesSwapped => &["not linearizable", "was answered"],
             Self::WriteOvertakesRead | Self::SecondKeyLost => &["not linearizable"],
             Self::ScanSkipsRange => &["not linearizable", "SCAN returns", "a scan finds"],
         };
         words.iter().any(|word| finding.contains(word))
+    }
+
+    /// Whether it shows only in runs that let keys expire.
+    #[must_use]
+    pub const fn needs_expiry(self) -> bool {
+        matches!(self, Self::ExpiryByOwnClock)
     }
 
     /// Its name on the command line.
@@ -106,6 +124,9 @@ impl Canary {
             Self::SecondKeyLost => "second-key-lost",
             Self::ScanSkipsRange => "scan-skips-range",
             Self::FlushMissesRange => "flush-misses-range",
+            Self::ExpiryByOwnClock => "expiry-by-own-clock",
+            Self::BatchTorn => "batch-torn",
+            Self::SizeTooLow => "size-too-low",
         }
     }
 

@@ -6,17 +6,18 @@
 //! | [`scenario`] | parameters of a run, drawn from its seed: sizes, durability, kinds of faults |
 //! | [`faults`] | the schedule of faults: crashes, pauses, cuts and their times |
 //! | [`clients`] | connections with pipelines in both protocols, and the meaning of replies |
-//! | [`history`] | linearizability check of a key's history |
+//! | [`history`], [`chain_time`] | linearizability check of a key's history, with its expiry |
 //! | [`network`] | byte streams with delay, loss, duplication, splits |
 //! | [`transport`], [`canary`] | outgoing frames, and planted bugs |
 //! | [`trace`], [`seed`] | determinism: the hash on which two processes with one seed must agree |
 //!
 //! Clients speak RESP and memcached to the sessions of front-ends (`fawn_node::ClientGateway`).
-//! Not simulated: expiry, leases and clock drift ([`faults`] bounds silences until they exist), joins of new machines, several
+//! Not simulated: leases and clock drift ([`faults`] bounds silences until they exist), joins of new machines, several
 //! managers.
 #![forbid(unsafe_code)]
 
 pub mod canary;
+pub mod chain_time;
 pub mod clients;
 pub mod faults;
 pub mod history;

@@ -11,6 +11,9 @@ use fawn_types::{Durability, Version};
 /// One seed in this many lets a disk hang, which takes up to a minute of virtual time.
 const HANG_EVERY_SEEDS: u64 = 25;
 
+/// Seeds with this beginning let keys expire.
+pub const EXPIRY_SEEDS: &str = "expiry.";
+
 /// Parameters of one run.
 #[derive(Clone, Debug)]
 pub struct Scenario {
@@ -30,6 +33,8 @@ pub struct Scenario {
     pub keys: u32,
     /// Clients delete as much as they write.
     pub deletes_often: bool,
+    /// Clients let keys expire.
+    pub expires: bool,
     /// Longest pause of a client between two operations, µs.
     pub think_us_max: u64,
     /// Longest device operation, µs.
@@ -65,12 +70,12 @@ pub struct Hang {
     pub for_us: u64,
     /// How late writes and syncs complete, µs; 0: they do not.
     pub late_us: u64,
-    /// The others are enough to go on with: two copies, and the manager's map.
+    /// The others are enough to go on with: enough copies to leave the machine out, and the manager's map.
     pub is_survived: bool,
 }
 
 impl Hang {
-    fn of(seed: &Seed, backends: u32) -> Option<Self> {
+    fn of(seed: &Seed, backends: u32, replication: u8) -> Option<Self> {
         let mut random = seed.stream("hangs");
         if !random.chance(1, HANG_EVERY_SEEDS) {
             return None;
@@ -78,8 +83,11 @@ impl Hang {
         let machine = random.below(u64::from(backends)) as u32;
         let for_us = [20_000_000, 30_000_000, 60_000_000][random.below(3) as usize];
         let late_us = if random.chance(1, 3) { 4_000_000 } else { 0 };
-        // The manager keeps its map on the first machine's disk alone.
-        Some(Self { machine, for_us, late_us, is_survived: backends >= 3 && machine > 0 })
+        // The manager keeps its map on the first machine's disk alone. A member on a slow disk leaves its chains only
+        // while two others remain; one whose disk hangs leaves in any case.
+        let copies_needed = if late_us > 0 { 3 } else { 2 };
+        let is_survived = replication >= copies_needed && backends >= 3 && machine > 0;
+        Some(Self { machine, for_us, late_us, is_survived })
     }
 }
 
@@ -135,6 +143,7 @@ impl Scenario {
             _ => Durability::Sync,
         };
         let backends = [3, 3, 3, 4, 5, 1, 2][random.below(7) as usize];
+        let (backends, replication, virtual_ids) = layout(&mut seed.stream("layout"), backends);
         let may_lose = durability != Durability::Sync && seed.stream("losses").chance(1, 2);
         let mut media = seed.stream("disks");
         let mut stops = seed.stream("stops");
@@ -156,12 +165,14 @@ impl Scenario {
         Self {
             durability,
             backends,
-            replication: backends.min(3) as u8,
-            virtual_ids: 1,
+            replication,
+            virtual_ids,
             frontends,
             clients,
             keys,
             deletes_often: seed.stream("deletes").chance(1, 2),
+            // Not in every run: a tail may judge a key expired while an update that keeps it is not committed yet.
+            expires: seed.text().starts_with(EXPIRY_SEEDS),
             think_us_max: if apart_long { APART_LONG_THINK_US_MAX } else { think_us_max },
             disk_us_max,
             retained_records_max: retained_records_max(think_us_max, seed.stream("copies").below(8)),
@@ -171,11 +182,21 @@ impl Scenario {
             supervised: seed.stream("supervisor").chance(1, 4),
             epoch_records_max: if seed.stream("epochs").chance(1, 6) { 64 } else { Version::SEQ_SOFT_MAX },
             may_lose,
-            hang: Hang::of(seed, backends),
+            hang: Hang::of(seed, backends, replication),
             closes_at_end: stops.chance(1, 4),
             idles: long.chance(1, 12),
         }
     }
+}
+
+/// Draws the numbers of back-ends, of copies and of virtual IDs. The first is `backends` unless five copies are drawn.
+fn layout(random: &mut SplitMix64, backends: u32) -> (u32, u8, u16) {
+    let drawn = [3, 3, 3, 3, 3, 2, 2, 2, 1, 1, 5][random.below(11) as usize];
+    let backends = if drawn == 5 { 5 } else { backends };
+    let replication = drawn.min(backends as u8);
+    // Several ranges per node: one handshake of a node concerns several chains, and a node has different roles in them.
+    let virtual_ids = [1, 1, 1, 1, 1, 2, 2, 3][random.below(8) as usize];
+    (backends, replication, virtual_ids)
 }
 
 /// Draws the number of retained records. Mostly it is less than is written while a machine is down. It must exceed the
@@ -186,6 +207,12 @@ fn retained_records_max(think_us_max: u64, drawn: u64) -> usize {
 }
 
 impl Scenario {
+    /// Copies that a write needs before it is acknowledged: half of R, rounded up.
+    #[must_use]
+    pub const fn copies_min(&self) -> u8 {
+        self.replication.div_ceil(2)
+    }
+
     /// The options of chain members.
     #[must_use]
     pub fn replica(&self) -> ReplicaOptions {

@@ -7,7 +7,8 @@ use fawn_ds::internals::{RecordKind, RecordRef};
 use fawn_node::cluster::KeyspaceRequest;
 use fawn_node::cluster::payload::{decode_keyspace, encode_keyspace};
 use fawn_types::random::SplitMix64;
-use fawn_types::{ClientTag, Epoch, RangeId, Version};
+use fawn_types::{ClientTag, Epoch, RangeId, TimeMs, Version};
+use fawn_wire::internal::{KeyValuePairs, put_pair};
 use std::collections::BTreeMap;
 
 /// Place of a record on a link, which is in no segment.
@@ -66,11 +67,11 @@ impl FaultyTransport {
         }
     }
 
-    /// The frames in `bytes`, as a machine output them.
+    /// The frames in `bytes`, as a machine output them; `wall` is the receiver's wall clock.
     ///
     /// # Errors
     /// If the bytes are not whole frames.
-    pub fn outgoing(&mut self, bytes: &[u8]) -> Result<Vec<OutgoingFrame>, String> {
+    pub fn outgoing(&mut self, bytes: &[u8], wall: TimeMs) -> Result<Vec<OutgoingFrame>, String> {
         let mut stream = FrameStream::new();
         stream.push(bytes);
         let mut outgoing = Vec::new();
@@ -80,7 +81,7 @@ impl FaultyTransport {
             let Some(frame) = frame else { break };
             let promise = promise_of(&frame);
             let is_part = matches!(frame.body, Body::Transfer { .. });
-            let lies = self.lies_about(&frame);
+            let lies = self.lies_about(&frame, wall);
             let end = bytes.len() - stream.buffered_bytes();
             let honest = OutgoingFrame { frame: bytes[start..end].to_vec(), promise, is_part };
             match lies {
@@ -98,7 +99,7 @@ impl FaultyTransport {
     }
 
     /// The frames to send instead of `frame`, if the planted bug applies.
-    fn lies_about(&mut self, frame: &Frame<'_>) -> Option<Vec<Vec<u8>>> {
+    fn lies_about(&mut self, frame: &Frame<'_>, wall: TimeMs) -> Option<Vec<Vec<u8>>> {
         let canary = self.canary?;
         let Frame { header, body } = frame;
         let seen = |body| Some(vec![encoded(&Frame { header: *header, body })]);
@@ -110,6 +111,11 @@ impl FaultyTransport {
             (Canary::ReadUncommitted, &Body::Watermark { sent, time, .. }) => {
                 seen(Body::Watermark { sent, upstream: sent, time })
             }
+            (Canary::BatchTorn, &Body::Request { op, tag, first_incomplete, payload }) => {
+                let payload = first_pair(payload)?;
+                seen(Body::Request { op, tag, first_incomplete, payload: &payload })
+            }
+            (Canary::ExpiryByOwnClock, body) => seen(lie_about_time(body, wall)?),
             (Canary::AppliedTwice, &Body::Request { op, tag, first_incomplete, payload })
                 if tag.is_some() && self.random.chance(1, 16) =>
             {
@@ -211,11 +217,32 @@ impl FaultyTransport {
     }
 }
 
+/// The body with the receiver's wall clock as chain time; `None` if it carries none.
+fn lie_about_time<'a>(body: &Body<'a>, wall: TimeMs) -> Option<Body<'a>> {
+    Some(match *body {
+        Body::Append { after, last, upstream, records, .. } => {
+            Body::Append { after, last, upstream, time: wall, records }
+        }
+        Body::Watermark { sent, upstream, .. } => Body::Watermark { sent, upstream, time: wall },
+        _ => return None,
+    })
+}
+
 /// The promise in a frame. Only replies of the handshake bind: a request may contain an epoch that is not durable yet,
 /// and so may a syncing member's acks.
 fn promise_of(frame: &Frame<'_>) -> Option<(RangeId, Epoch)> {
     let binds = matches!(frame.body, Body::Report(_) | Body::Equal { .. });
     binds.then_some((frame.header.range, frame.header.epoch))
+}
+
+/// The payload of an `MSET` with its first pair only; `None` if it is no `MSET`.
+fn first_pair(payload: &[u8]) -> Option<Vec<u8>> {
+    let (session, KeyspaceRequest::SetAll(pairs)) = decode_keyspace(payload).ok()? else { return None };
+    let (key, value) = pairs.iter().next()?;
+    let (mut pair, mut changed) = (Vec::new(), Vec::new());
+    put_pair(&mut pair, key, value);
+    encode_keyspace(session, &KeyspaceRequest::SetAll(KeyValuePairs::new(&pair).ok()?), &mut changed);
+    Some(changed)
 }
 
 /// The payload with a step of a scan at the end of its range; `None` if it is not a step of a scan.
@@ -259,7 +286,7 @@ fn encoded_record(record: &RecordRef<'_>, envelope: Envelope) -> Vec<u8> {
 mod tests {
     use super::*;
     use fawn_chain::Header;
-    use fawn_types::{BootId, NodeId, TimeMs};
+    use fawn_types::{BootId, NodeId};
 
     fn frames() -> Vec<u8> {
         let header =
@@ -273,21 +300,21 @@ mod tests {
     #[test]
     fn frames_are_told_apart_and_promises_seen() {
         let bytes = frames();
-        let outgoing = FaultyTransport::new(1, None).outgoing(&bytes).unwrap();
+        let outgoing = FaultyTransport::new(1, None).outgoing(&bytes, TimeMs(0)).unwrap();
         assert_eq!(outgoing.iter().flat_map(|frame_out| frame_out.frame.clone()).collect::<Vec<_>>(), bytes);
         assert_eq!(
             outgoing.iter().map(|frame_out| frame_out.promise.is_some()).collect::<Vec<_>>(),
             [true, false, false]
         );
-        assert!(FaultyTransport::new(1, None).outgoing(&bytes[..bytes.len() - 1]).is_err());
+        assert!(FaultyTransport::new(1, None).outgoing(&bytes[..bytes.len() - 1], TimeMs(0)).is_err());
     }
 
     #[test]
     fn a_canary_changes_its_frames_only() {
         let bytes = frames();
-        let honest = FaultyTransport::new(1, None).outgoing(&bytes).unwrap();
+        let honest = FaultyTransport::new(1, None).outgoing(&bytes, TimeMs(0)).unwrap();
         let mut transport = FaultyTransport::new(1, Some(Canary::ReadUncommitted));
-        let lying = transport.outgoing(&bytes).unwrap();
+        let lying = transport.outgoing(&bytes, TimeMs(0)).unwrap();
         assert_eq!((&lying[..2], transport.lies), (&honest[..2], 1));
         assert_ne!(lying[2], honest[2]);
     }

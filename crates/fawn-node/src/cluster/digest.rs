@@ -20,18 +20,18 @@ pub struct RangeDigest {
 }
 
 impl<D: Device> BackEnd<D> {
-    /// Digest of the committed entries that are not expired at `now`.
-    pub(super) fn digest(&mut self, range: RangeId, now: TimeMs) -> Result<RangeDigest, EngineError> {
+    /// Digest of the committed entries that are not expired at `time`.
+    pub(super) fn digest(&mut self, range: RangeId, time: TimeMs) -> Result<RangeDigest, EngineError> {
         let (mut digest, mut cursor) = (RangeDigest::default(), 0);
         loop {
             let mut scan = Scan::new(range, cursor, STEP_KEYS);
-            while let ScanStep::Read(plan) = self.engine.scan_step(&mut scan, now)? {
+            while let ScanStep::Read(plan) = self.engine.scan_step(&mut scan, time)? {
                 let plan = self.wait_for(plan);
                 self.engine.absorb_scan(&mut scan, plan)?;
             }
             digest.corrupt += scan.corrupt.len() as u64;
             for item in &scan.items {
-                match self.entry_sum(range, &item.key, now) {
+                match self.entry_sum(range, &item.key, time) {
                     Ok(Some(sum)) => {
                         digest.keys += 1;
                         digest.sum = digest.sum.wrapping_add(sum);
@@ -48,16 +48,16 @@ impl<D: Device> BackEnd<D> {
         }
     }
 
-    fn entry_sum(&mut self, range: RangeId, key: &[u8], now: TimeMs) -> Result<Option<u64>, EngineError> {
+    fn entry_sum(&mut self, range: RangeId, key: &[u8], time: TimeMs) -> Result<Option<u64>, EngineError> {
         let hash = KeyHash::of(self.engine.secret(), key);
-        let mut plan = match self.engine.lookup(range, hash, key, View::Committed, now)? {
+        let mut plan = match self.engine.lookup(range, hash, key, View::Committed, time)? {
             Lookup::Found(entry) => return Ok(Some(sum_of(key, &entry))),
             Lookup::Absent => return Ok(None),
             Lookup::Read(plan) => plan,
         };
         loop {
             plan = self.wait_for(plan);
-            plan = match self.engine.resume(plan, now)? {
+            plan = match self.engine.resume(plan, time)? {
                 Lookup::Found(entry) => return Ok(Some(sum_of(key, &entry))),
                 Lookup::Absent => return Ok(None),
                 Lookup::Read(plan) => plan,

@@ -17,7 +17,7 @@ use crate::replica::HostedMember;
 use fawn_chain::{Body, ClusterMap, Frame};
 use fawn_ds::internals::{Engine, EngineError};
 use fawn_flash::Device;
-use fawn_types::{Epoch, MonoMs, NodeId, Now, RangeId, Request, RingKey};
+use fawn_types::{Epoch, MonoMs, NodeId, Now, RangeId, Request, RingKey, TimeMs};
 use std::collections::VecDeque;
 
 /// Interval between iterations while appended records are not synced yet.
@@ -261,16 +261,19 @@ impl<D: Device> Node<D> {
         status
     }
 
-    /// Digest of the committed content of this node's copy of `range`; `None` without a copy. For checks: blocks on the
-    /// device.
+    /// Digest of the content of this node's copy of `range` that is committed and not expired at `time`; `None` without a
+    /// copy. For checks: blocks on the device.
+    ///
+    /// Members judge expiry by chain times that differ by the delay of a link, so copies are compared as of one time, not
+    /// before that of any of them ([`MemberStatus::time`]).
     ///
     /// # Errors
     /// When stored bytes are corrupt.
-    pub fn digest(&mut self, range: RangeId) -> Result<Option<RangeDigest>, EngineError> {
+    pub fn digest(&mut self, range: RangeId, time: TimeMs) -> Result<Option<RangeDigest>, EngineError> {
         let Some(back_end) = self.back_end.as_mut().filter(|back_end| back_end.members.find(range).is_some()) else {
             return Ok(None);
         };
-        back_end.digest(range, self.now.wall).map(Some)
+        back_end.digest(range, time).map(Some)
     }
 
     fn note_time(&mut self, now: Now) {
@@ -382,6 +385,7 @@ fn member_status<D: Device>(member: &HostedMember, engine: &Engine<D>) -> Member
         durability: replica.durability(),
         last: replica.last(),
         committed: replica.committed(),
+        time: replica.time(),
         keys: engine.len(member.id),
         copied: replica.is_copying().then_some((member.transfer.keys, member.transfer.keys_estimated)),
         broken: member.broken.clone(),

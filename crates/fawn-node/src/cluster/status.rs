@@ -1,5 +1,5 @@
 //! Status of a node: counters, and the state of each of its chain members.
-use fawn_types::{Durability, Epoch, RangeId, Version};
+use fawn_types::{Durability, Epoch, RangeId, TimeMs, Version};
 
 /// Counters since the node's start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -45,6 +45,8 @@ pub struct MemberStatus {
     pub last: Version,
     /// Version through which records are known to be committed.
     pub committed: Version,
+    /// Chain time, by which the member judges expiry.
+    pub time: TimeMs,
     /// Number of indexed keys.
     pub keys: u64,
     /// During a full resync: keys received so far, and the approximate total.

@@ -169,10 +169,13 @@ impl<D: Device> LocalCluster<D> {
     /// # Errors
     /// When stored bytes are corrupt.
     pub fn digests(&mut self, range: RangeId) -> Result<Vec<(NodeId, RangeDigest)>, EngineError> {
+        let members =
+            self.members.iter().filter_map(|member| member.node.as_ref()).flat_map(|node| node.status().members);
+        let time = members.filter(|member| member.range == range).map(|member| member.time).max().unwrap_or_default();
         let mut digests = Vec::new();
         for LocalMember { name, node, .. } in &mut self.members {
             if let Some(node) = node
-                && let Some(digest) = node.digest(range)?
+                && let Some(digest) = node.digest(range, time)?
             {
                 digests.push((*name, digest));
             }

@@ -63,7 +63,15 @@ fn resp_words(command: &PendingCommand) -> Vec<Vec<u8>> {
 }
 
 fn single_words(key: Key, ask: &KeyRequest) -> Vec<Vec<u8>> {
+    let text = |ms: &u64| ms.to_string().into_bytes();
     let (verb, more) = match ask {
+        KeyRequest::WriteExpiring(value, ms) => {
+            return vec![b"SET".to_vec(), key.name(), value.clone(), b"PX".to_vec(), text(ms)];
+        }
+        KeyRequest::ReadExpiring(ms) => return vec![b"GETEX".to_vec(), key.name(), b"PX".to_vec(), text(ms)],
+        KeyRequest::ReadPersistent => ("GETEX", Some(b"PERSIST".to_vec())),
+        KeyRequest::Expire(ms) => ("PEXPIRE", Some(text(ms))),
+        KeyRequest::Persist => ("PERSIST", None),
         KeyRequest::Read => ("GET", None),
         KeyRequest::Write(value) => ("SET", Some(value.clone())),
         KeyRequest::Append(bytes) => ("APPEND", Some(bytes.clone())),
@@ -90,12 +98,16 @@ fn encode_memcached(command: &PendingCommand, out: &mut Vec<u8>) {
     };
     let name = op.key.name();
     let (verb, value) = match &op.ask {
-        KeyRequest::Write(value) => ("set", value),
+        KeyRequest::Write(value) | KeyRequest::WriteExpiring(value, _) => ("set", value),
         KeyRequest::WriteIfAbsent(value) => ("add", value),
         KeyRequest::WriteIfPresent(value) => ("replace", value),
         KeyRequest::AppendIfPresent(value) => ("append", value),
         KeyRequest::Swap { new, .. } => ("cas", new),
         KeyRequest::Delete => return memcached::encode_words(&[b"delete", name.as_slice()], out),
+        KeyRequest::Expire(ms) => {
+            let seconds = (ms / 1_000).to_string();
+            return memcached::encode_words(&[b"touch", name.as_slice(), seconds.as_bytes()], out);
+        }
         KeyRequest::AddIfPresent(delta) => {
             return memcached::encode_words(&[b"incr", name.as_slice(), delta.to_string().as_bytes()], out);
         }
@@ -105,7 +117,8 @@ fn encode_memcached(command: &PendingCommand, out: &mut Vec<u8>) {
         CommandKind::Single { version } if verb == "cas" => Some(version),
         _ => None,
     };
-    let store = StoreCommand { verb, key: &name, flags: 0, exptime: 0, version, noreply: false };
+    let exptime = if let KeyRequest::WriteExpiring(_, ms) = op.ask { (ms / 1_000).cast_signed() } else { 0 };
+    let store = StoreCommand { verb, key: &name, flags: 0, exptime, version, noreply: false };
     memcached::encode_store(&store, value, out);
 }
 
@@ -184,13 +197,14 @@ fn scanned(items: resp::ReplyItems<'_>) -> Option<(u64, Vec<Key>)> {
 
 fn resp_single(ask: &KeyRequest, reply: &RespReply<'_>) -> Option<Observed> {
     Some(match (ask, reply) {
-        (KeyRequest::Read | KeyRequest::Exchange(_), RespReply::Bulk(value)) => Observed::Value(Some(value.to_vec())),
-        (KeyRequest::Read | KeyRequest::Exchange(_), RespReply::Null) => Observed::Value(None),
-        (KeyRequest::Write(_), RespReply::Simple(b"OK")) => Observed::Done,
+        (ask, RespReply::Bulk(value)) if ask.returns_value() => Observed::Value(Some(value.to_vec())),
+        (ask, RespReply::Null) if ask.returns_value() => Observed::Value(None),
+        (KeyRequest::Write(_) | KeyRequest::WriteExpiring(..), RespReply::Simple(b"OK")) => Observed::Done,
         (KeyRequest::Append(_) | KeyRequest::Add(_), RespReply::Integer(number)) => Observed::Number(*number),
-        (KeyRequest::Delete | KeyRequest::WriteIfAbsent(_), RespReply::Integer(hit @ (0 | 1))) => {
-            Observed::DoneIf(*hit == 1)
-        }
+        (
+            KeyRequest::Delete | KeyRequest::WriteIfAbsent(_) | KeyRequest::Expire(_) | KeyRequest::Persist,
+            RespReply::Integer(hit @ (0 | 1)),
+        ) => Observed::DoneIf(*hit == 1),
         _ => return None,
     })
 }
@@ -233,7 +247,9 @@ fn retrieved(command: &PendingCommand, values: &[FoundValue]) -> Option<ReplyOut
 
 fn memcached_single(ask: &KeyRequest, reply: &MemcachedReply<'_>) -> Option<Observed> {
     Some(match (ask, reply) {
-        (KeyRequest::Write(_), MemcachedReply::Stored) => Observed::Done,
+        (KeyRequest::Write(_) | KeyRequest::WriteExpiring(..), MemcachedReply::Stored) => Observed::Done,
+        (KeyRequest::Expire(_), MemcachedReply::Touched) => Observed::DoneIf(true),
+        (KeyRequest::Expire(_), MemcachedReply::NotFound) => Observed::DoneIf(false),
         (KeyRequest::AddIfPresent(_), MemcachedReply::Number(sum)) => Observed::Number(i64::try_from(*sum).ok()?),
         (
             KeyRequest::WriteIfAbsent(_)

@@ -1,6 +1,7 @@
 //! A client's end of a connection: commands without a reply yet, and the bytes of both directions.
 use super::Key;
 use super::codec::{FoundValue, ReplyOutcome, memcached_outcome, resp_outcome};
+use crate::chain_time::TailTime;
 use crate::history::KeyRequest;
 use fawn_types::random::SplitMix64;
 use fawn_wire::Protocol;
@@ -20,6 +21,8 @@ pub(super) struct KeyOperation {
     pub ask: KeyRequest,
     /// The moment of its call.
     pub called: u64,
+    /// Chain time of the key's range at the call.
+    pub time: TailTime,
 }
 
 /// Kind of a command.
@@ -58,6 +61,8 @@ pub(super) struct PendingCommand {
     pub ops: Vec<KeyOperation>,
     /// The moment of its call.
     pub called: u64,
+    /// Chain times of all ranges at the call, if it concerns the whole keyspace.
+    pub times: Vec<TailTime>,
     /// End of its bytes in the stream of the connection.
     pub end: u64,
 }

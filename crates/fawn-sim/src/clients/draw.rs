@@ -1,7 +1,7 @@
 //! Next pipelines of clients: their commands drawn from the seed, within the words that each protocol has.
 use super::codec::encode;
 use super::connection::{CommandKind, KeyOperation, PendingCommand};
-use super::{Clients, Key, OPEN_CLEARS_MAX, OpenScan, Sweep};
+use super::{Clients, Key, OPEN_CLEARS_MAX, OpenScan, Sweep, SweepKind};
 use crate::canary::Canary;
 use crate::history::{KeyRequest, Observed};
 use fawn_wire::Protocol;
@@ -17,6 +17,9 @@ const MULTI_KEYS_MAX: u64 = 3;
 /// One pipeline in this many is abandoned, after up to so long, µs.
 const PIPELINES_PER_ABANDON: u64 = 300;
 const ABANDON_US_MAX: u64 = 5_000;
+/// Longest time after which a key expires within a run, ms, and one that is longer than any run.
+pub const LIFE_MS_MAX: u64 = 3_000;
+const LIFE_MS_LONG: u64 = 3_600_000;
 /// Maximum `COUNT` of a step of `SCAN`.
 const SCAN_COUNT_MAX: u64 = 40;
 
@@ -86,24 +89,30 @@ impl Clients {
 
     fn command(&mut self, kind: CommandKind) -> PendingCommand {
         self.moment += 1;
-        PendingCommand { kind, ops: Vec::new(), called: self.moment, end: 0 }
+        PendingCommand { kind, ops: Vec::new(), called: self.moment, times: self.times.all(), end: 0 }
     }
 
     fn operation(&mut self, key: Key, ask: KeyRequest) -> KeyOperation {
         self.moment += 1;
-        KeyOperation { key, ask, called: self.moment }
+        KeyOperation { key, ask, called: self.moment, time: self.times.of(&key.name()) }
     }
 
     fn single(&mut self, key: Key, ask: KeyRequest) -> PendingCommand {
         let version = self.seen.get(&key).map_or(0, |(_, version)| *version);
         let op = self.operation(key, ask);
-        PendingCommand { kind: CommandKind::Single { version }, called: op.called, ops: vec![op], end: 0 }
+        PendingCommand {
+            kind: CommandKind::Single { version },
+            called: op.called,
+            ops: vec![op],
+            times: Vec::new(),
+            end: 0,
+        }
     }
 
     fn scan_step(&mut self, client: usize) -> PendingCommand {
         let count = 1 + self.random.below(SCAN_COUNT_MAX);
         let command = self.command(CommandKind::Scan { cursor: 0, count });
-        let begun = OpenScan { called: command.called, cursor: 0, keys: BTreeSet::new() };
+        let begun = OpenScan { called: command.called, times: command.times.clone(), cursor: 0, keys: BTreeSet::new() };
         let cursor = self.clients[client].scan.get_or_insert(begun).cursor;
         PendingCommand { kind: CommandKind::Scan { cursor, count }, ..command }
     }
@@ -111,7 +120,7 @@ impl Clients {
     fn draw_command(&mut self, client: usize, protocol: Protocol) -> PendingCommand {
         let is_resp = protocol == Protocol::Resp;
         if self.random.chance(1, COMMANDS_PER_SWEEP) {
-            let open = |sweep: &&Sweep| matches!(sweep, Sweep::Clear(clear) if clear.heard == Observed::Unknown);
+            let open = |sweep: &&Sweep| matches!(sweep.kind, SweepKind::Clear(Observed::Unknown));
             let may_clear = self.sweeps.iter().filter(open).count() < OPEN_CLEARS_MAX;
             return match self.random.below(4) {
                 0 if may_clear => self.command(CommandKind::FlushAll),
@@ -160,7 +169,7 @@ impl Clients {
             let ask = ask(self);
             ops.push(self.operation(key, ask));
         }
-        PendingCommand { kind, called: ops[0].called, ops, end: 0 }
+        PendingCommand { kind, called: ops[0].called, ops, times: Vec::new(), end: 0 }
     }
 
     fn draw_resp(&mut self, key: Key) -> KeyRequest {
@@ -176,6 +185,9 @@ impl Clients {
                 _ => KeyRequest::Delete,
             };
         }
+        if self.expires && self.random.chance(1, 3) {
+            return self.draw_expiring();
+        }
         match drawn {
             0..40 => KeyRequest::Read,
             40..52 => KeyRequest::Write(self.token()),
@@ -183,6 +195,22 @@ impl Clients {
             75..83 => KeyRequest::Delete,
             83..90 => KeyRequest::WriteIfAbsent(self.token()),
             _ => KeyRequest::Exchange(self.token()),
+        }
+    }
+
+    fn draw_expiring(&mut self) -> KeyRequest {
+        let ms = match self.random.below(8) {
+            0..4 => 1 + self.random.below(100),
+            4 | 5 => 1 + self.random.below(1_000),
+            6 => 1 + self.random.below(LIFE_MS_MAX),
+            _ => LIFE_MS_LONG,
+        };
+        match self.random.below(10) {
+            0..5 => KeyRequest::WriteExpiring(self.token(), ms),
+            5 | 6 => KeyRequest::Expire(ms),
+            7 => KeyRequest::ReadExpiring(ms),
+            8 => KeyRequest::Persist,
+            _ => KeyRequest::ReadPersistent,
         }
     }
 
@@ -197,6 +225,14 @@ impl Clients {
                 40..85 => KeyRequest::AddIfPresent(1 + self.random.below(9) as i64),
                 85..95 => KeyRequest::WriteIfAbsent(self.random.below(100).to_string().into_bytes()),
                 _ => KeyRequest::Delete,
+            };
+        }
+        if self.expires && self.random.chance(1, 8) {
+            let ms = 1_000 * (1 + self.random.below(LIFE_MS_MAX / 1_000));
+            return if self.random.chance(1, 2) {
+                KeyRequest::WriteExpiring(self.token(), ms)
+            } else {
+                KeyRequest::Expire(ms)
             };
         }
         match drawn {

@@ -3,14 +3,19 @@
 //! Every written value is unique and every append adds a unique token, so a value read identifies its writes. A key
 //! with a long history, or with several unanswered operations, is retired for a new one. That keeps the checker's
 //! search small. Retired keys are read once more at the end.
+mod across;
 mod codec;
 mod connection;
 mod draw;
 
+pub use draw::LIFE_MS_MAX;
+
 use crate::canary::Canary;
-use crate::history::{HistoryOperation, KeyRequest, Observed};
+use crate::chain_time::{ChainTimes, TailTime};
+use crate::history::{HistoryOperation, JudgedTime, KeyRequest, Observed};
 use crate::scenario::Scenario;
 use crate::seed::Seed;
+use across::SizeAnswer;
 use codec::{FoundValue, ReplyOutcome};
 use connection::{ClientConnection, CommandKind, KeyOperation, PendingCommand};
 use fawn_types::random::SplitMix64;
@@ -61,21 +66,26 @@ impl Key {
 #[derive(Clone, Debug)]
 struct OpenScan {
     called: u64,
+    times: Vec<TailTime>,
     cursor: u64,
     keys: BTreeSet<Key>,
 }
 
 /// An operation on all keys: each key sees it at a moment of its own.
 #[derive(Clone, Debug)]
-enum Sweep {
-    Clear(HistoryOperation),
-    /// An incomplete one passed records that could not be read, so a key that it did not return may be present.
-    Scan {
-        called: u64,
-        answered: u64,
-        keys: BTreeSet<Key>,
-        is_complete: bool,
-    },
+struct Sweep {
+    called: u64,
+    answered: u64,
+    connection: u64,
+    kind: SweepKind,
+    /// Chain times of all ranges at the call and at the reply.
+    times: (Vec<TailTime>, Option<Vec<TailTime>>),
+}
+
+#[derive(Clone, Debug)]
+enum SweepKind {
+    Clear(Observed),
+    Scan(BTreeSet<Key>),
 }
 
 /// A client: one pipeline at a time.
@@ -98,17 +108,19 @@ pub struct Clients {
     judged_from: Vec<u32>,
     think_us_max: u64,
     deletes_often: bool,
+    expires: bool,
+    /// Chain time of each range, which the world updates.
+    pub times: ChainTimes,
     moment: u64,
     tokens: u64,
     histories: BTreeMap<Key, Vec<HistoryOperation>>,
     sweeps: Vec<Sweep>,
+    sizes: Vec<SizeAnswer>,
     /// The value and version of each key that were read last: a swap expects these.
     seen: BTreeMap<Key, (Vec<u8>, u64)>,
     /// The last complete answers to `SCAN` and `DBSIZE`.
     last_scan: Option<BTreeSet<Key>>,
     last_size: Option<u64>,
-    /// The moment at which a store last passed a record that it could not read.
-    passed_at: u64,
     /// Number of answered operations.
     pub answered: u64,
     /// Number of operations that may or may not have taken effect.
@@ -120,7 +132,7 @@ pub struct Clients {
 impl Clients {
     /// The clients of a run with this seed and scenario.
     #[must_use]
-    pub fn new(seed: &Seed, scenario: &Scenario, canary: Option<Canary>) -> Self {
+    pub fn new(seed: &Seed, scenario: &Scenario, times: ChainTimes, canary: Option<Canary>) -> Self {
         let client = SimClient { idle_until_us: 0, connection: None, scan: None };
         Self {
             random: seed.stream("clients"),
@@ -131,14 +143,16 @@ impl Clients {
             judged_from: vec![0; scenario.keys as usize],
             think_us_max: scenario.think_us_max,
             deletes_often: scenario.deletes_often,
+            expires: scenario.expires,
+            times,
             moment: 0,
             tokens: 0,
             histories: BTreeMap::new(),
             sweeps: Vec::new(),
+            sizes: Vec::new(),
             seen: BTreeMap::new(),
             last_scan: None,
             last_size: None,
-            passed_at: 0,
             answered: 0,
             unknown: 0,
             sweeps_answered: 0,
@@ -292,19 +306,28 @@ impl Clients {
     ) -> Result<(), String> {
         match outcome {
             ReplyOutcome::Each(heard) => {
+                let batch = if command.kind == CommandKind::SetAll { command.called } else { 0 };
+                let is_unheard = batch > 0 && self.canary == Some(Canary::BatchTorn);
                 for (op, heard) in command.ops.iter().zip(heard) {
-                    self.end_op(connection, op, heard);
+                    self.end_op(connection, op, if is_unheard { Observed::Unknown } else { heard }, batch);
                 }
             }
             ReplyOutcome::Flushed(heard) => {
                 let (called, answered) = (command.called, self.answer_moment(&heard));
-                let clear = HistoryOperation { called, answered, ask: KeyRequest::Delete, heard, connection };
-                self.sweeps_answered += u64::from(clear.heard != Observed::Unknown);
-                self.sweeps.push(Sweep::Clear(clear));
+                let is_answered = heard != Observed::Unknown;
+                self.sweeps_answered += u64::from(is_answered);
+                let times = (command.times.clone(), is_answered.then(|| self.times.all()));
+                self.sweeps.push(Sweep { called, answered, connection, kind: SweepKind::Clear(heard), times });
             }
             ReplyOutcome::Size(size) => {
                 self.sweeps_answered += u64::from(size.is_some());
                 self.last_size = size;
+                if let Some(size) = size {
+                    self.moment += 1;
+                    let is_low = self.canary == Some(Canary::SizeTooLow);
+                    let size = size.saturating_sub(u64::from(is_low));
+                    self.sizes.push(SizeAnswer { called: command.called, answered: self.moment, size });
+                }
                 if let Some(size) = size.filter(|size| *size > self.keys_ever()) {
                     return Err(format!("DBSIZE counts {size} keys, but only {} were ever used", self.keys_ever()));
                 }
@@ -326,8 +349,9 @@ impl Clients {
         self.moment += 1;
         self.sweeps_answered += 1;
         self.last_scan = Some(scan.keys.clone());
-        let is_complete = self.passed_at < scan.called;
-        self.sweeps.push(Sweep::Scan { called: scan.called, answered: self.moment, keys: scan.keys, is_complete });
+        let (called, answered) = (scan.called, self.moment);
+        let times = (scan.times, Some(self.times.all()));
+        self.sweeps.push(Sweep { called, answered, connection: 0, kind: SweepKind::Scan(scan.keys), times });
     }
 
     fn answer_moment(&mut self, heard: &Observed) -> u64 {
@@ -337,8 +361,8 @@ impl Clients {
         if is_unknown { u64::MAX } else { self.moment }
     }
 
-    fn end_op(&mut self, connection: u64, op: &KeyOperation, heard: Observed) {
-        let KeyOperation { key, ask, called } = op.clone();
+    fn end_op(&mut self, connection: u64, op: &KeyOperation, heard: Observed, batch: u64) {
+        let KeyOperation { key, ask, called, time } = op.clone();
         if heard == Observed::Unknown && ask == KeyRequest::Read {
             return; // An unanswered read proves nothing.
         }
@@ -347,18 +371,14 @@ impl Clients {
         }
         let answered = self.answer_moment(&heard);
         let history = self.histories.entry(key).or_default();
-        history.push(HistoryOperation { called, answered, ask, heard, connection });
+        let answered_time = (answered != u64::MAX).then(|| self.times.of(&key.name()));
+        let time = JudgedTime::between(time, answered_time);
+        history.push(HistoryOperation { called, answered, ask, heard, connection, time, batch });
         let unknowns = history.iter().filter(|operation| operation.heard == Observed::Unknown).count();
         let generation = &mut self.generations[key.place as usize];
         if *generation == key.generation && (history.len() >= OPERATIONS_MAX || unknowns >= UNKNOWN_MAX) {
             *generation += 1;
         }
-    }
-
-    /// A scan passed records of a store that could not be read: scans in progress may miss their keys.
-    pub const fn note_passed(&mut self) {
-        self.moment += 1;
-        self.passed_at = self.moment;
     }
 
     /// A possible loss was reported: the keys used so far are not checked.
@@ -375,23 +395,44 @@ impl Clients {
         self.histories.keys().copied()
     }
 
-    /// Every key's history, with the operations on all keys that may have met it.
+    /// Every key's history, with the operations on all keys that may have met it. A write of an `MSET` counts as answered
+    /// once any of its values was read.
     pub fn histories(&self) -> impl Iterator<Item = (Key, Vec<HistoryOperation>)> {
-        self.histories.iter().map(|(key, history)| (*key, self.with_sweeps(*key, history)))
+        let seen = self.batches_seen();
+        self.histories.iter().map(move |(key, history)| {
+            let mut history = self.with_sweeps(*key, history);
+            for operation in &mut history {
+                if let Some(moment) = seen.get(&operation.batch).filter(|moment| **moment < operation.answered) {
+                    if operation.heard == Observed::Unknown {
+                        // Later operations of its connection did not wait for it.
+                        (operation.heard, operation.connection) = (Observed::Done, 0);
+                    }
+                    operation.answered = *moment;
+                }
+            }
+            (*key, history)
+        })
     }
 
     fn with_sweeps(&self, key: Key, history: &[HistoryOperation]) -> Vec<HistoryOperation> {
         let first = history.iter().map(|operation| operation.called).min().unwrap_or_default();
-        let met = self.sweeps.iter().filter_map(|sweep| match sweep {
-            Sweep::Clear(clear) => Some(clear.clone()),
-            Sweep::Scan { is_complete: false, keys, .. } if !keys.contains(&key) => None,
-            Sweep::Scan { called, answered, keys, .. } => Some(HistoryOperation {
+        let place = self.times.place(&key.name());
+        let met = self.sweeps.iter().map(|sweep| {
+            let (ask, heard) = match &sweep.kind {
+                SweepKind::Clear(heard) => (KeyRequest::Delete, heard.clone()),
+                SweepKind::Scan(keys) => (KeyRequest::Exists, Observed::DoneIf(keys.contains(&key))),
+            };
+            let Sweep { called, answered, connection, times: (before, after), .. } = sweep;
+            let time = JudgedTime::between(before[place], after.as_ref().map(|after| after[place]));
+            HistoryOperation {
                 called: *called,
                 answered: *answered,
-                ask: KeyRequest::Exists,
-                heard: Observed::DoneIf(keys.contains(&key)),
-                connection: 0,
-            }),
+                ask,
+                heard,
+                connection: *connection,
+                time,
+                batch: 0,
+            }
         });
         // Before its first operation the key was absent.
         let met = met.filter(|operation| operation.answered > first || operation.heard == Observed::DoneIf(true));

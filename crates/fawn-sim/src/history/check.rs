@@ -1,6 +1,6 @@
 //! Linearizability checker for one key: a search over orders that remembers visited states (Wing and Gong's algorithm
 //! with Lowe's memoization).
-use super::{HistoryOperation, Observed};
+use super::{HistoryOperation, KeyRequest, Observed, PresentKey};
 use std::collections::{HashMap, HashSet};
 
 /// Maximum number of states to visit; beyond it the result is "undecided", because the search could take forever.
@@ -11,8 +11,9 @@ const STATES_MAX: usize = 2_000_000;
 pub enum Verdict {
     /// A valid order exists.
     Linearizable,
-    /// No valid order exists. Contains the operations in the order of their calls.
-    Violation(Vec<HistoryOperation>),
+    /// No valid order exists. Contains the operations in the order of their calls, and whether the longest valid order of
+    /// some of them has each.
+    Violation(Vec<(HistoryOperation, bool)>),
     /// The history is too large to decide.
     Undecided,
 }
@@ -24,10 +25,14 @@ pub fn check(operations: &[HistoryOperation]) -> Verdict {
         operations.iter().filter(|operation| operation.heard != Observed::Refused).cloned().collect();
     operations.sort_by_key(|operation| operation.called);
     let before = predecessors(&operations);
-    let mut search = Search { operations: &operations, before, visited: HashSet::new() };
+    let mut search = Search { operations: &operations, before, visited: HashSet::new(), longest: Vec::new() };
     match search.run() {
         Some(true) => Verdict::Linearizable,
-        Some(false) => Verdict::Violation(operations),
+        Some(false) => {
+            let longest = search.longest;
+            let in_order = |(at, operation)| (operation, !longest.is_empty() && Search::is_done(&longest, at));
+            Verdict::Violation(operations.into_iter().enumerate().map(in_order).collect())
+        }
         None => Verdict::Undecided,
     }
 }
@@ -46,17 +51,40 @@ fn predecessors(operations: &[HistoryOperation]) -> Vec<Option<usize>> {
     operations.iter().enumerate().map(&mut predecessor).collect()
 }
 
+/// The register: the key, and the number of falls of chain time at the call of the operation that found it expired.
+#[derive(Clone, PartialEq, Eq, Hash, Default)]
+struct Register {
+    key: Option<PresentKey>,
+    hidden_at: Option<u64>,
+}
+
 struct Search<'a> {
     operations: &'a [HistoryOperation],
     /// The operation that must precede each.
     before: Vec<Option<usize>>,
-    visited: HashSet<(Vec<u64>, Option<Vec<u8>>)>,
+    visited: HashSet<(Vec<u64>, Register)>,
+    /// The operations of the longest order so far.
+    longest: Vec<u64>,
 }
 
-/// One choice of the search: operation `chosen` comes next; `before` is the register's value before it.
+/// One choice of the search: an operation comes next in one of its ways.
 struct HistoryEvent {
-    chosen: usize,
-    before: Option<Vec<u8>>,
+    choice: usize,
+    before: Register,
+}
+
+/// Ways in which an operation may come next.
+const WAYS: [Way; CHOICES] = [Way::Found, Way::Expired, Way::Touched];
+const CHOICES: usize = 3;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// It finds the key as it is.
+    Found,
+    /// It finds the key expired.
+    Expired,
+    /// A swap finds the expected value with a version that a change of the expiry gave it.
+    Touched,
 }
 
 impl Search<'_> {
@@ -64,32 +92,38 @@ impl Search<'_> {
     fn run(&mut self) -> Option<bool> {
         let count = self.operations.len();
         let mut done = vec![0_u64; count.div_ceil(64)];
-        let mut value = None;
+        let mut register = Register::default();
         let mut steps: Vec<HistoryEvent> = Vec::new();
         let mut from = 0;
         loop {
             if self.all_answered_are_done(&done) {
                 return Some(true);
             }
-            match self.next_choice(&done, from, value.as_deref()) {
-                Some((chosen, after)) => {
+            match self.next_choice(&done, from, &register) {
+                Some((choice, after)) => {
+                    let chosen = choice / CHOICES;
                     done[chosen / 64] |= 1 << (chosen % 64);
                     if self.visited.len() > STATES_MAX {
                         return None;
                     }
                     if self.visited.insert((done.clone(), after.clone())) {
-                        steps.push(HistoryEvent { chosen, before: std::mem::replace(&mut value, after) });
+                        let count = |done: &[u64]| done.iter().map(|word| word.count_ones()).sum::<u32>();
+                        if count(&done) > count(&self.longest) {
+                            self.longest.clone_from(&done);
+                        }
+                        steps.push(HistoryEvent { choice, before: std::mem::replace(&mut register, after) });
                         from = 0;
                     } else {
                         done[chosen / 64] &= !(1 << (chosen % 64));
-                        from = chosen + 1;
+                        from = choice + 1;
                     }
                 }
                 None => {
                     let Some(step) = steps.pop() else { return Some(false) };
-                    done[step.chosen / 64] &= !(1 << (step.chosen % 64));
-                    value = step.before;
-                    from = step.chosen + 1;
+                    let chosen = step.choice / CHOICES;
+                    done[chosen / 64] &= !(1 << (chosen % 64));
+                    register = step.before;
+                    from = step.choice + 1;
                 }
             }
         }
@@ -106,29 +140,62 @@ impl Search<'_> {
         !self.operations.iter().enumerate().any(open)
     }
 
-    /// The first operation from `from` on that may come next and whose reply matches.
-    fn next_choice(&self, done: &[u64], from: usize, value: Option<&[u8]>) -> Option<(usize, Option<Vec<u8>>)> {
+    /// The first choice from `from` on that may come next and whose reply matches.
+    fn next_choice(&self, done: &[u64], from: usize, register: &Register) -> Option<(usize, Register)> {
         let open = || self.operations.iter().enumerate().filter(|(at, _)| !Self::is_done(done, *at));
         // The operation with the first reply must precede all operations called after that reply.
         let first_answer = open().map(|(_, operation)| operation.answered).min()?;
         let may_be_next = |at: usize, operation: &HistoryOperation| {
             let is_after_its_predecessor = self.before[at].is_none_or(|before| Self::is_done(done, before));
-            at >= from && operation.called < first_answer && is_after_its_predecessor
+            at >= from / CHOICES && operation.called < first_answer && is_after_its_predecessor
         };
-        open().filter(|(at, operation)| may_be_next(*at, operation)).find_map(|(at, operation)| {
-            let (after, outcome) = operation.ask.apply(value);
-            operation.permits(&outcome).then_some((at, after))
-        })
+        let choices = open().filter(|(at, operation)| may_be_next(*at, operation)).flat_map(|(at, operation)| {
+            WAYS.into_iter().enumerate().map(move |(way, name)| (at * CHOICES + way, operation, name))
+        });
+        choices
+            .filter(|(choice, ..)| *choice >= from)
+            .find_map(|(choice, operation, is_expired)| Some((choice, next_register(operation, register, is_expired)?)))
     }
+}
+
+/// The register after an operation that comes next in this way; `None` if it cannot.
+fn next_register(operation: &HistoryOperation, register: &Register, way: Way) -> Option<Register> {
+    let HistoryOperation { ask, time, .. } = operation;
+    let expires = register.key.as_ref().and_then(|key| key.expires);
+    let is_expired = way == Way::Expired;
+    let may_be = match way {
+        Way::Found => time.may_find(expires, register.hidden_at),
+        Way::Expired => time.may_miss(expires),
+        Way::Touched => {
+            let is_touched = register.key.as_ref().is_some_and(|key| key.is_touched);
+            is_touched && matches!(ask, KeyRequest::Swap { .. }) && time.may_find(expires, register.hidden_at)
+        }
+    };
+    if !may_be {
+        return None;
+    }
+    let (key, outcome) = match way {
+        Way::Touched => (register.key.clone(), Observed::DoneIf(false)),
+        _ => ask.apply(register.key.as_ref().filter(|_| !is_expired), time),
+    };
+    if !operation.permits(&outcome) {
+        return None;
+    }
+    if is_expired && key.is_none() {
+        // The record is still there: it is found again if chain time falls.
+        let hidden_at = register.hidden_at.map_or(time.falls.0, |falls| falls.max(time.falls.0));
+        return Some(Register { key: register.key.clone(), hidden_at: Some(hidden_at) });
+    }
+    Some(Register { key, hidden_at: None })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::KeyRequest;
+    use super::super::JudgedTime;
     use super::*;
 
     fn op(called: u64, answered: u64, ask: KeyRequest, heard: Observed) -> HistoryOperation {
-        HistoryOperation { called, answered, ask, heard, connection: 0 }
+        HistoryOperation { called, answered, ask, heard, connection: 0, time: JudgedTime::ANY, batch: 0 }
     }
 
     fn write(called: u64, answered: u64, value: &str) -> HistoryOperation {
@@ -218,5 +285,57 @@ mod tests {
         assert_eq!(check(&history), Verdict::Linearizable);
         history[60].heard = Observed::Number(60);
         assert!(matches!(check(&history), Verdict::Violation(_)));
+    }
+
+    /// An operation at a chain time between `from` and `to`, also its moments.
+    fn timed(from: u64, to: u64, ask: KeyRequest, heard: Observed) -> HistoryOperation {
+        let time = JudgedTime { called_ms: from, answered_ms: to, falls: (0, 0) };
+        HistoryOperation { time, ..op(from, to, ask, heard) }
+    }
+
+    #[test]
+    fn a_key_expires_within_its_window_only() {
+        let history = |from, to, found: bool| {
+            let value = found.then(|| b"a".to_vec());
+            let write = timed(10, 20, KeyRequest::WriteExpiring(b"a".to_vec(), 100), Observed::Done);
+            check(&[write, timed(from, to, KeyRequest::Read, Observed::Value(value))])
+        };
+        for (from, to) in [(108, 112), (112, 118), (30, 200)] {
+            assert_eq!(history(from, to, true), Verdict::Linearizable, "{from} to {to}");
+            assert_eq!(history(from, to, false), Verdict::Linearizable, "{from} to {to}");
+        }
+        assert!(matches!(history(30, 109, false), Verdict::Violation(_)), "vanished early");
+        assert!(matches!(history(120, 130, true), Verdict::Violation(_)), "found late");
+    }
+
+    #[test]
+    fn an_expired_key_is_found_again_only_if_time_fell() {
+        let history = |falls: u64| {
+            let write = timed(10, 20, KeyRequest::WriteExpiring(b"a".to_vec(), 100), Observed::Done);
+            let missed = timed(112, 113, KeyRequest::Read, Observed::Value(None));
+            let mut found = timed(114, 115, KeyRequest::Read, Observed::Value(Some(b"a".to_vec())));
+            found.time.falls = (falls, falls);
+            check(&[write, missed, found])
+        };
+        assert_eq!(history(1), Verdict::Linearizable);
+        assert!(matches!(history(0), Verdict::Violation(_)), "what expired is back");
+    }
+
+    #[test]
+    fn changes_of_the_expiry_are_judged() {
+        let history = |change: KeyRequest, heard, found: bool| {
+            let value = found.then(|| b"a".to_vec());
+            let write = timed(10, 20, KeyRequest::WriteExpiring(b"a".to_vec(), 100), Observed::Done);
+            let read = timed(500, 510, KeyRequest::Read, Observed::Value(value));
+            check(&[write, timed(30, 40, change, heard), read])
+        };
+        let read = || Observed::Value(Some(b"a".to_vec()));
+        assert_eq!(history(KeyRequest::Persist, Observed::DoneIf(true), true), Verdict::Linearizable);
+        assert!(matches!(history(KeyRequest::Persist, Observed::DoneIf(true), false), Verdict::Violation(_)));
+        assert_eq!(history(KeyRequest::ReadPersistent, read(), true), Verdict::Linearizable);
+        assert_eq!(history(KeyRequest::Expire(1_000), Observed::DoneIf(true), true), Verdict::Linearizable);
+        assert!(matches!(history(KeyRequest::Expire(1_000), Observed::DoneIf(true), false), Verdict::Violation(_)));
+        assert!(matches!(history(KeyRequest::ReadExpiring(5), read(), true), Verdict::Violation(_)));
+        assert_eq!(history(KeyRequest::Write(b"a".to_vec()), Observed::Done, true), Verdict::Linearizable);
     }
 }

@@ -1,10 +1,10 @@
 //! Second phase and its oracles: the cluster heals, serves, keeps every observed write, and has equal copies.
 use super::machine::Machine;
 use super::{TURN_US, World};
-use crate::clients::Key;
-use crate::history::{Verdict, check};
+use crate::clients::{Key, LIFE_MS_MAX};
+use crate::history::{HistoryOperation, Verdict, check};
 use fawn_node::cluster::{NodeStatus, RangeDigest};
-use fawn_types::{NodeId, RangeId};
+use fawn_types::{NodeId, RangeId, TimeMs};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Time after the last fault within which every chain is complete and serves again, µs [replication.md §2.5].
@@ -17,6 +17,10 @@ const HEAL_LOOK_US: u64 = 250_000;
 const SERVE_US: u64 = 400_000;
 /// An operation of a healed cluster is answered within this time, µs.
 const ANSWER_US_MAX: u64 = 10_000_000;
+/// The tail's time may lag so long behind the clocks, ms: by 1 % of the time that passes, and an interval of heartbeats.
+const OUTLIVE_MS: u64 = 500;
+/// Chain time is shown modulo this, ms.
+const TIME_SHOWN: u64 = 1_000_000;
 /// Time for the last commits to reach all members of a chain, µs.
 const SETTLE_US: u64 = 1_000_000;
 
@@ -115,6 +119,9 @@ impl World {
 
     /// Reads every key once more, checks every history, and compares all copies.
     pub(super) fn check(&mut self) -> Result<u64, String> {
+        if self.scenario.expires {
+            self.outlive()?;
+        }
         let keys: Vec<Key> = self.clients.keys().collect();
         for batch in keys.chunks(self.clients.len()) {
             let before = self.clients.answered;
@@ -127,6 +134,7 @@ impl World {
             }
         }
         self.check_sweeps()?;
+        self.clients.check_sizes()?;
         let mut undecided = 0;
         for (key, operations) in self.clients.histories() {
             match check(&operations) {
@@ -140,6 +148,23 @@ impl World {
         self.settle()?;
         self.compare_copies()?;
         Ok(undecided)
+    }
+
+    /// Waits until keys with an expiry have expired. **chain-time-runs**: meanwhile the time of each tail passes, hardly
+    /// slower than the clocks.
+    fn outlive(&mut self) -> Result<(), String> {
+        let for_ms = OUTLIVE_MS + LIFE_MS_MAX;
+        let before = self.clients.times.all();
+        self.run_until(self.now_us + 1_000 * for_ms)?;
+        // An idle single member advances its time with the next request.
+        let after = self.clients.times.all();
+        for (before, after) in before.iter().zip(after).filter(|_| self.scenario.replication > 1) {
+            let passed_ms = after.now.ms_since(before.now);
+            if passed_ms < LIFE_MS_MAX {
+                return Err(format!("chain-time-runs: {passed_ms} ms passed in {for_ms} ms: {}", self.words()));
+            }
+        }
+        Ok(())
     }
 
     /// Waits until every chain has stayed complete for a while, so that all members have committed everything.
@@ -176,7 +201,9 @@ impl World {
         let (Some(scanned), Some(size)) = self.clients.take_sweeps() else {
             return Err("a scan of a healed cluster was not answered".to_owned());
         };
-        if scanned.len() as u64 != size {
+        // An expired key that was not accessed since still counts.
+        let expired_max = if self.scenario.expires { u64::MAX } else { 0 };
+        if size.checked_sub(scanned.len() as u64).is_none_or(|surplus| surplus > expired_max) {
             return Err(format!("SCAN returns {} keys, but DBSIZE counts {size}", scanned.len()));
         }
         let present = self.clients.present();
@@ -196,12 +223,13 @@ impl World {
             for node in due {
                 let Some((copy, tail)) = self.watch.transfer_and_tail(node, range) else { continue };
                 self.copied.remove(&(node, range));
+                let time = self.chain_time(range);
                 let mut digest = |of: NodeId| {
                     let machine = &mut self.machines[of.0 as usize - 1];
                     // The digest may have reaped completions that belong to the process, which needs an iteration for
                     // them.
                     machine.due_us = Some(self.now_us + TURN_US);
-                    machine.process.as_mut()?.digest(range).ok().flatten()
+                    machine.process.as_mut()?.digest(range, time).ok().flatten()
                 };
                 // If the disk fails during the digest, there is nothing to compare.
                 let (Some(held), Some(wanted)) = (digest(node), digest(tail)) else { continue };
@@ -215,10 +243,19 @@ impl World {
         Ok(())
     }
 
+    /// The latest chain time of any member of the range: keys that have expired there may have left one of the copies.
+    fn chain_time(&self, range: RangeId) -> TimeMs {
+        let running = self.machines.iter().filter_map(|machine| machine.process.as_ref());
+        let members = running.flat_map(|process| process.status().members);
+        members.filter(|member| member.range == range).map(|member| member.time).max().unwrap_or_default()
+    }
+
     /// Checks that all members of a range have equal digests.
     fn compare_copies(&mut self) -> Result<(), String> {
         let backends = self.scenario.backends as usize;
         let mut digests: BTreeMap<RangeId, Vec<(u32, RangeDigest)>> = BTreeMap::new();
+        let times: BTreeMap<RangeId, TimeMs> =
+            self.map.ranges.iter().map(|entry| (entry.range, self.chain_time(entry.range))).collect();
         for machine in &mut self.machines[..backends] {
             let node = machine.node.0;
             let Some(process) = machine.process.as_mut() else { return Err(format!("node {node} is down")) };
@@ -226,7 +263,8 @@ impl World {
             self.watch.alarms += counters.alarms;
             self.watch.copies += counters.copies;
             for member in process.status().members {
-                let digest = process.digest(member.range).map_err(|error| format!("node {node}: {error}"))?;
+                let time = times.get(&member.range).copied().unwrap_or_default();
+                let digest = process.digest(member.range, time).map_err(|error| format!("node {node}: {error}"))?;
                 let serves = super::observe::is_serving(member.phase);
                 digests.entry(member.range).or_default().extend(digest.filter(|_| serves).map(|digest| (node, digest)));
             }
@@ -262,12 +300,14 @@ impl World {
     }
 }
 
-/// A history as text, with long values shortened.
-fn story(operations: &[crate::history::HistoryOperation]) -> String {
-    let line = |operation: &crate::history::HistoryOperation| {
+/// A history as text, with long values shortened. A mark shows the operations that the longest valid order lacks.
+fn story(operations: &[(HistoryOperation, bool)]) -> String {
+    let line = |(operation, is_in_order): &(HistoryOperation, bool)| {
         let words = format!("{:?} → {:?}", operation.ask, operation.heard);
         let end = if operation.answered == u64::MAX { "∞".to_owned() } else { operation.answered.to_string() };
-        format!("\n  [{}, {end}] {}", operation.called, readable(&words))
+        let (mark, time) = (if *is_in_order { ' ' } else { '!' }, &operation.time);
+        let (from, to) = (time.called_ms % TIME_SHOWN, time.answered_ms % TIME_SHOWN);
+        format!("\n {mark}[{}, {end}] at {from}..{to} ms {}", operation.called, readable(&words))
     };
     operations.iter().map(line).collect()
 }

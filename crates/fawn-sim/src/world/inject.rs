@@ -159,6 +159,7 @@ impl World {
         let connected = machine.connected();
         let in_order = end(machine);
         self.closes += u64::from(in_order);
+        self.ended += u64::from(machine.disk.is_some());
         self.unclean |= !in_order && machine.disk.is_some();
         machine.restart_us = Some(now_us + for_us);
         let node = machine.node;

@@ -53,8 +53,6 @@ pub(super) struct Machine {
     pub(super) inbox: VecDeque<(NodeId, Arrival)>,
     /// When its next iteration is due.
     pub(super) due_us: Option<u64>,
-    /// Records that scans of its process could not read.
-    pub(super) corrupt_passed: u64,
     /// Connections of clients.
     pub(super) connections: Vec<Connection>,
 }
@@ -78,7 +76,6 @@ impl Machine {
             unreadable_until_us: 0,
             inbox: VecDeque::new(),
             due_us: None,
-            corrupt_passed: 0,
             connections: Vec::new(),
         }
     }
@@ -239,7 +236,6 @@ impl Machine {
         self.due_us = None;
         self.paused_until_us = 0;
         self.stalled_until_us = 0;
-        self.corrupt_passed = 0;
         self.connections.clear();
     }
 

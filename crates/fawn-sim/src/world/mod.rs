@@ -13,6 +13,7 @@ mod process;
 mod sessions;
 
 use crate::canary::Canary;
+use crate::chain_time::ChainTimes;
 use crate::clients::Clients;
 use crate::faults::Faults;
 use crate::network::{Arrival, Network, NetworkOptions};
@@ -25,7 +26,7 @@ use fawn_chain::{ClusterMap, RingOptions};
 use fawn_ds::internals::RangeProgress;
 use fawn_flash::SimOptions;
 use fawn_flash::sim::Loss;
-use fawn_node::cluster::NodeOutput;
+use fawn_node::cluster::{NodeOutput, NodeStatus};
 use fawn_types::random::SplitMix64;
 use fawn_types::{BootId, HashSecret, NodeId, RangeId};
 use machine::Machine;
@@ -109,6 +110,8 @@ pub struct World {
     /// A process ended without a clean shutdown since the cluster was last complete.
     unclean: bool,
     closes: u64,
+    /// Processes of back-ends that have ended.
+    ended: u64,
     /// Processes on failed disks were left when faults ended.
     ran_degraded: bool,
     /// Cut links and the times to restore them.
@@ -153,9 +156,9 @@ impl World {
         Self {
             network: Network::new(seed.number("network"), NetworkOptions::KIND),
             transport: FaultyTransport::new(seed.number("post"), canary),
-            clients: Clients::new(seed, &scenario, canary),
+            clients: Clients::new(seed, &scenario, ChainTimes::new(&map), canary),
             faults: Faults::new(seed, &scenario),
-            watch: Observer::new(scenario.durability, map.copies_min()),
+            watch: Observer::new(scenario.durability, scenario.copies_min()),
             trace: Trace::new(aloud),
             seed: seed.clone(),
             scenario,
@@ -170,6 +173,7 @@ impl World {
             degraded: false,
             unclean: false,
             closes: 0,
+            ended: 0,
             ran_degraded: false,
             cuts: Vec::new(),
             copied: BTreeSet::new(),
@@ -344,20 +348,12 @@ impl World {
             self.watch.forgive();
             self.clients.forgive();
         }
+        self.observe(index, &status)?;
         let machine = &mut self.machines[index];
         let engine = machine.process.as_ref().and_then(Process::engine);
-        let progress = |range| engine.map_or_else(RangeProgress::default, |engine| engine.progress(range));
-        let copied = status.members.iter().filter(|member| self.watch.has_copied(node, member));
-        self.copied.extend(copied.map(|member| (node, member.range)));
-        let has_begun = status.members.iter().any(|member| self.watch.has_begun(node, member));
-        self.watch.look(node, &status, progress)?;
-        // A new epoch without records of its own is when a frame of another epoch might be accepted wrongly.
-        if has_begun && self.random.chance(1, 2) {
-            self.network.hurry(node, now_us);
-        }
-        let passed = engine.map_or(0, |engine| engine.stats().corrupt_passed);
-        if std::mem::replace(&mut machine.corrupt_passed, passed) < passed {
-            self.clients.note_passed();
+        // No fault of a run lasts long enough: a scan that meets an unreadable record fails, and is repeated.
+        if engine.is_some_and(|engine| engine.stats().corrupt_passed > 0) {
+            return Err(format!("node {}: a scan passed a record as lost", node.0));
         }
         let own_us = due.map(|due| machine.when_us(due).max(now_us + TURN_US));
         machine.due_us = sessions::due_us(own_us, is_due, now_us);
@@ -371,6 +367,30 @@ impl World {
         if self.machines[index].is_poisoned() && (self.scenario.supervised || index == 0) {
             self.trace.say(now_us, format!("node {}'s disk failed: its process is restarted", node.0));
             self.stop(index, Loss::Process, RESTART_US)?;
+        }
+        Ok(())
+    }
+
+    /// Checks what a machine's iteration has changed.
+    fn observe(&mut self, index: usize, status: &NodeStatus) -> Result<(), String> {
+        let now_us = self.now_us;
+        let node = self.machines[index].node;
+        let machine = &self.machines[index];
+        let engine = machine.process.as_ref().and_then(Process::engine);
+        let progress = |range| engine.map_or_else(RangeProgress::default, |engine| engine.progress(range));
+        let copied = status.members.iter().filter(|member| self.watch.has_copied(node, member));
+        self.copied.extend(copied.map(|member| (node, member.range)));
+        let has_begun = status.members.iter().any(|member| self.watch.has_begun(node, member));
+        if let Some(map) = machine.process.as_ref().and_then(Process::manager_map) {
+            self.watch.note_chains(map);
+        }
+        self.watch.look(node, status, progress)?;
+        for member in status.members.iter().filter(|member| observe::is_serving(member.phase)) {
+            self.clients.times.note(member, self.ended)?;
+        }
+        // A new epoch without records of its own is when a frame of another epoch might be accepted wrongly.
+        if has_begun && self.random.chance(1, 2) {
+            self.network.hurry(node, now_us);
         }
         Ok(())
     }
@@ -391,7 +411,8 @@ impl World {
         let node = self.machines[index].node;
         match output {
             NodeOutput::Send { to, bytes } => {
-                for frame_out in self.transport.outgoing(&bytes)? {
+                let wall = self.machines[to.0 as usize - 1].clock(now_us).wall;
+                for frame_out in self.transport.outgoing(&bytes, wall)? {
                     if let Some(promise) = frame_out.promise {
                         self.watch.hear(node, promise);
                     }

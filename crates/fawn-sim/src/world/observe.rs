@@ -1,5 +1,5 @@
 //! Per-iteration oracles: the invariants that hold at every moment.
-use fawn_chain::invariants;
+use fawn_chain::{ClusterMap, invariants};
 use fawn_ds::internals::RangeProgress;
 use fawn_node::cluster::{MemberStatus, NodeStatus};
 use fawn_types::{Durability, Epoch, NodeId, RangeId, Version};
@@ -21,10 +21,12 @@ pub(super) struct Observer {
     /// The member that assigned, and the one that committed, in each epoch.
     heads: BTreeMap<(RangeId, Epoch), NodeId>,
     tails: BTreeMap<(RangeId, Epoch), NodeId>,
+    /// The members of each chain in the manager's newest map, head first.
+    chains: BTreeMap<RangeId, (Epoch, Vec<NodeId>)>,
     /// The last committed version of each range, so acked or readable.
     committed: BTreeMap<RangeId, Version>,
     /// Each member's status after its last iteration, and its own watermark of the durability mode.
-    members: BTreeMap<(NodeId, RangeId), (MemberStatus, Version)>,
+    members: BTreeMap<(RangeId, NodeId), (MemberStatus, Version)>,
     /// Possible losses reported by the current manager, and by all managers.
     losses_told: u64,
     pub(super) losses: u64,
@@ -45,6 +47,7 @@ impl Observer {
             seen_epochs: BTreeMap::new(),
             heads: BTreeMap::new(),
             tails: BTreeMap::new(),
+            chains: BTreeMap::new(),
             committed: BTreeMap::new(),
             members: BTreeMap::new(),
             losses_told: 0,
@@ -55,10 +58,31 @@ impl Observer {
         }
     }
 
+    /// Records the order of each chain.
+    pub(super) fn note_chains(&mut self, map: &ClusterMap) {
+        for entry in map.ranges.iter().filter(|entry| entry.is_active()) {
+            let (epoch, nodes) = self.chains.entry(entry.range).or_default();
+            if *epoch < entry.epoch {
+                (*epoch, *nodes) = (entry.epoch, entry.serving().map(|member| member.node).collect());
+            }
+        }
+    }
+
+    /// The place in its chain of a member that serves; `None` for middles of a chain whose order is not known.
+    fn place(&self, node: NodeId, member: &MemberStatus) -> Option<usize> {
+        match (member.phase, self.chains.get(&member.range)) {
+            ("head" | "middle" | "tail", Some((epoch, nodes))) if *epoch == member.epoch => {
+                nodes.iter().position(|other| *other == node)
+            }
+            ("head", _) => Some(0),
+            ("tail", _) => Some(usize::MAX),
+            _ => None,
+        }
+    }
+
     /// The newest epoch that a member of the range was seen in.
     pub(super) fn newest_epoch(&self, range: RangeId) -> Epoch {
-        let of_range = self.members.iter().filter(|((_, of), _)| *of == range);
-        of_range.map(|(_, (member, _))| member.epoch).max().unwrap_or_default()
+        self.members_of(range).map(|(_, (member, _))| member.epoch).max().unwrap_or_default()
     }
 
     /// **copies-min**: a write that a tail commits in its own epoch was received by enough serving members of that
@@ -99,26 +123,25 @@ impl Observer {
 
     /// Whether a member finished its copy since its previous iteration.
     pub(super) fn has_copied(&self, node: NodeId, member: &MemberStatus) -> bool {
-        let before = self.members.get(&(node, member.range));
+        let before = self.members.get(&(member.range, node));
         member.phase == "syncing" && before.is_some_and(|(before, _)| before.phase == "copying")
     }
 
     /// Whether a member serves in an epoch in which it did not serve in its previous iteration.
     pub(super) fn has_begun(&self, node: NodeId, member: &MemberStatus) -> bool {
-        let before = self.members.get(&(node, member.range));
+        let before = self.members.get(&(member.range, node));
         let served = before.is_some_and(|(before, _)| before.epoch == member.epoch && is_serving(before.phase));
         is_serving(member.phase) && !served
     }
 
     /// The committed version and the tail of a syncing member, if both members have committed the same version.
     pub(super) fn transfer_and_tail(&self, node: NodeId, range: RangeId) -> Option<(Version, NodeId)> {
-        let (copy, _) = self.members.get(&(node, range)).filter(|(copy, _)| copy.phase == "syncing")?;
-        let of_range = self.members.iter().filter(|((_, of), _)| *of == range);
-        let mut tails = of_range.filter(|(_, (member, _))| matches!(member.phase, "tail" | "single"));
-        let ((tail, _), _) = tails.find(|(_, (member, _))| {
+        let (copy, _) = self.members.get(&(range, node)).filter(|(copy, _)| copy.phase == "syncing")?;
+        let mut tails = self.members_of(range).filter(|(_, (member, _))| matches!(member.phase, "tail" | "single"));
+        let (tail, _) = tails.find(|(_, (member, _))| {
             (member.epoch, member.committed, copy.last) == (copy.epoch, copy.committed, copy.committed)
         })?;
-        Some((copy.committed, *tail))
+        Some((copy.committed, tail))
     }
 
     /// Permits the loss of everything committed so far.
@@ -131,7 +154,7 @@ impl Observer {
         if node == MANAGER {
             self.losses_told = 0;
         }
-        self.members.retain(|(of, _), _| *of != node);
+        self.members.retain(|(_, of), _| *of != node);
     }
 
     /// Checks all invariants after an iteration of `node`; `progress` returns the watermarks of its logs.
@@ -142,16 +165,30 @@ impl Observer {
         progress: impl Fn(RangeId) -> RangeProgress,
     ) -> Result<(), String> {
         for member in &status.members {
-            self.look_at(node, member).map_err(|error| format!("node {}, {:?}: {error}", node.0, member.range))?;
             let RangeProgress { appended, flushed, synced, .. } = progress(member.range);
             let mark = match self.durability {
                 Durability::Sync => synced,
                 Durability::EverySecond => flushed,
                 Durability::Memory => appended,
             };
-            self.members.insert((node, member.range), (member.clone(), mark));
+            let judged = |member: &MemberStatus| (member.epoch, member.phase, member.last, member.committed);
+            if let Some((before, mark_before)) = self.members.get_mut(&(member.range, node))
+                && (judged(before), *mark_before) == (judged(member), mark)
+            {
+                before.time = member.time;
+                continue;
+            }
+            self.look_at(node, member).map_err(|error| format!("node {}, {:?}: {error}", node.0, member.range))?;
+            self.members.insert((member.range, node), (member.clone(), mark));
+            self.compare(member.range)?;
         }
-        status.members.iter().try_for_each(|member| self.compare(member.range))
+        Ok(())
+    }
+
+    /// All members of the range.
+    fn members_of(&self, range: RangeId) -> impl Iterator<Item = (NodeId, &(MemberStatus, Version))> {
+        let of_range = self.members.range((range, NodeId(0))..=(range, NodeId(u32::MAX)));
+        of_range.map(|((_, node), member)| (*node, member))
     }
 
     fn look_at(&mut self, node: NodeId, member: &MemberStatus) -> Result<(), String> {
@@ -189,10 +226,9 @@ impl Observer {
 
     /// **prefix-of-predecessor** and **committed-is-kept**, among members of one epoch.
     fn compare(&self, range: RangeId) -> Result<(), String> {
-        let place = |phase: &str| ["head", "middle", "tail"].iter().position(|name| *name == phase);
-        let of_range = self.members.iter().filter(|((_, of), _)| *of == range);
-        let mut chain: Vec<_> = of_range
-            .filter_map(|(_, (member, mark))| Some((member.epoch, place(member.phase)?, member, *mark)))
+        let mut chain: Vec<_> = self
+            .members_of(range)
+            .filter_map(|(node, (member, mark))| Some((member.epoch, self.place(node, member)?, member, *mark)))
             .collect();
         chain.sort_by_key(|(epoch, place, ..)| (*epoch, *place));
         for (at, &(epoch, _, above, mark)) in chain.iter().enumerate() {

@@ -3,7 +3,7 @@ use fawn_ds::internals::{Engine, EngineError};
 use fawn_flash::SimDevice;
 use fawn_node::cluster::{Node, NodeOutput, NodeStatus, RangeDigest};
 use fawn_node::{ClientGateway, ClientService};
-use fawn_types::{MonoMs, NodeId, Now, RangeId};
+use fawn_types::{MonoMs, NodeId, Now, RangeId, TimeMs};
 
 /// A running process.
 pub(super) enum Process {
@@ -45,10 +45,10 @@ impl Process {
         self.node().manager_map()
     }
 
-    /// Digest of a back-end's copy of the range.
-    pub(super) fn digest(&mut self, range: RangeId) -> Result<Option<RangeDigest>, EngineError> {
+    /// Digest of a back-end's copy of the range, without keys that have expired at `time`.
+    pub(super) fn digest(&mut self, range: RangeId, time: TimeMs) -> Result<Option<RangeDigest>, EngineError> {
         match self {
-            Process::BackEnd(node) => node.digest(range),
+            Process::BackEnd(node) => node.digest(range, time),
             Process::Gateway(_) => Ok(None),
         }
     }

@@ -185,6 +185,7 @@ mod tests {
             durability: Durability::Sync,
             last: Version::ZERO,
             committed: Version::ZERO,
+            time: fawn_types::TimeMs(0),
             keys: 30,
             copied,
             broken: None,

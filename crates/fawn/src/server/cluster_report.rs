@@ -162,6 +162,7 @@ mod tests {
             durability: Durability::Sync,
             last: Version::ZERO,
             committed: Version::ZERO,
+            time: fawn_types::TimeMs(0),
             keys: 0,
             copied,
             broken: None,

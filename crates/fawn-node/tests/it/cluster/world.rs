@@ -272,8 +272,10 @@ impl TestWorld {
         let ranges: Vec<RangeId> = self.map().ranges.iter().map(|entry| entry.range).collect();
         let mut all: BTreeMap<u32, BTreeMap<u32, RangeDigest>> = BTreeMap::new();
         for range in ranges {
+            let members = self.statuses().into_iter().flat_map(|(_, status)| status.members);
+            let time = members.filter(|member| member.range == range).map(|member| member.time).max().unwrap();
             for (name, node) in &mut self.nodes {
-                if let Some(digest) = node.digest(range).unwrap() {
+                if let Some(digest) = node.digest(range, time).unwrap() {
                     all.entry(range.0).or_default().insert(*name, digest);
                 }
             }

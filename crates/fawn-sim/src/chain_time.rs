@@ -1,0 +1,91 @@
+//! Chain time of each range as its tail judges it: bounds for the expiry of keys in clients' histories.
+//!
+//! A key with a time to live expires once its tail's chain time has reached the head's at the write plus that time. Chain
+//! time is read from members after each iteration, so a bound is exact and not a matter of clocks' errors.
+use fawn_chain::ClusterMap;
+use fawn_node::cluster::MemberStatus;
+use fawn_types::{Epoch, HashSecret, KeyRange, RangeId, RingKey, TimeMs};
+
+/// Chain time of one range.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct TailTime {
+    epoch: Epoch,
+    /// The time of the newest epoch's tail.
+    pub now: TimeMs,
+    /// The latest time of any serving member so far: a head evaluates updates by its own, which is later than the tail's.
+    pub latest: TimeMs,
+    /// How often time fell: the members that knew it had ended, or were left out.
+    pub falls: u64,
+    /// The newest epoch's head, and its time.
+    head: (Epoch, TimeMs),
+    /// Number of processes that had ended when the epoch began.
+    ended: u64,
+}
+
+/// Chain time of all ranges.
+#[derive(Clone, Debug)]
+pub struct ChainTimes {
+    secret: HashSecret,
+    ranges: Vec<(RangeId, KeyRange, TailTime)>,
+}
+
+impl ChainTimes {
+    /// Times of a cluster with this map, of which no member has served.
+    #[must_use]
+    pub fn new(map: &ClusterMap) -> Self {
+        let ranges = map.ranges.iter().map(|entry| (entry.range, entry.keys, TailTime::default()));
+        Self { secret: map.secret, ranges: ranges.collect() }
+    }
+
+    /// Records a serving member's chain time after its iteration. `ended` is the number of back-ends' processes that have
+    /// ended.
+    ///
+    /// # Errors
+    /// **chain-time-grows**: a tail's time fell although no process has ended that could have known it.
+    pub fn note(&mut self, member: &MemberStatus, ended: u64) -> Result<(), String> {
+        let MemberStatus { range, epoch, phase, time, .. } = *member;
+        let Some((_, _, tail)) = self.ranges.iter_mut().find(|(of, ..)| *of == range) else { return Ok(()) };
+        tail.latest = tail.latest.max(time);
+        if matches!(phase, "head" | "single") && epoch >= tail.head.0 {
+            // An update that a head evaluated late may be committed in an epoch whose time is earlier.
+            tail.falls += u64::from(time < tail.head.1);
+            tail.head = (epoch, time);
+        }
+        if !matches!(phase, "tail" | "single") || epoch < tail.epoch {
+            return Ok(());
+        }
+        if time < tail.now {
+            if tail.ended == ended || tail.epoch == epoch {
+                let (was, began) = (tail.now, tail.epoch);
+                return Err(format!(
+                    "chain-time-grows: {range:?} was at {was:?} in {began:?}, now {time:?} in {epoch:?}"
+                ));
+            }
+            tail.falls += 1;
+        }
+        if epoch > tail.epoch {
+            (tail.epoch, tail.ended) = (epoch, ended);
+        }
+        tail.now = time;
+        Ok(())
+    }
+
+    /// The times of all ranges now, in the order of [`ChainTimes::place`].
+    #[must_use]
+    pub fn all(&self) -> Vec<TailTime> {
+        self.ranges.iter().map(|(.., tail)| *tail).collect()
+    }
+
+    /// Index of the range of `key`.
+    #[must_use]
+    pub fn place(&self, key: &[u8]) -> usize {
+        let ring_key = RingKey::of(&self.secret, key);
+        self.ranges.iter().position(|(_, keys, _)| keys.contains(&ring_key)).unwrap_or_default()
+    }
+
+    /// The time of the range of `key` now.
+    #[must_use]
+    pub fn of(&self, key: &[u8]) -> TailTime {
+        self.ranges[self.place(key)].2
+    }
+}

@@ -1,0 +1,72 @@
+//! Rules across keys: an `MSET` takes effect whole, and `DBSIZE` counts each key that is present throughout.
+use super::{Clients, Key};
+use crate::history::{HistoryOperation, KeyRequest, Observed};
+use std::collections::BTreeMap;
+
+/// An answer to `DBSIZE`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SizeAnswer {
+    pub called: u64,
+    pub answered: u64,
+    pub size: u64,
+}
+
+impl Clients {
+    /// The moment by which each `MSET` has taken effect: the first reply that returned one of its values.
+    ///
+    /// It is one batch of the log, so all its keys change at once. A value that was read therefore bounds the writes of
+    /// the other keys too, even if the `MSET` itself was never answered.
+    pub(super) fn batches_seen(&self) -> BTreeMap<u64, u64> {
+        let mut batches = BTreeMap::new();
+        let operations = || self.histories.values().flatten();
+        for operation in operations().filter(|operation| operation.batch > 0) {
+            if let KeyRequest::Write(value) = &operation.ask {
+                batches.insert(token_of(value), operation.batch);
+            }
+        }
+        let mut seen: BTreeMap<u64, u64> = BTreeMap::new();
+        for operation in operations() {
+            let Observed::Value(Some(value)) = &operation.heard else { continue };
+            if let Some(batch) = batches.get(token_of(value)) {
+                let moment = seen.entry(*batch).or_insert(u64::MAX);
+                *moment = (*moment).min(operation.answered);
+            }
+        }
+        seen
+    }
+
+    /// Every `DBSIZE` counted at least the keys that were present from its call to its reply.
+    ///
+    /// # Errors
+    /// If one counted fewer.
+    pub fn check_sizes(&self) -> Result<(), String> {
+        let histories: Vec<(Key, Vec<HistoryOperation>)> = self.histories().collect();
+        for SizeAnswer { called, answered, size } in &self.sizes {
+            let is_present = |history: &[HistoryOperation]| {
+                // A key with an expiry, now or ever, is left out: its removal has no moment.
+                let removed = |op: &HistoryOperation| match &op.ask {
+                    KeyRequest::Delete => op.answered,
+                    ask if ask.lets_expire() => u64::MAX,
+                    _ => 0,
+                };
+                let before = history.iter().filter(|op| op.called < *answered);
+                let removed = before.map(removed).max().unwrap_or_default();
+                history.iter().any(|op| op.shows_key() && op.called > removed && op.answered < *called)
+            };
+            let present = histories.iter().filter(|(_, history)| is_present(history)).map(|(key, _)| key);
+            let present: Vec<&Key> = present.collect();
+            if present.len() as u64 > *size {
+                return Err(format!(
+                    "DBSIZE counts {size} keys in [{called}, {answered}], but {present:?} are present"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The token with which a written value begins.
+fn token_of(value: &[u8]) -> &[u8] {
+    let end = value.iter().position(|byte| *byte == b'>').map_or(value.len(), |at| at + 1);
+    &value[..end]
+}
