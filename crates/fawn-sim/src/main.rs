@@ -126,7 +126,7 @@ fn seeds(arguments: &Arguments) -> bool {
 fn print_total(total: &RunReport, ran: u64, began: Instant) {
     println!(
         "{ran} seeds, trace {:016x}: {} faults, {} members dropped, {} runs on failed disks, {} stops in order, {} losses told, {} copies ({} \
-         hit, {} compared), {} operations answered, {} on the whole keyspace, {} left open, {} keys judged ({} undecided), {} events, {} s virtual, {:.1} s real, {:.1} s CPU, {:.0} simulated s per CPU s",
+         hit, {} compared), {} operations answered, {} on the whole keyspace, {} left open, {} keys judged ({} undecided), {} events, {} steps ({} of the longest seed), {} s virtual, {:.1} s real, {:.1} s CPU, {:.0} simulated s per CPU s",
         total.hash,
         total.faults,
         total.dropped,
@@ -142,6 +142,8 @@ fn print_total(total: &RunReport, ran: u64, began: Instant) {
         total.keys,
         total.undecided,
         total.events,
+        total.steps,
+        total.steps_max,
         total.now_us / 1_000_000,
         began.elapsed().as_secs_f64(),
         cpu_s(),
@@ -164,6 +166,8 @@ fn threads(arguments: &Arguments) -> usize {
 fn add(total: &mut RunReport, report: &RunReport) {
     total.hash = total.hash.rotate_left(1) ^ report.hash;
     total.events += report.events;
+    total.steps += report.steps;
+    total.steps_max = total.steps_max.max(report.steps_max);
     total.now_us += report.now_us;
     total.answered += report.answered;
     total.unknown += report.unknown;

@@ -19,6 +19,8 @@ const SERVE_US: u64 = 400_000;
 const ANSWER_US_MAX: u64 = 10_000_000;
 /// The tail's time may lag so long behind the clocks, ms: by 1 % of the time that passes, and an interval of heartbeats.
 const OUTLIVE_MS: u64 = 500;
+/// Maximum number of undecided histories of a run: each takes seconds, and a run must end.
+const UNDECIDED_MAX: u64 = 8;
 /// Chain time is shown modulo this, ms.
 const TIME_SHOWN: u64 = 1_000_000;
 /// Time for the last commits to reach all members of a chain, µs.
@@ -139,6 +141,9 @@ impl World {
         for (key, operations) in self.clients.histories() {
             match check(&operations) {
                 Verdict::Linearizable => {}
+                Verdict::Undecided if undecided == UNDECIDED_MAX => {
+                    return Err(format!("more than {UNDECIDED_MAX} histories are undecided, the last one of {key:?}"));
+                }
                 Verdict::Undecided => undecided += 1,
                 Verdict::Violation(operations) => {
                     return Err(format!("{key:?} is not linearizable: {}", story(&operations)));

@@ -46,6 +46,8 @@ const PART_LATE_US_MAX: u64 = 90_000;
 const LATE_AFTER_FAULTS_US: u64 = 8_000_000;
 /// Maximum steps without any progress of time; more mean that a machine spins.
 const STEPS_AT_ONCE_MAX: u32 = 20_000;
+/// Maximum steps of a run, ten times as many as the longest runs take: a run that does not end fails instead.
+const STEPS_MAX: u64 = 12_000_000;
 
 /// Result of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -54,6 +56,10 @@ pub struct RunReport {
     pub hash: u64,
     /// Number of events.
     pub events: u64,
+    /// Number of simulated steps.
+    pub steps: u64,
+    /// Of several runs: the number of steps of the longest.
+    pub steps_max: u64,
     /// Virtual time, µs.
     pub now_us: u64,
     /// Operations answered.
@@ -92,6 +98,8 @@ pub struct World {
     scenario: Scenario,
     canary: Option<Canary>,
     now_us: u64,
+    steps: u64,
+    steps_max: u64,
     map: ClusterMap,
     machines: Vec<Machine>,
     network: Network,
@@ -164,6 +172,8 @@ impl World {
             scenario,
             canary,
             now_us: 0,
+            steps: 0,
+            steps_max: STEPS_MAX,
             map,
             machines,
             random,
@@ -187,6 +197,8 @@ impl World {
         RunReport {
             hash: self.trace.hash(),
             events: self.trace.events(),
+            steps: self.steps,
+            steps_max: self.steps,
             now_us: self.now_us,
             answered: self.clients.answered,
             unknown: self.clients.unknown,
@@ -243,16 +255,20 @@ impl World {
 
     /// Runs until the virtual time `until_us`.
     fn run_until(&mut self, until_us: u64) -> Result<(), String> {
-        let mut steps = 0;
+        let mut at_once = 0;
         loop {
             let next = self.next_us().map_or(until_us, |next| next.max(self.now_us));
             if next >= until_us {
                 self.now_us = self.now_us.max(until_us);
                 return Ok(());
             }
-            steps = if next == self.now_us { steps + 1 } else { 0 };
-            if steps > STEPS_AT_ONCE_MAX {
+            at_once = if next == self.now_us { at_once + 1 } else { 0 };
+            if at_once > STEPS_AT_ONCE_MAX {
                 return Err("time does not advance: some machine spins".to_owned());
+            }
+            self.steps += 1;
+            if self.steps > self.steps_max {
+                return Err(format!("no end after {} steps: {}", self.steps_max, self.words()));
             }
             self.now_us = next;
             self.step()?;
@@ -437,4 +453,17 @@ fn first_map(scenario: &Scenario, random: &mut SplitMix64) -> ClusterMap {
     let mut secret = [0; 16];
     secret[..8].copy_from_slice(&random.next().to_le_bytes());
     ClusterMap::new(HashSecret(secret), scenario.durability, ring, (1..=scenario.backends).map(entry).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_does_not_end_fails() {
+        let mut world = World::new(&Seed::new("0"), None, false);
+        world.steps_max = 1_000;
+        let error = world.live().err().unwrap_or_default();
+        assert!(error.starts_with("no end after 1000 steps"), "{error}");
+    }
 }
