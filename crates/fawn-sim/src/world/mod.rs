@@ -241,10 +241,11 @@ impl World {
         self.boots += 1;
         let boot = BootId::new(self.boots, self.random.next() as u32);
         let machine = &mut self.machines[index];
+        let is_full = machine.full_until_us > self.now_us;
         self.trace.say(self.now_us, format!("node {} starts as {boot:?}", machine.node.0));
         match machine.start(boot, &self.map, self.now_us, self.scenario.limits(), self.canary) {
-            // The disk's failure was injected: a supervisor tries again.
-            Err(error) if error.contains("injected failure") => {
+            // The disk's failure was injected, or it is full: a supervisor tries again.
+            Err(error) if error.contains("injected failure") || is_full && error.contains("no space left") => {
                 self.trace.say(self.now_us, error);
                 machine.restart_us = Some(self.now_us + RESTART_US);
                 Ok(())
