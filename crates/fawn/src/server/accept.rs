@@ -4,6 +4,7 @@ use super::conn::Conn;
 use super::event_loop::EventLoop;
 use super::limits::ACCEPT_PAUSE;
 use super::listener::{self, Listener};
+use super::process_state::ConnectionPermit;
 use mio::net::TcpStream;
 use mio::{Interest, Token};
 use socket2::{SockRef, TcpKeepalive};
@@ -18,14 +19,14 @@ impl<B: Backend> EventLoop<B> {
     pub(super) fn accept(&mut self, listener: usize) {
         while let Some(listener) = self.listeners.get(listener) {
             match listener.socket.accept() {
-                Ok((stream, _)) if !self.shared.connections.take() => {
-                    self.counters.refused += 1;
-                    refuse(listener, stream);
-                }
                 Ok((stream, _)) => {
+                    let Some(permit) = self.shared.connections.take() else {
+                        self.counters.refused += 1;
+                        refuse(listener, stream);
+                        continue;
+                    };
                     let protocol = listener.protocol;
-                    if let Err(error) = self.open(protocol, stream) {
-                        self.shared.connections.release();
+                    if let Err(error) = self.open(protocol, stream, permit) {
                         tracing::warn!(%error, "a connection could not be set up and was closed");
                     }
                 }
@@ -42,7 +43,12 @@ impl<B: Backend> EventLoop<B> {
         }
     }
 
-    fn open(&mut self, protocol: fawn_wire::Protocol, mut stream: TcpStream) -> std::io::Result<()> {
+    fn open(
+        &mut self,
+        protocol: fawn_wire::Protocol,
+        mut stream: TcpStream,
+        permit: ConnectionPermit,
+    ) -> std::io::Result<()> {
         // Replies leave in one write per iteration; Nagle's algorithm would delay the last one.
         stream.set_nodelay(true)?;
         SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))?;
@@ -52,7 +58,7 @@ impl<B: Backend> EventLoop<B> {
         let session = self.shard.open_session(protocol);
         self.serial += 1;
         self.counters.accepted += 1;
-        self.conns.insert(Conn::new(stream, session, self.serial));
+        self.conns.insert(Conn::new(stream, session, self.serial, permit));
         self.slots.insert(session, slot);
         // The first request often arrives together with the connection.
         self.schedule_read(slot);

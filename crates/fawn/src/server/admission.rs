@@ -17,7 +17,8 @@ const SHORT_BYTES: usize = 16 << 10;
 /// Queue of waiting connections, and the admitted ones.
 #[derive(Debug, Default)]
 pub(super) struct AdmissionControl {
-    queue: VecDeque<(usize, u64)>,
+    /// Slots of open connections: each leaves the queue when it ends.
+    queue: VecDeque<usize>,
     admitted: usize,
     check_at: Option<Instant>,
 }
@@ -56,7 +57,7 @@ impl<B: Backend> EventLoop<B> {
         }
         let conn = &mut self.conns[slot];
         if !std::mem::replace(&mut conn.flags.awaits_admission, true) {
-            self.admission.queue.push_back((slot, conn.serial));
+            self.admission.queue.push_back(slot);
             self.admission.check_at.get_or_insert(self.instant + SLOW_SENDER_TIMEOUT);
         }
         false
@@ -64,9 +65,9 @@ impl<B: Backend> EventLoop<B> {
 
     /// Admits waiting connections while the budget lasts.
     pub(super) fn admit_waiting(&mut self) {
-        while let Some(&(slot, serial)) = self.admission.queue.front() {
+        while let Some(&slot) = self.admission.queue.front() {
             // A connection whose last reply is being sent has no more requests.
-            if self.conns.get(slot).is_some_and(|conn| conn.serial == serial && conn.phase == ConnPhase::Open) {
+            if self.conns.get(slot).is_some_and(|conn| conn.phase == ConnPhase::Open) {
                 if !self.has_input_budget(slot) {
                     return;
                 }
@@ -82,10 +83,8 @@ impl<B: Backend> EventLoop<B> {
     /// Removes a connection that has ended.
     pub(super) fn leave_admission(&mut self, slot: usize) {
         self.end_admission(slot);
-        let conn = &mut self.conns[slot];
-        if std::mem::take(&mut conn.flags.awaits_admission) {
-            let serial = conn.serial;
-            self.admission.queue.retain(|waiting| waiting.1 != serial);
+        if std::mem::take(&mut self.conns[slot].flags.awaits_admission) {
+            self.admission.queue.retain(|waiting| *waiting != slot);
         }
     }
 

@@ -34,9 +34,9 @@ pub(crate) trait Backend: ClientService<Device = StoreDevice> + Sized {
     /// Flushes and syncs everything, then releases the directory.
     fn close(self) -> Result<(), ServeError>;
 
-    /// Per device, the descriptor that wakes an idle loop on completions.
-    fn wake_fds(&self) -> Vec<Option<RawFd>> {
-        self.engines().map(|engine| engine.device().wake_fd()).collect()
+    /// The descriptors that wake an idle loop on completions; each production device has one.
+    fn wake_fds(&self) -> Vec<RawFd> {
+        self.engines().filter_map(|engine| engine.device().wake_fd()).collect()
     }
 
     /// Device operations not yet reaped.

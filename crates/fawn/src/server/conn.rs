@@ -1,6 +1,7 @@
 //! One client connection: socket, incomplete input, known readiness.
 //!
 //! An idle connection holds no buffer: it costs one slot of the slab.
+use super::process_state::ConnectionPermit;
 use fawn_node::SessionId;
 use mio::net::TcpStream;
 use std::io::{ErrorKind, Read, Write};
@@ -23,6 +24,7 @@ pub(super) enum ConnPhase {
 #[derive(Debug)]
 pub(super) struct Conn {
     pub(super) stream: TcpStream,
+    _permit: ConnectionPermit,
     pub(super) session: SessionId,
     /// Distinguishes the connection from earlier users of its slot.
     pub(super) serial: u64,
@@ -77,7 +79,7 @@ pub(super) enum IoResult {
 }
 
 impl Conn {
-    pub(super) const fn new(stream: TcpStream, session: SessionId, serial: u64) -> Self {
+    pub(super) const fn new(stream: TcpStream, session: SessionId, serial: u64, permit: ConnectionPermit) -> Self {
         let flags = ConnFlags {
             readable: true,
             hung_up: false,
@@ -94,6 +96,7 @@ impl Conn {
         };
         Self {
             stream,
+            _permit: permit,
             session,
             serial,
             input_buf: Vec::new(),

@@ -2,6 +2,9 @@
 //!
 //! The shard has its own readiness queue, whose descriptor Tokio watches. The loop, not a scheduler, therefore decides the
 //! order of work (docs/decisions/2026-11-21-server-turn.md). An idle shard blocks in the kernel: no timer ticks.
+#[cfg(test)]
+mod tests;
+
 use super::admission::AdmissionControl;
 use super::backend::Backend;
 use super::conn::Conn;
@@ -107,7 +110,7 @@ impl<B: Backend> EventLoop<B> {
         let mut events = Events::with_capacity(EVENTS_MAX);
         let (mut deadline, mut busy_iterations) = (None, 0);
         loop {
-            let event = if self.may_park(&events, &wake) {
+            let event = if self.may_park(&events) {
                 busy_iterations = 0;
                 let event = poll_fn(|cx| wake.poll(cx, &mut control, deadline)).await;
                 self.peers.iter().for_each(PeerShards::unpark);
@@ -139,12 +142,9 @@ impl<B: Backend> EventLoop<B> {
     }
 
     /// Prepares to block: announces to the other shards that they must wake this one. Returns `false` if work is left.
-    fn may_park(&mut self, events: &Events, wake: &WakeSources) -> bool {
-        // A full batch of events may hide more, whose edge is already consumed. A device without a descriptor
-        // cannot wake the loop, so its completions must be polled.
-        let asks = wake.is_partial && self.shard.in_flight() > 0;
-        let is_done =
-            !self.needs_another_iteration && self.read_queue.is_empty() && events.iter().count() < EVENTS_MAX && !asks;
+    fn may_park(&mut self, events: &Events) -> bool {
+        // A full batch of events may hide more, whose edge is already consumed.
+        let is_done = !self.needs_another_iteration && self.read_queue.is_empty() && events.iter().count() < EVENTS_MAX;
         is_done && self.peers.as_mut().is_none_or(PeerShards::prepare_park)
     }
 
@@ -276,8 +276,6 @@ impl<B: Backend> EventLoop<B> {
 struct WakeSources {
     sockets: AsyncFd<RawFd>,
     devices: Vec<AsyncFd<RawFd>>,
-    /// Some device has no descriptor that could wake the loop.
-    is_partial: bool,
     sleep: std::pin::Pin<Box<Sleep>>,
 }
 
@@ -286,11 +284,10 @@ impl WakeSources {
         deprecated,
         reason = "its successor is an unsafe fn; queue and devices outlive this and keep the descriptors"
     )]
-    fn new(queue: &mio::Poll, devices: Vec<Option<RawFd>>) -> std::io::Result<Self> {
+    fn new(queue: &mio::Poll, devices: Vec<RawFd>) -> std::io::Result<Self> {
         let sockets = AsyncFd::new(queue.as_raw_fd())?;
-        let is_partial = devices.contains(&None);
-        let devices: std::io::Result<_> = devices.into_iter().flatten().map(AsyncFd::new).collect();
-        Ok(Self { sockets, devices: devices?, is_partial, sleep: Box::pin(tokio::time::sleep(Duration::ZERO)) })
+        let devices: std::io::Result<_> = devices.into_iter().map(AsyncFd::new).collect();
+        Ok(Self { sockets, devices: devices?, sleep: Box::pin(tokio::time::sleep(Duration::ZERO)) })
     }
 
     /// Ready when an iteration is due. Polls every source, so that each holds this task's waker.

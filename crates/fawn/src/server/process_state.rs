@@ -3,12 +3,12 @@
 //! No request touches it: permits are taken per connection, statistics ten times a second, the rest at the end.
 use fawn_node::{Counted, ShardStatus};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// State shared by the shards of a process.
 #[derive(Debug)]
 pub(super) struct ProcessState {
-    pub(super) connections: ConnectionLimit,
+    pub(super) connections: Arc<ConnectionLimit>,
     pub(super) stats: SharedStats,
     drained: AtomicUsize,
 }
@@ -16,7 +16,7 @@ pub(super) struct ProcessState {
 impl ProcessState {
     pub(super) fn new(shards: u16, connections_max: usize) -> Self {
         Self {
-            connections: ConnectionLimit { taken: AtomicUsize::new(0), most: connections_max },
+            connections: Arc::new(ConnectionLimit { taken: AtomicUsize::new(0), most: connections_max }),
             stats: SharedStats { slots: (0..shards).map(|_| Mutex::default()).collect() },
             drained: AtomicUsize::new(0),
         }
@@ -43,15 +43,20 @@ pub(super) struct ConnectionLimit {
 
 impl ConnectionLimit {
     /// Takes a permit, if one is left.
-    pub(super) fn take(&self) -> bool {
+    pub(super) fn take(self: &Arc<Self>) -> Option<ConnectionPermit> {
         let is_free = |taken: usize| (taken < self.most).then_some(taken + 1);
-        self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, is_free).is_ok()
+        self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, is_free).ok()?;
+        Some(ConnectionPermit(Arc::clone(self)))
     }
+}
 
-    /// Returns a permit.
-    pub(super) fn release(&self) {
-        let before = self.taken.fetch_sub(1, Ordering::Relaxed);
-        debug_assert!(before > 0, "a permit was returned twice");
+/// The right to one connection, returned when it is dropped.
+#[derive(Debug)]
+pub(super) struct ConnectionPermit(Arc<ConnectionLimit>);
+
+impl Drop for ConnectionPermit {
+    fn drop(&mut self) {
+        self.0.taken.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -89,14 +94,15 @@ mod tests {
     #[test]
     fn seats_are_counted_for_all_shards_together() {
         let shared = ProcessState::new(3, 100);
-        let takers: Vec<_> = std::thread::scope(|scope| {
-            let taker = || (0..1000).filter(|_| shared.connections.take()).count();
+        let mut takers: Vec<_> = std::thread::scope(|scope| {
+            let taker = || (0..1000).filter_map(|_| shared.connections.take()).collect::<Vec<_>>();
             let threads: Vec<_> = (0..3).map(|_| scope.spawn(taker)).collect();
-            threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+            threads.into_iter().flat_map(|thread| thread.join().expect("no panic")).collect()
         });
-        assert_eq!(takers.iter().sum::<usize>(), 100);
-        shared.connections.release();
-        assert!(shared.connections.take() && !shared.connections.take());
+        assert_eq!(takers.len(), 100);
+        drop(takers.pop());
+        let next = shared.connections.take();
+        assert!(next.is_some() && shared.connections.take().is_none());
     }
 
     #[test]

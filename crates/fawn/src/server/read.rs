@@ -150,8 +150,9 @@ impl<B: Backend> EventLoop<B> {
 
     /// The shard consumed `used` bytes of a connection without buffered input.
     fn after_batch(&mut self, read_input: ReadInput, used: usize) {
-        let is_open = |conn: &&mut Conn| conn.session == read_input.session && conn.phase == ConnPhase::Open;
-        // An earlier connection of the batch may have caused this one to be closed.
+        let is_open = |conn: &&mut Conn| conn.phase == ConnPhase::Open;
+        // An earlier connection of the batch may have caused this one to be closed. Its slot has no other before the next
+        // iteration accepts.
         let Some(conn) = self.conns.get_mut(read_input.slot).filter(is_open) else { return };
         conn.input_buf.extend_from_slice(&self.read_batch.bytes[read_input.from + used..read_input.to]);
         self.after_input(read_input.slot, 0);
@@ -211,8 +212,7 @@ impl<B: Backend> EventLoop<B> {
     pub(super) fn reschedule_read(&mut self, slot: usize) {
         let Some(conn) = self.conns.get(slot) else { return };
         // A paused connection is scheduled when the shard resumes it.
-        let may_read =
-            conn.flags.readable && !conn.flags.paused && !conn.flags.awaits_admission && !conn.flags.stopping;
+        let may_read = conn.flags.readable && !conn.flags.paused && !conn.flags.stopping;
         if conn.phase == ConnPhase::Open && may_read {
             self.schedule_read(slot);
         }

@@ -1,6 +1,6 @@
 //! Second half of an iteration: replies to sockets, slow readers, the end of connections.
 use super::backend::Backend;
-use super::conn::{Conn, ConnPhase, IoResult};
+use super::conn::{ConnPhase, IoResult};
 use super::event_loop::EventLoop;
 use super::limits::LINGER;
 use super::timers::{ConnDeadline, pop_due};
@@ -158,10 +158,8 @@ impl<B: Backend> EventLoop<B> {
         self.admit_waiting();
     }
 
-    /// Closes the socket and frees the slot. Closing removes it from the readiness queue.
+    /// Closes the socket, returns its permit and frees the slot. Closing removes it from the readiness queue.
     pub(super) fn remove(&mut self, slot: usize) {
-        let Conn { stream, .. } = self.conns.remove(slot);
-        drop(stream);
-        self.shared.connections.release();
+        drop(self.conns.remove(slot));
     }
 }

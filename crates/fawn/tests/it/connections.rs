@@ -1,5 +1,6 @@
 //! Bounds of connections: too many, half-closed, slow, garbled, idle ones. Other clients are not affected.
 use crate::harness::{Server, connect, eventually, exchange, read_to_end};
+use rustix::process::{Resource, Rlimit};
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::time::Duration;
@@ -317,6 +318,27 @@ fn a_crowd_that_speaks_at_once_is_served() {
     crowd.iter_mut().for_each(|stream| stream.write_all(b"PING\r\n").expect("the kernel holds it"));
     server.signal(rustix::process::Signal::CONT);
     crowd.iter_mut().for_each(|stream| exchange(stream, b"", b"+PONG\r\n"));
+}
+
+/// The kernel reports a waiting connection once, so a loop that had no descriptor for it must try again by itself.
+#[test]
+fn a_connection_that_found_no_descriptor_is_accepted_later() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let server = Server::start_in(dir.path(), &[]);
+    let pid = rustix::process::Pid::from_raw(server.pid().try_into().expect("a process")).expect("a process");
+    let limit = |current: Option<u64>| {
+        let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
+        rustix::process::prlimit(Some(pid), Resource::Nofile, Rlimit { current, maximum }).expect("it is ours").current
+    };
+    let is_taken = |number: &u64| std::path::Path::new(&format!("/proc/{pid}/fd/{number}")).exists();
+    let usual = limit((0..).find(|number| !is_taken(number)));
+    let mut late = connect(server.resp);
+    eventually("a refusal", || {
+        let log = std::fs::read_to_string(dir.path().join("err")).expect("a log");
+        log.contains("cannot accept connections").then_some(())
+    });
+    limit(usual);
+    exchange(&mut late, b"PING\r\n", b"+PONG\r\n");
 }
 
 #[test]

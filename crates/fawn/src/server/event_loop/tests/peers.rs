@@ -1,0 +1,84 @@
+//! Two shards in one thread: their batches, their statistics, and their common end.
+use super::*;
+use crate::server::mailbox;
+
+/// Two event loops that know each other.
+fn pair() -> [Rig; 2] {
+    let shared = Arc::new(ProcessState::new(2, 100));
+    let queues = [(); 2].map(|()| mio::Poll::new().expect("a queue"));
+    let wakers = queues.iter().map(|queue| mio::Waker::new(queue.registry(), WAKER_TOKEN).expect("a waker"));
+    let mut mailboxes = mailbox::connect(wakers.collect()).into_iter();
+    let mut shard = 0;
+    queues.map(|queue| {
+        let peers = PeerShards::new(shard, mailboxes.next().expect("one each"), Arc::clone(&shared));
+        shard += 1;
+        Rig::on(queue, 1 << 20, Arc::clone(&shared), Some(peers))
+    })
+}
+
+/// Iterates as a running loop does; returns whether the shard has ended.
+fn run_once(rig: &mut Rig) -> bool {
+    rig.step_without_events();
+    rig.event_loop.may_end()
+}
+
+/// A batch that was sent before its sender had no clients any more is received: it may carry writes without replies.
+#[test]
+fn the_last_batches_are_received_before_a_shard_ends() {
+    let [mut first, mut second] = pair();
+    first.event_loop.stop();
+    assert!(!run_once(&mut first), "the other shard may still send");
+    second.event_loop.shard.batches_to_send = 1;
+    second.event_loop.stop();
+    first.step_without_events();
+    run_once(&mut second);
+    // Between an iteration and its end all shards have drained.
+    let mut has_ended = first.event_loop.may_end();
+    for _ in 0..3 {
+        if has_ended {
+            break;
+        }
+        has_ended = run_once(&mut first);
+    }
+    assert_eq!((has_ended, first.event_loop.shard.batches_received), (true, 1));
+}
+
+#[test]
+fn a_shard_drains_with_all_its_batches_sent() {
+    const BATCHES: usize = 600;
+    let [mut first, mut second] = pair();
+    second.event_loop.shard.batches_to_send = BATCHES;
+    first.event_loop.stop();
+    second.event_loop.stop();
+    let mut ended = [false; 2];
+    for _ in 0..20 {
+        if !ended[1] {
+            ended[1] = run_once(&mut second);
+        }
+        if !ended[0] {
+            ended[0] = run_once(&mut first);
+        }
+    }
+    assert_eq!((ended, first.event_loop.shard.batches_received), ([true; 2], BATCHES));
+}
+
+#[test]
+fn a_shard_that_failed_holds_up_no_stop() {
+    let [mut first, second] = pair();
+    drop(second);
+    first.event_loop.stop();
+    assert!((0..3).any(|_| run_once(&mut first)));
+}
+
+/// Requests of other shards change the statistics of a shard that has no events of its own.
+#[test]
+fn statistics_are_published_after_other_shards_requests() {
+    let [mut first, mut second] = pair();
+    first.step_without_events();
+    assert_eq!(first.due, None, "nothing is new");
+    second.event_loop.shard.batches_to_send = 1;
+    second.step_without_events();
+    first.step_without_events();
+    assert_eq!(first.event_loop.shard.batches_received, 1);
+    assert!(first.due.is_some());
+}
