@@ -11,7 +11,7 @@ use fawn_types::{
     BootId, ClientTag, Durability, Epoch, HashSecret, KeyHash, KeyRange, NodeId, RangeId, TimeMs, Version,
 };
 use fawn_types::{Condition, EntryRef, Expiry, OperationError, Reply, Request, Update};
-use fawn_wire::internal::{self, KeyspaceRequest};
+use fawn_wire::internal::{self, KeyspaceRequest, Message, RequestBody, RequestFields};
 
 /// The segment that the targets of `fawn-ds` simulate.
 const UUID: SegmentUuid = SegmentUuid([7; 16]);
@@ -140,29 +140,33 @@ pub(crate) fn memcached() -> Vec<Vec<u8>> {
     ])
 }
 
-/// Streams of the internal protocol: requests of another shard, and replies.
+/// Batches of the internal protocol: requests, and replies with other messages.
 pub(crate) fn internal() -> Vec<Vec<u8>> {
     let (mut requests, mut replies, mut pairs) = (Vec::new(), Vec::new(), Vec::new());
     internal::put_pair(&mut pairs, b"key", b"value");
     let delete = Update::Delete { condition: Condition::Always, return_previous: true };
     let append = Update::Append { bytes: b"more", create: true, condition: Condition::Exists };
     let touch = Update::Touch { expiry: Expiry::InMs(9), condition: ExpiryCondition::Later, return_value: false };
-    internal::put_request_frame(&Request::Get { key: b"key" }, KeyHash(1), &mut requests);
-    for update in [delete, append, touch, Update::AddSigned { delta: -1 }, Update::AddUnsigned { delta: 1 }] {
-        internal::put_request_frame(&Request::Update { key: b"key", update }, KeyHash(1), &mut requests);
-    }
+    let updates = [delete, append, touch, Update::AddSigned { delta: -1 }, Update::AddUnsigned { delta: 1 }];
+    let get = RequestBody::Key(Request::Get { key: b"key" });
+    let on_key = |update| RequestBody::Key(Request::Update { key: b"key", update });
     let scan = KeyspaceRequest::Scan { cursor: 1 << 63, count: 10 };
     let set_all = internal::KeyValuePairs::new(&pairs).map(KeyspaceRequest::SetAll);
-    for wide in [KeyspaceRequest::Count, scan, KeyspaceRequest::Clear].into_iter().chain(set_all) {
-        internal::put_keyspace_frame(&wide, &mut requests);
+    let of_range = [KeyspaceRequest::Count, scan, KeyspaceRequest::Clear].into_iter().chain(set_all);
+    let bodies = std::iter::once(get).chain(updates.map(on_key)).chain(of_range.map(RequestBody::Keyspace));
+    for (op, body) in bodies.enumerate() {
+        let fields = RequestFields { op: op as u64, hash: KeyHash(1), grant_bytes: 512, is_latest: op % 2 == 0 };
+        internal::put_request_message(&fields, |out| body.put(out), &mut requests);
     }
     let entry = EntryRef { value: b"value", flags: 7, expires_at_ms: 8, version: Version::from_u64(9) };
     let stored = Reply::Stored { version: Version::from_u64(9), value_bytes: 5 };
     let previous = Reply::Previous { entry: Some(entry), applied: true };
     let failed = Reply::Error(OperationError::ValueTooLong { limit_bytes: 3 });
     for reply in [Reply::Value(entry), Reply::Absent, stored, previous, Reply::Signed(-1), failed] {
-        internal::put_reply_frame(&reply, &mut replies);
+        internal::put_reply_message(7, &reply, &mut replies);
     }
+    internal::put_larger_message(8, 70_000, &get, &mut replies);
+    internal::put_notice(Message::ResetStats, &mut replies);
     vec![requests, replies]
 }
 

@@ -11,6 +11,7 @@ mod activation;
 pub mod cluster;
 pub mod counters;
 mod exec;
+mod forward;
 pub mod front;
 mod gateway;
 mod keyspace_op;
@@ -19,16 +20,15 @@ pub mod output;
 mod replica;
 mod session;
 pub mod shard;
-pub mod shards;
 pub mod status;
 
 pub use counters::Counted;
+pub use forward::{MessageBatch, Placement};
 pub use front::{ClientGateway, ClientService, LocalCluster, LocalOptions};
 pub use options::{ServerInfo, ShardOptions};
 pub use output::ShardOutput;
 pub use session::SessionId;
 pub use shard::Shard;
-pub use shards::{MessageBatch, Placement};
 pub use status::{
     BackEndStatus, ChainStatus, ClusterStatus, OpenGeneration, RepliesStatus, ShardCounters, ShardStatus, StoreStatus,
 };

@@ -4,13 +4,13 @@
 //! submits once for all of them), then [`Shard::poll_output`] until it is empty: one write per connection.
 use crate::activation::activate;
 use crate::exec::{Executor, ExecutorLimits, SCRATCH_BYTES_KEPT, handle_commit};
-use crate::gateway::{Flow, ShardState, clear, execute, execute_single};
+use crate::forward::{self, Forwarder, Placement};
+use crate::gateway::{Flow, ShardState, execute, execute_single};
 use crate::options::{ServerInfo, ShardOptions};
 use crate::output::ShardOutput;
 use crate::replica::{HostedMember, MemberTable, RangeSlot};
 use crate::session::consume::{self, Dispatch};
 use crate::session::{Prefetched, Session, SessionId, Sessions};
-use crate::shards::{self, PeerMailboxes, Placement};
 use crate::status::{ShardCounters, ShardStatus};
 use fawn_chain::{Completions, LogProgress, ReplicaOutput as ChainOutput};
 use fawn_ds::internals::{Engine, EngineError, Event};
@@ -53,7 +53,7 @@ impl<D: Device> Shard<D> {
         }
         engine.add_range(range, keys)?;
         let replica = activate(&mut engine, (range, keys), &options, &server_info)?;
-        let links = (placement.count() > 1).then(|| Box::new(PeerMailboxes::new(placement, *engine.secret())));
+        let forward = Box::new(Forwarder::new(placement, *engine.secret()));
         let mut members = MemberTable::default();
         members.push(HostedMember::new(replica, Completions::default()));
         let limits = ExecutorLimits {
@@ -66,7 +66,6 @@ impl<D: Device> Shard<D> {
             members,
             exec: Executor::new(limits),
             multis: Slab::new(),
-            keyspace_ops: Slab::new(),
             multi_reply: Vec::new(),
             counters: ShardCounters::default(),
             options,
@@ -75,7 +74,7 @@ impl<D: Device> Shard<D> {
             wall: TimeMs(0),
             now: Now::default(),
             sessions_open: 0,
-            links,
+            forward,
         };
         let (sessions, outputs) = (Sessions::new(&options, placement), VecDeque::new());
         Ok(Self { state, sessions, outputs, events: Vec::new() })
@@ -85,21 +84,14 @@ impl<D: Device> Shard<D> {
     pub fn open_session(&mut self, protocol: Protocol) -> SessionId {
         self.state.counters.sessions_opened += 1;
         let id = self.sessions.open(protocol, &self.state.options);
-        self.count_sessions();
+        self.state.sessions_open = self.sessions.len();
         id
     }
 
     /// Ends a session: its pending requests may still be executed, without a reply.
     pub fn close_session(&mut self, session: SessionId) {
-        self.host().forget_outstanding(session);
         self.sessions.close(session);
-        self.count_sessions();
-    }
-
-    /// Number of clients' sessions, without proxy sessions of other shards.
-    fn count_sessions(&mut self) {
-        let standing = self.state.links.as_ref().map_or(0, |links| links.proxy_sessions());
-        self.state.sessions_open = self.sessions.len() - standing;
+        self.state.sessions_open = self.sessions.len();
     }
 
     /// The client sends no more (a half-closed socket): pending replies are finished, then [`ShardOutput::Close`]
@@ -148,7 +140,7 @@ impl<D: Device> Shard<D> {
     pub fn run_once(&mut self, now: Now) -> Option<MonoMs> {
         self.note_time(now);
         self.state.counters.iterations += 1;
-        self.begin_exchange();
+        self.handle_own_batch();
         self.flush_if_due(now);
         let had_events = self.reap(now);
         self.sessions.serve_waiting(&mut self.outputs);
@@ -156,15 +148,17 @@ impl<D: Device> Shard<D> {
         let mut host = self.host();
         if has_granted {
             host.resumption().run_granted();
+            host.run_granted();
         }
         host.resumption().retry();
-        host.retry_deferred_reads();
+        host.retry_blocked();
+        host.run_ready();
         // All reads and appends of this iteration are queued by now: one submission for all.
         self.state.engine.submit(now);
         let has_committed = self.commit();
-        let has_moved = self.state.links.as_ref().is_some_and(|links| links.has_moved());
+        let has_moved = self.state.forward.take_has_moved();
         self.settle_sessions(had_events || has_committed || has_moved);
-        let is_due = self.end_exchange();
+        let is_due = self.state.forward.is_due();
         self.state.exec.trim();
         if self.state.multi_reply.capacity() > SCRATCH_BYTES_KEPT {
             self.state.multi_reply = Vec::new();
@@ -194,11 +188,10 @@ impl<D: Device> Shard<D> {
 
     /// Whether no reply waits and nothing is uncommitted.
     pub fn is_idle(&self) -> bool {
-        let has_mail = self.state.links.as_ref().is_some_and(|links| !links.is_idle());
         let is_busy = self.state.exec.wait_queue.len() > 0
             || !self.state.multis.is_empty()
             || self.state.member().replica.uncommitted() > 0;
-        !has_mail && !is_busy && self.state.engine.in_flight() == 0
+        self.state.forward.is_idle() && !is_busy && self.state.engine.in_flight() == 0
     }
 
     /// The engine, for hosts that poll its device.
@@ -226,13 +219,8 @@ impl<D: Device> Shard<D> {
 
     fn flush_if_due(&mut self, now: Now) {
         if self.state.flush_at.is_some_and(|at| at <= now.mono) {
-            if self.state.links.is_some() {
-                self.state.flush_at = None;
-                return shards::keyspace_op::flush_all(&mut self.state);
-            }
-            if clear(&mut self.state) {
-                self.state.flush_at = None;
-            }
+            self.state.flush_at = None;
+            forward::flush_all(&mut self.state);
         }
     }
 
@@ -275,19 +263,20 @@ impl<D: Device> Shard<D> {
     /// Moves due replies to the outputs and emits the effects that follow.
     fn settle_sessions(&mut self, has_moved: bool) {
         // Nothing in flight means that no event will come: without this, stalled sessions could wait for ever.
-        let is_away = self.state.links.as_ref().is_some_and(|links| links.requests() > 0);
+        let is_away = self.state.forward.requests() > 0;
         let replica = &self.state.member().replica;
         let is_idle = !is_away && replica.uncommitted() == 0 && !self.state.exec.wait_queue.has_queues();
         let relieved = has_moved || is_idle;
         let committed = replica.committed();
         let failed = self.state.failure();
+        self.state.forward.settle(committed, failed);
         let options = &self.state.options;
         consume::settle(&mut self.sessions, options, (committed, failed), relieved, &mut self.outputs);
     }
 
     fn deadline(&self, now: Now) -> Option<MonoMs> {
-        let ShardState { engine, exec, flush_at, links, .. } = &self.state;
-        let waits = exec.wait_queue.has_retries() || links.as_ref().is_some_and(|links| links.has_unsent());
+        let ShardState { engine, exec, flush_at, forward, .. } = &self.state;
+        let waits = exec.wait_queue.has_retries() || forward.has_retries();
         let retry = waits.then(|| now.mono.plus_ms(RETRY_MS));
         let progress = engine.progress(self.state.member().id);
         // Modes without immediate syncs sync at intervals: the engine checks the clock in `submit`.
@@ -316,13 +305,8 @@ impl<D: Device> Dispatch for ShardState<D> {
     const LOOKS_AHEAD: bool = true;
 
     #[inline]
-    fn place(&self, session: &Session, key: &[u8], input: &[u8]) -> (KeyHash, Option<ShardId>) {
-        if let Some(hash) = session.codec.carried_hash(input) {
-            // The requesting shard has already chosen this shard as the key's owner.
-            debug_assert!(session.proxy_for.is_some() && hash == self.hash(key), "shards of a node have one secret");
-            return (hash, None);
-        }
-        (self.hash(key), self.elsewhere(session, key))
+    fn place(&self, key: &[u8]) -> (KeyHash, Option<ShardId>) {
+        (self.hash(key), self.elsewhere(key))
     }
 
     #[inline]

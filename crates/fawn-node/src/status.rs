@@ -30,7 +30,7 @@ counters! {
             prometheus "fawn_error_replies_total", info "Stats:total_error_replies";
         malformed: u64, "Requests refused by the decoder.", prometheus "fawn_malformed_total";
         stalls: u64, "Times a connection's input had to wait.", prometheus "fawn_stalls_total", info "Fawn:stalls";
-        rereads: u64, "Reads of other shards and nodes repeated because their reply was over budget.",
+        rereads: u64, "Requests to other shards and nodes repeated because their reply was longer than granted.",
             prometheus "fawn_rereads_total";
         iterations: u64, "Iterations.", info "Fawn:turns";
         input_bytes: u64, "Bytes of input consumed.", info "Stats:total_net_input_bytes", stats "bytes_read";
@@ -64,7 +64,6 @@ counters! {
         counters: ShardCounters, "Counters since it was created.";
         replies: RepliesStatus, "Reply budget.";
         sessions: usize, "Open sessions.", info "Clients:connected_clients", stats "curr_connections";
-        proxy_sessions: usize, "Proxy sessions of other shards.";
         pending: usize, "Requests that wait for a read or for their key.",
             prometheus "fawn_pending_requests", info "Clients:pending_requests", stats "fawn_pending";
         reads: usize, "Device reads for lookups, in flight or queued.";

@@ -1,8 +1,8 @@
 //! The decoder of one connection: protocol, limits, and the result of a decoding step.
-use crate::{Command, InternalState, MemcachedState, RespState, RespVersion};
+use crate::{Command, MemcachedState, RespState, RespVersion};
 use alloc::borrow::Cow;
 use alloc::vec::Vec;
-use fawn_types::{KeyHash, TimeMs, limits};
+use fawn_types::{TimeMs, limits};
 
 /// The protocol of a listener.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -11,8 +11,6 @@ pub enum Protocol {
     Memcached,
     /// RESP2, and RESP3 after `HELLO 3`.
     Resp,
-    /// FAWN's internal protocol between shards; not offered to clients.
-    Internal,
 }
 
 /// Limits on the requests of a client; the defaults are those of [`fawn_types::limits`].
@@ -86,8 +84,6 @@ pub enum Codec {
     Memcached(MemcachedState),
     /// RESP.
     Resp(RespState),
-    /// FAWN's internal protocol.
-    Internal(InternalState),
 }
 
 impl Codec {
@@ -97,7 +93,6 @@ impl Codec {
         match protocol {
             Protocol::Memcached => Codec::Memcached(MemcachedState::new(limits)),
             Protocol::Resp => Codec::Resp(RespState::new(limits)),
-            Protocol::Internal => Codec::Internal(InternalState::new(limits)),
         }
     }
 
@@ -107,7 +102,6 @@ impl Codec {
         match self {
             Codec::Memcached(_) => Protocol::Memcached,
             Codec::Resp(_) => Protocol::Resp,
-            Codec::Internal(_) => Protocol::Internal,
         }
     }
 
@@ -115,7 +109,7 @@ impl Codec {
     #[must_use]
     pub const fn resp_version(&self) -> RespVersion {
         match self {
-            Codec::Memcached(_) | Codec::Internal(_) => RespVersion::V2,
+            Codec::Memcached(_) => RespVersion::V2,
             Codec::Resp(state) => state.version,
         }
     }
@@ -135,7 +129,6 @@ impl Codec {
         match self {
             Codec::Memcached(state) => state.is_between_requests(),
             Codec::Resp(state) => state.is_between_requests(),
-            Codec::Internal(_) => true,
         }
     }
 
@@ -145,18 +138,8 @@ impl Codec {
     #[inline]
     pub fn decode_fast<'a>(&self, input: &'a [u8]) -> Option<Decoded<'a>> {
         match self {
-            Codec::Memcached(_) | Codec::Internal(_) => None,
+            Codec::Memcached(_) => None,
             Codec::Resp(state) => state.decode_fast(input),
-        }
-    }
-
-    /// The key's hash, if the complete request at the start of `input` contains it (internal protocol only).
-    #[must_use]
-    #[inline]
-    pub fn carried_hash(&self, input: &[u8]) -> Option<KeyHash> {
-        match self {
-            Codec::Memcached(_) | Codec::Resp(_) => None,
-            Codec::Internal(_) => crate::internal::carried_hash(input),
         }
     }
 
@@ -166,7 +149,6 @@ impl Codec {
         match self {
             Codec::Memcached(state) => state.decode(input, now),
             Codec::Resp(state) => state.decode(input, now),
-            Codec::Internal(state) => state.decode(input),
         }
     }
 }

@@ -1,5 +1,4 @@
 //! Decoded requests: on one key, several keys, the keyspace, the connection, or the server.
-use crate::internal::KeyspaceRequest;
 use crate::{Args, MultiReplyEncoder, ReplyFormat, RespVersion};
 use fawn_types::request::ExpiryCondition;
 use fawn_types::{Condition, Expiry, Request, Update};
@@ -18,8 +17,6 @@ pub enum Command<'a> {
     Multi(MultiCommand<'a>),
     /// A request on the whole keyspace.
     Keyspace(KeyspaceCommand<'a>),
-    /// A request from another shard on this shard's whole range. Reply with [`ReplyFormat::Native`].
-    Wide(KeyspaceRequest<'a>),
     /// A request on the connection itself. Reply with [`ConnectionCommand::answer`].
     Connection(ConnectionCommand<'a>),
     /// A request on the server.

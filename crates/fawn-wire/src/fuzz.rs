@@ -2,10 +2,8 @@
 //!
 //! Usable with libFuzzer (`fuzz_target!(|data| fawn_wire::fuzz::resp(data))`) and by a seeded driver on stable Rust.
 use crate::client::{self, ParsedReply};
-use crate::{
-    ClientIdentity, Codec, CodecLimits, Command, Decoded, Protocol, ServerCommand, commands, encode_done, encode_reply,
-    internal,
-};
+use crate::internal::{Message, put_larger_message, put_notice, put_reply_message, put_request_message};
+use crate::{ClientIdentity, Codec, CodecLimits, Command, Decoded, Protocol, ServerCommand, commands, encode_reply};
 use crate::{MemcachedFormat, ReplyFormat, RespFormat};
 use alloc::vec::Vec;
 use fawn_types::{EntryRef, Reply, TimeMs, Version};
@@ -24,16 +22,20 @@ pub fn memcached(data: &[u8]) {
     server(Protocol::Memcached, data);
 }
 
-/// The internal protocol: decodes `data` as requests of another shard, then as its replies.
+/// The internal protocol: a message that decodes is encoded to one that decodes to the same.
 pub fn internal(data: &[u8]) {
-    server(Protocol::Internal, data);
     let mut input = data;
-    while let Some((reply, consumed)) = internal::read_reply_frame(input) {
-        assert!(consumed > 0 && consumed <= input.len());
+    while let Ok((message, rest)) = Message::read(input) {
+        assert!(rest.len() < input.len(), "a message has a length");
         let mut again = Vec::new();
-        internal::put_reply_frame(&reply, &mut again);
-        assert_eq!(internal::read_reply_frame(&again), Some((reply, again.len())));
-        input = &input[consumed..];
+        match message {
+            Message::Request { fields, body } => put_request_message(&fields, |out| body.put(out), &mut again),
+            Message::Reply { op, reply } => put_reply_message(op, &reply, &mut again),
+            Message::Larger { op, bytes, body } => put_larger_message(op, bytes, &body, &mut again),
+            notice => put_notice(notice, &mut again),
+        }
+        assert_eq!(Message::read(&again), Ok((message, &[][..])));
+        input = rest;
     }
 }
 
@@ -129,12 +131,6 @@ fn answer(command: &Command<'_>, codec: &mut Codec, identity: &mut ClientIdentit
             let _ = connection.answer(codec, identity, out);
         }
         Command::Server(ServerCommand::Command(query)) => commands::answer(query, codec.resp_version(), out),
-        Command::Wide(request) => {
-            let mut again = Vec::new();
-            internal::put_keyspace(request, &mut again);
-            assert_eq!(internal::read_keyspace(&again), Ok(*request));
-            encode_done(ReplyFormat::Native, out);
-        }
         Command::Keyspace(_) | Command::Server(_) => {}
     }
 }
@@ -164,10 +160,6 @@ fn check(protocol: Protocol, out: &[u8]) {
             Protocol::Memcached => match client::memcached::parse_reply(rest) {
                 ParsedReply::Reply { consumed, .. } => consumed,
                 other => panic!("{other:?} in {:?}", rest.escape_ascii()),
-            },
-            Protocol::Internal => match internal::read_reply_frame(rest) {
-                Some((_, consumed)) => consumed,
-                None => panic!("no reply in {:?}", rest.escape_ascii()),
             },
         };
         rest = &rest[consumed..];

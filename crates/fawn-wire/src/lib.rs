@@ -47,7 +47,6 @@ pub use codec::{Codec, CodecLimits, Decoded, Protocol};
 pub use command::{Command, CommandQuery, ConnectionCommand, EachKey, KeyspaceCommand, MultiCommand, ServerCommand};
 pub use commands::{COMMANDS, CommandSpec};
 pub use identity::{AfterReply, ClientIdentity};
-pub use internal::InternalState;
 pub use memcached::MemcachedState;
 pub use multi_reply::{MultiReplyEncoder, ReplyFold};
 pub use reply_format::{MemcachedFormat, ReplyFormat, RespFormat, encode_done, encode_error, encode_reply};

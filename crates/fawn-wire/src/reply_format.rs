@@ -1,7 +1,7 @@
 //! The encoding of a [`Reply`]: a small copyable value, produced by the decoder and used by the encoder.
-use crate::{RespVersion, internal, memcached, resp};
+use crate::{RespVersion, memcached, resp};
 use alloc::vec::Vec;
-use fawn_types::{OperationError, Reply, TimeMs, Version};
+use fawn_types::{OperationError, Reply, TimeMs};
 
 /// The encoding of one reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -12,8 +12,14 @@ pub enum ReplyFormat {
     Resp(RespFormat, RespVersion),
     /// memcached text.
     Memcached(MemcachedFormat),
-    /// An internal frame with the whole reply; the shard that receives it encodes the reply for the client.
-    Native,
+}
+
+impl ReplyFormat {
+    /// Whether a reply with a value contains the key.
+    #[must_use]
+    pub const fn contains_key(self) -> bool {
+        matches!(self, Self::Memcached(_))
+    }
 }
 
 /// The encoding of a reply in RESP.
@@ -79,7 +85,6 @@ pub fn encode_reply(format: ReplyFormat, key: &[u8], reply: &Reply<'_>, out: &mu
         ReplyFormat::Silent => {}
         ReplyFormat::Resp(format, version) => resp::encode::reply(format, version, reply, out),
         ReplyFormat::Memcached(format) => memcached::encode::reply(format, key, reply, out),
-        ReplyFormat::Native => internal::put_reply_frame(reply, out),
     }
 }
 
@@ -89,9 +94,6 @@ pub fn encode_done(format: ReplyFormat, out: &mut Vec<u8>) {
         ReplyFormat::Silent => {}
         ReplyFormat::Resp(..) => out.extend_from_slice(b"+OK\r\n"),
         ReplyFormat::Memcached(_) => out.extend_from_slice(b"OK\r\n"),
-        ReplyFormat::Native => {
-            internal::put_reply_frame(&Reply::Stored { version: Version::ZERO, value_bytes: 0 }, out)
-        }
     }
 }
 
@@ -102,6 +104,5 @@ pub fn encode_error(format: ReplyFormat, error: OperationError, out: &mut Vec<u8
         ReplyFormat::Silent => {}
         ReplyFormat::Resp(..) => resp::encode::error(error, out),
         ReplyFormat::Memcached(_) => memcached::encode::error(error, out),
-        ReplyFormat::Native => internal::put_reply_frame(&Reply::Error(error), out),
     }
 }

@@ -51,11 +51,11 @@ impl NodeReplies<'_> {
 }
 
 impl ReplySink for NodeReplies<'_> {
-    fn reply(&mut self, _id: usize, head: &RequestHead, _key: &[u8], reply: &Reply<'_>, _wait: Option<Version>) {
+    fn reply(&mut self, head: &RequestHead, _key: &[u8], reply: &Reply<'_>, _wait: Option<Version>) {
         self.send(&head.origin, reply);
     }
 
-    fn refuse(&mut self, _id: usize, head: &RequestHead, rejection: &Rejection) {
+    fn refuse(&mut self, head: &RequestHead, rejection: &Rejection) {
         self.send_refusal(&head.origin, reason_of(rejection));
     }
 }

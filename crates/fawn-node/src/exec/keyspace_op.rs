@@ -8,7 +8,7 @@ use fawn_ds::internals::format::record::encoded_len;
 use fawn_ds::internals::{CorruptRecord, Engine, EngineError, RecordKind, RecordRef, Scan, ScanStep};
 use fawn_flash::Device;
 use fawn_types::{ClientTag, EntryRef, KeyHash, Now, OperationError, Reply, Version};
-use fawn_wire::internal::{KeyspaceRequest, put_scan_page};
+use fawn_wire::internal::{KeyValuePairs, KeyspaceRequest, put_scan_page};
 use std::ops::ControlFlow;
 
 /// Maximum bytes of a tagged batch's records, so that one frame carries all of them.
@@ -40,12 +40,34 @@ impl Executor {
                 let scan = Box::new(Scan::new(member.id, cursor, count as usize));
                 self.scan_step(engine, member, scan, now, emit)
             }
-            KeyspaceRequest::Clear => self.clear(engine, member, message.tag, now, emit),
+            KeyspaceRequest::Clear => match self.admit(member, message.tag, emit) {
+                ControlFlow::Continue(emit) => self.clear(engine, member, client_of(message.tag), now, emit),
+                ControlFlow::Break(execution) => execution,
+            },
             KeyspaceRequest::SetAll(pairs) => {
-                let hashed = |(key, value)| (KeyHash::of(engine.secret(), key), key, value);
-                let pairs: Vec<HashedPair<'_>> = pairs.iter().map(hashed).collect();
+                let pairs = hashed(engine, pairs);
                 self.set_all(engine, member, (message.slot, message.tag), &pairs, now, emit)
             }
+        }
+    }
+
+    /// Executes an update of the range that waited, and that is first of all of its keys.
+    pub(super) fn run_range_update<D: Device>(
+        &mut self,
+        engine: &mut Engine<D>,
+        member: &mut HostedMember,
+        client: ClientTag,
+        request: &KeyspaceRequest<'_>,
+        now: Now,
+        emit: impl FnOnce(&Reply<'_>, Option<Version>),
+    ) -> Execution {
+        match *request {
+            KeyspaceRequest::Clear => self.clear(engine, member, client, now, emit),
+            KeyspaceRequest::SetAll(pairs) => {
+                let pairs = hashed(engine, pairs);
+                self.append_pairs(engine, member, client, &pairs, now, emit)
+            }
+            KeyspaceRequest::Count | KeyspaceRequest::Scan { .. } => unreachable!("only updates wait in queues"),
         }
     }
 
@@ -83,15 +105,11 @@ impl Executor {
         &mut self,
         engine: &mut Engine<D>,
         member: &mut HostedMember,
-        tag: Option<Tag>,
+        client: ClientTag,
         now: Now,
         emit: impl FnOnce(&Reply<'_>, Option<Version>),
     ) -> Execution {
-        let emit = match self.admit(member, tag, emit) {
-            ControlFlow::Continue(emit) => emit,
-            ControlFlow::Break(execution) => return execution,
-        };
-        let (client, draft) = (tag.map_or(ClientTag::NONE, |tag| tag.client), RecordDraft::bare(RecordKind::Clear));
+        let draft = RecordDraft::bare(RecordKind::Clear);
         match self.head(engine, member, now).append(KeyHash(0), &[], client, draft, &Reply::Deleted) {
             Ok(version) => {
                 self.counters.flushes += 1;
@@ -116,16 +134,27 @@ impl Executor {
             ControlFlow::Continue(emit) => emit,
             ControlFlow::Break(execution) => return execution,
         };
+        // Updates that wait for their value precede the batch.
+        if self.wait_queue.has_queues() && pairs.iter().any(|(hash, ..)| self.wait_queue.has_queue(slot, *hash)) {
+            return Execution::Park(Parking::Queue);
+        }
+        self.append_pairs(engine, member, client_of(tag), pairs, now, emit)
+    }
+
+    fn append_pairs<D: Device>(
+        &mut self,
+        engine: &mut Engine<D>,
+        member: &mut HostedMember,
+        client: ClientTag,
+        pairs: &[HashedPair<'_>],
+        now: Now,
+        emit: impl FnOnce(&Reply<'_>, Option<Version>),
+    ) -> Execution {
         let reply_at = |version| Reply::Stored { version, value_bytes: 0 };
         if pairs.is_empty() {
             emit(&reply_at(Version::ZERO), None);
             return Execution::Replied;
         }
-        // Updates that wait for their value precede the batch.
-        if self.wait_queue.has_queues() && pairs.iter().any(|(hash, ..)| self.wait_queue.has_queue(slot, *hash)) {
-            return Execution::Blocked;
-        }
-        let client = tag.map_or(ClientTag::NONE, |tag| tag.client);
         let count = pairs.len() as u64;
         let append = |engine: &mut Engine<D>, range, first, result: &[u8]| {
             let records = batch(pairs, first, client, result);
@@ -144,6 +173,14 @@ impl Executor {
             Err(not) => not.conclude(emit),
         }
     }
+}
+
+fn client_of(tag: Option<Tag>) -> ClientTag {
+    tag.map_or(ClientTag::NONE, |tag| tag.client)
+}
+
+fn hashed<'a, D: Device>(engine: &Engine<D>, pairs: KeyValuePairs<'a>) -> Vec<HashedPair<'a>> {
+    pairs.iter().map(|(key, value)| (KeyHash::of(engine.secret(), key), key, value)).collect()
 }
 
 /// The records of a batch from version `first` on.

@@ -4,9 +4,10 @@ use crate::SessionId;
 use crate::replica::RangeSlot;
 use fawn_chain::Rejection;
 use fawn_ds::internals::{LookupPlan, Scan};
-use fawn_types::{ClientTag, KeyHash, NodeId, Request};
+use fawn_types::{ClientTag, KeyHash, NodeId, Request, ShardId};
 use fawn_wire::ReplyFormat;
-use fawn_wire::internal::{KeyspaceRequest, put_request, read_request};
+use fawn_wire::internal::KeyspaceRequest;
+pub(crate) use fawn_wire::internal::RequestBody;
 
 /// A request for the member in `slot`.
 #[derive(Clone, Copy, Debug)]
@@ -23,21 +24,33 @@ pub(crate) struct RequestMessage<'a> {
     pub(crate) body: RequestBody<'a>,
 }
 
-/// A request on one key, or on a member's whole range.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum RequestBody<'a> {
-    Key(Request<'a>),
-    Keyspace(KeyspaceRequest<'a>),
+/// Effect of an unfinished request on the later ones of its session, see [`crate::session::OwnKeys`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum RequestKind {
+    /// An update of one key whose reply has no value.
+    Update,
+    /// A read, or an update whose reply has a value: it may have to be repeated with a larger grant.
+    Value,
+    /// An update of several keys at once, or of all.
+    Batch,
+    /// A read of the whole range.
+    Range,
 }
 
-impl RequestBody<'_> {
-    pub(crate) const fn is_update(&self) -> bool {
-        match self {
-            Self::Key(request) => matches!(request, Request::Update { .. }),
-            Self::Keyspace(request) => matches!(request, KeyspaceRequest::Clear | KeyspaceRequest::SetAll(_)),
+impl RequestKind {
+    pub(crate) const fn of(body: &RequestBody<'_>) -> Self {
+        match body {
+            RequestBody::Key(request) if request.returns_value() => Self::Value,
+            RequestBody::Key(_) => Self::Update,
+            RequestBody::Keyspace(_) if body.is_update() => Self::Batch,
+            RequestBody::Keyspace(_) => Self::Range,
         }
     }
 }
+
+/// Number of an operation at the shard that awaits its reply; never used twice.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) struct ShardOpId(pub(crate) u64);
 
 impl<'a> RequestMessage<'a> {
     /// A request on a member's whole range.
@@ -79,6 +92,8 @@ pub(crate) struct ReplyTarget {
 pub(crate) enum Origin {
     /// A session of this shard.
     Local(ReplyTarget),
+    /// An operation of another shard of the node, or of this one.
+    Shard { shard: ShardId, op: ShardOpId },
     /// A front-end's operation, with the front-end's session.
     Node { node: NodeId, op: u64, session: u64 },
 }
@@ -107,8 +122,6 @@ pub(crate) enum Parking {
     Queue,
     /// The next iteration, and earlier requests in its key's queue.
     Retry,
-    /// An earlier read of the key by the same session, which waits itself.
-    Behind(usize),
     /// A record with a key of the scan.
     Scan(LookupPlan, Box<Scan>),
 }
@@ -121,34 +134,41 @@ pub(crate) struct RequestHead {
     /// [`ClientTag::NONE`] without a tag.
     pub(crate) tag: ClientTag,
     pub(crate) origin: Origin,
+    pub(crate) kind: RequestKind,
+    /// Longest value in the reply.
+    pub(crate) grant_bytes: usize,
     pub(crate) is_latest: bool,
     /// It is in its key's queue: updates, and reads behind them.
     pub(crate) is_queued: bool,
-    /// The read that runs after this one: the next one of the key by the same session.
-    pub(crate) next: Option<usize>,
 }
 
 impl RequestHead {
     pub(super) fn new(message: &RequestMessage<'_>, origin: Origin) -> Self {
-        let RequestMessage { slot, hash, tag, is_latest, body, .. } = *message;
-        let tag = tag.map_or(ClientTag::NONE, |tag| tag.client);
-        Self { slot, hash, tag, origin, is_latest, is_queued: body.is_update(), next: None }
+        let RequestMessage { slot, hash, tag, is_latest, grant_bytes, body } = *message;
+        let (kind, tag) = (RequestKind::of(&body), tag.map_or(ClientTag::NONE, |tag| tag.client));
+        Self { slot, hash, tag, origin, kind, grant_bytes, is_latest, is_queued: body.is_update() }
     }
 }
 
-/// An owned request on one key, in the internal encoding.
+/// An owned request, in the internal encoding.
 #[derive(Debug, Default)]
 pub(crate) struct StoredRequest(Box<[u8]>);
 
 impl StoredRequest {
-    pub(crate) fn new(request: &Request<'_>) -> Self {
+    pub(crate) fn new(body: &RequestBody<'_>) -> Self {
         let mut bytes = Vec::new();
-        put_request(request, &mut bytes);
+        body.put(&mut bytes);
         Self(bytes.into())
     }
 
+    pub(crate) fn body(&self) -> RequestBody<'_> {
+        let Ok(body) = RequestBody::read(&self.0) else { unreachable!("a request that was just encoded decodes") };
+        body
+    }
+
+    /// The request, which is on one key.
     pub(crate) fn request(&self) -> Request<'_> {
-        let Ok(request) = read_request(&self.0) else { unreachable!("a request that was just encoded decodes") };
+        let RequestBody::Key(request) = self.body() else { unreachable!("no request on a range is stored here") };
         request
     }
 

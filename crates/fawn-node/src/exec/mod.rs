@@ -19,7 +19,8 @@ mod wait_queue;
 pub(crate) use commit::handle_commit;
 pub(crate) use keyspace_op::HashedPair;
 pub(crate) use message::{
-    Execution, Origin, Parking, ReplyPlace, ReplyTarget, RequestBody, RequestHead, RequestMessage, StoredRequest, Tag,
+    Execution, Origin, Parking, ReplyPlace, ReplyTarget, RequestBody, RequestHead, RequestKind, RequestMessage,
+    ShardOpId, StoredRequest, Tag,
 };
 pub(crate) use reads::ReadWaiter;
 pub(crate) use resume::Resumption;
@@ -30,7 +31,8 @@ use crate::replica::MemberTable;
 use fawn_chain::Rejection;
 use fawn_ds::internals::{Engine, EngineError, LookupPlan};
 use fawn_flash::Device;
-use fawn_types::{Now, OperationError, Reply, Request, Version};
+use fawn_types::{KeyHash, Now, OperationError, Reply, Request, Version};
+use fawn_wire::internal::KeyspaceRequest;
 
 /// Counters of executed requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -77,6 +79,8 @@ pub(crate) enum Admit {
     Accept,
     /// Not now: the read waits for a grant of this length.
     Retry,
+    /// Not here: the request returns to the shard that sent it, which grants the length.
+    Return,
     /// Never: it is part of a reply whose other parts wait for it.
     Reject,
 }
@@ -85,7 +89,7 @@ impl Admit {
     /// Replacement reply, if the reply is rejected.
     pub(crate) const fn reply<'a>(self, reply: &'a Reply<'a>) -> &'a Reply<'a> {
         match self {
-            Self::Accept | Self::Retry => reply,
+            Self::Accept | Self::Retry | Self::Return => reply,
             Self::Reject => &Reply::Error(OperationError::Overloaded),
         }
     }
@@ -93,9 +97,9 @@ impl Admit {
 
 /// Receiver of the replies to parked requests.
 pub(crate) trait ReplySink {
-    /// Whether this many bytes may be read for the reply; if not, the read waits for a grant.
-    fn admit_read(&mut self, _head: &RequestHead, _bytes: usize) -> bool {
-        true
+    /// Whether this many bytes may be read for the reply.
+    fn admit_read(&mut self, _head: &RequestHead, _bytes: usize) -> Admit {
+        Admit::Accept
     }
 
     /// Whether a reply with a value of this length is accepted.
@@ -108,11 +112,16 @@ pub(crate) trait ReplySink {
         true
     }
 
-    /// Delivers the reply of the request `id`; it may leave once `wait` is committed.
-    fn reply(&mut self, id: usize, head: &RequestHead, key: &[u8], reply: &Reply<'_>, wait: Option<Version>);
+    /// The request is not executed here: the reply has a value of this length.
+    fn give_back(&mut self, _head: &RequestHead, _bytes: usize, _body: &RequestBody<'_>) {
+        unreachable!("only requests of other shards return to them")
+    }
 
-    /// The request `id` was not executed, and never will be.
-    fn refuse(&mut self, id: usize, head: &RequestHead, rejection: &Rejection);
+    /// Delivers the reply of a request; it may leave once `wait` is committed.
+    fn reply(&mut self, head: &RequestHead, key: &[u8], reply: &Reply<'_>, wait: Option<Version>);
+
+    /// The request was not executed, and never will be.
+    fn refuse(&mut self, head: &RequestHead, rejection: &Rejection);
 }
 
 /// Executor of a shard.
@@ -164,43 +173,37 @@ impl Executor {
         self.wait_queue.len() < self.limits.waiting_max
     }
 
-    /// Parks a request; returns its place.
+    /// Parks a request.
     pub(crate) fn park<D: Device>(
         &mut self,
         engine: &mut Engine<D>,
         parking: Parking,
         message: &RequestMessage<'_>,
         origin: Origin,
-    ) -> usize {
+    ) {
         let mut head = RequestHead::new(message, origin);
         // A queued read sees the updates before it.
         let follows_updates = matches!(parking, Parking::Queue | Parking::Retry);
         head.is_latest |= follows_updates;
         head.is_queued |= follows_updates;
-        if let Parking::Behind(before) = parking {
-            head.is_latest = self.wait_queue.head(before).is_latest;
-        }
-        let is_first = !self.wait_queue.has_queue(head.slot, head.hash);
-        match (parking, message.body) {
-            (Parking::Scan(plan, scan), _) => {
-                let id = self.wait_queue.insert(head, WaitingBody::Scan(scan));
-                self.reads.start(engine, plan, self.wait_queue.waiter(id));
-                id
+        let (parking, body, others) = match (parking, message.body) {
+            (Parking::Scan(plan, scan), _) => (Parking::Read(plan), WaitingBody::Scan(scan), Box::default()),
+            (parking, body) => {
+                let mut hashes = batch_hashes(engine, &body);
+                head.hash = hashes.next().unwrap_or(head.hash);
+                (parking, WaitingBody::Request(StoredRequest::new(&body)), hashes.collect())
             }
-            (parking, RequestBody::Key(request)) => {
-                let id = self.wait_queue.insert(head, WaitingBody::Request(StoredRequest::new(&request)));
-                match parking {
-                    Parking::Read(plan) => {
-                        assert!(is_first || !head.is_queued, "only the first of a key reads");
-                        self.start_read(engine, id, plan);
-                    }
-                    Parking::Retry if is_first => self.wait_queue.retry_later((head.slot, head.hash)),
-                    Parking::Behind(before) => self.wait_queue.follow(before, id),
-                    Parking::Queue | Parking::Retry | Parking::Scan(..) => {}
-                }
-                id
+        };
+        let is_scan = matches!(body, WaitingBody::Scan(_));
+        let id = self.wait_queue.insert(head, body, others);
+        match parking {
+            Parking::Read(plan) if is_scan => self.reads.start(engine, plan, self.wait_queue.waiter(id)),
+            Parking::Read(plan) => {
+                assert!(!head.is_queued || self.wait_queue.is_first(id), "only the first of a key reads");
+                self.start_read(engine, id, plan);
             }
-            (_, RequestBody::Keyspace(_)) => unreachable!("of the requests on a range, only scans wait"),
+            Parking::Retry if self.wait_queue.is_first(id) => self.wait_queue.retry_later((head.slot, head.hash)),
+            Parking::Queue | Parking::Retry | Parking::Scan(..) => {}
         }
     }
 
@@ -218,6 +221,19 @@ impl Executor {
             }
         }
     }
+}
+
+/// Hashes of the keys of a batch; of any other request none.
+fn batch_hashes<'a, D: Device>(
+    engine: &Engine<D>,
+    body: &RequestBody<'a>,
+) -> impl Iterator<Item = KeyHash> + use<'a, D> {
+    let secret = *engine.secret();
+    let pairs = match *body {
+        RequestBody::Keyspace(KeyspaceRequest::SetAll(pairs)) => Some(pairs),
+        _ => None,
+    };
+    pairs.into_iter().flat_map(|pairs| pairs.iter()).map(move |(key, _)| KeyHash::of(&secret, key))
 }
 
 /// Error reply for a request that the member refuses.

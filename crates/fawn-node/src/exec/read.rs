@@ -27,6 +27,9 @@ impl Executor {
             Ok(time) => time,
             Err(rejection) => return Execution::Refused(rejection),
         };
+        if message.is_latest && self.wait_queue.has_queue(message.slot, message.hash) {
+            return Execution::Park(Parking::Queue);
+        }
         let lookup = match engine.lookup(member.id, message.hash, key, view(message.is_latest), time) {
             Ok(Lookup::Found(entry)) if entry.value.len() > message.grant_bytes => {
                 return Execution::Larger { bytes: entry.value.len() };

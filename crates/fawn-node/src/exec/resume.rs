@@ -1,6 +1,6 @@
 //! Resumption of parked requests: their device read has ended, they are first in their key's queue, or they are granted
 //! their length.
-use super::message::{Execution, Origin, Parking, RequestHead};
+use super::message::{Execution, Origin, Parking, RequestBody, RequestHead};
 use super::read::{reply_to, view};
 use super::update::UpdateJob;
 use super::wait_queue::{QueueName, UngrantedRead, WaitingBody};
@@ -10,6 +10,8 @@ use fawn_chain::Rejection;
 use fawn_ds::internals::{Engine, Lookup, LookupPlan, Scan};
 use fawn_flash::Device;
 use fawn_types::{Now, OperationError, Reply, Request, Update};
+use fawn_wire::internal::KeyspaceRequest;
+use smallvec::SmallVec;
 
 /// The executor with the engine, the members, and the receiver of replies.
 pub(crate) struct Resumption<'a, D: Device, S> {
@@ -23,29 +25,27 @@ pub(crate) struct Resumption<'a, D: Device, S> {
 impl<D: Device, S: ReplySink> Resumption<'_, D, S> {
     /// A device read of the request `id` has ended.
     pub(crate) fn handle_read(&mut self, id: usize, plan: LookupPlan) {
-        let head = *self.exec.wait_queue.head(id);
-        match self.resume(id, Some(plan)) {
-            false => {}
-            true if head.is_queued => self.run_queue((head.slot, head.hash)),
-            true => self.run_followers(head.next),
+        let RequestHead { slot, hash, is_queued, .. } = *self.exec.wait_queue.head(id);
+        if self.resume(id, Some(plan)) && is_queued {
+            self.run_queue((slot, hash));
         }
     }
 
-    /// Runs reads of one key and session up to the first that must wait.
-    fn run_followers(&mut self, mut next: Option<usize>) {
-        while let Some(id) = next {
-            next = self.exec.wait_queue.head(id).next;
-            if !self.resume(id, None) {
-                return;
+    /// Runs a key's queue up to the first request that must wait, then the other queues that a batch in it was in.
+    fn run_queue(&mut self, name: QueueName) {
+        let mut names: SmallVec<[QueueName; 4]> = SmallVec::new();
+        names.push(name);
+        while let Some(name) = names.pop() {
+            while let Some(id) = self.exec.wait_queue.front(name)
+                && self.exec.wait_queue.is_first(id)
+            {
+                let others = self.exec.wait_queue.batch_queues(id);
+                if !self.resume(id, None) {
+                    break;
+                }
+                names.extend(others);
             }
         }
-    }
-
-    /// Runs a key's queue up to the first request that must wait.
-    fn run_queue(&mut self, name: QueueName) {
-        while let Some(id) = self.exec.wait_queue.front(name)
-            && self.resume(id, None)
-        {}
     }
 
     /// Retries requests that found the log's buffers full.
@@ -64,15 +64,15 @@ impl<D: Device, S: ReplySink> Resumption<'_, D, S> {
             } else if let Some(plan) = read.plan {
                 self.exec.start_read(self.engine, read.id, plan);
             } else {
-                self.run_followers(Some(read.id));
+                self.resume(read.id, None);
             }
         }
     }
 
     /// A member stopped serving: none of its waiting requests is executed.
     pub(crate) fn handle_stopped(&mut self, slot: RangeSlot) {
-        for (id, head) in self.exec.wait_queue.take_range(slot) {
-            self.sink.refuse(id, &head, &Rejection::NotServing);
+        for head in self.exec.wait_queue.take_range(slot) {
+            self.sink.refuse(&head, &Rejection::NotServing);
         }
     }
 
@@ -81,19 +81,20 @@ impl<D: Device, S: ReplySink> Resumption<'_, D, S> {
         let head = *self.exec.wait_queue.head(id);
         let (execution, body) = match self.exec.wait_queue.take(id) {
             WaitingBody::Request(request) => {
-                let execution = match request.request() {
-                    Request::Get { key } => self.resume_read(id, &head, key, plan),
-                    Request::Update { key, update } => self.resume_update(id, &head, key, update, plan),
+                let execution = match request.body() {
+                    RequestBody::Key(Request::Get { key }) => self.resume_read(&head, key, plan),
+                    RequestBody::Key(Request::Update { key, update }) => self.resume_update(&head, key, update, plan),
+                    RequestBody::Keyspace(request) => self.resume_range_update(&head, &request),
                 };
                 (execution, WaitingBody::Request(request))
             }
-            WaitingBody::Scan(scan) => (self.resume_scan(id, &head, scan, plan), WaitingBody::Taken),
+            WaitingBody::Scan(scan) => (self.resume_scan(&head, scan, plan), WaitingBody::Taken),
             WaitingBody::Taken => unreachable!("a request runs once at a time"),
         };
         self.conclude(id, &head, body, execution)
     }
 
-    fn resume_read(&mut self, id: usize, head: &RequestHead, key: &[u8], plan: Option<LookupPlan>) -> Execution {
+    fn resume_read(&mut self, head: &RequestHead, key: &[u8], plan: Option<LookupPlan>) -> Execution {
         let Self { exec, engine, members, sink, .. } = self;
         let member = &mut members[head.slot];
         let time = match member.replica.admit_read(self.now) {
@@ -104,47 +105,45 @@ impl<D: Device, S: ReplySink> Resumption<'_, D, S> {
             Some(plan) => engine.resume(plan, time),
             None => engine.lookup(member.id, head.hash, key, view(head.is_latest), time),
         };
-        // A read in its key's queue keeps its place: its reply is accepted as it is.
-        if let (Ok(Lookup::Found(entry)), false) = (&lookup, head.is_queued) {
+        if let Ok(Lookup::Found(entry)) = &lookup {
             match sink.admit_value(head, entry.value.len()) {
                 Admit::Accept => {}
-                Admit::Retry => return Execution::Larger { bytes: entry.value.len() },
+                Admit::Retry | Admit::Return => return Execution::Larger { bytes: entry.value.len() },
                 Admit::Reject => {
-                    sink.reply(id, head, key, &Reply::Error(OperationError::Overloaded), None);
+                    sink.reply(head, key, &Reply::Error(OperationError::Overloaded), None);
                     return Execution::Replied;
                 }
             }
         }
         reply_to(lookup, &mut exec.counters, &member.replica, head.is_latest, |reply, wait| {
-            sink.reply(id, head, key, reply, wait);
+            sink.reply(head, key, reply, wait);
         })
     }
 
     fn resume_update(
         &mut self,
-        id: usize,
         head: &RequestHead,
         key: &[u8],
         update: Update<'_>,
         plan: Option<LookupPlan>,
     ) -> Execution {
-        // It was granted before it was parked, and it holds its key's queue.
-        let job = UpdateJob { hash: head.hash, key, tag: head.tag, update: &update, grant_bytes: usize::MAX };
+        let RequestHead { hash, tag, grant_bytes, .. } = *head;
+        let job = UpdateJob { hash, key, tag, update: &update, grant_bytes };
         let Self { exec, engine, members, sink, .. } = self;
         let mut context = exec.head(engine, &mut members[head.slot], self.now);
-        context.run(&job, plan, |reply, wait| sink.reply(id, head, key, reply, wait))
+        context.run(&job, plan, |reply, wait| sink.reply(head, key, reply, wait))
     }
 
-    fn resume_scan(
-        &mut self,
-        id: usize,
-        head: &RequestHead,
-        mut scan: Box<Scan>,
-        plan: Option<LookupPlan>,
-    ) -> Execution {
+    fn resume_range_update(&mut self, head: &RequestHead, request: &KeyspaceRequest<'_>) -> Execution {
+        let Self { exec, engine, members, sink, .. } = self;
+        let emit = |reply: &Reply<'_>, wait| sink.reply(head, &[], reply, wait);
+        exec.run_range_update(engine, &mut members[head.slot], head.tag, request, self.now, emit)
+    }
+
+    fn resume_scan(&mut self, head: &RequestHead, mut scan: Box<Scan>, plan: Option<LookupPlan>) -> Execution {
         let Self { exec, engine, members, sink, .. } = self;
         let Some(plan) = plan else { unreachable!("a scan waits for device reads only") };
-        let mut emit = |reply: &Reply<'_>, wait| sink.reply(id, head, &[], reply, wait);
+        let mut emit = |reply: &Reply<'_>, wait| sink.reply(head, &[], reply, wait);
         if let Err(error) = engine.absorb_scan(&mut scan, plan) {
             emit(&Reply::Error(operation_error(&error)), None);
             return Execution::Replied;
@@ -163,14 +162,17 @@ impl<D: Device, S: ReplySink> Resumption<'_, D, S> {
             // The front-end sends it again.
             (Execution::Blocked, Origin::Node { .. }) => return self.refuse(id, head, &Rejection::Overloaded),
             (Execution::Refused(rejection), _) => return self.refuse(id, head, &rejection),
-            (Execution::Blocked, Origin::Local(_)) => wait_queue.retry_later((head.slot, head.hash)),
+            (Execution::Blocked, Origin::Local(_) | Origin::Shard { .. }) => {
+                wait_queue.retry_later((head.slot, head.hash));
+            }
+            (Execution::Larger { bytes }, Origin::Shard { .. }) => return self.give_back(id, head, &body, bytes),
             (Execution::Larger { bytes }, _) => wait_queue.deferred.push_back(UngrantedRead { id, plan: None, bytes }),
             (Execution::Park(Parking::Read(plan)), _) => {
                 let bytes = plan.read_bytes();
-                if self.sink.admit_read(head, bytes) {
-                    self.exec.start_read(self.engine, id, plan);
-                } else {
-                    wait_queue.deferred.push_back(UngrantedRead { id, plan: Some(plan), bytes });
+                match self.sink.admit_read(head, bytes) {
+                    Admit::Return => return self.give_back(id, head, &body, bytes),
+                    Admit::Retry => wait_queue.deferred.push_back(UngrantedRead { id, plan: Some(plan), bytes }),
+                    Admit::Accept | Admit::Reject => self.exec.start_read(self.engine, id, plan),
                 }
             }
             (Execution::Park(Parking::Scan(plan, scan)), _) => {
@@ -185,7 +187,14 @@ impl<D: Device, S: ReplySink> Resumption<'_, D, S> {
 
     fn refuse(&mut self, id: usize, head: &RequestHead, rejection: &Rejection) -> bool {
         self.exec.wait_queue.remove(id);
-        self.sink.refuse(id, head, rejection);
+        self.sink.refuse(head, rejection);
+        true
+    }
+
+    fn give_back(&mut self, id: usize, head: &RequestHead, body: &WaitingBody, bytes: usize) -> bool {
+        let WaitingBody::Request(request) = body else { unreachable!("a scan has no grant") };
+        self.exec.wait_queue.remove(id);
+        self.sink.give_back(head, bytes, &request.body());
         true
     }
 }

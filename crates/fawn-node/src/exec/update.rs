@@ -172,6 +172,8 @@ impl<D: Device> HeadContext<'_, D> {
     }
 
     /// A write that does not depend on the current value: the value goes from the input to the log without a copy.
+    // As in `append_as`: the arguments stay in registers.
+    #[inline(always)]
     fn run_blind(
         &mut self,
         job: &UpdateJob<'_>,

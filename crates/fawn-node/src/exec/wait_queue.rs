@@ -10,6 +10,7 @@ use fawn_types::{ClientTag, KeyHash};
 use hashbrown::{HashMap, HashSet};
 use rustc_hash::FxBuildHasher;
 use slab::Slab;
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 
 /// A member's key, by its keyed hash: clients cannot aim at one bucket, and two keys of one hash merely share a queue.
@@ -29,6 +30,16 @@ struct WaitingRequest {
     head: RequestHead,
     body: WaitingBody,
     generation: u32,
+    /// Hashes of a batch's keys after the first: it is in the queue of each.
+    others: Box<[KeyHash]>,
+}
+
+impl WaitingRequest {
+    /// The queues that it is in.
+    fn queues(&self) -> impl Iterator<Item = QueueName> {
+        let hashes = self.head.is_queued.then_some(&self.head.hash).into_iter().chain(&self.others);
+        hashes.map(|hash| (self.head.slot, *hash))
+    }
 }
 
 /// A read that waits for a grant of its length.
@@ -78,22 +89,27 @@ impl WaitQueue {
         !self.tags.is_empty() && self.tags.contains(&tag)
     }
 
-    pub(super) fn insert(&mut self, head: RequestHead, body: WaitingBody) -> usize {
+    pub(super) fn insert(&mut self, head: RequestHead, body: WaitingBody, others: Box<[KeyHash]>) -> usize {
         self.generation = self.generation.wrapping_add(1) & ((1 << GENERATION_BITS) - 1);
         if head.tag.is_some() {
             self.tags.insert(head.tag);
         }
-        let id = self.requests.insert(WaitingRequest { head, body, generation: self.generation });
-        if head.is_queued {
-            self.queues.entry((head.slot, head.hash)).or_default().push_back(id);
+        let id = self.requests.insert(WaitingRequest { head, body, generation: self.generation, others });
+        for name in self.requests[id].queues() {
+            self.queues.entry(name).or_default().push_back(id);
         }
         id
     }
 
-    /// Lets the request `id` run after `before`.
-    pub(super) fn follow(&mut self, before: usize, id: usize) {
-        let last = self.requests[before].head.next.replace(id);
-        assert_eq!(last, None, "only the last of a key is followed");
+    /// Whether the request is first in all queues that it is in.
+    pub(super) fn is_first(&self, id: usize) -> bool {
+        self.requests[id].queues().all(|name| self.front(name) == Some(id))
+    }
+
+    /// All queues that a batch is in; nothing for any other request.
+    pub(super) fn batch_queues(&self, id: usize) -> SmallVec<[QueueName; 4]> {
+        let request = &self.requests[id];
+        if request.others.is_empty() { SmallVec::new() } else { request.queues().collect() }
     }
 
     pub(super) fn head(&self, id: usize) -> &RequestHead {
@@ -121,17 +137,16 @@ impl WaitQueue {
 
     /// Removes a request that is done. If it is in its key's queue, it is the first there.
     pub(super) fn remove(&mut self, id: usize) -> RequestHead {
-        let head = self.requests.remove(id).head;
-        self.tags.remove(&head.tag);
-        if head.is_queued {
-            let name = (head.slot, head.hash);
+        let request = self.requests.remove(id);
+        self.tags.remove(&request.head.tag);
+        for name in request.queues() {
             let Some(queue) = self.queues.get_mut(&name) else { unreachable!("a queued request is in a queue") };
             assert_eq!(queue.pop_front(), Some(id), "requests on a key are executed in order");
             if queue.is_empty() {
                 self.queues.remove(&name);
             }
         }
-        head
+        request.head
     }
 
     /// The first request in a key's queue.
@@ -149,7 +164,7 @@ impl WaitQueue {
     }
 
     /// Removes all requests of a member, in no particular order. None of them was executed.
-    pub(super) fn take_range(&mut self, slot: RangeSlot) -> Vec<(usize, RequestHead)> {
+    pub(super) fn take_range(&mut self, slot: RangeSlot) -> Vec<RequestHead> {
         let of_range =
             |(id, waiting): (usize, &WaitingRequest)| (waiting.head.slot == slot).then_some((id, waiting.head));
         let taken: Vec<(usize, RequestHead)> = self.requests.iter().filter_map(of_range).collect();
@@ -159,6 +174,6 @@ impl WaitQueue {
         }
         self.queues.retain(|(of, _), _| *of != slot);
         self.deferred.retain(|read| self.requests.contains(read.id));
-        taken
+        taken.into_iter().map(|(_, head)| head).collect()
     }
 }

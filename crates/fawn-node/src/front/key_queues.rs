@@ -4,7 +4,7 @@
 //! each other, so two are never at the cluster together. Consecutive waiting reads share one reply: all of
 //! them were received before it was requested, so it is recent enough for each.
 use crate::SessionId;
-use crate::exec::{ReplyTarget, StoredRequest};
+use crate::exec::{ReplyTarget, RequestBody, StoredRequest};
 use fawn_types::{KeyHash, Request};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -25,7 +25,7 @@ pub(super) struct QueuedOp {
 impl QueuedOp {
     pub(super) fn new(target: ReplyTarget, request: &Request<'_>) -> Self {
         let is_update = matches!(request, Request::Update { .. });
-        Self { target, is_update, request: StoredRequest::new(request) }
+        Self { target, is_update, request: StoredRequest::new(&RequestBody::Key(*request)) }
     }
 
     /// Without an update's bytes: enough to reply.
@@ -33,7 +33,7 @@ impl QueuedOp {
         if !self.is_update {
             return self;
         }
-        let request = StoredRequest::new(&Request::Get { key: self.request.request().key() });
+        let request = StoredRequest::new(&RequestBody::Key(Request::Get { key: self.request.request().key() }));
         Self { request, ..self }
     }
 }

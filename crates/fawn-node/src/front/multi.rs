@@ -48,7 +48,8 @@ impl<D: Device> RequestRouter<D> {
             return session.replies.respond(|out| out.extend_from_slice(&multi_reply.bytes));
         }
         let slot = session.replies.reserve_estimate(multi_reply.values());
-        self.multis[multi_at] = PendingMulti { session: session.id, slot, multi_reply: Some(multi_reply) };
+        self.multis[multi_at] =
+            PendingMulti { session: session.id, slot, multi_reply: Some(multi_reply), ..PendingMulti::unfilled() };
     }
 
     /// A barrier for its session: its keys are in no queue.

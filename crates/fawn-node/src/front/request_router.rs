@@ -72,8 +72,6 @@ impl<D: Device> Dispatch for RequestRouter<D> {
             Command::Single { request, format } => self.single(session, &request, format, now),
             Command::Multi(multi) => self.multi(session, &multi, now),
             Command::Keyspace(keyspace) => self.keyspace(session, &keyspace, now),
-            // Only shards of one node send these, and their sessions are not opened here.
-            Command::Wide(_) => Flow::End,
             Command::Connection(command) => connection::execute(session, &command),
             Command::Server(server) => {
                 let about =
@@ -231,7 +229,7 @@ impl<D: Device> RequestRouter<D> {
         while let Some(op) = ops.next() {
             // An update must not be executed twice.
             match if op.is_update { Admit::Accept } else { admit_reply(sessions, &op.target, reply) } {
-                fit @ (Admit::Accept | Admit::Reject) => {
+                fit @ (Admit::Accept | Admit::Reject | Admit::Return) => {
                     let reply = fit.reply(reply);
                     self.count(reply);
                     self.finish(sessions, &op, reply);

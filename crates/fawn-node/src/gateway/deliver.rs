@@ -1,74 +1,78 @@
-//! Delivery of late replies: to a session's slot, to an item of a request on several keys, or to a whole-keyspace
-//! operation; accepted, queued for a larger grant, or refused.
+//! Delivery of late replies: to a session's slot, to an item of a request on several keys, or to another shard; accepted,
+//! queued for a larger grant, or refused.
 use super::PendingMulti;
-use crate::exec::{Admit, Origin, ReplyPlace, ReplySink, ReplyTarget, RequestHead, refusal_error};
-use crate::keyspace_op::KeyspaceOp;
+use crate::exec::{Admit, Origin, ReplyPlace, ReplySink, ReplyTarget, RequestBody, RequestHead, refusal_error};
+use crate::forward::Forwarder;
 use crate::session::Sessions;
 use fawn_chain::Rejection;
 use fawn_types::{Reply, Version};
 use fawn_wire::encode_reply;
 use slab::Slab;
 
-/// Receiver of the executor's replies to sessions of this shard.
-pub(crate) struct LocalReplies<'a> {
+/// Receiver of the executor's replies: sessions of this shard, and other shards.
+pub(crate) struct ShardReplies<'a> {
     pub(crate) sessions: &'a mut Sessions,
     pub(crate) multis: &'a mut Slab<PendingMulti>,
-    pub(crate) keyspace_ops: &'a mut Slab<KeyspaceOp>,
+    pub(crate) forward: &'a mut Forwarder,
 }
 
-fn target(head: &RequestHead) -> &ReplyTarget {
-    let Origin::Local(target) = &head.origin else { unreachable!("a shard executes for its own sessions") };
-    target
-}
-
-impl ReplySink for LocalReplies<'_> {
-    fn admit_read(&mut self, head: &RequestHead, bytes: usize) -> bool {
-        let ReplyTarget { session, place: ReplyPlace::Slot(slot), .. } = *target(head) else { return true };
-        let Some((session, _, budget)) = self.sessions.get_with_pool(session) else { return true };
-        if !head.is_queued {
-            return budget.grant(session, slot, bytes) || {
-                budget.queue_read(session, slot, bytes);
-                false
-            };
+impl ReplySink for ShardReplies<'_> {
+    fn admit_read(&mut self, head: &RequestHead, bytes: usize) -> Admit {
+        let target = match &head.origin {
+            Origin::Local(target) => target,
+            Origin::Shard { .. } if bytes > head.grant_bytes => return Admit::Return,
+            Origin::Shard { .. } | Origin::Node { .. } => return Admit::Accept,
+        };
+        let ReplyTarget { session, place: ReplyPlace::Slot(slot), .. } = *target else { return Admit::Accept };
+        let Some((session, _, budget)) = self.sessions.get_with_pool(session) else { return Admit::Accept };
+        if head.is_queued {
+            if session.replies.reserved_bytes(slot) > 0 {
+                // It returns a value. It holds its key's queue, so it is counted but does not wait.
+                session.replies.set_reserved(slot, bytes);
+            }
+        } else if !budget.grant(session, slot, bytes) {
+            budget.queue_read(session, slot, bytes);
+            return Admit::Retry;
         }
-        if session.replies.reserved_bytes(slot) > 0 {
-            // It returns a value. It holds its key's queue, so it is counted but does not wait.
-            session.replies.set_reserved(slot, bytes);
-        }
-        true
+        Admit::Accept
     }
 
     fn admit_value(&mut self, head: &RequestHead, bytes: usize) -> Admit {
-        admit_value(self.sessions, target(head), bytes)
+        match &head.origin {
+            Origin::Shard { .. } if bytes > head.grant_bytes => Admit::Return,
+            // A read in its key's queue keeps its place.
+            Origin::Local(target) if !head.is_queued => admit_value(self.sessions, target, bytes),
+            _ => Admit::Accept,
+        }
     }
 
     fn is_granted(&self, head: &RequestHead, bytes: usize) -> bool {
-        is_granted(self.sessions, target(head), bytes)
+        let Origin::Local(target) = &head.origin else { return true };
+        is_granted(self.sessions, target, bytes)
     }
 
-    fn reply(&mut self, id: usize, head: &RequestHead, key: &[u8], reply: &Reply<'_>, wait: Option<Version>) {
-        let target = target(head);
-        if let ReplyPlace::Part { operation } = target.place {
-            let mut keyspace_op = self.keyspace_ops.remove(operation);
-            let Some(session) = self.sessions.get_mut(target.session) else { return };
-            keyspace_op.take(reply, 1);
-            session.replies.complete(keyspace_op.slot, None, |out| keyspace_op.encode(out));
-            return self.sessions.schedule(target.session);
-        }
+    fn give_back(&mut self, head: &RequestHead, bytes: usize, body: &RequestBody<'_>) {
+        let Origin::Shard { shard, op } = head.origin else { unreachable!("only shards grant at a distance") };
+        self.forward.give_back((shard, op), bytes, body);
+    }
+
+    fn reply(&mut self, head: &RequestHead, key: &[u8], reply: &Reply<'_>, wait: Option<Version>) {
+        let target = match &head.origin {
+            Origin::Local(target) => target,
+            Origin::Shard { shard, op } => return self.forward.reply((*shard, *op), reply, wait),
+            Origin::Node { .. } => unreachable!("a shard executes for no node"),
+        };
         if let Some(session) = self.sessions.get_mut(target.session) {
-            if head.is_queued {
-                session.queued -= 1;
-            } else if head.next.is_none() {
-                session.own_reads.ended(head.hash, id);
-            }
+            session.own_keys.end(head.hash, head.kind);
             session.note(head.hash, wait);
         }
+        self.forward.wake((target.session, head.hash));
         deliver(self.sessions, self.multis, target, key, reply, wait);
         self.sessions.update_budget(target.session);
     }
 
-    fn refuse(&mut self, id: usize, head: &RequestHead, rejection: &Rejection) {
-        self.reply(id, head, &[], &Reply::Error(refusal_error(rejection)), None);
+    fn refuse(&mut self, head: &RequestHead, rejection: &Rejection) {
+        self.reply(head, &[], &Reply::Error(refusal_error(rejection)), None);
     }
 }
 
@@ -137,7 +141,7 @@ pub(crate) fn deliver(
 }
 
 fn deliver_multi(sessions: &mut Sessions, multi: PendingMulti) {
-    let PendingMulti { session: id, slot, multi_reply: Some(mut multi_reply) } = multi else { return };
+    let PendingMulti { session: id, slot, multi_reply: Some(mut multi_reply), .. } = multi else { return };
     let Some(session) = sessions.get_mut(id) else { return };
     multi_reply.finish();
     session.replies.complete(slot, multi_reply.wait, |out| out.extend_from_slice(&multi_reply.bytes));

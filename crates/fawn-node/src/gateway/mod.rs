@@ -1,21 +1,19 @@
 //! Gateway of a shard: a session's command is executed here, sent to another shard, or answered at once.
 pub(crate) mod connection;
 mod deliver;
-mod keyspace;
 mod multi;
 mod multi_reply;
 pub(crate) mod server;
 mod single;
 mod state;
 
-pub(crate) use deliver::{LocalReplies, admit_reply, deliver, is_granted};
-pub(crate) use keyspace::clear;
+pub(crate) use deliver::{ShardReplies, admit_reply, deliver, is_granted};
 pub(crate) use multi_reply::{MultiReply, PendingMulti};
 pub(crate) use single::execute_single;
 pub(crate) use state::{ShardContext, ShardState};
 
+use crate::forward;
 use crate::session::Session;
-use crate::shards::keyspace_op as node_wide;
 use fawn_flash::Device;
 use fawn_types::Now;
 use fawn_wire::Command;
@@ -38,8 +36,8 @@ pub(crate) enum Stall {
     SessionLimit,
     /// All earlier requests of the session: a whole-keyspace command is a barrier.
     Quiet,
-    /// The session's reads in flight: a write must not overtake them.
-    Reads,
+    /// The session's requests that return values: a request on several keys must not overtake one on the same key.
+    Values,
     /// The shard's reply budget: a reply of this length is not granted. Nothing was copied, read or changed.
     ReplyBudget,
     /// The shard's bounds: log buffers, uncommitted writes, keys being loaded.
@@ -56,13 +54,11 @@ pub(crate) fn execute<D: Device>(
 ) -> Flow {
     match command {
         Command::Single { request, format } => {
-            let place = (state.hash(request.key()), state.elsewhere(session, request.key()));
+            let place = (state.hash(request.key()), state.elsewhere(request.key()));
             execute_single(state, session, place, (&request, format), now)
         }
         Command::Multi(multi) => multi::execute(state, session, &multi, now),
-        Command::Keyspace(keyspace) if state.links.is_some() => node_wide::keyspace(state, session, &keyspace, now),
-        Command::Keyspace(keyspace) => keyspace::execute(state, session, &keyspace, now),
-        Command::Wide(request) => keyspace::execute_for_peer(state, session, &request, now),
+        Command::Keyspace(keyspace) => forward::keyspace(state, session, &keyspace, now),
         Command::Connection(connection) => connection::execute(session, &connection),
         Command::Server(server) => server::execute(state, session, &server),
     }

@@ -1,13 +1,19 @@
 //! Requests on several keys: `MGET`, `DEL`, `EXISTS`, memcached's multi-key `get`, and the atomic `MSET`.
 use super::{Flow, MultiReply, PendingMulti, ShardState, Stall, single};
-use crate::exec::{Execution, HashedPair, Parking, ReplyPlace, ReplyTarget, refusal_error};
+use crate::exec::{Execution, HashedPair, Parking, ReplyPlace, ReplyTarget, RequestBody, RequestKind, refusal_error};
+use crate::forward::OutstandingOp;
+use crate::keyspace_op::CROSS_SLOT;
 use crate::replica::RangeSlot;
 use crate::session::Session;
-use crate::shards::keyspace_op::{KeyOwners, place_of};
-use crate::shards::{self, outstanding};
 use fawn_flash::Device;
 use fawn_types::{KeyHash, Now, OperationError, Reply, Request, ShardId, Update, limits};
+use fawn_wire::internal::{KeyValuePairs, KeyspaceRequest, put_pair};
 use fawn_wire::{MultiCommand, ReplyFold, ReplyFormat, encode_done, encode_error};
+
+/// Bytes that the items of one request at other shards share as their first grants.
+const ITEMS_BYTES: usize = 1 << 20;
+/// Minimum of such a grant.
+const ITEM_BYTES_MIN: usize = 64;
 
 /// Executes a request on several keys.
 pub(crate) fn execute<D: Device>(
@@ -17,37 +23,54 @@ pub(crate) fn execute<D: Device>(
     now: Now,
 ) -> Flow {
     assert!(!multi.is_empty(), "the decoder refuses requests on no key");
-    let is_write = multi.requests().next().is_some_and(|request| matches!(request, Request::Update { .. }));
-    if is_write
-        && !session.own_reads.is_empty()
-        && multi.keys().any(|key| session.own_reads.last(state.hash(key)).is_some())
-    {
-        return Flow::Stall(Stall::Reads);
+    if session.own_keys.has_values() && multi.keys().any(|key| session.own_keys.must_wait(state.hash(key))) {
+        return Flow::Stall(Stall::Values);
     }
-    if state.links.is_some() {
-        for key in multi.keys() {
-            if let Err(stall) = outstanding::admit(state, session, state.hash(key), is_write) {
-                return Flow::Stall(stall);
-            }
-        }
+    if state.forward.count() > 1 && !state.forward.has_capacity(&state.options) {
+        return Flow::Stall(Stall::Shard);
     }
     match multi.multi_reply.fold {
-        ReplyFold::Atomic(format) => match place_of(state, multi.keys()) {
-            KeyOwners::Here => set_all(state, session, pairs_of(multi), format, now),
-            KeyOwners::At(owner) => shards::keyspace_op::set_all(state, session, (owner, pairs_of(multi)), format),
-            KeyOwners::Apart => shards::keyspace_op::refuse_apart(session),
+        ReplyFold::Atomic(format) => match owners_of(state, multi.keys()) {
+            KeyOwners::Here => set_all(state, session, multi, format, now),
+            KeyOwners::At(owner) => forward_set_all(state, session, owner, multi, format),
+            KeyOwners::Apart => {
+                session.replies.respond(|out| out.extend_from_slice(CROSS_SLOT));
+                Flow::Continue
+            }
         },
         ReplyFold::Each(_) | ReplyFold::Count => {
-            let values = if matches!(multi.multi_reply.fold, ReplyFold::Each(_)) { multi.multi_reply.len } else { 0 };
-            // The length of all values together is not known before they are found: any space admits the request.
-            let bytes = if state.links.is_some() { session.replies.estimate_bytes(values) } else { 1 };
-            if values > 0 && !session.grant(bytes) {
+            let is_read = multi.requests().next().is_some_and(|request| request.returns_value());
+            // The length of all values here is not known before they are found: any space admits the request.
+            let item_bytes = if is_read && state.forward.count() > 1 { item_grant(session, multi.len()) } else { 0 };
+            if is_read && !session.grant((item_bytes * multi.len()).max(1)) {
                 return Flow::Stall(Stall::ReplyBudget);
             }
-            gather(state, session, multi, now);
+            gather(state, session, multi, item_bytes, now);
             Flow::Continue
         }
     }
+}
+
+/// Grant of each item at another shard: a share of 1 MiB, since the values of a long list are mostly short.
+fn item_grant(session: &Session, items: usize) -> usize {
+    session.unknown_bytes().min((ITEMS_BYTES / items).max(ITEM_BYTES_MIN))
+}
+
+/// Owners of the keys of an atomic batch.
+enum KeyOwners {
+    Here,
+    At(ShardId),
+    /// Several shards: no batch of one log can hold the keys.
+    Apart,
+}
+
+/// Finds the owners of the keys of an atomic batch.
+fn owners_of<'a, D: Device>(state: &ShardState<D>, mut keys: impl Iterator<Item = &'a [u8]>) -> KeyOwners {
+    let first = keys.next().and_then(|key| state.elsewhere(key));
+    if state.forward.count() > 1 && keys.any(|key| state.elsewhere(key) != first) {
+        return KeyOwners::Apart;
+    }
+    first.map_or(KeyOwners::Here, KeyOwners::At)
 }
 
 /// Keys with values, as in `MSET`.
@@ -61,14 +84,14 @@ fn pairs_of<'a>(multi: &MultiCommand<'a>) -> impl Iterator<Item = (&'a [u8], &'a
 }
 
 /// `MSET`: one batch in the log, complete or absent after a crash.
-pub(super) fn set_all<'a, D: Device>(
+fn set_all<D: Device>(
     state: &mut ShardState<D>,
     session: &mut Session,
-    pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+    multi: &MultiCommand<'_>,
     format: ReplyFormat,
     now: Now,
 ) -> Flow {
-    let pairs: Vec<HashedPair<'a>> = pairs.map(|(key, value)| (state.hash(key), key, value)).collect();
+    let pairs: Vec<HashedPair<'_>> = pairs_of(multi).map(|(key, value)| (state.hash(key), key, value)).collect();
     let ShardState { exec, engine, members, .. } = state;
     let member = &mut members[RangeSlot::ONLY];
     let execution = exec.set_all(engine, member, (RangeSlot::ONLY, None), &pairs, now, |reply, wait| {
@@ -79,56 +102,123 @@ pub(super) fn set_all<'a, D: Device>(
         });
     });
     match execution {
-        Execution::Blocked => return Flow::Stall(Stall::Shard),
+        // Its keys' queues are short: each ends with a device read.
+        Execution::Blocked | Execution::Park(_) => return Flow::Stall(Stall::Shard),
         Execution::Refused(rejection) => {
             session.replies.respond(|out| encode_error(format, refusal_error(&rejection), out));
         }
-        _ => {}
+        Execution::Replied | Execution::Larger { .. } => {}
     }
     Flow::Continue
 }
 
-/// Independent requests whose replies become one.
-fn gather<D: Device>(state: &mut ShardState<D>, session: &mut Session, multi: &MultiCommand<'_>, now: Now) {
-    let bytes = std::mem::take(&mut state.multi_reply);
-    let mut multi_reply = MultiReply::new(multi.multi_reply, bytes, state.options.reply_bytes_max);
-    let mut batch = None;
-    for request in multi.requests() {
-        step(state, session, &request, now, &mut multi_reply, &mut batch);
+/// `MSET` on keys of one other shard.
+fn forward_set_all<D: Device>(
+    state: &mut ShardState<D>,
+    session: &mut Session,
+    to: ShardId,
+    multi: &MultiCommand<'_>,
+    format: ReplyFormat,
+) -> Flow {
+    let mut bytes = Vec::new();
+    for (key, value) in pairs_of(multi) {
+        if key.len() > limits::KEY_BYTES_MAX {
+            session.replies.respond(|out| encode_error(format, OperationError::KeyTooLong, out));
+            return Flow::Continue;
+        }
+        put_pair(&mut bytes, key, value);
     }
-    match batch {
-        None => {
-            multi_reply.finish();
-            session.replies.respond_after(multi_reply.wait, |out| out.extend_from_slice(&multi_reply.bytes));
-            state.multi_reply = multi_reply.bytes;
-        }
-        Some(batch) => {
-            let values = if state.links.is_some() { multi_reply.values() } else { 0 };
-            let slot = session.replies.reserve_estimate(values);
-            state.multis[batch] = PendingMulti { session: session.id, slot, multi_reply: Some(multi_reply) };
-        }
+    let Ok(pairs) = KeyValuePairs::new(&bytes) else { unreachable!("pairs that were just encoded decode") };
+    let (body, place) =
+        (RequestBody::Keyspace(KeyspaceRequest::SetAll(pairs)), ReplyPlace::Slot(session.replies.reserve(0)));
+    let (hash, kind) = (KeyHash(0), RequestKind::of(&body));
+    session.own_keys.begin(hash, kind);
+    state.counters.forwarded += 1;
+    let target = ReplyTarget { session: session.id, place, format };
+    let (grant_bytes, key, joined) = (usize::MAX, Box::default(), Vec::new());
+    let op = OutstandingOp { target, hash, kind, grant_bytes, request_bytes: 0, key, joined };
+    state.forward.send(to, op, &body, false);
+    Flow::Continue
+}
+
+/// Independent requests whose replies become one. `item_bytes`: grant of each value at another shard.
+fn gather<D: Device>(
+    state: &mut ShardState<D>,
+    session: &mut Session,
+    multi: &MultiCommand<'_>,
+    item_bytes: usize,
+    now: Now,
+) {
+    let bytes = std::mem::take(&mut state.multi_reply);
+    let mut progress = GatherProgress {
+        multi_reply: MultiReply::new(multi.multi_reply, bytes, state.options.reply_bytes_max),
+        pending: None,
+        item_bytes,
+    };
+    for request in multi.requests() {
+        step(state, session, &request, now, &mut progress);
+    }
+    let GatherProgress { mut multi_reply, pending, .. } = progress;
+    let Some(pending) = pending else {
+        multi_reply.finish();
+        session.replies.respond_after(multi_reply.wait, |out| out.extend_from_slice(&multi_reply.bytes));
+        state.multi_reply = multi_reply.bytes;
+        return;
+    };
+    let pending = &mut state.multis[pending];
+    pending.session = session.id;
+    pending.slot = session.replies.reserve(multi_reply.held_bytes() + pending.outstanding_bytes);
+    pending.multi_reply = Some(multi_reply);
+}
+
+/// Replies of a request on several keys while it is being executed.
+struct GatherProgress {
+    multi_reply: MultiReply,
+    /// Its place in the table, once an item waits.
+    pending: Option<usize>,
+    /// Grant of each value at another shard.
+    item_bytes: usize,
+}
+
+impl GatherProgress {
+    /// Reserves an item for the key's reply. The slot is reserved before the replies exist: operations refer to it.
+    fn target<D: Device>(&mut self, state: &mut ShardState<D>, session: &Session, key: &[u8]) -> ReplyTarget {
+        let multi = *self.pending.get_or_insert_with(|| state.multis.insert(PendingMulti::unfilled()));
+        let place = ReplyPlace::Item { multi, item: self.multi_reply.push_unknown(key) };
+        ReplyTarget { session: session.id, place, format: ReplyFormat::Silent }
     }
 }
 
-/// Executes one key: an immediate reply, or a waiting item of `batch`.
+/// Executes one key: an immediate reply, or an item that waits.
 fn step<D: Device>(
     state: &mut ShardState<D>,
     session: &mut Session,
     request: &Request<'_>,
     now: Now,
-    multi_reply: &mut MultiReply,
-    batch: &mut Option<usize>,
+    progress: &mut GatherProgress,
 ) {
     let key = request.key();
     let hash = state.hash(key);
-    if let Some(owner) = state.elsewhere(session, key) {
-        return step_forwarded(state, session, (owner, hash), request, multi_reply, batch);
+    // The whole request has passed its session's earlier ones; its own items need no order.
+    let is_latest = single::reads_latest(state, session, hash);
+    if let Some(owner) = state.elsewhere(key) {
+        if key.len() > limits::KEY_BYTES_MAX {
+            return progress.multi_reply.push(key, &Reply::Error(OperationError::KeyTooLong), None);
+        }
+        let target = progress.target(state, session, key);
+        let grant_bytes = if request.returns_value() { progress.item_bytes } else { usize::MAX };
+        if let (ReplyPlace::Item { multi, .. }, true) = (target.place, request.returns_value()) {
+            state.multis[multi].outstanding_bytes += grant_bytes;
+        }
+        return single::send(state, session, (owner, hash), request, (is_latest, grant_bytes), target);
     }
     // The length of an item is bounded with the whole reply.
-    let execution = single::begin(state, session, (hash, request), usize::MAX, now, |session, reply, wait| {
+    let multi_reply = &mut progress.multi_reply;
+    let emit = |session: &mut Session, reply: &Reply<'_>, wait| {
         session.note(hash, wait);
         multi_reply.push(key, reply, wait);
-    });
+    };
+    let execution = single::begin(state, session, (hash, request), (is_latest, usize::MAX), now, emit);
     let parking = match execution {
         Execution::Replied => return,
         Execution::Park(parking) => parking,
@@ -143,27 +233,6 @@ fn step<D: Device>(
         state.counters.overloaded += 1;
         return multi_reply.push(key, &Reply::Error(OperationError::Overloaded), None);
     }
-    // The slot is reserved before the replies exist: operations refer to it.
-    let multi = *batch.get_or_insert_with(|| state.multis.insert(PendingMulti::unfilled()));
-    let place = ReplyPlace::Item { multi, item: multi_reply.push_unknown(key) };
-    let target = ReplyTarget { session: session.id, place, format: ReplyFormat::Silent };
-    single::park(state, session, (hash, request), parking, target);
-}
-
-/// Forwards one key to the shard that owns it.
-fn step_forwarded<D: Device>(
-    state: &mut ShardState<D>,
-    session: &mut Session,
-    owner: (ShardId, KeyHash),
-    request: &Request<'_>,
-    multi_reply: &mut MultiReply,
-    batch: &mut Option<usize>,
-) {
-    let key = request.key();
-    if key.len() > limits::KEY_BYTES_MAX {
-        return multi_reply.push(key, &Reply::Error(OperationError::KeyTooLong), None);
-    }
-    let multi = *batch.get_or_insert_with(|| state.multis.insert(PendingMulti::unfilled()));
-    let target = ReplyPlace::Item { multi, item: multi_reply.push_unknown(key) };
-    outstanding::item(state, session, owner, request, target);
+    let target = progress.target(state, session, key);
+    single::park(state, session, (hash, request), is_latest, parking, target);
 }

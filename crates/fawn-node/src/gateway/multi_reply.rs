@@ -1,5 +1,6 @@
 //! Requests on several keys: replies gathered in the order of the keys, in whatever order they arrive.
 use crate::SessionId;
+use crate::forward::LargerItem;
 use fawn_types::{Entry, EntryRef, OperationError, Reply, Version};
 use fawn_wire::{MultiReplyEncoder, ReplyFold};
 use std::collections::VecDeque;
@@ -124,6 +125,11 @@ impl MultiReply {
         }
     }
 
+    /// A value does not fit: the reply becomes an error.
+    pub(crate) const fn set_too_long(&mut self) {
+        self.is_too_long = true;
+    }
+
     pub(crate) fn is_complete(&self) -> bool {
         self.items.is_empty()
     }
@@ -169,11 +175,16 @@ pub(crate) struct PendingMulti {
     pub(crate) slot: u64,
     /// `None` only while the request is being executed.
     pub(crate) multi_reply: Option<MultiReply>,
+    /// Grants of items at other shards.
+    pub(crate) outstanding_bytes: usize,
+    /// Items that came back from other shards for a larger grant.
+    pub(crate) larger: VecDeque<LargerItem>,
 }
 
 impl PendingMulti {
     /// Placeholder until the replies so far are moved in.
     pub(crate) fn unfilled() -> Self {
-        Self { session: SessionId::NOBODY, slot: u64::MAX, multi_reply: None }
+        let (session, slot, larger) = (SessionId::NOBODY, u64::MAX, VecDeque::new());
+        Self { session, slot, multi_reply: None, outstanding_bytes: 0, larger }
     }
 }

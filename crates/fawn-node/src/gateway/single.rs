@@ -1,11 +1,14 @@
-//! Requests on one key: executed in place, and parked with a reserved slot if they must wait.
+//! Requests on one key: executed in place; parked, sent or queued with a reserved slot if they must wait.
 use super::{Flow, ShardState, Stall};
-use crate::exec::{Execution, Origin, Parking, ReplyPlace, ReplyTarget, RequestBody, RequestMessage, refusal_error};
+use crate::exec::{
+    Execution, Origin, Parking, ReplyPlace, ReplyTarget, RequestBody, RequestKind, RequestMessage, StoredRequest,
+    refusal_error,
+};
+use crate::forward::{OutstandingOp, QueuedRequest};
 use crate::replica::RangeSlot;
 use crate::session::Session;
-use crate::shards::outstanding;
 use fawn_flash::Device;
-use fawn_types::{KeyHash, Now, OperationError, Reply, Request, ShardId, Version};
+use fawn_types::{KeyHash, Now, OperationError, Reply, Request, ShardId, Version, limits};
 use fawn_wire::{ReplyFormat, encode_reply};
 
 /// Executes a request on one key, with its hash and the shard that owns it unless it is this one. Hot path: no
@@ -18,37 +21,36 @@ pub(crate) fn execute_single<D: Device>(
     (request, format): (&Request<'_>, ReplyFormat),
     now: Now,
 ) -> Flow {
+    if session.own_keys.must_wait(hash) {
+        return queue(state, session, hash, request, format);
+    }
+    let is_latest = matches!(request, Request::Get { .. }) && reads_latest(state, session, hash);
     if let Some(owner) = owner {
-        return outstanding::single(state, session, (owner, hash), request, format);
+        return forward(state, session, (owner, hash), (request, format), is_latest);
     }
-    let Request::Get { key } = request else { return execute_in_order(state, session, (hash, request), format, now) };
-    if !session.own_reads.is_empty() || session.queued > 0 {
-        return execute_in_order(state, session, (hash, request), format, now);
-    }
+    let Request::Get { key } = request else {
+        let grant_bytes = if request.returns_value() { session.allowed_bytes() } else { usize::MAX };
+        let emit = respond(hash, request.key(), format);
+        return match begin(state, session, (hash, request), (is_latest, grant_bytes), now, emit) {
+            Execution::Replied => Flow::Continue,
+            other => conclude(state, session, (hash, request), (format, is_latest), other, now),
+        };
+    };
     // In place: the message of a read is never built in memory.
-    let message = message_of(state, session, (hash, request), session.allowed_bytes());
+    let message = message_of((hash, request), is_latest, session.allowed_bytes());
     let ShardState { exec, engine, members, .. } = state;
     let member = &mut members[RangeSlot::ONLY];
     let emit = |reply: &Reply<'_>, wait| respond(hash, key, format)(session, reply, wait);
     match exec.read(engine, member, &message, key, now, emit) {
         Execution::Replied => Flow::Continue,
-        other => conclude(state, session, (hash, request), format, other, now),
+        other => conclude(state, session, (hash, request), (format, is_latest), other, now),
     }
 }
 
-/// An update, or a read that may have to follow earlier requests of its session.
-fn execute_in_order<D: Device>(
-    state: &mut ShardState<D>,
-    session: &mut Session,
-    (hash, request): (KeyHash, &Request<'_>),
-    format: ReplyFormat,
-    now: Now,
-) -> Flow {
-    let grant_bytes = if request.returns_value() { session.allowed_bytes() } else { usize::MAX };
-    match begin(state, session, (hash, request), grant_bytes, now, respond(hash, request.key(), format)) {
-        Execution::Replied => Flow::Continue,
-        other => conclude(state, session, (hash, request), format, other, now),
-    }
+/// Whether a read by the session must see the key's newest value, pending or not.
+#[inline]
+pub(super) fn reads_latest<D: Device>(state: &ShardState<D>, session: &Session, hash: KeyHash) -> bool {
+    !session.own_keys.is_empty() && session.own_keys.reads_latest(hash, state.member().replica.committed())
 }
 
 /// Encodes the reply into the session's output.
@@ -63,40 +65,27 @@ fn respond(hash: KeyHash, key: &[u8], format: ReplyFormat) -> impl FnOnce(&mut S
     }
 }
 
-/// Executes a request of this shard, unless it must follow earlier requests of its session.
+/// Executes a request of this shard.
 #[inline]
 pub(super) fn begin<D: Device>(
     state: &mut ShardState<D>,
     session: &mut Session,
     (hash, request): (KeyHash, &Request<'_>),
-    grant_bytes: usize,
+    (is_latest, grant_bytes): (bool, usize),
     now: Now,
     emit: impl FnOnce(&mut Session, &Reply<'_>, Option<Version>),
 ) -> Execution {
-    let is_read = matches!(request, Request::Get { .. });
-    // A session has reads in flight or queued requests on one key, never both: a write waits for reads in flight, and
-    // a read follows either.
-    if let Some(before) = session.own_reads.last(hash) {
-        return Execution::Park(Parking::Behind(before));
-    }
-    if is_read && session.queued > 0 && state.exec.wait_queue.has_queue(RangeSlot::ONLY, hash) {
-        return Execution::Park(Parking::Queue);
-    }
-    let message = message_of(state, session, (hash, request), grant_bytes);
+    let message = message_of((hash, request), is_latest, grant_bytes);
     let ShardState { exec, engine, members, .. } = state;
     exec.execute(engine, members, &message, now, |reply, wait| emit(session, reply, wait))
 }
 
-/// The session's request as a message. It sees nothing older than the session's own writes and earlier reads.
 #[inline]
-fn message_of<'a, D: Device>(
-    state: &ShardState<D>,
-    session: &Session,
+const fn message_of<'a>(
     (hash, request): (KeyHash, &Request<'a>),
+    is_latest: bool,
     grant_bytes: usize,
 ) -> RequestMessage<'a> {
-    let is_latest = !session.own_writes.is_empty()
-        && session.own_writes.latest(hash).is_some_and(|version| version > state.member().replica.committed());
     RequestMessage { slot: RangeSlot::ONLY, hash, tag: None, is_latest, grant_bytes, body: RequestBody::Key(*request) }
 }
 
@@ -106,7 +95,7 @@ fn conclude<D: Device>(
     state: &mut ShardState<D>,
     session: &mut Session,
     (hash, request): (KeyHash, &Request<'_>),
-    format: ReplyFormat,
+    (format, is_latest): (ReplyFormat, bool),
     execution: Execution,
     now: Now,
 ) -> Flow {
@@ -114,9 +103,10 @@ fn conclude<D: Device>(
         Execution::Replied => return Flow::Continue,
         Execution::Blocked => return Flow::Stall(Stall::Shard),
         Execution::Larger { bytes } if session.grant(bytes) => {
-            let again = begin(state, session, (hash, request), bytes, now, respond(hash, request.key(), format));
+            let emit = respond(hash, request.key(), format);
+            let again = begin(state, session, (hash, request), (is_latest, bytes), now, emit);
             assert!(!matches!(again, Execution::Larger { .. }), "{bytes} bytes are granted");
-            return conclude(state, session, (hash, request), format, again, now);
+            return conclude(state, session, (hash, request), (format, is_latest), again, now);
         }
         Execution::Larger { .. } => return Flow::Stall(Stall::ReplyBudget),
         Execution::Refused(rejection) => return refuse(session, request.key(), format, refusal_error(&rejection)),
@@ -124,7 +114,6 @@ fn conclude<D: Device>(
     };
     let returns_value = request.returns_value();
     let bytes = match &parking {
-        Parking::Behind(_) if matches!(request, Request::Update { .. }) => return Flow::Stall(Stall::Reads),
         _ if !state.exec.has_capacity() => {
             state.counters.overloaded += 1;
             return refuse(session, request.key(), format, OperationError::Overloaded);
@@ -132,14 +121,14 @@ fn conclude<D: Device>(
         // In the key's queue, a reply that waits for its client would block other clients' updates.
         Parking::Queue if returns_value => return Flow::Stall(Stall::Shard),
         Parking::Read(plan) if returns_value => plan.read_bytes(),
-        // The length is known when the earlier read has ended.
         _ => 0,
     };
     if !session.grant(bytes) {
         return Flow::Stall(Stall::ReplyBudget);
     }
     let place = ReplyPlace::Slot(session.replies.reserve(bytes));
-    park(state, session, (hash, request), parking, ReplyTarget { session: session.id, place, format });
+    let target = ReplyTarget { session: session.id, place, format };
+    park(state, session, (hash, request), is_latest, parking, target);
     Flow::Continue
 }
 
@@ -148,20 +137,83 @@ fn refuse(session: &mut Session, key: &[u8], format: ReplyFormat, error: Operati
     Flow::Continue
 }
 
-/// Parks a request, and lets the session's later requests on the key follow it.
+/// Parks a request; the session's later requests on the key respect it.
 pub(super) fn park<D: Device>(
     state: &mut ShardState<D>,
     session: &mut Session,
     (hash, request): (KeyHash, &Request<'_>),
+    is_latest: bool,
     parking: Parking,
     target: ReplyTarget,
 ) {
-    let message = message_of(state, session, (hash, request), usize::MAX);
-    let is_queued = message.body.is_update() || matches!(parking, Parking::Queue | Parking::Retry);
-    let id = state.exec.park(&mut state.engine, parking, &message, Origin::Local(target));
-    if is_queued {
-        session.queued += 1;
-    } else {
-        session.own_reads.push(hash, id);
+    // It has its grant, and it may hold its key's queue.
+    let message = message_of((hash, request), is_latest, usize::MAX);
+    session.own_keys.begin(hash, RequestKind::of(&message.body));
+    state.exec.park(&mut state.engine, parking, &message, Origin::Local(target));
+}
+
+/// Sends a request to the shard of its key, with a grant for its reply.
+fn forward<D: Device>(
+    state: &mut ShardState<D>,
+    session: &mut Session,
+    to: (ShardId, KeyHash),
+    (request, format): (&Request<'_>, ReplyFormat),
+    is_latest: bool,
+) -> Flow {
+    if !state.forward.has_capacity(&state.options) {
+        return Flow::Stall(Stall::Shard);
     }
+    if request.key().len() > limits::KEY_BYTES_MAX {
+        return refuse(session, request.key(), format, OperationError::KeyTooLong);
+    }
+    let bytes = if request.returns_value() { session.unknown_bytes() } else { 0 };
+    if !session.grant(bytes) {
+        return Flow::Stall(Stall::ReplyBudget);
+    }
+    let place = ReplyPlace::Slot(session.replies.reserve(bytes));
+    let grant_bytes = if request.returns_value() { bytes } else { usize::MAX };
+    let target = ReplyTarget { session: session.id, place, format };
+    send(state, session, to, request, (is_latest, grant_bytes), target);
+    Flow::Continue
+}
+
+/// Sends a request that has its slot and grant.
+pub(super) fn send<D: Device>(
+    state: &mut ShardState<D>,
+    session: &mut Session,
+    (to, hash): (ShardId, KeyHash),
+    request: &Request<'_>,
+    (is_latest, grant_bytes): (bool, usize),
+    target: ReplyTarget,
+) {
+    let body = RequestBody::Key(*request);
+    let kind = RequestKind::of(&body);
+    let has_key = kind == RequestKind::Value && target.format.contains_key();
+    let key = if has_key { request.key().into() } else { Box::default() };
+    session.own_keys.begin(hash, kind);
+    state.counters.forwarded += 1;
+    let op = OutstandingOp { target, hash, kind, grant_bytes, request_bytes: 0, key, joined: Vec::new() };
+    state.forward.send(to, op, &body, is_latest);
+}
+
+/// Queues a request behind the session's earlier ones on the key.
+#[cold]
+fn queue<D: Device>(
+    state: &mut ShardState<D>,
+    session: &mut Session,
+    hash: KeyHash,
+    request: &Request<'_>,
+    format: ReplyFormat,
+) -> Flow {
+    if !state.forward.has_capacity(&state.options) {
+        return Flow::Stall(Stall::Shard);
+    }
+    if request.key().len() > limits::KEY_BYTES_MAX {
+        return refuse(session, request.key(), format, OperationError::KeyTooLong);
+    }
+    let place = ReplyPlace::Slot(session.replies.reserve(0));
+    let target = ReplyTarget { session: session.id, place, format };
+    let request = StoredRequest::new(&RequestBody::Key(*request));
+    state.forward.queue((session.id, hash), session, QueuedRequest { target, request });
+    Flow::Continue
 }

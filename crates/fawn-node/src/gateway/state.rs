@@ -1,11 +1,10 @@
 //! State of a shard except its sessions, so that both can be borrowed together.
-use super::{LocalReplies, PendingMulti};
+use super::{PendingMulti, ShardReplies};
 use crate::exec::{Executor, ExecutorCounters, ReadWaiter, Resumption};
-use crate::keyspace_op::KeyspaceOp;
+use crate::forward::Forwarder;
 use crate::options::{ServerInfo, ShardOptions};
 use crate::replica::{HostedMember, MemberTable, RangeSlot};
-use crate::session::{Session, Sessions};
-use crate::shards::PeerMailboxes;
+use crate::session::Sessions;
 use crate::status::{RepliesStatus, ShardCounters, ShardStatus, StoreStatus};
 use fawn_ds::internals::{Engine, LookupPlan};
 use fawn_flash::Device;
@@ -21,8 +20,6 @@ pub(crate) struct ShardState<D: Device> {
     pub(crate) exec: Executor,
     /// Requests on several keys of which some wait.
     pub(crate) multis: Slab<PendingMulti>,
-    /// Scans that wait.
-    pub(crate) keyspace_ops: Slab<KeyspaceOp>,
     /// Buffer for replies to several keys, reused between requests.
     pub(crate) multi_reply: Vec<u8>,
     pub(crate) counters: ShardCounters,
@@ -36,8 +33,8 @@ pub(crate) struct ShardState<D: Device> {
     pub(crate) now: Now,
     /// Number of open sessions; the table is elsewhere.
     pub(crate) sessions_open: usize,
-    /// Queues to the other shards of the node, if there are any.
-    pub(crate) links: Option<Box<PeerMailboxes>>,
+    /// Requests that have left their session's direct line.
+    pub(crate) forward: Box<Forwarder>,
 }
 
 impl<D: Device> ShardState<D> {
@@ -54,16 +51,8 @@ impl<D: Device> ShardState<D> {
 
     /// The shard that owns the key, unless it is this one.
     #[inline]
-    pub(crate) fn elsewhere(&self, session: &Session, key: &[u8]) -> Option<ShardId> {
-        let links = self.links.as_ref()?;
-        // The requesting shard has already chosen this shard.
-        if session.proxy_for.is_some() { None } else { links.elsewhere(key) }
-    }
-
-    /// The queues to other shards; call only if there are any.
-    pub(crate) fn links(&mut self) -> &mut PeerMailboxes {
-        let Some(links) = &mut self.links else { unreachable!("a shard without peers exchanges no messages") };
-        links
+    pub(crate) fn elsewhere(&self, key: &[u8]) -> Option<ShardId> {
+        self.forward.elsewhere(key)
     }
 
     /// The failure that stopped writes, if any.
@@ -83,8 +72,7 @@ impl<D: Device> ShardState<D> {
         ShardStatus {
             counters: ShardCounters { gets, hits, misses, cold, writes, flushes, ..self.counters },
             sessions: self.sessions_open,
-            proxy_sessions: self.links.as_ref().map_or(0, |links| links.proxy_sessions()),
-            pending: self.exec.wait_queue.len() + self.links.as_ref().map_or(0, |links| links.requests()),
+            pending: self.exec.wait_queue.len() + self.forward.requests(),
             // The owner of the sessions fills this in.
             replies: RepliesStatus::default(),
             reads: self.exec.reads.len(),
@@ -102,11 +90,6 @@ pub(crate) struct ShardContext<'a, D: Device> {
 }
 
 impl<D: Device> ShardContext<'_, D> {
-    /// The queues to other shards; call only if there are any.
-    pub(crate) fn links(&mut self) -> &mut PeerMailboxes {
-        self.state.links()
-    }
-
     /// A device read of a waiting request has ended.
     pub(crate) fn handle_read(&mut self, plan: LookupPlan, user: u64) {
         let ShardState { engine, exec, .. } = &mut *self.state;
@@ -118,9 +101,9 @@ impl<D: Device> ShardContext<'_, D> {
     }
 
     /// The executor with all that a waiting request needs.
-    pub(crate) fn resumption(&mut self) -> Resumption<'_, D, LocalReplies<'_>> {
-        let ShardState { engine, members, exec, multis, keyspace_ops, now, .. } = &mut *self.state;
-        let sink = LocalReplies { sessions: self.sessions, multis, keyspace_ops };
+    pub(crate) fn resumption(&mut self) -> Resumption<'_, D, ShardReplies<'_>> {
+        let ShardState { engine, members, exec, multis, forward, now, .. } = &mut *self.state;
+        let sink = ShardReplies { sessions: self.sessions, multis, forward };
         Resumption { exec, engine, members, now: *now, sink }
     }
 }

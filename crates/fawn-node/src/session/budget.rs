@@ -36,6 +36,12 @@ impl Usage {
     }
 }
 
+// Grant of a read by another shard, before the length of its value is known: this fraction of what any reply may use,
+// within these bounds.
+const UNKNOWN_PART: usize = 4096;
+const UNKNOWN_BYTES_MIN: usize = 512;
+const UNKNOWN_BYTES_MAX: usize = 64 << 10;
+
 /// Sizes that one visit of a session may use without asking the budget again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Allowance {
@@ -111,6 +117,12 @@ impl Session {
         self.grants.allowance.any_bytes
     }
 
+    /// Grant of a reply of unknown length.
+    #[inline]
+    pub(crate) fn unknown_bytes(&self) -> usize {
+        unknown_bytes(self.grants.allowance.any_bytes)
+    }
+
     /// A reply of this length was added.
     #[inline]
     pub(crate) const fn use_allowance(&mut self, bytes: usize) {
@@ -125,6 +137,10 @@ impl Session {
     pub(crate) const fn is_queued_for_budget(&self) -> bool {
         self.grants.is_queued
     }
+}
+
+fn unknown_bytes(any_bytes: usize) -> usize {
+    (any_bytes / UNKNOWN_PART).clamp(UNKNOWN_BYTES_MIN, UNKNOWN_BYTES_MAX)
 }
 
 /// A session whose input waits, or a read that waits with its slot.
@@ -201,6 +217,11 @@ impl Budget {
         };
     }
 
+    /// Grant of a reply of unknown length.
+    pub(crate) fn unknown_bytes(&self) -> usize {
+        unknown_bytes((self.bytes_max / 2).saturating_sub(self.usage.sum()))
+    }
+
     #[inline]
     fn short_left_bytes(&self) -> usize {
         (self.bytes_max / SHORT_PART).saturating_sub(self.short_bytes).min(SHORT_BYTES)
@@ -209,11 +230,14 @@ impl Budget {
     /// Grants a slot at least `bytes`, unless the limits or the queue forbid it.
     pub(crate) fn grant(&mut self, session: &mut Session, slot: u64, bytes: usize) -> bool {
         let has_precedence = self.waiting.is_empty();
-        session.replies.reserved_bytes(slot) >= bytes || self.grant_slot(session, slot, bytes, has_precedence)
+        self.grant_slot(session, slot, bytes, has_precedence)
     }
 
     fn grant_slot(&mut self, session: &mut Session, slot: u64, bytes: usize, has_precedence: bool) -> bool {
         let own_bytes = session.replies.reserved_bytes(slot);
+        if own_bytes >= bytes {
+            return true;
+        }
         let more_bytes = bytes - own_bytes;
         let others_bytes = session.grants.usage.sum() - own_bytes;
         let is_within_own = others_bytes == 0 || others_bytes + bytes <= session.grants.bytes_max;
@@ -229,6 +253,10 @@ impl Budget {
 
     /// Whether the session's next reply may use that many more bytes.
     fn grant_next(&self, session: &mut Session, bytes: usize, has_precedence: bool) -> bool {
+        // Parts of the reply that exceeds the limit: all others wait for its end.
+        if self.exceeding == Some(session.id) {
+            return true;
+        }
         if has_precedence && (self.exceeding.is_none() || self.long_bytes() + bytes <= self.bytes_max) {
             return true;
         }
@@ -241,6 +269,11 @@ impl Budget {
     pub(crate) fn queue_read(&mut self, session: &mut Session, slot: u64, bytes: usize) {
         session.replies.set_reserved(slot, 0);
         self.update(session);
+        self.queue_slot(session, slot, bytes);
+    }
+
+    /// Queues a slot that needs a larger grant and keeps what it has.
+    pub(crate) fn queue_slot(&mut self, session: &Session, slot: u64, bytes: usize) {
         self.push(Waiter { session: session.id, slot: Some(slot), bytes });
     }
 

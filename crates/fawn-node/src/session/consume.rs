@@ -21,8 +21,8 @@ pub(crate) trait Dispatch {
 
     /// Whether look-ahead pays; then the next three methods are meaningful.
     const LOOKS_AHEAD: bool = false;
-    /// Hash of the key of the request at the start of `input`, and the shard that owns it unless it is this one.
-    fn place(&self, _session: &Session, _key: &[u8], _input: &[u8]) -> (KeyHash, Option<ShardId>) {
+    /// Hash of the key, and the shard that owns it unless it is this one.
+    fn place(&self, _key: &[u8]) -> (KeyHash, Option<ShardId>) {
         (KeyHash(0), None)
     }
     /// Prefetches keys of requests that follow.
@@ -77,12 +77,7 @@ fn consume<'a, E: Dispatch>(
         }
         let errors = session.replies.take_errors();
         let counters = executor.counters();
-        if session.proxy_for.is_some() {
-            // The requesting shard has counted it.
-            counters.executed_for_peers += 1;
-        } else {
-            (counters.commands, counters.error_replies) = (counters.commands + 1, counters.error_replies + errors);
-        }
+        (counters.commands, counters.error_replies) = (counters.commands + 1, counters.error_replies + errors);
         at += consumed;
     }
     // Discard input after QUIT.
@@ -163,9 +158,7 @@ fn handle_prefetched<'a>(
     session.replies.borrow_from(pool);
     budget.share_with(session);
     let consumed = consume(executor, session, (first, input), now);
-    if session.proxy_for.is_none() {
-        executor.counters().input_bytes += consumed as u64;
-    }
+    executor.counters().input_bytes += consumed as u64;
     if session.stalled.is_none() && !session.has_capacity(executor.options()) {
         // All offered input was consumed and no more is accepted: the host must be notified when the session resumes.
         stall(executor, session, Stall::SessionLimit);
@@ -194,9 +187,9 @@ pub(crate) fn settle(
     for &id in &scheduled {
         let Some((session, _, budget)) = sessions.get_with_pool(id) else { continue };
         session.replies.settle(committed, failed);
-        session.own_writes.settle(committed);
+        session.own_keys.settle(committed);
         if failed.is_some() {
-            session.own_writes.forget();
+            session.own_keys.forget_versions();
         }
         budget.update(session);
         if session.stalled == Some(Stall::ReplyBudget) {
@@ -253,9 +246,7 @@ pub(crate) fn wrote(sessions: &mut Sessions, id: SessionId, bytes: usize, counte
     let Some((session, pool, budget)) = sessions.get_with_pool(id) else { return };
     session.replies.wrote(bytes);
     budget.update(session);
-    if session.proxy_for.is_none() {
-        counters.output_bytes += bytes as u64;
-    }
+    counters.output_bytes += bytes as u64;
     // Errors in replies that were not immediate.
     counters.error_replies += session.replies.take_errors();
     if !session.replies.has_output() {

@@ -58,7 +58,7 @@ impl<'a> Lookahead<'a> {
         let (mut codec, mut at) = (session.codec.clone(), 0);
         let mut own = OwnHashes::new();
         while self.prefetched.len() < PREFETCH_KEYS_MAX && at < input.len() {
-            let Some(prefetched) = peek_one(executor, (session, &mut codec), &input[at..], now) else { break };
+            let Some(prefetched) = peek_one(executor, &mut codec, &input[at..], now) else { break };
             own.add(&prefetched);
             at += prefetched.consumed;
             self.prefetched.push(prefetched);
@@ -114,7 +114,7 @@ pub(crate) fn peek_firsts<'a>(
             None => continue,
         };
         let Decoded::Command { command: Command::Single { request, format }, consumed } = decoded else { continue };
-        let (hash, owner) = executor.place(session, request.key(), input);
+        let (hash, owner) = executor.place(request.key());
         own.add(first.insert(Prefetched { request, format, hash, owner, consumed }));
     }
     debug_assert!(own.count <= inputs.len(), "one request of each");
@@ -122,16 +122,11 @@ pub(crate) fn peek_firsts<'a>(
 }
 
 #[inline]
-fn peek_one<'a>(
-    executor: &impl Dispatch,
-    (session, codec): (&Session, &mut Codec),
-    input: &'a [u8],
-    now: TimeMs,
-) -> Option<Prefetched<'a>> {
+fn peek_one<'a>(executor: &impl Dispatch, codec: &mut Codec, input: &'a [u8], now: TimeMs) -> Option<Prefetched<'a>> {
     match codec.decode(input, now) {
         Decoded::Command { command: Command::Single { request, format }, consumed } => {
             debug_assert!(codec.is_between_requests(), "a whole request leaves nothing for the next");
-            let (hash, owner) = executor.place(session, request.key(), input);
+            let (hash, owner) = executor.place(request.key());
             Some(Prefetched { request, format, hash, owner, consumed })
         }
         _ => None,

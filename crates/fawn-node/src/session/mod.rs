@@ -1,10 +1,9 @@
-//! State of one connection: codec, replies in order, its own uncommitted writes, its end.
+//! State of one connection: codec, replies in order, its unfinished requests by key, its end.
 pub(crate) mod budget;
 pub(crate) mod consume;
 mod lookahead;
 mod out;
-mod own_reads;
-mod own_writes;
+mod own_keys;
 mod replies;
 mod table;
 
@@ -13,16 +12,14 @@ pub use table::SessionId;
 pub(crate) use budget::{Budget, Usage};
 pub(crate) use lookahead::Prefetched;
 pub(crate) use out::{OutBuf, OutputBufferPool};
-pub(crate) use own_reads::OwnReads;
-pub(crate) use own_writes::OwnWrites;
+pub(crate) use own_keys::OwnKeys;
 pub(crate) use replies::Replies;
 pub(crate) use table::Sessions;
 
 use self::budget::SessionGrants;
 use crate::gateway::Stall;
 use crate::options::ShardOptions;
-use crate::shards::Outstanding;
-use fawn_types::{KeyHash, ShardId, Version};
+use fawn_types::{KeyHash, Version};
 use fawn_wire::{ClientIdentity, Codec, Protocol};
 
 /// Progress of a session towards its end.
@@ -43,9 +40,8 @@ pub(crate) struct Session {
     pub(crate) codec: Codec,
     pub(crate) identity: ClientIdentity,
     pub(crate) replies: Replies,
-    pub(crate) own_writes: OwnWrites,
-    pub(crate) own_reads: OwnReads,
-    /// Its requests in key queues; updates among them have no version yet.
+    pub(crate) own_keys: OwnKeys,
+    /// Its requests at a cluster.
     pub(crate) queued: u32,
     pub(crate) phase: SessionPhase,
     /// Why input was left unconsumed. [`crate::ShardOutput::Resume`] is emitted when the stall ends.
@@ -57,10 +53,6 @@ pub(crate) struct Session {
     /// The host knows that there is output.
     pub(crate) output_announced: bool,
     grants: SessionGrants,
-    /// Its requests to other shards of the node.
-    pub(crate) outstanding: Option<Box<Outstanding>>,
-    /// For a proxy session: the client session of another shard that it represents.
-    pub(crate) proxy_for: Option<(ShardId, SessionId)>,
 }
 
 impl Session {
@@ -70,8 +62,7 @@ impl Session {
             codec: Codec::new(protocol, options.limits()),
             identity: ClientIdentity { id: id.serial(), ..ClientIdentity::default() },
             replies: Replies::new(protocol, options.value_bytes_max as usize),
-            own_writes: OwnWrites::default(),
-            own_reads: OwnReads::default(),
+            own_keys: OwnKeys::default(),
             queued: 0,
             phase: SessionPhase::Open,
             stalled: None,
@@ -79,21 +70,19 @@ impl Session {
             scheduled: false,
             output_announced: false,
             grants: SessionGrants::new(options.session_output_bytes_max),
-            outstanding: None,
-            proxy_for: None,
         }
     }
 
     /// Records an uncommitted version of the key that the session wrote or saw.
     pub(crate) fn note(&mut self, hash: KeyHash, version: Option<Version>) {
         if let Some(version) = version {
-            self.own_writes.push(hash, version);
+            self.own_keys.push(hash, version);
         }
     }
 
     /// Whether it has no pending request: whole-keyspace commands wait for that.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.replies.is_settled() && self.own_writes.is_empty() && self.queued == 0
+        self.replies.is_settled() && self.own_keys.is_empty() && self.queued == 0
     }
 
     /// Whether the reason of its stall is gone; `relieved`: the shard freed budget or queue space.
@@ -101,7 +90,7 @@ impl Session {
         match stall {
             Stall::SessionLimit => self.has_capacity(options),
             Stall::Quiet => self.is_quiet(),
-            Stall::Reads => self.own_reads.is_empty() && self.outstanding.as_ref().is_none_or(|away| !away.reads()),
+            Stall::Values => !self.own_keys.has_values(),
             Stall::Shard => relieved && self.has_capacity(options),
             // The grant queue resumes these sessions.
             Stall::ReplyBudget => self.may_ask_again() && self.has_capacity(options),
@@ -110,7 +99,7 @@ impl Session {
 
     /// Whether it is within its own bounds.
     pub(crate) fn has_capacity(&self, options: &ShardOptions) -> bool {
-        let pending = self.replies.pending().max(self.own_writes.len()).max(self.queued as usize);
+        let pending = self.replies.pending().max(self.own_keys.len()).max(self.queued as usize);
         let bytes = self.replies.usage().sum();
         bytes <= options.session_output_bytes_max && pending < options.session_pending_max
     }

@@ -3,8 +3,8 @@
 //! A known reply with nothing waiting before it takes no slot: it is encoded directly into the
 //! output. A write's reply is encoded when the write is appended and held until its version is committed.
 //!
-//! A read of the shard's own store reserves bytes of known size. The reply of another shard or node is estimated from
-//! earlier ones: the estimate rises to a long reply at once and falls slowly after short ones.
+//! A read of the node's own stores reserves what it is granted. The reply of another node is estimated from earlier ones:
+//! the estimate rises to a long reply at once and falls slowly after short ones.
 use super::{OutBuf, OutputBufferPool, Usage};
 use fawn_types::{OperationError, Version};
 use fawn_wire::{MemcachedFormat, Protocol, ReplyFormat, RespFormat, RespVersion, encode_error};
@@ -31,8 +31,7 @@ enum ReplyState {
     Ready(u32),
     /// A buffer of its own: the reply became known out of order.
     Own(Vec<u8>),
-    /// Unknown: reserved length; some of its parts may have arrived. `values`: number of values that another shard or
-    /// node returns.
+    /// Unknown: reserved length; some of its parts may have arrived. `values`: number of values that another node returns.
     Reserved { values: u32, bytes: usize, part_bytes: usize },
 }
 
@@ -54,7 +53,7 @@ pub(crate) struct Replies {
     reserved_bytes: usize,
     /// Arrived parts of incomplete replies.
     partial_bytes: usize,
-    /// Estimated length of another shard's or node's reply with one value; the maximum until a first reply is known.
+    /// Estimated length of another node's reply with one value; the maximum until a first reply is known.
     estimate_bytes: usize,
     has_learnt: bool,
     /// Error replies since the last query.
@@ -132,7 +131,7 @@ impl Replies {
         }
     }
 
-    /// Estimated length of another shard's or node's reply with this many values.
+    /// Estimated length of another node's reply with this many values.
     pub(crate) fn estimate_bytes(&self, values: u32) -> usize {
         (values as usize).saturating_mul(self.estimate_bytes).min(EXPECTED_BYTES_MAX)
     }
@@ -226,7 +225,7 @@ impl Replies {
         (self.held.bytes.len() - before) as u32
     }
 
-    /// Reserves a slot for another shard's or node's reply with this many values; returns its number.
+    /// Reserves a slot for another node's reply with this many values; returns its number.
     pub(crate) fn reserve_estimate(&mut self, values: u32) -> u64 {
         self.push_reserved(values, self.estimate_bytes(values))
     }
@@ -369,9 +368,10 @@ impl Replies {
 /// reply of either protocol begins so.
 #[inline]
 const fn is_error(protocol: Protocol, reply: &[u8]) -> bool {
-    // The requesting shard counts errors of its clients.
-    !matches!(protocol, Protocol::Internal)
-        && matches!(reply, [b'-', ..] | [b'E', b'R', ..] | [b'C', b'L', ..] | [b'S', b'E', ..])
+    match protocol {
+        Protocol::Resp => matches!(reply, [b'-', ..]),
+        Protocol::Memcached => matches!(reply, [b'E', b'R', ..] | [b'C', b'L', ..] | [b'S', b'E', ..]),
+    }
 }
 
 /// A reply format of the protocol, for errors: they do not depend on the command.
@@ -379,6 +379,5 @@ pub(crate) const fn any_format(protocol: Protocol) -> ReplyFormat {
     match protocol {
         Protocol::Resp => ReplyFormat::Resp(RespFormat::Flag, RespVersion::V2),
         Protocol::Memcached => ReplyFormat::Memcached(MemcachedFormat::Ok),
-        Protocol::Internal => ReplyFormat::Native,
     }
 }

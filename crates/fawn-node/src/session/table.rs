@@ -1,8 +1,8 @@
 //! Table of a shard's sessions, and the sessions scheduled for the next iteration.
 use super::{Budget, OutputBufferPool, Session};
+use crate::forward::Placement;
 use crate::options::ShardOptions;
 use crate::output::ShardOutput;
-use crate::shards::Placement;
 use fawn_wire::Protocol;
 use slab::Slab;
 use std::collections::VecDeque;
@@ -29,9 +29,6 @@ impl SessionId {
     }
 }
 
-/// Share of the reply budget for proxy sessions.
-const PROXY_SHARE: usize = 4;
-
 /// All sessions.
 #[derive(Debug)]
 pub(crate) struct Sessions {
@@ -44,24 +41,17 @@ pub(crate) struct Sessions {
     pub(crate) pool: OutputBufferPool,
     /// Budget for replies to clients.
     pub(crate) budget: Budget,
-    /// Budget for replies of proxy sessions. It is released as fast as batches are taken.
-    ///
-    /// A separate budget: with a shared one, two shards that wait for each other's replies could deadlock.
-    proxy_budget: Budget,
 }
 
 impl Sessions {
     pub(crate) fn new(options: &ShardOptions, placement: Placement) -> Self {
-        let bytes_max = options.replies_bytes_max;
-        let proxy_bytes_max = if placement.count() > 1 { bytes_max.div_ceil(PROXY_SHARE) } else { 0 };
         Self {
             slab: Slab::new(),
             last_serial: u64::from(placement.shard().0),
             serial_step: u64::from(placement.count()),
             scheduled: Vec::new(),
             pool: OutputBufferPool::default(),
-            budget: Budget::new((bytes_max - proxy_bytes_max).max(1)),
-            proxy_budget: Budget::new(proxy_bytes_max.max(1)),
+            budget: Budget::new(options.replies_bytes_max.max(1)),
         }
     }
 
@@ -79,8 +69,7 @@ impl Sessions {
         }
         let mut session = self.slab.remove(id.index as usize);
         session.replies.give_back(&mut self.pool);
-        let budget = if session.proxy_for.is_some() { &mut self.proxy_budget } else { &mut self.budget };
-        budget.leave(&mut session);
+        self.budget.leave(&mut session);
         true
     }
 
@@ -102,8 +91,7 @@ impl Sessions {
         id: SessionId,
     ) -> Option<(&mut Session, &mut OutputBufferPool, &mut Budget)> {
         let session = self.slab.get_mut(id.index as usize).filter(|session| session.id == id)?;
-        let budget = if session.proxy_for.is_some() { &mut self.proxy_budget } else { &mut self.budget };
-        Some((session, &mut self.pool, budget))
+        Some((session, &mut self.pool, &mut self.budget))
     }
 
     /// Updates the usage after a reply; the next reply of this iteration must see it.
@@ -116,17 +104,16 @@ impl Sessions {
     /// Grants to waiting sessions and reads, in order of arrival.
     pub(crate) fn serve_waiting(&mut self, outputs: &mut VecDeque<ShardOutput>) {
         self.budget.serve(&mut self.slab, outputs);
-        self.proxy_budget.serve(&mut self.slab, outputs);
     }
 
     /// Whether waiting reads were granted since the last call.
     pub(crate) fn take_granted_reads(&mut self) -> bool {
-        self.budget.take_granted_reads() | self.proxy_budget.take_granted_reads()
+        self.budget.take_granted_reads()
     }
 
     /// Whether waiting sessions or reads may continue in the next iteration.
     pub(crate) fn has_due_work(&self) -> bool {
-        self.budget.has_due_work() || self.proxy_budget.has_due_work()
+        self.budget.has_due_work()
     }
 
     /// Schedules the session for the next iteration.

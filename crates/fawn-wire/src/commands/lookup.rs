@@ -66,8 +66,6 @@ pub(crate) fn find(protocol: Protocol, name: &[u8]) -> Option<&'static CommandSp
     match protocol {
         Protocol::Resp => RESP.find(name),
         Protocol::Memcached => MEMCACHED.find(name).filter(|spec| spec.name.as_bytes() == name),
-        // Internal requests have kinds, not names.
-        Protocol::Internal => None,
     }
 }
 

@@ -59,7 +59,7 @@ fn table(wanted: impl Fn(&CommandSpec) -> bool, page: &mut String) {
 fn row(spec: &CommandSpec) -> String {
     let name = match spec.protocol {
         Protocol::Resp => spec.name.replace('|', " ").to_ascii_uppercase(),
-        Protocol::Memcached | Protocol::Internal => String::from(spec.name),
+        Protocol::Memcached => String::from(spec.name),
     };
     // A bar would end the table cell.
     let syntax = spec.syntax.replace('|', "\\|");

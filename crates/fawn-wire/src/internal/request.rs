@@ -1,8 +1,46 @@
 //! The binary encoding of requests.
 use super::bytes::{MessageDecodeError, MessageReader, put_u32, put_u64};
+use super::keyspace_op::{KeyspaceRequest, is_keyspace, put_keyspace, read_keyspace};
 use alloc::vec::Vec;
 use fawn_types::request::ExpiryCondition;
 use fawn_types::{Condition, Expiry, Request, Update, Version, limits};
+
+/// A request on one key, or on a member's whole range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RequestBody<'a> {
+    /// On one key.
+    Key(Request<'a>),
+    /// On a whole range.
+    Keyspace(KeyspaceRequest<'a>),
+}
+
+impl<'a> RequestBody<'a> {
+    /// Whether it changes the range.
+    #[must_use]
+    pub const fn is_update(&self) -> bool {
+        match self {
+            Self::Key(request) => matches!(request, Request::Update { .. }),
+            Self::Keyspace(request) => matches!(request, KeyspaceRequest::Clear | KeyspaceRequest::SetAll(_)),
+        }
+    }
+
+    /// Appends the request. Keys must not exceed the key length limit.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Key(request) => put_request(request, out),
+            Self::Keyspace(request) => put_keyspace(request, out),
+        }
+    }
+
+    /// Decodes a request; the result borrows from the bytes.
+    ///
+    /// # Errors
+    /// If the bytes are not a valid request.
+    #[inline]
+    pub fn read(bytes: &'a [u8]) -> Result<Self, MessageDecodeError> {
+        if is_keyspace(bytes) { read_keyspace(bytes).map(Self::Keyspace) } else { read_request(bytes).map(Self::Key) }
+    }
+}
 
 /// Appends `request` to `out`. The key must not exceed the key length limit.
 pub fn put_request(request: &Request<'_>, out: &mut Vec<u8>) {

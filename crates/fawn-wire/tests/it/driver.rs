@@ -88,7 +88,6 @@ fn answer(command: &Command<'_>, codec: &mut Codec, identity: &mut ClientIdentit
         Command::Server(fawn_wire::ServerCommand::Command(query)) => {
             fawn_wire::commands::answer(query, codec.resp_version(), out);
         }
-        Command::Wide(_) => encode_done(fawn_wire::ReplyFormat::Native, out),
         Command::Server(_) => out.extend_from_slice(b"+server\r\n"),
     }
     AfterReply::KeepOpen

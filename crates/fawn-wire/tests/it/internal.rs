@@ -1,11 +1,7 @@
 //! Messages between shards: every request and reply arrives as it was sent, and bytes that are none are refused.
-use crate::driver::NOW;
 use fawn_types::request::ExpiryCondition;
-use fawn_types::{
-    Condition, EntryRef, Expiry, KeyHash, OperationError, Reply, Request, Update, Version, limits::KEY_BYTES_MAX,
-};
-use fawn_wire::internal::{put_request, put_request_frame, put_result, read_request, read_result};
-use fawn_wire::{Codec, CodecLimits, Command, Decoded, Protocol};
+use fawn_types::{Condition, EntryRef, Expiry, OperationError, Reply, Request, Update, Version};
+use fawn_wire::internal::{put_request, put_result, read_request, read_result};
 
 fn updates() -> Vec<Update<'static>> {
     let mut updates = vec![
@@ -98,17 +94,4 @@ fn every_reply_survives() {
         put_result(&mut bytes, &reply);
         assert_eq!(read_result(&bytes, Version::ZERO), Ok(reply));
     }
-}
-
-/// A client's longest request passes between shards, however low its limit on whole requests is.
-#[test]
-fn the_longest_request_passes_between_shards() {
-    let limits = CodecLimits { value_bytes_max: 70_000, request_bytes_max: 100 };
-    let (key, value) = (vec![b'k'; KEY_BYTES_MAX], vec![b'v'; 70_000]);
-    let condition = Condition::VersionIs(Version::from_u64(7));
-    let update = Update::Set { value: &value, flags: 1, expiry: Expiry::AtMs(5), condition, return_previous: false };
-    let mut bytes = Vec::new();
-    put_request_frame(&Request::Update { key: &key, update }, KeyHash(1), &mut bytes);
-    let mut codec = Codec::new(Protocol::Internal, limits);
-    assert!(matches!(codec.decode(&bytes, NOW), Decoded::Command { command: Command::Single { .. }, .. }));
 }

@@ -249,7 +249,6 @@ mod tests {
         let status = ShardStatus {
             counters,
             sessions: 301,
-            proxy_sessions: 302,
             pending: 303,
             reads: 304,
             replies,

@@ -78,8 +78,6 @@ impl Listener {
         match self.protocol {
             Protocol::Resp => b"-ERR max number of clients reached\r\n",
             Protocol::Memcached => b"SERVER_ERROR max number of clients reached\r\n",
-            // Internal messages have no listener.
-            Protocol::Internal => b"",
         }
     }
 }
@@ -89,6 +87,5 @@ pub(crate) const fn name(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::Resp => "resp",
         Protocol::Memcached => "memcached",
-        Protocol::Internal => "internal",
     }
 }

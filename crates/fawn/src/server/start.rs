@@ -86,8 +86,6 @@ fn bind(settings: &Settings) -> Result<(Vec<Bound>, ListenAddrs), ServeError> {
         match protocol {
             Protocol::Resp => listen_addrs.resp = Some(address),
             Protocol::Memcached => listen_addrs.memcached = Some(address),
-            // Shards of one process need no address.
-            Protocol::Internal => {}
         }
     }
     Ok((bound, listen_addrs))

@@ -42,11 +42,7 @@ pub fn decode_request(payload: &[u8]) -> Result<(u64, Request<'_>), MessageDecod
 /// The session and the request of a payload, on a key or on a range.
 pub(super) fn decode_body(payload: &[u8]) -> Result<(u64, RequestBody<'_>), MessageDecodeError> {
     let (session, form) = split(payload)?;
-    let body = match internal::is_keyspace(form) {
-        true => RequestBody::Keyspace(internal::read_keyspace(form)?),
-        false => RequestBody::Key(internal::read_request(form)?),
-    };
-    Ok((session, body))
+    Ok((session, RequestBody::read(form)?))
 }
 
 /// Appends `request` of the front-end session `session`.

@@ -7,10 +7,10 @@ use super::{Flow, ShardState};
 use crate::counters::Counted;
 use crate::options::{ServerInfo, ShardOptions};
 use crate::session::Session;
-use crate::shards::MessageKind;
 use crate::status::ShardStatus;
 use fawn_flash::Device;
 use fawn_types::TimeMs;
+use fawn_wire::internal::Message;
 use fawn_wire::{ServerCommand, commands, memcached, resp};
 
 /// Server state besides its status.
@@ -25,16 +25,12 @@ pub(crate) fn execute<D: Device>(state: &mut ShardState<D>, session: &mut Sessio
         ServerContext { server_info: &state.server_info, options: &state.options, store: state.engine.options() };
     let status = || {
         let mut status = state.status();
-        if let Some(links) = &state.links {
-            status.add(&links.peer_stats);
-        }
+        status.add(&state.forward.peer_stats);
         status
     };
     if answer(&about, status, session, server, state.wall) {
         state.reset_counters();
-        if let Some(links) = &mut state.links {
-            links.send_to_all(MessageKind::ResetStats, session.id);
-        }
+        state.forward.notify_others(Message::ResetStats);
     }
     Flow::Continue
 }
@@ -111,7 +107,6 @@ mod tests {
         ShardStatus {
             counters,
             sessions: 301,
-            proxy_sessions: 302,
             pending: 303,
             reads: 304,
             replies,

@@ -39,7 +39,7 @@ fn a_large_request_is_not_parsed_at_every_read() {
     assert!(calls <= 3, "parsed {calls} times");
 }
 
-/// What a client sent after the stop is not executed, though its earlier requests still are.
+/// Requests that were read before the stop are executed, later ones are not.
 #[test]
 fn a_stopping_server_executes_what_it_has_read() {
     let mut rig = Rig::new(1 << 20);

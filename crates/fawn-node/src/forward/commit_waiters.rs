@@ -1,0 +1,66 @@
+//! Replies to other shards that wait for a commit.
+use crate::exec::ShardOpId;
+use crate::session::OutBuf;
+use fawn_types::{OperationError, Reply, ShardId, Version};
+use fawn_wire::internal::put_reply_message;
+use std::collections::VecDeque;
+
+/// A reply, encoded in the next bytes.
+#[derive(Clone, Copy, Debug)]
+struct CommitWaiter {
+    version: Version,
+    shard: ShardId,
+    op: ShardOpId,
+    len_bytes: usize,
+}
+
+/// Encoded replies in order of arrival. A reply that depends on an older version than the one before it leaves with it.
+#[derive(Debug, Default)]
+pub(super) struct CommitWaiters {
+    waiting: VecDeque<CommitWaiter>,
+    bytes: OutBuf,
+}
+
+/// Memory that an idle queue keeps.
+const KEPT_BYTES: usize = 64 << 10;
+
+impl CommitWaiters {
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, (shard, op): (ShardId, ShardOpId), reply: &Reply<'_>, version: Version) {
+        let before = self.bytes.bytes.len();
+        put_reply_message(op.0, reply, &mut self.bytes.bytes);
+        let len_bytes = self.bytes.bytes.len() - before;
+        self.waiting.push_back(CommitWaiter { version, shard, op, len_bytes });
+    }
+
+    /// Takes the replies that wait for nothing more. With `failed`, uncommitted writes never commit: their replies become
+    /// that error.
+    pub(super) fn settle(
+        &mut self,
+        committed: Version,
+        failed: Option<OperationError>,
+        mut send: impl FnMut(ShardId, &[u8]),
+    ) {
+        let mut error = Vec::new();
+        let is_due = |waiter: &mut CommitWaiter| waiter.version <= committed || failed.is_some();
+        while let Some(CommitWaiter { version, shard, op, len_bytes }) = self.waiting.pop_front_if(is_due) {
+            let reply = &self.bytes.as_slice()[..len_bytes];
+            match failed.filter(|_| version > committed) {
+                None => send(shard, reply),
+                Some(failure) => {
+                    error.clear();
+                    put_reply_message(op.0, &Reply::Error(failure), &mut error);
+                    send(shard, &error);
+                }
+            }
+            self.bytes.consume(len_bytes);
+        }
+        if self.waiting.is_empty() && self.bytes.bytes.capacity() > KEPT_BYTES {
+            self.bytes.bytes = Vec::new();
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Whole-keyspace requests: a part to each shard of the node, this one included, and one folded reply.
+use super::outstanding::OutstandingOp;
+use crate::SessionId;
+use crate::exec::{ReplyPlace, ReplyTarget, RequestBody, RequestKind};
+use crate::gateway::{Flow, ShardContext, ShardState, Stall};
+use crate::keyspace_op::{KeyspaceOp, KeyspaceOpKind, ScanState};
+use crate::session::Session;
+use fawn_flash::Device;
+use fawn_types::{KeyHash, Now, Reply, ShardId, TimeMs};
+use fawn_wire::internal::{KeyspaceRequest, Message};
+use fawn_wire::{KeyspaceCommand, ReplyFormat, encode_done};
+
+/// Executes the request, or stalls the session until it is quiet. The session's next requests wait for the reply.
+pub(crate) fn keyspace<D: Device>(
+    state: &mut ShardState<D>,
+    session: &mut Session,
+    keyspace: &KeyspaceCommand<'_>,
+    now: Now,
+) -> Flow {
+    if !session.is_quiet() {
+        return Flow::Stall(Stall::Quiet);
+    }
+    if let KeyspaceCommand::FlushAll { .. } = keyspace {
+        // The node has at most one delayed flush, which each further flush replaces.
+        state.flush_at = None;
+        state.forward.notify_others(Message::DropDelayedFlush);
+    }
+    match *keyspace {
+        KeyspaceCommand::FlushAll { at_ms, format } if at_ms > now.wall.0 => {
+            state.flush_at = Some(now.mono_at(TimeMs(at_ms)));
+            session.replies.respond(|out| encode_done(format, out));
+        }
+        // One record per shard, so not atomic across shards [replication.md § 5].
+        KeyspaceCommand::FlushAll { format, .. } => {
+            ask_all(state, session, KeyspaceOpKind::Flush(format), &KeyspaceRequest::Clear);
+        }
+        KeyspaceCommand::DbSize => ask_all(state, session, KeyspaceOpKind::DbSize, &KeyspaceRequest::Count),
+        KeyspaceCommand::Scan { .. } => {
+            let scan = ScanState::new(keyspace);
+            match scan.next_part(state.forward.count()) {
+                Some((at, part)) => ask(state, session, KeyspaceOpKind::Scan(scan), at..at + 1, &part),
+                None => session.replies.respond(ScanState::encode_nothing),
+            }
+        }
+    }
+    Flow::Continue
+}
+
+fn ask_all<D: Device>(
+    state: &mut ShardState<D>,
+    session: &mut Session,
+    kind: KeyspaceOpKind,
+    part: &KeyspaceRequest<'_>,
+) {
+    let count = state.forward.count();
+    ask(state, session, kind, 0..count, part);
+}
+
+/// Sends the part to these shards.
+fn ask<D: Device>(
+    state: &mut ShardState<D>,
+    session: &mut Session,
+    kind: KeyspaceOpKind,
+    shards: std::ops::Range<usize>,
+    part: &KeyspaceRequest<'_>,
+) {
+    assert!(session.is_quiet(), "requests on the whole keyspace are barriers");
+    let slot = session.replies.reserve(0);
+    begin(state, KeyspaceOp::new(session.id, slot, kind), shards, part);
+    session.stalled = Some(Stall::Quiet);
+}
+
+fn begin<D: Device>(
+    state: &mut ShardState<D>,
+    keyspace_op: KeyspaceOp,
+    shards: std::ops::Range<usize>,
+    part: &KeyspaceRequest<'_>,
+) {
+    let operation = state.forward.keyspace_ops.insert(keyspace_op);
+    for shard in shards {
+        send_part(state, operation, ShardId(shard as u16), part);
+    }
+}
+
+fn send_part<D: Device>(state: &mut ShardState<D>, operation: usize, to: ShardId, part: &KeyspaceRequest<'_>) {
+    let keyspace_op = &mut state.forward.keyspace_ops[operation];
+    keyspace_op.asked();
+    let place = ReplyPlace::Part { operation };
+    let target = ReplyTarget { session: keyspace_op.session, place, format: ReplyFormat::Silent };
+    let (hash, body) = (KeyHash(0), RequestBody::Keyspace(*part));
+    let kind = RequestKind::of(&body);
+    let op = OutstandingOp {
+        target,
+        hash,
+        kind,
+        grant_bytes: usize::MAX,
+        request_bytes: 0,
+        key: Box::default(),
+        joined: Vec::new(),
+    };
+    state.forward.send(to, op, &body, false);
+}
+
+/// A delayed `flush_all` that is due; no session waits for it.
+pub(crate) fn flush_all<D: Device>(state: &mut ShardState<D>) {
+    let keyspace_op = KeyspaceOp::new(SessionId::NOBODY, 0, KeyspaceOpKind::Flush(ReplyFormat::Silent));
+    let count = state.forward.count();
+    begin(state, keyspace_op, 0..count, &KeyspaceRequest::Clear);
+}
+
+impl<D: Device> ShardContext<'_, D> {
+    /// Receives the reply to a part of a whole-keyspace request.
+    pub(super) fn keyspace_op_replied(&mut self, operation: usize, reply: &Reply<'_>) {
+        let ranges = self.state.forward.count();
+        let keyspace_op = &mut self.state.forward.keyspace_ops[operation];
+        if let Some((next, part)) = keyspace_op.take(reply, ranges) {
+            return send_part(self.state, operation, ShardId(next as u16), &part);
+        }
+        if !keyspace_op.is_over() {
+            return;
+        }
+        let keyspace_op = self.state.forward.keyspace_ops.remove(operation);
+        if let (Some(error), SessionId::NOBODY) = (keyspace_op.failed(), keyspace_op.session) {
+            tracing::error!(%error, "the delayed flush_all failed");
+        }
+        let Some(session) = self.sessions.get_mut(keyspace_op.session) else { return };
+        session.replies.complete(keyspace_op.slot, None, |out| keyspace_op.encode(out));
+        self.sessions.schedule(keyspace_op.session);
+    }
+}

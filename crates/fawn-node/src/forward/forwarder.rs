@@ -1,0 +1,211 @@
+//! Forwarder of a shard: outboxes, outstanding operations, queues per session and key, whole-keyspace operations.
+use super::commit_waiters::CommitWaiters;
+use super::key_queues::{QueuedRequest, SessionQueueName, SessionQueues};
+use super::outstanding::{Outstanding, OutstandingOp};
+use super::{MessageBatch, Placement};
+use crate::exec::ShardOpId;
+use crate::keyspace_op::KeyspaceOp;
+use crate::options::ShardOptions;
+use crate::session::Session;
+use crate::status::ShardStatus;
+use fawn_types::{HashSecret, OperationError, Reply, ShardId, Version};
+use fawn_wire::internal::{Message, RequestBody, RequestFields};
+use slab::Slab;
+use std::collections::VecDeque;
+
+/// Memory of batches that is kept for reuse; more is released.
+const SPARE_BYTES_MAX: usize = 512 << 10;
+
+/// All requests of a shard's sessions that have left their direct line.
+#[derive(Debug)]
+pub(crate) struct Forwarder {
+    placement: Placement,
+    secret: HashSecret,
+    /// Batch for each shard, including this one: whole-keyspace requests treat all shards alike.
+    outbox: Vec<MessageBatch>,
+    /// Memory of received batches, for new ones.
+    spare: Vec<MessageBatch>,
+    spare_bytes: usize,
+    pub(super) outstanding: Outstanding,
+    /// Bytes of these requests, until their replies arrive.
+    outstanding_bytes: usize,
+    pub(super) key_queues: SessionQueues,
+    /// Queues whose first request may begin.
+    pub(super) ready: VecDeque<SessionQueueName>,
+    /// Queues whose first request found this shard's log or key queue full; tried again in the next iteration.
+    pub(super) blocked: Vec<SessionQueueName>,
+    /// Queues whose first request waits for a grant of this length.
+    pub(super) ungranted: VecDeque<(SessionQueueName, usize)>,
+    /// Requests on several keys of which an item waits for a grant of this length.
+    pub(super) ungranted_multis: VecDeque<(usize, usize)>,
+    pub(super) keyspace_ops: Slab<KeyspaceOp>,
+    /// Replies to shards that wait for a commit here.
+    commit_waiters: CommitWaiters,
+    /// Counters of the other shards.
+    pub(crate) peer_stats: ShardStatus,
+    /// A reply arrived in this iteration: further requests may be sent.
+    pub(super) has_moved: bool,
+}
+
+impl Forwarder {
+    pub(crate) fn new(placement: Placement, secret: HashSecret) -> Self {
+        Self {
+            placement,
+            secret,
+            outbox: vec![MessageBatch::default(); usize::from(placement.count())],
+            spare: Vec::new(),
+            spare_bytes: 0,
+            outstanding: Outstanding::default(),
+            outstanding_bytes: 0,
+            key_queues: SessionQueues::default(),
+            ready: VecDeque::new(),
+            blocked: Vec::new(),
+            ungranted: VecDeque::new(),
+            ungranted_multis: VecDeque::new(),
+            keyspace_ops: Slab::new(),
+            commit_waiters: CommitWaiters::default(),
+            peer_stats: ShardStatus::default(),
+            has_moved: false,
+        }
+    }
+
+    pub(crate) const fn placement(&self) -> Placement {
+        self.placement
+    }
+
+    /// Number of shards of the node.
+    pub(crate) fn count(&self) -> usize {
+        self.outbox.len()
+    }
+
+    /// The shard that owns the key, unless it is this one.
+    #[inline]
+    pub(crate) fn elsewhere(&self, key: &[u8]) -> Option<ShardId> {
+        if self.placement.count() == 1 {
+            return None;
+        }
+        let owner = self.placement.owner(&self.secret, key);
+        (owner != self.placement.shard()).then_some(owner)
+    }
+
+    /// Requests that have left their direct line and have no reply.
+    pub(crate) fn requests(&self) -> usize {
+        self.outstanding.len() + self.key_queues.requests()
+    }
+
+    /// Whether one more request may leave its direct line.
+    pub(crate) fn has_capacity(&self, options: &ShardOptions) -> bool {
+        let bytes = self.outstanding_bytes + self.key_queues.requests_bytes();
+        self.requests() < options.pending_max && bytes <= options.requests_bytes_max
+    }
+
+    /// Sends a request.
+    #[inline]
+    pub(crate) fn send(&mut self, to: ShardId, mut op: OutstandingOp, body: &RequestBody<'_>, is_latest: bool) {
+        let ShardOpId(id) = self.outstanding.next_id();
+        let grant_bytes = u32::try_from(op.grant_bytes).unwrap_or(u32::MAX);
+        let fields = RequestFields { op: id, hash: op.hash, grant_bytes, is_latest };
+        op.request_bytes = self.outbox[usize::from(to.0)].add_request(&fields, body);
+        self.outstanding_bytes += op.request_bytes;
+        self.outstanding.insert(op);
+    }
+
+    /// The operation has its reply, or comes back.
+    #[inline]
+    pub(super) fn end(&mut self, op: u64) -> OutstandingOp {
+        let op = self.outstanding.remove(ShardOpId(op));
+        self.outstanding_bytes -= op.request_bytes;
+        self.has_moved = true;
+        op
+    }
+
+    /// Adds a request to its session's queue on the key.
+    pub(crate) fn queue(&mut self, name: SessionQueueName, session: &mut Session, request: QueuedRequest) {
+        if self.key_queues.push(name, request) {
+            session.own_keys.open_queue(name.1);
+        }
+    }
+
+    /// A request of the queue's session on its key has its reply.
+    #[inline]
+    pub(crate) fn wake(&mut self, name: SessionQueueName) {
+        if self.key_queues.contains(name) {
+            self.ready.push_back(name);
+        }
+    }
+
+    /// Replies to a shard, now or with the commit of a version.
+    #[inline]
+    pub(crate) fn reply(&mut self, to: (ShardId, ShardOpId), reply: &Reply<'_>, wait: Option<Version>) {
+        match wait {
+            None => self.outbox[usize::from(to.0.0)].add_reply(to.1.0, reply),
+            Some(version) => self.commit_waiters.push(to, reply, version),
+        }
+    }
+
+    /// Sends the replies that wait for nothing more.
+    pub(crate) fn settle(&mut self, committed: Version, failed: Option<OperationError>) {
+        let Self { commit_waiters, outbox, .. } = self;
+        commit_waiters.settle(committed, failed, |to, message| outbox[usize::from(to.0)].add_encoded(message));
+    }
+
+    /// Returns a request to the shard that sent it: the value of its reply is longer than its grant.
+    pub(crate) fn give_back(&mut self, (to, op): (ShardId, ShardOpId), bytes: usize, body: &RequestBody<'_>) {
+        self.outbox[usize::from(to.0)].add_larger(op.0, bytes, body);
+    }
+
+    /// Sends a notice to all other shards.
+    pub(crate) fn notify_others(&mut self, notice: Message<'_>) {
+        let me = usize::from(self.placement.shard().0);
+        let others = self.outbox.iter_mut().enumerate().filter(|(at, _)| *at != me);
+        others.for_each(|(_, batch)| batch.add_notice(notice));
+    }
+
+    /// The batch for that shard.
+    pub(crate) fn take_batch(&mut self, to: ShardId) -> Option<MessageBatch> {
+        let at = usize::from(to.0);
+        if self.outbox[at].is_empty() {
+            return None;
+        }
+        let next = self.spare.pop().unwrap_or_default();
+        self.spare_bytes -= next.capacity_bytes();
+        Some(std::mem::replace(&mut self.outbox[at], next))
+    }
+
+    /// The batch for this shard itself.
+    pub(super) fn take_own(&mut self) -> Option<MessageBatch> {
+        self.take_batch(self.placement.shard())
+    }
+
+    /// Returns the memory of a received batch.
+    pub(super) fn keep_spare(&mut self, batch: MessageBatch) {
+        let spare_bytes = self.spare_bytes + batch.capacity_bytes();
+        if self.spare.len() < self.outbox.len() && spare_bytes <= SPARE_BYTES_MAX {
+            self.spare_bytes = spare_bytes;
+            self.spare.push(batch.emptied());
+        }
+    }
+
+    /// Whether a reply arrived since the last call.
+    pub(crate) const fn take_has_moved(&mut self) -> bool {
+        std::mem::replace(&mut self.has_moved, false)
+    }
+
+    /// Whether the next iteration has work without an event.
+    pub(crate) fn is_due(&self) -> bool {
+        !self.ready.is_empty() || !self.outbox[usize::from(self.placement.shard().0)].is_empty()
+    }
+
+    /// Whether requests are tried again shortly.
+    pub(crate) fn has_retries(&self) -> bool {
+        !self.blocked.is_empty()
+    }
+
+    /// Whether nothing is outstanding, neither here nor for other shards.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.requests() == 0
+            && self.keyspace_ops.is_empty()
+            && self.commit_waiters.is_empty()
+            && self.outbox.iter().all(MessageBatch::is_empty)
+    }
+}

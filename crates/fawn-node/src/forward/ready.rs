@@ -1,0 +1,230 @@
+//! Beginning of requests that waited for their session's earlier request on the key.
+use super::key_queues::{QueuedRequest, SessionQueueName};
+use super::outstanding::OutstandingOp;
+use crate::exec::{Execution, Origin, Parking, ReplyPlace, RequestKind, RequestMessage, refusal_error};
+use crate::gateway::{ShardContext, ShardState, is_granted};
+use crate::replica::RangeSlot;
+use fawn_flash::Device;
+use fawn_types::{OperationError, Reply, Request, ShardId};
+use fawn_wire::encode_reply;
+
+/// Progress of a queue after its first request was tried.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum QueueStep {
+    /// The next one may begin.
+    Next,
+    /// The next one waits for it.
+    Wait,
+}
+
+impl<D: Device> ShardContext<'_, D> {
+    /// Begins the first requests of all queues that are ready.
+    pub(crate) fn run_ready(&mut self) {
+        while let Some(name) = self.state.forward.ready.pop_front() {
+            self.run_key_queue(name);
+        }
+    }
+
+    /// Tries blocked requests again.
+    pub(crate) fn retry_blocked(&mut self) {
+        let forward = &mut self.state.forward;
+        forward.ready.extend(forward.blocked.drain(..));
+    }
+
+    /// Continues requests that were granted their length, or whose session has ended.
+    pub(crate) fn run_granted(&mut self) {
+        for _ in 0..self.state.forward.ungranted.len() {
+            let Some((name, bytes)) = self.state.forward.ungranted.pop_front() else { break };
+            let forward = &mut self.state.forward;
+            let Some(first) = forward.key_queues.front(name) else { continue };
+            if is_granted(self.sessions, &first.target, bytes) {
+                forward.key_queues.set_waits_for_grant(name, false);
+                forward.ready.push_back(name);
+            } else {
+                forward.ungranted.push_back((name, bytes));
+            }
+        }
+        self.run_granted_multis();
+    }
+
+    fn run_key_queue(&mut self, name: SessionQueueName) {
+        loop {
+            let committed = self.state.member().replica.committed();
+            let own_keys = self.sessions.get(name.0).map(|session| &session.own_keys);
+            let must_wait = own_keys.is_some_and(|own_keys| own_keys.must_wait_in_queue(name.1));
+            if must_wait || self.state.forward.key_queues.waits_for_grant(name) {
+                return;
+            }
+            let is_latest = own_keys.is_some_and(|own_keys| own_keys.reads_latest(name.1, committed));
+            let Some(first) = self.pop(name) else { return };
+            let is_read = matches!(first.request.request(), Request::Get { .. });
+            if is_read && self.sessions.get(name.0).is_none() {
+                continue;
+            }
+            let step = match self.state.elsewhere(first.request.request().key()) {
+                Some(owner) => self.forward_first(name, first, owner, is_latest),
+                None => self.execute_first(name, first, is_latest),
+            };
+            if step == QueueStep::Wait {
+                return;
+            }
+        }
+    }
+
+    fn pop(&mut self, name: SessionQueueName) -> Option<QueuedRequest> {
+        let (first, is_last) = self.state.forward.key_queues.pop(name)?;
+        if let Some(session) = self.sessions.get_mut(name.0).filter(|_| is_last) {
+            session.own_keys.close_queue(name.1);
+        }
+        Some(first)
+    }
+
+    /// Puts a request before all others of its queue.
+    pub(super) fn put_back(&mut self, name: SessionQueueName, first: QueuedRequest) {
+        let is_new = self.state.forward.key_queues.push_front(name, first);
+        if let Some(session) = self.sessions.get_mut(name.0).filter(|_| is_new) {
+            session.own_keys.open_queue(name.1);
+        }
+    }
+
+    /// Whether the request's slot has a grant of this length. If not, the request waits for it at the front of its queue.
+    pub(super) fn grant_or_wait(
+        &mut self,
+        name: SessionQueueName,
+        first: QueuedRequest,
+        bytes: usize,
+    ) -> Option<QueuedRequest> {
+        let ReplyPlace::Slot(slot) = first.target.place else { unreachable!("only single requests wait in queues") };
+        let Some((session, _, budget)) = self.sessions.get_with_pool(name.0) else { return Some(first) };
+        if budget.grant(session, slot, bytes) {
+            return Some(first);
+        }
+        budget.queue_read(session, slot, bytes);
+        self.put_back(name, first);
+        self.state.forward.key_queues.set_waits_for_grant(name, true);
+        self.state.forward.ungranted.push_back((name, bytes));
+        None
+    }
+
+    /// Sends a request to the shard of its key. Reads of the key behind it share its reply: it is recent enough for each.
+    fn forward_first(
+        &mut self,
+        name: SessionQueueName,
+        first: QueuedRequest,
+        owner: ShardId,
+        is_latest: bool,
+    ) -> QueueStep {
+        let kind = RequestKind::of(&first.request.body());
+        let (mut first, mut grant_bytes) = (first, usize::MAX);
+        // Without a session, an update of which nobody reads the reply is not repeated either.
+        if kind == RequestKind::Value && self.sessions.get(name.0).is_some() {
+            let ReplyPlace::Slot(slot) = first.target.place else {
+                unreachable!("only single requests wait in queues")
+            };
+            let reserved = self.sessions.get(name.0).map_or(0, |session| session.replies.reserved_bytes(slot));
+            grant_bytes = reserved.max(self.sessions.budget.unknown_bytes());
+            match self.grant_or_wait(name, first, grant_bytes) {
+                Some(granted) => first = granted,
+                None => return QueueStep::Wait,
+            }
+        }
+        let mut joined = Vec::new();
+        if let Request::Get { key } = first.request.request() {
+            while self.state.forward.key_queues.reads_next(name, key)
+                && let Some(next) = self.state.forward.key_queues.front(name)
+                && let ReplyPlace::Slot(slot) = next.target.place
+                && let Some((session, _, budget)) = self.sessions.get_with_pool(name.0)
+                && budget.grant(session, slot, grant_bytes)
+                && let Some(next) = self.pop(name)
+            {
+                joined.push(next.target);
+            }
+        }
+        if let Some(session) = self.sessions.get_mut(name.0) {
+            session.own_keys.begin(name.1, kind);
+        }
+        let (target, body) = (first.target, first.request.body());
+        let key = if target.format.contains_key() { first.request.request().key().into() } else { Box::default() };
+        let op = OutstandingOp { target, hash: name.1, kind, grant_bytes, request_bytes: 0, key, joined };
+        self.state.counters.forwarded += 1;
+        self.state.forward.send(owner, op, &body, is_latest);
+        if kind == RequestKind::Value { QueueStep::Wait } else { QueueStep::Next }
+    }
+
+    /// Executes a request on this shard's key.
+    fn execute_first(&mut self, name: SessionQueueName, first: QueuedRequest, is_latest: bool) -> QueueStep {
+        let execution = self.try_first(name, &first, is_latest);
+        let returns_value = first.request.request().returns_value();
+        let parking = match execution {
+            Execution::Replied => return QueueStep::Next,
+            Execution::Blocked => return self.block(name, first),
+            // A reply that waits for its client would block other clients' updates in the key's queue.
+            Execution::Park(Parking::Queue) if returns_value => return self.block(name, first),
+            Execution::Larger { bytes } => {
+                return match self.grant_or_wait(name, first, bytes) {
+                    Some(granted) => self.execute_first(name, granted, is_latest),
+                    None => QueueStep::Wait,
+                };
+            }
+            Execution::Refused(rejection) => return self.fail(name, &first, refusal_error(&rejection)),
+            Execution::Park(_) if !self.state.exec.has_capacity() => {
+                self.state.counters.overloaded += 1;
+                return self.fail(name, &first, OperationError::Overloaded);
+            }
+            Execution::Park(parking) => parking,
+        };
+        let first = match &parking {
+            Parking::Read(plan) if returns_value => match self.grant_or_wait(name, first, plan.read_bytes()) {
+                Some(granted) => granted,
+                None => return QueueStep::Wait,
+            },
+            _ => first,
+        };
+        let body = first.request.body();
+        let kind = RequestKind::of(&body);
+        if let Some(session) = self.sessions.get_mut(name.0) {
+            session.own_keys.begin(name.1, kind);
+        }
+        let slot = RangeSlot::ONLY;
+        let message = RequestMessage { slot, hash: name.1, tag: None, is_latest, grant_bytes: usize::MAX, body };
+        self.state.exec.park(&mut self.state.engine, parking, &message, Origin::Local(first.target));
+        if kind == RequestKind::Value { QueueStep::Wait } else { QueueStep::Next }
+    }
+
+    /// Executes a request unless it must wait; its reply fills its slot.
+    fn try_first(&mut self, name: SessionQueueName, first: &QueuedRequest, is_latest: bool) -> Execution {
+        let ReplyPlace::Slot(number) = first.target.place else { unreachable!("only single requests wait in queues") };
+        let session = self.sessions.get(name.0);
+        let returns_value = first.request.request().returns_value();
+        let grant_bytes = match session {
+            Some(session) if returns_value => session.replies.reserved_bytes(number),
+            _ => usize::MAX,
+        };
+        let (slot, body) = (RangeSlot::ONLY, first.request.body());
+        let message = RequestMessage { slot, hash: name.1, tag: None, is_latest, grant_bytes, body };
+        let ShardState { exec, engine, members, now, .. } = &mut *self.state;
+        let sessions = &mut *self.sessions;
+        exec.execute(engine, members, &message, *now, |reply, wait| {
+            if let Some(session) = sessions.get_mut(name.0) {
+                session.note(name.1, wait);
+                let key = first.request.request().key();
+                session.replies.complete(number, wait, |out| encode_reply(first.target.format, key, reply, out));
+            }
+            sessions.schedule(name.0);
+            sessions.update_budget(name.0);
+        })
+    }
+
+    /// The request is tried again in the next iteration.
+    fn block(&mut self, name: SessionQueueName, first: QueuedRequest) -> QueueStep {
+        self.put_back(name, first);
+        self.state.forward.blocked.push(name);
+        QueueStep::Wait
+    }
+
+    fn fail(&mut self, name: SessionQueueName, first: &QueuedRequest, error: OperationError) -> QueueStep {
+        self.deliver(&first.target, first.request.request().key(), &Reply::Error(error));
+        self.sessions.update_budget(name.0);
+        QueueStep::Next
+    }
+}

@@ -1,0 +1,61 @@
+//! Replies of shards to the requests of this shard's sessions, and requests that come back for a larger grant.
+use super::key_queues::QueuedRequest;
+use super::multi::LargerItem;
+use super::outstanding::OutstandingOp;
+use crate::exec::{ReplyPlace, ReplyTarget, RequestBody, RequestKind, StoredRequest};
+use crate::gateway::{ShardContext, deliver};
+use fawn_flash::Device;
+use fawn_types::Reply;
+
+impl<D: Device> ShardContext<'_, D> {
+    /// Receives the reply to an operation.
+    pub(super) fn handle_reply(&mut self, op: u64, reply: &Reply<'_>) {
+        let op = self.state.forward.end(op);
+        if let ReplyPlace::Part { operation } = op.target.place {
+            return self.keyspace_op_replied(operation, reply);
+        }
+        self.end_on_key(&op);
+        if let (ReplyPlace::Item { multi, .. }, RequestKind::Value) = (op.target.place, op.kind) {
+            self.state.multis[multi].outstanding_bytes -= op.grant_bytes;
+        }
+        self.deliver(&op.target, &op.key, reply);
+        for target in &op.joined {
+            self.deliver(target, &op.key, reply);
+        }
+        self.sessions.update_budget(op.target.session);
+    }
+
+    /// Receives a request that had no effect: its reply has a value of this length, which was not granted.
+    pub(super) fn handle_larger(&mut self, op: u64, bytes: usize, body: &RequestBody<'_>) {
+        let op = self.state.forward.end(op);
+        self.state.counters.rereads += 1;
+        let request = || StoredRequest::new(body);
+        if let ReplyPlace::Item { multi, .. } = op.target.place {
+            return self.repeat_item(multi, LargerItem { op, bytes, request: request() });
+        }
+        self.end_on_key(&op);
+        let name = (op.target.session, op.hash);
+        for target in op.joined.iter().rev() {
+            self.put_back(name, QueuedRequest { target: *target, request: request() });
+        }
+        let first = QueuedRequest { target: op.target, request: request() };
+        if let Some(granted) = self.grant_or_wait(name, first, bytes) {
+            self.put_back(name, granted);
+            self.state.forward.ready.push_back(name);
+        }
+    }
+
+    /// A request on a key is at no shard any more.
+    pub(super) fn end_on_key(&mut self, op: &OutstandingOp) {
+        if let Some(session) = self.sessions.get_mut(op.target.session) {
+            session.own_keys.end(op.hash, op.kind);
+        }
+        if op.kind == RequestKind::Value {
+            self.state.forward.wake((op.target.session, op.hash));
+        }
+    }
+
+    pub(super) fn deliver(&mut self, target: &ReplyTarget, key: &[u8], reply: &Reply<'_>) {
+        deliver(self.sessions, &mut self.state.multis, target, key, reply, None);
+    }
+}

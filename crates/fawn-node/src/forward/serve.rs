@@ -1,0 +1,117 @@
+//! Messages of the node's shards: their requests are executed, their replies are delivered.
+//!
+//! A shard executes the requests of others as its own. It has no session for them: the shard that asks orders them, and a
+//! request that has to wait is parked with its origin.
+use super::MessageBatch;
+use crate::exec::{Execution, Origin, Parking, RequestBody, RequestMessage, ShardOpId, refusal_error};
+use crate::gateway::{ShardContext, ShardState};
+use crate::replica::RangeSlot;
+use crate::shard::Shard;
+use crate::status::ShardStatus;
+use fawn_ds::internals::PREFETCH_KEYS_MAX;
+use fawn_flash::Device;
+use fawn_types::{KeyHash, Now, Reply, ShardId};
+use fawn_wire::internal::{KeyspaceRequest, Message, RequestFields};
+use smallvec::SmallVec;
+
+/// Keys of one scan step for a shard, whatever was requested: the shard that asks continues from there.
+const SCAN_KEYS_MAX: u32 = 256;
+
+/// Requests that are prefetched together.
+type Received<'a> = SmallVec<[(RequestFields, RequestBody<'a>); PREFETCH_KEYS_MAX]>;
+
+impl<D: Device> Shard<D> {
+    /// Receives a batch from another shard.
+    pub fn handle_batch(&mut self, now: Now, from: ShardId, batch: MessageBatch) {
+        self.note_time(now);
+        self.handle_messages(from, batch);
+    }
+
+    fn handle_messages(&mut self, from: ShardId, batch: MessageBatch) {
+        let mut requests = Received::new();
+        for message in batch.messages() {
+            match message {
+                Message::Request { fields, body } => {
+                    requests.push((fields, body));
+                    if requests.len() == PREFETCH_KEYS_MAX {
+                        self.state.execute_for(from, &mut requests);
+                    }
+                }
+                Message::Reply { op, reply } => self.host().handle_reply(op, &reply),
+                Message::Larger { op, bytes, body } => self.host().handle_larger(op, bytes as usize, &body),
+                Message::ResetStats => self.state.reset_counters(),
+                Message::DropDelayedFlush => self.state.flush_at = None,
+            }
+        }
+        self.state.execute_for(from, &mut requests);
+        drop(requests);
+        self.state.forward.keep_spare(batch);
+    }
+
+    /// The batch for that shard, if there is one.
+    pub fn take_batch(&mut self, to: ShardId) -> Option<MessageBatch> {
+        self.state.forward.take_batch(to)
+    }
+
+    /// Sum of the other shards' counters: clients see the whole node.
+    pub fn set_peer_stats(&mut self, others: ShardStatus) {
+        self.state.forward.peer_stats = others;
+    }
+
+    /// Handles messages of this shard to itself.
+    pub(crate) fn handle_own_batch(&mut self) {
+        if let Some(batch) = self.state.forward.take_own() {
+            let me = self.state.forward.placement().shard();
+            self.handle_messages(me, batch);
+        }
+    }
+
+    pub(crate) fn host(&mut self) -> ShardContext<'_, D> {
+        ShardContext { state: &mut self.state, sessions: &mut self.sessions }
+    }
+}
+
+impl<D: Device> ShardState<D> {
+    fn execute_for(&mut self, from: ShardId, requests: &mut Received<'_>) {
+        if requests.len() > 1 {
+            let on_key = |(fields, body): &(RequestFields, RequestBody<'_>)| match body {
+                RequestBody::Key(_) => Some(fields.hash),
+                RequestBody::Keyspace(_) => None,
+            };
+            let hashes: SmallVec<[KeyHash; PREFETCH_KEYS_MAX]> = requests.iter().filter_map(on_key).collect();
+            self.engine.prefetch(self.member().id, &hashes);
+        }
+        for (fields, body) in requests.drain(..) {
+            self.execute_one_for(from, fields, body);
+        }
+    }
+
+    fn execute_one_for(&mut self, from: ShardId, fields: RequestFields, body: RequestBody<'_>) {
+        let RequestFields { op, hash, grant_bytes, is_latest } = fields;
+        let to = (from, ShardOpId(op));
+        let body = match body {
+            RequestBody::Keyspace(KeyspaceRequest::Scan { cursor, count }) => {
+                RequestBody::Keyspace(KeyspaceRequest::Scan { cursor, count: count.clamp(1, SCAN_KEYS_MAX) })
+            }
+            body => body,
+        };
+        let grant_bytes = if grant_bytes == u32::MAX { usize::MAX } else { grant_bytes as usize };
+        let message = RequestMessage { slot: RangeSlot::ONLY, hash, tag: None, is_latest, grant_bytes, body };
+        let Self { exec, engine, members, forward, now, counters, .. } = self;
+        counters.executed_for_peers += u64::from(from != forward.placement().shard());
+        let emit = |reply: &Reply<'_>, wait| forward.reply(to, reply, wait);
+        let execution = exec.execute(engine, members, &message, *now, emit);
+        match execution {
+            Execution::Replied => {}
+            Execution::Larger { bytes } => forward.give_back(to, bytes, &body),
+            Execution::Park(Parking::Read(plan)) if plan.read_bytes() > grant_bytes => {
+                forward.give_back(to, plan.read_bytes(), &body);
+            }
+            Execution::Park(parking) => exec.park(engine, parking, &message, Origin::Shard { shard: to.0, op: to.1 }),
+            Execution::Blocked => {
+                exec.park(engine, Parking::Retry, &message, Origin::Shard { shard: to.0, op: to.1 });
+            }
+            Execution::Refused(rejection) => forward.reply(to, &Reply::Error(refusal_error(&rejection)), None),
+        }
+    }
+}
