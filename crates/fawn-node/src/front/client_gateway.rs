@@ -102,7 +102,7 @@ impl<D: Device> ClientGateway<D> {
         self.peers.pop_front()
     }
 
-    /// Begins an iteration: sends operations that were refused before, runs due timers.
+    /// Begins an iteration: runs due timers, repeats reads that were granted budget.
     pub(super) fn begin_iteration(&mut self, now: Now) {
         // The wall clock may be set back: this only delays expiry.
         self.now = now;
@@ -112,7 +112,6 @@ impl<D: Device> ClientGateway<D> {
         self.sessions.serve_waiting(&mut self.outputs);
         self.sessions.take_granted_reads();
         self.router.send_deferred(&mut self.sessions, self.now);
-        self.router.send_unsent(&mut self.sessions, self.now);
     }
 
     /// Runs the node and receives its replies; returns whether these released further operations.

@@ -294,6 +294,44 @@ fn a_store_restored_to_its_last_start_is_refused() {
     assert!(matches!(refused, NodeError::Restored { node: NodeId(2), .. }), "{refused}");
 }
 
+/// The first store in order is behind and knows only older starts of the second one. The third store knows all of them.
+#[test]
+fn a_store_that_is_behind_hides_no_restored_one() {
+    let mut harness = ClusterHarness::new(true);
+    let id = harness.connect(Protocol::Resp);
+    assert_eq!(harness.redis(id, "SET k 1"), "+OK");
+    harness.kill(1, 7);
+    harness.run(5_000);
+    let past = harness.disks[1].image(Loss::Process, 1);
+    harness.kill(2, 7);
+    harness.run(100);
+    harness.restart(2);
+    harness.run(20_000);
+    assert_eq!(harness.redis(id, "SET k 2"), "+OK");
+    let refused = harness.replace(2, past).map(|_| ()).unwrap_err();
+    assert!(matches!(refused, NodeError::Restored { node: NodeId(2), .. }), "{refused}");
+}
+
+/// The copy of a replaced disk is empty as long as there are no keys, and was known to the cluster before.
+#[test]
+fn a_restored_store_is_refused_though_it_is_empty() {
+    let mut harness = ClusterHarness::new(true);
+    harness.run(5_000);
+    for _ in 0..3 {
+        harness = harness.stop();
+        harness.run(5_000);
+    }
+    harness = harness.replace(2, SimDisk::new(SimOptions::instant(100))).unwrap();
+    harness.run(5_000);
+    let past = harness.disks[1].image(Loss::Process, 1);
+    for _ in 0..3 {
+        harness = harness.stop();
+        harness.run(5_000);
+    }
+    let refused = harness.replace(2, past).map(|_| ()).unwrap_err();
+    assert!(matches!(refused, NodeError::Restored { node: NodeId(2), .. }), "{refused}");
+}
+
 /// The first member's store is behind: it was dead when the map changed. All start again from the newest map.
 #[test]
 fn a_cluster_starts_from_the_newest_map_of_its_stores() {
