@@ -129,10 +129,13 @@ fn idle_connections_cost_little() {
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
     };
     let mut first = connect(server.resp);
-    exchange(&mut first, b"PING\r\n", b"+PONG\r\n");
+    exchange(&mut first, &long_set("k", 8000), b"+OK\r\n");
+    // No connection keeps the memory of its last reply.
+    let reply = [&b"$8000\r\n"[..], &[b'v'; 8000], b"\r\n"].concat();
+    exchange(&mut first, b"GET k\r\n", &reply);
     let before = resident();
     let mut idle: Vec<_> = (0..connections).map(|_| connect(server.resp)).collect();
-    idle.iter_mut().for_each(|stream| exchange(stream, b"PING\r\n", b"+PONG\r\n"));
+    idle.iter_mut().for_each(|stream| exchange(stream, b"GET k\r\n", &reply));
     let each = resident().saturating_sub(before) / connections;
     assert!(each <= 1536, "{each} bytes per idle connection");
 }
