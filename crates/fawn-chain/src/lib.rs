@@ -42,8 +42,8 @@ pub use manager::{DropReason, FileConsensus, Manager, ManagerOptions, ManagerOut
 pub use map::{ChainMember, ChainState, ClusterMap, MemberRole, NodeEntry, RangeEntry};
 pub use message::{Body, Frame, Header, TransferCursor};
 pub use replica::{
-    Closed, FrameVerdict, LogProgress, PersistedState, Rejection, Replayed, Replica, ReplicaConfig, ReplicaOptions,
-    ReplicaOutput, Role,
+    Closed, FrameVerdict, LogProgress, PersistedState, ReadTime, Rejection, Replayed, Replica, ReplicaConfig,
+    ReplicaOptions, ReplicaOutput, Role,
 };
 pub use ring::{Ring, RingOptions};
 pub use router::{Intent, OpId, Router, RouterOptions, RouterOutput};

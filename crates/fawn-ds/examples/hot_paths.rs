@@ -191,7 +191,7 @@ impl HotPathsBench {
                     std::hint::black_box(entry.value.len());
                     continue;
                 }
-                Lookup::Absent => return Err("a key that was put is absent".into()),
+                Lookup::Absent | Lookup::Unsettled => return Err("a key that was put is absent".into()),
                 Lookup::Read(plan) => plan,
             };
             self.engine.read(plan, 0);
@@ -214,7 +214,9 @@ impl HotPathsBench {
             for (key, hash) in keys.iter().zip(hashes) {
                 match self.engine.lookup(RANGE, hash, key, View::Committed, TimeMs(1))? {
                     Lookup::Found(entry) => std::hint::black_box(entry.value.len()),
-                    Lookup::Absent | Lookup::Read(_) => return Err("a key that was put is not in memory".into()),
+                    Lookup::Absent | Lookup::Unsettled | Lookup::Read(_) => {
+                        return Err("a key that was put is not in memory".into());
+                    }
                 };
             }
         }
@@ -228,7 +230,7 @@ impl HotPathsBench {
             if let Event::Lookup { plan, user } = event {
                 match self.engine.resume(plan, now.wall)? {
                     Lookup::Found(_) => done += 1,
-                    Lookup::Absent => return Err("a key that was put is absent".into()),
+                    Lookup::Absent | Lookup::Unsettled => return Err("a key that was put is absent".into()),
                     Lookup::Read(plan) => self.engine.read(plan, user),
                 }
             }

@@ -133,7 +133,7 @@ fn get_of(engine: &mut Engine<SimDevice>, range: RangeId, i: u32) -> Result<Opti
     for _ in 0..TURNS_MAX {
         let plan = match lookup {
             Lookup::Found(entry) => return Ok(Some(entry.value.to_vec())),
-            Lookup::Absent => return Ok(None),
+            Lookup::Absent | Lookup::Unsettled => return Ok(None),
             Lookup::Read(plan) => plan,
         };
         engine.read(plan, 0);

@@ -1,7 +1,6 @@
 //! Command line of the simulator: runs seeds or planted bugs, and prints the command that repeats a failing seed.
 #![forbid(unsafe_code)]
 
-use fawn_sim::scenario::EXPIRY_SEEDS;
 use fawn_sim::{Canary, RunReport, Seed, in_order, run};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -9,7 +8,7 @@ use std::time::Instant;
 const USAGE: &str = "fawn-sim [--seeds N] [--base N | --commit HASH] [--threads T] [--seconds S [--least N]] [--seed TEXT] [--canary NAME] [--canaries] [--aloud]
   --seeds N      run N seeds (500)
   --base N       the first seed: N to N+SEEDS-1 (0)
-  --commit HASH  run seeds HASH.0 to HASH.SEEDS-1: a block that no earlier commit has seen; with HASH expiry, keys expire
+  --commit HASH  run seeds HASH.0 to HASH.SEEDS-1: a block that no earlier commit has seen
   --threads T    run so many seeds at a time (one per core)
   --seconds S    begin no further seed after S seconds, once the least number has begun
   --least N      the seeds that run however long they take (1)
@@ -190,8 +189,7 @@ fn canaries(threads: usize) -> bool {
     std::panic::set_hook(Box::new(|_| {})); // The product's asserts are findings here.
     let first_finding = |(canary, seeds_max): &(Canary, u64)| {
         let seen = |seed: u64| {
-            let text = if canary.needs_expiry() { format!("{EXPIRY_SEEDS}{seed}") } else { seed.to_string() };
-            let finding = run(&Seed::new(&text), Some(*canary), false).err()?;
+            let finding = run(&Seed::new(&seed.to_string()), Some(*canary), false).err()?;
             canary.explains(&finding).then_some((seed, finding))
         };
         (0..*seeds_max).find_map(seen)

@@ -11,8 +11,8 @@ use fawn_types::{Durability, Version};
 /// One seed in this many lets a disk hang, which takes up to a minute of virtual time.
 const HANG_EVERY_SEEDS: u64 = 25;
 
-/// Seeds with this beginning let keys expire.
-pub const EXPIRY_SEEDS: &str = "expiry.";
+/// One seed in this many lets keys expire.
+const EXPIRY_EVERY_SEEDS: u64 = 3;
 
 /// Parameters of one run.
 #[derive(Clone, Debug)]
@@ -171,8 +171,7 @@ impl Scenario {
             clients,
             keys,
             deletes_often: seed.stream("deletes").chance(1, 2),
-            // Not in every run: a tail may judge a key expired while an update that keeps it is not committed yet.
-            expires: seed.text().starts_with(EXPIRY_SEEDS),
+            expires: seed.stream("expiry").chance(1, EXPIRY_EVERY_SEEDS),
             think_us_max: if apart_long { APART_LONG_THINK_US_MAX } else { think_us_max },
             disk_us_max,
             retained_records_max: retained_records_max(think_us_max, seed.stream("copies").below(8)),

@@ -1,14 +1,14 @@
 //! Outgoing frames of a machine: splits its bytes into frames, extracts promises, and forges frames for planted bugs.
 use crate::canary::Canary;
-use fawn_chain::message::{FrameStream, encode_frame};
+use fawn_chain::message::{FrameStream, RefusedReason, encode_frame};
 use fawn_chain::{Body, Frame, TransferCursor};
 use fawn_ds::internals::format::record::{Envelope, RecordPlace, decode, encode_into, encoded_len};
 use fawn_ds::internals::{RecordKind, RecordRef};
 use fawn_node::cluster::KeyspaceRequest;
-use fawn_node::cluster::payload::{decode_keyspace, encode_keyspace};
+use fawn_node::cluster::payload::{decode_keyspace, decode_request, encode_keyspace};
 use fawn_types::random::SplitMix64;
-use fawn_types::{ClientTag, Epoch, RangeId, TimeMs, Version};
-use fawn_wire::internal::{KeyValuePairs, put_pair};
+use fawn_types::{ClientTag, Epoch, RangeId, Reply, Request, TimeMs, Version};
+use fawn_wire::internal::{KeyValuePairs, put_pair, put_result};
 use std::collections::BTreeMap;
 
 /// Place of a record on a link, which is in no segment.
@@ -49,6 +49,8 @@ pub struct FaultyTransport {
     seen: BTreeMap<(RangeId, Vec<u8>), SeenRecord>,
     /// How often a chunk of a transfer was sent or withheld.
     asked: BTreeMap<(RangeId, Version, TransferCursor), u32>,
+    /// Sessions of reads, by operation.
+    reads: BTreeMap<u64, u64>,
     /// Number of forged frames.
     pub lies: u64,
 }
@@ -63,6 +65,7 @@ impl FaultyTransport {
             earlier: None,
             seen: BTreeMap::new(),
             asked: BTreeMap::new(),
+            reads: BTreeMap::new(),
             lies: 0,
         }
     }
@@ -100,21 +103,21 @@ impl FaultyTransport {
 
     /// The frames to send instead of `frame`, if the planted bug applies.
     fn lies_about(&mut self, frame: &Frame<'_>, wall: TimeMs) -> Option<Vec<Vec<u8>>> {
-        let canary = self.canary?;
-        let Frame { header, body } = frame;
+        let (canary, Frame { header, body }) = (self.canary?, frame);
         let seen = |body| Some(vec![encoded(&Frame { header: *header, body })]);
         let lie = match (canary, body) {
             (Canary::FailureConcealed, Body::Failed) => Some(Vec::new()),
-            (Canary::ReadUncommitted, &Body::Append { after, last, time, records, .. }) => {
-                seen(Body::Append { after, last, upstream: last, time, records })
+            (Canary::ReadUncommitted, &Body::Append { after, last, time, assigned, records, .. }) => {
+                seen(Body::Append { after, last, upstream: last, time, assigned, records })
             }
-            (Canary::ReadUncommitted, &Body::Watermark { sent, time, .. }) => {
-                seen(Body::Watermark { sent, upstream: sent, time })
+            (Canary::ReadUncommitted, &Body::Watermark { sent, time, assigned, .. }) => {
+                seen(Body::Watermark { sent, upstream: sent, time, assigned })
             }
             (Canary::BatchTorn, &Body::Request { op, tag, first_incomplete, payload }) => {
                 let payload = first_pair(payload)?;
                 seen(Body::Request { op, tag, first_incomplete, payload: &payload })
             }
+            (Canary::ExpiryGuessed, _) => self.guess_expiry(frame),
             (Canary::ExpiryByOwnClock, body) => seen(lie_about_time(body, wall)?),
             (Canary::AppliedTwice, &Body::Request { op, tag, first_incomplete, payload })
                 if tag.is_some() && self.random.chance(1, 16) =>
@@ -131,11 +134,11 @@ impl FaultyTransport {
                 let payload = at_end(payload)?;
                 seen(Body::Request { op, tag, first_incomplete, payload: &payload })
             }
-            (Canary::FlushMissesRange, &Body::Append { after, last, upstream, time, records })
+            (Canary::FlushMissesRange, &Body::Append { after, last, upstream, time, assigned, records })
                 if header.range.0 % 2 == 1 =>
             {
                 let records = without_clears(records)?;
-                seen(Body::Append { after, last, upstream, time, records: &records })
+                seen(Body::Append { after, last, upstream, time, assigned, records: &records })
             }
             (Canary::TransferCutShort, &Body::Transfer { base, cursor, next, read_version, keys, records })
                 if next != cursor =>
@@ -159,15 +162,34 @@ impl FaultyTransport {
             }
             (
                 Canary::SequenceReused | Canary::GapIgnored | Canary::ChecksumIgnored,
-                &Body::Append { after, last, upstream, time, records },
+                &Body::Append { after, last, upstream, time, assigned, records },
             ) => {
                 let records = self.forge(canary, records)?;
-                seen(Body::Append { after, last, upstream, time, records: &records })
+                seen(Body::Append { after, last, upstream, time, assigned, records: &records })
             }
             _ => None,
         };
         self.lies += u64::from(lie.is_some());
         lie
+    }
+
+    /// Answers a refused read of one key: it finds nothing. A serving tail refuses such reads only if an uncommitted update
+    /// may keep an expired key.
+    fn guess_expiry(&mut self, frame: &Frame<'_>) -> Option<Vec<Vec<u8>>> {
+        match frame.body {
+            Body::Request { op, payload, .. } => {
+                if let Ok((session, Request::Get { .. })) = decode_request(payload) {
+                    self.reads.insert(op, session);
+                }
+                None
+            }
+            Body::Refused { op, reason: RefusedReason::Overloaded } => {
+                let mut payload = self.reads.get(&op)?.to_le_bytes().to_vec();
+                put_result(&mut payload, &Reply::Absent);
+                Some(vec![encoded(&Frame { header: frame.header, body: Body::Reply { op, payload: &payload } })])
+            }
+            _ => None,
+        }
     }
 
     fn note_records(&mut self, range: RangeId, mut records: &[u8]) {
@@ -220,10 +242,10 @@ impl FaultyTransport {
 /// The body with the receiver's wall clock as chain time; `None` if it carries none.
 fn lie_about_time<'a>(body: &Body<'a>, wall: TimeMs) -> Option<Body<'a>> {
     Some(match *body {
-        Body::Append { after, last, upstream, records, .. } => {
-            Body::Append { after, last, upstream, time: wall, records }
+        Body::Append { after, last, upstream, assigned, records, .. } => {
+            Body::Append { after, last, upstream, time: wall, assigned, records }
         }
-        Body::Watermark { sent, upstream, .. } => Body::Watermark { sent, upstream, time: wall },
+        Body::Watermark { sent, upstream, assigned, .. } => Body::Watermark { sent, upstream, time: wall, assigned },
         _ => return None,
     })
 }
@@ -293,7 +315,8 @@ mod tests {
             Header { from: NodeId(1), boot: BootId(2), range: RangeId(3), epoch: Epoch::new(4).unwrap_or_default() };
         let equal = Body::Equal { base: Version::ZERO };
         let last = Version::from_u64(9);
-        let watermark = Body::Watermark { sent: last, upstream: Version::ZERO, time: TimeMs(0) };
+        let watermark =
+            Body::Watermark { sent: last, upstream: Version::ZERO, time: TimeMs(0), assigned: Version::ZERO };
         [equal, Body::EntryWanted, watermark].map(|body| encoded(&Frame { header, body })).concat()
     }
 

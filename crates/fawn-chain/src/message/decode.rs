@@ -71,6 +71,7 @@ fn read_body<'a>(kind: u8, reader: &mut FrameReader<'a>) -> Result<Body<'a>, Dec
             sent: version(reader)?,
             upstream: version(reader)?,
             time: TimeMs(reader.u64("chain time")?),
+            assigned: version(reader)?,
         },
         3 => Body::Ack { received: version(reader)?, committed: version(reader)? },
         4 => Body::ReplayWanted { after: version(reader)? },
@@ -130,8 +131,8 @@ fn read_append<'a>(reader: &mut FrameReader<'a>) -> Result<Body<'a>, DecodeError
         return Err(DecodeError::Value { what: "append's last version", found: last.as_u64() });
     }
     let upstream = version(reader)?;
-    let time = TimeMs(reader.u64("chain time")?);
-    Ok(Body::Append { after, last, upstream, time, records: reader.rest() })
+    let (time, assigned) = (TimeMs(reader.u64("chain time")?), version(reader)?);
+    Ok(Body::Append { after, last, upstream, time, assigned, records: reader.rest() })
 }
 
 fn read_align<'a>(reader: &mut FrameReader<'a>) -> Result<Body<'a>, DecodeError> {

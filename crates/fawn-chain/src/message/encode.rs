@@ -35,13 +35,13 @@ fn seal(frame: &mut [u8], kind: u8) {
 /// Appends the body and returns its kind.
 fn put_body(out: &mut Vec<u8>, body: &Body<'_>) -> u8 {
     match body {
-        Body::Append { after, last, upstream, time, records } => {
-            put_words(out, &[after.as_u64(), last.as_u64(), upstream.as_u64(), time.0]);
+        Body::Append { after, last, upstream, time, assigned, records } => {
+            put_words(out, &[after.as_u64(), last.as_u64(), upstream.as_u64(), time.0, assigned.as_u64()]);
             out.extend_from_slice(records);
             1
         }
-        Body::Watermark { sent, upstream, time } => {
-            put_words(out, &[sent.as_u64(), upstream.as_u64(), time.0]);
+        Body::Watermark { sent, upstream, time, assigned } => {
+            put_words(out, &[sent.as_u64(), upstream.as_u64(), time.0, assigned.as_u64()]);
             2
         }
         Body::Ack { received, committed } => {

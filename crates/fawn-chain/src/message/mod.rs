@@ -24,7 +24,7 @@ pub const FRAME_BYTES_MAX: usize = 17 << 20;
 
 const _: () = assert!(FRAME_BYTES_MAX > 2 * limits::VALUE_BYTES_MAX + limits::KEY_BYTES_MAX + 4096);
 /// Layout of every frame.
-pub const FRAME_VERSION: u8 = 3;
+pub const FRAME_VERSION: u8 = 4;
 
 /// Sender and subject of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,6 +79,8 @@ pub enum Body<'a> {
         upstream: Version,
         /// Chain time.
         time: TimeMs,
+        /// The last version that the head had assigned at that time: all later ones were evaluated then or after it.
+        assigned: Version,
         /// Encoded records, as in the log.
         records: &'a [u8],
     },
@@ -90,6 +92,8 @@ pub enum Body<'a> {
         upstream: Version,
         /// Chain time.
         time: TimeMs,
+        /// The last version that the head had assigned at that time: all later ones were evaluated then or after it.
+        assigned: Version,
     },
     /// Sent up the chain, cumulative: frees the link's window through `received`, commits through `committed`.
     Ack {

@@ -67,7 +67,7 @@ impl Replica {
         }
         self.phase = ReplicaPhase::Idle;
         self.next = None;
-        self.advanced_at = None;
+        self.time.end_epoch();
         self.predecessor = None;
         self.links.clear();
         self.ack_due = false;
@@ -218,7 +218,7 @@ impl Replica {
         self.is_short = !entry.takes_writes();
         self.entry = Some(entry.clone());
         // Chain time continues from the greatest value that any member had seen.
-        self.time.raise(entry.time, self.now.mono);
+        self.time.begin_epoch(entry.time, entry.base, self.now.mono);
         self.upstream = entry.base;
         self.predecessor = place.checked_sub(1).map(|above| chain[above]);
         self.next = if place == 0 { self.first_after(self.last) } else { None };

@@ -67,18 +67,12 @@ impl Replica {
     #[inline]
     pub fn advance_time(&mut self, now: Now) -> TimeMs {
         // All requests of an iteration have one time.
-        if self.advanced_at != Some(now) {
-            self.advance_time_to(now);
+        if !self.time.is_advanced_to(now)
+            && matches!(self.phase, ReplicaPhase::Serving { role: Role::Head | Role::Single })
+        {
+            self.time.advance(now);
         }
         self.time()
-    }
-
-    fn advance_time_to(&mut self, now: Now) {
-        if matches!(self.phase, ReplicaPhase::Serving { role: Role::Head | Role::Single }) {
-            self.time.advance(now);
-            self.time.raise(now.wall, now.mono);
-            self.advanced_at = Some(now);
-        }
     }
 
     /// Works out how far versions are assigned without further checks: until too many are not committed, until the epoch

@@ -3,6 +3,9 @@ use super::{FrameVerdict, Replica, ReplicaPhase, Role};
 use crate::message::Body;
 use fawn_types::{NodeId, TimeMs, Version};
 
+/// The least watermark of the members above, chain time, and the last version that the head had assigned then.
+pub(super) type Announcement = (Version, TimeMs, Version);
+
 impl Replica {
     /// Handles records of the predecessor's log. `after` is the version before the first one.
     pub(super) fn handle_append(
@@ -10,7 +13,7 @@ impl Replica {
         from: NodeId,
         after: Version,
         last: Version,
-        announced: (Version, TimeMs),
+        announced: Announcement,
     ) -> FrameVerdict {
         if !self.receives_from(from) {
             return FrameVerdict::Nothing;
@@ -38,7 +41,7 @@ impl Replica {
     }
 
     /// Handles the watermarks of the members above, without records.
-    pub(super) fn handle_watermark(&mut self, from: NodeId, sent: Version, announced: (Version, TimeMs)) {
+    pub(super) fn handle_watermark(&mut self, from: NodeId, sent: Version, announced: Announcement) {
         if !self.receives_from(from) {
             return;
         }
@@ -60,10 +63,10 @@ impl Replica {
         receives && self.predecessor == Some(from)
     }
 
-    fn take_announced(&mut self, (upstream, time): (Version, TimeMs)) {
+    fn take_announced(&mut self, (upstream, time, assigned): Announcement) {
         self.upstream = self.upstream.max(upstream);
         self.upstream_told = true;
-        self.time.raise(time, self.now.mono);
+        self.time.raise((time, assigned), self.now.mono);
         match self.phase {
             ReplicaPhase::Serving { role: Role::Tail } => self.try_commit(),
             ReplicaPhase::Syncing => {

@@ -3,6 +3,7 @@
 //! In each iteration, pass events to `handle_*`, then poll outputs until `None`. Call `handle_progress` once per
 //! iteration, after its records were appended: acks, watermarks and forwarding are then computed once for all of them.
 mod ack;
+mod chain_time;
 mod failed;
 mod handshake;
 mod head;
@@ -16,6 +17,7 @@ mod tail;
 mod transfer_in;
 mod transfer_out;
 
+pub use chain_time::ReadTime;
 pub use output::{Alarm, Closed, FrameVerdict, LogProgress, PersistedState, Rejection, Replayed, ReplicaOutput};
 
 use crate::invariants;
@@ -23,7 +25,8 @@ use crate::map::RangeEntry;
 use crate::message::{Body, Frame, Header};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use fawn_types::{BootId, Durability, Epoch, MonoMs, NodeId, Now, RangeId, SteadyTime, TimeMs, Version};
+use chain_time::ChainTime;
+use fawn_types::{BootId, Durability, Epoch, MonoMs, NodeId, Now, RangeId, TimeMs, Version};
 use link::ReplicaLink;
 use transfer_in::TransferIn;
 use transfer_out::TransferOut;
@@ -126,9 +129,7 @@ pub struct Replica {
     upstream: Version,
     /// Whether the predecessor sent a watermark in this phase. Needed because a watermark of zero is also valid.
     upstream_told: bool,
-    time: SteadyTime,
-    /// When the head last advanced chain time.
-    advanced_at: Option<Now>,
+    time: ChainTime,
     /// The full resync in progress, in any phase: until it is finished, this member holds no copy.
     transfer: Option<TransferIn>,
     transfer_out: Option<TransferOut>,
@@ -171,8 +172,7 @@ impl Replica {
             config,
             phase: ReplicaPhase::Idle,
             promised: persisted.promised,
-            time: SteadyTime::new(persisted.entry.as_ref().map_or(TimeMs(0), |entry| entry.time), MonoMs(0)),
-            advanced_at: None,
+            time: ChainTime::new(persisted.entry.as_ref().map_or(TimeMs(0), |entry| entry.time)),
             entry: persisted.entry,
             last,
             next: None,
@@ -337,11 +337,11 @@ impl Replica {
             Body::ProbeReply { epoch } => self.handle_probe_reply(frame.header.from, *epoch),
             Body::Align { entry, donor, base, cut } => self.handle_align(entry, *donor, *base, *cut),
             _ if !self.admits(&frame.header) => {}
-            Body::Append { after, last, upstream, time, records: _ } => {
-                return self.handle_append(frame.header.from, *after, *last, (*upstream, *time));
+            Body::Append { after, last, upstream, time, assigned, records: _ } => {
+                return self.handle_append(frame.header.from, *after, *last, (*upstream, *time, *assigned));
             }
-            Body::Watermark { sent, upstream, time } => {
-                self.handle_watermark(frame.header.from, *sent, (*upstream, *time));
+            Body::Watermark { sent, upstream, time, assigned } => {
+                self.handle_watermark(frame.header.from, *sent, (*upstream, *time, *assigned));
             }
             Body::Ack { received, committed } => self.handle_ack(frame.header.from, *received, *committed),
             Body::ReplayWanted { after } => self.handle_replay_wanted(frame.header.from, *after),

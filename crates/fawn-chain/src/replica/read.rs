@@ -1,17 +1,20 @@
 //! Admission of reads, and of requests in general. Lease checks belong here: a member without a lease must reject.
-use super::{Rejection, Replica, ReplicaPhase, Role};
-use fawn_types::{Epoch, Now, RingKey, TimeMs};
+use super::{ReadTime, Rejection, Replica, ReplicaPhase, Role};
+use fawn_types::{Epoch, Now, RingKey};
 
 impl Replica {
-    /// Checks that this member may reply to a committed read. Returns the time by which expiry is evaluated.
+    /// Checks that this member may reply to a committed read. Returns the times by which expiry is judged.
     ///
     /// # Errors
     /// If this member is not the serving tail.
     #[inline]
-    pub fn admit_read(&mut self, now: Now) -> Result<TimeMs, Rejection> {
+    pub fn admit_read(&mut self, now: Now) -> Result<ReadTime, Rejection> {
         match self.phase {
-            ReplicaPhase::Serving { role: Role::Single } => Ok(self.advance_time(now)),
-            ReplicaPhase::Serving { role: Role::Tail } => Ok(self.time()),
+            ReplicaPhase::Serving { role: Role::Single } => {
+                let time = self.advance_time(now);
+                Ok(ReadTime { now: time, settled: time })
+            }
+            ReplicaPhase::Serving { role: Role::Tail } => Ok(self.time.for_read(self.last)),
             _ => Err(self.refusal(false)),
         }
     }

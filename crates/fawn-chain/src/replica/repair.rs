@@ -1,8 +1,9 @@
 //! Forwarding and repair on one path: a replay of the log from the peer's last received version.
 use super::link::{LinkKind, ReplicaLink};
-use super::{Alarm, Replayed, Replica, ReplicaOutput, ReplicaPhase};
+use super::middle::Announcement;
+use super::{Alarm, Replayed, Replica, ReplicaOutput, ReplicaPhase, Role};
 use crate::message::{Body, Frame};
-use fawn_types::{MonoMs, NodeId, Now, TimeMs, Version};
+use fawn_types::{MonoMs, NodeId, Now, Version};
 
 impl Replica {
     /// The next batch or watermark to send on any link.
@@ -38,12 +39,10 @@ impl Replica {
     fn watermark(&mut self, index: usize) -> ReplicaOutput {
         let announced = self.to_announce(&self.links[index]);
         let link = &mut self.links[index];
-        link.announced = announced;
+        let (upstream, time, assigned) = announced;
+        link.announced = (upstream, time);
         let (to, sent) = (link.to, link.sent);
-        ReplicaOutput::Send {
-            to,
-            frame: self.frame(Body::Watermark { sent, upstream: announced.0, time: announced.1 }),
-        }
+        ReplicaOutput::Send { to, frame: self.frame(Body::Watermark { sent, upstream, time, assigned }) }
     }
 
     /// The last version to send on a link. A syncing member receives committed records only, so its copy is never cut.
@@ -56,11 +55,16 @@ impl Replica {
         }
     }
 
-    fn to_announce(&self, link: &ReplicaLink) -> (Version, TimeMs) {
-        match link.kind {
-            LinkKind::Syncing => (self.committed, self.time()),
-            LinkKind::Successor | LinkKind::Aligning => (self.running_minimum(), self.time()),
-        }
+    fn to_announce(&self, link: &ReplicaLink) -> Announcement {
+        let upstream = match link.kind {
+            LinkKind::Syncing => self.committed,
+            LinkKind::Successor | LinkKind::Aligning => self.running_minimum(),
+        };
+        let (time, assigned) = match self.phase {
+            ReplicaPhase::Serving { role: Role::Head } => (self.time(), self.last),
+            _ => self.time.announcement(),
+        };
+        (upstream, time, assigned)
     }
 
     /// Handles the outcome of a `SendRecords`. Returns the frame to encode the records into, or `None` if the link no
@@ -82,10 +86,10 @@ impl Replica {
         };
         let limit = self.link_limit(&self.links[index]);
         assert!(last > after && last <= limit, "replayed ({after:?}, {last:?}], asked through {limit:?}");
-        let announced = self.to_announce(&self.links[index]);
+        let (upstream, time, assigned) = self.to_announce(&self.links[index]);
         self.links[index].note_sent(last, bytes, now.mono);
-        self.links[index].announced = announced;
-        Some(self.frame(Body::Append { after, last, upstream: announced.0, time: announced.1, records: &[] }))
+        self.links[index].announced = (upstream, time);
+        Some(self.frame(Body::Append { after, last, upstream, time, assigned, records: &[] }))
     }
 
     /// Handles that the log no longer holds the records that a link needs, or cannot read them.

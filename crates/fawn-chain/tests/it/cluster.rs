@@ -423,8 +423,8 @@ impl TestCluster {
         }
         let replayed = Replayed::Records { last, bytes: bytes.len() as u32 };
         let frame = machine.replica.as_mut().expect("polled").handle_replayed(now, to, after, replayed);
-        if let Some(Frame { header, body: Body::Append { after, last, upstream, time, .. } }) = frame {
-            let body = Body::Append { after, last, upstream, time, records: &bytes };
+        if let Some(Frame { header, body: Body::Append { after, last, upstream, time, assigned, .. } }) = frame {
+            let body = Body::Append { after, last, upstream, time, assigned, records: &bytes };
             self.transmit(id, to.0, &Frame { header, body });
         }
     }

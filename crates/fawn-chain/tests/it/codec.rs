@@ -39,8 +39,8 @@ fn bodies() -> Vec<Body<'static>> {
     let entry = map().ranges[1].clone();
     let tag = ClientTag { session: 5, seq: 6 };
     vec![
-        Body::Append { after: v, last: w, upstream: v, time: TimeMs(9), records: b"some records" },
-        Body::Watermark { sent: w, upstream: v, time: TimeMs(10) },
+        Body::Append { after: v, last: w, upstream: v, time: TimeMs(9), assigned: w, records: b"some records" },
+        Body::Watermark { sent: w, upstream: v, time: TimeMs(10), assigned: v },
         Body::Ack { received: w, committed: v },
         Body::ReplayWanted { after: v },
         Body::Gone { after: v },
@@ -129,9 +129,9 @@ fn an_ack_has_the_documented_bytes() {
     assert_eq!(&hex[..16], ACK_CHECKSUM);
 }
 
-const ACK_CHECKSUM: &str = "a947205049f4dbdd";
+const ACK_CHECKSUM: &str = "a8cd172baf2414db";
 const ACK_FROM_BYTE_8: &str =
-    "240000000303e799020000000900000003000000080706050403020107000000300000000500000030000000";
+    "2400000003046ee1020000000900000003000000080706050403020107000000300000000500000030000000";
 
 #[test]
 fn any_flipped_bit_is_seen() {

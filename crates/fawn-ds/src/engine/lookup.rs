@@ -26,6 +26,9 @@ pub enum Lookup<'e> {
     Found(EntryRef<'e>),
     /// No such key, or it has expired.
     Absent,
+    /// The committed entry has expired, but a pending record of the key may be one that keeps it. Only of
+    /// [`View::Committed`].
+    Unsettled,
     /// Pass it to [`Engine::read`]; it returns in an event for [`Engine::resume`].
     Read(LookupPlan),
 }
@@ -55,6 +58,12 @@ impl LookupPlan {
         self.span.len()
     }
 
+    /// The version of the key that it reads.
+    #[must_use]
+    pub fn view(&self) -> View {
+        self.view
+    }
+
     /// The key of the lookup.
     #[must_use]
     pub fn key(&self) -> &[u8] {
@@ -78,6 +87,7 @@ impl LookupPlan {
 enum LookupStep {
     Hit(Hit),
     Absent,
+    Expired,
     Read(ReadSpan),
 }
 
@@ -137,7 +147,8 @@ impl<D: Device> Engine<D> {
             OverlayHit::Index => self.probe_index(at, hash, key, now, &mut rejected)?,
         };
         match step {
-            LookupStep::Absent => self.missing.clone().map_or(Ok(Lookup::Absent), Err),
+            LookupStep::Expired if view == View::Committed && self.has_pending(at, hash, key) => Ok(Lookup::Unsettled),
+            LookupStep::Absent | LookupStep::Expired => self.missing.clone().map_or(Ok(Lookup::Absent), Err),
             LookupStep::Hit(hit) => {
                 self.stats.hits += 1;
                 let value = &self.bytes_at(hit.location)[hit.value.clone()];
@@ -149,6 +160,12 @@ impl<D: Device> Engine<D> {
                 Ok(Lookup::Read(LookupPlan { range, hash, key, view, span, rejected, result: None }))
             }
         }
+    }
+
+    /// Whether a record of the key is not committed yet.
+    fn has_pending(&self, at: usize, hash: KeyHash, key: &[u8]) -> bool {
+        let entry = self.overlay.find(at, hash.0, || self.name_of(hash.0, key).ident);
+        entry.is_some_and(|entry| entry.newest_pending().is_some())
     }
 
     fn find_in_overlay(&self, at: usize, hash: KeyHash, key: &[u8], view: View) -> OverlayHit {
@@ -188,7 +205,7 @@ impl<D: Device> Engine<D> {
         now: TimeMs,
     ) -> Result<LookupStep, EngineError> {
         match self.probe(at, pointer, Expected::Key(key))? {
-            Probe::Match(hit) if is_expired(&hit, now) => Ok(LookupStep::Absent),
+            Probe::Match(hit) if is_expired(&hit, now) => Ok(LookupStep::Expired),
             Probe::Match(hit) => Ok(LookupStep::Hit(hit)),
             Probe::Missing(span) => Ok(LookupStep::Read(span)),
             Probe::Other => {
@@ -219,7 +236,7 @@ impl<D: Device> Engine<D> {
                 }
                 Ok(Probe::Match(hit)) if is_expired(&hit, now) => {
                     self.expire(at, hash, &hit, key);
-                    return Ok(LookupStep::Absent);
+                    return Ok(LookupStep::Expired);
                 }
                 Ok(Probe::Match(hit)) => return Ok(LookupStep::Hit(hit)),
                 Ok(Probe::Missing(span)) => return Ok(LookupStep::Read(span)),

@@ -72,6 +72,10 @@ pub struct Scan {
     pub cursor: u64,
     /// Keys that were found, of whole cells.
     pub items: Vec<ScanItem>,
+    /// Expired keys of the same cells whose newest record is pending and a put: it may be one that keeps the key.
+    pub kept: Vec<Vec<u8>>,
+    /// Whether an expired key of the same cells has a pending record: `kept` holds only once that is committed.
+    pub is_unsettled: bool,
     /// Records of the same cells that could not be read. With any, the items are incomplete: a copy or a comparison must
     /// not take them for all.
     pub corrupt: Vec<CorruptRecord>,
@@ -79,6 +83,7 @@ pub struct Scan {
     todo: Vec<(Pointer, u64)>,
     seen: Vec<Pointer>,
     cell_items: usize,
+    cell_kept: usize,
     cell_damaged: usize,
     cell: Option<Option<u64>>,
 }
@@ -93,10 +98,13 @@ impl Scan {
             value_bytes_max: None,
             cursor,
             items: Vec::new(),
+            kept: Vec::new(),
+            is_unsettled: false,
             corrupt: Vec::new(),
             todo: Vec::new(),
             seen: Vec::new(),
             cell_items: 0,
+            cell_kept: 0,
             cell_damaged: 0,
             cell: None,
         }
@@ -144,6 +152,7 @@ impl<D: Device> Engine<D> {
         let waiting = self.overlay.unconfirmed(at, scan.cursor, cell.next).filter(|written| written.is_put);
         waiting.for_each(|written| self.visit_later(scan, written.pointer));
         scan.cell_items = scan.items.len();
+        scan.cell_kept = scan.kept.len();
         scan.cell_damaged = scan.corrupt.len();
         scan.cell = Some(cell.next);
     }
@@ -231,6 +240,7 @@ impl<D: Device> Engine<D> {
 
     fn begin_cell_again(&self, at: usize, scan: &mut Scan) {
         scan.items.truncate(scan.cell_items);
+        scan.kept.truncate(scan.cell_kept);
         scan.corrupt.truncate(scan.cell_damaged);
         self.begin_cell(at, scan);
     }
@@ -275,10 +285,17 @@ impl<D: Device> Engine<D> {
             candidates.into_iter().for_each(|pointer| self.visit_later(scan, pointer));
             return;
         }
-        let is_expired = hit.expires_at_ms != 0 && now.0 >= hit.expires_at_ms;
+        if hit.expires_at_ms != 0 && now.0 >= hit.expires_at_ms {
+            if let Some(pending) = entry.and_then(|entry| entry.newest_pending()) {
+                scan.is_unsettled = true;
+                let is_met = scan.kept[scan.cell_kept..].iter().any(|kept| kept == key);
+                scan.kept.extend((pending.is_put && !is_met).then(|| key.to_vec()));
+            }
+            return;
+        }
         // Written again after it was met, and come across by the trace of another key.
         let is_met = scan.items[scan.cell_items..].iter().any(|item| item.key == key);
-        if !is_expired && !is_met {
+        if !is_met {
             let (version, expires_at_ms, value_bytes) = (hit.version, hit.expires_at_ms, hit.value.len() as u32);
             let is_wanted = scan.value_bytes_max.is_some_and(|bytes_max| value_bytes <= bytes_max);
             let value = is_wanted.then(|| self.bytes_at(hit.location)[hit.value.clone()].to_vec());

@@ -256,13 +256,16 @@ impl OpExecutor {
         let Some(key) = op.key() else { unreachable!("only operations on a key look it up") };
         let view = if op.is_write() { View::Latest } else { View::Committed };
         let hash = KeyHash::of(self.engine.secret(), key);
+        let has_failed = self.engine.poisoned().is_some();
         let found = match plan {
             Some(plan) => self.engine.resume(plan, self.now.wall)?,
             None => self.engine.lookup(RANGE, hash, key, view, self.now.wall)?,
         };
         let current = match found {
             Lookup::Found(entry) => Some(entry),
-            Lookup::Absent => None,
+            // The pending record may keep the key; on a failed store none is committed any more.
+            Lookup::Unsettled if !has_failed => return Ok(Progress::Deferred(op)),
+            Lookup::Absent | Lookup::Unsettled => None,
             Lookup::Read(plan) => return Ok(Progress::Read(plan, Waiting::Op(op))),
         };
         let condition = match &op {

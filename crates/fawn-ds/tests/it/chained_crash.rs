@@ -125,7 +125,7 @@ fn finish(engine: &mut Engine<SimDevice>, mut plan: LookupPlan, now: Now) -> Opt
         };
         plan = match engine.resume(plan, now.wall).unwrap() {
             Lookup::Found(entry) => return Some(entry.to_owned()),
-            Lookup::Absent => return None,
+            Lookup::Absent | Lookup::Unsettled => return None,
             Lookup::Read(plan) => plan,
         };
     }
@@ -143,7 +143,7 @@ fn content_of(engine: &mut Engine<SimDevice>, range: RangeId, view: View, now: N
         let (key, found) = (key_of(i), None);
         let found = match engine.lookup(range, KeyHash::of(&SECRET, &key), &key, view, now.wall).unwrap() {
             Lookup::Found(entry) => Some(entry.to_owned()),
-            Lookup::Absent => found,
+            Lookup::Absent | Lookup::Unsettled => found,
             Lookup::Read(plan) => finish(engine, plan, now),
         };
         content.extend(found.map(|entry| (i, value_of(&entry))));
@@ -269,7 +269,7 @@ impl ChainedCrashRun {
         let Some((at, key)) = self.reads.remove(&user) else { return };
         let found = match self.engine.resume(plan, self.now.wall).unwrap() {
             Lookup::Found(entry) => Some(entry.to_owned()),
-            Lookup::Absent => None,
+            Lookup::Absent | Lookup::Unsettled => None,
             Lookup::Read(plan) => {
                 self.tally.stale_reads += 1;
                 self.engine.read(plan, user);

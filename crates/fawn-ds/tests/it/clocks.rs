@@ -1,6 +1,6 @@
 //! The engine's two clocks: a step of the wall clock stops no timer, and no reader's clock removes a record.
 use crate::support::{RANGE, TestNode, TestWrite, manifest_commits, small};
-use fawn_ds::internals::{EngineError, View};
+use fawn_ds::internals::{EngineError, Lookup, Scan, ScanStep, View};
 use fawn_flash::{SimDisk, SimOptions};
 use fawn_types::{Durability, MonoMs, Now, TimeMs};
 
@@ -51,6 +51,33 @@ fn memory_mode_flushes_within_its_time_of_a_step_back() {
     let version = node.append(&[write(b"a", 0)]).unwrap();
     run(&mut node, 200);
     assert_eq!(node.engine.progress(RANGE).flushed, version);
+}
+
+/// A record that is not committed may keep a key that has expired, so neither a lookup nor a scan misses the key.
+#[test]
+fn an_expired_key_with_a_pending_record_is_unsettled() {
+    let disk = SimDisk::new(SimOptions::default());
+    let mut node = open(&disk, Durability::Sync);
+    let expires_at_ms = START.wall.0 + 1_000;
+    node.append(&[write(b"kept", expires_at_ms), write(b"deleted", expires_at_ms), write(b"other", expires_at_ms)])
+        .unwrap();
+    node.settle();
+    node.now = START.plus_ms(60_000);
+    node.engine.advance_clock(node.now);
+    let delete = TestWrite { value: None, ..write(b"deleted", 0) };
+    node.append(&[write(b"kept", 0), delete]).unwrap();
+    let is_unsettled = |node: &mut TestNode, key: &[u8]| {
+        let lookup = node.engine.lookup(RANGE, TestNode::hash(key), key, View::Committed, node.now.wall).unwrap();
+        matches!(lookup, Lookup::Unsettled)
+    };
+    let mut scan = Scan::new(RANGE, 0, 100);
+    assert!(matches!(node.engine.scan_step(&mut scan, node.now.wall), Ok(ScanStep::Done)));
+    assert_eq!((scan.items.len(), scan.kept.as_slice(), scan.is_unsettled), (0, &[b"kept".to_vec()][..], true));
+    let found = [&b"kept"[..], b"deleted", b"other"].map(|key| is_unsettled(&mut node, key));
+    assert_eq!(found, [true, true, false]);
+    node.settle();
+    let found = [&b"kept"[..], b"deleted"].map(|key| node.get(key, View::Committed).unwrap().is_some());
+    assert_eq!(found, [true, false]);
 }
 
 #[test]

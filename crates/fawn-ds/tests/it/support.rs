@@ -175,7 +175,7 @@ impl TestNode {
         let now = self.now.wall;
         let mut plan = match self.engine.lookup(RANGE, Self::hash(key), key, view, now)? {
             Lookup::Found(entry) => return Ok(Some(entry.to_owned())),
-            Lookup::Absent => return Ok(None),
+            Lookup::Absent | Lookup::Unsettled => return Ok(None),
             Lookup::Read(plan) => plan,
         };
         for _ in 0..100 {
@@ -183,7 +183,7 @@ impl TestNode {
             plan = self.wait_for_plan();
             plan = match self.engine.resume(plan, now)? {
                 Lookup::Found(entry) => return Ok(Some(entry.to_owned())),
-                Lookup::Absent => return Ok(None),
+                Lookup::Absent | Lookup::Unsettled => return Ok(None),
                 Lookup::Read(plan) => plan,
             };
         }

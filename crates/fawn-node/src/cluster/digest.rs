@@ -52,14 +52,14 @@ impl<D: Device> BackEnd<D> {
         let hash = KeyHash::of(self.engine.secret(), key);
         let mut plan = match self.engine.lookup(range, hash, key, View::Committed, time)? {
             Lookup::Found(entry) => return Ok(Some(sum_of(key, &entry))),
-            Lookup::Absent => return Ok(None),
+            Lookup::Absent | Lookup::Unsettled => return Ok(None),
             Lookup::Read(plan) => plan,
         };
         loop {
             plan = self.wait_for(plan);
             plan = match self.engine.resume(plan, time)? {
                 Lookup::Found(entry) => return Ok(Some(sum_of(key, &entry))),
-                Lookup::Absent => return Ok(None),
+                Lookup::Absent | Lookup::Unsettled => return Ok(None),
                 Lookup::Read(plan) => plan,
             };
         }

@@ -39,8 +39,10 @@ impl<D: Device> BackEnd<D> {
             TakenRecords::Gone => Replayed::Gone,
         };
         let frame = self.members[at].replica.handle_replayed(self.now, job.to, job.after, replayed);
-        let Some(Frame { header, body: Body::Append { after, last, upstream, time, .. } }) = frame else { return };
-        let body = Body::Append { after, last, upstream, time, records: &self.records };
+        let Some(Frame { header, body: Body::Append { after, last, upstream, time, assigned, .. } }) = frame else {
+            return;
+        };
+        let body = Body::Append { after, last, upstream, time, assigned, records: &self.records };
         links.send_records(job.to, &Frame { header, body });
         self.counters.records_sent_bytes += self.records.len() as u64;
     }

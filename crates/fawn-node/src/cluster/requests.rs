@@ -43,6 +43,14 @@ impl NodeReplies<'_> {
         self.links.send_reply(node, self.header, op, self.encoded);
     }
 
+    /// Sends a reply, unless it must wait for a commit: then the front-end asks again, and finds what was committed.
+    fn send_committed(&mut self, origin: &Origin, reply: &Reply<'_>, wait: Option<Version>) {
+        match wait {
+            None => self.send(origin, reply),
+            Some(_) => self.send_refusal(origin, RefusedReason::Overloaded),
+        }
+    }
+
     fn send_refusal(&mut self, origin: &Origin, reason: RefusedReason) {
         let Origin::Node { node, op, .. } = *origin else { unreachable!("a back-end executes for front-ends") };
         self.counters.refused += 1;
@@ -51,8 +59,8 @@ impl NodeReplies<'_> {
 }
 
 impl ReplySink for NodeReplies<'_> {
-    fn reply(&mut self, head: &RequestHead, _key: &[u8], reply: &Reply<'_>, _wait: Option<Version>) {
-        self.send(&head.origin, reply);
+    fn reply(&mut self, head: &RequestHead, _key: &[u8], reply: &Reply<'_>, wait: Option<Version>) {
+        self.send_committed(&head.origin, reply, wait);
     }
 
     fn refuse(&mut self, head: &RequestHead, rejection: &Rejection) {
@@ -143,7 +151,7 @@ impl<D: Device> BackEnd<D> {
         links: &mut PeerLinks,
     ) -> Result<(), RefusedReason> {
         let Resumption { exec, engine, members, now, mut sink } = self.resumption(message.slot, links);
-        match exec.execute(engine, members, message, now, |reply, _| sink.send(&origin, reply)) {
+        match exec.execute(engine, members, message, now, |reply, wait| sink.send_committed(&origin, reply, wait)) {
             Execution::Replied => Ok(()),
             Execution::Park(parking) if exec.has_capacity() => {
                 exec.park(engine, parking, message, origin);

@@ -1,5 +1,6 @@
 //! Requests on a member's whole range: counts and scan steps at the tail, clears and atomic batches at the head.
 use super::message::{Execution, Parking, RequestMessage, Tag};
+use super::read::wait_for_commit;
 use super::update::{RecordDraft, reply_at_commit};
 use super::{Executor, operation_error};
 use crate::replica::{HostedMember, RangeSlot};
@@ -84,14 +85,20 @@ impl Executor {
             Ok(time) => time,
             Err(rejection) => return Execution::Refused(rejection),
         };
-        match engine.scan_step(&mut scan, time) {
+        match engine.scan_step(&mut scan, time.settled) {
             Ok(ScanStep::Read(plan)) => return Execution::Park(Parking::Scan(plan, scan)),
             Ok(ScanStep::Done) => match check_whole(&scan) {
+                // An update that has not arrived yet may keep a key.
+                Ok(()) if scan.items.iter().any(|item| item.expires_at_ms != 0 && item.expires_at_ms <= time.now.0) => {
+                    return Execution::Blocked;
+                }
                 Ok(()) => {
                     let mut page = Vec::new();
-                    put_scan_page(&mut page, scan.cursor, scan.items.iter().map(|item| item.key.as_slice()));
+                    let found = scan.items.iter().map(|item| item.key.as_slice());
+                    put_scan_page(&mut page, scan.cursor, found.chain(scan.kept.iter().map(Vec::as_slice)));
                     let entry = EntryRef { value: &page, flags: 0, expires_at_ms: 0, version: Version::ZERO };
-                    emit(&Reply::Value(entry), None);
+                    let wait = if scan.is_unsettled { wait_for_commit(&member.replica, None) } else { None };
+                    emit(&Reply::Value(entry), wait);
                 }
                 Err(error) => emit(&Reply::Error(error), None),
             },

@@ -3,13 +3,17 @@
 //! A client reads committed values, and its own pending writes: such a value is taken now and the reply waits for its
 //! commit. A pipelined `SET a`, `GET a`, `SET a` therefore never stalls, and no client sees a value that could still be
 //! undone.
+//!
+//! An expiry is judged by [`ReadTime`]: a pending update of the key, or one that has not arrived yet, may keep a key that
+//! has expired by the committed entry. In the first case a read takes the newest entry and its reply waits for the commit;
+//! in the second it is blocked until the update has arrived.
 use super::message::{Execution, Parking, RequestMessage};
 use super::{Executor, ExecutorCounters, operation_error};
 use crate::replica::HostedMember;
-use fawn_chain::Replica;
+use fawn_chain::{ReadTime, Replica};
 use fawn_ds::internals::{Engine, EngineError, Lookup, View};
 use fawn_flash::Device;
-use fawn_types::{Now, Reply, Version, limits};
+use fawn_types::{EntryRef, KeyHash, Now, RangeId, Reply, TimeMs, Version, limits};
 
 impl Executor {
     /// Hot path: no allocation when the value is in memory.
@@ -30,7 +34,13 @@ impl Executor {
         if message.is_latest && self.wait_queue.has_queue(message.slot, message.hash) {
             return Execution::Park(Parking::Queue);
         }
-        let lookup = match engine.lookup(member.id, message.hash, key, view(message.is_latest), time) {
+        let mut is_latest = message.is_latest;
+        let mut lookup = engine.lookup(member.id, message.hash, key, view(is_latest), lookup_time(time, is_latest));
+        if let Ok(Lookup::Unsettled) = lookup {
+            (is_latest, lookup) = (true, look_up_newest(engine, member.id, message.hash, key, time));
+        }
+        let lookup = match lookup {
+            Ok(Lookup::Found(entry)) if !is_latest && is_unsettled(&entry, time) => return Execution::Blocked,
             Ok(Lookup::Found(entry)) if entry.value.len() > message.grant_bytes => {
                 return Execution::Larger { bytes: entry.value.len() };
             }
@@ -38,8 +48,32 @@ impl Executor {
             Ok(Lookup::Read(_)) if key.len() > limits::KEY_BYTES_MAX => Ok(Lookup::Absent),
             lookup => lookup,
         };
-        reply_to(lookup, &mut self.counters, &member.replica, message.is_latest, emit)
+        reply_to(lookup, &mut self.counters, &member.replica, is_latest, emit)
     }
+}
+
+/// The time for a lookup: the newest entry is judged by chain time, because the reply waits for what it depends on.
+#[inline]
+pub(super) const fn lookup_time(time: ReadTime, is_latest: bool) -> TimeMs {
+    if is_latest { time.now } else { time.settled }
+}
+
+/// Looks up the newest entry of a key whose committed one has expired.
+#[cold]
+pub(super) fn look_up_newest<'e, D: Device>(
+    engine: &'e mut Engine<D>,
+    range: RangeId,
+    hash: KeyHash,
+    key: &[u8],
+    time: ReadTime,
+) -> Result<Lookup<'e>, EngineError> {
+    engine.lookup(range, hash, key, View::Latest, time.now)
+}
+
+/// Whether the entry has expired unless an update keeps it that has not arrived yet.
+#[inline]
+pub(super) const fn is_unsettled(entry: &EntryRef<'_>, time: ReadTime) -> bool {
+    entry.expires_at_ms != 0 && entry.expires_at_ms <= time.now.0
 }
 
 pub(super) const fn view(is_latest: bool) -> View {
@@ -62,7 +96,7 @@ pub(super) fn reply_to(
             counters.hits += 1;
             emit(&Reply::Value(entry), wait(Some(entry.version)));
         }
-        Ok(Lookup::Absent) => {
+        Ok(Lookup::Absent | Lookup::Unsettled) => {
             counters.gets += 1;
             counters.misses += 1;
             emit(&Reply::Absent, wait(None));

@@ -1,13 +1,13 @@
 //! Resumption of parked requests: their device read has ended, they are first in their key's queue, or they are granted
 //! their length.
 use super::message::{Execution, Origin, Parking, RequestBody, RequestHead};
-use super::read::{reply_to, view};
+use super::read::{is_unsettled, look_up_newest, lookup_time, reply_to, view};
 use super::update::UpdateJob;
 use super::wait_queue::{QueueName, UngrantedRead, WaitingBody};
 use super::{Admit, Executor, ReplySink, operation_error};
 use crate::replica::{MemberTable, RangeSlot};
 use fawn_chain::Rejection;
-use fawn_ds::internals::{Engine, Lookup, LookupPlan, Scan};
+use fawn_ds::internals::{Engine, Lookup, LookupPlan, Scan, View};
 use fawn_flash::Device;
 use fawn_types::{Now, OperationError, Reply, Request, Update};
 use fawn_wire::internal::KeyspaceRequest;
@@ -101,10 +101,20 @@ impl<D: Device, S: ReplySink> Resumption<'_, D, S> {
             Ok(time) => time,
             Err(rejection) => return Execution::Refused(rejection),
         };
-        let lookup = match plan {
-            Some(plan) => engine.resume(plan, time),
-            None => engine.lookup(member.id, head.hash, key, view(head.is_latest), time),
+        let mut is_latest = head.is_latest || plan.as_ref().is_some_and(|plan| plan.view() == View::Latest);
+        let mut lookup = match plan {
+            Some(plan) => engine.resume(plan, lookup_time(time, is_latest)),
+            None => engine.lookup(member.id, head.hash, key, view(is_latest), lookup_time(time, is_latest)),
         };
+        if let Ok(Lookup::Unsettled) = lookup {
+            (is_latest, lookup) = (true, look_up_newest(engine, member.id, head.hash, key, time));
+        }
+        if let Ok(Lookup::Found(entry)) = &lookup
+            && !is_latest
+            && is_unsettled(entry, time)
+        {
+            return Execution::Blocked;
+        }
         if let Ok(Lookup::Found(entry)) = &lookup {
             match sink.admit_value(head, entry.value.len()) {
                 Admit::Accept => {}
@@ -115,7 +125,7 @@ impl<D: Device, S: ReplySink> Resumption<'_, D, S> {
                 }
             }
         }
-        reply_to(lookup, &mut exec.counters, &member.replica, head.is_latest, |reply, wait| {
+        reply_to(lookup, &mut exec.counters, &member.replica, is_latest, |reply, wait| {
             sink.reply(head, key, reply, wait);
         })
     }

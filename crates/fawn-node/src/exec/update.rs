@@ -213,7 +213,7 @@ impl<D: Device> HeadContext<'_, D> {
                 return Execution::Larger { bytes: entry.value.len() };
             }
             Ok(Lookup::Found(entry)) => Some(entry),
-            Ok(Lookup::Absent) => None,
+            Ok(Lookup::Absent | Lookup::Unsettled) => None,
             Ok(Lookup::Read(plan)) => return Execution::Park(Parking::Read(plan)),
             Err(error) => return NotAppended::Failed(operation_error(&error)).conclude(emit),
         };

@@ -3,6 +3,7 @@
 mod bounds;
 mod cluster;
 mod counted;
+mod expiry;
 mod front;
 mod harness;
 mod model;

@@ -121,7 +121,7 @@ impl<D: Device> BenchSession<D> {
         loop {
             let plan = match answer.map_err(read_failed)? {
                 Lookup::Found(entry) => return check(Some(entry.value)),
-                Lookup::Absent => return check(None),
+                Lookup::Absent | Lookup::Unsettled => return check(None),
                 Lookup::Read(plan) => plan,
             };
             self.engine.read(plan, 0);
@@ -198,7 +198,7 @@ fn settle(
 ) -> Result<Option<fawn_ds::internals::LookupPlan>, BenchError> {
     match answer {
         Lookup::Found(entry) => check(Some(entry.value)).map(|()| None),
-        Lookup::Absent => check(None).map(|()| None),
+        Lookup::Absent | Lookup::Unsettled => check(None).map(|()| None),
         Lookup::Read(plan) => Ok(Some(plan)),
     }
 }

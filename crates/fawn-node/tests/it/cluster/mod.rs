@@ -4,6 +4,7 @@ mod chaos;
 mod closing;
 mod disks;
 mod edges;
+mod expiry;
 mod failures;
 mod grown;
 mod payloads;
