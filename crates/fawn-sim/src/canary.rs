@@ -56,7 +56,7 @@ impl Canary {
     pub const ALL: [(Self, u64); 21] = [
         (Self::AckBeforeSync, 20),
         (Self::ReadUncommitted, 5),
-        (Self::SequenceReused, 5),
+        (Self::SequenceReused, 20),
         (Self::PromiseForgotten, 10),
         (Self::AppliedTwice, 5),
         (Self::GapIgnored, 5),
