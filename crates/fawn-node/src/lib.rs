@@ -1,13 +1,12 @@
 //! A node without sockets, clocks or threads: sessions, execution, chain members, and the stores beneath.
 //!
 //! ```text
-//! bytes → session (codec, order of replies) → gateway → exec (read, update, keyspace_op) → replica → fawn-ds
+//! bytes → gateway (codec, order of replies) → shard → exec (read, update, keyspace_op) → replica → fawn-ds
 //! ```
 //! `fawn` feeds a [`Shard`] with bytes from sockets. `fawn-sim` feeds the same bytes to a [`ClientGateway`], and drives
 //! the chain members and stores behind it through [`cluster::Node`].
 #![forbid(unsafe_code)]
 
-mod activation;
 pub mod cluster;
 pub mod counters;
 mod exec;
@@ -17,17 +16,19 @@ mod gateway;
 mod keyspace_op;
 pub mod options;
 pub mod output;
+mod placement;
 mod replica;
-mod session;
+mod request;
 pub mod shard;
 pub mod status;
 
 pub use counters::Counted;
-pub use forward::{MessageBatch, Placement};
+pub use forward::MessageBatch;
 pub use front::{ClientGateway, ClientService, LocalCluster, LocalOptions};
 pub use options::{ServerInfo, ShardOptions};
 pub use output::ShardOutput;
-pub use session::SessionId;
+pub use placement::Placement;
+pub use request::SessionId;
 pub use shard::Shard;
 pub use status::{
     BackEndStatus, ChainStatus, ClusterStatus, OpenGeneration, RepliesStatus, ShardCounters, ShardStatus, StoreStatus,

@@ -1,5 +1,5 @@
 //! Effects of a shard for its host, drained by `Shard::poll_output`.
-use crate::SessionId;
+use crate::request::SessionId;
 
 /// An effect for the host. None waits for durability: a reply appears only once its write is committed.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -1,10 +1,9 @@
 //! Counters and state of a shard: one table of values for `/metrics`, `INFO`, `stats` and `/status`.
-use crate::cluster::MemberStatus;
 use crate::counters;
 use crate::counters::{Counted, CounterNames, CounterVisitor};
 use fawn_ds::internals::{Engine, EngineStats, LogReport, MemoryReport};
 use fawn_flash::{Device, IoClass, IoClassStats, IoStats};
-use fawn_types::{Durability, Epoch, MonoMs, NodeId, RangeId};
+use fawn_types::{Durability, Epoch, MonoMs, NodeId, RangeId, TimeMs, Version};
 
 counters! {
     /// Counters since the shard was created.
@@ -51,7 +50,7 @@ counters! {
     pub struct RepliesStatus {
         held_bytes: usize, "Replies waiting for their turn or their client.", prometheus "fawn_reply_bytes";
         held_bytes_peak: usize, "Most of these at a time.", prometheus "fawn_reply_peak_bytes";
-        reserved_bytes: usize, "Replies granted to reads in flight; estimated if another shard or node reads.",
+        reserved_bytes: usize, "Replies granted to reads in flight; estimated if another node reads.",
             prometheus "fawn_reply_reserved_bytes";
         waiting: usize, "Connections and reads that wait for the reply budget.", prometheus "fawn_reply_waiting";
     }
@@ -93,6 +92,31 @@ pub struct ChainStatus {
     pub takes_writes: bool,
     /// Configured number of members.
     pub copies_wanted: usize,
+}
+
+/// Status of one chain member.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MemberStatus {
+    /// The range.
+    pub range: RangeId,
+    /// The promised epoch.
+    pub epoch: Epoch,
+    /// The phase as one word: idle, prepared, …, head, middle, tail, single, syncing, copying; failed, broken.
+    pub phase: &'static str,
+    /// Durability mode of the epoch.
+    pub durability: Durability,
+    /// Version of the last record in the log.
+    pub last: Version,
+    /// Version through which records are known to be committed.
+    pub committed: Version,
+    /// Chain time, by which the member judges expiry.
+    pub time: TimeMs,
+    /// Number of indexed keys.
+    pub keys: u64,
+    /// During a full resync: keys received so far, and the approximate total.
+    pub copied: Option<(u64, u64)>,
+    /// Why the member is unusable until a restart, if it is.
+    pub broken: Option<String>,
 }
 
 counters! {

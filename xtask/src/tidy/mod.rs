@@ -1,5 +1,6 @@
 //! Lint rules of this project: one file per rule, each tested with planted violations.
 mod architecture;
+mod circles;
 mod commits;
 mod dependencies;
 mod length;
@@ -41,6 +42,7 @@ pub(crate) fn run() -> Result<(), String> {
         findings.extend(words::check_rust(source));
     }
     findings.extend(texts.iter().flat_map(words::check_text));
+    findings.extend(circles::check(&rust));
     findings.extend(dependencies::check()?);
     findings.extend(architecture::check(&rust)?);
     findings.extend(commits::check()?);

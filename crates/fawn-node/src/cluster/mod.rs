@@ -22,6 +22,7 @@ mod recover;
 mod requests;
 mod status;
 
+pub use crate::status::MemberStatus;
 pub use config::{MapPlace, NodeConfig, NodeLimits};
 pub use digest::RangeDigest;
 pub use node::Node;
@@ -29,4 +30,4 @@ pub use output::{ClientOp, ClusterReply, NodeOutput, SubmitError};
 pub use payload::KeyspaceRequest;
 pub(crate) use persist::{kept_map, replica_key};
 pub use recover::NodeError;
-pub use status::{BackEndCounters, MemberStatus, NodeStatus};
+pub use status::{BackEndCounters, NodeStatus};

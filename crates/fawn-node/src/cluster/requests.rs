@@ -4,10 +4,9 @@ use super::config::node_of;
 use super::payload::{decode_body, put_reply, put_result_as_reply};
 use super::peer_links::PeerLinks;
 use super::status::BackEndCounters;
-use crate::exec::{
-    Execution, Origin, ReplySink, RequestBody, RequestHead, RequestMessage, Resumption, Tag, handle_commit,
-};
+use crate::exec::{ReplySink, Resumption, handle_commit};
 use crate::replica::{MemberTable, RangeSlot};
+use crate::request::{Execution, Origin, RequestBody, RequestHead, RequestMessage, Tag};
 use fawn_chain::message::RefusedReason;
 use fawn_chain::{Body, Frame, Header, Rejection, Role};
 use fawn_ds::internals::LookupPlan;

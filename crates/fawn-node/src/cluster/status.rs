@@ -1,5 +1,5 @@
 //! Status of a node: counters, and the state of each of its chain members.
-use fawn_types::{Durability, Epoch, RangeId, TimeMs, Version};
+use crate::status::MemberStatus;
 
 /// Counters since the node's start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -28,31 +28,6 @@ pub struct BackEndCounters {
     pub copies: u64,
     /// Harmless violations of the protocol, each logged as a chain alarm.
     pub alarms: u64,
-}
-
-/// Status of one chain member.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct MemberStatus {
-    /// The range.
-    pub range: RangeId,
-    /// The promised epoch.
-    pub epoch: Epoch,
-    /// The phase as one word: idle, prepared, …, head, middle, tail, single, syncing, copying; failed, broken.
-    pub phase: &'static str,
-    /// Durability mode of the epoch.
-    pub durability: Durability,
-    /// Version of the last record in the log.
-    pub last: Version,
-    /// Version through which records are known to be committed.
-    pub committed: Version,
-    /// Chain time, by which the member judges expiry.
-    pub time: TimeMs,
-    /// Number of indexed keys.
-    pub keys: u64,
-    /// During a full resync: keys received so far, and the approximate total.
-    pub copied: Option<(u64, u64)>,
-    /// Why the member is unusable until a restart, if it is.
-    pub broken: Option<String>,
 }
 
 /// Status of a node.

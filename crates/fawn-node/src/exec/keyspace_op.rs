@@ -1,9 +1,9 @@
 //! Requests on a member's whole range: counts and scan steps at the tail, clears and atomic batches at the head.
-use super::message::{Execution, Parking, RequestMessage, Tag};
 use super::read::wait_for_commit;
 use super::update::{RecordDraft, reply_at_commit};
 use super::{Executor, operation_error};
 use crate::replica::{HostedMember, RangeSlot};
+use crate::request::{Execution, Parking, RequestMessage, Tag};
 use fawn_chain::message::FRAME_BYTES_MAX;
 use fawn_ds::internals::format::record::encoded_len;
 use fawn_ds::internals::{CorruptRecord, Engine, EngineError, RecordKind, RecordRef, Scan, ScanStep};

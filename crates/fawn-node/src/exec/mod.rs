@@ -9,19 +9,15 @@
 mod commit;
 mod evaluate;
 mod keyspace_op;
-mod message;
 mod read;
 mod reads;
 mod resume;
 mod update;
 mod wait_queue;
 
+use crate::request::{Admit, Execution, Origin, Parking, RequestBody, RequestHead, RequestMessage, StoredRequest};
 pub(crate) use commit::handle_commit;
 pub(crate) use keyspace_op::HashedPair;
-pub(crate) use message::{
-    Execution, Origin, Parking, ReplyPlace, ReplyTarget, RequestBody, RequestHead, RequestKind, RequestMessage,
-    ShardOpId, StoredRequest, Tag,
-};
 pub(crate) use reads::ReadWaiter;
 pub(crate) use resume::Resumption;
 
@@ -72,28 +68,6 @@ struct EvaluationScratch {
 
 /// A larger scratch buffer is released after use.
 pub(crate) const SCRATCH_BYTES_KEPT: usize = 1 << 20;
-
-/// Decision about the value of a resumed read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Admit {
-    Accept,
-    /// Not now: the read waits for a grant of this length.
-    Retry,
-    /// Not here: the request returns to the shard that sent it, which grants the length.
-    Return,
-    /// Never: it is part of a reply whose other parts wait for it.
-    Reject,
-}
-
-impl Admit {
-    /// Replacement reply, if the reply is rejected.
-    pub(crate) const fn reply<'a>(self, reply: &'a Reply<'a>) -> &'a Reply<'a> {
-        match self {
-            Self::Accept | Self::Retry | Self::Return => reply,
-            Self::Reject => &Reply::Error(OperationError::Overloaded),
-        }
-    }
-}
 
 /// Receiver of the replies to parked requests.
 pub(crate) trait ReplySink {

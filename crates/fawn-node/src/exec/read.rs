@@ -7,9 +7,9 @@
 //! An expiry is judged by [`ReadTime`]: a pending update of the key, or one that has not arrived yet, may keep a key that
 //! has expired by the committed entry. In the first case a read takes the newest entry and its reply waits for the commit;
 //! in the second it is blocked until the update has arrived.
-use super::message::{Execution, Parking, RequestMessage};
 use super::{Executor, ExecutorCounters, operation_error};
 use crate::replica::HostedMember;
+use crate::request::{Execution, Parking, RequestMessage};
 use fawn_chain::{ReadTime, Replica};
 use fawn_ds::internals::{Engine, EngineError, Lookup, View};
 use fawn_flash::Device;

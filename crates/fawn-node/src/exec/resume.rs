@@ -1,11 +1,11 @@
 //! Resumption of parked requests: their device read has ended, they are first in their key's queue, or they are granted
 //! their length.
-use super::message::{Execution, Origin, Parking, RequestBody, RequestHead};
 use super::read::{is_unsettled, look_up_newest, lookup_time, reply_to, view};
 use super::update::UpdateJob;
 use super::wait_queue::{QueueName, UngrantedRead, WaitingBody};
-use super::{Admit, Executor, ReplySink, operation_error};
+use super::{Executor, ReplySink, operation_error};
 use crate::replica::{MemberTable, RangeSlot};
+use crate::request::{Admit, Execution, Origin, Parking, RequestBody, RequestHead};
 use fawn_chain::Rejection;
 use fawn_ds::internals::{Engine, Lookup, LookupPlan, Scan, View};
 use fawn_flash::Device;

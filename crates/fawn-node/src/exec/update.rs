@@ -4,10 +4,10 @@
 //! A tagged update leaves a record even without an effect, with its result. Its reply is therefore sent only after the
 //! values it depends on are committed, and a retry gets the same reply. An untagged one replies by `emit`.
 use super::evaluate::{Write, evaluate};
-use super::message::{Execution, Parking, RequestMessage, Tag};
 use super::read::wait_for_commit;
 use super::{EvaluationScratch, Executor, ExecutorCounters, operation_error};
 use crate::replica::{HostedMember, put_acknowledged, split_acknowledged};
+use crate::request::{Execution, Parking, RequestMessage, Tag};
 use fawn_chain::{Admission, Rejection};
 use fawn_dli::StringOperation;
 use fawn_ds::internals::{Engine, EngineError, Lookup, LookupPlan, RecordKind, RecordRef, View};

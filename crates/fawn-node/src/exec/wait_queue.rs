@@ -2,9 +2,9 @@
 //!
 //! Sequence numbers follow evaluation, so N pipelined updates of one cold key cost one read [replication.md § 3]: the
 //! first one opens the key's queue and reads, later requests on the key wait behind it.
-use super::message::{RequestHead, StoredRequest};
 use super::reads::{GENERATION_BITS, ReadWaiter};
 use crate::replica::RangeSlot;
+use crate::request::{RequestHead, StoredRequest};
 use fawn_ds::internals::{LookupPlan, Scan};
 use fawn_types::{ClientTag, KeyHash};
 use hashbrown::{HashMap, HashSet};

@@ -1,6 +1,6 @@
 //! Replies to other shards that wait for a commit.
-use crate::exec::ShardOpId;
-use crate::session::OutBuf;
+use crate::gateway::OutBuf;
+use crate::request::ShardOpId;
 use fawn_types::{OperationError, Reply, ShardId, Version};
 use fawn_wire::internal::put_reply_message;
 use std::collections::VecDeque;
@@ -16,7 +16,7 @@ struct CommitWaiter {
 
 /// Encoded replies in order of arrival. A reply that depends on an older version than the one before it leaves with it.
 #[derive(Debug, Default)]
-pub(super) struct CommitWaiters {
+pub(crate) struct CommitWaiters {
     waiting: VecDeque<CommitWaiter>,
     bytes: OutBuf,
 }
@@ -25,12 +25,12 @@ pub(super) struct CommitWaiters {
 const KEPT_BYTES: usize = 64 << 10;
 
 impl CommitWaiters {
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
     #[inline]
-    pub(super) fn push(&mut self, (shard, op): (ShardId, ShardOpId), reply: &Reply<'_>, version: Version) {
+    pub(crate) fn push(&mut self, (shard, op): (ShardId, ShardOpId), reply: &Reply<'_>, version: Version) {
         let before = self.bytes.bytes.len();
         put_reply_message(op.0, reply, &mut self.bytes.bytes);
         let len_bytes = self.bytes.bytes.len() - before;
@@ -39,7 +39,7 @@ impl CommitWaiters {
 
     /// Takes the replies that wait for nothing more. With `failed`, uncommitted writes never commit: their replies become
     /// that error.
-    pub(super) fn settle(
+    pub(crate) fn settle(
         &mut self,
         committed: Version,
         failed: Option<OperationError>,

@@ -1,12 +1,13 @@
 //! Forwarder of a shard: outboxes, outstanding operations, queues per session and key, whole-keyspace operations.
+use super::MessageBatch;
 use super::commit_waiters::CommitWaiters;
 use super::key_queues::{QueuedRequest, SessionQueueName, SessionQueues};
-use super::outstanding::{Outstanding, OutstandingOp};
-use super::{MessageBatch, Placement};
-use crate::exec::ShardOpId;
+use super::outstanding::Outstanding;
+use crate::gateway::Session;
 use crate::keyspace_op::KeyspaceOp;
 use crate::options::ShardOptions;
-use crate::session::Session;
+use crate::placement::Placement;
+use crate::request::{OutstandingOp, ShardOpId};
 use crate::status::ShardStatus;
 use fawn_types::{HashSecret, OperationError, Reply, ShardId, Version};
 use fawn_wire::internal::{Message, RequestBody, RequestFields};
@@ -26,25 +27,25 @@ pub(crate) struct Forwarder {
     /// Memory of received batches, for new ones.
     spare: Vec<MessageBatch>,
     spare_bytes: usize,
-    pub(super) outstanding: Outstanding,
+    pub(crate) outstanding: Outstanding,
     /// Bytes of these requests, until their replies arrive.
     outstanding_bytes: usize,
-    pub(super) key_queues: SessionQueues,
+    pub(crate) key_queues: SessionQueues,
     /// Queues whose first request may begin.
-    pub(super) ready: VecDeque<SessionQueueName>,
+    pub(crate) ready: VecDeque<SessionQueueName>,
     /// Queues whose first request found this shard's log or key queue full; tried again in the next iteration.
-    pub(super) blocked: Vec<SessionQueueName>,
+    pub(crate) blocked: Vec<SessionQueueName>,
     /// Queues whose first request waits for a grant of this length.
-    pub(super) ungranted: VecDeque<(SessionQueueName, usize)>,
+    pub(crate) ungranted: VecDeque<(SessionQueueName, usize)>,
     /// Requests on several keys of which an item waits for a grant of this length.
-    pub(super) ungranted_multis: VecDeque<(usize, usize)>,
-    pub(super) keyspace_ops: Slab<KeyspaceOp>,
+    pub(crate) ungranted_multis: VecDeque<(usize, usize)>,
+    pub(crate) keyspace_ops: Slab<KeyspaceOp>,
     /// Replies to shards that wait for a commit here.
     commit_waiters: CommitWaiters,
     /// Counters of the other shards.
     pub(crate) peer_stats: ShardStatus,
     /// A reply arrived in this iteration: further requests may be sent.
-    pub(super) has_moved: bool,
+    pub(crate) has_moved: bool,
 }
 
 impl Forwarder {
@@ -112,7 +113,7 @@ impl Forwarder {
 
     /// The operation has its reply, or comes back.
     #[inline]
-    pub(super) fn end(&mut self, op: u64) -> OutstandingOp {
+    pub(crate) fn end(&mut self, op: u64) -> OutstandingOp {
         let op = self.outstanding.remove(ShardOpId(op));
         self.outstanding_bytes -= op.request_bytes;
         self.has_moved = true;
@@ -173,12 +174,12 @@ impl Forwarder {
     }
 
     /// The batch for this shard itself.
-    pub(super) fn take_own(&mut self) -> Option<MessageBatch> {
+    pub(crate) fn take_own(&mut self) -> Option<MessageBatch> {
         self.take_batch(self.placement.shard())
     }
 
     /// Returns the memory of a received batch.
-    pub(super) fn keep_spare(&mut self, batch: MessageBatch) {
+    pub(crate) fn keep_spare(&mut self, batch: MessageBatch) {
         let spare_bytes = self.spare_bytes + batch.capacity_bytes();
         if self.spare.len() < self.outbox.len() && spare_bytes <= SPARE_BYTES_MAX {
             self.spare_bytes = spare_bytes;

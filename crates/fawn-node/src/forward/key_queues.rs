@@ -1,6 +1,5 @@
 //! Queues of requests that wait for their session's earlier request on the same key.
-use crate::SessionId;
-use crate::exec::{ReplyTarget, StoredRequest};
+use crate::request::{ReplyTarget, SessionId, StoredRequest};
 use fawn_types::{KeyHash, Request};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -26,7 +25,7 @@ struct SessionQueue {
 
 /// All queues of a shard.
 #[derive(Debug, Default)]
-pub(super) struct SessionQueues {
+pub(crate) struct SessionQueues {
     queues: HashMap<SessionQueueName, SessionQueue, FxBuildHasher>,
     requests: usize,
     requests_bytes: usize,
@@ -34,17 +33,17 @@ pub(super) struct SessionQueues {
 
 impl SessionQueues {
     /// Requests in all queues.
-    pub(super) const fn requests(&self) -> usize {
+    pub(crate) const fn requests(&self) -> usize {
         self.requests
     }
 
     /// Bytes of these.
-    pub(super) const fn requests_bytes(&self) -> usize {
+    pub(crate) const fn requests_bytes(&self) -> usize {
         self.requests_bytes
     }
 
     #[inline]
-    pub(super) fn contains(&self, name: SessionQueueName) -> bool {
+    pub(crate) fn contains(&self, name: SessionQueueName) -> bool {
         !self.queues.is_empty() && self.queues.contains_key(&name)
     }
 
@@ -54,7 +53,7 @@ impl SessionQueues {
     }
 
     /// Adds a request at the end; returns whether the queue is new.
-    pub(super) fn push(&mut self, name: SessionQueueName, request: QueuedRequest) -> bool {
+    pub(crate) fn push(&mut self, name: SessionQueueName, request: QueuedRequest) -> bool {
         self.count(&request);
         let queue = self.queues.entry(name).or_default();
         queue.requests.push_back(request);
@@ -62,7 +61,7 @@ impl SessionQueues {
     }
 
     /// Adds a request before all others; returns whether the queue is new.
-    pub(super) fn push_front(&mut self, name: SessionQueueName, request: QueuedRequest) -> bool {
+    pub(crate) fn push_front(&mut self, name: SessionQueueName, request: QueuedRequest) -> bool {
         self.count(&request);
         let queue = self.queues.entry(name).or_default();
         queue.requests.push_front(request);
@@ -70,23 +69,23 @@ impl SessionQueues {
     }
 
     /// Whether the first request waits for a grant.
-    pub(super) fn waits_for_grant(&self, name: SessionQueueName) -> bool {
+    pub(crate) fn waits_for_grant(&self, name: SessionQueueName) -> bool {
         self.queues.get(&name).is_some_and(|queue| queue.waits_for_grant)
     }
 
-    pub(super) fn set_waits_for_grant(&mut self, name: SessionQueueName, waits: bool) {
+    pub(crate) fn set_waits_for_grant(&mut self, name: SessionQueueName, waits: bool) {
         if let Some(queue) = self.queues.get_mut(&name) {
             queue.waits_for_grant = waits;
         }
     }
 
     /// The first request.
-    pub(super) fn front(&self, name: SessionQueueName) -> Option<&QueuedRequest> {
+    pub(crate) fn front(&self, name: SessionQueueName) -> Option<&QueuedRequest> {
         self.queues.get(&name)?.requests.front()
     }
 
     /// Takes the first request; returns it with whether it was the last, so that the queue is gone.
-    pub(super) fn pop(&mut self, name: SessionQueueName) -> Option<(QueuedRequest, bool)> {
+    pub(crate) fn pop(&mut self, name: SessionQueueName) -> Option<(QueuedRequest, bool)> {
         let queue = self.queues.get_mut(&name)?;
         let Some(first) = queue.requests.pop_front() else { unreachable!("an empty queue is removed") };
         let is_last = queue.requests.is_empty();
@@ -99,8 +98,31 @@ impl SessionQueues {
     }
 
     /// Whether the first request reads this key.
-    pub(super) fn reads_next(&self, name: SessionQueueName, key: &[u8]) -> bool {
+    pub(crate) fn reads_next(&self, name: SessionQueueName, key: &[u8]) -> bool {
         let is_read = |next: &QueuedRequest| matches!(next.request.request(), Request::Get { key: of } if of == key);
         self.front(name).is_some_and(is_read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::{ReplyPlace, RequestBody};
+    use fawn_wire::ReplyFormat;
+
+    #[test]
+    fn two_keys_of_one_hash_share_a_queue_but_no_reply() {
+        let name = (SessionId::NOBODY, KeyHash(7));
+        let mut queues = SessionQueues::default();
+        let get = |key| {
+            let target = ReplyTarget { session: name.0, place: ReplyPlace::Slot(0), format: ReplyFormat::Silent };
+            QueuedRequest { target, request: StoredRequest::new(&RequestBody::Key(Request::Get { key })) }
+        };
+        assert!(queues.push(name, get(b"one")) && !queues.push(name, get(b"two")));
+        assert!(queues.reads_next(name, b"one") && !queues.reads_next(name, b"two"));
+        assert!(queues.pop(name).is_some_and(|(_, is_last)| !is_last));
+        assert!(!queues.reads_next(name, b"one") && queues.reads_next(name, b"two"));
+        assert!(queues.pop(name).is_some_and(|(_, is_last)| is_last) && !queues.contains(name));
+        assert_eq!((queues.requests(), queues.requests_bytes()), (0, 0));
     }
 }

@@ -18,49 +18,49 @@ impl MessageBatch {
     }
 
     /// Empties the batch, keeping its memory.
-    pub(super) fn emptied(mut self) -> Self {
+    pub(crate) fn emptied(mut self) -> Self {
         self.bytes.clear();
         self
     }
 
     /// Bytes of its memory.
-    pub(super) fn capacity_bytes(&self) -> usize {
+    pub(crate) fn capacity_bytes(&self) -> usize {
         self.bytes.capacity()
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
     /// Adds a request; returns its length.
     #[inline]
-    pub(super) fn add_request(&mut self, fields: &RequestFields, body: &RequestBody<'_>) -> usize {
+    pub(crate) fn add_request(&mut self, fields: &RequestFields, body: &RequestBody<'_>) -> usize {
         let before = self.bytes.len();
         put_request_message(fields, |out| body.put(out), &mut self.bytes);
         self.bytes.len() - before
     }
 
     #[inline]
-    pub(super) fn add_reply(&mut self, op: u64, reply: &Reply<'_>) {
+    pub(crate) fn add_reply(&mut self, op: u64, reply: &Reply<'_>) {
         put_reply_message(op, reply, &mut self.bytes);
     }
 
     /// Adds a reply that is already encoded as a message.
-    pub(super) fn add_encoded(&mut self, message: &[u8]) {
+    pub(crate) fn add_encoded(&mut self, message: &[u8]) {
         self.bytes.extend_from_slice(message);
     }
 
-    pub(super) fn add_larger(&mut self, op: u64, bytes: usize, body: &RequestBody<'_>) {
+    pub(crate) fn add_larger(&mut self, op: u64, bytes: usize, body: &RequestBody<'_>) {
         put_larger_message(op, u32::try_from(bytes).unwrap_or(u32::MAX), body, &mut self.bytes);
     }
 
-    pub(super) fn add_notice(&mut self, notice: Message<'_>) {
+    pub(crate) fn add_notice(&mut self, notice: Message<'_>) {
         put_notice(notice, &mut self.bytes);
     }
 
     /// Its messages, in order.
     #[inline]
-    pub(super) fn messages(&self) -> impl Iterator<Item = Message<'_>> {
+    pub(crate) fn messages(&self) -> impl Iterator<Item = Message<'_>> {
         let mut rest = self.bytes.as_slice();
         std::iter::from_fn(move || {
             if rest.is_empty() {

@@ -1,5 +1,8 @@
 //! Interface between the event loop and the service behind its clients: one shard's store, or a cluster.
-use crate::{MessageBatch, SessionId, Shard, ShardOutput, ShardStatus};
+use crate::forward::MessageBatch;
+use crate::request::SessionId;
+use crate::shard::Shard;
+use crate::{ShardOutput, ShardStatus};
 use fawn_ds::internals::Engine;
 use fawn_flash::Device;
 use fawn_types::{MonoMs, Now, ShardId};

@@ -3,8 +3,7 @@
 //! A connection's operation waits for its own earlier one on the same key [replication.md § 3]: retries may overtake
 //! each other, so two are never at the cluster together. Consecutive waiting reads share one reply: all of
 //! them were received before it was requested, so it is recent enough for each.
-use crate::SessionId;
-use crate::exec::{ReplyTarget, RequestBody, StoredRequest};
+use crate::request::{ReplyTarget, RequestBody, SessionId, StoredRequest};
 use fawn_types::{KeyHash, Request};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;

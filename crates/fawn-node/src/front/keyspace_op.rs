@@ -1,9 +1,9 @@
 //! Whole-keyspace requests at a front-end: parts for all chains; the session is fenced until all replies arrive.
 use super::request_router::{OpOwner, RequestRouter};
-use crate::SessionId;
 use crate::cluster::{KeyspaceRequest, SubmitError};
+use crate::gateway::{Session, Sessions};
 use crate::keyspace_op::{KeyspaceOp, KeyspaceOpKind, ScanState};
-use crate::session::{Session, Sessions};
+use crate::request::SessionId;
 use fawn_flash::Device;
 use fawn_types::{Now, OperationError, Reply, RingKey};
 use fawn_wire::{KeyspaceCommand, ReplyFormat};

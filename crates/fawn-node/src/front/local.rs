@@ -11,7 +11,7 @@ use super::status::{cluster_status, of_engines};
 use crate::cluster::{MapPlace, Node, NodeConfig, NodeError, NodeLimits, NodeOutput, NodeStatus, RangeDigest};
 use crate::options::{ServerInfo, ShardOptions};
 use crate::output::ShardOutput;
-use crate::session::SessionId;
+use crate::request::SessionId;
 use crate::status::{ClusterStatus, ShardStatus, StoreStatus};
 use fawn_chain::map::NodeEntry;
 use fawn_chain::{ClusterMap, RangeEntry, RingOptions};

@@ -2,10 +2,9 @@
 use super::request_router::RequestRouter;
 use crate::cluster::KeyspaceRequest;
 use crate::cluster::payload::{KeyValuePairs, put_pair};
-use crate::exec::ReplyPlace;
-use crate::gateway::{Flow, MultiReply, PendingMulti, Stall};
+use crate::gateway::{Flow, MultiReply, PendingMulti, Session, Stall};
 use crate::keyspace_op::{CROSS_SLOT, KeyspaceOpKind};
-use crate::session::Session;
+use crate::request::ReplyPlace;
 use fawn_flash::Device;
 use fawn_types::{Now, OperationError, Reply, Request, RingKey, Update, limits};
 use fawn_wire::{MultiCommand, ReplyFold, ReplyFormat, encode_error};

@@ -1,14 +1,13 @@
 //! Execution at a front-end: its node, the queues per key, requests on several keys.
 use super::key_queues::{KeyQueues, QueuedOp, SessionKey};
-use crate::SessionId;
 use crate::cluster::{ClientOp, ClusterReply, Node, SubmitError};
-use crate::exec::{Admit, ReplyPlace, ReplyTarget};
+use crate::gateway::connection;
+use crate::gateway::consume::Dispatch;
 use crate::gateway::server::{ServerContext, answer};
-use crate::gateway::{Flow, PendingMulti, Stall, admit_reply, connection, deliver, is_granted};
+use crate::gateway::{Flow, PendingMulti, Session, Sessions, Stall, admit_reply, deliver, is_granted};
 use crate::keyspace_op::KeyspaceOp;
 use crate::options::{ServerInfo, ShardOptions};
-use crate::session::consume::Dispatch;
-use crate::session::{Session, Sessions};
+use crate::request::{Admit, ReplyPlace, ReplyTarget, SessionId};
 use crate::status::{ShardCounters, ShardStatus};
 use fawn_ds::internals::Options;
 use fawn_flash::Device;

@@ -1,6 +1,6 @@
 //! Requests on the connection itself: the codec encodes their replies, this module orders them.
 use super::Flow;
-use crate::session::Session;
+use super::Session;
 use fawn_wire::{AfterReply, ConnectionCommand};
 
 pub(crate) fn execute(session: &mut Session, connection: &ConnectionCommand<'_>) -> Flow {

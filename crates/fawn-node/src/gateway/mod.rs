@@ -1,65 +1,112 @@
-//! Gateway of a shard: a session's command is executed here, sent to another shard, or answered at once.
+//! Gateway: sessions with their codecs, replies in order, unfinished requests by key, and the budget of their replies.
+pub(crate) mod budget;
 pub(crate) mod connection;
+pub(crate) mod consume;
 mod deliver;
-mod multi;
+mod flow;
+mod lookahead;
 mod multi_reply;
+mod out;
+mod own_keys;
+mod replies;
 pub(crate) mod server;
-mod single;
-mod state;
+mod table;
 
-pub(crate) use deliver::{ShardReplies, admit_reply, deliver, is_granted};
+pub(crate) use budget::{Budget, Usage};
+pub(crate) use deliver::{admit_reply, admit_value, deliver, is_granted};
+pub(crate) use flow::{Flow, Stall};
+pub(crate) use lookahead::Prefetched;
 pub(crate) use multi_reply::{MultiReply, PendingMulti};
-pub(crate) use single::execute_single;
-pub(crate) use state::{ShardContext, ShardState};
+pub(crate) use out::{OutBuf, OutputBufferPool};
+pub(crate) use own_keys::OwnKeys;
+pub(crate) use replies::Replies;
+pub(crate) use table::Sessions;
 
-use crate::forward;
-use crate::session::Session;
-use fawn_flash::Device;
-use fawn_types::Now;
-use fawn_wire::Command;
+use self::budget::SessionGrants;
+use crate::options::ShardOptions;
+use crate::request::SessionId;
+use fawn_types::{KeyHash, Version};
+use fawn_wire::{ClientIdentity, Codec, Protocol};
 
-/// Continuation of a session's input after a command.
+/// Progress of a session towards its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Flow {
-    /// The command is consumed; the next one may follow.
-    Continue,
-    /// The command is not consumed: offer it again once the stall ends.
-    Stall(Stall),
-    /// The command is consumed and was the session's last.
-    End,
+pub(crate) enum SessionPhase {
+    /// Input is accepted.
+    Open,
+    /// No more input; the session ends once its replies are sent.
+    Draining,
+    /// [`crate::ShardOutput::Close`] was emitted.
+    Ended,
 }
 
-/// Reason of a session's stall.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Stall {
-    /// The session's own bounds on waiting requests and bytes.
-    SessionLimit,
-    /// All earlier requests of the session: a whole-keyspace command is a barrier.
-    Quiet,
-    /// The session's requests that return values: a request on several keys must not overtake one on the same key.
-    Values,
-    /// The shard's reply budget: a reply of this length is not granted. Nothing was copied, read or changed.
-    ReplyBudget,
-    /// The shard's bounds: log buffers, uncommitted writes, keys being loaded.
-    Shard,
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) id: SessionId,
+    pub(crate) codec: Codec,
+    pub(crate) identity: ClientIdentity,
+    pub(crate) replies: Replies,
+    pub(crate) own_keys: OwnKeys,
+    /// Its requests at a cluster.
+    pub(crate) queued: u32,
+    pub(crate) phase: SessionPhase,
+    /// Why input was left unconsumed. [`crate::ShardOutput::Resume`] is emitted when the stall ends.
+    pub(crate) stalled: Option<Stall>,
+    /// Length that its input must reach before decoding can continue.
+    pub(crate) need_bytes: usize,
+    /// Scheduled in the table for the next iteration.
+    pub(crate) scheduled: bool,
+    /// The host knows that there is output.
+    pub(crate) output_announced: bool,
+    grants: SessionGrants,
 }
 
-/// Executes `command` for `session`.
-#[inline]
-pub(crate) fn execute<D: Device>(
-    state: &mut ShardState<D>,
-    session: &mut Session,
-    command: Command<'_>,
-    now: Now,
-) -> Flow {
-    match command {
-        Command::Single { request, format } => {
-            let place = (state.hash(request.key()), state.elsewhere(request.key()));
-            execute_single(state, session, place, (&request, format), now)
+impl Session {
+    pub(crate) fn new(id: SessionId, protocol: Protocol, options: &ShardOptions) -> Self {
+        Self {
+            id,
+            codec: Codec::new(protocol, options.limits()),
+            identity: ClientIdentity { id: id.serial(), ..ClientIdentity::default() },
+            replies: Replies::new(protocol, options.value_bytes_max as usize),
+            own_keys: OwnKeys::default(),
+            queued: 0,
+            phase: SessionPhase::Open,
+            stalled: None,
+            need_bytes: 1,
+            scheduled: false,
+            output_announced: false,
+            grants: SessionGrants::new(options.session_output_bytes_max),
         }
-        Command::Multi(multi) => multi::execute(state, session, &multi, now),
-        Command::Keyspace(keyspace) => forward::keyspace(state, session, &keyspace, now),
-        Command::Connection(connection) => connection::execute(session, &connection),
-        Command::Server(server) => server::execute(state, session, &server),
+    }
+
+    /// Records an uncommitted version of the key that the session wrote or saw.
+    pub(crate) fn note(&mut self, hash: KeyHash, version: Option<Version>) {
+        if let Some(version) = version {
+            self.own_keys.push(hash, version);
+        }
+    }
+
+    /// Whether it has no pending request: whole-keyspace commands wait for that.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.replies.is_settled() && self.own_keys.is_empty() && self.queued == 0
+    }
+
+    /// Whether the reason of its stall is gone; `relieved`: the shard freed budget or queue space.
+    pub(crate) fn may_resume(&self, stall: Stall, options: &ShardOptions, relieved: bool) -> bool {
+        match stall {
+            Stall::SessionLimit => self.has_capacity(options),
+            Stall::Quiet => self.is_quiet(),
+            Stall::Values => !self.own_keys.has_values(),
+            Stall::Shard => relieved && self.has_capacity(options),
+            // The grant queue resumes these sessions.
+            Stall::ReplyBudget => self.may_ask_again() && self.has_capacity(options),
+        }
+    }
+
+    /// Whether it is within its own bounds.
+    pub(crate) fn has_capacity(&self, options: &ShardOptions) -> bool {
+        let pending = self.replies.pending().max(self.own_keys.len()).max(self.queued as usize);
+        let bytes = self.replies.usage().sum();
+        bytes <= options.session_output_bytes_max && pending < options.session_pending_max
     }
 }

@@ -1,6 +1,5 @@
 //! Requests on several keys: replies gathered in the order of the keys, in whatever order they arrive.
-use crate::SessionId;
-use crate::forward::LargerItem;
+use crate::request::{LargerItem, SessionId};
 use fawn_types::{Entry, EntryRef, OperationError, Reply, Version};
 use fawn_wire::{MultiReplyEncoder, ReplyFold};
 use std::collections::VecDeque;

@@ -4,9 +4,9 @@
 //! folds the replies.
 mod scan;
 
+use crate::request::SessionId;
 pub(crate) use scan::ScanState;
 
-use crate::SessionId;
 use fawn_types::{OperationError, Reply};
 use fawn_wire::internal::KeyspaceRequest;
 use fawn_wire::{ReplyFormat, encode_done, encode_error, resp};

@@ -8,11 +8,11 @@
 //! The result in a record is an encoded reply too. `docs/formats/peer-payloads.md` has the tables.
 mod records;
 
+use crate::request::RequestBody;
 pub(crate) use fawn_wire::internal::{EncodedReply, put_result};
 pub use fawn_wire::internal::{KeyValuePairs, KeyspaceRequest, MessageDecodeError, put_pair};
 pub(crate) use records::{put_record, records_of};
 
-use crate::exec::RequestBody;
 use fawn_types::{OperationError, Reply, Request, Version};
 use fawn_wire::internal;
 

@@ -3,14 +3,10 @@ mod config;
 mod info;
 mod stats;
 
-use super::{Flow, ShardState};
-use crate::counters::Counted;
+use super::Session;
 use crate::options::{ServerInfo, ShardOptions};
-use crate::session::Session;
 use crate::status::ShardStatus;
-use fawn_flash::Device;
 use fawn_types::TimeMs;
-use fawn_wire::internal::Message;
 use fawn_wire::{ServerCommand, commands, memcached, resp};
 
 /// Server state besides its status.
@@ -18,21 +14,6 @@ pub(crate) struct ServerContext<'a> {
     pub(crate) server_info: &'a ServerInfo,
     pub(crate) options: &'a ShardOptions,
     pub(crate) store: &'a fawn_ds::internals::Options,
-}
-
-pub(crate) fn execute<D: Device>(state: &mut ShardState<D>, session: &mut Session, server: &ServerCommand<'_>) -> Flow {
-    let about =
-        ServerContext { server_info: &state.server_info, options: &state.options, store: state.engine.options() };
-    let status = || {
-        let mut status = state.status();
-        status.add(&state.forward.peer_stats);
-        status
-    };
-    if answer(&about, status, session, server, state.wall) {
-        state.reset_counters();
-        state.forward.notify_others(Message::ResetStats);
-    }
-    Flow::Continue
 }
 
 /// Replies to the request; returns whether the counters that clients see are to be reset.
@@ -77,6 +58,7 @@ pub(crate) fn answer(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::counters::Counted;
     use crate::status::{OpenGeneration, RepliesStatus, ShardCounters, StoreStatus};
     use fawn_ds::internals::{EngineStats, LogReport, MemoryReport};
     use fawn_wire::Args;

@@ -2,15 +2,34 @@
 //!
 //! Per iteration the host calls `handle_input` for every connection with input, then [`Shard::run_once`] once (which
 //! submits once for all of them), then [`Shard::poll_output`] until it is empty: one write per connection.
-use crate::activation::activate;
+mod activation;
+mod dispatch;
+mod fan_out;
+mod key_queues;
+mod larger_items;
+mod multi;
+mod peer_messages;
+mod peer_replies;
+mod replies;
+mod server;
+mod single;
+mod state;
+
+pub(crate) use replies::ShardReplies;
+pub(crate) use state::{ShardContext, ShardState};
+
+use self::activation::activate;
+use self::dispatch::execute;
+use self::single::execute_single;
 use crate::exec::{Executor, ExecutorLimits, SCRATCH_BYTES_KEPT, handle_commit};
-use crate::forward::{self, Forwarder, Placement};
-use crate::gateway::{Flow, ShardState, execute, execute_single};
+use crate::forward::Forwarder;
+use crate::gateway::consume::{self, Dispatch};
+use crate::gateway::{Flow, Prefetched, Session, Sessions};
 use crate::options::{ServerInfo, ShardOptions};
 use crate::output::ShardOutput;
+use crate::placement::Placement;
 use crate::replica::{HostedMember, MemberTable, RangeSlot};
-use crate::session::consume::{self, Dispatch};
-use crate::session::{Prefetched, Session, SessionId, Sessions};
+use crate::request::SessionId;
 use crate::status::{ShardCounters, ShardStatus};
 use fawn_chain::{Completions, LogProgress, ReplicaOutput as ChainOutput};
 use fawn_ds::internals::{Engine, EngineError, Event};
@@ -220,7 +239,7 @@ impl<D: Device> Shard<D> {
     fn flush_if_due(&mut self, now: Now) {
         if self.state.flush_at.is_some_and(|at| at <= now.mono) {
             self.state.flush_at = None;
-            forward::flush_all(&mut self.state);
+            fan_out::flush_all(&mut self.state);
         }
     }
 

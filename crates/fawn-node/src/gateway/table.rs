@@ -1,33 +1,12 @@
 //! Table of a shard's sessions, and the sessions scheduled for the next iteration.
 use super::{Budget, OutputBufferPool, Session};
-use crate::forward::Placement;
 use crate::options::ShardOptions;
 use crate::output::ShardOutput;
+use crate::placement::Placement;
+use crate::request::SessionId;
 use fawn_wire::Protocol;
 use slab::Slab;
 use std::collections::VecDeque;
-
-/// Identifies a session within its node; never reused, so a late event of an ended session has no receiver.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct SessionId {
-    index: u32,
-    serial: u64,
-}
-
-impl SessionId {
-    /// An ID that no session has: serials start at 1.
-    pub(crate) const NOBODY: Self = Self { index: 0, serial: 0 };
-
-    pub(super) const fn index(self) -> usize {
-        self.index as usize
-    }
-
-    /// Its number: `CLIENT ID`.
-    #[must_use]
-    pub const fn serial(self) -> u64 {
-        self.serial
-    }
-}
 
 /// All sessions.
 #[derive(Debug)]
@@ -58,7 +37,7 @@ impl Sessions {
     pub(crate) fn open(&mut self, protocol: Protocol, options: &ShardOptions) -> SessionId {
         self.last_serial += self.serial_step;
         let entry = self.slab.vacant_entry();
-        let id = SessionId { index: entry.key() as u32, serial: self.last_serial };
+        let id = SessionId::new(entry.key() as u32, self.last_serial);
         entry.insert(Session::new(id, protocol, options));
         id
     }
@@ -67,7 +46,7 @@ impl Sessions {
         if self.get(id).is_none() {
             return false;
         }
-        let mut session = self.slab.remove(id.index as usize);
+        let mut session = self.slab.remove(id.index());
         session.replies.give_back(&mut self.pool);
         self.budget.leave(&mut session);
         true
@@ -78,11 +57,11 @@ impl Sessions {
     }
 
     pub(crate) fn get(&self, id: SessionId) -> Option<&Session> {
-        self.slab.get(id.index as usize).filter(|session| session.id == id)
+        self.slab.get(id.index()).filter(|session| session.id == id)
     }
 
     pub(crate) fn get_mut(&mut self, id: SessionId) -> Option<&mut Session> {
-        self.slab.get_mut(id.index as usize).filter(|session| session.id == id)
+        self.slab.get_mut(id.index()).filter(|session| session.id == id)
     }
 
     /// The session, its buffer pool, and its reply budget.
@@ -90,7 +69,7 @@ impl Sessions {
         &mut self,
         id: SessionId,
     ) -> Option<(&mut Session, &mut OutputBufferPool, &mut Budget)> {
-        let session = self.slab.get_mut(id.index as usize).filter(|session| session.id == id)?;
+        let session = self.slab.get_mut(id.index()).filter(|session| session.id == id)?;
         Some((session, &mut self.pool, &mut self.budget))
     }
 
@@ -118,7 +97,7 @@ impl Sessions {
 
     /// Schedules the session for the next iteration.
     pub(crate) fn schedule(&mut self, id: SessionId) {
-        if let Some(session) = self.slab.get_mut(id.index as usize).filter(|session| session.id == id)
+        if let Some(session) = self.slab.get_mut(id.index()).filter(|session| session.id == id)
             && !std::mem::replace(&mut session.scheduled, true)
         {
             self.scheduled.push(id);

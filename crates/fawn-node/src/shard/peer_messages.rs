@@ -2,11 +2,11 @@
 //!
 //! A shard executes the requests of others as its own. It has no session for them: the shard that asks orders them, and a
 //! request that has to wait is parked with its origin.
-use super::MessageBatch;
-use crate::exec::{Execution, Origin, Parking, RequestBody, RequestMessage, ShardOpId, refusal_error};
-use crate::gateway::{ShardContext, ShardState};
+use super::{Shard, ShardContext, ShardState};
+use crate::exec::refusal_error;
+use crate::forward::MessageBatch;
 use crate::replica::RangeSlot;
-use crate::shard::Shard;
+use crate::request::{Execution, Origin, Parking, RequestBody, RequestMessage, ShardOpId};
 use crate::status::ShardStatus;
 use fawn_ds::internals::PREFETCH_KEYS_MAX;
 use fawn_flash::Device;

@@ -1,10 +1,16 @@
-//! Messages of the executor: a request, the origin that its reply returns to, the outcome, and the owned form of a
+//! Requests: as messages to the executor, with the origin that the reply returns to, the outcome, and the owned form of a
 //! request that waits.
-use crate::SessionId;
+mod outstanding_op;
+mod session_id;
+
+pub use session_id::SessionId;
+
+pub(crate) use outstanding_op::{LargerItem, OutstandingOp};
+
 use crate::replica::RangeSlot;
 use fawn_chain::Rejection;
 use fawn_ds::internals::{LookupPlan, Scan};
-use fawn_types::{ClientTag, KeyHash, NodeId, Request, ShardId};
+use fawn_types::{ClientTag, KeyHash, NodeId, OperationError, Reply, Request, ShardId};
 use fawn_wire::ReplyFormat;
 use fawn_wire::internal::KeyspaceRequest;
 pub(crate) use fawn_wire::internal::RequestBody;
@@ -24,7 +30,7 @@ pub(crate) struct RequestMessage<'a> {
     pub(crate) body: RequestBody<'a>,
 }
 
-/// Effect of an unfinished request on the later ones of its session, see [`crate::session::OwnKeys`].
+/// Effect of an unfinished request on the later ones of its session, see `OwnKeys`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RequestKind {
     /// An update of one key whose reply has no value.
@@ -103,7 +109,7 @@ pub(crate) enum Origin {
 pub(crate) enum Execution {
     /// The reply is emitted. The reply to a tagged update follows with its commit instead.
     Replied,
-    /// Not executed yet: [`super::Executor::park`] it.
+    /// Not executed yet: `Executor::park` it.
     Park(Parking),
     /// Nothing happened: the log's buffers are full, or too much is uncommitted.
     Blocked,
@@ -143,7 +149,7 @@ pub(crate) struct RequestHead {
 }
 
 impl RequestHead {
-    pub(super) fn new(message: &RequestMessage<'_>, origin: Origin) -> Self {
+    pub(crate) fn new(message: &RequestMessage<'_>, origin: Origin) -> Self {
         let RequestMessage { slot, hash, tag, is_latest, grant_bytes, body } = *message;
         let (kind, tag) = (RequestKind::of(&body), tag.map_or(ClientTag::NONE, |tag| tag.client));
         Self { slot, hash, tag, origin, kind, grant_bytes, is_latest, is_queued: body.is_update() }
@@ -174,5 +180,27 @@ impl StoredRequest {
 
     pub(crate) const fn len_bytes(&self) -> usize {
         self.0.len()
+    }
+}
+
+/// Decision about the value of a resumed read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Admit {
+    Accept,
+    /// Not now: the read waits for a grant of this length.
+    Retry,
+    /// Not here: the request returns to the shard that sent it, which grants the length.
+    Return,
+    /// Never: it is part of a reply whose other parts wait for it.
+    Reject,
+}
+
+impl Admit {
+    /// Replacement reply, if the reply is rejected.
+    pub(crate) const fn reply<'a>(self, reply: &'a Reply<'a>) -> &'a Reply<'a> {
+        match self {
+            Self::Accept | Self::Retry | Self::Return => reply,
+            Self::Reject => &Reply::Error(OperationError::Overloaded),
+        }
     }
 }

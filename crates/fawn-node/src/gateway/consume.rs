@@ -3,10 +3,10 @@
 //! The rules are the same for both executors, a shard's own store and a cluster.
 use super::lookahead::{FIRSTS_MIN, Lookahead, Prefetched, peek_firsts};
 use super::{Budget, Session, SessionPhase, Sessions};
-use crate::SessionId;
-use crate::gateway::{Flow, Stall};
+use super::{Flow, Stall};
 use crate::options::ShardOptions;
 use crate::output::ShardOutput;
+use crate::request::SessionId;
 use crate::status::ShardCounters;
 use fawn_ds::internals::PREFETCH_KEYS_MAX;
 use fawn_types::{KeyHash, Now, OperationError, ShardId, Version};

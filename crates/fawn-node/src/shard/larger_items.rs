@@ -1,18 +1,8 @@
 //! Items of requests on several keys whose values are longer than their grants.
-use super::outstanding::OutstandingOp;
-use crate::exec::{ReplyPlace, StoredRequest};
-use crate::gateway::ShardContext;
+use super::ShardContext;
+use crate::request::{LargerItem, OutstandingOp, ReplyPlace};
 use fawn_flash::Device;
 use fawn_types::{OperationError, Reply};
-
-/// An item that waits for its grant.
-#[derive(Debug)]
-pub(crate) struct LargerItem {
-    pub(super) op: OutstandingOp,
-    /// Length of its value.
-    pub(super) bytes: usize,
-    pub(super) request: StoredRequest,
-}
 
 impl<D: Device> ShardContext<'_, D> {
     /// An item came back: it is sent again once the whole reply is granted its length.

@@ -1,10 +1,8 @@
 //! Whole-keyspace requests: a part to each shard of the node, this one included, and one folded reply.
-use super::outstanding::OutstandingOp;
-use crate::SessionId;
-use crate::exec::{ReplyPlace, ReplyTarget, RequestBody, RequestKind};
-use crate::gateway::{Flow, ShardContext, ShardState, Stall};
+use super::{ShardContext, ShardState};
+use crate::gateway::{Flow, Session, Stall};
 use crate::keyspace_op::{KeyspaceOp, KeyspaceOpKind, ScanState};
-use crate::session::Session;
+use crate::request::{OutstandingOp, ReplyPlace, ReplyTarget, RequestBody, RequestKind, SessionId};
 use fawn_flash::Device;
 use fawn_types::{KeyHash, Now, Reply, ShardId, TimeMs};
 use fawn_wire::internal::{KeyspaceRequest, Message};

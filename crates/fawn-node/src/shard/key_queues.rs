@@ -1,9 +1,10 @@
 //! Beginning of requests that waited for their session's earlier request on the key.
-use super::key_queues::{QueuedRequest, SessionQueueName};
-use super::outstanding::OutstandingOp;
-use crate::exec::{Execution, Origin, Parking, ReplyPlace, RequestKind, RequestMessage, refusal_error};
-use crate::gateway::{ShardContext, ShardState, is_granted};
+use super::{ShardContext, ShardState};
+use crate::exec::refusal_error;
+use crate::forward::{QueuedRequest, SessionQueueName};
+use crate::gateway::is_granted;
 use crate::replica::RangeSlot;
+use crate::request::{Execution, Origin, OutstandingOp, Parking, ReplyPlace, RequestKind, RequestMessage};
 use fawn_flash::Device;
 use fawn_types::{OperationError, Reply, Request, ShardId};
 use fawn_wire::encode_reply;

@@ -1,9 +1,8 @@
 //! Replies of shards to the requests of this shard's sessions, and requests that come back for a larger grant.
-use super::key_queues::QueuedRequest;
-use super::multi::LargerItem;
-use super::outstanding::OutstandingOp;
-use crate::exec::{ReplyPlace, ReplyTarget, RequestBody, RequestKind, StoredRequest};
-use crate::gateway::{ShardContext, deliver};
+use super::ShardContext;
+use crate::forward::QueuedRequest;
+use crate::gateway::deliver;
+use crate::request::{LargerItem, OutstandingOp, ReplyPlace, ReplyTarget, RequestBody, RequestKind, StoredRequest};
 use fawn_flash::Device;
 use fawn_types::Reply;
 

@@ -1,10 +1,10 @@
 //! Requests on several keys: `MGET`, `DEL`, `EXISTS`, memcached's multi-key `get`, and the atomic `MSET`.
-use super::{Flow, MultiReply, PendingMulti, ShardState, Stall, single};
-use crate::exec::{Execution, HashedPair, Parking, ReplyPlace, ReplyTarget, RequestBody, RequestKind, refusal_error};
-use crate::forward::OutstandingOp;
+use super::{ShardState, single};
+use crate::exec::{HashedPair, refusal_error};
+use crate::gateway::{Flow, MultiReply, PendingMulti, Session, Stall};
 use crate::keyspace_op::CROSS_SLOT;
 use crate::replica::RangeSlot;
-use crate::session::Session;
+use crate::request::{Execution, OutstandingOp, Parking, ReplyPlace, ReplyTarget, RequestBody, RequestKind};
 use fawn_flash::Device;
 use fawn_types::{KeyHash, Now, OperationError, Reply, Request, ShardId, Update, limits};
 use fawn_wire::internal::{KeyValuePairs, KeyspaceRequest, put_pair};

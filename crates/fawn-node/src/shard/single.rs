@@ -1,12 +1,13 @@
 //! Requests on one key: executed in place; parked, sent or queued with a reserved slot if they must wait.
-use super::{Flow, ShardState, Stall};
-use crate::exec::{
-    Execution, Origin, Parking, ReplyPlace, ReplyTarget, RequestBody, RequestKind, RequestMessage, StoredRequest,
-    refusal_error,
-};
-use crate::forward::{OutstandingOp, QueuedRequest};
+use super::ShardState;
+use crate::exec::refusal_error;
+use crate::forward::QueuedRequest;
+use crate::gateway::{Flow, Session, Stall};
 use crate::replica::RangeSlot;
-use crate::session::Session;
+use crate::request::{
+    Execution, Origin, OutstandingOp, Parking, ReplyPlace, ReplyTarget, RequestBody, RequestKind, RequestMessage,
+    StoredRequest,
+};
 use fawn_flash::Device;
 use fawn_types::{KeyHash, Now, OperationError, Reply, Request, ShardId, Version, limits};
 use fawn_wire::{ReplyFormat, encode_reply};

@@ -10,7 +10,7 @@
 //!
 //! After a session has seen another session's pending value (a failed `SETNX`), its next request must not see an older
 //! one either. Other sessions read committed values only.
-use crate::exec::RequestKind;
+use crate::request::RequestKind;
 use fawn_types::{KeyHash, Version};
 use std::collections::VecDeque;
 

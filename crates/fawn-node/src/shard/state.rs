@@ -1,10 +1,10 @@
 //! State of a shard except its sessions, so that both can be borrowed together.
-use super::{PendingMulti, ShardReplies};
+use super::ShardReplies;
 use crate::exec::{Executor, ExecutorCounters, ReadWaiter, Resumption};
 use crate::forward::Forwarder;
+use crate::gateway::{PendingMulti, Sessions};
 use crate::options::{ServerInfo, ShardOptions};
 use crate::replica::{HostedMember, MemberTable, RangeSlot};
-use crate::session::Sessions;
 use crate::status::{RepliesStatus, ShardCounters, ShardStatus, StoreStatus};
 use fawn_ds::internals::{Engine, LookupPlan};
 use fawn_flash::Device;

@@ -7,9 +7,10 @@
 //!
 //! Replies behind an unfinished reply of their session thus use at most B/2. Each byte above belongs to a next reply,
 //! which leaves with its client or the client's time-out. The peak is 9/8 B and one reply.
-use super::{Session, SessionId, SessionPhase};
-use crate::gateway::Stall;
+use super::Stall;
+use super::{Session, SessionPhase};
 use crate::output::ShardOutput;
+use crate::request::SessionId;
 use crate::status::RepliesStatus;
 use slab::Slab;
 use std::collections::VecDeque;

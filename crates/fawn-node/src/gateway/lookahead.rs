@@ -3,7 +3,8 @@
 //! Requests mostly wait for main memory. The accesses of a pipeline, or of many connections, overlap when they are
 //! prefetched together. The look-ahead changes no state; its decoded and hashed requests are kept for execution.
 use super::consume::Dispatch;
-use super::{Session, SessionId, Sessions};
+use super::{Session, Sessions};
+use crate::request::SessionId;
 use fawn_ds::internals::PREFETCH_KEYS_MAX;
 use fawn_types::{KeyHash, Request, ShardId, TimeMs};
 use fawn_wire::{Codec, Command, Decoded, ReplyFormat};

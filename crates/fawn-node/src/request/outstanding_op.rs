@@ -1,0 +1,28 @@
+//! Requests at other shards, as the shard that asks keeps them.
+use super::{ReplyTarget, RequestKind, StoredRequest};
+use fawn_types::KeyHash;
+
+/// A request at a shard. The request itself is there; it comes back if it has to be repeated.
+#[derive(Debug)]
+pub(crate) struct OutstandingOp {
+    pub(crate) target: ReplyTarget,
+    pub(crate) hash: KeyHash,
+    pub(crate) kind: RequestKind,
+    /// Longest value that the reply may have.
+    pub(crate) grant_bytes: usize,
+    /// Length of the request's message.
+    pub(crate) request_bytes: usize,
+    /// The key, if the reply's encoding contains it.
+    pub(crate) key: Box<[u8]>,
+    /// Further reads of the key that wait for the same reply.
+    pub(crate) joined: Vec<ReplyTarget>,
+}
+
+/// An item that waits for its grant.
+#[derive(Debug)]
+pub(crate) struct LargerItem {
+    pub(crate) op: OutstandingOp,
+    /// Length of its value.
+    pub(crate) bytes: usize,
+    pub(crate) request: StoredRequest,
+}
