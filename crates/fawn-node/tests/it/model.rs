@@ -72,6 +72,8 @@ struct ModelCommand {
     sent: u64,
     /// Whether its reply is a list with one element per part.
     is_list: bool,
+    /// Whether it may be refused: an error says that it had no effect.
+    may_fail: bool,
 }
 
 /// Orders of one key's operations, one list per session.
@@ -148,6 +150,8 @@ struct ModelRun<H> {
     harness: TestHarness<H, ShardOptions>,
     /// Keys are on several shards, so `MSET` is sent for keys of one tag only.
     is_split: bool,
+    /// Many values are longer than a grant, clients read slowly, and some leave.
+    is_tight: bool,
     clock: u64,
     values: u64,
     ids: Vec<SessionId>,
@@ -172,11 +176,16 @@ where
     fn new(seed: u64, harness: TestHarness<H, ShardOptions>, is_split: bool) -> Self {
         let states = vec![BTreeSet::from([None]); KEYS.len()];
         let (ids, under_way, history) = (Vec::new(), HashMap::new(), Vec::new());
-        Self { rng: SplitMix64::new(seed), harness, is_split, clock: 0, values: 0, ids, under_way, history, states }
+        let rng = SplitMix64::new(seed);
+        Self { rng, harness, is_split, is_tight: false, clock: 0, values: 0, ids, under_way, history, states }
     }
 
     fn value(&mut self) -> String {
         self.values += 1;
+        if self.is_tight && self.rng.below(2) == 0 {
+            let bytes = [300, 600, 3000, 9000, 20_000, 40_000][self.rng.below(6) as usize];
+            return format!("v{}{}", self.values, "x".repeat(bytes));
+        }
         match self.rng.below(3) {
             0 => self.values.to_string(),
             // Some values are longer than a page, so their records take a second read.
@@ -190,6 +199,19 @@ where
         let (i, mut j) = (self.rng.below(4) as usize, self.rng.below(4) as usize);
         let (key, value) = (KEYS[i], self.value());
         let one = |line: String, op: Op| (line, vec![(i, op)], false);
+        if self.is_tight && self.rng.below(4) == 0 {
+            return match self.rng.below(4) {
+                0 => one(format!("GETSET {key} {value}"), Op::GetSet(value)),
+                1 => one(format!("GETDEL {key}"), Op::GetDel),
+                2 => {
+                    // Each key once: the items of one request have no order.
+                    let parts: Vec<(usize, Op)> = (0..KEYS.len()).map(|at| ((at + i) % KEYS.len(), Op::Get)).collect();
+                    let keys: Vec<&str> = parts.iter().map(|(at, _)| KEYS[*at]).collect();
+                    (format!("MGET {}", keys.join(" ")), parts, true)
+                }
+                _ => one(format!("APPEND {key} {value}"), Op::Append(value)),
+            };
+        }
         match self.rng.below(16) {
             0..=3 => one(format!("GET {key}"), Op::Get),
             4..=6 => one(format!("SET {key} {value}"), Op::Set(value)),
@@ -199,7 +221,9 @@ where
             10 => one(format!("INCR {key}"), Op::Incr),
             11 => one(format!("DEL {key}"), Op::Del),
             12 => one(format!("GETDEL {key}"), Op::GetDel),
-            13 => (format!("MGET {key} {}", KEYS[j]), vec![(i, Op::Get), (j, Op::Get)], true),
+            13 if !self.is_tight || i != j => {
+                (format!("MGET {key} {}", KEYS[j]), vec![(i, Op::Get), (j, Op::Get)], true)
+            }
             14 if i != j => {
                 j = if self.is_split { i ^ 1 } else { j };
                 let line = format!("MSET {key} {value} {} {value}", KEYS[j]);
@@ -211,11 +235,47 @@ where
     }
 
     fn send(&mut self) {
-        let id = self.ids[self.rng.below(SESSIONS as u64) as usize];
+        let id = self.ids[self.rng.below(self.ids.len() as u64) as usize];
         let (line, parts, is_list) = self.command();
         self.clock += 1;
-        self.under_way.get_mut(&id).unwrap().push(ModelCommand { parts, sent: self.clock, is_list });
+        self.under_way.get_mut(&id).unwrap().push(ModelCommand {
+            parts,
+            sent: self.clock,
+            is_list,
+            may_fail: self.is_tight,
+        });
         self.harness.send(id, &resp(&line));
+    }
+
+    /// Some clients leave without their replies, and some read slowly.
+    fn disturb(&mut self) {
+        if self.rng.below(20) == 0 {
+            let at = self.rng.below(self.ids.len() as u64) as usize;
+            let id = self.ids[at];
+            self.listen();
+            for command in self.under_way.remove(&id).unwrap() {
+                note(&mut self.history, at, command, None);
+            }
+            self.harness.host.close_session(id);
+            self.harness.clients.remove(&id);
+            let id = self.harness.connect(Protocol::Resp);
+            self.ids[at] = id;
+            self.under_way.insert(id, Vec::new());
+            // The session's history is of the one that has ended: the new one has a history of its own.
+            let ended = self.history[0].len();
+            for key in &mut self.history {
+                key.push(Vec::new());
+                key.swap(at, ended);
+            }
+        }
+        self.harness.reads_replies = self.rng.below(3) == 0;
+        self.take_all();
+    }
+
+    fn take_all(&mut self) {
+        for id in self.ids.clone() {
+            self.harness.take(id);
+        }
     }
 
     /// Reads the replies that have arrived.
@@ -235,12 +295,16 @@ where
     }
 
     fn round(&mut self) {
-        self.ids = (0..SESSIONS).map(|_| self.harness.connect(Protocol::Resp)).collect();
+        let sessions = if self.is_tight { 4 } else { SESSIONS };
+        self.ids = (0..sessions).map(|_| self.harness.connect(Protocol::Resp)).collect();
         self.under_way = self.ids.iter().map(|id| (*id, Vec::new())).collect();
-        self.history = vec![vec![Vec::new(); SESSIONS]; KEYS.len()];
+        self.history = vec![vec![Vec::new(); sessions]; KEYS.len()];
         for _ in 0..self.rng.below(40) {
             if self.rng.below(3) == 0 {
                 self.harness.run_once();
+                if self.is_tight {
+                    self.disturb();
+                }
                 self.listen();
             } else {
                 self.send();
@@ -251,6 +315,8 @@ where
     /// Ends the round: waits until idle and sometimes reopens with empty caches, or loses power.
     fn end_round(mut self) -> Self {
         let crashes = self.harness.options.durability == Durability::Sync && self.rng.below(3) == 0;
+        self.harness.reads_replies = true;
+        self.take_all();
         if !crashes {
             self.harness.settle();
         }
@@ -285,7 +351,7 @@ fn note(
     command: ModelCommand,
     heard: Option<(u64, &Vec<String>)>,
 ) {
-    let ModelCommand { parts, sent, is_list } = command;
+    let ModelCommand { parts, sent, is_list, may_fail } = command;
     // FLUSHALL names no key; it is an operation on every key.
     if parts.is_empty() {
         for key in history.iter_mut() {
@@ -295,7 +361,10 @@ fn note(
         return;
     }
     for (part, (key, op)) in parts.into_iter().enumerate() {
-        let reply = heard.map(|(_, replies)| replies[if is_list { part } else { 0 }].clone());
+        let reply = heard.map(|(_, replies)| replies[if is_list && replies.len() > 1 { part } else { 0 }].clone());
+        if may_fail && reply.as_deref() == Some("-") {
+            continue;
+        }
         let heard = heard.map_or(u64::MAX, |(heard, _)| heard);
         history[key][session].push(ModelEvent { op, sent, heard, reply });
     }
@@ -340,6 +409,23 @@ fn histories_of_several_shards_are_linearizable_and_survive_crashes() {
         };
         let count = 2 + (seed % 3) as u16;
         rounds(ModelRun::<Several>::new(seed, shards::harness(count, sim(seed), options), true));
+    });
+}
+
+#[test]
+fn histories_of_slow_clients_under_tiny_budgets_are_linearizable() {
+    seeds(200, |seed| {
+        let options = ShardOptions {
+            replies_bytes_max: [2 << 10, 24 << 10, 100 << 10][(seed / 3 % 3) as usize],
+            session_output_bytes_max: if seed % 2 == 0 { 20_000 } else { 1 << 20 },
+            session_pending_max: 4 + (seed % 30) as usize,
+            pending_max: 10 + (seed % 7 * 10) as usize,
+            uncommitted_max: 3 + seed % 20,
+            ..shard_options(durability(seed))
+        };
+        let count = 2 + (seed / 2 % 3) as u16;
+        let harness = shards::harness(count, sim(seed), options);
+        rounds(ModelRun::<Several> { is_tight: true, ..ModelRun::new(seed, harness, true) });
     });
 }
 

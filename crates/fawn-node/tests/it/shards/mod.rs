@@ -1,6 +1,7 @@
 //! Harness of a node with several shards in one thread; the seed decides the delay of their message batches.
 pub(crate) mod alone;
 mod clients;
+mod limits;
 
 use crate::harness::engine_options;
 use crate::test_harness::{Restarts, START, TestHarness};
