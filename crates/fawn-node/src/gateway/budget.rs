@@ -321,7 +321,10 @@ impl Budget {
         } else if self.exceeding.is_none_or(|id| id == session.id) {
             // A session that waits for a grant itself must not keep others from theirs.
             let is_held = usage.sum() > 0 && !session.replies.waits_for_grant();
-            self.exceeding = is_held.then_some(session.id);
+            let exceeding = is_held.then_some(session.id);
+            // It may wait behind others in the queue.
+            self.is_due |= self.exceeding != exceeding;
+            self.exceeding = exceeding;
         }
     }
 
@@ -358,6 +361,7 @@ impl Budget {
         }
         kept.into_iter().rev().for_each(|waiter| self.waiting.push_front(waiter));
     }
+        self.serve_exceeding(sessions, outputs);
 
     fn serve_one(
         &mut self,
@@ -374,6 +378,19 @@ impl Budget {
         let is_open = session.phase == SessionPhase::Open;
         if is_open && self.usage.sum() + bytes > self.bytes_max / 2 && !self.grant_next(session, bytes, has_precedence)
         {
+    /// Grants to the session that exceeds the limit, wherever it waits: all others wait for its end.
+    fn serve_exceeding(&mut self, sessions: &mut Slab<Session>, outputs: &mut VecDeque<ShardOutput>) {
+        let Some(id) = self.exceeding else { return };
+        let Some(session) = sessions.get_mut(id.index()).filter(|session| session.id == id) else { return };
+        let is_of_session = |waiter: &Waiter| waiter.session == id;
+        let of_session: Vec<Waiter> = self.waiting.iter().copied().filter(is_of_session).collect();
+        for waiter in of_session {
+            if self.serve_one(session, waiter, false, outputs) {
+                self.waiting.retain(|other| (other.session, other.slot) != (id, waiter.slot));
+            }
+        }
+    }
+
             return false;
         }
         session.grants.is_queued = false;
