@@ -94,6 +94,11 @@ impl Forwarder {
         self.outstanding.len() + self.key_queues.requests()
     }
 
+    /// Bytes granted to the session's requests at other shards.
+    pub(crate) fn granted_bytes(&self, session: &Session) -> usize {
+        if session.own_keys.has_values() { self.outstanding.granted_bytes(session.id) } else { 0 }
+    }
+
     /// Whether one more request may leave its direct line.
     pub(crate) fn has_capacity(&self, options: &ShardOptions) -> bool {
         let bytes = self.outstanding_bytes + self.key_queues.requests_bytes();

@@ -1,4 +1,5 @@
 //! Outstanding operations: requests at shards of the node, whose replies come in any order.
+use crate::SessionId;
 use crate::request::{OutstandingOp, ShardOpId};
 use slab::Slab;
 
@@ -12,6 +13,12 @@ pub(crate) struct Outstanding {
 impl Outstanding {
     pub(crate) fn len(&self) -> usize {
         self.ops.len()
+    }
+
+    /// Bytes granted to the session's operations.
+    pub(crate) fn granted_bytes(&self, session: SessionId) -> usize {
+        let of_session = self.ops.iter().filter(|(_, (_, op))| op.target.session == session);
+        of_session.map(|(_, (_, op))| op.granted_bytes()).sum()
     }
 
     /// The number of the next operation.

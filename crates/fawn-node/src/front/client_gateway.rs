@@ -177,7 +177,7 @@ impl<D: Device> ClientService for ClientGateway<D> {
     }
 
     fn close_session(&mut self, session: SessionId) {
-        self.sessions.close(session);
+        self.sessions.close(session, 0);
         self.router.sessions_open = self.sessions.len();
     }
 

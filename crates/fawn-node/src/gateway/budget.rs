@@ -328,12 +328,27 @@ impl Budget {
         }
     }
 
-    /// Releases the usage of an ended session.
-    pub(super) fn leave(&mut self, session: &mut Session) {
+    /// Releases the usage of an ended session, except `away_bytes`: until the replies arrive, these are in the memory of
+    /// other shards.
+    pub(super) fn leave(&mut self, session: &mut Session, away_bytes: usize) {
+        let exceeding = self.exceeding;
+        self.usage.reserved_bytes += away_bytes;
         self.set_usage(session, Usage::default());
+        if exceeding == Some(session.id) && self.long_bytes() > self.bytes_max {
+            self.exceeding = exceeding;
+        }
         self.is_due = true;
         // Its waiting reads end.
         self.has_granted_reads = true;
+    }
+
+    /// A reply to an ended session has arrived.
+    pub(crate) const fn release(&mut self, away_bytes: usize) {
+        self.usage.reserved_bytes -= away_bytes;
+        self.is_due = true;
+        if self.long_bytes() <= self.bytes_max {
+            self.exceeding = None;
+        }
     }
 
     /// Whether waiting reads were granted since the last call.
@@ -346,6 +361,7 @@ impl Budget {
         if !std::mem::replace(&mut self.is_due, false) {
             return;
         }
+        self.serve_exceeding(sessions, outputs);
         let (mut has_precedence, mut kept) = (true, Vec::new());
         while (has_precedence || self.usage.sum() < self.bytes_max / 2)
             && let Some(waiter) = self.waiting.pop_front()
@@ -361,7 +377,19 @@ impl Budget {
         }
         kept.into_iter().rev().for_each(|waiter| self.waiting.push_front(waiter));
     }
-        self.serve_exceeding(sessions, outputs);
+
+    /// Grants to the session that exceeds the limit, wherever it waits: all others wait for its end.
+    fn serve_exceeding(&mut self, sessions: &mut Slab<Session>, outputs: &mut VecDeque<ShardOutput>) {
+        let Some(id) = self.exceeding else { return };
+        let Some(session) = sessions.get_mut(id.index()).filter(|session| session.id == id) else { return };
+        let is_of_session = |waiter: &Waiter| waiter.session == id;
+        let of_session: Vec<Waiter> = self.waiting.iter().copied().filter(is_of_session).collect();
+        for waiter in of_session {
+            if self.serve_one(session, waiter, false, outputs) {
+                self.waiting.retain(|other| (other.session, other.slot) != (id, waiter.slot));
+            }
+        }
+    }
 
     fn serve_one(
         &mut self,
@@ -378,19 +406,6 @@ impl Budget {
         let is_open = session.phase == SessionPhase::Open;
         if is_open && self.usage.sum() + bytes > self.bytes_max / 2 && !self.grant_next(session, bytes, has_precedence)
         {
-    /// Grants to the session that exceeds the limit, wherever it waits: all others wait for its end.
-    fn serve_exceeding(&mut self, sessions: &mut Slab<Session>, outputs: &mut VecDeque<ShardOutput>) {
-        let Some(id) = self.exceeding else { return };
-        let Some(session) = sessions.get_mut(id.index()).filter(|session| session.id == id) else { return };
-        let is_of_session = |waiter: &Waiter| waiter.session == id;
-        let of_session: Vec<Waiter> = self.waiting.iter().copied().filter(is_of_session).collect();
-        for waiter in of_session {
-            if self.serve_one(session, waiter, false, outputs) {
-                self.waiting.retain(|other| (other.session, other.slot) != (id, waiter.slot));
-            }
-        }
-    }
-
             return false;
         }
         session.grants.is_queued = false;

@@ -18,6 +18,13 @@ pub(crate) struct OutstandingOp {
     pub(crate) joined: Vec<ReplyTarget>,
 }
 
+impl OutstandingOp {
+    /// Bytes granted to its replies.
+    pub(crate) fn granted_bytes(&self) -> usize {
+        if self.kind == RequestKind::Value { self.grant_bytes * (1 + self.joined.len()) } else { 0 }
+    }
+}
+
 /// An item that waits for its grant.
 #[derive(Debug)]
 pub(crate) struct LargerItem {

@@ -109,7 +109,8 @@ impl<D: Device> Shard<D> {
 
     /// Ends a session: its pending requests may still be executed, without a reply.
     pub fn close_session(&mut self, session: SessionId) {
-        self.sessions.close(session);
+        let away_bytes = self.sessions.get(session).map_or(0, |session| self.state.forward.granted_bytes(session));
+        self.sessions.close(session, away_bytes);
         self.state.sessions_open = self.sessions.len();
     }
 

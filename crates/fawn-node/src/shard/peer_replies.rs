@@ -9,7 +9,7 @@ use fawn_types::Reply;
 impl<D: Device> ShardContext<'_, D> {
     /// Receives the reply to an operation.
     pub(super) fn handle_reply(&mut self, op: u64, reply: &Reply<'_>) {
-        let op = self.state.forward.end(op);
+        let op = self.end_op(op);
         if let ReplyPlace::Part { operation } = op.target.place {
             return self.keyspace_op_replied(operation, reply);
         }
@@ -26,7 +26,7 @@ impl<D: Device> ShardContext<'_, D> {
 
     /// Receives a request that had no effect: its reply has a value of this length, which was not granted.
     pub(super) fn handle_larger(&mut self, op: u64, bytes: usize, body: &RequestBody<'_>) {
-        let op = self.state.forward.end(op);
+        let op = self.end_op(op);
         self.state.counters.rereads += 1;
         let request = || StoredRequest::new(body);
         if let ReplyPlace::Item { multi, .. } = op.target.place {
@@ -42,6 +42,14 @@ impl<D: Device> ShardContext<'_, D> {
             self.put_back(name, granted);
             self.state.forward.ready.push_back(name);
         }
+    }
+
+    fn end_op(&mut self, op: u64) -> OutstandingOp {
+        let op = self.state.forward.end(op);
+        if self.sessions.get(op.target.session).is_none() {
+            self.sessions.budget.release(op.granted_bytes());
+        }
+        op
     }
 
     /// A request on a key is at no shard any more.
