@@ -23,9 +23,12 @@ impl<D: Device> ShardContext<'_, D> {
     pub(crate) fn run_ready(&mut self) {
         while let Some(name) = self.state.forward.ready.pop_front() {
             self.run_key_queue(name);
+        let before = self.state.forward.requests();
         }
     }
 
+        // Requests that were executed here make space for further ones, like replies from other shards.
+        self.state.forward.has_moved |= self.state.forward.requests() < before;
     /// Tries blocked requests again.
     pub(crate) fn retry_blocked(&mut self) {
         let forward = &mut self.state.forward;
