@@ -4,9 +4,11 @@ use crate::exec::refusal_error;
 use crate::forward::{QueuedRequest, SessionQueueName};
 use crate::gateway::is_granted;
 use crate::replica::RangeSlot;
-use crate::request::{Execution, Origin, OutstandingOp, Parking, ReplyPlace, RequestKind, RequestMessage};
+use crate::request::{
+    Execution, Origin, OutstandingOp, Parking, ReplyPlace, RequestBody, RequestKind, RequestMessage, StoredRequest,
+};
 use fawn_flash::Device;
-use fawn_types::{OperationError, Reply, Request, ShardId};
+use fawn_types::{OperationError, Reply, Request, ShardId, Update};
 use fawn_wire::encode_reply;
 
 /// Progress of a queue after its first request was tried.
@@ -21,14 +23,14 @@ enum QueueStep {
 impl<D: Device> ShardContext<'_, D> {
     /// Begins the first requests of all queues that are ready.
     pub(crate) fn run_ready(&mut self) {
+        let before = self.state.forward.requests();
         while let Some(name) = self.state.forward.ready.pop_front() {
             self.run_key_queue(name);
-        let before = self.state.forward.requests();
         }
-    }
-
         // Requests that were executed here make space for further ones, like replies from other shards.
         self.state.forward.has_moved |= self.state.forward.requests() < before;
+    }
+
     /// Tries blocked requests again.
     pub(crate) fn retry_blocked(&mut self) {
         let forward = &mut self.state.forward;
@@ -118,10 +120,13 @@ impl<D: Device> ShardContext<'_, D> {
         owner: ShardId,
         is_latest: bool,
     ) -> QueueStep {
-        let kind = RequestKind::of(&first.request.body());
         let (mut first, mut grant_bytes) = (first, usize::MAX);
-        // Without a session, an update of which nobody reads the reply is not repeated either.
-        if kind == RequestKind::Value && self.sessions.get(name.0).is_some() {
+        if self.sessions.get(name.0).is_none() {
+            // No budget has bytes for a value that nobody reads.
+            first.request = StoredRequest::new(&RequestBody::Key(without_value(first.request.request())));
+        }
+        let kind = RequestKind::of(&first.request.body());
+        if kind == RequestKind::Value {
             let ReplyPlace::Slot(slot) = first.target.place else {
                 unreachable!("only single requests wait in queues")
             };
@@ -231,4 +236,16 @@ impl<D: Device> ShardContext<'_, D> {
         self.sessions.update_budget(name.0);
         QueueStep::Next
     }
+}
+
+/// The request with the same effect and a reply without a value.
+const fn without_value(request: Request<'_>) -> Request<'_> {
+    let Request::Update { key, mut update } = request else { return request };
+    match &mut update {
+        Update::Set { return_previous: returns_value, .. }
+        | Update::Delete { return_previous: returns_value, .. }
+        | Update::Touch { return_value: returns_value, .. } => *returns_value = false,
+        _ => {}
+    }
+    Request::Update { key, update }
 }
