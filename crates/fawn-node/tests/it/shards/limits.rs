@@ -32,7 +32,7 @@ fn remote_keys(harness: &mut ShardsBed, id: SessionId, count: usize) -> Vec<Stri
     (0..).map(|number| format!("key:{number}")).filter(is_remote).take(count).collect()
 }
 
-/// What ended sessions were granted counts until the replies have arrived: their memory is at the other shard until then.
+/// Grants of ended sessions count until the replies have arrived: their memory is at the other shard until then.
 #[test]
 fn grants_of_ended_sessions_count_until_their_replies_arrive() {
     const REPLIES_BYTES: usize = 256 << 10;
