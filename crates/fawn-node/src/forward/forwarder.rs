@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 /// Memory of batches that is kept for reuse; more is released.
 const SPARE_BYTES_MAX: usize = 512 << 10;
 
-/// All requests of a shard's sessions that have left their direct line.
+/// All requests of a shard's sessions that are at other shards or queued behind requests of their session.
 #[derive(Debug)]
 pub(crate) struct Forwarder {
     placement: Placement,
@@ -89,17 +89,17 @@ impl Forwarder {
         (owner != self.placement.shard()).then_some(owner)
     }
 
-    /// Requests that have left their direct line and have no reply.
+    /// Requests at other shards or in queues.
     pub(crate) fn requests(&self) -> usize {
         self.outstanding.len() + self.key_queues.requests()
     }
 
     /// Bytes granted to the session's requests at other shards.
     pub(crate) fn granted_bytes(&self, session: &Session) -> usize {
-        if session.own_keys.has_values() { self.outstanding.granted_bytes(session.id) } else { 0 }
+        if session.own_keys.has_open_values() { self.outstanding.granted_bytes(session.id) } else { 0 }
     }
 
-    /// Whether one more request may leave its direct line.
+    /// Whether one more request may be sent or queued.
     pub(crate) fn has_capacity(&self, options: &ShardOptions) -> bool {
         let bytes = self.outstanding_bytes + self.key_queues.requests_bytes();
         self.requests() < options.pending_max && bytes <= options.requests_bytes_max

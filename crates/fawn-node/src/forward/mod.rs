@@ -1,8 +1,8 @@
-//! Requests that leave a session's direct line: to other shards of the node, and behind the session's own requests.
+//! Requests that are not executed at once: sent to other shards of the node, or queued behind requests of their session.
 //!
 //! ```text
-//! gateway → Forwarder (slot, grant, OutstandingOp) → MessageBatch → (mailbox) → serve → exec → engine
-//! session ← replies ← Forwarder ← MessageBatch ← (mailbox) ← CommitWaiters or at once
+//! shard/single → Forwarder (slot, grant, OutstandingOp) → MessageBatch → (mailbox) → shard/peer_messages → exec
+//! session ← shard/peer_replies ← Forwarder ← MessageBatch ← (mailbox) ← CommitWaiters, or at once
 //! ```
 //! A shard owns a slice of the ring and its store; sessions stay with their connections. The host moves batches in order
 //! and without loss. The shard that asks pays: it reserves the request and its reply before the request leaves, so a

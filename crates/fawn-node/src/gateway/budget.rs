@@ -39,9 +39,9 @@ impl Usage {
 
 // Grant of a read by another shard, before the length of its value is known: this fraction of what any reply may use,
 // within these bounds.
-const UNKNOWN_PART: usize = 4096;
-const UNKNOWN_BYTES_MIN: usize = 512;
-const UNKNOWN_BYTES_MAX: usize = 64 << 10;
+const FIRST_GRANT_PART: usize = 4096;
+const FIRST_GRANT_BYTES_MIN: usize = 512;
+const FIRST_GRANT_BYTES_MAX: usize = 64 << 10;
 
 /// Sizes that one visit of a session may use without asking the budget again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -118,10 +118,10 @@ impl Session {
         self.grants.allowance.any_bytes
     }
 
-    /// Grant of a reply of unknown length.
+    /// First grant of a read at another shard.
     #[inline]
-    pub(crate) fn unknown_bytes(&self) -> usize {
-        unknown_bytes(self.grants.allowance.any_bytes)
+    pub(crate) fn first_grant_bytes(&self) -> usize {
+        first_grant_bytes(self.grants.allowance.any_bytes)
     }
 
     /// A reply of this length was added.
@@ -140,8 +140,8 @@ impl Session {
     }
 }
 
-fn unknown_bytes(any_bytes: usize) -> usize {
-    (any_bytes / UNKNOWN_PART).clamp(UNKNOWN_BYTES_MIN, UNKNOWN_BYTES_MAX)
+fn first_grant_bytes(any_bytes: usize) -> usize {
+    (any_bytes / FIRST_GRANT_PART).clamp(FIRST_GRANT_BYTES_MIN, FIRST_GRANT_BYTES_MAX)
 }
 
 /// A session whose input waits, or a read that waits with its slot.
@@ -218,9 +218,9 @@ impl Budget {
         };
     }
 
-    /// Grant of a reply of unknown length.
-    pub(crate) fn unknown_bytes(&self) -> usize {
-        unknown_bytes((self.bytes_max / 2).saturating_sub(self.usage.sum()))
+    /// First grant of a read at another shard, without a session's allowance.
+    pub(crate) fn first_grant_bytes(&self) -> usize {
+        first_grant_bytes((self.bytes_max / 2).saturating_sub(self.usage.sum()))
     }
 
     #[inline]

@@ -96,7 +96,7 @@ impl Session {
         match stall {
             Stall::SessionLimit => self.has_capacity(options),
             Stall::Quiet => self.is_quiet(),
-            Stall::Values => !self.own_keys.has_values(),
+            Stall::Values => !self.own_keys.has_open_values(),
             Stall::Shard => relieved && self.has_capacity(options),
             // The grant queue resumes these sessions.
             Stall::ReplyBudget => self.may_ask_again() && self.has_capacity(options),

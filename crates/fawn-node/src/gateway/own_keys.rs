@@ -43,7 +43,7 @@ impl OwnKeys {
     }
 
     /// Whether a request that returns a value has no reply.
-    pub(crate) fn has_values(&self) -> bool {
+    pub(crate) fn has_open_values(&self) -> bool {
         !self.queues.is_empty() || self.open.iter().any(|(_, kind)| *kind == RequestKind::Value)
     }
 

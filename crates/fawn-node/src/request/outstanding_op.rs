@@ -1,5 +1,5 @@
 //! Requests at other shards, as the shard that asks keeps them.
-use super::{ReplyTarget, RequestKind, StoredRequest};
+use super::{ReplyTarget, RequestBody, RequestKind, StoredRequest};
 use fawn_types::KeyHash;
 
 /// A request at a shard. The request itself is there; it comes back if it has to be repeated.
@@ -19,6 +19,17 @@ pub(crate) struct OutstandingOp {
 }
 
 impl OutstandingOp {
+    pub(crate) fn new(target: ReplyTarget, hash: KeyHash, body: &RequestBody<'_>, grant_bytes: usize) -> Self {
+        let kind = RequestKind::of(body);
+        let key = match body {
+            RequestBody::Key(request) if kind == RequestKind::Value && target.format.contains_key() => {
+                request.key().into()
+            }
+            _ => Box::default(),
+        };
+        Self { target, hash, kind, grant_bytes, request_bytes: 0, key, joined: Vec::new() }
+    }
+
     /// Bytes granted to its replies.
     pub(crate) fn granted_bytes(&self) -> usize {
         if self.kind == RequestKind::Value { self.grant_bytes * (1 + self.joined.len()) } else { 0 }

@@ -2,7 +2,7 @@
 use super::{ShardContext, ShardState};
 use crate::gateway::{Flow, Session, Stall};
 use crate::keyspace_op::{KeyspaceOp, KeyspaceOpKind, ScanState};
-use crate::request::{OutstandingOp, ReplyPlace, ReplyTarget, RequestBody, RequestKind, SessionId};
+use crate::request::{OutstandingOp, ReplyPlace, ReplyTarget, RequestBody, SessionId};
 use fawn_flash::Device;
 use fawn_types::{KeyHash, Now, Reply, ShardId, TimeMs};
 use fawn_wire::internal::{KeyspaceRequest, Message};
@@ -85,18 +85,8 @@ fn send_part<D: Device>(state: &mut ShardState<D>, operation: usize, to: ShardId
     keyspace_op.asked();
     let place = ReplyPlace::Part { operation };
     let target = ReplyTarget { session: keyspace_op.session, place, format: ReplyFormat::Silent };
-    let (hash, body) = (KeyHash(0), RequestBody::Keyspace(*part));
-    let kind = RequestKind::of(&body);
-    let op = OutstandingOp {
-        target,
-        hash,
-        kind,
-        grant_bytes: usize::MAX,
-        request_bytes: 0,
-        key: Box::default(),
-        joined: Vec::new(),
-    };
-    state.forward.send(to, op, &body, false);
+    let body = RequestBody::Keyspace(*part);
+    state.forward.send(to, OutstandingOp::new(target, KeyHash(0), &body, usize::MAX), &body, false);
 }
 
 /// A delayed `flush_all` that is due; no session waits for it.

@@ -5,17 +5,17 @@
 mod activation;
 mod dispatch;
 mod fan_out;
-mod key_queues;
 mod larger_items;
 mod multi;
+mod parked_replies;
 mod peer_messages;
 mod peer_replies;
-mod replies;
+mod queued_requests;
 mod server;
 mod single;
 mod state;
 
-pub(crate) use replies::ShardReplies;
+pub(crate) use parked_replies::ShardReplies;
 pub(crate) use state::{ShardContext, ShardState};
 
 use self::activation::activate;

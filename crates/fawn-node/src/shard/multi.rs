@@ -4,7 +4,7 @@ use crate::exec::{HashedPair, refusal_error};
 use crate::gateway::{Flow, MultiReply, PendingMulti, Session, Stall};
 use crate::keyspace_op::CROSS_SLOT;
 use crate::replica::RangeSlot;
-use crate::request::{Execution, OutstandingOp, Parking, ReplyPlace, ReplyTarget, RequestBody, RequestKind};
+use crate::request::{Execution, Parking, ReplyPlace, ReplyTarget, RequestBody};
 use fawn_flash::Device;
 use fawn_types::{KeyHash, Now, OperationError, Reply, Request, ShardId, Update, limits};
 use fawn_wire::internal::{KeyValuePairs, KeyspaceRequest, put_pair};
@@ -23,7 +23,7 @@ pub(crate) fn execute<D: Device>(
     now: Now,
 ) -> Flow {
     assert!(!multi.is_empty(), "the decoder refuses requests on no key");
-    if session.own_keys.has_values() && multi.keys().any(|key| session.own_keys.must_wait(state.hash(key))) {
+    if session.own_keys.has_open_values() && multi.keys().any(|key| session.own_keys.must_wait(state.hash(key))) {
         return Flow::Stall(Stall::Values);
     }
     if state.forward.count() > 1 && !state.forward.has_capacity(&state.options) {
@@ -53,7 +53,7 @@ pub(crate) fn execute<D: Device>(
 
 /// Grant of each item at another shard: a share of 1 MiB, since the values of a long list are mostly short.
 fn item_grant(session: &Session, items: usize) -> usize {
-    session.unknown_bytes().min((ITEMS_BYTES / items).max(ITEM_BYTES_MIN))
+    session.first_grant_bytes().min((ITEMS_BYTES / items).max(ITEM_BYTES_MIN))
 }
 
 /// Owners of the keys of an atomic batch.
@@ -129,15 +129,10 @@ fn forward_set_all<D: Device>(
         put_pair(&mut bytes, key, value);
     }
     let Ok(pairs) = KeyValuePairs::new(&bytes) else { unreachable!("pairs that were just encoded decode") };
-    let (body, place) =
-        (RequestBody::Keyspace(KeyspaceRequest::SetAll(pairs)), ReplyPlace::Slot(session.replies.reserve(0)));
-    let (hash, kind) = (KeyHash(0), RequestKind::of(&body));
-    session.own_keys.begin(hash, kind);
-    state.counters.forwarded += 1;
+    let body = RequestBody::Keyspace(KeyspaceRequest::SetAll(pairs));
+    let place = ReplyPlace::Slot(session.replies.reserve(0));
     let target = ReplyTarget { session: session.id, place, format };
-    let (grant_bytes, key, joined) = (usize::MAX, Box::default(), Vec::new());
-    let op = OutstandingOp { target, hash, kind, grant_bytes, request_bytes: 0, key, joined };
-    state.forward.send(to, op, &body, false);
+    single::send(state, session, (to, KeyHash(0)), &body, (false, usize::MAX), target);
     Flow::Continue
 }
 
@@ -210,7 +205,14 @@ fn step<D: Device>(
         if let (ReplyPlace::Item { multi, .. }, true) = (target.place, request.returns_value()) {
             state.multis[multi].outstanding_bytes += grant_bytes;
         }
-        return single::send(state, session, (owner, hash), request, (is_latest, grant_bytes), target);
+        return single::send(
+            state,
+            session,
+            (owner, hash),
+            &RequestBody::Key(*request),
+            (is_latest, grant_bytes),
+            target,
+        );
     }
     // The length of an item is bounded with the whole reply.
     let multi_reply = &mut progress.multi_reply;

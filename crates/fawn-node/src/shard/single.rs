@@ -167,14 +167,14 @@ fn forward<D: Device>(
     if request.key().len() > limits::KEY_BYTES_MAX {
         return refuse(session, request.key(), format, OperationError::KeyTooLong);
     }
-    let bytes = if request.returns_value() { session.unknown_bytes() } else { 0 };
+    let bytes = if request.returns_value() { session.first_grant_bytes() } else { 0 };
     if !session.grant(bytes) {
         return Flow::Stall(Stall::ReplyBudget);
     }
     let place = ReplyPlace::Slot(session.replies.reserve(bytes));
     let grant_bytes = if request.returns_value() { bytes } else { usize::MAX };
     let target = ReplyTarget { session: session.id, place, format };
-    send(state, session, to, request, (is_latest, grant_bytes), target);
+    send(state, session, to, &RequestBody::Key(*request), (is_latest, grant_bytes), target);
     Flow::Continue
 }
 
@@ -183,18 +183,14 @@ pub(super) fn send<D: Device>(
     state: &mut ShardState<D>,
     session: &mut Session,
     (to, hash): (ShardId, KeyHash),
-    request: &Request<'_>,
+    body: &RequestBody<'_>,
     (is_latest, grant_bytes): (bool, usize),
     target: ReplyTarget,
 ) {
-    let body = RequestBody::Key(*request);
-    let kind = RequestKind::of(&body);
-    let has_key = kind == RequestKind::Value && target.format.contains_key();
-    let key = if has_key { request.key().into() } else { Box::default() };
-    session.own_keys.begin(hash, kind);
+    let op = OutstandingOp::new(target, hash, body, grant_bytes);
+    session.own_keys.begin(hash, op.kind);
     state.counters.forwarded += 1;
-    let op = OutstandingOp { target, hash, kind, grant_bytes, request_bytes: 0, key, joined: Vec::new() };
-    state.forward.send(to, op, &body, is_latest);
+    state.forward.send(to, op, body, is_latest);
 }
 
 /// Queues a request behind the session's earlier ones on the key.

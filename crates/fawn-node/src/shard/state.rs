@@ -33,7 +33,7 @@ pub(crate) struct ShardState<D: Device> {
     pub(crate) now: Now,
     /// Number of open sessions; the table is elsewhere.
     pub(crate) sessions_open: usize,
-    /// Requests that have left their session's direct line.
+    /// Requests at other shards, and queues of sessions' requests.
     pub(crate) forward: Box<Forwarder>,
 }
 

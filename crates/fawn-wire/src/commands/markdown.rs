@@ -16,7 +16,7 @@ request. Differences from Redis and memcached:
 - There is one database: `SELECT 0` succeeds, any other number is an error. `FLUSHDB` is `FLUSHALL`.
 - A value longer than the limit is rejected and its bytes are dropped; the connection remains open.
 - `MSET` is atomic across crashes, not only among clients.
-- A read of a key that has expired, unless an update in flight keeps it, waits for that update.
+- A read of an expired key waits while an update is in flight that may keep the key.
 - `DBSIZE` includes expired keys until a request accesses them; there is no background expiry. A `SET` with an expiry
   time in the past only removes the key.
 - `TOUCH` counts keys; there are no access times. A full store rejects writes; there is no eviction.

@@ -131,7 +131,7 @@ impl<D: Device> ShardContext<'_, D> {
                 unreachable!("only single requests wait in queues")
             };
             let reserved = self.sessions.get(name.0).map_or(0, |session| session.replies.reserved_bytes(slot));
-            grant_bytes = reserved.max(self.sessions.budget.unknown_bytes());
+            grant_bytes = reserved.max(self.sessions.budget.first_grant_bytes());
             match self.grant_or_wait(name, first, grant_bytes) {
                 Some(granted) => first = granted,
                 None => return QueueStep::Wait,
@@ -152,9 +152,8 @@ impl<D: Device> ShardContext<'_, D> {
         if let Some(session) = self.sessions.get_mut(name.0) {
             session.own_keys.begin(name.1, kind);
         }
-        let (target, body) = (first.target, first.request.body());
-        let key = if target.format.contains_key() { first.request.request().key().into() } else { Box::default() };
-        let op = OutstandingOp { target, hash: name.1, kind, grant_bytes, request_bytes: 0, key, joined };
+        let body = first.request.body();
+        let op = OutstandingOp { joined, ..OutstandingOp::new(first.target, name.1, &body, grant_bytes) };
         self.state.counters.forwarded += 1;
         self.state.forward.send(owner, op, &body, is_latest);
         if kind == RequestKind::Value { QueueStep::Wait } else { QueueStep::Next }
