@@ -7,7 +7,7 @@ use super::client_service::ClientService;
 use super::key_queues::KeyQueues;
 use super::request_router::RequestRouter;
 use super::status::of_engines;
-use crate::cluster::{self, Node};
+use crate::cluster::{self, Node, RangeDigest};
 use crate::gateway::Sessions;
 use crate::gateway::consume;
 use crate::options::{ServerInfo, ShardOptions};
@@ -15,9 +15,9 @@ use crate::output::ShardOutput;
 use crate::placement::Placement;
 use crate::request::SessionId;
 use crate::status::{ShardCounters, ShardStatus};
-use fawn_ds::internals::{Engine, Options};
+use fawn_ds::internals::{Engine, EngineError, Options};
 use fawn_flash::Device;
-use fawn_types::{MonoMs, NodeId, Now, Version};
+use fawn_types::{MonoMs, NodeId, Now, RangeId, TimeMs, Version};
 use fawn_wire::Protocol;
 use hashbrown::{HashMap, HashSet};
 use slab::Slab;
@@ -91,6 +91,14 @@ impl<D: Device> ClientGateway<D> {
     /// The link to this peer is new.
     pub fn handle_link_reset(&mut self, now: Now, from: NodeId) {
         self.router.node.handle_link_reset(now, from);
+    }
+
+    /// As [`Node::digest`].
+    ///
+    /// # Errors
+    /// When stored bytes are corrupt.
+    pub fn digest(&mut self, range: RangeId, time: TimeMs) -> Result<Option<RangeDigest>, EngineError> {
+        self.router.node.digest(range, time)
     }
 
     /// The manager's map is durable on enough stores.

@@ -1,9 +1,9 @@
 //! Random faults under load, checked by appended tokens: an append-only list reveals loss, duplication and stale reads.
 //!
 //! `FAWN_SEED=n cargo test -p fawn-node --test it chaos` reproduces one seed.
-use super::world::{Answer, BACK_ENDS, FRONT_END, TestWorld};
-use fawn_node::cluster::ClientOp;
-use fawn_types::{Condition, Durability, Request, Update};
+use super::commands::{Answer, append, get};
+use super::world::{BACK_ENDS, FRONT_END, TestOp, TestWorld};
+use fawn_types::Durability;
 use std::collections::BTreeMap;
 
 const TOKEN_BYTES: usize = 4;
@@ -20,7 +20,7 @@ struct Asked {
 
 #[derive(Default)]
 struct ChaosHistory {
-    asked: BTreeMap<ClientOp, Asked>,
+    asked: BTreeMap<TestOp, Asked>,
     acked: [Vec<u32>; KEYS as usize],
     reads: Vec<(usize, Vec<u32>, Vec<u32>)>,
     appended: u32,
@@ -30,26 +30,24 @@ struct ChaosHistory {
 impl ChaosHistory {
     fn ask(&mut self, world: &mut TestWorld) {
         let key = world.random.below(KEYS) as usize;
-        let name = format!("list {key}");
+        let name = format!("list:{key}");
         let token = world.random.chance(1, 2).then_some(self.appended);
-        let bytes = self.appended.to_le_bytes();
-        let append = Update::Append { bytes: &bytes, create: true, condition: Condition::Always };
-        let request = match token {
-            Some(_) => Request::Update { key: name.as_bytes(), update: append },
-            None => Request::Get { key: name.as_bytes() },
+        let command = match token {
+            Some(token) => append(name.as_bytes(), &token.to_le_bytes()),
+            None => get(name.as_bytes()),
         };
         self.appended += u32::from(token.is_some());
-        if let Ok(op) = world.submit(&request) {
+        if let Ok(op) = world.submit(&command) {
             let acked_before = self.acked[key].clone();
             self.asked.insert(op, Asked { key, token, acked_before });
         }
     }
 
     fn hear(&mut self, world: &mut TestWorld) {
-        for ((_, op), answer) in std::mem::take(&mut world.done) {
+        for (op, answer) in std::mem::take(&mut world.done) {
             let Some(asked) = self.asked.remove(&op) else { continue };
             match (asked.token, answer) {
-                (Some(token), Answer::Stored(_)) => self.acked[asked.key].push(token),
+                (Some(token), Answer::Number(_)) => self.acked[asked.key].push(token),
                 (Some(_), _) => self.unknown += 1,
                 (None, Answer::Value(value, _)) => self.reads.push((asked.key, asked.acked_before, tokens(&value))),
                 (None, Answer::Absent) => self.reads.push((asked.key, asked.acked_before, Vec::new())),
@@ -146,7 +144,7 @@ fn chaos(seed: u64, durability: Durability, faults: usize) -> (usize, usize, u32
     }
     assert!(history.asked.is_empty(), "seed {seed}: {} unanswered {:#?}", history.asked.len(), world.statuses());
     let finals: Vec<Vec<u32>> = (0..KEYS)
-        .map(|key| match world.get(format!("list {key}").as_bytes()) {
+        .map(|key| match world.get(format!("list:{key}").as_bytes()) {
             Answer::Value(value, _) => tokens(&value),
             Answer::Absent => Vec::new(),
             other => panic!("seed {seed}: {other:?} {:#?}", world.statuses()),

@@ -1,5 +1,6 @@
 //! Clean shutdowns: a mark is true on every disk image, and no possible loss is reported without reason.
-use super::world::{Answer, BACK_ENDS, TestWorld, set};
+use super::commands::{Answer, set};
+use super::world::{BACK_ENDS, TestWorld};
 use fawn_chain::map::decode_state;
 use fawn_flash::SimDisk;
 use fawn_flash::sim::{Capture, Loss};
@@ -61,7 +62,7 @@ fn an_orderly_stop_of_all_loses_nothing_and_says_nothing() {
             }
             let absent = (0..=round).find(|k| world.get(format!("k{k}").as_bytes()) == Answer::Absent);
             assert_eq!(absent, None, "seed {seed}, {durability:?}, round {round}");
-            assert_eq!(world.nodes[&1].status().possible_losses, 0, "seed {seed}, {durability:?}, round {round}");
+            assert_eq!(world.status(1).possible_losses, 0, "seed {seed}, {durability:?}, round {round}");
         }
         assert_eq!(world.assert_equal_copies(), 12);
     }

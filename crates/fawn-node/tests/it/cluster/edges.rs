@@ -1,15 +1,15 @@
 //! Edge cases: stale epochs, expiry by chain time, logs that no longer reach back, stores of other clusters.
-use super::world::{Answer, BACK_ENDS, FRONT_END, SECRET, TestWorld, set};
+use super::commands::{Answer, redis, set};
+use super::world::{BACK_ENDS, FRONT_END, SECRET, TestWorld};
 use fawn_chain::map::NodeEntry;
 use fawn_chain::message::{FrameStream, RefusedReason, encode_frame};
 use fawn_chain::{Body, ClusterMap, Frame, Header, RingOptions};
 use fawn_ds::internals::{Engine, Options};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
+use fawn_node::ClientService;
 use fawn_node::cluster::payload::encode_request;
 use fawn_node::cluster::{MapPlace, Node, NodeConfig, NodeError, NodeLimits, NodeOutput};
-use fawn_types::{
-    BootId, ClientTag, Condition, Durability, Epoch, Expiry, HashSecret, NodeId, Now, RangeId, Request, Update,
-};
+use fawn_types::{BootId, ClientTag, Durability, Epoch, HashSecret, NodeId, Now, RangeId, Request};
 
 /// Sends a request with any epoch, as a separate front-end. Returns a description of the replies.
 fn ask(world: &mut TestWorld, to: u32, epoch: Epoch, range: RangeId, request: &Request<'_>) -> Vec<String> {
@@ -28,7 +28,7 @@ fn ask(world: &mut TestWorld, to: u32, epoch: Epoch, range: RangeId, request: &R
     let mut heard = Vec::new();
     for _ in 0..50 {
         let _ = node.run_once(now);
-        while let Some(output) = node.poll_output() {
+        while let Some(output) = node.poll_peer_output() {
             let NodeOutput::Send { to: NodeId(STRANGER), bytes } = output else { continue };
             let mut stream = FrameStream::new();
             stream.push(&bytes);
@@ -51,7 +51,7 @@ fn ask(world: &mut TestWorld, to: u32, epoch: Epoch, range: RangeId, request: &R
 fn stale_epochs_and_foreign_keys_are_refused_with_the_newer_entry() {
     let mut world = TestWorld::new(60);
     world.put(b"k", b"1");
-    let status = world.nodes[&2].status();
+    let status = world.status(2);
     let member = status.members.iter().find(|member| member.phase == "tail" || member.phase == "head").unwrap();
     let (range, epoch) = (member.range, member.epoch);
     let older = Epoch::new(epoch.get() - 1).unwrap();
@@ -71,14 +71,8 @@ fn stale_epochs_and_foreign_keys_are_refused_with_the_newer_entry() {
 fn entries_expire_by_chain_time_everywhere() {
     let mut world = TestWorld::new(61);
     let at = world.now.plus_ms(2_000);
-    let update = Update::Set {
-        value: b"short",
-        flags: 0,
-        expiry: Expiry::AtMs(at.wall.0),
-        condition: Condition::Always,
-        return_previous: false,
-    };
-    assert!(matches!(world.call(&Request::Update { key: b"k", update }), Answer::Stored(_)));
+    let set = redis(&[b"SET", b"k", b"short", b"PXAT", at.wall.0.to_string().as_bytes()]);
+    assert_eq!(world.call(&set), Answer::Stored);
     assert_eq!(world.get(b"k").value(), Some(&b"short"[..]));
     world.run(2_200);
     assert_eq!(world.get(b"k"), Answer::Absent, "the time of an idle chain advances");
@@ -113,7 +107,7 @@ fn a_log_that_no_longer_reaches_back_never_makes_a_transfer_with_holes() {
         let serving: Vec<_> = copies
             .iter()
             .filter(|(name, _)| {
-                let status = world.nodes[*name].status();
+                let status = world.status(**name);
                 let phase = status.members.iter().find(|member| member.range.0 == range).map(|member| member.phase);
                 matches!(phase, Some("head" | "middle" | "tail" | "single"))
             })
@@ -152,7 +146,9 @@ fn corrupt_bytes_ask_for_a_new_link_once() {
     let node = world.nodes.get_mut(&FRONT_END).unwrap();
     node.handle_bytes(now, NodeId(2), &[0xFF; 64]);
     node.handle_bytes(now, NodeId(2), &[0xFF; 64]);
-    let resets = std::iter::from_fn(|| node.poll_output()).filter(|output| matches!(output, NodeOutput::Reset { .. }));
+    node.run_once(now);
+    let resets =
+        std::iter::from_fn(|| node.poll_peer_output()).filter(|output| matches!(output, NodeOutput::Reset { .. }));
     assert_eq!(resets.count(), 1);
     node.handle_link_reset(now, NodeId(2));
     world.put(b"k", b"after a new link");

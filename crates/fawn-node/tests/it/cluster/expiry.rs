@@ -1,11 +1,10 @@
 //! Expiry at a tail: a key that an update keeps is never missed before that update is committed.
-use super::world::{Answer, FRONT_END, TestWorld, set_if};
+use super::commands::{Answer, TestCommand, get, memcached, redis, set};
+use super::world::{FRONT_END, TestOp, TestWorld};
 use fawn_chain::RangeEntry;
 use fawn_flash::sim::{DeviceFault, OpKind};
 use fawn_flash::{SimDisk, SimOptions};
-use fawn_node::cluster::ClientOp;
-use fawn_types::request::ExpiryCondition;
-use fawn_types::{Condition, Durability, Expiry, KeyRange, NodeId, RangeId, Request, Update};
+use fawn_types::{Durability, KeyRange, NodeId, RangeId};
 
 const KEY: &[u8] = b"key";
 /// How long the key lives, ms.
@@ -27,38 +26,35 @@ fn world(is_slow: bool) -> TestWorld {
         world.limits.replica.frame_bytes_max = 1;
         (1..=FRONT_END).for_each(|node| world.start(node));
     }
-    let update = Update::Set {
-        value: b"value",
-        flags: 0,
-        expiry: Expiry::InMs(60_000),
-        condition: Condition::Always,
-        return_previous: false,
-    };
-    let stored = world.call(&Request::Update { key: KEY, update });
-    assert!(matches!(stored, Answer::Stored(_)), "{stored:?}");
+    assert_eq!(world.call(&redis(&[b"SET", KEY, b"value", b"PX", b"60000"])), Answer::Stored);
     world
 }
 
-fn touch(world: &mut TestWorld, expiry: Expiry) -> ClientOp {
-    let update = Update::Touch { expiry, condition: ExpiryCondition::Always, return_value: false };
-    world.submit(&Request::Update { key: KEY, update }).unwrap()
+/// Lets the key expire soon.
+fn expire(world: &mut TestWorld) {
+    let command = redis(&[b"PEXPIRE", KEY, LIFE_MS.to_string().as_bytes()]);
+    assert_eq!(world.call(&command), Answer::Number(1));
 }
 
-fn answer(world: &TestWorld, op: ClientOp) -> Option<&Answer> {
-    world.done.get(&(FRONT_END, op))
+/// Lets the key never expire.
+fn persist() -> TestCommand {
+    memcached(&[b"touch", KEY, b"0"])
+}
+
+fn answer(world: &TestWorld, op: TestOp) -> Option<&Answer> {
+    world.done.get(&op)
 }
 
 #[test]
 fn a_key_kept_by_a_pending_update_is_not_missed() {
     let mut world = world(false);
-    let expire = touch(&mut world, Expiry::InMs(LIFE_MS));
-    world.wait(expire);
+    expire(&mut world);
     for kind in [OpKind::Write, OpKind::Sync] {
         world.disks[&TAIL].fail_every(kind, DeviceFault::Hang);
     }
-    let persist = touch(&mut world, Expiry::Never);
+    let persist = world.submit(&persist()).unwrap();
     world.run(LIFE_MS as usize + 200);
-    let read = world.submit(&Request::Get { key: KEY }).unwrap();
+    let read = world.submit(&get(KEY)).unwrap();
     world.run(300);
     assert_eq!(answer(&world, persist), None, "the tail has not synced it");
     assert_eq!(answer(&world, read), None, "the key has expired, unless the update is committed");
@@ -73,16 +69,14 @@ fn a_key_kept_by_a_pending_update_is_not_missed() {
 #[test]
 fn a_key_kept_by_an_update_on_its_way_is_not_missed() {
     let mut world = world(true);
-    let expire = touch(&mut world, Expiry::InMs(LIFE_MS));
-    world.wait(expire);
+    expire(&mut world);
     // These records reach the tail one by one, and only then the update that keeps the key.
-    let others: Vec<ClientOp> =
-        (0..200_u32).map(|at| world.submit(&set_if(&at.to_le_bytes(), b"other", Condition::Always)).unwrap()).collect();
-    let persist = touch(&mut world, Expiry::Never);
+    let others: Vec<TestOp> = (0..200_u32).map(|at| world.submit(&set(&at.to_le_bytes(), b"other")).unwrap()).collect();
+    let persist = world.submit(&persist()).unwrap();
     let mut reads = Vec::new();
     for _ in 0..LIFE_MS {
         world.run(4);
-        reads.push(world.submit(&Request::Get { key: KEY }).unwrap());
+        reads.push(world.submit(&get(KEY)).unwrap());
     }
     assert_eq!(world.wait(persist), Answer::Other("Touched".to_owned()));
     assert!(others.into_iter().all(|op| answer(&world, op).is_some()));
@@ -95,15 +89,14 @@ fn a_key_kept_by_an_update_on_its_way_is_not_missed() {
 #[test]
 fn an_expired_key_is_missed_while_records_are_on_their_way() {
     let mut world = world(true);
-    let expire = touch(&mut world, Expiry::InMs(LIFE_MS));
-    world.wait(expire);
+    expire(&mut world);
     let (mut behind, mut read) = (0, None);
     for at in 0..4_000_u32 {
         // Two writes arrive in the time in which the chain takes one.
-        let _ = world.submit(&set_if(&at.to_le_bytes(), b"other", Condition::Always));
+        let _ = world.submit(&set(&at.to_le_bytes(), b"other"));
         world.step();
         if u64::from(at) == LIFE_MS + 500 {
-            read = Some(world.submit(&Request::Get { key: KEY }).unwrap());
+            read = Some(world.submit(&get(KEY)).unwrap());
         }
         let assigned = world.statuses().into_iter().flat_map(|(_, status)| status.members);
         let ends: Vec<_> = assigned.map(|member| member.last).collect();

@@ -2,6 +2,7 @@
 mod basics;
 mod chaos;
 mod closing;
+mod commands;
 mod disks;
 mod edges;
 mod expiry;

@@ -1,60 +1,53 @@
 //! Cluster under test: three back-ends and a front-end on simulated disks, byte queues between them, one clock, one
-//! deterministic loop.
+//! deterministic loop. Clients are sessions at the front-end, one per operation.
+use super::commands::{Answer, TestCommand, get, set};
 use fawn_chain::map::NodeEntry;
 use fawn_chain::{ClusterMap, RangeEntry, RingOptions};
 use fawn_ds::internals::{Engine, Options};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
-use fawn_node::cluster::{
-    ClientOp, ClusterReply, MapPlace, Node, NodeConfig, NodeLimits, NodeOutput, RangeDigest, SubmitError,
-};
+use fawn_node::cluster::{MapPlace, Node, NodeConfig, NodeLimits, NodeOutput, NodeStatus, RangeDigest};
+use fawn_node::{ClientGateway, ClientService, ServerInfo, SessionId, ShardOptions, ShardOutput};
 use fawn_types::random::SplitMix64;
-use fawn_types::{
-    BootId, Condition, Durability, Expiry, HashSecret, NodeId, Now, RangeId, Reply, Request, Update, Version,
-};
-use std::collections::{BTreeMap, BTreeSet};
+use fawn_types::{BootId, Durability, HashSecret, NodeId, Now, RangeId, Version};
+use fawn_wire::Protocol;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub(crate) const BACK_ENDS: u32 = 3;
-/// The node that is only a front-end.
+/// The node that serves the clients and hosts no range.
 pub(crate) const FRONT_END: u32 = 4;
 pub(crate) const SECRET: HashSecret = HashSecret(*b"a cluster's own ");
 const START: Now = Now::at(1_700_000_000_000);
 
-/// The owned outcome of an operation.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Answer {
-    Value(Vec<u8>, Version),
-    Absent,
-    Stored(Version),
-    Signed(i64),
-    Other(String),
-}
+/// Answered sessions that stay open for a while, so that a second reply would be noticed.
+const ANSWERED_MAX: usize = 64;
 
-impl Answer {
-    fn of(reply: &ClusterReply) -> Self {
-        match reply.as_reply() {
-            Reply::Value(entry) => Self::Value(entry.value.to_vec(), entry.version),
-            Reply::Absent => Self::Absent,
-            Reply::Stored { version, .. } => Self::Stored(version),
-            Reply::Signed(value) => Self::Signed(value),
-            other => Self::Other(format!("{other:?}")),
-        }
-    }
+/// An operation of a client; numbered from 1.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct TestOp(u64);
 
-    pub(crate) fn value(&self) -> Option<&[u8]> {
-        match self {
-            Self::Value(value, _) => Some(value),
-            _ => None,
-        }
-    }
+/// The front-end did not consume a request: it accepts no more until earlier ones are answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Stalled;
+
+/// A session with one request.
+struct TestSession {
+    op: TestOp,
+    protocol: Protocol,
+    received: Vec<u8>,
 }
 
 pub(crate) struct TestWorld {
-    pub(crate) nodes: BTreeMap<u32, Node<SimDevice>>,
+    pub(crate) nodes: BTreeMap<u32, ClientGateway<SimDevice>>,
     pub(crate) disks: BTreeMap<u32, SimDisk>,
     links: BTreeMap<(u32, u32), Vec<u8>>,
     /// Directed links that lose every frame.
     pub(crate) cut: BTreeSet<(u32, u32)>,
-    pub(crate) done: BTreeMap<(u32, ClientOp), Answer>,
+    pub(crate) done: BTreeMap<TestOp, Answer>,
+    /// Sessions at the front-end whose requests are not answered.
+    asked: BTreeMap<SessionId, TestSession>,
+    /// Sessions that were answered last.
+    answered: VecDeque<SessionId>,
+    last_op: u64,
     pub(crate) now: Now,
     pub(crate) random: SplitMix64,
     pub(crate) durability: Durability,
@@ -68,15 +61,6 @@ pub(crate) struct TestWorld {
     range: Option<RangeEntry>,
 }
 
-pub(crate) fn set<'a>(key: &'a [u8], value: &'a [u8]) -> Request<'a> {
-    set_if(key, value, Condition::Always)
-}
-
-pub(crate) fn set_if<'a>(key: &'a [u8], value: &'a [u8], condition: Condition) -> Request<'a> {
-    let update = Update::Set { value, flags: 0, expiry: Expiry::Never, condition, return_previous: false };
-    Request::Update { key, update }
-}
-
 impl TestWorld {
     pub(crate) fn new(seed: u64) -> Self {
         Self::with(seed, Durability::Sync, 8 << 20)
@@ -88,20 +72,25 @@ impl TestWorld {
         Self::on(seed, durability, memory_bytes, disks, None)
     }
 
-    /// On these disks, with a map of this range or of the ring's.
+    /// With these disks of the back-ends, and a map of this range or of the ring's.
     pub(crate) fn on(
         seed: u64,
         durability: Durability,
         memory_bytes: u64,
-        disks: BTreeMap<u32, SimDisk>,
+        mut disks: BTreeMap<u32, SimDisk>,
         range: Option<RangeEntry>,
     ) -> Self {
+        // The front-end hosts no range, and is no node of the map.
+        disks.insert(FRONT_END, SimDisk::new(SimOptions::instant(seed)));
         let mut world = Self {
             nodes: BTreeMap::new(),
             disks,
             links: BTreeMap::new(),
             cut: BTreeSet::new(),
             done: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            answered: VecDeque::new(),
+            last_op: 0,
             now: START,
             random: SplitMix64::new(seed),
             durability,
@@ -139,8 +128,11 @@ impl TestWorld {
             map_place: MapPlace::OwnStore,
             limits: self.limits,
         };
-        let engine = self.disks.get(&node).map(|disk| self.open(disk));
-        let started = Node::new(config, engine, self.now).unwrap();
+        let engine = self.open(&self.disks[&node]);
+        let store = engine.options().clone();
+        let started = Node::new(config, Some(engine), self.now).unwrap();
+        let options = ShardOptions { durability: self.durability, ..ShardOptions::default() };
+        let started = ClientGateway::new(started, options, store, ServerInfo::default());
         assert!(self.nodes.insert(node, started).is_none(), "node {node} is already running");
     }
 
@@ -160,7 +152,7 @@ impl TestWorld {
 
     /// Shuts the node down cleanly: closes its store.
     pub(crate) fn close(&mut self, node: u32) {
-        let engine = self.nodes.remove(&node).and_then(Node::into_engine);
+        let engine = self.nodes.remove(&node).and_then(|node| node.into_node().into_engine());
         engine.unwrap().close().unwrap();
         self.kill(node, true);
     }
@@ -168,6 +160,10 @@ impl TestWorld {
     /// Kills the process; with `power`, the disk loses unsynced writes.
     pub(crate) fn kill(&mut self, node: u32, power: bool) {
         drop(self.nodes.remove(&node));
+        if node == FRONT_END {
+            self.asked.clear();
+            self.answered.clear();
+        }
         let loss = self.random.next();
         if let Some(disk) = self.disks.get(&node) {
             if power { disk.crash(loss) } else { disk.kill(loss) }
@@ -187,11 +183,9 @@ impl TestWorld {
             let now = self.now;
             let Some(node) = self.nodes.get_mut(&name) else { continue };
             let _ = node.run_once(now);
-            let mut outputs = Vec::new();
-            while let Some(output) = node.poll_output() {
-                outputs.push(output);
-            }
+            let outputs: Vec<_> = std::iter::from_fn(|| node.poll_peer_output()).collect();
             outputs.into_iter().for_each(|output| self.carry_out(name, output));
+            self.serve_sessions(name);
         }
     }
 
@@ -202,10 +196,7 @@ impl TestWorld {
                     self.links.entry((from, to)).or_default().extend_from_slice(&bytes);
                 }
             }
-            NodeOutput::Done { op, reply } => {
-                let twice = self.done.insert((from, op), Answer::of(&reply));
-                assert!(twice.is_none(), "{op:?} was answered twice");
-            }
+            NodeOutput::Done { op, .. } => unreachable!("{op:?} is answered to a session"),
             NodeOutput::KeepMap { .. } => panic!("the manager's node keeps its map itself"),
             NodeOutput::Reset { peer } => panic!("the stream from {peer:?} to {from} was corrupt"),
         }
@@ -226,9 +217,49 @@ impl TestWorld {
         }
     }
 
-    pub(crate) fn submit(&mut self, request: &Request<'_>) -> Result<ClientOp, SubmitError> {
-        let now = self.now;
-        self.nodes.get_mut(&FRONT_END).unwrap().submit(now, request)
+    /// Reads what sessions were sent.
+    fn serve_sessions(&mut self, name: u32) {
+        let Some(node) = self.nodes.get_mut(&name) else { return };
+        while let Some(output) = node.poll_output() {
+            match output {
+                ShardOutput::Writable(id) => {
+                    let Some(session) = self.asked.get_mut(&id) else { panic!("{id:?} was answered twice") };
+                    let bytes = node.output(id);
+                    session.received.extend_from_slice(bytes);
+                    let bytes = bytes.len();
+                    node.wrote(id, bytes);
+                    if let Some(answer) = Answer::parse(session.protocol, &session.received) {
+                        self.done.insert(session.op, answer);
+                        self.asked.remove(&id);
+                        self.answered.push_back(id);
+                    }
+                }
+                ShardOutput::Resume(_) => {}
+                ShardOutput::Close(id) => panic!("{id:?} was closed"),
+            }
+        }
+        while self.answered.len() > ANSWERED_MAX
+            && let Some(id) = self.answered.pop_front()
+        {
+            node.close_session(id);
+        }
+    }
+
+    /// Sends a command in a session of its own, so it waits for no other operation.
+    pub(crate) fn submit(&mut self, command: &TestCommand) -> Result<TestOp, Stalled> {
+        let node = self.nodes.get_mut(&FRONT_END).unwrap();
+        let id = node.open_session(command.protocol);
+        let consumed = node.handle_input(self.now, id, &command.bytes);
+        if consumed == 0 {
+            assert!(!node.wants_input(id), "a session that takes input took none");
+            node.close_session(id);
+            return Err(Stalled);
+        }
+        assert_eq!(consumed, command.bytes.len(), "a whole request is consumed");
+        self.last_op += 1;
+        let op = TestOp(self.last_op);
+        self.asked.insert(id, TestSession { op, protocol: command.protocol, received: Vec::new() });
+        Ok(op)
     }
 
     pub(crate) fn run(&mut self, steps: usize) {
@@ -236,9 +267,9 @@ impl TestWorld {
     }
 
     /// Runs until the operation is answered.
-    pub(crate) fn wait(&mut self, op: ClientOp) -> Answer {
+    pub(crate) fn wait(&mut self, op: TestOp) -> Answer {
         for _ in 0..20_000 {
-            if let Some(answer) = self.done.get(&(FRONT_END, op)) {
+            if let Some(answer) = self.done.get(&op) {
                 return answer.clone();
             }
             self.step();
@@ -246,24 +277,39 @@ impl TestWorld {
         panic!("seed {}: {op:?} was not answered: {:#?}", self.seed, self.statuses());
     }
 
-    pub(crate) fn call(&mut self, request: &Request<'_>) -> Answer {
-        let op = self.submit(request).unwrap();
+    pub(crate) fn call(&mut self, command: &TestCommand) -> Answer {
+        let op = self.submit(command).unwrap();
         self.wait(op)
     }
 
-    pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> Version {
-        match self.call(&set(key, value)) {
-            Answer::Stored(version) => version,
-            other => panic!("seed {}: put answered {other:?}: {:#?}", self.seed, self.statuses()),
-        }
+    pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) {
+        let answer = self.call(&set(key, value));
+        assert_eq!(answer, Answer::Stored, "seed {}: {:#?}", self.seed, self.statuses());
     }
 
     pub(crate) fn get(&mut self, key: &[u8]) -> Answer {
-        self.call(&Request::Get { key })
+        self.call(&get(key))
     }
 
-    pub(crate) fn statuses(&self) -> Vec<(u32, fawn_node::cluster::NodeStatus)> {
-        self.nodes.iter().map(|(name, node)| (*name, node.status())).collect()
+    /// The version of a key that exists.
+    pub(crate) fn version(&mut self, key: &[u8]) -> Version {
+        match self.get(key) {
+            Answer::Value(_, version) => version,
+            other => panic!("seed {}: {} is no value: {other:?}", self.seed, key.escape_ascii()),
+        }
+    }
+
+    pub(crate) fn status(&self, node: u32) -> NodeStatus {
+        self.nodes[&node].node().status()
+    }
+
+    /// The committed map of the manager, which node 1 hosts.
+    pub(crate) fn manager_map(&self) -> &ClusterMap {
+        self.nodes[&1].node().manager_map().unwrap()
+    }
+
+    pub(crate) fn statuses(&self) -> Vec<(u32, NodeStatus)> {
+        self.nodes.keys().map(|name| (*name, self.status(*name))).collect()
     }
 
     /// Every range's digests on all running nodes, once they are idle.
