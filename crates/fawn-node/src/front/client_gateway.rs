@@ -106,6 +106,16 @@ impl<D: Device> ClientGateway<D> {
         self.router.node.handle_map_kept(now, revision);
     }
 
+    /// As [`Node::keep_map`].
+    pub(super) fn keep_map(&mut self, revision: u64, image: &[u8]) {
+        self.router.node.keep_map(revision, image);
+    }
+
+    /// As [`Node::poll_map_kept`].
+    pub(super) fn poll_map_kept(&mut self) -> Option<u64> {
+        self.router.node.poll_map_kept()
+    }
+
     /// The next effect for peers: never `Done`.
     pub fn poll_peer_output(&mut self) -> Option<cluster::NodeOutput> {
         self.peers.pop_front()

@@ -19,10 +19,10 @@ pub(super) fn of_engines<'a, D: Device + 'a>(engines: impl Iterator<Item = &'a E
     ShardStatus { store: sum, ..ShardStatus::default() }
 }
 
-/// State of the chains, as the manager hosted by `front` and the members report it.
-pub(super) fn cluster_status<D: Device>(front: &Node<D>, members: Vec<(NodeId, NodeStatus)>) -> ClusterStatus {
-    let of_manager = front.status();
-    let chains = front.manager_map().into_iter().flat_map(|map| {
+/// State of the chains, as the manager, which `host` hosts, and the members report it.
+pub(super) fn cluster_status<D: Device>(host: &Node<D>, members: Vec<(NodeId, NodeStatus)>) -> ClusterStatus {
+    let of_manager = host.status();
+    let chains = host.manager_map().into_iter().flat_map(|map| {
         let copies_wanted = usize::from(map.ring.replication);
         map.ranges.iter().map(move |entry| (entry, copies_wanted))
     });

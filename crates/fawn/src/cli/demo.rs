@@ -9,11 +9,11 @@ const MEMORY_DEFAULT: Size = Size(512 << 20);
 /// Three stores with the minimum budget each.
 const MEMORY_MIN: Size = Size(64 << 20);
 
-/// Shows a replicated store on this machine: three back-ends, a front-end and the manager in one process.
+/// Shows a replicated store on this machine: three nodes with a store each, in one process.
 ///
 /// It loads the machine's package catalogue (`apt-cache dumpavail`: the key is the package, the value its stanza; on other
 /// machines a small built-in catalogue), serves Redis and memcached clients, and prints three
-/// commands to type next. Every write is stored by all three back-ends before it is acknowledged.
+/// commands to type next. Every write is stored by all three nodes before it is acknowledged.
 ///
 /// A restart on the same directory finds its data; an interrupted load is completed. Environment variables
 /// do not apply: the demo never touches the directory of a `fawn serve`.
@@ -22,7 +22,7 @@ const MEMORY_MIN: Size = Size(64 << 20);
     after_long_help = "Example:\n  fawn demo\n  fawn demo --dir /mnt/flash/demo --memory 1G --durability everysec"
 )]
 pub(super) struct Demo {
-    /// Data directory, one part per back-end [default: fawn/demo in $XDG_DATA_HOME or ~/.local/share].
+    /// Data directory, one part per node [default: fawn/demo in $XDG_DATA_HOME or ~/.local/share].
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Catalogue file in Debian's control format, instead of the machine's catalogue.
@@ -37,11 +37,11 @@ pub(super) struct Demo {
     /// HTTP address of /healthz, /readyz, /metrics and /status, or `off` [default: 127.0.0.1:8380].
     #[arg(long, value_name = "ADDR:PORT")]
     admin: Option<Endpoint>,
-    /// Memory of all three back-ends and of client buffers together, at least 64M [default: 512M, or a quarter of the
+    /// Memory of all three nodes and of client buffers together, at least 64M [default: 512M, or a quarter of the
     /// machine if that is less].
     #[arg(long, value_name = "SIZE")]
     memory: Option<Size>,
-    /// When a back-end counts a write as stored [default: sync].
+    /// When a node counts a write as stored [default: sync].
     #[arg(long, value_enum, value_name = "MODE")]
     durability: Option<DurabilityMode>,
     /// File (JSON: process, addresses) that exists while the catalogue is loaded and clients are served.
@@ -86,7 +86,7 @@ impl Demo {
             }
         }
         if let Some(memory) = self.memory.filter(|memory| *memory < MEMORY_MIN) {
-            return Err(format!("memory = {memory}: expected at least {MEMORY_MIN} for three back-ends"));
+            return Err(format!("memory = {memory}: expected at least {MEMORY_MIN} for three nodes"));
         }
         let is_given = self.memory.is_some();
         let flags = SettingFlags {

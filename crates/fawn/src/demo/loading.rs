@@ -59,7 +59,7 @@ fn load(catalogue: &Catalogue, mut present: Present, client: &mut CliClient) -> 
 fn tell(summary: &Summary, loaded: u64) {
     let seconds = summary.elapsed.as_secs_f64().max(1e-9);
     println!(
-        "loaded {loaded} packages, {:.1} MB in {seconds:.1} s, each acknowledged by three back-ends",
+        "loaded {loaded} packages, {:.1} MB in {seconds:.1} s, each acknowledged by three nodes",
         summary.bytes as f64 / 1e6
     );
     if summary.kept > 0 {

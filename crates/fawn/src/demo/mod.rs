@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 /// Serves until a signal stops it; `catalogue`: the file to load instead of the machine's own.
 pub(crate) fn run(settings: &Settings, catalogue: Option<PathBuf>) -> Result<(), Failure> {
-    println!("FAWN demo: three back-ends (R = 3), a front-end and the manager, all in this process");
+    println!("FAWN demo: three nodes with a store each (R = 3), all in this process");
     println!("data in {}, memory {}", settings.dir.display(), settings.memory);
     let dir = settings.dir.clone();
     let prepare = move |listen_addrs: &ListenAddrs| {

@@ -1,4 +1,4 @@
-//! Assembly of a cluster with three back-ends in one thread: a directory, an engine and a share of memory each.
+//! Assembly of a cluster with three nodes in one thread: a directory, an engine and a share of memory each.
 use super::ServeError;
 use super::backend::{Backend, BackendConfig};
 use super::limits::ShardLimits;
@@ -11,10 +11,10 @@ use fawn_node::front::{LocalCluster, LocalOptions};
 use fawn_types::Now;
 use std::path::PathBuf;
 
-/// Number of back-ends, and copies of every key.
-const BACK_ENDS: u32 = 3;
+/// Number of nodes, and copies of every key.
+const NODES: u32 = 3;
 
-/// Three back-ends, the manager, a front-end.
+/// Three nodes with a store each.
 pub(crate) type Cluster = LocalCluster<StoreDevice>;
 
 impl Backend for Cluster {
@@ -26,14 +26,14 @@ impl Backend for Cluster {
         let BackendConfig { settings, server_info, .. } = opening;
         let settings = &settings;
         let mut engines: Vec<Engine<StoreDevice>> = Vec::new();
-        for number in 1..=BACK_ENDS {
+        for number in 1..=NODES {
             let options = engine_options(settings, number, engines.first())?;
             engines.push(store::open_engine(settings, &dir_of(settings, number), options, now)?);
         }
         let shard = store::shard_options(settings);
         let limits = NodeLimits {
             value_bytes_max: shard.value_bytes_max,
-            // The front-end's requests may all be in flight at once, and as many again wait for budget.
+            // The sessions' requests may all be in flight at once, and as many again wait for budget.
             outbound_bytes_max: (2 * shard.replies_bytes_max).min(NodeLimits::default().outbound_bytes_max),
             ..NodeLimits::default()
         };
@@ -51,7 +51,7 @@ fn dir_of(settings: &Settings, number: u32) -> PathBuf {
     settings.dir.join(dir_name(number))
 }
 
-/// Directory of a back-end's store, under the data directory.
+/// Directory of a node's store, under the data directory.
 pub(super) fn dir_name(number: u32) -> String {
     format!("node-{number}")
 }
@@ -64,7 +64,7 @@ fn engine_options(
 ) -> Result<Options, ServeError> {
     let mut options = store::engine_options(settings)?;
     options.number_if_new = number;
-    options.memory_bytes = ShardLimits::store_bytes(settings) / u64::from(BACK_ENDS);
+    options.memory_bytes = ShardLimits::store_bytes(settings) / u64::from(NODES);
     if let Some(first) = first {
         options.secret_if_new = Some(*first.secret());
     }

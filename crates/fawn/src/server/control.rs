@@ -26,7 +26,7 @@ pub(crate) struct ShardReport {
     /// The event loop and its connections.
     #[serde(serialize_with = "table_json")]
     pub(crate) server: LoopCounters,
-    /// Sessions and requests; in a cluster, those of its front-end.
+    /// Sessions and requests; in a cluster, those of the node that serves the clients.
     #[serde(serialize_with = "table_json")]
     pub(crate) node: ShardStatus,
     /// The store; in a cluster, see its back-ends.

@@ -70,10 +70,14 @@ impl ClusterHarness {
         Ok(Self { disks, host, now, clients, reads_replies: true, options, memory_bytes, turn_ms: 1 })
     }
 
-    /// Stops gracefully and starts again with `disk` as that of member `name`.
+    /// Stops gracefully and starts again with `disk` as that of member `name`, and with working disks.
     pub(crate) fn replace(self, name: u32, disk: SimDisk) -> Result<Self, NodeError> {
         let Self { mut disks, host, now, options, memory_bytes, .. } = self;
-        host.into_engines().into_iter().for_each(|engine| drop(engine.close().unwrap()));
+        for engine in host.into_engines() {
+            let is_well = engine.poisoned().is_none();
+            assert_eq!(engine.close().is_ok(), is_well, "only a store that failed does not close");
+        }
+        disks.iter().for_each(SimDisk::clear_faults);
         disks[name as usize - 1] = disk;
         Self::try_on(disks, options, memory_bytes, now.plus_ms(1000))
     }
@@ -105,6 +109,12 @@ impl ClusterHarness {
         Self::on(disks, options, memory_bytes, now.plus_ms(1000))
     }
 
+    /// The store of a member fails at its next write; its node still runs.
+    pub(crate) fn fail(&mut self, name: u32) {
+        self.disks[name as usize - 1].fail_nth(OpKind::Write, 1, DeviceFault::Fail);
+    }
+
+    /// Kills a member other than the first, which serves the clients.
     pub(crate) fn kill(&mut self, name: u32, seed: u64) {
         self.host.kill(NodeId(name));
         self.disks[name as usize - 1].kill(seed);
