@@ -85,6 +85,35 @@ fn boots_are_ordered_by_the_opens_of_their_store() {
     assert_eq!(known.against(BootId::default()), BootOrder::Newer, "no boot is known yet");
 }
 
+/// A front-end has a store, so it sends heartbeats, and reports a disk that hangs. It is not in the map: no chain changes, and
+/// it still receives the entries that it requests.
+#[test]
+fn heartbeats_of_a_node_outside_the_map_change_nothing() {
+    let mut cluster = serving();
+    let (before, events) = (epoch(&cluster), cluster.events.clone());
+    let sends = |cluster: &mut TestCluster, opens: u32, range: RangeId, body: Body<'_>| {
+        let boot = BootId::new(opens, 5);
+        let header = Header { from: NodeId(9), boot, range, epoch: Epoch::default() };
+        let mut bytes = Vec::new();
+        encode_frame(&Frame { header, body }, &mut bytes);
+        cluster.hand_over(&TestMessage { from: 9, to: MANAGER, bytes });
+    };
+    for opens in 1..=3 {
+        for body in [Body::Hello, Body::Slow { oldest_ms: 2_000 }, Body::Slow { oldest_ms: 60_000 }] {
+            sends(&mut cluster, opens, RangeId(0), body);
+            cluster.run(1_000);
+        }
+        sends(&mut cluster, opens, RANGE, Body::EntryWanted);
+        let is_entry = |message: &&TestMessage| {
+            message.to == 9 && matches!(decode_frame(&message.bytes).unwrap().body, Body::Entry(_))
+        };
+        assert_eq!(cluster.net.iter().filter(is_entry).count(), 1);
+    }
+    cluster.run(20_000);
+    assert!(cluster.healed());
+    assert_eq!((epoch(&cluster), &cluster.events), (before, &events));
+}
+
 /// The head's disk persists promises but syncs no records, while two healthy members hold everything. The head is
 /// promoted again at growing intervals.
 #[test]
