@@ -150,7 +150,7 @@ pub fn run(seed: &Seed, canary: Option<Canary>, aloud: bool) -> Result<RunReport
 
 impl World {
     fn new(seed: &Seed, canary: Option<Canary>, aloud: bool) -> Self {
-        let scenario = Scenario::of(seed);
+        let scenario = Scenario::of(seed).with_canary(canary);
         let mut random = seed.stream("world");
         let map = first_map(&scenario, &mut random);
         let latency_ticks = 10..=scenario.disk_us_max;
