@@ -26,7 +26,7 @@ pub struct Scenario {
     pub replication: u8,
     /// V: virtual IDs per node.
     pub virtual_ids: u16,
-    /// Number of front-ends, which have no disk.
+    /// Number of front-ends: nodes outside the cluster's map, whose stores host no range.
     pub frontends: u32,
     /// Number of logical clients.
     pub clients: u32,

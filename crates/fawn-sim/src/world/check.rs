@@ -97,7 +97,7 @@ impl World {
             let machine = &self.machines[node.0 as usize - 1];
             machine.process.is_some() && !machine.is_poisoned()
         };
-        let Some(map) = self.machines[0].process.as_ref().and_then(|process| process.manager_map()) else {
+        let Some(map) = self.machines[0].manager_map() else {
             return Some("the manager is down".to_owned());
         };
         let stuck = map.ranges.iter().find(|entry| {
@@ -250,8 +250,7 @@ impl World {
 
     /// The latest chain time of any member of the range: keys that have expired there may have left one of the copies.
     fn chain_time(&self, range: RangeId) -> TimeMs {
-        let running = self.machines.iter().filter_map(|machine| machine.process.as_ref());
-        let members = running.flat_map(|process| process.status().members);
+        let members = self.machines.iter().filter_map(Machine::status).flat_map(|status| status.members);
         members.filter(|member| member.range == range).map(|member| member.time).max().unwrap_or_default()
     }
 
@@ -264,10 +263,10 @@ impl World {
         for machine in &mut self.machines[..backends] {
             let node = machine.node.0;
             let Some(process) = machine.process.as_mut() else { return Err(format!("node {node} is down")) };
-            let counters = process.status().counters;
-            self.watch.alarms += counters.alarms;
-            self.watch.copies += counters.copies;
-            for member in process.status().members {
+            let status = process.node().status();
+            self.watch.alarms += status.counters.alarms;
+            self.watch.copies += status.counters.copies;
+            for member in status.members {
                 let time = times.get(&member.range).copied().unwrap_or_default();
                 let digest = process.digest(member.range, time).map_err(|error| format!("node {node}: {error}"))?;
                 let serves = super::observe::is_serving(member.phase);
@@ -289,11 +288,10 @@ impl World {
     pub(super) fn words(&self) -> String {
         let mut words = String::new();
         for machine in &self.machines {
-            let status = machine.process.as_ref().map(|process| process.status());
-            let members = status.map(|status| status.members);
+            let members = machine.status().map(|status| status.members);
             words.push_str(&format!("\n  node {}: {members:?}", machine.node.0));
         }
-        if let Some(map) = self.machines[0].process.as_ref().and_then(|process| process.manager_map()) {
+        if let Some(map) = self.machines[0].manager_map() {
             for entry in &map.ranges {
                 words.push_str(&format!(
                     "\n  {:?} {:?} {:?}: {:?}",

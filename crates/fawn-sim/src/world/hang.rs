@@ -17,7 +17,7 @@ impl World {
     /// A disk hangs, and works again.
     pub(super) fn hang(&mut self, hang: Hang) -> Result<(), String> {
         let Hang { machine, for_us, late_us, is_survived } = hang;
-        let Some(disk) = self.machines[machine as usize].disk.clone() else { return Ok(()) };
+        let disk = self.machines[machine as usize].disk.clone();
         self.trace.say(self.now_us, format!("{hang:?}"));
         self.quiet = false;
         self.clients.think_longer(THINK_US);

@@ -57,15 +57,11 @@ impl World {
             Fault::ReadsFail(machine, for_us) => {
                 let machine = &mut self.machines[machine as usize];
                 machine.unreadable_until_us = now_us + for_us;
-                if let Some(disk) = &machine.disk {
-                    disk.fail_every(OpKind::Read, fawn_flash::sim::DeviceFault::Fail);
-                }
+                machine.disk.fail_every(OpKind::Read, fawn_flash::sim::DeviceFault::Fail);
             }
             Fault::Fail(machine, sync, nth) => {
-                if let Some(disk) = &self.machines[machine as usize].disk {
-                    let kind = if sync { OpKind::Sync } else { OpKind::Write };
-                    disk.fail_nth(kind, nth, fawn_flash::sim::DeviceFault::Fail);
-                }
+                let kind = if sync { OpKind::Sync } else { OpKind::Write };
+                self.machines[machine as usize].disk.fail_nth(kind, nth, fawn_flash::sim::DeviceFault::Fail);
             }
             Fault::Cut { links, for_us } => {
                 for (from, to) in links {
@@ -150,17 +146,17 @@ impl World {
     /// Ends a machine's process by `end`, which returns whether the shutdown was clean.
     fn end_process(&mut self, index: usize, for_us: u64, end: impl FnOnce(&mut Machine) -> bool) -> Result<(), String> {
         let now_us = self.now_us;
+        let is_backend = index < self.scenario.backends as usize;
         let machine = &mut self.machines[index];
-        let Some(process) = machine.process.as_ref() else { return Ok(()) };
-        let status = process.status();
+        let Some(status) = machine.status() else { return Ok(()) };
         self.watch.alarms += status.counters.alarms;
         self.watch.copies += status.counters.copies;
         self.watch.dropped += status.members_dropped;
         let connected = machine.connected();
         let in_order = end(machine);
         self.closes += u64::from(in_order);
-        self.ended += u64::from(machine.disk.is_some());
-        self.unclean |= !in_order && machine.disk.is_some();
+        self.ended += u64::from(is_backend);
+        self.unclean |= !in_order && is_backend;
         machine.restart_us = Some(now_us + for_us);
         let node = machine.node;
         self.watch.forget(node);
@@ -173,7 +169,7 @@ impl World {
     /// Whether every chain is complete and serves.
     pub(super) fn is_whole(&self) -> bool {
         let backends = &self.machines[..self.scenario.backends as usize];
-        let Some(map) = backends[0].process.as_ref().and_then(|process| process.manager_map()) else { return false };
+        let Some(map) = backends[0].manager_map() else { return false };
         map.ranges.iter().all(|entry| {
             let whole = entry.is_active() && entry.serving().count() == usize::from(self.scenario.replication);
             whole
@@ -183,7 +179,7 @@ impl World {
                         status.range == entry.range && status.epoch == entry.epoch && is_serving(status.phase)
                     };
                     machine.boot == member.boot
-                        && machine.process.as_ref().is_some_and(|process| process.status().members.iter().any(serves))
+                        && machine.status().is_some_and(|status| status.members.iter().any(serves))
                 })
         })
     }
@@ -210,9 +206,7 @@ impl World {
             machine.stalled_until_us = 0;
             machine.full_until_us = now_us;
             machine.unreadable_until_us = 0;
-            if let Some(disk) = &machine.disk {
-                disk.clear_faults();
-            }
+            machine.disk.clear_faults();
             if machine.process.is_none() {
                 machine.restart_us = Some(now_us);
             }

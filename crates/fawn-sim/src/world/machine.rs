@@ -1,5 +1,4 @@
 //! One simulated machine: its disk, which outlives its process, and its process, which is stopped and started.
-use super::process::Process;
 use super::sessions::Connection;
 use crate::canary::Canary;
 use crate::network::Arrival;
@@ -9,7 +8,7 @@ use fawn_ds::internals::index::IndexOptions;
 use fawn_ds::internals::{Engine, EngineError, Options};
 use fawn_flash::sim::{Capture, Loss, OpKind};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
-use fawn_node::cluster::{MapPlace, Node, NodeConfig, NodeLimits};
+use fawn_node::cluster::{MapPlace, Node, NodeConfig, NodeLimits, NodeStatus};
 use fawn_node::{ClientGateway, ServerInfo, ShardOptions};
 use fawn_types::{BootId, Durability, MonoMs, NodeId, Now, TimeMs};
 use std::collections::{BTreeMap, VecDeque};
@@ -28,12 +27,14 @@ const PAST_MAX: usize = 4;
 /// Time after which an unanswered operation fails, ms.
 pub(super) const TIMEOUT_MS: u64 = 3_000;
 
+/// The process of a machine: client sessions on a node with a store.
+pub(super) type Process = ClientGateway<SimDevice>;
+
 pub(super) struct Machine {
     pub(super) node: NodeId,
     pub(super) boot: BootId,
     pub(super) process: Option<Process>,
-    /// `None` on a front-end.
-    pub(super) disk: Option<SimDisk>,
+    pub(super) disk: SimDisk,
     /// Earlier states of a lying disk, oldest first.
     past: VecDeque<SimDisk>,
     past_at_us: u64,
@@ -58,12 +59,12 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    pub(super) fn new(node: NodeId, disk: Option<SimOptions>, skew_ms: u64) -> Self {
+    pub(super) fn new(node: NodeId, disk: SimOptions, skew_ms: u64) -> Self {
         Self {
             node,
             boot: BootId(0),
             process: None,
-            disk: disk.map(SimDisk::new),
+            disk: SimDisk::new(disk),
             past: VecDeque::new(),
             past_at_us: 0,
             forgotten: BTreeMap::new(),
@@ -109,7 +110,7 @@ impl Machine {
     /// The next time at which it acts by itself.
     pub(super) fn next_us(&self) -> Option<u64> {
         let Some(_) = &self.process else { return self.restart_us };
-        let disk = self.disk.as_ref().and_then(SimDisk::next_due).map(|at| at.max(self.stalled_until_us));
+        let disk = self.disk.next_due().map(|at| at.max(self.stalled_until_us));
         let inbox = (!self.inbox.is_empty()).then_some(0);
         [self.due_us, disk, inbox].into_iter().flatten().min().map(|at| at.max(self.paused_until_us))
     }
@@ -133,39 +134,28 @@ impl Machine {
         self.restart_us = None;
         self.due_us = Some(now_us);
         let name = |error: &dyn std::fmt::Display| format!("node {} does not start: {error}", self.node.0);
-        let mut engine = match &self.disk {
-            Some(disk) => {
-                disk.advance_to(now_us);
-                let opened = Engine::open(SimDevice::attach(disk), options(map), now);
-                Some(opened.map_err(|error| name(&error))?.0)
-            }
-            None => None,
-        };
-        match (canary, &mut engine) {
-            (Some(Canary::PromiseForgotten), Some(engine)) => {
+        self.disk.advance_to(now_us);
+        let opened = Engine::open(SimDevice::attach(&self.disk), options(map), now);
+        let (mut engine, _) = opened.map_err(|error| name(&error))?;
+        match canary {
+            Some(Canary::PromiseForgotten) => {
                 for (key, bytes) in &self.forgotten {
                     engine.put_blob(*key, bytes).map_err(|error| name(&error))?;
                 }
             }
-            (Some(Canary::KillTakenForStop), Some(engine)) => {
-                forge_marks(engine, former).map_err(|error| name(&error))?;
-            }
+            Some(Canary::KillTakenForStop) => forge_marks(&mut engine, former).map_err(|error| name(&error))?,
             _ => {}
         }
         let config = config(self.node, boot, map, limits);
-        let is_frontend = engine.is_none();
-        let node = Node::new(config, engine, now).map_err(|error| name(&error))?;
-        self.process = Some(match is_frontend {
-            true => Process::Gateway(Box::new(gateway(node, map))),
-            false => Process::BackEnd(Box::new(node)),
-        });
+        let node = Node::new(config, Some(engine), now).map_err(|error| name(&error))?;
+        self.process = Some(gateway(node, map));
         Ok(())
     }
 
     /// Ends its process; `seed` decides which unsynced writes the disk keeps.
     pub(super) fn stop(&mut self, loss: Loss, seed: u64, canary: Option<Canary>) {
         if let (Some(Canary::PromiseForgotten), Some(engine)) =
-            (canary, self.process.as_ref().and_then(Process::engine))
+            (canary, self.process.as_ref().and_then(|process| process.node().engine()))
         {
             for key in engine.blob_keys().collect::<Vec<_>>() {
                 let bytes = engine.blob(key).unwrap_or_default();
@@ -174,11 +164,9 @@ impl Machine {
                 }
             }
         }
-        if let Some(disk) = &self.disk {
-            match loss {
-                Loss::Power => disk.crash(seed),
-                Loss::Process => disk.kill(seed),
-            }
+        match loss {
+            Loss::Power => self.disk.crash(seed),
+            Loss::Process => self.disk.kill(seed),
         }
         self.process = None;
         if loss == Loss::Power {
@@ -197,12 +185,12 @@ impl Machine {
         seed: u64,
         canary: Option<Canary>,
     ) -> bool {
-        let Some(disk) = &self.disk else { return false };
+        let disk = &self.disk;
         disk.advance_to(now_us);
         if let Some(ops) = power_after_ops {
             disk.capture(Capture::At { op: disk.ops() + ops, loss: Loss::Power, seed });
         }
-        let engine = self.process.take().and_then(Process::into_engine);
+        let engine = self.process.take().and_then(|process| process.into_node().into_engine());
         let is_closed = engine.is_some_and(|engine| engine.close().is_ok());
         disk.capture(Capture::Never);
         let image = disk.take_images().pop();
@@ -212,7 +200,7 @@ impl Machine {
         }
         let in_order = image.is_none() && is_closed;
         if let Some(image) = image {
-            self.disk = Some(image.disk);
+            self.disk = image.disk;
         }
         if canary == Some(Canary::MarkBeforeSync) {
             self.put_past();
@@ -223,9 +211,9 @@ impl Machine {
 
     /// Reverts a lying disk to an earlier state. Only the log is old; the manifest is synced as reported.
     fn put_past(&mut self) {
-        let (Some(past), Some(disk)) = (self.past.pop_front(), &self.disk) else { return };
+        let Some(past) = self.past.pop_front() else { return };
         for name in past.names().iter().filter(|name| name.starts_with("segment")) {
-            disk.put(name, &past.contents(name).unwrap_or_default());
+            self.disk.put(name, &past.contents(name).unwrap_or_default());
         }
     }
 
@@ -241,40 +229,49 @@ impl Machine {
 
     /// Whether its process runs on a disk that failed.
     pub(super) fn is_poisoned(&self) -> bool {
-        let engine = self.process.as_ref().and_then(Process::engine);
-        engine.is_some_and(|engine| engine.poisoned().is_some())
+        self.engine().is_some_and(|engine| engine.poisoned().is_some())
+    }
+
+    /// The store of its process.
+    pub(super) fn engine(&self) -> Option<&Engine<SimDevice>> {
+        self.process.as_ref().and_then(|process| process.node().engine())
+    }
+
+    /// The status of its process.
+    pub(super) fn status(&self) -> Option<NodeStatus> {
+        self.process.as_ref().map(|process| process.node().status())
+    }
+
+    /// The cluster's map, if its process hosts the manager.
+    pub(super) fn manager_map(&self) -> Option<&ClusterMap> {
+        self.process.as_ref().and_then(|process| process.node().manager_map())
     }
 
     /// Limits its disk to `left_bytes` more than its current content.
     pub(super) fn fill(&self, left_bytes: u64) {
-        if let Some(disk) = &self.disk {
-            let len = |name: &String| disk.contents(name).map_or(0, |contents| contents.len() as u64);
-            let used_bytes: u64 = disk.names().iter().map(|name| len(name).next_multiple_of(4096)).sum();
-            disk.set_capacity_bytes(Some(used_bytes + left_bytes));
-        }
+        let disk = &self.disk;
+        let len = |name: &String| disk.contents(name).map_or(0, |contents| contents.len() as u64);
+        let used_bytes: u64 = disk.names().iter().map(|name| len(name).next_multiple_of(4096)).sum();
+        disk.set_capacity_bytes(Some(used_bytes + left_bytes));
     }
 
     /// Space comes back, and reads work again, when their time has come.
     pub(super) fn mend(&mut self, now_us: u64) {
         if self.full_until_us > 0 && self.full_until_us <= now_us {
             self.full_until_us = 0;
-            if let Some(disk) = &self.disk {
-                disk.set_capacity_bytes(None);
-            }
+            self.disk.set_capacity_bytes(None);
         }
         if self.unreadable_until_us > 0 && self.unreadable_until_us <= now_us {
             self.unreadable_until_us = 0;
-            if let Some(disk) = &self.disk {
-                disk.end_faults(OpKind::Read);
-            }
+            self.disk.end_faults(OpKind::Read);
         }
     }
 
     /// Saves the state that a power loss would leave now, for a disk that lies about syncs.
     pub(super) fn keep_past(&mut self, now_us: u64) {
-        if let Some(disk) = self.disk.as_ref().filter(|_| self.past_at_us <= now_us) {
+        if self.past_at_us <= now_us {
             self.past_at_us = now_us + PAST_EVERY_US;
-            self.past.push_back(disk.image(Loss::Power, now_us));
+            self.past.push_back(self.disk.image(Loss::Power, now_us));
             if self.past.len() > PAST_MAX {
                 self.past.pop_front();
             }

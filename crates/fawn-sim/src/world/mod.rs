@@ -9,7 +9,6 @@ mod idle;
 mod inject;
 mod machine;
 mod observe;
-mod process;
 mod sessions;
 
 use crate::canary::Canary;
@@ -26,12 +25,12 @@ use fawn_chain::{ClusterMap, RingOptions};
 use fawn_ds::internals::RangeProgress;
 use fawn_flash::SimOptions;
 use fawn_flash::sim::Loss;
+use fawn_node::ClientService;
 use fawn_node::cluster::{NodeOutput, NodeStatus};
 use fawn_types::random::SplitMix64;
 use fawn_types::{BootId, HashSecret, NodeId, RangeId};
 use machine::Machine;
 use observe::Observer;
-use process::Process;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -158,7 +157,7 @@ impl World {
             let seed = random.next();
             let disk = SimOptions { seed, shuffle: true, latency_ticks: latency_ticks.clone(), ticks_per_reap: 0 };
             let skew_ms = random.below(3) * random.below(5_000);
-            Machine::new(NodeId(index + 1), (index < scenario.backends).then_some(disk), skew_ms)
+            Machine::new(NodeId(index + 1), disk, skew_ms)
         };
         let machines = (0..scenario.backends + scenario.frontends).map(machine).collect();
         Self {
@@ -193,7 +192,7 @@ impl World {
     }
 
     fn report(&self) -> RunReport {
-        let process_dropped = self.machines[0].process.as_ref().map(|process| process.status().members_dropped);
+        let process_dropped = self.machines[0].status().map(|status| status.members_dropped);
         RunReport {
             hash: self.trace.hash(),
             events: self.trace.events(),
@@ -335,8 +334,8 @@ impl World {
         if machine.process.is_none() || machine.is_paused(now_us) || machine.next_us().is_none_or(|at| at > now_us) {
             return Ok(());
         }
-        if let Some(disk) = machine.disk.as_ref().filter(|_| machine.stalled_until_us <= now_us) {
-            disk.advance_to(now_us);
+        if machine.stalled_until_us <= now_us {
+            machine.disk.advance_to(now_us);
         }
         if lies {
             machine.keep_past(now_us);
@@ -353,11 +352,11 @@ impl World {
         let Some(process) = machine.process.as_mut() else { return Ok(()) };
         let due = process.run_once(clock);
         let mut outputs = Vec::new();
-        while let Some(output) = process.poll_output() {
+        while let Some(output) = process.poll_peer_output() {
             outputs.push(output);
         }
         let node = machine.node;
-        let status = process.status();
+        let status = process.node().status();
         let (replies, is_due) = machine.take_replies(&mut self.random)?;
         let is_copying = status.members.iter().any(|member| member.phase == "copying");
         if self.watch.note_losses(node, &status, self.unclean)? && self.scenario.may_lose {
@@ -367,9 +366,8 @@ impl World {
         }
         self.observe(index, &status)?;
         let machine = &mut self.machines[index];
-        let engine = machine.process.as_ref().and_then(Process::engine);
         // No fault of a run lasts long enough: a scan that meets an unreadable record fails, and is repeated.
-        if engine.is_some_and(|engine| engine.stats().corrupt_passed > 0) {
+        if machine.engine().is_some_and(|engine| engine.stats().corrupt_passed > 0) {
             return Err(format!("node {}: a scan passed a record as lost", node.0));
         }
         let own_us = due.map(|due| machine.when_us(due).max(now_us + TURN_US));
@@ -393,12 +391,12 @@ impl World {
         let now_us = self.now_us;
         let node = self.machines[index].node;
         let machine = &self.machines[index];
-        let engine = machine.process.as_ref().and_then(Process::engine);
+        let engine = machine.engine();
         let progress = |range| engine.map_or_else(RangeProgress::default, |engine| engine.progress(range));
         let copied = status.members.iter().filter(|member| self.watch.has_copied(node, member));
         self.copied.extend(copied.map(|member| (node, member.range)));
         let has_begun = status.members.iter().any(|member| self.watch.has_begun(node, member));
-        if let Some(map) = machine.process.as_ref().and_then(Process::manager_map) {
+        if let Some(map) = machine.manager_map() {
             self.watch.note_chains(map);
         }
         self.watch.look(node, status, progress)?;

@@ -28,14 +28,14 @@ pub(super) type ClientBytes = (usize, Vec<u8>);
 impl Machine {
     /// Opens a session for `client`.
     fn open_connection(&mut self, client: usize, protocol: Protocol) {
-        let Some(gateway) = self.process.as_mut().and_then(|process| process.gateway()) else { return };
+        let Some(gateway) = self.process.as_mut() else { return };
         let session = gateway.open_session(protocol);
         self.connections.push(Connection { client, session, input: Vec::new(), accepts: true, has_output: false });
     }
 
     /// Closes the session of `client`, whose requests may still be executed.
     fn close_connection(&mut self, client: usize) {
-        let Some(gateway) = self.process.as_mut().and_then(|process| process.gateway()) else { return };
+        let Some(gateway) = self.process.as_mut() else { return };
         for connection in self.connections.extract_if(.., |connection| connection.client == client) {
             gateway.close_session(connection.session);
         }
@@ -56,7 +56,7 @@ impl Machine {
 
     /// Offers received bytes to the sessions.
     pub(super) fn offer_inputs(&mut self, now: Now) {
-        let Some(gateway) = self.process.as_mut().and_then(|process| process.gateway()) else { return };
+        let Some(gateway) = self.process.as_mut() else { return };
         for connection in &mut self.connections {
             let need_bytes = gateway.need_bytes(connection.session);
             if connection.accepts && !connection.input.is_empty() && connection.input.len() >= need_bytes {
@@ -70,7 +70,7 @@ impl Machine {
     /// Carries out the sessions' outputs after an iteration. Returns the bytes for clients, and whether another
     /// iteration is due at once.
     pub(super) fn take_replies(&mut self, random: &mut SplitMix64) -> Result<(Vec<ClientBytes>, bool), String> {
-        let Some(gateway) = self.process.as_mut().and_then(|process| process.gateway()) else {
+        let Some(gateway) = self.process.as_mut() else {
             return Ok((Vec::new(), false));
         };
         let mut is_due = false;
