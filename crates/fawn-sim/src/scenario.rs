@@ -8,12 +8,16 @@ use fawn_chain::ReplicaOptions;
 use fawn_node::cluster::NodeLimits;
 use fawn_types::random::SplitMix64;
 use fawn_types::{Durability, Version};
+use std::ops::Range;
 
 /// One seed in this many lets a disk hang, which takes up to a minute of virtual time.
 const HANG_EVERY_SEEDS: u64 = 25;
 
 /// One seed in this many lets keys expire.
 const EXPIRY_EVERY_SEEDS: u64 = 3;
+
+/// One seed in this many has client sessions on back-ends.
+const BACKEND_SESSIONS_EVERY_SEEDS: u64 = 3;
 
 /// Parameters of one run.
 #[derive(Clone, Debug)]
@@ -28,6 +32,8 @@ pub struct Scenario {
     pub virtual_ids: u16,
     /// Number of front-ends: nodes outside the cluster's map, whose stores host no range.
     pub frontends: u32,
+    /// The machines that clients connect to.
+    pub sessions: SessionPlaces,
     /// Number of logical clients.
     pub clients: u32,
     /// Number of keys in use at a time.
@@ -60,6 +66,28 @@ pub struct Scenario {
     pub closes_at_end: bool,
     /// After healing, ranges stay idle for more epochs than the remembered activations.
     pub idles: bool,
+}
+
+/// The machines that clients connect to. Sessions on a back-end share its crashes, pauses and disk faults.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SessionPlaces {
+    /// Front-ends only.
+    FrontEnds,
+    /// Back-ends only.
+    BackEnds,
+    /// Front-ends and back-ends.
+    All,
+}
+
+impl SessionPlaces {
+    fn of(seed: &Seed) -> Self {
+        let mut random = seed.stream("sessions");
+        match (random.chance(1, BACKEND_SESSIONS_EVERY_SEEDS), random.chance(1, 2)) {
+            (false, _) => Self::FrontEnds,
+            (true, false) => Self::BackEnds,
+            (true, true) => Self::All,
+        }
+    }
 }
 
 /// A disk that completes no write or sync for a while, or each of them late.
@@ -171,6 +199,7 @@ impl Scenario {
             replication,
             virtual_ids,
             frontends,
+            sessions: SessionPlaces::of(seed),
             clients,
             keys,
             deletes_often: seed.stream("deletes").chance(1, 2),
@@ -223,6 +252,17 @@ impl Scenario {
     #[must_use]
     pub const fn copies_min(&self) -> u8 {
         self.replication.div_ceil(2)
+    }
+
+    /// The machines with client sessions, numbered from 0: front-ends after back-ends.
+    #[must_use]
+    pub const fn session_machines(&self) -> Range<usize> {
+        let (backends, all) = (self.backends as usize, (self.backends + self.frontends) as usize);
+        match self.sessions {
+            SessionPlaces::FrontEnds => backends..all,
+            SessionPlaces::BackEnds => 0..backends,
+            SessionPlaces::All => 0..all,
+        }
     }
 
     /// The options of chain members.

@@ -122,7 +122,7 @@ impl FaultyTransport {
             (Canary::AppliedTwice, &Body::Request { op, tag, first_incomplete, payload })
                 if tag.is_some() && self.random.chance(1, 16) =>
             {
-                // The same request as another operation of its session: the front-end ignores the second reply.
+                // The same request as another operation of its session: its sender ignores the second reply.
                 let op = op | 1 << 40;
                 let again = ClientTag { session: tag.session, seq: op };
                 let body = Body::Request { op, tag: again, first_incomplete, payload };

@@ -67,7 +67,7 @@ pub(super) struct PendingCommand {
     pub end: u64,
 }
 
-/// A connection to a front-end.
+/// A connection to a server: a machine with sessions.
 #[derive(Clone, Debug)]
 pub(super) struct ClientConnection {
     /// Its protocol.
@@ -78,7 +78,7 @@ pub(super) struct ClientConnection {
     pub pending: VecDeque<PendingCommand>,
     /// When the client closes it although replies are outstanding.
     pub abandon_us: Option<u64>,
-    /// Bytes on their way to the front-end, with their times of arrival.
+    /// Bytes on their way to the server, with their times of arrival.
     pieces: VecDeque<(u64, Vec<u8>)>,
     sent: u64,
     delivered: u64,
@@ -108,7 +108,7 @@ impl ClientConnection {
         !self.pending.is_empty()
     }
 
-    /// Whether all bytes of the command have reached the front-end: only then may it have been executed.
+    /// Whether all bytes of the command have reached the server: only then may it have been executed.
     pub(super) const fn is_delivered(&self, command: &PendingCommand) -> bool {
         command.end <= self.delivered
     }
@@ -138,20 +138,20 @@ impl ClientConnection {
         }
     }
 
-    /// When the next piece arrives at the front-end.
+    /// When the next piece arrives at the server.
     pub(super) fn next_us(&self) -> Option<u64> {
         let abandon_us = self.abandon_us.filter(|_| self.is_waiting());
         self.pieces.front().map(|(at, _)| *at).into_iter().chain(abandon_us).min()
     }
 
-    /// The next piece that has arrived at the front-end by `now_us`.
+    /// The next piece that has arrived at the server by `now_us`.
     pub(super) fn arrive(&mut self, now_us: u64) -> Option<Vec<u8>> {
         let (_, piece) = self.pieces.pop_front_if(|(at, _)| *at <= now_us)?;
         self.delivered += piece.len() as u64;
         Some(piece)
     }
 
-    /// Receives bytes from the front-end.
+    /// Receives bytes from the server.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.received.extend_from_slice(bytes);
     }

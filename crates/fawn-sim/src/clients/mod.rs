@@ -28,7 +28,7 @@ const OPERATIONS_MAX: usize = 120;
 const UNKNOWN_MAX: usize = 5;
 /// Maximum clears without a reply: each may take effect in the history of every key.
 const OPEN_CLEARS_MAX: usize = 2;
-/// Pause of a client whose front-end is down, µs.
+/// Pause of a client that no server accepts, µs.
 const RECONNECT_US: u64 = 1_000;
 
 /// A key: its index among the keys in use, and the number of retired keys at that index.
@@ -176,7 +176,7 @@ impl Clients {
         self.clients.is_empty()
     }
 
-    /// When the next bytes of a client arrive at its front-end, or the next idle client sends a pipeline unless `quiet`.
+    /// When the next bytes of a client arrive at its server, or the next idle client sends a pipeline unless `quiet`.
     #[must_use]
     pub fn next_us(&self, quiet: bool) -> Option<u64> {
         let next = |client: &SimClient| {
@@ -220,7 +220,7 @@ impl Clients {
         self.clients[client].connection.as_ref().is_some_and(|connection| connection.protocol == Protocol::Resp)
     }
 
-    /// The front-end of `client` is down: the client tries again later.
+    /// No server accepts `client`: it tries again later.
     pub fn withdraw(&mut self, client: usize, now_us: u64) {
         self.clients[client].idle_until_us = now_us + RECONNECT_US;
     }
@@ -232,12 +232,12 @@ impl Clients {
         connection.is_some_and(|connection| connection.abandon_us.is_some_and(|at| at <= now_us))
     }
 
-    /// The next bytes of `client` that have arrived at its front-end.
+    /// The next bytes of `client` that have arrived at its server.
     pub fn arrive(&mut self, client: usize, now_us: u64) -> Option<Vec<u8>> {
         self.clients[client].connection.as_mut()?.arrive(now_us)
     }
 
-    /// The connection of `client` is lost. Commands that had not reached the front-end whole take no effect.
+    /// The connection of `client` is lost. Commands that had not reached the server whole take no effect.
     pub fn lose(&mut self, client: usize, now_us: u64) {
         self.clients[client].scan = None;
         let Some(connection) = self.clients[client].connection.take() else { return };
@@ -255,7 +255,7 @@ impl Clients {
         }
     }
 
-    /// `client` receives bytes from its front-end.
+    /// `client` receives bytes from its server.
     ///
     /// # Errors
     /// If no correct cluster can send them.

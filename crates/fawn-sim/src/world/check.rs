@@ -3,6 +3,7 @@ use super::machine::Machine;
 use super::{TURN_US, World};
 use crate::clients::{Key, LIFE_MS_MAX};
 use crate::history::{HistoryOperation, Verdict, check};
+use fawn_chain::ClusterMap;
 use fawn_node::cluster::{NodeStatus, RangeDigest};
 use fawn_types::{NodeId, RangeId, TimeMs};
 use std::collections::{BTreeMap, BTreeSet};
@@ -88,22 +89,49 @@ impl World {
             self.run_until(self.now_us + HEAL_LOOK_US)?;
         }
         self.trace.say(self.now_us, "limping".to_owned());
-        Ok(())
+        (0..self.machines.len()).try_for_each(|index| self.serve_on_failed_disk(index))
+    }
+
+    /// Sessions on a machine whose disk failed are answered, because other machines hold the data. Waits for the first
+    /// answer, if clients stay connected and all chains serve.
+    fn serve_on_failed_disk(&mut self, index: usize) -> Result<(), String> {
+        let (clients, answered) = self.sessions_of(index);
+        let until_us = self.now_us + ANSWER_US_MAX;
+        loop {
+            let (clients_now, answered_now) = self.sessions_of(index);
+            let is_connected = clients.iter().any(|client| clients_now.contains(client));
+            if !self.machines[index].is_poisoned() || answered_now > answered || !is_connected || !self.serves_all() {
+                return Ok(());
+            }
+            if self.now_us >= until_us {
+                return Err(format!("sessions on node {} get no answer: its disk failed: {}", index + 1, self.words()));
+            }
+            self.run_until(self.now_us + HEAL_LOOK_US)?;
+        }
+    }
+
+    fn is_well(&self, node: NodeId) -> bool {
+        let machine = &self.machines[node.0 as usize - 1];
+        machine.process.is_some() && !machine.is_poisoned()
+    }
+
+    /// Whether each range is served by members on healthy disks, though maybe by fewer than it should have.
+    fn serves_all(&self) -> bool {
+        let serves = |map: &ClusterMap| {
+            map.ranges.iter().all(|entry| entry.is_active() && entry.serving().all(|member| self.is_well(member.node)))
+        };
+        self.machines[0].manager_map().is_some_and(serves)
     }
 
     /// A range that waits for a member on a failed disk although another member that served last is healthy.
     fn serves_on_failed_disk(&self) -> Option<String> {
-        let is_well = |node: NodeId| {
-            let machine = &self.machines[node.0 as usize - 1];
-            machine.process.is_some() && !machine.is_poisoned()
-        };
         let Some(map) = self.machines[0].manager_map() else {
             return Some("the manager is down".to_owned());
         };
         let stuck = map.ranges.iter().find(|entry| {
             let mut served = entry.last_active.iter().flat_map(|last| &last.members);
-            let is_served = entry.is_active() && entry.serving().all(|member| is_well(member.node));
-            served.any(|member| is_well(member.node)) && !is_served
+            let is_served = entry.is_active() && entry.serving().all(|member| self.is_well(member.node));
+            served.any(|member| self.is_well(member.node)) && !is_served
         });
         stuck.map(|entry| format!("{:?} {:?}: {:?}", entry.range, entry.state, entry.members))
     }

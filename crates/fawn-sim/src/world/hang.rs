@@ -12,12 +12,16 @@ const RESUME_US_MAX: u64 = 15_000_000;
 const THINK_US: u64 = 50_000;
 /// From then on some are answered in every interval of this length, µs.
 const INTERVAL_US: u64 = 2_000_000;
+/// Sessions on the machine whose disk hangs get no answer in fewer intervals in a row: together they are longer than an
+/// operation's timeout.
+const UNSERVED_MAX: u32 = 4;
 
 impl World {
     /// A disk hangs, and works again.
     pub(super) fn hang(&mut self, hang: Hang) -> Result<(), String> {
         let Hang { machine, for_us, late_us, is_survived } = hang;
-        let disk = self.machines[machine as usize].disk.clone();
+        let index = machine as usize;
+        let disk = self.machines[index].disk.clone();
         self.trace.say(self.now_us, format!("{hang:?}"));
         self.quiet = false;
         self.clients.think_longer(THINK_US);
@@ -27,12 +31,21 @@ impl World {
         }
         let until_us = self.now_us + for_us;
         self.run_until(self.now_us + RESUME_US_MAX.min(for_us))?;
+        let mut unserved = 0;
         while self.now_us < until_us {
             let (answered, from_us) = (self.clients.answered, self.now_us);
+            let (clients, at_machine) = self.sessions_of(index);
             self.run_until((from_us + INTERVAL_US).min(until_us))?;
             let took_us = self.now_us - from_us;
             if is_survived && took_us == INTERVAL_US && self.clients.answered == answered {
                 return Err(format!("nothing is answered while one disk hangs: {}", self.words()));
+            }
+            // Its sessions are served by other machines.
+            let (clients_after, at_machine_after) = self.sessions_of(index);
+            let is_unserved = at_machine == at_machine_after && clients.iter().any(|one| clients_after.contains(one));
+            unserved = if is_survived && is_unserved { unserved + 1 } else { 0 };
+            if unserved == UNSERVED_MAX {
+                return Err(format!("sessions on the machine whose disk hangs get no answer: {}", self.words()));
             }
         }
         self.trace.say(self.now_us, "the disk works again".to_owned());

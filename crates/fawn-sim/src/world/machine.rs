@@ -56,6 +56,8 @@ pub(super) struct Machine {
     pub(super) due_us: Option<u64>,
     /// Connections of clients.
     pub(super) connections: Vec<Connection>,
+    /// Operations that its sessions have answered.
+    pub(super) answered: u64,
 }
 
 impl Machine {
@@ -78,6 +80,7 @@ impl Machine {
             inbox: VecDeque::new(),
             due_us: None,
             connections: Vec::new(),
+            answered: 0,
         }
     }
 

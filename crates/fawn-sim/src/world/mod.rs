@@ -104,6 +104,10 @@ pub struct World {
     network: Network,
     transport: FaultyTransport,
     clients: Clients,
+    /// The machine that each client is connected to, or was last.
+    servers: Vec<usize>,
+    /// Draws the machine of each connection.
+    connects: SplitMix64,
     faults: Faults,
     watch: Observer,
     trace: Trace,
@@ -164,6 +168,8 @@ impl World {
             network: Network::new(seed.number("network"), NetworkOptions::KIND),
             transport: FaultyTransport::new(seed.number("post"), canary),
             clients: Clients::new(seed, &scenario, ChainTimes::new(&map), canary),
+            servers: vec![scenario.backends as usize; scenario.clients as usize],
+            connects: seed.stream("connections"),
             faults: Faults::new(seed, &scenario),
             watch: Observer::new(scenario.durability, scenario.copies_min()),
             trace: Trace::new(aloud),

@@ -1,4 +1,4 @@
-//! Client connections of a front-end: bytes from clients to sessions and back, as a server's event loop moves them.
+//! Client connections of a machine: bytes from clients to sessions and back, as a server's event loop moves them.
 use super::machine::Machine;
 use super::{TURN_US, World};
 use crate::clients::Key;
@@ -10,7 +10,7 @@ use fawn_wire::Protocol;
 /// One write to a client in this many takes only a part of the session's output.
 const WRITES_PER_PARTIAL: u64 = 16;
 
-/// The front-end's end of a client's connection.
+/// The server's end of a client's connection.
 pub(super) struct Connection {
     client: usize,
     session: SessionId,
@@ -103,12 +103,7 @@ impl Machine {
 }
 
 impl World {
-    /// The machine of the front-end of `client`.
-    const fn frontend_of(&self, client: usize) -> usize {
-        self.scenario.backends as usize + client % self.scenario.frontends as usize
-    }
-
-    /// Moves the clients' bytes that are due to their front-ends, closes abandoned connections, and lets idle clients
+    /// Moves the clients' bytes that are due to their servers, closes abandoned connections, and lets idle clients
     /// send.
     pub(super) fn run_clients(&mut self) {
         let now_us = self.now_us;
@@ -116,14 +111,14 @@ impl World {
             if !self.quiet && self.clients.is_due(client, now_us) {
                 self.write(client, None);
             }
-            let frontend = self.frontend_of(client);
+            let machine = &mut self.machines[self.servers[client]];
             while let Some(bytes) = self.clients.arrive(client, now_us) {
-                self.trace.note(now_us, b'?', client as u32, self.machines[frontend].node.0, &bytes);
-                self.machines[frontend].receive(client, &bytes, now_us);
+                self.trace.note(now_us, b'?', client as u32, machine.node.0, &bytes);
+                machine.receive(client, &bytes, now_us);
             }
             if self.clients.is_abandoning(client, now_us) {
                 self.trace.say(now_us, format!("client {client} closes its connection"));
-                self.machines[frontend].close_connection(client);
+                machine.close_connection(client);
                 self.clients.lose(client, now_us);
             }
         }
@@ -141,27 +136,40 @@ impl World {
         };
     }
 
-    /// Connects `client` if it is not connected; returns whether its front-end runs.
+    /// Connects `client`, if it is not connected, to one of the machines that accept connections; returns whether it is
+    /// connected.
     pub(super) fn connect(&mut self, client: usize) -> bool {
-        let frontend = self.frontend_of(client);
-        let machine = &mut self.machines[frontend];
-        if machine.process.is_none() || machine.is_paused(self.now_us) {
+        if self.clients.is_connected(client) {
+            return true;
+        }
+        let accepts = |index: &usize| {
+            let machine = &self.machines[*index];
+            machine.process.is_some() && !machine.is_paused(self.now_us)
+        };
+        let accepting: Vec<usize> = self.scenario.session_machines().filter(accepts).collect();
+        if accepting.is_empty() {
             return false;
         }
-        if !self.clients.is_connected(client) {
-            let protocol = self.clients.connect(client);
-            machine.open_connection(client, protocol);
-        }
+        let index = accepting[self.connects.below(accepting.len() as u64) as usize];
+        self.servers[client] = index;
+        let protocol = self.clients.connect(client);
+        self.machines[index].open_connection(client, protocol);
         true
     }
 
-    /// Delivers a front-end's bytes to its clients.
+    /// The clients connected to a machine, and the number of operations that its sessions have answered.
+    pub(super) fn sessions_of(&self, index: usize) -> (Vec<usize>, u64) {
+        (self.machines[index].connected(), self.machines[index].answered)
+    }
+
+    /// Delivers a machine's bytes to its clients.
     pub(super) fn deliver_replies(&mut self, index: usize, replies: &[ClientBytes]) -> Result<(), String> {
-        let (now_us, node) = (self.now_us, self.machines[index].node);
+        let (now_us, node, answered) = (self.now_us, self.machines[index].node, self.clients.answered);
         for (client, bytes) in replies {
             self.trace.note(now_us, b'=', node.0, *client as u32, bytes);
             self.clients.receive(*client, now_us, bytes)?;
         }
+        self.machines[index].answered += self.clients.answered - answered;
         Ok(())
     }
 }
