@@ -66,7 +66,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut bench = ShardHopsBench::open(Path::new(&dir), shards)?;
     bench.load();
     bench.write_down(&what, &place, pipeline);
-    // Warm-up: allocates memory, settles the reply estimates, and fills the page cache.
+    // Warm-up: allocates memory and fills the page cache.
     bench.run(2 * KEYS as u64);
     bench.batches = 0;
     let done = bench.measured(requests);

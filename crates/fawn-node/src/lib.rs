@@ -3,8 +3,7 @@
 //! ```text
 //! bytes → gateway (codec, order of replies) → shard → exec (read, update, keyspace_op) → replica → fawn-ds
 //! ```
-//! `fawn` feeds a [`Shard`] with bytes from sockets. `fawn-sim` feeds the same bytes to a [`ClientGateway`], and drives
-//! the chain members and stores behind it through [`cluster::Node`].
+//! `fawn` feeds a [`Shard`] with bytes from sockets, `fawn-sim` with the same bytes and with frames of other nodes.
 #![forbid(unsafe_code)]
 
 pub mod cluster;
@@ -24,7 +23,7 @@ pub mod status;
 
 pub use counters::Counted;
 pub use forward::MessageBatch;
-pub use front::{ClientGateway, ClientService, LocalCluster, LocalOptions};
+pub use front::{ClientService, LocalCluster, LocalOptions};
 pub use options::{ServerInfo, ShardOptions};
 pub use output::ShardOutput;
 pub use placement::Placement;

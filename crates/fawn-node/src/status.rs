@@ -50,7 +50,7 @@ counters! {
     pub struct RepliesStatus {
         held_bytes: usize, "Replies waiting for their turn or their client.", prometheus "fawn_reply_bytes";
         held_bytes_peak: usize, "Most of these at a time.", prometheus "fawn_reply_peak_bytes";
-        reserved_bytes: usize, "Replies granted to reads in flight; estimated if another node reads.",
+        reserved_bytes: usize, "Replies granted to reads in flight.",
             prometheus "fawn_reply_reserved_bytes";
         waiting: usize, "Connections and reads that wait for the reply budget.", prometheus "fawn_reply_waiting";
     }

@@ -11,7 +11,7 @@
 //! | [`transport`], [`canary`] | outgoing frames, and planted bugs |
 //! | [`trace`], [`seed`] | determinism: the hash on which two processes with one seed must agree |
 //!
-//! Clients speak RESP and memcached to sessions (`fawn_node::ClientGateway`): on front-ends, on back-ends, or on both.
+//! Clients speak RESP and memcached to sessions (`fawn_node::Shard`): on front-ends, on back-ends, or on both.
 //! Not simulated: leases and clock drift ([`faults`] bounds silences until they exist), joins of new machines, several
 //! managers.
 #![forbid(unsafe_code)]

@@ -5,7 +5,7 @@ use fawn_chain::{Body, Frame, TransferCursor};
 use fawn_ds::internals::format::record::{Envelope, RecordPlace, decode, encode_into, encoded_len};
 use fawn_ds::internals::{RecordKind, RecordRef};
 use fawn_node::cluster::KeyspaceRequest;
-use fawn_node::cluster::payload::{decode_keyspace, decode_request, encode_keyspace};
+use fawn_node::cluster::payload::{RequestBody, decode_request, encode_request};
 use fawn_types::random::SplitMix64;
 use fawn_types::{ClientTag, Epoch, RangeId, Reply, Request, TimeMs, Version};
 use fawn_wire::internal::{KeyValuePairs, put_pair, put_result};
@@ -178,7 +178,7 @@ impl FaultyTransport {
     fn guess_expiry(&mut self, frame: &Frame<'_>) -> Option<Vec<Vec<u8>>> {
         match frame.body {
             Body::Request { op, payload, .. } => {
-                if let Ok((session, Request::Get { .. })) = decode_request(payload) {
+                if let Ok((session, _, RequestBody::Key(Request::Get { .. }))) = decode_request(payload) {
                     self.reads.insert(op, session);
                 }
                 None
@@ -259,19 +259,26 @@ fn promise_of(frame: &Frame<'_>) -> Option<(RangeId, Epoch)> {
 
 /// The payload of an `MSET` with its first pair only; `None` if it is no `MSET`.
 fn first_pair(payload: &[u8]) -> Option<Vec<u8>> {
-    let (session, KeyspaceRequest::SetAll(pairs)) = decode_keyspace(payload).ok()? else { return None };
+    let (session, grant, RequestBody::Keyspace(KeyspaceRequest::SetAll(pairs))) = decode_request(payload).ok()? else {
+        return None;
+    };
     let (key, value) = pairs.iter().next()?;
     let (mut pair, mut changed) = (Vec::new(), Vec::new());
     put_pair(&mut pair, key, value);
-    encode_keyspace(session, &KeyspaceRequest::SetAll(KeyValuePairs::new(&pair).ok()?), &mut changed);
+    let pair = KeyspaceRequest::SetAll(KeyValuePairs::new(&pair).ok()?);
+    encode_request(session, grant, &RequestBody::Keyspace(pair), &mut changed);
     Some(changed)
 }
 
 /// The payload with a step of a scan at the end of its range; `None` if it is not a step of a scan.
 fn at_end(payload: &[u8]) -> Option<Vec<u8>> {
-    let (session, KeyspaceRequest::Scan { count, .. }) = decode_keyspace(payload).ok()? else { return None };
+    let (session, grant, RequestBody::Keyspace(KeyspaceRequest::Scan { count, .. })) = decode_request(payload).ok()?
+    else {
+        return None;
+    };
     let mut changed = Vec::new();
-    encode_keyspace(session, &KeyspaceRequest::Scan { cursor: SCAN_END, count }, &mut changed);
+    let end = KeyspaceRequest::Scan { cursor: SCAN_END, count };
+    encode_request(session, grant, &RequestBody::Keyspace(end), &mut changed);
     Some(changed)
 }
 

@@ -178,6 +178,7 @@ fn read_reason(reader: &mut FrameReader<'_>) -> Result<RefusedReason, DecodeErro
         1 => Ok(RefusedReason::Overloaded),
         2 => Ok(RefusedReason::WrongRange),
         3 => Ok(RefusedReason::TooFewCopies),
+        4 => Ok(RefusedReason::Larger { bytes: reader.u32("length of the value")? }),
         other => Err(DecodeError::Value { what: "refusal", found: u64::from(other) }),
     }
 }

@@ -76,7 +76,7 @@ fn put_body(out: &mut Vec<u8>, body: &Body<'_>) -> u8 {
         }
         Body::Refused { op, reason } => {
             out.put_u64(*op);
-            out.put_u8(reason_code(*reason));
+            put_reason(out, *reason);
             15
         }
         control => put_control(out, control),
@@ -161,11 +161,15 @@ fn put_words(out: &mut Vec<u8>, words: &[u64]) {
     words.iter().for_each(|word| out.put_u64(*word));
 }
 
-pub(super) const fn reason_code(reason: RefusedReason) -> u8 {
-    match reason {
+fn put_reason(out: &mut Vec<u8>, reason: RefusedReason) {
+    out.put_u8(match reason {
         RefusedReason::StaleEpoch => 0,
         RefusedReason::Overloaded => 1,
         RefusedReason::WrongRange => 2,
         RefusedReason::TooFewCopies => 3,
+        RefusedReason::Larger { .. } => 4,
+    });
+    if let RefusedReason::Larger { bytes } = reason {
+        out.put_u32(bytes);
     }
 }

@@ -24,7 +24,7 @@ pub const FRAME_BYTES_MAX: usize = 17 << 20;
 
 const _: () = assert!(FRAME_BYTES_MAX > 2 * limits::VALUE_BYTES_MAX + limits::KEY_BYTES_MAX + 4096);
 /// Layout of every frame.
-pub const FRAME_VERSION: u8 = 4;
+pub const FRAME_VERSION: u8 = 5;
 
 /// Sender and subject of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -237,4 +237,9 @@ pub enum RefusedReason {
     WrongRange,
     /// The chain has fewer members than a write needs: writes are rejected until one is added.
     TooFewCopies,
+    /// The reply has a longer value than the request grants.
+    Larger {
+        /// Length of the value.
+        bytes: u32,
+    },
 }

@@ -77,6 +77,7 @@ fn bodies() -> Vec<Body<'static>> {
         Body::Request { op: 4, tag, first_incomplete: 3, payload: b"set a 1" },
         Body::Reply { op: 4, payload: b"stored" },
         Body::Refused { op: 4, reason: RefusedReason::WrongRange },
+        Body::Refused { op: 4, reason: RefusedReason::Larger { bytes: 70_000 } },
         Body::CannotAlign,
         Body::TransferWanted { base: None, cursor: TransferCursor::START },
         Body::TransferWanted { base: Some(v), cursor: TransferCursor::Keys { hash: 1 << 60 } },
@@ -129,9 +130,9 @@ fn an_ack_has_the_documented_bytes() {
     assert_eq!(&hex[..16], ACK_CHECKSUM);
 }
 
-const ACK_CHECKSUM: &str = "a8cd172baf2414db";
+const ACK_CHECKSUM: &str = "a7c14490c6d6e2a8";
 const ACK_FROM_BYTE_8: &str =
-    "2400000003046ee1020000000900000003000000080706050403020107000000300000000500000030000000";
+    "240000000305e9dd020000000900000003000000080706050403020107000000300000000500000030000000";
 
 #[test]
 fn any_flipped_bit_is_seen() {

@@ -23,6 +23,22 @@ pub struct NodeConfig {
     pub limits: NodeLimits,
 }
 
+/// Configuration of the members of one store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct HostConfig {
+    pub(crate) node: NodeId,
+    pub(crate) boot: BootId,
+    pub(crate) durability: Durability,
+    pub(crate) limits: NodeLimits,
+}
+
+impl HostConfig {
+    pub(crate) const fn of(config: &NodeConfig) -> Self {
+        let NodeConfig { node, boot, durability, limits, .. } = *config;
+        Self { node, boot, durability, limits }
+    }
+}
+
 /// Where a manager stores its map.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum MapPlace {
@@ -30,7 +46,7 @@ pub enum MapPlace {
     #[default]
     OwnStore,
     /// In several stores of the host, which replies to [`super::NodeOutput::KeepMap`] with
-    /// [`super::Node::handle_map_kept`].
+    /// [`crate::Shard::handle_map_kept`].
     Host {
         /// The newest map found in these stores.
         kept: Option<Box<ClusterMap>>,
@@ -91,7 +107,7 @@ impl Default for NodeLimits {
 ///
 /// It contains the node, so a tail finds the receiver of a reply in the record alone. It also contains a hash of the
 /// boot, so sessions of earlier boots differ.
-pub(super) const fn session_of(node: NodeId, boot: BootId) -> u64 {
+pub(crate) const fn session_of(node: NodeId, boot: BootId) -> u64 {
     let boot = fawn_types::random::SplitMix64::mix(boot.0) as u32;
     // 0 means "no session".
     let session = (node.0 as u64) << 32 | boot as u64;
@@ -99,6 +115,6 @@ pub(super) const fn session_of(node: NodeId, boot: BootId) -> u64 {
 }
 
 /// The node whose front-end opened the session.
-pub(super) const fn node_of(session: u64) -> NodeId {
+pub(crate) const fn node_of(session: u64) -> NodeId {
     NodeId((session >> 32) as u32)
 }

@@ -2,7 +2,7 @@
 //!
 //! Results of operations are sent first, as result-only records: a later head then recognizes retries of operations
 //! before the base. The records of all keys follow, in the order of the key hashes.
-use super::backend::BackEnd;
+use super::member_host::MemberHost;
 use super::payload::{put_record, records_of};
 use super::peer_links::PeerLinks;
 use crate::exec::ReadWaiter;
@@ -27,7 +27,7 @@ pub(super) struct TransferJob {
     is_void: bool,
 }
 
-impl<D: Device> BackEnd<D> {
+impl<D: Device> MemberHost<D> {
     /// Discards a member's copy and begins a transfer as of `base`.
     pub(super) fn begin_transfer(&mut self, at: RangeSlot, base: Version) {
         let begin = TransferBegin { base, is_started: false, look_at: self.now.mono };
@@ -154,7 +154,7 @@ impl<D: Device> BackEnd<D> {
     }
 
     /// Resumes a chunk after its device read.
-    pub(super) fn transfer_read(&mut self, at: usize, plan: LookupPlan, links: &mut PeerLinks) {
+    pub(crate) fn transfer_read(&mut self, at: usize, plan: LookupPlan, links: &mut PeerLinks) {
         let job = self.copies.remove(at);
         if let Err(error) = self.engine.absorb(plan) {
             return tracing::error!(?job, %error, "a range could not be copied");

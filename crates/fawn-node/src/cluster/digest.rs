@@ -1,5 +1,5 @@
 //! Range digests: a checksum of a range's content, equal on equal copies. For checks: blocks on the device.
-use super::backend::BackEnd;
+use super::member_host::MemberHost;
 use fawn_ds::internals::{EngineError, Lookup, Scan, ScanStep, View};
 use fawn_flash::Device;
 use fawn_types::checksum::checksum64;
@@ -19,9 +19,9 @@ pub struct RangeDigest {
     pub corrupt: u64,
 }
 
-impl<D: Device> BackEnd<D> {
+impl<D: Device> MemberHost<D> {
     /// Digest of the committed entries that are not expired at `time`.
-    pub(super) fn digest(&mut self, range: RangeId, time: TimeMs) -> Result<RangeDigest, EngineError> {
+    pub(crate) fn digest(&mut self, range: RangeId, time: TimeMs) -> Result<RangeDigest, EngineError> {
         let (mut digest, mut cursor) = (RangeDigest::default(), 0);
         loop {
             let mut scan = Scan::new(range, cursor, STEP_KEYS);

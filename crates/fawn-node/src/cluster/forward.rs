@@ -1,5 +1,5 @@
 //! Forwarding of records down the chain: replay from the log into frames, and append from frames to the log.
-use super::backend::{BackEnd, ReplayJob};
+use super::member_host::{MemberHost, ReplayJob};
 use super::payload::{put_record, records_of};
 use super::peer_links::PeerLinks;
 use crate::exec::ReadWaiter;
@@ -26,7 +26,7 @@ enum TakenRecords {
     Gone,
 }
 
-impl<D: Device> BackEnd<D> {
+impl<D: Device> MemberHost<D> {
     /// Sends records to a peer: at once if they are in memory, else after a device read.
     pub(super) fn send_records(&mut self, job: ReplayJob, links: &mut PeerLinks) {
         let Some(at) = self.members.find(job.range) else { return };
@@ -48,7 +48,7 @@ impl<D: Device> BackEnd<D> {
     }
 
     /// Resumes a replay after its device read.
-    pub(super) fn replay_read(&mut self, at: usize, plan: LookupPlan, links: &mut PeerLinks) {
+    pub(crate) fn replay_read(&mut self, at: usize, plan: LookupPlan, links: &mut PeerLinks) {
         let job = self.replays.remove(at);
         if let Err(error) = self.engine.absorb(plan) {
             // No immediate retry: a failing device would be read in a tight loop.

@@ -6,18 +6,18 @@ use fawn_types::{MonoMs, Now};
 
 /// The manager of the cluster, if this node hosts it.
 #[derive(Debug)]
-pub(super) struct ManagerHost {
+pub(crate) struct ManagerHost {
     manager: Manager<FileConsensus>,
     wake_at: MonoMs,
     /// Activations that may have lost acked writes: never under `sync`.
-    pub(super) possible_losses: u64,
+    pub(crate) possible_losses: u64,
     /// Members dropped for a reason other than missing heartbeats.
-    pub(super) members_dropped: u64,
+    pub(crate) members_dropped: u64,
 }
 
 impl ManagerHost {
     /// Starts the manager with `map`: the last committed one, or the cluster's initial one.
-    pub(super) fn new(config: &NodeConfig, map: ClusterMap) -> Self {
+    pub(crate) fn new(config: &NodeConfig, map: ClusterMap) -> Self {
         if map.durability != config.durability {
             let (was, will_be) = (map.durability, config.durability);
             tracing::warn!(
@@ -32,12 +32,12 @@ impl ManagerHost {
         Self { manager, wake_at: MonoMs(0), possible_losses: 0, members_dropped: 0 }
     }
 
-    pub(super) const fn map(&self) -> &ClusterMap {
+    pub(crate) const fn map(&self) -> &ClusterMap {
         self.manager.map()
     }
 
     /// Whether frames with this body are for the manager.
-    pub(super) const fn takes(body: &Body<'_>) -> bool {
+    pub(crate) const fn takes(body: &Body<'_>) -> bool {
         let from_members = matches!(body, Body::Report(_) | Body::Equal { .. } | Body::CaughtUp { .. } | Body::Failed);
         let from_anybody = matches!(body, Body::Hello | Body::Slow { .. } | Body::EntryWanted);
         let about_chains = matches!(body, Body::Suspect { .. } | Body::EpochWanted | Body::CannotAlign);
@@ -45,27 +45,27 @@ impl ManagerHost {
         from_members || from_anybody || about_chains || about_itself
     }
 
-    pub(super) fn handle_frame(&mut self, now: Now, frame: &Frame<'_>) {
+    pub(crate) fn handle_frame(&mut self, now: Now, frame: &Frame<'_>) {
         self.manager.handle_frame(now, frame);
     }
 
-    pub(super) fn handle_persisted(&mut self, now: Now, revision: u64) {
+    pub(crate) fn handle_persisted(&mut self, now: Now, revision: u64) {
         self.manager.handle_persisted(now, revision);
     }
 
-    pub(super) fn handle_timeout(&mut self, now: Now) {
+    pub(crate) fn handle_timeout(&mut self, now: Now) {
         if self.wake_at <= now.mono {
             self.manager.handle_timeout(now);
             self.wake_at = self.manager.next_timeout();
         }
     }
 
-    pub(super) const fn next_timeout(&self) -> MonoMs {
+    pub(crate) const fn next_timeout(&self) -> MonoMs {
         self.wake_at
     }
 
     /// Executes the manager's outputs; `persist` stores a map.
-    pub(super) fn drain(&mut self, links: &mut PeerLinks, mut persist: impl FnMut(u64, &[u8])) {
+    pub(crate) fn drain(&mut self, links: &mut PeerLinks, mut persist: impl FnMut(u64, &[u8])) {
         while let Some(output) = self.manager.poll_output() {
             match output {
                 ManagerOutput::Persist { revision, image } => persist(revision, &image),

@@ -1,33 +1,36 @@
-//! Cluster node without sockets, clocks or threads: front-end, back-end, and the manager if this node hosts it.
+//! The members of a node in a cluster, without sockets, clocks or threads; and the manager if this node hosts it.
 //!
 //! ```text
-//! submit → ClusterClient (route, keep for retries) ─Request→ head (evaluate, append) ─Append→ middle ─Append→ tail
-//! NodeOutput::Done ← ClusterClient ←───────────────Reply─────────────────────────────────────── tail (commit)
+//! forward/cluster_ops ─Request→ head (evaluate, append) ─Append→ middle ─Append→ tail (commit)
+//! session ← forward/cluster_ops ←──────────────────────Reply──────────────────── tail
 //! ```
 //! `fawn_chain` decides roles, commits and destinations; this module moves bytes between peers, frames and the engine.
 //! The log is the retransmission buffer: forwarding replays it, so a chain of one pays nothing for replication.
-mod backend;
-mod cluster_client;
 mod config;
 mod copy;
 mod digest;
 mod forward;
 mod manager;
-mod node;
+mod member_host;
+mod node_control;
 mod output;
 pub mod payload;
 mod peer_links;
 mod persist;
 mod recover;
-mod requests;
 mod status;
 
 pub use crate::status::MemberStatus;
 pub use config::{MapPlace, NodeConfig, NodeLimits};
 pub use digest::RangeDigest;
-pub use node::Node;
-pub use output::{ClientOp, ClusterReply, NodeOutput, SubmitError};
+pub use output::NodeOutput;
 pub use payload::KeyspaceRequest;
-pub(crate) use persist::{kept_map, replica_key};
 pub use recover::NodeError;
 pub use status::{BackEndCounters, NodeStatus};
+
+pub(crate) use config::{HostConfig, node_of, session_of};
+pub(crate) use member_host::MemberHost;
+pub(crate) use node_control::NodeControl;
+pub(crate) use peer_links::{LocalFrame, PeerLinks};
+pub(crate) use persist::{kept_map, replica_key};
+pub(crate) use status::node_status;

@@ -1,10 +1,5 @@
-//! Outputs of a node for its host: frames for peers, replies to operations, link resets; and submission errors.
-use super::payload::EncodedReply;
-use fawn_types::{NodeId, OperationError, Reply};
-
-/// Identifier of a submitted operation; numbered from 1 without gaps per run of a node.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct ClientOp(pub u64);
+//! Outputs of a node for its host: frames for peers, maps to store, link resets.
+use fawn_types::NodeId;
 
 /// An effect for the host.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -15,13 +10,6 @@ pub enum NodeOutput {
         to: NodeId,
         /// One or more frames.
         bytes: Vec<u8>,
-    },
-    /// An operation has finished. After an `Unavailable` or `StoreFull` error a write may or may not have happened.
-    Done {
-        /// The operation.
-        op: ClientOp,
-        /// Its reply.
-        reply: ClusterReply,
     },
     /// Store this map on the host's disks, then call `handle_map_kept(revision)`. Only with [`super::MapPlace::Host`].
     KeepMap {
@@ -35,31 +23,4 @@ pub enum NodeOutput {
         /// The peer.
         peer: NodeId,
     },
-}
-
-/// An owned reply, independent of the receive buffer.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ClusterReply(pub(super) EncodedReply);
-
-impl ClusterReply {
-    /// The reply.
-    #[must_use]
-    pub fn as_reply(&self) -> Reply<'_> {
-        self.0.as_reply()
-    }
-
-    pub(super) fn error(error: OperationError) -> Self {
-        Self(EncodedReply::of(&Reply::Error(error)))
-    }
-}
-
-/// Why an operation was not accepted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum SubmitError {
-    /// Too many operations are in flight: receive their replies first.
-    #[error("too many operations in flight, try again")]
-    Overloaded,
-    /// The operation exceeds a limit.
-    #[error("{0}")]
-    Operation(#[from] OperationError),
 }

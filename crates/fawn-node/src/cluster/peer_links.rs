@@ -16,7 +16,7 @@ struct PeerStream {
 
 /// A frame that this node sends to itself, without encoding.
 #[derive(Debug)]
-pub(super) enum LocalFrame {
+pub(crate) enum LocalFrame {
     Control(Frame<'static>),
     Request { header: Header, op: u64, tag: ClientTag, first_incomplete: u64, payload: Vec<u8> },
     Reply { header: Header, op: u64, payload: Vec<u8> },
@@ -24,7 +24,7 @@ pub(super) enum LocalFrame {
 
 /// Inbound streams and outbound buffers of all peers.
 #[derive(Debug)]
-pub(super) struct PeerLinks {
+pub(crate) struct PeerLinks {
     node: NodeId,
     boot: BootId,
     manager: Option<NodeId>,
@@ -34,37 +34,37 @@ pub(super) struct PeerLinks {
     waiting: VecDeque<NodeId>,
     local: VecDeque<LocalFrame>,
     /// Frames dropped because a peer's buffer was full.
-    pub(super) dropped: u64,
+    pub(crate) dropped: u64,
 }
 
 impl PeerLinks {
-    pub(super) fn new(node: NodeId, boot: BootId, manager: Option<NodeId>, outbound_bytes_max: usize) -> Self {
+    pub(crate) fn new(node: NodeId, boot: BootId, manager: Option<NodeId>, outbound_bytes_max: usize) -> Self {
         let (peers, waiting, local) = (HashMap::default(), VecDeque::new(), VecDeque::new());
         Self { node, boot, manager, outbound_bytes_max, peers, waiting, local, dropped: 0 }
     }
 
     /// A frame header with this node as the sender.
-    pub(super) const fn header(&self, range: RangeId, epoch: Epoch) -> Header {
+    pub(crate) const fn header(&self, range: RangeId, epoch: Epoch) -> Header {
         Header { from: self.node, boot: self.boot, range, epoch }
     }
 
     /// Takes out the peer's stream so that the node can be borrowed too; pair with [`PeerLinks::return_stream`].
-    pub(super) fn take_stream(&mut self, from: NodeId) -> FrameStream {
+    pub(crate) fn take_stream(&mut self, from: NodeId) -> FrameStream {
         std::mem::take(&mut self.peers.entry(from).or_default().stream)
     }
 
-    pub(super) fn return_stream(&mut self, from: NodeId, stream: FrameStream) {
+    pub(crate) fn return_stream(&mut self, from: NodeId, stream: FrameStream) {
         self.peers.entry(from).or_default().stream = stream;
     }
 
     /// Discards partial frames of the old link in both directions.
-    pub(super) fn reset(&mut self, peer: NodeId) {
+    pub(crate) fn reset(&mut self, peer: NodeId) {
         self.peers.remove(&peer);
         self.waiting.retain(|waiting| *waiting != peer);
     }
 
     /// Sends a frame without payload.
-    pub(super) fn send(&mut self, to: NodeId, frame: Frame<'static>) {
+    pub(crate) fn send(&mut self, to: NodeId, frame: Frame<'static>) {
         if to == self.node {
             self.local.push_back(LocalFrame::Control(frame));
         } else {
@@ -72,19 +72,19 @@ impl PeerLinks {
         }
     }
 
-    pub(super) fn send_manager(&mut self, frame: Frame<'static>) {
+    pub(crate) fn send_manager(&mut self, frame: Frame<'static>) {
         if let Some(manager) = self.manager {
             self.send(manager, frame);
         }
     }
 
     /// Sends a frame with records; never to this node.
-    pub(super) fn send_records(&mut self, to: NodeId, frame: &Frame<'_>) {
+    pub(crate) fn send_records(&mut self, to: NodeId, frame: &Frame<'_>) {
         assert!(to != self.node, "a log is not its own successor");
         self.post(to, frame);
     }
 
-    pub(super) fn send_request(
+    pub(crate) fn send_request(
         &mut self,
         to: NodeId,
         header: Header,
@@ -99,7 +99,7 @@ impl PeerLinks {
         }
     }
 
-    pub(super) fn send_reply(&mut self, to: NodeId, header: Header, op: u64, payload: &[u8]) {
+    pub(crate) fn send_reply(&mut self, to: NodeId, header: Header, op: u64, payload: &[u8]) {
         if to == self.node {
             self.local.push_back(LocalFrame::Reply { header, op, payload: payload.to_vec() });
         } else {
@@ -107,16 +107,16 @@ impl PeerLinks {
         }
     }
 
-    pub(super) fn take_local(&mut self) -> Option<LocalFrame> {
+    pub(crate) fn take_local(&mut self) -> Option<LocalFrame> {
         self.local.pop_front()
     }
 
-    pub(super) fn has_local(&self) -> bool {
+    pub(crate) fn has_local(&self) -> bool {
         !self.local.is_empty()
     }
 
     /// All buffered frames for one peer.
-    pub(super) fn poll_output(&mut self) -> Option<NodeOutput> {
+    pub(crate) fn poll_output(&mut self) -> Option<NodeOutput> {
         let to = self.waiting.pop_front()?;
         let peer = self.peers.get_mut(&to)?;
         Some(NodeOutput::Send { to, bytes: std::mem::take(&mut peer.outbound) })

@@ -2,7 +2,7 @@
 //!
 //! A map may be longer than one blob. Its pieces go to two sets of names alternately, then the root blob names the set.
 //! Blobs become durable in order, so a crash leaves the whole old map or the whole new one.
-use super::backend::BackEnd;
+use super::member_host::MemberHost;
 use fawn_chain::DecodeError;
 use fawn_chain::map::{ClusterMap, decode_map, encode_state};
 use fawn_ds::internals::format::manifest::BLOB_BYTES_MAX;
@@ -39,7 +39,7 @@ enum PersistItem {
 
 /// One version of an item.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum PersistedBlob {
+pub(crate) enum PersistedBlob {
     Replica { range: RangeId, number: u64 },
     Map { revision: u64 },
 }
@@ -61,7 +61,7 @@ const RETRY_MS_MAX: u64 = 1_000;
 ///
 /// Bounded: of each item one version is in flight, and only the newest later one waits.
 #[derive(Debug, Default)]
-pub(super) struct PersistQueue {
+pub(crate) struct PersistQueue {
     waiting: VecDeque<(PersistedBlob, Vec<u8>)>,
     in_flight: VecDeque<(BlobTicket, PersistedBlob)>,
     /// Next retry after a full store, and the pause before it.
@@ -85,7 +85,7 @@ impl PersistQueue {
     }
 
     /// Ends the pause: the store has free space again.
-    pub(super) fn retry_now(&mut self) {
+    pub(crate) fn retry_now(&mut self) {
         self.retry = None;
     }
 
@@ -139,12 +139,12 @@ impl PersistQueue {
     }
 }
 
-impl<D: Device> BackEnd<D> {
+impl<D: Device> MemberHost<D> {
     /// Records the clean shutdown of each member.
     ///
     /// A member's log contains all that it ever acknowledged. So if the log is synced and accepts nothing more, the
     /// next boot has lost nothing.
-    pub(super) fn mark_closed(&mut self) -> Result<(), EngineError> {
+    pub(crate) fn mark_closed(&mut self) -> Result<(), EngineError> {
         // The log is synced before the mark is written: a crash in between leaves no mark.
         self.engine.sync_all()?;
         for member in self.members.iter() {

@@ -1,9 +1,9 @@
 //! Recovery of a back-end: chain members from their persisted state, completions from a replay of the log.
-use super::backend::BackEnd;
+use super::member_host::MemberHost;
 use super::persist::replica_key;
 use crate::replica::{HostedMember, split_acknowledged};
 use fawn_chain::map::decode_state;
-use fawn_chain::{Completions, DecodeError, PersistedState, Replica, ReplicaConfig};
+use fawn_chain::{ClusterMap, Completions, DecodeError, PersistedState, Replica, ReplicaConfig};
 use fawn_ds::internals::{EngineError, Event, LookupPlan, Replay, TransferredResults};
 use fawn_flash::Device;
 use fawn_types::{Durability, KeyRange, RangeId, Version};
@@ -38,9 +38,9 @@ pub enum NodeError {
         /// The newest number that the map knows.
         known: u32,
     },
-    /// The node hosts the manager and has no store for its map.
-    #[error("a node that hosts the manager needs a store to keep the map in")]
-    ManagerNeedsStore,
+    /// A cluster without a store.
+    #[error("a cluster needs at least one store")]
+    NoStore,
     /// A persisted promise or map does not decode.
     #[error("{what} in the manifest: {cause}; restore the store from a backup")]
     Kept {
@@ -54,11 +54,11 @@ pub enum NodeError {
     Engine(#[from] EngineError),
 }
 
-impl<D: Device> BackEnd<D> {
+impl<D: Device> MemberHost<D> {
     /// Checks that the engine was opened with this node's options.
-    pub(super) fn check_engine(&self) -> Result<(), NodeError> {
+    pub(crate) fn check_engine(&self, map: &ClusterMap) -> Result<(), NodeError> {
         let options = self.engine.options();
-        if *self.engine.secret() != self.config.map.secret {
+        if *self.engine.secret() != map.secret {
             return Err(NodeError::SecretDiffers);
         }
         if options.durability != self.config.durability {
@@ -73,10 +73,10 @@ impl<D: Device> BackEnd<D> {
     }
 
     /// Adds a member for every range in the store, and for every range that the initial map assigns to this node.
-    pub(super) fn recover(&mut self) -> Result<(), NodeError> {
+    pub(crate) fn recover(&mut self, map: &ClusterMap) -> Result<(), NodeError> {
         let mut ranges: Vec<(RangeId, KeyRange)> = self.engine.ranges().collect();
         let node = self.config.node;
-        let mapped = self.config.map.ranges.iter().filter(|entry| entry.member(node).is_some());
+        let mapped = map.ranges.iter().filter(|entry| entry.member(node).is_some());
         ranges.extend(mapped.map(|entry| (entry.range, entry.keys)));
         for (range, keys) in ranges {
             if self.members.find(range).is_none() {

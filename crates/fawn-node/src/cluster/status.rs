@@ -1,5 +1,11 @@
 //! Status of a node: counters, and the state of each of its chain members.
+use super::member_host::MemberHost;
+use super::node_control::NodeControl;
+use super::peer_links::PeerLinks;
+use crate::replica::HostedMember;
 use crate::status::MemberStatus;
+use fawn_ds::internals::Engine;
+use fawn_flash::Device;
 
 /// Counters since the node's start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -49,4 +55,39 @@ pub struct NodeStatus {
     pub members_dropped: u64,
     /// The failure that poisoned the store, if any.
     pub poisoned: Option<String>,
+}
+
+/// The status of a node; `under_way`: its sessions' operations at chains.
+pub(crate) fn node_status<D: Device>(
+    host: &MemberHost<D>,
+    links: &PeerLinks,
+    control: &NodeControl,
+    under_way: usize,
+) -> NodeStatus {
+    NodeStatus {
+        members: host.members.iter().map(|member| member_status(member, &host.engine)).collect(),
+        counters: host.counters(),
+        parked: host.exec.wait_queue.len(),
+        under_way,
+        frames_dropped: links.dropped,
+        possible_losses: control.manager.as_ref().map_or(0, |manager| manager.possible_losses),
+        members_dropped: control.manager.as_ref().map_or(0, |manager| manager.members_dropped),
+        poisoned: host.engine.poisoned().map(str::to_owned),
+    }
+}
+
+fn member_status<D: Device>(member: &HostedMember, engine: &Engine<D>) -> MemberStatus {
+    let replica = &member.replica;
+    MemberStatus {
+        range: member.id,
+        epoch: replica.epoch(),
+        phase: if member.broken.is_some() { "broken" } else { replica.phase_name() },
+        durability: replica.durability(),
+        last: replica.last(),
+        committed: replica.committed(),
+        time: replica.time(),
+        keys: engine.len(member.id),
+        copied: replica.is_copying().then_some((member.transfer.keys, member.transfer.keys_estimated)),
+        broken: member.broken.clone(),
+    }
 }

@@ -88,7 +88,7 @@ pub(crate) trait ReplySink {
 
     /// The request is not executed here: the reply has a value of this length.
     fn give_back(&mut self, _head: &RequestHead, _bytes: usize, _body: &RequestBody<'_>) {
-        unreachable!("only requests of other shards return to them")
+        unreachable!("only requests from elsewhere return")
     }
 
     /// Delivers the reply of a request; it may leave once `wait` is committed.

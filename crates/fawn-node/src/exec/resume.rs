@@ -175,7 +175,9 @@ impl<D: Device, S: ReplySink> Resumption<'_, D, S> {
             (Execution::Blocked, Origin::Local(_) | Origin::Shard { .. }) => {
                 wait_queue.retry_later((head.slot, head.hash));
             }
-            (Execution::Larger { bytes }, Origin::Shard { .. }) => return self.give_back(id, head, &body, bytes),
+            (Execution::Larger { bytes }, Origin::Shard { .. } | Origin::Node { .. }) => {
+                return self.give_back(id, head, &body, bytes);
+            }
             (Execution::Larger { bytes }, _) => wait_queue.deferred.push_back(UngrantedRead { id, plan: None, bytes }),
             (Execution::Park(Parking::Read(plan)), _) => {
                 let bytes = plan.read_bytes();

@@ -1,5 +1,6 @@
 //! Forwarder of a shard: outboxes, outstanding operations, queues per session and key, whole-keyspace operations.
 use super::MessageBatch;
+use super::cluster_ops::ClusterOps;
 use super::commit_waiters::CommitWaiters;
 use super::key_queues::{QueuedRequest, SessionQueueName, SessionQueues};
 use super::outstanding::Outstanding;
@@ -7,7 +8,7 @@ use crate::gateway::Session;
 use crate::keyspace_op::KeyspaceOp;
 use crate::options::ShardOptions;
 use crate::placement::Placement;
-use crate::request::{OutstandingOp, ShardOpId};
+use crate::request::{Destination, OutstandingOp, RequestKind, ShardOpId};
 use crate::status::ShardStatus;
 use fawn_types::{HashSecret, OperationError, Reply, ShardId, Version};
 use fawn_wire::internal::{Message, RequestBody, RequestFields};
@@ -17,11 +18,13 @@ use std::collections::VecDeque;
 /// Memory of batches that is kept for reuse; more is released.
 const SPARE_BYTES_MAX: usize = 512 << 10;
 
-/// All requests of a shard's sessions that are at other shards or queued behind requests of their session.
+/// All requests of a shard's sessions that are at other shards or at chains, or queued behind requests of their session.
 #[derive(Debug)]
 pub(crate) struct Forwarder {
     placement: Placement,
     secret: HashSecret,
+    /// Routes and operations of a cluster's node. A standalone node has none: its shards divide the ring.
+    pub(crate) cluster: Option<Box<ClusterOps>>,
     /// Batch for each shard, including this one: whole-keyspace requests treat all shards alike.
     outbox: Vec<MessageBatch>,
     /// Memory of received batches, for new ones.
@@ -49,10 +52,11 @@ pub(crate) struct Forwarder {
 }
 
 impl Forwarder {
-    pub(crate) fn new(placement: Placement, secret: HashSecret) -> Self {
+    pub(crate) fn new(placement: Placement, secret: HashSecret, cluster: Option<Box<ClusterOps>>) -> Self {
         Self {
             placement,
             secret,
+            cluster,
             outbox: vec![MessageBatch::default(); usize::from(placement.count())],
             spare: Vec::new(),
             spare_bytes: 0,
@@ -74,29 +78,49 @@ impl Forwarder {
         self.placement
     }
 
-    /// Number of shards of the node.
-    pub(crate) fn count(&self) -> usize {
-        self.outbox.len()
+    /// Number of parts of a request on the whole keyspace: the shards of the node, or the ranges of the cluster.
+    pub(crate) fn parts(&self) -> usize {
+        self.cluster.as_ref().map_or(self.outbox.len(), |cluster| cluster.map().ranges.len())
     }
 
-    /// The shard that owns the key, unless it is this one.
+    /// The destination of a part; the map never has fewer ranges than before.
+    pub(crate) fn part(&self, index: usize) -> Destination {
+        match &self.cluster {
+            Some(cluster) => Destination::Chain(cluster.map().ranges[index].range),
+            None => Destination::Shard(ShardId(index as u16)),
+        }
+    }
+
+    /// Whether requests on keys may be executed elsewhere.
+    pub(crate) fn has_others(&self) -> bool {
+        self.cluster.is_some() || self.placement.count() > 1
+    }
+
+    /// The destination of requests on the key, unless this shard executes them.
     #[inline]
-    pub(crate) fn elsewhere(&self, key: &[u8]) -> Option<ShardId> {
+    pub(crate) fn elsewhere(&self, key: &[u8]) -> Option<Destination> {
+        if let Some(cluster) = &self.cluster {
+            return Some(Destination::Chain(cluster.range_of(key)));
+        }
         if self.placement.count() == 1 {
             return None;
         }
         let owner = self.placement.owner(&self.secret, key);
-        (owner != self.placement.shard()).then_some(owner)
+        (owner != self.placement.shard()).then_some(Destination::Shard(owner))
     }
 
-    /// Requests at other shards or in queues.
+    /// Requests elsewhere or in queues.
     pub(crate) fn requests(&self) -> usize {
-        self.outstanding.len() + self.key_queues.requests()
+        self.outstanding.len() + self.cluster.as_ref().map_or(0, |cluster| cluster.len()) + self.key_queues.requests()
     }
 
-    /// Bytes granted to the session's requests at other shards.
+    /// Bytes granted to the session's requests elsewhere.
     pub(crate) fn granted_bytes(&self, session: &Session) -> usize {
-        if session.own_keys.has_open_values() { self.outstanding.granted_bytes(session.id) } else { 0 }
+        if !session.own_keys.has_open_values() {
+            return 0;
+        }
+        let at_chains = self.cluster.as_ref().map_or(0, |cluster| cluster.granted_bytes(session.id));
+        self.outstanding.granted_bytes(session.id) + at_chains
     }
 
     /// Whether one more request may be sent or queued.
@@ -105,11 +129,39 @@ impl Forwarder {
         self.requests() < options.pending_max && bytes <= options.requests_bytes_max
     }
 
+    /// Whether operations on some range wait for its window.
+    pub(crate) fn has_full_windows(&self) -> bool {
+        self.cluster.as_ref().is_some_and(|cluster| cluster.has_unstarted())
+    }
+
+    /// Whether one more request to this destination may be sent.
+    pub(crate) fn accepts(&self, to: Destination, options: &ShardOptions) -> bool {
+        let has_window = match (to, &self.cluster) {
+            (Destination::Chain(range), Some(cluster)) => cluster.has_capacity(range),
+            _ => true,
+        };
+        has_window && self.has_capacity(options)
+    }
+
     /// Sends a request.
     #[inline]
-    pub(crate) fn send(&mut self, to: ShardId, mut op: OutstandingOp, body: &RequestBody<'_>, is_latest: bool) {
+    pub(crate) fn send(&mut self, to: Destination, op: OutstandingOp, body: &RequestBody<'_>, is_latest: bool) {
+        match to {
+            Destination::Shard(shard) => self.send_to_shard(shard, op, body, is_latest),
+            Destination::Chain(range) => {
+                let Some(cluster) = &mut self.cluster else { unreachable!("only a cluster has chains") };
+                self.outstanding_bytes += cluster.start(range, op, body);
+            }
+        }
+    }
+
+    #[inline]
+    fn send_to_shard(&mut self, to: ShardId, mut op: OutstandingOp, body: &RequestBody<'_>, is_latest: bool) {
         let ShardOpId(id) = self.outstanding.next_id();
-        let grant_bytes = u32::try_from(op.grant_bytes).unwrap_or(u32::MAX);
+        let grant_bytes = match op.kind {
+            RequestKind::Value => u32::try_from(op.grant_bytes).unwrap_or(u32::MAX),
+            _ => u32::MAX,
+        };
         let fields = RequestFields { op: id, hash: op.hash, grant_bytes, is_latest };
         op.request_bytes = self.outbox[usize::from(to.0)].add_request(&fields, body);
         self.outstanding_bytes += op.request_bytes;
@@ -120,9 +172,14 @@ impl Forwarder {
     #[inline]
     pub(crate) fn end(&mut self, op: u64) -> OutstandingOp {
         let op = self.outstanding.remove(ShardOpId(op));
+        self.note_end(&op);
+        op
+    }
+
+    /// An operation has ended.
+    pub(crate) const fn note_end(&mut self, op: &OutstandingOp) {
         self.outstanding_bytes -= op.request_bytes;
         self.has_moved = true;
-        op
     }
 
     /// Adds a request to its session's queue on the key.

@@ -7,6 +7,7 @@
 //! A shard owns a slice of the ring and its store; sessions stay with their connections. The host moves batches in order
 //! and without loss. The shard that asks pays: it reserves the request and its reply before the request leaves, so a
 //! shard always accepts the others' requests and replies.
+mod cluster_ops;
 mod commit_waiters;
 mod forwarder;
 mod key_queues;
@@ -15,5 +16,6 @@ mod outstanding;
 
 pub use message_batch::MessageBatch;
 
+pub(crate) use cluster_ops::ClusterOps;
 pub(crate) use forwarder::Forwarder;
 pub(crate) use key_queues::{QueuedRequest, SessionQueueName};

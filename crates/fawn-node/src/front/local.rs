@@ -4,18 +4,19 @@
 //! left; only then does each engine submit, once. All members of a chain therefore append a write in one iteration, and
 //! their syncs overlap.
 use super::boots::boot_of;
-use super::client_gateway::ClientGateway;
 use super::client_service::ClientService;
 use super::map_persistence::{self, MapPersistence};
 use super::status::{cluster_status, of_engines};
-use crate::cluster::{MapPlace, Node, NodeConfig, NodeError, NodeLimits, NodeOutput, NodeStatus, RangeDigest};
+use crate::cluster::{MapPlace, NodeConfig, NodeError, NodeLimits, NodeOutput, NodeStatus, RangeDigest};
+use crate::counters::Counted;
 use crate::options::{ServerInfo, ShardOptions};
 use crate::output::ShardOutput;
 use crate::request::SessionId;
-use crate::status::{ClusterStatus, ShardStatus, StoreStatus};
+use crate::shard::Shard;
+use crate::status::{ClusterStatus, ShardCounters, ShardStatus, StoreStatus};
 use fawn_chain::map::NodeEntry;
 use fawn_chain::{ClusterMap, RangeEntry, RingOptions};
-use fawn_ds::internals::{Engine, EngineError, Options};
+use fawn_ds::internals::{Engine, EngineError};
 use fawn_flash::Device;
 use fawn_types::{BootId, HashSecret, KeyRange, MonoMs, NodeId, Now, RangeId};
 use fawn_wire::Protocol;
@@ -26,6 +27,8 @@ const FIRST: NodeId = NodeId(1);
 const ROUNDS_MAX: usize = 64;
 /// Copies of each range, if there are enough nodes.
 const REPLICATION: usize = 3;
+/// Maximum age of the statistics in `INFO`.
+const STATUS_MS: u64 = 100;
 
 /// Layout of a cluster in one thread; must be the same at every start of a cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,11 +48,11 @@ impl Default for LocalOptions {
     }
 }
 
-/// A node and its gateway; `None` while it is killed.
+/// A node; `None` while it is killed.
 #[derive(Debug)]
 struct LocalNode<D: Device> {
     name: NodeId,
-    gateway: Option<ClientGateway<D>>,
+    shard: Option<Shard<D>>,
     /// Has received frames that it has not handled yet.
     is_due: bool,
 }
@@ -63,6 +66,7 @@ pub struct LocalCluster<D: Device> {
     map_persistence: MapPersistence,
     /// Since when some chain takes no writes, as of the last status update.
     unavailable_since: Option<MonoMs>,
+    status_at: MonoMs,
     setup: LocalSetup,
     now: Now,
 }
@@ -71,21 +75,19 @@ pub struct LocalCluster<D: Device> {
 #[derive(Debug)]
 struct LocalSetup {
     options: LocalOptions,
-    /// Options of the stores.
-    store: Options,
     server_info: ServerInfo,
     /// The map as of the cluster's creation.
     map: ClusterMap,
 }
 
 impl LocalSetup {
-    fn gateway<D: Device>(
+    fn start<D: Device>(
         &self,
         (name, boot): (NodeId, BootId),
         engine: Engine<D>,
         map_place: MapPlace,
         now: Now,
-    ) -> Result<ClientGateway<D>, NodeError> {
+    ) -> Result<Shard<D>, NodeError> {
         let config = NodeConfig {
             node: name,
             boot,
@@ -95,8 +97,7 @@ impl LocalSetup {
             map_place,
             limits: self.options.limits,
         };
-        let node = Node::new(config, Some(engine), now)?;
-        Ok(ClientGateway::new(node, self.options.shard, self.store.clone(), self.server_info.clone()))
+        Shard::in_cluster(engine, config, self.options.shard, self.server_info.clone(), now)
     }
 }
 
@@ -112,8 +113,7 @@ impl<D: Device> LocalCluster<D> {
         server_info: ServerInfo,
         now: Now,
     ) -> Result<Self, NodeError> {
-        let Some(first) = engines.first() else { return Err(NodeError::ManagerNeedsStore) };
-        let (store, secret) = (first.options().clone(), *first.secret());
+        let Some(secret) = engines.first().map(|first| *first.secret()) else { return Err(NodeError::NoStore) };
         let names: Vec<NodeId> = (FIRST.0..).take(engines.len()).map(NodeId).collect();
         let kept = map_persistence::newest(engines.iter());
         let kept = kept.map_err(|cause| NodeError::Kept { what: "the cluster map".to_owned(), cause })?;
@@ -126,39 +126,39 @@ impl<D: Device> LocalCluster<D> {
             boots.push(boot_of(engine, (name, server_info.random_part()), kept.as_ref())?);
         }
         let map = first_map(secret, &names, &options);
-        let setup = LocalSetup { options, store, server_info, map };
+        let setup = LocalSetup { options, server_info, map };
         let mut of_manager = Some(MapPlace::Host { kept: kept.map(Box::new) });
         let mut nodes = Vec::with_capacity(engines.len());
         for ((engine, &name), boot) in engines.into_iter().zip(&names).zip(boots) {
             // The first node comes first and takes it.
             let map_place = of_manager.take().unwrap_or_default();
-            let gateway = Some(setup.gateway((name, boot), engine, map_place, now)?);
-            nodes.push(LocalNode { name, gateway, is_due: true });
+            let shard = Some(setup.start((name, boot), engine, map_place, now)?);
+            nodes.push(LocalNode { name, shard, is_due: true });
         }
         let map_persistence = MapPersistence::default();
-        Ok(Self { nodes, map_persistence, unavailable_since: None, setup, now })
+        Ok(Self { nodes, map_persistence, unavailable_since: None, status_at: MonoMs(0), setup, now })
     }
 
-    /// The gateway of the node that serves the clients.
-    fn server(&self) -> &ClientGateway<D> {
-        let server = self.nodes.first().and_then(|node| node.gateway.as_ref());
+    /// The node that serves the clients.
+    fn server(&self) -> &Shard<D> {
+        let server = self.nodes.first().and_then(|node| node.shard.as_ref());
         let Some(server) = server else { unreachable!("the first node always runs") };
         server
     }
 
-    fn server_mut(&mut self) -> &mut ClientGateway<D> {
-        let server = self.nodes.first_mut().and_then(|node| node.gateway.as_mut());
+    fn server_mut(&mut self) -> &mut Shard<D> {
+        let server = self.nodes.first_mut().and_then(|node| node.shard.as_mut());
         let Some(server) = server else { unreachable!("the first node always runs") };
         server
     }
 
-    fn running(&self) -> impl Iterator<Item = (NodeId, &Node<D>)> {
-        self.nodes.iter().filter_map(|node| Some((node.name, node.gateway.as_ref()?.node())))
+    fn running(&self) -> impl Iterator<Item = (NodeId, &Shard<D>)> {
+        self.nodes.iter().filter_map(|node| Some((node.name, node.shard.as_ref()?)))
     }
 
     /// Whether all chains are active according to the manager's map.
     pub fn is_serving(&self) -> bool {
-        self.server().node().manager_map().is_some_and(|map| map.ranges.iter().all(RangeEntry::is_active))
+        self.server().manager_map().is_some_and(|map| map.ranges.iter().all(RangeEntry::is_active))
     }
 
     /// Kills a node other than the first, as `kill -9` of its process would. For tests.
@@ -166,9 +166,9 @@ impl<D: Device> LocalCluster<D> {
         assert!(name != FIRST, "the clients of {name:?} would be lost");
         for node in &mut self.nodes {
             if node.name == name {
-                node.gateway = None;
-            } else if let Some(gateway) = &mut node.gateway {
-                gateway.handle_link_reset(self.now, name);
+                node.shard = None;
+            } else if let Some(shard) = &mut node.shard {
+                shard.handle_link_reset(self.now, name);
             }
         }
     }
@@ -179,25 +179,32 @@ impl<D: Device> LocalCluster<D> {
     /// As [`LocalCluster::new`].
     pub fn restart(&mut self, name: NodeId, mut engine: Engine<D>) -> Result<(), NodeError> {
         let random = self.setup.server_info.random_part();
-        let boot = boot_of(&mut engine, (name, random), self.server().node().manager_map())?;
+        let boot = boot_of(&mut engine, (name, random), self.server().manager_map())?;
         let Some(node) = self.nodes.iter_mut().find(|node| node.name == name) else { return Ok(()) };
-        assert!(node.gateway.is_none(), "{name:?} runs already");
-        let mut gateway = self.setup.gateway((name, boot), engine, MapPlace::OwnStore, self.now)?;
+        assert!(node.shard.is_none(), "{name:?} runs already");
+        let mut shard = self.setup.start((name, boot), engine, MapPlace::OwnStore, self.now)?;
         // The killed process may have lost the pending map. Without this copy the map might never reach a majority.
         if let Some((revision, image)) = self.map_persistence.wanted() {
-            gateway.keep_map(revision, image);
+            shard.keep_map(revision, image);
         }
-        node.gateway = Some(gateway);
+        node.shard = Some(shard);
         Ok(())
     }
 
     /// Status of every running node.
     pub fn statuses(&self) -> Vec<(NodeId, NodeStatus)> {
-        self.running().map(|(name, node)| (name, node.status())).collect()
+        self.running().map(|(name, node)| (name, node.node_status())).collect()
+    }
+
+    /// Counters of the nodes without clients, which execute requests of the first.
+    fn counters_of_others(&self) -> ShardCounters {
+        let mut sum = ShardCounters::default();
+        self.running().skip(1).for_each(|(_, shard)| sum.add(&shard.status().counters));
+        sum
     }
 
     fn cluster_status(&self) -> ClusterStatus {
-        cluster_status(self.server().node(), self.statuses())
+        cluster_status(self.server(), self.statuses())
     }
 
     /// Digests of each running node's copy of `range`. For checks: blocks on devices.
@@ -205,12 +212,12 @@ impl<D: Device> LocalCluster<D> {
     /// # Errors
     /// When stored bytes are corrupt.
     pub fn digests(&mut self, range: RangeId) -> Result<Vec<(NodeId, RangeDigest)>, EngineError> {
-        let members = self.running().flat_map(|(_, node)| node.status().members);
+        let members = self.running().flat_map(|(_, node)| node.node_status().members);
         let time = members.filter(|member| member.range == range).map(|member| member.time).max().unwrap_or_default();
         let mut digests = Vec::new();
-        for LocalNode { name, gateway, .. } in &mut self.nodes {
-            if let Some(gateway) = gateway
-                && let Some(digest) = gateway.digest(range, time)?
+        for LocalNode { name, shard, .. } in &mut self.nodes {
+            if let Some(shard) = shard
+                && let Some(digest) = shard.digest(range, time)?
             {
                 digests.push((*name, digest));
             }
@@ -225,7 +232,7 @@ impl<D: Device> LocalCluster<D> {
 
     /// Shuts the cluster down and returns the engines of running nodes, to be closed.
     pub fn into_engines(self) -> Vec<Engine<D>> {
-        self.nodes.into_iter().filter_map(|node| node.gateway?.into_node().into_engine()).collect()
+        self.nodes.into_iter().filter_map(|node| Some(node.shard?.into_engine())).collect()
     }
 
     /// One round: every node with received frames handles them. Returns whether frames are left.
@@ -235,10 +242,11 @@ impl<D: Device> LocalCluster<D> {
             if !std::mem::take(&mut node.is_due) {
                 continue;
             }
-            let (name, Some(gateway)) = (node.name, &mut node.gateway) else { continue };
-            node.is_due = gateway.exchange();
-            let kept = gateway.poll_map_kept();
-            while let Some(output) = self.nodes[at].gateway.as_mut().and_then(ClientGateway::poll_peer_output) {
+            let (name, Some(shard)) = (node.name, &mut node.shard) else { continue };
+            shard.exchange();
+            node.is_due = shard.has_rounds_left();
+            let kept = shard.poll_map_kept();
+            while let Some(output) = self.nodes[at].shard.as_mut().and_then(Shard::poll_node_output) {
                 self.route(name, output);
             }
             if let Some(revision) = kept
@@ -257,22 +265,21 @@ impl<D: Device> LocalCluster<D> {
             NodeOutput::Send { to, bytes } => {
                 let Some(node) = self.nodes.iter_mut().find(|node| node.name == to) else { return };
                 // Frames to a killed node are lost, as on a network.
-                if let Some(gateway) = &mut node.gateway {
-                    gateway.handle_bytes(self.now, from, &bytes);
+                if let Some(shard) = &mut node.shard {
+                    shard.handle_bytes(self.now, from, &bytes);
                     node.is_due = true;
                 }
             }
             NodeOutput::KeepMap { revision, image } => {
                 for node in &mut self.nodes {
-                    if let Some(gateway) = &mut node.gateway {
-                        gateway.keep_map(revision, &image);
+                    if let Some(shard) = &mut node.shard {
+                        shard.keep_map(revision, &image);
                         node.is_due = true;
                     }
                 }
                 self.map_persistence.begin(revision, image);
             }
             NodeOutput::Reset { peer } => unreachable!("frames from {peer:?} to {from:?} do not get corrupt in memory"),
-            NodeOutput::Done { op, .. } => unreachable!("{op:?} of {from:?} is answered to a session"),
         }
     }
 }
@@ -315,20 +322,22 @@ impl<D: Device> ClientService for LocalCluster<D> {
     fn run_once(&mut self, now: Now) -> Option<MonoMs> {
         self.now = now;
         for node in &mut self.nodes {
-            if let Some(gateway) = &mut node.gateway {
-                gateway.begin_iteration(now);
+            if let Some(shard) = &mut node.shard {
+                shard.begin_iteration(now);
                 node.is_due = true;
             }
         }
-        if self.server_mut().wants_status() {
-            let behind = of_engines(self.engines());
-            self.server_mut().set_backend_stats(behind);
+        if now.mono.ms_since(self.status_at) >= STATUS_MS {
+            self.status_at = now.mono;
+            let (stores, others) = (of_engines(self.engines()), self.counters_of_others());
+            self.server_mut().set_stores(stores);
+            self.server_mut().set_peer_stats(ShardStatus { counters: others, ..ShardStatus::default() });
             let serves = self.cluster_status().is_serving();
             self.unavailable_since = if serves { None } else { Some(self.unavailable_since.unwrap_or(now.mono)) };
         }
         let is_unfinished = (0..ROUNDS_MAX).all(|_| self.round());
-        let gateways = self.nodes.iter_mut().filter_map(|node| node.gateway.as_mut());
-        let due = gateways.filter_map(ClientGateway::finish_iteration).min();
+        let shards = self.nodes.iter_mut().filter_map(|node| node.shard.as_mut());
+        let due = shards.filter_map(Shard::finish_iteration).min();
         [due, is_unfinished.then_some(now.mono)].into_iter().flatten().min()
     }
 
@@ -350,11 +359,13 @@ impl<D: Device> ClientService for LocalCluster<D> {
         for (back_end, engine) in cluster.back_ends.iter_mut().zip(self.engines()) {
             back_end.store = StoreStatus::of(engine);
         }
-        ShardStatus { cluster: Some(cluster), ..self.server().status_over(of_engines(self.engines())) }
+        let mut status = self.server().status();
+        status.counters.add(&self.counters_of_others());
+        ShardStatus { cluster: Some(cluster), store: of_engines(self.engines()), ..status }
     }
 
     fn engines(&self) -> impl Iterator<Item = &Engine<D>> {
-        self.running().filter_map(|(_, node)| node.engine())
+        self.running().map(|(_, shard)| shard.engine())
     }
 }
 

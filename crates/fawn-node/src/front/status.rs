@@ -1,14 +1,15 @@
 //! Statistics of a front-end's cluster: sums over its stores, state of its chains.
-use crate::cluster::{Node, NodeStatus};
+use crate::cluster::NodeStatus;
 use crate::counters::Counted;
-use crate::status::{BackEndStatus, ChainStatus, ClusterStatus, ShardStatus, StoreStatus};
+use crate::shard::Shard;
+use crate::status::{BackEndStatus, ChainStatus, ClusterStatus, StoreStatus};
 use fawn_chain::RangeEntry;
 use fawn_ds::internals::Engine;
 use fawn_flash::Device;
 use fawn_types::NodeId;
 
 /// Sums over the stores. Keys are counted at the fullest copy: every member of a chain has all.
-pub(super) fn of_engines<'a, D: Device + 'a>(engines: impl Iterator<Item = &'a Engine<D>>) -> ShardStatus {
+pub(super) fn of_engines<'a, D: Device + 'a>(engines: impl Iterator<Item = &'a Engine<D>>) -> StoreStatus {
     let mut sum = StoreStatus { device_name: "none", ..StoreStatus::default() };
     for engine in engines {
         let store = StoreStatus::of(engine);
@@ -16,12 +17,12 @@ pub(super) fn of_engines<'a, D: Device + 'a>(engines: impl Iterator<Item = &'a E
         sum.add(&store);
         sum.keys = keys;
     }
-    ShardStatus { store: sum, ..ShardStatus::default() }
+    sum
 }
 
-/// State of the chains, as the manager, which `host` hosts, and the members report it.
-pub(super) fn cluster_status<D: Device>(host: &Node<D>, members: Vec<(NodeId, NodeStatus)>) -> ClusterStatus {
-    let of_manager = host.status();
+/// State of the chains, as the manager which `host` hosts, and the members report it.
+pub(super) fn cluster_status<D: Device>(host: &Shard<D>, members: Vec<(NodeId, NodeStatus)>) -> ClusterStatus {
+    let of_manager = host.node_status();
     let chains = host.manager_map().into_iter().flat_map(|map| {
         let copies_wanted = usize::from(map.ring.replication);
         map.ranges.iter().map(move |entry| (entry, copies_wanted))

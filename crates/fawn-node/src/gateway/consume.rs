@@ -6,10 +6,10 @@ use super::{Budget, Session, SessionPhase, Sessions};
 use super::{Flow, Stall};
 use crate::options::ShardOptions;
 use crate::output::ShardOutput;
-use crate::request::SessionId;
+use crate::request::{Destination, SessionId};
 use crate::status::ShardCounters;
 use fawn_ds::internals::PREFETCH_KEYS_MAX;
-use fawn_types::{KeyHash, Now, OperationError, ShardId, Version};
+use fawn_types::{KeyHash, Now, OperationError, Version};
 use fawn_wire::{Command, Decoded};
 use std::collections::VecDeque;
 
@@ -21,8 +21,8 @@ pub(crate) trait Dispatch {
 
     /// Whether look-ahead pays; then the next three methods are meaningful.
     const LOOKS_AHEAD: bool = false;
-    /// Hash of the key, and the shard that owns it unless it is this one.
-    fn place(&self, _key: &[u8]) -> (KeyHash, Option<ShardId>) {
+    /// Hash of the key, and its destination unless this shard executes it.
+    fn place(&self, _key: &[u8]) -> (KeyHash, Option<Destination>) {
         (KeyHash(0), None)
     }
     /// Prefetches keys of requests that follow.

@@ -6,14 +6,7 @@ use fawn_types::{Reply, Version};
 use fawn_wire::encode_reply;
 use slab::Slab;
 
-/// Whether the budget admits `reply` to a read. If not, the read is queued for a grant of the reply's length.
-pub(crate) fn admit_reply(sessions: &mut Sessions, target: &ReplyTarget, reply: &Reply<'_>) -> Admit {
-    match reply {
-        Reply::Value(entry) => admit_value(sessions, target, entry.value.len()),
-        _ => Admit::Accept,
-    }
-}
-
+/// Whether the budget admits a value of this length to a read. If not, the read is queued for a grant of it.
 pub(crate) fn admit_value(sessions: &mut Sessions, target: &ReplyTarget, bytes: usize) -> Admit {
     let Some((session, _, budget)) = sessions.get_with_pool(target.session) else { return Admit::Accept };
     match target.place {

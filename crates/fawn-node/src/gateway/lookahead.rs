@@ -4,9 +4,9 @@
 //! prefetched together. The look-ahead changes no state; its decoded and hashed requests are kept for execution.
 use super::consume::Dispatch;
 use super::{Session, Sessions};
-use crate::request::SessionId;
+use crate::request::{Destination, SessionId};
 use fawn_ds::internals::PREFETCH_KEYS_MAX;
-use fawn_types::{KeyHash, Request, ShardId, TimeMs};
+use fawn_types::{KeyHash, Request, TimeMs};
 use fawn_wire::{Codec, Command, Decoded, ReplyFormat};
 use smallvec::SmallVec;
 
@@ -16,8 +16,8 @@ pub(crate) struct Prefetched<'a> {
     pub(crate) request: Request<'a>,
     pub(crate) format: ReplyFormat,
     pub(crate) hash: KeyHash,
-    /// The shard that owns the key, unless it is this one.
-    pub(crate) owner: Option<ShardId>,
+    /// Its destination, unless this shard executes it.
+    pub(crate) owner: Option<Destination>,
     /// Length of the request in the input, bytes.
     pub(crate) consumed: usize,
 }

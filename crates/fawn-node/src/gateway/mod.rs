@@ -13,7 +13,7 @@ pub(crate) mod server;
 mod table;
 
 pub(crate) use budget::{Budget, Usage};
-pub(crate) use deliver::{admit_reply, admit_value, deliver, is_granted};
+pub(crate) use deliver::{admit_value, deliver, is_granted};
 pub(crate) use flow::{Flow, Stall};
 pub(crate) use lookahead::Prefetched;
 pub(crate) use multi_reply::{MultiReply, PendingMulti};
@@ -47,8 +47,6 @@ pub(crate) struct Session {
     pub(crate) identity: ClientIdentity,
     pub(crate) replies: Replies,
     pub(crate) own_keys: OwnKeys,
-    /// Its requests at a cluster.
-    pub(crate) queued: u32,
     pub(crate) phase: SessionPhase,
     /// Why input was left unconsumed. [`crate::ShardOutput::Resume`] is emitted when the stall ends.
     pub(crate) stalled: Option<Stall>,
@@ -67,9 +65,8 @@ impl Session {
             id,
             codec: Codec::new(protocol, options.limits()),
             identity: ClientIdentity { id: id.serial(), ..ClientIdentity::default() },
-            replies: Replies::new(protocol, options.value_bytes_max as usize),
+            replies: Replies::new(protocol),
             own_keys: OwnKeys::default(),
-            queued: 0,
             phase: SessionPhase::Open,
             stalled: None,
             need_bytes: 1,
@@ -88,7 +85,7 @@ impl Session {
 
     /// Whether it has no pending request: whole-keyspace commands wait for that.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.replies.is_settled() && self.own_keys.is_empty() && self.queued == 0
+        self.replies.is_settled() && self.own_keys.is_empty()
     }
 
     /// Whether the reason of its stall is gone; `relieved`: the shard freed budget or queue space.
@@ -105,7 +102,7 @@ impl Session {
 
     /// Whether it is within its own bounds.
     pub(crate) fn has_capacity(&self, options: &ShardOptions) -> bool {
-        let pending = self.replies.pending().max(self.own_keys.len()).max(self.queued as usize);
+        let pending = self.replies.pending().max(self.own_keys.len());
         let bytes = self.replies.usage().sum();
         bytes <= options.session_output_bytes_max && pending < options.session_pending_max
     }

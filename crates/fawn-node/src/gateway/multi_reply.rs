@@ -99,11 +99,6 @@ impl MultiReply {
         self.bytes.len() + self.stored_bytes
     }
 
-    /// Maximum number of values in the reply.
-    pub(crate) fn values(&self) -> u32 {
-        if matches!(self.gather.fold, ReplyFold::Each(_)) { self.gather.len } else { 0 }
-    }
-
     /// Reserves an item for the next key; returns its number.
     pub(crate) fn push_unknown(&mut self, key: &[u8]) -> u32 {
         self.items.push_back(MultiItem { key: key.into(), reply: None });

@@ -3,8 +3,7 @@
 //! A known reply with nothing waiting before it takes no slot: it is encoded directly into the
 //! output. A write's reply is encoded when the write is appended and held until its version is committed.
 //!
-//! A read of the node's own stores reserves what it is granted. The reply of another node is estimated from earlier ones:
-//! the estimate rises to a long reply at once and falls slowly after short ones.
+//! A read that waits reserves what it is granted.
 use super::{OutBuf, OutputBufferPool, Usage};
 use fawn_types::{OperationError, Version};
 use fawn_wire::{MemcachedFormat, Protocol, ReplyFormat, RespFormat, RespVersion, encode_error};
@@ -31,8 +30,8 @@ enum ReplyState {
     Ready(u32),
     /// A buffer of its own: the reply became known out of order.
     Own(Vec<u8>),
-    /// Unknown: reserved length; some of its parts may have arrived. `values`: number of values that another node returns.
-    Reserved { values: u32, bytes: usize, part_bytes: usize },
+    /// Unknown: reserved length; some of its parts may have arrived.
+    Reserved { bytes: usize, part_bytes: usize },
 }
 
 #[derive(Debug)]
@@ -53,21 +52,16 @@ pub(crate) struct Replies {
     reserved_bytes: usize,
     /// Arrived parts of incomplete replies.
     partial_bytes: usize,
-    /// Estimated length of another node's reply with one value; the maximum until a first reply is known.
-    estimate_bytes: usize,
-    has_learnt: bool,
     /// Error replies since the last query.
     errors: u64,
     protocol: Protocol,
 }
 
-/// Maximum estimate of one reply.
-const EXPECTED_BYTES_MAX: usize = 64 << 20;
 /// Slots that an idle session keeps.
 const KEPT: usize = 32;
 
 impl Replies {
-    pub(crate) fn new(protocol: Protocol, value_bytes_max: usize) -> Self {
+    pub(crate) fn new(protocol: Protocol) -> Self {
         Self {
             out: OutBuf::default(),
             slots: VecDeque::new(),
@@ -76,8 +70,6 @@ impl Replies {
             own_bytes: 0,
             reserved_bytes: 0,
             partial_bytes: 0,
-            estimate_bytes: value_bytes_max,
-            has_learnt: false,
             errors: 0,
             protocol,
         }
@@ -131,24 +123,10 @@ impl Replies {
         }
     }
 
-    /// Estimated length of another node's reply with this many values.
-    pub(crate) fn estimate_bytes(&self, values: u32) -> usize {
-        (values as usize).saturating_mul(self.estimate_bytes).min(EXPECTED_BYTES_MAX)
-    }
-
     /// Takes the number of error replies since the last call.
     #[inline]
     pub(crate) const fn take_errors(&mut self) -> u64 {
         std::mem::replace(&mut self.errors, 0)
-    }
-
-    /// Updates the estimate with the total length of a reply with `values` values.
-    fn learn(&mut self, values: u32, bytes: usize) {
-        let bytes = bytes / values.max(1) as usize;
-        // The first reply replaces the assumption; later a long reply raises the estimate for a while.
-        let remembered_bytes = if self.has_learnt { self.estimate_bytes / 4 * 3 } else { self.estimate_bytes / 8 };
-        self.estimate_bytes = bytes.max(remembered_bytes);
-        self.has_learnt = true;
     }
 
     pub(crate) fn output(&self) -> &[u8] {
@@ -225,22 +203,11 @@ impl Replies {
         (self.held.bytes.len() - before) as u32
     }
 
-    /// Reserves a slot for another node's reply with this many values; returns its number.
-    pub(crate) fn reserve_estimate(&mut self, values: u32) -> u64 {
-        self.push_reserved(values, self.estimate_bytes(values))
-    }
-
     /// Reserves a slot for a reply of this size; returns its number.
     pub(crate) fn reserve(&mut self, bytes: usize) -> u64 {
-        self.push_reserved(0, bytes)
-    }
-
-    fn push_reserved(&mut self, values: u32, bytes: usize) -> u64 {
         self.reserved_bytes += bytes;
-        self.slots.push_back(ReplySlot {
-            wait: ReplyWait::Operation,
-            reply: ReplyState::Reserved { values, bytes, part_bytes: 0 },
-        });
+        self.slots
+            .push_back(ReplySlot { wait: ReplyWait::Operation, reply: ReplyState::Reserved { bytes, part_bytes: 0 } });
         self.first + self.slots.len() as u64 - 1
     }
 
@@ -274,14 +241,14 @@ impl Replies {
         let slot = self.slot_mut(number);
         assert_eq!(slot.wait, ReplyWait::Operation, "a slot completes once");
         slot.wait = wait.map_or(ReplyWait::Order, ReplyWait::Commit);
-        let ReplyState::Reserved { values, bytes, part_bytes } =
+        let ReplyState::Reserved { bytes, part_bytes } =
             std::mem::replace(&mut slot.reply, ReplyState::Own(Vec::new()))
         else {
             unreachable!("slot {number} has a reply before it completes")
         };
         self.reserved_bytes -= bytes;
         self.partial_bytes -= part_bytes;
-        let (before_bytes, protocol) = (self.bytes(), self.protocol);
+        let protocol = self.protocol;
         if number == self.first && wait.is_none() {
             self.slots.pop_front();
             self.first += 1;
@@ -293,9 +260,6 @@ impl Replies {
             let (is_error, bytes) = (is_error(protocol, bytes), bytes.len());
             self.errors += u64::from(is_error);
             self.own_bytes += bytes;
-        }
-        if values > 0 {
-            self.learn(values, self.bytes() - before_bytes);
         }
         if self.slots.front().is_some_and(|slot| slot.wait == ReplyWait::Order) {
             // The next replies waited for this slot only. They are moved out at once, so the next completed slot is the

@@ -1,7 +1,7 @@
 //! Whole-keyspace operations: parts for all ranges, together or one after the other, and one folded reply.
 //!
-//! The caller sends the parts, a front-end to its chains or a shard to the shards of its node; this module counts and
-//! folds the replies.
+//! The caller sends the parts, to the shards of the node or to the chains of the cluster; this module counts and folds the
+//! replies.
 mod scan;
 
 use crate::request::SessionId;
@@ -45,11 +45,6 @@ impl KeyspaceOp {
     /// A part was sent: its reply will arrive.
     pub(crate) const fn asked(&mut self) {
         self.left += 1;
-    }
-
-    /// A part could not be sent.
-    pub(crate) const fn fail(&mut self, error: OperationError) {
-        self.failed = Some(error);
     }
 
     pub(crate) const fn failed(&self) -> Option<OperationError> {

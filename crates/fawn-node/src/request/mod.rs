@@ -1,16 +1,18 @@
 //! Requests: as messages to the executor, with the origin that the reply returns to, the outcome, and the owned form of a
 //! request that waits.
+mod destination;
 mod outstanding_op;
 mod session_id;
 
 pub use session_id::SessionId;
 
+pub(crate) use destination::Destination;
 pub(crate) use outstanding_op::{LargerItem, OutstandingOp};
 
 use crate::replica::RangeSlot;
 use fawn_chain::Rejection;
 use fawn_ds::internals::{LookupPlan, Scan};
-use fawn_types::{ClientTag, KeyHash, NodeId, OperationError, Reply, Request, ShardId};
+use fawn_types::{ClientTag, Epoch, KeyHash, NodeId, RangeId, Request, ShardId};
 use fawn_wire::ReplyFormat;
 use fawn_wire::internal::KeyspaceRequest;
 pub(crate) use fawn_wire::internal::RequestBody;
@@ -35,7 +37,8 @@ pub(crate) struct RequestMessage<'a> {
 pub(crate) enum RequestKind {
     /// An update of one key whose reply has no value.
     Update,
-    /// A read, or an update whose reply has a value: it may have to be repeated with a larger grant.
+    /// A read, or an update whose reply has a value: it may have to be repeated with a larger grant. Also each request on
+    /// a key at a chain, which may be repeated when a member fails.
     Value,
     /// An update of several keys at once, or of all.
     Batch,
@@ -100,8 +103,8 @@ pub(crate) enum Origin {
     Local(ReplyTarget),
     /// An operation of another shard of the node, or of this one.
     Shard { shard: ShardId, op: ShardOpId },
-    /// A front-end's operation, with the front-end's session.
-    Node { node: NodeId, op: u64, session: u64 },
+    /// An operation of a node's front-end, with the front-end's session, on a member of this range.
+    Node { node: NodeId, op: u64, session: u64, range: RangeId, epoch: Epoch },
 }
 
 /// Outcome of a request.
@@ -193,14 +196,4 @@ pub(crate) enum Admit {
     Return,
     /// Never: it is part of a reply whose other parts wait for it.
     Reject,
-}
-
-impl Admit {
-    /// Replacement reply, if the reply is rejected.
-    pub(crate) const fn reply<'a>(self, reply: &'a Reply<'a>) -> &'a Reply<'a> {
-        match self {
-            Self::Accept | Self::Retry | Self::Return => reply,
-            Self::Reject => &Reply::Error(OperationError::Overloaded),
-        }
-    }
 }

@@ -1,14 +1,14 @@
-//! Requests at other shards, as the shard that asks keeps them.
-use super::{ReplyTarget, RequestBody, RequestKind, StoredRequest};
+//! Requests at other shards or at chains, as the shard that asks keeps them.
+use super::{Destination, ReplyTarget, RequestBody, RequestKind, StoredRequest};
 use fawn_types::KeyHash;
 
-/// A request at a shard. The request itself is there; it comes back if it has to be repeated.
+/// A request elsewhere. The request itself is there; it comes back if it has to be repeated.
 #[derive(Debug)]
 pub(crate) struct OutstandingOp {
     pub(crate) target: ReplyTarget,
     pub(crate) hash: KeyHash,
     pub(crate) kind: RequestKind,
-    /// Longest value that the reply may have.
+    /// Longest value that the reply may have; 0 if it has none.
     pub(crate) grant_bytes: usize,
     /// Length of the request's message.
     pub(crate) request_bytes: usize,
@@ -19,20 +19,31 @@ pub(crate) struct OutstandingOp {
 }
 
 impl OutstandingOp {
-    pub(crate) fn new(target: ReplyTarget, hash: KeyHash, body: &RequestBody<'_>, grant_bytes: usize) -> Self {
-        let kind = RequestKind::of(body);
+    /// `grant_bytes`: longest value that the reply may have, if it has one.
+    pub(crate) fn new(
+        to: Destination,
+        target: ReplyTarget,
+        hash: KeyHash,
+        body: &RequestBody<'_>,
+        grant_bytes: usize,
+    ) -> Self {
+        let returns_value = matches!(body, RequestBody::Key(request) if request.returns_value());
         let key = match body {
-            RequestBody::Key(request) if kind == RequestKind::Value && target.format.contains_key() => {
-                request.key().into()
-            }
+            RequestBody::Key(request) if returns_value && target.format.contains_key() => request.key().into(),
             _ => Box::default(),
         };
+        let kind = match (to, body) {
+            // Repeated requests may overtake each other.
+            (Destination::Chain(_), RequestBody::Key(_)) => RequestKind::Value,
+            _ => RequestKind::of(body),
+        };
+        let grant_bytes = if returns_value { grant_bytes } else { 0 };
         Self { target, hash, kind, grant_bytes, request_bytes: 0, key, joined: Vec::new() }
     }
 
     /// Bytes granted to its replies.
     pub(crate) fn granted_bytes(&self) -> usize {
-        if self.kind == RequestKind::Value { self.grant_bytes * (1 + self.joined.len()) } else { 0 }
+        self.grant_bytes * (1 + self.joined.len())
     }
 }
 

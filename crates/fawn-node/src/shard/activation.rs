@@ -1,5 +1,5 @@
 //! Activation of a shard's replica as the only member of its range, before the shard serves.
-use crate::cluster::replica_key;
+use crate::cluster::{HostConfig, NodeLimits, replica_key};
 use crate::options::{ServerInfo, ShardOptions};
 use fawn_chain::map::{decode_state, encode_state};
 use fawn_chain::{PersistedState, Replica, ReplicaConfig, ReplicaOptions, ReplicaOutput};
@@ -10,21 +10,32 @@ use fawn_types::{BootId, KeyRange, NodeId, Now, RangeId};
 /// A standalone server is the first node of a cluster of one.
 const NODE: NodeId = NodeId(1);
 
+/// Configuration of a standalone server's store.
+pub(crate) fn host_config<D: Device>(
+    engine: &Engine<D>,
+    options: &ShardOptions,
+    server_info: &ServerInfo,
+) -> HostConfig {
+    let limits = NodeLimits {
+        value_bytes_max: options.value_bytes_max,
+        parked_max: options.pending_max,
+        reads_in_flight_max: options.reads_in_flight_max,
+        replica: ReplicaOptions { pending_max: options.uncommitted_max, ..ReplicaOptions::default() },
+        ..NodeLimits::default()
+    };
+    let boot = BootId::new(engine.generation(), server_info.random_part());
+    HostConfig { node: NODE, boot, durability: options.durability, limits }
+}
+
 /// Creates the range's replica, which serves in a new epoch. One synced commit of the manifest holds both the promise
 /// and the sole epoch, before the epoch's first record.
 pub(crate) fn activate<D: Device>(
     engine: &mut Engine<D>,
     (range, keys): (RangeId, KeyRange),
-    options: &ShardOptions,
-    server_info: &ServerInfo,
+    host: &HostConfig,
 ) -> Result<Replica, EngineError> {
-    let config = ReplicaConfig {
-        node: NODE,
-        boot: BootId::new(engine.generation(), server_info.random_part()),
-        range,
-        durability: options.durability,
-        options: ReplicaOptions { pending_max: options.uncommitted_max, ..ReplicaOptions::default() },
-    };
+    let HostConfig { node, boot, durability, limits } = *host;
+    let config = ReplicaConfig { node, boot, range, durability, options: limits.replica };
     let persisted = persisted_state(engine, range)?;
     let progress = engine.progress(range);
     let above_promise = persisted.promised.next();

@@ -1,10 +1,10 @@
-//! Whole-keyspace requests: a part to each shard of the node, this one included, and one folded reply.
+//! Whole-keyspace requests: a part to each shard of the node, this one included, or to each chain, and one folded reply.
 use super::{ShardContext, ShardState};
 use crate::gateway::{Flow, Session, Stall};
 use crate::keyspace_op::{KeyspaceOp, KeyspaceOpKind, ScanState};
-use crate::request::{OutstandingOp, ReplyPlace, ReplyTarget, RequestBody, SessionId};
+use crate::request::{Destination, OutstandingOp, ReplyPlace, ReplyTarget, RequestBody, SessionId};
 use fawn_flash::Device;
-use fawn_types::{KeyHash, Now, Reply, ShardId, TimeMs};
+use fawn_types::{KeyHash, Now, Reply, TimeMs};
 use fawn_wire::internal::{KeyspaceRequest, Message};
 use fawn_wire::{KeyspaceCommand, ReplyFormat, encode_done};
 
@@ -35,7 +35,7 @@ pub(crate) fn keyspace<D: Device>(
         KeyspaceCommand::DbSize => ask_all(state, session, KeyspaceOpKind::DbSize, &KeyspaceRequest::Count),
         KeyspaceCommand::Scan { .. } => {
             let scan = ScanState::new(keyspace);
-            match scan.next_part(state.forward.count()) {
+            match scan.next_part(state.forward.parts()) {
                 Some((at, part)) => ask(state, session, KeyspaceOpKind::Scan(scan), at..at + 1, &part),
                 None => session.replies.respond(ScanState::encode_nothing),
             }
@@ -50,59 +50,70 @@ fn ask_all<D: Device>(
     kind: KeyspaceOpKind,
     part: &KeyspaceRequest<'_>,
 ) {
-    let count = state.forward.count();
+    let count = state.forward.parts();
     ask(state, session, kind, 0..count, part);
 }
 
-/// Sends the part to these shards.
+/// Sends the part to these destinations.
 fn ask<D: Device>(
     state: &mut ShardState<D>,
     session: &mut Session,
     kind: KeyspaceOpKind,
-    shards: std::ops::Range<usize>,
+    parts: std::ops::Range<usize>,
+    part: &KeyspaceRequest<'_>,
+) {
+    let destinations: Vec<_> = parts.map(|index| state.forward.part(index)).collect();
+    ask_at(state, session, kind, &destinations, part);
+}
+
+/// Sends the part to each destination. The session's next requests wait for the reply.
+pub(super) fn ask_at<D: Device>(
+    state: &mut ShardState<D>,
+    session: &mut Session,
+    kind: KeyspaceOpKind,
+    destinations: &[Destination],
     part: &KeyspaceRequest<'_>,
 ) {
     assert!(session.is_quiet(), "requests on the whole keyspace are barriers");
     let slot = session.replies.reserve(0);
-    begin(state, KeyspaceOp::new(session.id, slot, kind), shards, part);
+    begin(state, KeyspaceOp::new(session.id, slot, kind), destinations, part);
     session.stalled = Some(Stall::Quiet);
 }
 
 fn begin<D: Device>(
     state: &mut ShardState<D>,
     keyspace_op: KeyspaceOp,
-    shards: std::ops::Range<usize>,
+    destinations: &[Destination],
     part: &KeyspaceRequest<'_>,
 ) {
     let operation = state.forward.keyspace_ops.insert(keyspace_op);
-    for shard in shards {
-        send_part(state, operation, ShardId(shard as u16), part);
-    }
+    destinations.iter().for_each(|to| send_part(state, operation, *to, part));
 }
 
-fn send_part<D: Device>(state: &mut ShardState<D>, operation: usize, to: ShardId, part: &KeyspaceRequest<'_>) {
+fn send_part<D: Device>(state: &mut ShardState<D>, operation: usize, to: Destination, part: &KeyspaceRequest<'_>) {
     let keyspace_op = &mut state.forward.keyspace_ops[operation];
     keyspace_op.asked();
     let place = ReplyPlace::Part { operation };
     let target = ReplyTarget { session: keyspace_op.session, place, format: ReplyFormat::Silent };
     let body = RequestBody::Keyspace(*part);
-    state.forward.send(to, OutstandingOp::new(target, KeyHash(0), &body, usize::MAX), &body, false);
+    state.forward.send(to, OutstandingOp::new(to, target, KeyHash(0), &body, 0), &body, false);
 }
 
 /// A delayed `flush_all` that is due; no session waits for it.
 pub(crate) fn flush_all<D: Device>(state: &mut ShardState<D>) {
     let keyspace_op = KeyspaceOp::new(SessionId::NOBODY, 0, KeyspaceOpKind::Flush(ReplyFormat::Silent));
-    let count = state.forward.count();
-    begin(state, keyspace_op, 0..count, &KeyspaceRequest::Clear);
+    let destinations: Vec<_> = (0..state.forward.parts()).map(|index| state.forward.part(index)).collect();
+    begin(state, keyspace_op, &destinations, &KeyspaceRequest::Clear);
 }
 
 impl<D: Device> ShardContext<'_, D> {
     /// Receives the reply to a part of a whole-keyspace request.
     pub(super) fn keyspace_op_replied(&mut self, operation: usize, reply: &Reply<'_>) {
-        let ranges = self.state.forward.count();
+        let parts = self.state.forward.parts();
         let keyspace_op = &mut self.state.forward.keyspace_ops[operation];
-        if let Some((next, part)) = keyspace_op.take(reply, ranges) {
-            return send_part(self.state, operation, ShardId(next as u16), &part);
+        if let Some((next, part)) = keyspace_op.take(reply, parts) {
+            let to = self.state.forward.part(next);
+            return send_part(self.state, operation, to, &part);
         }
         if !keyspace_op.is_over() {
             return;

@@ -59,12 +59,12 @@ impl<D: Device> ShardContext<'_, D> {
     }
 
     fn send_again(&mut self, multi: usize, LargerItem { op, bytes, request }: LargerItem) {
-        let Some(owner) = self.state.elsewhere(request.request().key()) else {
-            unreachable!("a key's shard never changes")
+        let Some(to) = self.state.elsewhere(request.request().key()) else {
+            unreachable!("a key that was elsewhere stays there")
         };
         self.state.multis[multi].outstanding_bytes += bytes;
         // As new as the first attempt would have been, whose session may have updated the key before.
-        self.state.forward.send(owner, OutstandingOp { grant_bytes: bytes, ..op }, &request.body(), true);
+        self.state.forward.send(to, OutstandingOp { grant_bytes: bytes, ..op }, &request.body(), true);
     }
 
     /// Ends an item without its value. Returns whether the whole request has ended.

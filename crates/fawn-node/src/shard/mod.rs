@@ -7,7 +7,11 @@ mod dispatch;
 mod fan_out;
 mod larger_items;
 mod multi;
+mod node;
+mod node_replies;
+mod node_requests;
 mod parked_replies;
+mod peer_frames;
 mod peer_messages;
 mod peer_replies;
 mod queued_requests;
@@ -18,23 +22,24 @@ mod state;
 pub(crate) use parked_replies::ShardReplies;
 pub(crate) use state::{ShardContext, ShardState};
 
-use self::activation::activate;
+use self::activation::{activate, host_config};
 use self::dispatch::execute;
 use self::single::execute_single;
-use crate::exec::{Executor, ExecutorLimits, SCRATCH_BYTES_KEPT, handle_commit};
-use crate::forward::Forwarder;
+use crate::cluster::{MemberHost, NodeControl, PeerLinks};
+use crate::exec::{SCRATCH_BYTES_KEPT, handle_commit};
+use crate::forward::{ClusterOps, Forwarder};
 use crate::gateway::consume::{self, Dispatch};
 use crate::gateway::{Flow, Prefetched, Session, Sessions};
 use crate::options::{ServerInfo, ShardOptions};
 use crate::output::ShardOutput;
 use crate::placement::Placement;
-use crate::replica::{HostedMember, MemberTable, RangeSlot};
-use crate::request::SessionId;
+use crate::replica::{HostedMember, RangeSlot};
+use crate::request::{Destination, SessionId};
 use crate::status::{ShardCounters, ShardStatus};
 use fawn_chain::{Completions, LogProgress, ReplicaOutput as ChainOutput};
-use fawn_ds::internals::{Engine, EngineError, Event};
+use fawn_ds::internals::{Engine, EngineError};
 use fawn_flash::Device;
-use fawn_types::{KeyHash, MonoMs, Now, ShardId, TimeMs};
+use fawn_types::{KeyHash, MonoMs, Now, TimeMs};
 use fawn_wire::{Command, Protocol};
 use slab::Slab;
 use std::collections::VecDeque;
@@ -50,7 +55,8 @@ pub struct Shard<D: Device> {
     pub(crate) state: ShardState<D>,
     pub(crate) sessions: Sessions,
     pub(crate) outputs: VecDeque<ShardOutput>,
-    events: Vec<Event>,
+    /// Something moved in this iteration that stalled sessions may wait for.
+    has_moved: bool,
 }
 
 impl<D: Device> Shard<D> {
@@ -71,19 +77,31 @@ impl<D: Device> Shard<D> {
             return Err(EngineError::RangeExists { range: other });
         }
         engine.add_range(range, keys)?;
-        let replica = activate(&mut engine, (range, keys), &options, &server_info)?;
-        let forward = Box::new(Forwarder::new(placement, *engine.secret()));
-        let mut members = MemberTable::default();
-        members.push(HostedMember::new(replica, Completions::default()));
-        let limits = ExecutorLimits {
-            value_bytes_max: options.value_bytes_max,
-            waiting_max: options.pending_max,
-            reads_in_flight_max: options.reads_in_flight_max,
+        let config = host_config(&engine, &options, &server_info);
+        let replica = activate(&mut engine, (range, keys), &config)?;
+        let mut host = MemberHost::new(config, engine);
+        host.members.push(HostedMember::new(replica, Completions::default()));
+        Ok(Self::with(host, placement, options, server_info, None))
+    }
+
+    /// A shard on `host`; alone on its part of the ring, or with what a cluster's node has.
+    fn with(
+        host: MemberHost<D>,
+        placement: Placement,
+        options: ShardOptions,
+        server_info: ServerInfo,
+        in_cluster: Option<(NodeControl, PeerLinks, ClusterOps)>,
+    ) -> Self {
+        let (control, links, cluster) = match in_cluster {
+            Some((control, links, cluster)) => (Some(Box::new(control)), links, Some(Box::new(cluster))),
+            None => (None, PeerLinks::new(host.config.node, host.config.boot, None, 0), None),
         };
+        let forward = Box::new(Forwarder::new(placement, *host.engine.secret(), cluster));
         let state = ShardState {
-            engine,
-            members,
-            exec: Executor::new(limits),
+            host,
+            links,
+            control,
+            stores: None,
             multis: Slab::new(),
             multi_reply: Vec::new(),
             counters: ShardCounters::default(),
@@ -91,12 +109,11 @@ impl<D: Device> Shard<D> {
             server_info,
             flush_at: None,
             wall: TimeMs(0),
-            now: Now::default(),
             sessions_open: 0,
             forward,
         };
         let (sessions, outputs) = (Sessions::new(&options, placement), VecDeque::new());
-        Ok(Self { state, sessions, outputs, events: Vec::new() })
+        Self { state, sessions, outputs, has_moved: false }
     }
 
     /// Opens a session.
@@ -158,11 +175,21 @@ impl<D: Device> Shard<D> {
     ///
     /// Returns when the next call is due without an event; a time not after `now` means at once.
     pub fn run_once(&mut self, now: Now) -> Option<MonoMs> {
+        self.begin_iteration(now);
+        if self.state.control.is_some() {
+            self.exchange();
+        }
+        self.finish_iteration()
+    }
+
+    /// Begins an iteration: what arrived is handled, what waited is tried again.
+    pub(crate) fn begin_iteration(&mut self, now: Now) {
         self.note_time(now);
         self.state.counters.iterations += 1;
         self.handle_own_batch();
         self.flush_if_due(now);
-        let had_events = self.reap(now);
+        self.has_moved = self.reap(now);
+        self.begin_node_iteration();
         self.sessions.serve_waiting(&mut self.outputs);
         let has_granted = self.sessions.take_granted_reads();
         let mut host = self.host();
@@ -173,13 +200,16 @@ impl<D: Device> Shard<D> {
         host.resumption().retry();
         host.retry_blocked();
         host.run_ready();
-        // All reads and appends of this iteration are queued by now: one submission for all.
-        self.state.engine.submit(now);
-        let has_committed = self.commit();
+    }
+
+    /// Ends an iteration: all of its reads and appends are submitted at once, replies leave.
+    pub(crate) fn finish_iteration(&mut self) -> Option<MonoMs> {
+        let now = self.state.host.now;
+        self.state.host.submit(now);
+        let has_committed = self.state.control.is_none() && self.commit();
         let has_moved = self.state.forward.take_has_moved();
-        self.settle_sessions(had_events || has_committed || has_moved);
-        let is_due = self.state.forward.is_due();
-        self.state.exec.trim();
+        self.settle_sessions(self.has_moved || has_committed || has_moved);
+        let is_due = self.has_rounds_left();
         if self.state.multi_reply.capacity() > SCRATCH_BYTES_KEPT {
             self.state.multi_reply = Vec::new();
         }
@@ -188,10 +218,9 @@ impl<D: Device> Shard<D> {
 
     /// Like [`Shard::run_once`], but blocks until a device event: for tests and for hosts without an event loop.
     pub fn run_once_blocking(&mut self, now: Now) -> Option<MonoMs> {
-        if self.state.engine.in_flight() > 0 {
-            let mut events = std::mem::take(&mut self.events);
-            self.state.engine.wait(now, &mut events);
-            self.events = events;
+        if self.state.host.engine.in_flight() > 0 {
+            let MemberHost { engine, events, .. } = &mut self.state.host;
+            engine.wait(now, events);
         }
         self.run_once(now)
     }
@@ -208,20 +237,26 @@ impl<D: Device> Shard<D> {
 
     /// Whether no reply waits and nothing is uncommitted.
     pub fn is_idle(&self) -> bool {
-        let is_busy = self.state.exec.wait_queue.len() > 0
+        let is_busy = self.state.uncommitted() > 0
             || !self.state.multis.is_empty()
-            || self.state.member().replica.uncommitted() > 0;
-        self.state.forward.is_idle() && !is_busy && self.state.engine.in_flight() == 0
+            || self.state.control.is_none() && self.state.host.exec.wait_queue.len() > 0;
+        self.state.forward.is_idle() && !is_busy && self.state.host.engine.in_flight() == 0
     }
 
     /// The engine, for hosts that poll its device.
     pub fn engine(&self) -> &Engine<D> {
-        &self.state.engine
+        &self.state.host.engine
     }
 
-    /// Ends the shard and returns the engine for closing. Waiting sessions get no replies.
-    pub fn into_engine(self) -> Engine<D> {
-        self.state.engine
+    /// Ends the shard and returns the engine for closing. Waiting sessions get no replies. Members of chains record the clean
+    /// shutdown, which blocks on the device; if that fails, the engine is poisoned and the members count as killed.
+    pub fn into_engine(mut self) -> Engine<D> {
+        if self.state.control.is_some()
+            && let Err(error) = self.state.host.mark_closed()
+        {
+            tracing::warn!(%error, "not cleanly shut down: the next start treats this node as killed");
+        }
+        self.state.host.engine
     }
 
     /// Counters and gauges.
@@ -232,9 +267,12 @@ impl<D: Device> Shard<D> {
     /// Returns the monotonic clock with expiry time.
     pub(crate) fn note_time(&mut self, now: Now) -> Now {
         // The wall clock may step; the store's expiry clock never goes back and never jumps.
-        self.state.now = Now { mono: now.mono, wall: self.state.engine.advance_clock(now) };
         self.state.wall = now.wall;
-        self.state.now
+        let now = self.state.host.note_time(now);
+        if let Some(cluster) = &mut self.state.forward.cluster {
+            cluster.now = now;
+        }
+        now
     }
 
     fn flush_if_due(&mut self, now: Now) {
@@ -245,27 +283,17 @@ impl<D: Device> Shard<D> {
     }
 
     fn reap(&mut self, now: Now) -> bool {
-        let mut events = std::mem::take(&mut self.events);
-        self.state.engine.poll(now, &mut events);
+        let mut events = self.state.host.poll_events(now);
         let had_events = !events.is_empty();
         let mut host = self.host();
-        for event in events.drain(..) {
-            match event {
-                Event::Lookup { plan, user } => host.handle_read(plan, user),
-                Event::Poisoned => {
-                    tracing::error!(failure = host.state.engine.poisoned(), "the store takes no more writes");
-                }
-                Event::SpaceBack => tracing::info!("the store has free space again: writes continue"),
-                Event::Progress => {}
-            }
-        }
-        self.events = events;
+        events.drain(..).for_each(|event| host.handle_event(event));
+        self.state.host.return_events(events);
         had_events
     }
 
     /// Returns whether the committed version moved.
     fn commit(&mut self) -> bool {
-        let ShardState { engine, members, now, .. } = &mut self.state;
+        let MemberHost { engine, members, now, .. } = &mut self.state.host;
         let member = &mut members[RangeSlot::ONLY];
         let fawn_ds::internals::RangeProgress { appended, flushed, synced, .. } = engine.progress(member.id);
         member.replica.handle_progress(*now, LogProgress { appended, flushed, synced });
@@ -284,10 +312,9 @@ impl<D: Device> Shard<D> {
     fn settle_sessions(&mut self, has_moved: bool) {
         // Nothing in flight means that no event will come: without this, stalled sessions could wait for ever.
         let is_away = self.state.forward.requests() > 0;
-        let replica = &self.state.member().replica;
-        let is_idle = !is_away && replica.uncommitted() == 0 && !self.state.exec.wait_queue.has_queues();
+        let is_idle = !is_away && self.state.uncommitted() == 0 && !self.state.host.exec.wait_queue.has_queues();
         let relieved = has_moved || is_idle;
-        let committed = replica.committed();
+        let committed = self.state.committed();
         let failed = self.state.failure();
         self.state.forward.settle(committed, failed);
         let options = &self.state.options;
@@ -295,14 +322,14 @@ impl<D: Device> Shard<D> {
     }
 
     fn deadline(&self, now: Now) -> Option<MonoMs> {
-        let ShardState { engine, exec, flush_at, forward, .. } = &self.state;
+        let ShardState { host: MemberHost { engine, members, exec, .. }, flush_at, forward, .. } = &self.state;
         let waits = exec.wait_queue.has_retries() || forward.has_retries();
         let retry = waits.then(|| now.mono.plus_ms(RETRY_MS));
-        let progress = engine.progress(self.state.member().id);
         // Modes without immediate syncs sync at intervals: the engine checks the clock in `submit`.
-        let is_unsynced = progress.synced < progress.appended && engine.poisoned().is_none();
+        let is_unsynced = engine.poisoned().is_none()
+            && members.iter().map(|member| engine.progress(member.id)).any(|log| log.synced < log.appended);
         let sync = is_unsynced.then(|| now.mono.plus_ms(SYNC_CHECK_MS));
-        [*flush_at, retry, sync].into_iter().flatten().min()
+        [*flush_at, retry, sync, self.node_deadline()].into_iter().flatten().min()
     }
 }
 
@@ -325,13 +352,15 @@ impl<D: Device> Dispatch for ShardState<D> {
     const LOOKS_AHEAD: bool = true;
 
     #[inline]
-    fn place(&self, key: &[u8]) -> (KeyHash, Option<ShardId>) {
+    fn place(&self, key: &[u8]) -> (KeyHash, Option<Destination>) {
         (self.hash(key), self.elsewhere(key))
     }
 
     #[inline]
     fn prefetch(&self, hashes: &[KeyHash]) {
-        self.engine.prefetch(self.member().id, hashes);
+        if !hashes.is_empty() {
+            self.host.engine.prefetch(self.member().id, hashes);
+        }
     }
 
     #[inline]

@@ -1,17 +1,21 @@
 //! Requests on several keys: `MGET`, `DEL`, `EXISTS`, memcached's multi-key `get`, and the atomic `MSET`.
-use super::{ShardState, single};
+use super::{ShardState, fan_out, single};
+use crate::cluster::MemberHost;
 use crate::exec::{HashedPair, refusal_error};
 use crate::gateway::{Flow, MultiReply, PendingMulti, Session, Stall};
-use crate::keyspace_op::CROSS_SLOT;
+use crate::keyspace_op::{CROSS_SLOT, KeyspaceOpKind};
 use crate::replica::RangeSlot;
-use crate::request::{Execution, Parking, ReplyPlace, ReplyTarget, RequestBody};
+use crate::request::{Destination, Execution, Parking, ReplyPlace, ReplyTarget, RequestBody};
+use fawn_chain::message::FRAME_BYTES_MAX;
 use fawn_flash::Device;
-use fawn_types::{KeyHash, Now, OperationError, Reply, Request, ShardId, Update, limits};
+use fawn_types::{KeyHash, Now, OperationError, Reply, Request, Update, limits};
 use fawn_wire::internal::{KeyValuePairs, KeyspaceRequest, put_pair};
 use fawn_wire::{MultiCommand, ReplyFold, ReplyFormat, encode_done, encode_error};
 
 /// Bytes that the items of one request at other shards share as their first grants.
 const ITEMS_BYTES: usize = 1 << 20;
+/// Maximum length of a batch for a chain: a frame holds it.
+const CHAIN_BATCH_BYTES_MAX: usize = FRAME_BYTES_MAX - (128 << 10);
 /// Minimum of such a grant.
 const ITEM_BYTES_MIN: usize = 64;
 
@@ -26,13 +30,13 @@ pub(crate) fn execute<D: Device>(
     if session.own_keys.has_open_values() && multi.keys().any(|key| session.own_keys.must_wait(state.hash(key))) {
         return Flow::Stall(Stall::Values);
     }
-    if state.forward.count() > 1 && !state.forward.has_capacity(&state.options) {
+    if state.forward.has_others() && !accepts_all(state, multi) {
         return Flow::Stall(Stall::Shard);
     }
     match multi.multi_reply.fold {
         ReplyFold::Atomic(format) => match owners_of(state, multi.keys()) {
             KeyOwners::Here => set_all(state, session, multi, format, now),
-            KeyOwners::At(owner) => forward_set_all(state, session, owner, multi, format),
+            KeyOwners::At(to) => forward_set_all(state, session, to, multi, format),
             KeyOwners::Apart => {
                 session.replies.respond(|out| out.extend_from_slice(CROSS_SLOT));
                 Flow::Continue
@@ -41,7 +45,7 @@ pub(crate) fn execute<D: Device>(
         ReplyFold::Each(_) | ReplyFold::Count => {
             let is_read = multi.requests().next().is_some_and(|request| request.returns_value());
             // The length of all values here is not known before they are found: any space admits the request.
-            let item_bytes = if is_read && state.forward.count() > 1 { item_grant(session, multi.len()) } else { 0 };
+            let item_bytes = if is_read && state.forward.has_others() { item_grant(session, multi.len()) } else { 0 };
             if is_read && !session.grant((item_bytes * multi.len()).max(1)) {
                 return Flow::Stall(Stall::ReplyBudget);
             }
@@ -51,7 +55,15 @@ pub(crate) fn execute<D: Device>(
     }
 }
 
-/// Grant of each item at another shard: a share of 1 MiB, since the values of a long list are mostly short.
+/// Whether requests on all its keys may be sent.
+fn accepts_all<D: Device>(state: &ShardState<D>, multi: &MultiCommand<'_>) -> bool {
+    let forward = &state.forward;
+    forward.has_capacity(&state.options)
+        && (!forward.has_full_windows()
+            || multi.keys().filter_map(|key| state.elsewhere(key)).all(|to| forward.accepts(to, &state.options)))
+}
+
+/// Grant of each item elsewhere: a share of 1 MiB, since the values of a long list are mostly short.
 fn item_grant(session: &Session, items: usize) -> usize {
     session.first_grant_bytes().min((ITEMS_BYTES / items).max(ITEM_BYTES_MIN))
 }
@@ -59,15 +71,15 @@ fn item_grant(session: &Session, items: usize) -> usize {
 /// Owners of the keys of an atomic batch.
 enum KeyOwners {
     Here,
-    At(ShardId),
-    /// Several shards: no batch of one log can hold the keys.
+    At(Destination),
+    /// Several logs: no batch of one log can hold the keys.
     Apart,
 }
 
 /// Finds the owners of the keys of an atomic batch.
 fn owners_of<'a, D: Device>(state: &ShardState<D>, mut keys: impl Iterator<Item = &'a [u8]>) -> KeyOwners {
     let first = keys.next().and_then(|key| state.elsewhere(key));
-    if state.forward.count() > 1 && keys.any(|key| state.elsewhere(key) != first) {
+    if state.forward.has_others() && keys.any(|key| state.elsewhere(key) != first) {
         return KeyOwners::Apart;
     }
     first.map_or(KeyOwners::Here, KeyOwners::At)
@@ -92,7 +104,7 @@ fn set_all<D: Device>(
     now: Now,
 ) -> Flow {
     let pairs: Vec<HashedPair<'_>> = pairs_of(multi).map(|(key, value)| (state.hash(key), key, value)).collect();
-    let ShardState { exec, engine, members, .. } = state;
+    let MemberHost { exec, engine, members, .. } = &mut state.host;
     let member = &mut members[RangeSlot::ONLY];
     let execution = exec.set_all(engine, member, (RangeSlot::ONLY, None), &pairs, now, |reply, wait| {
         pairs.iter().for_each(|(hash, ..)| session.note(*hash, wait));
@@ -112,14 +124,19 @@ fn set_all<D: Device>(
     Flow::Continue
 }
 
-/// `MSET` on keys of one other shard.
+/// `MSET` on keys of one other log.
 fn forward_set_all<D: Device>(
     state: &mut ShardState<D>,
     session: &mut Session,
-    to: ShardId,
+    to: Destination,
     multi: &MultiCommand<'_>,
     format: ReplyFormat,
 ) -> Flow {
+    let is_chain = matches!(to, Destination::Chain(_));
+    // The head may execute a repeated request after the session's later ones.
+    if is_chain && !session.is_quiet() {
+        return Flow::Stall(Stall::Quiet);
+    }
     let mut bytes = Vec::new();
     for (key, value) in pairs_of(multi) {
         if key.len() > limits::KEY_BYTES_MAX {
@@ -129,10 +146,19 @@ fn forward_set_all<D: Device>(
         put_pair(&mut bytes, key, value);
     }
     let Ok(pairs) = KeyValuePairs::new(&bytes) else { unreachable!("pairs that were just encoded decode") };
+    if is_chain && bytes.len() > CHAIN_BATCH_BYTES_MAX {
+        let error = OperationError::ValueTooLong { limit_bytes: CHAIN_BATCH_BYTES_MAX as u32 };
+        session.replies.respond(|out| encode_error(format, error, out));
+        return Flow::Continue;
+    }
+    if is_chain {
+        fan_out::ask_at(state, session, KeyspaceOpKind::SetAll(format), &[to], &KeyspaceRequest::SetAll(pairs));
+        return Flow::Continue;
+    }
     let body = RequestBody::Keyspace(KeyspaceRequest::SetAll(pairs));
     let place = ReplyPlace::Slot(session.replies.reserve(0));
     let target = ReplyTarget { session: session.id, place, format };
-    single::send(state, session, (to, KeyHash(0)), &body, (false, usize::MAX), target);
+    single::send(state, session, (to, KeyHash(0)), &body, (false, 0), target);
     Flow::Continue
 }
 
@@ -196,23 +222,16 @@ fn step<D: Device>(
     let hash = state.hash(key);
     // The whole request has passed its session's earlier ones; its own items need no order.
     let is_latest = single::reads_latest(state, session, hash);
-    if let Some(owner) = state.elsewhere(key) {
+    if let Some(to) = state.elsewhere(key) {
         if key.len() > limits::KEY_BYTES_MAX {
             return progress.multi_reply.push(key, &Reply::Error(OperationError::KeyTooLong), None);
         }
         let target = progress.target(state, session, key);
-        let grant_bytes = if request.returns_value() { progress.item_bytes } else { usize::MAX };
-        if let (ReplyPlace::Item { multi, .. }, true) = (target.place, request.returns_value()) {
+        let grant_bytes = if request.returns_value() { progress.item_bytes } else { 0 };
+        if let ReplyPlace::Item { multi, .. } = target.place {
             state.multis[multi].outstanding_bytes += grant_bytes;
         }
-        return single::send(
-            state,
-            session,
-            (owner, hash),
-            &RequestBody::Key(*request),
-            (is_latest, grant_bytes),
-            target,
-        );
+        return single::send(state, session, (to, hash), &RequestBody::Key(*request), (is_latest, grant_bytes), target);
     }
     // The length of an item is bounded with the whole reply.
     let multi_reply = &mut progress.multi_reply;
@@ -231,7 +250,7 @@ fn step<D: Device>(
         }
         Execution::Larger { .. } => unreachable!("an item has no limit"),
     };
-    if !state.exec.has_capacity() {
+    if !state.host.exec.has_capacity() {
         state.counters.overloaded += 1;
         return multi_reply.push(key, &Reply::Error(OperationError::Overloaded), None);
     }

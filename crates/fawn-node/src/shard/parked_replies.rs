@@ -1,4 +1,5 @@
-//! Replies of the executor to parked requests: to sessions of this shard, and to other shards.
+//! Replies of the executor to parked requests: to sessions of this shard, to other shards, and to front-ends.
+use super::node_replies::{NodeReplies, larger, reason_of};
 use crate::exec::{ReplySink, refusal_error};
 use crate::forward::Forwarder;
 use crate::gateway::{PendingMulti, Sessions, admit_value, deliver, is_granted};
@@ -7,18 +8,19 @@ use fawn_chain::Rejection;
 use fawn_types::{Reply, Version};
 use slab::Slab;
 
-/// Receiver of the executor's replies: sessions of this shard, and other shards.
+/// Receiver of the executor's replies: sessions of this shard, other shards, and front-ends.
 pub(crate) struct ShardReplies<'a> {
     pub(crate) sessions: &'a mut Sessions,
     pub(crate) multis: &'a mut Slab<PendingMulti>,
     pub(crate) forward: &'a mut Forwarder,
+    pub(crate) nodes: NodeReplies<'a>,
 }
 
 impl ReplySink for ShardReplies<'_> {
     fn admit_read(&mut self, head: &RequestHead, bytes: usize) -> Admit {
         let target = match &head.origin {
             Origin::Local(target) => target,
-            Origin::Shard { .. } if bytes > head.grant_bytes => return Admit::Return,
+            Origin::Shard { .. } | Origin::Node { .. } if bytes > head.grant_bytes => return Admit::Return,
             Origin::Shard { .. } | Origin::Node { .. } => return Admit::Accept,
         };
         let ReplyTarget { session, place: ReplyPlace::Slot(slot), .. } = *target else { return Admit::Accept };
@@ -37,7 +39,7 @@ impl ReplySink for ShardReplies<'_> {
 
     fn admit_value(&mut self, head: &RequestHead, bytes: usize) -> Admit {
         match &head.origin {
-            Origin::Shard { .. } if bytes > head.grant_bytes => Admit::Return,
+            Origin::Shard { .. } | Origin::Node { .. } if bytes > head.grant_bytes => Admit::Return,
             // A read in its key's queue keeps its place.
             Origin::Local(target) if !head.is_queued => admit_value(self.sessions, target, bytes),
             _ => Admit::Accept,
@@ -50,15 +52,18 @@ impl ReplySink for ShardReplies<'_> {
     }
 
     fn give_back(&mut self, head: &RequestHead, bytes: usize, body: &RequestBody<'_>) {
-        let Origin::Shard { shard, op } = head.origin else { unreachable!("only shards grant at a distance") };
-        self.forward.give_back((shard, op), bytes, body);
+        match head.origin {
+            Origin::Shard { shard, op } => self.forward.give_back((shard, op), bytes, body),
+            Origin::Node { .. } => self.nodes.refuse(&head.origin, larger(bytes)),
+            Origin::Local(_) => unreachable!("a session's request waits here for its grant"),
+        }
     }
 
     fn reply(&mut self, head: &RequestHead, key: &[u8], reply: &Reply<'_>, wait: Option<Version>) {
         let target = match &head.origin {
             Origin::Local(target) => target,
             Origin::Shard { shard, op } => return self.forward.reply((*shard, *op), reply, wait),
-            Origin::Node { .. } => unreachable!("a shard executes for no node"),
+            Origin::Node { .. } => return self.nodes.send(&head.origin, reply, wait),
         };
         if let Some(session) = self.sessions.get_mut(target.session) {
             session.own_keys.end(head.hash, head.kind);
@@ -70,6 +75,9 @@ impl ReplySink for ShardReplies<'_> {
     }
 
     fn refuse(&mut self, head: &RequestHead, rejection: &Rejection) {
-        self.reply(head, &[], &Reply::Error(refusal_error(rejection)), None);
+        match head.origin {
+            Origin::Node { .. } => self.nodes.refuse(&head.origin, reason_of(rejection)),
+            _ => self.reply(head, &[], &Reply::Error(refusal_error(rejection)), None),
+        }
     }
 }

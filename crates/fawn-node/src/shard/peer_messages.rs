@@ -3,6 +3,7 @@
 //! A shard executes the requests of others as its own. It has no session for them: the shard that asks orders them, and a
 //! request that has to wait is parked with its origin.
 use super::{Shard, ShardContext, ShardState};
+use crate::cluster::MemberHost;
 use crate::exec::refusal_error;
 use crate::forward::MessageBatch;
 use crate::replica::RangeSlot;
@@ -37,8 +38,14 @@ impl<D: Device> Shard<D> {
                         self.state.execute_for(from, &mut requests);
                     }
                 }
-                Message::Reply { op, reply } => self.host().handle_reply(op, &reply),
-                Message::Larger { op, bytes, body } => self.host().handle_larger(op, bytes as usize, &body),
+                Message::Reply { op, reply } => {
+                    let op = self.state.forward.end(op);
+                    self.host().handle_reply(&op, &reply);
+                }
+                Message::Larger { op, bytes, body } => {
+                    let op = self.state.forward.end(op);
+                    self.host().handle_larger(op, bytes as usize, &body);
+                }
                 Message::ResetStats => self.state.reset_counters(),
                 Message::DropDelayedFlush => self.state.flush_at = None,
             }
@@ -79,7 +86,7 @@ impl<D: Device> ShardState<D> {
                 RequestBody::Keyspace(_) => None,
             };
             let hashes: SmallVec<[KeyHash; PREFETCH_KEYS_MAX]> = requests.iter().filter_map(on_key).collect();
-            self.engine.prefetch(self.member().id, &hashes);
+            self.host.engine.prefetch(self.member().id, &hashes);
         }
         for (fields, body) in requests.drain(..) {
             self.execute_one_for(from, fields, body);
@@ -97,7 +104,7 @@ impl<D: Device> ShardState<D> {
         };
         let grant_bytes = if grant_bytes == u32::MAX { usize::MAX } else { grant_bytes as usize };
         let message = RequestMessage { slot: RangeSlot::ONLY, hash, tag: None, is_latest, grant_bytes, body };
-        let Self { exec, engine, members, forward, now, counters, .. } = self;
+        let Self { host: MemberHost { exec, engine, members, now, .. }, forward, counters, .. } = self;
         counters.executed_for_peers += u64::from(from != forward.placement().shard());
         let emit = |reply: &Reply<'_>, wait| forward.reply(to, reply, wait);
         let execution = exec.execute(engine, members, &message, *now, emit);

@@ -1,4 +1,4 @@
-//! Replies of shards to the requests of this shard's sessions, and requests that come back for a larger grant.
+//! Replies to requests that this shard's sessions have elsewhere, and requests that come back for a larger grant.
 use super::ShardContext;
 use crate::forward::QueuedRequest;
 use crate::gateway::deliver;
@@ -7,14 +7,14 @@ use fawn_flash::Device;
 use fawn_types::Reply;
 
 impl<D: Device> ShardContext<'_, D> {
-    /// Receives the reply to an operation.
-    pub(super) fn handle_reply(&mut self, op: u64, reply: &Reply<'_>) {
-        let op = self.end_op(op);
+    /// Receives the reply to an operation that has ended.
+    pub(super) fn handle_reply(&mut self, op: &OutstandingOp, reply: &Reply<'_>) {
+        self.release(op);
         if let ReplyPlace::Part { operation } = op.target.place {
             return self.keyspace_op_replied(operation, reply);
         }
-        self.end_on_key(&op);
-        if let (ReplyPlace::Item { multi, .. }, RequestKind::Value) = (op.target.place, op.kind) {
+        self.end_on_key(op);
+        if let ReplyPlace::Item { multi, .. } = op.target.place {
             self.state.multis[multi].outstanding_bytes -= op.grant_bytes;
         }
         self.deliver(&op.target, &op.key, reply);
@@ -25,8 +25,8 @@ impl<D: Device> ShardContext<'_, D> {
     }
 
     /// Receives a request that had no effect: its reply has a value of this length, which was not granted.
-    pub(super) fn handle_larger(&mut self, op: u64, bytes: usize, body: &RequestBody<'_>) {
-        let op = self.end_op(op);
+    pub(super) fn handle_larger(&mut self, op: OutstandingOp, bytes: usize, body: &RequestBody<'_>) {
+        self.release(&op);
         self.state.counters.rereads += 1;
         let request = || StoredRequest::new(body);
         if let ReplyPlace::Item { multi, .. } = op.target.place {
@@ -44,12 +44,11 @@ impl<D: Device> ShardContext<'_, D> {
         }
     }
 
-    fn end_op(&mut self, op: u64) -> OutstandingOp {
-        let op = self.state.forward.end(op);
+    /// Releases the grants of a session that ended before its reply arrived.
+    fn release(&mut self, op: &OutstandingOp) {
         if self.sessions.get(op.target.session).is_none() {
             self.sessions.budget.release(op.granted_bytes());
         }
-        op
     }
 
     /// A request on a key is at no shard any more.

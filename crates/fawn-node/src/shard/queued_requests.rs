@@ -1,14 +1,16 @@
 //! Beginning of requests that waited for their session's earlier request on the key.
-use super::{ShardContext, ShardState};
+use super::ShardContext;
+use crate::cluster::MemberHost;
 use crate::exec::refusal_error;
 use crate::forward::{QueuedRequest, SessionQueueName};
 use crate::gateway::is_granted;
 use crate::replica::RangeSlot;
 use crate::request::{
-    Execution, Origin, OutstandingOp, Parking, ReplyPlace, RequestBody, RequestKind, RequestMessage, StoredRequest,
+    Destination, Execution, Origin, OutstandingOp, Parking, ReplyPlace, RequestBody, RequestKind, RequestMessage,
+    StoredRequest,
 };
 use fawn_flash::Device;
-use fawn_types::{OperationError, Reply, Request, ShardId, Update};
+use fawn_types::{OperationError, Reply, Request, Update};
 use fawn_wire::encode_reply;
 
 /// Progress of a queue after its first request was tried.
@@ -55,7 +57,7 @@ impl<D: Device> ShardContext<'_, D> {
 
     fn run_key_queue(&mut self, name: SessionQueueName) {
         loop {
-            let committed = self.state.member().replica.committed();
+            let committed = self.state.committed();
             let own_keys = self.sessions.get(name.0).map(|session| &session.own_keys);
             let must_wait = own_keys.is_some_and(|own_keys| own_keys.must_wait_in_queue(name.1));
             if must_wait || self.state.forward.key_queues.waits_for_grant(name) {
@@ -68,7 +70,7 @@ impl<D: Device> ShardContext<'_, D> {
                 continue;
             }
             let step = match self.state.elsewhere(first.request.request().key()) {
-                Some(owner) => self.forward_first(name, first, owner, is_latest),
+                Some(to) => self.forward_first(name, first, to, is_latest),
                 None => self.execute_first(name, first, is_latest),
             };
             if step == QueueStep::Wait {
@@ -112,21 +114,20 @@ impl<D: Device> ShardContext<'_, D> {
         None
     }
 
-    /// Sends a request to the shard of its key. Reads of the key behind it share its reply: it is recent enough for each.
+    /// Sends a request to its destination. Reads of the key behind it share its reply: it is recent enough for each.
     fn forward_first(
         &mut self,
         name: SessionQueueName,
         first: QueuedRequest,
-        owner: ShardId,
+        to: Destination,
         is_latest: bool,
     ) -> QueueStep {
-        let (mut first, mut grant_bytes) = (first, usize::MAX);
+        let (mut first, mut grant_bytes) = (first, 0);
         if self.sessions.get(name.0).is_none() {
             // No budget has bytes for a value that nobody reads.
             first.request = StoredRequest::new(&RequestBody::Key(without_value(first.request.request())));
         }
-        let kind = RequestKind::of(&first.request.body());
-        if kind == RequestKind::Value {
+        if first.request.request().returns_value() {
             let ReplyPlace::Slot(slot) = first.target.place else {
                 unreachable!("only single requests wait in queues")
             };
@@ -149,13 +150,14 @@ impl<D: Device> ShardContext<'_, D> {
                 joined.push(next.target);
             }
         }
+        let body = first.request.body();
+        let op = OutstandingOp { joined, ..OutstandingOp::new(to, first.target, name.1, &body, grant_bytes) };
+        let kind = op.kind;
         if let Some(session) = self.sessions.get_mut(name.0) {
             session.own_keys.begin(name.1, kind);
         }
-        let body = first.request.body();
-        let op = OutstandingOp { joined, ..OutstandingOp::new(first.target, name.1, &body, grant_bytes) };
         self.state.counters.forwarded += 1;
-        self.state.forward.send(owner, op, &body, is_latest);
+        self.state.forward.send(to, op, &body, is_latest);
         if kind == RequestKind::Value { QueueStep::Wait } else { QueueStep::Next }
     }
 
@@ -175,7 +177,7 @@ impl<D: Device> ShardContext<'_, D> {
                 };
             }
             Execution::Refused(rejection) => return self.fail(name, &first, refusal_error(&rejection)),
-            Execution::Park(_) if !self.state.exec.has_capacity() => {
+            Execution::Park(_) if !self.state.host.exec.has_capacity() => {
                 self.state.counters.overloaded += 1;
                 return self.fail(name, &first, OperationError::Overloaded);
             }
@@ -195,7 +197,7 @@ impl<D: Device> ShardContext<'_, D> {
         }
         let slot = RangeSlot::ONLY;
         let message = RequestMessage { slot, hash: name.1, tag: None, is_latest, grant_bytes: usize::MAX, body };
-        self.state.exec.park(&mut self.state.engine, parking, &message, Origin::Local(first.target));
+        self.state.host.exec.park(&mut self.state.host.engine, parking, &message, Origin::Local(first.target));
         if kind == RequestKind::Value { QueueStep::Wait } else { QueueStep::Next }
     }
 
@@ -210,7 +212,7 @@ impl<D: Device> ShardContext<'_, D> {
         };
         let (slot, body) = (RangeSlot::ONLY, first.request.body());
         let message = RequestMessage { slot, hash: name.1, tag: None, is_latest, grant_bytes, body };
-        let ShardState { exec, engine, members, now, .. } = &mut *self.state;
+        let MemberHost { exec, engine, members, now, .. } = &mut self.state.host;
         let sessions = &mut *self.sessions;
         exec.execute(engine, members, &message, *now, |reply, wait| {
             if let Some(session) = sessions.get_mut(name.0) {

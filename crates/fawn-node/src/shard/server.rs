@@ -9,7 +9,7 @@ use fawn_wire::internal::Message;
 
 pub(crate) fn execute<D: Device>(state: &mut ShardState<D>, session: &mut Session, server: &ServerCommand<'_>) -> Flow {
     let about =
-        ServerContext { server_info: &state.server_info, options: &state.options, store: state.engine.options() };
+        ServerContext { server_info: &state.server_info, options: &state.options, store: state.host.engine.options() };
     let status = || {
         let mut status = state.status();
         status.add(&state.forward.peer_stats);

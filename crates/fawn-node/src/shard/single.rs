@@ -1,24 +1,25 @@
 //! Requests on one key: executed in place; parked, sent or queued with a reserved slot if they must wait.
 use super::ShardState;
+use crate::cluster::MemberHost;
 use crate::exec::refusal_error;
 use crate::forward::QueuedRequest;
 use crate::gateway::{Flow, Session, Stall};
 use crate::replica::RangeSlot;
 use crate::request::{
-    Execution, Origin, OutstandingOp, Parking, ReplyPlace, ReplyTarget, RequestBody, RequestKind, RequestMessage,
-    StoredRequest,
+    Destination, Execution, Origin, OutstandingOp, Parking, ReplyPlace, ReplyTarget, RequestBody, RequestKind,
+    RequestMessage, StoredRequest,
 };
 use fawn_flash::Device;
-use fawn_types::{KeyHash, Now, OperationError, Reply, Request, ShardId, Version, limits};
+use fawn_types::{KeyHash, Now, OperationError, Reply, Request, Version, limits};
 use fawn_wire::{ReplyFormat, encode_reply};
 
-/// Executes a request on one key, with its hash and the shard that owns it unless it is this one. Hot path: no
+/// Executes a request on one key, with its hash and its destination unless this shard executes it. Hot path: no
 /// allocation for a `GET` in memory.
 #[inline]
 pub(crate) fn execute_single<D: Device>(
     state: &mut ShardState<D>,
     session: &mut Session,
-    (hash, owner): (KeyHash, Option<ShardId>),
+    (hash, destination): (KeyHash, Option<Destination>),
     (request, format): (&Request<'_>, ReplyFormat),
     now: Now,
 ) -> Flow {
@@ -26,8 +27,8 @@ pub(crate) fn execute_single<D: Device>(
         return queue(state, session, hash, request, format);
     }
     let is_latest = matches!(request, Request::Get { .. }) && reads_latest(state, session, hash);
-    if let Some(owner) = owner {
-        return forward(state, session, (owner, hash), (request, format), is_latest);
+    if let Some(to) = destination {
+        return forward(state, session, (to, hash), (request, format), is_latest);
     }
     let Request::Get { key } = request else {
         let grant_bytes = if request.returns_value() { session.allowed_bytes() } else { usize::MAX };
@@ -39,7 +40,7 @@ pub(crate) fn execute_single<D: Device>(
     };
     // In place: the message of a read is never built in memory.
     let message = message_of((hash, request), is_latest, session.allowed_bytes());
-    let ShardState { exec, engine, members, .. } = state;
+    let MemberHost { exec, engine, members, .. } = &mut state.host;
     let member = &mut members[RangeSlot::ONLY];
     let emit = |reply: &Reply<'_>, wait| respond(hash, key, format)(session, reply, wait);
     match exec.read(engine, member, &message, key, now, emit) {
@@ -51,7 +52,7 @@ pub(crate) fn execute_single<D: Device>(
 /// Whether a read by the session must see the key's newest value, pending or not.
 #[inline]
 pub(super) fn reads_latest<D: Device>(state: &ShardState<D>, session: &Session, hash: KeyHash) -> bool {
-    !session.own_keys.is_empty() && session.own_keys.reads_latest(hash, state.member().replica.committed())
+    !session.own_keys.is_empty() && session.own_keys.reads_latest(hash, state.committed())
 }
 
 /// Encodes the reply into the session's output.
@@ -77,7 +78,7 @@ pub(super) fn begin<D: Device>(
     emit: impl FnOnce(&mut Session, &Reply<'_>, Option<Version>),
 ) -> Execution {
     let message = message_of((hash, request), is_latest, grant_bytes);
-    let ShardState { exec, engine, members, .. } = state;
+    let MemberHost { exec, engine, members, .. } = &mut state.host;
     exec.execute(engine, members, &message, now, |reply, wait| emit(session, reply, wait))
 }
 
@@ -115,7 +116,7 @@ fn conclude<D: Device>(
     };
     let returns_value = request.returns_value();
     let bytes = match &parking {
-        _ if !state.exec.has_capacity() => {
+        _ if !state.host.exec.has_capacity() => {
             state.counters.overloaded += 1;
             return refuse(session, request.key(), format, OperationError::Overloaded);
         }
@@ -150,18 +151,18 @@ pub(super) fn park<D: Device>(
     // It has its grant, and it may hold its key's queue.
     let message = message_of((hash, request), is_latest, usize::MAX);
     session.own_keys.begin(hash, RequestKind::of(&message.body));
-    state.exec.park(&mut state.engine, parking, &message, Origin::Local(target));
+    state.host.exec.park(&mut state.host.engine, parking, &message, Origin::Local(target));
 }
 
-/// Sends a request to the shard of its key, with a grant for its reply.
+/// Sends a request to its destination, with a grant for its reply.
 fn forward<D: Device>(
     state: &mut ShardState<D>,
     session: &mut Session,
-    to: (ShardId, KeyHash),
+    to: (Destination, KeyHash),
     (request, format): (&Request<'_>, ReplyFormat),
     is_latest: bool,
 ) -> Flow {
-    if !state.forward.has_capacity(&state.options) {
+    if !state.forward.accepts(to.0, &state.options) {
         return Flow::Stall(Stall::Shard);
     }
     if request.key().len() > limits::KEY_BYTES_MAX {
@@ -172,9 +173,8 @@ fn forward<D: Device>(
         return Flow::Stall(Stall::ReplyBudget);
     }
     let place = ReplyPlace::Slot(session.replies.reserve(bytes));
-    let grant_bytes = if request.returns_value() { bytes } else { usize::MAX };
     let target = ReplyTarget { session: session.id, place, format };
-    send(state, session, to, &RequestBody::Key(*request), (is_latest, grant_bytes), target);
+    send(state, session, to, &RequestBody::Key(*request), (is_latest, bytes), target);
     Flow::Continue
 }
 
@@ -182,12 +182,12 @@ fn forward<D: Device>(
 pub(super) fn send<D: Device>(
     state: &mut ShardState<D>,
     session: &mut Session,
-    (to, hash): (ShardId, KeyHash),
+    (to, hash): (Destination, KeyHash),
     body: &RequestBody<'_>,
     (is_latest, grant_bytes): (bool, usize),
     target: ReplyTarget,
 ) {
-    let op = OutstandingOp::new(target, hash, body, grant_bytes);
+    let op = OutstandingOp::new(to, target, hash, body, grant_bytes);
     session.own_keys.begin(hash, op.kind);
     state.counters.forwarded += 1;
     state.forward.send(to, op, body, is_latest);

@@ -1,23 +1,30 @@
 //! State of a shard except its sessions, so that both can be borrowed together.
 use super::ShardReplies;
-use crate::exec::{Executor, ExecutorCounters, ReadWaiter, Resumption};
+use super::node_replies::NodeReplies;
+use crate::cluster::{MemberHost, NodeControl, PeerLinks};
+use crate::exec::{ExecutorCounters, ReadWaiter, Resumption};
 use crate::forward::Forwarder;
 use crate::gateway::{PendingMulti, Sessions};
 use crate::options::{ServerInfo, ShardOptions};
-use crate::replica::{HostedMember, MemberTable, RangeSlot};
+use crate::replica::{HostedMember, RangeSlot};
+use crate::request::Destination;
 use crate::status::{RepliesStatus, ShardCounters, ShardStatus, StoreStatus};
-use fawn_ds::internals::{Engine, LookupPlan};
+use fawn_ds::internals::Event;
 use fawn_flash::Device;
-use fawn_types::{KeyHash, MonoMs, Now, OperationError, ShardId, TimeMs};
+use fawn_types::{KeyHash, MonoMs, OperationError, TimeMs, Version};
 use slab::Slab;
 
 /// All state of a shard except its sessions.
 #[derive(Debug)]
 pub(crate) struct ShardState<D: Device> {
-    pub(crate) engine: Engine<D>,
-    /// The only member: the shard's slice of the ring.
-    pub(crate) members: MemberTable,
-    pub(crate) exec: Executor,
+    /// The store, its chain members, their executor.
+    pub(crate) host: MemberHost<D>,
+    /// Frames to and from the nodes of a cluster, this one included.
+    pub(crate) links: PeerLinks,
+    /// The node's part in a cluster. A standalone node has none: its only member serves the shard's slice of the ring.
+    pub(crate) control: Option<Box<NodeControl>>,
+    /// Statistics of all stores behind the sessions, if there are more than this one.
+    pub(crate) stores: Option<StoreStatus>,
     /// Requests on several keys of which some wait.
     pub(crate) multis: Slab<PendingMulti>,
     /// Buffer for replies to several keys, reused between requests.
@@ -29,8 +36,6 @@ pub(crate) struct ShardState<D: Device> {
     pub(crate) flush_at: Option<MonoMs>,
     /// The machine's wall clock, for reports. Expiry has a clock of its own.
     pub(crate) wall: TimeMs,
-    /// The monotonic clock and expiry time.
-    pub(crate) now: Now,
     /// Number of open sessions; the table is elsewhere.
     pub(crate) sessions_open: usize,
     /// Requests at other shards, and queues of sessions' requests.
@@ -40,44 +45,58 @@ pub(crate) struct ShardState<D: Device> {
 impl<D: Device> ShardState<D> {
     #[inline]
     pub(crate) fn hash(&self, key: &[u8]) -> KeyHash {
-        KeyHash::of(self.engine.secret(), key)
+        KeyHash::of(self.host.engine.secret(), key)
     }
 
     /// The member that serves the shard's range.
     #[inline]
     pub(crate) fn member(&self) -> &HostedMember {
-        &self.members[RangeSlot::ONLY]
+        &self.host.members[RangeSlot::ONLY]
     }
 
-    /// The shard that owns the key, unless it is this one.
+    /// The destination of requests on the key, unless this shard executes them.
     #[inline]
-    pub(crate) fn elsewhere(&self, key: &[u8]) -> Option<ShardId> {
+    pub(crate) fn elsewhere(&self, key: &[u8]) -> Option<Destination> {
         self.forward.elsewhere(key)
     }
 
-    /// The failure that stopped writes, if any.
+    /// The committed version of the member that executes the sessions' requests by call, if there is one.
+    #[inline]
+    pub(crate) fn committed(&self) -> Version {
+        if self.control.is_some() { Version::ZERO } else { self.member().replica.committed() }
+    }
+
+    /// Writes by call that are not committed.
+    pub(crate) fn uncommitted(&self) -> u64 {
+        if self.control.is_some() { 0 } else { self.member().replica.uncommitted() }
+    }
+
+    /// The failure that ends the sessions' uncommitted writes, if any: a chain continues on its other members.
     pub(crate) fn failure(&self) -> Option<OperationError> {
-        self.engine.poisoned().map(|_| OperationError::Poisoned)
+        if self.control.is_some() {
+            return None;
+        }
+        self.host.engine.poisoned().map(|_| OperationError::Poisoned)
     }
 
     /// `stats reset`.
     pub(crate) fn reset_counters(&mut self) {
         self.counters.reset();
-        self.exec.counters = ExecutorCounters::default();
+        self.host.exec.counters = ExecutorCounters::default();
     }
 
     /// Current counters and gauges.
     pub(crate) fn status(&self) -> ShardStatus {
-        let ExecutorCounters { gets, hits, misses, cold, writes, flushes, .. } = self.exec.counters;
+        let ExecutorCounters { gets, hits, misses, cold, writes, flushes, .. } = self.host.exec.counters;
         ShardStatus {
             counters: ShardCounters { gets, hits, misses, cold, writes, flushes, ..self.counters },
             sessions: self.sessions_open,
-            pending: self.exec.wait_queue.len() + self.forward.requests(),
+            pending: self.host.exec.wait_queue.len() + self.forward.requests(),
             // The owner of the sessions fills this in.
             replies: RepliesStatus::default(),
-            reads: self.exec.reads.len(),
-            uncommitted: self.member().replica.uncommitted(),
-            store: StoreStatus::of(&self.engine),
+            reads: self.host.exec.reads.len(),
+            uncommitted: self.uncommitted(),
+            store: self.stores.clone().unwrap_or_else(|| StoreStatus::of(&self.host.engine)),
             cluster: None,
         }
     }
@@ -90,20 +109,52 @@ pub(crate) struct ShardContext<'a, D: Device> {
 }
 
 impl<D: Device> ShardContext<'_, D> {
-    /// A device read of a waiting request has ended.
-    pub(crate) fn handle_read(&mut self, plan: LookupPlan, user: u64) {
-        let ShardState { engine, exec, .. } = &mut *self.state;
-        if let ReadWaiter::Request { at, generation } = exec.reads.ended(engine, &plan, user)
-            && exec.wait_queue.reader(at, generation).is_some()
-        {
-            self.resumption().handle_read(at, plan);
+    /// A device operation has ended.
+    pub(super) fn handle_event(&mut self, event: Event) {
+        let ShardState { host, links, control, .. } = &mut *self.state;
+        match event {
+            Event::Lookup { plan, user } => match host.exec.reads.ended(&mut host.engine, &plan, user) {
+                ReadWaiter::Replay { at } => host.replay_read(at, plan, links),
+                ReadWaiter::Transfer { at } => host.transfer_read(at, plan, links),
+                // A request of a range that stopped was refused then.
+                ReadWaiter::Request { at, generation } => {
+                    if host.exec.wait_queue.reader(at, generation).is_some() {
+                        self.resumption().handle_read(at, plan);
+                    }
+                }
+            },
+            Event::Poisoned => {
+                let failure = host.engine.poisoned();
+                match control {
+                    None => tracing::error!(failure, "the store takes no more writes"),
+                    Some(_) => tracing::error!(
+                        node = host.config.node.0,
+                        failure,
+                        "the store takes no more writes: its copies leave their chains; check its disk, then restart it"
+                    ),
+                }
+            }
+            Event::SpaceBack => {
+                tracing::info!("the store has free space again: writes continue");
+                host.persists.retry_now();
+            }
+            Event::Progress => {}
+        }
+    }
+
+    /// Refuses the waiting requests of members that stopped serving.
+    pub(super) fn refuse_stopped(&mut self) {
+        while let Some(slot) = self.state.host.stopped.pop() {
+            self.resumption().handle_stopped(slot);
         }
     }
 
     /// The executor with all that a waiting request needs.
     pub(crate) fn resumption(&mut self) -> Resumption<'_, D, ShardReplies<'_>> {
-        let ShardState { engine, members, exec, multis, forward, now, .. } = &mut *self.state;
-        let sink = ShardReplies { sessions: self.sessions, multis, forward };
+        let ShardState { host, links, multis, forward, .. } = &mut *self.state;
+        let MemberHost { engine, members, exec, now, encoded, counters, .. } = host;
+        let nodes = NodeReplies { links, encoded, counters };
+        let sink = ShardReplies { sessions: self.sessions, multis, forward, nodes };
         Resumption { exec, engine, members, now: *now, sink }
     }
 }

@@ -291,7 +291,7 @@ impl World {
         for machine in &mut self.machines[..backends] {
             let node = machine.node.0;
             let Some(process) = machine.process.as_mut() else { return Err(format!("node {node} is down")) };
-            let status = process.node().status();
+            let status = process.node_status();
             self.watch.alarms += status.counters.alarms;
             self.watch.copies += status.counters.copies;
             for member in status.members {

@@ -8,8 +8,8 @@ use fawn_ds::internals::index::IndexOptions;
 use fawn_ds::internals::{Engine, EngineError, Options};
 use fawn_flash::sim::{Capture, Loss, OpKind};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
-use fawn_node::cluster::{MapPlace, Node, NodeConfig, NodeLimits, NodeStatus};
-use fawn_node::{ClientGateway, ServerInfo, ShardOptions};
+use fawn_node::cluster::{MapPlace, NodeConfig, NodeLimits, NodeStatus};
+use fawn_node::{ServerInfo, Shard, ShardOptions};
 use fawn_types::{BootId, Durability, MonoMs, NodeId, Now, TimeMs};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -28,7 +28,7 @@ const PAST_MAX: usize = 4;
 pub(super) const TIMEOUT_MS: u64 = 3_000;
 
 /// The process of a machine: client sessions on a node with a store.
-pub(super) type Process = ClientGateway<SimDevice>;
+pub(super) type Process = Shard<SimDevice>;
 
 pub(super) struct Machine {
     pub(super) node: NodeId,
@@ -150,15 +150,16 @@ impl Machine {
             _ => {}
         }
         let config = config(self.node, boot, map, limits);
-        let node = Node::new(config, Some(engine), now).map_err(|error| name(&error))?;
-        self.process = Some(gateway(node, map));
+        let options = shard_options(map);
+        let started = Shard::in_cluster(engine, config, options, ServerInfo::default(), now);
+        self.process = Some(started.map_err(|error| name(&error))?);
         Ok(())
     }
 
     /// Ends its process; `seed` decides which unsynced writes the disk keeps.
     pub(super) fn stop(&mut self, loss: Loss, seed: u64, canary: Option<Canary>) {
         if let (Some(Canary::PromiseForgotten), Some(engine)) =
-            (canary, self.process.as_ref().and_then(|process| process.node().engine()))
+            (canary, self.process.as_ref().map(|process| process.engine()))
         {
             for key in engine.blob_keys().collect::<Vec<_>>() {
                 let bytes = engine.blob(key).unwrap_or_default();
@@ -193,7 +194,7 @@ impl Machine {
         if let Some(ops) = power_after_ops {
             disk.capture(Capture::At { op: disk.ops() + ops, loss: Loss::Power, seed });
         }
-        let engine = self.process.take().and_then(|process| process.into_node().into_engine());
+        let engine = self.process.take().map(Shard::into_engine);
         let is_closed = engine.is_some_and(|engine| engine.close().is_ok());
         disk.capture(Capture::Never);
         let image = disk.take_images().pop();
@@ -237,17 +238,17 @@ impl Machine {
 
     /// The store of its process.
     pub(super) fn engine(&self) -> Option<&Engine<SimDevice>> {
-        self.process.as_ref().and_then(|process| process.node().engine())
+        self.process.as_ref().map(|process| process.engine())
     }
 
     /// The status of its process.
     pub(super) fn status(&self) -> Option<NodeStatus> {
-        self.process.as_ref().map(|process| process.node().status())
+        self.process.as_ref().map(|process| process.node_status())
     }
 
     /// The cluster's map, if its process hosts the manager.
     pub(super) fn manager_map(&self) -> Option<&ClusterMap> {
-        self.process.as_ref().and_then(|process| process.node().manager_map())
+        self.process.as_ref().and_then(|process| process.manager_map())
     }
 
     /// Limits its disk to `left_bytes` more than its current content.
@@ -306,11 +307,9 @@ fn options(map: &ClusterMap) -> Options {
     }
 }
 
-fn gateway(node: Node<SimDevice>, map: &ClusterMap) -> ClientGateway<SimDevice> {
-    let store = options(map);
-    let shard =
-        ShardOptions { durability: map.durability, value_bytes_max: store.value_bytes_max, ..ShardOptions::default() };
-    ClientGateway::new(node, shard, store, ServerInfo::default())
+fn shard_options(map: &ClusterMap) -> ShardOptions {
+    let value_bytes_max = options(map).value_bytes_max;
+    ShardOptions { durability: map.durability, value_bytes_max, ..ShardOptions::default() }
 }
 
 fn config(node: NodeId, boot: BootId, map: &ClusterMap, limits: NodeLimits) -> NodeConfig {

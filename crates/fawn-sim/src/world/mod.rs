@@ -25,7 +25,6 @@ use fawn_chain::{ClusterMap, RingOptions};
 use fawn_ds::internals::RangeProgress;
 use fawn_flash::SimOptions;
 use fawn_flash::sim::Loss;
-use fawn_node::ClientService;
 use fawn_node::cluster::{NodeOutput, NodeStatus};
 use fawn_types::random::SplitMix64;
 use fawn_types::{BootId, HashSecret, NodeId, RangeId};
@@ -358,11 +357,11 @@ impl World {
         let Some(process) = machine.process.as_mut() else { return Ok(()) };
         let due = process.run_once(clock);
         let mut outputs = Vec::new();
-        while let Some(output) = process.poll_peer_output() {
+        while let Some(output) = process.poll_node_output() {
             outputs.push(output);
         }
         let node = machine.node;
-        let status = process.node().status();
+        let status = process.node_status();
         let (replies, is_due) = machine.take_replies(&mut self.random)?;
         let is_copying = status.members.iter().any(|member| member.phase == "copying");
         if self.watch.note_losses(node, &status, self.unclean)? && self.scenario.may_lose {
@@ -440,7 +439,6 @@ impl World {
                     self.send(node, to, frame_out);
                 }
             }
-            NodeOutput::Done { op, .. } => return Err(format!("node {} answers {op:?} to its host", node.0)),
             NodeOutput::KeepMap { .. } => return Err("the manager's node keeps its map itself".to_owned()),
             NodeOutput::Reset { peer } => {
                 self.trace.say(now_us, format!("node {} closes its link to {}", node.0, peer.0));

@@ -2,7 +2,7 @@
 use super::machine::Machine;
 use super::{TURN_US, World};
 use crate::clients::Key;
-use fawn_node::{ClientService, SessionId, ShardOutput};
+use fawn_node::{SessionId, ShardOutput};
 use fawn_types::Now;
 use fawn_types::random::SplitMix64;
 use fawn_wire::Protocol;

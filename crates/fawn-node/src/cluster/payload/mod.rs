@@ -1,63 +1,46 @@
 //! Payloads of peer frames: a session followed by a request or reply in internal format, and records.
 //!
 //! ```text
-//! request: session u64 | encoded request, on a key or on a range
+//! request: session u64 | grant u32 | encoded request, on a key or on a range
 //! reply:   session u64 | encoded reply with its version
 //! records: as in a segment, each for place (0, 0), so any log of the range can append them
 //! ```
 //! The result in a record is an encoded reply too. `docs/formats/peer-payloads.md` has the tables.
 mod records;
 
-use crate::request::RequestBody;
-pub(crate) use fawn_wire::internal::{EncodedReply, put_result};
-pub use fawn_wire::internal::{KeyValuePairs, KeyspaceRequest, MessageDecodeError, put_pair};
+pub(crate) use fawn_wire::internal::put_result;
+pub use fawn_wire::internal::{KeyValuePairs, KeyspaceRequest, MessageDecodeError, RequestBody, put_pair};
 pub(crate) use records::{put_record, records_of};
 
-use fawn_types::{OperationError, Reply, Request, Version};
+use fawn_types::{OperationError, Reply, Version};
 use fawn_wire::internal;
 
-/// Splits a payload into the session and the encoded request or reply.
+/// Splits a payload into the session and the rest.
 fn split(payload: &[u8]) -> Result<(u64, &[u8]), MessageDecodeError> {
-    let Some((session, form)) = payload.split_first_chunk::<8>() else {
+    let Some((session, rest)) = payload.split_first_chunk::<8>() else {
         return Err(MessageDecodeError::Truncated { field: "session" });
     };
-    Ok((u64::from_le_bytes(*session), form))
+    Ok((u64::from_le_bytes(*session), rest))
 }
 
-/// Appends `request` of the front-end session `session` to `out`. The caller has checked the key's length.
-pub fn encode_request(session: u64, request: &Request<'_>, out: &mut Vec<u8>) {
+/// Appends a request of the front-end session `session`; `grant_bytes`: longest value in the reply to a read. The caller has
+/// checked the length of its keys.
+pub fn encode_request(session: u64, grant_bytes: u32, body: &RequestBody<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(&session.to_le_bytes());
-    internal::put_request(request, out);
+    out.extend_from_slice(&grant_bytes.to_le_bytes());
+    body.put(out);
 }
 
-/// The session and the request of a payload; borrows from it.
+/// The session, the grant and the request of a payload; the request borrows from it.
 ///
 /// # Errors
-/// When the bytes are not a request on a key.
-pub fn decode_request(payload: &[u8]) -> Result<(u64, Request<'_>), MessageDecodeError> {
-    let (session, form) = split(payload)?;
-    Ok((session, internal::read_request(form)?))
-}
-
-/// The session and the request of a payload, on a key or on a range.
-pub(super) fn decode_body(payload: &[u8]) -> Result<(u64, RequestBody<'_>), MessageDecodeError> {
-    let (session, form) = split(payload)?;
-    Ok((session, RequestBody::read(form)?))
-}
-
-/// Appends `request` of the front-end session `session`.
-pub fn encode_keyspace(session: u64, request: &KeyspaceRequest<'_>, out: &mut Vec<u8>) {
-    out.extend_from_slice(&session.to_le_bytes());
-    internal::put_keyspace(request, out);
-}
-
-/// The session and the request of a payload; borrows from it.
-///
-/// # Errors
-/// When the bytes are not a whole-keyspace request.
-pub fn decode_keyspace(payload: &[u8]) -> Result<(u64, KeyspaceRequest<'_>), MessageDecodeError> {
-    let (session, form) = split(payload)?;
-    Ok((session, internal::read_keyspace(form)?))
+/// When the bytes are not a request.
+pub fn decode_request(payload: &[u8]) -> Result<(u64, u32, RequestBody<'_>), MessageDecodeError> {
+    let (session, rest) = split(payload)?;
+    let Some((grant, body)) = rest.split_first_chunk::<4>() else {
+        return Err(MessageDecodeError::Truncated { field: "grant" });
+    };
+    Ok((session, u32::from_le_bytes(*grant), RequestBody::read(body)?))
 }
 
 /// Appends a whole reply payload.

@@ -6,9 +6,9 @@ use fawn_chain::message::{FrameStream, RefusedReason, encode_frame};
 use fawn_chain::{Body, ClusterMap, Frame, Header, RingOptions};
 use fawn_ds::internals::{Engine, Options};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
-use fawn_node::ClientService;
-use fawn_node::cluster::payload::encode_request;
-use fawn_node::cluster::{MapPlace, Node, NodeConfig, NodeError, NodeLimits, NodeOutput};
+use fawn_node::cluster::payload::{RequestBody, encode_request};
+use fawn_node::cluster::{MapPlace, NodeConfig, NodeError, NodeLimits, NodeOutput};
+use fawn_node::{ServerInfo, Shard, ShardOptions};
 use fawn_types::{BootId, ClientTag, Durability, Epoch, HashSecret, NodeId, Now, RangeId, Request};
 
 /// Sends a request with any epoch, as a separate front-end. Returns a description of the replies.
@@ -16,7 +16,7 @@ fn ask(world: &mut TestWorld, to: u32, epoch: Epoch, range: RangeId, request: &R
     const STRANGER: u32 = 9;
     let session = u64::from(STRANGER) << 32 | 7;
     let mut payload = Vec::new();
-    encode_request(session, request, &mut payload);
+    encode_request(session, u32::MAX, &RequestBody::Key(*request), &mut payload);
     let header = Header { from: NodeId(STRANGER), boot: BootId(77), range, epoch };
     let tag = ClientTag { session, seq: 1 };
     let body = Body::Request { op: 1, tag, first_incomplete: 1, payload: &payload };
@@ -28,7 +28,7 @@ fn ask(world: &mut TestWorld, to: u32, epoch: Epoch, range: RangeId, request: &R
     let mut heard = Vec::new();
     for _ in 0..50 {
         let _ = node.run_once(now);
-        while let Some(output) = node.poll_peer_output() {
+        while let Some(output) = node.poll_node_output() {
             let NodeOutput::Send { to: NodeId(STRANGER), bytes } = output else { continue };
             let mut stream = FrameStream::new();
             stream.push(&bytes);
@@ -133,10 +133,9 @@ fn a_store_of_another_cluster_is_refused() {
         map_place: MapPlace::OwnStore,
         limits: NodeLimits::default(),
     };
-    let refused = Node::new(config.clone(), Some(engine), Now::at(1)).err();
+    let options = ShardOptions { durability: Durability::Sync, ..ShardOptions::default() };
+    let refused = Shard::in_cluster(engine, config, options, ServerInfo::default(), Now::at(1)).err();
     assert_eq!(refused, Some(NodeError::SecretDiffers));
-    let refused = Node::<SimDevice>::new(config, None, Now::at(1)).err();
-    assert_eq!(refused, Some(NodeError::ManagerNeedsStore));
 }
 
 #[test]
@@ -148,7 +147,7 @@ fn corrupt_bytes_ask_for_a_new_link_once() {
     node.handle_bytes(now, NodeId(2), &[0xFF; 64]);
     node.run_once(now);
     let resets =
-        std::iter::from_fn(|| node.poll_peer_output()).filter(|output| matches!(output, NodeOutput::Reset { .. }));
+        std::iter::from_fn(|| node.poll_node_output()).filter(|output| matches!(output, NodeOutput::Reset { .. }));
     assert_eq!(resets.count(), 1);
     node.handle_link_reset(now, NodeId(2));
     world.put(b"k", b"after a new link");

@@ -1,5 +1,5 @@
 //! Payload codec: round trips, and no panic on truncated or corrupt bytes.
-use fawn_node::cluster::payload::{decode_keyspace, decode_reply, decode_request, encode_request};
+use fawn_node::cluster::payload::{RequestBody, decode_reply, decode_request, encode_request};
 use fawn_types::random::SplitMix64;
 use fawn_types::request::ExpiryCondition;
 use fawn_types::{Condition, Expiry, Request, Update, Version};
@@ -75,10 +75,11 @@ fn every_update_is_among_the_requests() {
 fn requests_survive_and_no_prefix_decodes_to_another() {
     for request in requests() {
         let mut bytes = Vec::new();
-        encode_request(3, &request, &mut bytes);
-        assert_eq!(decode_request(&bytes), Ok((3, request)));
+        let body = RequestBody::Key(request);
+        encode_request(3, 512, &body, &mut bytes);
+        assert_eq!(decode_request(&bytes), Ok((3, 512, body)));
         for cut in 0..bytes.len() {
-            assert!(decode_request(&bytes[..cut]).map(|(_, cut)| cut) != Ok(request), "{request:?} cut at {cut}");
+            assert!(decode_request(&bytes[..cut]).map(|(.., cut)| cut) != Ok(body), "{request:?} cut at {cut}");
         }
     }
 }
@@ -88,12 +89,12 @@ fn corrupt_bytes_never_panic() {
     let mut random = SplitMix64::new(77);
     for request in requests() {
         let mut bytes = Vec::new();
-        encode_request(3, &request, &mut bytes);
+        encode_request(3, 512, &RequestBody::Key(request), &mut bytes);
         for _ in 0..500 {
             let mut corrupt = bytes.clone();
             let at = random.below(corrupt.len() as u64) as usize;
             corrupt[at] = random.next() as u8;
-            let _ = (decode_request(&corrupt), decode_keyspace(&corrupt), decode_reply(&corrupt));
+            let _ = (decode_request(&corrupt), decode_reply(&corrupt));
         }
     }
 }

@@ -5,8 +5,8 @@ use fawn_chain::map::NodeEntry;
 use fawn_chain::{ClusterMap, RangeEntry, RingOptions};
 use fawn_ds::internals::{Engine, Options};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
-use fawn_node::cluster::{MapPlace, Node, NodeConfig, NodeLimits, NodeOutput, NodeStatus, RangeDigest};
-use fawn_node::{ClientGateway, ClientService, ServerInfo, SessionId, ShardOptions, ShardOutput};
+use fawn_node::cluster::{MapPlace, NodeConfig, NodeLimits, NodeOutput, NodeStatus, RangeDigest};
+use fawn_node::{ServerInfo, SessionId, Shard, ShardOptions, ShardOutput};
 use fawn_types::random::SplitMix64;
 use fawn_types::{BootId, Durability, HashSecret, NodeId, Now, RangeId, Version};
 use fawn_wire::Protocol;
@@ -37,7 +37,7 @@ struct TestSession {
 }
 
 pub(crate) struct TestWorld {
-    pub(crate) nodes: BTreeMap<u32, ClientGateway<SimDevice>>,
+    pub(crate) nodes: BTreeMap<u32, Shard<SimDevice>>,
     pub(crate) disks: BTreeMap<u32, SimDisk>,
     links: BTreeMap<(u32, u32), Vec<u8>>,
     /// Directed links that lose every frame.
@@ -129,10 +129,8 @@ impl TestWorld {
             limits: self.limits,
         };
         let engine = self.open(&self.disks[&node]);
-        let store = engine.options().clone();
-        let started = Node::new(config, Some(engine), self.now).unwrap();
         let options = ShardOptions { durability: self.durability, ..ShardOptions::default() };
-        let started = ClientGateway::new(started, options, store, ServerInfo::default());
+        let started = Shard::in_cluster(engine, config, options, ServerInfo::default(), self.now).unwrap();
         assert!(self.nodes.insert(node, started).is_none(), "node {node} is already running");
     }
 
@@ -152,7 +150,7 @@ impl TestWorld {
 
     /// Shuts the node down cleanly: closes its store.
     pub(crate) fn close(&mut self, node: u32) {
-        let engine = self.nodes.remove(&node).and_then(|node| node.into_node().into_engine());
+        let engine = self.nodes.remove(&node).map(Shard::into_engine);
         engine.unwrap().close().unwrap();
         self.kill(node, true);
     }
@@ -183,7 +181,7 @@ impl TestWorld {
             let now = self.now;
             let Some(node) = self.nodes.get_mut(&name) else { continue };
             let _ = node.run_once(now);
-            let outputs: Vec<_> = std::iter::from_fn(|| node.poll_peer_output()).collect();
+            let outputs: Vec<_> = std::iter::from_fn(|| node.poll_node_output()).collect();
             outputs.into_iter().for_each(|output| self.carry_out(name, output));
             self.serve_sessions(name);
         }
@@ -196,7 +194,6 @@ impl TestWorld {
                     self.links.entry((from, to)).or_default().extend_from_slice(&bytes);
                 }
             }
-            NodeOutput::Done { op, .. } => unreachable!("{op:?} is answered to a session"),
             NodeOutput::KeepMap { .. } => panic!("the manager's node keeps its map itself"),
             NodeOutput::Reset { peer } => panic!("the stream from {peer:?} to {from} was corrupt"),
         }
@@ -300,12 +297,12 @@ impl TestWorld {
     }
 
     pub(crate) fn status(&self, node: u32) -> NodeStatus {
-        self.nodes[&node].node().status()
+        self.nodes[&node].node_status()
     }
 
     /// The committed map of the manager, which node 1 hosts.
     pub(crate) fn manager_map(&self) -> &ClusterMap {
-        self.nodes[&1].node().manager_map().unwrap()
+        self.nodes[&1].manager_map().unwrap()
     }
 
     pub(crate) fn statuses(&self) -> Vec<(u32, NodeStatus)> {

@@ -4,17 +4,17 @@ use fawn_chain::map::NodeEntry;
 use fawn_chain::{ClusterMap, RingOptions};
 use fawn_ds::internals::{Engine, Options};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
-use fawn_node::cluster::{MapPlace, Node, NodeConfig, NodeLimits};
-use fawn_node::{ClientGateway, ClientService, ServerInfo, ShardOutput};
+use fawn_node::cluster::{MapPlace, NodeConfig, NodeLimits};
+use fawn_node::{ServerInfo, Shard, ShardOutput};
 use fawn_types::{BootId, Durability, HashSecret, NodeId, Now};
 use fawn_wire::Protocol;
 
 const START: Now = Now::at(1_700_000_000_000);
 const SECRET: HashSecret = HashSecret(*b"a chain of one..");
 
-fn front_end(disk: &SimDisk) -> ClientGateway<SimDevice> {
+fn front_end(disk: &SimDisk) -> Shard<SimDevice> {
     let options = Options { segment_bytes: 1 << 20, secret: Some(SECRET), ..Options::default() };
-    let (engine, _) = Engine::open(SimDevice::attach(disk), options.clone(), START).unwrap();
+    let (engine, _) = Engine::open(SimDevice::attach(disk), options, START).unwrap();
     let node = NodeEntry { node: NodeId(1), weight: 1, domain: 0, address: String::new() };
     let ring = RingOptions { replication: 1, virtual_ids: 1 };
     let config = NodeConfig {
@@ -26,8 +26,7 @@ fn front_end(disk: &SimDisk) -> ClientGateway<SimDevice> {
         map_place: MapPlace::OwnStore,
         limits: NodeLimits::default(),
     };
-    let node = Node::new(config, Some(engine), START).unwrap();
-    ClientGateway::new(node, shard_options(Durability::Sync), options, ServerInfo::default())
+    Shard::in_cluster(engine, config, shard_options(Durability::Sync), ServerInfo::default(), START).unwrap()
 }
 
 #[test]
@@ -47,7 +46,7 @@ fn a_node_serves_its_own_clients() {
         while let Some(output) = front.poll_output() {
             assert!(!matches!(output, ShardOutput::Close(_)));
         }
-        assert!(front.poll_peer_output().is_none(), "a chain of one has no peers");
+        assert!(front.poll_node_output().is_none(), "a chain of one has no peers");
         received.extend_from_slice(front.output(id));
         let taken = front.output(id).len();
         front.wrote(id, taken);

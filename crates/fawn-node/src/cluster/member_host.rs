@@ -1,16 +1,17 @@
-//! Back-end of a node: its engine, its chain members, and the execution of their outputs.
-use super::config::NodeConfig;
+//! Host of chain members: the store, the members on it, their executor, and the execution of their outputs.
+use super::config::{HostConfig, node_of};
 use super::copy::TransferJob;
+use super::payload::put_result_as_reply;
 use super::peer_links::PeerLinks;
 use super::persist::{PersistQueue, PersistedBlob};
 use super::status::BackEndCounters;
-use crate::exec::{Executor, ExecutorLimits, ReadWaiter};
+use crate::exec::{Executor, ExecutorLimits, handle_commit};
 use crate::replica::{Cut, HostedMember, MemberTable, RangeSlot};
 use fawn_chain::replica::{FrameVerdict, LogProgress, ReplicaOutput};
 use fawn_chain::{Body, Frame, RangeEntry};
 use fawn_ds::internals::{Engine, EngineError, Event};
 use fawn_flash::Device;
-use fawn_types::{Durability, MonoMs, NodeId, Now, RangeId, TimeMs, Version};
+use fawn_types::{Durability, MonoMs, NodeId, Now, RangeId, Version};
 use slab::Slab;
 
 /// Interval at which a cut is tried again while the store has no space for its record.
@@ -26,33 +27,35 @@ pub(super) struct ReplayJob {
     pub(super) bytes_max: u32,
 }
 
-/// The back-end of a node.
+/// A store, the chain members on it, and their executor.
 #[derive(Debug)]
-pub(super) struct BackEnd<D: Device> {
-    pub(super) config: NodeConfig,
-    pub(super) engine: Engine<D>,
-    pub(super) members: MemberTable,
-    pub(super) exec: Executor,
+pub(crate) struct MemberHost<D: Device> {
+    pub(crate) config: HostConfig,
+    pub(crate) engine: Engine<D>,
+    pub(crate) members: MemberTable,
+    pub(crate) exec: Executor,
     pub(super) replays: Slab<ReplayJob>,
     pub(super) copies: Slab<TransferJob>,
-    pub(super) persists: PersistQueue,
-    pub(super) counters: BackEndCounters,
+    pub(crate) persists: PersistQueue,
+    pub(crate) counters: BackEndCounters,
     /// Scratch buffer: a reply or result for the next frame or record.
-    pub(super) encoded: Vec<u8>,
+    pub(crate) encoded: Vec<u8>,
     /// Scratch buffer: records for the next frame.
     pub(super) records: Vec<u8>,
-    pub(super) events: Vec<Event>,
+    pub(crate) events: Vec<Event>,
     /// Peers that received a range's entry in this iteration. Stale requests come in bursts; one entry per burst is
     /// enough.
-    pub(super) announced_to: Vec<(NodeId, RangeId)>,
+    pub(crate) announced_to: Vec<(NodeId, RangeId)>,
+    /// Members that stopped serving: their waiting requests are to be refused.
+    pub(crate) stopped: Vec<RangeSlot>,
     eager_sync: bool,
     is_slow: bool,
     /// The monotonic clock and the store's expiry time.
-    pub(super) now: Now,
+    pub(crate) now: Now,
 }
 
-impl<D: Device> BackEnd<D> {
-    pub(super) fn new(config: NodeConfig, engine: Engine<D>) -> Self {
+impl<D: Device> MemberHost<D> {
+    pub(crate) fn new(config: HostConfig, engine: Engine<D>) -> Self {
         let limits = config.limits;
         Self {
             config,
@@ -71,6 +74,7 @@ impl<D: Device> BackEnd<D> {
             records: Vec::new(),
             events: Vec::new(),
             announced_to: Vec::new(),
+            stopped: Vec::new(),
             eager_sync: false,
             is_slow: false,
             now: Now::default(),
@@ -79,7 +83,7 @@ impl<D: Device> BackEnd<D> {
 
     /// The age of the oldest write or sync in flight, if it shows that the disk hangs. Called after completions were
     /// handled: a process that was paused finds its writes completed.
-    pub(super) fn slow_for_ms(&mut self) -> Option<u64> {
+    pub(crate) fn slow_for_ms(&mut self) -> Option<u64> {
         let oldest = self.engine.oldest_write().filter(|_| self.engine.poisoned().is_none());
         let age_ms = oldest.map_or(0, |submitted_at| self.now.mono.ms_since(submitted_at));
         let is_slow = age_ms > self.config.limits.slow_after_ms;
@@ -92,49 +96,29 @@ impl<D: Device> BackEnd<D> {
         is_slow.then_some(age_ms)
     }
 
-    /// Advances the clocks; returns the store's expiry time.
-    pub(super) fn note_time(&mut self, now: Now) -> TimeMs {
+    /// Advances the clocks; returns the monotonic clock with expiry time. The wall clock may step; the store's expiry clock
+    /// never goes back and never jumps.
+    #[inline]
+    pub(crate) fn note_time(&mut self, now: Now) -> Now {
         self.now = Now { mono: now.mono, wall: self.engine.advance_clock(now) };
-        self.now.wall
+        self.now
     }
 
-    /// Begins an iteration: handles completed device operations. Returns the revision of a manager's map that became
-    /// durable.
-    pub(super) fn reap(&mut self, now: Now, links: &mut PeerLinks) -> Option<u64> {
+    /// Begins an iteration: takes the completed device operations.
+    pub(crate) fn poll_events(&mut self, now: Now) -> Vec<Event> {
         self.announced_to.clear();
         let mut events = std::mem::take(&mut self.events);
         self.engine.poll(now, &mut events);
-        for event in events.drain(..) {
-            self.handle_event(event, links);
-        }
+        events
+    }
+
+    /// Returns the memory of [`MemberHost::poll_events`].
+    pub(crate) fn return_events(&mut self, events: Vec<Event>) {
         self.events = events;
-        self.reap_persists(now)
     }
 
-    fn handle_event(&mut self, event: Event, links: &mut PeerLinks) {
-        match event {
-            Event::Lookup { plan, user } => match self.exec.reads.ended(&mut self.engine, &plan, user) {
-                ReadWaiter::Replay { at } => self.replay_read(at, plan, links),
-                ReadWaiter::Transfer { at } => self.transfer_read(at, plan, links),
-                ReadWaiter::Request { at, generation } => self.request_read(at, generation, plan, links),
-            },
-            Event::Poisoned => {
-                let failure = self.engine.poisoned();
-                tracing::error!(
-                    node = self.config.node.0,
-                    failure,
-                    "the store takes no more writes: its copies leave their chains; check its disk, then restart it"
-                );
-            }
-            Event::SpaceBack => {
-                tracing::info!("the store has free space again: writes continue");
-                self.persists.retry_now();
-            }
-            Event::Progress => {}
-        }
-    }
-
-    fn reap_persists(&mut self, now: Now) -> Option<u64> {
+    /// Handles promises and maps that became durable; returns the revision of a map.
+    pub(crate) fn reap_persists(&mut self, now: Now) -> Option<u64> {
         let mut map = None;
         while let Some(kept) = self.persists.pop_durable(&self.engine) {
             match kept {
@@ -151,17 +135,14 @@ impl<D: Device> BackEnd<D> {
     }
 
     /// Begins to make a manager's map durable in this store.
-    pub(super) fn persist_map(&mut self, revision: u64, image: &[u8]) {
+    pub(crate) fn persist_map(&mut self, revision: u64, image: &[u8]) {
         self.persists.put_map(revision, image.to_vec());
         self.persists.advance(&mut self.engine, self.now.mono);
     }
 
     /// Handles a frame for one range, from a peer or from this node.
-    pub(super) fn handle_frame(&mut self, now: Now, frame: &Frame<'_>, links: &mut PeerLinks) {
+    pub(crate) fn handle_frame(&mut self, now: Now, frame: &Frame<'_>, links: &mut PeerLinks) {
         let header = frame.header;
-        if let Body::Request { op, tag, first_incomplete, payload } = frame.body {
-            return self.handle_request(header, (op, tag, first_incomplete), payload, links);
-        }
         if let Body::Entry(entry) | Body::Align { entry, .. } = &frame.body {
             self.join_if_member(entry);
         }
@@ -197,7 +178,7 @@ impl<D: Device> BackEnd<D> {
     }
 
     /// Reports the log's progress to every member and executes their outputs.
-    pub(super) fn advance(&mut self, now: Now, links: &mut PeerLinks) {
+    pub(crate) fn advance(&mut self, now: Now, links: &mut PeerLinks) {
         let is_poisoned = self.engine.poisoned().is_some();
         for at in self.members.slots() {
             if is_poisoned {
@@ -228,7 +209,7 @@ impl<D: Device> BackEnd<D> {
     }
 
     /// Ends an iteration: submits all of its appends to the device.
-    pub(super) fn submit(&mut self, now: Now) {
+    pub(crate) fn submit(&mut self, now: Now) {
         if self.eager_sync {
             let marks = self.engine.watermarks();
             self.eager_sync = marks.synced < marks.appended;
@@ -238,7 +219,7 @@ impl<D: Device> BackEnd<D> {
         self.exec.trim();
     }
 
-    pub(super) fn next_timeout(&self) -> Option<MonoMs> {
+    pub(crate) fn next_timeout(&self) -> Option<MonoMs> {
         let members = self.members.iter().filter_map(HostedMember::next_timeout);
         members.chain(self.persists.next_timeout()).min()
     }
@@ -274,7 +255,7 @@ impl<D: Device> BackEnd<D> {
             ReplicaOutput::FinishTransfer { base } => self.finish_transfer(at, base),
             ReplicaOutput::SendTransfer { to, base, cursor } => self.send_transfer(at, (to, base), cursor, links),
             ReplicaOutput::NowServing { epoch } => tracing::info!(range = ?id, ?epoch, "serving"),
-            ReplicaOutput::Stopped => self.handle_stopped(at, links),
+            ReplicaOutput::Stopped => self.stopped.push(at),
             ReplicaOutput::Alarm(alarm) => {
                 self.counters.alarms += 1;
                 tracing::warn!(range = ?id, %alarm, "chain alarm");
@@ -318,6 +299,30 @@ impl<D: Device> BackEnd<D> {
             }
         }
         true
+    }
+
+    /// Commits all records through `through`. At a tail, also replies to their operations.
+    fn commit(&mut self, slot: RangeSlot, through: Version, links: &mut PeerLinks) {
+        let Self { engine, members, encoded, counters, .. } = self;
+        let header = links.header(members[slot].id, members[slot].replica.epoch());
+        handle_commit(engine, &mut members[slot], through, |tag, done| {
+            counters.replies += 1;
+            encoded.clear();
+            put_result_as_reply(encoded, tag.session, done.version, &done.result);
+            links.send_reply(node_of(tag.session), header, tag.seq, encoded);
+        });
+    }
+
+    /// Counters, with those of the executor.
+    pub(crate) fn counters(&self) -> BackEndCounters {
+        let executed = self.exec.counters;
+        BackEndCounters {
+            reads: executed.gets,
+            writes: executed.writes + executed.flushes,
+            cold: executed.cold,
+            retries_answered: executed.retries_answered,
+            ..self.counters
+        }
     }
 
     fn give_up(&mut self, at: RangeSlot, why: String) {

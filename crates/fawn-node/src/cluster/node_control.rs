@@ -1,0 +1,138 @@
+//! A node's part in its cluster: the manager if it hosts it, heartbeats, maps to be stored, broken links.
+use super::config::{MapPlace, NodeConfig};
+use super::manager::ManagerHost;
+use super::member_host::MemberHost;
+use super::output::NodeOutput;
+use super::peer_links::PeerLinks;
+use super::persist;
+use super::recover::NodeError;
+use fawn_chain::message::StreamError;
+use fawn_chain::{Body, ClusterMap, Frame};
+use fawn_flash::Device;
+use fawn_types::{Epoch, MonoMs, NodeId, Now, RangeId};
+use std::collections::VecDeque;
+
+/// A node of a cluster, apart from its members and sessions.
+#[derive(Debug)]
+pub(crate) struct NodeControl {
+    map_place: MapPlace,
+    heartbeat_ms: u64,
+    pub(crate) manager: Option<ManagerHost>,
+    /// Peers whose streams were corrupt.
+    resets: VecDeque<NodeId>,
+    /// Revisions and images of maps that the host must store.
+    to_keep: VecDeque<(u64, Vec<u8>)>,
+    /// Revision of another node's map that became durable in this node's store.
+    kept: Option<u64>,
+    heartbeat_at: MonoMs,
+}
+
+impl NodeControl {
+    /// # Errors
+    /// When the manager's map in the store does not decode.
+    pub(crate) fn new<D: Device>(config: &NodeConfig, host: &MemberHost<D>) -> Result<Self, NodeError> {
+        let manager = match (config.manager == Some(config.node), &config.map_place) {
+            (false, _) => None,
+            (true, MapPlace::Host { kept }) => {
+                let map = kept.as_deref().unwrap_or(&config.map).clone();
+                Some(ManagerHost::new(config, map))
+            }
+            (true, MapPlace::OwnStore) => Some(ManagerHost::new(config, kept_map(config, host)?)),
+        };
+        Ok(Self {
+            map_place: config.map_place.clone(),
+            heartbeat_ms: config.limits.heartbeat_ms,
+            manager,
+            resets: VecDeque::new(),
+            to_keep: VecDeque::new(),
+            kept: None,
+            heartbeat_at: MonoMs(0),
+        })
+    }
+
+    /// The peer's stream is corrupt: the host must connect again.
+    pub(crate) fn reset_link(&mut self, peer: NodeId, error: &StreamError) {
+        if !self.resets.contains(&peer) {
+            tracing::warn!(?peer, %error, "peer link corrupt");
+            self.resets.push_back(peer);
+        }
+    }
+
+    pub(crate) fn link_is_new(&mut self, peer: NodeId) {
+        self.resets.retain(|reset| *reset != peer);
+    }
+
+    /// A map is durable in this node's store.
+    pub(crate) fn handle_map_durable(&mut self, now: Now, revision: u64) {
+        match (&mut self.manager, &self.map_place) {
+            (Some(manager), MapPlace::OwnStore) => manager.handle_persisted(now, revision),
+            _ => self.kept = Some(revision),
+        }
+    }
+
+    /// The manager's map is durable on enough disks of the host.
+    pub(crate) fn handle_map_kept(&mut self, now: Now, revision: u64) {
+        if let Some(manager) = &mut self.manager {
+            manager.handle_persisted(now, revision);
+        }
+    }
+
+    pub(crate) const fn poll_map_kept(&mut self) -> Option<u64> {
+        self.kept.take()
+    }
+
+    /// Handles a frame for the manager; returns whether it was one.
+    pub(crate) fn handle_frame(&mut self, now: Now, frame: &Frame<'_>) -> bool {
+        let Some(manager) = self.manager.as_mut().filter(|_| ManagerHost::takes(&frame.body)) else { return false };
+        manager.handle_frame(now, frame);
+        true
+    }
+
+    pub(crate) fn handle_timeout(&mut self, now: Now) {
+        if let Some(manager) = &mut self.manager {
+            manager.handle_timeout(now);
+        }
+    }
+
+    /// Executes the manager's outputs.
+    pub(crate) fn drain_manager<D: Device>(&mut self, host: &mut MemberHost<D>, links: &mut PeerLinks) {
+        let Self { manager: Some(manager), map_place, to_keep, .. } = self else { return };
+        manager.drain(links, |revision, image| match map_place {
+            MapPlace::OwnStore => host.persist_map(revision, image),
+            MapPlace::Host { .. } => to_keep.push_back((revision, image.to_vec())),
+        });
+    }
+
+    /// Sends the manager a heartbeat if one is due: this node's boot, and whether its disk hangs.
+    pub(crate) fn send_heartbeat<D: Device>(&mut self, host: &mut MemberHost<D>, links: &mut PeerLinks) {
+        let now = host.now.mono;
+        if self.heartbeat_at > now {
+            return;
+        }
+        self.heartbeat_at = now.plus_ms(self.heartbeat_ms);
+        let header = links.header(RangeId(0), Epoch::default());
+        let body = host.slow_for_ms().map_or(Body::Hello, |oldest_ms| Body::Slow { oldest_ms });
+        links.send_manager(Frame { header, body });
+    }
+
+    pub(crate) fn next_timeout(&self) -> MonoMs {
+        self.manager.as_ref().map_or(self.heartbeat_at, |manager| manager.next_timeout().min(self.heartbeat_at))
+    }
+
+    /// The next effect for the host.
+    pub(crate) fn poll_output(&mut self) -> Option<NodeOutput> {
+        if let Some(peer) = self.resets.pop_front() {
+            return Some(NodeOutput::Reset { peer });
+        }
+        let (revision, image) = self.to_keep.pop_front()?;
+        Some(NodeOutput::KeepMap { revision, image })
+    }
+}
+
+/// The manager's last committed map; at the cluster's first start the configured one.
+fn kept_map<D: Device>(config: &NodeConfig, host: &MemberHost<D>) -> Result<ClusterMap, NodeError> {
+    match persist::kept_map(&host.engine) {
+        Ok(map) => Ok(map.unwrap_or_else(|| config.map.clone())),
+        Err(cause) => Err(NodeError::Kept { what: "the cluster map".to_owned(), cause }),
+    }
+}

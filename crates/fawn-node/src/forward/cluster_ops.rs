@@ -1,0 +1,278 @@
+//! Operations at the chains of a cluster: routed by the map, repeated until a reply arrives or their time is over.
+//!
+//! Retries may overtake each other, so a session never has two operations on one key here; `OwnKeys` orders them.
+use crate::cluster::payload::{decode_reply, encode_request};
+use crate::cluster::{NodeConfig, PeerLinks, session_of};
+use crate::request::{OutstandingOp, RequestBody, SessionId};
+use fawn_chain::message::RefusedReason;
+use fawn_chain::router::Intent;
+use fawn_chain::{Body, ClusterMap, Frame, OpId, RangeEntry, Router, RouterOutput};
+use fawn_types::{MonoMs, Now, OperationError, RangeId, Reply, RingKey};
+use fawn_wire::internal::KeyspaceRequest;
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Minimum interval between requests for a range's entry.
+const REFRESH_MS: u64 = 50;
+/// Interval between checks for operations without a reply.
+const CHECK_MS: u64 = 20;
+
+/// An operation with its encoded request, the same for every retry.
+#[derive(Debug)]
+struct ClusterOp {
+    op: OutstandingOp,
+    ring_key: RingKey,
+    payload: Box<[u8]>,
+    intent: Intent,
+    is_sent: bool,
+    is_sent_again: bool,
+    /// Reason of the last refusal.
+    refused: Option<RefusedReason>,
+}
+
+impl ClusterOp {
+    /// Whether an update was sent more than once: which of the copies was answered is not known.
+    fn may_come_again(&self) -> bool {
+        self.intent == Intent::Write && self.is_sent_again
+    }
+
+    fn timeout_error(&self) -> OperationError {
+        match self.refused {
+            Some(RefusedReason::TooFewCopies) => OperationError::TooFewCopies,
+            _ => OperationError::Unavailable,
+        }
+    }
+}
+
+/// Whether a head reports that its store failed, which it does without a record.
+const fn is_failure(reply: &Reply<'_>) -> bool {
+    matches!(reply, Reply::Error(OperationError::StoreFull | OperationError::Corrupt | OperationError::Poisoned))
+}
+
+/// All operations of a node at the chains of its cluster. Bounded with the forwarder's other requests.
+#[derive(Debug)]
+pub(crate) struct ClusterOps {
+    router: Router,
+    session: u64,
+    /// By their number at the router.
+    ops: HashMap<u64, ClusterOp, FxBuildHasher>,
+    /// Operations that found the window of their range full, in order.
+    unstarted: BTreeMap<RangeId, VecDeque<ClusterOp>>,
+    unstarted_len: usize,
+    refreshed: Vec<(RangeId, MonoMs)>,
+    checked_at: MonoMs,
+    /// An operation ended since the last flush.
+    has_ended: bool,
+    pub(crate) now: Now,
+}
+
+impl ClusterOps {
+    pub(crate) fn new(config: &NodeConfig) -> Self {
+        let session = session_of(config.node, config.boot);
+        Self {
+            router: Router::new(session, config.limits.router, config.map.clone()),
+            session,
+            ops: HashMap::default(),
+            unstarted: BTreeMap::new(),
+            unstarted_len: 0,
+            refreshed: Vec::new(),
+            checked_at: MonoMs(0),
+            has_ended: false,
+            now: Now::default(),
+        }
+    }
+
+    /// The last known map; it may be out of date.
+    pub(crate) const fn map(&self) -> &ClusterMap {
+        self.router.map()
+    }
+
+    /// The range of the key.
+    pub(crate) fn range_of(&self, key: &[u8]) -> RangeId {
+        let map = self.map();
+        map.range_of(&RingKey::of(&map.secret, key)).map_or(RangeId::default(), |entry| entry.range)
+    }
+
+    /// A ring key that the request is on.
+    fn ring_key_of(&self, range: RangeId, body: &RequestBody<'_>) -> RingKey {
+        let of_key = |key| RingKey::of(&self.map().secret, key);
+        let of_range = || self.map().range(range).map_or(RingKey::MIN, |entry| entry.keys.start);
+        match body {
+            RequestBody::Key(request) => of_key(request.key()),
+            RequestBody::Keyspace(KeyspaceRequest::SetAll(pairs)) => {
+                pairs.iter().next().map_or_else(of_range, |(key, _)| of_key(key))
+            }
+            RequestBody::Keyspace(_) => of_range(),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.ops.len() + self.unstarted_len
+    }
+
+    /// Operations at chains.
+    pub(crate) fn started(&self) -> usize {
+        self.ops.len()
+    }
+
+    pub(crate) fn has_unstarted(&self) -> bool {
+        !self.unstarted.is_empty()
+    }
+
+    /// Whether operations wait for a window that may have space now.
+    pub(crate) fn can_start(&self) -> bool {
+        self.has_ended && self.has_unstarted()
+    }
+
+    /// Whether the window of the range accepts operations.
+    pub(crate) fn has_capacity(&self, range: RangeId) -> bool {
+        self.unstarted.is_empty() || !self.unstarted.contains_key(&range)
+    }
+
+    /// Bytes granted to the session's operations.
+    pub(crate) fn granted_bytes(&self, session: SessionId) -> usize {
+        let all = self.ops.values().chain(self.unstarted.values().flatten());
+        all.filter(|op| op.op.target.session == session).map(|op| op.op.granted_bytes()).sum()
+    }
+
+    /// Begins an operation, at once or when the window of its range has space.
+    pub(crate) fn start(&mut self, range: RangeId, mut op: OutstandingOp, body: &RequestBody<'_>) -> usize {
+        let ring_key = self.ring_key_of(range, body);
+        let intent = if body.is_update() { Intent::Write } else { Intent::Read };
+        let grant_bytes = match intent {
+            Intent::Read => u32::try_from(op.grant_bytes).unwrap_or(u32::MAX),
+            // Its result is in its record, which bounds it; it must not be executed twice.
+            Intent::Write => u32::MAX,
+        };
+        let mut payload = Vec::new();
+        encode_request(self.session, grant_bytes, body, &mut payload);
+        op.request_bytes = payload.len();
+        let bytes = op.request_bytes;
+        let payload = payload.into_boxed_slice();
+        let (is_sent, is_sent_again, refused) = (false, false, None);
+        let op = ClusterOp { op, ring_key, payload, intent, is_sent, is_sent_again, refused };
+        let refused = if self.has_capacity(range) { self.try_start(op).err() } else { Some(Box::new(op)) };
+        if let Some(op) = refused {
+            self.unstarted_len += 1;
+            self.unstarted.entry(range).or_default().push_back(*op);
+        }
+        bytes
+    }
+
+    fn try_start(&mut self, op: ClusterOp) -> Result<(), Box<ClusterOp>> {
+        let Some(OpId(number)) = self.router.start(self.now, op.ring_key, op.intent) else { return Err(Box::new(op)) };
+        self.ops.insert(number, op);
+        Ok(())
+    }
+
+    /// Starts operations for which the windows of their ranges have space now.
+    fn start_waiting(&mut self) {
+        for (range, mut waiting) in std::mem::take(&mut self.unstarted) {
+            while let Some(op) = waiting.pop_front() {
+                match self.try_start(op) {
+                    Ok(()) => self.unstarted_len -= 1,
+                    Err(op) => {
+                        waiting.push_front(*op);
+                        break;
+                    }
+                }
+            }
+            if !waiting.is_empty() {
+                self.unstarted.insert(range, waiting);
+            }
+        }
+    }
+
+    /// Sends due requests. Returns the operations whose time is over, with their errors.
+    pub(crate) fn flush(&mut self, links: &mut PeerLinks) -> Vec<(OutstandingOp, OperationError)> {
+        self.has_ended = false;
+        self.start_waiting();
+        let mut failed = Vec::new();
+        while let Some(output) = self.router.poll_output() {
+            match output {
+                RouterOutput::Send { op: OpId(number), to, range, epoch, tag, first_incomplete } => {
+                    // The operation may have been answered since the output was queued.
+                    let Some(op) = self.ops.get_mut(&number) else { continue };
+                    let again = std::mem::replace(&mut op.is_sent, true);
+                    op.is_sent_again |= again;
+                    links.send_request(to, links.header(range, epoch), (number, tag, first_incomplete), &op.payload);
+                    if again {
+                        // A dead node sends no refusal, so a missing reply may mean that the map is out of date.
+                        self.refresh(range, links);
+                    }
+                }
+                RouterOutput::Failed { op: OpId(number) } => {
+                    self.has_ended = true;
+                    if let Some(op) = self.ops.remove(&number) {
+                        let error = op.timeout_error();
+                        failed.push((op.op, error));
+                    }
+                }
+                RouterOutput::RefreshMap { range } => self.refresh(range, links),
+            }
+        }
+        failed
+    }
+
+    /// Requests a range's entry from the manager; one request serves all operations of the range.
+    fn refresh(&mut self, range: RangeId, links: &mut PeerLinks) {
+        let now = self.now.mono;
+        match self.refreshed.iter_mut().find(|(asked, _)| *asked == range) {
+            Some((_, at)) if now.ms_since(*at) < REFRESH_MS => return,
+            Some((_, at)) => *at = now,
+            None => self.refreshed.push((range, now)),
+        }
+        let epoch = self.map().range(range).map(|entry| entry.epoch).unwrap_or_default();
+        links.send_manager(Frame { header: links.header(range, epoch), body: Body::EntryWanted });
+    }
+
+    /// Handles a reply; returns the operation that it ends. A reply that is corrupt, of another boot of this node, or of an
+    /// operation that has ended is dropped.
+    pub(crate) fn handle_reply<'a>(&mut self, number: u64, payload: &'a [u8]) -> Option<(OutstandingOp, Reply<'a>)> {
+        let (_, reply) = decode_reply(payload).ok().filter(|(session, _)| *session == self.session)?;
+        let op = self.end(number)?;
+        // Such a failure leaves no record, so a copy of the request that is still on its way would be done as a new one.
+        let is_open = op.may_come_again() && is_failure(&reply);
+        Some((op.op, if is_open { Reply::Error(OperationError::Unavailable) } else { reply }))
+    }
+
+    /// Handles a refusal. An operation that needs a larger grant ends here; returns it with its request's payload and the
+    /// length.
+    pub(crate) fn handle_refused(
+        &mut self,
+        number: u64,
+        reason: RefusedReason,
+    ) -> Option<(OutstandingOp, Box<[u8]>, usize)> {
+        if let RefusedReason::Larger { bytes } = reason {
+            let is_read = self.ops.get(&number)?.intent == Intent::Read;
+            let op = if is_read { self.end(number)? } else { return None };
+            return Some((op.op, op.payload, bytes as usize));
+        }
+        self.ops.get_mut(&number)?.refused = Some(reason);
+        self.router.handle_refused(self.now, OpId(number));
+        None
+    }
+
+    fn end(&mut self, number: u64) -> Option<ClusterOp> {
+        let op = self.ops.remove(&number)?;
+        self.router.handle_reply(OpId(number));
+        self.has_ended = true;
+        Some(op)
+    }
+
+    pub(crate) fn handle_entry(&mut self, entry: &RangeEntry) {
+        self.router.handle_entry(self.now, entry);
+    }
+
+    pub(crate) fn handle_timeout(&mut self) {
+        if !self.ops.is_empty() && self.now.mono.ms_since(self.checked_at) >= CHECK_MS {
+            self.checked_at = self.now.mono;
+            self.router.handle_timeout(self.now);
+        }
+    }
+
+    pub(crate) fn next_timeout(&self) -> Option<MonoMs> {
+        (!self.ops.is_empty()).then(|| self.checked_at.plus_ms(CHECK_MS))
+    }
+}

@@ -1,0 +1,52 @@
+//! Replies to operations of other nodes' front-ends, as frames.
+use crate::cluster::payload::put_reply;
+use crate::cluster::{BackEndCounters, PeerLinks};
+use crate::request::Origin;
+use fawn_chain::message::RefusedReason;
+use fawn_chain::{Body, Frame, Rejection};
+use fawn_types::{Reply, Version};
+
+/// Sender of these replies.
+pub(crate) struct NodeReplies<'a> {
+    pub(crate) links: &'a mut PeerLinks,
+    /// Scratch buffer.
+    pub(crate) encoded: &'a mut Vec<u8>,
+    pub(crate) counters: &'a mut BackEndCounters,
+}
+
+impl NodeReplies<'_> {
+    /// Sends a reply, unless it must wait for a commit: then the front-end asks again, and finds what was committed.
+    pub(super) fn send(&mut self, origin: &Origin, reply: &Reply<'_>, wait: Option<Version>) {
+        if wait.is_some() {
+            return self.refuse(origin, RefusedReason::Overloaded);
+        }
+        let Origin::Node { node, op, session, range, epoch } = *origin else { unreachable!("a front-end's operation") };
+        self.encoded.clear();
+        put_reply(self.encoded, session, reply);
+        self.links.send_reply(node, self.links.header(range, epoch), op, self.encoded);
+    }
+
+    /// Sends a refusal: the operation had no effect.
+    pub(super) fn refuse(&mut self, origin: &Origin, reason: RefusedReason) {
+        let Origin::Node { node, op, range, epoch, .. } = *origin else { unreachable!("a front-end's operation") };
+        self.counters.refused += 1;
+        let header = self.links.header(range, epoch);
+        self.links.send(node, Frame { header, body: Body::Refused { op, reason } });
+    }
+}
+
+pub(super) const fn reason_of(rejection: &Rejection) -> RefusedReason {
+    match rejection {
+        Rejection::TooFewCopies => RefusedReason::TooFewCopies,
+        // The manager begins a new epoch for the latter.
+        Rejection::Overloaded | Rejection::EpochFull => RefusedReason::Overloaded,
+        Rejection::NotServing | Rejection::StaleEpoch { .. } | Rejection::WrongMember { .. } => {
+            RefusedReason::StaleEpoch
+        }
+    }
+}
+
+/// The refusal of an operation whose value of this length is not granted.
+pub(super) fn larger(bytes: usize) -> RefusedReason {
+    RefusedReason::Larger { bytes: u32::try_from(bytes).unwrap_or(u32::MAX) }
+}

@@ -1,0 +1,127 @@
+//! Requests of front-ends to members of this shard: checked against epoch, range and role, executed, and answered by frames.
+use super::ShardState;
+use super::node_replies::{NodeReplies, larger, reason_of};
+use crate::cluster::payload::decode_request;
+use crate::cluster::{MemberHost, node_of};
+use crate::replica::RangeSlot;
+use crate::request::{Execution, Origin, Parking, RequestBody, RequestMessage, Tag};
+use fawn_chain::message::RefusedReason;
+use fawn_chain::{Body, Frame, Header, Role};
+use fawn_flash::Device;
+use fawn_types::{ClientTag, KeyHash, RingKey};
+use fawn_wire::internal::KeyspaceRequest;
+
+/// Maximum keys requested per page of a scan. A page may exceed this by one index cell, and even then keys of maximum
+/// length fit one frame.
+const SCAN_KEYS_MAX: u32 = 64;
+
+/// The key hash of the index: the low 64 bits of the ring key, so one pass over the key computes both.
+fn key_hash_of(ring_key: &RingKey) -> KeyHash {
+    let mut low = [0; 8];
+    low.copy_from_slice(&ring_key.0[12..]);
+    KeyHash(u64::from_be_bytes(low))
+}
+
+impl<D: Device> ShardState<D> {
+    /// Handles a front-end's request: checks epoch, range and role, then executes it.
+    pub(super) fn handle_request(
+        &mut self,
+        header: Header,
+        (op, client, first_incomplete): (u64, ClientTag, u64),
+        payload: &[u8],
+    ) {
+        let Ok((session, grant, body)) = decode_request(payload) else { return self.host.counters.malformed += 1 };
+        let origin = Origin::Node { node: header.from, op, session, range: header.range, epoch: header.epoch };
+        let Some(slot) = self.host.members.find(header.range) else {
+            return self.node_replies().refuse(&origin, RefusedReason::WrongRange);
+        };
+        let replica = &self.host.members[slot].replica;
+        if replica.admit_epoch(header.epoch).is_err() {
+            return self.refuse_stale(slot, header, &origin);
+        }
+        let mut tag = None;
+        if body.is_update() {
+            // The tail derives the receiver of the reply from the tag alone, so the tag must be the sender's.
+            if client != (ClientTag { session, seq: op }) || node_of(session) != header.from {
+                return self.host.counters.malformed += 1;
+            }
+            if !matches!(replica.role(), Some(Role::Head | Role::Single)) {
+                return self.refuse_stale(slot, header, &origin);
+            }
+            tag = Some(Tag { client, first_incomplete });
+        }
+        let grant_bytes = if grant == u32::MAX { usize::MAX } else { grant as usize };
+        let Some(message) = self.message_for(slot, (tag, grant_bytes), body) else {
+            return self.node_replies().refuse(&origin, RefusedReason::WrongRange);
+        };
+        match self.execute_for_node(&message, origin) {
+            Ok(()) => {}
+            Err(RefusedReason::StaleEpoch) => self.refuse_stale(slot, header, &origin),
+            Err(reason) => self.node_replies().refuse(&origin, reason),
+        }
+    }
+
+    /// The message for a member, unless a key is not in its range.
+    fn message_for<'a>(
+        &self,
+        slot: RangeSlot,
+        (tag, grant_bytes): (Option<Tag>, usize),
+        body: RequestBody<'a>,
+    ) -> Option<RequestMessage<'a>> {
+        let (secret, replica) = (self.host.engine.secret(), &self.host.members[slot].replica);
+        let request = match body {
+            RequestBody::Key(request) => {
+                let ring_key = RingKey::of(secret, request.key());
+                let hash = key_hash_of(&ring_key);
+                let message = RequestMessage { slot, hash, tag, is_latest: false, grant_bytes, body };
+                return replica.covers(&ring_key).then_some(message);
+            }
+            RequestBody::Keyspace(KeyspaceRequest::Scan { cursor, count }) => {
+                KeyspaceRequest::Scan { cursor, count: count.clamp(1, SCAN_KEYS_MAX) }
+            }
+            RequestBody::Keyspace(request) => request,
+        };
+        let is_covered = match request {
+            KeyspaceRequest::SetAll(pairs) => pairs.iter().all(|(key, _)| replica.covers(&RingKey::of(secret, key))),
+            _ => true,
+        };
+        is_covered.then(|| RequestMessage::keyspace(slot, tag, request))
+    }
+
+    fn execute_for_node(&mut self, message: &RequestMessage<'_>, origin: Origin) -> Result<(), RefusedReason> {
+        let Self { host: MemberHost { exec, engine, members, now, encoded, counters, .. }, links, .. } = self;
+        let mut replies = NodeReplies { links, encoded, counters };
+        match exec.execute(engine, members, message, *now, |reply, wait| replies.send(&origin, reply, wait)) {
+            Execution::Replied => Ok(()),
+            Execution::Larger { bytes } => Err(larger(bytes)),
+            Execution::Park(Parking::Read(plan)) if plan.read_bytes() > message.grant_bytes => {
+                Err(larger(plan.read_bytes()))
+            }
+            Execution::Park(parking) if exec.has_capacity() => {
+                exec.park(engine, parking, message, origin);
+                Ok(())
+            }
+            Execution::Park(_) | Execution::Blocked => Err(RefusedReason::Overloaded),
+            Execution::Refused(rejection) => Err(reason_of(&rejection)),
+        }
+    }
+
+    fn node_replies(&mut self) -> NodeReplies<'_> {
+        let Self { host: MemberHost { encoded, counters, .. }, links, .. } = self;
+        NodeReplies { links, encoded, counters }
+    }
+
+    /// Refuses a request of `header`'s epoch as stale. Also sends the range's entry if the sender's is older.
+    fn refuse_stale(&mut self, slot: RangeSlot, header: Header, origin: &Origin) {
+        let Self { host: MemberHost { members, announced_to, .. }, links, .. } = self;
+        let (range, replica) = (members[slot].id, &members[slot].replica);
+        if let Some(entry) = replica.entry().filter(|entry| entry.epoch > header.epoch)
+            && !announced_to.contains(&(header.from, range))
+        {
+            announced_to.push((header.from, range));
+            let body = Body::Entry(entry.clone());
+            links.send(header.from, Frame { header: links.header(range, replica.epoch()), body });
+        }
+        self.node_replies().refuse(origin, RefusedReason::StaleEpoch);
+    }
+}

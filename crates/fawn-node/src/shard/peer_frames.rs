@@ -1,0 +1,161 @@
+//! Frames of a cluster: from peers, from this node to itself, and the order in which an iteration handles them.
+use super::Shard;
+use crate::cluster::{LocalFrame, NodeOutput};
+use fawn_chain::{Body, Frame};
+use fawn_flash::Device;
+use fawn_types::{NodeId, Now, Reply};
+
+/// Maximum rounds of local frames per iteration. If frames remain, the next iteration is due at once.
+const LOCAL_ROUNDS_MAX: usize = 64;
+/// Maximum local frames per round.
+const LOCAL_FRAMES_MAX: usize = 4096;
+
+impl<D: Device> Shard<D> {
+    /// Receives bytes of a peer's stream; frames may be split and joined arbitrarily.
+    pub fn handle_bytes(&mut self, now: Now, from: NodeId, bytes: &[u8]) {
+        self.note_time(now);
+        let mut stream = self.state.links.take_stream(from);
+        let mut piece = bytes;
+        loop {
+            match stream.next_frame_of(&mut piece) {
+                // A frame whose sender is not this link's peer is dropped.
+                Ok(Some(frame)) if frame.header.from == from => self.handle_frame(&frame),
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                Err(error) => {
+                    if let Some(control) = &mut self.state.control {
+                        control.reset_link(from, &error);
+                    }
+                    break;
+                }
+            }
+        }
+        self.state.links.return_stream(from, stream);
+    }
+
+    /// The link to this peer is new: partial frames of the old link are discarded in both directions.
+    pub fn handle_link_reset(&mut self, now: Now, from: NodeId) {
+        self.note_time(now);
+        if let Some(control) = &mut self.state.control {
+            control.link_is_new(from);
+        }
+        self.state.links.reset(from);
+    }
+
+    /// The next effect for peers and disks.
+    pub fn poll_node_output(&mut self) -> Option<NodeOutput> {
+        let of_control = self.state.control.as_mut().and_then(|control| control.poll_output());
+        of_control.or_else(|| self.state.links.poll_output())
+    }
+
+    /// Exchanges frames with this node itself until none is left. A host of several nodes repeats it before the iterations
+    /// end, so that a write passes all of them in one.
+    pub(crate) fn exchange(&mut self) {
+        self.round();
+        // After the first round: a host that was suspended must receive its own heartbeat before it looks for silent
+        // members.
+        let now = self.state.host.now;
+        if let Some(control) = &mut self.state.control {
+            control.handle_timeout(now);
+            self.round();
+        }
+        for _ in 0..LOCAL_ROUNDS_MAX {
+            if !self.has_rounds_left() {
+                return;
+            }
+            self.round();
+        }
+    }
+
+    /// Whether another round has work.
+    pub(crate) fn has_rounds_left(&self) -> bool {
+        let forward = &self.state.forward;
+        self.state.links.has_local()
+            || forward.is_due()
+            || forward.cluster.as_ref().is_some_and(|cluster| cluster.can_start())
+    }
+
+    /// One pass over sessions' requests, manager and members, then over the frames that they sent to this node.
+    fn round(&mut self) {
+        self.host().run_ready();
+        let failed = match &mut self.state.forward.cluster {
+            Some(cluster) => cluster.flush(&mut self.state.links),
+            None => Vec::new(),
+        };
+        for (op, error) in failed {
+            self.state.forward.note_end(&op);
+            self.host().handle_reply(&op, &Reply::Error(error));
+        }
+        if let Some(control) = &mut self.state.control {
+            control.drain_manager(&mut self.state.host, &mut self.state.links);
+        }
+        let now = self.state.host.now;
+        self.state.host.advance(now, &mut self.state.links);
+        self.host().refuse_stopped();
+        for _ in 0..LOCAL_FRAMES_MAX {
+            let Some(local) = self.state.links.take_local() else { break };
+            self.handle_local(&local);
+        }
+    }
+
+    fn handle_local(&mut self, local: &LocalFrame) {
+        match local {
+            LocalFrame::Control(frame) => self.handle_frame(frame),
+            LocalFrame::Request { header, op, tag, first_incomplete, payload } => {
+                let body = Body::Request { op: *op, tag: *tag, first_incomplete: *first_incomplete, payload };
+                self.handle_frame(&Frame { header: *header, body });
+            }
+            LocalFrame::Reply { header, op, payload } => {
+                self.handle_frame(&Frame { header: *header, body: Body::Reply { op: *op, payload } });
+            }
+        }
+    }
+
+    /// Dispatches a frame to sessions' operations, manager or members.
+    fn handle_frame(&mut self, frame: &Frame<'_>) {
+        let now = self.state.host.now;
+        match &frame.body {
+            Body::Reply { .. } | Body::Refused { .. } => return self.handle_outcome(&frame.body),
+            Body::Request { op, tag, first_incomplete, payload } => {
+                return self.state.handle_request(frame.header, (*op, *tag, *first_incomplete), payload);
+            }
+            Body::Entry(entry) | Body::PromisedAbove(entry) | Body::Align { entry, .. }
+                if entry.range != frame.header.range =>
+            {
+                return;
+            }
+            Body::Entry(entry) => {
+                if let Some(cluster) = &mut self.state.forward.cluster {
+                    cluster.handle_entry(entry);
+                }
+            }
+            _ => {}
+        }
+        if self.state.control.as_mut().is_some_and(|control| control.handle_frame(now, frame)) {
+            return;
+        }
+        self.state.host.handle_frame(now, frame, &mut self.state.links);
+        self.host().refuse_stopped();
+    }
+
+    /// Receives the outcome of a session's operation.
+    fn handle_outcome(&mut self, outcome: &Body<'_>) {
+        let Some(cluster) = &mut self.state.forward.cluster else { return };
+        match outcome {
+            Body::Reply { op, payload } => {
+                let Some((op, reply)) = cluster.handle_reply(*op, payload) else { return };
+                self.state.forward.note_end(&op);
+                self.host().handle_reply(&op, &reply);
+            }
+            Body::Refused { op, reason } => {
+                let Some((op, payload, bytes)) = cluster.handle_refused(*op, *reason) else { return };
+                self.state.forward.note_end(&op);
+                let Ok((.., body)) = crate::cluster::payload::decode_request(&payload) else {
+                    unreachable!("a payload that was encoded here decodes")
+                };
+                self.host().handle_larger(op, bytes, &body);
+            }
+            _ => {}
+        }
+    }
+}
