@@ -91,7 +91,11 @@ impl ClusterOps {
     /// The range of the key.
     pub(crate) fn range_of(&self, key: &[u8]) -> RangeId {
         let map = self.map();
-        map.range_of(&RingKey::of(&map.secret, key)).map_or(RangeId::default(), |entry| entry.range)
+        let entry = match map.ranges.as_slice() {
+            [all] => Some(all),
+            _ => map.range_of(&RingKey::of(&map.secret, key)),
+        };
+        entry.map_or(RangeId::default(), |entry| entry.range)
     }
 
     /// A ring key that the request is on.

@@ -1,4 +1,4 @@
-//! Whole cluster in one thread: nodes with a store each; the first one serves the clients and hosts the manager.
+//! Whole cluster in one thread: nodes with a store each; one of them, the server, serves the clients and hosts the manager.
 //!
 //! Frames are exchanged in memory, with the same codec as between machines. An iteration exchanges frames until none is
 //! left; only then does each engine submit, once. All members of a chain therefore append a write in one iteration, and
@@ -21,8 +21,6 @@ use fawn_flash::Device;
 use fawn_types::{BootId, HashSecret, KeyRange, MonoMs, NodeId, Now, RangeId};
 use fawn_wire::Protocol;
 
-/// The node that serves the clients and hosts the manager.
-const FIRST: NodeId = NodeId(1);
 /// Maximum rounds of frames per iteration. If frames remain, the next iteration is due at once.
 const ROUNDS_MAX: usize = 64;
 /// Copies of each range, if there are enough nodes.
@@ -60,7 +58,7 @@ struct LocalNode<D: Device> {
 /// A cluster in one thread.
 #[derive(Debug)]
 pub struct LocalCluster<D: Device> {
-    /// In the order of the nodes' numbers, from 1. The first one serves the clients and hosts the manager; it is never
+    /// In the order of the nodes' numbers, from 1. The server serves the clients and hosts the manager; it is never
     /// killed.
     nodes: Vec<LocalNode<D>>,
     map_persistence: MapPersistence,
@@ -78,6 +76,7 @@ struct LocalSetup {
     server_info: ServerInfo,
     /// The map as of the cluster's creation.
     map: ClusterMap,
+    server: NodeId,
 }
 
 impl LocalSetup {
@@ -93,7 +92,7 @@ impl LocalSetup {
             boot,
             durability: self.options.shard.durability,
             map: self.map.clone(),
-            manager: Some(FIRST),
+            manager: Some(self.server),
             map_place,
             limits: self.options.limits,
         };
@@ -114,7 +113,7 @@ impl<D: Device> LocalCluster<D> {
         now: Now,
     ) -> Result<Self, NodeError> {
         let Some(secret) = engines.first().map(|first| *first.secret()) else { return Err(NodeError::NoStore) };
-        let names: Vec<NodeId> = (FIRST.0..).take(engines.len()).map(NodeId).collect();
+        let names: Vec<NodeId> = (1..).take(engines.len()).map(NodeId).collect();
         let kept = map_persistence::newest(engines.iter());
         let kept = kept.map_err(|cause| NodeError::Kept { what: "the cluster map".to_owned(), cause })?;
         if kept.as_ref().is_some_and(|kept| kept.secret != secret) {
@@ -126,12 +125,15 @@ impl<D: Device> LocalCluster<D> {
             boots.push(boot_of(engine, (name, server_info.random_part()), kept.as_ref())?);
         }
         let map = first_map(secret, &names, &options);
-        let setup = LocalSetup { options, server_info, map };
-        let mut of_manager = Some(MapPlace::Host { kept: kept.map(Box::new) });
+        // The tail of the first range, which the ring determines: its reads are calls.
+        let last = map.ranges.first().and_then(|entry| entry.serving().next_back());
+        let Some(server) = last.map(|member| member.node) else { return Err(NodeError::NoStore) };
+        let setup = LocalSetup { options, server_info, map, server };
+        let kept = kept.map(Box::new);
         let mut nodes = Vec::with_capacity(engines.len());
         for ((engine, &name), boot) in engines.into_iter().zip(&names).zip(boots) {
-            // The first node comes first and takes it.
-            let map_place = of_manager.take().unwrap_or_default();
+            let is_server = name == server;
+            let map_place = if is_server { MapPlace::Host { kept: kept.clone() } } else { MapPlace::OwnStore };
             let shard = Some(setup.start((name, boot), engine, map_place, now)?);
             nodes.push(LocalNode { name, shard, is_due: true });
         }
@@ -141,14 +143,14 @@ impl<D: Device> LocalCluster<D> {
 
     /// The node that serves the clients.
     fn server(&self) -> &Shard<D> {
-        let server = self.nodes.first().and_then(|node| node.shard.as_ref());
-        let Some(server) = server else { unreachable!("the first node always runs") };
+        let server = self.nodes.iter().find(|node| node.name == self.setup.server);
+        let Some(server) = server.and_then(|node| node.shard.as_ref()) else { unreachable!("the server always runs") };
         server
     }
 
     fn server_mut(&mut self) -> &mut Shard<D> {
-        let server = self.nodes.first_mut().and_then(|node| node.shard.as_mut());
-        let Some(server) = server else { unreachable!("the first node always runs") };
+        let server = self.nodes.iter_mut().find(|node| node.name == self.setup.server);
+        let Some(server) = server.and_then(|node| node.shard.as_mut()) else { unreachable!("the server always runs") };
         server
     }
 
@@ -161,9 +163,9 @@ impl<D: Device> LocalCluster<D> {
         self.server().manager_map().is_some_and(|map| map.ranges.iter().all(RangeEntry::is_active))
     }
 
-    /// Kills a node other than the first, as `kill -9` of its process would. For tests.
+    /// Kills a node other than the server, as `kill -9` of its process would. For tests.
     pub fn kill(&mut self, name: NodeId) {
-        assert!(name != FIRST, "the clients of {name:?} would be lost");
+        assert!(name != self.setup.server, "the clients of {name:?} would be lost");
         for node in &mut self.nodes {
             if node.name == name {
                 node.shard = None;
@@ -196,10 +198,12 @@ impl<D: Device> LocalCluster<D> {
         self.running().map(|(name, node)| (name, node.node_status())).collect()
     }
 
-    /// Counters of the nodes without clients, which execute requests of the first.
+    /// Counters of the nodes without clients, which execute requests of the server.
     fn counters_of_others(&self) -> ShardCounters {
         let mut sum = ShardCounters::default();
-        self.running().skip(1).for_each(|(_, shard)| sum.add(&shard.status().counters));
+        self.running()
+            .filter(|(name, _)| *name != self.setup.server)
+            .for_each(|(_, shard)| sum.add(&shard.status().counters));
         sum
     }
 
@@ -254,7 +258,7 @@ impl<D: Device> LocalCluster<D> {
             {
                 let now = self.now;
                 self.server_mut().handle_map_kept(now, revision);
-                self.nodes[0].is_due = true;
+                self.nodes.iter_mut().for_each(|node| node.is_due = true);
             }
         }
         self.nodes.iter().any(|node| node.is_due)

@@ -223,6 +223,12 @@ fn step<D: Device>(
     // The whole request has passed its session's earlier ones; its own items need no order.
     let is_latest = single::reads_latest(state, session, hash);
     if let Some(to) = state.elsewhere(key) {
+        if let (Destination::Chain(range), Request::Get { key }) = (to, request) {
+            let emit = |reply: &Reply<'_>| progress.multi_reply.push(key, reply, None);
+            if single::read_at_tail(state, (range, hash, key), usize::MAX, emit) {
+                return;
+            }
+        }
         if key.len() > limits::KEY_BYTES_MAX {
             return progress.multi_reply.push(key, &Reply::Error(OperationError::KeyTooLong), None);
         }

@@ -10,7 +10,7 @@ use crate::request::{
     RequestMessage, StoredRequest,
 };
 use fawn_flash::Device;
-use fawn_types::{KeyHash, Now, OperationError, Reply, Request, Version, limits};
+use fawn_types::{KeyHash, Now, OperationError, RangeId, Reply, Request, Version, limits};
 use fawn_wire::{ReplyFormat, encode_reply};
 
 /// Executes a request on one key, with its hash and its destination unless this shard executes it. Hot path: no
@@ -28,6 +28,13 @@ pub(crate) fn execute_single<D: Device>(
     }
     let is_latest = matches!(request, Request::Get { .. }) && reads_latest(state, session, hash);
     if let Some(to) = destination {
+        if let (Destination::Chain(range), Request::Get { key }) = (to, request) {
+            let allowed_bytes = session.allowed_bytes();
+            let emit = |reply: &Reply<'_>| respond(hash, key, format)(session, reply, None);
+            if read_at_tail(state, (range, hash, key), allowed_bytes, emit) {
+                return Flow::Continue;
+            }
+        }
         return forward(state, session, (to, hash), (request, format), is_latest);
     }
     let Request::Get { key } = request else {
@@ -53,6 +60,35 @@ pub(crate) fn execute_single<D: Device>(
 #[inline]
 pub(super) fn reads_latest<D: Device>(state: &ShardState<D>, session: &Session, hash: KeyHash) -> bool {
     !session.own_keys.is_empty() && session.own_keys.reads_latest(hash, state.committed())
+}
+
+/// Replies to a read of a chain whose tail is here, if the value is in memory and its reply waits for nothing. Any other read
+/// is sent to the chain like those of other nodes. Returns whether it replied.
+#[inline]
+pub(super) fn read_at_tail<D: Device>(
+    state: &mut ShardState<D>,
+    (range, hash, key): (RangeId, KeyHash, &[u8]),
+    grant_bytes: usize,
+    emit: impl FnOnce(&Reply<'_>),
+) -> bool {
+    let (Some(slot), Some(cluster)) = (state.host.members.find(range), &state.forward.cluster) else { return false };
+    let MemberHost { exec, engine, members, now, .. } = &mut state.host;
+    let member = &mut members[slot];
+    // As for a request in a frame: the member serves in the epoch of the map that led here.
+    let epoch = cluster.map().range(range).map(|entry| entry.epoch);
+    if epoch.is_none_or(|epoch| member.replica.admit_epoch(epoch).is_err()) {
+        return false;
+    }
+    let body = RequestBody::Key(Request::Get { key });
+    let message = RequestMessage { slot, hash, tag: None, is_latest: false, grant_bytes, body };
+    let mut has_replied = false;
+    let execution = exec.read(engine, member, &message, key, *now, |reply, wait| {
+        if wait.is_none() {
+            has_replied = true;
+            emit(reply);
+        }
+    });
+    has_replied && matches!(execution, Execution::Replied)
 }
 
 /// Encodes the reply into the session's output.

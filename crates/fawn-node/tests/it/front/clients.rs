@@ -53,6 +53,23 @@ fn both_protocols_see_the_same_keys_and_three_copies_agree() {
     assert_eq!(harness.assert_three_equal_copies(), 0);
 }
 
+/// The node that serves the clients is the tail: a read of a value in memory needs no frame. A long list neither.
+#[test]
+fn reads_at_the_tail_are_calls() {
+    let mut harness = ClusterHarness::new(true);
+    let id = harness.connect(Protocol::Resp);
+    assert_eq!(harness.redis(id, "SET k 1"), "+OK");
+    let forwarded = harness.host.status().counters.forwarded;
+    assert_eq!(harness.redis(id, "GET k"), "$1|1");
+    assert_eq!(harness.redis(id, "GET none"), "$-1");
+    assert_eq!(harness.redis(id, "MGET k none k"), "*3|$1|1|$-1|$1|1");
+    let status = harness.host.status().counters;
+    assert_eq!((status.forwarded, status.gets, status.hits), (forwarded, 5, 3));
+    assert_eq!(harness.redis(id, "SET k 2"), "+OK");
+    assert_eq!(harness.redis(id, "GET k"), "$1|2");
+    assert_eq!(harness.host.status().counters.forwarded, forwarded + 1);
+}
+
 /// The result of an update is stored in the record for retries. It may be as long as a value.
 #[test]
 fn updates_that_give_the_former_value_back_give_long_ones_back() {
