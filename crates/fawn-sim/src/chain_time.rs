@@ -4,7 +4,7 @@
 //! time is read from members after each iteration, so a bound is exact and not a matter of clocks' errors.
 use fawn_chain::ClusterMap;
 use fawn_node::cluster::MemberStatus;
-use fawn_types::{Epoch, HashSecret, KeyRange, RangeId, RingKey, TimeMs};
+use fawn_types::{Epoch, HashSecret, KeyRange, NodeId, RangeId, RingKey, TimeMs};
 
 /// Chain time of one range.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -20,6 +20,8 @@ pub struct TailTime {
     head: (Epoch, TimeMs),
     /// Number of processes that had ended when the epoch began.
     ended: u64,
+    /// The member of the newest epoch's chain, if it has only one.
+    single: Option<NodeId>,
 }
 
 /// Chain time of all ranges.
@@ -37,14 +39,21 @@ impl ChainTimes {
         Self { secret: map.secret, ranges: ranges.collect() }
     }
 
-    /// Records a serving member's chain time after its iteration. `ended` is the number of back-ends' processes that have
+    /// Records the chain time of a serving or failed member of `node` after its iteration. `ended` is the number of back-ends' processes that have
     /// ended.
     ///
     /// # Errors
     /// **chain-time-grows**: a tail's time fell although no process has ended that could have known it.
-    pub fn note(&mut self, member: &MemberStatus, ended: u64) -> Result<(), String> {
+    pub fn note(&mut self, node: NodeId, member: &MemberStatus, ended: u64) -> Result<(), String> {
         let MemberStatus { range, epoch, phase, time, .. } = *member;
         let Some((_, _, tail)) = self.ranges.iter_mut().find(|(of, ..)| *of == range) else { return Ok(()) };
+        if phase == "failed" {
+            // A single member whose disk failed still serves reads, which advance its time, until its epoch ends.
+            if tail.single == Some(node) && epoch == tail.epoch && time > tail.now {
+                (tail.now, tail.latest, tail.head.1) = (time, tail.latest.max(time), time);
+            }
+            return Ok(());
+        }
         tail.latest = tail.latest.max(time);
         if matches!(phase, "head" | "single") && epoch >= tail.head.0 {
             // An update that a head evaluated late may be committed in an epoch whose time is earlier.
@@ -66,7 +75,7 @@ impl ChainTimes {
         if epoch > tail.epoch {
             (tail.epoch, tail.ended) = (epoch, ended);
         }
-        tail.now = time;
+        (tail.now, tail.single) = (time, (phase == "single").then_some(node));
         Ok(())
     }
 
@@ -87,5 +96,43 @@ impl ChainTimes {
     #[must_use]
     pub fn of(&self, key: &[u8]) -> TailTime {
         self.ranges[self.place(key)].2
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fawn_types::{Durability, Version};
+
+    #[test]
+    fn time_of_a_failed_member_counts_only_if_it_is_alone() {
+        let range = RangeId(1);
+        let member = |phase, epoch: u32, time| MemberStatus {
+            range,
+            epoch: Epoch::new(epoch).unwrap_or_default(),
+            phase,
+            durability: Durability::Sync,
+            last: Version::ZERO,
+            committed: Version::ZERO,
+            time: TimeMs(time),
+            keys: 0,
+            copied: None,
+            broken: None,
+        };
+        let mut times =
+            ChainTimes { secret: HashSecret([1; 16]), ranges: vec![(range, KeyRange::ALL, TailTime::default())] };
+        let mut note = |node, phase, epoch, time, ended| {
+            let noted = times.note(NodeId(node), &member(phase, epoch, time), ended);
+            assert_eq!(noted, Ok(()));
+            let tail = times.all()[0];
+            (tail.now.0, tail.latest.0, tail.falls)
+        };
+        assert_eq!(note(1, "single", 1, 100, 0), (100, 100, 0));
+        assert_eq!(note(1, "failed", 1, 300, 0), (300, 300, 0), "a read has advanced it");
+        assert_eq!(note(1, "single", 2, 200, 1), (200, 300, 2), "the tail's time fell, and the head's");
+        assert_eq!(note(1, "failed", 1, 400, 1), (200, 300, 2), "of a former epoch");
+        assert_eq!(note(2, "failed", 2, 250, 1), (200, 300, 2), "of another member");
+        assert_eq!(note(2, "tail", 3, 210, 1), (210, 300, 2));
+        assert_eq!(note(2, "failed", 3, 250, 1), (210, 300, 2), "a head is ahead of its tail");
     }
 }

@@ -25,7 +25,7 @@ use fawn_chain::{ClusterMap, RingOptions};
 use fawn_ds::internals::RangeProgress;
 use fawn_flash::SimOptions;
 use fawn_flash::sim::Loss;
-use fawn_node::cluster::{NodeOutput, NodeStatus};
+use fawn_node::cluster::{MemberStatus, NodeOutput, NodeStatus};
 use fawn_types::random::SplitMix64;
 use fawn_types::{BootId, HashSecret, NodeId, RangeId};
 use machine::Machine;
@@ -76,7 +76,7 @@ pub struct RunReport {
     pub ran_degraded: u64,
     /// Members dropped because they reported a failure, or were suspected.
     pub dropped: u64,
-    /// Clean shutdowns of back-ends.
+    /// Clean shutdowns.
     pub closes: u64,
     /// Possible losses reported by managers.
     pub losses: u64,
@@ -405,8 +405,9 @@ impl World {
             self.watch.note_chains(map);
         }
         self.watch.look(node, status, progress)?;
-        for member in status.members.iter().filter(|member| observe::is_serving(member.phase)) {
-            self.clients.times.note(member, self.ended)?;
+        let has_time = |member: &&MemberStatus| observe::is_serving(member.phase) || member.phase == "failed";
+        for member in status.members.iter().filter(has_time) {
+            self.clients.times.note(node, member, self.ended)?;
         }
         // A new epoch without records of its own is when a frame of another epoch might be accepted wrongly.
         if has_begun && self.random.chance(1, 2) {
