@@ -31,7 +31,7 @@ const CLOSE_OPS_MAX: u64 = 16;
 /// Longest time for which a machine stays down, µs.
 const DOWN_US_MAX: u64 = 3_000_000;
 
-/// One fault. Machines are numbered from 0 within their kind.
+/// One fault. Machines are numbered from 0, front-ends after back-ends.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// These back-ends lose power, or (`kill`) only their processes die; each restarts after its own time, µs.
@@ -49,21 +49,21 @@ pub enum Fault {
         /// Disk operations until power fails, if it does.
         power_after_ops: Option<u64>,
     },
-    /// A front-end's process dies and restarts after this time, µs.
+    /// A front-end loses power or its process dies, and it restarts after this time, µs. Numbered among front-ends.
     FrontendDown(u32, u64),
     /// A back-end pauses for this time, µs.
     Pause(u32, u64),
-    /// A back-end's disk completes no operation for this time, µs.
+    /// A machine's disk completes no operation for this time, µs.
     Stall(u32, u64),
-    /// A back-end's disk is full for this time, µs, except for this many bytes.
+    /// A machine's disk is full for this time, µs, except for this many bytes.
     Full(u32, u64, u64),
     /// All back-ends' disks have no space left for so many µs.
     FullAll(u64),
-    /// No read of a back-end's disk works for so many µs.
+    /// No read of a machine's disk works for so many µs.
     ReadsFail(u32, u64),
-    /// The n-th write (or sync) of a back-end's disk from now on fails.
+    /// The n-th write (or sync) of a machine's disk from now on fails.
     Fail(u32, bool, u64),
-    /// Frames from the first to the second machine of each pair are lost. Front-ends are numbered after back-ends.
+    /// Frames from the first to the second machine of each pair are lost.
     Cut {
         /// The cut directions: sender and receiver.
         links: Vec<(u32, u32)>,
@@ -80,6 +80,8 @@ pub struct Faults {
     random: SplitMix64,
     /// Of faults of disks that strike where no other fault was drawn.
     media: SplitMix64,
+    /// Of faults of front-ends' disks, which also strike there.
+    frontend_disks: SplitMix64,
     enabled: Enabled,
     backends: u32,
     frontends: u32,
@@ -101,6 +103,7 @@ impl Faults {
         Self {
             random,
             media: seed.stream("disks faults"),
+            frontend_disks: seed.stream("front-ends' disks"),
             enabled,
             backends,
             frontends,
@@ -160,7 +163,7 @@ impl Faults {
             12 if enabled.close => Some(self.close(machine)),
             _ => None,
         };
-        fault.or_else(|| self.medium(machine))
+        fault.or_else(|| self.medium(machine)).or_else(|| self.frontend_disk())
     }
 
     /// Disks that are full all at once, or that cannot be read.
@@ -168,6 +171,23 @@ impl Faults {
         match self.media.below(6) {
             0 if self.enabled.full_all => Some(Fault::FullAll(1 + self.media.below(FULL_ALL_US_MAX))),
             1 if self.enabled.reads_fail => Some(Fault::ReadsFail(machine, 1 + self.media.below(READS_FAIL_US_MAX))),
+            _ => None,
+        }
+    }
+
+    /// A fault of a front-end's disk, which hosts no range: clients must not notice it.
+    fn frontend_disk(&mut self) -> Option<Fault> {
+        if !self.enabled.frontend_disks {
+            return None;
+        }
+        let random = &mut self.frontend_disks;
+        let machine = self.backends + random.below(u64::from(self.frontends)) as u32;
+        match random.below(8) {
+            0 => Some(Fault::Stall(machine, 1 + random.below(STALL_US_MAX))),
+            1 => Some(Fault::Full(machine, 1 + random.below(STALL_US_MAX), 0)),
+            2 => Some(Fault::ReadsFail(machine, 1 + random.below(READS_FAIL_US_MAX))),
+            // Its store writes little except at a start.
+            3 => Some(Fault::Fail(machine, random.chance(1, 2), 1 + random.below(4))),
             _ => None,
         }
     }

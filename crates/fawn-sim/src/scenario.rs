@@ -62,7 +62,7 @@ pub struct Scenario {
     pub may_lose: bool,
     /// After all has healed one disk hangs.
     pub hang: Option<Hang>,
-    /// After healing, all back-ends are shut down cleanly and restarted before the final check.
+    /// After healing, all machines are shut down cleanly and restarted before the final check.
     pub closes_at_end: bool,
     /// After healing, ranges stay idle for more epochs than the remembered activations.
     pub idles: bool,
@@ -104,7 +104,7 @@ pub struct Hang {
 }
 
 impl Hang {
-    fn of(seed: &Seed, backends: u32, replication: u8) -> Option<Self> {
+    fn of(seed: &Seed, (backends, frontends): (u32, u32), replication: u8) -> Option<Self> {
         let mut random = seed.stream("hangs");
         if !random.chance(1, HANG_EVERY_SEEDS) {
             return None;
@@ -116,6 +116,11 @@ impl Hang {
         // while two others remain; one whose disk hangs leaves in any case.
         let copies_needed = if late_us > 0 { 3 } else { 2 };
         let is_survived = replication >= copies_needed && backends >= 3 && machine > 0;
+        if random.chance(1, 4) {
+            // A front-end's store hosts no range.
+            let machine = backends + random.below(u64::from(frontends)) as u32;
+            return Some(Self { machine, for_us, late_us, is_survived: true });
+        }
         Some(Self { machine, for_us, late_us, is_survived })
     }
 }
@@ -131,7 +136,7 @@ pub struct Enabled {
     pub kill: bool,
     /// All processes are killed.
     pub kill_of_all: bool,
-    /// A front-end is killed.
+    /// A front-end is killed or loses power.
     pub kill_frontend: bool,
     /// A machine pauses for a while.
     pub pause: bool,
@@ -155,6 +160,8 @@ pub struct Enabled {
     pub fail: bool,
     /// Machines are shut down gracefully.
     pub close: bool,
+    /// Disks of front-ends stall, are full, read nothing, or fail.
+    pub frontend_disks: bool,
 }
 
 /// Longest operation of the slowest disks, µs.
@@ -187,7 +194,9 @@ impl Scenario {
         let faults_us = 4_000_000 + random.below(5_000_000);
         let fault_every_us = [60_000, 250_000, 900_000][random.below(3) as usize];
         let (full_all, reads_fail) = (media.chance(1, 6), media.chance(1, 4));
-        let mut enabled = Enabled { close, full_all, reads_fail, ..Enabled::of(&mut random, durability, may_lose) };
+        let frontend_disks = seed.stream("front-ends' disks").chance(1, 3);
+        let enabled = Enabled::of(&mut random, durability, may_lose);
+        let mut enabled = Enabled { close, full_all, reads_fail, frontend_disks, ..enabled };
         let mut long = seed.stream("long");
         let apart_long = backends >= 3 && long.chance(1, 12);
         if apart_long {
@@ -213,7 +222,7 @@ impl Scenario {
             supervised: seed.stream("supervisor").chance(1, 4),
             epoch_records_max: if seed.stream("epochs").chance(1, 6) { 64 } else { Version::SEQ_SOFT_MAX },
             may_lose,
-            hang: Hang::of(seed, backends, replication),
+            hang: Hang::of(seed, (backends, frontends), replication),
             closes_at_end: stops.chance(1, 4),
             idles: long.chance(1, 12),
         }
@@ -300,6 +309,7 @@ impl Enabled {
         reads_fail: false,
         fail: false,
         close: false,
+        frontend_disks: false,
     };
 
     fn of(random: &mut SplitMix64, durability: Durability, may_lose: bool) -> Self {
@@ -321,6 +331,7 @@ impl Enabled {
             full_all: false,
             reads_fail: false,
             close: false,
+            frontend_disks: false,
         };
         // Only faults that the mode promises to survive: `everysec` survives kills, `memory` the loss of one machine.
         enabled.power_of_all &= may_lose || durability == Durability::Sync;

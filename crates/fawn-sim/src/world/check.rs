@@ -63,10 +63,10 @@ impl World {
         Ok(())
     }
 
-    /// Shuts all back-ends down gracefully and restarts them. In every mode nothing is lost, and no loss is reported.
+    /// Shuts all machines down gracefully and restarts them. In every mode nothing is lost, and no loss is reported.
     pub(super) fn close_all(&mut self) -> Result<(), String> {
         self.unclean = false;
-        for index in 0..self.scenario.backends as usize {
+        for index in 0..self.machines.len() {
             self.close(index, None, 0)?;
         }
         if self.unclean {
@@ -99,8 +99,12 @@ impl World {
         let until_us = self.now_us + ANSWER_US_MAX;
         loop {
             let (clients_now, answered_now) = self.sessions_of(index);
+            if answered_now > answered && self.machines[index].is_poisoned() {
+                self.trace.say(self.now_us, format!("node {} serves its sessions without a disk", index + 1));
+                return Ok(());
+            }
             let is_connected = clients.iter().any(|client| clients_now.contains(client));
-            if !self.machines[index].is_poisoned() || answered_now > answered || !is_connected || !self.serves_all() {
+            if !self.machines[index].is_poisoned() || !is_connected || !self.serves_all() {
                 return Ok(());
             }
             if self.now_us >= until_us {

@@ -31,7 +31,7 @@ impl World {
         }
         let until_us = self.now_us + for_us;
         self.run_until(self.now_us + RESUME_US_MAX.min(for_us))?;
-        let mut unserved = 0;
+        let (mut unserved, before) = (0, self.machines[index].answered);
         while self.now_us < until_us {
             let (answered, from_us) = (self.clients.answered, self.now_us);
             let (clients, at_machine) = self.sessions_of(index);
@@ -48,7 +48,8 @@ impl World {
                 return Err(format!("sessions on the machine whose disk hangs get no answer: {}", self.words()));
             }
         }
-        self.trace.say(self.now_us, "the disk works again".to_owned());
+        let served = self.machines[index].answered - before;
+        self.trace.say(self.now_us, format!("the disk works again; {served} operations were answered at its machine"));
         for kind in [OpKind::Write, OpKind::Sync] {
             disk.end_faults(kind);
         }

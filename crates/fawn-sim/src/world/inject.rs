@@ -40,7 +40,10 @@ impl World {
                     self.close(machine as usize, power_after_ops.filter(|_| at == 0), for_us)?;
                 }
             }
-            Fault::FrontendDown(frontend, for_us) => self.stop(backends + frontend as usize, Loss::Process, for_us)?,
+            Fault::FrontendDown(frontend, for_us) => {
+                let loss = if self.random.chance(1, 2) { Loss::Process } else { Loss::Power };
+                self.stop(backends + frontend as usize, loss, for_us)?;
+            }
             Fault::Pause(machine, for_us) => self.machines[machine as usize].paused_until_us = now_us + for_us,
             Fault::Stall(machine, for_us) => self.machines[machine as usize].stalled_until_us = now_us + for_us,
             Fault::Full(machine, for_us, left_bytes) => {
