@@ -62,7 +62,8 @@ impl<D: Device> Engine<D> {
     }
 
     /// Counts a record just appended to the segment.
-    #[inline]
+    // Every write calls it: without the call, the record's fields stay in registers.
+    #[inline(always)]
     pub(crate) fn enter_appended(&mut self, at: usize, slot: u32, record: &AppendedRecord) {
         let segment = self.segments.expect_mut(slot);
         if segment.enter_appended(at, record) {

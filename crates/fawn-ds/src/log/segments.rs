@@ -137,7 +137,8 @@ impl Segment {
     }
 
     /// Counts a record appended to the segment. Returns whether it is the range's first in this segment.
-    #[inline]
+    // As in `Engine::enter_appended`.
+    #[inline(always)]
     pub(crate) fn enter_appended(&mut self, range: usize, record: &AppendedRecord) -> bool {
         let AppendedRecord { version, len_bytes, hides, is_put } = *record;
         self.lengths.add(len_bytes as usize);
