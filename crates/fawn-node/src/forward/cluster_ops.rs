@@ -3,7 +3,7 @@
 //! Retries may overtake each other, so a session never has two operations on one key here; `OwnKeys` orders them.
 use crate::cluster::payload::{decode_reply, encode_request};
 use crate::cluster::{NodeConfig, PeerLinks, session_of};
-use crate::request::{OutstandingOp, RequestBody, SessionId};
+use crate::request::{OutstandingOp, RequestBody, RequestKind, SessionId};
 use fawn_chain::message::RefusedReason;
 use fawn_chain::router::Intent;
 use fawn_chain::{Body, ClusterMap, Frame, OpId, RangeEntry, Router, RouterOutput};
@@ -249,8 +249,10 @@ impl ClusterOps {
         reason: RefusedReason,
     ) -> Option<(OutstandingOp, Box<[u8]>, usize)> {
         if let RefusedReason::Larger { bytes } = reason {
-            let is_read = self.ops.get(&number)?.intent == Intent::Read;
-            let op = if is_read { self.end(number)? } else { return None };
+            let ClusterOp { op, intent, .. } = self.ops.get(&number)?;
+            // Only a read of one key has a grant. A peer that claims so of another operation is broken.
+            let has_grant = *intent == Intent::Read && op.kind == RequestKind::Value;
+            let op = if has_grant { self.end(number)? } else { return None };
             return Some((op.op, op.payload, bytes as usize));
         }
         self.ops.get_mut(&number)?.refused = Some(reason);

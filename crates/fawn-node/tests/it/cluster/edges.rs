@@ -152,3 +152,48 @@ fn corrupt_bytes_ask_for_a_new_link_once() {
     node.handle_link_reset(now, NodeId(2));
     world.put(b"k", b"after a new link");
 }
+
+/// A peer may claim of any operation that its value is longer than its grant. Only a read of one key can be asked for again.
+#[test]
+fn refusals_for_a_longer_value_harm_no_operation() {
+    for bytes in [0, 1, 100_000, u32::MAX] {
+        let mut world = TestWorld::new(64);
+        world.put(b"k", b"v");
+        let commands: [&[&[u8]]; 7] = [
+            &[b"DBSIZE"],
+            &[b"SCAN", b"0"],
+            &[b"GET", b"k"],
+            &[b"MGET", b"k", b"k"],
+            &[b"INCR", b"n"],
+            &[b"GETSET", b"g", b"1"],
+            &[b"MSET", b"{t}a", b"1", b"{t}b", b"2"],
+        ];
+        let node = world.nodes.get_mut(&FRONT_END).unwrap();
+        let ids: Vec<_> = commands
+            .iter()
+            .map(|words| {
+                let command = redis(words);
+                let id = node.open_session(command.protocol);
+                assert_eq!(node.handle_input(world.now, id, &command.bytes), command.bytes.len());
+                id
+            })
+            .collect();
+        let header = Header { from: NodeId(2), boot: BootId(2), range: RangeId::default(), epoch: Epoch::default() };
+        for op in 0..64 {
+            let mut frame = Vec::new();
+            let body = Body::Refused { op, reason: RefusedReason::Larger { bytes } };
+            encode_frame(&Frame { header, body }, &mut frame);
+            node.handle_bytes(world.now, NodeId(2), &frame);
+        }
+        world.run_raw(200);
+        let node = &world.nodes[&FRONT_END];
+        let heard: Vec<String> = ids.iter().map(|id| node.output(*id).escape_ascii().to_string()).collect();
+        let expected =
+            [r":1\r\n", r"*2\r\n$1\r\n0\r\n*1\r\n$1\r\nk\r\n", r"$1\r\nv\r\n", r"*2\r\n$1\r\nv\r\n$1\r\nv\r\n"];
+        // A reply to several keys that is claimed to be longer than any may be is refused.
+        let expected = expected.into_iter().take(if bytes == u32::MAX { 3 } else { 4 });
+        assert!(expected.zip(&heard).all(|(expected, heard)| expected == heard), "{heard:?}");
+        assert_eq!(heard[4..], [r":1\r\n", r"$-1\r\n", r"+OK\r\n"]);
+        assert_eq!((node.status().pending, node.status().replies.reserved_bytes), (0, 0));
+    }
+}

@@ -57,6 +57,8 @@ pub(crate) struct TestWorld {
     pub(crate) retained_records_max: usize,
     boots: u32,
     pub(crate) seed: u64,
+    /// Outputs of sessions stay where they are.
+    is_untaken: bool,
     /// The map's only range, instead of the ring's.
     range: Option<RangeEntry>,
 }
@@ -100,6 +102,7 @@ impl TestWorld {
             // Above the boots that served the range alone.
             boots: if range.is_some() { 100 } else { 0 },
             seed,
+            is_untaken: false,
             range,
         };
         for node in 1..=FRONT_END {
@@ -172,6 +175,13 @@ impl TestWorld {
         }
     }
 
+    /// Runs milliseconds without taking what the front-end's sessions were sent.
+    pub(crate) fn run_raw(&mut self, steps: usize) {
+        self.is_untaken = true;
+        self.run(steps);
+        self.is_untaken = false;
+    }
+
     /// Runs one millisecond.
     pub(crate) fn step(&mut self) {
         self.now = self.now.plus_ms(1);
@@ -217,6 +227,10 @@ impl TestWorld {
     /// Reads what sessions were sent.
     fn serve_sessions(&mut self, name: u32) {
         let Some(node) = self.nodes.get_mut(&name) else { return };
+        if self.is_untaken {
+            while node.poll_output().is_some() {}
+            return;
+        }
         while let Some(output) = node.poll_output() {
             match output {
                 ShardOutput::Writable(id) => {
