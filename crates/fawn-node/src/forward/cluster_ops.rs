@@ -25,6 +25,7 @@ struct ClusterOp {
     ring_key: RingKey,
     payload: Box<[u8]>,
     intent: Intent,
+    begun_at: MonoMs,
     is_sent: bool,
     is_sent_again: bool,
     /// Reason of the last refusal.
@@ -55,6 +56,7 @@ const fn is_failure(reply: &Reply<'_>) -> bool {
 pub(crate) struct ClusterOps {
     router: Router,
     session: u64,
+    timeout_ms: u64,
     /// By their number at the router.
     ops: HashMap<u64, ClusterOp, FxBuildHasher>,
     /// Operations that found the window of their range full, in order.
@@ -73,6 +75,7 @@ impl ClusterOps {
         Self {
             router: Router::new(session, config.limits.router, config.map.clone()),
             session,
+            timeout_ms: config.limits.router.timeout_ms,
             ops: HashMap::default(),
             unstarted: BTreeMap::new(),
             unstarted_len: 0,
@@ -154,8 +157,8 @@ impl ClusterOps {
         op.request_bytes = payload.len();
         let bytes = op.request_bytes;
         let payload = payload.into_boxed_slice();
-        let (is_sent, is_sent_again, refused) = (false, false, None);
-        let op = ClusterOp { op, ring_key, payload, intent, is_sent, is_sent_again, refused };
+        let (begun_at, is_sent, is_sent_again, refused) = (self.now.mono, false, false, None);
+        let op = ClusterOp { op, ring_key, payload, intent, begun_at, is_sent, is_sent_again, refused };
         let refused = if self.has_capacity(range) { self.try_start(op).err() } else { Some(Box::new(op)) };
         if let Some(op) = refused {
             self.unstarted_len += 1;
@@ -188,11 +191,26 @@ impl ClusterOps {
         }
     }
 
+    /// Ends the operations that waited for their window as long as a started one waits for its reply. A range without a chain
+    /// answers no window in time: the operations of a long queue would otherwise fail one window after the other.
+    fn expire_unstarted(&mut self) -> Vec<(OutstandingOp, OperationError)> {
+        let Self { unstarted, unstarted_len, now, timeout_ms, .. } = self;
+        let mut failed = Vec::new();
+        unstarted.retain(|_, waiting| {
+            while let Some(op) = waiting.pop_front_if(|op| now.mono.ms_since(op.begun_at) >= *timeout_ms) {
+                *unstarted_len -= 1;
+                failed.push((op.op, OperationError::Unavailable));
+            }
+            !waiting.is_empty()
+        });
+        failed
+    }
+
     /// Sends due requests. Returns the operations whose time is over, with their errors.
     pub(crate) fn flush(&mut self, links: &mut PeerLinks) -> Vec<(OutstandingOp, OperationError)> {
         self.has_ended = false;
+        let mut failed = self.expire_unstarted();
         self.start_waiting();
-        let mut failed = Vec::new();
         while let Some(output) = self.router.poll_output() {
             match output {
                 RouterOutput::Send { op: OpId(number), to, range, epoch, tag, first_incomplete } => {

@@ -59,7 +59,7 @@ impl ClusterHarness {
         Self::on(disks, options, 8 << 20, START)
     }
 
-    fn on(disks: Vec<SimDisk>, options: LocalOptions, memory_bytes: u64, now: Now) -> Self {
+    pub(crate) fn on(disks: Vec<SimDisk>, options: LocalOptions, memory_bytes: u64, now: Now) -> Self {
         Self::try_on(disks, options, memory_bytes, now).unwrap()
     }
 

@@ -3,3 +3,4 @@ mod clients;
 mod colocated;
 mod failures;
 mod harness;
+mod pipelines;
