@@ -9,16 +9,30 @@ use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_node::cluster::payload::{RequestBody, encode_request};
 use fawn_node::cluster::{MapPlace, NodeConfig, NodeError, NodeLimits, NodeOutput};
 use fawn_node::{ServerInfo, Shard, ShardOptions};
-use fawn_types::{BootId, ClientTag, Durability, Epoch, HashSecret, NodeId, Now, RangeId, Request};
+use fawn_types::{BootId, ClientTag, Durability, Epoch, HashSecret, NodeId, Now, RangeId, Request, RingKey};
+use fawn_wire::internal::{KeyValuePairs, KeyspaceRequest, put_pair};
+
+/// A front-end apart from the world's.
+const STRANGER: u32 = 9;
+const STRANGERS_SESSION: u64 = (STRANGER as u64) << 32 | 7;
 
 /// Sends a request with any epoch, as a separate front-end. Returns a description of the replies.
 fn ask(world: &mut TestWorld, to: u32, epoch: Epoch, range: RangeId, request: &Request<'_>) -> Vec<String> {
-    const STRANGER: u32 = 9;
-    let session = u64::from(STRANGER) << 32 | 7;
+    let tag = ClientTag { session: STRANGERS_SESSION, seq: 1 };
+    ask_as(world, to, (epoch, range), (STRANGERS_SESSION, tag), &RequestBody::Key(*request))
+}
+
+/// As [`ask`], with this session in the payload and this tag.
+fn ask_as(
+    world: &mut TestWorld,
+    to: u32,
+    (epoch, range): (Epoch, RangeId),
+    (session, tag): (u64, ClientTag),
+    request: &RequestBody<'_>,
+) -> Vec<String> {
     let mut payload = Vec::new();
-    encode_request(session, u32::MAX, &RequestBody::Key(*request), &mut payload);
+    encode_request(session, u32::MAX, request, &mut payload);
     let header = Header { from: NodeId(STRANGER), boot: BootId(77), range, epoch };
-    let tag = ClientTag { session, seq: 1 };
     let body = Body::Request { op: 1, tag, first_incomplete: 1, payload: &payload };
     let mut bytes = Vec::new();
     encode_frame(&Frame { header, body }, &mut bytes);
@@ -65,6 +79,36 @@ fn stale_epochs_and_foreign_keys_are_refused_with_the_newer_entry() {
     });
     let kinds: std::collections::BTreeSet<String> = covered.collect();
     assert!(kinds.contains("wrong range"), "keys of other ranges are rejected: {kinds:?}");
+}
+
+/// An update is done at the head of a chain that covers all its keys, for the front-end that its tag names.
+#[test]
+fn updates_are_done_at_their_head_for_the_sender_of_their_tag() {
+    let mut world = TestWorld::new(64);
+    world.put(b"k", b"1");
+    let map = world.manager_map().clone();
+    let entry = map.range_of(&RingKey::of(&map.secret, b"k")).unwrap();
+    let at = (entry.epoch, entry.range);
+    let (head, tail) = (entry.head().unwrap().0, entry.tail().unwrap().0);
+    let is_foreign = |key: &[u8]| !entry.keys.contains(&RingKey::of(&map.secret, key));
+    let foreign = (0..64_u8).map(|i| [b'q', i]).find(|key| is_foreign(key)).unwrap();
+    let tag = |session, seq| (session, ClientTag { session, seq });
+    let clear = RequestBody::Keyspace(KeyspaceRequest::Clear);
+    let mut bytes = Vec::new();
+    put_pair(&mut bytes, b"k", b"2");
+    put_pair(&mut bytes, &foreign, b"2");
+    let pairs = RequestBody::Keyspace(KeyspaceRequest::SetAll(KeyValuePairs::new(&bytes).unwrap()));
+    assert_eq!(ask_as(&mut world, tail, at, tag(STRANGERS_SESSION, 1), &clear), ["stale"]);
+    assert_eq!(ask_as(&mut world, head, at, tag(STRANGERS_SESSION, 1), &pairs), ["wrong range"]);
+    let of_another_session = (STRANGERS_SESSION, ClientTag { session: STRANGERS_SESSION + 1, seq: 1 });
+    let of_another_node = tag(u64::from(FRONT_END) << 32 | 1, 1);
+    for (at_fault, tag) in
+        [("session", of_another_session), ("number", tag(STRANGERS_SESSION, 2)), ("node", of_another_node)]
+    {
+        assert_eq!(ask_as(&mut world, head, at, tag, &clear), [""; 0], "a tag of another {at_fault}");
+    }
+    world.run(1_000);
+    assert_eq!(world.get(b"k").value(), Some(&b"1"[..]), "none of them had an effect");
 }
 
 #[test]
