@@ -266,3 +266,15 @@ fn a_silent_head_stops_its_own_range_only() {
     }
     assert!(!world.done.contains_key(&silent), "the unanswered operation ended too early");
 }
+
+/// Two of three nodes are gone: a write of which no second copy can be made is refused, and its reply says why.
+#[test]
+fn a_write_without_a_second_copy_is_refused_as_such() {
+    let mut world = TestWorld::new(96);
+    world.put(b"k", b"1");
+    (2..=BACK_ENDS).for_each(|node| world.kill(node, false));
+    world.run(10_000);
+    let answer = world.call(&set(b"k", b"2"));
+    assert!(answer.is_error("TRYAGAIN too few copies"), "{answer:?}");
+    assert_eq!(world.get(b"k").value(), Some(&b"1"[..]), "reads continue");
+}
