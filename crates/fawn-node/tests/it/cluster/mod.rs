@@ -8,5 +8,6 @@ mod edges;
 mod expiry;
 mod failures;
 mod grown;
+mod leaving;
 mod payloads;
 mod world;
