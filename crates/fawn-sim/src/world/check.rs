@@ -191,8 +191,9 @@ impl World {
     /// slower than the clocks.
     fn outlive(&mut self) -> Result<(), String> {
         let before = self.clients.times.all();
-        // Keys got their expiry before time fell, too.
-        let fallen_ms = before.iter().map(|time| time.latest.ms_since(time.now)).max().unwrap_or_default();
+        // Keys got their expiry before time fell, too. A tail that has served nothing since its start has no time yet.
+        let known = before.iter().filter(|time| time.now > TimeMs(0));
+        let fallen_ms = known.map(|time| time.latest.ms_since(time.now)).max().unwrap_or_default();
         let life_ms = fallen_ms + LIFE_MS_MAX;
         let for_ms = OUTLIVE_MS + life_ms;
         self.run_until(self.now_us + 1_000 * for_ms)?;
