@@ -21,7 +21,9 @@ fn leave(world: &mut TestWorld, protocol: Protocol, bytes: &[u8], forwarded: u64
     assert_eq!(node.status().counters.forwarded, before + forwarded);
     let granted = node.status().replies.reserved_bytes;
     node.close_session(id);
-    assert!(granted > 0 && node.status().replies.reserved_bytes > 0, "replies may still arrive");
+    assert!(granted > 0);
+    // Only the ends of its own replies were reserved beside the grants.
+    assert!(node.status().replies.reserved_bytes + 16 > granted, "replies may still arrive");
     world.run(2_000);
     let status = world.nodes[&FRONT_END].status();
     let replies = status.replies;
@@ -33,6 +35,20 @@ fn a_read_returns_the_grant_of_a_session_that_ended() {
     let mut world = TestWorld::new(70);
     world.put(b"k", b"1");
     leave(&mut world, Protocol::Memcached, b"get k\r\n", 1);
+}
+
+#[test]
+fn reads_that_share_a_reply_return_their_grants() {
+    let mut world = TestWorld::new(71);
+    let pipeline = b"set k 0 0 1 noreply\r\nv\r\nget k\r\nget k\r\nget k\r\n";
+    leave(&mut world, Protocol::Memcached, pipeline, 2);
+}
+
+#[test]
+fn items_that_need_more_return_their_first_grants() {
+    let mut world = TestWorld::new(72);
+    world.put(b"long", &[7; 16_000]);
+    leave(&mut world, Protocol::Resp, &resp(&format!("MGET{}", " long".repeat(100))), 100);
 }
 
 #[test]
