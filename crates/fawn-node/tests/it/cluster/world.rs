@@ -43,10 +43,10 @@ pub(crate) struct TestWorld {
     /// Directed links that lose every frame.
     pub(crate) cut: BTreeSet<(u32, u32)>,
     pub(crate) done: BTreeMap<TestOp, Answer>,
-    /// Sessions at the front-end whose requests are not answered.
-    asked: BTreeMap<SessionId, TestSession>,
+    /// Sessions, by their nodes, whose requests are not answered.
+    asked: BTreeMap<(u32, SessionId), TestSession>,
     /// Sessions that were answered last.
-    answered: VecDeque<SessionId>,
+    answered: VecDeque<(u32, SessionId)>,
     last_op: u64,
     pub(crate) now: Now,
     pub(crate) random: SplitMix64,
@@ -161,10 +161,8 @@ impl TestWorld {
     /// Kills the process; with `power`, the disk loses unsynced writes.
     pub(crate) fn kill(&mut self, node: u32, power: bool) {
         drop(self.nodes.remove(&node));
-        if node == FRONT_END {
-            self.asked.clear();
-            self.answered.clear();
-        }
+        self.asked.retain(|(of, _), _| *of != node);
+        self.answered.retain(|(of, _)| *of != node);
         let loss = self.random.next();
         if let Some(disk) = self.disks.get(&node) {
             if power { disk.crash(loss) } else { disk.kill(loss) }
@@ -234,15 +232,15 @@ impl TestWorld {
         while let Some(output) = node.poll_output() {
             match output {
                 ShardOutput::Writable(id) => {
-                    let Some(session) = self.asked.get_mut(&id) else { panic!("{id:?} was answered twice") };
+                    let Some(session) = self.asked.get_mut(&(name, id)) else { panic!("{id:?} was answered twice") };
                     let bytes = node.output(id);
                     session.received.extend_from_slice(bytes);
                     let bytes = bytes.len();
                     node.wrote(id, bytes);
                     if let Some(answer) = Answer::parse(session.protocol, &session.received) {
                         self.done.insert(session.op, answer);
-                        self.asked.remove(&id);
-                        self.answered.push_back(id);
+                        self.asked.remove(&(name, id));
+                        self.answered.push_back((name, id));
                     }
                 }
                 ShardOutput::Resume(_) => {}
@@ -250,7 +248,8 @@ impl TestWorld {
             }
         }
         while self.answered.len() > ANSWERED_MAX
-            && let Some(id) = self.answered.pop_front()
+            && let Some((of, id)) = self.answered.pop_front()
+            && let Some(node) = self.nodes.get_mut(&of)
         {
             node.close_session(id);
         }
@@ -258,7 +257,12 @@ impl TestWorld {
 
     /// Sends a command in a session of its own, so it waits for no other operation.
     pub(crate) fn submit(&mut self, command: &TestCommand) -> Result<TestOp, Stalled> {
-        let node = self.nodes.get_mut(&FRONT_END).unwrap();
+        self.submit_at(FRONT_END, command)
+    }
+
+    /// Sends a command to this node, as [`TestWorld::submit`] does to the front-end.
+    pub(crate) fn submit_at(&mut self, name: u32, command: &TestCommand) -> Result<TestOp, Stalled> {
+        let node = self.nodes.get_mut(&name).unwrap();
         let id = node.open_session(command.protocol);
         let consumed = node.handle_input(self.now, id, &command.bytes);
         if consumed == 0 {
@@ -269,7 +273,7 @@ impl TestWorld {
         assert_eq!(consumed, command.bytes.len(), "a whole request is consumed");
         self.last_op += 1;
         let op = TestOp(self.last_op);
-        self.asked.insert(id, TestSession { op, protocol: command.protocol, received: Vec::new() });
+        self.asked.insert((name, id), TestSession { op, protocol: command.protocol, received: Vec::new() });
         Ok(op)
     }
 
