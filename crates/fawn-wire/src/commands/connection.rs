@@ -4,7 +4,7 @@ use crate::number::parse_i64_strict;
 use crate::resp::command_args::CommandArgs;
 use crate::resp::decode::ParseResult;
 use crate::resp::parse_error::{ParseError, SYNTAX};
-use crate::{Command, ConnectionCommand, RespFormat, RespVersion};
+use crate::{Command, ConnectionCommand, RespVersion};
 use alloc::format;
 use alloc::string::String;
 
@@ -14,7 +14,7 @@ const VERSION_UNKNOWN: ParseError = ParseError::Fixed("-NOPROTO unsupported prot
 const WRONG_PASS: ParseError = ParseError::Fixed("-WRONGPASS invalid username-password pair or user is disabled.\r\n");
 const NO_SUCH_DB: ParseError = ParseError::Fixed("-ERR DB index is out of range\r\n");
 
-const fn done(connection: ConnectionCommand<'_>) -> ParseResult<'_> {
+pub(super) const fn done(connection: ConnectionCommand<'_>) -> ParseResult<'_> {
     Ok(Command::Connection(connection))
 }
 
@@ -23,18 +23,6 @@ pub(super) fn ping<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
         return Err(ParseError::Arity("ping"));
     }
     done(ConnectionCommand::Ping(args.get(1)))
-}
-
-pub(super) fn echo<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
-    done(ConnectionCommand::Echo(args.arg(1)))
-}
-
-pub(super) fn quit<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
-    done(ConnectionCommand::Quit(args.format(RespFormat::OkOrNull)))
-}
-
-pub(super) fn reset<'a>(_: &CommandArgs<'a>) -> ParseResult<'a> {
-    done(ConnectionCommand::Reset)
 }
 
 pub(super) fn select<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
@@ -67,7 +55,7 @@ pub(super) fn hello<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
 }
 
 /// Validates a name: printable, without spaces, of limited length. Names are shown in client lists.
-fn checked<'a>(name: &'a [u8], what: &str) -> Result<&'a [u8], ParseError> {
+pub(super) fn checked<'a>(name: &'a [u8], what: &str) -> Result<&'a [u8], ParseError> {
     if name.len() > NAME_BYTES_MAX {
         return Err(ParseError::Told(format!("ERR {what} cannot be longer than {NAME_BYTES_MAX} bytes")));
     }
@@ -76,22 +64,6 @@ fn checked<'a>(name: &'a [u8], what: &str) -> Result<&'a [u8], ParseError> {
         return Err(ParseError::Told(told));
     }
     Ok(name)
-}
-
-pub(super) fn client_id<'a>(_: &CommandArgs<'a>) -> ParseResult<'a> {
-    done(ConnectionCommand::ClientId)
-}
-
-pub(super) fn client_info<'a>(_: &CommandArgs<'a>) -> ParseResult<'a> {
-    done(ConnectionCommand::ClientInfo)
-}
-
-pub(super) fn client_getname<'a>(_: &CommandArgs<'a>) -> ParseResult<'a> {
-    done(ConnectionCommand::ClientGetName)
-}
-
-pub(super) fn client_setname<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
-    done(ConnectionCommand::ClientSetName(checked(args.arg(2), "Client names")?))
 }
 
 pub(super) fn client_setinfo<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {

@@ -1,6 +1,6 @@
 //! Parsers of Redis's expiry commands.
 use super::options::TimeForm;
-use super::strings::{read, update};
+use super::strings::update;
 use crate::RespFormat;
 use crate::resp::command_args::CommandArgs;
 use crate::resp::decode::ParseResult;
@@ -14,23 +14,12 @@ const NX_WITH_OTHERS: ParseError =
     ParseError::Fixed("-ERR NX and XX, GT or LT options at the same time are not compatible\r\n");
 const GT_WITH_LT: ParseError = ParseError::Fixed("-ERR GT and LT options at the same time are not compatible\r\n");
 
-pub(super) fn expire<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
-    touch("expire", TimeForm::EX, args)
-}
+/// Removes the expiry.
+pub(super) const PERSIST: Update<'_> =
+    Update::Touch { expiry: Expiry::Never, condition: ExpiryCondition::HasOne, return_value: false };
 
-pub(super) fn pexpire<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
-    touch("pexpire", TimeForm::PX, args)
-}
-
-pub(super) fn expireat<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
-    touch("expireat", TimeForm::EXAT, args)
-}
-
-pub(super) fn pexpireat<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
-    touch("pexpireat", TimeForm::PXAT, args)
-}
-
-fn touch<'a>(command: &'static str, form: TimeForm, args: &CommandArgs<'a>) -> ParseResult<'a> {
+/// `EXPIRE` and its variants.
+pub(super) fn touch<'a>(command: &'static str, form: TimeForm, args: &CommandArgs<'a>) -> ParseResult<'a> {
     let condition = condition(args)?;
     let expiry = form.to_expiry(args.integer(2)?, args.now).ok_or(ParseError::ExpireTime(command))?;
     update(args, Update::Touch { expiry, condition, return_value: false }, RespFormat::Flag)
@@ -61,25 +50,4 @@ fn condition(args: &CommandArgs<'_>) -> Result<ExpiryCondition, ParseError> {
         (_, true, ..) => Ok(ExpiryCondition::HasOne),
         _ => Ok(ExpiryCondition::Always),
     }
-}
-
-pub(super) fn persist<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
-    let condition = ExpiryCondition::HasOne;
-    update(args, Update::Touch { expiry: Expiry::Never, condition, return_value: false }, RespFormat::Flag)
-}
-
-pub(super) fn ttl<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
-    read(args, RespFormat::Remaining { now: args.now, seconds: true })
-}
-
-pub(super) fn pttl<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
-    read(args, RespFormat::Remaining { now: args.now, seconds: false })
-}
-
-pub(super) fn expiretime<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
-    read(args, RespFormat::ExpiresAt { seconds: true })
-}
-
-pub(super) fn pexpiretime<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
-    read(args, RespFormat::ExpiresAt { seconds: false })
 }

@@ -17,8 +17,12 @@ pub(super) fn del<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
     if args.count > 2 {
         return multi(args, EachKey::Delete, ReplyFold::Count, 1);
     }
-    let condition = Condition::Always;
-    update(args, Update::Delete { condition, return_previous: false }, RespFormat::Flag)
+    delete(args, false, RespFormat::Flag)
+}
+
+/// A removal of one key.
+pub(super) fn delete<'a>(args: &CommandArgs<'a>, return_previous: bool, format: RespFormat) -> ParseResult<'a> {
+    update(args, Update::Delete { condition: Condition::Always, return_previous }, format)
 }
 
 /// `EXISTS`, and `TOUCH`, which is the same because there are no access times to update.
@@ -27,14 +31,6 @@ pub(super) fn exists<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
         return multi(args, EachKey::Get, ReplyFold::Count, 1);
     }
     read(args, RespFormat::Flag)
-}
-
-pub(super) fn kind<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
-    read(args, RespFormat::TypeName)
-}
-
-pub(super) fn dbsize<'a>(_: &CommandArgs<'a>) -> ParseResult<'a> {
-    Ok(Command::Keyspace(KeyspaceCommand::DbSize))
 }
 
 pub(super) fn flushall<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {

@@ -4,15 +4,7 @@ use crate::resp::decode::{ParseResult, parse_subcommand};
 use crate::resp::parse_error::SYNTAX;
 use crate::{Command, CommandQuery, ServerCommand};
 
-pub(super) fn info<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
-    Ok(Command::Server(ServerCommand::Info { sections: args.from(1) }))
-}
-
-pub(super) fn config_get<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
-    Ok(Command::Server(ServerCommand::ConfigGet { patterns: args.from(2) }))
-}
-
-const fn query(query: CommandQuery<'_>) -> ParseResult<'_> {
+pub(super) const fn query(query: CommandQuery<'_>) -> ParseResult<'_> {
     Ok(Command::Server(ServerCommand::Command(query)))
 }
 
@@ -21,16 +13,8 @@ pub(super) fn command<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
     if args.count == 1 { query(CommandQuery::All) } else { parse_subcommand("command", args) }
 }
 
-pub(super) fn command_count<'a>(_: &CommandArgs<'a>) -> ParseResult<'a> {
-    query(CommandQuery::Count)
-}
-
 pub(super) fn command_info<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
     if args.count == 2 { query(CommandQuery::All) } else { query(CommandQuery::Info(args.from(2))) }
-}
-
-pub(super) fn command_docs<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
-    query(CommandQuery::Docs(args.from(2)))
 }
 
 pub(super) fn command_list<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {

@@ -26,14 +26,6 @@ pub(super) fn multi<'a>(args: &CommandArgs<'a>, each: EachKey, fold: ReplyFold, 
     Ok(Command::Multi(MultiCommand { keys, each, multi_reply: MultiReplyEncoder::new(fold, (args.count - 1) / step) }))
 }
 
-pub(super) fn get<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
-    read(args, RespFormat::Bulk)
-}
-
-pub(super) fn strlen<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
-    read(args, RespFormat::Length)
-}
-
 pub(super) fn set<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
     let value = args.arg(2);
     if args.count == 3 {
@@ -81,15 +73,8 @@ pub(super) fn setnx<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
     update(args, Update::Set { value, flags: 0, expiry, condition, return_previous: false }, RespFormat::Flag)
 }
 
-pub(super) fn setex<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
-    set_expiring("setex", TimeForm::EX, args)
-}
-
-pub(super) fn psetex<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
-    set_expiring("psetex", TimeForm::PX, args)
-}
-
-fn set_expiring<'a>(command: &'static str, form: TimeForm, args: &CommandArgs<'a>) -> ParseResult<'a> {
+/// `SETEX` and `PSETEX`.
+pub(super) fn set_expiring<'a>(command: &'static str, form: TimeForm, args: &CommandArgs<'a>) -> ParseResult<'a> {
     let expiry = expiry(command, args.arg(2), form, args)?;
     let (value, condition) = (args.arg(3), Condition::Always);
     update(args, Update::Set { value, flags: 0, expiry, condition, return_previous: false }, RespFormat::OkOrNull)
@@ -98,11 +83,6 @@ fn set_expiring<'a>(command: &'static str, form: TimeForm, args: &CommandArgs<'a
 pub(super) fn getset<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
     let (value, expiry, condition) = (args.arg(2), Expiry::Never, Condition::Always);
     update(args, Update::Set { value, flags: 0, expiry, condition, return_previous: true }, RespFormat::Bulk)
-}
-
-pub(super) fn getdel<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
-    let condition = Condition::Always;
-    update(args, Update::Delete { condition, return_previous: true }, RespFormat::Bulk)
 }
 
 pub(super) fn getex<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
@@ -116,7 +96,7 @@ pub(super) fn getex<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
         }
     }
     let expiry = match time {
-        None | Some(KeyTime::Keep) => return get(args),
+        None | Some(KeyTime::Keep) => return read(args, RespFormat::Bulk),
         Some(KeyTime::Never) => Expiry::Never,
         Some(KeyTime::At(form, amount)) => expiry("getex", amount, form, args)?,
     };
@@ -129,26 +109,10 @@ pub(super) fn append<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
     update(args, Update::Append { bytes, create: true, condition }, RespFormat::LengthWritten)
 }
 
-pub(super) fn incr<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
-    update(args, Update::AddSigned { delta: 1 }, RespFormat::Counter)
-}
-
-pub(super) fn decr<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
-    update(args, Update::AddSigned { delta: -1 }, RespFormat::Counter)
-}
-
-pub(super) fn incrby<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
-    update(args, Update::AddSigned { delta: args.integer(2)? }, RespFormat::Counter)
-}
-
 pub(super) fn decrby<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
     // i64::MIN has no negation.
     let delta = args.integer(2)?.checked_neg().ok_or(ParseError::Fixed("-ERR decrement would overflow\r\n"))?;
     update(args, Update::AddSigned { delta }, RespFormat::Counter)
-}
-
-pub(super) fn mget<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {
-    multi(args, EachKey::Get, ReplyFold::Each(args.format(RespFormat::Bulk)), 1)
 }
 
 pub(super) fn mset<'a>(args: &CommandArgs<'a>) -> ParseResult<'a> {

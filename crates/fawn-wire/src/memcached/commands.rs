@@ -47,23 +47,7 @@ fn update<'a>(line: &MemcachedLine<'a>, key: &'a [u8], update: Update<'a>, forma
     found(Command::Single { request: Request::Update { key, update }, format }, line)
 }
 
-pub(crate) fn get<'a>(_: &mut MemcachedState, line: &MemcachedLine<'a>) -> Decoded<'a> {
-    retrieve(line, line.words, EachKey::Get, false)
-}
-
-pub(crate) fn gets<'a>(_: &mut MemcachedState, line: &MemcachedLine<'a>) -> Decoded<'a> {
-    retrieve(line, line.words, EachKey::Get, true)
-}
-
-pub(crate) fn gat<'a>(_: &mut MemcachedState, line: &MemcachedLine<'a>) -> Decoded<'a> {
-    retrieve_and_touch(line, false)
-}
-
-pub(crate) fn gats<'a>(_: &mut MemcachedState, line: &MemcachedLine<'a>) -> Decoded<'a> {
-    retrieve_and_touch(line, true)
-}
-
-fn retrieve_and_touch<'a>(line: &MemcachedLine<'a>, cas: bool) -> Decoded<'a> {
+pub(crate) fn retrieve_and_touch<'a>(line: &MemcachedLine<'a>, cas: bool) -> Decoded<'a> {
     let mut words = line.words;
     let Some(exptime) = words.next() else { return refuse(ERROR, line) };
     if words.rest().is_empty() {
@@ -76,7 +60,7 @@ fn retrieve_and_touch<'a>(line: &MemcachedLine<'a>, cas: bool) -> Decoded<'a> {
 }
 
 #[inline]
-fn retrieve<'a>(line: &MemcachedLine<'a>, keys: Words<'a>, each: EachKey, cas: bool) -> Decoded<'a> {
+pub(crate) fn retrieve<'a>(line: &MemcachedLine<'a>, keys: Words<'a>, each: EachKey, cas: bool) -> Decoded<'a> {
     let raw = keys.rest();
     // Fast path: the text of several keys is not a valid key, because it contains spaces.
     if is_key(raw) {
@@ -105,35 +89,11 @@ fn retrieve<'a>(line: &MemcachedLine<'a>, keys: Words<'a>, each: EachKey, cas: b
 
 /// The action of a storage command.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Storage {
+pub(crate) enum Storage {
     Set(Condition),
     Cas,
     Append,
     Prepend,
-}
-
-pub(crate) fn set<'a>(state: &mut MemcachedState, line: &MemcachedLine<'a>) -> Decoded<'a> {
-    store(state, line, Storage::Set(Condition::Always))
-}
-
-pub(crate) fn add<'a>(state: &mut MemcachedState, line: &MemcachedLine<'a>) -> Decoded<'a> {
-    store(state, line, Storage::Set(Condition::Absent))
-}
-
-pub(crate) fn replace<'a>(state: &mut MemcachedState, line: &MemcachedLine<'a>) -> Decoded<'a> {
-    store(state, line, Storage::Set(Condition::Exists))
-}
-
-pub(crate) fn cas<'a>(state: &mut MemcachedState, line: &MemcachedLine<'a>) -> Decoded<'a> {
-    store(state, line, Storage::Cas)
-}
-
-pub(crate) fn append<'a>(state: &mut MemcachedState, line: &MemcachedLine<'a>) -> Decoded<'a> {
-    store(state, line, Storage::Append)
-}
-
-pub(crate) fn prepend<'a>(state: &mut MemcachedState, line: &MemcachedLine<'a>) -> Decoded<'a> {
-    store(state, line, Storage::Prepend)
 }
 
 /// The parsed line of a storage command.
@@ -145,7 +105,7 @@ struct StorageHeader<'a> {
     silent: bool,
 }
 
-fn store<'a>(state: &mut MemcachedState, line: &MemcachedLine<'a>, storage: Storage) -> Decoded<'a> {
+pub(crate) fn store<'a>(state: &mut MemcachedState, line: &MemcachedLine<'a>, storage: Storage) -> Decoded<'a> {
     let mut words = line.words;
     let (Some(key), Some(flags), Some(exptime), Some(bytes)) = (words.next(), words.next(), words.next(), words.next())
     else {
@@ -208,7 +168,7 @@ fn bad_chunk<'a>(consumed: usize, silent: bool) -> Decoded<'a> {
     Decoded::refuse(if silent { &b""[..] } else { BAD_CHUNK }, consumed)
 }
 
-pub(crate) fn delete<'a>(_: &mut MemcachedState, line: &MemcachedLine<'a>) -> Decoded<'a> {
+pub(crate) fn delete<'a>(line: &MemcachedLine<'a>) -> Decoded<'a> {
     let mut words = line.words;
     let Some(key) = words.next() else { return refuse(ERROR, line) };
     if !is_key(key) {
@@ -227,15 +187,7 @@ pub(crate) fn delete<'a>(_: &mut MemcachedState, line: &MemcachedLine<'a>) -> De
     update(line, key, Update::Delete { condition, return_previous: false }, format(MemcachedFormat::Deleted, silent))
 }
 
-pub(crate) fn incr<'a>(_: &mut MemcachedState, line: &MemcachedLine<'a>) -> Decoded<'a> {
-    count(line, |delta| Update::AddUnsigned { delta })
-}
-
-pub(crate) fn decr<'a>(_: &mut MemcachedState, line: &MemcachedLine<'a>) -> Decoded<'a> {
-    count(line, |delta| Update::SubtractUnsigned { delta })
-}
-
-fn count<'a>(line: &MemcachedLine<'a>, make: fn(u64) -> Update<'a>) -> Decoded<'a> {
+pub(crate) fn count<'a>(line: &MemcachedLine<'a>, make: fn(u64) -> Update<'a>) -> Decoded<'a> {
     let mut words = line.words;
     let (Some(key), Some(delta)) = (words.next(), words.next()) else { return refuse(ERROR, line) };
     let Some(silent) = noreply(words) else { return refuse(ERROR, line) };
@@ -246,7 +198,7 @@ fn count<'a>(line: &MemcachedLine<'a>, make: fn(u64) -> Update<'a>) -> Decoded<'
     }
 }
 
-pub(crate) fn touch<'a>(_: &mut MemcachedState, line: &MemcachedLine<'a>) -> Decoded<'a> {
+pub(crate) fn touch<'a>(line: &MemcachedLine<'a>) -> Decoded<'a> {
     let mut words = line.words;
     let (Some(key), Some(exptime)) = (words.next(), words.next()) else { return refuse(ERROR, line) };
     let Some(silent) = noreply(words) else { return refuse(ERROR, line) };
@@ -261,7 +213,7 @@ pub(crate) fn touch<'a>(_: &mut MemcachedState, line: &MemcachedLine<'a>) -> Dec
     }
 }
 
-pub(crate) fn flush_all<'a>(_: &mut MemcachedState, line: &MemcachedLine<'a>) -> Decoded<'a> {
+pub(crate) fn flush_all<'a>(line: &MemcachedLine<'a>) -> Decoded<'a> {
     let mut words = line.words;
     let delay = match words.clone().next() {
         None | Some(b"noreply") => Expiry::Never,
@@ -282,7 +234,7 @@ pub(crate) fn flush_all<'a>(_: &mut MemcachedState, line: &MemcachedLine<'a>) ->
     found(Command::Keyspace(KeyspaceCommand::FlushAll { at_ms, format }), line)
 }
 
-pub(crate) fn verbosity<'a>(_: &mut MemcachedState, line: &MemcachedLine<'a>) -> Decoded<'a> {
+pub(crate) fn verbosity<'a>(line: &MemcachedLine<'a>) -> Decoded<'a> {
     let mut words = line.words;
     let (Some(level), more) = (words.next(), words) else { return refuse(ERROR, line) };
     let silent = match (level, noreply(more)) {
@@ -294,20 +246,12 @@ pub(crate) fn verbosity<'a>(_: &mut MemcachedState, line: &MemcachedLine<'a>) ->
     found(Command::Connection(ConnectionCommand::Verbosity(format(MemcachedFormat::Ok, silent))), line)
 }
 
-pub(crate) fn version<'a>(_: &mut MemcachedState, line: &MemcachedLine<'a>) -> Decoded<'a> {
-    bare(line, ConnectionCommand::Version)
-}
-
-pub(crate) fn quit<'a>(_: &mut MemcachedState, line: &MemcachedLine<'a>) -> Decoded<'a> {
-    bare(line, ConnectionCommand::Quit(ReplyFormat::Silent))
-}
-
 /// A command without arguments.
-fn bare<'a>(line: &MemcachedLine<'a>, connection: ConnectionCommand<'a>) -> Decoded<'a> {
+pub(crate) fn bare<'a>(line: &MemcachedLine<'a>, connection: ConnectionCommand<'a>) -> Decoded<'a> {
     if line.words.rest().is_empty() { found(Command::Connection(connection), line) } else { refuse(ERROR, line) }
 }
 
-pub(crate) fn stats<'a>(_: &mut MemcachedState, line: &MemcachedLine<'a>) -> Decoded<'a> {
+pub(crate) fn stats<'a>(line: &MemcachedLine<'a>) -> Decoded<'a> {
     match (line.words.rest(), line.words.clone().next()) {
         (b"", _) => found(Command::Server(ServerCommand::Stats { argument: None }), line),
         (rest, Some(word)) if rest == word && STATS.contains(&word) => {
