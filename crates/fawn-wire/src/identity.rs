@@ -63,22 +63,15 @@ impl ConnectionCommand<'_> {
             ConnectionCommand::Version => {
                 out.extend_from_slice(concat!("VERSION ", env!("CARGO_PKG_VERSION"), "\r\n").as_bytes());
             }
-            _ => self.answer_client(codec.resp_version(), identity, out),
-        }
-        AfterReply::KeepOpen
-    }
-
-    fn answer_client(&self, version: RespVersion, identity: &mut ClientIdentity, out: &mut Vec<u8>) {
-        match *self {
             ConnectionCommand::ClientId => integer(identity.id as i64, out),
-            ConnectionCommand::ClientGetName if identity.name.is_empty() => null(version, out),
+            ConnectionCommand::ClientGetName if identity.name.is_empty() => null(codec.resp_version(), out),
             ConnectionCommand::ClientGetName => bulk(&identity.name, out),
             ConnectionCommand::ClientSetName(name) => set(&mut identity.name, name, out),
             ConnectionCommand::ClientSetLibName(name) => set(&mut identity.lib_name, name, out),
             ConnectionCommand::ClientSetLibVersion(name) => set(&mut identity.lib_version, name, out),
-            ConnectionCommand::ClientInfo => client_info(version, identity, out),
-            _ => unreachable!("answered by the caller"),
+            ConnectionCommand::ClientInfo => client_info(codec.resp_version(), identity, out),
         }
+        AfterReply::KeepOpen
     }
 }
 

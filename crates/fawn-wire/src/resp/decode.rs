@@ -77,7 +77,7 @@ impl RespState {
             FrameStop::Empty(consumed) => Decoded::Skip { consumed },
             FrameStop::Protocol(error) => Decoded::fatal(parse_error::protocol(error), input_bytes),
             FrameStop::TooLong { len, at, discard } => {
-                self.discard.start(discard);
+                self.discard = discard;
                 Decoded::refuse(parse_error::too_long(len, self.limits.value_bytes_max), at)
             }
         }

@@ -26,7 +26,7 @@ impl ScanResume {
 }
 
 /// The remaining part of a rejected request, dropped as it arrives and never buffered.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Discard {
     /// Bytes left of the current argument, including its line end.
     bytes: u64,
@@ -53,16 +53,9 @@ pub(crate) enum FrameStop {
     /// An empty array of this many bytes, ignored as in Redis.
     Empty(usize),
     /// An argument of `len` bytes exceeds the maximum value length. The rest to drop starts at `at`.
-    TooLong { len: u64, at: usize, discard: DiscardPlan },
+    TooLong { len: u64, at: usize, discard: Discard },
     /// The start of the next request is unknown: the connection must be closed.
     Protocol(ProtocolError),
-}
-
-/// The remaining size of a request that was rejected before its end.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct DiscardPlan {
-    bytes: u64,
-    args: usize,
 }
 
 /// Framing violations; the variants correspond to Redis's errors.
@@ -95,7 +88,7 @@ pub(crate) fn scan(input: &[u8], limits: &CodecLimits, resume: &mut ScanResume) 
         let end = start + len + 2;
         // Framing does not know which arguments are keys, so the longer of the two limits applies to all.
         if len > limits.value_bytes_max.max(fawn_types::limits::KEY_BYTES_MAX) {
-            let discard = DiscardPlan { bytes: len as u64 + 2, args: count - index - 1 };
+            let discard = Discard { bytes: len as u64 + 2, args: count - index - 1 };
             return Err(FrameStop::TooLong { len: len as u64, at: start, discard });
         }
         if end > limits.request_bytes_max {
@@ -188,10 +181,6 @@ fn signed_line(input: &[u8], at: usize, error: FrameStop) -> Result<(i64, usize)
 }
 
 impl Discard {
-    pub(crate) fn start(&mut self, plan: DiscardPlan) {
-        *self = Discard { bytes: plan.bytes, args: plan.args };
-    }
-
     pub(crate) const fn is_active(&self) -> bool {
         self.bytes > 0 || self.args > 0
     }
