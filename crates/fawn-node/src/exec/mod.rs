@@ -62,8 +62,8 @@ pub(crate) struct ExecutorLimits {
 struct EvaluationScratch {
     /// Value produced by an operation.
     value: Vec<u8>,
-    /// Previous value.
-    previous: Vec<u8>,
+    /// The encoded reply, without a version that is not assigned yet.
+    reply: Vec<u8>,
 }
 
 /// A larger scratch buffer is released after use.
@@ -72,24 +72,16 @@ pub(crate) const SCRATCH_BYTES_KEPT: usize = 1 << 20;
 /// Receiver of the replies to parked requests.
 pub(crate) trait ReplySink {
     /// Whether this many bytes may be read for the reply.
-    fn admit_read(&mut self, _head: &RequestHead, _bytes: usize) -> Admit {
-        Admit::Accept
-    }
+    fn admit_read(&mut self, head: &RequestHead, bytes: usize) -> Admit;
 
     /// Whether a reply with a value of this length is accepted.
-    fn admit_value(&mut self, _head: &RequestHead, _bytes: usize) -> Admit {
-        Admit::Accept
-    }
+    fn admit_value(&mut self, head: &RequestHead, bytes: usize) -> Admit;
 
     /// Whether a read that waited for a grant of this length may continue.
-    fn is_granted(&self, _head: &RequestHead, _bytes: usize) -> bool {
-        true
-    }
+    fn is_granted(&self, head: &RequestHead, bytes: usize) -> bool;
 
     /// The request is not executed here: the reply has a value of this length.
-    fn give_back(&mut self, _head: &RequestHead, _bytes: usize, _body: &RequestBody<'_>) {
-        unreachable!("only requests from elsewhere return")
-    }
+    fn give_back(&mut self, head: &RequestHead, bytes: usize, body: &RequestBody<'_>);
 
     /// Delivers the reply of a request; it may leave once `wait` is committed.
     fn reply(&mut self, head: &RequestHead, key: &[u8], reply: &Reply<'_>, wait: Option<Version>);
@@ -188,8 +180,8 @@ impl Executor {
 
     /// Releases the memory of large requests.
     pub(crate) fn trim(&mut self) {
-        let EvaluationScratch { value, previous } = &mut self.scratch;
-        for buffer in [value, previous, &mut self.result] {
+        let EvaluationScratch { value, reply } = &mut self.scratch;
+        for buffer in [value, reply, &mut self.result] {
             if buffer.capacity() > SCRATCH_BYTES_KEPT {
                 *buffer = Vec::new();
             }

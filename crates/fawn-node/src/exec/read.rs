@@ -13,7 +13,7 @@ use crate::request::{Execution, Parking, RequestMessage};
 use fawn_chain::{ReadTime, Replica};
 use fawn_ds::internals::{Engine, EngineError, Lookup, View};
 use fawn_flash::Device;
-use fawn_types::{EntryRef, KeyHash, Now, RangeId, Reply, TimeMs, Version, limits};
+use fawn_types::{EntryRef, KeyHash, Now, RangeId, Reply, TimeMs, Version};
 
 impl Executor {
     /// Hot path: no allocation when the value is in memory.
@@ -44,8 +44,6 @@ impl Executor {
             Ok(Lookup::Found(entry)) if entry.value.len() > message.grant_bytes => {
                 return Execution::Larger { bytes: entry.value.len() };
             }
-            // Another key's record: no record has such a key.
-            Ok(Lookup::Read(_)) if key.len() > limits::KEY_BYTES_MAX => Ok(Lookup::Absent),
             lookup => lookup,
         };
         reply_to(lookup, &mut self.counters, &member.replica, is_latest, emit)

@@ -13,7 +13,7 @@ use fawn_dli::StringOperation;
 use fawn_ds::internals::{Engine, EngineError, Lookup, LookupPlan, RecordKind, RecordRef, View};
 use fawn_flash::Device;
 use fawn_types::operation::{DataOperation, Effect, Outcome};
-use fawn_types::{ClientTag, KeyHash, Now, OperationError, RangeId, Reply, TimeMs, Update, Version, limits};
+use fawn_types::{ClientTag, KeyHash, Now, OperationError, RangeId, Reply, TimeMs, Update, Version};
 use fawn_wire::internal::{put_result, read_result};
 use std::ops::ControlFlow;
 
@@ -117,9 +117,6 @@ impl Executor {
         now: Now,
         emit: impl FnOnce(&Reply<'_>, Option<Version>),
     ) -> Execution {
-        if key.len() > limits::KEY_BYTES_MAX {
-            return NotAppended::Failed(OperationError::KeyTooLong).conclude(emit);
-        }
         let RequestMessage { slot, hash, tag, grant_bytes, .. } = *message;
         let emit = match self.admit(member, tag, emit) {
             ControlFlow::Continue(emit) => emit,
@@ -218,7 +215,7 @@ impl<D: Device> HeadContext<'_, D> {
             Err(error) => return NotAppended::Failed(operation_error(&error)).conclude(emit),
         };
         let wait = wait_for_commit(&self.member.replica, entry.map(|entry| entry.version));
-        let (write, answer) = evaluate(self.scratch, *job.update, self.value_bytes_max, entry, time);
+        let write = evaluate(self.scratch, *job.update, self.value_bytes_max, entry, time);
         let scratch = std::mem::take(self.scratch);
         let draft = match write {
             Write::None => None,
@@ -227,7 +224,11 @@ impl<D: Device> HeadContext<'_, D> {
                 Some(RecordDraft { kind: RecordKind::Put, value: &scratch.value, flags, expires_at_ms })
             }
         };
-        let execution = self.conclude(job, draft, wait, |version| answer.reply(&scratch.previous, version), emit);
+        let reply_at = |version| {
+            let Ok(reply) = read_result(&scratch.reply, version) else { unreachable!("it was just encoded") };
+            reply
+        };
+        let execution = self.conclude(job, draft, wait, reply_at, emit);
         *self.scratch = scratch;
         execution
     }

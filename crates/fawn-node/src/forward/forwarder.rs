@@ -91,6 +91,10 @@ impl Forwarder {
         }
     }
 
+    pub(crate) fn all_parts(&self) -> Vec<Destination> {
+        (0..self.parts()).map(|index| self.part(index)).collect()
+    }
+
     /// Whether requests on keys may be executed elsewhere.
     pub(crate) fn has_others(&self) -> bool {
         self.cluster.is_some() || self.placement.count() > 1

@@ -1,61 +1,15 @@
 //! Requests on several keys: replies gathered in the order of the keys, in whatever order they arrive.
 use crate::request::{LargerItem, SessionId};
-use fawn_types::{Entry, EntryRef, OperationError, Reply, Version};
+use fawn_types::{Reply, Version};
+use fawn_wire::internal::EncodedReply;
 use fawn_wire::{MultiReplyEncoder, ReplyFold};
 use std::collections::VecDeque;
-
-/// A reply that outlives the lookup: kept for an item until the items before it are known.
-#[derive(Debug)]
-pub(crate) enum StoredReply {
-    Value(Entry),
-    Plain(Reply<'static>),
-}
-
-impl StoredReply {
-    /// Copies `reply`; without the value where only its presence counts.
-    fn of(reply: &Reply<'_>, fold: ReplyFold) -> Self {
-        match *reply {
-            Reply::Value(entry) if matches!(fold, ReplyFold::Each(_)) => Self::Value(entry.to_owned()),
-            Reply::Value(entry) => {
-                let EntryRef { flags, expires_at_ms, version, .. } = entry;
-                Self::Plain(Reply::Value(EntryRef { value: &[], flags, expires_at_ms, version }))
-            }
-            Reply::Absent => Self::Plain(Reply::Absent),
-            Reply::Stored { version, value_bytes } => Self::Plain(Reply::Stored { version, value_bytes }),
-            Reply::NotStored => Self::Plain(Reply::NotStored),
-            Reply::VersionMismatch => Self::Plain(Reply::VersionMismatch),
-            Reply::NotFound => Self::Plain(Reply::NotFound),
-            Reply::Deleted => Self::Plain(Reply::Deleted),
-            Reply::Touched => Self::Plain(Reply::Touched),
-            Reply::NotTouched => Self::Plain(Reply::NotTouched),
-            Reply::Signed(value) => Self::Plain(Reply::Signed(value)),
-            Reply::Unsigned(value) => Self::Plain(Reply::Unsigned(value)),
-            Reply::Error(error) => Self::Plain(Reply::Error(error)),
-            // No request on several keys returns previous values.
-            Reply::Previous { .. } => Self::Plain(Reply::Error(OperationError::Unavailable)),
-        }
-    }
-
-    fn bytes(&self) -> usize {
-        match self {
-            Self::Value(entry) => entry.value.len(),
-            Self::Plain(_) => 0,
-        }
-    }
-
-    fn as_reply(&self) -> Reply<'_> {
-        match self {
-            Self::Value(entry) => Reply::Value(entry.as_ref()),
-            Self::Plain(reply) => *reply,
-        }
-    }
-}
 
 /// An item whose reply is not yet in the bytes.
 #[derive(Debug)]
 pub(crate) struct MultiItem {
     key: Box<[u8]>,
-    reply: Option<StoredReply>,
+    reply: Option<EncodedReply>,
 }
 
 /// The replies so far, in the order of the keys.
@@ -114,8 +68,9 @@ impl MultiReply {
         self.items[at].reply = Some(owned);
         while let Some(MultiItem { key, reply: Some(owned) }) = self.items.pop_front_if(|item| item.reply.is_some()) {
             self.first += 1;
-            self.stored_bytes -= owned.bytes();
-            self.add(&key, &owned.as_reply());
+            let reply = owned.as_reply();
+            self.stored_bytes -= value_bytes(&reply);
+            self.add(&key, &reply);
         }
     }
 
@@ -128,14 +83,21 @@ impl MultiReply {
         self.items.is_empty()
     }
 
-    fn keep(&mut self, reply: &Reply<'_>) -> StoredReply {
-        let mut owned = StoredReply::of(reply, self.gather.fold);
-        if self.bytes.len() + self.stored_bytes + owned.bytes() > self.bytes_max {
-            self.is_too_long = true;
-            owned = StoredReply::Plain(Reply::Absent);
+    /// Keeps a reply until the ones before it are known.
+    fn keep(&mut self, reply: &Reply<'_>) -> EncodedReply {
+        let mut reply = *reply;
+        if let Reply::Value(entry) = &mut reply
+            && !matches!(self.gather.fold, ReplyFold::Each(_))
+        {
+            // Only its presence counts.
+            entry.value = &[];
         }
-        self.stored_bytes += owned.bytes();
-        owned
+        if self.held_bytes() + value_bytes(&reply) > self.bytes_max {
+            self.is_too_long = true;
+            reply = Reply::Absent;
+        }
+        self.stored_bytes += value_bytes(&reply);
+        EncodedReply::of(&reply)
     }
 
     fn add(&mut self, key: &[u8], reply: &Reply<'_>) {
@@ -158,6 +120,13 @@ impl MultiReply {
         };
         let text = format!("{code} reply longer than {} bytes; ask for fewer keys at once\r\n", self.bytes_max);
         self.bytes.extend_from_slice(text.as_bytes());
+    }
+}
+
+const fn value_bytes(reply: &Reply<'_>) -> usize {
+    match reply {
+        Reply::Value(entry) => entry.value.len(),
+        _ => 0,
     }
 }
 

@@ -30,13 +30,20 @@ pub(crate) fn keyspace<D: Device>(
         }
         // One record per shard, so not atomic across shards [replication.md § 5].
         KeyspaceCommand::FlushAll { format, .. } => {
-            ask_all(state, session, KeyspaceOpKind::Flush(format), &KeyspaceRequest::Clear);
+            let parts = state.forward.all_parts();
+            ask(state, session, KeyspaceOpKind::Flush(format), &parts, &KeyspaceRequest::Clear);
         }
-        KeyspaceCommand::DbSize => ask_all(state, session, KeyspaceOpKind::DbSize, &KeyspaceRequest::Count),
+        KeyspaceCommand::DbSize => {
+            let parts = state.forward.all_parts();
+            ask(state, session, KeyspaceOpKind::DbSize, &parts, &KeyspaceRequest::Count);
+        }
         KeyspaceCommand::Scan { .. } => {
             let scan = ScanState::new(keyspace);
             match scan.next_part(state.forward.parts()) {
-                Some((at, part)) => ask(state, session, KeyspaceOpKind::Scan(scan), at..at + 1, &part),
+                Some((at, part)) => {
+                    let to = state.forward.part(at);
+                    ask(state, session, KeyspaceOpKind::Scan(scan), &[to], &part);
+                }
                 None => session.replies.respond(ScanState::encode_nothing),
             }
         }
@@ -44,30 +51,8 @@ pub(crate) fn keyspace<D: Device>(
     Flow::Continue
 }
 
-fn ask_all<D: Device>(
-    state: &mut ShardState<D>,
-    session: &mut Session,
-    kind: KeyspaceOpKind,
-    part: &KeyspaceRequest<'_>,
-) {
-    let count = state.forward.parts();
-    ask(state, session, kind, 0..count, part);
-}
-
-/// Sends the part to these destinations.
-fn ask<D: Device>(
-    state: &mut ShardState<D>,
-    session: &mut Session,
-    kind: KeyspaceOpKind,
-    parts: std::ops::Range<usize>,
-    part: &KeyspaceRequest<'_>,
-) {
-    let destinations: Vec<_> = parts.map(|index| state.forward.part(index)).collect();
-    ask_at(state, session, kind, &destinations, part);
-}
-
 /// Sends the part to each destination. The session's next requests wait for the reply.
-pub(super) fn ask_at<D: Device>(
+pub(super) fn ask<D: Device>(
     state: &mut ShardState<D>,
     session: &mut Session,
     kind: KeyspaceOpKind,
@@ -102,8 +87,8 @@ fn send_part<D: Device>(state: &mut ShardState<D>, operation: usize, to: Destina
 /// A delayed `flush_all` that is due; no session waits for it.
 pub(crate) fn flush_all<D: Device>(state: &mut ShardState<D>) {
     let keyspace_op = KeyspaceOp::new(SessionId::NOBODY, 0, KeyspaceOpKind::Flush(ReplyFormat::Silent));
-    let destinations: Vec<_> = (0..state.forward.parts()).map(|index| state.forward.part(index)).collect();
-    begin(state, keyspace_op, &destinations, &KeyspaceRequest::Clear);
+    let parts = state.forward.all_parts();
+    begin(state, keyspace_op, &parts, &KeyspaceRequest::Clear);
 }
 
 impl<D: Device> ShardContext<'_, D> {

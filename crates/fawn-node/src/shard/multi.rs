@@ -8,7 +8,7 @@ use crate::replica::RangeSlot;
 use crate::request::{Destination, Execution, Parking, ReplyPlace, ReplyTarget, RequestBody};
 use fawn_chain::message::FRAME_BYTES_MAX;
 use fawn_flash::Device;
-use fawn_types::{KeyHash, Now, OperationError, Reply, Request, Update, limits};
+use fawn_types::{KeyHash, Now, OperationError, Reply, Request, Update};
 use fawn_wire::internal::{KeyValuePairs, KeyspaceRequest, put_pair};
 use fawn_wire::{MultiCommand, ReplyFold, ReplyFormat, encode_done, encode_error};
 
@@ -139,10 +139,6 @@ fn forward_set_all<D: Device>(
     }
     let mut bytes = Vec::new();
     for (key, value) in pairs_of(multi) {
-        if key.len() > limits::KEY_BYTES_MAX {
-            session.replies.respond(|out| encode_error(format, OperationError::KeyTooLong, out));
-            return Flow::Continue;
-        }
         put_pair(&mut bytes, key, value);
     }
     let Ok(pairs) = KeyValuePairs::new(&bytes) else { unreachable!("pairs that were just encoded decode") };
@@ -152,7 +148,7 @@ fn forward_set_all<D: Device>(
         return Flow::Continue;
     }
     if is_chain {
-        fan_out::ask_at(state, session, KeyspaceOpKind::SetAll(format), &[to], &KeyspaceRequest::SetAll(pairs));
+        fan_out::ask(state, session, KeyspaceOpKind::SetAll(format), &[to], &KeyspaceRequest::SetAll(pairs));
         return Flow::Continue;
     }
     let body = RequestBody::Keyspace(KeyspaceRequest::SetAll(pairs));
@@ -228,9 +224,6 @@ fn step<D: Device>(
             if single::read_at_tail(state, (range, hash, key), usize::MAX, emit) {
                 return;
             }
-        }
-        if key.len() > limits::KEY_BYTES_MAX {
-            return progress.multi_reply.push(key, &Reply::Error(OperationError::KeyTooLong), None);
         }
         let target = progress.target(state, session, key);
         let grant_bytes = if request.returns_value() { progress.item_bytes } else { 0 };

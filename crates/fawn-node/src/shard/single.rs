@@ -10,7 +10,7 @@ use crate::request::{
     RequestMessage, StoredRequest,
 };
 use fawn_flash::Device;
-use fawn_types::{KeyHash, Now, OperationError, RangeId, Reply, Request, Version, limits};
+use fawn_types::{KeyHash, Now, OperationError, RangeId, Reply, Request, Version};
 use fawn_wire::{ReplyFormat, encode_reply};
 
 /// Executes a request on one key, with its hash and its destination unless this shard executes it. Hot path: no
@@ -201,9 +201,6 @@ fn forward<D: Device>(
     if !state.forward.accepts(to.0, &state.options) {
         return Flow::Stall(Stall::Shard);
     }
-    if request.key().len() > limits::KEY_BYTES_MAX {
-        return refuse(session, request.key(), format, OperationError::KeyTooLong);
-    }
     let bytes = if request.returns_value() { session.first_grant_bytes() } else { 0 };
     if !session.grant(bytes) {
         return Flow::Stall(Stall::ReplyBudget);
@@ -240,9 +237,6 @@ fn queue<D: Device>(
 ) -> Flow {
     if !state.forward.has_capacity(&state.options) {
         return Flow::Stall(Stall::Shard);
-    }
-    if request.key().len() > limits::KEY_BYTES_MAX {
-        return refuse(session, request.key(), format, OperationError::KeyTooLong);
     }
     let place = ReplyPlace::Slot(session.replies.reserve(0));
     let target = ReplyTarget { session: session.id, place, format };

@@ -9,20 +9,11 @@ const OWN_VERSION: u8 = 0x80;
 /// Flag in the kind of `Previous`: the key had an entry.
 const HAS_ENTRY: u8 = 0x40;
 
-/// The encoded bytes of a reply, verified to decode.
+/// The encoded bytes of a reply.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EncodedReply(Box<[u8]>);
 
 impl EncodedReply {
-    /// Copies and verifies an encoded reply.
-    ///
-    /// # Errors
-    /// If the bytes are not a valid reply.
-    pub fn new(result: &[u8]) -> Result<Self, MessageDecodeError> {
-        read_result(result, Version::ZERO)?;
-        Ok(Self(result.into()))
-    }
-
     /// Encodes `reply`.
     #[must_use]
     pub fn of(reply: &Reply<'_>) -> Self {
