@@ -157,7 +157,7 @@ impl<D: Device> MemberHost<D> {
 
     /// Blocks until the plan's read has ended; keeps other events for the next iteration.
     pub(super) fn wait_for(&mut self, plan: LookupPlan) -> LookupPlan {
-        /// A token of no request: `ReadWaiter` never sets all bits.
+        /// A token of no request: `Reads` counts its tokens from 0.
         const BLOCKING_USER: u64 = u64::MAX;
         self.engine.read(plan, BLOCKING_USER);
         loop {

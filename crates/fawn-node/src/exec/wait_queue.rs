@@ -2,7 +2,7 @@
 //!
 //! Sequence numbers follow evaluation, so N pipelined updates of one cold key cost one read [replication.md § 3]: the
 //! first one opens the key's queue and reads, later requests on the key wait behind it.
-use super::reads::{GENERATION_BITS, ReadWaiter};
+use super::reads::ReadWaiter;
 use crate::replica::RangeSlot;
 use crate::request::{RequestHead, StoredRequest};
 use fawn_ds::internals::{LookupPlan, Scan};
@@ -90,7 +90,7 @@ impl WaitQueue {
     }
 
     pub(super) fn insert(&mut self, head: RequestHead, body: WaitingBody, others: Box<[KeyHash]>) -> usize {
-        self.generation = self.generation.wrapping_add(1) & ((1 << GENERATION_BITS) - 1);
+        self.generation = self.generation.wrapping_add(1);
         if head.tag.is_some() {
             self.tags.insert(head.tag);
         }
