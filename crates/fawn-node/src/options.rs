@@ -77,8 +77,6 @@ pub struct ServerInfo {
     pub directory: String,
     /// The operating system, in the form of `uname -srm`.
     pub system: String,
-    /// Further settings for `CONFIG GET`, by their name in the configuration file.
-    pub settings: Vec<(String, String)>,
 }
 
 impl ServerInfo {

@@ -55,7 +55,7 @@ pub(crate) struct Allowance {
 }
 
 /// Budget state of a session.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct SessionGrants {
     usage: Usage,
     /// The part of `usage` that counts as short.
@@ -71,21 +71,8 @@ pub(crate) struct SessionGrants {
 }
 
 impl SessionGrants {
-    pub(super) const fn new(bytes_max: usize) -> Self {
-        let (usage, allowance) = (
-            Usage { ready_bytes: 0, reserved_bytes: 0, partial_bytes: 0 },
-            Allowance { any_bytes: 0, next_bytes: 0, short_bytes: 0 },
-        );
-        Self {
-            usage,
-            short_bytes: 0,
-            is_short: false,
-            allowance,
-            wanted_bytes: 0,
-            granted_bytes: 0,
-            is_queued: false,
-            bytes_max,
-        }
+    pub(super) fn new(bytes_max: usize) -> Self {
+        Self { bytes_max, ..Self::default() }
     }
 }
 
@@ -153,7 +140,7 @@ struct Waiter {
 }
 
 /// The reply budget of a shard.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Budget {
     bytes_max: usize,
     /// Usage of all sessions.
@@ -173,16 +160,7 @@ pub(crate) struct Budget {
 impl Budget {
     pub(super) fn new(bytes_max: usize) -> Self {
         assert!(bytes_max > 0, "a budget of 0 would admit no reply");
-        Self {
-            bytes_max,
-            usage: Usage::default(),
-            short_bytes: 0,
-            exceeding: None,
-            ready_bytes_peak: 0,
-            waiting: VecDeque::new(),
-            is_due: false,
-            has_granted_reads: false,
-        }
+        Self { bytes_max, ..Self::default() }
     }
 
     pub(crate) fn status(&self) -> RepliesStatus {

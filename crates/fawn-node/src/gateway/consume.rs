@@ -1,6 +1,4 @@
 //! Input of a session: decoded command by command and executed, until it ends or the session stalls.
-//!
-//! The rules are the same for both executors, a shard's own store and a cluster.
 use super::lookahead::{FIRSTS_MIN, Lookahead, Prefetched, peek_firsts};
 use super::{Budget, Session, SessionPhase, Sessions};
 use super::{Flow, Stall};
@@ -13,25 +11,17 @@ use fawn_types::{KeyHash, Now, OperationError, Version};
 use fawn_wire::{Command, Decoded};
 use std::collections::VecDeque;
 
-/// An executor of commands.
+/// The executor of commands: the shard that has the sessions.
 pub(crate) trait Dispatch {
     fn options(&self) -> &ShardOptions;
     fn counters(&mut self) -> &mut ShardCounters;
     fn execute(&mut self, session: &mut Session, command: Command<'_>, now: Now) -> Flow;
-
-    /// Whether look-ahead pays; then the next three methods are meaningful.
-    const LOOKS_AHEAD: bool = false;
     /// Hash of the key, and its destination unless this shard executes it.
-    fn place(&self, _key: &[u8]) -> (KeyHash, Option<Destination>) {
-        (KeyHash(0), None)
-    }
+    fn place(&self, key: &[u8]) -> (KeyHash, Option<Destination>);
     /// Prefetches keys of requests that follow.
-    fn prefetch(&self, _hashes: &[KeyHash]) {}
+    fn prefetch(&self, hashes: &[KeyHash]);
     /// Like [`Dispatch::execute`], for a request decoded ahead.
-    fn execute_prefetched(&mut self, session: &mut Session, prefetched: &Prefetched<'_>, now: Now) -> Flow {
-        let Prefetched { request, format, .. } = *prefetched;
-        self.execute(session, Command::Single { request, format }, now)
-    }
+    fn execute_prefetched(&mut self, session: &mut Session, prefetched: &Prefetched<'_>, now: Now) -> Flow;
 }
 
 /// Decodes and executes until the input ends, or the session stalls or ends.
@@ -39,7 +29,8 @@ pub(crate) trait Dispatch {
 fn consume<'a, E: Dispatch>(
     executor: &mut E,
     session: &mut Session,
-    (mut first, input): (Option<&Prefetched<'a>>, &'a [u8]),
+    mut first: Option<&Prefetched<'a>>,
+    input: &'a [u8],
     now: Now,
 ) -> usize {
     let (mut at, mut lookahead) = (0, Lookahead::default());
@@ -53,7 +44,7 @@ fn consume<'a, E: Dispatch>(
             return at;
         }
         // A prefetch of the first request alone would only wait for the same memory a moment earlier.
-        if E::LOOKS_AHEAD && at > 0 && lookahead.is_empty() {
+        if at > 0 && lookahead.is_empty() {
             lookahead.fill(executor, session, &input[at..], now.wall);
         }
         let (flow, consumed) = match first.take().or_else(|| lookahead.pop()) {
@@ -92,22 +83,18 @@ fn stall(executor: &mut impl Dispatch, session: &mut Session, why: Stall) {
 #[cold]
 fn consume_other(executor: &mut impl Dispatch, session: &mut Session, decoded: Decoded<'_>, now: Now) -> (Flow, usize) {
     match decoded {
+        Decoded::Command { command, consumed } => (executor.execute(session, command, now), consumed),
         Decoded::Skip { consumed } => (Flow::Continue, consumed),
         Decoded::Error { message, consumed, fatal } => {
             executor.counters().malformed += 1;
             session.replies.respond(|out| out.extend_from_slice(&message));
             (if fatal { Flow::End } else { Flow::Continue }, consumed)
         }
-        Decoded::Rewritten { bytes, consumed } => match session.codec.decode(&bytes, now.wall) {
-            Decoded::Command { command, .. } => (executor.execute(session, command, now), consumed),
-            Decoded::Error { message, fatal, .. } => {
-                executor.counters().malformed += 1;
-                session.replies.respond(|out| out.extend_from_slice(&message));
-                (if fatal { Flow::End } else { Flow::Continue }, consumed)
-            }
-            other => unreachable!("a rewritten command is whole and canonical, found {other:?}"),
-        },
-        Decoded::Command { .. } | Decoded::Incomplete { .. } => unreachable!("handled by the caller"),
+        Decoded::Rewritten { bytes, consumed } => {
+            let decoded = session.codec.decode(&bytes, now.wall);
+            (consume_other(executor, session, decoded, now).0, consumed)
+        }
+        Decoded::Incomplete { .. } => unreachable!("the caller waits for more, and a rewritten command is whole"),
     }
 }
 
@@ -116,48 +103,40 @@ pub(crate) fn handle_inputs<E: Dispatch>(
     executor: &mut E,
     sessions: &mut Sessions,
     outputs: &mut VecDeque<ShardOutput>,
-    (inputs, used): (&[(SessionId, &[u8])], &mut [usize]),
+    inputs: &[(SessionId, &[u8])],
+    used: &mut [usize],
     now: Now,
 ) {
     assert_eq!(inputs.len(), used.len(), "each input's consumption is noted");
     for (inputs, used) in inputs.chunks(PREFETCH_KEYS_MAX).zip(used.chunks_mut(PREFETCH_KEYS_MAX)) {
-        if E::LOOKS_AHEAD && inputs.len() >= FIRSTS_MIN {
+        if inputs.len() >= FIRSTS_MIN {
             let mut firsts = [const { None }; PREFETCH_KEYS_MAX];
             peek_firsts(executor, sessions, inputs, &mut firsts, now.wall);
             for ((used, (id, input)), first) in used.iter_mut().zip(inputs).zip(&firsts) {
-                *used = handle_prefetched(executor, sessions, outputs, (*id, first.as_ref(), input), now);
+                *used = handle_input(executor, sessions, outputs, *id, first.as_ref(), input, now);
             }
         } else {
             for (used, (id, input)) in used.iter_mut().zip(inputs) {
-                *used = handle_prefetched(executor, sessions, outputs, (*id, None, input), now);
+                *used = handle_input(executor, sessions, outputs, *id, None, input, now);
             }
         }
     }
 }
 
-/// Executes input of a session; returns how much is consumed.
-#[inline]
-pub(crate) fn handle_input(
+/// Executes input of a session, whose first request may be decoded already; returns how much is consumed.
+pub(crate) fn handle_input<'a>(
     executor: &mut impl Dispatch,
     sessions: &mut Sessions,
     outputs: &mut VecDeque<ShardOutput>,
-    (id, input): (SessionId, &[u8]),
-    now: Now,
-) -> usize {
-    handle_prefetched(executor, sessions, outputs, (id, None, input), now)
-}
-
-fn handle_prefetched<'a>(
-    executor: &mut impl Dispatch,
-    sessions: &mut Sessions,
-    outputs: &mut VecDeque<ShardOutput>,
-    (id, first, input): (SessionId, Option<&Prefetched<'a>>, &'a [u8]),
+    id: SessionId,
+    first: Option<&Prefetched<'a>>,
+    input: &'a [u8],
     now: Now,
 ) -> usize {
     let Some((session, pool, budget)) = sessions.get_with_pool(id) else { return input.len() };
     session.replies.borrow_from(pool);
     budget.share_with(session);
-    let consumed = consume(executor, session, (first, input), now);
+    let consumed = consume(executor, session, first, input, now);
     executor.counters().input_bytes += consumed as u64;
     if session.stalled.is_none() && !session.has_capacity(executor.options()) {
         // All offered input was consumed and no more is accepted: the host must be notified when the session resumes.
@@ -165,10 +144,7 @@ fn handle_prefetched<'a>(
     }
     budget.update(session);
     let needs_turn = !session.is_quiet() || session.stalled.is_some() || session.phase != SessionPhase::Open;
-    if session.replies.has_output() && !session.output_announced {
-        session.output_announced = true;
-        outputs.push_back(ShardOutput::Writable(id));
-    }
+    announce_output(session, outputs);
     if needs_turn {
         sessions.schedule(id);
     }
@@ -179,7 +155,8 @@ fn handle_prefetched<'a>(
 pub(crate) fn settle(
     sessions: &mut Sessions,
     options: &ShardOptions,
-    (committed, failed): (Version, Option<OperationError>),
+    committed: Version,
+    failed: Option<OperationError>,
     relieved: bool,
     outputs: &mut VecDeque<ShardOutput>,
 ) {
@@ -213,12 +190,17 @@ fn wait_for_budget(session: &mut Session, budget: &mut Budget) {
     }
 }
 
-/// Emits the effects that a session's state calls for.
-fn notify_host(session: &mut Session, options: &ShardOptions, relieved: bool, outputs: &mut VecDeque<ShardOutput>) {
+#[inline]
+fn announce_output(session: &mut Session, outputs: &mut VecDeque<ShardOutput>) {
     if session.replies.has_output() && !session.output_announced {
         session.output_announced = true;
         outputs.push_back(ShardOutput::Writable(session.id));
     }
+}
+
+/// Emits the effects that a session's state calls for.
+fn notify_host(session: &mut Session, options: &ShardOptions, relieved: bool, outputs: &mut VecDeque<ShardOutput>) {
+    announce_output(session, outputs);
     if session.stalled.is_some_and(|stall| session.may_resume(stall, options, relieved)) {
         session.stalled = None;
         if session.phase == SessionPhase::Open {

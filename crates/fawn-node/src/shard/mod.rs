@@ -156,14 +156,14 @@ impl<D: Device> Shard<D> {
     /// rest and offers it again with more input, or after [`ShardOutput::Resume`].
     pub fn handle_input(&mut self, now: Now, id: SessionId, input: &[u8]) -> usize {
         let now = self.note_time(now);
-        consume::handle_input(&mut self.state, &mut self.sessions, &mut self.outputs, (id, input), now)
+        consume::handle_input(&mut self.state, &mut self.sessions, &mut self.outputs, id, None, input, now)
     }
 
     /// Like [`Shard::handle_input`] for each input, with consumed bytes in `used`. The first requests of all inputs are
     /// prefetched together.
     pub fn handle_inputs(&mut self, now: Now, inputs: &[(SessionId, &[u8])], used: &mut [usize]) {
         let now = self.note_time(now);
-        consume::handle_inputs(&mut self.state, &mut self.sessions, &mut self.outputs, (inputs, used), now);
+        consume::handle_inputs(&mut self.state, &mut self.sessions, &mut self.outputs, inputs, used, now);
     }
 
     /// Length that the input must reach, from its first unconsumed byte, before it is worth offering again.
@@ -318,7 +318,7 @@ impl<D: Device> Shard<D> {
         let failed = self.state.failure();
         self.state.forward.settle(committed, failed);
         let options = &self.state.options;
-        consume::settle(&mut self.sessions, options, (committed, failed), relieved, &mut self.outputs);
+        consume::settle(&mut self.sessions, options, committed, failed, relieved, &mut self.outputs);
     }
 
     fn deadline(&self, now: Now) -> Option<MonoMs> {
@@ -348,8 +348,6 @@ impl<D: Device> Dispatch for ShardState<D> {
     fn execute(&mut self, session: &mut Session, command: Command<'_>, now: Now) -> Flow {
         execute(self, session, command, now)
     }
-
-    const LOOKS_AHEAD: bool = true;
 
     #[inline]
     fn place(&self, key: &[u8]) -> (KeyHash, Option<Destination>) {

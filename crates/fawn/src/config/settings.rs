@@ -181,8 +181,8 @@ impl Settings {
         Self { dir, memory: part(self.memory), capacity: self.capacity.map(part), ..self.clone() }
     }
 
-    /// The effective settings: keys of the configuration file with their values as TOML.
-    pub(crate) fn pairs(&self) -> Vec<(String, String)> {
+    /// The settings as a configuration file.
+    pub(crate) fn to_toml(&self) -> String {
         let mut pairs = vec![
             ("dir", self.dir.display().to_string()),
             ("resp", self.resp.to_string()),
@@ -202,17 +202,12 @@ impl Settings {
         pairs.extend(self.shards.map(|shards| ("shards", shards.to_string())));
         pairs.extend(self.capacity.map(|size| ("capacity", size.to_string())));
         pairs.extend(self.ready_file.as_ref().map(|path| ("ready-file", path.display().to_string())));
-        pairs.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
-    }
-
-    /// The settings as a configuration file.
-    pub(crate) fn to_toml(&self) -> String {
-        let line = |(key, value): (String, String)| match key.as_str() {
+        let line = |(key, value): (&str, String)| match key {
             "max-connections" | "allow-public" => format!("{key} = {value}\n"),
             "shards" if value != "auto" => format!("{key} = {value}\n"),
             _ => format!("{key} = {}\n", toml::Value::String(value)),
         };
-        self.pairs().into_iter().map(line).collect()
+        pairs.into_iter().map(line).collect()
     }
 }
 

@@ -79,21 +79,8 @@ pub(super) enum IoResult {
 }
 
 impl Conn {
-    pub(super) const fn new(stream: TcpStream, session: SessionId, serial: u64, permit: ConnectionPermit) -> Self {
-        let flags = ConnFlags {
-            readable: true,
-            hung_up: false,
-            eof: false,
-            stopping: false,
-            paused: false,
-            blocked: false,
-            progressed: false,
-            watched: false,
-            admitted: false,
-            awaits_admission: false,
-            read_scheduled: false,
-            write_scheduled: false,
-        };
+    pub(super) fn new(stream: TcpStream, session: SessionId, serial: u64, permit: ConnectionPermit) -> Self {
+        let flags = ConnFlags { readable: true, ..ConnFlags::default() };
         Self {
             stream,
             _permit: permit,

@@ -140,7 +140,6 @@ pub(super) fn server_info(
         sessions_max: settings.max_connections,
         directory: settings.dir.display().to_string(),
         system: system.join(" "),
-        settings: settings.pairs(),
     })
 }
 
