@@ -4,14 +4,12 @@ mod expiry;
 mod introspection;
 mod keyspace;
 mod lookup;
-mod markdown;
 mod options;
 mod server;
 mod strings;
 mod table;
 
 pub use introspection::answer;
-pub use markdown::markdown;
 pub use table::COMMANDS;
 
 pub(crate) use lookup::{find, find_subcommand};
@@ -170,9 +168,14 @@ impl CommandSpec {
         self.name.split_once('|').map(|(container, _)| container)
     }
 
+    /// Whether it only has subcommands.
+    #[must_use]
+    pub const fn is_container(&self) -> bool {
+        matches!(self.parse, Parse::Container)
+    }
+
     /// The command's access-control categories in Redis.
     pub fn categories(&self) -> impl Iterator<Item = &'static str> {
-        let is_container = matches!(self.parse, Parse::Container);
         let on_data = self.flags.has(CommandFlags::WRITE) || self.flags.has(CommandFlags::READONLY);
         let on_command = self.name.starts_with("command");
         [
@@ -184,7 +187,7 @@ impl CommandSpec {
             (self.flags.has(CommandFlags::FAST), "@fast"),
             (!self.flags.has(CommandFlags::FAST), "@slow"),
             (self.flags.has(CommandFlags::DANGEROUS), "@dangerous"),
-            (self.group == CommandGroup::Connection && !is_container || on_command, "@connection"),
+            (self.group == CommandGroup::Connection && !self.is_container() || on_command, "@connection"),
         ]
         .into_iter()
         .filter_map(|(applies, name)| applies.then_some(name))
