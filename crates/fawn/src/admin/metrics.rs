@@ -1,66 +1,52 @@
 //! `/metrics`: every counter and gauge under Prometheus's conventions (`_total`, base units, a help line each).
 use crate::server::{ClusterReport, CopyReport, ShardReport};
 use fawn_flash::IoClass;
+use fawn_node::counters;
 use fawn_node::counters::{Counted, CounterNames};
 use fawn_node::status::{DeviceCounters, StoreStatus};
 use std::fmt::Write;
 use std::time::Duration;
 
-/// A metric with a value per cluster; 0 for a single store.
-struct ClusterMetric {
-    name: &'static str,
-    help: &'static str,
-    value: fn(&ClusterReport) -> u64,
+counters! {
+    /// Values of a cluster; all 0 for a single store.
+    #[derive(Default)]
+    struct ClusterValues {
+        chains: u64, "Chains of a cluster.", prometheus "fawn_chains";
+        degraded: u64, "Chains with fewer copies than they should have.", prometheus "fawn_chains_degraded";
+        copies_min: u64, "Copies of the chain that has fewest.", prometheus "fawn_chain_copies_min";
+        members_dropped: u64, "Members dropped for failing or on suspicion.", prometheus "fawn_members_dropped_total";
+        possible_losses: u64, "New epochs after which acknowledged writes may be missing.",
+            prometheus "fawn_possible_losses_total";
+    }
 }
 
-const CLUSTER_METRICS: &[ClusterMetric] = &[
-    ClusterMetric { name: "fawn_chains", help: "Chains of a cluster.", value: |c| c.chains.len() as u64 },
-    ClusterMetric {
-        name: "fawn_chains_degraded",
-        help: "Chains with fewer copies than they should have.",
-        value: ClusterReport::degraded,
-    },
-    ClusterMetric {
-        name: "fawn_chain_copies_min",
-        help: "Copies of the chain that has fewest.",
-        value: ClusterReport::copies_min,
-    },
-    ClusterMetric {
-        name: "fawn_members_dropped_total",
-        help: "Members dropped for failing or on suspicion.",
-        value: |c| c.members_dropped,
-    },
-    ClusterMetric {
-        name: "fawn_possible_losses_total",
-        help: "New epochs after which acknowledged writes may be missing.",
-        value: |c| c.possible_losses,
-    },
-];
-
-/// A gauge with a value per back-end and range during a full resync; 0 otherwise.
-struct CopyMetric {
-    name: &'static str,
-    help: &'static str,
-    value: fn(&CopyReport) -> u64,
+impl From<&ClusterReport> for ClusterValues {
+    fn from(cluster: &ClusterReport) -> Self {
+        Self {
+            chains: cluster.chains.len() as u64,
+            degraded: cluster.degraded(),
+            copies_min: cluster.copies_min(),
+            members_dropped: cluster.members_dropped,
+            possible_losses: cluster.possible_losses,
+        }
+    }
 }
 
-const COPY_METRICS: &[CopyMetric] = &[
-    CopyMetric {
-        name: "fawn_copying",
-        help: "1 while a back-end's copy of a range is made anew.",
-        value: |c| u64::from(c.copying.is_some()),
-    },
-    CopyMetric {
-        name: "fawn_copying_keys",
-        help: "Keys that such a copy has.",
-        value: |c| c.copying.map_or(0, |copying| copying.keys),
-    },
-    CopyMetric {
-        name: "fawn_copying_keys_estimated",
-        help: "About so many keys it will have.",
-        value: |c| c.copying.map_or(0, |copying| copying.keys_estimated),
-    },
-];
+counters! {
+    /// Values of a copy during a full resync; 0 otherwise.
+    struct CopyValues {
+        is_copying: bool, "1 while a back-end's copy of a range is made anew.", prometheus "fawn_copying";
+        keys: u64, "Keys that such a copy has.", prometheus "fawn_copying_keys";
+        keys_estimated: u64, "About so many keys it will have.", prometheus "fawn_copying_keys_estimated";
+    }
+}
+
+impl From<&CopyReport> for CopyValues {
+    fn from(CopyReport { copying, .. }: &CopyReport) -> Self {
+        let (keys, keys_estimated) = copying.map_or((0, 0), |copying| (copying.keys, copying.keys_estimated));
+        Self { is_copying: copying.is_some(), keys, keys_estimated }
+    }
+}
 
 /// Renders the page.
 pub(super) fn text(uptime: Duration, reports: &[ShardReport]) -> String {
@@ -72,15 +58,10 @@ pub(super) fn text(uptime: Duration, reports: &[ShardReport]) -> String {
     let shards = || reports.iter().enumerate().map(|(shard, report)| (format!("shard=\"{shard}\""), report));
     families(&mut text, shards().map(|(labels, report)| (labels, rows(&report.server))).collect());
     families(&mut text, shards().map(|(labels, report)| (labels, rows(&report.node))).collect());
-    for metric in CLUSTER_METRICS {
-        head(&mut text, metric.name, metric.help);
-        for (labels, report) in shards() {
-            let value = report.cluster.as_ref().map_or(0, metric.value);
-            line(&mut text, format_args!("{}{{{labels}}} {value}", metric.name));
-        }
-    }
+    let of_cluster = |report: &ShardReport| report.cluster.as_ref().map(ClusterValues::from).unwrap_or_default();
+    families(&mut text, shards().map(|(labels, report)| (labels, rows(&of_cluster(report)))).collect());
     families(&mut text, stores(reports).map(|(labels, store)| (labels, rows(store))).collect());
-    copies(&mut text, reports);
+    families(&mut text, copies(reports).map(|(labels, copy)| (labels, rows(&CopyValues::from(copy)))).collect());
     let devices = |(labels, store): (String, &StoreStatus)| {
         let of_class = |(class, device): (IoClass, DeviceCounters)| {
             (format!("{labels},class=\"{}\"", class.name()), rows(&device))
@@ -115,18 +96,16 @@ fn families(text: &mut String, tables: Vec<(String, MetricRows)>) {
     }
 }
 
-/// Copies in full resync; none for a single store.
-fn copies(text: &mut String, reports: &[ShardReport]) {
-    for metric in COPY_METRICS {
-        head(text, metric.name, metric.help);
-        for (shard, report) in reports.iter().enumerate() {
-            let back_ends = report.cluster.iter().flat_map(|cluster| &cluster.back_ends);
-            for (node, copy) in back_ends.flat_map(|b| b.copies.iter().map(|copy| (b.node, copy))) {
-                let (name, range, value) = (metric.name, copy.range, (metric.value)(copy));
-                line(text, format_args!("{name}{{shard=\"{shard}\",node=\"{node}\",range=\"{range}\"}} {value}"));
-            }
-        }
-    }
+/// Back-ends' copies of ranges with their labels; none for a single store.
+fn copies(reports: &[ShardReport]) -> impl Iterator<Item = (String, &CopyReport)> {
+    reports.iter().enumerate().flat_map(|(shard, report)| {
+        let back_ends = report.cluster.iter().flat_map(|cluster| &cluster.back_ends);
+        back_ends.flat_map(move |back_end| {
+            let node = back_end.node;
+            let labels = move |copy: &CopyReport| format!("shard=\"{shard}\",node=\"{node}\",range=\"{}\"", copy.range);
+            back_end.copies.iter().map(move |copy| (labels(copy), copy))
+        })
+    })
 }
 
 /// All stores with their labels.
