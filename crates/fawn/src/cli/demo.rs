@@ -99,7 +99,7 @@ impl Demo {
             ready_file: self.ready_file,
             ..SettingFlags::default()
         };
-        let mut settings = Settings::resolve(flags, None).map_err(|error| error.to_string())?;
+        let mut settings = Settings::resolve(flags).map_err(|error| error.to_string())?;
         if !is_given {
             settings.memory = settings.memory.min(MEMORY_DEFAULT);
         }

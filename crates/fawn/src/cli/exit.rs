@@ -1,4 +1,5 @@
 //! Exit codes, and the one place where a failure is reported to the user.
+use crate::config::ConfigError;
 use std::process::ExitCode;
 
 /// Section on exit codes in `fawn --help`; docs/guide/operations.md has the same table.
@@ -59,5 +60,11 @@ impl Failure {
             eprintln!("fawn: {}", self.message);
         }
         ExitCode::from(self.exit as u8)
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Self::new(Exit::Usage, error.to_string())
     }
 }

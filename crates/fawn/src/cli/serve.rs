@@ -1,8 +1,7 @@
 //! Command `fawn serve`.
-use super::{Exit, Failure, logs};
-use crate::config::{SettingFlags, Settings};
+use super::{Failure, logs};
+use crate::config::SettingSources;
 use crate::server::{self, NodeShard};
-use std::path::PathBuf;
 
 /// Runs one node: a complete store by itself.
 ///
@@ -15,17 +14,13 @@ use std::path::PathBuf;
 #[command(after_long_help = "Example:\n  fawn serve --dir /var/lib/fawn --memory 512M --durability everysec\n  \
                              redis-cli -p 6380 set greeting hello")]
 pub(super) struct Serve {
-    /// TOML file of settings; its keys are the long names of the flags below.
-    #[arg(long, env = "FAWN_CONFIG", value_name = "FILE")]
-    config: Option<PathBuf>,
     #[command(flatten)]
-    flags: SettingFlags,
+    sources: SettingSources,
 }
 
 impl Serve {
     pub(super) fn run(self) -> Result<(), Failure> {
-        let settings = Settings::resolve(self.flags, self.config.as_deref())
-            .map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
+        let settings = self.sources.resolve()?;
         logs::start(settings.log_format);
         server::run::<NodeShard>(&settings, None)
     }

@@ -1,6 +1,6 @@
 //! List of settings: flag, variable, key of the file, and their help text.
-use super::settings::{DeviceChoice, DurabilityMode};
-use super::{Endpoint, LogFormat, ShardCount, Size, TimeSpan};
+use super::{ConfigError, Settings, file};
+use super::{DeviceChoice, DurabilityMode, Endpoint, LogFormat, ShardCount, Size, TimeSpan};
 use std::path::PathBuf;
 
 /// Every setting of a server, given or not. The long names are also the keys of the configuration file.
@@ -62,36 +62,48 @@ pub(crate) struct SettingFlags {
     pub(crate) log_format: Option<LogFormat>,
 }
 
-macro_rules! first_given {
-    ($first:ident, $second:ident, $($field:ident),+ $(,)?) => {
-        // Exhaustive on purpose: a forgotten setting does not compile.
-        SettingFlags { $($field: $first.$field.or($second.$field)),+ }
-    };
-}
-
 impl SettingFlags {
     /// These settings, completed from `fallback`.
-    pub(crate) fn or(self, fallback: Self) -> Self {
-        first_given!(
-            self,
-            fallback,
-            dir,
-            resp,
-            memcached,
-            admin,
-            memory,
-            shards,
-            durability,
-            capacity,
-            segment,
-            value_max,
-            device,
-            max_connections,
-            stall_timeout,
-            shutdown_timeout,
-            allow_public,
-            ready_file,
-            log_format,
-        )
+    fn or(self, fallback: Self) -> Self {
+        // Every field on purpose: a forgotten setting does not compile.
+        Self {
+            dir: self.dir.or(fallback.dir),
+            resp: self.resp.or(fallback.resp),
+            memcached: self.memcached.or(fallback.memcached),
+            admin: self.admin.or(fallback.admin),
+            memory: self.memory.or(fallback.memory),
+            shards: self.shards.or(fallback.shards),
+            durability: self.durability.or(fallback.durability),
+            capacity: self.capacity.or(fallback.capacity),
+            segment: self.segment.or(fallback.segment),
+            value_max: self.value_max.or(fallback.value_max),
+            device: self.device.or(fallback.device),
+            max_connections: self.max_connections.or(fallback.max_connections),
+            stall_timeout: self.stall_timeout.or(fallback.stall_timeout),
+            shutdown_timeout: self.shutdown_timeout.or(fallback.shutdown_timeout),
+            allow_public: self.allow_public.or(fallback.allow_public),
+            ready_file: self.ready_file.or(fallback.ready_file),
+            log_format: self.log_format.or(fallback.log_format),
+        }
+    }
+}
+
+/// The sources of a server's settings.
+#[derive(clap::Args)]
+pub(crate) struct SettingSources {
+    /// TOML file of settings; its keys are the long names of the flags below.
+    #[arg(long, env = "FAWN_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    flags: SettingFlags,
+}
+
+impl SettingSources {
+    /// Combines flags, environment, file and defaults, and checks the result.
+    pub(crate) fn resolve(self) -> Result<Settings, ConfigError> {
+        Settings::resolve(match self.config {
+            Some(path) => self.flags.or(file::read(&path)?),
+            None => self.flags,
+        })
     }
 }

@@ -9,7 +9,7 @@ mod settings;
 mod shards;
 mod units;
 
-pub(crate) use flags::SettingFlags;
+pub(crate) use flags::{SettingFlags, SettingSources};
 pub(crate) use settings::{DeviceChoice, DurabilityMode, LogFormat, Settings};
 pub(crate) use shards::ShardCount;
 pub(crate) use units::{Endpoint, Size, TimeSpan};

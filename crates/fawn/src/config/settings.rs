@@ -1,10 +1,10 @@
 //! Effective settings: defaults filled in, contradictions and harmful values refused.
 use super::shards::cores;
-use super::{ConfigError, Endpoint, SettingFlags, ShardCount, Size, TimeSpan, file, memory};
+use super::{ConfigError, Endpoint, SettingFlags, ShardCount, Size, TimeSpan, memory};
 use clap::ValueEnum;
 use fawn_types::{Durability, limits};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Minimum budget of a shard: a segment's buffers, an index and some cache.
@@ -69,12 +69,8 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Combines flags, environment, file and defaults, and checks the result.
-    pub(crate) fn resolve(flags: SettingFlags, config: Option<&Path>) -> Result<Self, ConfigError> {
-        let given = match config {
-            Some(path) => flags.or(file::read(path)?),
-            None => flags,
-        };
+    /// Completes the settings with defaults, and checks the result.
+    pub(crate) fn resolve(given: SettingFlags) -> Result<Self, ConfigError> {
         let settings = Self::with_defaults(given);
         settings.check()?;
         Ok(settings)
@@ -238,12 +234,12 @@ mod tests {
 
     fn refused(text: &str) -> String {
         let flags = file::parse("f", text).expect("valid values");
-        Settings::resolve(flags, None).expect_err(text).to_string()
+        Settings::resolve(flags).expect_err(text).to_string()
     }
 
     #[test]
     fn defaults_are_local_and_pass_their_own_check() {
-        let settings = Settings::resolve(SettingFlags::default(), None).expect("defaults are sound");
+        let settings = Settings::resolve(SettingFlags::default()).expect("defaults are sound");
         for endpoint in [settings.resp, settings.memcached, settings.admin] {
             assert!(endpoint.address().is_some_and(|address| address.ip().is_loopback()));
         }
@@ -258,9 +254,9 @@ mod tests {
                 shards: Some(shards),
                 ..SettingFlags::default()
             };
-            let printed = Settings::resolve(flags, None).expect("sound").to_toml();
+            let printed = Settings::resolve(flags).expect("sound").to_toml();
             let again = file::parse("f", &printed).expect("what is printed parses");
-            assert_eq!(Settings::resolve(again, None).expect("sound").to_toml(), printed);
+            assert_eq!(Settings::resolve(again).expect("sound").to_toml(), printed);
         }
     }
 
@@ -281,6 +277,6 @@ mod tests {
             assert!(refused(text).contains(expected), "{text}: {}", refused(text));
         }
         let allowed = file::parse("f", "resp = '0.0.0.0:6380'\nallow-public = true").expect("valid");
-        assert!(Settings::resolve(allowed, None).is_ok());
+        assert!(Settings::resolve(allowed).is_ok());
     }
 }
