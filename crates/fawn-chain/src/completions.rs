@@ -60,6 +60,8 @@ pub enum Admission<'a> {
     Done(&'a CompletedUpdate),
     /// Drop this late duplicate: its session has acknowledged the reply, or has ended.
     Answered,
+    /// The operation was refused for good: the value of its reply has this length, which its front-end had not granted.
+    Larger(usize),
     /// Too many operations are unacknowledged; try again.
     Overloaded,
 }
@@ -69,6 +71,8 @@ struct ClientCompletions {
     first_incomplete: u64,
     done: BTreeMap<u64, CompletedUpdate>,
     bytes: usize,
+    /// Operations refused for the length of their value.
+    larger: BTreeMap<u64, usize>,
 }
 
 /// The session of a node's present front-end with its newest record, and the sessions before it.
@@ -122,6 +126,7 @@ impl Completions {
         match session.done.get(&tag.seq) {
             Some(done) if done.version <= self.committed => Admission::Done(done),
             Some(done) => Admission::Pending(done.version),
+            None if session.larger.contains_key(&tag.seq) => Admission::Larger(session.larger[&tag.seq]),
             None if has_room => Admission::New,
             None => Admission::Overloaded,
         }
@@ -132,8 +137,9 @@ impl Completions {
     #[must_use]
     pub fn has_room(&self, session: u64) -> bool {
         let CompletionLimits { per_session_max, per_session_bytes_max, results_max, bytes_max, .. } = self.limits;
-        let fits =
-            |session: &ClientCompletions| session.done.len() < per_session_max && session.bytes < per_session_bytes_max;
+        let fits = |session: &ClientCompletions| {
+            session.done.len() + session.larger.len() < per_session_max && session.bytes < per_session_bytes_max
+        };
         let has_room = self.results < results_max && self.bytes < bytes_max && !self.has_ended(session);
         has_room && self.sessions.get(&session).is_none_or(fits)
     }
@@ -149,12 +155,22 @@ impl Completions {
         let session = self.sessions.entry(session).or_default();
         if first_incomplete > session.first_incomplete {
             session.first_incomplete = first_incomplete;
+            session.larger = session.larger.split_off(&first_incomplete);
             let kept = session.done.split_off(&first_incomplete);
             let gone = core::mem::replace(&mut session.done, kept);
             let gone_bytes = gone.values().map(|done| done.result.len()).sum::<usize>();
             session.bytes -= gone_bytes;
             self.results -= gone.len();
             self.bytes -= gone_bytes + gone.len() * COMPLETION_BYTES;
+        }
+    }
+
+    /// Refuses an operation for good, for the length of its value. The front-end repeats it as another operation, so no
+    /// copy of this one may be evaluated, however late it arrives. Only this head knows: an operation of another epoch is
+    /// refused anyway.
+    pub fn refuse_larger(&mut self, tag: ClientTag, bytes: usize) {
+        if tag.is_some() && !self.has_ended(tag.session) {
+            self.sessions.entry(tag.session).or_default().larger.insert(tag.seq, bytes);
         }
     }
 

@@ -146,3 +146,29 @@ fn a_restart_of_a_front_end_ends_its_former_session() {
     copy.restore(of_node(7, 500, 3), 1, version(50_003), b"");
     assert_eq!((copy.len(), copy.admit(of_node(7, 499, 20), 1)), (1, Admission::Answered));
 }
+
+/// An operation refused for its length is repeated as another one: none of its copies is done, whatever the head has learned
+/// since.
+#[test]
+fn a_refusal_for_the_length_is_final() {
+    let limits = CompletionLimits { per_session_max: 3, ..CompletionLimits::default() };
+    let mut head = Completions::new(limits);
+    head.refuse_larger(ClientTag::NONE, 500);
+    for seq in 1..=3 {
+        assert_eq!(head.admit(tag(seq), 1), Admission::New);
+        head.refuse_larger(tag(seq), 500);
+    }
+    assert_eq!(head.admit(tag(4), 1), Admission::Overloaded, "refusals are bounded like results");
+    assert_eq!(head.admit(tag(2), 1), Admission::Larger(500));
+    head.rollback(Version::ZERO);
+    assert_eq!(head.admit(tag(2), 2), Admission::Larger(500));
+    assert_eq!(head.admit(tag(4), 3), Admission::New);
+    head.record(tag(4), 3, version(1), b"four");
+    head.commit(version(1), |_, _| {});
+    assert_eq!(head.admit(tag(3), 3), Admission::Larger(500));
+    assert_eq!(head.admit(tag(3), 4), Admission::Answered, "forgotten with its reply");
+    let next_session = of_node(0, 4, 1);
+    head.record(next_session, 1, version(2), b"");
+    head.refuse_larger(tag(5), 500);
+    assert_eq!(head.admit(tag(5), 4), Admission::Answered, "its session has ended");
+}

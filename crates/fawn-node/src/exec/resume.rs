@@ -206,6 +206,7 @@ impl<D: Device, S: ReplySink> Resumption<'_, D, S> {
     fn give_back(&mut self, id: usize, head: &RequestHead, body: &WaitingBody, bytes: usize) -> bool {
         let WaitingBody::Request(request) = body else { unreachable!("a scan has no grant") };
         self.exec.wait_queue.remove(id);
+        self.members[head.slot].completions.refuse_larger(head.tag, bytes);
         self.sink.give_back(head, bytes, &request.body());
         true
     }

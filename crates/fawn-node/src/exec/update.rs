@@ -150,6 +150,7 @@ impl Executor {
                 emit(&read_result(&done.result, done.version).unwrap_or(Reply::Error(OperationError::Corrupt)), None);
                 ControlFlow::Break(Execution::Replied)
             }
+            Admission::Larger(bytes) => ControlFlow::Break(Execution::Larger { bytes }),
             Admission::Overloaded => ControlFlow::Break(Execution::Blocked),
         }
     }

@@ -3,11 +3,11 @@
 //! Retries may overtake each other, so a session never has two operations on one key here; `OwnKeys` orders them.
 use crate::cluster::payload::{decode_reply, encode_request};
 use crate::cluster::{NodeConfig, PeerLinks, session_of};
-use crate::request::{OutstandingOp, RequestBody, RequestKind, SessionId};
-use fawn_chain::message::RefusedReason;
+use crate::request::{OutstandingOp, RequestBody, SessionId};
+use fawn_chain::message::{FRAME_BYTES_MAX, RefusedReason};
 use fawn_chain::router::Intent;
 use fawn_chain::{Body, ClusterMap, Frame, OpId, RangeEntry, Router, RouterOutput};
-use fawn_types::{MonoMs, Now, OperationError, RangeId, Reply, RingKey};
+use fawn_types::{Epoch, MonoMs, NodeId, Now, OperationError, RangeId, Reply, RingKey};
 use fawn_wire::internal::KeyspaceRequest;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -26,7 +26,8 @@ struct ClusterOp {
     payload: Box<[u8]>,
     intent: Intent,
     begun_at: MonoMs,
-    is_sent: bool,
+    /// Receiver and epoch of the last copy that was sent.
+    sent_to: Option<(NodeId, Epoch)>,
     is_sent_again: bool,
     /// Reason of the last refusal.
     refused: Option<RefusedReason>,
@@ -147,18 +148,17 @@ impl ClusterOps {
     pub(crate) fn start(&mut self, range: RangeId, mut op: OutstandingOp, body: &RequestBody<'_>) -> usize {
         let ring_key = self.ring_key_of(range, body);
         let intent = if body.is_update() { Intent::Write } else { Intent::Read };
-        let grant_bytes = match intent {
-            Intent::Read => u32::try_from(op.grant_bytes).unwrap_or(u32::MAX),
-            // Its result is in its record, which bounds it; it must not be executed twice.
-            Intent::Write => u32::MAX,
+        let grant_bytes = match body {
+            RequestBody::Key(request) if request.returns_value() => u32::try_from(op.grant_bytes).unwrap_or(u32::MAX),
+            _ => u32::MAX,
         };
         let mut payload = Vec::new();
         encode_request(self.session, grant_bytes, body, &mut payload);
         op.request_bytes = payload.len();
         let bytes = op.request_bytes;
         let payload = payload.into_boxed_slice();
-        let (begun_at, is_sent, is_sent_again, refused) = (self.now.mono, false, false, None);
-        let op = ClusterOp { op, ring_key, payload, intent, begun_at, is_sent, is_sent_again, refused };
+        let (begun_at, sent_to, is_sent_again, refused) = (self.now.mono, None, false, None);
+        let op = ClusterOp { op, ring_key, payload, intent, begun_at, sent_to, is_sent_again, refused };
         let refused = if self.has_capacity(range) { self.try_start(op).err() } else { Some(Box::new(op)) };
         if let Some(op) = refused {
             self.unstarted_len += 1;
@@ -216,7 +216,7 @@ impl ClusterOps {
                 RouterOutput::Send { op: OpId(number), to, range, epoch, tag, first_incomplete } => {
                     // The operation may have been answered since the output was queued.
                     let Some(op) = self.ops.get_mut(&number) else { continue };
-                    let again = std::mem::replace(&mut op.is_sent, true);
+                    let again = op.sent_to.replace((to, epoch)).is_some();
                     op.is_sent_again |= again;
                     links.send_request(to, links.header(range, epoch), (number, tag, first_incomplete), &op.payload);
                     if again {
@@ -259,19 +259,23 @@ impl ClusterOps {
         Some((op.op, if is_open { Reply::Error(OperationError::Unavailable) } else { reply }))
     }
 
-    /// Handles a refusal. An operation that needs a larger grant ends here; returns it with its request's payload and the
-    /// length.
+    /// Handles a refusal by a member in an epoch. An operation that needs a larger grant ends here; returns it with
+    /// its request's payload and the length.
     pub(crate) fn handle_refused(
         &mut self,
         number: u64,
+        by: (NodeId, Epoch),
         reason: RefusedReason,
     ) -> Option<(OutstandingOp, Box<[u8]>, usize)> {
         if let RefusedReason::Larger { bytes } = reason {
-            let ClusterOp { op, intent, .. } = self.ops.get(&number)?;
-            // Only a read of one key has a grant. A peer that claims so of another operation is broken.
-            let has_grant = *intent == Intent::Read && op.kind == RequestKind::Value;
-            let op = if has_grant { self.end(number)? } else { return None };
-            return Some((op.op, op.payload, bytes as usize));
+            let ClusterOp { op, sent_to, .. } = self.ops.get(&number)?;
+            let bytes = (bytes as usize).min(FRAME_BYTES_MAX);
+            // This head evaluates no copy any more, and no older head can commit one. A newer head still may.
+            let is_final = *sent_to == Some(by);
+            // Otherwise the peer is broken: such a value was granted, or the reply has none.
+            let is_longer = op.grant_bytes > 0 && bytes > op.grant_bytes;
+            let op = if is_final && is_longer { self.end(number)? } else { return None };
+            return Some((op.op, op.payload, bytes));
         }
         self.ops.get_mut(&number)?.refused = Some(reason);
         self.router.handle_refused(self.now, OpId(number));

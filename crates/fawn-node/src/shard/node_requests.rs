@@ -3,7 +3,7 @@ use super::ShardState;
 use super::node_replies::{NodeReplies, larger, reason_of};
 use crate::cluster::payload::decode_request;
 use crate::cluster::{MemberHost, node_of};
-use crate::replica::RangeSlot;
+use crate::replica::{HostedMember, RangeSlot};
 use crate::request::{Execution, Origin, Parking, RequestBody, RequestMessage, Tag};
 use fawn_chain::message::RefusedReason;
 use fawn_chain::{Body, Frame, Header, Role};
@@ -20,6 +20,14 @@ fn key_hash_of(ring_key: &RingKey) -> KeyHash {
     let mut low = [0; 8];
     low.copy_from_slice(&ring_key.0[12..]);
     KeyHash(u64::from_be_bytes(low))
+}
+
+/// Refuses an operation whose value of this length is not granted; an update for good.
+fn refuse_larger(member: &mut HostedMember, tag: Option<Tag>, bytes: usize) -> RefusedReason {
+    if let Some(Tag { client, .. }) = tag {
+        member.completions.refuse_larger(client, bytes);
+    }
+    larger(bytes)
 }
 
 impl<D: Device> ShardState<D> {
@@ -93,9 +101,9 @@ impl<D: Device> ShardState<D> {
         let mut replies = NodeReplies { links, encoded, counters };
         match exec.execute(engine, members, message, *now, |reply, wait| replies.send(&origin, reply, wait)) {
             Execution::Replied => Ok(()),
-            Execution::Larger { bytes } => Err(larger(bytes)),
+            Execution::Larger { bytes } => Err(refuse_larger(&mut members[message.slot], message.tag, bytes)),
             Execution::Park(Parking::Read(plan)) if plan.read_bytes() > message.grant_bytes => {
-                Err(larger(plan.read_bytes()))
+                Err(refuse_larger(&mut members[message.slot], message.tag, plan.read_bytes()))
             }
             Execution::Park(parking) if exec.has_capacity() => {
                 exec.park(engine, parking, message, origin);

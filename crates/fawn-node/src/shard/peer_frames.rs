@@ -1,7 +1,7 @@
 //! Frames of a cluster: from peers, from this node to itself, and the order in which an iteration handles them.
 use super::Shard;
 use crate::cluster::{LocalFrame, NodeOutput};
-use fawn_chain::{Body, Frame};
+use fawn_chain::{Body, Frame, Header};
 use fawn_flash::Device;
 use fawn_types::{NodeId, Now, Reply};
 
@@ -115,7 +115,7 @@ impl<D: Device> Shard<D> {
     fn handle_frame(&mut self, frame: &Frame<'_>) {
         let now = self.state.host.now;
         match &frame.body {
-            Body::Reply { .. } | Body::Refused { .. } => return self.handle_outcome(&frame.body),
+            Body::Reply { .. } | Body::Refused { .. } => return self.handle_outcome(frame),
             Body::Request { op, tag, first_incomplete, payload } => {
                 return self.state.handle_request(frame.header, (*op, *tag, *first_incomplete), payload);
             }
@@ -139,16 +139,17 @@ impl<D: Device> Shard<D> {
     }
 
     /// Receives the outcome of a session's operation.
-    fn handle_outcome(&mut self, outcome: &Body<'_>) {
+    fn handle_outcome(&mut self, frame: &Frame<'_>) {
         let Some(cluster) = &mut self.state.forward.cluster else { return };
-        match outcome {
+        let Header { from, epoch, .. } = frame.header;
+        match &frame.body {
             Body::Reply { op, payload } => {
                 let Some((op, reply)) = cluster.handle_reply(*op, payload) else { return };
                 self.state.forward.note_end(&op);
                 self.host().handle_reply(&op, &reply);
             }
             Body::Refused { op, reason } => {
-                let Some((op, payload, bytes)) = cluster.handle_refused(*op, *reason) else { return };
+                let Some((op, payload, bytes)) = cluster.handle_refused(*op, (from, epoch), *reason) else { return };
                 self.state.forward.note_end(&op);
                 let Ok((.., body)) = crate::cluster::payload::decode_request(&payload) else {
                     unreachable!("a payload that was encoded here decodes")

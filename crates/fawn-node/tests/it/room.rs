@@ -74,7 +74,11 @@ impl<H: ClientService> Crowd<H> {
     }
 
     fn connect(&mut self, reads: bool) -> usize {
-        let id = self.host.open_session(Protocol::Resp);
+        self.connect_with(Protocol::Resp, reads)
+    }
+
+    fn connect_with(&mut self, protocol: Protocol, reads: bool) -> usize {
+        let id = self.host.open_session(protocol);
         self.clients.push(BudgetClient { id, input: Vec::new(), received_bytes: 0, reads, may_offer: true });
         self.clients.len() - 1
     }
@@ -294,24 +298,32 @@ fn many_short_values_at_once_are_never_too_much() {
 /// Items whose values are longer than their first grants come back and are asked for one after another, as space allows.
 #[test]
 fn many_long_multi_key_replies_are_bounded() {
-    let mut crowd = cluster();
-    crowd.store(8);
-    for at in 0..20 {
-        crowd.connect(true);
-        crowd.send(at, &resp("GET short:0").repeat(60));
+    const ITEM: &str = "VALUE long:0 0 1048576\r\n\r\n";
+    let of_resp = "*6\r\n".len() + 6 * REPLY_BYTES;
+    let of_memcached = 6 * (VALUE_BYTES + ITEM.len()) + "END\r\n".len();
+    let keys = "long:0 long:1 long:2 long:3 long:4 long:5";
+    for (protocol, request, bytes) in [
+        (Protocol::Resp, resp(&format!("MGET {keys}")), of_resp),
+        // Reads that are updates, too.
+        (Protocol::Memcached, format!("gat 1000 {keys}\r\n").into_bytes(), of_memcached),
+    ] {
+        let mut crowd = cluster();
+        crowd.store(8);
+        let written = updates_done(&crowd);
+        for at in 0..20 {
+            crowd.connect_with(protocol, false);
+            crowd.send(at, &request);
+        }
+        (0..50).for_each(|_| crowd.run_once());
+        let peak = crowd.host.status().replies.held_bytes_peak;
+        assert!(peak <= 2 * ROOM_BYTES + 2 * REPLY_BYTES, "{protocol:?}: {peak} bytes of replies at once");
+        crowd.clients.iter_mut().for_each(|client| client.reads = true);
+        crowd.run_until("answered", |crowd| crowd.host.is_idle());
+        let is_whole = |client: &BudgetClient| client.received_bytes == bytes;
+        assert!(crowd.clients.iter().all(is_whole), "{protocol:?}: every reply is whole");
+        let done = updates_done(&crowd) - written;
+        assert_eq!(done, if protocol == Protocol::Memcached { 20 * 6 } else { 0 });
     }
-    (0..200).for_each(|_| crowd.run_once());
-    for at in 0..20 {
-        crowd.clients[at].reads = false;
-        crowd.send(at, &resp("MGET long:0 long:1 long:2 long:3 long:4 long:5"));
-    }
-    (0..50).for_each(|_| crowd.run_once());
-    let peak = crowd.host.status().replies.held_bytes_peak;
-    assert!(peak <= 2 * ROOM_BYTES + 2 * REPLY_BYTES, "{peak} bytes of replies at once");
-    crowd.clients.iter_mut().for_each(|client| client.reads = true);
-    crowd.run_until("answered", |crowd| crowd.host.is_idle());
-    let bytes = 60 * "$1\r\nv\r\n".len() + "*6\r\n".len() + 6 * REPLY_BYTES;
-    assert!(crowd.clients[..20].iter().all(|client| client.received_bytes == bytes), "every reply is whole");
 }
 
 /// Updates are in flight up to the number of requests that a session may have.
@@ -424,4 +436,39 @@ fn an_update_that_returns_a_long_value_waits_unevaluated() {
     crowd.run_once();
     let left = crowd.host.status().replies;
     assert_eq!((left.held_bytes, left.reserved_bytes, left.waiting), (0, 0, 0), "the whole budget is free again");
+}
+
+/// Updates that the heads of all chains have done.
+fn updates_done(crowd: &Crowd<LocalCluster<SimDevice>>) -> u64 {
+    crowd.host.statuses().iter().map(|(_, status)| status.counters.writes).sum()
+}
+
+/// Updates that return long values at a chain are granted before they are evaluated, like reads. All are done once.
+#[test]
+fn updates_that_return_long_values_at_a_cluster_are_bounded() {
+    let mut crowd = cluster();
+    crowd.store(24);
+    let written = updates_done(&crowd);
+    for at in 0..24 {
+        crowd.connect(false);
+        let command = ["SET long:{} v GET", "GETDEL long:{}", "GETSET long:{} v", "GETEX long:{} EX 1000"][at % 4];
+        crowd.send(at, &resp(&command.replace("{}", &at.to_string())));
+    }
+    // Longer than an operation may take.
+    (0..6_000).for_each(|_| crowd.run_once());
+    crowd.assert_bounded(ROOM_BYTES / 2);
+    let done = updates_done(&crowd) - written;
+    assert!((3..=6).contains(&done), "{done} updates: as many as were granted");
+    // The value of a client that left is not sent, but its update is done.
+    crowd.clients.drain(16..).for_each(|client| crowd.host.close_session(client.id));
+    crowd.run_until("done", |crowd| updates_done(crowd) - written >= done + 8);
+    crowd.assert_bounded(ROOM_BYTES / 2);
+    crowd.clients.iter_mut().for_each(|client| client.reads = true);
+    crowd.run_until("served", |crowd| crowd.clients.iter().all(|client| client.received_bytes == REPLY_BYTES));
+    crowd.assert_bounded(ROOM_BYTES / 2);
+    assert_eq!(updates_done(&crowd) - written, 24);
+    (0..5).for_each(|_| crowd.run_once());
+    let left = crowd.host.status();
+    let replies = left.replies;
+    assert_eq!((replies.held_bytes, replies.reserved_bytes, replies.waiting, left.pending), (0, 0, 0, 0));
 }

@@ -23,7 +23,7 @@ fn split(payload: &[u8]) -> Result<(u64, &[u8]), MessageDecodeError> {
     Ok((u64::from_le_bytes(*session), rest))
 }
 
-/// Appends a request of the front-end session `session`; `grant_bytes`: longest value in the reply to a read. The caller has
+/// Appends a request of the front-end session `session`; `grant_bytes`: longest value in the reply. The caller has
 /// checked the length of its keys.
 pub fn encode_request(session: u64, grant_bytes: u32, body: &RequestBody<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(&session.to_le_bytes());

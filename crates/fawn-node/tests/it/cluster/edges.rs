@@ -3,14 +3,17 @@ use super::commands::{Answer, redis, set};
 use super::world::{BACK_ENDS, FRONT_END, SECRET, TestWorld};
 use fawn_chain::map::NodeEntry;
 use fawn_chain::message::{FrameStream, RefusedReason, encode_frame};
-use fawn_chain::{Body, ClusterMap, Frame, Header, RingOptions};
+use fawn_chain::{Body, ClusterMap, Frame, Header, RangeEntry, RingOptions};
 use fawn_ds::internals::{Engine, Options};
 use fawn_flash::{SimDevice, SimDisk, SimOptions};
 use fawn_node::cluster::payload::{RequestBody, encode_request};
 use fawn_node::cluster::{MapPlace, NodeConfig, NodeError, NodeLimits, NodeOutput};
 use fawn_node::{ServerInfo, Shard, ShardOptions};
-use fawn_types::{BootId, ClientTag, Durability, Epoch, HashSecret, NodeId, Now, RangeId, Request, RingKey};
+use fawn_types::{
+    BootId, ClientTag, Condition, Durability, Epoch, HashSecret, NodeId, Now, RangeId, Request, RingKey, Update,
+};
 use fawn_wire::internal::{KeyValuePairs, KeyspaceRequest, put_pair};
+use std::ops::RangeInclusive;
 
 /// A front-end apart from the world's.
 const STRANGER: u32 = 9;
@@ -32,10 +35,18 @@ fn ask_as(
 ) -> Vec<String> {
     let mut payload = Vec::new();
     encode_request(session, u32::MAX, request, &mut payload);
-    let header = Header { from: NodeId(STRANGER), boot: BootId(77), range, epoch };
-    let body = Body::Request { op: 1, tag, first_incomplete: 1, payload: &payload };
-    let mut bytes = Vec::new();
-    encode_frame(&Frame { header, body }, &mut bytes);
+    send_to(world, to, (epoch, range), (tag, 1), &payload)
+}
+
+/// Sends the payload of a stranger's first operation with this tag and first incomplete operation.
+fn send_to(
+    world: &mut TestWorld,
+    to: u32,
+    at: (Epoch, RangeId),
+    (tag, first_incomplete): (ClientTag, u64),
+    payload: &[u8],
+) -> Vec<String> {
+    let bytes = stranger_frame(at, Body::Request { op: 1, tag, first_incomplete, payload });
     let now = world.now;
     let node = world.nodes.get_mut(&to).unwrap();
     node.handle_bytes(now, NodeId(STRANGER), &bytes);
@@ -51,6 +62,7 @@ fn ask_as(
                     Body::Refused { reason: RefusedReason::StaleEpoch, .. } => "stale".to_owned(),
                     Body::Refused { reason: RefusedReason::WrongRange, .. } => "wrong range".to_owned(),
                     Body::Refused { reason: RefusedReason::Overloaded, .. } => "overloaded".to_owned(),
+                    Body::Refused { reason: RefusedReason::Larger { bytes }, .. } => format!("larger {bytes}"),
                     Body::Entry(entry) => format!("entry {:?}", entry.epoch),
                     Body::Reply { .. } => "reply".to_owned(),
                     other => format!("{other:?}"),
@@ -59,6 +71,13 @@ fn ask_as(
         }
     }
     heard
+}
+
+fn stranger_frame((epoch, range): (Epoch, RangeId), body: Body<'_>) -> Vec<u8> {
+    let header = Header { from: NodeId(STRANGER), boot: BootId(77), range, epoch };
+    let mut bytes = Vec::new();
+    encode_frame(&Frame { header, body }, &mut bytes);
+    bytes
 }
 
 #[test]
@@ -109,6 +128,47 @@ fn updates_are_done_at_their_head_for_the_sender_of_their_tag() {
     }
     world.run(1_000);
     assert_eq!(world.get(b"k").value(), Some(&b"1"[..]), "none of them had an effect");
+}
+
+/// An update is refused for the length of its value before it is evaluated, and for good: the front-end repeats it as another
+/// operation, so a late copy must have no effect.
+#[test]
+fn an_update_refused_for_its_length_is_never_done() {
+    for (is_cold, is_behind_another) in [(false, false), (true, false), (true, true)] {
+        let mut world = TestWorld::with(65, Durability::Sync, 1 << 20);
+        let mut long = vec![b'v'; 10_000];
+        world.put(b"k", &long);
+        // More than the memory for values.
+        (0..if is_cold { 600 } else { 0 }).for_each(|i| world.put(format!("other:{i}").as_bytes(), &long));
+        let map = world.manager_map().clone();
+        let entry = map.range_of(&RingKey::of(&map.secret, b"k")).unwrap();
+        let (at, head) = ((entry.epoch, entry.range), entry.head().unwrap().0);
+        let payload = |grant_bytes, update| {
+            let mut payload = Vec::new();
+            let request = RequestBody::Key(Request::Update { key: b"k", update });
+            encode_request(STRANGERS_SESSION, grant_bytes, &request, &mut payload);
+            payload
+        };
+        let tag = |seq| ClientTag { session: STRANGERS_SESSION, seq };
+        if is_behind_another {
+            // It waits for the device, and the next update for it.
+            let append = Update::Append { create: false, condition: Condition::Always, bytes: b"v" };
+            let payload = payload(u32::MAX, append);
+            let frame =
+                stranger_frame(at, Body::Request { op: 2, tag: tag(2), first_incomplete: 1, payload: &payload });
+            world.nodes.get_mut(&head).unwrap().handle_bytes(world.now, NodeId(STRANGER), &frame);
+            long.push(b'v');
+        }
+        let delete = payload(9_999, Update::Delete { condition: Condition::Always, return_previous: true });
+        let refused = send_to(&mut world, head, at, (tag(1), 1), &delete);
+        let bytes: usize = refused[0].strip_prefix("larger ").unwrap().parse().unwrap();
+        assert!(bytes >= long.len() && refused.len() == 1, "{refused:?}");
+        world.put(b"k", b"short");
+        let again = send_to(&mut world, head, at, (tag(1), 1), &delete);
+        assert_eq!(again, refused, "the refusal may have been lost");
+        assert_eq!(send_to(&mut world, head, at, (tag(1), 2), &delete), [""; 0], "its front-end knows");
+        assert_eq!(world.get(b"k").value(), Some(&b"short"[..]));
+    }
 }
 
 #[test]
@@ -197,21 +257,33 @@ fn corrupt_bytes_ask_for_a_new_link_once() {
     world.put(b"k", b"after a new link");
 }
 
-/// A peer may claim of any operation that its value is longer than its grant. Only a read of one key can be asked for again.
+/// A peer may claim of any operation that its value is longer than its grant. Only the member that has the operation is
+/// believed, and only of an operation with a value.
 #[test]
 fn refusals_for_a_longer_value_harm_no_operation() {
     for bytes in [0, 1, 100_000, u32::MAX] {
         let mut world = TestWorld::new(64);
-        world.put(b"k", b"v");
+        world.run(1_000);
+        let map = world.manager_map().clone();
+        let key_of = |mut keys: RangeInclusive<u8>, is_wanted: &dyn Fn(&RangeEntry) -> bool| {
+            let is_key = |key: &u8| is_wanted(map.range_of(&RingKey::of(&map.secret, &[*key])).unwrap());
+            [keys.find(is_key).unwrap()]
+        };
+        // Node 2 is the tail of the key that is read, and not the head of the one that is replaced.
+        let read = key_of(b'a'..=b'z', &|entry| entry.tail() == Some(NodeId(2)));
+        let replaced = key_of(b'A'..=b'Z', &|entry| entry.head() != Some(NodeId(2)));
+        world.put(&read, b"v");
         let commands: [&[&[u8]]; 7] = [
             &[b"DBSIZE"],
             &[b"SCAN", b"0"],
-            &[b"GET", b"k"],
-            &[b"MGET", b"k", b"k"],
+            &[b"GET", &read],
+            &[b"MGET", &read, &read],
             &[b"INCR", b"n"],
-            &[b"GETSET", b"g", b"1"],
+            &[b"GETSET", &replaced, b"1"],
             &[b"MSET", b"{t}a", b"1", b"{t}b", b"2"],
         ];
+        let entry = map.range_of(&RingKey::of(&map.secret, &read)).unwrap();
+        let header = Header { from: NodeId(2), boot: BootId(2), range: entry.range, epoch: entry.epoch };
         let node = world.nodes.get_mut(&FRONT_END).unwrap();
         let ids: Vec<_> = commands
             .iter()
@@ -222,18 +294,21 @@ fn refusals_for_a_longer_value_harm_no_operation() {
                 id
             })
             .collect();
-        let header = Header { from: NodeId(2), boot: BootId(2), range: RangeId::default(), epoch: Epoch::default() };
+        node.run_once(world.now);
         for op in 0..64 {
             let mut frame = Vec::new();
             let body = Body::Refused { op, reason: RefusedReason::Larger { bytes } };
             encode_frame(&Frame { header, body }, &mut frame);
             node.handle_bytes(world.now, NodeId(2), &frame);
         }
+        let (rereads, reserved) = (node.status().counters.rereads, node.status().replies.reserved_bytes);
+        assert_eq!(rereads > 0, bytes >= 100_000, "{rereads} reads were repeated for {bytes} bytes");
+        assert!(reserved < 64 << 20, "{reserved} bytes are reserved, more than any reply has");
         world.run_raw(200);
         let node = &world.nodes[&FRONT_END];
         let heard: Vec<String> = ids.iter().map(|id| node.output(*id).escape_ascii().to_string()).collect();
-        let expected =
-            [r":1\r\n", r"*2\r\n$1\r\n0\r\n*1\r\n$1\r\nk\r\n", r"$1\r\nv\r\n", r"*2\r\n$1\r\nv\r\n$1\r\nv\r\n"];
+        let scanned = format!(r"*2\r\n$1\r\n0\r\n*1\r\n$1\r\n{}\r\n", read.escape_ascii());
+        let expected = [r":1\r\n", &scanned, r"$1\r\nv\r\n", r"*2\r\n$1\r\nv\r\n$1\r\nv\r\n"];
         // A reply to several keys that is claimed to be longer than any may be is refused.
         let expected = expected.into_iter().take(if bytes == u32::MAX { 3 } else { 4 });
         assert!(expected.zip(&heard).all(|(expected, heard)| expected == heard), "{heard:?}");
